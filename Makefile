@@ -1,0 +1,22 @@
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+SOURCES := $(shell git ls-files 2>/dev/null)
+
+.PHONY: install compare test clean
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: $(SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet '.[test]'
+	touch $@
+
+compare: install
+	$(BIN)/forktask compare --out comparison
+
+test: install
+	$(BIN)/python -P -m pytest tests
+
+clean:
+	rm -rf $(VENV) build comparison

@@ -1,0 +1,1 @@
+"""What is computed: plans, dependences, kernels, storage. Knows nothing of threads."""

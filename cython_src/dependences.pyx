@@ -1,0 +1,470 @@
+"""Dependence analysis: from accesses on cells to a task graph, flat or closed cyclically.
+
+Recording registers every task once, in plan order. Closing registers the plan a second time: the edges that end in
+the second copy, folded back, are the graph of the steady state. Those that come from the first copy carry a token:
+they bind a task of iteration k to one of iteration k + 1.
+
+Accesses that resolve to the same producers share a join node, an empty task that runs inline; without it two
+blockings that meet give a quadratic number of edges.
+
+References
+----------
+Closing by replaying accesses: Alvarez et al., "Optimizing Iterative Data-flow Scientific Applications using Directed
+Cyclic Graphs" (arXiv 2208.06332). Here joins are found for arbitrary cell lists, and edges caused by overlaid memory
+are told apart from those caused by data.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, malloc, qsort, realloc
+from libc.string cimport memcmp, memset
+
+from dataclasses import dataclass
+
+import numpy as np
+
+FLOW, ANTI, SHARING, SELF = 0, 1, 2, 3
+EDGE_KINDS = ("flow", "anti", "sharing", "self")
+
+cdef enum:
+    C_FLOW = 0
+    C_ANTI = 1
+    C_SHARING = 2
+    C_SELF = 3
+    C_READ = 0
+    C_WRITE = 1
+
+
+@dataclass(frozen=True)
+class TaskGraph:
+    """A plan's tasks and joins with their dependences, as flat arrays.
+
+    Nodes 0 ... num_tasks - 1 are the plan's tasks; the joins follow.
+
+    Attributes
+    ----------
+    num_tasks, num_joins : int
+    successor_offsets : int32, shape (num_nodes + 1,)
+    successor_split : int32, shape (num_nodes,)
+        Successors of node v in the same iteration are successors[successor_offsets[v]:successor_split[v]], those in
+        the next iteration successors[successor_split[v]:successor_offsets[v + 1]].
+    successors : int32
+    edge_kind : uint8
+        FLOW (read after write), ANTI (write after read or write), SHARING (overlaid memory), SELF (keeps a task that
+        depends on nothing from running twice at once); aligned with `successors`.
+    num_intra, num_cross : int32, shape (num_nodes,)
+        Predecessors in the same and in the former iteration.
+    closed : bool
+        Whether edges to the next iteration were found.
+    """
+
+    num_tasks: int
+    num_joins: int
+    successor_offsets: np.ndarray
+    successor_split: np.ndarray
+    successors: np.ndarray
+    edge_kind: np.ndarray
+    num_intra: np.ndarray
+    num_cross: np.ndarray
+    closed: bool
+
+    @property
+    def num_nodes(self):
+        return self.num_tasks + self.num_joins
+
+    @property
+    def num_edges(self):
+        return len(self.successors)
+
+    def edges(self):
+        """Arrays (source, target, token): token 1 for edges to the next iteration."""
+        counts = np.diff(self.successor_offsets)
+        source = np.repeat(np.arange(self.num_nodes, dtype=np.int32), counts)
+        token = (np.arange(self.num_edges) >= np.repeat(self.successor_split, counts)).astype(np.int32)
+        return source, self.successors, token
+
+
+cdef struct IntVector:
+    int32_t *data
+    Py_ssize_t size
+    Py_ssize_t capacity
+
+
+cdef int push(IntVector *v, int32_t value) except -1 nogil:
+    cdef int32_t *grown
+    cdef Py_ssize_t capacity
+    if v.size == v.capacity:
+        capacity = 2 * v.capacity + 64
+        grown = <int32_t *> realloc(v.data, capacity * sizeof(int32_t))
+        if grown == NULL:
+            with gil:
+                raise MemoryError
+        v.data = grown
+        v.capacity = capacity
+    v.data[v.size] = value
+    v.size += 1
+    return 0
+
+
+cdef int compare_int32(const void *a, const void *b) noexcept nogil:
+    cdef int32_t x = (<const int32_t *> a)[0], y = (<const int32_t *> b)[0]
+    return (x > y) - (x < y)
+
+
+cdef class _Recorder:
+    """State of one analysis. Cells remember their last writer and the readers since."""
+
+    cdef Py_ssize_t num_tasks, num_cells, num_arenas
+    cdef int32_t[::1] task_offsets, access_list, list_offsets, list_cells, cell_arena, cell_tenant
+    cdef const uint8_t[::1] access_kind
+    # per cell
+    cdef int32_t *writer
+    cdef int32_t *reader_head        # index into the pool of readers, -1: none
+    cdef int32_t *cell_epoch
+    cdef IntVector reader_task, reader_next
+    # per arena
+    cdef int32_t *tenant
+    cdef int32_t *epoch
+    cdef object users, former_users  # lists of tasks
+    # per task id of both copies: marks for removing duplicates
+    cdef int32_t *mark
+    cdef int32_t stamp
+    # interned producer lists: hash table of indices into the list arrays
+    cdef IntVector producer, list_start, list_length, list_kind, list_uses
+    cdef int32_t *table
+    cdef Py_ssize_t table_size
+    # what each recorded consumer waits for: (consumer, list) pairs
+    cdef IntVector wait_consumer, wait_list
+    cdef IntVector found
+
+    def __cinit__(self, access_table):
+        cdef Py_ssize_t i
+        t = access_table
+        self.num_tasks = t.num_tasks
+        self.num_cells = t.num_cells
+        self.task_offsets = np.ascontiguousarray(t.task_offsets, dtype=np.int32)
+        self.access_kind = np.ascontiguousarray(t.access_kind, dtype=np.uint8)
+        self.access_list = np.ascontiguousarray(t.access_list, dtype=np.int32)
+        self.list_offsets = np.ascontiguousarray(t.list_offsets, dtype=np.int32)
+        self.list_cells = np.ascontiguousarray(t.list_cells, dtype=np.int32)
+        self.cell_arena = np.ascontiguousarray(t.cell_arena, dtype=np.int32)
+        self.cell_tenant = np.ascontiguousarray(t.cell_tenant, dtype=np.int32)
+        self.num_arenas = int(t.cell_arena.max()) + 1 if t.num_cells else 0
+        self.writer = <int32_t *> malloc((self.num_cells + 1) * sizeof(int32_t))
+        self.reader_head = <int32_t *> malloc((self.num_cells + 1) * sizeof(int32_t))
+        self.cell_epoch = <int32_t *> malloc((self.num_cells + 1) * sizeof(int32_t))
+        self.tenant = <int32_t *> malloc((self.num_arenas + 1) * sizeof(int32_t))
+        self.epoch = <int32_t *> malloc((self.num_arenas + 1) * sizeof(int32_t))
+        self.mark = <int32_t *> malloc((2 * self.num_tasks + 1) * sizeof(int32_t))
+        self.table_size = 1024
+        self.table = <int32_t *> malloc(self.table_size * sizeof(int32_t))
+        if (self.writer == NULL or self.reader_head == NULL or self.cell_epoch == NULL or self.tenant == NULL
+                or self.epoch == NULL or self.mark == NULL or self.table == NULL):
+            raise MemoryError
+        for i in range(self.num_cells):
+            self.writer[i] = self.reader_head[i] = self.cell_epoch[i] = -1
+        for i in range(self.num_arenas):
+            self.tenant[i] = -1
+            self.epoch[i] = 0
+        for i in range(2 * self.num_tasks):
+            self.mark[i] = -1
+        for i in range(self.table_size):
+            self.table[i] = -1
+        self.stamp = 0
+        self.users = [[] for _ in range(self.num_arenas)]
+        self.former_users = [[] for _ in range(self.num_arenas)]
+
+    def __dealloc__(self):
+        free(self.writer)
+        free(self.reader_head)
+        free(self.cell_epoch)
+        free(self.tenant)
+        free(self.epoch)
+        free(self.mark)
+        free(self.table)
+        for v in (0,):
+            free(self.reader_task.data)
+            free(self.reader_next.data)
+            free(self.producer.data)
+            free(self.list_start.data)
+            free(self.list_length.data)
+            free(self.list_kind.data)
+            free(self.list_uses.data)
+            free(self.wait_consumer.data)
+            free(self.wait_list.data)
+            free(self.found.data)
+
+    cdef int add(self, int32_t task) except -1 nogil:
+        """Note a producer of the current access, once."""
+        if self.mark[task] != self.stamp:
+            self.mark[task] = self.stamp
+            push(&self.found, task)
+        return 0
+
+    cdef int32_t intern(self, int kind) except -2 nogil:
+        """Number of the producer list in `found`, stored once; -1 if it is empty."""
+        cdef Py_ssize_t n = self.found.size, i, slot
+        cdef uint64_t h = 1469598103934665603ULL + <uint64_t> kind
+        cdef int32_t which
+        if n == 0:
+            return -1
+        if n > 1:
+            qsort(self.found.data, n, sizeof(int32_t), compare_int32)
+        for i in range(n):
+            h = (h ^ <uint64_t> self.found.data[i]) * 1099511628211ULL
+        h ^= h >> 29
+        slot = <Py_ssize_t> (h & <uint64_t> (self.table_size - 1))
+        while self.table[slot] >= 0:
+            which = self.table[slot]
+            if (self.list_length.data[which] == n and self.list_kind.data[which] == kind
+                    and memcmp(self.producer.data + self.list_start.data[which], self.found.data,
+                               n * sizeof(int32_t)) == 0):
+                return which
+            slot = (slot + 1) & (self.table_size - 1)
+        which = <int32_t> self.list_start.size
+        push(&self.list_start, <int32_t> self.producer.size)
+        push(&self.list_length, <int32_t> n)
+        push(&self.list_kind, kind)
+        push(&self.list_uses, 0)
+        for i in range(n):
+            push(&self.producer, self.found.data[i])
+        self.table[slot] = which
+        if 2 * self.list_start.size > self.table_size:
+            self.grow_table()
+        return which
+
+    cdef int grow_table(self) except -1 nogil:
+        cdef Py_ssize_t size = 4 * self.table_size, i, k, slot
+        cdef uint64_t h
+        cdef int32_t *grown = <int32_t *> malloc(size * sizeof(int32_t))
+        if grown == NULL:
+            with gil:
+                raise MemoryError
+        for i in range(size):
+            grown[i] = -1
+        for i in range(self.list_start.size):
+            h = 1469598103934665603ULL + <uint64_t> self.list_kind.data[i]
+            for k in range(self.list_length.data[i]):
+                h = (h ^ <uint64_t> self.producer.data[self.list_start.data[i] + k]) * 1099511628211ULL
+            h ^= h >> 29
+            slot = <Py_ssize_t> (h & <uint64_t> (size - 1))
+            while grown[slot] >= 0:
+                slot = (slot + 1) & (size - 1)
+            grown[slot] = <int32_t> i
+        free(self.table)
+        self.table = grown
+        self.table_size = size
+        return 0
+
+    cdef int enter_arena(self, int32_t arena, int32_t tenant) except -1 nogil:
+        """A new tenant moves in: all who used the memory so far must be done before it is written."""
+        if self.tenant[arena] == tenant:
+            return 0
+        with gil:
+            self.former_users[arena] = sorted(set(self.users[arena]))
+            self.users[arena] = []
+        self.tenant[arena] = tenant
+        self.epoch[arena] += 1
+        return 0
+
+    cdef int wait_for(self, int32_t consumer, int kind, bint keep) except -1 nogil:
+        cdef int32_t which
+        if keep:
+            which = self.intern(kind)
+            if which >= 0:
+                self.list_uses.data[which] += 1
+                push(&self.wait_consumer, consumer)
+                push(&self.wait_list, which)
+        self.found.size = 0
+        self.stamp += 1
+        return 0
+
+    cdef int record(self, int32_t offset, bint keep) except -1 nogil:
+        """Register all tasks once, as ids offset + 0 ... num_tasks - 1; keep what they wait for if asked."""
+        cdef int32_t task, t, a, which, cell, r, arena
+        cdef Py_ssize_t c
+        cdef int kind
+        for task in range(<int32_t> self.num_tasks):
+            t = task + offset
+            for a in range(self.task_offsets[task], self.task_offsets[task + 1]):
+                kind = self.access_kind[a]
+                which = self.access_list[a]
+                # Memory that another buffer used before: wait for all its users.
+                for c in range(self.list_offsets[which], self.list_offsets[which + 1]):
+                    cell = self.list_cells[c]
+                    arena = self.cell_arena[cell]
+                    if arena >= 0:
+                        self.enter_arena(arena, self.cell_tenant[cell])
+                        if self.cell_epoch[cell] != self.epoch[arena]:
+                            self.writer[cell] = -1
+                            self.reader_head[cell] = -1
+                            with gil:
+                                for user in self.former_users[arena]:
+                                    self.add(user)
+                self.wait_for(t, C_SHARING, keep)
+                # Readers since the last write, for those who write; they stand for the writer before them too.
+                if kind != C_READ:
+                    for c in range(self.list_offsets[which], self.list_offsets[which + 1]):
+                        r = self.reader_head[self.list_cells[c]]
+                        while r >= 0:
+                            if self.reader_task.data[r] != t:
+                                self.add(self.reader_task.data[r])
+                            r = self.reader_next.data[r]
+                    if kind == C_WRITE:
+                        for c in range(self.list_offsets[which], self.list_offsets[which + 1]):
+                            cell = self.list_cells[c]
+                            if self.reader_head[cell] < 0 and self.writer[cell] >= 0 and self.writer[cell] != t:
+                                self.add(self.writer[cell])
+                    self.wait_for(t, C_ANTI, keep)
+                if kind != C_WRITE:
+                    for c in range(self.list_offsets[which], self.list_offsets[which + 1]):
+                        cell = self.list_cells[c]
+                        if (self.writer[cell] >= 0 and self.writer[cell] != t
+                                and (kind == C_READ or self.reader_head[cell] < 0)):
+                            self.add(self.writer[cell])
+                    self.wait_for(t, C_FLOW, keep)
+            # Only now change the cells: a task's own accesses must not see each other.
+            for a in range(self.task_offsets[task], self.task_offsets[task + 1]):
+                kind = self.access_kind[a]
+                which = self.access_list[a]
+                for c in range(self.list_offsets[which], self.list_offsets[which + 1]):
+                    cell = self.list_cells[c]
+                    arena = self.cell_arena[cell]
+                    if arena >= 0:
+                        self.cell_epoch[cell] = self.epoch[arena]
+                        with gil:
+                            self.users[arena].append(t)
+                    if kind == C_READ and self.writer[cell] != t:
+                        push(&self.reader_task, t)
+                        push(&self.reader_next, self.reader_head[cell])
+                        self.reader_head[cell] = <int32_t> self.reader_task.size - 1
+                    elif kind != C_READ:
+                        self.writer[cell] = t
+                        self.reader_head[cell] = -1
+        return 0
+
+
+cdef object as_array(IntVector *v):
+    cdef int32_t[::1] out
+    cdef Py_ssize_t i
+    array = np.empty(v.size, dtype=np.int32)
+    if v.size:
+        out = array
+        for i in range(v.size):
+            out[i] = v.data[i]
+    return array
+
+
+def record_graph(access_table, bint closed=True):
+    """Find the dependences of a plan.
+
+    Parameters
+    ----------
+    access_table : AccessTable
+    closed : bool
+        Also find the edges from each iteration to the next. A graph that is not closed needs a barrier between
+        iterations.
+
+    Returns
+    -------
+    TaskGraph
+    """
+    cdef _Recorder recorder = _Recorder(access_table)
+    cdef int32_t n = <int32_t> recorder.num_tasks
+    cdef IntVector source, target, token, kind
+    cdef Py_ssize_t i, k, length, start, uses
+    cdef int32_t which, consumer, p, num_joins = 0
+    cdef int32_t *join_of
+    cdef int32_t *seen
+    with nogil:
+        recorder.record(0, not closed)
+        if closed:
+            recorder.record(n, True)
+    memset(&source, 0, sizeof(IntVector))
+    memset(&target, 0, sizeof(IntVector))
+    memset(&token, 0, sizeof(IntVector))
+    memset(&kind, 0, sizeof(IntVector))
+    cdef int32_t first = n if closed else 0   # ids from here on belong to the steady iteration
+    join_of = <int32_t *> malloc((recorder.list_start.size + 1) * sizeof(int32_t))
+    seen = <int32_t *> malloc((2 * n + 1) * sizeof(int32_t))
+    if join_of == NULL or seen == NULL:
+        free(join_of)
+        free(seen)
+        raise MemoryError
+    try:
+        with nogil:
+            for i in range(2 * n):
+                seen[i] = -1
+            for i in range(recorder.list_start.size):
+                length = recorder.list_length.data[i]
+                uses = recorder.list_uses.data[i]
+                join_of[i] = -1
+                if length > 1 and length * uses > length + uses:
+                    join_of[i] = n + num_joins
+                    num_joins += 1
+                    start = recorder.list_start.data[i]
+                    for k in range(length):
+                        p = recorder.producer.data[start + k]
+                        push(&source, p - first if p >= first else p)
+                        push(&target, join_of[i])
+                        push(&token, 0 if p >= first else 1)
+                        push(&kind, recorder.list_kind.data[i])
+            for i in range(recorder.wait_consumer.size):
+                consumer = recorder.wait_consumer.data[i] - first
+                which = recorder.wait_list.data[i]
+                if join_of[which] >= 0:
+                    push(&source, join_of[which])
+                    push(&target, consumer)
+                    push(&token, 0)
+                    push(&kind, recorder.list_kind.data[which])
+                    continue
+                start = recorder.list_start.data[which]
+                for k in range(recorder.list_length.data[which]):
+                    p = recorder.producer.data[start + k]
+                    if seen[p] == consumer:
+                        continue
+                    seen[p] = consumer
+                    push(&source, p - first if p >= first else p)
+                    push(&target, consumer)
+                    push(&token, 0 if p >= first else 1)
+                    push(&kind, recorder.list_kind.data[which])
+        arrays = [as_array(&source), as_array(&target), as_array(&token), as_array(&kind)]
+    finally:
+        free(join_of)
+        free(seen)
+        free(source.data)
+        free(target.data)
+        free(token.data)
+        free(kind.data)
+    return _flat_graph(n, num_joins, *arrays, closed)
+
+
+def _flat_graph(num_tasks, num_joins, source, target, token, kind, closed):
+    """Sort edges by source, same-iteration edges first; a join that repeats for one consumer counts once."""
+    num_nodes = num_tasks + num_joins
+    if closed:
+        reached = np.bincount(target, minlength=num_nodes)[:num_tasks]
+        alone = np.flatnonzero(reached == 0).astype(np.int32)
+        source, target = np.concatenate([source, alone]), np.concatenate([target, alone])
+        token = np.concatenate([token, np.ones(len(alone), np.int32)])
+        kind = np.concatenate([kind, np.full(len(alone), SELF, np.int32)])
+    key = (source.astype(np.int64) * 2 + token) * num_nodes + target
+    if num_joins:
+        _, keep = np.unique(key, return_index=True)
+        source, target, token, kind = source[keep], target[keep], token[keep], kind[keep]
+    else:
+        order = np.argsort(key, kind="stable")
+        source, target, token, kind = source[order], target[order], token[order], kind[order]
+    counts = np.bincount(source, minlength=num_nodes)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    split = offsets[:-1] + np.bincount(source[token == 0], minlength=num_nodes).astype(np.int32)
+    return TaskGraph(
+        num_tasks=num_tasks,
+        num_joins=int(num_joins),
+        successor_offsets=offsets,
+        successor_split=split.astype(np.int32),
+        successors=np.ascontiguousarray(target, dtype=np.int32),
+        edge_kind=kind.astype(np.uint8),
+        num_intra=np.bincount(target[token == 0], minlength=num_nodes).astype(np.int32),
+        num_cross=np.bincount(target[token == 1], minlength=num_nodes).astype(np.int32),
+        closed=bool(closed),
+    )

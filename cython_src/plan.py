@@ -1,0 +1,513 @@
+"""The plan: one training step as an ordered list of block loops with declared accesses.
+
+A plan is symbolic. It names kernels, buffers and the regions that each block reads and writes; it holds no pointer
+and knows nothing of threads. Executing its loops in order is always right; every executor is a legal reordering.
+Cut points split each buffer into cells, and all dependences, those of real OpenMP tasks included, are found on the
+same cell ids (`Plan.accesses`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from .errors import UsageError
+
+READ, WRITE, UPDATE = 0, 1, 2
+ACCESS_KINDS = ("read", "write", "update")
+PHASES = ("load", "forward", "backward", "update", "other")
+
+# Buffers with these roles outlive a step: they are owned by `Storage`, shared by several plans and never overlaid.
+PERSISTENT_ROLES = frozenset({"parameter", "optimizer_state", "statistic", "dataset", "table", "log"})
+TRANSIENT_ROLES = frozenset({"input", "activation", "gradient", "temporary", "packed"})
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A named array.
+
+    Parameters
+    ----------
+    name : str
+    shape : tuple of int
+        Physical shape, halo and vector lanes included.
+    dtype : str
+        Any NumPy dtype name; float buffers become float64 when the plan is bound to the reference.
+    role : str
+        One of `PERSISTENT_ROLES` or `TRANSIENT_ROLES`.
+    carried : bool
+        A transient buffer whose content is read by the next iteration (never overlaid on another).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    role: str = "activation"
+    carried: bool = False
+
+    @property
+    def persistent(self) -> bool:
+        return self.role in PERSISTENT_ROLES
+
+    @property
+    def size_bytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Access:
+    """What a block does to a region: a box of up to four index ranges over the buffer's leading dimensions."""
+
+    kind: int
+    buffer: str
+    box: tuple[tuple[int, int], ...] = ()
+
+
+def read(buffer: str, *box: tuple[int, int]) -> Access:
+    """The block reads `buffer[start:stop, ...]`, a range for each leading dimension; none means all of it."""
+    return Access(READ, buffer, tuple(box))
+
+
+def write(buffer: str, *box: tuple[int, int]) -> Access:
+    """The block overwrites every element of the region without having read it."""
+    return Access(WRITE, buffer, tuple(box))
+
+
+def update(buffer: str, *box: tuple[int, int]) -> Access:
+    """The block reads and writes the region (OpenMP's and OmpSs-2's `inout`), in plan order."""
+    return Access(UPDATE, buffer, tuple(box))
+
+
+@dataclass(frozen=True)
+class Block:
+    """A unit of work.
+
+    Parameters
+    ----------
+    bounds : tuple of int
+        The index ranges the kernel works on, in the order of its KernelSpec.
+    accesses : tuple of Access
+    flops, bytes : float
+        Arithmetic operations, and bytes that must move at least, for the cost model.
+    """
+
+    bounds: tuple[int, ...]
+    accesses: tuple[Access, ...]
+    flops: float = 0.0
+    bytes: float = 0.0
+
+
+@dataclass(frozen=True)
+class BlockLoop:
+    """A loop over independent blocks of one kernel: what fork-join runs between two barriers."""
+
+    name: str
+    kernel: str
+    operands: Mapping[str, str]
+    attributes: Mapping[str, float | int]
+    blocks: tuple[Block, ...]
+    layer: str = ""
+    phase: str = "other"
+    iteration_offset: int = 0
+    first_task: int = 0
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.blocks)
+
+    @property
+    def flops(self) -> float:
+        return sum(block.flops for block in self.blocks)
+
+    @property
+    def bytes(self) -> float:
+        return sum(block.bytes for block in self.blocks)
+
+
+@dataclass(frozen=True)
+class AccessTable:
+    """All accesses of a plan on cell ids, as flat int32 arrays: task -> accesses -> cell list -> cells.
+
+    Attributes
+    ----------
+    task_offsets : int32, shape (num_tasks + 1,)
+        Accesses of task t are task_offsets[t] ... task_offsets[t + 1] - 1.
+    access_kind : uint8, shape (num_accesses,)
+        READ, WRITE or UPDATE.
+    access_list : int32, shape (num_accesses,)
+        Number of the access's cell list; equal lists are stored once.
+    list_offsets, list_cells : int32
+        Cells of list l are list_cells[list_offsets[l]:list_offsets[l + 1]], ascending.
+    cell_buffer : int32, shape (num_cells,)
+        Index of each cell's buffer in `Plan.buffers`.
+    cell_arena, cell_tenant : int32, shape (num_cells,)
+        Buffers overlaid on the same memory share an arena (-1: memory of its own) and differ in their tenant.
+    """
+
+    num_tasks: int
+    num_cells: int
+    task_offsets: np.ndarray
+    access_kind: np.ndarray
+    access_list: np.ndarray
+    list_offsets: np.ndarray
+    list_cells: np.ndarray
+    cell_buffer: np.ndarray
+    cell_arena: np.ndarray
+    cell_tenant: np.ndarray
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One step, lowered for one network, batch and granularity. Made by `PlanBuilder.build`.
+
+    Attributes
+    ----------
+    name : str
+    buffers : mapping of str to Buffer
+    loops : tuple of BlockLoop, in plan order
+    scratch_bytes : int
+        Scratch memory each worker must offer a block.
+    iteration_stride : int
+        Steps that one pass through the plan takes: 1, or the factor it was unrolled by.
+    arena_of : mapping of str to int
+        Overlaid buffers and their arena; empty with `memory="full"`.
+    attributes : mapping
+        What the plan was lowered from (network, batch, granularity, ...), for records.
+    aliases : mapping of str to Callable
+        Name that users know (a PyTorch name, an activation) -> function of the array mapping that gives a view.
+    deterministic : bool
+        Every schedule gives bit-identical results.
+    """
+
+    name: str
+    buffers: Mapping[str, Buffer]
+    loops: tuple[BlockLoop, ...]
+    accesses: AccessTable
+    scratch_bytes: int = 0
+    iteration_stride: int = 1
+    arena_of: Mapping[str, int] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    deterministic: bool = True
+
+    @cached_property
+    def num_tasks(self) -> int:
+        return sum(loop.num_blocks for loop in self.loops)
+
+    @cached_property
+    def task_loop(self) -> np.ndarray:
+        """Index of each task's loop, int32, shape (num_tasks,)."""
+        return np.repeat(np.arange(len(self.loops), dtype=np.int32), [loop.num_blocks for loop in self.loops])
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of one pass; convolutions count their direct form whatever the algorithm."""
+        return sum(loop.flops for loop in self.loops)
+
+    @property
+    def bytes(self) -> float:
+        return sum(loop.bytes for loop in self.loops)
+
+    def task_name(self, task: int) -> str:
+        """Readable name of a task: its loop and block."""
+        loop = self.loops[int(self.task_loop[task])]
+        return f"{loop.name}[{task - loop.first_task}]"
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Bytes by role; overlaid buffers count once, under "arena"."""
+        sizes: dict[str, int] = {}
+        arenas: dict[int, int] = {}
+        for buffer in self.buffers.values():
+            if buffer.name in self.arena_of:
+                arena = self.arena_of[buffer.name]
+                arenas[arena] = max(arenas.get(arena, 0), buffer.size_bytes)
+            else:
+                sizes[buffer.role] = sizes.get(buffer.role, 0) + buffer.size_bytes
+        if arenas:
+            sizes["arena"] = sum(arenas.values())
+        return sizes
+
+
+class PlanBuilder:
+    """Collects buffers and loops in order, then checks and freezes them."""
+
+    def __init__(self, name: str, **attributes: Any):
+        self.name = name
+        self.attributes = dict(attributes)
+        self._buffers: dict[str, Buffer] = {}
+        self._loops: list[BlockLoop] = []
+        self._scratch_bytes = 0
+        self._num_tasks = 0
+        self._iteration_stride = 1
+
+    def buffer(
+        self, name: str, shape: Sequence[int], dtype: str = "float32", role: str = "activation", carried: bool = False
+    ) -> str:
+        """Declare a buffer and return its name. Declaring the same buffer again is allowed, another shape is not."""
+        if role not in PERSISTENT_ROLES | TRANSIENT_ROLES:
+            known = ", ".join(sorted(PERSISTENT_ROLES | TRANSIENT_ROLES))
+            raise UsageError(f"role of buffer {name!r} must be one of {known}; got {role!r}")
+        if any(n < 1 for n in shape):
+            raise UsageError(f"shape of buffer {name!r} must be positive in every dimension, got {tuple(shape)}")
+        new = Buffer(name, tuple(int(n) for n in shape), np.dtype(dtype).name, role, carried)
+        if self._buffers.setdefault(name, new) != new:
+            raise UsageError(f"buffer {name!r} was declared as {self._buffers[name]}, now as {new}; rename one")
+        return name
+
+    def loop(
+        self,
+        name: str,
+        kernel: str,
+        operands: Mapping[str, str],
+        blocks: Iterable[Block],
+        *,
+        attributes: Mapping[str, float | int] | None = None,
+        layer: str = "",
+        phase: str = "other",
+        iteration_offset: int = 0,
+    ) -> BlockLoop:
+        """Append a loop. `operands` maps the kernel's operand names to buffers."""
+        blocks = tuple(blocks)
+        if not blocks:
+            raise UsageError(f"loop {name!r} must have at least one block, got none; leave the loop out")
+        if phase not in PHASES:
+            raise UsageError(f"phase of loop {name!r} must be one of {', '.join(PHASES)}; got {phase!r}")
+        for operand, buffer in operands.items():
+            if buffer not in self._buffers:
+                raise UsageError(f"operand {operand!r} of loop {name!r} must be a declared buffer, got {buffer!r}")
+        named = set(operands.values())
+        for block in blocks:
+            for access in block.accesses:
+                if access.buffer not in named:
+                    raise UsageError(
+                        f"loop {name!r} declares an access to {access.buffer!r}, which is no operand of its kernel; "
+                        f"operands are {', '.join(sorted(named))}"
+                    )
+        loop = BlockLoop(
+            name=name,
+            kernel=kernel,
+            operands=MappingProxyType(dict(operands)),
+            attributes=MappingProxyType(dict(attributes or {})),
+            blocks=blocks,
+            layer=layer,
+            phase=phase,
+            iteration_offset=iteration_offset,
+            first_task=self._num_tasks,
+        )
+        self._loops.append(loop)
+        self._num_tasks += len(blocks)
+        return loop
+
+    def scratch(self, num_bytes: int) -> None:
+        """Ask for at least `num_bytes` of scratch memory for each worker."""
+        self._scratch_bytes = max(self._scratch_bytes, int(num_bytes))
+
+    def unrolled(self, factor: int) -> None:
+        """Declare that one pass through the plan takes `factor` steps (loops carry their `iteration_offset`)."""
+        self._iteration_stride = int(factor)
+
+    def build(self, memory: str = "full") -> Plan:
+        """Check the plan and freeze it.
+
+        Parameters
+        ----------
+        memory : {"full", "shared"}
+            `shared` overlays transient buffers whose lifetimes, in plan order, do not meet. It saves memory and adds
+            dependences, which the graph marks as caused by sharing.
+
+        Raises
+        ------
+        UsageError
+            A box outside its buffer, two blocks of one loop that conflict, or a transient buffer that is read
+            before it was written.
+        """
+        if memory not in ("full", "shared"):
+            raise UsageError(f"memory must be 'full' or 'shared', got {memory!r}")
+        loops = tuple(self._loops)
+        arena_of = _overlay_buffers(self._buffers, loops) if memory == "shared" else {}
+        table = _build_access_table(self._buffers, loops, arena_of)
+        plan = Plan(
+            name=self.name,
+            buffers=MappingProxyType(dict(self._buffers)),
+            loops=loops,
+            accesses=table,
+            scratch_bytes=self._scratch_bytes,
+            iteration_stride=self._iteration_stride,
+            arena_of=MappingProxyType(arena_of),
+            attributes=MappingProxyType({**self.attributes, "memory": memory}),
+        )
+        _check_blocks_are_independent(plan)
+        _check_transient_reads(plan)
+        return plan
+
+
+def ranges(total: int, size: int) -> list[tuple[int, int]]:
+    """Cut [0, total) into ranges of `size`, the last one shorter where it does not divide."""
+    if size < 1:
+        raise UsageError(f"a block must hold at least one element, got {size}")
+    return [(start, min(start + size, total)) for start in range(0, total, size)]
+
+
+def _build_access_table(
+    buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop], arena_of: Mapping[str, int]
+) -> AccessTable:
+    """Split buffers at every cut point and express each access as a list of cells."""
+    cuts: dict[str, list[set[int]]] = {}
+    for loop in loops:
+        for block in loop.blocks:
+            for access in block.accesses:
+                shape = buffers[access.buffer].shape
+                if len(access.box) > min(4, len(shape)):
+                    raise UsageError(
+                        f"a region of {access.buffer!r} may have at most {min(4, len(shape))} ranges, "
+                        f"got {len(access.box)} in loop {loop.name!r}"
+                    )
+                dims = cuts.setdefault(access.buffer, [{0, n} for n in shape[:4]])
+                for cut, (start, stop), n in zip(dims, access.box, shape, strict=False):
+                    if not 0 <= start < stop <= n:
+                        raise UsageError(
+                            f"a region of {access.buffer!r} must lie within shape {shape} and hold an element, "
+                            f"got {access.box} in loop {loop.name!r}"
+                        )
+                    cut.update((start, stop))
+
+    names = list(buffers)
+    index_of = {name: i for i, name in enumerate(names)}
+    first_cell: dict[str, int] = {}
+    position: dict[str, list[dict[int, int]]] = {}
+    grid: dict[str, tuple[int, ...]] = {}
+    cell_buffer: list[np.ndarray] = []
+    num_cells = 0
+    for name, dims in cuts.items():
+        first_cell[name] = num_cells
+        position[name] = [{cut: i for i, cut in enumerate(sorted(dim))} for dim in dims]
+        grid[name] = tuple(len(dim) - 1 for dim in dims)
+        count = int(np.prod(grid[name], dtype=np.int64)) if grid[name] else 1
+        cell_buffer.append(np.full(count, index_of[name], dtype=np.int32))
+        num_cells += count
+
+    list_of_region: dict[tuple[str, tuple[tuple[int, int], ...]], int] = {}
+    lists: list[np.ndarray] = []
+    task_offsets = [0]
+    access_kind: list[int] = []
+    access_list: list[int] = []
+    for loop in loops:
+        for block in loop.blocks:
+            for access in block.accesses:
+                key = (access.buffer, access.box)
+                number = list_of_region.get(key)
+                if number is None:
+                    spans = []
+                    for d, extent in enumerate(grid[access.buffer]):
+                        if d < len(access.box):
+                            where = position[access.buffer][d]
+                            spans.append(np.arange(where[access.box[d][0]], where[access.box[d][1]]))
+                        else:
+                            spans.append(np.arange(extent))
+                    cells = np.zeros(1, dtype=np.int64)
+                    for extent, span in zip(grid[access.buffer], spans, strict=True):
+                        cells = (cells[:, None] * extent + span[None, :]).ravel()
+                    number = len(lists)
+                    lists.append((cells + first_cell[access.buffer]).astype(np.int32))
+                    list_of_region[key] = number
+                access_kind.append(access.kind)
+                access_list.append(number)
+            task_offsets.append(len(access_list))
+
+    cell_buffer_array = np.concatenate(cell_buffer) if cell_buffer else np.zeros(0, np.int32)
+    arena_of_buffer = np.array([arena_of.get(name, -1) for name in names], dtype=np.int32)
+    cell_arena = arena_of_buffer[cell_buffer_array] if names else np.zeros(0, np.int32)
+    return AccessTable(
+        num_tasks=len(task_offsets) - 1,
+        num_cells=num_cells,
+        task_offsets=np.array(task_offsets, dtype=np.int32),
+        access_kind=np.array(access_kind, dtype=np.uint8),
+        access_list=np.array(access_list, dtype=np.int32),
+        list_offsets=np.concatenate([[0], np.cumsum([len(c) for c in lists])]).astype(np.int32),
+        list_cells=np.concatenate(lists) if lists else np.zeros(0, np.int32),
+        cell_buffer=cell_buffer_array,
+        cell_arena=np.ascontiguousarray(cell_arena, dtype=np.int32),
+        cell_tenant=cell_buffer_array,
+    )
+
+
+def _overlay_buffers(buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop]) -> dict[str, int]:
+    """Put transient buffers whose lifetimes do not meet on common arenas, the largest first."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for number, loop in enumerate(loops):
+        for name in {access.buffer for block in loop.blocks for access in block.accesses}:
+            first.setdefault(name, number)
+            last[name] = number
+    candidates = [b for b in buffers.values() if not b.persistent and not b.carried and b.name in first]
+    arenas: list[list[str]] = []
+    for buffer in sorted(candidates, key=lambda b: (-b.size_bytes, first[b.name], b.name)):
+        for tenants in arenas:
+            if all(last[buffer.name] < first[t] or last[t] < first[buffer.name] for t in tenants):
+                tenants.append(buffer.name)
+                break
+        else:
+            arenas.append([buffer.name])
+    shared = [tenants for tenants in arenas if len(tenants) > 1]
+    return {name: number for number, tenants in enumerate(shared) for name in tenants}
+
+
+def _check_blocks_are_independent(plan: Plan) -> None:
+    """Refuse a loop in which one block writes a cell that another block touches."""
+    table = plan.accesses
+    names = list(plan.buffers)
+    for loop in plan.loops:
+        writer: dict[int, int] = {}
+        reader: dict[int, int] = {}  # a block that reads the cell, -1 when several do
+        for number in range(loop.num_blocks):
+            task = loop.first_task + number
+            for a in range(table.task_offsets[task], table.task_offsets[task + 1]):
+                which = table.access_list[a]
+                for cell in table.list_cells[table.list_offsets[which] : table.list_offsets[which + 1]].tolist():
+                    other = writer.get(cell, number)
+                    if table.access_kind[a] == READ:
+                        if reader.setdefault(cell, number) != number:
+                            reader[cell] = -1
+                    else:
+                        writer[cell] = number
+                        if other == number:
+                            other = reader.get(cell, number)
+                    if other != number:
+                        raise UsageError(
+                            f"blocks of one loop must be independent, but block {number} of loop {loop.name!r} meets "
+                            f"{'several others' if other < 0 else f'block {other}'} in buffer "
+                            f"{names[table.cell_buffer[cell]]!r}; make it a chain of loops or write partial buffers"
+                        )
+
+
+def _check_transient_reads(plan: Plan) -> None:
+    """Refuse a plan that reads a transient, not carried cell before any task of the same pass has written it."""
+    table = plan.accesses
+    buffers = list(plan.buffers.values())
+    written = np.zeros(table.num_cells, dtype=bool)
+    owned = np.array([b.persistent or b.carried for b in buffers], dtype=bool)
+    if len(buffers):
+        written[:] = owned[table.cell_buffer]
+    for task in range(table.num_tasks):
+        span = range(table.task_offsets[task], table.task_offsets[task + 1])
+        cells = [table.list_cells[table.list_offsets[w] : table.list_offsets[w + 1]] for w in table.access_list[span]]
+        for a, touched in zip(span, cells, strict=True):
+            if table.access_kind[a] != WRITE and not written[touched].all():
+                name = buffers[table.cell_buffer[touched[~written[touched]][0]]].name
+                raise UsageError(
+                    f"{plan.task_name(task)} reads buffer {name!r} before any block wrote that part of it; "
+                    f"write it first, or declare the buffer as carried or persistent"
+                )
+        for a, touched in zip(span, cells, strict=True):
+            if table.access_kind[a] == WRITE:
+                written[touched] = True
+
+
+def block_grid(*dimensions: Sequence[tuple[int, int]]) -> Iterable[tuple[tuple[int, int], ...]]:
+    """All combinations of ranges, the last dimension running fastest."""
+    return itertools.product(*dimensions)

@@ -1,0 +1,30 @@
+"""A plan with pointers: what executors run."""
+
+from libc.stdint cimport int32_t, int64_t
+
+from .block_kernel cimport LoopRecord, WorkerState
+
+
+cdef class BoundPlan:
+    cdef LoopRecord *loops            # one record a block loop, in plan order
+    cdef readonly int num_loops
+    cdef readonly int num_tasks
+    cdef readonly int iteration_stride
+    cdef int32_t *task_loop           # loop of each task
+    cdef readonly Py_ssize_t scratch_bytes
+    cdef readonly object plan
+    cdef readonly object arrays       # buffer name -> ndarray
+    cdef readonly object storage
+    cdef readonly str target
+    cdef readonly str instruction_set
+    cdef readonly bint needs_gil      # some kernel is a Python callable
+    cdef list errors                  # exceptions raised by Python callables
+    cdef list keep                    # objects that own what the records point to
+
+
+cdef class Workers:
+    cdef WorkerState *states
+    cdef readonly int num_workers
+    cdef object scratch
+    cdef object event_arrays
+    cdef object block

@@ -1,0 +1,289 @@
+"""Binding: a symbolic plan becomes records of kernels, pointers and bounds that every executor runs alike."""
+
+from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.stdlib cimport calloc, free
+
+from .block_kernel cimport (
+    FORKTASK_ABI_VERSION, FORKTASK_MAX_OPERANDS, BlockEvent, BlockKernel, KernelArgs, LoopRecord, MicroKernels,
+    TaskContext, WorkerState, run_block,
+)
+
+import numpy as np
+
+from . import kernel_table
+from .errors import UsageError
+from .storage import Storage, aligned_empty
+
+EVENT_DTYPE = np.dtype(
+    [("start_ns", "<i8"), ("stop_ns", "<i8"), ("iteration", "<i8"), ("task", "<i4"), ("worker", "<i4")]
+)
+TARGETS = ("cpu", "numpy", "float64")
+
+
+class BlockFailure(RuntimeError):
+    """A block's kernel failed: raised in the caller of `run`, naming task, loop and iteration.
+
+    Attributes
+    ----------
+    task_name : str
+    iteration : int
+    status : int
+        What the kernel returned; -1 for a Python callable that raised (then `__cause__` is its exception).
+    """
+
+    def __init__(self, task_name, iteration, status):
+        super().__init__(
+            f"{task_name} failed in iteration {iteration} with status {status}; "
+            f"the data of this run are undefined, start again from saved parameters"
+        )
+        self.task_name = task_name
+        self.iteration = iteration
+        self.status = status
+
+
+cdef class PythonKernel:
+    """A Python callable behind the C signature; runs with the GIL."""
+
+    cdef object function
+    cdef object operands
+    cdef object attributes
+    cdef object bounds
+    cdef BoundPlan owner
+
+
+cdef int _run_python_kernel(const void *args, Py_ssize_t block, const TaskContext *context) noexcept with gil:
+    cdef PythonKernel kernel = <PythonKernel> args
+    try:
+        status = kernel.function(kernel.operands, kernel.attributes, kernel.bounds[block], context.iteration)
+        return 0 if status is None else int(status)
+    except BaseException as error:
+        kernel.owner.errors.append(error)
+        return -1
+
+
+cdef class BoundPlan:
+    """A plan bound to memory and kernels. Made by `bind`.
+
+    Attributes
+    ----------
+    plan : Plan
+    arrays : dict of str to ndarray
+        Every buffer by name. Views: writing to them changes what kernels see.
+    target : {"cpu", "numpy", "float64"}
+    instruction_set : str
+        Of the compiled kernels; "python" for NumPy targets.
+    """
+
+    def __cinit__(self):
+        self.loops = NULL
+        self.task_loop = NULL
+
+    def __dealloc__(self):
+        free(self.loops)
+        free(self.task_loop)
+
+    def view(self, name):
+        """Array that users know as `name`: a buffer, or one of the plan's aliases (PyTorch names, activations)."""
+        aliases = self.plan.attributes.get("aliases", {})
+        if name in aliases:
+            return aliases[name](self.arrays)
+        if name in self.arrays:
+            return self.arrays[name]
+        raise UsageError(f"no array is called {name!r}; known: {', '.join(sorted({*aliases, *self.arrays}))}")
+
+    def run_task(self, int loop, int block, int64_t iteration, Workers workers, int worker=0):
+        """Run one block on the calling thread, without the GIL. For tests and for executors written in Python."""
+        cdef int status
+        if not (0 <= loop < self.num_loops and 0 <= block < self.loops[loop].num_blocks):
+            raise UsageError(f"no block {block} of loop {loop} in plan {self.plan.name!r}")
+        with nogil:
+            status = run_block(&self.loops[loop], block, iteration, &workers.states[worker])
+        return status
+
+    def raise_failure(self, Workers workers):
+        """Raise `BlockFailure` for the earliest failure any worker noted, and forget it; return if there was none."""
+        cdef int w
+        failures = []
+        for w in range(workers.num_workers):
+            if workers.states[w].failed_task >= 0:
+                failures.append((
+                    workers.states[w].failed_iteration, workers.states[w].failed_task, workers.states[w].status))
+            workers.states[w].failed_task = -1
+        errors, self.errors = self.errors, []
+        if failures:
+            iteration, task, status = min(failures)
+            raise BlockFailure(self.plan.task_name(task), iteration, status) from (errors[0] if errors else None)
+
+
+cdef class Workers:
+    """Per-worker state: context, scratch memory, event log.
+
+    Parameters
+    ----------
+    num_workers : int
+    scratch_bytes : int
+    event_capacity : int
+        Events kept for each worker; 0 switches the log off.
+    """
+
+    def __cinit__(self, int num_workers, Py_ssize_t scratch_bytes=0, int64_t event_capacity=0):
+        cdef int w
+        cdef uintptr_t address
+        self.num_workers = num_workers
+        self.block = aligned_empty((num_workers * sizeof(WorkerState),), np.uint8, alignment=128)
+        self.block[:] = 0
+        address = self.block.ctypes.data
+        self.states = <WorkerState *> address
+        # A page of its own for each worker, first touched by whoever runs there.
+        scratch_bytes = (scratch_bytes + 4095) // 4096 * 4096
+        self.scratch = [aligned_empty((max(scratch_bytes, 4096),), np.uint8, alignment=4096) for _ in range(num_workers)]
+        self.event_arrays = []
+        for w in range(num_workers):
+            self.states[w].context.worker = w
+            self.states[w].context.abi_version = FORKTASK_ABI_VERSION
+            address = self.scratch[w].ctypes.data
+            self.states[w].context.scratch = <void *> address
+            self.states[w].failed_task = -1
+            if event_capacity > 0:
+                # Touched here, so that no page fault falls into a timed block.
+                events = np.zeros(event_capacity, EVENT_DTYPE)
+                events["task"] = -1
+                self.event_arrays.append(events)
+                address = events.ctypes.data
+                self.states[w].events = <BlockEvent *> address
+                self.states[w].event_capacity = event_capacity
+
+    def events(self):
+        """All logged events, ordered by start: structured array of start_ns, stop_ns, iteration, task, worker.
+
+        Raises
+        ------
+        RuntimeError
+            Some log was too small; nothing incomplete is returned.
+        """
+        cdef int w
+        if not self.event_arrays:
+            return np.zeros(0, EVENT_DTYPE)
+        parts = []
+        for w in range(self.num_workers):
+            if self.states[w].num_events > self.states[w].event_capacity:
+                raise RuntimeError(
+                    f"the event log of worker {w} holds {self.states[w].event_capacity} events but "
+                    f"{self.states[w].num_events} happened; log fewer iterations or raise the capacity")
+            parts.append(self.event_arrays[w][:self.states[w].num_events])
+        events = np.concatenate(parts)
+        return events[np.argsort(events["start_ns"], kind="stable")]
+
+    def clear_events(self):
+        """Empty the logs."""
+        cdef int w
+        for w in range(self.num_workers):
+            self.states[w].num_events = 0
+
+
+def bind(plan, storage=None, target="cpu", instruction_set=None):
+    """Give a plan memory and kernels.
+
+    Parameters
+    ----------
+    plan : Plan
+    storage : Storage, optional
+        Owner of persistent buffers; several plans may bind to one. Default: a new one.
+    target : {"cpu", "numpy", "float64"}
+        Compiled kernels; the kernels' NumPy form in the plan's own dtypes; the same in float64 (the reference).
+    instruction_set : str, optional
+        Of the compiled kernels; default: the best this processor has.
+
+    Returns
+    -------
+    BoundPlan
+
+    Raises
+    ------
+    UsageError
+        Unknown target or kernel, or a storage that holds a buffer of the same name and another shape.
+    """
+    cdef BoundPlan bound = BoundPlan.__new__(BoundPlan)
+    cdef KernelArgs *args
+    cdef PythonKernel python_kernel
+    cdef uintptr_t address
+    cdef int32_t[::1] task_loop
+    cdef Py_ssize_t i, k
+    if target not in TARGETS:
+        raise UsageError(f"target must be one of {', '.join(TARGETS)}; got {target!r}")
+    if storage is None:
+        storage = Storage()
+    micro_address = 0
+    bound.instruction_set = "python"
+    if target == "cpu":
+        from . import instruction_sets
+        bound.instruction_set = instruction_sets.choose(instruction_set)
+        micro_address = instruction_sets.micro_kernels_address(bound.instruction_set)
+    bound.plan = plan
+    bound.storage = storage
+    bound.target = target
+    bound.arrays = storage.arrays_for(plan, "float64" if target == "float64" else None)
+    bound.num_loops = len(plan.loops)
+    bound.num_tasks = plan.num_tasks
+    bound.iteration_stride = plan.iteration_stride
+    bound.scratch_bytes = plan.scratch_bytes
+    bound.errors = []
+    bound.keep = []
+    bound.needs_gil = False
+    bound.loops = <LoopRecord *> calloc(max(bound.num_loops, 1), sizeof(LoopRecord))
+    bound.task_loop = <int32_t *> calloc(max(bound.num_tasks, 1), sizeof(int32_t))
+    if bound.loops == NULL or bound.task_loop == NULL:
+        raise MemoryError
+    task_loop = np.ascontiguousarray(plan.task_loop, dtype=np.int32)
+    for i in range(bound.num_tasks):
+        bound.task_loop[i] = task_loop[i]
+    for k, loop in enumerate(plan.loops):
+        spec = kernel_table.get(loop.kernel)
+        spec.check(loop)
+        bound.loops[k].first_task = loop.first_task
+        bound.loops[k].num_blocks = loop.num_blocks
+        bound.loops[k].iteration_stride = plan.iteration_stride
+        bound.loops[k].iteration_offset = loop.iteration_offset
+        function_address = spec.address if target == "cpu" else None
+        if function_address is None:
+            if spec.reference is None:
+                raise UsageError(f"kernel {loop.kernel!r} has no form for target {target!r}; use target 'cpu'")
+            python_kernel = PythonKernel.__new__(PythonKernel)
+            python_kernel.function = spec.reference
+            python_kernel.operands = {name: bound.arrays[buffer] for name, buffer in loop.operands.items()}
+            python_kernel.attributes = dict(loop.attributes)
+            python_kernel.bounds = [dict(zip(spec.bounds, block.bounds)) for block in loop.blocks]
+            python_kernel.owner = bound
+            bound.keep.append(python_kernel)
+            bound.loops[k].kernel = <BlockKernel> _run_python_kernel
+            bound.loops[k].args = <const void *> <void *> python_kernel
+            bound.needs_gil = True
+            continue
+        if len(spec.operands) > FORKTASK_MAX_OPERANDS:
+            raise AssertionError(f"kernel {spec.name!r} has too many operands")
+        record = aligned_empty((sizeof(KernelArgs),), np.uint8)
+        record[:] = 0
+        integers = np.array([loop.attributes[name] for name in spec.integers], dtype=np.int64)
+        reals = np.array([loop.attributes[name] for name in spec.reals], dtype=np.float64)
+        bounds = np.array([block.bounds for block in loop.blocks], dtype=np.int32).reshape(loop.num_blocks, -1)
+        address = record.ctypes.data
+        args = <KernelArgs *> address
+        for i, name in enumerate(spec.operands):
+            if name in loop.operands:  # an optional operand that is absent stays NULL
+                address = bound.arrays[loop.operands[name]].ctypes.data
+                args.operand[i] = <void *> address
+        address = integers.ctypes.data
+        args.integers = <const int64_t *> address
+        address = reals.ctypes.data
+        args.reals = <const double *> address
+        address = bounds.ctypes.data
+        args.bounds = <const int32_t *> address
+        args.bounds_width = bounds.shape[1]
+        args.num_blocks = loop.num_blocks
+        address = micro_address
+        args.micro = <const MicroKernels *> address
+        bound.keep.extend((record, integers, reals, bounds))
+        address = function_address
+        bound.loops[k].kernel = <BlockKernel> address
+        bound.loops[k].args = <const void *> args
+    return bound

@@ -1,0 +1,75 @@
+"""Memory: parameters, optimiser state and statistics, shared by the plans that train, evaluate and infer."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .errors import UsageError
+from .plan import Buffer, Plan
+
+PAGE_BYTES = 4096
+
+
+def aligned_empty(shape: tuple[int, ...], dtype="float32", alignment: int = 64) -> np.ndarray:
+    """Uninitialised C-contiguous array that starts at a multiple of `alignment` bytes."""
+    dtype = np.dtype(dtype)
+    num_bytes = math.prod(shape) * dtype.itemsize
+    raw = np.empty(num_bytes + alignment, dtype=np.uint8)
+    offset = -raw.ctypes.data % alignment
+    return raw[offset : offset + num_bytes].view(dtype).reshape(shape)
+
+
+class Storage:
+    """Owner of persistent buffers.
+
+    Several plans bind to one storage and see the same parameters. Transient buffers belong to each binding.
+    """
+
+    def __init__(self):
+        self.arrays: dict[str, np.ndarray] = {}
+
+    def arrays_for(self, plan: Plan, float_dtype: str | None = None) -> dict[str, np.ndarray]:
+        """Arrays for all buffers of a plan: persistent ones from here, transient ones new and zeroed.
+
+        Zeroing touches every page, so that no run pays for page faults, and fills halos once.
+        """
+        arrays: dict[str, np.ndarray] = {}
+        arena_bytes: dict[int, int] = {}
+        for buffer in plan.buffers.values():
+            dtype = _dtype(buffer, float_dtype)
+            if buffer.persistent:
+                present = self.arrays.get(buffer.name)
+                if present is None:
+                    present = self.arrays[buffer.name] = _zeros(buffer.shape, dtype)
+                if present.shape != buffer.shape or present.dtype != dtype:
+                    raise UsageError(
+                        f"buffer {buffer.name!r} has shape {present.shape} and dtype {present.dtype} in this storage, "
+                        f"plan {plan.name!r} needs {buffer.shape} and {dtype}; use a new storage"
+                    )
+                arrays[buffer.name] = present
+            elif buffer.name in plan.arena_of:
+                arena = plan.arena_of[buffer.name]
+                size = math.prod(buffer.shape) * dtype.itemsize
+                arena_bytes[arena] = max(arena_bytes.get(arena, 0), size)
+            else:
+                arrays[buffer.name] = _zeros(buffer.shape, dtype)
+        arenas = {arena: _zeros((size,), np.dtype(np.uint8)) for arena, size in arena_bytes.items()}
+        for name, arena in plan.arena_of.items():
+            buffer = plan.buffers[name]
+            dtype = _dtype(buffer, float_dtype)
+            size = math.prod(buffer.shape) * dtype.itemsize
+            arrays[name] = arenas[arena][:size].view(dtype).reshape(buffer.shape)
+        return arrays
+
+
+def _dtype(buffer: Buffer, float_dtype: str | None) -> np.dtype:
+    dtype = np.dtype(buffer.dtype)
+    return np.dtype(float_dtype) if float_dtype and dtype.kind == "f" else dtype
+
+
+def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    array = aligned_empty(shape, dtype)
+    array.fill(0)
+    return array

@@ -1,0 +1,1 @@
+"""Networks, data, measuring, analysis, figures, command line."""

@@ -1,0 +1,1 @@
+"""Fork-join execution: prange, persistent region, joblib."""

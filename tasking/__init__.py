@@ -1,0 +1,1 @@
+"""Task-based execution: deques, sleep protocol, graphs, replay."""
