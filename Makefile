@@ -1,5 +1,6 @@
 PYTHON ?= python3
 VENV ?= .venv
+OUT ?= comparison
 BIN := $(VENV)/bin
 SOURCES := $(shell git ls-files 2>/dev/null)
 
@@ -13,7 +14,7 @@ $(VENV)/.installed: $(SOURCES)
 	touch $@
 
 compare: install
-	$(BIN)/forktask compare --out comparison
+	$(BIN)/forktask compare --out $(OUT)
 
 test: install
 	$(BIN)/python -P -m pytest tests
