@@ -1,6 +1,6 @@
-"""Writes tests/stored/cifar10_cnn_pytorch.npz: three SGD steps of the CIFAR-10 CNN as PyTorch computes them.
+"""Writes stored/cifar10_cnn_pytorch.npz: three SGD steps of the CIFAR-10 CNN as PyTorch computes them.
 
-Run by hand where PyTorch is installed:  python tests/store_pytorch_values.py
+Run by hand where PyTorch is installed:  python tests/cython_src/store_pytorch_values.py
 Inputs and initial parameters come from integer arithmetic and are not stored. PyTorch computes in float64; gradients
 of the first step and parameters after the third are stored as float32, losses as float64.
 """
