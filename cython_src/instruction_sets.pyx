@@ -51,7 +51,7 @@ def choose(name=None):
         name, source = os.environ[ENVIRONMENT_VARIABLE], ENVIRONMENT_VARIABLE
     present = available()
     if name is None:
-        return present[-1]
+        return present[len(present) - 1]
     if name not in present:
         raise UsageError(f"{source} must be one this processor has ({', '.join(present)}), got {name!r}")
     return name

@@ -66,11 +66,12 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     t.w_in = target.channels * TAPS if flip else TAPS
     scratch_row = rows_as_units(&source, 2, &unit_rows, &units)
     # As many rows at a time as the flat layout can use, two of the lane layout: they stay in the cache.
-    step = 2 if source.lanes == UNIT else min(source.height, (SCRATCH_FLOATS - 2 * UNIT) // scratch_row // 2 * 2)
+    step = 2 if source.lanes == UNIT else (SCRATCH_FLOATS - 2 * UNIT) // scratch_row // 2 * 2
     tile = 5 if (b[3] - b[2]) % 5 == 0 else 4
     k = 2 if pool else 1
     for g in range(b[0], b[1]):
-        for o in range(b[2], b[3], tile):
+        o = b[2]
+        while o < b[3]:
             count = min(tile, b[3] - o)
             t.channels_out = count
             t.w = w + o * t.w_out
@@ -111,6 +112,7 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
                 y += n
             for i in range(count):
                 clear_halo(&target, out, g, o + i, b[4], b[5])
+            o += count
     return 0
 
 

@@ -55,7 +55,7 @@ cdef int fc_backward_weights(const void *args, Py_ssize_t block, const TaskConte
 def _features(array, bounds):
     """(groups, features, lanes) of a block's groups, from a map or from logits."""
     part = array[bounds["g0"] : bounds["g1"]]
-    return part.reshape(part.shape[0], -1, part.shape[-1])
+    return part.reshape(part.shape[0], -1, array.shape[array.ndim - 1])
 
 
 def _fc_forward_reference(operands, attributes, bounds, iteration):

@@ -332,7 +332,7 @@ class _Lowering:
         groups = self.group_ranges()
         channels = self.channel_ranges(outputs) if cut_channels else [(0, outputs)]
         count = 1 if self.chain else len(groups)
-        partials = b.buffer(f"{layer}.partial_gradients", (count, outputs, inputs + 1), role="gradient")
+        partials = b.buffer(f"{layer}.partial_gradients", (count, outputs, inputs + 1), role="gradient", carried=self.chain)
         links = [[g] for g in groups] if self.chain else [groups]
         for link, part in enumerate(links):
             blocks = []
@@ -385,14 +385,16 @@ class _Lowering:
     def sgd(self, layer: str, momentum: float, weight_decay: float, num_rates: int) -> None:
         b = self.builder
         weight, bias = self.parameters(layer)
-        shape = b.shape_of(weight)
+        shape = self.network.parameter_shapes()[weight]
         outputs, inputs = shape[0], math.prod(shape[1:])
         weight_momentum = b.buffer(f"{weight}.momentum", shape, role="optimizer_state")
         bias_momentum = b.buffer(f"{bias}.momentum", (outputs,), role="optimizer_state")
         rates = b.buffer("learning_rates", (num_rates,), role="table")
         partials = f"{layer}.partial_gradients"
-        count = b.shape_of(partials)[0]
-        gradient = partials if self.chain else b.buffer(f"{layer}.gradient_sum", (outputs, inputs + 1), role="gradient")
+        count = 1 if self.chain else len(self.group_ranges())
+        # Declared as carried, so that it is still there for users after a step in which memory is shared.
+        gradient = partials if self.chain else b.buffer(
+            f"{layer}.gradient_sum", (outputs, inputs + 1), role="gradient", carried=True)  # fmt: skip
         blocks = []
         for rows in self.channel_ranges(outputs):
             sums = (

@@ -24,14 +24,14 @@ cdef extern from "micro_kernels.h" nogil:
 
     ctypedef struct Micro "MicroKernels":
         const char *name
-        void (*conv)(const ConvTask *) noexcept
-        void (*weight_gradient)(const WeightGradientTask *) noexcept
-        void (*pool_row)(const float *, const float *, int, int, int, float *, uint8_t *) noexcept
-        void (*unpool_row)(const float *, const uint8_t *, int, int, float *, float *) noexcept
-        void (*relu)(const float *, float *, Py_ssize_t) noexcept
-        void (*relu_backward)(const float *, const float *, float *, Py_ssize_t) noexcept
-        void (*fc_forward)(const float *, const float *, const float *, float *, int, int, int) noexcept
-        void (*fc_backward_data)(const float *, const float *, float *, int, int, int) noexcept
-        void (*fc_backward_weights)(const float *, const float *, float *, int, int, int, int, int) noexcept
+        void (*conv)(const ConvTask *) noexcept nogil
+        void (*weight_gradient)(const WeightGradientTask *) noexcept nogil
+        void (*pool_row)(const float *, const float *, int, int, int, float *, uint8_t *) noexcept nogil
+        void (*unpool_row)(const float *, const uint8_t *, int, int, float *, float *) noexcept nogil
+        void (*relu)(const float *, float *, Py_ssize_t) noexcept nogil
+        void (*relu_backward)(const float *, const float *, float *, Py_ssize_t) noexcept nogil
+        void (*fc_forward)(const float *, const float *, const float *, float *, int, int, int) noexcept nogil
+        void (*fc_backward_data)(const float *, const float *, float *, int, int, int) noexcept nogil
+        void (*fc_backward_weights)(const float *, const float *, float *, int, int, int, int, int) noexcept nogil
         void (*sgd)(const float *, Py_ssize_t, int, float *, float *, float *, Py_ssize_t, float, float,
-                    float) noexcept
+                    float) noexcept nogil
