@@ -508,6 +508,7 @@ def lower(
         f"{spec.name} {phase} b{batch}", network=spec.name, batch=batch, phase=phase, granularity=granularity,
         weight_gradients=weight_gradients, fusion=bool(fusion), layout="flat" if lanes == 1 else "lanes",
         momentum=momentum, weight_decay=weight_decay, parameters=tuple(spec.parameter_shapes()),
+        num_classes=spec.num_classes,
     )  # fmt: skip
     low = _Lowering(
         spec, batch, lanes, Granularity.parse(granularity), bool(fusion), weight_gradients == "chain", builder, prefix
