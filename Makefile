@@ -4,7 +4,7 @@ OUT ?= comparison
 BIN := $(VENV)/bin
 SOURCES := $(shell git ls-files 2>/dev/null)
 
-.PHONY: install compare test clean
+.PHONY: install compare test test-peers clean
 
 install: $(VENV)/.installed
 
@@ -18,6 +18,11 @@ compare: install
 
 test: install
 	$(BIN)/python -P -m pytest tests
+
+# The tests against PyTorch itself; installs it (CPU build where the index has one).
+test-peers: install
+	$(BIN)/pip install --quiet torch
+	$(BIN)/python -P -m pytest -m torch tests
 
 clean:
 	rm -rf $(VENV) build comparison

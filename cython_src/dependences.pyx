@@ -113,18 +113,14 @@ cdef int compare_int32(const void *a, const void *b) noexcept nogil:
 cdef class _Recorder:
     """State of one analysis. Cells remember their last writer and the readers since."""
 
-    cdef Py_ssize_t num_tasks, num_cells, num_arenas
-    cdef int32_t[::1] task_offsets, access_list, list_offsets, list_cells, cell_arena, cell_tenant
+    cdef Py_ssize_t num_tasks, num_cells
+    cdef int32_t[::1] task_offsets, access_list, list_offsets, list_cells, access_buffer
     cdef const uint8_t[::1] access_kind
     # per cell
     cdef int32_t *writer
+    cdef int32_t *writer_buffer      # as which buffer the cell was written: overlaid buffers have cells in common
     cdef int32_t *reader_head        # index into the pool of readers, -1: none
-    cdef int32_t *cell_epoch
-    cdef IntVector reader_task, reader_next
-    # per arena
-    cdef int32_t *tenant
-    cdef int32_t *epoch
-    cdef object users, former_users  # lists of tasks
+    cdef IntVector reader_task, reader_buffer, reader_next
     # per task id of both copies: marks for removing duplicates
     cdef int32_t *mark
     cdef int32_t stamp
@@ -146,52 +142,41 @@ cdef class _Recorder:
         self.access_list = np.ascontiguousarray(t.access_list, dtype=np.int32)
         self.list_offsets = np.ascontiguousarray(t.list_offsets, dtype=np.int32)
         self.list_cells = np.ascontiguousarray(t.list_cells, dtype=np.int32)
-        self.cell_arena = np.ascontiguousarray(t.cell_arena, dtype=np.int32)
-        self.cell_tenant = np.ascontiguousarray(t.cell_tenant, dtype=np.int32)
-        self.num_arenas = int(t.cell_arena.max()) + 1 if t.num_cells else 0
+        self.access_buffer = np.ascontiguousarray(t.access_buffer, dtype=np.int32)
         self.writer = <int32_t *> malloc((self.num_cells + 1) * sizeof(int32_t))
+        self.writer_buffer = <int32_t *> malloc((self.num_cells + 1) * sizeof(int32_t))
         self.reader_head = <int32_t *> malloc((self.num_cells + 1) * sizeof(int32_t))
-        self.cell_epoch = <int32_t *> malloc((self.num_cells + 1) * sizeof(int32_t))
-        self.tenant = <int32_t *> malloc((self.num_arenas + 1) * sizeof(int32_t))
-        self.epoch = <int32_t *> malloc((self.num_arenas + 1) * sizeof(int32_t))
         self.mark = <int32_t *> malloc((2 * self.num_tasks + 1) * sizeof(int32_t))
         self.table_size = 1024
         self.table = <int32_t *> malloc(self.table_size * sizeof(int32_t))
-        if (self.writer == NULL or self.reader_head == NULL or self.cell_epoch == NULL or self.tenant == NULL
-                or self.epoch == NULL or self.mark == NULL or self.table == NULL):
+        if (self.writer == NULL or self.writer_buffer == NULL or self.reader_head == NULL or self.mark == NULL
+                or self.table == NULL):
             raise MemoryError
         for i in range(self.num_cells):
-            self.writer[i] = self.reader_head[i] = self.cell_epoch[i] = -1
-        for i in range(self.num_arenas):
-            self.tenant[i] = -1
-            self.epoch[i] = 0
+            self.writer[i] = self.writer_buffer[i] = self.reader_head[i] = -1
         for i in range(2 * self.num_tasks):
             self.mark[i] = -1
         for i in range(self.table_size):
             self.table[i] = -1
         self.stamp = 0
-        self.users = [[] for _ in range(self.num_arenas)]
-        self.former_users = [[] for _ in range(self.num_arenas)]
 
     def __dealloc__(self):
         free(self.writer)
+        free(self.writer_buffer)
         free(self.reader_head)
-        free(self.cell_epoch)
-        free(self.tenant)
-        free(self.epoch)
         free(self.mark)
         free(self.table)
-        for v in (0,):
-            free(self.reader_task.data)
-            free(self.reader_next.data)
-            free(self.producer.data)
-            free(self.list_start.data)
-            free(self.list_length.data)
-            free(self.list_kind.data)
-            free(self.list_uses.data)
-            free(self.wait_consumer.data)
-            free(self.wait_list.data)
-            free(self.found.data)
+        free(self.reader_task.data)
+        free(self.reader_buffer.data)
+        free(self.reader_next.data)
+        free(self.producer.data)
+        free(self.list_start.data)
+        free(self.list_length.data)
+        free(self.list_kind.data)
+        free(self.list_uses.data)
+        free(self.wait_consumer.data)
+        free(self.wait_list.data)
+        free(self.found.data)
 
     cdef int add(self, int32_t task) except -1 nogil:
         """Note a producer of the current access, once."""
@@ -255,91 +240,65 @@ cdef class _Recorder:
         self.table_size = size
         return 0
 
-    cdef int enter_arena(self, int32_t arena, int32_t tenant) except -1 nogil:
-        """A new tenant moves in: all who used the memory so far must be done before it is written."""
-        if self.tenant[arena] == tenant:
-            return 0
-        with gil:
-            self.former_users[arena] = sorted(set(self.users[arena]))
-            self.users[arena] = []
-        self.tenant[arena] = tenant
-        self.epoch[arena] += 1
-        return 0
-
-    cdef int wait_for(self, int32_t consumer, int kind, bint keep) except -1 nogil:
-        cdef int32_t which
-        if keep:
-            which = self.intern(kind)
-            if which >= 0:
-                self.list_uses.data[which] += 1
-                push(&self.wait_consumer, consumer)
-                push(&self.wait_list, which)
+    cdef int wait_for(self, int32_t consumer, int kind) except -1 nogil:
+        """Note that `consumer` waits for the producers in `found`, and forget them."""
+        cdef int32_t which = self.intern(kind)
+        if which >= 0:
+            self.list_uses.data[which] += 1
+            push(&self.wait_consumer, consumer)
+            push(&self.wait_list, which)
         self.found.size = 0
         self.stamp += 1
         return 0
 
+    cdef int find_producers(self, int32_t task, int32_t a, int reason) except -1 nogil:
+        """Collect in `found` the tasks that access `a` of `task` must wait for, of one kind of edge."""
+        cdef int32_t cell, r, buffer = self.access_buffer[a], which = self.access_list[a]
+        cdef int kind = self.access_kind[a]
+        cdef Py_ssize_t c
+        for c in range(self.list_offsets[which], self.list_offsets[which + 1]):
+            cell = self.list_cells[c]
+            r = self.reader_head[cell]
+            if kind == C_READ or r < 0:
+                # Readers since the last write stand for the writer before them.
+                if self.writer[cell] >= 0 and reason == (
+                        C_SHARING if self.writer_buffer[cell] != buffer else C_ANTI if kind == C_WRITE else C_FLOW):
+                    self.add(self.writer[cell])
+            else:
+                while r >= 0:
+                    if reason == (C_SHARING if self.reader_buffer.data[r] != buffer else C_ANTI):
+                        self.add(self.reader_task.data[r])
+                    r = self.reader_next.data[r]
+        return 0
+
     cdef int record(self, int32_t offset, bint keep) except -1 nogil:
         """Register all tasks once, as ids offset + 0 ... num_tasks - 1; keep what they wait for if asked."""
-        cdef int32_t task, t, a, which, cell, r, arena
+        cdef int32_t task, t, a, which, cell
         cdef Py_ssize_t c
-        cdef int kind
+        cdef int kind, reason
         for task in range(<int32_t> self.num_tasks):
             t = task + offset
-            for a in range(self.task_offsets[task], self.task_offsets[task + 1]):
-                kind = self.access_kind[a]
-                which = self.access_list[a]
-                # Memory that another buffer used before: wait for all its users.
-                for c in range(self.list_offsets[which], self.list_offsets[which + 1]):
-                    cell = self.list_cells[c]
-                    arena = self.cell_arena[cell]
-                    if arena >= 0:
-                        self.enter_arena(arena, self.cell_tenant[cell])
-                        if self.cell_epoch[cell] != self.epoch[arena]:
-                            self.writer[cell] = -1
-                            self.reader_head[cell] = -1
-                            with gil:
-                                for user in self.former_users[arena]:
-                                    self.add(user)
-                self.wait_for(t, C_SHARING, keep)
-                # Readers since the last write, for those who write; they stand for the writer before them too.
-                if kind != C_READ:
-                    for c in range(self.list_offsets[which], self.list_offsets[which + 1]):
-                        r = self.reader_head[self.list_cells[c]]
-                        while r >= 0:
-                            if self.reader_task.data[r] != t:
-                                self.add(self.reader_task.data[r])
-                            r = self.reader_next.data[r]
-                    if kind == C_WRITE:
-                        for c in range(self.list_offsets[which], self.list_offsets[which + 1]):
-                            cell = self.list_cells[c]
-                            if self.reader_head[cell] < 0 and self.writer[cell] >= 0 and self.writer[cell] != t:
-                                self.add(self.writer[cell])
-                    self.wait_for(t, C_ANTI, keep)
-                if kind != C_WRITE:
-                    for c in range(self.list_offsets[which], self.list_offsets[which + 1]):
-                        cell = self.list_cells[c]
-                        if (self.writer[cell] >= 0 and self.writer[cell] != t
-                                and (kind == C_READ or self.reader_head[cell] < 0)):
-                            self.add(self.writer[cell])
-                    self.wait_for(t, C_FLOW, keep)
+            if keep:
+                for reason in range(C_SHARING + 1):
+                    for a in range(self.task_offsets[task], self.task_offsets[task + 1]):
+                        self.find_producers(t, a, reason)
+                        self.wait_for(t, reason)
             # Only now change the cells: a task's own accesses must not see each other.
             for a in range(self.task_offsets[task], self.task_offsets[task + 1]):
                 kind = self.access_kind[a]
                 which = self.access_list[a]
                 for c in range(self.list_offsets[which], self.list_offsets[which + 1]):
                     cell = self.list_cells[c]
-                    arena = self.cell_arena[cell]
-                    if arena >= 0:
-                        self.cell_epoch[cell] = self.epoch[arena]
-                        with gil:
-                            self.users[arena].append(t)
-                    if kind == C_READ and self.writer[cell] != t:
+                    if kind != C_READ:
+                        self.writer[cell] = t
+                        self.writer_buffer[cell] = self.access_buffer[a]
+                        self.reader_head[cell] = -1
+                    elif self.writer[cell] != t and (
+                            self.reader_head[cell] < 0 or self.reader_task.data[self.reader_head[cell]] != t):
                         push(&self.reader_task, t)
+                        push(&self.reader_buffer, self.access_buffer[a])
                         push(&self.reader_next, self.reader_head[cell])
                         self.reader_head[cell] = <int32_t> self.reader_task.size - 1
-                    elif kind != C_READ:
-                        self.writer[cell] = t
-                        self.reader_head[cell] = -1
         return 0
 
 

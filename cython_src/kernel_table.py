@@ -9,7 +9,7 @@ from importlib import import_module
 from .errors import UsageError
 
 # Modules that register kernels when imported; imported at the first look-up.
-KERNEL_MODULES: tuple[str, ...] = ()
+KERNEL_MODULES: tuple[str, ...] = (".kernels_bench",)
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class KernelSpec:
         NumPy form: `f(operands, attributes, bounds, iteration)` with dicts by name; works in any float dtype.
     address : int or None
         Address of the compiled form, `int kernel(const void *args, Py_ssize_t block, const TaskContext *context)`.
+    instruction_sets : bool
+        The compiled form has inner loops for each instruction set (`KernelArgs.micro`).
     """
 
     name: str
@@ -38,6 +40,7 @@ class KernelSpec:
     bounds: tuple[str, ...] = ()
     reference: Callable[[Mapping, Mapping, Mapping, int], int | None] | None = None
     address: int | None = None
+    instruction_sets: bool = True
 
     def __post_init__(self):
         optional = frozenset(name[:-1] for name in self.operands if name.endswith("?"))

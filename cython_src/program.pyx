@@ -72,7 +72,7 @@ cdef class BoundPlan:
         Every buffer by name. Views: writing to them changes what kernels see.
     target : {"cpu", "numpy", "float64"}
     instruction_set : str
-        Of the compiled kernels; "python" for NumPy targets.
+        Of the compiled kernels; "baseline" when none depends on it; "python" for NumPy targets.
     """
 
     def __cinit__(self):
@@ -114,9 +114,19 @@ cdef class BoundPlan:
                     workers.states[w].failed_iteration, workers.states[w].failed_task, workers.states[w].status))
             workers.states[w].failed_task = -1
         errors, self.errors = self.errors, []
+        for error in errors:
+            if isinstance(error, KeyboardInterrupt):  # Ctrl-C while a Python callable ran on the main thread
+                raise error
         if failures:
             iteration, task, status = min(failures)
             raise BlockFailure(self.plan.task_name(task), iteration, status) from (errors[0] if errors else None)
+
+    def discard_failure(self, Workers workers):
+        """Forget failures, where something else is raised: an interrupt."""
+        cdef int w
+        for w in range(workers.num_workers):
+            workers.states[w].failed_task = -1
+        self.errors = []
 
 
 cdef class Workers:
@@ -219,7 +229,9 @@ def bind(plan, storage=None, target="cpu", instruction_set=None):
         storage = Storage()
     micro_address = 0
     bound.instruction_set = "python"
-    if target == "cpu":
+    if target == "cpu" and not any(kernel_table.get(loop.kernel).instruction_sets for loop in plan.loops):
+        bound.instruction_set = "baseline"
+    elif target == "cpu":
         from . import instruction_sets
         bound.instruction_set = instruction_sets.choose(instruction_set)
         micro_address = instruction_sets.micro_kernels_address(bound.instruction_set)

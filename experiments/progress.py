@@ -1,0 +1,70 @@
+"""A progress bar for the terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TextIO
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration as people say it: 0.4 s, 12 s, 3:05 min, 1:20:00 h."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 100:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes}:{rest:02d} min"
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} h"
+
+
+class ProgressBar:
+    """One line that is drawn again and again; silent where the stream is no terminal.
+
+    Parameters
+    ----------
+    total : float
+        Amount of work, in any unit.
+    label : str
+    stream : text file, optional
+        Default: standard error, so that tables and JSON on standard output stay clean.
+    """
+
+    WIDTH = 24
+
+    def __init__(self, total: float, label: str, stream: TextIO | None = None):
+        self.total = total
+        self.label = label
+        self.stream = sys.stderr if stream is None else stream
+        self.visible = self.stream.isatty()
+        self._start = time.monotonic()
+        self._length = 0
+
+    def show(self, done: float, note: str = "") -> None:
+        """Draw `done` of the total, the time left at the pace so far, and a note."""
+        if not self.visible:
+            return
+        fraction = min(max(done / self.total, 0.0), 1.0) if self.total else 1.0
+        filled = round(fraction * self.WIDTH)
+        elapsed = time.monotonic() - self._start
+        left = f"{format_seconds(elapsed * (1 - fraction) / fraction)} left" if fraction > 0 else ""
+        parts = [self.label, "[" + "#" * filled + "." * (self.WIDTH - filled) + "]", f"{100 * fraction:3.0f} %", left, note]
+        line = " ".join(part for part in parts if part)
+        self.stream.write("\r" + line.ljust(self._length))
+        self.stream.flush()
+        self._length = len(line)
+
+    def clear(self) -> None:
+        """Wipe the line, before something else is printed."""
+        if self.visible and self._length:
+            self.stream.write("\r" + " " * self._length + "\r")
+            self.stream.flush()
+            self._length = 0
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.clear()

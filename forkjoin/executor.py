@@ -1,0 +1,263 @@
+"""Executors that run a plan loop by loop: serial, fork-join with OpenMP, and joblib."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from ..cython_src.errors import UsageError
+from ..cython_src.program import BoundPlan, Workers
+from .prange_loops import ForkJoinTeam, dynamic_teams
+from .serial_loops import EnteredThread, run_serial
+
+SCHEDULES = ("static", "dynamic", "guided")
+REGIONS = ("loop", "persistent")
+
+# The process in which an OpenMP team of ours ran first. libgomp's threads do not survive a fork, but its book-keeping
+# does: a child would wait for them for ever.
+_openmp_process: int | None = None
+
+
+class LoopExecutor:
+    """What all executors of this module share: arguments, binding, turning a stopped run into an exception.
+
+    Parameters
+    ----------
+    num_threads : int
+        Threads that execute blocks, the calling one included.
+    cpus : list of int, optional
+        Logical CPU for each thread, to pin to during a run. Default: no pinning. The calling thread's own affinity
+        and floating-point control word are restored after each run.
+    event_capacity : int
+        Events logged for each worker; 0 switches the log off.
+
+    Raises
+    ------
+    UsageError
+        A number of threads below one, or a list of CPUs of another length.
+    """
+
+    model = ""
+
+    def __init__(self, num_threads: int = 1, *, cpus: list[int] | None = None, event_capacity: int = 0):
+        if num_threads < 1:
+            raise UsageError(f"num_threads must be at least 1, got {num_threads}")
+        if cpus is not None and len(cpus) != num_threads:
+            raise UsageError(f"cpus must name one CPU for each of {num_threads} threads, got {len(cpus)}: {cpus}")
+        if cpus is not None and not all(0 <= cpu < 8192 for cpu in cpus):
+            raise UsageError(f"cpus must be numbers of logical CPUs from 0 to 8191, got {cpus}")
+        if event_capacity < 0:
+            raise UsageError(f"event_capacity must not be negative, got {event_capacity}; 0 switches the log off")
+        self.num_threads = num_threads
+        self.cpus = None if cpus is None else [int(cpu) for cpu in cpus]
+        self.event_capacity = event_capacity
+        self.workers: Workers | None = None
+        self._bound: BoundPlan | None = None
+
+    def prepare(self, bound: BoundPlan) -> None:
+        """Take a bound plan; `run` then runs its passes."""
+        self._bound = bound
+        self.workers = Workers(self.num_threads, bound.scratch_bytes, self.event_capacity)
+
+    def run(self, num_iterations: int, first_iteration: int = 0) -> None:
+        """Run iterations first_iteration ... first_iteration + num_iterations - 1 and wait for them.
+
+        Parameters
+        ----------
+        num_iterations, first_iteration : int
+            Training steps: multiples of the plan's `iteration_stride`.
+
+        Raises
+        ------
+        BlockFailure
+            A kernel failed. The run stopped at the end of that loop; the executor stays usable.
+        KeyboardInterrupt
+            Ctrl-C, at the end of a loop.
+        UsageError
+            No plan was prepared, the number of iterations is no multiple of the stride, or a CPU is not allowed.
+        RuntimeError
+            The threads asked for did not come, or the process was forked after OpenMP had run.
+        """
+        bound = self._bound
+        if bound is None:
+            raise UsageError("run() needs a plan; call prepare(bound) first")
+        stride = bound.iteration_stride
+        if num_iterations < 0 or num_iterations % stride or first_iteration < 0 or first_iteration % stride:
+            raise UsageError(
+                f"num_iterations and first_iteration must be multiples of {stride} (the plan's iteration_stride) and "
+                f"not negative, got {num_iterations} and {first_iteration}"
+            )
+        poll_signals = threading.current_thread() is threading.main_thread()
+        errno, errors = self._run(bound, first_iteration // stride, num_iterations // stride, poll_signals)
+        if errno:
+            raise UsageError(f"cpus must be CPUs this process may use, got {self.cpus} ({os.strerror(errno)})")
+        if errors:
+            bound.discard_failure(self.workers)
+            raise errors[0]
+        bound.raise_failure(self.workers)
+
+    def _run(self, bound, first_replay, num_replays, poll_signals):
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release the plan. The executor can be prepared again."""
+        self._bound = None
+        self.workers = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+
+class SerialExecutor(LoopExecutor):
+    """Blocks in plan order on the calling thread, without any runtime: the baseline of every speedup.
+
+    Parameters
+    ----------
+    num_threads : int
+        Must be 1.
+    cpus, event_capacity
+        As for `LoopExecutor`.
+    """
+
+    model = "serial"
+
+    def __init__(self, num_threads: int = 1, *, cpus: list[int] | None = None, event_capacity: int = 0):
+        if num_threads != 1:
+            raise UsageError(f"model serial runs on 1 thread, got num_threads={num_threads}; choose another model")
+        super().__init__(num_threads, cpus=cpus, event_capacity=event_capacity)
+
+    def _run(self, bound, first_replay, num_replays, poll_signals):
+        cpu = -1 if self.cpus is None else self.cpus[0]
+        return run_serial(bound, self.workers, first_replay, num_replays, cpu, poll_signals)
+
+
+class ForkJoinExecutor(LoopExecutor):
+    """A parallel loop and a barrier for each block loop, with OpenMP.
+
+    Parameters
+    ----------
+    num_threads, cpus, event_capacity
+        As for `LoopExecutor`. Each thread of the team pins itself and flushes denormals, for the time of the run.
+    schedule : {"static", "dynamic", "guided"}
+        OpenMP's schedule of a loop.
+    chunk_size : int
+        Blocks handed out at once; 0: the schedule's default (static: one range for each thread; else 1).
+    region : {"loop", "persistent"}
+        `loop`: Cython's `prange`, a parallel region for each loop. `persistent`: one region for the run, with one
+        barrier after each loop.
+
+    Notes
+    -----
+    How long idle threads spin before they sleep is libgomp's: it reads OMP_WAIT_POLICY and GOMP_SPINCOUNT when it is
+    loaded. Whoever measures sets them in the environment of the measured process.
+    """
+
+    model = "forkjoin"
+
+    def __init__(
+        self,
+        num_threads: int,
+        *,
+        cpus: list[int] | None = None,
+        event_capacity: int = 0,
+        schedule: str = "static",
+        chunk_size: int = 0,
+        region: str = "loop",
+    ):
+        super().__init__(num_threads, cpus=cpus, event_capacity=event_capacity)
+        if schedule not in SCHEDULES:
+            raise UsageError(f"schedule must be one of {', '.join(SCHEDULES)}; got {schedule!r}")
+        if region not in REGIONS:
+            raise UsageError(f"region must be one of {', '.join(REGIONS)}; got {region!r}")
+        if chunk_size < 0:
+            raise UsageError(f"chunk_size must be positive, or 0 for the schedule's default; got {chunk_size}")
+        self.schedule = schedule
+        self.chunk_size = chunk_size
+        self.region = region
+        self._team = ForkJoinTeam(num_threads, self.cpus, schedule, chunk_size)
+
+    def _run(self, bound, first_replay, num_replays, poll_signals):
+        global _openmp_process
+        if _openmp_process not in (None, os.getpid()):
+            raise RuntimeError(
+                "OpenMP threads do not survive a fork, and this process was forked from one that ran them; start "
+                "processes with the method 'spawn'"
+            )
+        _openmp_process = os.getpid()
+        if dynamic_teams():
+            raise RuntimeError(
+                "OMP_DYNAMIC must be off, or OpenMP may run fewer threads than were asked for; unset OMP_DYNAMIC"
+            )
+        run = self._team.run_persistent if self.region == "persistent" else self._team.run_loops
+        errno, errors = run(bound, self.workers, first_replay, num_replays, poll_signals)
+        if self._team.team_size != self.num_threads:
+            raise RuntimeError(
+                f"OpenMP must run {self.num_threads} threads but ran {self._team.team_size}; look at OMP_THREAD_LIMIT, "
+                f"and do not call run() from within a parallel region"
+            )
+        return errno, errors
+
+
+class JoblibExecutor(LoopExecutor):
+    """The same loops through `joblib.Parallel(prefer="threads")`, as one would write them in Python.
+
+    Blocks run without the GIL; joblib's own work for each of them needs it.
+    """
+
+    model = "joblib"
+
+    def _run(self, bound, first_replay, num_replays, poll_signals):
+        from joblib import Parallel, delayed
+
+        seats = _Seats(self.num_threads, self.cpus)
+
+        def run_block(loop, block, replay):
+            return bound.run_task(loop, block, replay, self.workers, seats.take())
+
+        try:
+            with Parallel(n_jobs=self.num_threads, prefer="threads") as parallel:
+                for replay in range(first_replay, first_replay + num_replays):
+                    for loop in range(bound.num_loops):
+                        statuses = parallel(
+                            delayed(run_block)(loop, block, replay)
+                            for block in range(bound.plan.loops[loop].num_blocks)
+                        )
+                        if any(statuses):
+                            return 0, []
+        except OSError as error:
+            return error.errno, []
+        finally:
+            seats.leave_caller()
+        return 0, []
+
+
+class _Seats:
+    """Gives each thread that comes a worker number, its CPU, and the floating-point mode of all models."""
+
+    def __init__(self, num_threads, cpus):
+        self._free = list(range(num_threads))
+        self._cpus = cpus
+        self._local = threading.local()
+        self._caller = threading.get_ident()
+        self._caller_state = None
+
+    def take(self):
+        """Worker number of the calling thread. The threads are joblib's and end with the run."""
+        worker = getattr(self._local, "worker", None)
+        if worker is None:
+            worker = self._free.pop(0)
+            state = EnteredThread(-1 if self._cpus is None else self._cpus[worker])
+            if threading.get_ident() == self._caller:
+                self._caller_state = state
+            if state.errno:
+                raise OSError(state.errno, os.strerror(state.errno))
+            self._local.worker = worker
+        return worker
+
+    def leave_caller(self):
+        """With one thread joblib runs blocks on the caller: put it back as it was."""
+        if self._caller_state is not None:
+            self._caller_state.leave()

@@ -1,0 +1,170 @@
+"""Fork-join with OpenMP: a `prange` with its barrier for each block loop, or one parallel region for the whole run.
+
+Cython makes the index of a `prange` both firstprivate and lastprivate. gcc then puts a barrier before the worksharing
+loop, so that no thread's write-back overtakes another's copy-in; with the join at the end of the parallel region that
+is two barriers a loop, where C's `#pragma omp parallel for` has one (seen as GOMP_barrier in the compiled code of
+gcc 12). `region="persistent"` has one, and neither forks nor joins between loops.
+"""
+
+cimport openmp
+from cython.parallel cimport parallel, prange, threadid
+from libc.stdint cimport int64_t
+from libc.stdlib cimport calloc, free
+
+from ..cython_src.block_kernel cimport LoopRecord, WorkerState, run_block
+from ..cython_src.program cimport BoundPlan, Workers
+from .serial_loops cimport check_signals
+from .thread_state cimport (
+    FORKTASK_DYNAMIC, FORKTASK_GUIDED, FORKTASK_STATIC, FORKTASK_STATIC_CHUNK, PersistentRun, SignalPoll, ThreadState,
+    forktask_enter_thread, forktask_leave_thread, forktask_must_stop, forktask_run_persistent, forktask_start_poll,
+)
+
+
+cdef void _loop_static(const LoopRecord *loop, int64_t replay, WorkerState *workers, int num_threads,
+                       int *failed) noexcept nogil:
+    cdef int block
+    for block in prange(loop.num_blocks, schedule="static", num_threads=num_threads):
+        if run_block(loop, block, replay, &workers[threadid()]) != 0:
+            failed[0] = 1
+
+
+cdef void _loop_static_chunk(const LoopRecord *loop, int64_t replay, WorkerState *workers, int num_threads,
+                             int *failed, int chunk_size) noexcept nogil:
+    cdef int block
+    for block in prange(loop.num_blocks, schedule="static", chunksize=chunk_size, num_threads=num_threads):
+        if run_block(loop, block, replay, &workers[threadid()]) != 0:
+            failed[0] = 1
+
+
+cdef void _loop_dynamic(const LoopRecord *loop, int64_t replay, WorkerState *workers, int num_threads,
+                        int *failed, int chunk_size) noexcept nogil:
+    cdef int block
+    for block in prange(loop.num_blocks, schedule="dynamic", chunksize=chunk_size, num_threads=num_threads):
+        if run_block(loop, block, replay, &workers[threadid()]) != 0:
+            failed[0] = 1
+
+
+cdef void _loop_guided(const LoopRecord *loop, int64_t replay, WorkerState *workers, int num_threads,
+                       int *failed, int chunk_size) noexcept nogil:
+    cdef int block
+    for block in prange(loop.num_blocks, schedule="guided", chunksize=chunk_size, num_threads=num_threads):
+        if run_block(loop, block, replay, &workers[threadid()]) != 0:
+            failed[0] = 1
+
+
+cdef class ForkJoinTeam:
+    """An OpenMP team of the calling thread, and the runs it makes.
+
+    Parameters
+    ----------
+    num_threads : int
+    cpus : list of int or None
+    schedule : {"static", "dynamic", "guided"}
+    chunk_size : int
+        0: the default of the schedule.
+    """
+
+    cdef readonly int num_threads
+    cdef readonly int schedule
+    cdef readonly int chunk_size
+    cdef readonly int team_size      # threads that came to the last run
+    cdef int *cpus
+    cdef ThreadState *threads
+
+    def __cinit__(self, int num_threads, cpus, str schedule, int chunk_size):
+        cdef int i
+        self.num_threads = num_threads
+        self.chunk_size = max(chunk_size, 1)
+        self.schedule = {
+            "static": FORKTASK_STATIC_CHUNK if chunk_size else FORKTASK_STATIC,
+            "dynamic": FORKTASK_DYNAMIC,
+            "guided": FORKTASK_GUIDED,
+        }[schedule]
+        self.threads = <ThreadState *> calloc(num_threads, sizeof(ThreadState))
+        if self.threads == NULL:
+            raise MemoryError
+        if cpus is not None:
+            self.cpus = <int *> calloc(num_threads, sizeof(int))
+            if self.cpus == NULL:
+                raise MemoryError
+            for i in range(num_threads):
+                self.cpus[i] = cpus[i]
+
+    def __dealloc__(self):
+        free(self.threads)
+        free(self.cpus)
+
+    cdef int _error(self) noexcept:
+        cdef int i
+        for i in range(self.num_threads):
+            if self.threads[i].error:
+                return self.threads[i].error
+        return 0
+
+    def run_loops(self, BoundPlan bound, Workers workers, int64_t first_replay, int64_t num_replays,
+                  bint poll_signals):
+        """A parallel region for each loop. Returns (errno of the pinning, errors raised by signal handlers)."""
+        cdef SignalPoll poll
+        cdef int64_t replay
+        cdef int k, thread, num_threads = self.num_threads, schedule = self.schedule, chunk_size = self.chunk_size
+        cdef int failed = 0
+        cdef LoopRecord *loop
+        cdef list errors = []
+        forktask_start_poll(&poll, check_signals, <void *> errors, poll_signals)
+        with nogil:
+            # A region of its own sets up each thread and counts them; the team stays the same for all that follow.
+            with parallel(num_threads=num_threads):
+                if threadid() == 0:
+                    self.team_size = openmp.omp_get_num_threads()
+                forktask_enter_thread(
+                    &self.threads[threadid()], self.cpus[threadid()] if self.cpus != NULL else -1)
+            failed = self.team_size != num_threads
+            for thread in range(num_threads):
+                failed |= self.threads[thread].error != 0
+            replay = first_replay
+            while replay < first_replay + num_replays and not failed:
+                for k in range(bound.num_loops):
+                    loop = &bound.loops[k]
+                    if forktask_must_stop(&poll):
+                        failed = 1
+                        break
+                    if schedule == FORKTASK_STATIC:
+                        _loop_static(loop, replay, workers.states, num_threads, &failed)
+                    elif schedule == FORKTASK_STATIC_CHUNK:
+                        _loop_static_chunk(loop, replay, workers.states, num_threads, &failed, chunk_size)
+                    elif schedule == FORKTASK_DYNAMIC:
+                        _loop_dynamic(loop, replay, workers.states, num_threads, &failed, chunk_size)
+                    else:
+                        _loop_guided(loop, replay, workers.states, num_threads, &failed, chunk_size)
+                    if failed:
+                        break
+                replay = replay + 1
+            with parallel(num_threads=num_threads):
+                forktask_leave_thread(&self.threads[threadid()])
+        return self._error(), errors
+
+    def run_persistent(self, BoundPlan bound, Workers workers, int64_t first_replay, int64_t num_replays,
+                       bint poll_signals):
+        """One parallel region for the run. Returns (errno of the pinning, errors raised by signal handlers)."""
+        cdef PersistentRun run
+        cdef list errors = []
+        run.loops = bound.loops
+        run.num_loops = bound.num_loops
+        run.num_threads = self.num_threads
+        run.schedule = self.schedule
+        run.chunk_size = self.chunk_size
+        run.first_replay = first_replay
+        run.num_replays = num_replays
+        run.workers = workers.states
+        run.threads = self.threads
+        run.cpus = self.cpus
+        forktask_start_poll(&run.poll, check_signals, <void *> errors, poll_signals)
+        with nogil:
+            forktask_run_persistent(&run)
+        self.team_size = run.team_size
+        return self._error(), errors
+
+
+def dynamic_teams():
+    """Whether OpenMP may choose smaller teams than asked for (OMP_DYNAMIC)."""
+    return bool(openmp.omp_get_dynamic())

@@ -1,0 +1,1 @@
+cdef int check_signals(void *errors) noexcept with gil

@@ -1,0 +1,79 @@
+"""Blocks in plan order on one thread, without any runtime; and what executors written in Python need of C."""
+
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int64_t
+
+from ..cython_src.block_kernel cimport run_block
+from ..cython_src.program cimport BoundPlan, Workers
+from .thread_state cimport (
+    SignalPoll, ThreadState, forktask_enter_thread, forktask_leave_thread, forktask_must_stop, forktask_start_poll,
+)
+
+
+cdef int check_signals(void *errors) noexcept with gil:
+    """Run pending signal handlers; keep what they raise in the list `errors` and ask for a stop."""
+    try:
+        PyErr_CheckSignals()
+    except BaseException as error:
+        (<list> errors).append(error)
+        return 1
+    return 0
+
+
+def run_serial(BoundPlan bound, Workers workers, int64_t first_replay, int64_t num_replays, int cpu, bint poll_signals):
+    """Run all loops `num_replays` times on the calling thread.
+
+    Parameters
+    ----------
+    cpu : int
+        Logical CPU to pin to during the run; -1 for none.
+    poll_signals : bool
+        The caller is the main thread: look for signals between loops.
+
+    Returns
+    -------
+    errno : int
+        Of the pinning, 0 when it succeeded.
+    errors : list
+        What signal handlers raised.
+    """
+    cdef ThreadState state
+    cdef SignalPoll poll
+    cdef int64_t replay
+    cdef int k, block
+    cdef bint failed = False
+    cdef list errors = []
+    forktask_start_poll(&poll, check_signals, <void *> errors, poll_signals)
+    with nogil:
+        forktask_enter_thread(&state, cpu)
+        if state.error == 0:
+            for replay in range(first_replay, first_replay + num_replays):
+                for k in range(bound.num_loops):
+                    if forktask_must_stop(&poll):
+                        failed = True
+                        break
+                    for block in range(bound.loops[k].num_blocks):
+                        if run_block(&bound.loops[k], block, replay, &workers.states[0]) != 0:
+                            failed = True
+                    if failed:
+                        break
+                if failed:
+                    break
+        forktask_leave_thread(&state)
+    return state.error, errors
+
+
+cdef class EnteredThread:
+    """The calling thread, pinned and flushing denormals until `leave()` is called on the same thread."""
+
+    cdef ThreadState state
+
+    def __init__(self, int cpu):
+        forktask_enter_thread(&self.state, cpu)
+
+    @property
+    def errno(self):
+        return self.state.error
+
+    def leave(self):
+        forktask_leave_thread(&self.state)

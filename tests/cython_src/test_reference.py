@@ -1,0 +1,121 @@
+"""The float64 reference against finite differences, stored PyTorch values and PyTorch itself."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from forktask.cython_src import reference
+from forktask.cython_src.errors import UsageError
+
+from . import store_pytorch_values as pytorch_values
+
+SMALL = (
+    reference.Conv("conv1", 3, 3, padding=1),
+    reference.Relu("relu1"),
+    reference.MaxPool("pool1"),
+    reference.Conv("conv2", 4, 3, padding=2, stride=2),
+    reference.Relu("relu2"),
+    reference.Dense("fc", 5),
+)
+
+
+def small_problem():
+    rng = np.random.default_rng(3)
+    parameters = reference.initial_parameters(SMALL, 1, (2, 7, 6))
+    for name in parameters:
+        if name.endswith(".bias"):
+            parameters[name] += 0.1 * rng.standard_normal(parameters[name].shape)
+    return parameters, rng.standard_normal((4, 2, 7, 6)), rng.integers(0, 5, 4)
+
+
+def loss_of(parameters, images, labels):
+    return reference.forward(SMALL, parameters, images, labels).loss
+
+
+def test_gradients_equal_finite_differences():
+    """Check that gradients of all parameters and of the input are slopes of the loss."""
+    parameters, images, labels = small_problem()
+    gradients = reference.forward_backward(SMALL, parameters, images, labels).gradients
+    h = 1e-5
+    rng = np.random.default_rng(0)
+    for name, values in {**parameters, "input": images}.items():
+        gradient = gradients[name]
+        assert gradient.shape == values.shape
+        for flat in rng.permutation(values.size)[:40]:
+            index = np.unravel_index(flat, values.shape)
+            slopes = []
+            for shift in (h, -h):
+                moved = values.copy()
+                moved[index] += shift
+                changed = {**parameters, name: moved}
+                slopes.append(loss_of(changed, moved if name == "input" else images, labels))
+            slope = (slopes[0] - slopes[1]) / (2 * h)
+            assert gradient[index] == pytest.approx(slope, rel=1e-6, abs=1e-9), (name, index)
+
+
+def test_gradients_of_activations_equal_finite_differences():
+    """Check that the gradient stored under a layer's name is that of its output."""
+    parameters, images, labels = small_problem()
+    step = reference.forward_backward(SMALL, parameters, images, labels)
+    tail = SMALL[3:]
+    x, h = step.activations["pool1"], 1e-5
+    for index in [(0, 0, 0, 0), (1, 2, 2, 1), (3, 1, 1, 2)]:
+        losses = []
+        for shift in (h, -h):
+            moved = x.copy()
+            moved[index] += shift
+            losses.append(reference.forward(tail, parameters, moved, labels).loss)
+        assert step.gradients["pool1"][index] == pytest.approx((losses[0] - losses[1]) / (2 * h), rel=1e-6, abs=1e-9)
+
+
+def test_three_steps_equal_stored_pytorch_values():
+    """Check losses, first gradients and final parameters of the CIFAR-10 CNN against stored values."""
+    stored = np.load(Path(__file__).parent / "stored" / "cifar10_cnn_pytorch.npz")
+    images, labels, parameters = pytorch_values.inputs()
+    assert reference.parameter_shapes(reference.CIFAR10_CNN) == pytorch_values.SHAPES
+    sgd = reference.Sgd(
+        parameters, pytorch_values.LEARNING_RATE, pytorch_values.MOMENTUM, pytorch_values.WEIGHT_DECAY
+    )
+    steps = [sgd.step(reference.CIFAR10_CNN, x, t) for x, t in zip(images, labels, strict=True)]
+    np.testing.assert_allclose([step.loss for step in steps], stored["losses"], rtol=1e-12)
+    for name in pytorch_values.SHAPES:
+        assert_equal_to_float32(steps[0].gradients[name], stored[f"{name}.grad"])
+        assert_equal_to_float32(sgd.parameters[name], stored[f"{name}.final"])
+
+
+def assert_equal_to_float32(actual, stored):
+    """Equal up to the rounding of the stored values to float32."""
+    np.testing.assert_allclose(actual, stored, rtol=2.0**-23, atol=1e-12)
+
+
+@pytest.mark.torch
+def test_three_steps_equal_pytorch():
+    """Check losses, gradients of every step and final parameters of the CIFAR-10 CNN against PyTorch."""
+    torch = pytest.importorskip("torch")
+    losses, gradients, final = pytorch_values.pytorch_steps(torch.float64)
+    images, labels, parameters = pytorch_values.inputs()
+    sgd = reference.Sgd(
+        parameters, pytorch_values.LEARNING_RATE, pytorch_values.MOMENTUM, pytorch_values.WEIGHT_DECAY
+    )
+    for x, t, loss, gradient in zip(images, labels, losses, gradients, strict=True):
+        step = sgd.step(reference.CIFAR10_CNN, x, t)
+        assert step.loss == pytest.approx(loss, rel=1e-12)
+        for name in pytorch_values.SHAPES:
+            np.testing.assert_allclose(step.gradients[name], gradient[name], rtol=1e-9, atol=1e-13)
+    for name in pytorch_values.SHAPES:
+        np.testing.assert_allclose(sgd.parameters[name], final[name], rtol=1e-9, atol=1e-13)
+
+
+def test_softmax_stands_extreme_logits():
+    """Check that huge logits give a finite loss and gradients."""
+    layers = (reference.Dense("fc", 2),)
+    parameters = {"fc.weight": np.array([[1000.0], [-1000.0]]), "fc.bias": np.zeros(2)}
+    step = reference.forward_backward(layers, parameters, np.ones((1, 1, 1, 1)), np.array([1]))
+    assert step.loss == 2000.0 and np.isfinite(step.gradients["fc.weight"]).all()
+
+
+def test_unknown_layer_is_refused():
+    """Check that a layer of another kind gives a clear error."""
+    with pytest.raises(UsageError, match="a layer must be Conv"):
+        reference.forward(("conv",), {}, np.zeros((1, 1, 1, 1)), np.zeros(1, int))

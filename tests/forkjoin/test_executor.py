@@ -1,0 +1,308 @@
+"""Fork-join, serial and joblib executors against each other."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.plan import Block, PlanBuilder, read, update
+from forktask.cython_src.program import BlockFailure, bind
+from forktask.forkjoin.executor import ForkJoinExecutor, JoblibExecutor, SerialExecutor
+
+FORKJOIN_OPTIONS = [
+    {"region": region, "schedule": schedule, "chunk_size": chunk_size}
+    for region in ("loop", "persistent")
+    for schedule in ("static", "dynamic", "guided")
+    for chunk_size in (0, 1, 3, 100)
+]
+
+
+def stencil_plan(width=13, steps=4, work=0, fail_iteration=-1, fail_index=-1, stride=1):
+    """Chains of hashes over two buffers: the result depends on every block, its order and its iteration."""
+    builder = PlanBuilder("stencil")
+    builder.unrolled(stride)
+    for name in ("even", "odd"):
+        builder.buffer(name, (width,), "uint64", role="statistic")
+    for step in range(steps):
+        out, source = ("even", "odd") if step % 2 else ("odd", "even")
+        blocks = []
+        for i in range(width):
+            near = (max(i - 1, 0), min(i + 2, width))
+            blocks.append(Block((i, *near), (update(out, (i, i + 1)), read(source, near))))
+        attributes = {"work": work, "fail_iteration": fail_iteration if step == 1 else -1, "fail_index": fail_index}
+        builder.loop(
+            f"step{step}", "hash_chain", {"out": out, "in": source}, blocks, attributes=attributes,
+            iteration_offset=step % stride,
+        )
+    return builder.build()
+
+
+def result(executor, plan, iterations=6, target="cpu"):
+    """Both buffers after some iterations, run in two calls."""
+    bound = bind(plan, target=target)
+    with executor:
+        executor.prepare(bound)
+        executor.run(2 * plan.iteration_stride)
+        executor.run((iterations - 2) * plan.iteration_stride, 2 * plan.iteration_stride)
+    return np.concatenate([bound.arrays["even"], bound.arrays["odd"]])
+
+
+@pytest.fixture(scope="module")
+def serial_result():
+    return result(SerialExecutor(), stencil_plan())
+
+
+def test_serial_equals_the_python_form(serial_result):
+    """Check that compiled kernels and their NumPy form give the same bits."""
+    assert len(set(serial_result.tolist())) == 26
+    np.testing.assert_array_equal(result(SerialExecutor(), stencil_plan(), target="numpy"), serial_result)
+
+
+@pytest.mark.parametrize("options", FORKJOIN_OPTIONS, ids=str)
+def test_forkjoin_equals_serial(options, serial_result):
+    """Check every region, schedule and chunk size, on 1 to 8 threads (more than there may be cores)."""
+    for num_threads in (1, 2, 3, 8):
+        np.testing.assert_array_equal(result(ForkJoinExecutor(num_threads, **options), stencil_plan()), serial_result)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 8])
+def test_joblib_equals_serial(num_threads, serial_result):
+    """Check the joblib loops."""
+    np.testing.assert_array_equal(result(JoblibExecutor(num_threads), stencil_plan()), serial_result)
+
+
+@pytest.mark.parametrize("num_threads", [2, 4])
+@pytest.mark.parametrize("region", ["loop", "persistent"])
+def test_python_kernels_do_not_deadlock(region, num_threads, serial_result):
+    """Check that blocks which take the GIL run on all threads."""
+    executor = ForkJoinExecutor(num_threads, region=region, schedule="dynamic")
+    np.testing.assert_array_equal(result(executor, stencil_plan(), target="numpy"), serial_result)
+    np.testing.assert_array_equal(result(JoblibExecutor(num_threads), stencil_plan(), target="numpy"), serial_result)
+
+
+@pytest.mark.parametrize("make", [SerialExecutor, lambda: ForkJoinExecutor(2), lambda: JoblibExecutor(2)])
+def test_unrolled_plans_see_their_own_iteration(make):
+    """Check iteration numbers of a plan whose pass takes two steps, and that half a pass is refused."""
+    plan = stencil_plan(stride=2)
+    np.testing.assert_array_equal(result(make(), plan), result(SerialExecutor(), plan))
+    with make() as executor:
+        executor.prepare(bind(plan))
+        with pytest.raises(UsageError, match="multiples of 2"):
+            executor.run(3)
+
+
+@pytest.mark.parametrize("options", FORKJOIN_OPTIONS[::4], ids=str)
+def test_more_than_one_thread_runs(options):
+    """Check the event log: all blocks once, by both threads, in loop order."""
+    plan = stencil_plan(work=20000)
+    with ForkJoinExecutor(2, event_capacity=1000, **options) as executor:
+        executor.prepare(bind(plan))
+        executor.run(3)
+        events = executor.workers.events()
+    assert set(events["worker"]) == {0, 1}
+    assert sorted(zip(events["iteration"].tolist(), events["task"].tolist(), strict=True)) == [
+        (iteration, task) for iteration in range(3) for task in range(plan.num_tasks)
+    ]
+    by_loop = {}
+    for event in events:
+        key = (int(event["iteration"]), int(plan.task_loop[event["task"]]))
+        first, last = by_loop.get(key, (event["start_ns"], event["stop_ns"]))
+        by_loop[key] = (min(first, event["start_ns"]), max(last, event["stop_ns"]))
+    spans = [by_loop[key] for key in sorted(by_loop)]
+    assert all(before[1] <= after[0] for before, after in zip(spans, spans[1:], strict=False))
+
+
+ALL_EXECUTORS = {
+    "serial": lambda: SerialExecutor(),
+    "loop": lambda: ForkJoinExecutor(2),
+    "persistent": lambda: ForkJoinExecutor(2, region="persistent"),
+    "persistent-guided": lambda: ForkJoinExecutor(2, region="persistent", schedule="guided"),
+    "joblib": lambda: JoblibExecutor(2),
+}
+
+
+@pytest.mark.parametrize("target", ["cpu", "numpy"])
+@pytest.mark.parametrize("make", ALL_EXECUTORS.values(), ids=ALL_EXECUTORS)
+def test_a_failing_block_stops_the_run(make, target):
+    """Check that the failure names task and iteration, that its loop was the last, and that the executor stays usable."""
+    plan = stencil_plan(fail_iteration=3, fail_index=5)
+    with make() as executor:
+        bound = bind(plan, target=target)
+        executor.prepare(bound)
+        executor.run(3)
+        with pytest.raises(BlockFailure, match=r"step1\[5\] failed in iteration 3 with status 7"):
+            executor.run(100, 3)
+        executor.run(5, 4)
+    with SerialExecutor() as serial:
+        reference = bind(plan)
+        serial.prepare(reference)
+        serial.run(3)
+        with pytest.raises(BlockFailure):
+            serial.run(1, 3)
+        serial.run(5, 4)
+    np.testing.assert_array_equal(bound.arrays["even"], reference.arrays["even"])
+    np.testing.assert_array_equal(bound.arrays["odd"], reference.arrays["odd"])
+
+
+@pytest.mark.parametrize("target", ["cpu", "numpy"])
+@pytest.mark.parametrize("make", ALL_EXECUTORS.values(), ids=ALL_EXECUTORS)
+def test_ctrl_c_stops_within_100_ms(make, target):
+    """Check KeyboardInterrupt with blocks of about a millisecond (in Python: less), and that the executor stays usable."""
+    plan = stencil_plan(work=400_000 if target == "cpu" else 500)
+    sent = []
+
+    def interrupt():
+        time.sleep(0.3)
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with make() as executor:
+        executor.prepare(bind(plan, target=target))
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            executor.run(10**6)
+        elapsed = time.monotonic() - sent[0]
+        thread.join()
+        executor.run(1)
+    # 50 ms of loops, 20 ms between looks; the rest is room for a busy machine.
+    assert elapsed < 0.5
+
+
+def test_affinity_and_floating_point_mode_are_restored():
+    """Check that a run leaves the calling thread as it was, and that each thread ran where it was told."""
+    allowed = os.sched_getaffinity(0)
+    cpu = min(allowed)
+    tiny = np.array([1e-310])
+    for make in (
+        lambda: SerialExecutor(cpus=[cpu]),
+        lambda: ForkJoinExecutor(2, cpus=[cpu, cpu]),
+        lambda: ForkJoinExecutor(2, cpus=[cpu, cpu], region="persistent"),
+        lambda: JoblibExecutor(1, cpus=[cpu]),
+        lambda: JoblibExecutor(2, cpus=[cpu, cpu]),
+    ):
+        with make() as executor:
+            executor.prepare(bind(stencil_plan(), target="numpy"))
+            executor.run(1)
+        assert os.sched_getaffinity(0) == allowed
+        assert (tiny * 1.0)[0] == 1e-310
+
+
+class _Recorder:
+    """A NumPy kernel that notes where it runs and whether denormals are flushed."""
+
+    def __init__(self):
+        self.seen = set()
+
+    def __call__(self, operands, attributes, bounds, iteration):
+        flushed = float((np.full(1, 1e-310) * 1.0)[0]) == 0.0
+        self.seen.add((frozenset(os.sched_getaffinity(0)), flushed))
+
+
+def test_every_thread_is_pinned_and_flushes_denormals():
+    """Check affinity and FP mode from within blocks."""
+    from forktask.cython_src.kernel_table import KernelSpec, register
+
+    recorder = _Recorder()
+    register(KernelSpec(name="test_recorder", operands=("out",), bounds=("i",), reference=recorder))
+    builder = PlanBuilder("recorder")
+    builder.buffer("out", (8,), role="statistic")
+    builder.loop("record", "test_recorder", {"out": "out"}, [Block((i,), (update("out", (i, i + 1)),)) for i in range(8)])
+    plan = builder.build()
+    cpus = sorted(os.sched_getaffinity(0))
+    cpus = [cpus[0], cpus[-1]]
+    for executor in (
+        SerialExecutor(cpus=cpus[:1]),
+        ForkJoinExecutor(2, cpus=cpus),
+        ForkJoinExecutor(2, cpus=cpus, region="persistent"),
+        JoblibExecutor(2, cpus=cpus),
+    ):
+        recorder.seen.clear()
+        with executor:
+            executor.prepare(bind(plan, target="numpy"))
+            executor.run(3)
+        assert recorder.seen <= {(frozenset([cpu]), True) for cpu in cpus}
+        if executor.model == "forkjoin":
+            assert len(recorder.seen) == len(set(cpus))
+
+
+def in_new_process(code, **environment):
+    """Run Python code in a fresh process; returns its output."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+PRELUDE = """
+import importlib.util, os, sys, warnings
+spec = importlib.util.spec_from_file_location("test_executor", %r)
+t = importlib.util.module_from_spec(spec); spec.loader.exec_module(t)
+def attempt(executor):
+    executor.prepare(t.bind(t.stencil_plan()))
+    try:
+        executor.run(2)
+        return "ran"
+    except RuntimeError as error:
+        return str(error)
+""" % __file__
+
+
+@pytest.mark.parametrize("region", ["loop", "persistent"])
+def test_fewer_threads_than_asked_for_is_an_error(region):
+    """Check OMP_THREAD_LIMIT and OMP_DYNAMIC."""
+    code = PRELUDE + f"print(attempt(t.ForkJoinExecutor(3, region={region!r})))"
+    assert "3 threads but ran 2" in in_new_process(code, OMP_THREAD_LIMIT="2")
+    assert "OMP_DYNAMIC must be off" in in_new_process(code, OMP_DYNAMIC="true")
+
+
+def test_a_forked_process_gets_an_error():
+    """Check that the first run after a fork raises instead of hanging, and that the parent goes on."""
+    code = PRELUDE + """
+warnings.simplefilter("ignore")
+executor = t.ForkJoinExecutor(2)
+print(attempt(executor))
+sys.stdout.flush()
+child = os.fork()
+if child == 0:
+    print(attempt(executor), attempt(t.ForkJoinExecutor(2, region="persistent")), attempt(t.SerialExecutor()), sep="|")
+    sys.stdout.flush()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(attempt(executor))
+"""
+    lines = in_new_process(code).splitlines()
+    assert lines[0] == lines[2] == "ran"
+    first, second, serial = lines[1].split("|")
+    assert "do not survive a fork" in first and "do not survive a fork" in second
+    assert serial == "ran"
+
+
+def test_bad_arguments_are_refused():
+    """Check messages for arguments out of range."""
+    for arguments, match in [
+        ({"num_threads": 0}, "at least 1"),
+        ({"num_threads": 2, "cpus": [0]}, "one CPU for each of 2"),
+        ({"num_threads": 2, "schedule": "auto"}, "schedule must be one of"),
+        ({"num_threads": 2, "region": "both"}, "region must be one of"),
+        ({"num_threads": 2, "chunk_size": -1}, "chunk_size"),
+        ({"num_threads": 2, "event_capacity": -1}, "event_capacity"),
+    ]:
+        with pytest.raises(UsageError, match=match):
+            ForkJoinExecutor(**arguments)
+    with pytest.raises(UsageError, match="model serial runs on 1 thread"):
+        SerialExecutor(2)
+    with pytest.raises(UsageError, match="prepare"):
+        SerialExecutor().run(1)
+    for make in (SerialExecutor, ForkJoinExecutor, JoblibExecutor):
+        executor = make(1, cpus=[8191])
+        executor.prepare(bind(stencil_plan()))
+        with pytest.raises(UsageError, match="cpus must be CPUs this process may use"):
+            executor.run(1)
