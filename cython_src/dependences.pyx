@@ -357,7 +357,7 @@ def record_graph(access_table, bint closed=True):
                 length = recorder.list_length.data[i]
                 uses = recorder.list_uses.data[i]
                 join_of[i] = -1
-                if length > 1 and length * uses > length + uses:
+                if length * uses > 2 * (length + uses):  # a join must save more than its own visit costs
                     join_of[i] = n + num_joins
                     num_joins += 1
                     start = recorder.list_start.data[i]
