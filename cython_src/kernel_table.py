@@ -9,7 +9,15 @@ from importlib import import_module
 from .errors import UsageError
 
 # Modules that register kernels when imported; imported at the first look-up.
-KERNEL_MODULES: tuple[str, ...] = (".kernels_bench",)
+KERNEL_MODULES: tuple[str, ...] = (
+    ".kernels_bench",
+    ".kernels_load",
+    ".kernels_conv",
+    ".kernels_pool",
+    ".kernels_fc",
+    ".kernels_softmax",
+    ".kernels_sgd",
+)
 
 
 @dataclass(frozen=True)
