@@ -17,7 +17,6 @@ import numpy as np
 
 from ..cython_src.dependences import TaskGraph
 from ..cython_src.errors import UsageError
-from ..cython_src.program import BlockFailure
 
 
 cdef extern from "eager.h" nogil:
@@ -272,10 +271,7 @@ cdef class _Runtime:
     cdef _finish(self, error, Scheduler *s):
         cdef bint stopped = load_i32(&s.ending) == RUN_STOPPED
         if error is not None:
-            try:
-                self.bound.raise_failure(self.workers)
-            except BlockFailure:
-                pass  # a failure on the way to the stop: the interrupt is what the caller asked for
+            self.bound.discard_failure(self.workers)
             raise error
         if stopped:
             self.bound.raise_failure(self.workers)
