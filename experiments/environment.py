@@ -393,7 +393,7 @@ def loaded_libraries() -> list[dict]:
     return [
         {
             "kind": library["user_api"],
-            "name": library["internal_api"],
+            "name": library["prefix"] if library["user_api"] == "openmp" else library["internal_api"],
             "version": library.get("version"),
             "architecture": library.get("architecture"),
             "threads": library["num_threads"],

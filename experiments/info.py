@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
 
 from . import environment as env
 
@@ -27,6 +28,8 @@ def run(arguments) -> int:
     """Print the page or the JSON object. Exit code 0, or 1 with --strict on a machine that is not fit."""
     # OpenBLAS and libgomp show up only once something has loaded them, as a measured process will have.
     import numpy  # noqa: F401
+
+    from ..forkjoin import executor  # noqa: F401
 
     environment = env.collect()
     machine = env.measure_machine(environment=environment)
@@ -170,7 +173,7 @@ def _judge_settings(environment, add):
             add("not fit" if limit else "fit with reservations", said, f"unset {name} before starting Python")
         elif variable["kind"] in ("placement", "kernels"):
             add("fit with reservations", said, f"unset {name}, unless it is what you study")
-    runtimes = sorted({x["name"] for x in environment["libraries"] if x["kind"] == "openmp"})
+    runtimes = sorted({x["file"] for x in environment["libraries"] if x["kind"] == "openmp"})
     if len(runtimes) > 1:
         add("fit with reservations", f"several OpenMP runtimes in one process ({', '.join(runtimes)}): idle threads of "
             f"one spin while another works", "let all libraries use one, or import them in separate processes")
@@ -189,7 +192,8 @@ def format_page(environment: dict, machine: dict, gpus: list[dict], judgement: d
     lines += ["", f"Verdict: {judgement['level']} for measuring"]
     for reason in judgement["reasons"]:
         mark = "!" if reason["level"] == "not fit" else "-"
-        lines += [f"  {mark} {reason['reason']}", f"      -> {reason['remedy']}"]
+        lines.append(textwrap.fill(reason["reason"], 110, initial_indent=f"  {mark} ", subsequent_indent="    "))
+        lines.append(textwrap.fill(reason["remedy"], 110, initial_indent="      -> ", subsequent_indent="         "))
     return "\n".join(lines)
 
 

@@ -93,7 +93,7 @@ CASES = {
                      "OMP_THREAD_LIMIT=1", "unset"),
     "binding": (dict(variables=env.read_variables({"OMP_PROC_BIND": "true"})), {}, "fit with reservations",
                 "OMP_PROC_BIND", "unset"),
-    "two runtimes": (dict(libraries=[{"kind": "openmp", "name": n} for n in ("libgomp", "libomp")]), {},
+    "two runtimes": (dict(libraries=[{"kind": "openmp", "file": f} for f in ("libgomp.so.1", "libomp.so")]), {},
                      "fit with reservations", "several OpenMP runtimes", "separate processes"),
     "governor": (dict(frequency__governor="powersave"), {}, "fit with reservations", "powersave", "cpupower"),
 }
