@@ -170,11 +170,14 @@ class Configuration:
     def __post_init__(self):
         specs = parse_models(self.grid.models)
         object.__setattr__(self, "grid", replace(self.grid, models=tuple(str(spec) for spec in specs)))
-        for threads in self.grid.threads:
-            check_threads(threads, oversubscribe=self.measure.oversubscribe)
         for hogs in self.grid.interference:
             if hogs < 0:
                 raise UsageError(f"interference must be a number of hogs from 0 on, got {hogs}")
+
+    def check_threads(self) -> None:
+        """Raise `UsageError` unless this machine may run every number of threads of the grid."""
+        for threads in self.grid.threads:
+            check_threads(threads, oversubscribe=self.measure.oversubscribe)
 
     def plans(self) -> list[dict[str, Any]]:
         """Arguments of `lower` for every plan of the grid."""

@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from ..cython_src.errors import UsageError
+from .environment import Disturbance
 from .models import make_executor, parse_model
 
 # Exit codes of the process; the reason is a JSON object with "failure" and "message" on standard output.
@@ -202,63 +203,6 @@ def time_runs(stepper: Stepper, pass_time_s: float, target_s: float) -> Timed:
     return Timed(lengths, times)
 
 
-# --- what disturbed it ----------------------------------------------------------------------------------------------
-
-
-def read_disturbance(cpus: Sequence[int] | None) -> dict[str, int | None]:
-    """Counters that grow when others take this process's time; None where the system has no such counter.
-
-    Returns
-    -------
-    dict
-        pressure_some_us: time in which some task of the machine waited for a CPU; steal_ticks: time that the
-        hypervisor gave to others, on `cpus` (all, if None); nonvoluntary_switches: of all threads of this process;
-        throttled_us: time held back by the container's quota.
-    """
-    counters: dict[str, int | None] = dict.fromkeys(
-        ("pressure_some_us", "steal_ticks", "nonvoluntary_switches", "throttled_us")
-    )
-    try:
-        with open("/proc/pressure/cpu") as file:
-            counters["pressure_some_us"] = int(file.readline().rpartition("total=")[2])
-    except (OSError, ValueError):
-        pass
-    try:
-        wanted = {"cpu"} if cpus is None else {f"cpu{cpu}" for cpu in cpus}
-        with open("/proc/stat") as file:
-            rows = [line.split() for line in file if line.startswith("cpu")]
-        counters["steal_ticks"] = sum(int(row[8]) for row in rows if row[0] in wanted)
-    except (OSError, ValueError, IndexError):
-        pass
-    try:
-        total = 0
-        for thread in os.listdir("/proc/self/task"):
-            with open(f"/proc/self/task/{thread}/status") as file:
-                total += sum(int(line.split()[1]) for line in file if line.startswith("nonvoluntary_ctxt_switches"))
-        counters["nonvoluntary_switches"] = total
-    except (OSError, ValueError):
-        pass
-    for path in ("/sys/fs/cgroup/cpu.stat", "/sys/fs/cgroup/cpu/cpu.stat"):
-        try:
-            with open(path) as file:
-                fields = dict(line.split()[:2] for line in file)
-        except (OSError, ValueError):
-            continue
-        if "throttled_usec" in fields:
-            counters["throttled_us"] = int(fields["throttled_usec"])
-        elif "throttled_time" in fields:
-            counters["throttled_us"] = int(fields["throttled_time"]) // 1000
-        break
-    return counters
-
-
-def difference(before: Mapping[str, int | None], after: Mapping[str, int | None]) -> dict[str, int | None]:
-    """By how much counters grew."""
-    return {
-        name: None if before[name] is None or after[name] is None else after[name] - before[name] for name in before
-    }
-
-
 # --- what is measured -----------------------------------------------------------------------------------------------
 
 
@@ -367,10 +311,11 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
             raise ArithmeticError(f"weights or losses are not finite after {stepper.iterations_done} iterations")
         warm = warm_up(stepper, job["warmup_s"])
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        before, wall = read_disturbance(job["cpus"]), clock()
+        disturbance = Disturbance()
+        before, wall = disturbance.read(), clock()
         timed = time_runs(stepper, warm.pass_time_s, job["target_s"])
         wall = clock() - wall
-        disturbance = difference(before, read_disturbance(job["cpus"]))
+        disturbed = disturbance.since(before)
         usage_after = resource.getrusage(resource.RUSAGE_SELF)
         if not result_hashes(bound)["finite"]:
             raise ArithmeticError(f"weights or losses are not finite after {stepper.iterations_done} iterations")
@@ -389,7 +334,7 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
         "check_iterations": check_passes * stride,
         "weights_hash": hashes["weights_hash"],
         "losses_hash": hashes["losses_hash"],
-        "disturbance": disturbance,
+        "disturbance": disturbed,
         "timed_wall_s": wall,
         "timed_cpu_s": usage_after.ru_utime + usage_after.ru_stime - usage.ru_utime - usage.ru_stime,
         "page_faults": usage_after.ru_minflt - usage.ru_minflt,

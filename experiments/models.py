@@ -174,7 +174,7 @@ def parse_model(text: str) -> ModelSpec:
 
 def parse_models(texts: list[str] | tuple[str, ...]) -> list[ModelSpec]:
     """Parse several specs; the same model twice counts once."""
-    specs = list(dict.fromkeys(parse_model(text) for text in texts))
+    specs = list({str(spec): spec for spec in map(parse_model, texts)}.values())
     if not specs:
         raise UsageError("at least one model must be named, got none; try serial,forkjoin,taskiter")
     return specs
