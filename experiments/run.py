@@ -75,7 +75,7 @@ def clean_environment(own: Mapping[str, str], settings: Mapping[str, str]) -> di
 
 
 @contextlib.contextmanager
-def hogs_running(count: int, cpus: Sequence[int]) -> Iterator[None]:
+def hogs_running(count: int, cpus: Sequence[int]) -> Iterator[list[subprocess.Popen]]:
     """Keep `count` processes spinning, each on one of `cpus`, from the last one on; they end with this process."""
     program = "import os, sys\np = int(sys.argv[1])\nos.sched_setaffinity(0, {int(sys.argv[2])})\n" \
               "print(flush=True)\nwhile os.getppid() == p:\n    for _ in range(100000): pass\n"
@@ -89,7 +89,7 @@ def hogs_running(count: int, cpus: Sequence[int]) -> Iterator[None]:
             ))
         for hog in hogs:
             hog.stdout.readline()  # it spins from now on
-        yield
+        yield hogs
     finally:
         for hog in hogs:
             hog.kill()

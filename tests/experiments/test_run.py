@@ -261,12 +261,12 @@ def test_the_measured_process_gets_a_clean_environment():
 
 
 def test_hogs_run_and_end():
-    """Check that interfering processes take time while they should and are gone afterwards."""
-    with hogs_running(1, sorted(os.sched_getaffinity(0))):
-        children = subprocess.run(["ps", "-o", "args", "--ppid", str(os.getpid())], capture_output=True, text=True)
-        assert "sched_setaffinity" in children.stdout
-    children = subprocess.run(["ps", "-o", "args", "--ppid", str(os.getpid())], capture_output=True, text=True)
-    assert "sched_setaffinity" not in children.stdout
+    """Check that interfering processes run while they should, on their CPU, and are gone afterwards."""
+    cpus = sorted(os.sched_getaffinity(0))
+    with hogs_running(1, cpus) as hogs:
+        assert [hog.poll() for hog in hogs] == [None]
+        assert os.sched_getaffinity(hogs[0].pid) == {cpus[-1]}
+    assert hogs[0].returncode == -signal.SIGKILL
 
 
 def test_a_job_that_is_too_slow_is_ended(tmp_path):
