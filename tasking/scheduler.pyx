@@ -373,7 +373,7 @@ cdef class EagerRuntime(_Runtime):
     def __cinit__(self, Team team, BoundPlan bound, wait_after, int64_t window, int64_t event_capacity=0,
                   double watchdog_s=60.0):
         cdef EagerTable table
-        cdef const int32_t[::1] task_offsets, access_list, list_offsets, list_cells, cell_arena, cell_tenant
+        cdef const int32_t[::1] task_offsets, access_list, list_offsets, list_cells
         cdef const uint8_t[::1] access_kind, waits
         cdef int error
         memset(&self.eager, 0, sizeof(self.eager))
@@ -382,8 +382,8 @@ cdef class EagerRuntime(_Runtime):
         self._set_up(team, bound, event_capacity, watchdog_s)
         t = bound.plan.accesses
         arrays = [np.ascontiguousarray(a, dtype=np.int32) if len(a) else np.zeros(1, np.int32) for a in (
-            t.task_offsets, t.access_list, t.list_offsets, t.list_cells, t.cell_arena, t.cell_tenant)]
-        task_offsets, access_list, list_offsets, list_cells, cell_arena, cell_tenant = arrays
+            t.task_offsets, t.access_list, t.list_offsets, t.list_cells)]
+        task_offsets, access_list, list_offsets, list_cells = arrays
         kinds = np.append(np.asarray(t.access_kind, dtype=np.uint8), np.uint8(0))
         access_kind = kinds
         flags = np.append(np.asarray(wait_after, dtype=np.uint8), np.uint8(0))
@@ -391,14 +391,12 @@ cdef class EagerRuntime(_Runtime):
         self.arrays = (*arrays, kinds, flags)
         table.num_tasks = t.num_tasks
         table.num_cells = t.num_cells
-        table.num_arenas = int(t.cell_arena.max()) + 1 if t.num_cells else 0
+        table.num_arenas = 0  # overlaid buffers have cells in common
         table.task_offsets = &task_offsets[0]
         table.access_kind = &access_kind[0]
         table.access_list = &access_list[0]
         table.list_offsets = &list_offsets[0]
         table.list_cells = &list_cells[0]
-        table.cell_arena = &cell_arena[0]
-        table.cell_tenant = &cell_tenant[0]
         error = eager_open(
             &self.eager, team.num_threads, bound.loops, bound.num_loops, self.workers.states, team.spin_ns, &table,
             &waits[0], window)
