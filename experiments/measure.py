@@ -45,6 +45,7 @@ WARMUP_CHUNK_S = 0.02  # shortest run that is timed during warm-up: 1000 times t
 FALLING_Z = 1.645  # one-sided 5 % of the normal distribution
 MAX_PROFILE_EVENTS = 250_000  # 32 bytes each, for each worker
 EVENT_LOG_WARMUP = 3  # passes before the log counts
+LEARNING_RATE = 0.01  # large enough that a wrong gradient shows in the weights after a few steps
 
 
 # --- timing ---------------------------------------------------------------------------------------------------------
@@ -233,6 +234,8 @@ def fill_dataset(bound, seed: int) -> None:
         order = arrays["batch_order"]
         images_there = len(arrays["dataset.labels"] if "dataset.labels" in arrays else arrays["dataset.images"])
         order[...] = (np.arange(order.size) % images_there).reshape(order.shape)
+    if "learning_rates" in arrays:
+        arrays["learning_rates"][...] = LEARNING_RATE
 
 
 def build(job: Mapping[str, Any]):
@@ -261,6 +264,15 @@ def result_hashes(bound) -> dict[str, Any]:
         "losses_hash": hash_arrays({**losses, **outputs}),
         "finite": finite,
     }
+
+
+def answer(bound, num_iterations: int) -> list[float]:
+    """What a peer must agree with within rounding: losses of the first steps, or probabilities of the first images."""
+    if "losses" in bound.arrays:
+        return [float(loss) for loss in bound.arrays["losses"][:num_iterations]]
+    if "probabilities" in bound.arrays:
+        return [float(p) for p in bound.arrays["probabilities"][:4].ravel()]
+    return []
 
 
 def record_costs(plan, model, clock=time.perf_counter) -> dict[str, float | None]:
@@ -297,6 +309,7 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
     stride = bound.iteration_stride
     costs = record_costs(bound.plan, spec.model, clock)
     executor = make_executor(spec, job["threads"], cpus=job["cpus"]) if executor is None else executor
+    untrained = result_hashes(bound)["weights_hash"]
     with executor:
         start = clock()
         executor.prepare(bound)
@@ -306,9 +319,11 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
         check_passes = -(-job["check_iterations"] // stride)
         if check_passes > 1:
             stepper.run(check_passes - 1)
-        hashes = result_hashes(bound)
+        hashes, answered = result_hashes(bound), answer(bound, stepper.iterations_done)
         if not hashes["finite"]:
             raise ArithmeticError(f"weights or losses are not finite after {stepper.iterations_done} iterations")
+        if "learning_rates" in bound.arrays and hashes["weights_hash"] == untrained:
+            raise ArithmeticError(f"no weight changed in {stepper.iterations_done} iterations: nothing can be checked")
         warm = warm_up(stepper, job["warmup_s"])
         usage = resource.getrusage(resource.RUSAGE_SELF)
         disturbance = Disturbance()
@@ -334,6 +349,7 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
         "check_iterations": check_passes * stride,
         "weights_hash": hashes["weights_hash"],
         "losses_hash": hashes["losses_hash"],
+        "answer": answered,
         "disturbance": disturbed,
         "timed_wall_s": wall,
         "timed_cpu_s": usage_after.ru_utime + usage_after.ru_stime - usage.ru_utime - usage.ru_stime,
