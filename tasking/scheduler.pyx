@@ -24,6 +24,8 @@ cdef extern from "eager.h" nogil:
         pass
     ctypedef struct atomic_i64:
         pass
+    ctypedef struct atomic_u32:
+        pass
     ctypedef void (*TeamJob)(void *argument, int32_t worker) noexcept
     ctypedef struct SchedulerDeque "Deque":
         pass
@@ -32,7 +34,13 @@ cdef extern from "eager.h" nogil:
         WorkerState *state
         atomic_i64 num_executed
         atomic_i32 current
+    ctypedef struct IdleWorker:
+        atomic_u32 word
+    ctypedef struct Idle:
+        atomic_i32 num_announced
+        IdleWorker *workers
     ctypedef struct Scheduler:
+        Idle idle
         SchedulerWorker *workers
         int32_t num_workers
         atomic_i32 ending
@@ -81,6 +89,7 @@ cdef extern from "team.h" nogil:
     """
     static inline int64_t load_i64(atomic_i64 *p) { return ft_load(p, relaxed); }
     static inline int32_t load_i32(atomic_i32 *p) { return ft_load(p, acquire); }
+    static inline uint32_t load_u32(atomic_u32 *p) { return ft_load(p, relaxed); }
     /* First touch of its scratch memory by the worker that uses it. */
     typedef struct { WorkerState *states; size_t scratch_bytes; } TouchJob;
     static void touch_work(void *argument, int32_t worker)
@@ -100,6 +109,7 @@ cdef extern from "team.h" nogil:
     void team_close(CTeam *team)
     int64_t load_i64(atomic_i64 *p)
     int32_t load_i32(atomic_i32 *p)
+    uint32_t load_u32(atomic_u32 *p)
     void touch_work(void *argument, int32_t worker) noexcept
 
 
@@ -233,11 +243,12 @@ cdef class Team:
 
 cdef _dump_workers(Scheduler *s):
     cdef int w
-    lines = []
+    lines = [f"ending {load_i32(&s.ending)}, {load_i32(&s.idle.num_announced)} workers announced as idle"]
     for w in range(s.num_workers):
         lines.append(
             f"worker {w}: {load_i64(&s.workers[w].num_executed)} blocks finished, runs "
-            f"{load_i32(&s.workers[w].current)}, {deque_size_hint(&s.workers[w].deque)} in its deque")
+            f"{load_i32(&s.workers[w].current)}, {deque_size_hint(&s.workers[w].deque)} in its deque, "
+            f"{'asleep' if load_u32(&s.idle.workers[w].word) else 'awake'}")
     return lines
 
 
