@@ -28,8 +28,8 @@ def points(pattern: str, width: int, steps: int, step: int) -> tuple[int, int]:
     if pattern == "tree":
         return 0, min(width, 1 << min(step, 62))
     if pattern == "dom":
-        start = max(0, step + width - steps)
-        return start, start + min(width, step + 1, steps - step)
+        columns = min(width, steps)  # of a sweep over columns x (steps - columns + 1) rows, a step for each diagonal
+        return max(0, step + columns - steps), min(columns, step + 1)
     return 0, width
 
 
