@@ -60,7 +60,7 @@ def test_the_table_says_what_the_executors_take(name):
     own = {p.name: p.default for p in parameters.values()}
     for option, known in model.options.items():
         assert own[option] == known.default
-    assert set(own) - {"num_threads", "cpus", "event_capacity", *model.options} == set()
+    assert set(own) - {"num_threads", "cpus", "event_capacity", "options", *model.options} == set()
 
 
 def test_more_threads_than_cores_must_be_wanted():
