@@ -400,7 +400,12 @@ def block_times(events: np.ndarray, plan, num_passes: int, num_workers: int) -> 
 
 
 def measure_profile(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> dict[str, Any]:
-    """Run with the event log on and return mean times of blocks, loops and workers. Never a source of step times."""
+    """Run with the event log on: mean times of blocks, loops and workers, and the graph's bounds with these times.
+
+    Never a source of step times: the log costs time.
+    """
+    from .bounds import plan_bounds
+
     spec = parse_model(job["model"])
     started = time.time()
     bound = build(job) if bound is None else bound
@@ -417,6 +422,7 @@ def measure_profile(job: Mapping[str, Any], bound=None, clock=time.perf_counter)
     return {
         "kind": "profile",
         **times,
+        "bounds": plan_bounds(plan, times["block_time_s"]).as_row(),
         "barrier": spec.barrier,
         "iterations": passes * stride,
         "step_time_s": wall / (passes * stride),
