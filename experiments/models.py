@@ -73,7 +73,7 @@ class Model:
     closes: bool = False
 
 
-_PLACEMENT = Option("stealing", ("stealing", "partitioned"))
+_PLACEMENT = Option("stealing", ("stealing",))
 
 MODELS: dict[str, Model] = {
     model.name: model
@@ -96,6 +96,7 @@ MODELS: dict[str, Model] = {
             ".tasking.executor",
             "TasksExecutor",
             {"taskwait": Option("iteration", ("loop", "phase", "iteration", "none")), "window": Option(1024, minimum=1)},
+            barrier="iteration",
         ),
         Model(
             "taskgraph", ".tasking.executor", "TaskGraphExecutor", {"placement": _PLACEMENT},

@@ -85,3 +85,11 @@ def test_executors_get_their_options():
     with make_executor("forkjoin:schedule=dynamic:region=persistent", 2) as executor:
         assert (executor.model, executor.num_threads) == ("forkjoin", 2)
         assert (executor.schedule, executor.region) == ("dynamic", "persistent")
+
+
+@pytest.mark.parametrize("name", built_models())
+def test_every_value_of_the_table_is_taken(name):
+    """Check that executors accept each word that a spec may give them."""
+    for option, known in MODELS[name].options.items():
+        for value in known.values or (str(max(known.minimum, 2)),):
+            make_executor(f"{name}:{option}={value}", 1).close()
