@@ -123,15 +123,11 @@ class Trainer:
         from ..cython_src.program import bind
         from .models import make_executor
 
-        if len(data.train) < config.batch:
-            raise UsageError(
-                f"--batch must not exceed the {len(data.train)} training images of {data.name}, got {config.batch}"
-            )
         self.config, self.data, self.seed = config, data, seed
         self.epoch, self.history = 0, []
         self.num_batches = len(data.train) // config.batch
         self._executors = ExitStack()
-        self._evaluations: dict[int, tuple[Any, Any]] = {}
+        self._evaluations: dict[int, tuple[str, Any, Any]] = {}
         self.storage = Storage()
         share_images(self.storage, data)
         self.plan = lower(
@@ -200,11 +196,11 @@ class Trainer:
             if not len(part):
                 continue
             num_batches = len(part) // batch
-            bound, executor = self._evaluation(batch, num_batches)
-            bound.view("batch_order")[:] = part.reshape(num_batches, batch)
+            prefix, bound, executor = self._evaluation(batch, num_batches)
+            bound.arrays[f"{prefix}batch_order"][:] = part.reshape(num_batches, batch)
             executor.run(num_batches)
-            total_loss += batch * float(bound.view("losses").astype(np.float64).sum())
-            total_correct += int(bound.view("correct").sum())
+            total_loss += batch * float(bound.arrays[f"{prefix}losses"].astype(np.float64).sum())
+            total_correct += int(bound.arrays[f"{prefix}correct"].sum())
         return total_loss / len(indices), 1 - total_correct / len(indices)
 
     def _evaluation(self, batch: int, num_batches: int):
@@ -225,7 +221,7 @@ class Trainer:
             bound = bind(plan, self.storage)
             executor = self._executors.enter_context(make_executor(self.config.model, self.config.threads))
             executor.prepare(bound)
-            self._evaluations[key] = (bound, executor)
+            self._evaluations[key] = (prefix, bound, executor)
         return self._evaluations[key]
 
     def save(self, path: Path) -> None:
@@ -249,22 +245,9 @@ class Trainer:
         UsageError
             Damaged, or of another network or seed.
         """
-        arrays, metadata = read_safetensors(path)
-        try:
-            state = json.loads(metadata["forktask"])
-            found = (state["format_version"], state["network"], state["seed"])
-            epoch, history = int(state["epoch"]), list(state["history"])
-            if len(history) != epoch or any(set(row) != set(HISTORY_COLUMNS) for row in history):
-                raise ValueError("its history does not fit its epoch")
-        except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"{path} must be a checkpoint of forktask train, but {error!r}; delete it to start again") from None
-        if found != (FORMAT_VERSION, self.config.network, self.seed):
-            raise UsageError(
-                f"{path} must be a checkpoint of format {FORMAT_VERSION}, network {self.config.network}, seed {self.seed}; "
-                f"got {found}; delete it to start again"
-            )
+        arrays, state = read_checkpoint(path, self.config.network, self.seed)
         set_arrays(self.bound.arrays, arrays, self._state_names(), path)
-        self.epoch, self.history = epoch, history
+        self.epoch, self.history = state["epoch"], state["history"]
 
     def finish(self, path: Path) -> dict[str, Any]:
         """Test, write the parameters under PyTorch's names, and return a row of the summary."""
@@ -285,6 +268,31 @@ class Trainer:
         """Buffers that a checkpoint holds."""
         roles = ("parameter", "optimizer_state", "statistic")
         return [name for name, buffer in self.plan.buffers.items() if buffer.role in roles]
+
+
+def read_checkpoint(path: Path, network: str, seed: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Arrays and state of a checkpoint, as `Trainer.save` wrote them.
+
+    Raises
+    ------
+    UsageError
+        Missing, damaged, or of another network or seed.
+    """
+    arrays, metadata = read_safetensors(path)
+    try:
+        state = json.loads(metadata["forktask"])
+        found = (state["format_version"], state["network"], state["seed"])
+        rows = [(row["epoch"], set(row)) for row in state["history"]]
+        if rows != [(epoch, set(HISTORY_COLUMNS)) for epoch in range(1, state["epoch"] + 1)]:
+            raise ValueError("its history does not fit its epoch")
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path} must be a checkpoint of forktask train ({error!r}); delete it to start again") from None
+    if found != (FORMAT_VERSION, network, seed):
+        raise UsageError(
+            f"{path} must be a checkpoint of format {FORMAT_VERSION}, network {network}, seed {seed}; got {found}; "
+            f"delete it to start again"
+        )
+    return arrays, state
 
 
 def share_images(storage: Storage, data: Dataset, prefix: str = "") -> None:
@@ -337,21 +345,30 @@ def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], 
     """
     config.check()
     data = load_data(config.data)
+    _check_data_fits(config, data)
     out = _open_folder(config, resume)
+    checkpoints = {seed: out / f"checkpoint-seed-{seed}.safetensors" for seed in range(config.seed, config.seed + config.seeds)}
     histories: dict[int, list[dict]] = {}
+    if resume:
+        for seed, path in checkpoints.items():
+            if path.exists():
+                histories[seed] = read_checkpoint(path, config.network, seed)[1]["history"]
+                if len(histories[seed]) > config.epochs:
+                    raise UsageError(
+                        f"seed {seed} has {len(histories[seed])} epochs behind it already, so --epochs must be at least as "
+                        f"many, got {config.epochs}"
+                    )
     results = []
     with ProgressBar(config.epochs * config.seeds, "training") as bar:
-        for number in range(config.seeds):
-            seed = config.seed + number
-            checkpoint = out / f"checkpoint-seed-{seed}.safetensors"
+        for number, (seed, checkpoint) in enumerate(checkpoints.items()):
             with Trainer(config, data, seed) as trainer:
-                if resume and checkpoint.exists():
+                if seed in histories:
                     trainer.load(checkpoint)
+                histories[seed] = trainer.history
                 while trainer.epoch < config.epochs:
                     bar.show(number * config.epochs + trainer.epoch, f"seed {seed}, epoch {trainer.epoch + 1}")
                     row = trainer.train_epoch()
                     trainer.save(checkpoint)
-                    histories[seed] = trainer.history
                     write_history(out / "epochs.csv", histories)
                     bar.clear()
                     report(
@@ -359,13 +376,28 @@ def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], 
                         f"valid loss {row['valid_loss']:.4f}  error rate {100 * row['error_rate']:6.2f} %  "
                         f"{row['time_s']:.2f} s"
                     )
-                histories[seed] = trainer.history
                 results.append(trainer.finish(out / f"parameters-seed-{seed}.safetensors"))
     write_history(out / "epochs.csv", histories)
     summary = _summarise(config, data, results)
     write_atomically(out / "summary.json", (json.dumps(summary, indent=1) + "\n").encode())
     draw_accuracy(out / "accuracy", histories, summary)
     return summary
+
+
+def _check_data_fits(config: TrainingConfig, data: Dataset) -> None:
+    """Raise `UsageError` if the network cannot learn these data."""
+    from ..cython_src.network import get_network
+
+    network = get_network(config.network)
+    if network.input_shape != data.images.shape[1:] or network.num_classes != data.num_classes:
+        raise UsageError(
+            f"network {config.network!r} takes images of shape {network.input_shape} in {network.num_classes} classes; "
+            f"--data {data.name} has {data.images.shape[1:]} in {data.num_classes}; choose another"
+        )
+    if config.batch > len(data.train):
+        raise UsageError(
+            f"--batch must not exceed the {len(data.train)} training images of {data.name}, got {config.batch}"
+        )
 
 
 def write_history(path: Path, histories: dict[int, list[dict]]) -> None:
