@@ -14,6 +14,7 @@ COMMAND_MODULES: tuple[str, ...] = (
     ".info",
     ".run",
     ".peers",
+    ".train",
 )
 
 
