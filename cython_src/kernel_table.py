@@ -9,7 +9,15 @@ from importlib import import_module
 from .errors import UsageError
 
 # Modules that register kernels when imported; imported at the first look-up.
-KERNEL_MODULES: tuple[str, ...] = (".kernels_bench",)
+KERNEL_MODULES: tuple[str, ...] = (
+    ".kernels_bench",
+    ".kernels_load",
+    ".kernels_conv",
+    ".kernels_pool",
+    ".kernels_fc",
+    ".kernels_softmax",
+    ".kernels_sgd",
+)
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,7 @@ class KernelSpec:
                 f"kernel {self.name!r} takes attributes {sorted(attributes)}; loop {loop.name!r} gives "
                 f"{sorted(loop.attributes)}"
             )
-        for block in loop.blocks:
+        for block in loop.blocks if isinstance(loop.blocks, tuple) else loop.blocks[:1]:
             if len(block.bounds) != len(self.bounds):
                 raise UsageError(
                     f"kernel {self.name!r} takes bounds {self.bounds}; loop {loop.name!r} gives {block.bounds}"

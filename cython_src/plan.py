@@ -104,6 +104,32 @@ class Block:
     bytes: float = 0.0
 
 
+class UniformBlocks(Sequence):
+    """Blocks kept as arrays, for graphs of up to millions of tasks; they are made into `Block` when looked at.
+
+    Their accesses are found in the plan's access table only: `Block.accesses` is empty.
+
+    Parameters
+    ----------
+    bounds : int32, shape (num_blocks, bounds_width)
+    flops, bytes : float
+        Of each block.
+    """
+
+    def __init__(self, bounds: np.ndarray, flops: float = 0.0, bytes: float = 0.0):
+        self.bounds = np.ascontiguousarray(bounds, dtype=np.int32)
+        self.flops = flops
+        self.bytes = bytes
+
+    def __len__(self) -> int:
+        return len(self.bounds)
+
+    def __getitem__(self, number):
+        if isinstance(number, slice):
+            return tuple(self[i] for i in range(*number.indices(len(self))))
+        return Block(tuple(self.bounds[number].tolist()), (), self.flops, self.bytes)
+
+
 @dataclass(frozen=True)
 class BlockLoop:
     """A loop over independent blocks of one kernel: what fork-join runs between two barriers."""
@@ -112,7 +138,7 @@ class BlockLoop:
     kernel: str
     operands: Mapping[str, str]
     attributes: Mapping[str, float | int]
-    blocks: tuple[Block, ...]
+    blocks: Sequence[Block]
     layer: str = ""
     phase: str = "other"
     iteration_offset: int = 0
@@ -123,11 +149,22 @@ class BlockLoop:
         return len(self.blocks)
 
     @property
+    def bounds(self) -> np.ndarray:
+        """Bounds of all blocks, int32, shape (num_blocks, bounds_width)."""
+        if isinstance(self.blocks, UniformBlocks):
+            return self.blocks.bounds
+        return np.array([block.bounds for block in self.blocks], dtype=np.int32).reshape(self.num_blocks, -1)
+
+    @property
     def flops(self) -> float:
+        if isinstance(self.blocks, UniformBlocks):
+            return self.blocks.flops * self.num_blocks
         return sum(block.flops for block in self.blocks)
 
     @property
     def bytes(self) -> float:
+        if isinstance(self.blocks, UniformBlocks):
+            return self.blocks.bytes * self.num_blocks
         return sum(block.bytes for block in self.blocks)
 
 
@@ -195,6 +232,49 @@ class Plan:
     arena_of: Mapping[str, int] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
     deterministic: bool = True
+
+    @classmethod
+    def from_accesses(
+        cls,
+        name: str,
+        buffers: Iterable[Buffer],
+        loops: Sequence[BlockLoop],
+        accesses: AccessTable,
+        **options: Any,
+    ) -> Plan:
+        """A plan whose cells and accesses the caller has computed, for graphs too large for `PlanBuilder`.
+
+        The sizes are checked, the independence of blocks is not: whoever builds the table answers for it.
+
+        Parameters
+        ----------
+        options
+            Further attributes of `Plan`.
+
+        Raises
+        ------
+        UsageError
+            The table does not fit the loops.
+        """
+        first_task = 0
+        for loop in loops:
+            if loop.first_task != first_task:
+                raise UsageError(f"first_task of loop {loop.name!r} must be {first_task}, got {loop.first_task}")
+            first_task += loop.num_blocks
+        table = accesses
+        if not table.num_tasks == len(table.task_offsets) - 1 == first_task:
+            raise UsageError(f"the access table must have {first_task} tasks as the loops do, got {table.num_tasks}")
+        if table.task_offsets[-1] != len(table.access_list) or table.list_offsets[-1] != len(table.list_cells):
+            raise UsageError("the offsets of an access table must end at the length of what they index; rebuild it")
+        if len(table.list_cells) and not 0 <= table.list_cells.min() <= table.list_cells.max() < table.num_cells:
+            raise UsageError(f"cells of an access table must be in [0, {table.num_cells}); rebuild it")
+        return cls(
+            name=name,
+            buffers=MappingProxyType({buffer.name: buffer for buffer in buffers}),
+            loops=tuple(loops),
+            accesses=table,
+            **options,
+        )
 
     @cached_property
     def num_tasks(self) -> int:

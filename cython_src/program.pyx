@@ -281,7 +281,7 @@ def bind(plan, storage=None, target="cpu", instruction_set=None):
         record[:] = 0
         integers = np.array([loop.attributes[name] for name in spec.integers], dtype=np.int64)
         reals = np.array([loop.attributes[name] for name in spec.reals], dtype=np.float64)
-        bounds = np.array([block.bounds for block in loop.blocks], dtype=np.int32).reshape(loop.num_blocks, -1)
+        bounds = loop.bounds
         address = record.ctypes.data
         args = <KernelArgs *> address
         for i, name in enumerate(spec.operands):

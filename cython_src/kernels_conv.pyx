@@ -1,0 +1,237 @@
+"""Convolution with 5 x 5 kernels, stride 1, padding 2: forward (alone, or with ReLU and pooling), data and weight gradient.
+
+Y[o, y, x] = b[o] + sum over c, ky, kx of W[o, c, ky, kx] * X[c, y + ky - 2, x + kx - 2].
+
+Parameters are read in PyTorch's layout, (out, in, 5, 5), one number at a time, so nothing is packed. The data gradient
+is the same inner loop with the roles of the channels exchanged and the taps reversed.
+"""
+
+from libc.stdint cimport int32_t, uint8_t, uintptr_t
+from libc.string cimport memcpy
+
+from .block_kernel cimport KernelArgs, TaskContext
+from .kernel_maps cimport Map, clear_halo, offset, plane_size, read_map
+from .micro_kernels cimport TAPS, UNIT, ConvTask, Micro, WeightGradientTask
+
+import numpy as np
+
+from . import map_arrays
+from .kernel_table import KernelSpec, register
+from .map_arrays import interior, map_attributes
+
+cdef enum:
+    SCRATCH_FLOATS = 8192  # of a channel: enough for two rows of 255 pixels of sixteen images
+
+
+cdef int rows_as_units(const Map *m, int rows, int *num_rows, int *num_units) noexcept nogil:
+    """Cut `rows` rows of a map into units: number of unit rows and units in each; returns scratch floats a row.
+
+    Narrow rows of the flat layout run on through the halo, whose results are ignored.
+    """
+    if m.lanes == UNIT:
+        num_rows[0] = rows
+        num_units[0] = m.width
+        return m.width * UNIT
+    if m.width % UNIT == 0:
+        num_rows[0] = rows
+        num_units[0] = m.width // UNIT
+        return m.width
+    num_rows[0] = 1
+    num_units[0] = (rows * m.pitch - (m.pitch - m.width) + UNIT - 1) // UNIT
+    return m.pitch
+
+
+cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *context, bint flip, bint pool) noexcept nogil:
+    """All forms of the convolution. bounds: groups, output channels, rows of the output (pooled rows with `pool`)."""
+    cdef Map source, target
+    cdef ConvTask t
+    cdef const Micro *micro = <const Micro *> a.micro
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const float *x = <const float *> a.operand[0]
+    cdef const float *w = <const float *> a.operand[1]
+    cdef const float *bias = NULL if flip else <const float *> a.operand[2]
+    cdef float *out = <float *> a.operand[2 if flip else 3]
+    cdef uint8_t *index = <uint8_t *> a.operand[4] if pool else NULL
+    cdef float *scratch = <float *> context.scratch
+    cdef int g, o, y, i, k, n, count, stop, unit_rows, units, scratch_row, step, tile
+    cdef Py_ssize_t at, scratch_channel = 0
+    read_map(&source, a.integers)
+    read_map(&target, a.integers + 7)
+    t.in_channel = plane_size(&source)
+    t.in_row = <Py_ssize_t> source.pitch * source.lanes
+    t.channels_in = source.channels
+    t.pixel = source.lanes
+    t.flip = flip
+    t.w_out = TAPS if flip else source.channels * TAPS
+    t.w_in = target.channels * TAPS if flip else TAPS
+    scratch_row = rows_as_units(&source, 2, &unit_rows, &units)
+    # As many rows at a time as the flat layout can use, two of the lane layout: they stay in the cache.
+    step = 2 if source.lanes == UNIT else (SCRATCH_FLOATS - 2 * UNIT) // scratch_row // 2 * 2
+    tile = 5 if (b[3] - b[2]) % 5 == 0 else 4
+    k = 2 if pool else 1
+    for g in range(b[0], b[1]):
+        o = b[2]
+        while o < b[3]:
+            count = min(tile, b[3] - o)
+            t.channels_out = count
+            t.w = w + o * t.w_out
+            t.bias = NULL if flip else bias + o
+            y = b[4] * k
+            stop = b[5] * k
+            while y < stop:
+                n = min(step, stop - y)
+                scratch_row = rows_as_units(&source, n, &t.rows, &t.units)
+                t.input = x + offset(&source, g, 0, y - source.halo) - source.halo * source.lanes
+                if pool or unit_rows == 1:
+                    t.out = scratch
+                    scratch_channel = (<Py_ssize_t> t.rows * t.units + 1) * UNIT  # odd: not all in one cache set
+                    t.out_channel = scratch_channel
+                    t.out_row = scratch_row
+                else:
+                    t.out = out + offset(&target, g, o, y)
+                    t.out_channel = plane_size(&target)
+                    t.out_row = <Py_ssize_t> target.pitch * target.lanes
+                micro.conv(&t)
+                if pool:
+                    for i in range(count):
+                        for k in range(0, n, 2):
+                            at = ((<Py_ssize_t> g * target.channels + o + i) * target.height + (y + k) // 2)
+                            micro.pool_row(
+                                scratch + i * scratch_channel + k * scratch_row,
+                                scratch + i * scratch_channel + (k + 1) * scratch_row, target.width, target.lanes, 1,
+                                out + offset(&target, g, o + i, (y + k) // 2),
+                                index + at * target.width * target.lanes)
+                    k = 2
+                elif unit_rows == 1:
+                    for i in range(count):
+                        for k in range(n):
+                            memcpy(out + offset(&target, g, o + i, y + k),
+                                   scratch + i * scratch_channel + k * scratch_row,
+                                   target.width * target.lanes * sizeof(float))
+                    k = 1
+                y += n
+            for i in range(count):
+                clear_halo(&target, out, g, o + i, b[4], b[5])
+            o += count
+    return 0
+
+
+cdef int conv_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    return convolve(<const KernelArgs *> args, block, context, False, False)
+
+
+cdef int conv_relu_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    return convolve(<const KernelArgs *> args, block, context, False, True)
+
+
+cdef int conv_backward_data(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    return convolve(<const KernelArgs *> args, block, context, True, False)
+
+
+cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: partial buffer, groups, output channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Map dy, x
+    cdef WeightGradientTask t
+    cdef Py_ssize_t row
+    read_map(&dy, a.integers)
+    read_map(&x, a.integers + 7)
+    rows_as_units(&dy, dy.height, &t.rows, &t.units)
+    t.dy = <const float *> a.operand[0] + offset(&dy, b[1], b[3], 0)
+    t.x = <const float *> a.operand[1] + offset(&x, b[1], 0, -x.halo) - x.halo * x.lanes
+    t.dy_channel = plane_size(&dy)
+    t.dy_group = t.dy_channel * dy.channels
+    t.dy_row = <Py_ssize_t> dy.pitch * dy.lanes
+    t.x_channel = plane_size(&x)
+    t.x_group = t.x_channel * x.channels
+    t.x_row = <Py_ssize_t> x.pitch * x.lanes
+    t.groups = b[2] - b[1]
+    t.channels_in = x.channels
+    t.channels_out = b[4] - b[3]
+    t.pixel = x.lanes
+    t.accumulate = <int> a.integers[14]
+    t.out_channel = x.channels * TAPS + 1
+    row = <Py_ssize_t> b[0] * dy.channels + b[3]
+    t.out = <float *> a.operand[2] + row * t.out_channel
+    (<const Micro *> a.micro).weight_gradient(&t)
+    return 0
+
+
+def _taps(x, attributes, prefix, groups, y0, y1):
+    """Yield (ky, kx, shifted rows) for the interior rows [y0, y1) of a map, padded by two."""
+    inside = interior(x, attributes, prefix)[groups]
+    padded = np.pad(inside, ((0, 0), (0, 0), (2, 2), (2, 2), (0, 0)))
+    width = inside.shape[3]
+    for ky in range(5):
+        for kx in range(5):
+            yield ky, kx, padded[:, :, y0 + ky : y1 + ky, kx : kx + width]
+
+
+def _convolve(operands, attributes, bounds, y0, y1):
+    g, o = slice(bounds["g0"], bounds["g1"]), slice(bounds["c0"], bounds["c1"])
+    w = operands["weight"][o]
+    result = operands["bias"][o].reshape(1, -1, 1, 1, 1)
+    for ky, kx, x in _taps(operands["input"], attributes, "in", g, y0, y1):
+        result = result + np.einsum("oc,gcyxl->goyxl", w[:, :, ky, kx], x)
+    return g, o, result
+
+
+def _conv_forward_reference(operands, attributes, bounds, iteration):
+    y0, y1 = bounds["y0"], bounds["y1"]
+    g, o, result = _convolve(operands, attributes, bounds, y0, y1)
+    interior(operands["output"], attributes, "out")[g, o, y0:y1] = result
+    map_arrays.clear_halo(operands["output"], attributes, "out", g, o, y0, y1)
+
+
+def _conv_relu_pool_reference(operands, attributes, bounds, iteration):
+    y0, y1 = bounds["y0"], bounds["y1"]
+    g, o, result = _convolve(operands, attributes, bounds, 2 * y0, 2 * y1)
+    windows = np.stack([result[:, :, i::2, j::2] for i in (0, 1) for j in (0, 1)])
+    best = windows.max(axis=0)
+    operands["index"][g, o, y0:y1] = np.where(best <= 0, 4, windows.argmax(axis=0))
+    interior(operands["output"], attributes, "out")[g, o, y0:y1] = np.where(best <= 0, 0, best)
+    map_arrays.clear_halo(operands["output"], attributes, "out", g, o, y0, y1)
+
+
+def _conv_backward_data_reference(operands, attributes, bounds, iteration):
+    g, c = slice(bounds["g0"], bounds["g1"]), slice(bounds["c0"], bounds["c1"])
+    y0, y1 = bounds["y0"], bounds["y1"]
+    w = operands["weight"][:, c, ::-1, ::-1]
+    result = 0
+    for ky, kx, dy in _taps(operands["gradient"], attributes, "in", g, y0, y1):
+        result = result + np.einsum("oc,goyxl->gcyxl", w[:, :, ky, kx], dy)
+    interior(operands["output"], attributes, "out")[g, c, y0:y1] = result
+    map_arrays.clear_halo(operands["output"], attributes, "out", g, c, y0, y1)
+
+
+def _conv_backward_weights_reference(operands, attributes, bounds, iteration):
+    g, o = slice(bounds["g0"], bounds["g1"]), slice(bounds["c0"], bounds["c1"])
+    dy = interior(operands["gradient"], attributes, "dy")[g, o]
+    out = operands["output"][bounds["partial"], o]
+    result = np.zeros_like(out)
+    weights = result[:, :-1].reshape(len(out), -1, 5, 5)
+    for ky, kx, x in _taps(operands["input"], attributes, "in", g, 0, dy.shape[2]):
+        weights[:, :, ky, kx] = np.einsum("goyxl,gcyxl->oc", dy, x, optimize=True)
+    result[:, -1] = dy.sum(axis=(0, 2, 3, 4))
+    out[:] = out + result if attributes["accumulate"] else result
+
+
+MAPS = map_attributes("in") + map_attributes("out")
+BOX = ("g0", "g1", "c0", "c1", "y0", "y1")
+# Scratch memory these kernels need: five channels of results.
+SCRATCH_BYTES = 5 * SCRATCH_FLOATS * sizeof(float)
+
+register(KernelSpec(
+    "conv_forward", ("input", "weight", "bias", "output"), MAPS, (), BOX, _conv_forward_reference,
+    <uintptr_t> &conv_forward))
+register(KernelSpec(
+    "conv_relu_pool", ("input", "weight", "bias", "output", "index"), MAPS, (), BOX, _conv_relu_pool_reference,
+    <uintptr_t> &conv_relu_pool))
+register(KernelSpec(
+    "conv_backward_data", ("gradient", "weight", "output"), MAPS, (), BOX, _conv_backward_data_reference,
+    <uintptr_t> &conv_backward_data))
+register(KernelSpec(
+    "conv_backward_weights", ("gradient", "input", "output"),
+    map_attributes("dy") + map_attributes("in") + ("accumulate",), (), ("partial", "g0", "g1", "c0", "c1"),
+    _conv_backward_weights_reference, <uintptr_t> &conv_backward_weights))

@@ -1,0 +1,82 @@
+"""Gathers a step's images and labels from the data set into the layout of the first layer."""
+
+from libc.stdint cimport int32_t, uintptr_t
+from libc.string cimport memcpy
+
+from .block_kernel cimport KernelArgs, TaskContext
+from .kernel_maps cimport Map, clear_halo, offset, read_map
+from .micro_kernels cimport UNIT
+
+from . import map_arrays
+from .kernel_table import KernelSpec, register
+from .map_arrays import interior, map_attributes
+
+# Status of a kernel that met an index outside the data set.
+BAD_INDEX = 2
+
+
+cdef int load_images(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """Images batch_order[iteration % num_batches] to map and labels; lanes without an image are zero, their label -1.
+
+    bounds: groups.
+    """
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const float *images = <const float *> a.operand[0]
+    cdef const int32_t *all_labels = <const int32_t *> a.operand[1]
+    cdef float *out = <float *> a.operand[3]
+    cdef int32_t *labels = <int32_t *> a.operand[4]
+    cdef Py_ssize_t batch = a.integers[7], num_batches = a.integers[8], num_images = a.integers[9]
+    cdef const int32_t *order = <const int32_t *> a.operand[2] + (context.iteration % num_batches) * batch
+    cdef const float *image
+    cdef float *row
+    cdef Map m
+    cdef Py_ssize_t g, i, number, size
+    cdef int lane, c, y, x
+    read_map(&m, a.integers)
+    size = <Py_ssize_t> m.height * m.width
+    for g in range(b[0], b[1]):
+        for lane in range(m.lanes):
+            i = g * m.lanes + lane
+            number = order[i] if i < batch else 0
+            if number < 0 or number >= num_images:
+                return 2
+            labels[i] = all_labels[number] if i < batch else -1
+            image = images + number * m.channels * size
+            for c in range(m.channels):
+                for y in range(m.height):
+                    row = out + offset(&m, g, c, y) + lane
+                    if m.lanes == 1:
+                        memcpy(row, image, m.width * sizeof(float))
+                    elif i < batch:
+                        for x in range(m.width):
+                            row[x * UNIT] = image[x]
+                    else:
+                        for x in range(m.width):
+                            row[x * UNIT] = 0
+                    image += m.width
+        for c in range(m.channels):
+            clear_halo(&m, out, g, c, 0, m.height)
+    return 0
+
+
+def _load_images_reference(operands, attributes, bounds, iteration):
+    lanes, batch = attributes["out_lanes"], attributes["batch"]
+    g0, g1 = bounds["g0"], bounds["g1"]
+    order = operands["batch_order"][iteration % attributes["num_batches"]]
+    if ((order < 0) | (order >= attributes["num_images"])).any():
+        return BAD_INDEX
+    inside = interior(operands["output"], attributes, "out")
+    for g in range(g0, g1):
+        for lane in range(lanes):
+            i = g * lanes + lane
+            inside[g, ..., lane] = operands["images"][order[i]] if i < batch else 0
+            operands["labels"][g, lane] = operands["dataset_labels"][order[i]] if i < batch else -1
+    map_arrays.clear_halo(
+        operands["output"], attributes, "out", slice(g0, g1), slice(None), 0, attributes["out_height"])
+
+
+register(KernelSpec(
+    "load_images", ("images", "dataset_labels", "batch_order", "output", "labels"),
+    map_attributes("out") + ("batch", "num_batches", "num_images"), (), ("g0", "g1"), _load_images_reference,
+    <uintptr_t> &load_images))

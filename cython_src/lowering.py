@@ -1,0 +1,650 @@
+"""Lowering: a network, a batch and a granularity become a plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .errors import UsageError
+from .map_arrays import interior
+from .network import Convolution, FullyConnected, MaxPool, NetworkSpec, ReLU, Softmax, get_network
+from .plan import Access, Block, Plan, PlanBuilder, block_grid, ranges, read, update, write
+
+UNIT = 16  # images of a group in the lane layout; floats of a unit in the inner loops
+TAPS = 25
+CHANNEL_TILES = (5, 4)  # output channels that the inner loops take at a time
+
+
+@dataclass(frozen=True)
+class FeatureMap:
+    """A buffer (groups, channels, rows, pitch, lanes) and its geometry; see kernel_maps.pxd.
+
+    In the flat layout (lanes = 1) the right halo of a row is the left halo of the next, and two more rows follow, so
+    that the inner loops may read past the last row.
+    """
+
+    name: str
+    groups: int
+    channels: int
+    height: int
+    width: int
+    lanes: int
+    halo: int
+
+    @property
+    def rows(self) -> int:
+        return self.height + 2 * self.halo + (2 if self.flat and self.halo else 0)
+
+    @property
+    def pitch(self) -> int:
+        return self.width + (self.halo if self.flat else 2 * self.halo)
+
+    @property
+    def flat(self) -> bool:
+        return self.lanes == 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.groups, self.channels, self.rows, self.pitch, self.lanes)
+
+    def attributes(self, prefix: str) -> dict[str, int]:
+        """The kernel attributes that describe this map."""
+        names = ("channels", "height", "width", "rows", "pitch", "halo", "lanes")
+        return {f"{prefix}_{name}": getattr(self, name) for name in names}
+
+    def written_rows(self, y0: int, y1: int) -> tuple[int, int]:
+        """Physical rows that the producer of interior rows [y0, y1) writes, halo included."""
+        return (0 if y0 == 0 else y0 + self.halo, self.rows if y1 == self.height else y1 + self.halo)
+
+    def read_rows(self, y0: int, y1: int) -> tuple[int, int]:
+        """Physical rows that a 5 x 5 window centred on interior rows [y0, y1) needs."""
+        if y1 == self.height:
+            return (y0, self.rows)
+        return (y0, y1 + 2 * self.halo + self.flat)
+
+    def interior_rows(self, y0: int, y1: int) -> tuple[int, int]:
+        return (y0 + self.halo, y1 + self.halo)
+
+    def natural(self, batch: int) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
+        """Function of the arrays that gives the map as (batch, channels, height, width): a view where that is possible."""
+        attributes = self.attributes("map")
+
+        def view(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+            inside = interior(arrays[self.name], attributes, "map")
+            if self.lanes == 1:
+                return inside[..., 0]
+            images = np.moveaxis(inside, -1, 1)
+            return images.reshape(-1, *images.shape[2:])[:batch]
+
+        return view
+
+
+@dataclass(frozen=True)
+class Granularity:
+    """How loops are cut into blocks: images, output channels and rows of a block (0: not cut, or chosen by cost)."""
+
+    images: int = 0
+    channels: int = 0
+    rows: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Granularity:
+        """From "auto" or "images=16,channels=8,rows=4", any of them left out."""
+        if text == "auto":
+            return cls()
+        values: dict[str, int] = {}
+        for part in text.split(","):
+            key, _, value = part.partition("=")
+            if key not in ("images", "channels", "rows") or key in values or not value.isdigit() or int(value) < 1:
+                raise UsageError(
+                    f"granularity must be 'auto' or a list such as 'images=16,channels=8,rows=4' of positive whole "
+                    f"numbers, got {text!r}"
+                )
+            values[key] = int(value)
+        return cls(**values)
+
+
+def choose_lanes(batch: int, widths: tuple[int, ...]) -> int:
+    """Images in the lanes (16) or pixels (1): what leaves fewer lanes without work.
+
+    A last group of images that is not full wastes lanes; so do narrow rows of the flat layout, which run on through the
+    halo, and its loads cross cache lines.
+    """
+    lane_cost = math.ceil(batch / UNIT) * UNIT / batch
+    return UNIT if lane_cost <= 1.15 else 1
+
+
+@dataclass
+class _Lowering:
+    """State of one lowering; the methods append loops in plan order."""
+
+    network: NetworkSpec
+    batch: int
+    lanes: int
+    granularity: Granularity
+    fusion: bool
+    chain: bool
+    builder: PlanBuilder
+    prefix: str
+    aliases: dict[str, Callable] = field(default_factory=dict)
+
+    @property
+    def groups(self) -> int:
+        return math.ceil(self.batch / self.lanes)
+
+    # ---- buffers ----
+
+    def map(self, name: str, shape: tuple[int, int, int], halo: int, role: str = "activation") -> FeatureMap:
+        new = FeatureMap(name, self.groups, *shape, self.lanes, halo)
+        self.builder.buffer(name, new.shape, role=role)
+        return new
+
+    def index(self, name: str, shape: tuple[int, int, int]) -> str:
+        return self.builder.buffer(name, (self.groups, *shape, self.lanes), "uint8")
+
+    # ---- blocks ----
+
+    def group_ranges(self) -> list[tuple[int, int]]:
+        """Groups of a block."""
+        per_block = self.granularity.images
+        if per_block and per_block % self.lanes:
+            raise UsageError(
+                f"images of a block must be a multiple of {self.lanes} for batch {self.batch}, whose images lie in the "
+                f"vector lanes, got {per_block}; use a multiple, or layout='flat'"
+            )
+        if not per_block:
+            per_block = self.lanes * max(1, math.ceil(self.groups / 32))
+        return ranges(self.groups, per_block // self.lanes)
+
+    def channel_ranges(self, channels: int) -> list[tuple[int, int]]:
+        if self.granularity.channels:
+            return ranges(channels, self.granularity.channels)
+        if self.granularity == Granularity() and len(self.group_ranges()) < 4:
+            for tile in CHANNEL_TILES:
+                if channels % tile == 0:
+                    return ranges(channels, tile)
+        return [(0, channels)]
+
+    def row_ranges(self, height: int, scale: int = 1) -> list[tuple[int, int]]:
+        """Rows of a block; `scale` rows of the convolution are one of the map that is cut."""
+        if not self.granularity.rows:
+            return [(0, height)]
+        return ranges(height, max(1, self.granularity.rows // scale))
+
+    def images_in(self, group: tuple[int, int]) -> int:
+        """Images, not lanes."""
+        return min(group[1] * self.lanes, self.batch) - group[0] * self.lanes
+
+    # ---- forward ----
+
+    def load(self, target: FeatureMap, num_images: int, num_batches: int) -> str:
+        b = self.builder
+        images = b.buffer(f"{self.prefix}dataset.images", (num_images, *self.network.input_shape), role="dataset")
+        all_labels = b.buffer(f"{self.prefix}dataset.labels", (num_images,), "int32", role="dataset")
+        order = b.buffer(f"{self.prefix}batch_order", (num_batches, self.batch), "int32", role="table")
+        labels = b.buffer("labels", (self.groups, self.lanes), "int32", role="input")
+        blocks = [
+            Block(g, (read(images), read(all_labels), read(order), write(target.name, g), write(labels, g)),
+                  bytes=8.0 * self.images_in(g) * math.prod(self.network.input_shape))
+            for g in self.group_ranges()
+        ]  # fmt: skip
+        b.loop(
+            "load", "load_images",
+            {"images": images, "dataset_labels": all_labels, "batch_order": order, "output": target.name,
+             "labels": labels},
+            blocks, layer="input", phase="load",
+            attributes={**target.attributes("out"), "batch": self.batch, "num_batches": num_batches,
+                        "num_images": num_images},
+        )  # fmt: skip
+        return labels
+
+    def parameters(self, layer: str) -> tuple[str, str]:
+        shapes = self.network.parameter_shapes()
+        return tuple(
+            self.builder.buffer(f"{layer}.{kind}", shapes[f"{layer}.{kind}"], role="parameter")
+            for kind in ("weight", "bias")
+        )
+
+    def convolution(self, name: str, source: FeatureMap, target: FeatureMap, index: str | None = None) -> None:
+        """Convolution alone, or with ReLU and pooling when `index` is given."""
+        weight, bias = self.parameters(name)
+        scale = 2 if index else 1
+        blocks = []
+        for g, c, y in block_grid(
+            self.group_ranges(), self.channel_ranges(target.channels), self.row_ranges(target.height, scale)
+        ):
+            rows = (y[1] - y[0]) * scale
+            channels, images = c[1] - c[0], self.images_in(g)
+            accesses = [
+                read(source.name, g, (0, source.channels), source.read_rows(y[0] * scale, y[1] * scale)),
+                read(weight, c), read(bias, c), write(target.name, g, c, target.written_rows(*y)),
+            ]  # fmt: skip
+            if index:
+                accesses.append(write(index, g, c, y))
+            blocks.append(Block(
+                (*g, *c, *y), tuple(accesses),
+                flops=2.0 * TAPS * source.channels * channels * rows * source.width * images,
+                bytes=4.0 * images * (source.channels * rows * source.width
+                                      + channels * (y[1] - y[0]) * target.width * (1.25 if index else 1)),
+            ))  # fmt: skip
+        operands = {"input": source.name, "weight": weight, "bias": bias, "output": target.name}
+        if index:
+            operands["index"] = index
+        self.builder.loop(
+            name, "conv_relu_pool" if index else "conv_forward", operands, blocks, layer=name, phase="forward",
+            attributes={**source.attributes("in"), **target.attributes("out")},
+        )  # fmt: skip
+        self.builder.scratch(5 * 8192 * 4)
+
+    def elementwise(self, name: str, layer: str, kernel: str, phase: str, operands: dict[str, str],
+                    source: FeatureMap, target: FeatureMap, cut: FeatureMap, index: str | None = None) -> None:  # fmt: skip
+        """ReLU or pooling, either way; blocks are cut by groups, channels and rows of the smaller map, `cut`."""
+        blocks = []
+        for g, c, y in block_grid(
+            self.group_ranges(), self.channel_ranges(cut.channels), self.row_ranges(cut.height, 32 // 16)
+        ):
+            accesses = []
+            for operand, buffer in operands.items():
+                if buffer == index:
+                    accesses.append(Access(1 if operand == "index" and phase == "forward" else 0, index, (g, c, y)))
+                    continue
+                feature_map = target if buffer == target.name else source
+                scale = feature_map.height // cut.height
+                rows = y[0] * scale, y[1] * scale
+                if operand == "output":
+                    accesses.append(write(buffer, g, c, feature_map.written_rows(*rows)))
+                else:
+                    accesses.append(read(buffer, g, c, feature_map.interior_rows(*rows)))
+            size = (c[1] - c[0]) * (y[1] - y[0]) * cut.width * self.images_in(g)
+            moved = sum((m.height // cut.height) ** 2 for m in (source, target))
+            blocks.append(Block((*g, *c, *y), tuple(accesses), bytes=4.0 * size * moved))
+        self.builder.loop(
+            name, kernel, operands, blocks, layer=layer, phase=phase,
+            attributes={**source.attributes("in"), **target.attributes("out")},
+        )  # fmt: skip
+
+    def fully_connected(self, name: str, source: FeatureMap, features: int, outputs: int) -> str:
+        weight, bias = self.parameters(name)
+        logits = self.builder.buffer("fc", (self.groups, outputs, self.lanes))
+        blocks = [
+            Block(g, (read(source.name, g), read(weight), read(bias), write(logits, g)),
+                  flops=2.0 * features * outputs * self.images_in(g), bytes=4.0 * features * self.images_in(g))
+            for g in self.group_ranges()
+        ]  # fmt: skip
+        self.builder.loop(
+            name, "fc_forward", {"input": source.name, "weight": weight, "bias": bias, "output": logits}, blocks,
+            attributes={"features": features, "outputs": outputs, "lanes": self.lanes}, layer=name, phase="forward",
+        )  # fmt: skip
+        return logits
+
+    def softmax(self, logits: str, classes: int) -> None:
+        b = self.builder
+        probabilities = b.buffer("probabilities", (self.batch, classes), role="log")
+        predictions = b.buffer("predictions", (self.batch,), "int32", role="log")
+        blocks = []
+        for g in self.group_ranges():
+            images = (g[0] * self.lanes, min(g[1] * self.lanes, self.batch))
+            blocks.append(Block(g, (read(logits, g), write(probabilities, images), write(predictions, images)),
+                                bytes=8.0 * classes * self.images_in(g)))  # fmt: skip
+        b.loop(
+            "softmax", "softmax", {"logits": logits, "probabilities": probabilities, "predictions": predictions},
+            blocks, attributes={"classes": classes, "lanes": self.lanes, "batch": self.batch}, layer="softmax",
+            phase="forward",
+        )  # fmt: skip
+
+    # ---- backward ----
+
+    def loss(self, logits: str, labels: str, classes: int, length: int) -> str:
+        b = self.builder
+        gradient = b.buffer("fc.gradient", (self.groups, classes, self.lanes), role="gradient")
+        losses = b.buffer("group_losses", (self.groups,), role="temporary")
+        correct = b.buffer("group_correct", (self.groups,), "int32", role="temporary")
+        log = b.buffer(f"{self.prefix}losses", (length,), role="log")
+        correct_log = b.buffer(f"{self.prefix}correct", (length,), "int32", role="log")
+        blocks = [
+            Block(g, (read(logits, g), read(labels, g), write(gradient, g), write(losses, g), write(correct, g)),
+                  bytes=8.0 * classes * self.images_in(g))
+            for g in self.group_ranges()
+        ]  # fmt: skip
+        b.loop(
+            "softmax", "softmax_loss",
+            {"logits": logits, "labels": labels, "gradient": gradient, "losses": losses, "correct": correct}, blocks,
+            attributes={"classes": classes, "lanes": self.lanes, "batch": self.batch}, layer="softmax",
+            phase="backward",
+        )  # fmt: skip
+        b.loop(
+            "loss", "loss_sum",
+            {"losses": losses, "correct": correct, "loss_log": log, "correct_log": correct_log},
+            [Block((), (read(losses), read(correct), update(log), update(correct_log)), bytes=8.0 * self.groups)],
+            attributes={"groups": self.groups, "batch": self.batch, "length": length}, layer="softmax",
+            phase="backward",
+        )  # fmt: skip
+        return gradient
+
+    def weight_gradient(self, layer: str, kernel: str, operands: dict[str, str], attributes: dict[str, int],
+                        outputs: int, inputs: int, cut_channels: bool, flops_of_image: float, bytes_of_image: float,
+                        ) -> None:  # fmt: skip
+        """Partial gradients, one for each block of groups, or a chain of loops that add to one buffer."""
+        b = self.builder
+        groups = self.group_ranges()
+        channels = self.channel_ranges(outputs) if cut_channels else [(0, outputs)]
+        count = 1 if self.chain else len(groups)
+        partials = b.buffer(f"{layer}.partial_gradients", (count, outputs, inputs + 1), role="gradient", carried=self.chain)
+        links = [[g] for g in groups] if self.chain else [groups]
+        for link, part in enumerate(links):
+            blocks = []
+            for g, c in block_grid(part, channels):
+                number = 0 if self.chain else groups.index(g)
+                output = (update if link else write)(partials, (number, number + 1), c)
+                share = (c[1] - c[0]) / outputs * self.images_in(g)
+                bounds = (number, *g, *c) if cut_channels else (number, *g)
+                gradient_box = (g, c) if cut_channels else (g,)
+                blocks.append(Block(
+                    bounds, (read(operands["gradient"], *gradient_box), read(operands["input"], g), output),
+                    flops=flops_of_image * share, bytes=bytes_of_image * share,
+                ))  # fmt: skip
+            b.loop(
+                f"{layer}.weight_gradient" + (f".{link}" if self.chain else ""), kernel,
+                {**operands, "output": partials}, blocks, layer=layer, phase="backward",
+                attributes={**attributes, "accumulate": int(link > 0)},
+            )  # fmt: skip
+
+    def convolution_weight_gradient(self, layer: str, gradient: FeatureMap, source: FeatureMap) -> None:
+        pixels = gradient.height * gradient.width
+        self.weight_gradient(
+            layer, "conv_backward_weights", {"gradient": gradient.name, "input": source.name},
+            {**gradient.attributes("dy"), **source.attributes("in")}, gradient.channels, source.channels * TAPS, True,
+            2.0 * TAPS * source.channels * gradient.channels * pixels,
+            4.0 * (gradient.channels + source.channels) * pixels,
+        )  # fmt: skip
+
+    def convolution_data_gradient(self, layer: str, gradient: FeatureMap, target: FeatureMap) -> None:
+        weight, _ = self.parameters(layer)
+        blocks = []
+        for g, c, y in block_grid(
+            self.group_ranges(), self.channel_ranges(target.channels), self.row_ranges(target.height)
+        ):
+            size, images = (y[1] - y[0]) * target.width, self.images_in(g)
+            blocks.append(Block(
+                (*g, *c, *y),
+                (read(gradient.name, g, (0, gradient.channels), gradient.read_rows(*y)), read(weight),
+                 write(target.name, g, c, target.written_rows(*y))),
+                flops=2.0 * TAPS * gradient.channels * (c[1] - c[0]) * size * images,
+                bytes=4.0 * images * size * (gradient.channels + c[1] - c[0]),
+            ))  # fmt: skip
+        self.builder.loop(
+            f"{layer}.data_gradient", "conv_backward_data",
+            {"gradient": gradient.name, "weight": weight, "output": target.name}, blocks, layer=layer,
+            phase="backward", attributes={**gradient.attributes("in"), **target.attributes("out")},
+        )  # fmt: skip
+        self.builder.scratch(5 * 8192 * 4)
+
+    def sgd(self, layer: str, momentum: float, weight_decay: float, num_rates: int) -> None:
+        b = self.builder
+        weight, bias = self.parameters(layer)
+        shape = self.network.parameter_shapes()[weight]
+        outputs, inputs = shape[0], math.prod(shape[1:])
+        weight_momentum = b.buffer(f"{weight}.momentum", shape, role="optimizer_state")
+        bias_momentum = b.buffer(f"{bias}.momentum", (outputs,), role="optimizer_state")
+        rates = b.buffer("learning_rates", (num_rates,), role="table")
+        partials = f"{layer}.partial_gradients"
+        count = 1 if self.chain else len(self.group_ranges())
+        # Declared as carried, so that it is still there for users after a step in which memory is shared.
+        gradient = partials if self.chain else b.buffer(
+            f"{layer}.gradient_sum", (outputs, inputs + 1), role="gradient", carried=True)  # fmt: skip
+        blocks = []
+        for rows in self.channel_ranges(outputs):
+            sums = (
+                (update(partials, (0, 1), rows),)
+                if self.chain
+                else (read(partials, (0, count), rows), write(gradient, rows))
+            )
+            size = (rows[1] - rows[0]) * (inputs + 1)
+            blocks.append(Block(
+                rows,
+                (*sums, update(weight, rows), update(bias, rows), update(weight_momentum, rows),
+                 update(bias_momentum, rows), read(rates)),
+                flops=size * (count + 5.0), bytes=4.0 * size * (count + 5),
+            ))  # fmt: skip
+        b.loop(
+            f"{layer}.update", "sgd",
+            {"partials": partials, "gradient": gradient, "weight": weight, "bias": bias,
+             "weight_momentum": weight_momentum, "bias_momentum": bias_momentum, "learning_rates": rates},
+            blocks, layer=layer, phase="update",
+            attributes={"partials": count, "outputs": outputs, "inputs": inputs, "num_rates": num_rates,
+                        "momentum": momentum, "weight_decay": weight_decay},
+        )  # fmt: skip
+        for name, kind, shape_ in ((weight, "weight", shape), (bias, "bias", (outputs,))):
+            self.aliases[f"{name}.grad"] = _gradient_view(gradient, kind, outputs, inputs, shape_)
+
+
+def _gradient_view(buffer: str, kind: str, outputs: int, inputs: int, shape: tuple[int, ...]) -> Callable:
+    part = slice(0, inputs) if kind == "weight" else inputs
+    return lambda arrays: arrays[buffer].reshape(outputs, inputs + 1)[:, part].reshape(shape)
+
+
+def _rows_by_image(buffer: str, batch: int) -> Callable:
+    """View function of a buffer (groups, n, lanes) as (batch, n)."""
+
+    def view(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        array = arrays[buffer]
+        return array.transpose(0, 2, 1).reshape(-1, array.shape[1])[:batch]
+
+    return view
+
+
+def lower(
+    network: str | NetworkSpec,
+    batch: int,
+    phase: str = "train",
+    granularity: str = "auto",
+    *,
+    weight_gradients: str = "partial",
+    fusion: bool = True,
+    memory: str = "full",
+    layout: str = "auto",
+    num_images: int | None = None,
+    num_batches: int = 1,
+    num_iterations_logged: int = 1000,
+    num_learning_rates: int = 1,
+    momentum: float = 0.9,
+    weight_decay: float = 1e-4,
+    prefix: str = "",
+) -> Plan:
+    """Plan of one step.
+
+    Parameters
+    ----------
+    network : str or NetworkSpec
+    batch : int
+        Images of a step.
+    phase : {"train", "forward"}
+        Forward, backward and update; or inference, which leaves "probabilities" and "predictions".
+    granularity : str
+        "auto", or "images=..,channels=..,rows=.." (images, output channels and rows of a block, any left out).
+    weight_gradients : {"partial", "chain"}
+        A partial buffer for each block of images, summed in order by the update; or blocks that add to one buffer in
+        turn.
+    fusion : bool
+        Convolution, ReLU and pooling in one loop, or a loop each.
+    memory : {"full", "shared"}
+        Whether transient buffers are overlaid.
+    layout : {"auto", "lanes", "flat"}
+        Sixteen images in the vector lanes, or pixels of one image.
+    num_images, num_batches : int
+        Size of the data set (default: `batch`) and rows of "batch_order".
+    num_iterations_logged, num_learning_rates : int
+        Lengths of "losses" and "correct", and of "learning_rates"; both are indexed by the iteration modulo length.
+    momentum, weight_decay : float
+    prefix : str
+        Put before the names of data set, batch order and logs, so that plans with different data can share parameters.
+
+    Raises
+    ------
+    UsageError
+        Unknown network or option, a batch below one, or a network whose layers have no kernels.
+    """
+    spec = get_network(network) if isinstance(network, str) else network
+    for name, value, known in (
+        ("phase", phase, ("train", "forward")),
+        ("weight_gradients", weight_gradients, ("partial", "chain")),
+        ("layout", layout, ("auto", "lanes", "flat")),
+    ):
+        if value not in known:
+            raise UsageError(f"{name} must be one of {', '.join(known)}; got {value!r}")
+    for name, value in (
+        ("batch", batch), ("num_images", num_images if num_images is not None else batch),
+        ("num_batches", num_batches), ("num_iterations_logged", num_iterations_logged),
+        ("num_learning_rates", num_learning_rates),
+    ):  # fmt: skip
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+            raise UsageError(f"{name} must be a whole number of at least 1, got {value!r}")
+    stages, head, features = _stages(spec)
+    lanes = {"lanes": UNIT, "flat": 1}.get(layout) or choose_lanes(batch, tuple(s.width for s in stages))
+    builder = PlanBuilder(
+        f"{spec.name} {phase} b{batch}", network=spec.name, batch=batch, phase=phase, granularity=granularity,
+        weight_gradients=weight_gradients, fusion=bool(fusion), layout="flat" if lanes == 1 else "lanes",
+        momentum=momentum, weight_decay=weight_decay, parameters=tuple(spec.parameter_shapes()),
+    )  # fmt: skip
+    low = _Lowering(
+        spec, batch, lanes, Granularity.parse(granularity), bool(fusion), weight_gradients == "chain", builder, prefix
+    )
+    train = phase == "train"
+
+    source = low.map("input", spec.input_shape, 2, role="input")
+    labels = low.load(source, num_images or batch, num_batches)
+    low.aliases["input"] = source.natural(batch)
+    inputs, relus, indices = [], [], []
+    for i, stage in enumerate(stages):
+        inputs.append(source)
+        after = (stage.channels, stage.height, stage.width)
+        pooled = (stage.channels, stage.height // 2, stage.width // 2)
+        target = low.map(stage.pool, pooled, 2 if i + 1 < len(stages) else 0)
+        index = low.index(f"{stage.pool}.index", pooled)
+        if fusion:
+            low.convolution(stage.conv, source, target, index)
+        else:
+            linear, positive = low.map(stage.conv, after, 0), low.map(stage.relu, after, 0)
+            low.convolution(stage.conv, source, linear)
+            low.elementwise(stage.relu, stage.relu, "relu_forward", "forward",
+                            {"input": linear.name, "output": positive.name}, linear, positive, linear)  # fmt: skip
+            low.elementwise(stage.pool, stage.pool, "pool_forward", "forward",
+                            {"input": positive.name, "output": target.name, "index": index}, positive, target, target,
+                            index)  # fmt: skip
+            relus.append(positive)
+            for m in (linear, positive):
+                low.aliases[m.name] = m.natural(batch)
+        low.aliases[stage.pool] = target.natural(batch)
+        indices.append(index)
+        source = target
+    logits = low.fully_connected(head.name, source, features, head.out_features)
+    low.aliases["fc"] = _rows_by_image(logits, batch)
+    if not train:
+        low.softmax(logits, head.out_features)
+        low.aliases["softmax"] = lambda arrays: arrays["probabilities"]
+    else:
+        dlogits = low.loss(logits, labels, head.out_features, num_iterations_logged)
+        low.aliases["fc.grad"] = _rows_by_image(dlogits, batch)
+        gradient = low.map(f"{stages[-1].pool}.gradient", (source.channels, source.height, source.width), 0, "gradient")
+        weight, _ = low.parameters(head.name)
+        shape = {"features": features, "outputs": head.out_features, "lanes": lanes}
+        builder.loop(
+            f"{head.name}.data_gradient", "fc_backward_data",
+            {"gradient": dlogits, "weight": weight, "output": gradient.name},
+            [Block(g, (read(dlogits, g), read(weight), write(gradient.name, g)),
+                   flops=2.0 * features * head.out_features * low.images_in(g), bytes=4.0 * features * low.images_in(g))
+             for g in low.group_ranges()],
+            attributes=shape, layer=head.name, phase="backward",
+        )  # fmt: skip
+        low.weight_gradient(
+            head.name, "fc_backward_weights", {"gradient": dlogits, "input": source.name}, shape, head.out_features,
+            features, False, 2.0 * features * head.out_features, 4.0 * features,
+        )  # fmt: skip
+        for i in reversed(range(len(stages))):
+            stage = stages[i]
+            after = (stage.channels, stage.height, stage.width)
+            # The flat layout reads gradient rows of any width in units that run on through a zero halo.
+            halo = 2 if i > 0 or (lanes == 1 and stage.width % UNIT) else 0
+            dy = low.map(f"{stage.conv}.gradient", after, halo, "gradient")
+            if fusion:
+                low.elementwise(f"{stage.pool}.gradient", stage.pool, "pool_backward", "backward",
+                                {"gradient": gradient.name, "index": indices[i], "output": dy.name}, gradient, dy,
+                                gradient, indices[i])  # fmt: skip
+            else:
+                positive = low.map(f"{stage.relu}.gradient", after, 0, "gradient")
+                low.elementwise(f"{stage.pool}.gradient", stage.pool, "pool_backward", "backward",
+                                {"gradient": gradient.name, "index": indices[i], "output": positive.name}, gradient,
+                                positive, gradient, indices[i])  # fmt: skip
+                low.elementwise(f"{stage.relu}.gradient", stage.relu, "relu_backward", "backward",
+                                {"gradient": positive.name, "activation": relus[i].name, "output": dy.name}, positive,
+                                dy, positive)  # fmt: skip
+            if i > 0:
+                below = stages[i - 1]
+                shape = (below.channels, stage.height, stage.width)
+                gradient = low.map(f"{below.pool}.gradient", shape, 0, "gradient")
+                low.convolution_data_gradient(stage.conv, dy, gradient)
+            low.convolution_weight_gradient(stage.conv, dy, inputs[i])
+        for layer in (head.name, *(stage.conv for stage in reversed(stages))):
+            low.sgd(layer, momentum, weight_decay, num_learning_rates)
+    builder.attributes["aliases"] = low.aliases
+    return builder.build(memory)
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """Convolution, ReLU and pooling by name, with the convolution's output shape."""
+
+    conv: str
+    relu: str
+    pool: str
+    channels: int
+    height: int
+    width: int
+
+
+def _stages(spec: NetworkSpec) -> tuple[list[_Stage], FullyConnected, int]:
+    """Cut a network into the stages that have kernels; the fully connected layer and its number of features."""
+    shapes = list(spec.shapes())
+    layers = [layer for layer, _, _ in shapes]
+    kinds = [type(layer) for layer in layers]
+    count = (len(kinds) - 2) // 3
+    if count < 1 or kinds != [Convolution, ReLU, MaxPool] * count + [FullyConnected, Softmax]:
+        raise UsageError(
+            f"a network must be stages of Convolution, ReLU, MaxPool, then FullyConnected and Softmax; {spec.name!r} is "
+            f"{', '.join(kind.__name__ for kind in kinds)}"
+        )
+    stages = []
+    for i in range(count):
+        conv, relu, pool = layers[3 * i : 3 * i + 3]
+        channels, height, width = shapes[3 * i][2]
+        if conv.kernel != 5 or conv.padding != 2:
+            raise UsageError(
+                f"convolutions must have kernel 5 and padding 2, got {conv.kernel} and {conv.padding} in {conv.name!r}"
+            )
+        if pool.size != 2 or height % 2 or width % 2 or width > 254:
+            raise UsageError(
+                f"pooling must have size 2 and its input even sides of at most 254, got size {pool.size} on "
+                f"{height} x {width} in {pool.name!r}"
+            )
+        stages.append(_Stage(conv.name, relu.name, pool.name, channels, height, width))
+    return stages, layers[-2], math.prod(shapes[-2][1])
+
+
+def initialise(bound, seed: int = 0) -> None:
+    """Set the parameters of a bound plan: He's normal distribution for weights, zero for biases and momenta.
+
+    Drawn in double precision and rounded, in the order of the layers: the same for every target and instruction set.
+    """
+    generator = np.random.default_rng(seed)
+    for name in bound.plan.attributes["parameters"]:
+        array = bound.arrays[name]
+        if name.endswith(".weight"):
+            deviation = math.sqrt(2.0 / math.prod(array.shape[1:]))
+            array[...] = (generator.standard_normal(array.shape) * deviation).astype(np.float32)
+        else:
+            array[...] = 0
+        if f"{name}.momentum" in bound.arrays:
+            bound.arrays[f"{name}.momentum"][...] = 0

@@ -1,0 +1,465 @@
+/* Inner loops, see micro_kernels.h. Compiled once per instruction set; MICRO_ISA selects vector width and tiles.
+ *
+ * Explicit vector types, because auto-vectorised code mixes register widths; plain C otherwise, so that the generic form
+ * builds for any processor.
+ */
+#include "micro_kernels.h"
+
+#include <string.h>
+
+#define GENERIC 0
+#define AVX2 1
+#define AVX512 2
+
+#if MICRO_ISA == AVX512
+#define VL 16        /* floats in a vector */
+#define MAX_R 5      /* output channels in a tile */
+#define WIDE_TILES 1 /* tiles of several units: 32 registers hold 5 x 5 accumulators, inputs and a weight */
+#define GRAD_R 5     /* output channels in a tile of the weight gradient, each with five accumulators */
+#define TABLE forktask_micro_avx512
+#define TABLE_NAME "avx512"
+#elif MICRO_ISA == AVX2
+#define VL 8
+#define MAX_R 5
+#define WIDE_TILES 0
+#define GRAD_R 2
+#define TABLE forktask_micro_avx2
+#define TABLE_NAME "avx2"
+#else
+#define VL 4
+#if defined(__aarch64__)
+#define MAX_R 5
+#define GRAD_R 4
+#else
+#define MAX_R 2      /* sixteen registers: 2 x 4 accumulators */
+#define GRAD_R 2
+#endif
+#define WIDE_TILES 0
+#define TABLE forktask_micro_generic
+#define TABLE_NAME "generic"
+#endif
+
+#define SUB (UNIT / VL) /* vectors in a unit */
+
+typedef float Vec __attribute__((vector_size(VL * 4), aligned(VL * 4), may_alias));
+typedef float VecU __attribute__((vector_size(VL * 4), aligned(4), may_alias));
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 32")
+
+INLINE Vec load(const float *p) { return (Vec)*(const VecU *)p; }
+INLINE void store(float *p, Vec v) { *(VecU *)p = (VecU)v; }
+
+/* Sum of a vector's lanes, halves first. */
+INLINE float lane_sum(Vec v)
+{
+    float t[VL];
+    memcpy(t, &v, sizeof t);
+    for (int width = VL / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; i++)
+            t[i] += t[i + width];
+    return t[0];
+}
+
+/* ---- convolution: one tile of R channels x VY rows x VX units, all constants after inlining ---- */
+
+INLINE void conv_tile(const ConvTask *t, const int R, const int VY, const int VX, const int pixel, const int flip,
+                      const float *in, const float *w, const float *bias, float *out)
+{
+    Vec acc[MAX_R][8];
+    const int V = VY * VX * SUB;
+    UNROLL for (int r = 0; r < R; r++) {
+        Vec start = (Vec){0} + (bias ? bias[r] : 0.0f);
+        UNROLL for (int v = 0; v < V; v++)
+            acc[r][v] = start;
+    }
+    const ptrdiff_t in_row = t->in_row, w_out = t->w_out;
+    for (int c = 0; c < t->channels_in; c++) {
+        const float *row = in, *taps = flip ? w + (TAPS - 1) : w;
+        for (int ky = 0; ky < KERNEL; ky++) {
+            UNROLL for (int kx = 0; kx < KERNEL; kx++) {
+                Vec x[8];
+                UNROLL for (int vy = 0; vy < VY; vy++)
+                    UNROLL for (int vx = 0; vx < VX * SUB; vx++)
+                        x[vy * VX * SUB + vx] = load(row + vy * in_row + vx * VL + kx * pixel);
+                UNROLL for (int r = 0; r < R; r++) {
+                    Vec weight = (Vec){0} + taps[r * w_out + (flip ? -kx : kx)];
+                    UNROLL for (int v = 0; v < V; v++)
+                        acc[r][v] += weight * x[v];
+                }
+            }
+            row += in_row;
+            taps += flip ? -KERNEL : KERNEL;
+        }
+        in += t->in_channel;
+        w += t->w_in;
+    }
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int vy = 0; vy < VY; vy++)
+            UNROLL for (int vx = 0; vx < VX * SUB; vx++)
+                store(out + r * t->out_channel + vy * t->out_row + vx * VL, acc[r][vy * VX * SUB + vx]);
+}
+
+typedef void (*ConvTile)(const ConvTask *, const float *, const float *, const float *, float *);
+
+#define CONV_INSTANCE(R, VY, VX, PIXEL, FLIP)                                                                          \
+    static void conv_##R##_##VY##_##VX##_##PIXEL##_##FLIP(const ConvTask *t, const float *in, const float *w,          \
+                                                          const float *bias, float *out)                               \
+    {                                                                                                                  \
+        conv_tile(t, R, VY, VX, PIXEL, FLIP, in, w, bias, out);                                                        \
+    }
+#define CONV_INSTANCES(VY, VX, PIXEL, FLIP)                                                                            \
+    CONV_INSTANCE(1, VY, VX, PIXEL, FLIP)                                                                              \
+    CONV_INSTANCE(2, VY, VX, PIXEL, FLIP)                                                                              \
+    CONV_LARGE_INSTANCES(VY, VX, PIXEL, FLIP)                                                                          \
+    static const ConvTile conv_tiles_##VY##_##VX##_##PIXEL##_##FLIP[MAX_R] = {                                         \
+        conv_1_##VY##_##VX##_##PIXEL##_##FLIP, conv_2_##VY##_##VX##_##PIXEL##_##FLIP,                                  \
+        CONV_LARGE_NAMES(VY, VX, PIXEL, FLIP)};
+#if MAX_R == 5
+#define CONV_LARGE_INSTANCES(VY, VX, PIXEL, FLIP)                                                                      \
+    CONV_INSTANCE(3, VY, VX, PIXEL, FLIP) CONV_INSTANCE(4, VY, VX, PIXEL, FLIP) CONV_INSTANCE(5, VY, VX, PIXEL, FLIP)
+#define CONV_LARGE_NAMES(VY, VX, PIXEL, FLIP)                                                                          \
+    conv_3_##VY##_##VX##_##PIXEL##_##FLIP, conv_4_##VY##_##VX##_##PIXEL##_##FLIP, conv_5_##VY##_##VX##_##PIXEL##_##FLIP
+#else
+#define CONV_LARGE_INSTANCES(VY, VX, PIXEL, FLIP)
+#define CONV_LARGE_NAMES(VY, VX, PIXEL, FLIP)
+#endif
+#define CONV_SHAPE(VY, VX)                                                                                             \
+    CONV_INSTANCES(VY, VX, 16, 0)                                                                                      \
+    CONV_INSTANCES(VY, VX, 16, 1)                                                                                      \
+    CONV_INSTANCES(VY, VX, 1, 0)                                                                                       \
+    CONV_INSTANCES(VY, VX, 1, 1)
+
+CONV_SHAPE(1, 1)
+#if WIDE_TILES
+CONV_SHAPE(1, 2)
+CONV_SHAPE(1, 4)
+CONV_SHAPE(1, 5)
+CONV_SHAPE(2, 1)
+CONV_SHAPE(2, 2)
+CONV_SHAPE(4, 1)
+#endif
+
+#define PICK(VY, VX)                                                                                                   \
+    (pixel == 1 ? (flip ? conv_tiles_##VY##_##VX##_1_1 : conv_tiles_##VY##_##VX##_1_0)                                 \
+                : (flip ? conv_tiles_##VY##_##VX##_16_1 : conv_tiles_##VY##_##VX##_16_0))
+
+/* Tile for a rest of `rows` x `units`: how many rows and units it covers. */
+static const ConvTile *choose_tiles(int rows, int units, int pixel, int flip, int *vy, int *vx)
+{
+#if WIDE_TILES
+    if (units == 5 || units == 10) {
+        *vy = 1, *vx = 5;
+        return PICK(1, 5);
+    }
+    if (units >= 4) {
+        *vy = 1, *vx = 4;
+        return PICK(1, 4);
+    }
+    if (units >= 2 && rows >= 2) {
+        *vy = 2, *vx = 2;
+        return PICK(2, 2);
+    }
+    if (units >= 2) {
+        *vy = 1, *vx = 2;
+        return PICK(1, 2);
+    }
+    if (rows >= 4) {
+        *vy = 4, *vx = 1;
+        return PICK(4, 1);
+    }
+    if (rows >= 2) {
+        *vy = 2, *vx = 1;
+        return PICK(2, 1);
+    }
+#endif
+    *vy = 1, *vx = 1;
+    return PICK(1, 1);
+}
+
+static int tile_channels(int n)
+{
+    if (MAX_R == 5)
+        return n % 5 == 0 || n == 9 || n == 13 ? 5 : n < 4 ? n : 4;
+    return n < MAX_R ? n : MAX_R;
+}
+
+static void conv(const ConvTask *t)
+{
+    for (int o = 0, r; o < t->channels_out; o += r) {
+        r = tile_channels(t->channels_out - o);
+        const float *w = t->w + o * t->w_out, *bias = t->bias ? t->bias + o : NULL;
+        int vy, vx;
+        /* Bands of rows as tall as the tile that fits the row's last units; within a band the taller tiles come last. */
+        for (int y = 0; y < t->rows;) {
+            int band = t->rows - y, u = 0;
+            while (u < t->units) {
+                choose_tiles(band, t->units - u, t->pixel, t->flip, &vy, &vx);
+                if (u == 0)
+                    band = vy;
+                const ConvTile *tiles = choose_tiles(band, t->units - u, t->pixel, t->flip, &vy, &vx);
+                for (int dy = 0; dy < band; dy += vy)
+                    tiles[r - 1](t, t->in + (y + dy) * t->in_row + u * UNIT, w, bias,
+                                 t->out + o * t->out_channel + (y + dy) * t->out_row + u * UNIT);
+                u += vx;
+            }
+            y += band;
+        }
+    }
+}
+
+/* ---- weight gradient: R channels x five columns of taps for one input channel and one kernel row ---- */
+
+INLINE void gradient_tile(const WeightGradientTask *t, const int R, const int pixel, const float *dy, const float *x,
+                          float *out)
+{
+    Vec acc[GRAD_R][KERNEL];
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int k = 0; k < KERNEL; k++)
+            acc[r][k] = (Vec){0};
+    const ptrdiff_t dy_channel = t->dy_channel;
+    for (int g = 0; g < t->groups; g++) {
+        for (int y = 0; y < t->rows; y++) {
+            const float *d = dy + g * t->dy_group + y * t->dy_row, *p = x + g * t->x_group + y * t->x_row;
+            for (const float *stop = d + t->units * UNIT; d < stop; d += VL, p += VL) {
+                Vec v[GRAD_R];
+                UNROLL for (int r = 0; r < R; r++)
+                    v[r] = load(d + r * dy_channel);
+                UNROLL for (int k = 0; k < KERNEL; k++) {
+                    Vec in = load(p + k * pixel);
+                    UNROLL for (int r = 0; r < R; r++)
+                        acc[r][k] += v[r] * in;
+                }
+            }
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int k = 0; k < KERNEL; k++) {
+            float *to = out + r * t->out_channel + k, sum = lane_sum(acc[r][k]);
+            *to = t->accumulate ? *to + sum : sum;
+        }
+}
+
+typedef void (*GradientTile)(const WeightGradientTask *, const float *, const float *, float *);
+#define GRADIENT_INSTANCE(R, PIXEL)                                                                                    \
+    static void gradient_##R##_##PIXEL(const WeightGradientTask *t, const float *dy, const float *x, float *out)       \
+    {                                                                                                                  \
+        gradient_tile(t, R, PIXEL, dy, x, out);                                                                        \
+    }
+#define GRADIENT_PAIR(R) GRADIENT_INSTANCE(R, 1) GRADIENT_INSTANCE(R, 16)
+GRADIENT_PAIR(1)
+GRADIENT_PAIR(2)
+#if GRAD_R > 2
+GRADIENT_PAIR(3)
+GRADIENT_PAIR(4)
+#endif
+#if GRAD_R > 4
+GRADIENT_PAIR(5)
+#endif
+static const GradientTile gradient_tiles[GRAD_R][2] = {
+    {gradient_1_1, gradient_1_16},
+    {gradient_2_1, gradient_2_16},
+#if GRAD_R > 2
+    {gradient_3_1, gradient_3_16},
+    {gradient_4_1, gradient_4_16},
+#endif
+#if GRAD_R > 4
+    {gradient_5_1, gradient_5_16},
+#endif
+};
+
+static void weight_gradient(const WeightGradientTask *t)
+{
+    for (int o = 0, r; o < t->channels_out; o += r) {
+        r = t->channels_out - o;
+        r = GRAD_R == 5 ? tile_channels(r) : r < GRAD_R ? r : GRAD_R;
+        GradientTile tile = gradient_tiles[r - 1][t->pixel == 16];
+        const float *dy = t->dy + o * t->dy_channel;
+        float *out = t->out + o * t->out_channel;
+        for (int c = 0; c < t->channels_in; c++)
+            for (int ky = 0; ky < KERNEL; ky++)
+                tile(t, dy, t->x + c * t->x_channel + ky * t->x_row, out + c * TAPS + ky * KERNEL);
+        for (int i = 0; i < r; i++) {
+            Vec sum = {0};
+            for (int g = 0; g < t->groups; g++)
+                for (int y = 0; y < t->rows; y++)
+                    for (int u = 0; u < t->units * SUB; u++)
+                        sum += load(dy + i * t->dy_channel + g * t->dy_group + y * t->dy_row + u * VL);
+            float *to = out + i * t->out_channel + t->channels_in * TAPS, s = lane_sum(sum);
+            *to = t->accumulate ? *to + s : s;
+        }
+    }
+}
+
+/* ---- pooling, ReLU ---- */
+
+INLINE void pool_one(float a, float b, float c, float d, int relu, float *out, uint8_t *index)
+{
+    float m = a;
+    uint8_t i = 0;
+    i = b > m ? 1 : i, m = b > m ? b : m;
+    i = c > m ? 2 : i, m = c > m ? c : m;
+    i = d > m ? 3 : i, m = d > m ? d : m;
+    if (relu) /* written so that a NaN stays one */
+        i = m <= 0 ? 4 : i, m = m <= 0 ? 0 : m;
+    *out = m;
+    *index = i;
+}
+
+static void pool_row(const float *row0, const float *row1, int width, int lanes, int relu, float *out, uint8_t *index)
+{
+    if (lanes == 1) {
+        for (int x = 0; x < width; x++)
+            pool_one(row0[2 * x], row0[2 * x + 1], row1[2 * x], row1[2 * x + 1], relu, out + x, index + x);
+    } else {
+        for (int x = 0; x < width; x++, row0 += 2 * UNIT, row1 += 2 * UNIT, out += UNIT, index += UNIT)
+            for (int l = 0; l < UNIT; l++)
+                pool_one(row0[l], row0[UNIT + l], row1[l], row1[UNIT + l], relu, out + l, index + l);
+    }
+}
+
+static void unpool_row(const float *in, const uint8_t *index, int width, int lanes, float *row0, float *row1)
+{
+    if (lanes == 1) {
+        for (int x = 0; x < width; x++) {
+            row0[2 * x] = index[x] == 0 ? in[x] : 0;
+            row0[2 * x + 1] = index[x] == 1 ? in[x] : 0;
+            row1[2 * x] = index[x] == 2 ? in[x] : 0;
+            row1[2 * x + 1] = index[x] == 3 ? in[x] : 0;
+        }
+    } else {
+        for (int x = 0; x < width; x++, row0 += 2 * UNIT, row1 += 2 * UNIT, in += UNIT, index += UNIT)
+            for (int l = 0; l < UNIT; l++) {
+                row0[l] = index[l] == 0 ? in[l] : 0;
+                row0[UNIT + l] = index[l] == 1 ? in[l] : 0;
+                row1[l] = index[l] == 2 ? in[l] : 0;
+                row1[UNIT + l] = index[l] == 3 ? in[l] : 0;
+            }
+    }
+}
+
+static void relu(const float *in, float *out, ptrdiff_t n)
+{
+    for (ptrdiff_t i = 0; i < n; i++)
+        out[i] = in[i] <= 0 ? 0 : in[i];
+}
+
+static void relu_backward(const float *dy, const float *y, float *dx, ptrdiff_t n)
+{
+    for (ptrdiff_t i = 0; i < n; i++)
+        dx[i] = y[i] > 0 ? dy[i] : 0;
+}
+
+/* ---- fully connected layer ---- */
+
+static void fc_forward(const float *x, const float *w, const float *bias, float *logits, int features, int outputs,
+                       int lanes)
+{
+    for (int o = 0; o < outputs; o++) {
+        const float *row = w + (ptrdiff_t)o * features;
+        if (lanes == 1) {
+            Vec sum[4] = {0};
+            float rest = 0;
+            int f = 0;
+            for (; f + 4 * VL <= features; f += 4 * VL)
+                UNROLL for (int i = 0; i < 4; i++)
+                    sum[i] += load(row + f + i * VL) * load(x + f + i * VL);
+            for (; f < features; f++)
+                rest += row[f] * x[f];
+            logits[o] = bias[o] + (lane_sum((sum[0] + sum[1]) + (sum[2] + sum[3])) + rest);
+        } else {
+            Vec sum[2][SUB];
+            for (int i = 0; i < SUB; i++)
+                sum[0][i] = (Vec){0} + bias[o], sum[1][i] = (Vec){0};
+            int f = 0;
+            for (; f + 2 <= features; f += 2)
+                UNROLL for (int h = 0; h < 2; h++)
+                    UNROLL for (int i = 0; i < SUB; i++)
+                        sum[h][i] += row[f + h] * load(x + (ptrdiff_t)(f + h) * UNIT + i * VL);
+            for (; f < features; f++)
+                for (int i = 0; i < SUB; i++)
+                    sum[0][i] += row[f] * load(x + (ptrdiff_t)f * UNIT + i * VL);
+            for (int i = 0; i < SUB; i++)
+                store(logits + o * UNIT + i * VL, sum[0][i] + sum[1][i]);
+        }
+    }
+}
+
+static void fc_backward_data(const float *dlogits, const float *w, float *dx, int features, int outputs, int lanes)
+{
+    if (lanes == 1) {
+        for (int f = 0; f < features; f++)
+            dx[f] = 0;
+        for (int o = 0; o < outputs; o++)
+            for (int f = 0; f < features; f++)
+                dx[f] += dlogits[o] * w[(ptrdiff_t)o * features + f];
+    } else {
+        for (int f = 0; f < features; f++) {
+            Vec sum[SUB] = {0};
+            for (int o = 0; o < outputs; o++)
+                UNROLL for (int i = 0; i < SUB; i++)
+                    sum[i] += w[(ptrdiff_t)o * features + f] * load(dlogits + o * UNIT + i * VL);
+            UNROLL for (int i = 0; i < SUB; i++)
+                store(dx + (ptrdiff_t)f * UNIT + i * VL, sum[i]);
+        }
+    }
+}
+
+static void fc_backward_weights(const float *dlogits, const float *x, float *out, int groups, int features, int outputs,
+                                int lanes, int accumulate)
+{
+    for (int o = 0; o < outputs; o++) {
+        float *row = out + (ptrdiff_t)o * (features + 1);
+        if (!accumulate)
+            memset(row, 0, (features + 1) * sizeof(float));
+        for (int g = 0; g < groups; g++) {
+            const float *d = dlogits + ((ptrdiff_t)g * outputs + o) * lanes, *in = x + (ptrdiff_t)g * features * lanes;
+            if (lanes == 1) {
+                for (int f = 0; f < features; f++)
+                    row[f] += d[0] * in[f];
+                row[features] += d[0];
+            } else {
+                Vec dv[SUB], sum = {0};
+                UNROLL for (int i = 0; i < SUB; i++)
+                    dv[i] = load(d + i * VL), sum += dv[i];
+                for (int f = 0; f < features; f++) {
+                    Vec product = {0};
+                    UNROLL for (int i = 0; i < SUB; i++)
+                        product += dv[i] * load(in + (ptrdiff_t)f * UNIT + i * VL);
+                    row[f] += lane_sum(product);
+                }
+                row[features] += lane_sum(sum);
+            }
+        }
+    }
+}
+
+static void sgd(const float *partial, ptrdiff_t stride, int partials, float *gradient, float *weight, float *velocity,
+                ptrdiff_t n, float rate, float momentum, float weight_decay)
+{
+    for (ptrdiff_t i = 0; i < n; i++) {
+        float g = partial[i];
+        for (int p = 1; p < partials; p++)
+            g += partial[p * stride + i];
+        gradient[i] = g;
+    }
+    for (ptrdiff_t i = 0; i < n; i++) {
+        float v = momentum * velocity[i] + (gradient[i] + weight_decay * weight[i]);
+        velocity[i] = v;
+        weight[i] -= rate * v;
+    }
+}
+
+const MicroKernels TABLE = {
+    .name = TABLE_NAME,
+    .conv = conv,
+    .weight_gradient = weight_gradient,
+    .pool_row = pool_row,
+    .unpool_row = unpool_row,
+    .relu = relu,
+    .relu_backward = relu_backward,
+    .fc_forward = fc_forward,
+    .fc_backward_data = fc_backward_data,
+    .fc_backward_weights = fc_backward_weights,
+    .sgd = sgd,
+};

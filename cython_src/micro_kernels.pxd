@@ -1,0 +1,37 @@
+"""Cython's view of the inner loops that are compiled once per instruction set."""
+
+from libc.stdint cimport uint8_t
+
+
+cdef extern from "micro_kernels.h" nogil:
+    const int UNIT
+    const int TAPS
+
+    ctypedef struct ConvTask:
+        const float *input "in"
+        const float *w
+        const float *bias
+        float *out
+        Py_ssize_t in_channel, in_row, w_out, w_in, out_channel, out_row
+        int channels_in, channels_out, rows, units, pixel, flip
+
+    ctypedef struct WeightGradientTask:
+        const float *dy
+        const float *x
+        float *out
+        Py_ssize_t dy_group, dy_channel, dy_row, x_group, x_channel, x_row, out_channel
+        int groups, channels_in, channels_out, rows, units, pixel, accumulate
+
+    ctypedef struct Micro "MicroKernels":
+        const char *name
+        void (*conv)(const ConvTask *) noexcept nogil
+        void (*weight_gradient)(const WeightGradientTask *) noexcept nogil
+        void (*pool_row)(const float *, const float *, int, int, int, float *, uint8_t *) noexcept nogil
+        void (*unpool_row)(const float *, const uint8_t *, int, int, float *, float *) noexcept nogil
+        void (*relu)(const float *, float *, Py_ssize_t) noexcept nogil
+        void (*relu_backward)(const float *, const float *, float *, Py_ssize_t) noexcept nogil
+        void (*fc_forward)(const float *, const float *, const float *, float *, int, int, int) noexcept nogil
+        void (*fc_backward_data)(const float *, const float *, float *, int, int, int) noexcept nogil
+        void (*fc_backward_weights)(const float *, const float *, float *, int, int, int, int, int) noexcept nogil
+        void (*sgd)(const float *, Py_ssize_t, int, float *, float *, float *, Py_ssize_t, float, float,
+                    float) noexcept nogil
