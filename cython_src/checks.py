@@ -8,6 +8,7 @@ the network's formula says, find the second. All of it is meant for a user's own
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from .dependences import TaskGraph, record_graph
 from .errors import UsageError
-from .plan import READ, WRITE, BlockLoop, Plan
+from .plan import READ, WRITE, BlockLoop, Plan, _build_access_table
 from .program import BlockFailure, BoundPlan, Workers, bind
 from .storage import Storage
 
@@ -95,6 +96,57 @@ def check_accesses(
     UsageError
         `num_replays` or `blocks_per_loop` is not positive.
     """
+    checker = _prepare(plan, target, storage, initialise, num_replays, blocks_per_loop, seed, instruction_set)
+    for replay in range(num_replays):
+        for number, loop in enumerate(plan.loops):
+            checker.check_loop(number, loop, _sample(loop.num_blocks, blocks_per_loop, checker.rng), replay)
+    return checker.num_checked
+
+
+def find_unused_reads(
+    plan: Plan,
+    target: str = "numpy",
+    *,
+    storage: Storage | None = None,
+    initialise: Callable[[BoundPlan], Any] | None = None,
+    num_replays: int = 2,
+    blocks_per_loop: int | None = None,
+    seed: int = 0,
+    instruction_set: str | None = None,
+) -> list[tuple[str, str, tuple[tuple[int, int], ...]]]:
+    """Find what blocks declare as read, or as updated, without reading it: regions that serialise for nothing.
+
+    Each cell that a block declares as read is poisoned alone; if what the block writes never changes, the block does
+    not use it. Only buffers that the plan writes are looked at: reading others too widely costs nothing. An update
+    that is found should be a write.
+
+    Parameters
+    ----------
+    plan, target, storage, initialise, num_replays, blocks_per_loop, seed, instruction_set
+        As for `check_accesses`.
+
+    Returns
+    -------
+    list of (task name, buffer, box)
+        Empty for a plan that is as narrow as its kernels. What a kernel uses may depend on the data (a gradient
+        behind a ReLU), so look at what is found before you believe it; more replays find less by chance.
+    """
+    checker = _prepare(plan, target, storage, initialise, num_replays, blocks_per_loop, seed, instruction_set)
+    _, cuts, _ = _build_access_table(plan.buffers, plan.loops)
+    written = {a.buffer for loop in plan.loops for block in loop.blocks for a in block.accesses if a.kind != READ}
+    used: dict[tuple[str, str, tuple[tuple[int, int], ...]], bool] = {}
+    for replay in range(num_replays):
+        for number, loop in enumerate(plan.loops):
+            chosen = _sample(loop.num_blocks, blocks_per_loop, checker.rng)
+            for block in range(loop.num_blocks):
+                if block in chosen:
+                    checker.try_reads(number, loop, block, replay, written, cuts, used)
+                checker.run(number, block, replay)
+    return [key for key, shown in used.items() if not shown]
+
+
+def _prepare(plan, target, storage, initialise, num_replays, blocks_per_loop, seed, instruction_set):
+    """Bind a plan to guarded memory of its own and fill in the data."""
     if num_replays < 1:
         raise UsageError(f"num_replays must be at least 1, got {num_replays}")
     if blocks_per_loop is not None and blocks_per_loop < 1:
@@ -113,11 +165,7 @@ def check_accesses(
                 array[...] = rng.uniform(0.1, 1.0, array.shape)
     if initialise is not None:
         initialise(bound)
-    checker = _BlockChecker(bound, guarded, rng)
-    for replay in range(num_replays):
-        for number, loop in enumerate(plan.loops):
-            checker.check_loop(number, loop, _sample(loop.num_blocks, blocks_per_loop, rng), replay)
-    return checker.num_checked
+    return _BlockChecker(bound, guarded, rng)
 
 
 def _sample(num_blocks: int, wanted: int | None, rng: np.random.Generator) -> set[int]:
@@ -210,6 +258,40 @@ class _BlockChecker:
         for buffer in buffers:
             arrays[buffer][...] = after[buffer]
 
+    def try_reads(self, number: int, loop: BlockLoop, block: int, replay: int, written, cuts, used) -> None:
+        """Poison each cell that a block declares as read, alone, and note whether that shows."""
+        arrays = self.bound.arrays
+        accesses = loop.blocks[block].accesses
+        name = self.bound.plan.task_name(loop.first_task + block)
+        before = {buffer: arrays[buffer].copy() for buffer in set(loop.operands.values())}
+        outputs = [(a.buffer, _slices(a.box)) for a in accesses if a.kind != READ]
+        self.run(number, block, replay)
+        truth = [arrays[buffer][box].tobytes() for buffer, box in outputs]
+        for access in accesses:
+            if access.kind == WRITE or access.buffer not in written:
+                continue
+            edges = cuts[access.buffer]
+            box = [*access.box, *((0, n) for n in arrays[access.buffer].shape[len(access.box) : len(edges)])]
+            inside = [c[(c >= start) & (c <= stop)].tolist() for c, (start, stop) in zip(edges, box, strict=True)]
+            for cell in itertools.product(*(itertools.pairwise(c) for c in inside)):
+                key = (name, access.buffer, cell)
+                for pattern in ("huge", "nan", "random"):
+                    if used.setdefault(key, False):
+                        break
+                    for buffer, array in before.items():
+                        arrays[buffer][...] = array
+                    where = arrays[access.buffer][_slices(cell)]
+                    poison = np.empty(where.shape, where.dtype)
+                    self.poison(poison, before[access.buffer], pattern)
+                    where[...] = poison
+                    try:
+                        self.run(number, block, replay)
+                        used[key] = truth != [arrays[buffer][box].tobytes() for buffer, box in outputs]
+                    except BlockFailure:
+                        used[key] = True
+        for buffer, array in before.items():
+            arrays[buffer][...] = array
+
     def compare(self, name, accesses, buffer, pattern, poisoned, before, after) -> None:
         now = self.bound.arrays[buffer]
         expected = poisoned.copy()
@@ -237,14 +319,18 @@ class _BlockChecker:
         )  # fmt: skip
 
     def poison(self, array: np.ndarray, former: np.ndarray, pattern: str) -> None:
-        """Overwrite an array; integers keep to the range of values that `former` holds."""
+        """Overwrite an array; integers keep to the range of values that the buffer, `former`, holds."""
         if array.dtype.kind == "f":
-            if pattern == "random":
-                array.reshape(-1).view(np.uint8)[:] = self.random_bytes(array.nbytes)
-            else:
-                array.fill(np.nan if pattern == "nan" else np.finfo(array.dtype).max / 4)
+            if pattern == "huge":
+                array.fill(np.finfo(array.dtype).max / 4)
+                return
+            bits = array.reshape(-1).view(np.dtype(f"u{array.dtype.itemsize}"))
+            bits[...] = np.frombuffer(self.rng.bytes(array.nbytes), bits.dtype)
+            if pattern == "nan":
+                # Each with a payload of its own: a NaN that was computed differs from the one that was there.
+                bits |= np.array(np.nan, array.dtype).view(bits.dtype)
         elif array.dtype.kind == "b":
-            np.logical_not(former, out=array)
+            array.fill(not former.all() if pattern == "nan" else former.all())
         else:
             low, high = int(former.min()), int(former.max())
             if low == high:
@@ -252,7 +338,7 @@ class _BlockChecker:
             elif pattern == "random":
                 array[...] = self.rng.integers(low, high, size=array.shape, endpoint=True)
             else:
-                array[...] = low + (high - former)
+                array.fill(low if pattern == "nan" else high)
 
     def random_bytes(self, size: int) -> np.ndarray:
         return np.frombuffer(self.rng.bytes(size), dtype=np.uint8)

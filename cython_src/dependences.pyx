@@ -127,7 +127,7 @@ cdef class _Recorder:
     # interned producer lists: hash table of indices into the list arrays
     cdef IntVector producer, list_start, list_length, list_kind, list_uses
     cdef int32_t *table
-    cdef Py_ssize_t table_size
+    cdef Py_ssize_t table_size, table_used
     # what each recorded consumer waits for: (consumer, list) pairs
     cdef IntVector wait_consumer, wait_list
     cdef IntVector found
@@ -159,6 +159,7 @@ cdef class _Recorder:
         for i in range(self.table_size):
             self.table[i] = -1
         self.stamp = 0
+        self.table_used = 0
 
     def __dealloc__(self):
         free(self.writer)
@@ -186,14 +187,15 @@ cdef class _Recorder:
         return 0
 
     cdef int32_t intern(self, int kind) except -2 nogil:
-        """Number of the producer list in `found`, stored once; -1 if it is empty."""
+        """Number of the producer list in `found`, -1 if it is empty; one that a join might serve is stored once."""
         cdef Py_ssize_t n = self.found.size, i, slot
         cdef uint64_t h = 1469598103934665603ULL + <uint64_t> kind
         cdef int32_t which
         if n == 0:
             return -1
-        if n > 1:
-            qsort(self.found.data, n, sizeof(int32_t), compare_int32)
+        if n <= 2:
+            return self.store(n, kind)
+        qsort(self.found.data, n, sizeof(int32_t), compare_int32)
         for i in range(n):
             h = (h ^ <uint64_t> self.found.data[i]) * 1099511628211ULL
         h ^= h >> 29
@@ -205,17 +207,22 @@ cdef class _Recorder:
                                n * sizeof(int32_t)) == 0):
                 return which
             slot = (slot + 1) & (self.table_size - 1)
-        which = <int32_t> self.list_start.size
+        which = self.store(n, kind)
+        self.table[slot] = which
+        self.table_used += 1
+        if 2 * self.table_used > self.table_size:
+            self.grow_table()
+        return which
+
+    cdef int32_t store(self, Py_ssize_t n, int kind) except -2 nogil:
+        cdef Py_ssize_t i
         push(&self.list_start, <int32_t> self.producer.size)
         push(&self.list_length, <int32_t> n)
         push(&self.list_kind, kind)
         push(&self.list_uses, 0)
         for i in range(n):
             push(&self.producer, self.found.data[i])
-        self.table[slot] = which
-        if 2 * self.list_start.size > self.table_size:
-            self.grow_table()
-        return which
+        return <int32_t> self.list_start.size - 1
 
     cdef int grow_table(self) except -1 nogil:
         cdef Py_ssize_t size = 4 * self.table_size, i, k, slot
@@ -227,6 +234,8 @@ cdef class _Recorder:
         for i in range(size):
             grown[i] = -1
         for i in range(self.list_start.size):
+            if self.list_length.data[i] <= 2:
+                continue
             h = 1469598103934665603ULL + <uint64_t> self.list_kind.data[i]
             for k in range(self.list_length.data[i]):
                 h = (h ^ <uint64_t> self.producer.data[self.list_start.data[i] + k]) * 1099511628211ULL
@@ -302,17 +311,6 @@ cdef class _Recorder:
         return 0
 
 
-cdef object as_array(IntVector *v):
-    cdef int32_t[::1] out
-    cdef Py_ssize_t i
-    array = np.empty(v.size, dtype=np.int32)
-    if v.size:
-        out = array
-        for i in range(v.size):
-            out[i] = v.data[i]
-    return array
-
-
 def record_graph(access_table, bint closed=True):
     """Find the dependences of a plan.
 
@@ -344,14 +342,15 @@ def record_graph(access_table, bint closed=True):
     memset(&kind, 0, sizeof(IntVector))
     cdef int32_t first = n if closed else 0   # ids from here on belong to the steady iteration
     join_of = <int32_t *> malloc((recorder.list_start.size + 1) * sizeof(int32_t))
-    seen = <int32_t *> malloc((2 * n + 1) * sizeof(int32_t))
+    seen = <int32_t *> malloc((2 * n + recorder.list_start.size + 1) * sizeof(int32_t))
     if join_of == NULL or seen == NULL:
         free(join_of)
         free(seen)
         raise MemoryError
     try:
         with nogil:
-            for i in range(2 * n):
+            # seen[producer or join, as n + its number]: the consumer that already has an edge from there
+            for i in range(2 * n + recorder.list_start.size):
                 seen[i] = -1
             for i in range(recorder.list_start.size):
                 length = recorder.list_length.data[i]
@@ -371,6 +370,9 @@ def record_graph(access_table, bint closed=True):
                 consumer = recorder.wait_consumer.data[i] - first
                 which = recorder.wait_list.data[i]
                 if join_of[which] >= 0:
+                    if seen[n + join_of[which]] == consumer:
+                        continue
+                    seen[n + join_of[which]] = consumer
                     push(&source, join_of[which])
                     push(&target, consumer)
                     push(&token, 0)
@@ -386,7 +388,7 @@ def record_graph(access_table, bint closed=True):
                     push(&target, consumer)
                     push(&token, 0 if p >= first else 1)
                     push(&kind, recorder.list_kind.data[which])
-        arrays = [as_array(&source), as_array(&target), as_array(&token), as_array(&kind)]
+        return _flat_graph(n, num_joins, &source, &target, &token, &kind, closed)
     finally:
         free(join_of)
         free(seen)
@@ -394,36 +396,58 @@ def record_graph(access_table, bint closed=True):
         free(target.data)
         free(token.data)
         free(kind.data)
-    return _flat_graph(n, num_joins, *arrays, closed)
 
 
-def _flat_graph(num_tasks, num_joins, source, target, token, kind, closed):
-    """Sort edges by source, same-iteration edges first; a join that repeats for one consumer counts once."""
-    num_nodes = num_tasks + num_joins
+cdef object _flat_graph(int32_t num_tasks, int32_t num_joins, IntVector *source, IntVector *target, IntVector *token,
+                        IntVector *kind, bint closed):
+    """Put the edges in order of their source, those within the iteration first: a counting sort."""
+    cdef int32_t num_nodes = num_tasks + num_joins, v, place
+    cdef Py_ssize_t i
+    num_intra_array = np.zeros(num_nodes, np.int32)
+    num_cross_array = np.zeros(num_nodes, np.int32)
+    cdef int32_t[::1] num_intra = num_intra_array, num_cross = num_cross_array
+    for i in range(target.size):
+        if token.data[i]:
+            num_cross[target.data[i]] += 1
+        else:
+            num_intra[target.data[i]] += 1
     if closed:
-        reached = np.bincount(target, minlength=num_nodes)[:num_tasks]
-        alone = np.flatnonzero(reached == 0).astype(np.int32)
-        source, target = np.concatenate([source, alone]), np.concatenate([target, alone])
-        token = np.concatenate([token, np.ones(len(alone), np.int32)])
-        kind = np.concatenate([kind, np.full(len(alone), SELF, np.int32)])
-    key = (source.astype(np.int64) * 2 + token) * num_nodes + target
-    if num_joins:
-        _, keep = np.unique(key, return_index=True)
-        source, target, token, kind = source[keep], target[keep], token[keep], kind[keep]
-    else:
-        order = np.argsort(key, kind="stable")
-        source, target, token, kind = source[order], target[order], token[order], kind[order]
-    counts = np.bincount(source, minlength=num_nodes)
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    split = offsets[:-1] + np.bincount(source[token == 0], minlength=num_nodes).astype(np.int32)
+        for v in range(num_tasks):
+            if num_intra[v] + num_cross[v] == 0:  # keeps it from running twice at once
+                push(source, v)
+                push(target, v)
+                push(token, 1)
+                push(kind, C_SELF)
+                num_cross[v] = 1
+    offsets_array = np.zeros(num_nodes + 1, np.int32)
+    split_array = np.zeros(num_nodes, np.int32)
+    successors_array = np.empty(source.size, np.int32)
+    kinds_array = np.empty(source.size, np.uint8)
+    next_array = np.empty(2 * num_nodes, np.int32)
+    cdef int32_t[::1] offsets = offsets_array, split = split_array, successors = successors_array, following = next_array
+    cdef uint8_t[::1] kinds = kinds_array
+    for i in range(source.size):
+        offsets[source.data[i] + 1] += 1
+        split[source.data[i]] += 1 - token.data[i]
+    for v in range(num_nodes):
+        offsets[v + 1] += offsets[v]
+        split[v] += offsets[v]
+        following[2 * v] = offsets[v]
+        following[2 * v + 1] = split[v]
+    for i in range(source.size):
+        v = 2 * source.data[i] + token.data[i]
+        place = following[v]
+        following[v] += 1
+        successors[place] = target.data[i]
+        kinds[place] = <uint8_t> kind.data[i]
     return TaskGraph(
-        num_tasks=num_tasks,
+        num_tasks=int(num_tasks),
         num_joins=int(num_joins),
-        successor_offsets=offsets,
-        successor_split=split.astype(np.int32),
-        successors=np.ascontiguousarray(target, dtype=np.int32),
-        edge_kind=kind.astype(np.uint8),
-        num_intra=np.bincount(target[token == 0], minlength=num_nodes).astype(np.int32),
-        num_cross=np.bincount(target[token == 1], minlength=num_nodes).astype(np.int32),
+        successor_offsets=offsets_array,
+        successor_split=split_array,
+        successors=successors_array,
+        edge_kind=kinds_array,
+        num_intra=num_intra_array,
+        num_cross=num_cross_array,
         closed=bool(closed),
     )

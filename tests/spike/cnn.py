@@ -24,7 +24,7 @@ def load_images(o, a, b, iteration):
     o["t"][b["i0"] : b["i1"]] = o["labels"][which]
 
 
-@kernel("spike.conv", "x w y", "i0 i1 o0 o1 r0 r1", integers="undeclared_halo")
+@kernel("spike.conv", "x w y", "i0 i1 o0 o1 r0 r1")
 def conv(o, a, b, iteration):
     """y = relu(conv(x, w)) for images, output channels and rows."""
     i, c, r = slice(b["i0"], b["i1"]), slice(b["o0"], b["o1"]), slice(b["r0"], b["r1"])
@@ -112,7 +112,7 @@ def cnn_plan(
 ):
     """One training step, or `unroll` of them with `slots` input buffers.
 
-    `narrow` leaves the halo rows out of conv1's reads, `wide` makes conv1 read all images: negative controls.
+    Negative controls: `narrow` leaves the lower rows out of what pool1 reads, `wide` makes pool1 read all images.
     """
     builder = PlanBuilder("spike_cnn", batch=batch)
     builder.buffer("images", (IMAGES, C0, SIZE, SIZE), role="dataset")
@@ -163,21 +163,20 @@ def _step(builder, batch, groups, weight_gradients, offset, slot, narrow, wide):
     loop(
         "conv1", "spike.conv", {"x": x, "w": "w1", "y": "y1"},
         [
-            Block(
-                (*i, 0, C1, *r),
-                (
-                    read(x, (0, batch) if wide else i, (0, C0), r if narrow else (r[0], r[1] + 2)),
-                    read("w1"),
-                    write("y1", i, (0, C1), r),
-                ),
-            )
+            Block((*i, 0, C1, *r), (read(x, i, (0, C0), (r[0], r[1] + 2)), read("w1"), write("y1", i, (0, C1), r)))
             for i, r in grid((0, half), (half, SIZE))
         ],
-        "forward", "conv1", undeclared_halo=int(narrow),
+        "forward", "conv1",
     )  # fmt: skip
     loop(
         "pool1", "spike.pool", {"y": "y1", "p": "p1"},
-        [Block((*i, *c), (read("y1", i, c), write("p1", i, c))) for i, c in grid((0, 2), (2, C1))],
+        [
+            Block(
+                (*i, *c),
+                (read("y1", (0, batch) if wide else i, c, (0, half if narrow else SIZE)), write("p1", i, c)),
+            )
+            for i, c in grid((0, 2), (2, C1))
+        ],
         "forward", "pool1",
     )  # fmt: skip
     loop(
@@ -186,7 +185,7 @@ def _step(builder, batch, groups, weight_gradients, offset, slot, narrow, wide):
             Block((*i, *c, 0, half), (read("p1", i), read("w2", c), write("y2", i, c)))
             for i, c in grid((0, 4), (4, C2))
         ],
-        "forward", "conv2", undeclared_halo=0,
+        "forward", "conv2",
     )  # fmt: skip
     loop(
         "fc", "spike.classify", {"y": "y2", "w": "w3", "t": t, "losses": "losses", "dlogits": "dlogits"},
