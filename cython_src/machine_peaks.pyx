@@ -57,7 +57,7 @@ def _run_team(int kind, int isa, int threads, cpus, size_t bytes_per_thread, dou
     if cpus is not None and len(cpus) != threads:
         raise UsageError(f"cpus must name one logical CPU for each of the {threads} threads, got {list(cpus)}; "
                          f"use environment.cpu_order(threads)")
-    cdef int num_windows = max(3, round(seconds / (_MEMORY_WINDOW_S if kind == PEAKS_TRIAD else _WINDOW_S)))
+    cdef int num_windows = max(3, round(seconds / (_MEMORY_WINDOW_S if bytes_per_thread > 32 << 20 else _WINDOW_S)))
     cdef double window_s = seconds / num_windows
     rates = <double *> malloc(num_windows * sizeof(double))
     if cpus is not None:

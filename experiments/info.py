@@ -247,8 +247,8 @@ def _page_rows(environment, machine, gpus):
     clock = environment["clock"]
     yield "Clock", f"{clock['source']}, {clock['cost_ns']:.0f} ns a reading, smallest step {clock['step_ns']:.0f} ns"
     yield "Libraries", "; ".join(
-        f"{x['name']} {x['version'] or ''}{' ' + x['architecture'] if x['architecture'] else ''}"
-        f" ({_plural(x['threads'], 'thread')})" for x in environment["libraries"]
+        " ".join(filter(None, (x["name"], x["version"], x["architecture"], f"({_plural(x['threads'], 'thread')})")))
+        for x in environment["libraries"]
     ) or "no OpenMP or BLAS library loaded"
     yield "Variables", ", ".join(f"{v['name']}={v['value']}" for v in environment["variables"]) or "none that matter"
     yield "Waiting", environment["spin_policy"]
