@@ -80,22 +80,6 @@ static const FmaLoop fma_loops[PEAKS_NUM_ISAS] = {fma_generic, NULL, NULL};
 static const TriadLoop triad_loops[PEAKS_NUM_ISAS] = {triad_generic, NULL, NULL};
 #endif
 
-int peaks_isa_available(int isa)
-{
-    switch (isa) {
-    case PEAKS_GENERIC:
-        return 1;
-#if defined(__x86_64__)
-    case PEAKS_AVX2:
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    case PEAKS_AVX512:
-        return __builtin_cpu_supports("avx512f") != 0;
-#endif
-    default:
-        return 0;
-    }
-}
-
 /* Register plus register: an addition of a constant may be removed at renaming on some CPUs. */
 static double integer_chain(void)
 {

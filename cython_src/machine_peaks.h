@@ -15,11 +15,8 @@ enum {
     PEAKS_CHAIN /* one dependent chain of one-cycle integer additions; unit: addition, that is, clock cycle */
 };
 
-/* 1 if this CPU and operating system run the instruction set. */
-int peaks_isa_available(int isa);
-
 /* Run `num_threads` threads together for `num_windows` windows of `window_s` seconds each.
- * cpus: one logical CPU for each thread, or NULL for no pinning. bytes_per_thread: working set of PEAKS_TRIAD.
+ * isa: one this CPU runs. cpus: one logical CPU for each thread, or NULL for no pinning. bytes_per_thread: working set of PEAKS_TRIAD.
  * rates: shape (num_windows,), OUT: units per second of all threads together.
  * Returns 0, or an errno value (ENOMEM, EINVAL for a CPU that may not be used, EAGAIN for no thread). */
 int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t bytes_per_thread, int num_windows,

@@ -11,11 +11,11 @@ import os
 import statistics
 
 from .errors import UsageError
+from .instruction_sets import NAMES, choose
 
 
 cdef extern from "machine_peaks.h" nogil:
-    int PEAKS_FMA, PEAKS_TRIAD, PEAKS_CHAIN, PEAKS_NUM_ISAS
-    int peaks_isa_available(int isa)
+    int PEAKS_FMA, PEAKS_TRIAD, PEAKS_CHAIN
     int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t bytes_per_thread, int num_windows,
                        double window_s, double *rates)
     void peaks_clock(double *cost_ns, double *step_ns)
@@ -23,26 +23,14 @@ cdef extern from "machine_peaks.h" nogil:
     int peaks_perf_counters_error()
 
 
-INSTRUCTION_SETS = ("generic", "avx2", "avx512")
 # Shorter than the slice a busy scheduler gives a thread, so that some windows are undisturbed; for memory long enough
 # to pass through more than any cache holds.
 _WINDOW_S = 0.002
 _MEMORY_WINDOW_S = 0.01
 
 
-def instruction_sets():
-    """Names of the instruction sets this CPU runs, narrowest first: some of "generic", "avx2", "avx512"."""
-    return [name for i, name in enumerate(INSTRUCTION_SETS) if peaks_isa_available(i)]
-
-
 def _isa_index(instruction_set):
-    names = instruction_sets()
-    if instruction_set is None:
-        instruction_set = max(names, key=INSTRUCTION_SETS.index)
-    if instruction_set not in names:
-        raise UsageError(f"instruction_set must be one this CPU runs, got {instruction_set!r}; "
-                         f"choose from {', '.join(names)}")
-    return INSTRUCTION_SETS.index(instruction_set)
+    return NAMES.index(choose(instruction_set))
 
 
 def _run_team(int kind, int isa, int threads, cpus, size_t bytes_per_thread, double seconds):
@@ -92,7 +80,7 @@ def measure_peak_flops(double seconds=0.1, instruction_set=None, cpu=None):
     seconds : float
         Half of it for the chains, half for the frequency.
     instruction_set : {"generic", "avx2", "avx512"}, optional
-        Default: the widest this CPU runs.
+        Default: that of the kernels, see `instruction_sets.choose`.
     cpu : int, optional
         Logical CPU to pin to.
 
@@ -117,7 +105,7 @@ def measure_peak_flops(double seconds=0.1, instruction_set=None, cpu=None):
     return {
         "flops_per_s": max(rates),
         "median_flops_per_s": statistics.median(rates),
-        "instruction_set": INSTRUCTION_SETS[isa],
+        "instruction_set": NAMES[isa],
         "frequency_hz": frequency,
         "flops_per_cycle": max(rates) / frequency,
     }

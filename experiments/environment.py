@@ -21,7 +21,8 @@ from ..cython_src.errors import UsageError
 
 PACKAGES = ("numpy", "threadpoolctl", "joblib", "pandas", "matplotlib", "seaborn", "torch", "cupy", "dask")
 
-# Variables that change how fast something runs. "cripples": makes a library slower than it is or takes threads away,
+# Variables that change how fast something runs. Measuring processes get none of these but FORKTASK_ISA from outside;
+# any other use of NumPy, PyTorch or OpenMP here does. "cripples": makes a library slower than it is or takes threads away,
 # so that comparisons with it are false; "placement": competes with our pinning; "threads": sets numbers of threads;
 # "spin": what idle threads do; "kernels": chooses kernels of this package.
 VARIABLES = {
@@ -487,7 +488,7 @@ def collect(root="/", variables=None) -> dict:
     dict
         JSON-able. Fields of VOLATILE change from call to call; the others are the machine and its software.
     """
-    from ..cython_src import machine_peaks
+    from ..cython_src import instruction_sets, machine_peaks
     from .build_info import BUILD
 
     clock_cost_ns, clock_step_ns = machine_peaks.measure_clock()
@@ -507,7 +508,7 @@ def collect(root="/", variables=None) -> dict:
         "libc": " ".join(platform.libc_ver()),
         "architecture": platform.machine(),
         "cpu": _cpu_model(root),
-        "instruction_sets": machine_peaks.instruction_sets(),
+        "instruction_sets": instruction_sets.available(),
         "topology": read_topology(root),
         "caches": read_caches(root, available_cpus()[0] if str(root) == "/" else 0),
         "affinity": available_cpus(),
@@ -611,7 +612,7 @@ def measure_machine(threads=None, *, cpus=None, environment: dict | None = None,
     before = disturbance.read()
     start = time.perf_counter()
     first = cpu_order(1, cpus)[0]
-    peak = machine_peaks.measure_peak_flops(seconds, os.environ.get("FORKTASK_ISA"), first)
+    peak = machine_peaks.measure_peak_flops(seconds, None, first)
     working_set = max(4 * last_level_cache_bytes(environment), 64 << 20)
     free = environment["memory"]["available_bytes"]
     if free is not None:

@@ -166,12 +166,10 @@ def _judge_settings(environment, add):
             "install a release build: pip install .")
     for variable in environment["variables"]:
         name, said = variable["name"], f"{variable['name']}={variable['value']}: {variable['effect']}"
-        if variable["kind"] == "cripples":
-            limit = name == "OMP_THREAD_LIMIT" and variable["value"].strip().isdigit()
-            if limit and int(variable["value"]) >= len(environment["affinity"]):
-                continue
-            add("not fit" if limit else "fit with reservations", said, f"unset {name} before starting Python")
-        elif variable["kind"] in ("placement", "kernels"):
+        if variable["kind"] in ("cripples", "placement"):
+            add("fit with reservations", said,
+                f"unset {name}: forktask keeps it from its measuring processes, your own scripts get it")
+        elif variable["kind"] == "kernels":
             add("fit with reservations", said, f"unset {name}, unless it is what you study")
     runtimes = sorted({x["file"] for x in environment["libraries"] if x["kind"] == "openmp"})
     if len(runtimes) > 1:
