@@ -1,8 +1,8 @@
 """Measured limits of this machine: arithmetic peak, memory bandwidth, capacity of several threads, clock.
 
-Everything here runs on threads of its own, without OpenMP and without the GIL, for a fraction of a second. A figure is
-the best of several short windows: interruptions can only lower a rate. The medians come along, because a median far
-below the best says that the machine is disturbed now.
+Everything here runs on threads of its own, without OpenMP and without the GIL, for a fraction of a second. A
+figure is the best of several short windows: interruptions can only lower a rate. The medians come along,
+because a median far below the best says that the machine is disturbed now.
 """
 
 from libc.stdlib cimport free, malloc
@@ -16,15 +16,15 @@ from .instruction_sets import NAMES, choose
 
 cdef extern from "machine_peaks.h" nogil:
     int PEAKS_FMA, PEAKS_TRIAD, PEAKS_CHAIN
-    int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t bytes_per_thread, int num_windows,
-                       double window_s, double *rates)
+    int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t bytes_per_thread,
+                       int num_windows, double window_s, double *rates)
     void peaks_clock(double *cost_ns, double *step_ns)
     int peaks_denormals_flushed()
     int peaks_perf_counters_error()
 
 
-# Shorter than the slice a busy scheduler gives a thread, so that some windows are undisturbed; for memory long enough
-# to pass through more than any cache holds.
+# Shorter than the slice a busy scheduler gives a thread, so that some windows are undisturbed; for memory
+# long enough to pass through more than any cache holds.
 _WINDOW_S = 0.002
 _MEMORY_WINDOW_S = 0.01
 
@@ -39,13 +39,15 @@ def _run_team(int kind, int isa, int threads, cpus, size_t bytes_per_thread, dou
     cdef double *rates
     cdef int error, i
     if not 1 <= threads <= 4096:
-        raise UsageError(f"threads must be in [1, 4096], got {threads}; pass the number of threads to run together")
+        raise UsageError(f"threads must be in [1, 4096], got {threads}; "
+                         f"pass the number of threads to run together")
     if not 0.0 < seconds <= 60.0:
         raise UsageError(f"seconds must be in (0, 60], got {seconds}; a tenth of a second is enough")
     if cpus is not None and len(cpus) != threads:
-        raise UsageError(f"cpus must name one logical CPU for each of the {threads} threads, got {list(cpus)}; "
-                         f"use environment.cpu_order(threads)")
-    cdef int num_windows = max(3, round(seconds / (_MEMORY_WINDOW_S if bytes_per_thread > 32 << 20 else _WINDOW_S)))
+        raise UsageError(f"cpus must name one logical CPU for each of the {threads} threads, "
+                         f"got {list(cpus)}; use environment.cpu_order(threads)")
+    cdef double wanted_s = _MEMORY_WINDOW_S if bytes_per_thread > 32 << 20 else _WINDOW_S
+    cdef int num_windows = max(3, round(seconds / wanted_s))
     cdef double window_s = seconds / num_windows
     rates = <double *> malloc(num_windows * sizeof(double))
     if cpus is not None:
@@ -60,7 +62,8 @@ def _run_team(int kind, int isa, int threads, cpus, size_t bytes_per_thread, dou
                                      f"use environment.cpu_order(threads)")
                 cpu_array[i] = cpus[i]
         with nogil:
-            error = peaks_run_team(kind, isa, threads, cpu_array, bytes_per_thread, num_windows, window_s, rates)
+            error = peaks_run_team(kind, isa, threads, cpu_array, bytes_per_thread,
+                                   num_windows, window_s, rates)
         if error:
             raise OSError(error, f"{os.strerror(error)} (threads {threads}, CPUs {cpus})")
         return [rates[i] for i in range(num_windows)]
@@ -72,8 +75,8 @@ def _run_team(int kind, int isa, int threads, cpus, size_t bytes_per_thread, dou
 def measure_peak_flops(double seconds=0.1, instruction_set=None, cpu=None):
     """Highest float32 multiply-add rate of one thread.
 
-    Twelve independent chains x -> a x + b in vector registers; each step counts 2 flops a lane. The generic instruction
-    set of x86-64 has no fused multiply-add: there a step is a multiplication and an addition.
+    Twelve independent chains x -> a x + b in vector registers; each step counts 2 flops a lane. The generic
+    instruction set of x86-64 has no fused multiply-add: there a step is a multiplication and an addition.
 
     Parameters
     ----------
@@ -87,8 +90,8 @@ def measure_peak_flops(double seconds=0.1, instruction_set=None, cpu=None):
     Returns
     -------
     dict
-        "flops_per_s", "median_flops_per_s", "instruction_set", "frequency_hz" (see `measure_frequency`, taken in
-        between), "flops_per_cycle" (their ratio: 2 pipes x 16 lanes x 2 = 64 on a full AVX-512 core).
+        "flops_per_s", "median_flops_per_s", "instruction_set", "frequency_hz" (see `measure_frequency`, taken
+        in between), "flops_per_cycle" (their ratio: 2 pipes x 16 lanes x 2 = 64 on a full AVX-512 core).
 
     Raises
     ------
@@ -127,8 +130,8 @@ def measure_bandwidth(int threads=1, double seconds=0.1, Py_ssize_t working_set_
     seconds : float
         Measured time; allocating and first touch come on top (about 0.1 s for 256 MiB).
     working_set_bytes : int
-        Of all threads and arrays together. Several times the last-level cache gives memory bandwidth; half of a cache
-        level gives that level's.
+        Of all threads and arrays together. Several times the last-level cache gives memory bandwidth; half of
+        a cache level gives that level's.
     cpus : sequence of int, optional
         One logical CPU for each thread.
 
@@ -145,8 +148,8 @@ def measure_bandwidth(int threads=1, double seconds=0.1, Py_ssize_t working_set_
 def measure_capacity(int threads, double seconds=0.1, cpus=None):
     """How many single threads' worth of arithmetic `threads` spinning threads deliver together.
 
-    2.0 for two threads on two cores; 1.0 if two logical CPUs are one core. One thread and `threads` threads take turns
-    and the best of each counts, so that a slow drift of the machine does not enter the ratio.
+    2.0 for two threads on two cores; 1.0 if two logical CPUs are one core. One thread and `threads` threads
+    take turns and the best of each counts, so that a slow drift of the machine does not enter the ratio.
 
     Parameters
     ----------

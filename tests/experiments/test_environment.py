@@ -282,7 +282,8 @@ def test_multiply_add_loops_are_not_folded(name):
     """Check that no more flops a cycle come out than any core has: the compiler kept every step."""
     peak = machine_peaks.measure_peak_flops(0.02, name)
     lanes = {"generic": 4, "avx2": 8, "avx512": 16}[name]
-    # No CPU has more than four vector pipes; cycles are counted apart, so leave room for a disturbance between.
+    # No CPU has more than four vector pipes; cycles are counted apart, so leave room for a disturbance
+    # between.
     assert peak["flops_per_cycle"] < 2 * 16 * lanes
     assert peak["instruction_set"] == name
 
