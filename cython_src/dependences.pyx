@@ -113,25 +113,21 @@ cdef int compare_int32(const void *a, const void *b) noexcept nogil:
 cdef class _Recorder:
     """State of one analysis. Cells remember their last writer and the readers since."""
 
-    cdef Py_ssize_t num_tasks, num_cells, num_arenas
-    cdef int32_t[::1] task_offsets, access_list, list_offsets, list_cells, cell_arena, cell_tenant
+    cdef Py_ssize_t num_tasks, num_cells
+    cdef int32_t[::1] task_offsets, access_list, list_offsets, list_cells, access_buffer
     cdef const uint8_t[::1] access_kind
     # per cell
     cdef int32_t *writer
+    cdef int32_t *writer_buffer      # as which buffer the cell was written: overlaid buffers have cells in common
     cdef int32_t *reader_head        # index into the pool of readers, -1: none
-    cdef int32_t *cell_epoch
-    cdef IntVector reader_task, reader_next
-    # per arena
-    cdef int32_t *tenant
-    cdef int32_t *epoch
-    cdef object users, former_users  # lists of tasks
+    cdef IntVector reader_task, reader_buffer, reader_next
     # per task id of both copies: marks for removing duplicates
     cdef int32_t *mark
     cdef int32_t stamp
     # interned producer lists: hash table of indices into the list arrays
     cdef IntVector producer, list_start, list_length, list_kind, list_uses
     cdef int32_t *table
-    cdef Py_ssize_t table_size
+    cdef Py_ssize_t table_size, table_used
     # what each recorded consumer waits for: (consumer, list) pairs
     cdef IntVector wait_consumer, wait_list
     cdef IntVector found
@@ -146,52 +142,42 @@ cdef class _Recorder:
         self.access_list = np.ascontiguousarray(t.access_list, dtype=np.int32)
         self.list_offsets = np.ascontiguousarray(t.list_offsets, dtype=np.int32)
         self.list_cells = np.ascontiguousarray(t.list_cells, dtype=np.int32)
-        self.cell_arena = np.ascontiguousarray(t.cell_arena, dtype=np.int32)
-        self.cell_tenant = np.ascontiguousarray(t.cell_tenant, dtype=np.int32)
-        self.num_arenas = int(t.cell_arena.max()) + 1 if t.num_cells else 0
+        self.access_buffer = np.ascontiguousarray(t.access_buffer, dtype=np.int32)
         self.writer = <int32_t *> malloc((self.num_cells + 1) * sizeof(int32_t))
+        self.writer_buffer = <int32_t *> malloc((self.num_cells + 1) * sizeof(int32_t))
         self.reader_head = <int32_t *> malloc((self.num_cells + 1) * sizeof(int32_t))
-        self.cell_epoch = <int32_t *> malloc((self.num_cells + 1) * sizeof(int32_t))
-        self.tenant = <int32_t *> malloc((self.num_arenas + 1) * sizeof(int32_t))
-        self.epoch = <int32_t *> malloc((self.num_arenas + 1) * sizeof(int32_t))
         self.mark = <int32_t *> malloc((2 * self.num_tasks + 1) * sizeof(int32_t))
         self.table_size = 1024
         self.table = <int32_t *> malloc(self.table_size * sizeof(int32_t))
-        if (self.writer == NULL or self.reader_head == NULL or self.cell_epoch == NULL or self.tenant == NULL
-                or self.epoch == NULL or self.mark == NULL or self.table == NULL):
+        if (self.writer == NULL or self.writer_buffer == NULL or self.reader_head == NULL or self.mark == NULL
+                or self.table == NULL):
             raise MemoryError
         for i in range(self.num_cells):
-            self.writer[i] = self.reader_head[i] = self.cell_epoch[i] = -1
-        for i in range(self.num_arenas):
-            self.tenant[i] = -1
-            self.epoch[i] = 0
+            self.writer[i] = self.writer_buffer[i] = self.reader_head[i] = -1
         for i in range(2 * self.num_tasks):
             self.mark[i] = -1
         for i in range(self.table_size):
             self.table[i] = -1
         self.stamp = 0
-        self.users = [[] for _ in range(self.num_arenas)]
-        self.former_users = [[] for _ in range(self.num_arenas)]
+        self.table_used = 0
 
     def __dealloc__(self):
         free(self.writer)
+        free(self.writer_buffer)
         free(self.reader_head)
-        free(self.cell_epoch)
-        free(self.tenant)
-        free(self.epoch)
         free(self.mark)
         free(self.table)
-        for v in (0,):
-            free(self.reader_task.data)
-            free(self.reader_next.data)
-            free(self.producer.data)
-            free(self.list_start.data)
-            free(self.list_length.data)
-            free(self.list_kind.data)
-            free(self.list_uses.data)
-            free(self.wait_consumer.data)
-            free(self.wait_list.data)
-            free(self.found.data)
+        free(self.reader_task.data)
+        free(self.reader_buffer.data)
+        free(self.reader_next.data)
+        free(self.producer.data)
+        free(self.list_start.data)
+        free(self.list_length.data)
+        free(self.list_kind.data)
+        free(self.list_uses.data)
+        free(self.wait_consumer.data)
+        free(self.wait_list.data)
+        free(self.found.data)
 
     cdef int add(self, int32_t task) except -1 nogil:
         """Note a producer of the current access, once."""
@@ -201,14 +187,15 @@ cdef class _Recorder:
         return 0
 
     cdef int32_t intern(self, int kind) except -2 nogil:
-        """Number of the producer list in `found`, stored once; -1 if it is empty."""
+        """Number of the producer list in `found`, -1 if it is empty; one that a join might serve is stored once."""
         cdef Py_ssize_t n = self.found.size, i, slot
         cdef uint64_t h = 1469598103934665603ULL + <uint64_t> kind
         cdef int32_t which
         if n == 0:
             return -1
-        if n > 1:
-            qsort(self.found.data, n, sizeof(int32_t), compare_int32)
+        if n <= 2:
+            return self.store(n, kind)
+        qsort(self.found.data, n, sizeof(int32_t), compare_int32)
         for i in range(n):
             h = (h ^ <uint64_t> self.found.data[i]) * 1099511628211ULL
         h ^= h >> 29
@@ -220,17 +207,22 @@ cdef class _Recorder:
                                n * sizeof(int32_t)) == 0):
                 return which
             slot = (slot + 1) & (self.table_size - 1)
-        which = <int32_t> self.list_start.size
+        which = self.store(n, kind)
+        self.table[slot] = which
+        self.table_used += 1
+        if 2 * self.table_used > self.table_size:
+            self.grow_table()
+        return which
+
+    cdef int32_t store(self, Py_ssize_t n, int kind) except -2 nogil:
+        cdef Py_ssize_t i
         push(&self.list_start, <int32_t> self.producer.size)
         push(&self.list_length, <int32_t> n)
         push(&self.list_kind, kind)
         push(&self.list_uses, 0)
         for i in range(n):
             push(&self.producer, self.found.data[i])
-        self.table[slot] = which
-        if 2 * self.list_start.size > self.table_size:
-            self.grow_table()
-        return which
+        return <int32_t> self.list_start.size - 1
 
     cdef int grow_table(self) except -1 nogil:
         cdef Py_ssize_t size = 4 * self.table_size, i, k, slot
@@ -242,6 +234,8 @@ cdef class _Recorder:
         for i in range(size):
             grown[i] = -1
         for i in range(self.list_start.size):
+            if self.list_length.data[i] <= 2:
+                continue
             h = 1469598103934665603ULL + <uint64_t> self.list_kind.data[i]
             for k in range(self.list_length.data[i]):
                 h = (h ^ <uint64_t> self.producer.data[self.list_start.data[i] + k]) * 1099511628211ULL
@@ -255,103 +249,66 @@ cdef class _Recorder:
         self.table_size = size
         return 0
 
-    cdef int enter_arena(self, int32_t arena, int32_t tenant) except -1 nogil:
-        """A new tenant moves in: all who used the memory so far must be done before it is written."""
-        if self.tenant[arena] == tenant:
-            return 0
-        with gil:
-            self.former_users[arena] = sorted(set(self.users[arena]))
-            self.users[arena] = []
-        self.tenant[arena] = tenant
-        self.epoch[arena] += 1
-        return 0
-
-    cdef int wait_for(self, int32_t consumer, int kind, bint keep) except -1 nogil:
-        cdef int32_t which
-        if keep:
-            which = self.intern(kind)
-            if which >= 0:
-                self.list_uses.data[which] += 1
-                push(&self.wait_consumer, consumer)
-                push(&self.wait_list, which)
+    cdef int wait_for(self, int32_t consumer, int kind) except -1 nogil:
+        """Note that `consumer` waits for the producers in `found`, and forget them."""
+        cdef int32_t which = self.intern(kind)
+        if which >= 0:
+            self.list_uses.data[which] += 1
+            push(&self.wait_consumer, consumer)
+            push(&self.wait_list, which)
         self.found.size = 0
         self.stamp += 1
         return 0
 
+    cdef int find_producers(self, int32_t task, int32_t a, int reason) except -1 nogil:
+        """Collect in `found` the tasks that access `a` of `task` must wait for, of one kind of edge."""
+        cdef int32_t cell, r, buffer = self.access_buffer[a], which = self.access_list[a]
+        cdef int kind = self.access_kind[a]
+        cdef Py_ssize_t c
+        for c in range(self.list_offsets[which], self.list_offsets[which + 1]):
+            cell = self.list_cells[c]
+            r = self.reader_head[cell]
+            if kind == C_READ or r < 0:
+                # Readers since the last write stand for the writer before them.
+                if self.writer[cell] >= 0 and reason == (
+                        C_SHARING if self.writer_buffer[cell] != buffer else C_ANTI if kind == C_WRITE else C_FLOW):
+                    self.add(self.writer[cell])
+            else:
+                while r >= 0:
+                    if reason == (C_SHARING if self.reader_buffer.data[r] != buffer else C_ANTI):
+                        self.add(self.reader_task.data[r])
+                    r = self.reader_next.data[r]
+        return 0
+
     cdef int record(self, int32_t offset, bint keep) except -1 nogil:
         """Register all tasks once, as ids offset + 0 ... num_tasks - 1; keep what they wait for if asked."""
-        cdef int32_t task, t, a, which, cell, r, arena
+        cdef int32_t task, t, a, which, cell
         cdef Py_ssize_t c
-        cdef int kind
+        cdef int kind, reason
         for task in range(<int32_t> self.num_tasks):
             t = task + offset
-            for a in range(self.task_offsets[task], self.task_offsets[task + 1]):
-                kind = self.access_kind[a]
-                which = self.access_list[a]
-                # Memory that another buffer used before: wait for all its users.
-                for c in range(self.list_offsets[which], self.list_offsets[which + 1]):
-                    cell = self.list_cells[c]
-                    arena = self.cell_arena[cell]
-                    if arena >= 0:
-                        self.enter_arena(arena, self.cell_tenant[cell])
-                        if self.cell_epoch[cell] != self.epoch[arena]:
-                            self.writer[cell] = -1
-                            self.reader_head[cell] = -1
-                            with gil:
-                                for user in self.former_users[arena]:
-                                    self.add(user)
-                self.wait_for(t, C_SHARING, keep)
-                # Readers since the last write, for those who write; they stand for the writer before them too.
-                if kind != C_READ:
-                    for c in range(self.list_offsets[which], self.list_offsets[which + 1]):
-                        r = self.reader_head[self.list_cells[c]]
-                        while r >= 0:
-                            if self.reader_task.data[r] != t:
-                                self.add(self.reader_task.data[r])
-                            r = self.reader_next.data[r]
-                    if kind == C_WRITE:
-                        for c in range(self.list_offsets[which], self.list_offsets[which + 1]):
-                            cell = self.list_cells[c]
-                            if self.reader_head[cell] < 0 and self.writer[cell] >= 0 and self.writer[cell] != t:
-                                self.add(self.writer[cell])
-                    self.wait_for(t, C_ANTI, keep)
-                if kind != C_WRITE:
-                    for c in range(self.list_offsets[which], self.list_offsets[which + 1]):
-                        cell = self.list_cells[c]
-                        if (self.writer[cell] >= 0 and self.writer[cell] != t
-                                and (kind == C_READ or self.reader_head[cell] < 0)):
-                            self.add(self.writer[cell])
-                    self.wait_for(t, C_FLOW, keep)
+            if keep:
+                for reason in range(C_SHARING + 1):
+                    for a in range(self.task_offsets[task], self.task_offsets[task + 1]):
+                        self.find_producers(t, a, reason)
+                        self.wait_for(t, reason)
             # Only now change the cells: a task's own accesses must not see each other.
             for a in range(self.task_offsets[task], self.task_offsets[task + 1]):
                 kind = self.access_kind[a]
                 which = self.access_list[a]
                 for c in range(self.list_offsets[which], self.list_offsets[which + 1]):
                     cell = self.list_cells[c]
-                    arena = self.cell_arena[cell]
-                    if arena >= 0:
-                        self.cell_epoch[cell] = self.epoch[arena]
-                        with gil:
-                            self.users[arena].append(t)
-                    if kind == C_READ and self.writer[cell] != t:
+                    if kind != C_READ:
+                        self.writer[cell] = t
+                        self.writer_buffer[cell] = self.access_buffer[a]
+                        self.reader_head[cell] = -1
+                    elif self.writer[cell] != t and (
+                            self.reader_head[cell] < 0 or self.reader_task.data[self.reader_head[cell]] != t):
                         push(&self.reader_task, t)
+                        push(&self.reader_buffer, self.access_buffer[a])
                         push(&self.reader_next, self.reader_head[cell])
                         self.reader_head[cell] = <int32_t> self.reader_task.size - 1
-                    elif kind != C_READ:
-                        self.writer[cell] = t
-                        self.reader_head[cell] = -1
         return 0
-
-
-cdef object as_array(IntVector *v):
-    cdef int32_t[::1] out
-    cdef Py_ssize_t i
-    array = np.empty(v.size, dtype=np.int32)
-    if v.size:
-        out = array
-        for i in range(v.size):
-            out[i] = v.data[i]
-    return array
 
 
 def record_graph(access_table, bint closed=True):
@@ -385,20 +342,21 @@ def record_graph(access_table, bint closed=True):
     memset(&kind, 0, sizeof(IntVector))
     cdef int32_t first = n if closed else 0   # ids from here on belong to the steady iteration
     join_of = <int32_t *> malloc((recorder.list_start.size + 1) * sizeof(int32_t))
-    seen = <int32_t *> malloc((2 * n + 1) * sizeof(int32_t))
+    seen = <int32_t *> malloc((2 * n + recorder.list_start.size + 1) * sizeof(int32_t))
     if join_of == NULL or seen == NULL:
         free(join_of)
         free(seen)
         raise MemoryError
     try:
         with nogil:
-            for i in range(2 * n):
+            # seen[producer or join, as n + its number]: the consumer that already has an edge from there
+            for i in range(2 * n + recorder.list_start.size):
                 seen[i] = -1
             for i in range(recorder.list_start.size):
                 length = recorder.list_length.data[i]
                 uses = recorder.list_uses.data[i]
                 join_of[i] = -1
-                if length > 1 and length * uses > length + uses:
+                if length * uses > 2 * (length + uses):  # a join must save more than its own visit costs
                     join_of[i] = n + num_joins
                     num_joins += 1
                     start = recorder.list_start.data[i]
@@ -412,6 +370,9 @@ def record_graph(access_table, bint closed=True):
                 consumer = recorder.wait_consumer.data[i] - first
                 which = recorder.wait_list.data[i]
                 if join_of[which] >= 0:
+                    if seen[n + join_of[which]] == consumer:
+                        continue
+                    seen[n + join_of[which]] = consumer
                     push(&source, join_of[which])
                     push(&target, consumer)
                     push(&token, 0)
@@ -427,7 +388,7 @@ def record_graph(access_table, bint closed=True):
                     push(&target, consumer)
                     push(&token, 0 if p >= first else 1)
                     push(&kind, recorder.list_kind.data[which])
-        arrays = [as_array(&source), as_array(&target), as_array(&token), as_array(&kind)]
+        return _flat_graph(n, num_joins, &source, &target, &token, &kind, closed)
     finally:
         free(join_of)
         free(seen)
@@ -435,36 +396,58 @@ def record_graph(access_table, bint closed=True):
         free(target.data)
         free(token.data)
         free(kind.data)
-    return _flat_graph(n, num_joins, *arrays, closed)
 
 
-def _flat_graph(num_tasks, num_joins, source, target, token, kind, closed):
-    """Sort edges by source, same-iteration edges first; a join that repeats for one consumer counts once."""
-    num_nodes = num_tasks + num_joins
+cdef object _flat_graph(int32_t num_tasks, int32_t num_joins, IntVector *source, IntVector *target, IntVector *token,
+                        IntVector *kind, bint closed):
+    """Put the edges in order of their source, those within the iteration first: a counting sort."""
+    cdef int32_t num_nodes = num_tasks + num_joins, v, place
+    cdef Py_ssize_t i
+    num_intra_array = np.zeros(num_nodes, np.int32)
+    num_cross_array = np.zeros(num_nodes, np.int32)
+    cdef int32_t[::1] num_intra = num_intra_array, num_cross = num_cross_array
+    for i in range(target.size):
+        if token.data[i]:
+            num_cross[target.data[i]] += 1
+        else:
+            num_intra[target.data[i]] += 1
     if closed:
-        reached = np.bincount(target, minlength=num_nodes)[:num_tasks]
-        alone = np.flatnonzero(reached == 0).astype(np.int32)
-        source, target = np.concatenate([source, alone]), np.concatenate([target, alone])
-        token = np.concatenate([token, np.ones(len(alone), np.int32)])
-        kind = np.concatenate([kind, np.full(len(alone), SELF, np.int32)])
-    key = (source.astype(np.int64) * 2 + token) * num_nodes + target
-    if num_joins:
-        _, keep = np.unique(key, return_index=True)
-        source, target, token, kind = source[keep], target[keep], token[keep], kind[keep]
-    else:
-        order = np.argsort(key, kind="stable")
-        source, target, token, kind = source[order], target[order], token[order], kind[order]
-    counts = np.bincount(source, minlength=num_nodes)
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    split = offsets[:-1] + np.bincount(source[token == 0], minlength=num_nodes).astype(np.int32)
+        for v in range(num_tasks):
+            if num_intra[v] + num_cross[v] == 0:  # keeps it from running twice at once
+                push(source, v)
+                push(target, v)
+                push(token, 1)
+                push(kind, C_SELF)
+                num_cross[v] = 1
+    offsets_array = np.zeros(num_nodes + 1, np.int32)
+    split_array = np.zeros(num_nodes, np.int32)
+    successors_array = np.empty(source.size, np.int32)
+    kinds_array = np.empty(source.size, np.uint8)
+    next_array = np.empty(2 * num_nodes, np.int32)
+    cdef int32_t[::1] offsets = offsets_array, split = split_array, successors = successors_array, following = next_array
+    cdef uint8_t[::1] kinds = kinds_array
+    for i in range(source.size):
+        offsets[source.data[i] + 1] += 1
+        split[source.data[i]] += 1 - token.data[i]
+    for v in range(num_nodes):
+        offsets[v + 1] += offsets[v]
+        split[v] += offsets[v]
+        following[2 * v] = offsets[v]
+        following[2 * v + 1] = split[v]
+    for i in range(source.size):
+        v = 2 * source.data[i] + token.data[i]
+        place = following[v]
+        following[v] += 1
+        successors[place] = target.data[i]
+        kinds[place] = <uint8_t> kind.data[i]
     return TaskGraph(
-        num_tasks=num_tasks,
+        num_tasks=int(num_tasks),
         num_joins=int(num_joins),
-        successor_offsets=offsets,
-        successor_split=split.astype(np.int32),
-        successors=np.ascontiguousarray(target, dtype=np.int32),
-        edge_kind=kind.astype(np.uint8),
-        num_intra=np.bincount(target[token == 0], minlength=num_nodes).astype(np.int32),
-        num_cross=np.bincount(target[token == 1], minlength=num_nodes).astype(np.int32),
+        successor_offsets=offsets_array,
+        successor_split=split_array,
+        successors=successors_array,
+        edge_kind=kinds_array,
+        num_intra=num_intra_array,
+        num_cross=num_cross_array,
         closed=bool(closed),
     )

@@ -69,7 +69,7 @@ class KernelSpec:
                 f"kernel {self.name!r} takes attributes {sorted(attributes)}; loop {loop.name!r} gives "
                 f"{sorted(loop.attributes)}"
             )
-        for block in loop.blocks:
+        for block in loop.blocks if isinstance(loop.blocks, tuple) else loop.blocks[:1]:
             if len(block.bounds) != len(self.bounds):
                 raise UsageError(
                     f"kernel {self.name!r} takes bounds {self.bounds}; loop {loop.name!r} gives {block.bounds}"

@@ -2,7 +2,12 @@
 
 from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
 
-from .block_kernel cimport KernelArgs, TaskContext
+from .block_kernel cimport KernelArgs, TaskContext, forktask_now_ns
+
+cdef extern from "task_bench.h" nogil:
+    const int TASK_BENCH_EMPTY, TASK_BENCH_SCRATCH, TASK_BENCH_FLOPS, TASK_BENCH_COPY_BYTES, TASK_BENCH_CELL
+    int task_bench_block(const void *record, Py_ssize_t block, const TaskContext *context) noexcept
+    void task_bench_work(int64_t kernel, int64_t units, int64_t imbalance_percent, uint64_t seed, char *scratch)
 
 import numpy as np
 
@@ -70,3 +75,60 @@ register(KernelSpec(
     address=<uintptr_t> hash_chain_block,
     instruction_sets=False,
 ))
+
+
+# Kinds of work of a Task Bench task, in the order of task_bench.h.
+TASK_BENCH_KERNELS = ("empty", "compute", "memory", "load_imbalance", "busy_wait")
+CELL_NUMBERS = TASK_BENCH_CELL
+SCRATCH_BYTES = TASK_BENCH_SCRATCH
+WORK_FLOPS = TASK_BENCH_FLOPS
+WORK_BYTES = 2 * TASK_BENCH_COPY_BYTES
+
+
+def task_bench_reference(operands, attributes, bounds, iteration):
+    """Check the inputs and mark the output as task_bench.h does; the work itself leaves no trace and is left out.
+
+    Parameters
+    ----------
+    operands : "cells" int64, shape (steps, width, CELL_NUMBERS), INOUT at [step, point], IN at the predecessors
+    attributes : see `task_bench.plan`
+    bounds : "point", and "start0", "stop0", ...: ranges of predecessor points in the step before
+    """
+    cells, step = operands["cells"], attributes["step"]
+    own = cells[step, bounds["point"]]
+    if not attributes["check"]:
+        return 0
+    for k in range((len(bounds) - 1) // 2):
+        for q in range(bounds[f"start{k}"], bounds[f"stop{k}"]):
+            if cells[step - 1, q, 0] != own[0] + (step != 0) or (step and cells[step - 1, q, 1] != iteration):
+                return 1
+    own[0] += 1
+    own[1] = iteration
+    return 0
+
+
+def task_bench_kernel(int num_ranges):
+    """Name of the Task Bench kernel for blocks with `num_ranges` ranges of predecessors; registered when first asked for."""
+    ranges = tuple(name for k in range(num_ranges) for name in (f"start{k}", f"stop{k}"))
+    return register(KernelSpec(
+        name=f"task_bench_{num_ranges}",
+        operands=("cells",),
+        integers=("kernel", "work", "step", "steps", "width", "imbalance_percent", "check"),
+        bounds=("point", *ranges),
+        reference=task_bench_reference,
+        address=<uintptr_t> task_bench_block,
+        instruction_sets=False,
+    )).name
+
+
+def time_work(int kernel, int64_t work, int64_t repetitions):
+    """Seconds that `repetitions` tasks take, of this work and without any runtime, on the calling thread."""
+    cdef int64_t start, stop, k
+    scratch = np.zeros(SCRATCH_BYTES, np.uint8)
+    cdef uintptr_t address = scratch.ctypes.data
+    with nogil:
+        start = forktask_now_ns()
+        for k in range(repetitions):
+            task_bench_work(kernel, work, 0, k, <char *> address)
+        stop = forktask_now_ns()
+    return (stop - start) * 1e-9

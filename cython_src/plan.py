@@ -9,8 +9,9 @@ same cell ids (`Plan.accesses`).
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -103,6 +104,32 @@ class Block:
     bytes: float = 0.0
 
 
+class UniformBlocks(Sequence):
+    """Blocks kept as arrays, for graphs of up to millions of tasks; they are made into `Block` when looked at.
+
+    Their accesses are found in the plan's access table only: `Block.accesses` is empty.
+
+    Parameters
+    ----------
+    bounds : int32, shape (num_blocks, bounds_width)
+    flops, bytes : float
+        Of each block.
+    """
+
+    def __init__(self, bounds: np.ndarray, flops: float = 0.0, bytes: float = 0.0):
+        self.bounds = np.ascontiguousarray(bounds, dtype=np.int32)
+        self.flops = flops
+        self.bytes = bytes
+
+    def __len__(self) -> int:
+        return len(self.bounds)
+
+    def __getitem__(self, number):
+        if isinstance(number, slice):
+            return tuple(self[i] for i in range(*number.indices(len(self))))
+        return Block(tuple(self.bounds[number].tolist()), (), self.flops, self.bytes)
+
+
 @dataclass(frozen=True)
 class BlockLoop:
     """A loop over independent blocks of one kernel: what fork-join runs between two barriers."""
@@ -111,7 +138,7 @@ class BlockLoop:
     kernel: str
     operands: Mapping[str, str]
     attributes: Mapping[str, float | int]
-    blocks: tuple[Block, ...]
+    blocks: Sequence[Block]
     layer: str = ""
     phase: str = "other"
     iteration_offset: int = 0
@@ -122,11 +149,22 @@ class BlockLoop:
         return len(self.blocks)
 
     @property
+    def bounds(self) -> np.ndarray:
+        """Bounds of all blocks, int32, shape (num_blocks, bounds_width)."""
+        if isinstance(self.blocks, UniformBlocks):
+            return self.blocks.bounds
+        return np.array([block.bounds for block in self.blocks], dtype=np.int32).reshape(self.num_blocks, -1)
+
+    @property
     def flops(self) -> float:
+        if isinstance(self.blocks, UniformBlocks):
+            return self.blocks.flops * self.num_blocks
         return sum(block.flops for block in self.blocks)
 
     @property
     def bytes(self) -> float:
+        if isinstance(self.blocks, UniformBlocks):
+            return self.blocks.bytes * self.num_blocks
         return sum(block.bytes for block in self.blocks)
 
 
@@ -144,10 +182,13 @@ class AccessTable:
         Number of the access's cell list; equal lists are stored once.
     list_offsets, list_cells : int32
         Cells of list l are list_cells[list_offsets[l]:list_offsets[l + 1]], ascending.
-    cell_buffer : int32, shape (num_cells,)
-        Index of each cell's buffer in `Plan.buffers`.
-    cell_arena, cell_tenant : int32, shape (num_cells,)
-        Buffers overlaid on the same memory share an arena (-1: memory of its own) and differ in their tenant.
+    access_buffer : int32, shape (num_accesses,)
+        Index of the access's buffer in `Plan.buffers`.
+
+    Notes
+    -----
+    Cells are cells of storage. Buffers overlaid on the same memory have cells in common: pieces so small that each
+    lies within one cell of every buffer that covers it. So overlaid memory needs no rule of its own.
     """
 
     num_tasks: int
@@ -157,9 +198,7 @@ class AccessTable:
     access_list: np.ndarray
     list_offsets: np.ndarray
     list_cells: np.ndarray
-    cell_buffer: np.ndarray
-    cell_arena: np.ndarray
-    cell_tenant: np.ndarray
+    access_buffer: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -178,9 +217,8 @@ class Plan:
     arena_of : mapping of str to int
         Overlaid buffers and their arena; empty with `memory="full"`.
     attributes : mapping
-        What the plan was lowered from (network, batch, granularity, ...), for records.
-    aliases : mapping of str to Callable
-        Name that users know (a PyTorch name, an activation) -> function of the array mapping that gives a view.
+        What the plan was lowered from (network, batch, granularity, ...), for records; and "aliases": name that users
+        know (a PyTorch name, an activation) -> function of the array mapping that gives a view.
     deterministic : bool
         Every schedule gives bit-identical results.
     """
@@ -194,6 +232,49 @@ class Plan:
     arena_of: Mapping[str, int] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
     deterministic: bool = True
+
+    @classmethod
+    def from_accesses(
+        cls,
+        name: str,
+        buffers: Iterable[Buffer],
+        loops: Sequence[BlockLoop],
+        accesses: AccessTable,
+        **options: Any,
+    ) -> Plan:
+        """A plan whose cells and accesses the caller has computed, for graphs too large for `PlanBuilder`.
+
+        The sizes are checked, the independence of blocks is not: whoever builds the table answers for it.
+
+        Parameters
+        ----------
+        options
+            Further attributes of `Plan`.
+
+        Raises
+        ------
+        UsageError
+            The table does not fit the loops.
+        """
+        first_task = 0
+        for loop in loops:
+            if loop.first_task != first_task:
+                raise UsageError(f"first_task of loop {loop.name!r} must be {first_task}, got {loop.first_task}")
+            first_task += loop.num_blocks
+        table = accesses
+        if not table.num_tasks == len(table.task_offsets) - 1 == first_task:
+            raise UsageError(f"the access table must have {first_task} tasks as the loops do, got {table.num_tasks}")
+        if table.task_offsets[-1] != len(table.access_list) or table.list_offsets[-1] != len(table.list_cells):
+            raise UsageError("the offsets of an access table must end at the length of what they index; rebuild it")
+        if len(table.list_cells) and not 0 <= table.list_cells.min() <= table.list_cells.max() < table.num_cells:
+            raise UsageError(f"cells of an access table must be in [0, {table.num_cells}); rebuild it")
+        return cls(
+            name=name,
+            buffers=MappingProxyType({buffer.name: buffer for buffer in buffers}),
+            loops=tuple(loops),
+            accesses=table,
+            **options,
+        )
 
     @cached_property
     def num_tasks(self) -> int:
@@ -329,9 +410,13 @@ class PlanBuilder:
         if memory not in ("full", "shared"):
             raise UsageError(f"memory must be 'full' or 'shared', got {memory!r}")
         loops = tuple(self._loops)
+        table, cuts, first_cell = _build_access_table(self._buffers, loops)
+        _check_blocks_are_independent(self._buffers, loops, table)
+        _check_transient_reads(self._buffers, loops, table)
         arena_of = _overlay_buffers(self._buffers, loops) if memory == "shared" else {}
-        table = _build_access_table(self._buffers, loops, arena_of)
-        plan = Plan(
+        if arena_of:
+            table = _overlay_cells(self._buffers, table, cuts, first_cell, arena_of)
+        return Plan(
             name=self.name,
             buffers=MappingProxyType(dict(self._buffers)),
             loops=loops,
@@ -341,9 +426,6 @@ class PlanBuilder:
             arena_of=MappingProxyType(arena_of),
             attributes=MappingProxyType({**self.attributes, "memory": memory}),
         )
-        _check_blocks_are_independent(plan)
-        _check_transient_reads(plan)
-        return plan
 
 
 def ranges(total: int, size: int) -> list[tuple[int, int]]:
@@ -354,9 +436,12 @@ def ranges(total: int, size: int) -> list[tuple[int, int]]:
 
 
 def _build_access_table(
-    buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop], arena_of: Mapping[str, int]
-) -> AccessTable:
-    """Split buffers at every cut point and express each access as a list of cells."""
+    buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop]
+) -> tuple[AccessTable, dict[str, list[np.ndarray]], dict[str, int]]:
+    """Split buffers at every cut point and express each access as a list of cells.
+
+    Also returns each buffer's cut points, a sorted array for each of its leading dimensions, and its first cell.
+    """
     cuts: dict[str, list[set[int]]] = {}
     for loop in loops:
         for block in loop.blocks:
@@ -376,26 +461,23 @@ def _build_access_table(
                         )
                     cut.update((start, stop))
 
-    names = list(buffers)
-    index_of = {name: i for i, name in enumerate(names)}
+    index_of = {name: i for i, name in enumerate(buffers)}
     first_cell: dict[str, int] = {}
     position: dict[str, list[dict[int, int]]] = {}
     grid: dict[str, tuple[int, ...]] = {}
-    cell_buffer: list[np.ndarray] = []
     num_cells = 0
     for name, dims in cuts.items():
         first_cell[name] = num_cells
         position[name] = [{cut: i for i, cut in enumerate(sorted(dim))} for dim in dims]
         grid[name] = tuple(len(dim) - 1 for dim in dims)
-        count = int(np.prod(grid[name], dtype=np.int64)) if grid[name] else 1
-        cell_buffer.append(np.full(count, index_of[name], dtype=np.int32))
-        num_cells += count
+        num_cells += math.prod(grid[name])
 
     list_of_region: dict[tuple[str, tuple[tuple[int, int], ...]], int] = {}
     lists: list[np.ndarray] = []
     task_offsets = [0]
     access_kind: list[int] = []
     access_list: list[int] = []
+    access_buffer: list[int] = []
     for loop in loops:
         for block in loop.blocks:
             for access in block.accesses:
@@ -417,12 +499,10 @@ def _build_access_table(
                     list_of_region[key] = number
                 access_kind.append(access.kind)
                 access_list.append(number)
+                access_buffer.append(index_of[access.buffer])
             task_offsets.append(len(access_list))
 
-    cell_buffer_array = np.concatenate(cell_buffer) if cell_buffer else np.zeros(0, np.int32)
-    arena_of_buffer = np.array([arena_of.get(name, -1) for name in names], dtype=np.int32)
-    cell_arena = arena_of_buffer[cell_buffer_array] if names else np.zeros(0, np.int32)
-    return AccessTable(
+    table = AccessTable(
         num_tasks=len(task_offsets) - 1,
         num_cells=num_cells,
         task_offsets=np.array(task_offsets, dtype=np.int32),
@@ -430,14 +510,13 @@ def _build_access_table(
         access_list=np.array(access_list, dtype=np.int32),
         list_offsets=np.concatenate([[0], np.cumsum([len(c) for c in lists])]).astype(np.int32),
         list_cells=np.concatenate(lists) if lists else np.zeros(0, np.int32),
-        cell_buffer=cell_buffer_array,
-        cell_arena=np.ascontiguousarray(cell_arena, dtype=np.int32),
-        cell_tenant=cell_buffer_array,
+        access_buffer=np.array(access_buffer, dtype=np.int32),
     )
+    return table, {name: [np.array(sorted(dim)) for dim in dims] for name, dims in cuts.items()}, first_cell
 
 
 def _overlay_buffers(buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop]) -> dict[str, int]:
-    """Put transient buffers whose lifetimes do not meet on common arenas, the largest first."""
+    """Put transient buffers of one dtype whose lifetimes do not meet on common arenas, the largest first."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for number, loop in enumerate(loops):
@@ -448,7 +527,10 @@ def _overlay_buffers(buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop]) 
     arenas: list[list[str]] = []
     for buffer in sorted(candidates, key=lambda b: (-b.size_bytes, first[b.name], b.name)):
         for tenants in arenas:
-            if all(last[buffer.name] < first[t] or last[t] < first[buffer.name] for t in tenants):
+            # One dtype an arena: all its buffers grow alike when the plan is bound to float64.
+            if buffer.dtype == buffers[tenants[0]].dtype and all(
+                last[buffer.name] < first[t] or last[t] < first[buffer.name] for t in tenants
+            ):
                 tenants.append(buffer.name)
                 break
         else:
@@ -457,55 +539,121 @@ def _overlay_buffers(buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop]) 
     return {name: number for number, tenants in enumerate(shared) for name in tenants}
 
 
-def _check_blocks_are_independent(plan: Plan) -> None:
+def _overlay_cells(
+    buffers: Mapping[str, Buffer],
+    table: AccessTable,
+    cuts: Mapping[str, list[np.ndarray]],
+    first_cell: Mapping[str, int],
+    arena_of: Mapping[str, int],
+) -> AccessTable:
+    """Express the accesses on cells of storage: buffers overlaid on one arena get cells in common.
+
+    A cell of an arena is a set of elements that belong to the same cell of every tenant.
+    """
+    pieces: list[np.ndarray] = [np.zeros(0, np.int32)] * table.num_cells  # cell of a buffer -> cells of storage
+    num_cells = 0
+    tenants: dict[int, list[str]] = {}
+    for name in cuts:
+        if name in arena_of:
+            tenants.setdefault(arena_of[name], []).append(name)
+            continue
+        count = math.prod(len(c) - 1 for c in cuts[name])
+        for i in range(count):
+            pieces[first_cell[name] + i] = np.array([num_cells + i], dtype=np.int32)
+        num_cells += count
+    for names in tenants.values():
+        runs = [_cell_runs(buffers[name].shape, cuts[name]) for name in names]
+        starts = np.unique(np.concatenate([start for start, _ in runs]))[:-1]
+        labels = np.stack([label[np.searchsorted(start, starts, side="right") - 1] for start, label in runs])
+        kinds, number = np.unique(labels, axis=1, return_inverse=True)
+        for name, cells in zip(names, kinds, strict=True):
+            order = np.argsort(cells, kind="stable")
+            bounds = np.searchsorted(cells[order], np.arange(cells.max() + 2))
+            for cell in range(cells.max() + 1):
+                inside = order[bounds[cell] : bounds[cell + 1]]
+                pieces[first_cell[name] + cell] = (num_cells + inside).astype(np.int32)
+        num_cells += kinds.shape[1]
+    lists = [
+        np.sort(np.concatenate([pieces[c] for c in table.list_cells[start:stop].tolist()]))
+        for start, stop in itertools.pairwise(table.list_offsets.tolist())
+    ]
+    return replace(
+        table,
+        num_cells=num_cells,
+        list_offsets=np.concatenate([[0], np.cumsum([len(c) for c in lists])]).astype(np.int32),
+        list_cells=np.concatenate(lists) if lists else np.zeros(0, np.int32),
+    )
+
+
+def _cell_runs(shape: tuple[int, ...], cuts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """First element and cell of each run of elements in one cell; the last run, cell -1, starts past the end."""
+    inner = max((d for d, c in enumerate(cuts) if len(c) > 2), default=-1)  # the innermost dimension that is cut
+    start, label = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    for d in range(inner + 1):
+        stride = math.prod(shape[d + 1 :])
+        if d < inner:
+            index = np.arange(shape[d])
+            where = np.searchsorted(cuts[d], index, side="right") - 1
+        else:
+            index, where = cuts[d][:-1], np.arange(len(cuts[d]) - 1)
+        start = (start[:, None] + index * stride).ravel()
+        label = (label[:, None] * (len(cuts[d]) - 1) + where).ravel()
+    return np.append(start, math.prod(shape)), np.append(label, -1)
+
+
+def _check_blocks_are_independent(
+    buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop], table: AccessTable
+) -> None:
     """Refuse a loop in which one block writes a cell that another block touches."""
-    table = plan.accesses
-    names = list(plan.buffers)
-    for loop in plan.loops:
-        writer: dict[int, int] = {}
-        reader: dict[int, int] = {}  # a block that reads the cell, -1 when several do
-        for number in range(loop.num_blocks):
-            task = loop.first_task + number
-            for a in range(table.task_offsets[task], table.task_offsets[task + 1]):
-                which = table.access_list[a]
-                for cell in table.list_cells[table.list_offsets[which] : table.list_offsets[which + 1]].tolist():
-                    other = writer.get(cell, number)
-                    if table.access_kind[a] == READ:
-                        if reader.setdefault(cell, number) != number:
-                            reader[cell] = -1
-                    else:
-                        writer[cell] = number
-                        if other == number:
-                            other = reader.get(cell, number)
-                    if other != number:
-                        raise UsageError(
-                            f"blocks of one loop must be independent, but block {number} of loop {loop.name!r} meets "
-                            f"{'several others' if other < 0 else f'block {other}'} in buffer "
-                            f"{names[table.cell_buffer[cell]]!r}; make it a chain of loops or write partial buffers"
-                        )
+    length = np.diff(table.list_offsets)
+    for loop in loops:
+        if loop.num_blocks == 1:
+            continue
+        tasks = table.task_offsets[loop.first_task : loop.first_task + loop.num_blocks + 1]
+        span = slice(tasks[0], tasks[-1])
+        which = table.access_list[span]
+        if not len(which):
+            continue
+        block = np.repeat(np.arange(loop.num_blocks), np.diff(tasks))
+        access = np.repeat(np.arange(len(which)), length[which])
+        cells = np.concatenate([table.list_cells[table.list_offsets[w] : table.list_offsets[w + 1]] for w in which])
+        order = np.argsort(cells, kind="stable")
+        cells, access = cells[order], access[order]
+        group = np.flatnonzero(np.diff(cells, prepend=-1))
+        writes = np.add.reduceat((table.access_kind[span][access] != READ).astype(np.int64), group) > 0
+        low = np.minimum.reduceat(block[access], group)
+        high = np.maximum.reduceat(block[access], group)
+        bad = np.flatnonzero(writes & (low != high))
+        if len(bad):
+            where = bad[0]
+            name = list(buffers)[table.access_buffer[span][access[group[where]]]]
+            raise UsageError(
+                f"blocks of one loop must be independent, but blocks {low[where]} and {high[where]} of loop "
+                f"{loop.name!r} meet in buffer {name!r}, which one of them writes; make it a chain of loops or write "
+                f"partial buffers"
+            )
 
 
-def _check_transient_reads(plan: Plan) -> None:
+def _check_transient_reads(buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop], table: AccessTable) -> None:
     """Refuse a plan that reads a transient, not carried cell before any task of the same pass has written it."""
-    table = plan.accesses
-    buffers = list(plan.buffers.values())
+    kept = [buffer.persistent or buffer.carried for buffer in buffers.values()]
+    names = list(buffers)
     written = np.zeros(table.num_cells, dtype=bool)
-    owned = np.array([b.persistent or b.carried for b in buffers], dtype=bool)
-    if len(buffers):
-        written[:] = owned[table.cell_buffer]
-    for task in range(table.num_tasks):
-        span = range(table.task_offsets[task], table.task_offsets[task + 1])
-        cells = [table.list_cells[table.list_offsets[w] : table.list_offsets[w + 1]] for w in table.access_list[span]]
-        for a, touched in zip(span, cells, strict=True):
-            if table.access_kind[a] != WRITE and not written[touched].all():
-                name = buffers[table.cell_buffer[touched[~written[touched]][0]]].name
-                raise UsageError(
-                    f"{plan.task_name(task)} reads buffer {name!r} before any block wrote that part of it; "
-                    f"write it first, or declare the buffer as carried or persistent"
-                )
-        for a, touched in zip(span, cells, strict=True):
-            if table.access_kind[a] == WRITE:
-                written[touched] = True
+    cells = [table.list_cells[start:stop] for start, stop in itertools.pairwise(table.list_offsets.tolist())]
+    kinds, lists, owners = table.access_kind.tolist(), table.access_list.tolist(), table.access_buffer.tolist()
+    offsets = table.task_offsets.tolist()
+    for loop in loops:
+        for number in range(loop.num_blocks):
+            span = range(offsets[loop.first_task + number], offsets[loop.first_task + number + 1])
+            for a in span:
+                if kinds[a] != WRITE and not kept[owners[a]] and not written[cells[lists[a]]].all():
+                    raise UsageError(
+                        f"{loop.name}[{number}] reads buffer {names[owners[a]]!r} before any block wrote that part of "
+                        f"it; write it first, or declare the buffer as carried or persistent"
+                    )
+            for a in span:
+                if kinds[a] == WRITE:
+                    written[cells[lists[a]]] = True
 
 
 def block_grid(*dimensions: Sequence[tuple[int, int]]) -> Iterable[tuple[tuple[int, int], ...]]:

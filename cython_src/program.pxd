@@ -25,6 +25,6 @@ cdef class BoundPlan:
 cdef class Workers:
     cdef WorkerState *states
     cdef readonly int num_workers
-    cdef object scratch
+    cdef readonly object scratch      # one uint8 array a worker
     cdef object event_arrays
     cdef object block

@@ -5,7 +5,8 @@ from libc.stdlib cimport calloc, free
 
 from .block_kernel cimport (
     FORKTASK_ABI_VERSION, FORKTASK_MAX_OPERANDS, BlockEvent, BlockKernel, KernelArgs, LoopRecord, MicroKernels,
-    TaskContext, WorkerState, run_block,
+    TaskContext, WorkerState,
+    forktask_flush_denormals, forktask_restore_denormals, run_block,
 )
 
 import numpy as np
@@ -94,10 +95,13 @@ cdef class BoundPlan:
     def run_task(self, int loop, int block, int64_t iteration, Workers workers, int worker=0):
         """Run one block on the calling thread, without the GIL. For tests and for executors written in Python."""
         cdef int status
+        cdef unsigned control
         if not (0 <= loop < self.num_loops and 0 <= block < self.loops[loop].num_blocks):
             raise UsageError(f"no block {block} of loop {loop} in plan {self.plan.name!r}")
         with nogil:
+            control = forktask_flush_denormals()
             status = run_block(&self.loops[loop], block, iteration, &workers.states[worker])
+            forktask_restore_denormals(control)
         return status
 
     def raise_failure(self, Workers workers):
@@ -277,7 +281,7 @@ def bind(plan, storage=None, target="cpu", instruction_set=None):
         record[:] = 0
         integers = np.array([loop.attributes[name] for name in spec.integers], dtype=np.int64)
         reals = np.array([loop.attributes[name] for name in spec.reals], dtype=np.float64)
-        bounds = np.array([block.bounds for block in loop.blocks], dtype=np.int32).reshape(loop.num_blocks, -1)
+        bounds = loop.bounds
         address = record.ctypes.data
         args = <KernelArgs *> address
         for i, name in enumerate(spec.operands):

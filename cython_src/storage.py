@@ -25,10 +25,42 @@ class Storage:
     """Owner of persistent buffers.
 
     Several plans bind to one storage and see the same parameters. Transient buffers belong to each binding.
+
+    Parameters
+    ----------
+    guard_bytes : int
+        Bytes kept free on both sides of every buffer, a multiple of 64, to find kernels that leave their buffers
+        (`check_accesses`). Normal runs need none.
     """
 
-    def __init__(self):
+    def __init__(self, guard_bytes: int = 0):
         self.arrays: dict[str, np.ndarray] = {}
+        self.guard_bytes = guard_bytes
+        self._guards: list[tuple[str, int, np.ndarray]] = []  # buffer, index of the first byte, bytes
+        self._guard_value = 0
+
+    def fill_guards(self, value: int) -> None:
+        """Set every guard byte to `value`."""
+        self._guard_value = value
+        for _, _, guard in self._guards:
+            guard.fill(value)
+
+    def broken_guard(self) -> tuple[str, int] | None:
+        """Buffer and byte, counted from its start, of a guard byte that changed since `fill_guards`, or None."""
+        for name, first, guard in self._guards:
+            changed = guard != self._guard_value
+            if changed.any():
+                return name, first + int(changed.argmax())
+        return None
+
+    def _zeros(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        size = math.prod(shape) * dtype.itemsize
+        raw = aligned_empty((size + 2 * self.guard_bytes,), np.uint8)
+        raw.fill(0)
+        if self.guard_bytes:
+            self._guards.append((name, -self.guard_bytes, raw[: self.guard_bytes]))
+            self._guards.append((name, size, raw[self.guard_bytes + size :]))
+        return raw[self.guard_bytes : self.guard_bytes + size].view(dtype).reshape(shape)
 
     def arrays_for(self, plan: Plan, float_dtype: str | None = None) -> dict[str, np.ndarray]:
         """Arrays for all buffers of a plan: persistent ones from here, transient ones new and zeroed.
@@ -42,7 +74,7 @@ class Storage:
             if buffer.persistent:
                 present = self.arrays.get(buffer.name)
                 if present is None:
-                    present = self.arrays[buffer.name] = _zeros(buffer.shape, dtype)
+                    present = self.arrays[buffer.name] = self._zeros(buffer.name, buffer.shape, dtype)
                 if present.shape != buffer.shape or present.dtype != dtype:
                     raise UsageError(
                         f"buffer {buffer.name!r} has shape {present.shape} and dtype {present.dtype} in this storage, "
@@ -54,8 +86,8 @@ class Storage:
                 size = math.prod(buffer.shape) * dtype.itemsize
                 arena_bytes[arena] = max(arena_bytes.get(arena, 0), size)
             else:
-                arrays[buffer.name] = _zeros(buffer.shape, dtype)
-        arenas = {arena: _zeros((size,), np.dtype(np.uint8)) for arena, size in arena_bytes.items()}
+                arrays[buffer.name] = self._zeros(buffer.name, buffer.shape, dtype)
+        arenas = {arena: self._zeros(f"arena {arena}", (size,), np.dtype(np.uint8)) for arena, size in arena_bytes.items()}
         for name, arena in plan.arena_of.items():
             buffer = plan.buffers[name]
             dtype = _dtype(buffer, float_dtype)
@@ -67,9 +99,3 @@ class Storage:
 def _dtype(buffer: Buffer, float_dtype: str | None) -> np.dtype:
     dtype = np.dtype(buffer.dtype)
     return np.dtype(float_dtype) if float_dtype and dtype.kind == "f" else dtype
-
-
-def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    array = aligned_empty(shape, dtype)
-    array.fill(0)
-    return array

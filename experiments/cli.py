@@ -10,7 +10,12 @@ from .. import __version__
 from ..cython_src.errors import UsageError
 
 # Modules that add subcommands, in the order of the help page. Heavy imports belong inside their functions.
-COMMAND_MODULES: tuple[str, ...] = ()
+COMMAND_MODULES: tuple[str, ...] = (
+    ".info",
+    ".run",
+    ".peers",
+    ".train",
+)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -1,0 +1,222 @@
+"""Execution models by name: specs such as `forkjoin:region=persistent`, their check, and the executors behind them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+
+from ..cython_src.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Option:
+    """What an option of a model may be.
+
+    Parameters
+    ----------
+    default : str or int
+        The executor's own default; a spec that names it is the same as one that leaves it out.
+    values : tuple of str
+        Allowed words; empty for a number.
+    minimum : int
+        Smallest allowed number.
+    """
+
+    default: str | int
+    values: tuple[str, ...] = ()
+    minimum: int = 0
+
+    def parse(self, model: str, name: str, text: str) -> str | int:
+        """The value that `text` stands for, or a `UsageError`."""
+        if self.values:
+            if text not in self.values:
+                raise UsageError(
+                    f"option {name!r} of model {model!r} must be one of {', '.join(self.values)}; got {text!r}"
+                )
+            return text
+        if not text.isdecimal() or int(text) < self.minimum:
+            raise UsageError(f"option {name!r} of model {model!r} must be a whole number from {self.minimum} on, "
+                             f"got {text!r}")
+        return int(text)
+
+
+@dataclass(frozen=True)
+class Model:
+    """An execution model.
+
+    Parameters
+    ----------
+    name, module, class_name : str
+        Where the executor lives, relative to the package. Imported only when one is made.
+    options : mapping of str to Option
+        Keyword arguments of the executor that a spec may set.
+    max_threads : int or None
+        1 for the serial baseline.
+    barrier : {"loop", "phase", "iteration", "none"}
+        What the model waits for by default; with "loop" each loop has a wall time of its own.
+    records : bool
+        Whether `prepare` records a task graph.
+    closes : bool
+        Whether it also closes the graph over iterations.
+    """
+
+    name: str
+    module: str
+    class_name: str
+    options: Mapping[str, Option] = field(default_factory=dict)
+    max_threads: int | None = None
+    barrier: str = "none"
+    records: bool = False
+    closes: bool = False
+
+
+_PLACEMENT = Option("stealing", ("stealing",))
+
+MODELS: dict[str, Model] = {
+    model.name: model
+    for model in (
+        Model("serial", ".forkjoin.executor", "SerialExecutor", max_threads=1, barrier="loop"),
+        Model(
+            "forkjoin",
+            ".forkjoin.executor",
+            "ForkJoinExecutor",
+            {
+                "region": Option("loop", ("loop", "persistent")),
+                "schedule": Option("static", ("static", "dynamic", "guided")),
+                "chunk_size": Option(0),
+            },
+            barrier="loop",
+        ),
+        Model("joblib", ".forkjoin.executor", "JoblibExecutor", barrier="loop"),
+        Model(
+            "tasks",
+            ".tasking.executor",
+            "TasksExecutor",
+            {"taskwait": Option("iteration", ("loop", "phase", "iteration", "none")), "window": Option(1024, minimum=1)},
+            barrier="iteration",
+        ),
+        Model(
+            "taskgraph", ".tasking.executor", "TaskGraphExecutor", {"placement": _PLACEMENT},
+            barrier="iteration", records=True,
+        ),
+        Model(
+            "taskiter", ".tasking.executor", "TaskIterExecutor", {"placement": _PLACEMENT},
+            records=True, closes=True,
+        ),
+        Model("openmp_tasks", ".tasking.openmp_executor", "OpenMPTasksExecutor", {}),
+        Model("tbb", ".tasking.tbb_executor", "TBBExecutor", {}, barrier="iteration"),
+    )
+}
+DEFAULT_MODELS = ("serial", "forkjoin", "forkjoin:region=persistent", "joblib", "tasks", "taskgraph", "taskiter")
+
+
+def built_models() -> list[str]:
+    """Names of the models whose executor is part of this installation."""
+    package = __package__.rpartition(".")[0]
+    return [name for name, model in MODELS.items() if find_spec(model.module, package) is not None]
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model with its options. `str(spec)` is the canonical form: options in the table's order, defaults left out.
+
+    Parameters
+    ----------
+    model : Model
+    options : tuple of (str, str or int)
+        Those that differ from the default.
+    """
+
+    model: Model
+    options: tuple[tuple[str, str | int], ...] = ()
+
+    def __str__(self) -> str:
+        return ":".join([self.model.name, *(f"{name}={value}" for name, value in self.options)])
+
+    @property
+    def barrier(self) -> str:
+        """What the model waits for: "loop", "phase", "iteration" or "none"."""
+        return dict(self.options).get("taskwait", self.model.barrier)
+
+
+def parse_model(text: str) -> ModelSpec:
+    """Parse `name[:option=value]*`.
+
+    Raises
+    ------
+    UsageError
+        Unknown model, option or value, an option given twice, or a model that this installation was built without.
+    """
+    name, *pairs = text.strip().split(":")
+    if name not in MODELS:
+        raise UsageError(f"no model is called {name!r}; known: {', '.join(built_models())}")
+    model = MODELS[name]
+    if name not in built_models():
+        raise UsageError(f"model {name!r} is not part of this installation; available: {', '.join(built_models())}")
+    given: dict[str, str | int] = {}
+    for pair in pairs:
+        option, equals, value = pair.partition("=")
+        if not equals or option not in model.options:
+            known = ", ".join(model.options) or "none"
+            raise UsageError(
+                f"options of model {name!r} are written option=value and may be {known}; got {pair!r} in {text!r}"
+            )
+        if option in given:
+            raise UsageError(f"option {option!r} may be given once, got it twice in {text!r}")
+        given[option] = model.options[option].parse(name, option, value)
+    return ModelSpec(
+        model,
+        tuple((o, given[o]) for o, known in model.options.items() if o in given and given[o] != known.default),
+    )
+
+
+def parse_models(texts: list[str] | tuple[str, ...]) -> list[ModelSpec]:
+    """Parse several specs; the same model twice counts once."""
+    specs = list({str(spec): spec for spec in map(parse_model, texts)}.values())
+    if not specs:
+        raise UsageError("at least one model must be named, got none; try serial,forkjoin,taskiter")
+    return specs
+
+
+def check_threads(threads: int, available: int | None = None, oversubscribe: bool = False) -> int:
+    """Return `threads` if it may be used here.
+
+    Raises
+    ------
+    UsageError
+        Less than 1, or more than the cores this process may use unless `oversubscribe`.
+    """
+    if available is None:
+        available = len(os.sched_getaffinity(0))
+    if threads < 1:
+        raise UsageError(f"the number of threads must be at least 1, got {threads}")
+    if threads > available and not oversubscribe:
+        raise UsageError(
+            f"no more threads than the {available} available cores may run, got {threads}; "
+            f"ask for fewer, or give --oversubscribe"
+        )
+    return threads
+
+
+def make_executor(spec: ModelSpec | str, num_threads: int, *, cpus: list[int] | None = None, event_capacity: int = 0):
+    """An executor of the model. It is a context manager; see `prepare`, `run` and `close` of any of them.
+
+    Parameters
+    ----------
+    spec : ModelSpec or str
+    num_threads : int
+    cpus : list of int, optional
+        Logical CPU of each thread; None: do not pin.
+    event_capacity : int
+        Events that each worker can log; 0: no log.
+    """
+    spec = parse_model(spec) if isinstance(spec, str) else spec
+    limit = spec.model.max_threads
+    if limit is not None and num_threads > limit:
+        raise UsageError(f"model {spec.model.name!r} runs on at most {limit} thread, got {num_threads}")
+    module = import_module(spec.model.module, __package__.rpartition(".")[0])
+    executor = getattr(module, spec.model.class_name)
+    return executor(num_threads, cpus=cpus, event_capacity=event_capacity, **dict(spec.options))

@@ -1,0 +1,587 @@
+/* Tasks created anew each iteration by worker 0, with dependences found at run time.
+ *
+ * The creator walks through the plan and keeps, for each cell, the last writer and the readers since. Tasks are numbered
+ * by a serial that only grows; task `serial` lives in slot serial % window, so a cell's entry is stale as soon as the
+ * slot holds another serial or the task has retired, and needs no clean-up. Tasks retire in order of creation. When the
+ * window is full the creator helps to execute.
+ *
+ *     slot:  FREE --creator--> CREATED --last predecessor--> READY --> RUNNING --> CLOSED --creator--> FREE
+ *
+ * `successors` of a task is a stack of edges: the creator pushes, the worker that finished the task swaps in CLOSED and
+ * walks what it got; an edge that meets CLOSED is not needed. `pending` starts at GUARD, so that no task becomes ready
+ * while its edges are still being made; the creator then takes GUARD minus the number of edges off.
+ *
+ * Edges lie in a ring. Those of a task belong to it as a successor: when it runs all its predecessors have walked
+ * past them, so they are freed when it retires.
+ *
+ * Who writes: cells, readers, arenas, rings, `serial`, `mark` and all records: the creator. `successors`: the creator and
+ * once the finisher. `pending`: the creator and the predecessors.
+ */
+#ifndef FORKTASK_EAGER_H
+#define FORKTASK_EAGER_H
+
+#include "scheduler.h"
+
+#ifndef ORDER_EAGER_CLOSE
+#define ORDER_EAGER_CLOSE acq_rel
+#endif
+#ifndef ORDER_EAGER_PUSH_EDGE
+#define ORDER_EAGER_PUSH_EDGE release
+#endif
+#ifndef ORDER_EAGER_COUNT_DOWN
+#define ORDER_EAGER_COUNT_DOWN acq_rel
+#endif
+
+enum { EAGER_NO_EDGE = -1, EAGER_CLOSED = -2, EAGER_GUARD = 1 << 30 };
+enum { EAGER_READ = 0 };
+
+typedef struct EagerTask {
+    atomic_i32 successors; /* newest edge, EAGER_NO_EDGE or EAGER_CLOSED */
+    atomic_i32 pending;
+    int32_t loop; /* -1: a join, runs inline */
+    int32_t block;
+    int64_t replay;
+    int64_t serial;
+    int64_t mark;     /* serial of the latest successor: an edge is made once */
+    int64_t edge_end; /* edges up to here may be freed when this task retires */
+    char padding[16];
+} EagerTask;
+
+typedef struct EagerEdge {
+    int32_t next;
+    int32_t slot;
+} EagerEdge;
+
+typedef struct EagerCell {
+    int64_t writer;      /* serial, -1: none */
+    int32_t reader_head; /* oldest reader since the last write, -1: none */
+    int32_t reader_tail;
+    int32_t epoch;       /* of its arena when last used */
+    int32_t is_written;  /* some task writes it: readers need to be noted */
+} EagerCell;
+
+typedef struct EagerReader {
+    int64_t serial;
+    int32_t next;
+} EagerReader;
+
+/* Memory that several buffers (tenants) use in turn. */
+typedef struct EagerArena {
+    int64_t *users; /* serials of the present tenant's tasks */
+    int64_t num_users, capacity;
+    int64_t join;   /* serial of the task that waits for the former tenant's users, -1: none */
+    int32_t tenant;
+    int32_t epoch;
+} EagerArena;
+
+typedef struct EagerTable {
+    int32_t num_tasks, num_cells, num_arenas;
+    const int32_t *task_offsets;
+    const uint8_t *access_kind;
+    const int32_t *access_list;
+    const int32_t *list_offsets;
+    const int32_t *list_cells;
+    const int32_t *cell_arena;
+    const int32_t *cell_tenant;
+} EagerTable;
+
+typedef struct Eager {
+    Scheduler scheduler;
+    EagerTable table;
+    EagerTask *tasks;
+    EagerEdge *edges;
+    EagerCell *cells;
+    EagerReader *readers;
+    EagerArena *arenas;
+    const uint8_t *wait_after; /* shape (num_loops,): a taskwait follows the loop */
+    int64_t window, edge_capacity; /* powers of two */
+    int32_t free_reader, reader_capacity;
+    int32_t num_loops;
+    int32_t num_iterations;
+    int64_t first_replay;
+    int64_t next_serial, oldest; /* tasks [oldest, next_serial) have not retired */
+    int64_t edge_head, edge_tail; /* edges [tail, head) are in use */
+    int32_t out_of_memory;
+    char padding[FT_PAIR_OF_LINES];
+    atomic_i32 creator_waits; /* the creator sleeps, or is about to */
+} Eager;
+
+static inline EagerTask *eager_task(Eager *e, int64_t serial)
+{
+    return &e->tasks[serial & (e->window - 1)];
+}
+
+/* Owner thread only. The task has run: close it, count down its successors. *next as in replay_release(). */
+static void eager_finish(Eager *e, SchedulerWorker *me, int32_t slot, int32_t *next)
+{
+    Scheduler *s = &e->scheduler;
+    /* release: pairs with the acquire in eager_retire() and, through the counters, with the successors' start;
+     * acquire: pairs with the release in eager_depend(), the edges are visible. From here on the slot may be reused. */
+    int32_t edge = ft_exchange(&e->tasks[slot].successors, EAGER_CLOSED, ORDER_EAGER_CLOSE);
+    while (edge != EAGER_NO_EDGE) {
+        int32_t successor = e->edges[edge].slot;
+        edge = e->edges[edge].next; /* before the count: the edge belongs to the successor */
+        if (ft_sub(&e->tasks[successor].pending, 1, ORDER_EAGER_COUNT_DOWN) != 1)
+            continue;
+        if (e->tasks[successor].loop < 0) {
+            eager_finish(e, me, successor, next);
+        } else {
+            if (*next >= 0) {
+                deque_push(&me->deque, *next);
+                idle_notify_one(&s->idle);
+            }
+            *next = successor;
+        }
+    }
+    /* idle_anyone()'s fence, then the flag: pairs with eager_pause(). */
+    if (idle_anyone(&s->idle) && ft_load(&e->creator_waits, relaxed))
+        idle_notify_worker(&s->idle, 0);
+}
+
+/* Owner thread only: run a ready task and whatever it makes ready for this worker. Returns 0 if the run must end. */
+static int eager_execute(Eager *e, SchedulerWorker *me, int32_t slot)
+{
+    Scheduler *s = &e->scheduler;
+    while (slot >= 0) {
+        EagerTask *task = &e->tasks[slot];
+        int32_t next = -1;
+        if (ft_unlikely(ft_load(&s->ending, relaxed) == RUN_STOPPED))
+            return 0;
+        if (scheduler_run_block(s, me, &s->loops[task->loop], task->block, task->replay,
+                                s->loops[task->loop].first_task + task->block) != 0)
+            return 0;
+        eager_finish(e, me, slot, &next);
+        slot = next;
+    }
+    return 1;
+}
+
+/* Creator only: let finished tasks go, in order of creation. Returns 1 if any went. */
+static int eager_retire(Eager *e)
+{
+    int64_t before = e->oldest;
+    while (e->oldest < e->next_serial) {
+        EagerTask *task = eager_task(e, e->oldest);
+        /* acquire: pairs with the release in eager_finish(); the slot and its edges are no longer read */
+        if (ft_load(&task->successors, acquire) != EAGER_CLOSED)
+            break;
+        e->edge_tail = task->edge_end;
+        e->oldest++;
+    }
+    return e->oldest != before;
+}
+
+/* Creator only: something must finish first. Execute, or spin and sleep until a task has finished. Returns 0 if the run
+ * must end. */
+static int eager_help(Eager *e)
+{
+    Scheduler *s = &e->scheduler;
+    SchedulerWorker *me = &s->workers[0];
+    int64_t start = 0;
+    for (int round = 1;; round++) {
+        int32_t slot = deque_take(&me->deque);
+        if (slot < 0)
+            slot = scheduler_steal(s, 0);
+        if (slot >= 0)
+            return eager_execute(e, me, slot);
+        if (scheduler_ended(s))
+            return 0;
+        if (ft_load(&eager_task(e, e->oldest)->successors, relaxed) == EAGER_CLOSED)
+            return 1; /* a hint: eager_retire() looks again with acquire */
+        ft_pause();
+        if (round % 64 != 0)
+            continue;
+        int64_t now = forktask_now_ns();
+        if (start == 0) {
+            start = now;
+        } else if (now - start > s->spin_ns) {
+            ft_store(&e->creator_waits, 1, relaxed);
+            idle_announce(&s->idle, 0); /* orders the flag, too, before the looks that follow */
+            do
+                slot = scheduler_steal(s, 0);
+            while (slot == DEQUE_LOST_RACE);
+            if (slot >= 0 || scheduler_ended(s)
+                || ft_load(&eager_task(e, e->oldest)->successors, relaxed) == EAGER_CLOSED)
+                idle_cancel(&s->idle, 0);
+            else
+                idle_sleep(&s->idle, 0, -1);
+            ft_store(&e->creator_waits, 0, relaxed);
+            if (slot >= 0)
+                return eager_execute(e, me, slot);
+            start = 0;
+        }
+    }
+}
+
+/* Creator only: wait for all tasks. Returns 0 if the run must end. */
+static int eager_taskwait(Eager *e)
+{
+    for (;;) {
+        eager_retire(e);
+        if (e->oldest == e->next_serial)
+            return 1;
+        if (!eager_help(e))
+            return 0;
+    }
+}
+
+/* Creator only: a slot for the next task, guarded. Returns 0 if the run must end. */
+static int eager_new_task(Eager *e, int32_t loop, int32_t block, int64_t replay)
+{
+    while (e->next_serial - e->oldest >= e->window) {
+        if (!eager_retire(e) && !eager_help(e))
+            return 0;
+    }
+    EagerTask *task = eager_task(e, e->next_serial);
+    task->serial = e->next_serial;
+    task->loop = loop;
+    task->block = block;
+    task->replay = replay;
+    task->mark = -1;
+    ft_store(&task->pending, EAGER_GUARD, relaxed);
+    ft_store(&task->successors, EAGER_NO_EDGE, relaxed);
+    e->next_serial++;
+    return 1;
+}
+
+/* Creator only: the newest task comes after task `before`. *num_edges counts. Returns 0 if the run must end. */
+static inline int eager_depend(Eager *e, int64_t before, int32_t *num_edges)
+{
+    int64_t me = e->next_serial - 1;
+    if (before < e->oldest || before == me)
+        return 1;
+    EagerTask *task = eager_task(e, before);
+    if (task->mark == me)
+        return 1;
+    task->mark = me;
+    /* acquire: pairs with the release in eager_finish(); a task found CLOSED has written its data */
+    int32_t newest = ft_load(&task->successors, acquire);
+    if (newest == EAGER_CLOSED)
+        return 1;
+    while (e->edge_head - e->edge_tail >= e->edge_capacity) {
+        if (!eager_retire(e) && !eager_help(e))
+            return 0;
+    }
+    int32_t number = (int32_t)(e->edge_head & (e->edge_capacity - 1));
+    e->edges[number].slot = (int32_t)(me & (e->window - 1));
+    for (;;) {
+        e->edges[number].next = newest;
+        /* release: pairs with the acquire in eager_finish(); the edge is visible */
+        if (ft_cas(&task->successors, &newest, number, ORDER_EAGER_PUSH_EDGE))
+            break;
+        newest = ft_load(&task->successors, acquire); /* as above */
+        if (newest == EAGER_CLOSED)
+            return 1;
+    }
+    e->edge_head++;
+    ++*num_edges;
+    return 1;
+}
+
+/* Creator only: the newest task has all its edges. */
+static void eager_release(Eager *e, int32_t num_edges)
+{
+    SchedulerWorker *me = &e->scheduler.workers[0];
+    int32_t slot = (int32_t)((e->next_serial - 1) & (e->window - 1));
+    EagerTask *task = &e->tasks[slot];
+    task->edge_end = e->edge_head;
+    if (num_edges > 0
+        && ft_sub(&task->pending, EAGER_GUARD - num_edges, ORDER_EAGER_COUNT_DOWN) != EAGER_GUARD - num_edges)
+        return;
+    if (task->loop < 0) {
+        int32_t next = -1;
+        eager_finish(e, me, slot, &next);
+        if (next < 0)
+            return;
+        slot = next;
+    }
+    deque_push(&me->deque, slot);
+    idle_notify_one(&e->scheduler.idle);
+}
+
+/* Creator only. */
+static void eager_forget_readers(Eager *e, EagerCell *cell)
+{
+    if (cell->reader_head >= 0) {
+        e->readers[cell->reader_tail].next = e->free_reader;
+        e->free_reader = cell->reader_head;
+        cell->reader_head = cell->reader_tail = -1;
+    }
+}
+
+/* Creator only. Returns 0 when out of memory. */
+static int eager_add_reader(Eager *e, EagerCell *cell, int64_t serial)
+{
+    /* Readers that have retired are no longer waited for: at most a window of them stays. */
+    while (cell->reader_head >= 0 && e->readers[cell->reader_head].serial < e->oldest) {
+        int32_t gone = cell->reader_head;
+        cell->reader_head = e->readers[gone].next;
+        e->readers[gone].next = e->free_reader;
+        e->free_reader = gone;
+        if (cell->reader_head < 0)
+            cell->reader_tail = -1;
+    }
+    if (e->free_reader < 0) {
+        int32_t capacity = e->reader_capacity * 2;
+        EagerReader *grown = realloc(e->readers, (size_t)capacity * sizeof(EagerReader));
+        if (grown == NULL) {
+            e->out_of_memory = 1;
+            return 0;
+        }
+        e->readers = grown;
+        for (int32_t i = e->reader_capacity; i < capacity; i++) {
+            grown[i].next = e->free_reader;
+            e->free_reader = i;
+        }
+        e->reader_capacity = capacity;
+    }
+    int32_t reader = e->free_reader;
+    e->free_reader = e->readers[reader].next;
+    e->readers[reader].serial = serial;
+    e->readers[reader].next = -1;
+    if (cell->reader_head < 0)
+        cell->reader_head = reader;
+    else
+        e->readers[cell->reader_tail].next = reader;
+    cell->reader_tail = reader;
+    return 1;
+}
+
+/* Creator only: where task `task` of the plan moves a new tenant into an arena, one join waits for the tasks of the former.
+ * Returns 0 if the run must end. */
+static int eager_enter_arenas(Eager *e, int32_t task)
+{
+    const EagerTable *t = &e->table;
+    for (int32_t a = t->task_offsets[task]; a < t->task_offsets[task + 1]; a++) {
+        int32_t list = t->access_list[a];
+        if (t->list_offsets[list] == t->list_offsets[list + 1])
+            continue;
+        int32_t cell = t->list_cells[t->list_offsets[list]]; /* a list lies in one buffer */
+        if (t->cell_arena[cell] < 0)
+            continue;
+        EagerArena *arena = &e->arenas[t->cell_arena[cell]];
+        if (arena->tenant == t->cell_tenant[cell])
+            continue;
+        arena->tenant = t->cell_tenant[cell];
+        arena->epoch++;
+        arena->join = -1;
+        if (arena->num_users > 0) {
+            int32_t num_edges = 0;
+            if (!eager_new_task(e, -1, 0, 0))
+                return 0;
+            arena->join = e->next_serial - 1;
+            for (int64_t u = 0; u < arena->num_users; u++)
+                if (!eager_depend(e, arena->users[u], &num_edges))
+                    return 0;
+            eager_release(e, num_edges);
+            arena->num_users = 0;
+        }
+    }
+    return 1;
+}
+
+/* Creator only. Returns 0 when out of memory. */
+static int eager_use_arena(Eager *e, EagerArena *arena, int64_t serial)
+{
+    if (arena->num_users > 0 && arena->users[arena->num_users - 1] == serial)
+        return 1;
+    if (arena->num_users == arena->capacity) {
+        int64_t kept = 0; /* make room by dropping those that have retired */
+        for (int64_t u = 0; u < arena->num_users; u++)
+            if (arena->users[u] >= e->oldest)
+                arena->users[kept++] = arena->users[u];
+        arena->num_users = kept;
+        if (kept > arena->capacity / 2) {
+            int64_t *grown = realloc(arena->users, 2 * (size_t)arena->capacity * sizeof(int64_t));
+            if (grown == NULL) {
+                e->out_of_memory = 1;
+                return 0;
+            }
+            arena->users = grown;
+            arena->capacity *= 2;
+        }
+    }
+    arena->users[arena->num_users++] = serial;
+    return 1;
+}
+
+/* Creator only: create one task and find its dependences. Returns 0 if the run must end. */
+static int eager_create(Eager *e, int32_t task, int32_t loop, int32_t block, int64_t replay)
+{
+    const EagerTable *t = &e->table;
+    int32_t num_edges = 0;
+    if (t->num_arenas > 0 && !eager_enter_arenas(e, task))
+        return 0;
+    if (!eager_new_task(e, loop, block, replay))
+        return 0;
+    int64_t serial = e->next_serial - 1;
+    for (int32_t a = t->task_offsets[task]; a < t->task_offsets[task + 1]; a++) {
+        int is_read = t->access_kind[a] == EAGER_READ;
+        int32_t list = t->access_list[a];
+        for (int32_t c = t->list_offsets[list]; c < t->list_offsets[list + 1]; c++) {
+            EagerCell *cell = &e->cells[t->list_cells[c]];
+            if (t->num_arenas > 0 && t->cell_arena[t->list_cells[c]] >= 0) {
+                EagerArena *arena = &e->arenas[t->cell_arena[t->list_cells[c]]];
+                if (cell->epoch != arena->epoch) {
+                    cell->epoch = arena->epoch;
+                    cell->writer = -1;
+                    eager_forget_readers(e, cell);
+                }
+                /* The join, for every task: one that touches no fresh cell is ordered by those that do. */
+                if (arena->join >= 0 && !eager_depend(e, arena->join, &num_edges))
+                    return 0;
+                if (!eager_use_arena(e, arena, serial))
+                    return 0;
+            }
+            if (is_read) {
+                if (cell->writer >= 0 && !eager_depend(e, cell->writer, &num_edges))
+                    return 0;
+                if (cell->is_written && !eager_add_reader(e, cell, serial))
+                    return 0;
+                continue;
+            }
+            /* Readers stand for the writer before them too; this task itself may be one of them. */
+            int others = 0;
+            for (int32_t r = cell->reader_head; r >= 0; r = e->readers[r].next) {
+                others |= e->readers[r].serial != serial;
+                if (!eager_depend(e, e->readers[r].serial, &num_edges))
+                    return 0;
+            }
+            if (!others && cell->writer >= 0 && !eager_depend(e, cell->writer, &num_edges))
+                return 0;
+            cell->writer = serial;
+            eager_forget_readers(e, cell);
+        }
+    }
+    eager_release(e, num_edges);
+    return 1;
+}
+
+static void eager_create_all(Eager *e)
+{
+    Scheduler *s = &e->scheduler;
+    for (int32_t k = 0; k < e->num_iterations; k++)
+        for (int32_t l = 0; l < e->num_loops; l++) {
+            const LoopRecord *loop = &s->loops[l];
+            for (int32_t b = 0; b < loop->num_blocks; b++)
+                if (!eager_create(e, loop->first_task + b, l, b, e->first_replay + k))
+                    return;
+            if (e->wait_after[l] && !eager_taskwait(e))
+                return;
+            if (ft_load(&s->ending, relaxed) == RUN_STOPPED)
+                return;
+        }
+    eager_taskwait(e);
+}
+
+/* Job of each worker. */
+static void eager_work(void *argument, int32_t worker)
+{
+    Eager *e = argument;
+    Scheduler *s = &e->scheduler;
+    SchedulerWorker *me = &s->workers[worker];
+    if (worker == 0) {
+        eager_create_all(e);
+        scheduler_end(s, e->out_of_memory ? RUN_STOPPED : RUN_DONE);
+        return;
+    }
+    for (;;) {
+        int32_t slot = deque_take(&me->deque);
+        if (slot < 0) {
+            slot = scheduler_find_work(s, worker);
+            if (slot < 0)
+                return;
+        }
+        if (!eager_execute(e, me, slot))
+            return;
+    }
+}
+
+/* Before a run, while the workers rest. */
+static void eager_reset(Eager *e, int64_t first_replay, int32_t num_iterations)
+{
+    scheduler_reset(&e->scheduler);
+    e->first_replay = first_replay;
+    e->num_iterations = num_iterations;
+    e->next_serial = e->oldest = 0;
+    e->edge_head = e->edge_tail = 0;
+    e->out_of_memory = 0;
+    ft_store(&e->creator_waits, 0, relaxed);
+    e->free_reader = -1;
+    for (int32_t i = e->reader_capacity - 1; i >= 0; i--) {
+        e->readers[i].next = e->free_reader;
+        e->free_reader = i;
+    }
+    for (int32_t c = 0; c < e->table.num_cells; c++) {
+        e->cells[c].writer = -1;
+        e->cells[c].reader_head = e->cells[c].reader_tail = -1;
+        e->cells[c].epoch = -1;
+    }
+    for (int32_t a = 0; a < e->table.num_arenas; a++) {
+        e->arenas[a].num_users = 0;
+        e->arenas[a].join = -1;
+        e->arenas[a].tenant = -1;
+        e->arenas[a].epoch = 0;
+    }
+}
+
+static void eager_close(Eager *e)
+{
+    scheduler_close(&e->scheduler);
+    free(e->tasks);
+    free(e->edges);
+    free(e->cells);
+    free(e->readers);
+    if (e->arenas != NULL)
+        for (int32_t a = 0; a < e->table.num_arenas; a++)
+            free(e->arenas[a].users);
+    free(e->arenas);
+    e->tasks = NULL;
+    e->edges = NULL;
+    e->cells = NULL;
+    e->readers = NULL;
+    e->arenas = NULL;
+}
+
+/* The table's arrays and wait_after must live as long. window: tasks alive at once, rounded up to a power of two.
+ * Returns 0 or -1 (out of memory). */
+static int eager_open(Eager *e, int32_t num_workers, const LoopRecord *loops, int32_t num_loops, WorkerState *states,
+                      int64_t spin_ns, const EagerTable *table, const uint8_t *wait_after, int64_t window)
+{
+    memset(e, 0, sizeof(*e));
+    e->table = *table;
+    e->num_loops = num_loops;
+    e->wait_after = wait_after;
+    e->window = 4;
+    while (e->window < window)
+        e->window *= 2;
+    /* A task has at most window - 1 predecessors, so it can always get its edges once the others have retired. */
+    e->edge_capacity = 4 * e->window;
+    e->reader_capacity = 1024;
+    e->tasks = forktask_aligned_zeros((size_t)e->window * sizeof(EagerTask));
+    e->edges = forktask_aligned_zeros((size_t)e->edge_capacity * sizeof(EagerEdge));
+    e->cells = forktask_aligned_zeros((size_t)table->num_cells * sizeof(EagerCell));
+    e->readers = malloc((size_t)e->reader_capacity * sizeof(EagerReader));
+    e->arenas = forktask_aligned_zeros((size_t)table->num_arenas * sizeof(EagerArena));
+    if (e->tasks == NULL || e->edges == NULL || e->cells == NULL || e->readers == NULL || e->arenas == NULL
+        || scheduler_open(&e->scheduler, num_workers, loops, states, e->window, spin_ns) != 0) {
+        eager_close(e);
+        return -1;
+    }
+    for (int32_t a = 0; a < table->num_arenas; a++) {
+        e->arenas[a].capacity = 64;
+        e->arenas[a].users = malloc(64 * sizeof(int64_t));
+        if (e->arenas[a].users == NULL) {
+            eager_close(e);
+            return -1;
+        }
+    }
+    for (int32_t a = 0; a < table->task_offsets[table->num_tasks]; a++)
+        if (table->access_kind[a] != EAGER_READ)
+            for (int32_t c = table->list_offsets[table->access_list[a]];
+                 c < table->list_offsets[table->access_list[a] + 1]; c++)
+                e->cells[table->list_cells[c]].is_written = 1;
+    return 0;
+}
+
+#endif

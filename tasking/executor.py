@@ -1,0 +1,177 @@
+"""The task executors: eager tasks, recorded and replayed graphs, cyclic graphs without barrier."""
+
+from __future__ import annotations
+
+import os
+
+from ..cython_src.dependences import record_graph
+from ..cython_src.errors import UsageError
+from .scheduler import EagerRuntime, ReplayRuntime, Team
+
+TASKWAITS = ("loop", "phase", "iteration", "none")
+PLACEMENTS = ("stealing",)
+
+# Idle threads look for work this long before they sleep: longer than a futex wake-up takes, short enough that a
+# phase without work costs no CPU. With more threads than CPUs a spinning thread keeps a working one away.
+SPIN_NS = 50_000
+SPIN_NS_OVERSUBSCRIBED = 2_000
+
+
+class _TaskingExecutor:
+    """What the three share.
+
+    Parameters
+    ----------
+    num_threads : int
+        Threads that execute blocks. The thread that calls `run` is not one of them: it sleeps, and polls for signals.
+    cpus : sequence of int, optional
+        Logical CPU of each thread; default: not pinned.
+    event_capacity : int
+        Events kept for each worker; 0: no event log.
+    watchdog_s : float
+        Seconds without any progress after which a run is stopped with an error; 0: never.
+
+    Raises
+    ------
+    UsageError
+        Impossible number of threads, CPUs or options.
+    """
+
+    model = ""
+
+    def __init__(self, num_threads, *, cpus=None, event_capacity=0, watchdog_s=60.0):
+        num_cpus = len(os.sched_getaffinity(0)) if cpus is None else len(set(cpus))
+        self._team = Team(
+            num_threads, cpus=cpus, spin_ns=SPIN_NS if num_threads <= num_cpus else SPIN_NS_OVERSUBSCRIBED
+        )
+        self.num_threads = num_threads
+        self.event_capacity = event_capacity
+        self.watchdog_s = watchdog_s
+        self._runtime = None
+
+    @property
+    def workers(self):
+        """State of the workers, with the event log: program.Workers."""
+        self._check_prepared()
+        return self._runtime.workers
+
+    def _check_prepared(self):
+        if self._runtime is None:
+            raise UsageError(f"executor {self.model!r} needs a plan before it can run; call prepare(bound) first")
+
+    def run(self, num_iterations, first_iteration=0):
+        """Execute iterations first_iteration ... first_iteration + num_iterations - 1 and return when all is done.
+
+        Parameters
+        ----------
+        num_iterations, first_iteration : int
+            Multiples of the plan's `iteration_stride`.
+
+        Raises
+        ------
+        BlockFailure
+            A kernel failed; the executor stays usable, the data are undefined.
+        KeyboardInterrupt
+            Ctrl-C; likewise.
+        """
+        self._check_prepared()
+        self._runtime.run(num_iterations, first_iteration)
+
+    def close(self):
+        """End the threads. The executor cannot run any more."""
+        self._runtime = None
+        self._team.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+
+class TasksExecutor(_TaskingExecutor):
+    """Tasks created anew each iteration by one of the threads, dependences found at run time.
+
+    Parameters
+    ----------
+    taskwait : {"iteration", "loop", "phase", "none"}
+        Where the creator waits for all tasks: after each iteration, loop, change of phase, or only at the end.
+    window : int
+        Tasks alive at once; when there are as many, the creator helps to execute.
+    """
+
+    model = "tasks"
+
+    def __init__(self, num_threads, *, taskwait="iteration", window=1024, **options):
+        if taskwait not in TASKWAITS:
+            raise UsageError(f"taskwait must be one of {', '.join(TASKWAITS)}; got {taskwait!r}")
+        super().__init__(num_threads, **options)
+        self.taskwait = taskwait
+        self.window = int(window)
+
+    def prepare(self, bound):
+        """Take a bound plan; there is nothing to record."""
+        phases = [loop.phase for loop in bound.plan.loops]
+        wait_after = [self.taskwait == "loop"] * len(phases)
+        if self.taskwait == "phase":
+            wait_after = [phase != following for phase, following in zip(phases, phases[1:] + [None], strict=True)]
+        if wait_after and self.taskwait == "iteration":
+            wait_after[-1] = True
+        self._runtime = EagerRuntime(
+            self._team, bound, wait_after, self.window, self.event_capacity, self.watchdog_s
+        )
+
+
+class _ReplayExecutor(_TaskingExecutor):
+    closed = False
+
+    def __init__(self, num_threads, *, placement="stealing", **options):
+        if placement not in PLACEMENTS:
+            raise UsageError(f"placement must be one of {', '.join(PLACEMENTS)}; got {placement!r}")
+        super().__init__(num_threads, **options)
+        self.placement = placement
+
+    def record(self, bound):
+        """Find the plan's dependences: the TaskGraph that `prepare` takes, so that each step can be timed apart."""
+        return record_graph(bound.plan.accesses, closed=self.closed)
+
+    def prepare(self, bound, graph=None):
+        """Record the plan's graph, unless it is given, and make it ready for replay.
+
+        Parameters
+        ----------
+        bound : BoundPlan
+        graph : TaskGraph, optional
+            From `record` with the same plan.
+        """
+        if graph is None:
+            graph = self.record(bound)
+        if graph.closed != self.closed:
+            raise UsageError(
+                f"model {self.model!r} takes a graph recorded with closed={self.closed}, got closed={graph.closed}; "
+                f"use its own record()"
+            )
+        self._runtime = ReplayRuntime(self._team, bound, graph, self.event_capacity, self.watchdog_s)
+
+
+class TaskGraphExecutor(_ReplayExecutor):
+    """A graph recorded once and replayed, with a barrier between iterations (OpenMP 6.0 `taskgraph`).
+
+    Parameters
+    ----------
+    placement : {"stealing"}
+    """
+
+    model = "taskgraph"
+
+
+class TaskIterExecutor(_ReplayExecutor):
+    """A graph recorded once, closed cyclically and replayed without barrier: iteration k + 1 overlaps iteration k.
+
+    Parameters
+    ----------
+    placement : {"stealing"}
+    """
+
+    model = "taskiter"
+    closed = True

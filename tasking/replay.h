@@ -1,0 +1,194 @@
+/* Replay of a recorded graph with deques and atomic predecessor counters (placement "stealing").
+ *
+ * Every node of the graph is stored once and runs once an iteration. Node states:
+ *
+ *     WAITING (pending > 0) --last predecessor--> READY (in a deque, or next on this worker) --> RUNNING --> WAITING ...
+ *
+ * `pending` starts at the number of predecessors in the same iteration (nothing comes before the first). The worker that
+ * brings it to zero sets it to rearm = same-iteration + former-iteration predecessors before the node can run, so
+ * there is no reset pass. That is safe because every edge p -> v lies on a cycle with exactly one token: p cannot
+ * finish its next instance before v has finished this one, so nobody counts down between "zero" and the re-arming.
+ *
+ * A graph that was not closed is closed here through one more node, a barrier: all nodes without successors -> barrier
+ * -> (next iteration) all nodes without predecessors.
+ *
+ * Who writes: `pending`: predecessors count down; the last one re-arms. `iteration`: the worker that runs the node; the
+ * next one to run it comes after that through the chain of counters. All else: nobody during a run.
+ */
+#ifndef FORKTASK_REPLAY_H
+#define FORKTASK_REPLAY_H
+
+#include "scheduler.h"
+
+#ifndef ORDER_REPLAY_COUNT_DOWN
+#define ORDER_REPLAY_COUNT_DOWN acq_rel
+#endif
+#ifndef ORDER_REPLAY_LAST
+#define ORDER_REPLAY_LAST acquire
+#endif
+
+typedef struct ReplayNode {
+    atomic_i32 pending;
+    int32_t rearm;
+    int32_t iteration;       /* iterations of this run that the node has finished */
+    int32_t loop;            /* -1: a join or the barrier, runs inline */
+    int32_t block;
+    int32_t successor_begin; /* same iteration: [begin, split) */
+    int32_t successor_split; /* next iteration: [split, end) */
+    int32_t successor_end;
+} ReplayNode;
+
+typedef struct Replay {
+    Scheduler scheduler;
+    ReplayNode *nodes;
+    int32_t *successors;
+    const int32_t *num_intra; /* shape (num_nodes,) */
+    int32_t num_tasks;
+    int32_t num_nodes;
+    int32_t num_ends;         /* nodes without a successor in the same iteration */
+    int32_t num_iterations;   /* of this run */
+    int64_t first_replay;
+    char padding[FT_PAIR_OF_LINES];
+    atomic_i32 open_ends;     /* ends that still have to finish the last iteration */
+} Replay;
+
+/* Owner thread only. The node has run: count down its successors, keep one that became ready in *next and push the
+ * former one kept. */
+static void replay_release(Replay *r, SchedulerWorker *me, int32_t number, int32_t *next)
+{
+    ReplayNode *node = &r->nodes[number];
+    int last = ++node->iteration == r->num_iterations;
+    int32_t end = last ? node->successor_split : node->successor_end;
+    if (ft_unlikely(last && node->successor_begin == node->successor_split)) {
+        /* acq_rel: the one who ends the run has seen all others' work */
+        if (ft_sub(&r->open_ends, 1, acq_rel) == 1)
+            scheduler_end(&r->scheduler, RUN_DONE);
+        return;
+    }
+    for (int32_t i = node->successor_begin; i < end; i++) {
+        int32_t s = r->successors[i];
+        ReplayNode *successor = &r->nodes[s];
+        /* Alone, or the last: nobody else can touch the counter, so no read-modify-write is needed.
+         * acquire: pairs with the release of the predecessors that counted down before. */
+        if (ft_load(&successor->pending, ORDER_REPLAY_LAST) != 1
+            /* release: what this node wrote; acquire: what the other predecessors wrote */
+            && ft_sub(&successor->pending, 1, ORDER_REPLAY_COUNT_DOWN) != 1)
+            continue;
+        /* Reaches the next predecessors through the release of the node itself. */
+        ft_store(&successor->pending, successor->rearm, relaxed);
+        if (successor->loop < 0) {
+            replay_release(r, me, s, next); /* joins lead to tasks only: one level, two at the barrier */
+        } else {
+            if (*next >= 0) {
+                deque_push(&me->deque, *next);
+                idle_notify_one(&r->scheduler.idle);
+            }
+            *next = s;
+        }
+    }
+}
+
+/* Job of each worker. */
+static void replay_work(void *argument, int32_t worker)
+{
+    Replay *r = argument;
+    Scheduler *s = &r->scheduler;
+    SchedulerWorker *me = &s->workers[worker];
+    for (;;) {
+        int32_t number = deque_take(&me->deque);
+        if (number < 0) {
+            number = scheduler_find_work(s, worker);
+            if (number < 0)
+                return;
+        }
+        while (number >= 0) {
+            ReplayNode *node = &r->nodes[number];
+            int32_t next = -1;
+            if (ft_unlikely(ft_load(&s->ending, relaxed) == RUN_STOPPED))
+                return;
+            if (scheduler_run_block(s, me, &s->loops[node->loop], node->block, r->first_replay + node->iteration,
+                                    number) != 0)
+                return;
+            replay_release(r, me, number, &next);
+            number = next;
+        }
+    }
+}
+
+/* Before a run, while the workers rest: counters to their start, ready tasks spread over the workers. */
+static void replay_reset(Replay *r, int64_t first_replay, int32_t num_iterations)
+{
+    Scheduler *s = &r->scheduler;
+    int32_t num_roots = 0, k = 0;
+    scheduler_reset(s);
+    r->first_replay = first_replay;
+    r->num_iterations = num_iterations;
+    ft_store(&r->open_ends, r->num_ends, relaxed);
+    for (int32_t v = 0; v < r->num_nodes; v++) {
+        ft_store(&r->nodes[v].pending, r->num_intra[v], relaxed);
+        r->nodes[v].iteration = 0;
+    }
+    /* Joins of nothing but former tasks have nothing to wait for in the first iteration. */
+    for (int32_t v = r->num_tasks; v < r->num_nodes; v++) {
+        ReplayNode *join = &r->nodes[v];
+        if (r->num_intra[v] > 0)
+            continue;
+        ft_store(&join->pending, join->rearm, relaxed);
+        join->iteration = 1;
+        for (int32_t i = join->successor_begin; i < join->successor_split; i++)
+            ft_sub(&r->nodes[r->successors[i]].pending, 1, relaxed);
+    }
+    for (int32_t v = 0; v < r->num_tasks; v++)
+        num_roots += ft_load(&r->nodes[v].pending, relaxed) == 0;
+    /* Neighbouring roots to one worker; the owner takes the lowest first, thieves take from the far end. */
+    for (int32_t v = r->num_tasks - 1; v >= 0; v--)
+        if (ft_load(&r->nodes[v].pending, relaxed) == 0) {
+            int32_t root = num_roots - 1 - k++;
+            ft_store(&r->nodes[v].pending, r->nodes[v].rearm, relaxed);
+            deque_push(&s->workers[(int64_t)root * s->num_workers / num_roots].deque, v);
+        }
+}
+
+static void replay_close(Replay *r)
+{
+    scheduler_close(&r->scheduler);
+    free(r->nodes);
+    free(r->successors);
+    r->nodes = NULL;
+    r->successors = NULL;
+}
+
+/* Build the nodes from a TaskGraph's arrays; loop and block of each task from `task_loop` and the loop records.
+ * num_intra must live as long as the replay. Returns 0 or -1 (out of memory). */
+static int replay_open(Replay *r, int32_t num_workers, const LoopRecord *loops, WorkerState *states, int64_t spin_ns,
+                       int32_t num_tasks, int32_t num_nodes, const int32_t *successor_offsets,
+                       const int32_t *successor_split, const int32_t *successors, const int32_t *num_intra,
+                       const int32_t *num_cross, const int32_t *task_loop)
+{
+    int32_t num_edges = successor_offsets[num_nodes];
+    memset(r, 0, sizeof(*r));
+    r->num_intra = num_intra;
+    r->num_tasks = num_tasks;
+    r->num_nodes = num_nodes;
+    r->nodes = forktask_aligned_zeros((size_t)num_nodes * sizeof(ReplayNode));
+    r->successors = malloc(((size_t)num_edges + 1) * sizeof(int32_t));
+    if (r->nodes == NULL || r->successors == NULL
+        || scheduler_open(&r->scheduler, num_workers, loops, states, num_nodes, spin_ns) != 0) {
+        replay_close(r);
+        return -1;
+    }
+    memcpy(r->successors, successors, (size_t)num_edges * sizeof(int32_t));
+    for (int32_t v = 0; v < num_nodes; v++) {
+        ReplayNode *node = &r->nodes[v];
+        node->rearm = num_intra[v] + num_cross[v];
+        node->loop = v < num_tasks ? task_loop[v] : -1;
+        node->block = v < num_tasks ? v - loops[task_loop[v]].first_task : 0;
+        node->successor_begin = successor_offsets[v];
+        node->successor_split = successor_split[v];
+        node->successor_end = successor_offsets[v + 1];
+        r->num_ends += node->successor_begin == node->successor_split;
+    }
+    return 0;
+}
+
+#endif

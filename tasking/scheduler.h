@@ -1,0 +1,198 @@
+/* What replayed and eager tasks share: workers with a deque each, the search for work, and how a run ends. */
+#ifndef FORKTASK_SCHEDULER_H
+#define FORKTASK_SCHEDULER_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "block_kernel.h"
+#include "deque.h"
+#include "idle.h"
+
+enum { RUN_GOES_ON = 0, RUN_DONE = 1, RUN_STOPPED = 2 };
+
+typedef struct SchedulerWorker {
+    Deque deque;
+    WorkerState *state;
+    uint64_t random;
+    int64_t num_executed_own; /* copy of num_executed, owner only */
+    char padding[FT_PAIR_OF_LINES];
+    /* The worker writes these, the watchdog reads them. */
+    atomic_i64 num_executed; /* blocks finished in this run */
+    atomic_i32 current;      /* node whose kernel runs, -1: none */
+    char padding2[FT_PAIR_OF_LINES - sizeof(atomic_i64) - sizeof(atomic_i32)];
+} SchedulerWorker;
+
+typedef struct Scheduler {
+    Idle idle;
+    atomic_i32 ending; /* RUN_GOES_ON, then RUN_DONE or RUN_STOPPED once */
+    char padding[FT_PAIR_OF_LINES - sizeof(atomic_i32)];
+    SchedulerWorker *workers;
+    const LoopRecord *loops;
+    int32_t num_workers;
+    int64_t spin_ns; /* how long a worker looks for work before it sleeps */
+} Scheduler;
+
+/* Any thread. The first reason to end stays. */
+static inline void scheduler_end(Scheduler *s, int32_t reason)
+{
+    int32_t expected = RUN_GOES_ON;
+    /* release: pairs with the acquire in scheduler_ended() */
+    ft_cas(&s->ending, &expected, reason, acq_rel);
+    idle_notify_all(&s->idle);
+}
+
+/* Any thread. */
+static inline int scheduler_ended(Scheduler *s)
+{
+    return ft_load(&s->ending, acquire) != RUN_GOES_ON; /* pairs with the release in scheduler_end() */
+}
+
+/* Owner thread only: run one block. Returns the kernel's status; on failure the run is told to stop. */
+static inline int scheduler_run_block(Scheduler *s, SchedulerWorker *me, const LoopRecord *loop, int32_t block,
+                                      int64_t replay, int32_t node)
+{
+    ft_store(&me->current, node, relaxed);
+    int status = run_block(loop, block, replay, me->state);
+    ft_store(&me->current, -1, relaxed);
+    ft_store(&me->num_executed, ++me->num_executed_own, relaxed);
+    if (ft_unlikely(status != 0))
+        scheduler_end(s, RUN_STOPPED);
+    return status;
+}
+
+static inline uint64_t scheduler_random(SchedulerWorker *me)
+{
+    uint64_t x = me->random; /* xorshift64 */
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    return me->random = x;
+}
+
+/* Owner thread only: one attempt on every other deque, from a random one on. DEQUE_EMPTY only if all were empty. */
+static inline int32_t scheduler_steal(Scheduler *s, int32_t worker)
+{
+    int32_t n = s->num_workers, result = DEQUE_EMPTY;
+    if (n == 1)
+        return DEQUE_EMPTY;
+    int32_t first = n == 2 ? 0 : (int32_t)((uint32_t)(scheduler_random(&s->workers[worker]) >> 33) % (uint32_t)n);
+    for (int32_t i = 0; i < n; i++) {
+        int32_t victim = first + i < n ? first + i : first + i - n;
+        if (victim == worker)
+            continue;
+        int32_t node = deque_steal(&s->workers[victim].deque);
+        if (node >= 0) {
+            /* More where this came from: pass the wake-up on, for whoever was woken for that entry may be me. */
+            if (deque_size_hint(&s->workers[victim].deque) > 0)
+                idle_notify_one(&s->idle);
+            return node;
+        }
+        if (node == DEQUE_LOST_RACE)
+            result = DEQUE_LOST_RACE;
+    }
+    return result;
+}
+
+/* Owner thread only, with an empty deque: steal, spin, sleep. Returns a node, or DEQUE_EMPTY when the run has ended. */
+static int32_t scheduler_find_work(Scheduler *s, int32_t worker)
+{
+    int64_t start = 0;
+    for (int round = 1;; round++) {
+        if (scheduler_ended(s))
+            return DEQUE_EMPTY;
+        int32_t node = scheduler_steal(s, worker);
+        if (node >= 0)
+            return node;
+        ft_pause();
+        if (round % 64 != 0)
+            continue;
+        int64_t now = forktask_now_ns();
+        if (start == 0) {
+            start = now;
+        } else if (now - start > s->spin_ns) {
+            idle_announce(&s->idle, worker);
+            do
+                node = scheduler_steal(s, worker); /* a lost race is no proof of emptiness: look again */
+            while (node == DEQUE_LOST_RACE);
+            if (node >= 0 || scheduler_ended(s)) {
+                idle_cancel(&s->idle, worker);
+                return node >= 0 ? node : DEQUE_EMPTY;
+            }
+            idle_sleep(&s->idle, worker, -1);
+            start = 0;
+        }
+    }
+}
+
+/* Before a run, while the workers rest. */
+static void scheduler_reset(Scheduler *s)
+{
+    ft_store(&s->ending, RUN_GOES_ON, relaxed);
+    for (int32_t w = 0; w < s->num_workers; w++) {
+        SchedulerWorker *worker = &s->workers[w];
+        deque_reset(&worker->deque);
+        worker->num_executed_own = 0;
+        ft_store(&worker->num_executed, 0, relaxed);
+        ft_store(&worker->current, -1, relaxed);
+        ft_store(&s->idle.workers[w].word, WORKER_AWAKE, relaxed);
+    }
+    ft_store(&s->idle.num_announced, 0, relaxed);
+}
+
+static void scheduler_close(Scheduler *s)
+{
+    if (s->workers != NULL)
+        for (int32_t w = 0; w < s->num_workers; w++)
+            free(s->workers[w].deque.slots);
+    free(s->workers);
+    free(s->idle.workers);
+    s->workers = NULL;
+    s->idle.workers = NULL;
+}
+
+static void *forktask_aligned_zeros(size_t size)
+{
+    void *memory = NULL;
+    size = (size + FT_PAIR_OF_LINES - 1) / FT_PAIR_OF_LINES * FT_PAIR_OF_LINES;
+    if (posix_memalign(&memory, FT_PAIR_OF_LINES, size > 0 ? size : FT_PAIR_OF_LINES) != 0)
+        return NULL;
+    memset(memory, 0, size);
+    return memory;
+}
+
+/* deque_capacity: entries that may be queued at once. Returns 0 or -1 (out of memory). */
+static int scheduler_open(Scheduler *s, int32_t num_workers, const LoopRecord *loops, WorkerState *states,
+                          int64_t deque_capacity, int64_t spin_ns)
+{
+    int64_t capacity = 4;
+    memset(s, 0, sizeof(*s));
+    while (capacity < deque_capacity)
+        capacity *= 2;
+    s->num_workers = num_workers;
+    s->loops = loops;
+    s->spin_ns = spin_ns;
+    s->workers = forktask_aligned_zeros((size_t)num_workers * sizeof(SchedulerWorker));
+    s->idle.workers = forktask_aligned_zeros((size_t)num_workers * sizeof(IdleWorker));
+    s->idle.num_workers = num_workers;
+    s->idle.has_membarrier = ft_register_membarrier();
+    if (s->workers == NULL || s->idle.workers == NULL) {
+        scheduler_close(s);
+        return -1;
+    }
+    for (int32_t w = 0; w < num_workers; w++) {
+        SchedulerWorker *worker = &s->workers[w];
+        worker->deque.mask = capacity - 1;
+        /* Not touched here: pages that are never used cost nothing, the others belong to the worker's node. */
+        worker->deque.slots = malloc((size_t)capacity * sizeof(atomic_i32));
+        worker->state = &states[w];
+        worker->random = 0x9E3779B97F4A7C15ull * (uint64_t)(w + 1);
+        if (worker->deque.slots == NULL) {
+            scheduler_close(s);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+#endif

@@ -1,0 +1,479 @@
+"""The task runtime behind the executors: a team of threads, replay of recorded graphs, eager tasks.
+
+The C headers beside this file hold the algorithms; here they meet plans, Python errors and signals.
+"""
+
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memset
+from posix.unistd cimport getpid
+
+from ..cython_src.block_kernel cimport LoopRecord, WorkerState, forktask_now_ns
+from ..cython_src.program cimport BoundPlan, Workers
+
+import os
+
+import numpy as np
+
+from ..cython_src.dependences import TaskGraph
+from ..cython_src.errors import UsageError
+
+
+cdef extern from "eager.h" nogil:
+    ctypedef struct atomic_i32:
+        pass
+    ctypedef struct atomic_i64:
+        pass
+    ctypedef struct atomic_u32:
+        pass
+    ctypedef void (*TeamJob)(void *argument, int32_t worker) noexcept
+    ctypedef struct SchedulerDeque "Deque":
+        pass
+    ctypedef struct SchedulerWorker:
+        SchedulerDeque deque
+        WorkerState *state
+        atomic_i64 num_executed
+        atomic_i32 current
+    ctypedef struct IdleWorker:
+        atomic_u32 word
+    ctypedef struct Idle:
+        atomic_i32 num_announced
+        IdleWorker *workers
+    ctypedef struct Scheduler:
+        Idle idle
+        SchedulerWorker *workers
+        int32_t num_workers
+        atomic_i32 ending
+    ctypedef struct EagerTable:
+        int32_t num_tasks, num_cells, num_arenas
+        const int32_t *task_offsets
+        const uint8_t *access_kind
+        const int32_t *access_list
+        const int32_t *list_offsets
+        const int32_t *list_cells
+        const int32_t *cell_arena
+        const int32_t *cell_tenant
+    ctypedef struct Eager:
+        Scheduler scheduler
+        int64_t next_serial, oldest, window
+        int32_t out_of_memory
+    const int RUN_DONE
+    const int RUN_STOPPED
+    void scheduler_end(Scheduler *s, int32_t reason)
+    int64_t deque_size_hint(SchedulerDeque *d)
+    int eager_open(Eager *e, int32_t num_workers, const LoopRecord *loops, int32_t num_loops, WorkerState *states,
+                   int64_t spin_ns, const EagerTable *table, const uint8_t *wait_after, int64_t window)
+    void eager_reset(Eager *e, int64_t first_replay, int32_t num_iterations)
+    void eager_close(Eager *e)
+    void eager_work(void *argument, int32_t worker) noexcept
+
+cdef extern from "replay.h" nogil:
+    ctypedef struct ReplayNode:
+        atomic_i32 pending
+        int32_t rearm
+        int32_t iteration
+        int32_t loop
+    ctypedef struct Replay:
+        Scheduler scheduler
+        ReplayNode *nodes
+        int32_t num_tasks, num_nodes
+    int replay_open(Replay *r, int32_t num_workers, const LoopRecord *loops, WorkerState *states, int64_t spin_ns,
+                    int32_t num_tasks, int32_t num_nodes, const int32_t *successor_offsets,
+                    const int32_t *successor_split, const int32_t *successors, const int32_t *num_intra,
+                    const int32_t *num_cross, const int32_t *task_loop)
+    void replay_reset(Replay *r, int64_t first_replay, int32_t num_iterations)
+    void replay_close(Replay *r)
+    void replay_work(void *argument, int32_t worker) noexcept
+
+cdef extern from "team.h" nogil:
+    """
+    static inline int64_t load_i64(atomic_i64 *p) { return ft_load(p, relaxed); }
+    static inline int32_t load_i32(atomic_i32 *p) { return ft_load(p, acquire); }
+    static inline uint32_t load_u32(atomic_u32 *p) { return ft_load(p, relaxed); }
+    /* First touch of its scratch memory by the worker that uses it. */
+    typedef struct { WorkerState *states; size_t scratch_bytes; } TouchJob;
+    static void touch_work(void *argument, int32_t worker)
+    {
+        TouchJob *job = argument;
+        memset(job->states[worker].context.scratch, 0, job->scratch_bytes);
+    }
+    """
+    ctypedef struct CTeam "Team":
+        int32_t num_threads
+    ctypedef struct TouchJob:
+        WorkerState *states
+        size_t scratch_bytes
+    int team_open(CTeam *team, int32_t num_threads, const int32_t *cpus, int64_t spin_ns)
+    void team_start(CTeam *team, TeamJob job, void *argument)
+    int team_wait(CTeam *team, int64_t timeout_ns)
+    void team_close(CTeam *team)
+    int64_t load_i64(atomic_i64 *p)
+    int32_t load_i32(atomic_i32 *p)
+    uint32_t load_u32(atomic_u32 *p)
+    void touch_work(void *argument, int32_t worker) noexcept
+
+
+# How often the waiting caller looks for signals and for progress. A tenth of a second is what a user notices.
+cdef int64_t POLL_NS = 20_000_000
+
+
+class StuckGraph(RuntimeError):
+    """The watchdog found no progress: no block ran or finished for the given time. The message holds the state."""
+
+
+cdef class Team:
+    """Plain threads that run blocks; the thread that starts a run waits and polls for signals.
+
+    Parameters
+    ----------
+    num_threads : int
+    cpus : sequence of int, optional
+        Logical CPU of each thread; default: not pinned.
+    spin_ns : int
+        How long an idle thread looks for work before it sleeps.
+
+    Raises
+    ------
+    UsageError
+        Impossible number of threads or CPUs.
+    """
+
+    cdef CTeam team
+    cdef readonly int num_threads
+    cdef readonly int64_t spin_ns
+    cdef int owner_pid
+    cdef bint busy
+
+    def __cinit__(self, int num_threads, cpus=None, int64_t spin_ns=50_000):
+        cdef int32_t[::1] list_of_cpus
+        cdef const int32_t *pinned = NULL
+        cdef int error
+        memset(&self.team, 0, sizeof(self.team))
+        self.owner_pid = getpid()
+        if not 1 <= num_threads <= 4096:
+            raise UsageError(f"num_threads must be in [1, 4096], got {num_threads}; give the number of cores or fewer")
+        if cpus is not None:
+            cpus = [int(c) for c in cpus]
+            allowed = os.sched_getaffinity(0)
+            if len(cpus) != num_threads or not set(cpus) <= allowed:
+                raise UsageError(
+                    f"cpus must name one CPU out of {sorted(allowed)} for each of {num_threads} threads, got {cpus}; "
+                    f"leave it out to let the system place them")
+            list_of_cpus = np.array(cpus, dtype=np.int32)
+            pinned = &list_of_cpus[0]
+        self.num_threads = num_threads
+        self.spin_ns = spin_ns
+        error = team_open(&self.team, num_threads, pinned, spin_ns)
+        if error:
+            raise UsageError(
+                f"{num_threads} threads must be available, but starting them failed: {os.strerror(error)}; use fewer")
+
+    def __dealloc__(self):
+        # After a fork the threads are the parent's; there is nothing here to end.
+        if self.owner_pid == getpid():
+            with nogil:
+                team_close(&self.team)
+
+    cdef int check(self) except -1:
+        if self.owner_pid != getpid():
+            raise UsageError(
+                f"an executor runs only in the process that made it (pid {self.owner_pid}, this is {getpid()}): threads "
+                f"do not survive a fork; make a new executor here, or start processes with 'spawn'")
+        if self.team.num_threads == 0:
+            raise UsageError("a closed executor runs no plan; make a new one")
+        if self.busy:
+            raise UsageError("an executor runs one plan at a time, but a run is under way; use a second executor")
+        return 0
+
+    def close(self):
+        """End the threads."""
+        if self.owner_pid == getpid() and not self.busy:
+            with nogil:
+                team_close(&self.team)
+
+    cdef int touch(self, Workers workers, Py_ssize_t scratch_bytes) except -1:
+        cdef TouchJob job
+        self.check()
+        job.states = workers.states
+        job.scratch_bytes = scratch_bytes
+        with nogil:
+            team_start(&self.team, touch_work, &job)
+            while not team_wait(&self.team, -1):
+                pass
+        return 0
+
+    cdef object drive(self, TeamJob job, void *argument, Scheduler *scheduler, object dump, double watchdog_s):
+        """Run a job to its end; poll for signals and progress. Returns the exception that stopped it, or None."""
+        cdef bint done
+        cdef int64_t executed, last_executed = -1, last_progress_ns = 0, now
+        cdef int w
+        cdef bint in_kernel
+        error = None
+        self.busy = True
+        with nogil:
+            team_start(&self.team, job, argument)
+            done = team_wait(&self.team, POLL_NS)
+        while not done:
+            try:
+                PyErr_CheckSignals()
+            except BaseException as raised:  # KeyboardInterrupt, or whatever a handler raises
+                if error is None:
+                    error = raised
+                scheduler_end(scheduler, RUN_STOPPED)
+            if watchdog_s > 0 and error is None:
+                executed = 0
+                in_kernel = False
+                for w in range(scheduler.num_workers):
+                    executed += load_i64(&scheduler.workers[w].num_executed)
+                    in_kernel |= load_i32(&scheduler.workers[w].current) >= 0
+                now = forktask_now_ns()
+                if executed != last_executed or in_kernel:
+                    last_executed = executed
+                    last_progress_ns = now
+                elif now - last_progress_ns > watchdog_s * 1e9:
+                    error = StuckGraph(
+                        f"no block ran or finished for {watchdog_s:g} s; this is an error of the runtime or of the graph, "
+                        f"please report it with the state that follows\n{dump()}")
+                    scheduler_end(scheduler, RUN_STOPPED)
+            with nogil:
+                done = team_wait(&self.team, POLL_NS)
+        self.busy = False
+        return error
+
+
+cdef _dump_workers(Scheduler *s):
+    cdef int w
+    lines = [f"ending {load_i32(&s.ending)}, {load_i32(&s.idle.num_announced)} workers announced as idle"]
+    for w in range(s.num_workers):
+        lines.append(
+            f"worker {w}: {load_i64(&s.workers[w].num_executed)} blocks finished, runs "
+            f"{load_i32(&s.workers[w].current)}, {deque_size_hint(&s.workers[w].deque)} in its deque, "
+            f"{'asleep' if load_u32(&s.idle.workers[w].word) else 'awake'}")
+    return lines
+
+
+cdef class _Runtime:
+    """What both forms share: the bound plan, its workers, and how a run is checked and ended."""
+
+    cdef readonly Team team
+    cdef readonly BoundPlan bound
+    cdef readonly Workers workers
+    cdef readonly double watchdog_s
+
+    cdef _set_up(self, Team team, BoundPlan bound, int64_t event_capacity, double watchdog_s):
+        team.check()
+        self.team = team
+        self.bound = bound
+        self.watchdog_s = watchdog_s
+        self.workers = Workers(team.num_threads, bound.scratch_bytes, event_capacity)
+        team.touch(self.workers, bound.scratch_bytes)
+
+    cdef _replays(self, num_iterations, first_iteration):
+        """(number of replays, first replay) of a run."""
+        cdef int stride = self.bound.iteration_stride
+        if num_iterations < 0 or num_iterations % stride or first_iteration % stride:
+            raise UsageError(
+                f"num_iterations and first_iteration must be multiples of {stride}, the steps one pass of plan "
+                f"{self.bound.plan.name!r} takes; got {num_iterations} and {first_iteration}")
+        if num_iterations // stride >= 2**31:
+            raise UsageError(f"num_iterations must be less than {stride * 2**31}, got {num_iterations}; split the run")
+        return num_iterations // stride, first_iteration // stride
+
+    cdef _finish(self, error, Scheduler *s):
+        cdef bint stopped = load_i32(&s.ending) == RUN_STOPPED
+        if error is not None:
+            self.bound.discard_failure(self.workers)
+            raise error
+        if stopped:
+            self.bound.raise_failure(self.workers)
+
+
+cdef class ReplayRuntime(_Runtime):
+    """Replay of a recorded graph with work-stealing deques.
+
+    Parameters
+    ----------
+    team : Team
+    bound : BoundPlan
+    graph : TaskGraph
+        Of the same plan. One that was not closed is replayed with a barrier between iterations.
+    event_capacity : int
+    watchdog_s : float
+        Seconds without any progress after which the run is stopped; 0: never.
+    """
+
+    cdef Replay replay
+    cdef object arrays  # own what the C structures point to
+
+    def __cinit__(self, Team team, BoundPlan bound, graph, int64_t event_capacity=0, double watchdog_s=60.0):
+        cdef const int32_t[::1] offsets, split, successors, intra, cross
+        cdef int error
+        memset(&self.replay, 0, sizeof(self.replay))
+        if graph.num_tasks != bound.num_tasks:
+            raise UsageError(
+                f"the graph must be the plan's own, but it has {graph.num_tasks} tasks and plan {bound.plan.name!r} has "
+                f"{bound.num_tasks}; record it again")
+        self._set_up(team, bound, event_capacity, watchdog_s)
+        if not graph.closed:
+            graph = with_barrier(graph)
+        offsets = graph.successor_offsets
+        split = graph.successor_split
+        successors = graph.successors if graph.num_edges else np.zeros(1, np.int32)
+        intra = graph.num_intra if graph.num_nodes else np.zeros(1, np.int32)
+        cross = graph.num_cross if graph.num_nodes else np.zeros(1, np.int32)
+        if not graph.num_nodes:
+            split = np.zeros(1, np.int32)
+        self.arrays = (np.asarray(intra),)
+        error = replay_open(
+            &self.replay, team.num_threads, bound.loops, self.workers.states, team.spin_ns, bound.num_tasks,
+            graph.num_nodes, &offsets[0], &split[0], &successors[0], &intra[0], &cross[0], bound.task_loop)
+        if error:
+            raise MemoryError
+
+    def __dealloc__(self):
+        replay_close(&self.replay)
+
+    def run(self, num_iterations, first_iteration=0):
+        """Run whole passes of the plan; see the executors."""
+        cdef int64_t first
+        cdef int32_t count
+        self.team.check()
+        count, first = self._replays(num_iterations, first_iteration)
+        if count == 0 or self.bound.num_tasks == 0:
+            return
+        with nogil:
+            replay_reset(&self.replay, first, count)
+        error = self.team.drive(
+            replay_work, &self.replay, &self.replay.scheduler, self.dump, self.watchdog_s)
+        self._finish(error, &self.replay.scheduler)
+
+    def dump(self):
+        """State of the workers and of the nodes that lag behind, as text."""
+        cdef int32_t v, shown = 0, least = 2**31 - 1
+        lines = _dump_workers(&self.replay.scheduler)
+        for v in range(self.replay.num_nodes):
+            least = min(least, self.replay.nodes[v].iteration)
+        for v in range(self.replay.num_nodes):
+            if self.replay.nodes[v].iteration == least and shown < 20:
+                shown += 1
+                name = self.bound.plan.task_name(v) if v < self.replay.num_tasks else f"join {v}"
+                lines.append(
+                    f"{name}: finished {self.replay.nodes[v].iteration} iterations, waits for "
+                    f"{load_i32(&self.replay.nodes[v].pending)} of {self.replay.nodes[v].rearm}")
+        return "\n".join(lines)
+
+
+cdef class EagerRuntime(_Runtime):
+    """Tasks created anew each iteration, dependences found at run time.
+
+    Parameters
+    ----------
+    team : Team
+    bound : BoundPlan
+    wait_after : sequence of bool
+        For each loop: does the creator wait for all tasks after it?
+    window : int
+        Tasks alive at once, rounded up to a power of two.
+    event_capacity : int
+    watchdog_s : float
+    """
+
+    cdef Eager eager
+    cdef object arrays
+
+    def __cinit__(self, Team team, BoundPlan bound, wait_after, int64_t window, int64_t event_capacity=0,
+                  double watchdog_s=60.0):
+        cdef EagerTable table
+        cdef const int32_t[::1] task_offsets, access_list, list_offsets, list_cells
+        cdef const uint8_t[::1] access_kind, waits
+        cdef int error
+        memset(&self.eager, 0, sizeof(self.eager))
+        if not 1 <= window <= 1 << 24:
+            raise UsageError(f"window must be in [1, {1 << 24}] tasks, got {window}; leave it out for the default")
+        self._set_up(team, bound, event_capacity, watchdog_s)
+        t = bound.plan.accesses
+        arrays = [np.ascontiguousarray(a, dtype=np.int32) if len(a) else np.zeros(1, np.int32) for a in (
+            t.task_offsets, t.access_list, t.list_offsets, t.list_cells)]
+        task_offsets, access_list, list_offsets, list_cells = arrays
+        kinds = np.append(np.asarray(t.access_kind, dtype=np.uint8), np.uint8(0))
+        access_kind = kinds
+        flags = np.append(np.asarray(wait_after, dtype=np.uint8), np.uint8(0))
+        waits = flags
+        self.arrays = (*arrays, kinds, flags)
+        table.num_tasks = t.num_tasks
+        table.num_cells = t.num_cells
+        table.num_arenas = 0  # overlaid buffers have cells in common
+        table.task_offsets = &task_offsets[0]
+        table.access_kind = &access_kind[0]
+        table.access_list = &access_list[0]
+        table.list_offsets = &list_offsets[0]
+        table.list_cells = &list_cells[0]
+        error = eager_open(
+            &self.eager, team.num_threads, bound.loops, bound.num_loops, self.workers.states, team.spin_ns, &table,
+            &waits[0], window)
+        if error:
+            raise MemoryError
+
+    def __dealloc__(self):
+        eager_close(&self.eager)
+
+    def run(self, num_iterations, first_iteration=0):
+        """Run whole passes of the plan; see the executors."""
+        cdef int64_t first
+        cdef int32_t count
+        self.team.check()
+        count, first = self._replays(num_iterations, first_iteration)
+        if count == 0 or self.bound.num_tasks == 0:
+            return
+        with nogil:
+            eager_reset(&self.eager, first, count)
+        error = self.team.drive(eager_work, &self.eager, &self.eager.scheduler, self.dump, self.watchdog_s)
+        if error is None and self.eager.out_of_memory:
+            error = MemoryError("no memory for the readers of a cell")
+        self._finish(error, &self.eager.scheduler)
+
+    def dump(self):
+        """State of the workers and of the window, as text."""
+        lines = _dump_workers(&self.eager.scheduler)
+        lines.append(f"tasks {self.eager.oldest} to {self.eager.next_serial} are alive, window {self.eager.window}")
+        return "\n".join(lines)
+
+
+def with_barrier(graph):
+    """An open graph, closed through a barrier: all ends -> barrier -> (next iteration) all beginnings.
+
+    Parameters
+    ----------
+    graph : TaskGraph
+        Recorded with `closed=False`.
+
+    Returns
+    -------
+    TaskGraph
+        With one more node, the last.
+    """
+    n = graph.num_nodes
+    counts = np.diff(graph.successor_offsets)
+    ends = np.flatnonzero(counts == 0).astype(np.int32)
+    begins = np.flatnonzero(graph.num_intra == 0).astype(np.int32)
+    source = np.repeat(np.arange(n, dtype=np.int32), counts)
+    source = np.concatenate([source, ends])
+    order = np.argsort(source, kind="stable")
+    successors = np.concatenate([graph.successors, np.full(len(ends), n, np.int32)])[order]
+    kinds = np.concatenate([graph.edge_kind, np.zeros(len(ends), np.uint8)])[order]
+    offsets = np.concatenate([[0], np.cumsum(np.append(np.bincount(source, minlength=n), len(begins)))])
+    split = offsets[1:].copy()
+    split[n] = offsets[n]
+    cross = np.zeros(n + 1, np.int32)
+    cross[begins] = 1
+    return TaskGraph(
+        num_tasks=graph.num_tasks,
+        num_joins=graph.num_joins + 1,
+        successor_offsets=offsets.astype(np.int32),
+        successor_split=split.astype(np.int32),
+        successors=np.ascontiguousarray(np.concatenate([successors, begins]), dtype=np.int32),
+        edge_kind=np.concatenate([kinds, np.zeros(len(begins), np.uint8)]).astype(np.uint8),
+        num_intra=np.append(graph.num_intra, len(ends)).astype(np.int32),
+        num_cross=cross,
+        closed=True,
+    )

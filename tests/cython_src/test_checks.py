@@ -1,0 +1,214 @@
+"""Negative controls: what the checks of the contract must find, and that they find nothing else."""
+
+import numpy as np
+import pytest
+from spike import cnn, gpt2, norm_block
+from spike.common import bound_plan, kernel
+
+from forktask.cython_src.checks import (
+    AccessError,
+    RandomOrder,
+    check_accesses,
+    check_orders,
+    find_unused_reads,
+    run_serial,
+    span_in_tasks,
+)
+from forktask.cython_src.dependences import record_graph
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.plan import Block, PlanBuilder, read, update, write
+from forktask.cython_src.program import BlockFailure
+
+
+@kernel("test.stencil", "x y", "start stop", integers="halo extra missing", reals="")
+def stencil(o, a, b, iteration):
+    """y = sum of x over a window; may write `extra` elements too many or leave out `missing`."""
+    start, stop = b["start"], b["stop"]
+    for i in range(start, min(stop + a["extra"], len(o["y"])) - a["missing"]):
+        o["y"][i] = o["x"][max(0, i - a["halo"]) : i + a["halo"] + 1].sum()
+
+
+@kernel("test.fails_on_large", "x y")
+def fails_on_large(o, a, b, iteration):
+    o["y"][0] = o["x"][0]
+    return int(np.abs(o["x"]).max() > 1e6)
+
+
+def stencil_plan(halo=1, declared=1, extra=0, missing=0, kind=write, dtype="float32"):
+    builder = PlanBuilder("stencil")
+    builder.buffer("data", (12,), dtype, role="dataset")
+    builder.buffer("x", (12,), dtype, role="activation")
+    builder.buffer("y", (12,), dtype, role="parameter")
+    for name, source, target, width, attributes in (
+        ("copy", "data", "x", 0, {"halo": 0, "extra": 0, "missing": 0}),
+        ("stencil", "x", "y", declared, {"halo": halo, "extra": extra, "missing": missing}),
+    ):
+        builder.loop(
+            name, "test.stencil", {"x": source, "y": target}, attributes=attributes,
+            blocks=[
+                Block((s, s + 3), (read(source, (max(0, s - width), min(12, s + 3 + width))),
+                                   (kind if target == "y" else write)(target, (s, s + 3))))
+                for s in range(0, 12, 3)
+            ],
+        )  # fmt: skip
+    return builder.build()
+
+
+def ramp(bound):
+    bound.arrays["data"][...] = np.arange(12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "uint8"])
+@pytest.mark.parametrize(
+    ("fault", "options"),
+    [
+        ("undeclared read", {"halo": 2, "declared": 1}),
+        ("undeclared write", {"extra": 1}),
+        ("not fully overwritten", {"missing": 1}),
+    ],
+)
+def test_faulty_kernel_is_found(fault, options, dtype):
+    """Check that each way to break the contract is named, with block, buffer and a first element that fits."""
+    with pytest.raises(AccessError) as caught:
+        check_accesses(stencil_plan(**options, dtype=dtype), initialise=ramp)
+    error = caught.value
+    assert error.fault == fault
+    assert error.task_name == "stencil[0]"
+    assert error.buffer == "y"
+    assert error.index == {"undeclared read": (2,), "undeclared write": (3,), "not fully overwritten": (2,)}[fault]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint8"])
+def test_right_kernel_passes(dtype):
+    """Check that the same kernel is found right with the regions it uses, and its reads as narrow as declared."""
+    plan = stencil_plan(dtype=dtype)
+    assert check_accesses(plan, initialise=ramp) == 2 * 8
+    assert find_unused_reads(plan, initialise=ramp) == []
+
+
+def test_update_need_not_overwrite():
+    """Check that a region declared as updated may be left partly as it was."""
+    assert check_accesses(stencil_plan(missing=1, kind=update), initialise=ramp) == 16
+
+
+def test_failure_caused_by_poison_is_an_undeclared_read():
+    """Check that a kernel that fails only on poison is reported as such, and one that fails anyway as a failure."""
+
+    def plan(*box):
+        builder = PlanBuilder("fails")
+        builder.buffer("x", (4,), role="parameter")
+        builder.buffer("y", (1,), role="parameter")
+        builder.loop("f", "test.fails_on_large", {"x": "x", "y": "y"}, [Block((), (read("x", *box), write("y")))])
+        return builder.build()
+
+    assert check_accesses(plan()) == 2
+    with pytest.raises(AccessError, match="f.0., .*failed"):
+        check_accesses(plan((0, 1)))
+    with pytest.raises(BlockFailure):
+        check_accesses(plan(), initialise=lambda bound: bound.arrays["x"].fill(1e9))
+
+
+def test_stray_pointer_is_found():
+    """Check that a write to a buffer that is no operand, and one past the end of a buffer, are found."""
+    stolen = {}
+
+    @kernel("test.stray", "x")
+    def stray(o, a, b, iteration):
+        o["x"][...] = 1
+        if "other" in stolen:
+            stolen["other"][3] = 5
+        if "guard" in stolen:
+            past = np.lib.stride_tricks.as_strided(o["x"], (5,), o["x"].strides)
+            past[4] = 9
+
+    builder = PlanBuilder("stray")
+    builder.buffer("x", (4,), role="parameter")
+    builder.buffer("other", (4,), role="parameter")
+    builder.loop("f", "test.stray", {"x": "x"}, [Block((), (write("x"),))])
+    builder.loop("g", "test.stray", {"x": "other"}, [Block((), (write("other"),))])
+    plan = builder.build()
+    assert check_accesses(plan) == 4
+    stolen["guard"] = True
+    with pytest.raises(AccessError, match="outside buffer"):
+        check_accesses(plan)
+    del stolen["guard"]
+    with pytest.raises(AccessError, match="no operand"):
+        check_accesses(plan, initialise=lambda bound: stolen.update(other=bound.arrays["other"]))
+
+
+def test_too_narrow_region_shows_in_random_orders():
+    """Check that orders catch a region that is too narrow, as the access check does."""
+    plan = cnn.cnn_plan(narrow=True)
+    with pytest.raises(AssertionError, match="leaves other bits"):
+        check_orders(bound_plan(plan, cnn.fill), num_orders=50)
+    with pytest.raises(AccessError) as caught:
+        check_accesses(plan, initialise=cnn.fill)
+    assert (caught.value.task_name, caught.value.fault) == ("pool1[0]", "undeclared read")
+
+
+def test_too_wide_region_is_found():
+    """Check that a region that is too wide is right but slower: unused reads, and more ordered pairs of tasks.
+
+    The span in tasks does not see it: a barrier between loops does not lengthen a path through all loops.
+    """
+    tight, wide = cnn.cnn_plan(), cnn.cnn_plan(wide=True)
+    check_orders(bound_plan(wide, cnn.fill), num_orders=20)
+    found = find_unused_reads(wide, initialise=cnn.fill)
+    assert {(name.partition("[")[0], buffer) for name, buffer, _ in found} == {("pool1", "y1")}
+    assert span_in_tasks(record_graph(tight.accesses)) == span_in_tasks(record_graph(wide.accesses))
+
+
+@pytest.mark.parametrize("weight_gradients", ["partial", "chain"])
+def test_cnn_is_as_narrow_as_its_kernels(weight_gradients):
+    """Check that no block of the CNN declares a read it does not make."""
+    assert find_unused_reads(cnn.cnn_plan(weight_gradients=weight_gradients), initialise=cnn.fill) == []
+
+
+def test_norm_block_is_as_narrow_as_its_kernels():
+    """Check that no block of the batch-norm block declares a read it does not make."""
+    assert find_unused_reads(norm_block.norm_plan(), initialise=norm_block.fill) == []
+
+
+def test_gpt2_is_as_narrow_as_its_kernels():
+    """Check that no block of GPT-2 declares a read it does not make, but where tokens choose what is read."""
+    found = find_unused_reads(gpt2.gpt2_plan(), initialise=gpt2.fill, num_replays=1, blocks_per_loop=3)
+    chosen_by_tokens = [f for f in found if f[1] in ("targets", "tokens") or (f[0][:4], f[1]) == ("loss", "logits")]
+    assert found == chosen_by_tokens
+
+
+def test_orders_are_legal_and_differ():
+    """Check that each order has every task once an iteration and iterations overlap, unless there is a barrier."""
+    plan = cnn.cnn_plan()
+    bound = bound_plan(plan, cnn.fill)
+    rng = np.random.default_rng(0)
+    order = RandomOrder(bound, record_graph(plan.accesses)).run(3, rng)
+    assert sorted(order) == [(t, k) for t in range(plan.num_tasks) for k in range(3)]
+    replays = [k for _, k in order]
+    assert replays != sorted(replays)
+    order = RandomOrder(bound, record_graph(plan.accesses, closed=False)).run(3, rng)
+    replays = [k for _, k in order]
+    assert replays == sorted(replays)
+
+
+def test_serial_run_raises_failures():
+    """Check that the serial run names the failing task."""
+    builder = PlanBuilder("fails")
+    builder.buffer("x", (4,), role="parameter")
+    builder.loop("f", "test.fails_on_large", {"x": "x", "y": "x"}, [Block((), (update("x"),))])
+    bound = bound_plan(builder.build(), lambda bound: bound.arrays["x"].fill(1e7))
+    with pytest.raises(BlockFailure, match=r"f\[0\] failed in iteration 0 with status 1"):
+        run_serial(bound, 1)
+
+
+def test_bad_arguments():
+    """Check the messages for arguments out of range."""
+    plan = stencil_plan()
+    with pytest.raises(UsageError, match="num_replays must be at least 1, got 0"):
+        check_accesses(plan, num_replays=0)
+    with pytest.raises(UsageError, match="blocks_per_loop must be at least 1 or None, got 0"):
+        check_accesses(plan, blocks_per_loop=0)
+    with pytest.raises(UsageError, match="not closed has 1 iteration"):
+        span_in_tasks(record_graph(plan.accesses, closed=False), 2)
+    with pytest.raises(UsageError, match="record it anew"):
+        RandomOrder(bound_plan(plan, ramp), record_graph(cnn.cnn_plan().accesses))
+    assert check_accesses(plan, initialise=ramp, blocks_per_loop=2) < 16

@@ -1,0 +1,276 @@
+"""The graph against a brute-force oracle on random plans."""
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forktask.cython_src.checks import span_in_tasks
+from forktask.cython_src.dependences import ANTI, FLOW, SELF, SHARING, record_graph
+from forktask.cython_src.plan import READ, UPDATE, WRITE, AccessTable, Block, PlanBuilder, ranges, read, update, write
+
+
+def table(tasks, num_cells):
+    """Access table of tasks given as lists of (kind, cells, buffer)."""
+    lists = sorted({tuple(sorted(set(cells))) for task in tasks for _, cells, _ in task})
+    number = {cells: i for i, cells in enumerate(lists)}
+    flat = [access for task in tasks for access in task]
+    return AccessTable(
+        num_tasks=len(tasks),
+        num_cells=num_cells,
+        task_offsets=np.cumsum([0, *(len(task) for task in tasks)]).astype(np.int32),
+        access_kind=np.array([kind for kind, _, _ in flat], np.uint8),
+        access_list=np.array([number[tuple(sorted(set(cells)))] for _, cells, _ in flat], np.int32),
+        list_offsets=np.cumsum([0, *(len(cells) for cells in lists)]).astype(np.int32),
+        list_cells=np.array([c for cells in lists for c in cells], np.int32),
+        access_buffer=np.array([buffer for _, _, buffer in flat], np.int32),
+    )
+
+
+@st.composite
+def random_tables(draw):
+    num_cells = draw(st.integers(1, 5))
+    cells = st.lists(st.integers(0, num_cells - 1), min_size=1, max_size=3)
+    access = st.tuples(st.sampled_from([READ, READ, WRITE, UPDATE]), cells, st.integers(0, 1))
+    tasks = draw(st.lists(st.lists(access, min_size=0, max_size=3), min_size=1, max_size=8))
+    return table(tasks, num_cells), tasks
+
+
+def flat_reachability(graph, num_replays):
+    """reach[(k, u), (l, v)] over `num_replays` copies of a graph, tasks only; joins are passed through."""
+    n = graph.num_nodes
+    source, target, token = graph.edges()
+    reach = np.zeros((num_replays * n, num_replays * n), dtype=bool)
+    for k in range(num_replays):
+        for s, t, d in zip(source.tolist(), target.tolist(), token.tolist(), strict=True):
+            if k + d < num_replays:
+                reach[k * n + s, (k + d) * n + t] = True
+    reach = closure(reach)
+    keep = [k * n + t for k in range(num_replays) for t in range(graph.num_tasks)]
+    return reach[np.ix_(keep, keep)]
+
+
+def closure(reach):
+    reach = reach.copy()
+    for i in range(len(reach)):
+        reach |= reach[:, i : i + 1] & reach[i : i + 1, :]
+    return reach
+
+
+def conflict(a, b):
+    return any(
+        (x[0] != READ or y[0] != READ) and set(x[1]) & set(y[1]) for x in a for y in b
+    )
+
+
+def oracle(tasks, num_replays, one_at_a_time):
+    """Order that conflicts demand: registered one after the other, two tasks that conflict stay in that order."""
+    flat = list(tasks) * num_replays
+    reach = np.zeros((len(flat), len(flat)), dtype=bool)
+    for i, j in itertools.combinations(range(len(flat)), 2):
+        reach[i, j] = conflict(flat[i], flat[j]) or (i + len(tasks) == j and one_at_a_time[i % len(tasks)])
+    return closure(reach)
+
+
+@settings(max_examples=250, deadline=None)
+@given(random_tables(), st.integers(1, 4))
+def test_closed_graph_is_the_flat_graph_of_n_iterations(case, num_replays):
+    """Check that the cyclic graph orders what N registered iterations would, and nothing else."""
+    accesses, tasks = case
+    graph = record_graph(accesses)
+    alone = np.zeros(len(tasks), dtype=bool)
+    source, _, _ = graph.edges()
+    alone[source[graph.edge_kind == SELF]] = True
+    np.testing.assert_array_equal(
+        flat_reachability(graph, num_replays), oracle(tasks, num_replays, alone)
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(random_tables())
+def test_open_graph_is_one_iteration(case):
+    """Check that a graph that is not closed orders one iteration, and has the closed graph's order within it."""
+    accesses, tasks = case
+    graph = record_graph(accesses, closed=False)
+    assert not graph.num_cross.any()
+    expected = oracle(tasks, 1, [False] * len(tasks))
+    np.testing.assert_array_equal(flat_reachability(graph, 1), expected)
+    np.testing.assert_array_equal(flat_reachability(record_graph(accesses), 1), expected)
+
+
+@settings(max_examples=150, deadline=None)
+@given(random_tables())
+def test_every_edge_lies_on_a_cycle_with_one_token(case):
+    """Check what makes one counter a task enough: no predecessor can run two iterations ahead."""
+    accesses, _ = case
+    graph = record_graph(accesses)
+    n = graph.num_nodes
+    source, target, token = graph.edges()
+    far = 99
+    tokens = np.full((n, n), far)
+    np.minimum.at(tokens, (source, target), token)
+    for i in range(n):
+        tokens = np.minimum(tokens, tokens[:, i : i + 1] + tokens[i : i + 1, :])
+    assert (tokens[target, source] + token <= 1).all() or (source == target)[tokens[target, source] + token > 1].all()
+    for s, t, d in zip(source.tolist(), target.tolist(), token.tolist(), strict=True):
+        assert (d if s == t else tokens[t, s] + d) == 1
+    reached = np.bincount(target, minlength=n)
+    assert (reached > 0).all()
+
+
+@settings(max_examples=150, deadline=None)
+@given(random_tables())
+def test_arrays_are_consistent(case):
+    """Check counts against edges, no edge twice, sorted offsets, successors of the same iteration first."""
+    accesses, _ = case
+    for closed in (True, False):
+        graph = record_graph(accesses, closed=closed)
+        source, target, token = graph.edges()
+        np.testing.assert_array_equal(graph.num_intra, np.bincount(target[token == 0], minlength=graph.num_nodes))
+        np.testing.assert_array_equal(graph.num_cross, np.bincount(target[token == 1], minlength=graph.num_nodes))
+        assert len(set(zip(source.tolist(), target.tolist(), token.tolist(), strict=True))) == graph.num_edges
+        assert (graph.successor_offsets[:-1] <= graph.successor_split).all()
+        assert (graph.successor_split <= graph.successor_offsets[1:]).all()
+        assert graph.successor_offsets[-1] == graph.num_edges
+        assert {a.dtype.name for a in (graph.successors, graph.num_intra, graph.num_cross)} == {"int32"}
+        if graph.num_joins:
+            joins = np.arange(graph.num_tasks, graph.num_nodes)
+            assert (graph.num_intra + graph.num_cross)[joins].min() > 1
+            assert np.diff(graph.successor_offsets)[joins].min() > 1
+
+
+def edges_of(tasks, num_cells, closed=False):
+    graph = record_graph(table(tasks, num_cells), closed=closed)
+    source, target, token = graph.edges()
+    kinds = [("flow", "anti", "sharing", "self")[k] for k in graph.edge_kind]
+    return set(zip(source.tolist(), target.tolist(), token.tolist(), kinds, strict=True))
+
+
+def test_edges_of_a_small_graph():
+    """Check kinds and tokens by hand: write, two reads, an update, closed."""
+    tasks = [[(WRITE, [0], 0)], [(READ, [0], 0)], [(READ, [0], 0)], [(UPDATE, [0], 0)]]
+    assert edges_of(tasks, 1, closed=True) == {
+        (0, 1, 0, "flow"), (0, 2, 0, "flow"), (1, 3, 0, "anti"), (2, 3, 0, "anti"), (3, 0, 1, "anti"),
+    }  # fmt: skip
+
+
+def test_edges_between_overlaid_buffers_are_tagged():
+    """Check that an edge is due to sharing exactly if its ends use the memory as different buffers."""
+    tasks = [[(WRITE, [0], 0)], [(READ, [0], 0)], [(WRITE, [0], 1)], [(READ, [0], 1)]]
+    assert edges_of(tasks, 1, closed=True) == {
+        (0, 1, 0, "flow"), (1, 2, 0, "sharing"), (2, 3, 0, "flow"), (3, 0, 1, "sharing"),
+    }  # fmt: skip
+
+
+def test_flow_wins_over_other_reasons():
+    """Check that an edge with several reasons is called flow."""
+    tasks = [[(WRITE, [0, 1], 0)], [(WRITE, [1], 1), (READ, [0], 0)]]
+    assert edges_of(tasks, 2) == {(0, 1, 0, "flow")}
+
+
+def test_task_without_conflicts_follows_itself():
+    """Check that a task that depends on nothing still runs once at a time."""
+    assert edges_of([[], [(READ, [0], 0)]], 1, closed=True) == {(0, 0, 1, "self"), (1, 1, 1, "self")}
+
+
+def crossing_plan(rows):
+    """Two blockings that meet: every task of the second loop reads all that the first wrote."""
+    builder = PlanBuilder("crossing")
+    builder.buffer("x", (rows, rows), role="activation")
+    builder.buffer("y", (rows, rows), role="activation")
+    cut = ranges(rows, 1)
+    builder.loop("rows", "k", {"x": "x"}, [Block(r, (write("x", r),)) for r in cut])
+    builder.loop(
+        "columns", "k", {"x": "x", "y": "y"}, [Block(r, (read("x"), write("y", (0, rows), r))) for r in cut]
+    )
+    return builder.build()
+
+
+def test_joins_keep_edges_linear():
+    """Check that n writers met by n readers of everything make edges of order n, one join each way."""
+    for n in (8, 64):
+        graph = record_graph(crossing_plan(n).accesses)
+        assert graph.num_joins == 2
+        assert graph.num_edges == 4 * n + n  # writers, readers; readers, next writers; y's writer follows itself
+        assert span_in_tasks(graph, 3) == 6
+
+
+def test_disjoint_tiles_are_not_ordered():
+    """Check that 2-D tiles and halos give the neighbours they touch and no hull."""
+    builder = PlanBuilder("stencil")
+    builder.buffer("x", (8, 8), role="activation")
+    builder.buffer("y", (8, 8), role="activation")
+    tiles = [(r, c) for r in ranges(8, 2) for c in ranges(8, 2)]
+    builder.loop("first", "k", {"x": "x"}, [Block((), (write("x", r, c),)) for r, c in tiles])
+
+    def halo(r):
+        return max(0, r[0] - 1), min(8, r[1] + 1)
+
+    builder.loop(
+        "second", "k", {"x": "x", "y": "y"},
+        [Block((), (read("x", halo(r), halo(c)), write("y", r, c))) for r, c in tiles],
+    )  # fmt: skip
+    graph = record_graph(builder.build().accesses, closed=False)
+    assert graph.num_joins == 0
+    neighbours = [(2 if i in (0, 3) else 3) * (2 if j in (0, 3) else 3) for i in range(4) for j in range(4)]
+    np.testing.assert_array_equal(graph.num_intra[16:], neighbours)
+
+
+def layered_plan(width, steps):
+    builder = PlanBuilder("layers")
+    builder.buffer("a", (width,), role="activation", carried=True)
+    builder.buffer("b", (width,), role="activation", carried=True)
+    for step in range(steps):
+        x, y = "ab" if step % 2 else "ba"
+        builder.loop(
+            f"step {step}", "k", {"x": x, "y": y},
+            [Block((), (read(x, (max(0, i - 1), min(width, i + 2))), write(y, (i, i + 1)))) for i in range(width)],
+        )  # fmt: skip
+    return builder.build()
+
+
+def test_recording_cost_per_task_is_flat():
+    """Check that recording a stencil of 20 times the tasks costs at most three times as much a task."""
+    seconds = {}
+    for steps in (100, 2000):
+        plan = layered_plan(16, steps)
+        best = np.inf
+        for _ in range(3):
+            start = time.process_time()
+            record_graph(plan.accesses)
+            best = min(best, time.process_time() - start)
+        seconds[steps] = best / plan.num_tasks
+    assert seconds[2000] < 3 * seconds[100], seconds
+
+
+def test_unread_persistent_data_cost_nothing():
+    """Check that tasks that only read data nobody writes are not ordered, and cost no edge but their own."""
+    builder = PlanBuilder("readers")
+    builder.buffer("data", (4,), role="dataset")
+    builder.buffer("y", (50,), role="activation")
+    builder.loop(
+        "read", "k", {"x": "data", "y": "y"}, [Block((), (read("data"), write("y", (i, i + 1)))) for i in range(50)]
+    )
+    graph = record_graph(builder.build().accesses)
+    assert graph.num_edges == 50
+    assert set(graph.edge_kind.tolist()) == {ANTI}
+    assert FLOW not in graph.edge_kind
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_empty_plan(closed):
+    """Check that a plan without tasks gives a graph without nodes."""
+    graph = record_graph(PlanBuilder("empty").build().accesses, closed=closed)
+    assert (graph.num_nodes, graph.num_edges) == (0, 0)
+
+
+def test_update_is_accepted_by_the_builder():
+    """Check that the three access kinds reach the table in order."""
+    builder = PlanBuilder("kinds")
+    builder.buffer("x", (3,), role="parameter")
+    accesses = (read("x", (0, 1)), write("x", (1, 2)), update("x", (2, 3)))
+    builder.loop("f", "k", {"x": "x"}, [Block((), accesses)])
+    assert builder.build().accesses.access_kind.tolist() == [READ, WRITE, UPDATE]

@@ -1,0 +1,161 @@
+"""Task Bench workloads: their graphs, and that their tasks notice wrong inputs."""
+
+import numpy as np
+import pytest
+
+from forktask.cython_src.dependences import record_graph
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.plan import READ, Block, PlanBuilder, read, update
+from forktask.cython_src.program import BlockFailure, Workers, bind
+from forktask.cython_src.task_bench import PATTERNS, points, predecessors, task_bench
+from forktask.forkjoin.executor import ForkJoinExecutor, JoblibExecutor, SerialExecutor
+
+
+def through_the_builder(plan):
+    """The same plan with regions instead of cells, from the definitions."""
+    width, steps, radix = (plan.attributes[name] for name in ("width", "steps", "radix"))
+    pattern = plan.attributes["pattern"]
+    builder = PlanBuilder(plan.name)
+    builder.buffer("cells", plan.buffers["cells"].shape, "int64", "temporary", carried=True)
+    for step, loop in enumerate(plan.loops):
+        before = (step - 1) % steps
+        first, last = points(pattern, width, steps, before)
+        blocks = []
+        for i, point in enumerate(range(*points(pattern, width, steps, step))):
+            sources = [q for q in predecessors(pattern, width, radix, step, point) if first <= q < last]
+            ranges = np.split(sources, np.flatnonzero(np.diff(sources) > 1) + 1) if sources else []
+            boxes = [(int(r[0]), int(r[-1]) + 1) for r in ranges]
+            accesses = [update("cells", (step, step + 1), (point, point + 1))]
+            accesses += [read("cells", (before, before + 1), box) for box in boxes]
+            bounds = [point, *np.ravel(boxes).astype(int)]
+            bounds += [0] * (loop.bounds.shape[1] - len(bounds))
+            assert tuple(bounds) == loop.blocks[i].bounds
+            blocks.append(Block(tuple(bounds), tuple(accesses)))
+        builder.loop(loop.name, loop.kernel, loop.operands, blocks, attributes=loop.attributes)
+    return builder.build()
+
+
+def edges(plan):
+    graph = record_graph(plan.accesses)
+    return graph.num_joins, sorted(zip(*(part.tolist() for part in graph.edges()), strict=True))
+
+
+@pytest.mark.parametrize("width, steps", [(1, 2), (7, 5), (8, 12)])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_the_fast_table_equals_the_builders(pattern, width, steps):
+    """Check the access table made with arrays against the one PlanBuilder finds."""
+    plan = task_bench(pattern, width, steps, radix=min(width, 4))
+    assert edges(plan) == edges(through_the_builder(plan))
+
+
+def test_predecessors_are_those_of_task_bench():
+    """Check each pattern by hand at width 8."""
+    expected = {
+        "trivial": [], "no_comm": [3], "stencil_1d": [2, 3, 4], "stencil_1d_periodic": [2, 3, 4], "dom": [2, 3],
+        "tree": [1], "fft": [1, 3, 5], "all_to_all": list(range(8)), "nearest": [1, 2, 3, 4, 5],
+    }  # fmt: skip
+    for pattern, points_read in expected.items():
+        assert predecessors(pattern, 8, 5, 1, 3) == points_read
+    assert predecessors("stencil_1d_periodic", 8, 5, 1, 0) == [0, 1, 7]
+    assert predecessors("spread", 8, 4, 1, 3) == [0, 2, 3, 6]
+    assert [points("tree", 8, 9, step)[1] for step in range(5)] == [1, 2, 4, 8, 8]
+    assert [points("dom", 4, 7, step) for step in range(7)] == [(0, 1), (0, 2), (0, 3), (0, 4), (1, 4), (2, 4), (3, 4)]
+    assert [points("dom", 8, 3, step) for step in range(3)] == [(0, 1), (1, 2), (2, 3)]
+    for pattern in PATTERNS:
+        assert all(len(predecessors(pattern, 8, 4, step, p)) <= 8 for step in range(8) for p in range(8))
+    window = {q for step in range(16) for q in predecessors("random_nearest", 16, 5, step, 8)}
+    assert window == {6, 7, 8, 9, 10}
+
+
+EXECUTORS = {
+    "serial": lambda: SerialExecutor(),
+    "loop": lambda: ForkJoinExecutor(3),
+    "persistent": lambda: ForkJoinExecutor(2, region="persistent", schedule="dynamic"),
+    "joblib": lambda: JoblibExecutor(2),
+}
+
+
+@pytest.mark.parametrize("make", EXECUTORS.values(), ids=EXECUTORS)
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_every_executor_satisfies_the_checks(pattern, make):
+    """Check that no task complains, over several calls and whatever the first iteration, and that all ran."""
+    plan = task_bench(pattern, 8, 6, kernel="load_imbalance", work=20)
+    for target in ("cpu", "numpy"):
+        bound = bind(plan, target=target)
+        with make() as executor:
+            executor.prepare(bound)
+            executor.run(2)
+            executor.run(2, 40)
+        done = bound.arrays["cells"][..., 0]
+        for step in range(6):
+            start, stop = points(pattern, 8, 6, step)
+            assert (done[step, start:stop] == 4).all()
+            assert done[step].sum() == 4 * (stop - start)
+
+
+@pytest.mark.parametrize("target", ["cpu", "numpy"])
+@pytest.mark.parametrize("pattern", [p for p in PATTERNS if p != "trivial"])
+def test_a_task_that_runs_too_early_or_twice_notices(pattern, target):
+    """Check the negative: each task with inputs fails when one of them has not run, or the iteration is another."""
+    plan = task_bench(pattern, 8, 4)
+    table = plan.accesses
+    reads = [READ in table.access_kind[table.task_offsets[t] : table.task_offsets[t + 1]] for t in range(plan.num_tasks)]
+    workers = Workers(1)
+    checked = 0
+    for loop in range(1, 4):
+        for block in range(plan.loops[loop].num_blocks):
+            if not reads[plan.loops[loop].first_task + block]:
+                continue
+            bound = bind(plan, target=target)
+            assert bound.run_task(loop, block, 0, workers) == 1
+            for earlier in range(loop):
+                for b in range(plan.loops[earlier].num_blocks):
+                    assert bound.run_task(earlier, b, 0, workers) == 0
+            assert bound.run_task(loop, block, 1, workers) == 1
+            assert bound.run_task(loop, block, 0, workers) == 0
+            assert bound.run_task(loop, block, 0, workers) == 1
+            checked += 1
+    assert checked
+    bound = bind(plan, target=target)
+    with SerialExecutor() as executor:
+        executor.prepare(bound)
+        executor.run(1)
+        bound.arrays["cells"][1, :, 0] += 1
+        with pytest.raises(BlockFailure, match=r"step\d\[\d\] failed in iteration 1 with status 1"):
+            executor.run(1, 1)
+
+
+@pytest.mark.parametrize("kernel", ["empty", "compute", "memory", "load_imbalance", "busy_wait"])
+def test_every_kernel_runs(kernel):
+    """Check each kind of work, and that busy waiting takes its time."""
+    plan = task_bench("stencil_1d", 8, 4, kernel=kernel, work=2000 if kernel == "busy_wait" else 3)
+    with SerialExecutor(event_capacity=100) as executor:
+        executor.prepare(bind(plan))
+        executor.run(2)
+        events = executor.workers.events()
+    assert len(events) == 2 * plan.num_tasks
+    if kernel == "busy_wait":
+        assert (events["stop_ns"] - events["start_ns"]).min() >= 2000
+    assert plan.flops == (32 * 32 * 3 if kernel in ("compute", "load_imbalance") else 0)
+
+
+def test_a_hundred_thousand_tasks_are_built_quickly():
+    """Check that a large graph builds, binds and runs; a plan through regions would take many seconds."""
+    plan = task_bench("stencil_1d", 1000, 100)
+    assert plan.num_tasks == 100_000
+    with ForkJoinExecutor(2) as executor:
+        executor.prepare(bind(plan))
+        executor.run(2)
+
+
+def test_bad_sizes_are_refused():
+    """Check the messages."""
+    for arguments, match in [
+        ({"pattern": "ring"}, "pattern must be one of"),
+        ({"pattern": "fft", "kernel": "sleep"}, "kernel must be one of"),
+        ({"pattern": "fft", "steps": 1}, "steps at least 2"),
+        ({"pattern": "spread", "radix": 17}, r"radix must be in \[1, 16\]"),
+        ({"pattern": "fft", "imbalance": 2.0}, "imbalance"),
+    ]:
+        with pytest.raises(UsageError, match=match):
+            task_bench(**arguments)

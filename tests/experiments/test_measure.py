@@ -1,0 +1,194 @@
+"""The timing loop, on a clock that is part of the test."""
+
+import json
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from forktask.cython_src.plan import Block, PlanBuilder, read, update
+from forktask.cython_src.program import EVENT_DTYPE, bind
+from forktask.experiments.measure import (
+    Stepper,
+    Timed,
+    block_times,
+    hash_arrays,
+    measure_sample,
+    run_lengths_for,
+    still_falling,
+    time_runs,
+    warm_up,
+)
+
+
+class FakeExecutor:
+    """Advances a clock instead of computing: `fill` seconds a run, `step(i)` seconds for iteration i."""
+
+    def __init__(self, step, fill=0.0):
+        self.now, self.step, self.fill, self.done = 0.0, step, fill, []
+
+    def clock(self):
+        return self.now
+
+    def run(self, count, first):
+        self.done.append((first, count))
+        self.now += self.fill + sum(self.step(i) for i in range(first, first + count))
+
+
+def test_iterations_go_on_where_the_last_run_ended():
+    """Check that no iteration is run twice or left out, also in a plan of several steps a pass."""
+    fake = FakeExecutor(lambda i: 1.0)
+    stepper = Stepper(fake, stride=2, clock=fake.clock)
+    assert (stepper.run(1), stepper.run(3)) == (2.0, 6.0)
+    assert fake.done == [(0, 2), (2, 6)]
+
+
+@pytest.mark.parametrize("stride", [1, 3])
+@pytest.mark.parametrize("step", [1e-5, 1e-3, 0.02, 0.5])
+def test_slope_and_intercept_are_found(step, stride):
+    """Check that a run's fixed cost goes into the intercept and none of it into the step time."""
+    fake = FakeExecutor(lambda i: step, fill=0.003)
+    timed = time_runs(Stepper(fake, stride, fake.clock), step * stride, target_s=0.3)
+    assert timed.step_time_s == pytest.approx(step, rel=1e-6)
+    assert timed.fill_time_s == pytest.approx(0.003, rel=1e-3)
+
+
+def test_run_lengths_keep_to_the_budget():
+    """Check that two different lengths are always chosen and that short steps stay within the target."""
+    for pass_time in 10.0 ** np.linspace(-7, 1, 33):
+        short, long, pairs = run_lengths_for(pass_time, 0.4)
+        assert 1 <= short < long and pairs >= 3
+        assert pairs * (short + long) * pass_time <= max(0.44, 9.01 * pass_time)
+
+
+def test_a_few_disturbed_runs_do_not_move_the_slope():
+    """Check that a quarter of wild outliers leaves the estimate within the noise of the rest."""
+    lengths = [10, 40, 40, 10] * 4
+    generator = random.Random(3)
+    times = [0.001 * n * generator.uniform(0.999, 1.001) for n in lengths]
+    for k in (2, 5, 8, 11):
+        times[k] *= 5
+    assert Timed(lengths, times).step_time_s == pytest.approx(0.001, rel=0.02)
+
+
+def test_the_trend_test():
+    """Check that falling series are seen, and constant, rising and noisy ones are not called falling."""
+    assert still_falling([8, 7, 6, 5, 4, 3, 2, 1])
+    assert still_falling([8, 7, 5, 6, 4, 3, 1, 2])
+    assert not still_falling([1.0] * 8)
+    assert not still_falling([1, 2, 3, 4, 5, 6, 7, 8])
+    generator = random.Random(7)
+    false_alarms = sum(still_falling([generator.random() for _ in range(8)]) for _ in range(2000))
+    assert false_alarms < 0.07 * 2000
+
+
+def test_warm_up_ends_when_times_stop_falling():
+    """Check that it outlasts a falling phase, that one disturbance does not matter, and that its end is noted."""
+    fake = FakeExecutor(lambda i: 0.02 + 0.1 * 0.7**i)
+    warm = warm_up(Stepper(fake, clock=fake.clock), limit_s=10)
+    assert warm.stationary
+    assert len(warm.times_s) >= 16
+    assert warm.pass_time_s == pytest.approx(0.02, rel=0.05)
+    fake = FakeExecutor(lambda i: 0.02 if i % 5 else 0.03)
+    assert warm_up(Stepper(fake, clock=fake.clock), limit_s=10).stationary
+
+
+def test_warm_up_is_bounded():
+    """Check that a series that never settles ends at the limit and says so, after two runs at least."""
+    fake = FakeExecutor(lambda i: 1.0 / (1 + i))
+    warm = warm_up(Stepper(fake, clock=fake.clock), limit_s=3)
+    assert not warm.stationary
+    assert fake.now < 4
+    fake = FakeExecutor(lambda i: 100.0)
+    assert warm_up(Stepper(fake, clock=fake.clock), limit_s=1).passes == [1, 1]
+
+
+def test_short_steps_are_timed_in_longer_runs():
+    """Check that warm-up runs grow until the clock's resolution does not matter."""
+    fake = FakeExecutor(lambda i: 1e-6)
+    warm = warm_up(Stepper(fake, clock=fake.clock), limit_s=10)
+    assert warm.times_s[-1] >= 0.02
+    assert warm.pass_time_s == pytest.approx(1e-6)
+
+
+def test_hashes_see_bytes_shapes_and_names():
+    """Check that the hash changes with one bit, a shape, a dtype or a name, and not with memory layout."""
+    a = np.arange(6, dtype=np.float32).reshape(2, 3)
+    b = a.copy()
+    b[1, 1] = np.nextafter(b[1, 1], np.float32(9))
+    hashes = [hash_arrays(x) for x in ({"a": a}, {"a": b}, {"b": a}, {"a": a.reshape(3, 2)}, {"a": a.view(np.int32)})]
+    assert len(set(hashes)) == 5
+    assert hash_arrays({"a": np.asfortranarray(a)}) == hashes[0]
+
+
+def chain_plan(width=4, steps=3):
+    """Hash chains; the parameter's bits depend on every block."""
+    builder = PlanBuilder("chain", parameters=("even", "odd"))
+    for name in ("even", "odd"):
+        builder.buffer(name, (width,), "uint64", role="parameter")
+    for step in range(steps):
+        out, source = ("even", "odd") if step % 2 else ("odd", "even")
+        blocks = [
+            Block((i, i, i + 1), (update(out, (i, i + 1)), read(source, (i, i + 1)))) for i in range(width)
+        ]
+        attributes = {"work": 0, "fail_iteration": -1, "fail_index": 0}
+        builder.loop(f"step{step}", "hash_chain", {"out": out, "in": source}, blocks, attributes=attributes)
+    return builder.build()
+
+
+JOB = {"kind": "sample", "cpus": None, "check_iterations": 20, "target_s": 0.01, "warmup_s": 0.01, "seed": 1}
+
+
+def test_a_sample_has_all_fields_and_equal_hashes_over_models():
+    """Check a whole sample in this process, for two models on one plan."""
+    samples = [
+        measure_sample({**JOB, "model": model, "threads": threads}, bound=bind(chain_plan(), target="numpy"))
+        for model, threads in (("serial", 1), ("forkjoin", 2))
+    ]
+    for sample in samples:
+        json.dumps(sample, allow_nan=False)
+        assert sample["kind"] == "sample"
+        assert sample["check_iterations"] == 20
+        assert len(sample["run_times_s"]) == len(sample["run_lengths"]) >= 6
+        assert len(set(sample["run_lengths"])) == 2
+        assert set(sample["disturbance"]) == {
+            "pressure_some_us", "steal_ticks", "nonvoluntary_switches", "throttled_us"
+        }
+        assert min(sample["prepare_s"], sample["first_replay_s"], sample["step_time_s"]) > 0
+        assert (sample["record_s"], sample["close_s"]) == (None, None)
+    assert samples[0]["weights_hash"] == samples[1]["weights_hash"]
+
+
+def test_block_times_are_means_over_passes():
+    """Check busy and wall times of blocks, loops and workers against events made by hand."""
+    plan = chain_plan(width=2, steps=2)
+    events = []
+    for iteration in range(2):
+        base = 1_000_000_000 * (iteration + 1)
+        for task in range(4):
+            start = base + 1000 * (task // 2)
+            events.append((start, start + 100 * (task + 1) * (iteration + 1), iteration, task, task % 2))
+    times = block_times(np.array(events, EVENT_DTYPE), plan, 2, 2)
+    assert times["block_time_s"]["step0"] == pytest.approx([150e-9, 300e-9])
+    assert times["loop_time_s"]["step1"] == pytest.approx(450e-9 + 600e-9)
+    assert times["loop_wall_s"] == pytest.approx({"step0": 300e-9, "step1": 600e-9})
+    assert times["worker_busy_s"] == pytest.approx([600e-9, 900e-9])
+
+
+def test_a_block_missing_from_the_log_is_an_error():
+    """Check that a profile of blocks run too often or not at all is refused by name."""
+    plan = chain_plan(width=2, steps=1)
+    with pytest.raises(RuntimeError, match=r"step0\[1\]"):
+        block_times(np.array([(0, 1, 0, 0, 0)], EVENT_DTYPE), plan, 1, 1)
+
+
+def test_the_measuring_process_imports_nothing_heavy():
+    """Check that no plotting, table or joblib module is loaded by measuring."""
+    program = (
+        "import sys, forktask.experiments.measure as m, forktask.forkjoin.executor\n"
+        "print([n for n in ('pandas', 'matplotlib', 'seaborn', 'joblib', 'scipy') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"

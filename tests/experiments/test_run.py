@@ -1,0 +1,394 @@
+"""Sweeps: what is measured, what is kept, what is said when something goes wrong."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from forktask.cython_src.errors import UsageError
+from forktask.experiments.cli import main, make_parser
+from forktask.experiments.configuration import (
+    Configuration,
+    Grid,
+    Measure,
+    config_folder,
+    core_counts,
+    find_configuration,
+    from_dict,
+    parse_configuration,
+    read_configuration,
+)
+from forktask.experiments.results import read_results
+from forktask.experiments.run import (
+    Sweep,
+    clean_environment,
+    configuration_from_arguments,
+    describe_status,
+    failure_report,
+    hogs_running,
+    run_sample,
+    sample_environment,
+)
+
+# A measuring process without any measuring: does what the file FAKE says for the job's model, else gives a sample.
+FAKE_SAMPLE = """
+import json, os, signal, sys, time
+job = json.load(sys.stdin)
+folder = sys.argv[1]
+open(os.path.join(folder, "jobs.jsonl"), "a").write(json.dumps(job) + "\\n")
+try:
+    faults = json.load(open(os.path.join(folder, "faults.json")))
+except FileNotFoundError:
+    faults = {}
+fault = faults.get(job["model"])
+weights = "right"
+if fault == "hang":
+    time.sleep(60)
+elif fault == "crash":
+    print("last words", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGSEGV)
+elif fault == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+elif fault == "silent":
+    sys.exit(0)
+elif fault == "memory":
+    print(json.dumps({"failure": "memory", "message": "not enough memory"}))
+    sys.exit(3)
+elif fault == "wrong":
+    weights = "wrong"
+elif isinstance(fault, float):
+    time.sleep(fault)
+print(json.dumps({"kind": job["kind"], "weights_hash": weights, "losses_hash": "l", "step_time_s": 0.001,
+                  "check_iterations": 20, "instruction_set": "avx2", "pid": os.getpid()}))
+"""
+ENVIRONMENT = {"environment": {"cpu": "A"}, "environment_id": "a"}
+GRID = Grid(models=("serial", "forkjoin", "joblib"), threads=(1, 2))
+NUM_POINTS = 5  # serial runs on one thread only
+
+
+def fake_plan_row(plan_id, options):
+    return {
+        "kind": "plan", "plan_id": plan_id, "options": dict(options), "loops": [], "flops": 1e6, "bytes": 1e6,
+        "num_tasks": 10, "num_edges": 20, "num_joins": 0, "deterministic": True, **options,
+    }
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """A function that makes a sweep over fake samples; its attributes hold the folder for faults and jobs."""
+    folder = tmp_path / "fake"
+    folder.mkdir()
+    script = folder / "sample.py"
+    script.write_text(FAKE_SAMPLE)
+
+    def make(measure=None, grid=GRID, **faults):
+        (folder / "faults.json").write_text(json.dumps(faults))
+        measure = measure or Measure(repeats=2, profile=False, oversubscribe=True)
+        return Sweep(
+            Configuration(grid=grid, measure=measure), str(tmp_path / "out"), "forktask compare --out out",
+            stream=io.StringIO(), sample_command=(sys.executable, "-S", str(script), str(folder)),
+            plan_row=fake_plan_row, environment=ENVIRONMENT,
+            machine_row=lambda: {"kind": "machine", "capacity": {"1": 1.0}},
+        )
+
+    make.jobs = lambda: [json.loads(line) for line in (folder / "jobs.jsonl").read_text().splitlines()]
+    return make
+
+
+def counts(results):
+    return Counter(row["kind"] for row in results.rows)
+
+
+def test_a_sweep_measures_each_configuration_as_often_as_asked(sweep):
+    """Check rows by kind, blocks of one repetition each, different orders within them, and the recorded settings."""
+    results = sweep(Measure(repeats=4, oversubscribe=True)).run()
+    assert counts(results) == {"run": 1, "machine": 1, "plan": 1, "sample": 4 * NUM_POINTS, "profile": NUM_POINTS}
+    samples = results.of_kind("sample")
+    blocks = [samples[k : k + NUM_POINTS] for k in range(0, len(samples), NUM_POINTS)]
+    orders = [[row["config_id"] for row in block] for block in blocks]
+    assert all(sorted(order) == sorted(orders[0]) for order in orders)
+    assert len({tuple(order) for order in orders}) > 1
+    assert [row["repetition"] for row in samples] == [k for k in range(4) for _ in range(NUM_POINTS)]
+    assert [row["position"] for row in samples] == list(range(len(samples)))
+    assert {row["variables"]["OPENBLAS_NUM_THREADS"] for row in samples} == {"1"}
+    assert all(len(row["cpus"]) == row["threads"] for row in samples)
+
+
+def test_a_finished_sweep_is_not_measured_again(sweep):
+    """Check that the same command adds nothing, and that more repeats add only what is missing."""
+    sweep().run()
+    jobs = len(sweep.jobs())
+    assert counts(sweep().run())["sample"] == jobs == len(sweep.jobs())
+    assert counts(sweep(Measure(repeats=3, profile=False, oversubscribe=True)).run())["sample"] == 3 * NUM_POINTS
+
+
+def test_a_half_written_sample_is_measured_again(sweep):
+    """Check that a sweep recognises a cut last line, says so and completes."""
+    sweep().run()
+    path = sweep().out_dir + "/samples.jsonl"
+    whole = open(path, "rb").read()
+    open(path, "wb").write(whole[:-30])
+    again = sweep()
+    assert counts(again.run())["sample"] == 2 * NUM_POINTS
+    assert "half-written" in again.stream.getvalue()
+    assert "1 of 10" in again.stream.getvalue()
+
+
+def test_a_sweep_goes_on_after_failures(sweep):
+    """Check that each way to fail becomes a row with its reason, is not repeated, and stops nothing else."""
+    limit = Measure(repeats=2, profile=False, oversubscribe=True, time_limit_s=1.0)
+    sweep1 = sweep(limit, serial="hang", forkjoin="crash", joblib="memory")
+    results = sweep1.run()
+    failures = {(row["model"], row["threads"]): row for row in results.of_kind("failure")}
+    assert counts(results) == {"run": 1, "machine": 1, "plan": 1, "failure": NUM_POINTS}
+    assert failures["serial", 1]["reason"] == "timeout"
+    assert failures["joblib", 2]["reason"] == "memory"
+    assert failures["forkjoin", 2]["reason"] == "crash"
+    assert "SIGSEGV" in failures["forkjoin", 2]["message"] and "last words" in failures["forkjoin", 2]["message"]
+    lines, trusted = failure_report(results)
+    assert len(lines) == NUM_POINTS and trusted
+    # A second attempt repeats crashes only.
+    results = sweep(limit).run()
+    assert {row["model"] for row in results.of_kind("sample")} == {"forkjoin"}
+    lines, trusted = failure_report(results)
+    assert len(lines) == 3 and not any("forkjoin" in line for line in lines)
+
+
+@pytest.mark.parametrize(("fault", "reason"), [("kill", "memory"), ("silent", "crash")])
+def test_processes_that_end_without_a_sample(sweep, fault, reason):
+    """Check a process killed by the kernel and one that says nothing."""
+    rows = sweep(grid=replace(GRID, models=("serial",)), serial=fault).run().of_kind("failure")
+    assert [row["reason"] for row in rows] == [reason]
+
+
+def test_wrong_weights_are_found_and_figures_refused(sweep):
+    """Check that a model with other weights becomes a failure that keeps the sample, and that nothing is trusted."""
+    results = sweep(grid=replace(GRID, threads=(1,)), joblib="wrong").run()
+    rows = results.of_kind("failure")
+    assert len(rows) >= 1 and {row["reason"] for row in rows} == {"mismatch"}
+    assert all("bit for bit" in row["message"] and row["sample"]["weights_hash"] for row in rows)
+    assert failure_report(results)[1] is False
+    assert describe_status(results)["weights_agree"] is False
+    # It stays so when the command is given again.
+    assert failure_report(sweep(grid=replace(GRID, threads=(1,))).run())[1] is False
+
+
+def test_plans_without_a_fixed_order_of_sums_are_not_compared_bitwise(sweep):
+    """Check that a plan that says it is not deterministic may give different weights."""
+    one = sweep(grid=replace(GRID, threads=(1,)), joblib="wrong")
+    one.plan_row = lambda *a: {**fake_plan_row(*a), "deterministic": False}
+    assert one.run().of_kind("failure") == []
+
+
+DRIVER = """
+import json, sys
+sys.argv = json.loads(sys.argv[1])
+sys.path.insert(0, sys.argv[0])
+from test_run import ENVIRONMENT, GRID, fake_plan_row
+from forktask.experiments.configuration import Configuration, Measure
+from forktask.experiments.run import Sweep
+folder, out = sys.argv[1:]
+try:
+    Sweep(Configuration(grid=GRID, measure=Measure(repeats=2, profile=False, oversubscribe=True)), out,
+          "forktask compare --out out", plan_row=fake_plan_row, environment=ENVIRONMENT,
+          sample_command=(sys.executable, "-S", folder + "/sample.py", folder),
+          machine_row=lambda: {"kind": "machine"}).run()
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_an_interrupted_sweep_keeps_its_samples(sweep, tmp_path, how):
+    """Check that a kill loses at most the sample being measured, Ctrl-C says how to go on, and the rest is added."""
+    out = sweep(serial=0.2, forkjoin=0.2, joblib=0.2).out_dir
+    arguments = [os.path.dirname(__file__), str(tmp_path / "fake"), out]
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", DRIVER, json.dumps(arguments)], stderr=subprocess.PIPE, text=True
+    )
+    path = out + "/samples.jsonl"
+    deadline = time.monotonic() + 60
+    while not os.path.exists(path) or open(path).read().count('"kind": "sample"') < 3:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(how)
+    _, errors = process.communicate(timeout=30)
+    kept = read_results(out).of_kind("sample")
+    started = len(sweep.jobs())
+    assert 3 <= len(kept) < 2 * NUM_POINTS
+    assert started - len(kept) <= 1
+    if how == signal.SIGINT:
+        assert process.returncode == 130
+        assert "To go on: forktask compare --out out" in errors
+    results = sweep().run()
+    assert counts(results)["sample"] == 2 * NUM_POINTS
+    assert results.of_kind("sample")[: len(kept)] == kept
+    assert not describe_status(results)["samples_missing"]
+
+
+def test_status_says_what_is_missing(sweep, capsys):
+    """Check the numbers, the way to go on, and both outputs of the command."""
+    out = sweep().out_dir
+    results = sweep().run()
+    assert describe_status(results)["resume"] is None
+    rows = open(out + "/samples.jsonl").read().splitlines(keepends=True)
+    open(out + "/samples.jsonl", "w").writelines(rows[:-3])
+    assert main(["status", out]) == 0
+    text = capsys.readouterr().out
+    assert "3 samples and 0 profiles are missing" in text and "To go on: forktask compare --out out" in text
+    assert main(["status", out, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["samples_missing"] == 3
+    assert main(["status", out + "/nothing"]) == 2
+
+
+def test_the_measured_process_gets_a_clean_environment():
+    """Check that what cripples or steers BLAS and OpenMP is gone, and spinning depends on the cores left."""
+    own = {"PATH": "/bin", "OPENBLAS_CORETYPE": "Haswell", "OMP_PLACES": "cores", "GOMP_SPINCOUNT": "1",
+           "FORKTASK_ISA": "avx2"}
+    settings = sample_environment(Measure(), threads=2, hogs=0, cores=2)
+    assert clean_environment(own, settings) == {"PATH": "/bin", "FORKTASK_ISA": "avx2", **settings}
+    assert settings["OMP_WAIT_POLICY"] == "active"
+    assert sample_environment(Measure(), 4, 0, 2)["OMP_WAIT_POLICY"] == "passive"
+    assert sample_environment(Measure(), 2, 1, 2)["OMP_WAIT_POLICY"] == "passive"
+    assert sample_environment(Measure(wait_policy="active"), 4, 0, 2)["OMP_WAIT_POLICY"] == "active"
+
+
+def test_hogs_run_and_end():
+    """Check that interfering processes run while they should, on their CPU, and are gone afterwards."""
+    cpus = sorted(os.sched_getaffinity(0))
+    with hogs_running(1, cpus) as hogs:
+        assert [hog.poll() for hog in hogs] == [None]
+        assert os.sched_getaffinity(hogs[0].pid) == {cpus[-1]}
+    assert hogs[0].returncode == -signal.SIGKILL
+
+
+def test_a_job_that_is_too_slow_is_ended(tmp_path):
+    """Check that the time limit ends the process itself, not only the waiting."""
+    mark = tmp_path / "alive"
+    program = f"import time; time.sleep(1); open({str(mark)!r}, 'w')"
+    row = run_sample({}, dict(os.environ), 0.2, (sys.executable, "-S", "-c", program))
+    assert row["failure"] == "timeout"
+    time.sleep(1.2)
+    assert not mark.exists()
+
+
+# --- configurations ---------------------------------------------------------------------------------------------------
+
+
+def test_lists_expand_to_a_grid():
+    """Check the product, that one-thread models take part once, and that equal models are not measured twice."""
+    configuration = parse_configuration({
+        "grid": {"batch": [8, 16], "models": ["serial", "forkjoin", "forkjoin:region=loop"], "threads": [1, 2]},
+    })
+    found = Counter((p.plan["batch"], p.model, p.threads) for p in configuration.points())
+    assert found == Counter(
+        (batch, model, threads) for batch in (8, 16) for model, threads in (("serial", 1), ("forkjoin", 1), ("forkjoin", 2))
+    )
+    assert len({p.config_id for p in configuration.points()}) == 6
+    assert len({p.plan_id for p in configuration.points()}) == 2
+
+
+def test_a_configuration_survives_its_row():
+    """Check that what a results folder records gives the same configuration back."""
+    configuration = parse_configuration({"title": "T", "grid": {"batch": 8}, "measure": {"repeats": 3}})
+    assert from_dict(json.loads(json.dumps(configuration.as_dict()))) == configuration
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[grid]\nbach = 8\n", ["bach", "batch", "network"]),
+        ("[measure]\nrepeat = 8\n", ["repeat", "repeats"]),
+        ("repeats = 8\n", ["repeats", "measure"]),
+        ("grid = 8\n", ["[grid]"]),
+        ("[grid]\nbatch = '8'\n", ["batch", "whole number", "'8'"]),
+        ("[grid]\nbatch = true\n", ["batch", "whole number"]),
+        ("[grid]\nbatch = []\n", ["batch", "empty"]),
+        ("[grid]\nmodels = ['taskloop']\n", ["taskloop", "forkjoin"]),
+        ("[grid]\ninterference = -1\n", ["interference", "-1"]),
+        ("[measure]\nrepeats = 0\n", ["repeats", "at least 1"]),
+        ("[measure]\ntarget_s = -0.5\n", ["target_s", "positive"]),
+        ("[measure]\nwait_policy = 'lazy'\n", ["wait_policy", "passive"]),
+        ("[grid\n", ["TOML"]),
+    ],
+)
+def test_bad_files_are_refused(tmp_path, text, words):
+    """Check one clear sentence with the offending key or value and the known ones."""
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as error:
+        read_configuration(path)
+    assert all(word in str(error.value) for word in words)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_names_the_shipped_ones(tmp_path):
+    """Check the message, and that shipped configurations are found by name."""
+    with pytest.raises(UsageError, match=r"strong_scaling\.toml"):
+        find_configuration(str(tmp_path / "none.toml"))
+    assert find_configuration("strong_scaling") == find_configuration("strong_scaling.toml")
+
+
+SHIPPED = sorted(config_folder().glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
+def test_shipped_configurations_say_how_to_read_them(path):
+    """Check that each parses, explains its curve and becomes small with --quick."""
+    assert "How to read its curve" in path.read_text()
+    configuration = read_configuration(path)
+    quick = configuration.quick()
+    assert len(quick.order()) <= len(configuration.order())
+    assert max(quick.grid.batch) <= 16 and quick.measure.repeats <= 2
+
+
+def test_compare_is_the_short_form_of_a_file():
+    """Check that arguments and a file give the same configuration, hence the same results."""
+    arguments = make_parser().parse_args([
+        "compare", "--network", "cifar10_cnn", "--batch", "8,16", "--models", "serial,forkjoin:region=persistent",
+        "--threads", "1", "--repeats", "3", "--weight-gradients", "chain", "--memory", "shared", "--no-fusion",
+        "--seed", "5", "--time-limit", "9", "--out", "x",
+    ])
+    configuration = parse_configuration({
+        "grid": {
+            "batch": [8, 16], "models": ["serial", "forkjoin:region=persistent"], "threads": 1,
+            "weight_gradients": "chain", "memory": "shared", "fusion": False,
+        },
+        "measure": {"repeats": 3, "seed": 5, "time_limit_s": 9},
+    })
+    assert configuration_from_arguments(arguments) == configuration
+    defaults = configuration_from_arguments(make_parser().parse_args(["compare"]))
+    assert defaults == Configuration()
+
+
+def test_thread_counts_reach_the_cores():
+    """Check powers of two and the number of cores itself."""
+    assert [core_counts(n) for n in (1, 2, 4, 6, 8)] == [(1,), (1, 2), (1, 2, 4), (1, 2, 4, 6), (1, 2, 4, 8)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--models", "serial,taskloop"], ["taskloop"]),
+        (["--threads", "0"], ["at least 1"]),
+        (["--threads", "100000"], ["--oversubscribe"]),
+        (["--threads", "two"], ["--threads", "two"]),
+        (["--repeats", "0"], ["repeats"]),
+        (["--models", ","], ["at least one model"]),
+    ],
+)
+def test_bad_arguments_end_with_code_2(arguments, words, capsys, tmp_path):
+    """Check that nothing is created and one sentence says what to change."""
+    out = tmp_path / "out"
+    assert main(["compare", *arguments, "--out", str(out)]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("forktask: error: ") and message.count("\n") == 1
+    assert all(word in message for word in words)
+    assert not out.exists()

@@ -1,0 +1,78 @@
+"""Random plans for the tests of the task runtime."""
+
+import numpy as np
+
+from forktask.cython_src.plan import Block, PlanBuilder, read, update, write
+
+
+def random_plan(seed, *, num_cells=None, num_loops=None, max_blocks=8, work=0, fail=(-1, -1), phases=("other",)):
+    """A plan of random blocks: each reads, writes and updates random ranges of a vector of cells, and each loop's blocks
+    are independent. Ranges differ in size, so that blockings meet and joins appear."""
+    rng = np.random.default_rng(seed)
+    num_cells = num_cells or int(rng.integers(2, 24))
+    num_loops = num_loops or int(rng.integers(1, 9))
+    builder = PlanBuilder(f"random{seed}")
+    builder.buffer("cells", (num_cells,), "uint64", role="statistic")
+    task = 0
+    loops = []
+    for _ in range(num_loops):
+        # Cut the vector at random places; parts are written by one block or read by several.
+        cuts = np.unique(np.concatenate([[0, num_cells], rng.integers(0, num_cells + 1, rng.integers(0, max_blocks))]))
+        parts = list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
+        roles = rng.choice(["read", "write", "update"], len(parts), p=rng.dirichlet(np.ones(3)))
+        readable = [p for p, role in zip(parts, roles, strict=True) if role == "read"]
+        owned = [(p, role) for p, role in zip(parts, roles, strict=True) if role != "read"]
+        blocks = []
+        for _ in range(int(rng.integers(1, max_blocks + 1))):
+            bounds, accesses = [task + len(blocks)], []
+            for kind, role, candidates in (
+                (read, "read", readable),
+                (write, "write", [p for p, r in owned if r == "write"]),
+                (update, "update", [p for p, r in owned if r == "update"]),
+            ):
+                if candidates and rng.random() < 0.8:
+                    start, stop = candidates[rng.integers(len(candidates))]
+                    if role == "read" and stop - start > 1:
+                        start, stop = sorted(rng.choice(np.arange(start, stop + 1), 2, replace=False).tolist())
+                    else:
+                        owned = [(p, r) for p, r in owned if p != (start, stop)]
+                    accesses.append(kind("cells", (start, stop)))
+                    bounds += [start, stop]
+                else:
+                    bounds += [0, 0]
+            blocks.append(Block(tuple(bounds), tuple(accesses), flops=float(rng.exponential(1000))))
+        loops.append(blocks)
+        task += len(blocks)
+    builder.buffer("trace", (task, 2), "uint64", role="statistic")
+    for number, blocks in enumerate(loops):
+        builder.loop(
+            f"loop{number}", "test_hash", {"cells": "cells", "trace": "trace"}, blocks,
+            attributes={"work": work, "fail_iteration": fail[0], "fail_task": fail[1]},
+            phase=str(rng.choice(phases)),
+        )
+    return builder.build()
+
+
+def shared_plan(seed, memory="shared"):
+    """A chain of transient buffers, several of which share memory: random blockings, each stage reads the one before."""
+    rng = np.random.default_rng(seed)
+    num_cells = int(rng.integers(2, 9))
+    num_stages = int(rng.integers(3, 8))
+    builder = PlanBuilder(f"shared{seed}")
+    builder.buffer("out", (num_cells,), "uint64", role="statistic")
+    for stage in range(num_stages):
+        builder.buffer(f"t{stage}", (num_cells,), "uint64")
+    operands = ["out", *(f"t{stage}" for stage in range(num_stages))]
+    for stage in range(num_stages):
+        cuts = np.unique(np.concatenate([[0, num_cells], rng.integers(0, num_cells + 1, rng.integers(0, 5))])).tolist()
+        blocks = []
+        for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+            source = (max(start - 1, 0), min(stop + 1, num_cells))
+            accesses = [write(f"t{stage}", (start, stop))]
+            accesses.append(read(f"t{stage - 1}", source) if stage else read("out", source))
+            blocks.append(Block((start, stop, *source), tuple(accesses)))
+        builder.loop(f"stage{stage}", "test_copy", {"out": f"t{stage}", "in": operands[stage]}, blocks)
+    blocks = [Block((i, i + 1, i, i + 1), (write("out", (i, i + 1)), read(f"t{num_stages - 1}", (i, i + 1))))
+              for i in range(num_cells)]
+    builder.loop("close", "test_copy", {"out": "out", "in": f"t{num_stages - 1}"}, blocks)
+    return builder.build(memory=memory)

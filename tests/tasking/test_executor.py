@@ -1,0 +1,137 @@
+"""The task executors against serial order."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.program import BlockFailure, Workers, bind
+from forktask.tasking.executor import TaskGraphExecutor, TaskIterExecutor, TasksExecutor
+
+from .random_plans import random_plan, shared_plan
+
+EXECUTORS = {
+    "tasks-loop": lambda n, **o: TasksExecutor(n, taskwait="loop", **o),
+    "tasks-phase": lambda n, **o: TasksExecutor(n, taskwait="phase", **o),
+    "tasks-iteration": lambda n, **o: TasksExecutor(n, taskwait="iteration", **o),
+    "tasks-none": lambda n, **o: TasksExecutor(n, taskwait="none", **o),
+    "tasks-window4": lambda n, **o: TasksExecutor(n, taskwait="none", window=4, **o),
+    "taskgraph-stealing": lambda n, **o: TaskGraphExecutor(n, placement="stealing", **o),
+    "taskiter-stealing": lambda n, **o: TaskIterExecutor(n, placement="stealing", **o),
+}
+pytestmark = pytest.mark.timeout(120)
+
+
+def run_serial(bound, num_iterations, first_iteration=0):
+    """Plan order on one thread: the truth."""
+    workers = Workers(1, bound.scratch_bytes)
+    for replay in range(first_iteration, first_iteration + num_iterations):
+        for number, loop in enumerate(bound.plan.loops):
+            for block in range(loop.num_blocks):
+                assert bound.run_task(number, block, replay, workers) == 0
+
+
+def content(bound, executor=None):
+    """All persistent arrays. Eager tasks that write nothing may overlap with themselves: their order is left out."""
+    arrays = {name: bound.arrays[name].copy() for name, b in bound.plan.buffers.items() if b.persistent}
+    if isinstance(executor, TasksExecutor) and "trace" in arrays:
+        arrays["trace"] = arrays["trace"][:, 0]
+    return arrays
+
+
+def serial_content(plan, runs):
+    """Persistent arrays after runs of (num_iterations, first_iteration)."""
+    bound = bind(plan)
+    for run in runs:
+        run_serial(bound, *run)
+    return content(bound)
+
+
+def assert_same(found, expected):
+    for name, array in found.items():
+        truth = expected[name] if array.ndim == expected[name].ndim else expected[name][:, 0]
+        np.testing.assert_array_equal(array, truth, err_msg=name)
+
+
+@pytest.mark.usefixtures("hash_kernel")
+@pytest.mark.parametrize("make", EXECUTORS.values(), ids=EXECUTORS)
+def test_random_plans_equal_serial_order(make):
+    """Check each task once an iteration and in a legal order, by hash chains over random plans."""
+    executors = [make(n) for n in (1, 2, 3, 7)]
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(seed=st.integers(0, 2**32), runs=st.lists(st.integers(1, 12), min_size=1, max_size=3))
+    def check(seed, runs):
+        plan = random_plan(seed, phases=("forward", "backward"))
+        runs = [(n, sum(runs[:i])) for i, n in enumerate(runs)]
+        expected = serial_content(plan, runs)
+        for executor in executors:
+            bound = bind(plan)
+            executor.prepare(bound)
+            for run in runs:
+                executor.run(*run)
+            assert_same(content(bound, executor), expected)
+
+    check()
+    for executor in executors:
+        executor.close()
+
+
+@pytest.mark.usefixtures("hash_kernel")
+@pytest.mark.parametrize("make", EXECUTORS.values(), ids=EXECUTORS)
+def test_shared_memory_equals_full_memory(make):
+    """Check plans whose buffers overlay each other: the added dependences keep tenants apart."""
+    for num_threads in (1, 2, 5):
+        with make(num_threads) as executor:
+            for seed in range(40):
+                expected = serial_content(shared_plan(seed, "full"), [(5,)])
+                bound = bind(shared_plan(seed))
+                executor.prepare(bound)
+                executor.run(5)
+                assert_same(content(bound, executor), expected)
+
+
+@pytest.mark.usefixtures("hash_kernel")
+@pytest.mark.parametrize("make", EXECUTORS.values(), ids=EXECUTORS)
+def test_single_runs_equal_one_long_run(make):
+    """Check that run(1) N times equals run(N), and that iteration numbers go on."""
+    plan = random_plan(7, num_loops=6)
+    expected = serial_content(plan, [(20,)])
+    with make(2) as executor:
+        bound = bind(plan)
+        executor.prepare(bound)
+        for iteration in range(20):
+            executor.run(1, iteration)
+        assert_same(content(bound, executor), expected)
+
+
+@pytest.mark.usefixtures("hash_kernel")
+@pytest.mark.parametrize("make", EXECUTORS.values(), ids=EXECUTORS)
+def test_a_failing_block_stops_the_run(make):
+    """Check that the failure names task and iteration, and that the executor stays usable."""
+    plan = random_plan(11, num_loops=5, fail=(3, 4))
+    with make(3) as executor:
+        bound = bind(plan)
+        executor.prepare(bound)
+        with pytest.raises(BlockFailure, match="failed in iteration 3 with status 7") as failure:
+            executor.run(1000)
+        assert failure.value.task_name == plan.task_name(4)
+        for array in bound.arrays.values():
+            array.fill(0)
+        executor.run(50, 4)
+        assert_same(content(bound, executor), serial_content(plan, [(50, 4)]))
+
+
+def test_bad_input_is_refused():
+    """Check the messages for impossible arguments."""
+    with pytest.raises(UsageError, match="num_threads must be in"):
+        TaskIterExecutor(0)
+    with pytest.raises(UsageError, match="taskwait must be one of"):
+        TasksExecutor(1, taskwait="never")
+    with pytest.raises(UsageError, match="placement must be one of"):
+        TaskIterExecutor(1, placement="magic")
+    with pytest.raises(UsageError, match="cpus must name one CPU"):
+        TaskIterExecutor(2, cpus=[0])
+    with TaskIterExecutor(1) as executor, pytest.raises(UsageError, match="call prepare"):
+        executor.run(1)
