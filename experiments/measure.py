@@ -448,7 +448,7 @@ def measure_profile(job: Mapping[str, Any], bound=None, clock=time.perf_counter)
 # --- the process ----------------------------------------------------------------------------------------------------
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Ask the kernel to kill this process when its parent dies, so that nothing is left after a kill -9."""
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -458,7 +458,7 @@ def _end_with_parent() -> None:
 
 def main() -> int:
     """Read a job, measure, write the row. Exit code 3: it failed, and the object written says how."""
-    _end_with_parent()
+    end_with_parent()
     job = json.load(sys.stdin)
     if job["cpus"] is not None:
         # Before memory is touched: pages belong to the socket of the thread that touches them first.
