@@ -319,9 +319,10 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
         if "learning_rates" in bound.arrays and hashes["weights_hash"] == untrained:
             raise ArithmeticError(f"no weight changed in {stepper.iterations_done} iterations: nothing can be checked")
         warm = warm_up(stepper, job["warmup_s"])
+        pass_time_s = warm.pass_time_s
         disturbance = Disturbance()
         before, usage, wall = disturbance.read(), resource.getrusage(resource.RUSAGE_SELF), clock()
-        timed = time_runs(stepper, warm.pass_time_s, job["target_s"])
+        timed = time_runs(stepper, pass_time_s, job["target_s"])
         wall = clock() - wall
         usage_after = resource.getrusage(resource.RUSAGE_SELF)
         disturbed = disturbance.since(before)
