@@ -236,7 +236,7 @@ def _model_handles(styles: dict[str, ModelStyle], models: Sequence[str]) -> list
 
 def _header(figure: Figure, study: Study, facts: Sequence[str], column: str) -> None:
     """What was measured, above the panels: two lines in a double column, one for each fact in a single one."""
-    facts = [*facts, *([f"smoke test data ({study.data})"] if study.smoke_test else [])]
+    facts = [*facts, *([data_text(study)] if study.smoke_test else [])]
     lines = ["; ".join(facts[:2]), "; ".join(facts[2:])] if column == "double" else facts
     figure.suptitle("\n".join(line for line in lines if line), x=0.008, ha="left",
                     fontsize=8 if column == "double" else 7, linespacing=1.25)
@@ -249,6 +249,20 @@ def blocks_text(plan) -> str:
     cut = f"{match[1]} images a block" if match else f"granularity {granularity}" if granularity else ""
     tasks = f"{plan['num_tasks']} tasks in {len(plan['loops'])} loops"
     return f"{cut}: {tasks}" if cut else tasks
+
+
+def data_text(study: Study) -> str:
+    """A short warning about the data, for figures."""
+    return "random images" if study.data == "synthetic" else f"smoke test data ({study.data})"
+
+
+def data_warning(study: Study) -> str:
+    """The same as sentences."""
+    if study.data == "synthetic":
+        return ("The network was fed with random images: step times do not depend on what is in them, and nothing is "
+                "said about accuracy.")
+    return (f"Smoke test: the data ({study.data}) are too small to stand for a real training set; step times do not "
+            f"depend on them, accuracies mean little.")
 
 
 def t1_text(study: Study, plan_id: str, name: str = "T1") -> str:
@@ -348,7 +362,7 @@ def draw_speedup(study: Study, plan_id: str, column: str) -> Figure:
 
 def _physical_cores(study: Study, axes, counts: Sequence[int]) -> None:
     """A thin line where the physical cores end and hyper-threads begin, if the axis reaches so far."""
-    cores = study.environment.get("physical_cores")
+    cores = study.physical_cores
     if isinstance(cores, int) and min(counts) <= cores < max(counts):
         for axis in axes:
             axis.axvline(cores * 2**0.25 if cores in counts else cores, color="0.8", linewidth=0.6, zorder=0)
@@ -529,12 +543,12 @@ def _draw_sweep(study: Study, plan_ids: Sequence[str], column: str, x_of: Callab
 
 def _batch_plans(study: Study, plan_id: str) -> list[str]:
     """One plan for each batch of the same network and phase: the one with most samples."""
-    network, _, phase = analysis.problem_of(study.plans[plan_id])
+    network, _, phase, hogs = analysis.problem_of(study.plans[plan_id])
     counts = study.samples["plan_id"].value_counts()
     chosen: dict[int, str] = {}
     for other in study.plan_ids():
         plan = study.plans[other]
-        if (plan["network"], plan["phase"]) == (network, phase):
+        if (plan["network"], plan["phase"], plan.get("interference", 0)) == (network, phase, hogs):
             best = chosen.get(plan["batch"])
             if best is None or (counts[other], other == plan_id) > (counts[best], best == plan_id):
                 chosen[plan["batch"]] = other
@@ -604,7 +618,9 @@ def draw(study: Study, figure: str = "speedup", plan_id: str | None = None, colu
     plan_id = plan_id or analysis.main_plan(study)
     with matplotlib.rc_context(_style_parameters()):
         drawn = _DRAW[figure](study, plan_id, column)
+        # Once is enough: saving would do it again for each format.
         drawn.get_layout_engine().execute(drawn)
+        drawn.set_layout_engine("none")
     return drawn
 
 
@@ -653,8 +669,7 @@ def caption(study: Study, figure: str, plan_id: str | None = None) -> str:
     plan_id = plan_id or analysis.main_plan(study)
     sentences = _CAPTIONS[figure](study, plan_id)
     if study.smoke_test:
-        sentences.insert(0, f"Smoke test: the data ({study.data}) are too small to stand for a real training set; "
-                            f"times depend on shapes only, accuracies mean nothing.")
+        sentences.append(data_warning(study))
     return " ".join(s for s in sentences if s)
 
 

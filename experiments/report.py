@@ -205,7 +205,7 @@ def summary_text(out_dir: str | os.PathLike) -> str:
 def _summary_text(study: Study) -> str:
     lines: list[str] = []
     if study.smoke_test:
-        lines += [f"SMOKE TEST: the data ({study.data}) are too small to stand for a real training set.", ""]
+        lines += [plots.data_warning(study), ""]
     speeds, costs = (analysis.speed_table(study), analysis.cost_table(study)) if len(study.samples) else (None, None)
     for plan_id in study.plan_ids():
         lines += [_plan_title(study.plans[plan_id]), plots.t1_text(study, plan_id), ""]
@@ -220,7 +220,8 @@ def _summary_text(study: Study) -> str:
         lines += [""]
     own_best = analysis.own_best_table(study) if len(study.samples) else pd.DataFrame()
     if len(own_best):
-        lines += ["Each model at its own best granularity:", *_text_table(OWN_BEST_COLUMNS, _records(own_best)), ""]
+        lines += ["Each model at its own best granularity:",
+                  *_text_table((("problem", lambda r: r["problem"], False), *OWN_BEST_COLUMNS), _records(own_best)), ""]
     if study.failures:
         lines += ["Not measured:", *_text_table(FAILURE_COLUMNS, _failures(study)), ""]
     if not len(study.samples):
@@ -360,8 +361,7 @@ def _html_page(study: Study, figures: Sequence[tuple[str, str, str, str]]) -> st
         f'<p class="soft">{html.escape(str(run.get("created", "")))} · <code>{html.escape(_command(run))}</code></p>',
     ]
     if study.smoke_test:
-        out.append(f'<p class="banner"><b>Smoke test.</b> The data ({html.escape(study.data)}) are too small to stand '
-                   f"for a real training set. Times depend on shapes only; accuracies mean nothing.</p>")
+        out.append(f'<p class="banner">{html.escape(plots.data_warning(study))}</p>')
     out += [f'<p class="banner">{html.escape(text)}</p>' for text in study.warnings]
     if not len(study.samples):
         out.append("<p>No sample was measured.</p>")
@@ -398,9 +398,8 @@ def _html_page(study: Study, figures: Sequence[tuple[str, str, str, str]]) -> st
     own_best = analysis.own_best_table(study) if len(study.samples) else pd.DataFrame()
     if len(own_best):
         out += ["<h2>Each model at its own best granularity</h2>"]
-        for problem, group in own_best.groupby(["network", "batch", "phase"], sort=False):
-            out += [f"<h3>{html.escape(f'{problem[0]}, batch {problem[1]}, {problem[2]}')}</h3>",
-                    _html_table(OWN_BEST_COLUMNS, _records(group))]
+        for problem, group in own_best.groupby("problem", sort=False):
+            out += [f"<h3>{html.escape(problem)}</h3>", _html_table(OWN_BEST_COLUMNS, _records(group))]
     out.append("<h2>Not measured</h2>")
     out.append(_html_table(FAILURE_COLUMNS, _failures(study)) if study.failures else
                "<p>No configuration ran out of time or memory, crashed or computed other weights.</p>")
@@ -437,8 +436,11 @@ def _stem(study: Study, plan_id: str, figure: str) -> str:
         return figure
     plan = study.plans[plan_id]
     words = f"{figure}-{plan['network']}-batch{plan['batch']}-{plan['phase']}-{plan.get('granularity', '')}"
-    same = [p for p in study.plan_ids() if p != plan_id and all(
-        study.plans[p].get(k) == plan.get(k) for k in ("network", "batch", "phase", "granularity"))]
+    same = [p for p in study.plan_ids() if p != plan_id
+            and analysis.problem_of(study.plans[p]) == analysis.problem_of(plan)
+            and study.plans[p].get("granularity") == plan.get("granularity")]
+    if plan.get("interference"):
+        words += f"-hogs{plan['interference']}"
     return re.sub(r"[^A-Za-z0-9_.=-]+", "_", words).strip("_-") + (f"-{plan_id}" if same else "")
 
 
