@@ -27,6 +27,9 @@ MODEL_ORDER = ("serial", "forkjoin", "joblib", *TASK_MODELS)
 SMOKE_TEST_DATA = ("digits", "synthetic")
 # `compare` and `run` feed networks with random images: step times do not depend on what is in them.
 DEFAULT_DATA = "synthetic"
+# A sample is called disturbed above this share of time in which a runnable thread waited, or was stolen or throttled.
+DISTURBED_SHARE = 0.05
+TICK_S = 0.01
 DISTURBANCES = ("pressure_some_us", "steal_ticks", "nonvoluntary_switches", "throttled_us")
 
 
@@ -116,9 +119,9 @@ class Study:
         return found
 
     def capacity(self, threads: int) -> float:
-        """How many single threads' work P threads do at once on this machine; P where it was not measured."""
+        """How many single threads' work P threads do at once on this machine, in [1, P]; P where not measured."""
         measured = (self.machine.get("capacity") or {}).get(str(threads))
-        return min(float(measured), float(threads)) if measured else float(threads)
+        return min(max(1.0, float(measured)), float(threads)) if measured else float(threads)
 
     def plan_ids(self, with_samples: bool = True) -> list[str]:
         """Plans in the order in which they were written."""
@@ -231,6 +234,7 @@ def study_from_rows(rows: Sequence[Mapping[str, Any]], partial: str = "") -> Stu
         warnings=warnings,
     )
     warnings.extend(_missing_points(study))
+    warnings.extend(_disturbance_warnings(study))
     _check_efficiency(study)
     return study
 
@@ -293,6 +297,38 @@ def _check_efficiency(study: Study) -> None:
             f"efficiency must not exceed {IMPLAUSIBLE_EFFICIENCY}, got {row['efficiency']:.2f} for {row['model']} on "
             f"{row['threads']} threads; the serial baseline was disturbed or did other work: measure again"
         )
+
+
+def disturbed_share(disturbance: Mapping[str, Any] | None, seconds: float, threads: int = 1) -> float:
+    """Share of `seconds` lost to others, as far as the kernel says: the largest of its signs; NaN without any."""
+    disturbance = disturbance or {}
+    lost = [
+        (disturbance.get("pressure_some_us"), 1e-6), (disturbance.get("throttled_us"), 1e-6),
+        (disturbance.get("steal_ticks"), TICK_S / threads),
+    ]
+    known = [value * unit for value, unit in lost if value is not None]
+    return max(known) / seconds if known and seconds > 0 else math.nan
+
+
+def _disturbance_warnings(study: Study) -> list[str]:
+    sentences = []
+    machine = study.machine
+    if disturbed_share(machine.get("disturbance"), machine.get("elapsed_s") or 0.0) > DISTURBED_SHARE:
+        sentences.append("The machine's limits were measured while others used it: peak, bandwidth and capacity may be "
+                         "too low, so that floors and bounds are too weak.")
+    disturbed = sum(
+        disturbed_share(record.get("disturbance") if isinstance(record.get("disturbance"), Mapping) else None,
+                        record.get("timed_wall_s") or sum(record.get("run_times_s") or [0.0]), record["threads"])
+        > DISTURBED_SHARE
+        for record in study.samples.to_dict("records") if not record.get("interference")
+    )
+    if disturbed:
+        sentences.append(
+            f"{disturbed} of {len(study.samples)} samples were disturbed: for more than {DISTURBED_SHARE:.0%} of the "
+            f"timed runs a thread waited for a CPU, or the CPU was taken away. Measure again on a quiet machine before "
+            f"drawing conclusions."
+        )
+    return sentences
 
 
 def _missing_points(study: Study) -> list[str]:
@@ -450,7 +486,7 @@ def floor_table(study: Study) -> pd.DataFrame:
 def layer_table(study: Study, plan_id: str, model: str = "serial", threads: int = 1) -> pd.DataFrame:
     """Busy time by layer and phase from a profile row.
 
-    Columns: layer, phase, loops, blocks, time_s (busy, summed over workers), share, gflops, peak_fraction (of one
+    Columns: layer, phase, loops, blocks, flops, time_s (busy, summed over workers), share, gflops, peak_fraction (of one
     thread's measured peak). Empty if the point was not profiled. Rows are in plan order.
     """
     profile = study.profile(plan_id, model, threads)
@@ -472,7 +508,7 @@ def layer_table(study: Study, plan_id: str, model: str = "serial", threads: int 
     rate = table["flops"] / table["time_s"].where(table["time_s"] > 0)
     table["gflops"] = rate / 1e9
     table["peak_fraction"] = rate / peak
-    return table.drop(columns="flops")
+    return table
 
 
 @lru_cache(maxsize=4)

@@ -82,8 +82,8 @@ LAYER_COLUMNS: tuple[Column, ...] = (
     ("blocks", lambda r: _count(r["blocks"]), True),
     ("time", lambda r: _time(r["time_s"]), True),
     ("share", lambda r: _percent(r["share"], 1), True),
-    ("GFLOP/s", lambda r: _number(r["gflops"], 1), True),
-    ("of peak", lambda r: _percent(r["peak_fraction"]), True),
+    ("GFLOP/s", lambda r: _number(r["gflops"], 1) if r["flops"] else "", True),
+    ("of peak", lambda r: _percent(r["peak_fraction"]) if r["flops"] else "", True),
 )
 COST_COLUMNS: tuple[Column, ...] = (
     ("model", lambda r: model_label(r["model"]), False),
@@ -269,7 +269,7 @@ def _summary_json(study: Study) -> dict:
 _STYLE = """
 :root { --ink: #1a1a1a; --soft: #5f6368; --line: #dadce0; --blue: #0173b2; --red: #b34700; }
 * { box-sizing: border-box; }
-body { margin: 0 auto; padding: 2.5rem 1.5rem 4rem; max-width: 62rem; color: var(--ink); background: #fff;
+body { margin: 0 auto; padding: 2.5rem 1.5rem 4rem; max-width: 68rem; color: var(--ink); background: #fff;
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", "Helvetica Neue", Arial, sans-serif; }
 h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 .3rem; }
 h2 { font-size: 1.15rem; margin: 2.4rem 0 .6rem; padding-top: .9rem; border-top: 1px solid var(--line); }
@@ -278,7 +278,7 @@ p { margin: .4rem 0; } .soft, figcaption { color: var(--soft); } code { font-siz
 .banner { margin: 1rem 0; padding: .55rem .8rem; border-left: 4px solid var(--red); background: #fdf3ec; }
 figure { margin: 1rem 0 1.8rem; } figure svg { display: block; width: 100%; height: auto; max-width: 60rem; }
 figcaption { font-size: .84rem; line-height: 1.45; margin-top: .4rem; max-width: 60rem; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .86rem; margin: .3rem 0 .8rem; }
+.wide { overflow-x: auto; } td:first-child { white-space: nowrap; } table { border-collapse: collapse; font-size: .86rem; margin: .3rem 0 .8rem; }
 th { text-align: left; font-weight: 600; vertical-align: bottom; border-bottom: 1.5px solid var(--ink); }
 th, td { padding: .22rem .75rem .22rem 0; } td { border-bottom: 1px solid #eceff1; vertical-align: top; }
 th.n, td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
