@@ -13,6 +13,7 @@ from ..cython_src.errors import UsageError
 COMMAND_MODULES: tuple[str, ...] = (
     ".info",
     ".run",
+    ".report",
     ".peers",
     ".train",
     ".metg",
