@@ -17,6 +17,7 @@ COMMAND_MODULES: tuple[str, ...] = (
     ".peers",
     ".train",
     ".metg",
+    ".infer",
 )
 
 
