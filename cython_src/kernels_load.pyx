@@ -5,7 +5,7 @@ from libc.string cimport memcpy
 
 from .block_kernel cimport KernelArgs, TaskContext
 from .kernel_maps cimport Map, clear_halo, offset, read_map
-from .micro_kernels cimport UNIT
+from .micro_kernels cimport UNIT, Micro
 
 from . import map_arrays
 from .kernel_table import KernelSpec, register
@@ -13,6 +13,9 @@ from .map_arrays import interior, map_attributes
 
 # Status of a kernel that met an index outside the data set.
 BAD_INDEX = 2
+
+
+cdef float zeros[256]  # a row of a missing image; lowering refuses wider ones
 
 
 cdef int load_images(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -28,36 +31,44 @@ cdef int load_images(const void *args, Py_ssize_t block, const TaskContext *cont
     cdef int32_t *labels = <int32_t *> a.operand[4]
     cdef Py_ssize_t batch = a.integers[7], num_batches = a.integers[8], num_images = a.integers[9]
     cdef const int32_t *order = <const int32_t *> a.operand[2] + (context.iteration % num_batches) * batch
-    cdef const float *image
-    cdef float *row
+    cdef const float *rows[16]
     cdef Map m
-    cdef Py_ssize_t g, i, number, size
-    cdef int lane, c, y, x
+    cdef Py_ssize_t g, i, at, number, size
+    cdef int lane, c, y
     read_map(&m, a.integers)
     size = <Py_ssize_t> m.height * m.width
     for g in range(b[0], b[1]):
         for lane in range(m.lanes):
             i = g * m.lanes + lane
-            number = order[i] if i < batch else 0
-            if number < 0 or number >= num_images:
-                return 2
-            labels[i] = all_labels[number] if i < batch else -1
-            image = images + number * m.channels * size
-            for c in range(m.channels):
-                for y in range(m.height):
-                    row = out + offset(&m, g, c, y) + lane
-                    if m.lanes == 1:
-                        memcpy(row, image, m.width * sizeof(float))
-                    elif i < batch:
-                        for x in range(m.width):
-                            row[x * UNIT] = image[x]
-                    else:
-                        for x in range(m.width):
-                            row[x * UNIT] = 0
-                    image += m.width
+            rows[lane] = NULL
+            labels[i] = -1
+            if i < batch:
+                number = order[i]
+                if number < 0 or number >= num_images:
+                    return 2
+                labels[i] = all_labels[number]
+                rows[lane] = images + number * m.channels * size
         for c in range(m.channels):
+            for y in range(m.height):
+                at = offset(&m, g, c, y)
+                if m.lanes == UNIT:
+                    load_row(<const Micro *> a.micro, rows, m.width, out + at)
+                else:
+                    memcpy(out + at, rows[0], m.width * sizeof(float))
+                    rows[0] += m.width
             clear_halo(&m, out, g, c, 0, m.height)
     return 0
+
+
+cdef void load_row(const Micro *micro, const float **rows, int width, float *out) noexcept nogil:
+    """Interleave the next row of sixteen images, zeros where there is none, and step on to the one after."""
+    cdef const float *present[16]
+    cdef int lane
+    for lane in range(16):
+        present[lane] = rows[lane] if rows[lane] != NULL else zeros
+        if rows[lane] != NULL:
+            rows[lane] += width
+    micro.interleave_row(present, width, out)
 
 
 def _load_images_reference(operands, attributes, bounds, iteration):

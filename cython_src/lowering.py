@@ -461,8 +461,9 @@ def lower(
     network : str or NetworkSpec
     batch : int
         Images of a step.
-    phase : {"train", "forward"}
-        Forward, backward and update; or inference, which leaves "probabilities" and "predictions".
+    phase : {"train", "forward", "evaluate"}
+        Forward, backward and update; or inference, which leaves "probabilities" and "predictions"; or forward and loss,
+        which logs "losses" and "correct" as training does.
     granularity : str
         "auto", or "images=..,channels=..,rows=.." (images, output channels and rows of a block, any left out).
     weight_gradients : {"partial", "chain"}
@@ -489,7 +490,7 @@ def lower(
     """
     spec = get_network(network) if isinstance(network, str) else network
     for name, value, known in (
-        ("phase", phase, ("train", "forward")),
+        ("phase", phase, ("train", "forward", "evaluate")),
         ("weight_gradients", weight_gradients, ("partial", "chain")),
         ("layout", layout, ("auto", "lanes", "flat")),
     ):
@@ -542,9 +543,11 @@ def lower(
         source = target
     logits = low.fully_connected(head.name, source, features, head.out_features)
     low.aliases["fc"] = _rows_by_image(logits, batch)
-    if not train:
+    if phase == "forward":
         low.softmax(logits, head.out_features)
         low.aliases["softmax"] = lambda arrays: arrays["probabilities"]
+    elif phase == "evaluate":
+        low.loss(logits, labels, head.out_features, num_iterations_logged)
     else:
         dlogits = low.loss(logits, labels, head.out_features, num_iterations_logged)
         low.aliases["fc.grad"] = _rows_by_image(dlogits, batch)

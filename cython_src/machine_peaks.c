@@ -22,8 +22,9 @@ typedef float vec4 __attribute__((vector_size(16), may_alias));
 typedef float vec8 __attribute__((vector_size(32), may_alias));
 typedef float vec16 __attribute__((vector_size(64), may_alias));
 
-/* The empty asm statements make the chains' values unknown to the compiler in each step: it can neither fold steps
- * together nor drop them, and must keep all twelve chains in registers. Without -ffast-math it may not reorder them. */
+/* The empty asm statements make the chains' values unknown to the compiler in each step: it can neither fold
+ * steps together nor drop them, and must keep all twelve chains in registers. Without -ffast-math it may not
+ * reorder them. */
 #if defined(__x86_64__)
 #define KEEP_XMM(x) __asm__ volatile("" : "+x"(x))
 #define KEEP_ZMM(x) __asm__ volatile("" : "+v"(x))
@@ -33,34 +34,36 @@ typedef float vec16 __attribute__((vector_size(64), may_alias));
 #define KEEP_XMM(x) __asm__ volatile("" : "+m"(x))
 #endif
 
-#define DEFINE_LOOPS(NAME, ATTRIBUTE, VEC, KEEP)                                                                      \
-    ATTRIBUTE static double fma_##NAME(void)                                                                          \
-    {                                                                                                                 \
-        const int lanes = sizeof(VEC) / sizeof(float);                                                                \
-        VEC zero = {0};                                                                                               \
-        VEC a = zero + 0.999f, b = zero + 0.001f; /* x -> 0.999 x + 0.001 stays near 1 */                             \
-        VEC x0 = zero, x1 = zero, x2 = zero, x3 = zero, x4 = zero, x5 = zero;                                         \
-        VEC x6 = zero, x7 = zero, x8 = zero, x9 = zero, x10 = zero, x11 = zero;                                       \
-        KEEP(a);                                                                                                      \
-        KEEP(b);                                                                                                      \
-        for (int i = 0; i < FMA_STEPS; i++) {                                                                         \
-            x0 = x0 * a + b; x1 = x1 * a + b; x2 = x2 * a + b; x3 = x3 * a + b; x4 = x4 * a + b; x5 = x5 * a + b;     \
-            x6 = x6 * a + b; x7 = x7 * a + b; x8 = x8 * a + b; x9 = x9 * a + b; x10 = x10 * a + b; x11 = x11 * a + b; \
-            KEEP(x0); KEEP(x1); KEEP(x2); KEEP(x3); KEEP(x4); KEEP(x5);                                               \
-            KEEP(x6); KEEP(x7); KEEP(x8); KEEP(x9); KEEP(x10); KEEP(x11);                                             \
-        }                                                                                                             \
-        return 2.0 * lanes * NUM_CHAINS * FMA_STEPS;                                                                  \
-    }                                                                                                                 \
-    ATTRIBUTE static void triad_##NAME(float *a, const float *b, const float *c, size_t count)                        \
-    {                                                                                                                 \
-        const size_t lanes = sizeof(VEC) / sizeof(float);                                                             \
-        VEC s = {0};                                                                                                  \
-        s += 3.0f;                                                                                                    \
-        for (size_t i = 0; i < count; i += 2 * lanes) {                                                               \
-            *(VEC *)(a + i) = *(const VEC *)(b + i) + s * *(const VEC *)(c + i);                                      \
-            *(VEC *)(a + i + lanes) = *(const VEC *)(b + i + lanes) + s * *(const VEC *)(c + i + lanes);              \
-        }                                                                                                             \
-        __asm__ volatile("" : : "r"(a) : "memory");                                                                   \
+#define DEFINE_LOOPS(NAME, ATTRIBUTE, VEC, KEEP)                                                             \
+    ATTRIBUTE static double fma_##NAME(void)                                                                 \
+    {                                                                                                        \
+        const int lanes = sizeof(VEC) / sizeof(float);                                                       \
+        VEC zero = {0};                                                                                      \
+        VEC a = zero + 0.999f, b = zero + 0.001f; /* x -> 0.999 x + 0.001 stays near 1 */                    \
+        VEC x0 = zero, x1 = zero, x2 = zero, x3 = zero, x4 = zero, x5 = zero;                                \
+        VEC x6 = zero, x7 = zero, x8 = zero, x9 = zero, x10 = zero, x11 = zero;                              \
+        KEEP(a);                                                                                             \
+        KEEP(b);                                                                                             \
+        for (int i = 0; i < FMA_STEPS; i++) {                                                                \
+            x0 = x0 * a + b; x1 = x1 * a + b; x2 = x2 * a + b;                                               \
+            x3 = x3 * a + b; x4 = x4 * a + b; x5 = x5 * a + b;                                               \
+            x6 = x6 * a + b; x7 = x7 * a + b; x8 = x8 * a + b;                                               \
+            x9 = x9 * a + b; x10 = x10 * a + b; x11 = x11 * a + b;                                           \
+            KEEP(x0); KEEP(x1); KEEP(x2); KEEP(x3); KEEP(x4); KEEP(x5);                                      \
+            KEEP(x6); KEEP(x7); KEEP(x8); KEEP(x9); KEEP(x10); KEEP(x11);                                    \
+        }                                                                                                    \
+        return 2.0 * lanes * NUM_CHAINS * FMA_STEPS;                                                         \
+    }                                                                                                        \
+    ATTRIBUTE static void triad_##NAME(float *a, const float *b, const float *c, size_t count)               \
+    {                                                                                                        \
+        const size_t lanes = sizeof(VEC) / sizeof(float);                                                    \
+        VEC s = {0};                                                                                         \
+        s += 3.0f;                                                                                           \
+        for (size_t i = 0; i < count; i += 2 * lanes) {                                                      \
+            *(VEC *)(a + i) = *(const VEC *)(b + i) + s * *(const VEC *)(c + i);                             \
+            *(VEC *)(a + i + lanes) = *(const VEC *)(b + i + lanes) + s * *(const VEC *)(c + i + lanes);     \
+        }                                                                                                    \
+        __asm__ volatile("" : : "r"(a) : "memory");                                                          \
     }
 
 DEFINE_LOOPS(generic, , vec4, KEEP_XMM)
@@ -79,22 +82,6 @@ static const TriadLoop triad_loops[PEAKS_NUM_ISAS] = {triad_generic, triad_avx2,
 static const FmaLoop fma_loops[PEAKS_NUM_ISAS] = {fma_generic, NULL, NULL};
 static const TriadLoop triad_loops[PEAKS_NUM_ISAS] = {triad_generic, NULL, NULL};
 #endif
-
-int peaks_isa_available(int isa)
-{
-    switch (isa) {
-    case PEAKS_GENERIC:
-        return 1;
-#if defined(__x86_64__)
-    case PEAKS_AVX2:
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    case PEAKS_AVX512:
-        return __builtin_cpu_supports("avx512f") != 0;
-#endif
-    default:
-        return 0;
-    }
-}
 
 /* Register plus register: an addition of a constant may be removed at renaming on some CPUs. */
 static double integer_chain(void)
@@ -224,20 +211,21 @@ static void *member_main(void *argument)
     return NULL;
 }
 
-int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t bytes_per_thread, int num_windows,
-                   double window_s, double *rates)
+int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t bytes_per_thread,
+                   int num_windows, double window_s, double *rates)
 {
-    Team team = {.kind = kind, .isa = isa, .num_threads = num_threads, .num_windows = num_windows,
-                 .bytes_per_thread = bytes_per_thread, .window_s = window_s};
+    Team team = {.kind = kind, .isa = isa, .num_threads = num_threads,
+                 .num_windows = num_windows, .bytes_per_thread = bytes_per_thread, .window_s = window_s};
     Member *members = calloc((size_t)num_threads, sizeof(Member));
     Window *windows = calloc((size_t)num_threads * num_windows, sizeof(Window));
     int error = members && windows ? 0 : ENOMEM;
     for (int t = 0; t < num_threads && !error; t++) {
-        members[t] = (Member){.team = &team, .cpu = cpus ? cpus[t] : -1, .windows = windows + t * num_windows};
+        members[t] = (Member){
+            .team = &team, .cpu = cpus ? cpus[t] : -1, .windows = windows + t * num_windows};
         error = pthread_create(&members[t].thread, NULL, member_main, &members[t]);
         members[t].started = !error;
         if (error)
-            atomic_store_explicit(&team.error, error, memory_order_relaxed); /* the others leave their barrier */
+            atomic_store_explicit(&team.error, error, memory_order_relaxed); /* others leave their barrier */
     }
     for (int t = 0; members && t < num_threads; t++)
         if (members[t].started)
@@ -245,8 +233,8 @@ int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t b
     if (!error)
         error = atomic_load_explicit(&team.error, memory_order_relaxed);
     for (int w = 0; w < num_windows && !error; w++) {
-        /* From the first start to the last stop: threads that share a core run one after the other, and their own
-         * rates would each look like a whole core's. */
+        /* From the first start to the last stop: threads that share a core run one after the other, and their
+         * own rates would each look like a whole core's. */
         Window all = windows[w];
         for (int t = 1; t < num_threads; t++) {
             const Window *one = &windows[t * num_windows + w];

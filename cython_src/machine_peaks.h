@@ -1,4 +1,4 @@
-/* What this machine can do at most: arithmetic, memory, clock and threads, measured without any OpenMP runtime. */
+/* What this machine can do at most: arithmetic, memory, clock and threads; measured without OpenMP. */
 #ifndef FORKTASK_MACHINE_PEAKS_H
 #define FORKTASK_MACHINE_PEAKS_H
 
@@ -15,15 +15,12 @@ enum {
     PEAKS_CHAIN /* one dependent chain of one-cycle integer additions; unit: addition, that is, clock cycle */
 };
 
-/* 1 if this CPU and operating system run the instruction set. */
-int peaks_isa_available(int isa);
-
 /* Run `num_threads` threads together for `num_windows` windows of `window_s` seconds each.
- * cpus: one logical CPU for each thread, or NULL for no pinning. bytes_per_thread: working set of PEAKS_TRIAD.
- * rates: shape (num_windows,), OUT: units per second of all threads together.
+ * isa: one this CPU runs. cpus: one logical CPU for each thread, or NULL for no pinning. bytes_per_thread:
+ * working set of PEAKS_TRIAD. rates: shape (num_windows,), OUT: units per second of all threads together.
  * Returns 0, or an errno value (ENOMEM, EINVAL for a CPU that may not be used, EAGAIN for no thread). */
-int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t bytes_per_thread, int num_windows,
-                   double window_s, double *rates);
+int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t bytes_per_thread,
+                   int num_windows, double window_s, double *rates);
 
 /* Cost of one reading of the monotonic clock and its smallest step seen, ns. */
 void peaks_clock(double *cost_ns, double *step_ns);

@@ -1,8 +1,8 @@
 """Measured limits of this machine: arithmetic peak, memory bandwidth, capacity of several threads, clock.
 
-Everything here runs on threads of its own, without OpenMP and without the GIL, for a fraction of a second. A figure is
-the best of several short windows: interruptions can only lower a rate. The medians come along, because a median far
-below the best says that the machine is disturbed now.
+Everything here runs on threads of its own, without OpenMP and without the GIL, for a fraction of a second. A
+figure is the best of several short windows: interruptions can only lower a rate. The medians come along,
+because a median far below the best says that the machine is disturbed now.
 """
 
 from libc.stdlib cimport free, malloc
@@ -11,38 +11,26 @@ import os
 import statistics
 
 from .errors import UsageError
+from .instruction_sets import NAMES, choose
 
 
 cdef extern from "machine_peaks.h" nogil:
-    int PEAKS_FMA, PEAKS_TRIAD, PEAKS_CHAIN, PEAKS_NUM_ISAS
-    int peaks_isa_available(int isa)
-    int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t bytes_per_thread, int num_windows,
-                       double window_s, double *rates)
+    int PEAKS_FMA, PEAKS_TRIAD, PEAKS_CHAIN
+    int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t bytes_per_thread,
+                       int num_windows, double window_s, double *rates)
     void peaks_clock(double *cost_ns, double *step_ns)
     int peaks_denormals_flushed()
     int peaks_perf_counters_error()
 
 
-INSTRUCTION_SETS = ("generic", "avx2", "avx512")
-# Shorter than the slice a busy scheduler gives a thread, so that some windows are undisturbed; for memory long enough
-# to pass through more than any cache holds.
+# Shorter than the slice a busy scheduler gives a thread, so that some windows are undisturbed; for memory
+# long enough to pass through more than any cache holds.
 _WINDOW_S = 0.002
 _MEMORY_WINDOW_S = 0.01
 
 
-def instruction_sets():
-    """Names of the instruction sets this CPU runs, narrowest first: some of "generic", "avx2", "avx512"."""
-    return [name for i, name in enumerate(INSTRUCTION_SETS) if peaks_isa_available(i)]
-
-
 def _isa_index(instruction_set):
-    names = instruction_sets()
-    if instruction_set is None:
-        instruction_set = max(names, key=INSTRUCTION_SETS.index)
-    if instruction_set not in names:
-        raise UsageError(f"instruction_set must be one this CPU runs, got {instruction_set!r}; "
-                         f"choose from {', '.join(names)}")
-    return INSTRUCTION_SETS.index(instruction_set)
+    return NAMES.index(choose(instruction_set))
 
 
 def _run_team(int kind, int isa, int threads, cpus, size_t bytes_per_thread, double seconds):
@@ -51,13 +39,15 @@ def _run_team(int kind, int isa, int threads, cpus, size_t bytes_per_thread, dou
     cdef double *rates
     cdef int error, i
     if not 1 <= threads <= 4096:
-        raise UsageError(f"threads must be in [1, 4096], got {threads}; pass the number of threads to run together")
+        raise UsageError(f"threads must be in [1, 4096], got {threads}; "
+                         f"pass the number of threads to run together")
     if not 0.0 < seconds <= 60.0:
         raise UsageError(f"seconds must be in (0, 60], got {seconds}; a tenth of a second is enough")
     if cpus is not None and len(cpus) != threads:
-        raise UsageError(f"cpus must name one logical CPU for each of the {threads} threads, got {list(cpus)}; "
-                         f"use environment.cpu_order(threads)")
-    cdef int num_windows = max(3, round(seconds / (_MEMORY_WINDOW_S if kind == PEAKS_TRIAD else _WINDOW_S)))
+        raise UsageError(f"cpus must name one logical CPU for each of the {threads} threads, "
+                         f"got {list(cpus)}; use environment.cpu_order(threads)")
+    cdef double wanted_s = _MEMORY_WINDOW_S if bytes_per_thread > 32 << 20 else _WINDOW_S
+    cdef int num_windows = max(3, round(seconds / wanted_s))
     cdef double window_s = seconds / num_windows
     rates = <double *> malloc(num_windows * sizeof(double))
     if cpus is not None:
@@ -72,7 +62,8 @@ def _run_team(int kind, int isa, int threads, cpus, size_t bytes_per_thread, dou
                                      f"use environment.cpu_order(threads)")
                 cpu_array[i] = cpus[i]
         with nogil:
-            error = peaks_run_team(kind, isa, threads, cpu_array, bytes_per_thread, num_windows, window_s, rates)
+            error = peaks_run_team(kind, isa, threads, cpu_array, bytes_per_thread,
+                                   num_windows, window_s, rates)
         if error:
             raise OSError(error, f"{os.strerror(error)} (threads {threads}, CPUs {cpus})")
         return [rates[i] for i in range(num_windows)]
@@ -84,23 +75,23 @@ def _run_team(int kind, int isa, int threads, cpus, size_t bytes_per_thread, dou
 def measure_peak_flops(double seconds=0.1, instruction_set=None, cpu=None):
     """Highest float32 multiply-add rate of one thread.
 
-    Twelve independent chains x -> a x + b in vector registers; each step counts 2 flops a lane. The generic instruction
-    set of x86-64 has no fused multiply-add: there a step is a multiplication and an addition.
+    Twelve independent chains x -> a x + b in vector registers; each step counts 2 flops a lane. The generic
+    instruction set of x86-64 has no fused multiply-add: there a step is a multiplication and an addition.
 
     Parameters
     ----------
     seconds : float
         Half of it for the chains, half for the frequency.
     instruction_set : {"generic", "avx2", "avx512"}, optional
-        Default: the widest this CPU runs.
+        Default: that of the kernels, see `instruction_sets.choose`.
     cpu : int, optional
         Logical CPU to pin to.
 
     Returns
     -------
     dict
-        "flops_per_s", "median_flops_per_s", "instruction_set", "frequency_hz" (see `measure_frequency`, taken in
-        between), "flops_per_cycle" (their ratio: 2 pipes x 16 lanes x 2 = 64 on a full AVX-512 core).
+        "flops_per_s", "median_flops_per_s", "instruction_set", "frequency_hz" (see `measure_frequency`, taken
+        in between), "flops_per_cycle" (their ratio: 2 pipes x 16 lanes x 2 = 64 on a full AVX-512 core).
 
     Raises
     ------
@@ -117,7 +108,7 @@ def measure_peak_flops(double seconds=0.1, instruction_set=None, cpu=None):
     return {
         "flops_per_s": max(rates),
         "median_flops_per_s": statistics.median(rates),
-        "instruction_set": INSTRUCTION_SETS[isa],
+        "instruction_set": NAMES[isa],
         "frequency_hz": frequency,
         "flops_per_cycle": max(rates) / frequency,
     }
@@ -139,8 +130,8 @@ def measure_bandwidth(int threads=1, double seconds=0.1, Py_ssize_t working_set_
     seconds : float
         Measured time; allocating and first touch come on top (about 0.1 s for 256 MiB).
     working_set_bytes : int
-        Of all threads and arrays together. Several times the last-level cache gives memory bandwidth; half of a cache
-        level gives that level's.
+        Of all threads and arrays together. Several times the last-level cache gives memory bandwidth; half of
+        a cache level gives that level's.
     cpus : sequence of int, optional
         One logical CPU for each thread.
 
@@ -157,8 +148,8 @@ def measure_bandwidth(int threads=1, double seconds=0.1, Py_ssize_t working_set_
 def measure_capacity(int threads, double seconds=0.1, cpus=None):
     """How many single threads' worth of arithmetic `threads` spinning threads deliver together.
 
-    2.0 for two threads on two cores; 1.0 if two logical CPUs are one core. One thread and `threads` threads take turns
-    and the best of each counts, so that a slow drift of the machine does not enter the ratio.
+    2.0 for two threads on two cores; 1.0 if two logical CPUs are one core. One thread and `threads` threads
+    take turns and the best of each counts, so that a slow drift of the machine does not enter the ratio.
 
     Parameters
     ----------

@@ -50,15 +50,76 @@ typedef float VecU __attribute__((vector_size(VL * 4), aligned(4), may_alias));
 INLINE Vec load(const float *p) { return (Vec)*(const VecU *)p; }
 INLINE void store(float *p, Vec v) { *(VecU *)p = (VecU)v; }
 
-/* Sum of a vector's lanes, halves first. */
+#if defined(__clang__)
+#define SHUFFLE(MASK, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(MASK, a, b, ...) __builtin_shuffle(a, b, (MASK){__VA_ARGS__})
+#endif
+typedef int32_t VecI __attribute__((vector_size(VL * 4)));
+
+/* Two vectors seen as rows of pieces: LOW keeps the first half of every piece, HIGH the second. */
+#if VL == 16
+#define EVEN(a, b) SHUFFLE(VecI, a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
+#define ODD(a, b) SHUFFLE(VecI, a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31)
+#define LOW2(a, b) SHUFFLE(VecI, a, b, 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29)
+#define HIGH2(a, b) SHUFFLE(VecI, a, b, 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30, 31)
+#define LOW4(a, b) SHUFFLE(VecI, a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27)
+#define HIGH4(a, b) SHUFFLE(VecI, a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31)
+#define LOW8(a, b) SHUFFLE(VecI, a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
+#define HIGH8(a, b) SHUFFLE(VecI, a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31)
+#elif VL == 8
+#define EVEN(a, b) SHUFFLE(VecI, a, b, 0, 2, 4, 6, 8, 10, 12, 14)
+#define ODD(a, b) SHUFFLE(VecI, a, b, 1, 3, 5, 7, 9, 11, 13, 15)
+#define LOW2(a, b) SHUFFLE(VecI, a, b, 0, 1, 4, 5, 8, 9, 12, 13)
+#define HIGH2(a, b) SHUFFLE(VecI, a, b, 2, 3, 6, 7, 10, 11, 14, 15)
+#define LOW4(a, b) SHUFFLE(VecI, a, b, 0, 1, 2, 3, 8, 9, 10, 11)
+#define HIGH4(a, b) SHUFFLE(VecI, a, b, 4, 5, 6, 7, 12, 13, 14, 15)
+#else
+#define EVEN(a, b) SHUFFLE(VecI, a, b, 0, 2, 4, 6)
+#define ODD(a, b) SHUFFLE(VecI, a, b, 1, 3, 5, 7)
+#define LOW2(a, b) SHUFFLE(VecI, a, b, 0, 1, 4, 5)
+#define HIGH2(a, b) SHUFFLE(VecI, a, b, 2, 3, 6, 7)
+#endif
+
+/* Lane i of the result is the sum of v[i]'s lanes, halves first; lanes from n on are undefined. Uses up v.
+ * A tree of half-merging steps: three instructions a vector, where summing each by itself takes eight. */
+INLINE Vec lane_sums(Vec *v, const int n)
+{
+    int count = n;
+#define MERGE(LOW, HIGH)                                                                                               \
+    UNROLL for (int i = 0; 2 * i < count; i++)                                                                         \
+    {                                                                                                                  \
+        Vec a = v[2 * i], b = 2 * i + 1 < count ? v[2 * i + 1] : a;                                                    \
+        v[i] = LOW(a, b) + HIGH(a, b);                                                                                 \
+    }                                                                                                                  \
+    count = (count + 1) / 2;
+#if VL >= 16
+    MERGE(LOW8, HIGH8)
+#endif
+#if VL >= 8
+    MERGE(LOW4, HIGH4)
+#endif
+    MERGE(LOW2, HIGH2)
+    MERGE(EVEN, ODD)
+    return v[0];
+}
+
 INLINE float lane_sum(Vec v)
 {
-    float t[VL];
-    memcpy(t, &v, sizeof t);
-    for (int width = VL / 2; width > 0; width /= 2)
-        for (int i = 0; i < width; i++)
-            t[i] += t[i + width];
-    return t[0];
+    v = lane_sums(&v, 1);
+    return v[0];
+}
+
+/* Transpose a square of VL x VL floats: each step rotates the bits of an element's index by one. */
+INLINE void transpose(Vec *v)
+{
+    UNROLL for (int step = 1; step < VL; step *= 2) {
+        Vec t[VL];
+        UNROLL for (int i = 0; i < VL / 2; i++)
+            t[i] = EVEN(v[2 * i], v[2 * i + 1]), t[i + VL / 2] = ODD(v[2 * i], v[2 * i + 1]);
+        UNROLL for (int i = 0; i < VL; i++)
+            v[i] = t[i];
+    }
 }
 
 /* ---- convolution: one tile of R channels x VY rows x VX units, all constants after inlining ---- */
@@ -210,6 +271,8 @@ static void conv(const ConvTask *t)
 
 /* ---- weight gradient: R channels x five columns of taps for one input channel and one kernel row ---- */
 
+#define MAX_SUMS (GRAD_R * KERNEL)
+
 INLINE void gradient_tile(const WeightGradientTask *t, const int R, const int pixel, const float *dy, const float *x,
                           float *out)
 {
@@ -233,10 +296,15 @@ INLINE void gradient_tile(const WeightGradientTask *t, const int R, const int pi
             }
         }
     }
+    /* The sums of VL accumulators at a time. */
+    float sums[(MAX_SUMS + VL - 1) / VL * VL];
+    Vec *flat = &acc[0][0];
+    UNROLL for (int i = 0; i < R * KERNEL; i += VL)
+        store(sums + i, lane_sums(flat + i, R * KERNEL - i < VL ? R * KERNEL - i : VL));
     UNROLL for (int r = 0; r < R; r++)
         UNROLL for (int k = 0; k < KERNEL; k++) {
-            float *to = out + r * t->out_channel + k, sum = lane_sum(acc[r][k]);
-            *to = t->accumulate ? *to + sum : sum;
+            float *to = out + r * t->out_channel + k;
+            *to = t->accumulate ? *to + sums[r * KERNEL + k] : sums[r * KERNEL + k];
         }
 }
 
@@ -293,48 +361,142 @@ static void weight_gradient(const WeightGradientTask *t)
 
 /* ---- pooling, ReLU ---- */
 
-INLINE void pool_one(float a, float b, float c, float d, int relu, float *out, uint8_t *index)
-{
-    float m = a;
-    uint8_t i = 0;
-    i = b > m ? 1 : i, m = b > m ? b : m;
-    i = c > m ? 2 : i, m = c > m ? c : m;
-    i = d > m ? 3 : i, m = d > m ? d : m;
-    if (relu) /* written so that a NaN stays one */
-        i = m <= 0 ? 4 : i, m = m <= 0 ? 0 : m;
-    *out = m;
-    *index = i;
-}
+/* Forms for N pixels or lanes at a time: N = VL, and fewer for the short rows of the flat layout. `first` and `second`
+ * are the index values of a row's even and odd pixels. */
+#define POOL_FORMS(N, EVENS, ODDS, LOWS, HIGHS)                                                                            \
+    typedef float Float##N __attribute__((vector_size(N * 4), aligned(4), may_alias));                                 \
+    typedef int32_t Int##N __attribute__((vector_size(N * 4)));                                                        \
+    typedef uint8_t Byte##N __attribute__((vector_size(N), aligned(1), may_alias));                                    \
+    INLINE Float##N select_##N(Int##N mask, Float##N a, Float##N b)                                                    \
+    {                                                                                                                  \
+        return (Float##N)((mask & (Int##N)a) | (~mask & (Int##N)b));                                                   \
+    }                                                                                                                  \
+    INLINE void pool_##N(Float##N a, Float##N b, Float##N c, Float##N d, int relu, float *out, uint8_t *index)         \
+    {                                                                                                                  \
+        Int##N i = {0}, mask = b > a;                                                                                  \
+        i = mask & 1, a = select_##N(mask, b, a);                                                                      \
+        mask = c > a;                                                                                                  \
+        i = (mask & 2) | (~mask & i), a = select_##N(mask, c, a);                                                      \
+        mask = d > a;                                                                                                  \
+        i = (mask & 3) | (~mask & i), a = select_##N(mask, d, a);                                                      \
+        if (relu) { /* written so that a NaN stays one */                                                              \
+            mask = a <= 0;                                                                                             \
+            i = (mask & 4) | (~mask & i), a = select_##N(mask, (Float##N){0}, a);                                      \
+        }                                                                                                              \
+        *(Float##N *)out = a;                                                                                          \
+        *(Byte##N *)index = __builtin_convertvector(i, Byte##N);                                                       \
+    }                                                                                                                  \
+    INLINE void pool_flat_##N(const float *row0, const float *row1, int relu, float *out, uint8_t *index)              \
+    {                                                                                                                  \
+        Float##N a = *(const Float##N *)row0, b = *(const Float##N *)(row0 + N);                                       \
+        Float##N c = *(const Float##N *)row1, d = *(const Float##N *)(row1 + N);                                       \
+        pool_##N(SHUFFLE(Int##N, a, b, EVENS), SHUFFLE(Int##N, a, b, ODDS), SHUFFLE(Int##N, c, d, EVENS), SHUFFLE(Int##N, c, d, ODDS), relu, out, index);  \
+    }                                                                                                                  \
+    INLINE void unpool_##N(Float##N in, Int##N i, int first, Float##N *even, Float##N *odd)                            \
+    {                                                                                                                  \
+        *even = (Float##N)((i == first) & (Int##N)in);                                                                 \
+        *odd = (Float##N)((i == first + 1) & (Int##N)in);                                                              \
+    }                                                                                                                  \
+    INLINE void unpool_flat_##N(const float *in, const uint8_t *index, float *row0, float *row1)                       \
+    {                                                                                                                  \
+        Float##N v = *(const Float##N *)in, even, odd;                                                                 \
+        Int##N i = __builtin_convertvector(*(const Byte##N *)index, Int##N);                                           \
+        unpool_##N(v, i, 0, &even, &odd);                                                                              \
+        *(Float##N *)row0 = SHUFFLE(Int##N, even, odd, LOWS);                                                                   \
+        *(Float##N *)(row0 + N) = SHUFFLE(Int##N, even, odd, HIGHS);                                                            \
+        unpool_##N(v, i, 2, &even, &odd);                                                                              \
+        *(Float##N *)row1 = SHUFFLE(Int##N, even, odd, LOWS);                                                                   \
+        *(Float##N *)(row1 + N) = SHUFFLE(Int##N, even, odd, HIGHS);                                                            \
+    }
+
+#define LIST(...) __VA_ARGS__
+POOL_FORMS(4, LIST(0, 2, 4, 6), LIST(1, 3, 5, 7), LIST(0, 4, 1, 5), LIST(2, 6, 3, 7))
+#if VL >= 8
+POOL_FORMS(8, LIST(0, 2, 4, 6, 8, 10, 12, 14), LIST(1, 3, 5, 7, 9, 11, 13, 15), LIST(0, 8, 1, 9, 2, 10, 3, 11),
+           LIST(4, 12, 5, 13, 6, 14, 7, 15))
+#endif
+#if VL >= 16
+POOL_FORMS(16, LIST(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30),
+           LIST(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31),
+           LIST(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23),
+           LIST(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31))
+#endif
+#if VL == 16
+#define LANE_FORM(name) name##_16
+typedef Float16 FloatV;
+typedef Int16 IntV;
+typedef Byte16 ByteV;
+#elif VL == 8
+#define LANE_FORM(name) name##_8
+typedef Float8 FloatV;
+typedef Int8 IntV;
+typedef Byte8 ByteV;
+#else
+#define LANE_FORM(name) name##_4
+typedef Float4 FloatV;
+typedef Int4 IntV;
+typedef Byte4 ByteV;
+#endif
 
 static void pool_row(const float *row0, const float *row1, int width, int lanes, int relu, float *out, uint8_t *index)
 {
-    if (lanes == 1) {
-        for (int x = 0; x < width; x++)
-            pool_one(row0[2 * x], row0[2 * x + 1], row1[2 * x], row1[2 * x + 1], relu, out + x, index + x);
-    } else {
-        for (int x = 0; x < width; x++, row0 += 2 * UNIT, row1 += 2 * UNIT, out += UNIT, index += UNIT)
-            for (int l = 0; l < UNIT; l++)
-                pool_one(row0[l], row0[UNIT + l], row1[l], row1[UNIT + l], relu, out + l, index + l);
+    int x = 0;
+    if (lanes != 1) {
+        for (; x < width * UNIT; x += VL, out += VL, index += VL) {
+            ptrdiff_t at = x / UNIT * 2 * UNIT + x % UNIT;
+            LANE_FORM(pool)(*(const FloatV *)(row0 + at), *(const FloatV *)(row0 + at + UNIT),
+                            *(const FloatV *)(row1 + at), *(const FloatV *)(row1 + at + UNIT), relu, out, index);
+        }
+        return;
+    }
+#if VL >= 16
+    for (; x + 16 <= width; x += 16)
+        pool_flat_16(row0 + 2 * x, row1 + 2 * x, relu, out + x, index + x);
+#endif
+#if VL >= 8
+    for (; x + 8 <= width; x += 8)
+        pool_flat_8(row0 + 2 * x, row1 + 2 * x, relu, out + x, index + x);
+#endif
+    for (; x + 4 <= width; x += 4)
+        pool_flat_4(row0 + 2 * x, row1 + 2 * x, relu, out + x, index + x);
+    for (; x < width; x++) {
+        const float window[4] = {row0[2 * x], row0[2 * x + 1], row1[2 * x], row1[2 * x + 1]};
+        int best = 0;
+        for (int i = 1; i < 4; i++)
+            best = window[i] > window[best] ? i : best;
+        int dead = relu && window[best] <= 0;
+        out[x] = dead ? 0 : window[best];
+        index[x] = dead ? 4 : best;
     }
 }
 
 static void unpool_row(const float *in, const uint8_t *index, int width, int lanes, float *row0, float *row1)
 {
-    if (lanes == 1) {
-        for (int x = 0; x < width; x++) {
-            row0[2 * x] = index[x] == 0 ? in[x] : 0;
-            row0[2 * x + 1] = index[x] == 1 ? in[x] : 0;
-            row1[2 * x] = index[x] == 2 ? in[x] : 0;
-            row1[2 * x + 1] = index[x] == 3 ? in[x] : 0;
+    int x = 0;
+    if (lanes != 1) {
+        for (; x < width * UNIT; x += VL, in += VL, index += VL) {
+            ptrdiff_t at = x / UNIT * 2 * UNIT + x % UNIT;
+            FloatV v = *(const FloatV *)in;
+            IntV i = __builtin_convertvector(*(const ByteV *)index, IntV);
+            LANE_FORM(unpool)(v, i, 0, (FloatV *)(row0 + at), (FloatV *)(row0 + at + UNIT));
+            LANE_FORM(unpool)(v, i, 2, (FloatV *)(row1 + at), (FloatV *)(row1 + at + UNIT));
         }
-    } else {
-        for (int x = 0; x < width; x++, row0 += 2 * UNIT, row1 += 2 * UNIT, in += UNIT, index += UNIT)
-            for (int l = 0; l < UNIT; l++) {
-                row0[l] = index[l] == 0 ? in[l] : 0;
-                row0[UNIT + l] = index[l] == 1 ? in[l] : 0;
-                row1[l] = index[l] == 2 ? in[l] : 0;
-                row1[UNIT + l] = index[l] == 3 ? in[l] : 0;
-            }
+        return;
+    }
+#if VL >= 16
+    for (; x + 16 <= width; x += 16)
+        unpool_flat_16(in + x, index + x, row0 + 2 * x, row1 + 2 * x);
+#endif
+#if VL >= 8
+    for (; x + 8 <= width; x += 8)
+        unpool_flat_8(in + x, index + x, row0 + 2 * x, row1 + 2 * x);
+#endif
+    for (; x + 4 <= width; x += 4)
+        unpool_flat_4(in + x, index + x, row0 + 2 * x, row1 + 2 * x);
+    for (; x < width; x++) {
+        float *window[4] = {row0 + 2 * x, row0 + 2 * x + 1, row1 + 2 * x, row1 + 2 * x + 1};
+        for (int i = 0; i < 4; i++)
+            *window[i] = index[x] == i ? in[x] : 0;
     }
 }
 
@@ -414,40 +576,80 @@ static void fc_backward_weights(const float *dlogits, const float *x, float *out
             memset(row, 0, (features + 1) * sizeof(float));
         for (int g = 0; g < groups; g++) {
             const float *d = dlogits + ((ptrdiff_t)g * outputs + o) * lanes, *in = x + (ptrdiff_t)g * features * lanes;
+            int f = 0;
             if (lanes == 1) {
-                for (int f = 0; f < features; f++)
+                for (; f + VL <= features; f += VL)
+                    store(row + f, load(row + f) + d[0] * load(in + f));
+                for (; f < features; f++)
                     row[f] += d[0] * in[f];
                 row[features] += d[0];
-            } else {
-                Vec dv[SUB], sum = {0};
-                UNROLL for (int i = 0; i < SUB; i++)
-                    dv[i] = load(d + i * VL), sum += dv[i];
-                for (int f = 0; f < features; f++) {
-                    Vec product = {0};
-                    UNROLL for (int i = 0; i < SUB; i++)
-                        product += dv[i] * load(in + (ptrdiff_t)f * UNIT + i * VL);
-                    row[f] += lane_sum(product);
-                }
-                row[features] += lane_sum(sum);
+                continue;
             }
+            Vec dv[SUB], sum = {0};
+            UNROLL for (int i = 0; i < SUB; i++)
+                dv[i] = load(d + i * VL), sum += dv[i];
+            for (; f < features; f += VL) {
+                Vec product[VL];
+                const int n = features - f < VL ? features - f : VL;
+                UNROLL for (int j = 0; j < VL; j++) {
+                    const float *p = in + (ptrdiff_t)(f + (j < n ? j : 0)) * UNIT;
+                    product[j] = dv[0] * load(p);
+                    UNROLL for (int i = 1; i < SUB; i++)
+                        product[j] += dv[i] * load(p + i * VL);
+                }
+                Vec sums = lane_sums(product, VL);
+                if (n == VL)
+                    store(row + f, load(row + f) + sums);
+                else
+                    for (int j = 0; j < n; j++)
+                        row[f + j] += sums[j];
+            }
+            row[features] += lane_sum(sum);
         }
     }
 }
 
+/* ---- update, input ---- */
+
 static void sgd(const float *partial, ptrdiff_t stride, int partials, float *gradient, float *weight, float *velocity,
                 ptrdiff_t n, float rate, float momentum, float weight_decay)
 {
-    for (ptrdiff_t i = 0; i < n; i++) {
+    ptrdiff_t i = 0;
+    for (; i + VL <= n; i += VL) {
+        Vec g = load(partial + i), w = load(weight + i);
+        for (int p = 1; p < partials; p++)
+            g += load(partial + p * stride + i);
+        Vec v = momentum * load(velocity + i) + (g + weight_decay * w);
+        store(gradient + i, g);
+        store(velocity + i, v);
+        store(weight + i, w - rate * v);
+    }
+    for (; i < n; i++) {
         float g = partial[i];
         for (int p = 1; p < partials; p++)
             g += partial[p * stride + i];
+        float v = momentum * velocity[i] + (g + weight_decay * weight[i]);
         gradient[i] = g;
-    }
-    for (ptrdiff_t i = 0; i < n; i++) {
-        float v = momentum * velocity[i] + (gradient[i] + weight_decay * weight[i]);
         velocity[i] = v;
         weight[i] -= rate * v;
     }
+}
+
+static void interleave_row(const float *const *rows, int width, float *out)
+{
+    int x = 0;
+    for (; x + VL <= width; x += VL)
+        for (int part = 0; part < UNIT; part += VL) {
+            Vec v[VL];
+            UNROLL for (int i = 0; i < VL; i++)
+                v[i] = load(rows[part + i] + x);
+            transpose(v);
+            UNROLL for (int i = 0; i < VL; i++)
+                store(out + (x + i) * UNIT + part, v[i]);
+        }
+    for (; x < width; x++)
+        for (int i = 0; i < UNIT; i++)
+            out[x * UNIT + i] = rows[i][x];
 }
 
 const MicroKernels TABLE = {
@@ -462,4 +664,5 @@ const MicroKernels TABLE = {
     .fc_backward_data = fc_backward_data,
     .fc_backward_weights = fc_backward_weights,
     .sgd = sgd,
+    .interleave_row = interleave_row,
 };

@@ -58,6 +58,8 @@ typedef struct MicroKernels {
      * v = momentum v + (g + weight_decay w), w = w - rate v. The sum is kept in `gradient`. */
     void (*sgd)(const float *partial, ptrdiff_t stride, int partials, float *gradient, float *weight, float *velocity,
                 ptrdiff_t n, float rate, float momentum, float weight_decay);
+    /* out[x * 16 + i] = rows[i][x]: sixteen rows of pixels become one row in the lane layout. */
+    void (*interleave_row)(const float *const *rows, int width, float *out);
 } MicroKernels;
 
 extern const MicroKernels forktask_micro_generic;

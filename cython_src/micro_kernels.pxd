@@ -35,3 +35,4 @@ cdef extern from "micro_kernels.h" nogil:
         void (*fc_backward_weights)(const float *, const float *, float *, int, int, int, int, int) noexcept nogil
         void (*sgd)(const float *, Py_ssize_t, int, float *, float *, float *, Py_ssize_t, float, float,
                     float) noexcept nogil
+        void (*interleave_row)(const float *const *, int, float *) noexcept nogil

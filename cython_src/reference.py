@@ -1,66 +1,24 @@
 """A training step in plain NumPy and float64: the truth that kernels and plans are checked against.
 
-Nothing here knows of plans, blocks or layouts. Each layer is a forward formula and its derivative, written for reading;
-images are (N, C, H, W), weights have PyTorch's layouts.
+Nothing here knows of plans, blocks or layouts; of a network, only its description is shared. Each layer is a forward
+formula and its derivative, written for reading; images are (N, C, H, W), weights have PyTorch's layouts.
+
+    Convolution     Y[n, o, y, x] = b[o] + sum over c, i, j of W[o, c, i, j] * X[n, c, y + i - padding, x + j - padding]
+    ReLU            Y = max(X, 0); its derivative at 0 is 0
+    MaxPool         Y = the largest X of each window; of equal ones the first in row order gets the gradient
+    FullyConnected  Y = X @ W.T + b over the flattened image, in the order C, H, W
+    Softmax         probabilities; the loss is the mean of -log of the label's
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from .errors import UsageError
-
-
-@dataclass(frozen=True)
-class Conv:
-    """Y[n, o] = sum_c X[n, c] * W[o, c] + b[o], cross-correlation as in PyTorch's Conv2d."""
-
-    name: str
-    out_channels: int
-    kernel: int
-    padding: int = 0
-    stride: int = 1
-
-
-@dataclass(frozen=True)
-class Relu:
-    """Y = max(X, 0); its derivative at 0 is 0."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class MaxPool:
-    """Y = the largest X of each `size` x `size` window, windows side by side; of equal ones the first counts."""
-
-    name: str
-    size: int = 2
-
-
-@dataclass(frozen=True)
-class Dense:
-    """Y = X @ W.T + b over the flattened image, in the order C, H, W."""
-
-    name: str
-    out_features: int
-
-
-# The network of ConvNetJS's CIFAR-10 demonstration, which CS231n made known.
-CIFAR10_CNN = (
-    Conv("conv1", 16, 5, padding=2),
-    Relu("relu1"),
-    MaxPool("pool1"),
-    Conv("conv2", 20, 5, padding=2),
-    Relu("relu2"),
-    MaxPool("pool2"),
-    Conv("conv3", 20, 5, padding=2),
-    Relu("relu3"),
-    MaxPool("pool3"),
-    Dense("fc", 10),
-)
+from .network import Convolution, FullyConnected, MaxPool, NetworkSpec, ReLU, Softmax
 
 
 @dataclass
@@ -85,57 +43,22 @@ class Step:
     gradients: dict[str, np.ndarray] = field(default_factory=dict)
 
 
-def initial_parameters(
-    layers: Sequence, seed: int, input_shape: tuple[int, int, int] = (3, 32, 32)
-) -> dict[str, np.ndarray]:
-    """Random float64 parameters by PyTorch name: He's normal weights, zero biases."""
-    generator = np.random.default_rng(seed)
-    parameters = {}
-    for name, shape in parameter_shapes(layers, input_shape).items():
-        if name.endswith(".bias"):
-            parameters[name] = np.zeros(shape)
-        else:
-            parameters[name] = generator.standard_normal(shape) * np.sqrt(2.0 / np.prod(shape[1:]))
-    return parameters
-
-
-def parameter_shapes(
-    layers: Sequence, input_shape: tuple[int, int, int] = (3, 32, 32)
-) -> dict[str, tuple[int, ...]]:
-    """Shapes of all parameters, in PyTorch's order."""
-    shape: tuple[int, ...] = input_shape
-    shapes = {}
-    for layer in layers:
-        match layer:
-            case Conv():
-                shapes[f"{layer.name}.weight"] = (layer.out_channels, shape[0], layer.kernel, layer.kernel)
-                shapes[f"{layer.name}.bias"] = (layer.out_channels,)
-                side = [(n + 2 * layer.padding - layer.kernel) // layer.stride + 1 for n in shape[1:]]
-                shape = (layer.out_channels, *side)
-            case MaxPool():
-                shape = (shape[0], shape[1] // layer.size, shape[2] // layer.size)
-            case Dense():
-                shapes[f"{layer.name}.weight"] = (layer.out_features, int(np.prod(shape)))
-                shapes[f"{layer.name}.bias"] = (layer.out_features,)
-                shape = (layer.out_features,)
-    return shapes
-
-
 def forward(
-    layers: Sequence, parameters: Mapping[str, np.ndarray], images: np.ndarray, labels: np.ndarray
+    network: NetworkSpec, parameters: Mapping[str, np.ndarray], images: np.ndarray, labels: np.ndarray
 ) -> Step:
     """Loss, number of right answers and all activations.
 
     Parameters
     ----------
-    layers : sequence of Conv, Relu, MaxPool, Dense
+    network : NetworkSpec
+        Its last layer is Softmax.
     parameters : mapping of str to ndarray
     images : shape (N, C, H, W)
     labels : integers, shape (N,)
     """
     x = np.asarray(images, np.float64)
     activations = {"input": x}
-    for layer in layers:
+    for layer in _layers_before_softmax(network):
         x = activations[layer.name] = _layer_forward(layer, parameters, x)
     probabilities = activations["softmax"] = _softmax(x)
     rows = np.arange(len(labels))
@@ -145,10 +68,11 @@ def forward(
 
 
 def forward_backward(
-    layers: Sequence, parameters: Mapping[str, np.ndarray], images: np.ndarray, labels: np.ndarray
+    network: NetworkSpec, parameters: Mapping[str, np.ndarray], images: np.ndarray, labels: np.ndarray
 ) -> Step:
     """`forward`, and the gradients of the mean loss for every parameter and activation."""
-    step = forward(layers, parameters, images, labels)
+    step = forward(network, parameters, images, labels)
+    layers = _layers_before_softmax(network)
     rows = np.arange(len(labels))
     # d loss / d logits = (softmax - one-hot) / N
     dy = step.activations["softmax"].copy()
@@ -186,9 +110,9 @@ class Sgd:
         self.momentum = momentum
         self.weight_decay = weight_decay
 
-    def step(self, layers: Sequence, images: np.ndarray, labels: np.ndarray) -> Step:
+    def step(self, network: NetworkSpec, images: np.ndarray, labels: np.ndarray) -> Step:
         """One training step: gradients at the current parameters, then the update."""
-        step = forward_backward(layers, self.parameters, images, labels)
+        step = forward_backward(network, self.parameters, images, labels)
         for name, p in self.parameters.items():
             v = self.velocities[name]
             v *= self.momentum
@@ -197,59 +121,64 @@ class Sgd:
         return step
 
 
+def _layers_before_softmax(network):
+    if not network.layers or not isinstance(network.layers[-1], Softmax):
+        raise UsageError(f"the last layer of network {network.name!r} must be Softmax")
+    return network.layers[:-1]
+
+
 def _layer_forward(layer, parameters, x):
     match layer:
-        case Conv():
+        case Convolution():
             windows = _windows(x, layer)
             y = np.einsum("nchwij,ocij->nohw", windows, parameters[f"{layer.name}.weight"], optimize=True)
             return y + np.asarray(parameters[f"{layer.name}.bias"])[:, None, None]
-        case Relu():
+        case ReLU():
             return np.maximum(x, 0.0)
         case MaxPool():
             return _pool_windows(x, layer.size).max(axis=-1)
-        case Dense():
+        case FullyConnected():
             weight, bias = parameters[f"{layer.name}.weight"], parameters[f"{layer.name}.bias"]
             return x.reshape(len(x), -1) @ np.asarray(weight, np.float64).T + bias
-    raise UsageError(f"a layer must be Conv, Relu, MaxPool or Dense, got {layer!r}")
+    raise UsageError(f"a layer must be Convolution, ReLU, MaxPool or FullyConnected, got {layer!r}")
 
 
 def _layer_backward(layer, parameters, x, y, dy, gradients):
     """Put parameter gradients into `gradients` and return dX."""
     match layer:
-        case Conv():
+        case Convolution():
             weight = parameters[f"{layer.name}.weight"]
             gradients[f"{layer.name}.weight"] = np.einsum("nohw,nchwij->ocij", dy, _windows(x, layer), optimize=True)
             gradients[f"{layer.name}.bias"] = dy.sum(axis=(0, 2, 3))
             # Every output pixel sends dY * W back to the window it came from.
-            p, s = layer.padding, layer.stride
+            p = layer.padding
             dx = np.zeros((*x.shape[:2], x.shape[2] + 2 * p, x.shape[3] + 2 * p))
             height, width = dy.shape[2:]
             for i in range(layer.kernel):
                 for j in range(layer.kernel):
-                    dx[:, :, i : i + s * height : s, j : j + s * width : s] += np.einsum(
+                    dx[:, :, i : i + height, j : j + width] += np.einsum(
                         "nohw,oc->nchw", dy, weight[:, :, i, j], optimize=True
                     )
             return dx[:, :, p : p + x.shape[2], p : p + x.shape[3]]
-        case Relu():
+        case ReLU():
             return dy * (x > 0)
         case MaxPool():
             windows = _pool_windows(x, layer.size)
             chosen = np.zeros_like(windows)
             np.put_along_axis(chosen, windows.argmax(axis=-1)[..., None], dy[..., None], axis=-1)
             return _from_pool_windows(chosen, layer.size, x.shape)
-        case Dense():
+        case FullyConnected():
             gradients[f"{layer.name}.weight"] = dy.T @ x.reshape(len(x), -1)
             gradients[f"{layer.name}.bias"] = dy.sum(axis=0)
             return (dy @ parameters[f"{layer.name}.weight"]).reshape(x.shape)
-    raise UsageError(f"a layer must be Conv, Relu, MaxPool or Dense, got {layer!r}")
+    raise UsageError(f"a layer must be Convolution, ReLU, MaxPool or FullyConnected, got {layer!r}")
 
 
 def _windows(x, layer):
     """Windows of the zero-padded input: a view (N, C, H_out, W_out, kernel, kernel)."""
     p, k = layer.padding, layer.kernel
     padded = np.pad(x, ((0, 0), (0, 0), (p, p), (p, p)))
-    view = np.lib.stride_tricks.sliding_window_view(padded, (k, k), axis=(2, 3))
-    return view[:, :, :: layer.stride, :: layer.stride]
+    return np.lib.stride_tricks.sliding_window_view(padded, (k, k), axis=(2, 3))
 
 
 def _pool_windows(x, size):

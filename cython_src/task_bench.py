@@ -28,8 +28,8 @@ def points(pattern: str, width: int, steps: int, step: int) -> tuple[int, int]:
     if pattern == "tree":
         return 0, min(width, 1 << min(step, 62))
     if pattern == "dom":
-        start = max(0, step + width - steps)
-        return start, start + min(width, step + 1, steps - step)
+        columns = min(width, steps)  # of a sweep over columns x (steps - columns + 1) rows, a step for each diagonal
+        return max(0, step + columns - steps), min(columns, step + 1)
     return 0, width
 
 
@@ -189,18 +189,16 @@ def task_bench(
         list_sizes.append(sizes)
         list_cells.append(np.concatenate([own + step * width, reads + before * width]))
         num_lists += len(sizes)
-    cells = np.zeros(steps * width, dtype=np.int32)
+    kinds = np.concatenate(kinds)
     table = AccessTable(
         num_tasks=first_task,
         num_cells=steps * width,
         task_offsets=_offsets(np.concatenate(task_counts)),
-        access_kind=np.concatenate(kinds),
+        access_kind=kinds,
         access_list=np.concatenate(lists).astype(np.int32),
         list_offsets=_offsets(np.concatenate(list_sizes)),
         list_cells=np.concatenate(list_cells).astype(np.int32),
-        cell_buffer=cells,
-        cell_arena=cells - 1,
-        cell_tenant=cells,
+        access_buffer=np.zeros(len(kinds), dtype=np.int32),
     )
     return Plan.from_accesses(
         f"task_bench {pattern}",

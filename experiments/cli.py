@@ -13,6 +13,8 @@ from ..cython_src.errors import UsageError
 COMMAND_MODULES: tuple[str, ...] = (
     ".info",
     ".run",
+    ".peers",
+    ".train",
 )
 
 

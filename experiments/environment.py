@@ -1,8 +1,8 @@
 """What a measurement ran on: hardware, limits, software, settings, and what else happened meanwhile.
 
-Everything is read from /proc, /sys and the process itself; nothing heavy is imported, so that a measured process may
-call `collect` before its first block. Functions that read files take `root`, the folder that stands for `/`.
-A value that this machine hides is None, never a guess.
+Everything is read from /proc, /sys and the process itself; nothing heavy is imported, so that a measured
+process may call `collect` before its first block. Functions that read files take `root`, the folder that
+stands for `/`. A value that this machine hides is None, never a guess.
 """
 
 from __future__ import annotations
@@ -21,11 +21,16 @@ from ..cython_src.errors import UsageError
 
 PACKAGES = ("numpy", "threadpoolctl", "joblib", "pandas", "matplotlib", "seaborn", "torch", "cupy", "dask")
 
-# Variables that change how fast something runs. "cripples": makes a library slower than it is or takes threads away,
-# so that comparisons with it are false; "placement": competes with our pinning; "threads": sets numbers of threads;
+# Variables that change how fast something runs. Measuring processes get none of these but FORKTASK_ISA from
+# outside; any other use of NumPy, PyTorch or OpenMP here does. "cripples": makes a library slower than it is
+# or takes threads away, so that comparisons with it are false; "placement": competes with our pinning;
+# "threads": sets numbers of threads;
 # "spin": what idle threads do; "kernels": chooses kernels of this package.
 VARIABLES = {
-    "OPENBLAS_CORETYPE": ("cripples", "OpenBLAS uses the kernels of this CPU model, often half as fast; acts at load"),
+    "OPENBLAS_CORETYPE": (
+        "cripples",
+        "OpenBLAS uses the kernels of this CPU model, often half as fast; acts at load",
+    ),
     "OPENBLAS_L2_SIZE": ("cripples", "OpenBLAS blocks for this L2 size instead of the real one"),
     "OPENBLAS_BLOCK_FACTOR": ("cripples", "OpenBLAS changes its cache blocking"),
     "MKL_DEBUG_CPU_TYPE": ("cripples", "MKL uses the kernels of another CPU type"),
@@ -111,10 +116,11 @@ def read_topology(root="/") -> dict:
     Returns
     -------
     dict
-        "online": list of int; "cpus": list of {"cpu", "socket", "node", "core", "siblings", "capacity"}, where "core"
-        is the lowest logical CPU of the same physical core and "capacity" the kernel's relative speed (1024: fastest;
-        None where not said). "cores", "sockets", "nodes": numbers of each; "threads_per_core": largest. "known": False if
-        the kernel does not show which logical CPUs share a core; each then counts as a core of its own.
+        "online": list of int; "cpus": list of {"cpu", "socket", "node", "core", "siblings", "capacity"},
+        where "core" is the lowest logical CPU of the same physical core and "capacity" the kernel's relative
+        speed (1024: fastest; None where not said). "cores", "sockets", "nodes": numbers of each;
+        "threads_per_core": largest. "known": False if the kernel does not show which logical CPUs share a
+        core; each then counts as a core of its own.
     """
     cpu_folder = Path(root, "sys/devices/system/cpu")
     text = _read(cpu_folder / "online")
@@ -131,15 +137,17 @@ def read_topology(root="/") -> dict:
         known = known and siblings is not None
         siblings = parse_cpu_list(siblings) if siblings else [cpu]
         socket = _read_int(topology / "physical_package_id")
-        cpus.append({
-            "cpu": cpu,
-            # Some Arm and virtual machines say -1 for an unknown package.
-            "socket": socket if socket is not None and socket >= 0 else 0,
-            "node": node_of.get(cpu, 0),
-            "core": min(siblings),
-            "siblings": siblings,
-            "capacity": _read_int(cpu_folder / f"cpu{cpu}" / "cpu_capacity"),
-        })
+        cpus.append(
+            {
+                "cpu": cpu,
+                # Some Arm and virtual machines say -1 for an unknown package.
+                "socket": socket if socket is not None and socket >= 0 else 0,
+                "node": node_of.get(cpu, 0),
+                "core": min(siblings),
+                "siblings": siblings,
+                "capacity": _read_int(cpu_folder / f"cpu{cpu}" / "cpu_capacity"),
+            }
+        )
     return {
         "known": known,
         "online": online,
@@ -152,7 +160,8 @@ def read_topology(root="/") -> dict:
 
 
 def cpu_order(n: int, cpus=None, *, root="/", oversubscribe: bool = False) -> list[int]:
-    """Logical CPUs for `n` workers: within a socket one worker a physical core, then SMT siblings; then the next socket.
+    """Logical CPUs for `n` workers: within a socket one worker a physical core, then SMT siblings; then the
+    next socket.
 
     Faster cores come before slower ones and NUMA nodes of a socket one after the other.
 
@@ -160,8 +169,8 @@ def cpu_order(n: int, cpus=None, *, root="/", oversubscribe: bool = False) -> li
     ----------
     n : int
     cpus : iterable of int, optional
-        CPUs to choose from. Default: those this process may use. Pass the ones found at start if the caller has been
-        pinned since.
+        CPUs to choose from. Default: those this process may use. Pass the ones found at start if the caller
+        has been pinned since.
     oversubscribe : bool
         Allow more workers than CPUs: the order starts over.
 
@@ -185,7 +194,9 @@ def cpu_order(n: int, cpus=None, *, root="/", oversubscribe: bool = False) -> li
     topology = read_topology(root)
     unknown = sorted(set(cpus) - set(topology["online"]))
     if unknown:
-        raise UsageError(f"CPUs must be online, got {unknown}; online are {format_cpu_list(topology['online'])}")
+        raise UsageError(
+            f"CPUs must be online, got {unknown}; online are {format_cpu_list(topology['online'])}"
+        )
     order = placement_order(topology, cpus)
     return [order[i % len(order)] for i in range(n)]
 
@@ -210,13 +221,15 @@ def read_caches(root="/", cpu: int = 0) -> list[dict]:
         if level is None or not size:
             continue
         unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(size[-1], 1)
-        caches.append({
-            "level": level,
-            "type": _read(index / "type"),
-            "size_bytes": int(size.rstrip("KMG")) * unit,
-            "line_bytes": _read_int(index / "coherency_line_size"),
-            "shared_by": parse_cpu_list(_read(index / "shared_cpu_list") or str(cpu)),
-        })
+        caches.append(
+            {
+                "level": level,
+                "type": _read(index / "type"),
+                "size_bytes": int(size.rstrip("KMG")) * unit,
+                "line_bytes": _read_int(index / "coherency_line_size"),
+                "shared_by": parse_cpu_list(_read(index / "shared_cpu_list") or str(cpu)),
+            }
+        )
     return caches
 
 
@@ -235,8 +248,8 @@ def last_level_cache_bytes(environment: dict) -> int:
 def _cgroup_folders(root="/") -> list[Path]:
     """Folders that limit this process's CPU time, own group first, then its parents, of both cgroup versions.
 
-    A container often shows its own group as the root of the file system while /proc/self/cgroup still gives the host's
-    path: folders that do not exist are skipped and the mount point always looked at.
+    A container often shows its own group as the root of the file system while /proc/self/cgroup still gives
+    the host's path: folders that do not exist are skipped and the mount point always looked at.
     """
     base = Path(root, "sys/fs/cgroup")
     folders = []
@@ -306,7 +319,8 @@ class Disturbance:
     """Difference of the machine's disturbance counters over a measured interval.
 
     The four numbers, None where the machine hides one:
-    "pressure_some_us": time in which some runnable thread of the machine waited for a CPU (own threads included);
+    "pressure_some_us": time in which some runnable thread of the machine waited for a CPU (own threads
+    included);
     "steal_ticks": time the hypervisor gave to others, in clock ticks (usually 1/100 s), summed over CPUs;
     "nonvoluntary_switches": times a thread of this process was pushed off its CPU;
     "throttled_us": time this container stood still for its quota.
@@ -341,7 +355,8 @@ class Disturbance:
         """What was added since `before`, an earlier result of `read`."""
         now = self.read()
         return {
-            key: None if now[key] is None or before[key] is None else now[key] - before[key] for key in self.FIELDS
+            key: None if now[key] is None or before[key] is None else now[key] - before[key]
+            for key in self.FIELDS
         }
 
     def _throttled_us(self) -> int | None:
@@ -365,7 +380,9 @@ def read_variables(variables=None) -> list[dict]:
     found = []
     for name in sorted(variables):
         if name in VARIABLES or name.startswith(VARIABLE_PREFIXES):
-            kind, effect = VARIABLES.get(name, ("unknown", "read by a library of threads or kernels; effect not known"))
+            kind, effect = VARIABLES.get(
+                name, ("unknown", "read by a library of threads or kernels; effect not known")
+            )
             value = variables[name]
             if name == "OMP_DYNAMIC" and value.strip().lower() == "false":
                 kind = "threads"  # the default, said aloud
@@ -461,13 +478,22 @@ def gpu_details() -> list[dict]:
 
     if shutil.which("nvidia-smi") is None:
         return []
-    fields = ("name", "driver_version", "memory.total", "clocks.max.sm", "persistence_mode", "mig.mode.current")
+    fields = (
+        "name",
+        "driver_version",
+        "memory.total",
+        "clocks.max.sm",
+        "persistence_mode",
+        "mig.mode.current",
+    )
     command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:
         output = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []  # a driver that does not answer is as good as no GPU
-    return [dict(zip(fields, (v.strip() for v in line.split(",")), strict=False)) for line in output.splitlines()]
+    return [
+        dict(zip(fields, (v.strip() for v in line.split(",")), strict=False)) for line in output.splitlines()
+    ]
 
 
 def collect(root="/", variables=None) -> dict:
@@ -487,7 +513,7 @@ def collect(root="/", variables=None) -> dict:
     dict
         JSON-able. Fields of VOLATILE change from call to call; the others are the machine and its software.
     """
-    from ..cython_src import machine_peaks
+    from ..cython_src import instruction_sets, machine_peaks
     from .build_info import BUILD
 
     clock_cost_ns, clock_step_ns = machine_peaks.measure_clock()
@@ -507,7 +533,7 @@ def collect(root="/", variables=None) -> dict:
         "libc": " ".join(platform.libc_ver()),
         "architecture": platform.machine(),
         "cpu": _cpu_model(root),
-        "instruction_sets": machine_peaks.instruction_sets(),
+        "instruction_sets": instruction_sets.available(),
         "topology": read_topology(root),
         "caches": read_caches(root, available_cpus()[0] if str(root) == "/" else 0),
         "affinity": available_cpus(),
@@ -543,10 +569,17 @@ def _bracketed(text: str | None) -> str | None:
     return text[text.index("[") + 1 : text.index("]")]
 
 
-# What may differ between two runs that count as one environment: load, free memory, measured clock, and the libraries
-# that happen to be imported so far. Variables are in only where they cripple (`environment_id`).
+# What may differ between two runs that count as one environment: load, free memory, measured clock, and the
+# libraries that happen to be imported so far. Variables are in only where they cripple (`environment_id`).
 VOLATILE = (
-    "load_average", "pressure_some_percent", "memory", "clock", "libraries", "denormals", "variables", "spin_policy",
+    "load_average",
+    "pressure_some_percent",
+    "memory",
+    "clock",
+    "libraries",
+    "denormals",
+    "variables",
+    "spin_policy",
     "perf_counters",
 )
 
@@ -554,8 +587,8 @@ VOLATILE = (
 def environment_id(environment: dict) -> str:
     """Twelve hexadecimal digits of the stable part: equal for runs whose samples may stand in one table.
 
-    Left out: the fields of VOLATILE, but the total memory, the clock source and variables that cripple a library or
-    choose kernels stay in.
+    Left out: the fields of VOLATILE, but the total memory, the clock source and variables that cripple a
+    library or choose kernels stay in.
     """
     stable = {key: value for key, value in environment.items() if key not in VOLATILE}
     stable["memory_total"] = environment["memory"]["total_bytes"]
@@ -576,11 +609,13 @@ def thread_counts(num_cpus: int) -> list[int]:
     return [*counts, num_cpus]
 
 
-def measure_machine(threads=None, *, cpus=None, environment: dict | None = None, seconds: float = 0.1) -> dict:
+def measure_machine(
+    threads=None, *, cpus=None, environment: dict | None = None, seconds: float = 0.1
+) -> dict:
     """The machine's measured limits: the row `machine` of a samples file.
 
-    Takes about `seconds` for the peak, once for each thread count for the bandwidth and once for the capacity, and the
-    first touch of the bandwidth's arrays.
+    Takes about `seconds` for the peak, once for each thread count for the bandwidth and once for the
+    capacity, and the first touch of the bandwidth's arrays.
 
     Parameters
     ----------
@@ -596,8 +631,10 @@ def measure_machine(threads=None, *, cpus=None, environment: dict | None = None,
     Returns
     -------
     dict
-        "kind", "instruction_set", "peak_flops_per_s_1thread" and its "median_flops_per_s_1thread", "frequency_hz",
-        "flops_per_cycle", "bandwidth_bytes_per_s" and "capacity" by thread count (string keys, as JSON has it),
+        "kind", "instruction_set", "peak_flops_per_s_1thread" and its "median_flops_per_s_1thread",
+        "frequency_hz",
+        "flops_per_cycle", "bandwidth_bytes_per_s" and "capacity" by thread count (string keys, as JSON has
+        it),
         "cache_bandwidth_bytes_per_s" of one thread by cache level, "disturbance" over all of it, "elapsed_s".
     """
     import time
@@ -611,7 +648,7 @@ def measure_machine(threads=None, *, cpus=None, environment: dict | None = None,
     before = disturbance.read()
     start = time.perf_counter()
     first = cpu_order(1, cpus)[0]
-    peak = machine_peaks.measure_peak_flops(seconds, os.environ.get("FORKTASK_ISA"), first)
+    peak = machine_peaks.measure_peak_flops(seconds, None, first)
     working_set = max(4 * last_level_cache_bytes(environment), 64 << 20)
     free = environment["memory"]["available_bytes"]
     if free is not None:
@@ -619,7 +656,9 @@ def measure_machine(threads=None, *, cpus=None, environment: dict | None = None,
     order = {n: cpu_order(n, cpus, oversubscribe=True) for n in threads}
     bandwidth = {str(n): machine_peaks.measure_bandwidth(n, seconds, working_set, order[n]) for n in threads}
     cache_bandwidth = {
-        str(cache["level"]): machine_peaks.measure_bandwidth(1, seconds / 4, cache["size_bytes"] // 2, [first])
+        str(cache["level"]): machine_peaks.measure_bandwidth(
+            1, seconds / 4, cache["size_bytes"] // 2, [first]
+        )
         for cache in environment["caches"]
         if cache["type"] != "Instruction" and cache["size_bytes"] <= working_set
     }

@@ -166,12 +166,10 @@ def _judge_settings(environment, add):
             "install a release build: pip install .")
     for variable in environment["variables"]:
         name, said = variable["name"], f"{variable['name']}={variable['value']}: {variable['effect']}"
-        if variable["kind"] == "cripples":
-            limit = name == "OMP_THREAD_LIMIT" and variable["value"].strip().isdigit()
-            if limit and int(variable["value"]) >= len(environment["affinity"]):
-                continue
-            add("not fit" if limit else "fit with reservations", said, f"unset {name} before starting Python")
-        elif variable["kind"] in ("placement", "kernels"):
+        if variable["kind"] in ("cripples", "placement"):
+            add("fit with reservations", said,
+                f"unset {name}: forktask keeps it from its measuring processes, your own scripts get it")
+        elif variable["kind"] == "kernels":
             add("fit with reservations", said, f"unset {name}, unless it is what you study")
     runtimes = sorted({x["file"] for x in environment["libraries"] if x["kind"] == "openmp"})
     if len(runtimes) > 1:
@@ -247,8 +245,8 @@ def _page_rows(environment, machine, gpus):
     clock = environment["clock"]
     yield "Clock", f"{clock['source']}, {clock['cost_ns']:.0f} ns a reading, smallest step {clock['step_ns']:.0f} ns"
     yield "Libraries", "; ".join(
-        f"{x['name']} {x['version'] or ''}{' ' + x['architecture'] if x['architecture'] else ''}"
-        f" ({_plural(x['threads'], 'thread')})" for x in environment["libraries"]
+        " ".join(filter(None, (x["name"], x["version"], x["architecture"], f"({_plural(x['threads'], 'thread')})")))
+        for x in environment["libraries"]
     ) or "no OpenMP or BLAS library loaded"
     yield "Variables", ", ".join(f"{v['name']}={v['value']}" for v in environment["variables"]) or "none that matter"
     yield "Waiting", environment["spin_policy"]

@@ -73,7 +73,7 @@ class Model:
     closes: bool = False
 
 
-_PLACEMENT = Option("partitioned", ("stealing", "partitioned"))
+_PLACEMENT = Option("stealing", ("stealing",))
 
 MODELS: dict[str, Model] = {
     model.name: model
@@ -95,7 +95,8 @@ MODELS: dict[str, Model] = {
             "tasks",
             ".tasking.executor",
             "TasksExecutor",
-            {"taskwait": Option("none", ("loop", "phase", "iteration", "none")), "window": Option(0, minimum=1)},
+            {"taskwait": Option("iteration", ("loop", "phase", "iteration", "none")), "window": Option(1024, minimum=1)},
+            barrier="iteration",
         ),
         Model(
             "taskgraph", ".tasking.executor", "TaskGraphExecutor", {"placement": _PLACEMENT},

@@ -18,6 +18,30 @@ REGIONS = ("loop", "persistent")
 _openmp_process: int | None = None
 
 
+def enter_openmp() -> None:
+    """Raise RuntimeError where OpenMP cannot run as asked: after a fork, or with teams of any size."""
+    global _openmp_process
+    if _openmp_process not in (None, os.getpid()):
+        raise RuntimeError(
+            "OpenMP threads do not survive a fork, and this process was forked from one that ran them; start "
+            "processes with the method 'spawn'"
+        )
+    _openmp_process = os.getpid()
+    if dynamic_teams():
+        raise RuntimeError(
+            "OMP_DYNAMIC must be off, or OpenMP may run fewer threads than were asked for; unset OMP_DYNAMIC"
+        )
+
+
+def check_team(team_size: int, num_threads: int) -> None:
+    """Raise RuntimeError if another number of threads came than was asked for."""
+    if team_size != num_threads:
+        raise RuntimeError(
+            f"OpenMP must run {num_threads} threads but ran {team_size}; look at OMP_THREAD_LIMIT, and do not call "
+            f"run() from within a parallel region"
+        )
+
+
 class LoopExecutor:
     """What all executors of this module share: arguments, binding, turning a stopped run into an exception.
 
@@ -180,24 +204,10 @@ class ForkJoinExecutor(LoopExecutor):
         self._team = ForkJoinTeam(num_threads, self.cpus, schedule, chunk_size)
 
     def _run(self, bound, first_replay, num_replays, poll_signals):
-        global _openmp_process
-        if _openmp_process not in (None, os.getpid()):
-            raise RuntimeError(
-                "OpenMP threads do not survive a fork, and this process was forked from one that ran them; start "
-                "processes with the method 'spawn'"
-            )
-        _openmp_process = os.getpid()
-        if dynamic_teams():
-            raise RuntimeError(
-                "OMP_DYNAMIC must be off, or OpenMP may run fewer threads than were asked for; unset OMP_DYNAMIC"
-            )
+        enter_openmp()
         run = self._team.run_persistent if self.region == "persistent" else self._team.run_loops
         errno, errors = run(bound, self.workers, first_replay, num_replays, poll_signals)
-        if self._team.team_size != self.num_threads:
-            raise RuntimeError(
-                f"OpenMP must run {self.num_threads} threads but ran {self._team.team_size}; look at OMP_THREAD_LIMIT, "
-                f"and do not call run() from within a parallel region"
-            )
+        check_team(self._team.team_size, self.num_threads)
         return errno, errors
 
 

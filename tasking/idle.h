@@ -57,8 +57,11 @@ static inline int ft_process_barrier(void)
 #ifndef ORDER_IDLE_WAKER_FENCE
 #define ORDER_IDLE_WAKER_FENCE seq_cst
 #endif
+#ifndef ORDER_IDLE_ANNOUNCE
+#define ORDER_IDLE_ANNOUNCE release
+#endif
 #ifndef ORDER_IDLE_WAKE
-#define ORDER_IDLE_WAKE release
+#define ORDER_IDLE_WAKE acq_rel
 #endif
 #ifndef ORDER_IDLE_WOKEN
 #define ORDER_IDLE_WOKEN acquire
@@ -82,9 +85,11 @@ typedef struct Idle {
 /* The worker itself. After it, look for work once more, then idle_cancel() or idle_sleep(). */
 static inline void idle_announce(Idle *idle, int32_t worker)
 {
-    ft_store(&idle->workers[worker].word, WORKER_ANNOUNCED, relaxed);
-    /* release: whoever counts this worker also sees its word */
-    ft_add(&idle->num_announced, 1, acq_rel);
+    /* The count first: a waker may take the worker out again as soon as its word says ANNOUNCED, and a count that
+     * falls too low hides the other sleepers. A count that is too high costs a look at the words. */
+    ft_add(&idle->num_announced, 1, relaxed);
+    /* release: a waker that swaps this word subtracts from a count that has this worker in it */
+    ft_store(&idle->workers[worker].word, WORKER_ANNOUNCED, ORDER_IDLE_ANNOUNCE);
     /* Pairs with the fence in idle_anyone(). */
     ft_fence(ORDER_IDLE_SLEEPER_FENCE);
 #if !defined(FORKTASK_RELACY)
@@ -135,7 +140,7 @@ static inline int idle_notify_worker(Idle *idle, int32_t worker)
     uint32_t expected = WORKER_ANNOUNCED;
     if (ft_load(word, relaxed) != WORKER_ANNOUNCED) /* stale is safe: the fences order it after the announcement */
         return 0;
-    /* release: pairs with the acquires of the sleeper */
+    /* release: pairs with the acquires of the sleeper; acquire: pairs with the release in idle_announce() */
     if (!ft_cas(word, &expected, WORKER_AWAKE, ORDER_IDLE_WAKE))
         return 0;
     ft_sub(&idle->num_announced, 1, relaxed);

@@ -24,6 +24,8 @@ cdef extern from "eager.h" nogil:
         pass
     ctypedef struct atomic_i64:
         pass
+    ctypedef struct atomic_u32:
+        pass
     ctypedef void (*TeamJob)(void *argument, int32_t worker) noexcept
     ctypedef struct SchedulerDeque "Deque":
         pass
@@ -32,7 +34,13 @@ cdef extern from "eager.h" nogil:
         WorkerState *state
         atomic_i64 num_executed
         atomic_i32 current
+    ctypedef struct IdleWorker:
+        atomic_u32 word
+    ctypedef struct Idle:
+        atomic_i32 num_announced
+        IdleWorker *workers
     ctypedef struct Scheduler:
+        Idle idle
         SchedulerWorker *workers
         int32_t num_workers
         atomic_i32 ending
@@ -81,6 +89,7 @@ cdef extern from "team.h" nogil:
     """
     static inline int64_t load_i64(atomic_i64 *p) { return ft_load(p, relaxed); }
     static inline int32_t load_i32(atomic_i32 *p) { return ft_load(p, acquire); }
+    static inline uint32_t load_u32(atomic_u32 *p) { return ft_load(p, relaxed); }
     /* First touch of its scratch memory by the worker that uses it. */
     typedef struct { WorkerState *states; size_t scratch_bytes; } TouchJob;
     static void touch_work(void *argument, int32_t worker)
@@ -100,6 +109,7 @@ cdef extern from "team.h" nogil:
     void team_close(CTeam *team)
     int64_t load_i64(atomic_i64 *p)
     int32_t load_i32(atomic_i32 *p)
+    uint32_t load_u32(atomic_u32 *p)
     void touch_work(void *argument, int32_t worker) noexcept
 
 
@@ -233,11 +243,12 @@ cdef class Team:
 
 cdef _dump_workers(Scheduler *s):
     cdef int w
-    lines = []
+    lines = [f"ending {load_i32(&s.ending)}, {load_i32(&s.idle.num_announced)} workers announced as idle"]
     for w in range(s.num_workers):
         lines.append(
             f"worker {w}: {load_i64(&s.workers[w].num_executed)} blocks finished, runs "
-            f"{load_i32(&s.workers[w].current)}, {deque_size_hint(&s.workers[w].deque)} in its deque")
+            f"{load_i32(&s.workers[w].current)}, {deque_size_hint(&s.workers[w].deque)} in its deque, "
+            f"{'asleep' if load_u32(&s.idle.workers[w].word) else 'awake'}")
     return lines
 
 
@@ -373,7 +384,7 @@ cdef class EagerRuntime(_Runtime):
     def __cinit__(self, Team team, BoundPlan bound, wait_after, int64_t window, int64_t event_capacity=0,
                   double watchdog_s=60.0):
         cdef EagerTable table
-        cdef const int32_t[::1] task_offsets, access_list, list_offsets, list_cells, cell_arena, cell_tenant
+        cdef const int32_t[::1] task_offsets, access_list, list_offsets, list_cells
         cdef const uint8_t[::1] access_kind, waits
         cdef int error
         memset(&self.eager, 0, sizeof(self.eager))
@@ -382,8 +393,8 @@ cdef class EagerRuntime(_Runtime):
         self._set_up(team, bound, event_capacity, watchdog_s)
         t = bound.plan.accesses
         arrays = [np.ascontiguousarray(a, dtype=np.int32) if len(a) else np.zeros(1, np.int32) for a in (
-            t.task_offsets, t.access_list, t.list_offsets, t.list_cells, t.cell_arena, t.cell_tenant)]
-        task_offsets, access_list, list_offsets, list_cells, cell_arena, cell_tenant = arrays
+            t.task_offsets, t.access_list, t.list_offsets, t.list_cells)]
+        task_offsets, access_list, list_offsets, list_cells = arrays
         kinds = np.append(np.asarray(t.access_kind, dtype=np.uint8), np.uint8(0))
         access_kind = kinds
         flags = np.append(np.asarray(wait_after, dtype=np.uint8), np.uint8(0))
@@ -391,14 +402,12 @@ cdef class EagerRuntime(_Runtime):
         self.arrays = (*arrays, kinds, flags)
         table.num_tasks = t.num_tasks
         table.num_cells = t.num_cells
-        table.num_arenas = int(t.cell_arena.max()) + 1 if t.num_cells else 0
+        table.num_arenas = 0  # overlaid buffers have cells in common
         table.task_offsets = &task_offsets[0]
         table.access_kind = &access_kind[0]
         table.access_list = &access_list[0]
         table.list_offsets = &list_offsets[0]
         table.list_cells = &list_cells[0]
-        table.cell_arena = &cell_arena[0]
-        table.cell_tenant = &cell_tenant[0]
         error = eager_open(
             &self.eager, team.num_threads, bound.loops, bound.num_loops, self.workers.states, team.spin_ns, &table,
             &waits[0], window)

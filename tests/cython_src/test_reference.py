@@ -7,25 +7,30 @@ import pytest
 
 from forktask.cython_src import reference
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.network import Convolution, FullyConnected, MaxPool, NetworkSpec, ReLU, Softmax, get_network
 
 from . import store_pytorch_values as pytorch_values
 
-SMALL = (
-    reference.Conv("conv1", 3, 3, padding=1),
-    reference.Relu("relu1"),
-    reference.MaxPool("pool1"),
-    reference.Conv("conv2", 4, 3, padding=2, stride=2),
-    reference.Relu("relu2"),
-    reference.Dense("fc", 5),
+SMALL = NetworkSpec(
+    "small",
+    (2, 7, 6),
+    (
+        Convolution("conv1", 3, kernel=3, padding=1),
+        ReLU("relu1"),
+        MaxPool("pool1"),
+        Convolution("conv2", 4, kernel=3, padding=2),
+        ReLU("relu2"),
+        MaxPool("pool2", 3),
+        FullyConnected("fc", 5),
+        Softmax(),
+    ),
 )
+CIFAR10_CNN = get_network("cifar10_cnn")
 
 
 def small_problem():
     rng = np.random.default_rng(3)
-    parameters = reference.initial_parameters(SMALL, 1, (2, 7, 6))
-    for name in parameters:
-        if name.endswith(".bias"):
-            parameters[name] += 0.1 * rng.standard_normal(parameters[name].shape)
+    parameters = {name: 0.3 * rng.standard_normal(shape) for name, shape in SMALL.parameter_shapes().items()}
     return parameters, rng.standard_normal((4, 2, 7, 6)), rng.integers(0, 5, 4)
 
 
@@ -58,7 +63,7 @@ def test_gradients_of_activations_equal_finite_differences():
     """Check that the gradient stored under a layer's name is that of its output."""
     parameters, images, labels = small_problem()
     step = reference.forward_backward(SMALL, parameters, images, labels)
-    tail = SMALL[3:]
+    tail = NetworkSpec("tail", (3, 3, 3), SMALL.layers[3:])
     x, h = step.activations["pool1"], 1e-5
     for index in [(0, 0, 0, 0), (1, 2, 2, 1), (3, 1, 1, 2)]:
         losses = []
@@ -73,11 +78,11 @@ def test_three_steps_equal_stored_pytorch_values():
     """Check losses, first gradients and final parameters of the CIFAR-10 CNN against stored values."""
     stored = np.load(Path(__file__).parent / "stored" / "cifar10_cnn_pytorch.npz")
     images, labels, parameters = pytorch_values.inputs()
-    assert reference.parameter_shapes(reference.CIFAR10_CNN) == pytorch_values.SHAPES
+    assert CIFAR10_CNN.parameter_shapes() == pytorch_values.SHAPES
     sgd = reference.Sgd(
         parameters, pytorch_values.LEARNING_RATE, pytorch_values.MOMENTUM, pytorch_values.WEIGHT_DECAY
     )
-    steps = [sgd.step(reference.CIFAR10_CNN, x, t) for x, t in zip(images, labels, strict=True)]
+    steps = [sgd.step(CIFAR10_CNN, x, t) for x, t in zip(images, labels, strict=True)]
     np.testing.assert_allclose([step.loss for step in steps], stored["losses"], rtol=1e-12)
     for name in pytorch_values.SHAPES:
         assert_equal_to_float32(steps[0].gradients[name], stored[f"{name}.grad"])
@@ -99,7 +104,7 @@ def test_three_steps_equal_pytorch():
         parameters, pytorch_values.LEARNING_RATE, pytorch_values.MOMENTUM, pytorch_values.WEIGHT_DECAY
     )
     for x, t, loss, gradient in zip(images, labels, losses, gradients, strict=True):
-        step = sgd.step(reference.CIFAR10_CNN, x, t)
+        step = sgd.step(CIFAR10_CNN, x, t)
         assert step.loss == pytest.approx(loss, rel=1e-12)
         for name in pytorch_values.SHAPES:
             np.testing.assert_allclose(step.gradients[name], gradient[name], rtol=1e-9, atol=1e-13)
@@ -109,13 +114,14 @@ def test_three_steps_equal_pytorch():
 
 def test_softmax_stands_extreme_logits():
     """Check that huge logits give a finite loss and gradients."""
-    layers = (reference.Dense("fc", 2),)
+    network = NetworkSpec("one", (1, 1, 1), (FullyConnected("fc", 2), Softmax()))
     parameters = {"fc.weight": np.array([[1000.0], [-1000.0]]), "fc.bias": np.zeros(2)}
-    step = reference.forward_backward(layers, parameters, np.ones((1, 1, 1, 1)), np.array([1]))
+    step = reference.forward_backward(network, parameters, np.ones((1, 1, 1, 1)), np.array([1]))
     assert step.loss == 2000.0 and np.isfinite(step.gradients["fc.weight"]).all()
 
 
 def test_unknown_layer_is_refused():
-    """Check that a layer of another kind gives a clear error."""
-    with pytest.raises(UsageError, match="a layer must be Conv"):
-        reference.forward(("conv",), {}, np.zeros((1, 1, 1, 1)), np.zeros(1, int))
+    """Check that a layer of another kind, and a network without softmax, give clear errors."""
+    for layers, message in (((Softmax(), Softmax()), "a layer must be Convolution"), ((ReLU("r"),), "must be Softmax")):
+        with pytest.raises(UsageError, match=message):
+            reference.forward(NetworkSpec("odd", (1, 1, 1), layers), {}, np.zeros((1, 1, 1, 1)), np.zeros(1, int))

@@ -60,6 +60,7 @@ def test_predecessors_are_those_of_task_bench():
     assert predecessors("spread", 8, 4, 1, 3) == [0, 2, 3, 6]
     assert [points("tree", 8, 9, step)[1] for step in range(5)] == [1, 2, 4, 8, 8]
     assert [points("dom", 4, 7, step) for step in range(7)] == [(0, 1), (0, 2), (0, 3), (0, 4), (1, 4), (2, 4), (3, 4)]
+    assert [points("dom", 8, 3, step) for step in range(3)] == [(0, 1), (1, 2), (2, 3)]
     for pattern in PATTERNS:
         assert all(len(predecessors(pattern, 8, 4, step, p)) <= 8 for step in range(8) for p in range(8))
     window = {q for step in range(16) for q in predecessors("random_nearest", 16, 5, step, 8)}

@@ -56,11 +56,16 @@ def test_the_table_says_what_the_executors_take(name):
     """Check that options and defaults of the table are those of each executor's constructor."""
     model = MODELS[name]
     module = import_module(f"forktask{model.module}")
-    parameters = inspect.signature(getattr(module, model.class_name)).parameters
-    own = {p.name: p.default for p in parameters.values()}
+    own = {
+        parameter.name: parameter.default
+        for ancestor in getattr(module, model.class_name).__mro__
+        if "__init__" in vars(ancestor) and ancestor is not object
+        for parameter in inspect.signature(ancestor).parameters.values()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    }
     for option, known in model.options.items():
         assert own[option] == known.default
-    assert set(own) - {"num_threads", "cpus", "event_capacity", *model.options} == set()
+    assert set(own) - {"num_threads", "cpus", "event_capacity", "watchdog_s", *model.options} == set()
 
 
 def test_more_threads_than_cores_must_be_wanted():
@@ -80,3 +85,11 @@ def test_executors_get_their_options():
     with make_executor("forkjoin:schedule=dynamic:region=persistent", 2) as executor:
         assert (executor.model, executor.num_threads) == ("forkjoin", 2)
         assert (executor.schedule, executor.region) == ("dynamic", "persistent")
+
+
+@pytest.mark.parametrize("name", built_models())
+def test_every_value_of_the_table_is_taken(name):
+    """Check that executors accept each word that a spec may give them."""
+    for option, known in MODELS[name].options.items():
+        for value in known.values or (str(max(known.minimum, 2)),):
+            make_executor(f"{name}:{option}={value}", 1).close()

@@ -1,0 +1,174 @@
+"""Longest path and maximum cycle mean of a recorded task graph, in C speed.
+
+Edges are those of `dependences.TaskGraph`: within an iteration they form a directed acyclic graph, edges to the next
+iteration carry a token.
+"""
+
+from libc.stdint cimport int32_t
+
+import numpy as np
+
+
+def topological_order(const int32_t[::1] offsets, const int32_t[::1] split, const int32_t[::1] successors):
+    """Nodes so that each edge within an iteration points forward, int32, shape (num_nodes,).
+
+    Raises
+    ------
+    ValueError
+        These edges hold a cycle.
+    """
+    cdef Py_ssize_t n = split.shape[0], u, k, head = 0, tail = 0
+    cdef int32_t w
+    order_array = np.empty(n, dtype=np.int32)
+    waiting_array = np.zeros(n, dtype=np.int32)
+    cdef int32_t[::1] order = order_array, waiting = waiting_array
+    with nogil:
+        for u in range(n):
+            for k in range(offsets[u], split[u]):
+                waiting[successors[k]] += 1
+        for u in range(n):
+            if waiting[u] == 0:
+                order[tail] = <int32_t> u
+                tail += 1
+        while head < tail:
+            u = order[head]
+            head += 1
+            for k in range(offsets[u], split[u]):
+                w = successors[k]
+                waiting[w] -= 1
+                if waiting[w] == 0:
+                    order[tail] = w
+                    tail += 1
+    if tail != n:
+        raise ValueError("the edges within an iteration form a cycle")
+    return order_array
+
+
+def longest_path(const int32_t[::1] order, const int32_t[::1] offsets, const int32_t[::1] split,
+                 const int32_t[::1] successors, const double[::1] weight):
+    """Largest sum of node weights on a path within an iteration."""
+    cdef Py_ssize_t n = order.shape[0], i, k
+    cdef int32_t u
+    cdef double done, longest = 0
+    start_array = np.zeros(n, dtype=np.float64)
+    cdef double[::1] start = start_array
+    with nogil:
+        for i in range(n):
+            u = order[i]
+            done = start[u] + weight[u]
+            if done > longest:
+                longest = done
+            for k in range(offsets[u], split[u]):
+                if start[successors[k]] < done:
+                    start[successors[k]] = done
+    return longest
+
+
+def maximum_cycle_mean(const int32_t[::1] order, const int32_t[::1] offsets, const int32_t[::1] split,
+                       const int32_t[::1] successors, const double[::1] weight, double tolerance):
+    """Largest ratio of node weights to tokens over all cycles.
+
+    Potentials x are relaxed to x[w] >= x[u] + weight[u] - mean * token. If they settle, summing along any cycle shows
+    that no cycle exceeds `mean`; if not, the predecessor links close a cycle that does, and its ratio is the next
+    `mean`. The result is the ratio of a cycle that was found (a lower bound) with potentials that prove it an upper
+    bound. Each round raises the mean to another cycle's, so the search ends.
+
+    Parameters
+    ----------
+    order, offsets, split, successors : int32 arrays
+        See `topological_order` and `TaskGraph`.
+    weight : float64, shape (num_nodes,), seconds, not negative
+    tolerance : float
+        Seconds by which a potential must rise to count: above rounding, far below any duration.
+
+    Returns
+    -------
+    mean : float
+        0 if there is no cycle.
+    cycle : int32
+        Nodes of a cycle that attains it, in order.
+    potentials : float64, shape (num_nodes,)
+
+    References
+    ----------
+    Parametric shortest paths with Newton's step: Radzik, "Parametric Flows, Weighted Means of Cuts, and Fractional
+    Combinatorial Optimization" (1993); the problem is surveyed in Dasdan, "Experimental analysis of the fastest
+    optimum cycle ratio and mean algorithms" (2004).
+    """
+    cdef Py_ssize_t n = order.shape[0], i, k, length
+    cdef int32_t u, w, node
+    cdef double done, mean = 0, total, tokens
+    cdef bint settled
+    x_array = np.zeros(n, dtype=np.float64)
+    pred_array = np.empty(n, dtype=np.int32)
+    token_array = np.empty(n, dtype=np.int8)
+    mark_array = np.empty(n, dtype=np.int32)
+    cdef double[::1] x = x_array
+    cdef int32_t[::1] pred = pred_array, mark = mark_array
+    cdef signed char[::1] token = token_array     # of the link from the predecessor
+    cycle_array = np.empty(0, dtype=np.int32)
+    cdef int32_t[::1] cycle
+    while True:
+        with nogil:
+            for i in range(n):
+                pred[i] = -1
+            while True:
+                settled = True
+                for i in range(n):
+                    u = order[i]
+                    done = x[u] + weight[u]
+                    for k in range(offsets[u], split[u]):
+                        w = successors[k]
+                        if x[w] < done:
+                            # Within the acyclic part rounding cannot feed back on itself: no tolerance needed.
+                            x[w] = done
+                            pred[w] = u
+                            token[w] = 0
+                for u in range(n):
+                    done = x[u] + weight[u] - mean
+                    for k in range(split[u], offsets[u + 1]):
+                        w = successors[k]
+                        if x[w] + tolerance < done:
+                            x[w] = done
+                            pred[w] = u
+                            token[w] = 1
+                            settled = False
+                if settled:
+                    node = -1
+                    break
+                node = find_cycle(pred, mark)
+                if node >= 0:
+                    break
+        if settled:
+            return mean, cycle_array, x_array
+        nodes = []
+        total = tokens = 0
+        u = node
+        while True:
+            nodes.append(u)
+            tokens += token[u]
+            u = pred[u]
+            total += weight[u]
+            if u == node:
+                break
+        nodes.reverse()
+        cycle_array = np.array(nodes, dtype=np.int32)
+        if total / tokens <= mean:
+            raise ArithmeticError(f"tolerance {tolerance} is below the rounding of durations that sum to {total}")
+        mean = total / tokens
+
+
+cdef int32_t find_cycle(int32_t[::1] pred, int32_t[::1] mark) noexcept nogil:
+    """A node on a cycle of the predecessor links, or -1."""
+    cdef Py_ssize_t n = pred.shape[0], start
+    cdef int32_t u
+    for start in range(n):
+        mark[start] = -1
+    for start in range(n):
+        u = <int32_t> start
+        while u >= 0 and mark[u] < 0:
+            mark[u] = <int32_t> start
+            u = pred[u]
+        if u >= 0 and mark[u] == <int32_t> start:
+            return u
+    return -1

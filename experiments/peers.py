@@ -1,0 +1,211 @@
+"""`forktask peers`: PyTorch on the same network, batch, data and threads, interleaved with our models in one run."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import random
+import sys
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..cython_src.errors import UsageError
+from .progress import ProgressBar
+
+TORCH_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.torch_worker")
+DEFAULT_MODELS = "serial,forkjoin,forkjoin:region=persistent,taskgraph,taskiter"
+COMPILE_TIME_LIMIT_S = 300.0
+
+# Two programs that add in different orders drift apart; over the first steps a wrong gradient shows far above this.
+CHECK_ITERATIONS = 10
+LOSS_TOLERANCE = 2e-3
+
+
+def add_parser(subparsers) -> None:
+    """Add `peers`."""
+    from .torch_worker import MODES
+
+    parser = subparsers.add_parser(
+        "peers",
+        help="PyTorch's best CPU mode beside our models, interleaved in one run",
+        description="Time PyTorch (each mode in processes of its own) and our execution models on the same network, "
+        "data and threads, in turn, and print ratios of paired medians. Needs the extra `peers` (PyTorch).",
+    )
+    parser.add_argument("--network", default="cifar10_cnn", help="default: %(default)s")
+    parser.add_argument("--batch", type=int, default=64, metavar="B", help="default: %(default)s")
+    parser.add_argument("--phase", choices=("train", "forward"), default="train", help="default: %(default)s")
+    parser.add_argument("--models", default=DEFAULT_MODELS, metavar="M[,M...]", help="default: %(default)s")
+    parser.add_argument("--modes", default=",".join(MODES), metavar="M[,M...]",
+                        help="of PyTorch; default: %(default)s")
+    parser.add_argument("--threads", default="cores", metavar="N[,N...]",
+                        help="default: 1,2,4,... up to the cores of this process")
+    parser.add_argument("--repeats", type=int, default=5, metavar="R", help="default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=0.6, metavar="S",
+                        help="timed in each process; default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
+    parser.add_argument("--json", action="store_true", help="print JSON, raw samples included")
+    parser.set_defaults(run=run_peers)
+
+
+def run_peers(arguments: Namespace) -> int:
+    """`forktask peers`."""
+    from ..cython_src.lowering import lower
+    from .configuration import core_counts
+    from .environment import available_cpus, collect, cpu_order, measure_machine
+    from .models import parse_model
+    from .run import _numbers
+    from .torch_worker import MODES
+
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError("peers needs PyTorch, which is not installed; run: pip install 'forktask[peers]'")
+    modes = tuple(part for part in arguments.modes.split(",") if part)
+    for mode in modes:
+        if mode not in MODES:
+            raise UsageError(f"a PyTorch mode must be one of {', '.join(MODES)}; got {mode!r}")
+    if arguments.repeats < 1 or arguments.seconds <= 0:
+        raise UsageError(
+            f"repeats must be at least 1 and seconds positive, got {arguments.repeats} and {arguments.seconds}"
+        )
+    specs = [parse_model(part) for part in arguments.models.split(",") if part]
+    cpus = available_cpus()
+    threads = core_counts() if arguments.threads == "cores" else _numbers(arguments.threads, "--threads")
+    for count in threads:
+        if not 1 <= count <= len(cpus):
+            raise UsageError(f"threads must be in [1, {len(cpus)}] (the CPUs of this process), got {count}")
+    options = {"network": arguments.network, "batch": arguments.batch, "phase": arguments.phase}
+    plan = lower(**options)
+    environment = collect()
+    machine = measure_machine(threads, environment=environment)
+    contestants = [(f"torch {mode}", count) for count in threads for mode in modes]
+    contestants += [
+        (str(spec), count) for count in threads for spec in specs if count <= (spec.model.max_threads or count)
+    ]
+    samples, failures = _measure(
+        contestants, options, arguments.repeats, arguments.seconds, arguments.seed,
+        {count: cpu_order(count, cpus) for count in threads}, len(cpus),
+    )
+    result = summarise(samples, plan.flops, machine["peak_flops_per_s_1thread"])
+    result.update(
+        options, flops=plan.flops, machine=machine, environment=environment, failures=failures,
+        samples={f"{name} @ {count}": values for (name, count), values in samples.items()},
+    )
+    print(json.dumps(result, indent=1) if arguments.json else as_text(result))
+    return 0 if result["rows"] else 1
+
+
+def _measure(
+    contestants: Sequence[tuple[str, int]], plan: Mapping[str, Any], repeats: int, seconds: float, seed: int,
+    cpus: Mapping[int, list[int]], cores: int,
+) -> tuple[dict[tuple[str, int], dict[int, dict]], dict[str, str]]:
+    """Each contestant once in each repetition, in random order, each time in a fresh process."""
+    from .configuration import Measure
+    from .run import SAMPLE_COMMAND, clean_environment, run_sample, sample_environment
+
+    measure = Measure()
+    generator = random.Random(seed)
+    order = [(r, c) for r in range(repeats) for c in generator.sample(list(contestants), len(contestants))]
+    samples: dict[tuple[str, int], dict[int, dict]] = {c: {} for c in contestants}
+    failures: dict[str, str] = {}
+    with ProgressBar(len(order), "measuring", sys.stderr) as bar:
+        for number, (repetition, (name, count)) in enumerate(order):
+            key = f"{name} @ {count}"
+            bar.show(number, f"repetition {repetition + 1} of {repeats}, {key}")
+            if key in failures:
+                continue
+            mode = name.removeprefix("torch ") if name.startswith("torch ") else None
+            job = {
+                "kind": "sample", "model": name, "mode": mode, "threads": count, "cpus": cpus[count],
+                "plan": dict(plan), "seed": seed, "check_iterations": CHECK_ITERATIONS, "target_s": seconds,
+                "warmup_s": measure.warmup_s,
+            }
+            variables = clean_environment(os.environ, sample_environment(measure, count, 0, cores))
+            row = run_sample(
+                job, variables, COMPILE_TIME_LIMIT_S if mode else measure.time_limit_s,
+                TORCH_COMMAND if mode else SAMPLE_COMMAND,
+            )
+            if "failure" in row:
+                failures[key] = f"{row['failure']}: {row['message'].splitlines()[0]}"
+            else:
+                samples[name, count][repetition] = row
+    return {c: rows for c, rows in samples.items() if rows}, failures
+
+
+def largest_difference(first: Sequence[float], second: Sequence[float]) -> float:
+    """Largest relative difference of two answers; infinite if they have different lengths."""
+    if len(first) != len(second) or not first:
+        return math.inf
+    return max(abs(a - b) / max(abs(a), abs(b), 1e-6) for a, b in zip(first, second, strict=True))
+
+
+def summarise(
+    samples: Mapping[tuple[str, int], Mapping[int, Mapping]], flops: float, peak_flops_per_s: float
+) -> dict[str, Any]:
+    """Medians, fractions of the floor and, for our models, the ratio to PyTorch's fastest mode at as many threads.
+
+    Raises
+    ------
+    UsageError
+        Losses or probabilities of two contestants differ by more than rounding: then no time is reported.
+    """
+    from .statistics import ratio_interval, spread
+
+    reference_name, reference = next(
+        ((key, next(iter(rows.values()))["answer"]) for key, rows in samples.items()), (None, [])
+    )
+    difference = 0.0
+    for (name, count), rows in samples.items():
+        for row in rows.values():
+            differs = largest_difference(reference, row["answer"])
+            if differs > LOSS_TOLERANCE:
+                raise UsageError(
+                    f"answers must agree within {LOSS_TOLERANCE:g} before times are compared, but {name} on {count} "
+                    f"threads differs from {reference_name[0]} by {differs:.2g}; this is a fault of the program"
+                )
+            difference = max(difference, differs)
+    times = {key: {r: row["step_time_s"] for r, row in rows.items()} for key, rows in samples.items()}
+    best_torch: dict[int, tuple[str, int]] = {}
+    for (name, count), values in times.items():
+        if name.startswith("torch "):
+            best = best_torch.get(count)
+            if best is None or spread(list(values.values())).median < spread(list(times[best].values())).median:
+                best_torch[count] = (name, count)
+    rows = []
+    for (name, count), values in times.items():
+        middle = spread(list(values.values()))
+        row = {
+            "name": name, "threads": count, "step_time_s": middle.median, "iqr_s": middle.iqr, "samples": middle.count,
+            "floor_s": flops / peak_flops_per_s / count, "times_floor": middle.median * peak_flops_per_s * count / flops,
+        }
+        if not name.startswith("torch ") and count in best_torch:
+            ratio = ratio_interval(times[best_torch[count]], values)
+            row.update(peer=best_torch[count][0], speedup=ratio.value, speedup_low=ratio.low, speedup_high=ratio.high)
+        rows.append(row)
+    rows.sort(key=lambda row: (row["threads"], not row["name"].startswith("torch "), row["step_time_s"]))
+    return {"rows": rows, "largest_difference": difference}
+
+
+def as_text(result: Mapping[str, Any]) -> str:
+    """The table for a terminal."""
+    environment, machine = result["environment"], result["machine"]
+    lines = [
+        f"{result['network']}, batch {result['batch']}, {result['phase']}, on {environment['cpu']['model']}; "
+        f"peak of one core {machine['peak_flops_per_s_1thread'] / 1e9:.0f} GFLOP/s ({machine['instruction_set']})",
+        f"answers of the first steps agree within {result['largest_difference']:.1e} (relative)",
+        "",
+        f"{'threads':>7}  {'contestant':32} {'ms a step':>10} {'spread':>8} {'x floor':>8}   faster than PyTorch's best mode",
+    ]
+    for row in result["rows"]:
+        line = (
+            f"{row['threads']:>7}  {row['name']:32} {row['step_time_s'] * 1e3:10.3f} {row['iqr_s'] * 1e3:8.3f} "
+            f"{row['times_floor']:8.2f}"
+        )
+        if "speedup" in row:
+            line += f"   {row['speedup']:.2f} [{row['speedup_low']:.2f}, {row['speedup_high']:.2f}] ({row['peer']})"
+        lines.append(line)
+    lines.append("")
+    lines.append("floor: direct FLOPs / (measured peak of one core x threads); brackets: 95 % interval of the paired ratio")
+    lines.extend(f"not measured: {name}: {message}" for name, message in result["failures"].items())
+    return "\n".join(lines)

@@ -1,0 +1,160 @@
+"""Medians, bootstrap intervals, paired ratios and verdicts. NumPy only; the same input always gives the same output.
+
+Repetitions are measured in blocks: block r holds one run of every configuration, in random order, so what disturbs
+the machine for a while meets all of them alike. Configurations are therefore compared block by block (paired), and
+the bootstrap draws whole blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import comb
+
+import numpy as np
+
+FASTER, SLOWER, SAME, NOT_ENOUGH_DATA = "faster", "slower", "same", "not enough data"
+VERDICTS = (FASTER, SLOWER, SAME, NOT_ENOUGH_DATA)
+
+EQUIVALENCE_BAND = 0.02
+# With fewer pairs no interval of order statistics comes near 95 % (5 pairs: 93.75 %, 4 pairs: 87.5 %).
+MIN_PAIRS = 5
+CONFIDENCE = 0.95
+NUM_RESAMPLES = 4000
+SEED = 20260101
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A median with its interval.
+
+    Attributes
+    ----------
+    value : float
+        Median; NaN without samples.
+    low, high : float
+        95 % interval; NaN with fewer than two samples.
+    count : int
+        Samples or pairs.
+    """
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, quartiles and extremes of samples, in their unit."""
+
+    median: float
+    lower_quartile: float
+    upper_quartile: float
+    minimum: float
+    maximum: float
+    count: int
+
+    @property
+    def iqr(self) -> float:
+        """Distance between the quartiles."""
+        return self.upper_quartile - self.lower_quartile
+
+
+def spread(samples) -> Spread:
+    """Order statistics of samples, shape (n,), n >= 1."""
+    values = _as_samples(samples)
+    low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
+    return Spread(float(median), float(low), float(high), float(values.min()), float(values.max()), len(values))
+
+
+def median_interval(samples, confidence: float = CONFIDENCE, num_resamples: int = NUM_RESAMPLES) -> Estimate:
+    """Median of samples with a bootstrap interval.
+
+    The interval is the wider of two: the percentile bootstrap of the median, and the pair of order statistics of the
+    sign test, whose coverage holds for any continuous distribution.
+
+    Parameters
+    ----------
+    samples : array_like, shape (n,)
+    confidence : float
+    num_resamples : int
+
+    Notes
+    -----
+    The percentile bootstrap of a median alone is too narrow for some small n: at n = 7 it covers 87.5 %.
+    """
+    values = np.sort(_as_samples(samples))
+    n = len(values)
+    if n < 2:
+        return Estimate(float(values[0]), np.nan, np.nan, n)
+    draws = np.random.default_rng(SEED).integers(0, n, size=(num_resamples, n))
+    medians = np.median(values[draws], axis=1)
+    tail = (1 - confidence) / 2
+    # Observed order statistics, not interpolated ones: with few samples the medians are few distinct values.
+    low = np.quantile(medians, tail, method="lower")
+    high = np.quantile(medians, 1 - tail, method="higher")
+    rank = sign_test_rank(n, confidence)
+    return Estimate(float(np.median(values)), float(min(low, values[rank])), float(max(high, values[-1 - rank])), n)
+
+
+def sign_test_rank(n: int, confidence: float = CONFIDENCE) -> int:
+    """Largest k such that [x_(k), x_(n-1-k)] (from 0) covers the median with the confidence asked; 0 if none does.
+
+    The coverage is 1 - 2 P(Binomial(n, 1/2) <= k).
+    """
+    rank, below = 0, 1
+    for k in range(1, n // 2):
+        below += comb(n, k)
+        if 1 - 2 * below / 2**n < confidence:
+            break
+        rank = k
+    return rank
+
+
+def paired_ratios(numerator: Mapping[int, float], denominator: Mapping[int, float]) -> np.ndarray:
+    """Ratios of the repetition blocks that hold both, in block order.
+
+    Parameters
+    ----------
+    numerator, denominator : mapping of repetition to value
+    """
+    common = sorted(set(numerator) & set(denominator))
+    return np.array([numerator[r] / denominator[r] for r in common], dtype=float)
+
+
+def ratio_interval(numerator: Mapping[int, float], denominator: Mapping[int, float]) -> Estimate:
+    """Median of the paired ratios with its interval; NaN where no block holds both."""
+    ratios = paired_ratios(numerator, denominator)
+    return median_interval(ratios) if len(ratios) else Estimate(np.nan, np.nan, np.nan, 0)
+
+
+def verdict(time_ratio: Estimate, band: float = EQUIVALENCE_BAND, min_pairs: int = MIN_PAIRS) -> str:
+    """What a ratio of times (candidate / reference) says about the candidate.
+
+    The rules, in this order:
+
+    1. fewer than `min_pairs` pairs: "not enough data";
+    2. the whole interval within [1 / (1 + band), 1 + band]: "same" (a difference, if any, is too small to matter);
+    3. the whole interval below 1: "faster";
+    4. the whole interval above 1: "slower";
+    5. otherwise, the interval holds 1 and reaches out of the band: "not enough data".
+
+    Each verdict stands alone: among twenty comparisons of equals, about one will not be called so.
+    """
+    if time_ratio.count < min_pairs or not np.isfinite([time_ratio.low, time_ratio.high]).all():
+        return NOT_ENOUGH_DATA
+    if 1 / (1 + band) <= time_ratio.low and time_ratio.high <= 1 + band:
+        return SAME
+    if time_ratio.high < 1:
+        return FASTER
+    if time_ratio.low > 1:
+        return SLOWER
+    return NOT_ENOUGH_DATA
+
+
+def _as_samples(samples) -> np.ndarray:
+    values = np.asarray(samples, dtype=float)
+    if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
+        raise ValueError(f"samples must be a non-empty list of finite numbers, got {samples!r}")
+    return values

@@ -1,0 +1,159 @@
+"""One sample of PyTorch on a network of ours: the peer's side of `forktask peers`.
+
+    python -P -m forktask.experiments.torch_worker < job.json
+
+The same data, initial parameters, optimiser and timing loop as measure.py; a job has the same keys, and `mode` in
+place of `model`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+from .measure import EXIT_FAILURE, LEARNING_RATE, Stepper, build, time_runs, warm_up
+
+# What PyTorch users on a CPU try: as it is, channels in the innermost dimension, and compiled.
+MODES = ("eager", "channels_last", "compile")
+
+
+class TorchExecutor:
+    """PyTorch's training step or inference of a network, behind the executors' `run`.
+
+    Parameters
+    ----------
+    bound : BoundPlan
+        Initial parameters and data are copied from here.
+    mode : {"eager", "channels_last", "compile"}
+    """
+
+    def __init__(self, bound, mode: str):
+        import torch
+
+        from ..cython_src.network import get_network
+
+        attributes = bound.plan.attributes
+        self.torch = torch
+        self.training = attributes["phase"] == "train"
+        self.module = torch_network(get_network(attributes["network"]))
+        self.module.load_state_dict(
+            {name: torch.from_numpy(bound.view(name).copy()) for name in attributes["parameters"]}
+        )
+        self.images = torch.from_numpy(bound.arrays["dataset.images"].copy())
+        self.labels = torch.from_numpy(bound.arrays["dataset.labels"].astype("int64"))
+        self.order = torch.from_numpy(bound.arrays["batch_order"].astype("int64"))
+        if mode == "channels_last":
+            self.module = self.module.to(memory_format=torch.channels_last)
+            self.images = self.images.contiguous(memory_format=torch.channels_last)
+        self.module.train(self.training)
+        update = next((loop.attributes for loop in bound.plan.loops if "momentum" in loop.attributes), None)
+        self.optimizer = None
+        if self.training:
+            self.optimizer = torch.optim.SGD(
+                self.module.parameters(), lr=LEARNING_RATE, momentum=update["momentum"],
+                weight_decay=update["weight_decay"], fused=True,
+            )
+        self.forward = torch.compile(self.module) if mode == "compile" else self.module
+        self.losses: list = []
+        self.probabilities = None
+
+    def run(self, num_iterations: int, first_iteration: int = 0) -> None:
+        """Run steps. Losses are kept as tensors, so that no step waits for a number."""
+        functional = self.torch.nn.functional
+        for iteration in range(first_iteration, first_iteration + num_iterations):
+            index = self.order[iteration % len(self.order)]
+            images = self.images.index_select(0, index)
+            if not self.training:
+                with self.torch.inference_mode():
+                    self.probabilities = functional.softmax(self.forward(images), dim=1)
+                continue
+            loss = functional.cross_entropy(self.forward(images), self.labels.index_select(0, index))
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            self.optimizer.step()
+            self.losses.append(loss.detach())
+
+
+def torch_network(spec):
+    """PyTorch's module for a NetworkSpec; parameters have the same names."""
+    from torch import nn
+
+    from ..cython_src.network import Convolution, FullyConnected, MaxPool, ReLU
+
+    modules: list[tuple[str, nn.Module]] = []
+    for layer, before, _ in spec.shapes():
+        if isinstance(layer, Convolution):
+            module: nn.Module = nn.Conv2d(before[0], layer.out_channels, layer.kernel, padding=layer.padding)
+        elif isinstance(layer, ReLU):
+            module = nn.ReLU(inplace=True)
+        elif isinstance(layer, MaxPool):
+            module = nn.MaxPool2d(layer.size)
+        elif isinstance(layer, FullyConnected):
+            if len(before) > 1:
+                modules.append((f"{layer.name}_flatten", nn.Flatten()))
+            module = nn.Linear(math.prod(before), layer.out_features)
+        else:
+            continue  # softmax is part of the loss
+        modules.append((layer.name, module))
+    from collections import OrderedDict
+
+    return nn.Sequential(OrderedDict(modules))
+
+
+def measure_torch(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure PyTorch once: the row of a sample, with the losses of the first steps."""
+    import torch
+
+    torch.set_num_threads(job["threads"])
+    torch.set_flush_denormal(True)
+    bound = build(job)
+    started = time.time()
+    executor = TorchExecutor(bound, job["mode"])
+    stepper = Stepper(executor)
+    start = time.perf_counter()
+    stepper.run(1)
+    first_run_s = time.perf_counter() - start
+    stepper.run(max(job["check_iterations"] - 1, 1))
+    answered = [float(loss) for loss in executor.losses]
+    if executor.probabilities is not None:
+        answered = [float(p) for p in executor.probabilities[:4].ravel()]
+    executor.losses.clear()
+    warm = warm_up(stepper, job["warmup_s"])
+    timed = time_runs(stepper, warm.pass_time_s, job["target_s"])
+    return {
+        "kind": "sample",
+        "step_time_s": timed.step_time_s,
+        "run_lengths": timed.run_lengths,
+        "run_times_s": timed.run_times_s,
+        "first_run_s": first_run_s,
+        "stationary": warm.stationary,
+        "answer": answered,
+        "torch": torch.__version__,
+        "torch_threads": torch.get_num_threads(),
+        "pid": os.getpid(),
+        "started": started,
+    }
+
+
+def main() -> int:
+    """Read a job, measure, write the row."""
+    job = json.load(sys.stdin)
+    if job["cpus"] is not None:
+        os.sched_setaffinity(0, set(job["cpus"]))
+    try:
+        row = measure_torch(job)
+    except Exception as error:
+        traceback.print_exc()
+        row = {"failure": "crash", "message": f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"}
+    print(json.dumps(row), flush=True)
+    return EXIT_FAILURE if "failure" in row else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""The plan as OpenMP tasks with depend clauses: the outside reference for task runtimes.
+
+The same compiled code runs on any OpenMP runtime with GCC's interface. LLVM's libomp has it: start the process with
+LD_PRELOAD naming libomp.so (Debian: libomp5, libomp-dev), and ask for `runtime="libomp"`, which refuses to run on
+anything else.
+"""
+
+from __future__ import annotations
+
+from ..cython_src.errors import UsageError
+from .executor import LoopExecutor, check_team, enter_openmp
+from .openmp_task_run import OpenMPTaskTeam
+
+TASKWAITS = ("none", "iteration", "phase", "loop")
+RUNTIMES = ("libgomp", "libomp")
+
+
+class OpenMPTasksExecutor(LoopExecutor):
+    """`#pragma omp task depend(...)` for each block, over the plan's cells, created anew in each iteration.
+
+    Parameters
+    ----------
+    num_threads, cpus, event_capacity
+        As for `LoopExecutor`.
+    taskwait : {"none", "iteration", "phase", "loop"}
+        Where the creating thread waits for all tasks; "none": only at the end of the run, iterations overlap as far as
+        their dependences let them.
+    runtime : {"libgomp", "libomp"}
+        The OpenMP runtime that this process must have loaded.
+
+    Notes
+    -----
+    Signals are looked for on the calling thread, when it creates or runs a task.
+    """
+
+    model = "openmp_tasks"
+
+    def __init__(
+        self,
+        num_threads: int,
+        *,
+        cpus: list[int] | None = None,
+        event_capacity: int = 0,
+        taskwait: str = "none",
+        runtime: str = "libgomp",
+    ):
+        super().__init__(num_threads, cpus=cpus, event_capacity=event_capacity)
+        if taskwait not in TASKWAITS:
+            raise UsageError(f"taskwait must be one of {', '.join(TASKWAITS)}; got {taskwait!r}")
+        if runtime not in RUNTIMES:
+            raise UsageError(f"runtime must be one of {', '.join(RUNTIMES)}; got {runtime!r}")
+        if runtime != loaded_runtime():
+            raise UsageError(
+                f"runtime={runtime} needs {runtime} to be the OpenMP runtime of this process, but it is "
+                f"{loaded_runtime()}; set LD_PRELOAD to the path of libomp.so for libomp, to nothing for libgomp"
+            )
+        self.taskwait = taskwait
+        self.runtime = runtime
+        self._team: OpenMPTaskTeam | None = None
+
+    def prepare(self, bound) -> None:
+        """Take a bound plan and list the cells of each task."""
+        if bound.plan.arena_of:
+            raise UsageError(
+                "model openmp_tasks needs a plan with memory='full', got memory='shared': depend clauses on cells "
+                "cannot say that two buffers lie in the same memory"
+            )
+        super().prepare(bound)
+        phases = [loop.phase for loop in bound.plan.loops]
+        last = [False] * (len(phases) - 1) + [True]
+        wait_after = {
+            "none": [False] * len(phases),
+            "iteration": last,
+            "phase": [a != b for a, b in zip(phases, phases[1:], strict=False)] + [True],
+            "loop": [True] * len(phases),
+        }[self.taskwait]
+        self._team = OpenMPTaskTeam(bound, self.num_threads, self.cpus, wait_after)
+
+    def _run(self, bound, first_replay, num_replays, poll_signals):
+        enter_openmp()
+        result = self._team.run(self.workers, first_replay, num_replays, poll_signals)
+        check_team(self._team.team_size, self.num_threads)
+        return result
+
+    def close(self) -> None:
+        super().close()
+        self._team = None
+
+
+def loaded_runtime() -> str:
+    """Which OpenMP runtime answers in this process: "libomp" if it was preloaded, else "libgomp"."""
+    with open("/proc/self/maps") as maps:
+        return "libomp" if any("/libomp" in line or "/libiomp" in line for line in maps) else "libgomp"

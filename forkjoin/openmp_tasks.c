@@ -1,0 +1,67 @@
+#include <omp.h>
+
+#include "openmp_tasks.h"
+
+static void run_task(OpenMPTaskRun *run, const LoopRecord *loop, int block, int64_t replay)
+{
+    const int thread = omp_get_thread_num();
+    if (__atomic_load_n(&run->stop, __ATOMIC_RELAXED))
+        return;
+    if ((thread == 0 && forktask_must_stop(&run->poll))
+        || run_block(loop, block, replay, &run->workers[thread]) != 0)
+        __atomic_store_n(&run->stop, 1, __ATOMIC_RELAXED);
+}
+
+static void create_tasks(OpenMPTaskRun *run)
+{
+    char *cells = run->cells;
+    for (int64_t replay = run->first_replay; replay < run->first_replay + run->num_replays; replay++) {
+        for (int l = 0; l < run->num_loops; l++) {
+            const LoopRecord *loop = &run->loops[l];
+            for (int block = 0; block < loop->num_blocks; block++) {
+                const int32_t task = loop->first_task + block;
+                const int32_t *reads = run->read_cells + run->read_offsets[task];
+                const int32_t *writes = run->write_cells + run->write_offsets[task];
+                const int32_t *updates = run->update_cells + run->update_offsets[task];
+                const int num_reads = run->read_offsets[task + 1] - run->read_offsets[task];
+                const int num_writes = run->write_offsets[task + 1] - run->write_offsets[task];
+                const int num_updates = run->update_offsets[task + 1] - run->update_offsets[task];
+#pragma omp task default(none) firstprivate(run, loop, block, replay) \
+    shared(cells, reads, writes, updates, num_reads, num_writes, num_updates) \
+    depend(iterator(int k = 0 : num_reads), in : cells[reads[k]]) \
+    depend(iterator(int k = 0 : num_writes), out : cells[writes[k]]) \
+    depend(iterator(int k = 0 : num_updates), inout : cells[updates[k]])
+                run_task(run, loop, block, replay);
+            }
+            if (run->wait_after[l]) {
+#pragma omp taskwait
+            }
+            if (__atomic_load_n(&run->stop, __ATOMIC_RELAXED) || forktask_must_stop(&run->poll)) {
+                __atomic_store_n(&run->stop, 1, __ATOMIC_RELAXED);
+                return;
+            }
+        }
+    }
+}
+
+void forktask_run_openmp_tasks(OpenMPTaskRun *run)
+{
+    int failed = 0;
+    run->team_size = 0;
+    run->stop = 0;
+#pragma omp parallel num_threads(run->num_threads)
+    {
+        const int thread = omp_get_thread_num();
+        if (thread == 0)
+            run->team_size = omp_get_num_threads();
+        forktask_enter_thread(&run->threads[thread], run->cpus ? run->cpus[thread] : -1);
+        if (run->threads[thread].error || omp_get_num_threads() != run->num_threads)
+            __atomic_store_n(&failed, 1, __ATOMIC_RELAXED);
+#pragma omp barrier
+        /* Thread 0 is the caller of run(), who looks for signals; the others take tasks at the barrier. */
+        if (thread == 0 && !__atomic_load_n(&failed, __ATOMIC_RELAXED))
+            create_tasks(run);
+#pragma omp barrier
+        forktask_leave_thread(&run->threads[thread]);
+    }
+}

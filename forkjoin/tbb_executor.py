@@ -1,0 +1,54 @@
+"""The plan's task graph as a oneTBB flow graph: an outside reference, built where oneTBB was found."""
+
+from __future__ import annotations
+
+import os
+
+from ..cython_src.dependences import record_graph
+from .executor import LoopExecutor
+from .tbb_flow_run import TBBGraph
+
+_tbb_process: int | None = None
+
+
+class TBBExecutor(LoopExecutor):
+    """A continue_node for each task and join, made once; each iteration starts the roots and waits for the graph.
+
+    Notes
+    -----
+    oneTBB starts threads when it finds work for them: `num_threads` is the most that execute blocks, the calling thread
+    being one. Signals are looked for on the calling thread, when it runs a task and between iterations.
+    """
+
+    model = "tbb"
+
+    def __init__(self, num_threads: int = 1, *, cpus: list[int] | None = None, event_capacity: int = 0):
+        super().__init__(num_threads, cpus=cpus, event_capacity=event_capacity)
+        self._graph: TBBGraph | None = None
+
+    def prepare(self, bound) -> None:
+        """Record the plan's dependences and make the flow graph."""
+        _refuse_after_fork()
+        self.close()
+        super().prepare(bound)
+        self._graph = TBBGraph(bound, record_graph(bound.plan.accesses, closed=False), self.workers, self.cpus)
+
+    def _run(self, bound, first_replay, num_replays, poll_signals):
+        _refuse_after_fork()
+        return self._graph.run(first_replay, num_replays, poll_signals)
+
+    def close(self) -> None:
+        if self._graph is not None and _tbb_process == os.getpid():
+            self._graph.close()
+        self._graph = None
+        super().close()
+
+
+def _refuse_after_fork() -> None:
+    global _tbb_process
+    if _tbb_process not in (None, os.getpid()):
+        raise RuntimeError(
+            "oneTBB's threads do not survive a fork, and this process was forked from one that ran them; start "
+            "processes with the method 'spawn'"
+        )
+    _tbb_process = os.getpid()

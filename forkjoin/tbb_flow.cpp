@@ -1,0 +1,151 @@
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include <tbb/flow_graph.h>
+#include <tbb/global_control.h>
+#include <tbb/task_arena.h>
+#include <tbb/task_scheduler_observer.h>
+
+#include "tbb_flow.h"
+
+namespace {
+
+using Message = tbb::flow::continue_msg;
+using Node = tbb::flow::continue_node<Message>;
+/* Runs on the thread that brings the last message: a join has nothing to do that would be worth a task. */
+using Join = tbb::flow::continue_node<Message, tbb::flow::lightweight>;
+
+/* Pins threads and flushes denormals while they are in the arena; each thread keeps its slot meanwhile. */
+class Observer : public tbb::task_scheduler_observer {
+public:
+    Observer(tbb::task_arena &arena, TBBRun *run) : tbb::task_scheduler_observer(arena), run_(run) { observe(true); }
+    ~Observer() override { observe(false); }
+    void on_scheduler_entry(bool) override
+    {
+        const int slot = tbb::this_task_arena::current_thread_index();
+        forktask_enter_thread(&run_->threads[slot], run_->cpus ? run_->cpus[slot] : -1);
+        if (run_->threads[slot].error)
+            error.store(run_->threads[slot].error, std::memory_order_relaxed);
+    }
+    void on_scheduler_exit(bool) override
+    {
+        forktask_leave_thread(&run_->threads[tbb::this_task_arena::current_thread_index()]);
+    }
+    std::atomic<int> error{0};
+
+private:
+    TBBRun *run_;
+};
+
+struct Graph {
+    explicit Graph(TBBRun *r)
+        : run(r), limit(tbb::global_control::max_allowed_parallelism, r->num_threads), arena(r->num_threads, 1),
+          observer(arena, r)
+    {
+        arena.execute([this] { build(); });
+    }
+
+    void build()
+    {
+        graph = std::make_unique<tbb::flow::graph>();
+        for (int32_t v = 0; v < run->num_nodes; v++) {
+            if (v < run->num_tasks)
+                nodes.emplace_back(*graph, [this, v](Message) { execute(v); });
+            else
+                joins.emplace_back(*graph, [](Message) {});
+        }
+        for (int32_t v = 0; v < run->num_nodes; v++) {
+            for (int32_t e = run->successor_offsets[v]; e < run->successor_offsets[v + 1]; e++)
+                tbb::flow::make_edge(sender(v), receiver(run->successors[e]));
+            if (run->num_predecessors[v] == 0)
+                roots.push_back(&receiver(v));
+        }
+    }
+
+    tbb::flow::sender<Message> &sender(int32_t v)
+    {
+        if (v < run->num_tasks)
+            return nodes[v];
+        return joins[v - run->num_tasks];
+    }
+
+    tbb::flow::receiver<Message> &receiver(int32_t v)
+    {
+        if (v < run->num_tasks)
+            return nodes[v];
+        return joins[v - run->num_tasks];
+    }
+
+    void execute(int32_t task)
+    {
+        const int slot = tbb::this_task_arena::current_thread_index();
+        const LoopRecord *loop = &run->loops[run->task_loop[task]];
+        if (__atomic_load_n(&run->stop, __ATOMIC_RELAXED))
+            return;
+        if ((slot == caller_slot && forktask_must_stop(&run->poll))
+            || run_block(loop, task - loop->first_task, replay, &run->workers[slot]) != 0)
+            __atomic_store_n(&run->stop, 1, __ATOMIC_RELAXED);
+    }
+
+    void run_all()
+    {
+        caller_slot = tbb::this_task_arena::current_thread_index();
+        for (replay = run->first_replay; replay < run->first_replay + run->num_replays; replay++) {
+            if (observer.error.load(std::memory_order_relaxed))
+                return;
+            for (auto *root : roots)
+                root->try_put(Message());
+            graph->wait_for_all();
+            if (forktask_must_stop(&run->poll))
+                __atomic_store_n(&run->stop, 1, __ATOMIC_RELAXED);
+            if (__atomic_load_n(&run->stop, __ATOMIC_RELAXED))
+                return;
+        }
+    }
+
+    TBBRun *run;
+    tbb::global_control limit;
+    tbb::task_arena arena;
+    Observer observer;
+    std::unique_ptr<tbb::flow::graph> graph;
+    std::deque<Node> nodes; /* keeps addresses */
+    std::deque<Join> joins;
+    std::vector<tbb::flow::receiver<Message> *> roots;
+    int64_t replay = 0;
+    int caller_slot = 0;
+};
+
+} /* namespace */
+
+extern "C" void *forktask_tbb_prepare(TBBRun *run)
+{
+    try {
+        return new Graph(run);
+    } catch (const std::bad_alloc &) {
+        return nullptr;
+    }
+}
+
+extern "C" int forktask_tbb_run(void *graph)
+{
+    Graph *g = static_cast<Graph *>(graph);
+    g->run->stop = 0;
+    g->observer.error.store(0, std::memory_order_relaxed);
+    g->arena.execute([g] { g->run_all(); });
+    return g->observer.error.load(std::memory_order_relaxed);
+}
+
+extern "C" void forktask_tbb_close(void *graph)
+{
+    Graph *g = static_cast<Graph *>(graph);
+    g->arena.execute([g] {
+        g->graph->wait_for_all();
+        g->nodes.clear();
+        g->joins.clear();
+        g->graph.reset();
+    });
+    delete g;
+}

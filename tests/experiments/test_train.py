@@ -1,0 +1,204 @@
+"""Training: learns, resumes bit by bit, leaves its files, refuses bad input."""
+
+import csv
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from forktask.cython_src import reference
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.network import get_network
+from forktask.experiments import train as training
+from forktask.experiments.cli import main
+from forktask.experiments.data import load_data
+from forktask.experiments.models import MODELS, built_models
+from forktask.experiments.safetensors import read_safetensors
+from forktask.experiments.train import HISTORY_COLUMNS, Trainer, TrainingConfig, learning_rate_table
+
+SMALL = TrainingConfig(data="synthetic:64", model="serial", threads=1, epochs=2, batch=16)
+
+
+def run(config, tmp_path, name="run", resume=False):
+    return training.train(replace(config, out=str(tmp_path / name)), resume, report=lambda line: None)
+
+
+def hashes(summary):
+    return [result["parameters_sha256"] for result in summary["seeds"]]
+
+
+def test_digits_are_learnt_and_files_are_left(tmp_path, capsys):
+    """Check test accuracy above 95 %, and curves, figure, caption, checkpoint and parameters of the command."""
+    out = tmp_path / "out"
+    assert main(["train", "--model", "serial", "--threads", "1", "--epochs", "3", "--seeds", "2", "--out", str(out),
+                 "--json"]) == 0  # fmt: skip
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["test_accuracy_min"] > 0.95
+    assert summary == json.loads((out / "summary.json").read_text())
+    rows = list(csv.DictReader((out / "epochs.csv").open()))
+    assert tuple(rows[0]) == HISTORY_COLUMNS and len(rows) == 6
+    assert [row["seed"] for row in rows] == ["0"] * 3 + ["1"] * 3
+    assert float(rows[2]["train_loss"]) < float(rows[0]["train_loss"])
+    assert float(rows[2]["time_s"]) > float(rows[1]["time_s"]) > 0
+    assert (out / "accuracy.pdf").read_bytes()[:4] == b"%PDF" and (out / "accuracy.png").stat().st_size > 5000
+    assert "smoke test" in (out / "accuracy.txt").read_text() and "Median of 2 seeds" in (out / "accuracy.txt").read_text()
+    parameters, metadata = read_safetensors(out / "parameters-seed-1.safetensors")
+    assert {name: a.shape for name, a in parameters.items()} == get_network("cifar10_cnn").parameter_shapes()
+    assert metadata["network"] == "cifar10_cnn"
+
+
+def test_models_give_the_same_weights():
+    """Check bit-identical weights and history after an epoch, over all models and thread counts."""
+    data = load_data(SMALL.data)
+    seen = {}
+    for model in built_models():
+        for threads in (1,) if MODELS[model].max_threads == 1 else (1, 3):
+            with Trainer(replace(SMALL, model=model, threads=threads), data, 0) as trainer:
+                row = trainer.train_epoch()
+                weights = b"".join(trainer.bound.arrays[name].tobytes() for name in trainer._state_names())
+            seen[model, threads] = (weights, row["train_loss"], row["valid_loss"], row["error_rate"])
+    assert len(set(seen.values())) == 1, {key: value[1:] for key, value in seen.items()}
+
+
+def test_evaluation_equals_reference():
+    """Check loss and error rate over whole batches and the rest against the float64 reference."""
+    data = load_data("digits")
+    with Trainer(replace(SMALL, data="digits"), data, 1) as trainer:
+        trainer.train_epoch()
+        indices = data.test[:70]
+        loss, error_rate = trainer.evaluate(indices)
+        parameters = {name: trainer.bound.arrays[name] for name in trainer.plan.attributes["parameters"]}
+    expected = reference.forward(get_network("cifar10_cnn"), parameters, data.images[indices], data.labels[indices])
+    assert loss == pytest.approx(expected.loss, rel=1e-5)
+    assert error_rate == pytest.approx(1 - expected.correct / 70)
+
+
+def test_resumed_training_is_bit_identical(tmp_path):
+    """Check final weights, momenta and curves of a run in two parts, the second under another model, against one."""
+    whole = run(SMALL, tmp_path, "whole")
+    run(replace(SMALL, epochs=1), tmp_path, "parts")
+    parts = run(replace(SMALL, model="forkjoin", threads=2), tmp_path, "parts", resume=True)
+    assert hashes(whole) == hashes(parts)
+    for name in ("whole", "parts"):
+        checkpoint = tmp_path / name / "checkpoint-seed-0.safetensors"
+        arrays, metadata = read_safetensors(checkpoint)
+        state = json.loads(metadata["forktask"])
+        for row in state["history"]:
+            row.pop("time_s")
+        if name == "whole":
+            first = arrays, state
+    assert {name: a.tobytes() for name, a in first[0].items()} == {name: a.tobytes() for name, a in arrays.items()}
+    assert first[1] == state and state["iteration"] == 8
+
+
+def test_interrupted_training_keeps_the_last_epoch(tmp_path, monkeypatch, capsys):
+    """Check that Ctrl-C in the second seed keeps whole epochs, says how to go on, and that going on completes the run."""
+    whole = run(replace(SMALL, seeds=2), tmp_path, "whole")
+    train_epoch = Trainer.train_epoch
+
+    def interrupted(self):
+        if self.seed == 1 and self.epoch == 1:
+            raise KeyboardInterrupt
+        return train_epoch(self)
+
+    monkeypatch.setattr(Trainer, "train_epoch", interrupted)
+    out = tmp_path / "parts"
+    command = ["train", "--data", "synthetic:64", "--model", "serial", "--threads", "1", "--epochs", "2", "--batch", "16",
+               "--seeds", "2", "--out", str(out)]  # fmt: skip
+    assert main(command) == 130
+    assert f"forktask train --resume --out {out}" in capsys.readouterr().err
+    assert len((out / "epochs.csv").read_text().splitlines()) == 1 + 3
+    monkeypatch.undo()
+    assert main(["train", "--resume", "--out", str(out)]) == 0
+    summary = json.loads((out / "summary.json").read_text())
+    assert hashes(whole) == hashes(summary)
+    assert len((out / "epochs.csv").read_text().splitlines()) == 1 + 4
+
+
+def test_learning_rate_schedules():
+    """Check the three schedules at their first, middle and last iterations."""
+    config = replace(SMALL, epochs=10, learning_rate=0.1)
+    assert learning_rate_table(config, 9, 4).tolist() == [0.1] * 4
+    cosine = np.concatenate([learning_rate_table(replace(config, schedule="cosine"), e, 4) for e in range(10)])
+    assert cosine[0] == 0.1 and cosine[20] == pytest.approx(0.05) and 0 < cosine[-1] < 0.001
+    assert (np.diff(cosine) < 0).all()
+    step = [learning_rate_table(replace(config, schedule="step"), e, 1)[0] for e in range(10)]
+    assert step == pytest.approx([0.1] * 6 + [0.01] * 3 + [0.001])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--network", "lenet9"], "lenet9"),
+        (["--data", "mnist"], "data must be one of"),
+        (["--data", "cifar10:/does/not/exist"], "/does/not/exist"),
+        (["--model", "omp"], "no model is called 'omp'"),
+        (["--model", "forkjoin:schedule=best"], "best"),
+        (["--threads", "0"], "threads"),
+        (["--threads", "4000"], "--oversubscribe"),
+        (["--epochs", "0"], "--epochs must be in"),
+        (["--batch", "-1"], "--batch must be in"),
+        (["--batch", "5000"], "1258"),
+        (["--learning-rate", "nan"], "--learning-rate must be a positive number, got nan"),
+        (["--learning-rate", "1e9"], "is not finite"),
+        (["--momentum", "1.5"], "--momentum must be in"),
+        (["--weight-decay", "-1"], "--weight-decay"),
+        (["--schedule", "linear"], "--schedule must be one of"),
+        (["--granularity", "tiny"], "tiny"),
+        (["--seeds", "0"], "--seeds"),
+        (["--resume"], "start without --resume"),
+    ],
+)
+def test_bad_input_is_one_sentence(tmp_path, capsys, options, message):
+    """Check exit code 2 and one line that names the value."""
+    defaults = ["--model", "serial", "--threads", "1", "--out", str(tmp_path / "out")]
+    assert main(["train", *defaults, *options]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("forktask: error: ") and message in lines[0]
+
+
+def test_folders_of_others_are_left_alone(tmp_path):
+    """Check that a foreign folder, a file, a finished run and a read-only place are refused."""
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "thesis.txt").write_text("mine")
+    with pytest.raises(UsageError, match="new or empty folder"):
+        run(SMALL, tmp_path, "foreign")
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UsageError, match="new or empty folder"):
+        run(SMALL, tmp_path, "file")
+    with pytest.raises(UsageError, match="cannot be made"):
+        run(SMALL, tmp_path, "file/below")
+    run(replace(SMALL, epochs=1), tmp_path)
+    with pytest.raises(UsageError, match="holds a training run already; add --resume"):
+        run(SMALL, tmp_path)
+
+
+def test_resuming_refuses_what_does_not_fit(tmp_path):
+    """Check that other settings, fewer epochs and damaged checkpoints are refused when a run is resumed."""
+    run(replace(SMALL, epochs=1, schedule="cosine"), tmp_path, "cosine")
+    with pytest.raises(UsageError, match="depends on --epochs"):
+        run(replace(SMALL, schedule="cosine"), tmp_path, "cosine", resume=True)
+    run(SMALL, tmp_path)
+    with pytest.raises(UsageError, match="must keep --batch 16, got 8"):
+        run(replace(SMALL, batch=8), tmp_path, resume=True)
+    with pytest.raises(UsageError, match="2 epochs behind it already"):
+        run(replace(SMALL, epochs=1), tmp_path, resume=True)
+    checkpoint = tmp_path / "run" / "checkpoint-seed-0.safetensors"
+    content = checkpoint.read_bytes()
+    checkpoint.write_bytes(content[:1000])
+    with pytest.raises(UsageError, match="checkpoint-seed-0.safetensors"):
+        run(SMALL, tmp_path, resume=True)
+    checkpoint.write_bytes((tmp_path / "run" / "parameters-seed-0.safetensors").read_bytes())
+    with pytest.raises(UsageError, match="must be a checkpoint of forktask train"):
+        run(SMALL, tmp_path, resume=True)
+    (tmp_path / "run" / "training.json").write_text("{")
+    with pytest.raises(UsageError, match="training.json cannot be read"):
+        run(SMALL, tmp_path, resume=True)
+
+
+def test_classes_must_fit_the_network():
+    """Check that a network of ten classes refuses a hundred."""
+    data = replace(load_data("synthetic:16"), class_names=tuple(map(str, range(100))))
+    with pytest.raises(UsageError, match="in 10 classes"):
+        training._check_data_fits(SMALL, data)

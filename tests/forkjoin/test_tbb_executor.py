@@ -1,0 +1,107 @@
+"""The oneTBB flow graph over the plans of all other executors."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.plan import Block, PlanBuilder, read, update
+from forktask.cython_src.program import BlockFailure, bind
+from forktask.cython_src.task_bench import PATTERNS, task_bench
+from forktask.forkjoin.executor import SerialExecutor
+
+TBBExecutor = pytest.importorskip(
+    "forktask.forkjoin.tbb_executor", reason="built without oneTBB (Debian: libtbb-dev)", exc_type=ImportError
+).TBBExecutor
+
+
+def all_to_all_plan(width=12, work=0, fail_iteration=-1):
+    """Two loops that read all of each other's output, block by block: their blocks meet in joins."""
+    builder = PlanBuilder("meet")
+    for name in "ab":
+        builder.buffer(name, (width,), "uint64", role="statistic")
+    for out, source in ("ab", "ba"):
+        builder.loop(
+            f"to {out}", "hash_chain", {"out": out, "in": source},
+            [Block((i, 0, width), (update(out, (i, i + 1)), read(source))) for i in range(width)],
+            attributes={"work": work, "fail_iteration": fail_iteration if out == "b" else -1, "fail_index": 3},
+        )
+    return builder.build()
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_task_bench_checks_pass(pattern):
+    """Check every Task Bench pattern on 1 to 4 threads."""
+    for num_threads in (1, 2, 4):
+        bound = bind(task_bench(pattern, 8, 6, kernel="load_imbalance", work=50))
+        with TBBExecutor(num_threads) as executor:
+            executor.prepare(bound)
+            executor.run(3)
+            executor.run(20, 3)
+        assert bound.arrays["cells"][0, 0, 0] == 23
+
+
+def test_joins_and_python_kernels_equal_serial():
+    """Check hash chains through joins, compiled and in Python."""
+    plan = all_to_all_plan()
+    expected = bind(plan)
+    with SerialExecutor() as serial:
+        serial.prepare(expected)
+        serial.run(10)
+    for target in ("cpu", "numpy"):
+        bound = bind(plan, target=target)
+        with TBBExecutor(2) as executor:
+            executor.prepare(bound)
+            executor.run(10)
+        for name in "ab":
+            np.testing.assert_array_equal(bound.arrays[name], expected.arrays[name])
+
+
+def test_more_than_one_thread_runs_and_affinity_is_restored():
+    """Check that all tasks ran once, by two pinned threads, and that the caller keeps its affinity."""
+    plan = task_bench("no_comm", 8, 8, kernel="compute", work=50000)
+    allowed = os.sched_getaffinity(0)
+    cpus = [min(allowed), max(allowed)]
+    with TBBExecutor(2, cpus=cpus, event_capacity=2000) as executor:
+        executor.prepare(bind(plan))
+        executor.run(5)
+        events = executor.workers.events()
+    assert set(events["worker"]) == {0, 1}
+    assert sorted(zip(events["iteration"].tolist(), events["task"].tolist(), strict=True)) == [
+        (iteration, task) for iteration in range(5) for task in range(plan.num_tasks)
+    ]
+    assert os.sched_getaffinity(0) == allowed
+
+
+def test_failures_and_interrupts_leave_it_usable():
+    """Check a failing block, Ctrl-C with tasks of about a millisecond, and a CPU that does not exist."""
+    with TBBExecutor(2) as executor:
+        executor.prepare(bind(all_to_all_plan(fail_iteration=3)))
+        executor.run(3)
+        with pytest.raises(BlockFailure, match=r"to b\[3\] failed in iteration 3 with status 7"):
+            executor.run(1000, 3)
+        executor.run(5, 4)
+        executor.prepare(bind(all_to_all_plan(work=400_000)))
+        sent = []
+
+        def interrupt():
+            time.sleep(0.2)
+            sent.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            executor.run(10**6)
+        elapsed = time.monotonic() - sent[0]
+        thread.join()
+        executor.run(1)
+    assert elapsed < 0.5  # room for a busy machine
+    with TBBExecutor(1, cpus=[8191]) as executor:
+        executor.prepare(bind(all_to_all_plan()))
+        with pytest.raises(UsageError, match="cpus must be CPUs this process may use"):
+            executor.run(1)

@@ -1,0 +1,45 @@
+"""Compiled test kernels, built when first asked for."""
+
+import ctypes
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import forktask.cython_src
+from forktask.cython_src.kernel_table import KernelSpec, register
+
+HERE = Path(__file__).parent
+HEADERS = Path(forktask.cython_src.__file__).parent
+
+
+@cache
+def register_hash_kernels():
+    """Register "test_hash" and "test_copy" (hash_kernel.c). Returns False where there is no C compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "hash_kernel.so"
+        subprocess.run(
+            [compiler, "-std=gnu11", "-O2", "-fPIC", "-shared", "-I", HEADERS, HERE / "hash_kernel.c", "-o", library],
+            check=True,
+        )
+        loaded = ctypes.CDLL(str(library))  # stays mapped when the file is gone
+    register(KernelSpec(
+        name="test_hash",
+        operands=("cells", "trace"),
+        integers=("work", "fail_iteration", "fail_task"),
+        bounds=("task", "r0", "r1", "w0", "w1", "u0", "u1"),
+        address=ctypes.cast(loaded.hash_block, ctypes.c_void_p).value,
+        instruction_sets=False,
+    ))
+    register(KernelSpec(
+        name="test_copy",
+        operands=("out", "in"),
+        bounds=("w0", "w1", "r0", "r1"),
+        address=ctypes.cast(loaded.copy_block, ctypes.c_void_p).value,
+        instruction_sets=False,
+    ))
+    return True
