@@ -1,0 +1,298 @@
+"""Building plans: what is refused, cells, overlaid memory."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.plan import (
+    READ,
+    Block,
+    Buffer,
+    PlanBuilder,
+    _build_access_table,
+    _cell_runs,
+    _overlay_cells,
+    ranges,
+    read,
+    update,
+    write,
+)
+
+
+def builder_with(**shapes):
+    builder = PlanBuilder("test")
+    for name, shape in shapes.items():
+        builder.buffer(name, shape, role="parameter")
+    return builder
+
+
+def loop(builder, *blocks, name="f"):
+    operands = {a.buffer: a.buffer for accesses in blocks for a in accesses}
+    builder.loop(name, "k", operands, [Block((), accesses) for accesses in blocks])
+    return builder
+
+
+@pytest.mark.parametrize(
+    ("role", "shape", "message"),
+    [
+        ("parmeter", (4,), "role of buffer 'x' must be one of .*parameter.*; got 'parmeter'"),
+        ("parameter", (4, 0), r"shape of buffer 'x' must be positive in every dimension, got \(4, 0\)"),
+    ],
+)
+def test_bad_buffer_is_refused(role, shape, message):
+    """Check that a buffer's role and shape are validated where they are given."""
+    with pytest.raises(UsageError, match=message):
+        PlanBuilder("test").buffer("x", shape, role=role)
+
+
+def test_buffer_declared_twice():
+    """Check that the same declaration may repeat and a different one may not."""
+    builder = builder_with(x=(4,))
+    assert builder.buffer("x", (4,), role="parameter") == "x"
+    with pytest.raises(UsageError, match="rename one"):
+        builder.buffer("x", (5,), role="parameter")
+
+
+@pytest.mark.parametrize(
+    ("accesses", "message"),
+    [
+        ((read("x", (0, 9)),), r"must lie within shape \(4, 6\)"),
+        ((read("x", (2, 2)),), "hold an element"),
+        ((read("x", (3, 2)),), "hold an element"),
+        ((read("x", (-1, 2)),), "must lie within shape"),
+        ((read("x", (0, 1), (0, 1), (0, 1)),), "at most 2 ranges, got 3"),
+    ],
+)
+def test_bad_region_is_refused(accesses, message):
+    """Check that a box must lie in its buffer, hold an element and have no more ranges than dimensions."""
+    with pytest.raises(UsageError, match=message):
+        loop(builder_with(x=(4, 6)), accesses).build()
+
+
+def test_bad_loop_is_refused():
+    """Check loops without blocks, of unknown phase, on undeclared buffers, or with accesses to no operand."""
+    builder = builder_with(x=(4,), y=(4,))
+    with pytest.raises(UsageError, match="at least one block"):
+        builder.loop("f", "k", {}, [])
+    with pytest.raises(UsageError, match="phase of loop 'f' must be one of load, forward"):
+        builder.loop("f", "k", {"x": "x"}, [Block((), ())], phase="foward")
+    with pytest.raises(UsageError, match="operand 'x' of loop 'f' must be a declared buffer, got 'z'"):
+        builder.loop("f", "k", {"x": "z"}, [Block((), ())])
+    with pytest.raises(UsageError, match="access to 'y', which is no operand"):
+        builder.loop("f", "k", {"x": "x"}, [Block((), (read("y"),))])
+
+
+def test_unknown_memory_mode_is_refused():
+    """Check the two modes."""
+    with pytest.raises(UsageError, match="'full' or 'shared', got 'half'"):
+        PlanBuilder("test").build("half")
+
+
+@pytest.mark.parametrize("first", [write, update])
+@pytest.mark.parametrize("second", [write, update, read])
+def test_blocks_of_a_loop_must_be_independent(first, second):
+    """Check that a write that meets another block's access is refused, in either order, and neighbours are not."""
+    for pair in ((first("x", (0, 3)), second("x", (2, 4))), (second("x", (2, 4)), first("x", (0, 3)))):
+        with pytest.raises(UsageError, match="blocks 0 and 1 of loop 'f' meet in buffer 'x'"):
+            loop(builder_with(x=(4,)), *[(access,) for access in pair]).build()
+    loop(builder_with(x=(4,)), (first("x", (0, 2)),), (second("x", (2, 4)),)).build()
+
+
+def test_readers_and_own_accesses_are_independent():
+    """Check that blocks may read the same region, and one block may read and write its own."""
+    loop(
+        builder_with(x=(4,), y=(4,)),
+        (read("y"), read("x", (0, 2)), write("x", (0, 2))),
+        (read("y"), read("x", (2, 4)), write("x", (2, 4))),
+    ).build()
+
+
+def test_third_block_is_named():
+    """Check that the check is over all pairs of blocks."""
+    blocks = [(write("x", (i, i + 1)),) for i in range(3)]
+    with pytest.raises(UsageError, match="blocks 1 and 3"):
+        loop(builder_with(x=(4,)), *blocks, (read("x", (1, 2)),)).build()
+
+
+def test_transient_must_be_written_before_it_is_read():
+    """Check that a pass may not read what it has not written, unless the buffer is carried or persistent."""
+    for carried in (False, True):
+        builder = PlanBuilder("test")
+        builder.buffer("x", (4,), role="activation", carried=carried)
+        loop(builder, (write("x", (0, 2)),), name="half")
+        loop(builder, (read("x"),), name="all")
+        if carried:
+            builder.build()
+        else:
+            with pytest.raises(UsageError, match=r"all\[0\] reads buffer 'x' before any block wrote"):
+                builder.build()
+
+
+def test_update_does_not_count_as_first_write():
+    """Check that an update of undefined memory is refused too."""
+    builder = PlanBuilder("test")
+    builder.buffer("x", (4,), role="activation")
+    loop(builder, (update("x"),))
+    with pytest.raises(UsageError, match="before any block wrote"):
+        builder.build()
+
+
+def test_ranges():
+    """Check cutting with and without a remainder."""
+    assert ranges(6, 3) == [(0, 3), (3, 6)]
+    assert ranges(5, 3) == [(0, 3), (3, 5)]
+    assert ranges(2, 3) == [(0, 2)]
+    with pytest.raises(UsageError, match="at least one element, got 0"):
+        ranges(4, 0)
+
+
+def test_tasks_are_numbered_through():
+    """Check task ids, names, loops and sums of costs."""
+    builder = builder_with(x=(4,))
+    for name in ("f", "g"):
+        builder.loop(
+            name, "k", {"x": "x"}, [Block((i,), (update("x", (i, i + 1)),), flops=2, bytes=3) for i in range(2)]
+        )
+    plan = builder.build()
+    assert [plan.task_name(t) for t in range(plan.num_tasks)] == ["f[0]", "f[1]", "g[0]", "g[1]"]
+    assert plan.task_loop.tolist() == [0, 0, 1, 1]
+    assert (plan.flops, plan.bytes) == (8, 12)
+    assert plan.memory_bytes() == {"parameter": 16}
+
+
+@st.composite
+def boxes_on_a_buffer(draw):
+    shape = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=4)))
+    boxes = []
+    for _ in range(draw(st.integers(1, 5))):
+        box = []
+        for n in shape[: draw(st.integers(0, len(shape)))]:
+            start = draw(st.integers(0, n - 1))
+            box.append((start, draw(st.integers(start + 1, n))))
+        boxes.append(tuple(box))
+    return shape, boxes
+
+
+def slices(box):
+    return tuple(slice(*r) for r in box)
+
+
+@settings(max_examples=150, deadline=None)
+@given(boxes_on_a_buffer())
+def test_regions_meet_exactly_if_they_share_cells(case):
+    """Check cells against elements: two boxes have a cell in common exactly if they have an element in common."""
+    shape, boxes = case
+    builder = PlanBuilder("test")
+    builder.buffer("x", shape, role="parameter")
+    for box in boxes:
+        loop(builder, (read("x", *box),))
+    table = builder.build().accesses
+    cells = [
+        set(table.list_cells[table.list_offsets[w] : table.list_offsets[w + 1]].tolist()) for w in table.access_list
+    ]
+    element = np.arange(np.prod(shape)).reshape(shape)
+    for (a, b), (p, q) in zip(itertools.combinations(boxes, 2), itertools.combinations(cells, 2), strict=True):
+        assert bool(p & q) == bool(np.intersect1d(element[slices(a)], element[slices(b)]).size)
+
+
+def test_equal_regions_are_stored_once():
+    """Check that cell lists are interned."""
+    builder = builder_with(x=(4,))
+    loop(builder, *[(read("x"),) for _ in range(10)])
+    table = builder.build().accesses
+    assert table.access_list.tolist() == [0] * 10
+    assert len(table.list_offsets) == 2
+
+
+@settings(max_examples=150, deadline=None)
+@given(boxes_on_a_buffer(), boxes_on_a_buffer())
+def test_overlaid_regions_meet_exactly_if_they_share_memory(first, second):
+    """Check storage cells against elements: two boxes share a cell exactly if they share an element of the arena."""
+    builder = PlanBuilder("test")
+    for name, (shape, boxes) in (("x", first), ("y", second)):
+        builder.buffer(name, shape, role="temporary")
+        for box in boxes:
+            loop(builder, (write(name, *box),), name=f"{name}{box}")
+    table, cuts, first_cell = _build_access_table(builder._buffers, builder._loops)
+    table = _overlay_cells(builder._buffers, table, cuts, first_cell, {"x": 0, "y": 0})
+    assert table.list_cells.max() < table.num_cells
+    regions = []
+    for name, (shape, boxes) in (("x", first), ("y", second)):
+        element = np.arange(np.prod(shape)).reshape(shape)
+        regions += [(name, element[slices(box)]) for box in boxes]
+    cells = [
+        set(table.list_cells[table.list_offsets[w] : table.list_offsets[w + 1]].tolist()) for w in table.access_list
+    ]
+    for ((_, a), p), ((_, b), q) in itertools.combinations(zip(regions, cells, strict=True), 2):
+        assert bool(p & q) == bool(np.intersect1d(a, b).size)
+
+
+def test_cell_runs_cover_a_buffer():
+    """Check first elements and cells of the runs of a buffer that is cut in its middle dimension."""
+    start, cell = _cell_runs((2, 4, 3), [np.array([0, 2]), np.array([0, 1, 4]), np.array([0, 3])])
+    assert start.tolist() == [0, 3, 12, 15, 24]
+    assert cell.tolist() == [0, 1, 0, 1, -1]
+    start, cell = _cell_runs((2, 4), [np.array([0, 2]), np.array([0, 4])])
+    assert (start.tolist(), cell.tolist()) == ([0, 8], [0, -1])
+
+
+def chain_plan(memory, lengths=(8, 6, 8, 4), dtypes=("float32",) * 4, carried=()):
+    """Buffers written and read one after the other: every second one may share memory."""
+    builder = PlanBuilder("chain")
+    names = [f"b{i}" for i in range(len(lengths))]
+    for name, n, dtype in zip(names, lengths, dtypes, strict=True):
+        builder.buffer(name, (n,), dtype, role="temporary", carried=name in carried)
+    builder.buffer("out", (1,), role="parameter")
+    builder.loop("start", "k", {"y": "b0"}, [Block((), (write("b0"),))])
+    for x, y in itertools.pairwise([*names, "out"]):
+        builder.loop(f"{x} to {y}", "k", {"x": x, "y": y}, [Block((), (read(x), write(y)))])
+    return builder.build(memory)
+
+
+def lifetimes_meet(plan, a, b):
+    spans = []
+    for name in (a, b):
+        where = [i for i, loop in enumerate(plan.loops) if name in loop.operands.values()]
+        spans.append((where[0], where[-1]))
+    return spans[0][0] <= spans[1][1] and spans[1][0] <= spans[0][1]
+
+
+def test_overlay_keeps_live_buffers_apart():
+    """Check that tenants of one arena never live at the same time, and that memory is saved."""
+    full, shared = chain_plan("full"), chain_plan("shared")
+    assert full.arena_of == {}
+    assert set(shared.arena_of) == {"b0", "b1", "b2", "b3"}
+    for a, b in itertools.combinations(shared.arena_of, 2):
+        if shared.arena_of[a] == shared.arena_of[b]:
+            assert not lifetimes_meet(shared, a, b)
+    assert full.memory_bytes() == {"temporary": 4 * 26, "parameter": 4}
+    assert shared.memory_bytes() == {"arena": 4 * (8 + 6), "parameter": 4}
+    assert shared.attributes["memory"] == "shared"
+
+
+def test_overlay_leaves_out_what_outlives_the_pass():
+    """Check that carried and persistent buffers keep memory of their own."""
+    assert "b2" not in chain_plan("shared", carried=("b2",)).arena_of
+    assert "out" not in chain_plan("shared").arena_of
+
+
+def test_overlay_keeps_dtypes_apart():
+    """Check that integers never share with floats, whose size differs when the plan is bound to float64."""
+    plan = chain_plan("shared", dtypes=("float32", "float32", "int32", "float32"))
+    assert plan.arena_of == {"b0": 0, "b3": 0}
+
+
+def test_buffer_size():
+    """Check bytes of a buffer."""
+    assert Buffer("x", (3, 4), "float64").size_bytes == 96
+    assert Buffer("x", (3,)).persistent is False
+
+
+def test_kinds():
+    """Check that an access knows its kind and box."""
+    access = read("x", (0, 1), (2, 3))
+    assert (access.kind, access.buffer, access.box) == (READ, "x", ((0, 1), (2, 3)))

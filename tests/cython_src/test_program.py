@@ -1,0 +1,213 @@
+"""Binding plans to memory and kernels."""
+
+import numpy as np
+import pytest
+from spike.common import kernel
+
+from forktask.cython_src import kernel_table
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.kernel_table import KernelSpec
+from forktask.cython_src.plan import Block, PlanBuilder, read, update, write
+from forktask.cython_src.program import BlockFailure, Workers, bind
+from forktask.cython_src.storage import Storage
+
+
+@kernel("test.add_iteration", "x bias?", "start stop", integers="factor", reals="offset")
+def add_iteration(o, a, b, iteration):
+    bias = o["bias"][0] if "bias" in o else 0
+    o["x"][b["start"] : b["stop"]] += a["factor"] * iteration + a["offset"] + bias
+
+
+@kernel("test.fails", "x", "status")
+def fails(o, a, b, iteration):
+    if b["status"] == 99:
+        raise KeyError("inside the kernel")
+    o["x"][0] += 1
+    return b["status"] if iteration else 0
+
+
+def plan(unroll=1, **operands):
+    builder = PlanBuilder("test")
+    builder.buffer("x", (4,), role="parameter")
+    builder.buffer("bias", (1,), role="parameter")
+    for offset in range(unroll):
+        builder.loop(
+            "add", "test.add_iteration", {"x": "x", **operands}, attributes={"factor": 10, "offset": 0.5},
+            iteration_offset=offset,
+            blocks=[
+                Block(r, (update("x", r), *([read("bias")] if operands else []))) for r in ((0, 2), (2, 4))
+            ],
+        )  # fmt: skip
+    builder.unrolled(unroll)
+    return builder.build()
+
+
+def test_blocks_get_their_bounds_attributes_and_iteration():
+    """Check what a Python kernel receives, block by block."""
+    bound = bind(plan(), target="numpy")
+    assert (bound.num_loops, bound.num_tasks, bound.iteration_stride, bound.needs_gil) == (1, 2, 1, True)
+    workers = Workers(1)
+    assert bound.run_task(0, 0, 3, workers) == 0
+    np.testing.assert_array_equal(bound.arrays["x"], [30.5, 30.5, 0, 0])
+    assert bound.run_task(0, 1, 0, workers) == 0
+    np.testing.assert_array_equal(bound.arrays["x"], [30.5, 30.5, 0.5, 0.5])
+
+
+def test_unrolled_plan_counts_iterations():
+    """Check that replay k of a plan unrolled twice has iterations 2k and 2k + 1."""
+    bound = bind(plan(unroll=2), target="numpy")
+    workers = Workers(1)
+    for loop in (0, 1):
+        bound.run_task(loop, 0, 3, workers)
+    assert bound.arrays["x"][0] == 60.5 + 70.5
+
+
+def test_optional_operand():
+    """Check that an operand marked optional may be given or left out, and no other."""
+    bound = bind(plan(bias="bias"), target="numpy")
+    bound.arrays["bias"][0] = 100
+    bound.run_task(0, 0, 0, Workers(1))
+    assert bound.arrays["x"][0] == 100.5
+    with pytest.raises(UsageError, match="takes operands x, bias; loop 'add' gives bais, x"):
+        bind(plan(bais="bias"), target="numpy")
+
+
+def test_float64_target():
+    """Check that the reference computes in float64 and leaves integers alone."""
+    assert bind(plan(), target="float64").arrays["x"].dtype == np.float64
+    assert bind(plan(), target="numpy").arrays["x"].dtype == np.float32
+
+
+def test_bad_binding_is_refused():
+    """Check unknown targets, kernels and kernels without the form asked for."""
+    with pytest.raises(UsageError, match="target must be one of cpu, numpy, float64; got 'gpu'"):
+        bind(plan(), target="gpu")
+    builder = PlanBuilder("test")
+    builder.buffer("x", (1,), role="parameter")
+    builder.loop("f", "test.unknown", {"x": "x"}, [Block((), (write("x"),))])
+    with pytest.raises(UsageError, match="no kernel is called 'test.unknown'"):
+        bind(builder.build(), target="numpy")
+    kernel_table.register(KernelSpec("test.compiled_only", ("x",), address=1))
+    builder = PlanBuilder("test")
+    builder.buffer("x", (1,), role="parameter")
+    builder.loop("f", "test.compiled_only", {"x": "x"}, [Block((), (write("x"),))])
+    with pytest.raises(UsageError, match="has no form for target 'numpy'"):
+        bind(builder.build(), target="numpy")
+
+
+def test_kernel_names_are_unique():
+    """Check that a name cannot be given to a second kernel."""
+    with pytest.raises(UsageError, match="'test.fails' exists already"):
+        kernel_table.register(KernelSpec("test.fails", ("x",), reference=print))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "bounds", "message"),
+    [
+        ({"factor": 1}, (0, 1), "takes attributes .*offset"),
+        ({"factor": 1, "offset": 0.0, "ofset": 1}, (0, 1), "ofset"),
+        ({"factor": 1, "offset": 0.0}, (0,), "takes bounds"),
+    ],
+)
+def test_loop_must_fit_its_kernel(attributes, bounds, message):
+    """Check that missing or surplus attributes and bounds are refused when the plan is bound."""
+    builder = PlanBuilder("test")
+    builder.buffer("x", (4,), role="parameter")
+    builder.loop("f", "test.add_iteration", {"x": "x"}, [Block(bounds, (update("x"),))], attributes=attributes)
+    with pytest.raises(UsageError, match=message):
+        bind(builder.build(), target="numpy")
+
+
+def failing(*status):
+    builder = PlanBuilder("test")
+    builder.buffer("x", (1,), role="parameter")
+    for s in status:
+        builder.loop("f", "test.fails", {"x": "x"}, [Block((s,), (update("x"),))])
+    return bind(builder.build(), target="numpy")
+
+
+def test_failure_names_task_and_iteration_and_is_forgotten():
+    """Check status, message and that the binding stays usable."""
+    bound, workers = failing(0, 7), Workers(2)
+    assert bound.run_task(1, 0, 0, workers) == 0
+    assert bound.run_task(1, 0, 5, workers, 1) == 7
+    with pytest.raises(BlockFailure, match=r"f\[0\] failed in iteration 5 with status 7") as caught:
+        bound.raise_failure(workers)
+    assert (caught.value.task_name, caught.value.iteration, caught.value.status) == ("f[0]", 5, 7)
+    bound.raise_failure(workers)
+    assert bound.run_task(0, 0, 5, workers) == 0
+
+
+def test_earliest_failure_is_raised():
+    """Check that of two workers' failures the one of the earlier iteration is reported."""
+    bound, workers = failing(3, 4), Workers(2)
+    bound.run_task(0, 0, 9, workers, 0)
+    bound.run_task(1, 0, 8, workers, 1)
+    with pytest.raises(BlockFailure, match="iteration 8 with status 4"):
+        bound.raise_failure(workers)
+
+
+def test_exception_in_a_kernel_is_the_cause():
+    """Check that a Python kernel's exception is kept as the cause."""
+    bound, workers = failing(99), Workers(1)
+    assert bound.run_task(0, 0, 0, workers) == -1
+    with pytest.raises(BlockFailure) as caught:
+        bound.raise_failure(workers)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_no_such_block():
+    """Check that a block out of range is refused rather than run."""
+    bound = bind(plan(), target="numpy")
+    for loop, block in ((1, 0), (0, 2), (-1, 0), (0, -1)):
+        with pytest.raises(UsageError, match="no block"):
+            bound.run_task(loop, block, 0, Workers(1))
+
+
+def test_events_are_logged_in_order():
+    """Check tasks, iterations and times of logged events, and that a log too small says so."""
+    bound, workers = bind(plan(), target="numpy"), Workers(2, 0, 3)
+    bound.run_task(0, 1, 4, workers, 1)
+    bound.run_task(0, 0, 5, workers, 0)
+    events = workers.events()
+    assert events["task"].tolist() == [1, 0]
+    assert events["iteration"].tolist() == [4, 5]
+    assert events["worker"].tolist() == [1, 0]
+    assert (events["stop_ns"] >= events["start_ns"]).all()
+    for _ in range(3):
+        bound.run_task(0, 0, 5, workers, 0)
+    with pytest.raises(RuntimeError, match="holds 3 events but 4 happened"):
+        workers.events()
+    workers.clear_events()
+    assert len(workers.events()) == 0
+    assert len(Workers(1).events()) == 0
+
+
+def test_views_by_name():
+    """Check that buffers and aliases are found by name and an unknown name lists what there is."""
+    builder = PlanBuilder("test", aliases={"first": lambda arrays: arrays["x"][:1]})
+    builder.buffer("x", (4,), role="parameter")
+    builder.loop("f", "test.fails", {"x": "x"}, [Block((0,), (update("x"),))])
+    bound = bind(builder.build(), Storage(), "numpy")
+    bound.view("first")[0] = 3
+    assert bound.view("x")[0] == 3
+    with pytest.raises(UsageError, match="no array is called 'y'; known: first, x"):
+        bound.view("y")
+
+
+def test_denormals_are_flushed_while_a_block_runs():
+    """Check that a block sees denormals as zero and the caller's setting returns."""
+    small = np.float32(1e-40)
+
+    @kernel("test.denormal", "x")
+    def denormal(o, a, b, iteration):
+        o["x"][1] = o["x"][0] * np.float32(2)
+
+    builder = PlanBuilder("test")
+    builder.buffer("x", (2,), role="parameter")
+    builder.loop("f", "test.denormal", {"x": "x"}, [Block((), (update("x"),))])
+    bound = bind(builder.build(), target="numpy")
+    bound.arrays["x"][:] = small
+    bound.run_task(0, 0, 0, Workers(1))
+    assert bound.arrays["x"][1] == 0
+    assert np.array([small])[0] * np.float32(2) != 0

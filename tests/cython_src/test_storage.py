@@ -1,0 +1,85 @@
+"""Memory of plans: what is shared, what is new, what overlaps."""
+
+import numpy as np
+import pytest
+
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.plan import Block, PlanBuilder, read, write
+from forktask.cython_src.storage import Storage, aligned_empty
+
+
+def plan(memory="full", shape=(5, 3), dtype="float32"):
+    builder = PlanBuilder("test")
+    builder.buffer("w", shape, dtype, role="parameter")
+    builder.buffer("labels", (4,), "int32", role="dataset")
+    for name, length in (("a", 30), ("b", 20), ("c", 10)):
+        builder.buffer(name, (length,), role="temporary")
+    builder.loop("a", "k", {"w": "w", "y": "a"}, [Block((), (read("w"), write("a")))])
+    builder.loop("b", "k", {"x": "a", "y": "b"}, [Block((), (read("a"), write("b")))])
+    builder.loop("c", "k", {"x": "b", "y": "c"}, [Block((), (read("b"), write("c")))])
+    return builder.build(memory)
+
+
+def test_persistent_buffers_are_shared_and_transient_ones_are_not():
+    """Check that two bindings see the same parameters and have activations of their own."""
+    storage = Storage()
+    first, second = storage.arrays_for(plan()), storage.arrays_for(plan())
+    assert first["w"] is second["w"] is storage.arrays["w"]
+    assert not np.shares_memory(first["a"], second["a"])
+    assert "a" not in storage.arrays
+
+
+@pytest.mark.parametrize("memory", ["full", "shared"])
+@pytest.mark.parametrize("float_dtype", [None, "float64"])
+def test_arrays_are_aligned_zeroed_and_typed(memory, float_dtype):
+    """Check alignment, content, shape and dtype, also in float64, where integers stay what they are."""
+    for name, array in Storage().arrays_for(plan(memory), float_dtype).items():
+        assert array.ctypes.data % 64 == 0, name
+        assert array.flags.c_contiguous and array.flags.writeable
+        assert not array.any()
+        assert array.dtype == ("int32" if name == "labels" else float_dtype or "float32")
+
+
+def test_overlaid_buffers_share_memory():
+    """Check that exactly the tenants of one arena overlap, from its first byte."""
+    lowered = plan("shared")
+    assert lowered.arena_of == {"a": 0, "c": 0}
+    arrays = Storage().arrays_for(lowered)
+    assert np.shares_memory(arrays["a"], arrays["c"])
+    assert arrays["a"].ctypes.data == arrays["c"].ctypes.data
+    assert not np.shares_memory(arrays["a"], arrays["b"])
+
+
+def test_other_shape_or_dtype_is_refused():
+    """Check that a storage that holds a buffer of another shape or dtype says so."""
+    storage = Storage()
+    storage.arrays_for(plan())
+    with pytest.raises(UsageError, match=r"buffer 'w' has shape \(5, 3\).*needs \(5, 4\)"):
+        storage.arrays_for(plan(shape=(5, 4)))
+    with pytest.raises(UsageError, match="use a new storage"):
+        storage.arrays_for(plan(), "float64")
+
+
+def test_guards_notice_writes_outside():
+    """Check that a byte before or behind a buffer is noticed and named, and that guards can be filled anew."""
+    storage = Storage(guard_bytes=64)
+    arrays = storage.arrays_for(plan())
+    storage.fill_guards(7)
+    assert storage.broken_guard() is None
+    for array in arrays.values():
+        array.fill(1)
+    assert storage.broken_guard() is None
+    flat = np.lib.stride_tricks.as_strided(arrays["w"].reshape(-1), (16,), (4,))
+    flat[15] = 2
+    assert storage.broken_guard() == ("w", 60)
+    storage.fill_guards(7)
+    assert storage.broken_guard() is None
+    assert arrays["w"].ctypes.data % 64 == 0
+
+
+@pytest.mark.parametrize("alignment", [64, 128, 4096])
+def test_aligned_empty(alignment):
+    """Check alignment for odd sizes."""
+    for shape in ((1,), (3, 5), (1000,)):
+        array = aligned_empty(shape, "float32", alignment)
+        assert array.shape == shape and array.ctypes.data % alignment == 0
