@@ -139,7 +139,9 @@ INLINE void conv_tile(const ConvTask *t, const int R, const int VY, const int VX
     }
     const ptrdiff_t in_row = t->in_row, w_out = t->w_out;
     for (int c = 0; c < t->channels_in; c++) {
-        const float *row = in, *taps = flip ? w + (TAPS - 1) : w;
+        const float *row = in, *taps[MAX_R];
+        UNROLL for (int r = 0; r < R; r++)
+            taps[r] = w + r * w_out + (flip ? TAPS - 1 : 0);
         for (int ky = 0; ky < KERNEL; ky++) {
             UNROLL for (int kx = 0; kx < KERNEL; kx++) {
                 Vec x[8];
@@ -147,13 +149,14 @@ INLINE void conv_tile(const ConvTask *t, const int R, const int VY, const int VX
                     UNROLL for (int vx = 0; vx < VX * SUB; vx++)
                         x[vy * VX * SUB + vx] = load(row + vy * in_row + vx * VL + kx * pixel);
                 UNROLL for (int r = 0; r < R; r++) {
-                    Vec weight = splat(taps[r * w_out + (flip ? -kx : kx)]);
+                    Vec weight = splat(taps[r][flip ? -kx : kx]);
                     UNROLL for (int v = 0; v < V; v++)
                         acc[r][v] += weight * x[v];
                 }
             }
             row += in_row;
-            taps += flip ? -KERNEL : KERNEL;
+            UNROLL for (int r = 0; r < R; r++)
+                taps[r] += flip ? -KERNEL : KERNEL;
         }
         in += t->in_channel;
         w += t->w_in;
