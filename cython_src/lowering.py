@@ -282,8 +282,8 @@ class _Lowering:
 
     def softmax(self, logits: str, classes: int) -> None:
         b = self.builder
-        probabilities = b.buffer("probabilities", (self.batch, classes), role="log")
-        predictions = b.buffer("predictions", (self.batch,), "int32", role="log")
+        probabilities = b.buffer(f"{self.prefix}probabilities", (self.batch, classes), role="log")
+        predictions = b.buffer(f"{self.prefix}predictions", (self.batch,), "int32", role="log")
         blocks = []
         for g in self.group_ranges():
             images = (g[0] * self.lanes, min(g[1] * self.lanes, self.batch))
@@ -509,6 +509,7 @@ def lower(
         f"{spec.name} {phase} b{batch}", network=spec.name, batch=batch, phase=phase, granularity=granularity,
         weight_gradients=weight_gradients, fusion=bool(fusion), layout="flat" if lanes == 1 else "lanes",
         momentum=momentum, weight_decay=weight_decay, parameters=tuple(spec.parameter_shapes()),
+        num_classes=spec.num_classes,
     )  # fmt: skip
     low = _Lowering(
         spec, batch, lanes, Granularity.parse(granularity), bool(fusion), weight_gradients == "chain", builder, prefix
@@ -545,7 +546,7 @@ def lower(
     low.aliases["fc"] = _rows_by_image(logits, batch)
     if phase == "forward":
         low.softmax(logits, head.out_features)
-        low.aliases["softmax"] = lambda arrays: arrays["probabilities"]
+        low.aliases["softmax"] = lambda arrays: arrays[f"{prefix}probabilities"]
     elif phase == "evaluate":
         low.loss(logits, labels, head.out_features, num_iterations_logged)
     else:

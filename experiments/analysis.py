@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,11 @@ IMPLAUSIBLE_EFFICIENCY = 1.5
 TASK_MODELS = ("tasks", "taskgraph", "taskiter", "openmp_tasks", "tbb")
 MODEL_ORDER = ("serial", "forkjoin", "joblib", *TASK_MODELS)
 SMOKE_TEST_DATA = ("digits", "synthetic")
+# `compare` and `run` feed networks with random images: step times do not depend on what is in them.
+DEFAULT_DATA = "synthetic"
+# A sample is called disturbed above this share of time in which a runnable thread waited, or was stolen or throttled.
+DISTURBED_SHARE = 0.05
+TICK_S = 0.01
 DISTURBANCES = ("pressure_some_us", "steal_ticks", "nonvoluntary_switches", "throttled_us")
 
 
@@ -49,7 +54,7 @@ def model_rank(model: str) -> tuple[int, int, str]:
     return (MODEL_ORDER.index(base) if base in MODEL_ORDER else len(MODEL_ORDER), model.count(":"), model)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Study:
     """Checked rows of one results folder.
 
@@ -90,18 +95,33 @@ class Study:
 
     @property
     def data(self) -> str:
-        """What the network was fed with, as on the command line; empty if the rows do not say."""
-        return str(self.config.get("data") or "")
+        """What the network was fed with, as on the command line."""
+        return str(self.config.get("data") or DEFAULT_DATA)
 
     @property
     def smoke_test(self) -> bool:
         """Whether the data are too small or artificial to stand for a real training set."""
         return self.data.partition(":")[0] in SMOKE_TEST_DATA
 
+    @property
+    def physical_cores(self) -> int | None:
+        """Physical cores of the machine; threads beyond them share a core (SMT)."""
+        return (self.environment.get("topology") or {}).get("cores")
+
+    @cached_property
+    def points(self) -> dict[tuple[str, str, int], dict[int, float]]:
+        """Seconds per step by repetition, of each (plan_id, model, threads)."""
+        found: dict[tuple[str, str, int], dict[int, float]] = {}
+        if len(self.samples):
+            columns = self.samples[["plan_id", "model", "threads", "repetition", "step_time_s"]]
+            for plan_id, model, threads, repetition, step in columns.itertuples(index=False):
+                found.setdefault((plan_id, model, int(threads)), {})[int(repetition)] = float(step)
+        return found
+
     def capacity(self, threads: int) -> float:
-        """How many single threads' work P threads do at once on this machine; P where it was not measured."""
+        """How many single threads' work P threads do at once on this machine, in [1, P]; P where not measured."""
         measured = (self.machine.get("capacity") or {}).get(str(threads))
-        return min(float(measured), float(threads)) if measured else float(threads)
+        return min(max(1.0, float(measured)), float(threads)) if measured else float(threads)
 
     def plan_ids(self, with_samples: bool = True) -> list[str]:
         """Plans in the order in which they were written."""
@@ -110,9 +130,12 @@ class Study:
 
     def step_times(self, plan_id: str, model: str, threads: int) -> dict[int, float]:
         """Seconds per step of one point, by repetition."""
-        s = self.samples
-        point = s[(s["plan_id"] == plan_id) & (s["model"] == model) & (s["threads"] == threads)]
-        return dict(zip(point["repetition"].tolist(), point["step_time_s"].tolist(), strict=True))
+        return self.points.get((plan_id, model, threads), {})
+
+    def points_of(self, plan_id: str) -> list[tuple[str, int]]:
+        """(model, threads) of a plan's points, models in their fixed order."""
+        found = [(model, threads) for plan, model, threads in self.points if plan == plan_id]
+        return sorted(found, key=lambda p: (model_rank(p[0]), p[1]))
 
     def loop_times(self, profile: Mapping[str, Any]) -> list[list[float]]:
         """Mean durations of each loop's blocks in seconds, in plan order, from a profile row."""
@@ -127,14 +150,34 @@ class Study:
         return None
 
 
-def problem_of(plan: Mapping[str, Any]) -> tuple[str, int, str]:
-    """(network, batch, phase) of a plan row."""
-    return plan["network"], plan["batch"], plan["phase"]
+def problem_of(plan: Mapping[str, Any]) -> tuple[str, int, str, int]:
+    """(network, batch, phase, interference) of a plan row."""
+    return plan["network"], plan["batch"], plan["phase"], plan.get("interference", 0)
 
 
 def problem_name(plan: Mapping[str, Any]) -> str:
     """Readable name of a plan's problem."""
-    return f"{plan['network']}, batch {plan['batch']}, {plan['phase']}"
+    hogs = plan.get("interference", 0)
+    beside = f", beside {hogs} spinning process{'es' * (hogs > 1)}" if hogs else ""
+    return f"{plan['network']}, batch {plan['batch']}, {plan['phase']}{beside}"
+
+
+def _separate_interference(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Give what was measured beside spinning processes plans of its own: only equal conditions are compared."""
+    plans = {row["plan_id"]: row for row in rows if row["kind"] == "plan"}
+    result: list[Mapping[str, Any]] = []
+    made: set[str] = set()
+    for row in rows:
+        hogs = row.get("interference", 0)
+        if not hogs or row["kind"] == "plan":
+            result.append(row)
+            continue
+        plan_id = f"{row['plan_id']}-{hogs}"
+        if plan_id not in made and row["plan_id"] in plans:
+            made.add(plan_id)
+            result.append({**plans[row["plan_id"]], "plan_id": plan_id, "interference": hogs})
+        result.append({**row, "plan_id": plan_id})
+    return result
 
 
 def load(out_dir: str | os.PathLike) -> Study:
@@ -159,7 +202,7 @@ def study_from_rows(rows: Sequence[Mapping[str, Any]], partial: str = "") -> Stu
         with another one than the rest of its plan; a sample of an unknown plan; efficiency above 1.5.
     """
     by_kind: dict[str, list] = {}
-    for row in rows:
+    for row in _separate_interference(rows):
         by_kind.setdefault(row["kind"], []).append(row)
     if not by_kind.get("run"):
         raise UsageError("results must begin with a run row, got none; measure again with `forktask compare`")
@@ -171,9 +214,11 @@ def study_from_rows(rows: Sequence[Mapping[str, Any]], partial: str = "") -> Stu
     failures = by_kind.get("failure", [])
     _check_environments(by_kind["run"], samples, by_kind.get("profile", []))
     _check_results(samples, failures, plans)
-    usable = [row for row in samples if row.get("step_time_s") and row["step_time_s"] > 0]
+    usable = []
     for row in samples:
-        if row not in usable:
+        if row.get("step_time_s") and row["step_time_s"] > 0:
+            usable.append(row)
+        else:
             warnings.append(
                 f"Repetition {row['repetition']} of {row['model']} on {row['threads']} threads has no positive step "
                 f"time (its two run lengths differ by less than the noise); it was left out."
@@ -189,6 +234,7 @@ def study_from_rows(rows: Sequence[Mapping[str, Any]], partial: str = "") -> Stu
         warnings=warnings,
     )
     warnings.extend(_missing_points(study))
+    warnings.extend(_disturbance_warnings(study))
     _check_efficiency(study)
     return study
 
@@ -253,6 +299,38 @@ def _check_efficiency(study: Study) -> None:
         )
 
 
+def disturbed_share(disturbance: Mapping[str, Any] | None, seconds: float, threads: int = 1) -> float:
+    """Share of `seconds` lost to others, as far as the kernel says: the largest of its signs; NaN without any."""
+    disturbance = disturbance or {}
+    lost = [
+        (disturbance.get("pressure_some_us"), 1e-6), (disturbance.get("throttled_us"), 1e-6),
+        (disturbance.get("steal_ticks"), TICK_S / threads),
+    ]
+    known = [value * unit for value, unit in lost if value is not None]
+    return max(known) / seconds if known and seconds > 0 else math.nan
+
+
+def _disturbance_warnings(study: Study) -> list[str]:
+    sentences = []
+    machine = study.machine
+    if disturbed_share(machine.get("disturbance"), machine.get("elapsed_s") or 0.0) > DISTURBED_SHARE:
+        sentences.append("The machine's limits were measured while others used it: peak, bandwidth and capacity may be "
+                         "too low, so that floors and bounds are too weak.")
+    disturbed = sum(
+        disturbed_share(record.get("disturbance") if isinstance(record.get("disturbance"), Mapping) else None,
+                        record.get("timed_wall_s") or sum(record.get("run_times_s") or [0.0]), record["threads"])
+        > DISTURBED_SHARE
+        for record in study.samples.to_dict("records") if not record.get("interference")
+    )
+    if disturbed:
+        sentences.append(
+            f"{disturbed} of {len(study.samples)} samples were disturbed: for more than {DISTURBED_SHARE:.0%} of the "
+            f"timed runs a thread waited for a CPU, or the CPU was taken away. Measure again on a quiet machine before "
+            f"drawing conclusions."
+        )
+    return sentences
+
+
 def _missing_points(study: Study) -> list[str]:
     """Sentences about points that were asked for and are neither measured nor failed."""
     models, threads, repeats = (study.config.get(key) for key in ("models", "threads", "repeats"))
@@ -264,7 +342,7 @@ def _missing_points(study: Study) -> list[str]:
         for model in models:
             for count in (1,) if base_model(model) == "serial" else threads:
                 asked += repeats
-                if len(study.samples) and (plan_id, model, count) not in failed:
+                if (plan_id, model, count) not in failed:
                     missing += max(0, repeats - len(study.step_times(plan_id, model, count)))
     if missing:
         return [f"The run is not complete: {asked - missing} of {asked} samples; give the same command again to go on."]
@@ -274,6 +352,7 @@ def _missing_points(study: Study) -> list[str]:
 # --- tables ---------------------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=4096)
 def best_serial(study: Study, plan_id: str) -> tuple[str, dict[int, float]] | None:
     """(plan_id, step times by repetition) of the fastest serial run of the same problem, at any granularity."""
     problem = problem_of(study.plans[plan_id])
@@ -286,15 +365,15 @@ def best_serial(study: Study, plan_id: str) -> tuple[str, dict[int, float]] | No
     return min(candidates, key=lambda c: c[0])[1:] if candidates else None
 
 
+@lru_cache(maxsize=4096)
 def better_forkjoin(study: Study, plan_id: str, threads: int) -> str | None:
     """The fork-join form with the smallest median on this plan and number of threads."""
-    s = study.samples
-    here = s[(s["plan_id"] == plan_id) & (s["threads"] == threads)]
-    here = here[here["model"].map(base_model) == "forkjoin"]
-    if not len(here):
-        return None
-    medians = here.groupby("model")["step_time_s"].median()
-    return min(medians.index, key=lambda m: (medians[m], model_rank(m)))
+    forms = [m for m, t in study.points_of(plan_id) if t == threads and base_model(m) == "forkjoin"]
+    return min(forms, key=lambda m: (_median_step(study, plan_id, m, threads), model_rank(m)), default=None)
+
+
+def _median_step(study: Study, plan_id: str, model: str, threads: int) -> float:
+    return float(np.median(list(study.step_times(plan_id, model, threads).values())))
 
 
 @lru_cache(maxsize=4)
@@ -311,8 +390,7 @@ def speed_table(study: Study) -> pd.DataFrame:
         plan = study.plans[plan_id]
         serial = best_serial(study, plan_id)
         of_plan = study.samples[study.samples["plan_id"] == plan_id]
-        points = {(m, int(t)) for m, t in zip(of_plan["model"], of_plan["threads"], strict=True)}
-        for model, threads in sorted(points, key=lambda p: (model_rank(p[0]), p[1])):
+        for model, threads in study.points_of(plan_id):
             times = study.step_times(plan_id, model, threads)
             values = list(times.values())
             s, interval = spread(values), median_interval(values)
@@ -340,16 +418,18 @@ def speed_table(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+@lru_cache(maxsize=4)
 def own_best_table(study: Study) -> pd.DataFrame:
     """Each model at its own best granularity, for problems measured at several.
 
-    Columns: network, batch, phase, threads, model, granularity, plan_id, median_s, speedup, reference,
+    Columns: problem, threads, model, granularity, plan_id, median_s, speedup, reference,
     reference_granularity, ratio, ratio_low, ratio_high, verdict. The reference is the best fork-join form at its own
     best granularity. Choosing the best of several by the same samples flatters each side a little.
     """
-    speeds = speed_table(study)
+    speeds = speed_table(study).copy()
     rows = []
-    for (network, batch, phase, threads), group in speeds.groupby(["network", "batch", "phase", "threads"], sort=False):
+    speeds["problem"] = [problem_name(study.plans[p]) for p in speeds["plan_id"]]
+    for (problem, threads), group in speeds.groupby(["problem", "threads"], sort=False):
         if group["plan_id"].nunique() < 2:
             continue
         best = group.loc[group.groupby("model")["median_s"].idxmin()]
@@ -364,7 +444,7 @@ def own_best_table(study: Study) -> pd.DataFrame:
                     study.step_times(reference["plan_id"], reference["model"], threads),
                 )
             rows.append({
-                "network": network, "batch": batch, "phase": phase, "threads": threads, "model": row["model"],
+                "problem": problem, "threads": threads, "model": row["model"],
                 "granularity": row["granularity"], "plan_id": row["plan_id"], "median_s": row["median_s"],
                 "speedup": row["speedup"],
                 "reference": reference["model"] if comparable else "",
@@ -372,10 +452,11 @@ def own_best_table(study: Study) -> pd.DataFrame:
                 "ratio": ratio.value, "ratio_low": ratio.low, "ratio_high": ratio.high,
                 "verdict": verdict(ratio) if comparable else "",
             })
-    rows.sort(key=lambda r: (r["network"], r["batch"], r["phase"], r["threads"], model_rank(r["model"])))
+    rows.sort(key=lambda r: (r["problem"], r["threads"], model_rank(r["model"])))
     return pd.DataFrame(rows)
 
 
+@lru_cache(maxsize=4)
 def floor_table(study: Study) -> pd.DataFrame:
     """The machine's floor of each plan beside its serial time T1.
 
@@ -405,7 +486,7 @@ def floor_table(study: Study) -> pd.DataFrame:
 def layer_table(study: Study, plan_id: str, model: str = "serial", threads: int = 1) -> pd.DataFrame:
     """Busy time by layer and phase from a profile row.
 
-    Columns: layer, phase, loops, blocks, time_s (busy, summed over workers), share, gflops, peak_fraction (of one
+    Columns: layer, phase, loops, blocks, flops, time_s (busy, summed over workers), share, gflops, peak_fraction (of one
     thread's measured peak). Empty if the point was not profiled. Rows are in plan order.
     """
     profile = study.profile(plan_id, model, threads)
@@ -427,9 +508,10 @@ def layer_table(study: Study, plan_id: str, model: str = "serial", threads: int 
     rate = table["flops"] / table["time_s"].where(table["time_s"] > 0)
     table["gflops"] = rate / 1e9
     table["peak_fraction"] = rate / peak
-    return table.drop(columns="flops")
+    return table
 
 
+@lru_cache(maxsize=4)
 def bound_table(study: Study) -> pd.DataFrame:
     """Floors per plan and number of threads, from the serial profile's block durations.
 
@@ -465,6 +547,7 @@ def profile_graph_bounds(profile: Mapping[str, Any]) -> bounds.GraphBounds | Non
     return bounds.GraphBounds(values["work_s"], values["span_s"], values.get("cycle_mean_s")) if values else None
 
 
+@lru_cache(maxsize=4)
 def accounting_table(study: Study) -> pd.DataFrame:
     """Measured time against the floor computed from the same point's own block durations.
 
@@ -502,6 +585,7 @@ def accounting_table(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+@lru_cache(maxsize=4)
 def cost_table(study: Study) -> pd.DataFrame:
     """One-time costs, and after how many iterations they are earned back.
 
@@ -514,20 +598,19 @@ def cost_table(study: Study) -> pd.DataFrame:
     rows = []
     for plan_id in study.plan_ids():
         of_plan = study.samples[study.samples["plan_id"] == plan_id]
-        points = {(m, int(t)) for m, t in zip(of_plan["model"], of_plan["threads"], strict=True)}
+        points = study.points_of(plan_id)
         once = {point: _once(of_plan, point) for point in points}
-        for model, threads in sorted(points, key=lambda p: (model_rank(p[0]), p[1])):
+        for model, threads in points:
             here = of_plan[(of_plan["model"] == model) & (of_plan["threads"] == threads)]
             row = {"plan_id": plan_id, "model": model, "threads": threads}
             for column in ("prepare_s", "record_s", "close_s", "first_replay_s"):
                 row[column] = _median(here, column)
             row["step_s"] = float(here["step_time_s"].median())
             row["once_s"] = once[model, threads]
-            eager = [p for p in points if base_model(p[0]) == "tasks" and p[1] == threads]
-            eager = min(eager, key=lambda p: of_plan[(of_plan["model"] == p[0]) & (of_plan["threads"] == threads)]
-                        ["step_time_s"].median(), default=None)
+            eager = [m for m, t in points if base_model(m) == "tasks" and t == threads]
+            best_eager = min(eager, key=lambda m: _median_step(study, plan_id, m, threads), default=None)
             join = better_forkjoin(study, plan_id, threads)
-            for column, other in (("break_even_tasks", eager and eager[0]), ("break_even_forkjoin", join)):
+            for column, other in (("break_even_tasks", best_eager), ("break_even_forkjoin", join)):
                 row[column] = ""
                 if other and other != model and base_model(model) in ("taskgraph", "taskiter"):
                     row[column] = _break_even(study, plan_id, model, other, threads, once)
@@ -561,6 +644,7 @@ def _break_even(study: Study, plan_id: str, model: str, other: str, threads: int
     return max(1, math.ceil(extra / gain))
 
 
+@lru_cache(maxsize=4)
 def disturbance_table(study: Study) -> pd.DataFrame:
     """Sums over repetitions of what disturbed each point. Columns: plan_id, model, threads and `DISTURBANCES`."""
     rows: dict[tuple, dict] = {}

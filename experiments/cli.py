@@ -13,8 +13,11 @@ from ..cython_src.errors import UsageError
 COMMAND_MODULES: tuple[str, ...] = (
     ".info",
     ".run",
+    ".report",
     ".peers",
     ".train",
+    ".metg",
+    ".infer",
 )
 
 

@@ -104,7 +104,7 @@ class Measure:
         Allow more threads than cores.
     """
 
-    repeats: int = 7
+    repeats: int = 5
     seed: int = 1
     check_iterations: int = 20
     target_s: float = 0.3

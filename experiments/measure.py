@@ -319,9 +319,10 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
         if "learning_rates" in bound.arrays and hashes["weights_hash"] == untrained:
             raise ArithmeticError(f"no weight changed in {stepper.iterations_done} iterations: nothing can be checked")
         warm = warm_up(stepper, job["warmup_s"])
+        pass_time_s = warm.pass_time_s
         disturbance = Disturbance()
         before, usage, wall = disturbance.read(), resource.getrusage(resource.RUSAGE_SELF), clock()
-        timed = time_runs(stepper, warm.pass_time_s, job["target_s"])
+        timed = time_runs(stepper, pass_time_s, job["target_s"])
         wall = clock() - wall
         usage_after = resource.getrusage(resource.RUSAGE_SELF)
         disturbed = disturbance.since(before)
@@ -448,7 +449,7 @@ def measure_profile(job: Mapping[str, Any], bound=None, clock=time.perf_counter)
 # --- the process ----------------------------------------------------------------------------------------------------
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Ask the kernel to kill this process when its parent dies, so that nothing is left after a kill -9."""
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -458,7 +459,7 @@ def _end_with_parent() -> None:
 
 def main() -> int:
     """Read a job, measure, write the row. Exit code 3: it failed, and the object written says how."""
-    _end_with_parent()
+    end_with_parent()
     job = json.load(sys.stdin)
     if job["cpus"] is not None:
         # Before memory is touched: pages belong to the socket of the thread that touches them first.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -106,8 +107,14 @@ MODELS: dict[str, Model] = {
             "taskiter", ".tasking.executor", "TaskIterExecutor", {"placement": _PLACEMENT},
             records=True, closes=True,
         ),
-        Model("openmp_tasks", ".tasking.openmp_executor", "OpenMPTasksExecutor", {}),
-        Model("tbb", ".tasking.tbb_executor", "TBBExecutor", {}, barrier="iteration"),
+        Model(
+            "openmp_tasks", ".forkjoin.openmp_executor", "OpenMPTasksExecutor",
+            {
+                "taskwait": Option("none", ("loop", "phase", "iteration", "none")),
+                "runtime": Option("libgomp", ("libgomp", "libomp")),
+            },
+        ),
+        Model("tbb", ".forkjoin.tbb_executor", "TBBExecutor", {}, barrier="iteration", records=True),
     )
 }
 DEFAULT_MODELS = ("serial", "forkjoin", "forkjoin:region=persistent", "joblib", "tasks", "taskgraph", "taskiter")
@@ -179,6 +186,23 @@ def parse_models(texts: list[str] | tuple[str, ...]) -> list[ModelSpec]:
     if not specs:
         raise UsageError("at least one model must be named, got none; try serial,forkjoin,taskiter")
     return specs
+
+
+def process_environment(spec: ModelSpec) -> dict[str, str]:
+    """Environment variables that a process needs to run this model: the OpenMP runtime to preload, if not the usual one.
+
+    Raises
+    ------
+    UsageError
+        LLVM's libomp was asked for and is not installed.
+    """
+    if dict(spec.options).get("runtime", "libgomp") == "libgomp":
+        return {}
+    folders = ("/usr/lib/*-linux-gnu", "/usr/lib/llvm-*/lib", "/usr/lib64", "/usr/lib", "/usr/local/lib")
+    found = [path for folder in folders for path in sorted(glob.glob(f"{folder}/libomp.so*"), reverse=True)]
+    if not found:
+        raise UsageError(f"model {spec} needs LLVM's libomp.so, found none in {', '.join(folders)}; install libomp5")
+    return {"LD_PRELOAD": found[0]}
 
 
 def check_threads(threads: int, available: int | None = None, oversubscribe: bool = False) -> int:

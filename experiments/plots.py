@@ -31,6 +31,7 @@ FORMATS = ("pdf", "svg", "png")
 # Layers that bars show by name; the others are summed up.
 MAX_LAYERS = 9
 SMALLEST_LAYER = 0.015
+SMALLEST_LABEL = 0.075
 
 _COLORS = sns.color_palette("colorblind")
 _GREY = "0.45"
@@ -236,7 +237,7 @@ def _model_handles(styles: dict[str, ModelStyle], models: Sequence[str]) -> list
 
 def _header(figure: Figure, study: Study, facts: Sequence[str], column: str) -> None:
     """What was measured, above the panels: two lines in a double column, one for each fact in a single one."""
-    facts = [*facts, *([f"smoke test data ({study.data})"] if study.smoke_test else [])]
+    facts = [*facts, *([data_text(study)] if study.smoke_test else [])]
     lines = ["; ".join(facts[:2]), "; ".join(facts[2:])] if column == "double" else facts
     figure.suptitle("\n".join(line for line in lines if line), x=0.008, ha="left",
                     fontsize=8 if column == "double" else 7, linespacing=1.25)
@@ -249,6 +250,20 @@ def blocks_text(plan) -> str:
     cut = f"{match[1]} images a block" if match else f"granularity {granularity}" if granularity else ""
     tasks = f"{plan['num_tasks']} tasks in {len(plan['loops'])} loops"
     return f"{cut}: {tasks}" if cut else tasks
+
+
+def data_text(study: Study) -> str:
+    """A short warning about the data, for figures."""
+    return "random images" if study.data == "synthetic" else f"smoke test data ({study.data})"
+
+
+def data_warning(study: Study) -> str:
+    """The same as sentences."""
+    if study.data == "synthetic":
+        return ("The network was fed with random images: step times do not depend on what is in them, and nothing is "
+                "said about accuracy.")
+    return (f"Smoke test: the data ({study.data}) are too small to stand for a real training set; step times do not "
+            f"depend on them, accuracies mean little.")
 
 
 def t1_text(study: Study, plan_id: str, name: str = "T1") -> str:
@@ -305,12 +320,12 @@ def draw_speedup(study: Study, plan_id: str, column: str) -> Figure:
             _series(axis, points["threads"] * dodge[model], points[prefix], points[f"{prefix}_low"],
                     points[f"{prefix}_high"], styles[model], model_label(model))
         _x_axis(axis, counts, "threads")
-    seen = table.loc[table["model"] != "serial", "speedup"]
-    low, high = min([1.0, *seen]) / 1.15, max([max(counts), *seen]) * 1.12
+    low, high = _limits_with_intervals(table[table["model"] != "serial"], 1.0, max(counts))
     _log2_axis(speedup, "y", _power_ticks(low, high), low, high)
     speedup.set_ylabel("speedup")
     _title(speedup, "over the best serial run")
-    top = max([1.0, *table["efficiency"], *table["efficiency_high"].dropna()])
+    top = min(max([1.0, *table["efficiency"], *table["efficiency_high"].dropna()]),
+              2 * max([1.0, *table["efficiency"]]))
     efficiency.set_ylim(0, top * 1.06)
     efficiency.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     efficiency.set_ylabel("efficiency")
@@ -346,9 +361,17 @@ def draw_speedup(study: Study, plan_id: str, column: str) -> Figure:
     return figure
 
 
+def _limits_with_intervals(points, lowest: float, highest: float) -> tuple[float, float]:
+    """Limits of a speedup axis: all medians, and intervals as far as a factor of two beyond them."""
+    low, high = min([lowest, *points["speedup"]]), max([highest, *points["speedup"]])
+    low = max(min([low, *points["speedup_low"].dropna()]), low / 2)
+    high = min(max([high, *points["speedup_high"].dropna()]), high * 2)
+    return low / 1.15, high * 1.12
+
+
 def _physical_cores(study: Study, axes, counts: Sequence[int]) -> None:
     """A thin line where the physical cores end and hyper-threads begin, if the axis reaches so far."""
-    cores = study.environment.get("physical_cores")
+    cores = study.physical_cores
     if isinstance(cores, int) and min(counts) <= cores < max(counts):
         for axis in axes:
             axis.axvline(cores * 2**0.25 if cores in counts else cores, color="0.8", linewidth=0.6, zorder=0)
@@ -376,6 +399,7 @@ def draw_layers(study: Study, plan_id: str, column: str) -> Figure:
 
     figure, (bars, rates) = _figure(column, 2, max(1.7, 0.28 * len(points) + 0.6), widths=(1.25, 1))
     labels = []
+    longest = max(float(table["time_s"].sum()) for table in tables.values())
     for row, point in enumerate(points):
         sums = tables[point].groupby("layer")["time_s"].sum()
         left, total = 0.0, float(sums.sum())
@@ -383,7 +407,7 @@ def draw_layers(study: Study, plan_id: str, column: str) -> Figure:
             width = float(sums[others].sum()) if name == "others" else float(sums.get(name, 0.0))
             bars.barh(row, width * 1e3, left=left * 1e3, height=0.72, color=colors[name], edgecolor="white",
                       linewidth=0.5)
-            if width / total >= 0.08:
+            if width >= SMALLEST_LABEL * longest:
                 dark = sum(c * w for c, w in zip(colors[name], (0.3, 0.59, 0.11), strict=True)) < 0.62
                 bars.text((left + width / 2) * 1e3, row, f"{width / total:.0%}", ha="center", va="center",
                           fontsize=6.5, color="white" if dark else "black")
@@ -395,7 +419,7 @@ def draw_layers(study: Study, plan_id: str, column: str) -> Figure:
     bars.set_xlabel("busy time per step, all workers (ms)")
     _title(bars, "time by layer")
 
-    fractions = lead[(lead["phase"] != "load") & lead["peak_fraction"].notna() & (lead["share"] >= 0.005)]
+    fractions = lead[(lead["phase"] != "load") & lead["peak_fraction"].notna() & (lead["flops"] > 0) & (lead["share"] >= 0.005)]
     layers = list(dict.fromkeys(fractions["layer"]))
     markers = {"forward": ("o", _COLORS[0], -0.13), "backward": ("D", _COLORS[3], 0.13), "update": ("^", _COLORS[2], 0)}
     for phase, (marker, color, aside) in markers.items():
@@ -529,12 +553,12 @@ def _draw_sweep(study: Study, plan_ids: Sequence[str], column: str, x_of: Callab
 
 def _batch_plans(study: Study, plan_id: str) -> list[str]:
     """One plan for each batch of the same network and phase: the one with most samples."""
-    network, _, phase = analysis.problem_of(study.plans[plan_id])
+    network, _, phase, hogs = analysis.problem_of(study.plans[plan_id])
     counts = study.samples["plan_id"].value_counts()
     chosen: dict[int, str] = {}
     for other in study.plan_ids():
         plan = study.plans[other]
-        if (plan["network"], plan["phase"]) == (network, phase):
+        if (plan["network"], plan["phase"], plan.get("interference", 0)) == (network, phase, hogs):
             best = chosen.get(plan["batch"])
             if best is None or (counts[other], other == plan_id) > (counts[best], best == plan_id):
                 chosen[plan["batch"]] = other
@@ -604,7 +628,9 @@ def draw(study: Study, figure: str = "speedup", plan_id: str | None = None, colu
     plan_id = plan_id or analysis.main_plan(study)
     with matplotlib.rc_context(_style_parameters()):
         drawn = _DRAW[figure](study, plan_id, column)
+        # Once is enough: saving would do it again for each format.
         drawn.get_layout_engine().execute(drawn)
+        drawn.set_layout_engine("none")
     return drawn
 
 
@@ -653,8 +679,7 @@ def caption(study: Study, figure: str, plan_id: str | None = None) -> str:
     plan_id = plan_id or analysis.main_plan(study)
     sentences = _CAPTIONS[figure](study, plan_id)
     if study.smoke_test:
-        sentences.insert(0, f"Smoke test: the data ({study.data}) are too small to stand for a real training set; "
-                            f"times depend on shapes only, accuracies mean nothing.")
+        sentences.append(data_warning(study))
     return " ".join(s for s in sentences if s)
 
 
@@ -733,9 +758,9 @@ def _caption_speedup(study: Study, plan_id: str) -> list[str]:
 def _caption_layers(study: Study, plan_id: str) -> list[str]:
     return [
         "(a) Busy time of one step by layer, forward and backward together, summed over all workers; numbers are "
-        "shares of at least 8 %. A longer bar than the serial one means that blocks ran slower side by side. "
-        "(b) Operations per second of busy time over one thread's measured peak; layers below 0.5 % of the time are "
-        "left out. Times come from the event log of repeats apart from those that were timed.",
+        "shares. A longer bar than the serial one means that blocks ran slower side by side. "
+        "(b) Operations per second of busy time over one thread's measured peak; layers without arithmetic, or "
+        "below 0.5% of the time, are left out. Times come from the event log of repeats apart from those that were timed.",
         *_caption_conditions(study, plan_id),
     ]
 

@@ -82,8 +82,8 @@ LAYER_COLUMNS: tuple[Column, ...] = (
     ("blocks", lambda r: _count(r["blocks"]), True),
     ("time", lambda r: _time(r["time_s"]), True),
     ("share", lambda r: _percent(r["share"], 1), True),
-    ("GFLOP/s", lambda r: _number(r["gflops"], 1), True),
-    ("of peak", lambda r: _percent(r["peak_fraction"]), True),
+    ("GFLOP/s", lambda r: _number(r["gflops"], 1) if r["flops"] else "", True),
+    ("of peak", lambda r: _percent(r["peak_fraction"]) if r["flops"] else "", True),
 )
 COST_COLUMNS: tuple[Column, ...] = (
     ("model", lambda r: model_label(r["model"]), False),
@@ -205,7 +205,7 @@ def summary_text(out_dir: str | os.PathLike) -> str:
 def _summary_text(study: Study) -> str:
     lines: list[str] = []
     if study.smoke_test:
-        lines += [f"SMOKE TEST: the data ({study.data}) are too small to stand for a real training set.", ""]
+        lines += [plots.data_warning(study), ""]
     speeds, costs = (analysis.speed_table(study), analysis.cost_table(study)) if len(study.samples) else (None, None)
     for plan_id in study.plan_ids():
         lines += [_plan_title(study.plans[plan_id]), plots.t1_text(study, plan_id), ""]
@@ -220,7 +220,8 @@ def _summary_text(study: Study) -> str:
         lines += [""]
     own_best = analysis.own_best_table(study) if len(study.samples) else pd.DataFrame()
     if len(own_best):
-        lines += ["Each model at its own best granularity:", *_text_table(OWN_BEST_COLUMNS, _records(own_best)), ""]
+        lines += ["Each model at its own best granularity:",
+                  *_text_table((("problem", lambda r: r["problem"], False), *OWN_BEST_COLUMNS), _records(own_best)), ""]
     if study.failures:
         lines += ["Not measured:", *_text_table(FAILURE_COLUMNS, _failures(study)), ""]
     if not len(study.samples):
@@ -268,7 +269,7 @@ def _summary_json(study: Study) -> dict:
 _STYLE = """
 :root { --ink: #1a1a1a; --soft: #5f6368; --line: #dadce0; --blue: #0173b2; --red: #b34700; }
 * { box-sizing: border-box; }
-body { margin: 0 auto; padding: 2.5rem 1.5rem 4rem; max-width: 62rem; color: var(--ink); background: #fff;
+body { margin: 0 auto; padding: 2.5rem 1.5rem 4rem; max-width: 68rem; color: var(--ink); background: #fff;
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", "Helvetica Neue", Arial, sans-serif; }
 h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 .3rem; }
 h2 { font-size: 1.15rem; margin: 2.4rem 0 .6rem; padding-top: .9rem; border-top: 1px solid var(--line); }
@@ -277,7 +278,7 @@ p { margin: .4rem 0; } .soft, figcaption { color: var(--soft); } code { font-siz
 .banner { margin: 1rem 0; padding: .55rem .8rem; border-left: 4px solid var(--red); background: #fdf3ec; }
 figure { margin: 1rem 0 1.8rem; } figure svg { display: block; width: 100%; height: auto; max-width: 60rem; }
 figcaption { font-size: .84rem; line-height: 1.45; margin-top: .4rem; max-width: 60rem; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .86rem; margin: .3rem 0 .8rem; }
+.wide { overflow-x: auto; } td:first-child { white-space: nowrap; } table { border-collapse: collapse; font-size: .86rem; margin: .3rem 0 .8rem; }
 th { text-align: left; font-weight: 600; vertical-align: bottom; border-bottom: 1.5px solid var(--ink); }
 th, td { padding: .22rem .75rem .22rem 0; } td { border-bottom: 1px solid #eceff1; vertical-align: top; }
 th.n, td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
@@ -360,8 +361,7 @@ def _html_page(study: Study, figures: Sequence[tuple[str, str, str, str]]) -> st
         f'<p class="soft">{html.escape(str(run.get("created", "")))} · <code>{html.escape(_command(run))}</code></p>',
     ]
     if study.smoke_test:
-        out.append(f'<p class="banner"><b>Smoke test.</b> The data ({html.escape(study.data)}) are too small to stand '
-                   f"for a real training set. Times depend on shapes only; accuracies mean nothing.</p>")
+        out.append(f'<p class="banner">{html.escape(plots.data_warning(study))}</p>')
     out += [f'<p class="banner">{html.escape(text)}</p>' for text in study.warnings]
     if not len(study.samples):
         out.append("<p>No sample was measured.</p>")
@@ -398,9 +398,8 @@ def _html_page(study: Study, figures: Sequence[tuple[str, str, str, str]]) -> st
     own_best = analysis.own_best_table(study) if len(study.samples) else pd.DataFrame()
     if len(own_best):
         out += ["<h2>Each model at its own best granularity</h2>"]
-        for problem, group in own_best.groupby(["network", "batch", "phase"], sort=False):
-            out += [f"<h3>{html.escape(f'{problem[0]}, batch {problem[1]}, {problem[2]}')}</h3>",
-                    _html_table(OWN_BEST_COLUMNS, _records(group))]
+        for problem, group in own_best.groupby("problem", sort=False):
+            out += [f"<h3>{html.escape(problem)}</h3>", _html_table(OWN_BEST_COLUMNS, _records(group))]
     out.append("<h2>Not measured</h2>")
     out.append(_html_table(FAILURE_COLUMNS, _failures(study)) if study.failures else
                "<p>No configuration ran out of time or memory, crashed or computed other weights.</p>")
@@ -437,8 +436,11 @@ def _stem(study: Study, plan_id: str, figure: str) -> str:
         return figure
     plan = study.plans[plan_id]
     words = f"{figure}-{plan['network']}-batch{plan['batch']}-{plan['phase']}-{plan.get('granularity', '')}"
-    same = [p for p in study.plan_ids() if p != plan_id and all(
-        study.plans[p].get(k) == plan.get(k) for k in ("network", "batch", "phase", "granularity"))]
+    same = [p for p in study.plan_ids() if p != plan_id
+            and analysis.problem_of(study.plans[p]) == analysis.problem_of(plan)
+            and study.plans[p].get("granularity") == plan.get("granularity")]
+    if plan.get("interference"):
+        words += f"-hogs{plan['interference']}"
     return re.sub(r"[^A-Za-z0-9_.=-]+", "_", words).strip("_-") + (f"-{plan_id}" if same else "")
 
 

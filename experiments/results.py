@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import json
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from ..cython_src.errors import UsageError
 
 SCHEMA_VERSION = 1
 SAMPLES = "samples.jsonl"
+LOCK_WAIT_S = 1.0
 KINDS = ("run", "plan", "machine", "sample", "profile", "failure")
 
 # Failures that a second attempt would only repeat: they stand for the configuration when a run is continued.
@@ -150,14 +152,12 @@ class ResultsWriter:
                 f"the output folder must be empty or hold results of forktask, got {str(out_dir)!r} with other files; "
                 f"choose another with --out"
             )
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _lock(self._fd):
             os.close(self._fd)
             raise UsageError(
                 f"only one process may write to {str(out_dir)!r}, another one does now; wait for it or choose another "
                 f"folder with --out"
-            ) from None
+            )
         try:
             self.results = read_results(self.out_dir)
             self._set_partial_aside()
@@ -252,6 +252,24 @@ class ResultsWriter:
 
     def __exit__(self, *_) -> None:
         self.close()
+
+
+def _lock(fd: int) -> bool:
+    """Take the lock of a file, or say that another process has it.
+
+    Waits a moment: where the last writer was killed, a process that it was just starting holds a copy of the file
+    until it runs its own program.
+    """
+    deadline = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        else:
+            return True
 
 
 def _differences(before: Any, now: Any, name: str = "") -> str:

@@ -31,7 +31,7 @@ from .configuration import (
     find_configuration,
     from_dict,
 )
-from .models import DEFAULT_MODELS
+from .models import DEFAULT_MODELS, parse_model, process_environment
 from .progress import ProgressBar, format_seconds
 from .results import LASTING_FAILURES, Results, ResultsWriter, read_results
 
@@ -303,7 +303,10 @@ class Sweep:
                 if point.config_id in failed:
                     continue
                 cpus = order_cpus(point.threads) if measure.pin else None
-                settings = sample_environment(measure, point.threads, point.interference, cores)
+                settings = {
+                    **sample_environment(measure, point.threads, point.interference, cores),
+                    **process_environment(parse_model(point.model)),
+                }
                 job = {
                     "kind": kind,
                     "model": point.model,
@@ -451,7 +454,7 @@ def _add_common(parser) -> None:
     parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
 
 
-def _numbers(text: str, option: str) -> tuple[int, ...]:
+def parse_numbers(text: str, option: str) -> tuple[int, ...]:
     try:
         return tuple(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:
@@ -460,11 +463,11 @@ def _numbers(text: str, option: str) -> tuple[int, ...]:
 
 def configuration_from_arguments(arguments: Namespace) -> Configuration:
     """What `forktask compare` was asked for."""
-    threads = core_counts() if arguments.threads == "cores" else _numbers(arguments.threads, "--threads")
+    threads = core_counts() if arguments.threads == "cores" else parse_numbers(arguments.threads, "--threads")
     configuration = Configuration(
         grid=Grid(
             network=(arguments.network,),
-            batch=_numbers(arguments.batch, "--batch"),
+            batch=parse_numbers(arguments.batch, "--batch"),
             phase=(arguments.phase,),
             granularity=(arguments.granularity,),
             weight_gradients=(arguments.weight_gradients,),

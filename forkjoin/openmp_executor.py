@@ -60,11 +60,6 @@ class OpenMPTasksExecutor(LoopExecutor):
 
     def prepare(self, bound) -> None:
         """Take a bound plan and list the cells of each task."""
-        if bound.plan.arena_of:
-            raise UsageError(
-                "model openmp_tasks needs a plan with memory='full', got memory='shared': depend clauses on cells "
-                "cannot say that two buffers lie in the same memory"
-            )
         super().prepare(bound)
         phases = [loop.phase for loop in bound.plan.loops]
         last = [False] * (len(phases) - 1) + [True]

@@ -10,6 +10,7 @@ from forktask.cython_src.lowering import initialise, lower
 from forktask.cython_src.network import get_network
 from forktask.cython_src.program import bind
 from forktask.experiments.data import load_data
+from forktask.experiments.safetensors import read_safetensors, write_safetensors
 from forktask.forkjoin.executor import SerialExecutor
 
 from . import store_pytorch_values as pytorch_values
@@ -132,3 +133,23 @@ def test_three_steps_equal_stored_pytorch_values():
     for name, start in parameters.items():
         moved, expected = bound.arrays[name] - start, stored[f"{name}.final"] - start
         assert relative_error(moved, expected) < 3 * STEP_TOLERANCE, name
+
+
+@pytest.mark.torch
+def test_parameters_are_pytorchs(tmp_path, digits):
+    """Check that saved parameters load into PyTorch's model by name and that a training step there is the same."""
+    torch = pytest.importorskip("torch")
+    images, labels = digits
+    bound, executor = make_runner(images, labels, STEPS, layout="lanes")
+    initialise(bound, 4)
+    write_safetensors(tmp_path / "p", {name: bound.arrays[name] for name in NETWORK.parameter_shapes()})
+    model = pytorch_values.pytorch_model(torch.float64)
+    model.load_state_dict({name: torch.tensor(a) for name, a in read_safetensors(tmp_path / "p")[0].items()})
+    loss = torch.nn.functional.cross_entropy(
+        model(torch.tensor(images[:BATCH], dtype=torch.float64)), torch.tensor(labels[:BATCH], dtype=torch.int64)
+    )
+    loss.backward()
+    executor.run(1)
+    assert bound.arrays["losses"][0] == pytest.approx(loss.item(), rel=STEP_TOLERANCE)
+    for name, parameter in model.named_parameters():
+        assert relative_error(bound.view(f"{name}.grad"), parameter.grad.numpy()) < STEP_TOLERANCE, name

@@ -82,7 +82,7 @@ def synthetic_rows(
     """All rows of a run, as dictionaries."""
     rng = np.random.default_rng(seed)
     environment = {
-        "cpu": "Example CPU 9000", "cores": max(threads), "physical_cores": max(threads), "instruction_set": "avx512",
+        "cpu": {"model": "Example CPU 9000", "flags": ["avx512f"]}, "topology": {"cores": max(threads)},
         "python": "3.11.2", "compiler": "gcc 12.2.0", "c_args": ["-O3"], "packages": {"numpy": "2.4.0"},
     }
     rows = [

@@ -141,22 +141,32 @@ def test_ctrl_c_stops_within_100_ms():
 
 
 def test_bad_arguments_are_refused():
-    """Check the messages: options, another runtime than the one loaded, overlaid memory."""
+    """Check the messages: options, another runtime than the one loaded."""
     with pytest.raises(UsageError, match="taskwait must be one of"):
         OpenMPTasksExecutor(2, taskwait="never")
     with pytest.raises(UsageError, match="set LD_PRELOAD"):
         OpenMPTasksExecutor(2, runtime="libomp")
+
+
+def test_overlaid_buffers_are_kept_apart():
+    """Check a plan whose buffers share memory: cells are of the memory, so depend clauses see it."""
     builder = PlanBuilder("shared")
-    for name in "abc":
-        builder.buffer(name, (4,), "uint64")
-    for out, source in (("a", "a"), ("b", "a"), ("c", "b")):
-        access = (write(out),) if out == source else (write(out), read(source))
-        builder.loop(f"to {out}", "hash_chain", {"out": out, "in": source}, [Block((0, 0, 4), access)],
-                     attributes={"work": 0, "fail_iteration": -1, "fail_index": -1})
+    names = ("a", "b", "c", "d")
+    for name in names:
+        builder.buffer(name, (6,), "uint64")
+    builder.buffer("result", (6,), "uint64", role="statistic")
+    builder.buffer("start", (6,), "uint64", role="statistic")
+    for out, source in (("a", "start"), ("b", "a"), ("c", "b"), ("d", "c"), ("result", "d")):
+        blocks = [Block((i, 0, 6), (write(out, (i, i + 1)), read(source))) for i in range(6)]
+        if out == "result":
+            blocks = [Block((i, 0, 6), (update(out, (i, i + 1)), read(source))) for i in range(6)]
+        builder.loop(f"to {out}", "copy_hash" if out != "result" else "hash_chain", {"out": out, "in": source}, blocks,
+                     attributes={"work": 300, "fail_iteration": -1, "fail_index": -1} if out == "result" else {})
     plan = builder.build(memory="shared")
     assert plan.arena_of
-    with pytest.raises(UsageError, match="memory='full'"):
-        OpenMPTasksExecutor(2).prepare(bind(plan))
+    expected = run(SerialExecutor(), plan)["result"].copy()
+    for _ in range(5):
+        np.testing.assert_array_equal(run(OpenMPTasksExecutor(4), plan)["result"], expected)
 
 
 LIBOMP = sorted(glob.glob("/usr/lib/*/libomp.so.5") + glob.glob("/usr/lib/llvm-*/lib/libomp.so"))

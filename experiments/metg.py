@@ -1,0 +1,410 @@
+"""`forktask metg`: what a runtime costs a task, on Task Bench graphs.
+
+METG(50 %) is the minimum effective task granularity: the shortest task, in wall time x threads / tasks, at which half
+of the rate is still reached that the kernel has alone. One denominator for all models: the kernel's best time for a
+unit of work without any runtime, over all processes of the run, times the threads.
+
+References
+----------
+Slaughter et al., "Task Bench: A Parameterized Benchmark for Evaluating Parallel Runtime Performance" (SC 2020).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import random
+import statistics
+import sys
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from ..cython_src.errors import UsageError
+from .configuration import Measure, core_counts
+from .metg_measure import mean_work
+from .models import DEFAULT_MODELS, built_models, check_threads, parse_model, parse_models, process_environment
+from .progress import ProgressBar
+from .run import clean_environment, hogs_running, parse_numbers, run_sample, sample_environment
+
+MEASURE_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.metg_measure")
+HALF = 0.5
+EAGER_MODEL = "tasks"  # creates its tasks anew: what recording is compared to
+
+
+def add_parser(subparsers) -> None:
+    """Add `metg`."""
+    defaults = [m for m in (*DEFAULT_MODELS, "openmp_tasks", "tbb") if m.partition(":")[0] in built_models()]
+    defaults = [m for m in defaults if m != "joblib"]
+    parser = subparsers.add_parser(
+        "metg",
+        help="what a runtime costs a task: METG(50 %%) on Task Bench graphs",
+        description="Run Task Bench graphs with more and more work in each task and find the shortest task at which "
+        "half of the kernel's own rate is reached. Each task checks that its inputs came from the right tasks.",
+    )
+    parser.add_argument("--pattern", default="stencil_1d", metavar="P[,P...]", help="default: %(default)s")
+    parser.add_argument("--models", default=",".join(defaults), metavar="M[,M...]",
+                        help="name[:option=value...]; default: %(default)s")
+    parser.add_argument("--threads", default="cores", metavar="N[,N...]",
+                        help="default: 1,2,4,... up to the cores of this process")
+    parser.add_argument("--width", type=int, default=16, help="tasks a step; default: %(default)s")
+    parser.add_argument("--steps", type=int, default=16, help="steps an iteration; default: %(default)s")
+    parser.add_argument("--radix", type=int, default=5, help="inputs of a task, for nearest, spread and random_nearest; "
+                        "default: %(default)s")
+    parser.add_argument("--kernel", choices=("compute", "memory", "load_imbalance", "busy_wait"), default="compute",
+                        help="default: %(default)s")
+    parser.add_argument("--no-check", action="store_true", help="tasks do not look at their inputs: the runtime alone")
+    parser.add_argument("--repeats", type=int, default=5, metavar="R", help="processes for each model; default: %(default)s")
+    parser.add_argument("--interference", type=int, default=0, metavar="K", help="processes that spin on the same CPUs")
+    parser.add_argument("--seed", type=int, default=1, help="of the order of measurements; default: %(default)s")
+    parser.add_argument("--out", metavar="DIR", help="folder for samples, table and figures; default: print only")
+    parser.add_argument("--format", choices=("pdf", "svg", "png"), default="pdf", help="of figures; default: %(default)s")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--quick", action="store_true", help="one short repeat: a check that it works")
+    parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: Namespace) -> int:
+    """`forktask metg`."""
+    from ..cython_src.task_bench import task_bench
+
+    models = [str(spec) for spec in parse_models(arguments.models.split(","))]
+    cores = len(os.sched_getaffinity(0))
+    counts = core_counts() if arguments.threads == "cores" else parse_numbers(arguments.threads, "--threads")
+    for threads in counts:
+        check_threads(threads, cores, arguments.oversubscribe)
+    if arguments.repeats < 1 or arguments.interference < 0:
+        raise UsageError(
+            f"--repeats must be at least 1 and --interference not negative, got {arguments.repeats} and "
+            f"{arguments.interference}"
+        )
+    graphs = []
+    for pattern in dict.fromkeys(arguments.pattern.split(",")):
+        graph = {"pattern": pattern, "width": arguments.width, "steps": arguments.steps, "radix": arguments.radix,
+                 "kernel": arguments.kernel, "check": not arguments.no_check}
+        task_bench(**graph)  # refuses what cannot be
+        graphs.append(graph)
+    folder = _output_folder(arguments.out)
+    repeats = 1 if arguments.quick else arguments.repeats
+    jobs = []
+    for repetition in range(repeats):
+        block = [
+            (repetition, model, threads, graph) for graph in graphs for threads in counts for model in models
+            if threads <= (parse_model(model).model.max_threads or threads)
+        ]
+        random.Random(f"{arguments.seed} {repetition}").shuffle(block)
+        jobs += block
+    if not jobs:
+        raise UsageError(f"no model runs on {arguments.threads} threads, got {arguments.models}; add a thread count of 1")
+    rows = _measure_all(jobs, arguments, cores, folder)
+    table = summarise(rows)
+    if folder is not None:
+        (folder / "metg.csv").write_text(_as_csv(table))
+        for path in draw_all(table, folder, arguments.format):
+            print(f"forktask: wrote {path}", file=sys.stderr)
+    if arguments.json:
+        print(json.dumps(table, indent=1))
+    else:
+        print(format_table(table))
+    return 0 if any("failure" not in row for row in rows) else 1
+
+
+def _output_folder(out: str | None) -> Path | None:
+    if out is None:
+        return None
+    folder = Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise UsageError(f"--out must be a new or empty folder, got {out}; choose another")
+        (folder / "metg.jsonl").touch()
+    except OSError as error:
+        raise UsageError(f"--out must be a folder that can be written, got {out} ({error.strerror})") from None
+    return folder
+
+
+def _measure_all(jobs, arguments: Namespace, cores: int, folder: Path | None) -> list[dict[str, Any]]:
+    """Measure all jobs one after the other, each in a process of its own; rows are written as they come."""
+    from .environment import available_cpus, collect, cpu_order
+
+    cpus = available_cpus()
+    measure = Measure()
+    rows: list[dict[str, Any]] = []
+    with ProgressBar(len(jobs), "metg") as bar:
+        if folder is not None:
+            created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+            _append(folder, {"kind": "run", "schema_version": 1, "created": created, "config": {
+                k: v for k, v in vars(arguments).items() if isinstance(v, str | int | bool | None)
+            }, "environment": collect(variables=clean_environment(os.environ, sample_environment(measure, 1, 0, cores)))})
+        for number, (repetition, model, threads, graph) in enumerate(jobs):
+            bar.show(number, f"repetition {repetition + 1}, {graph['pattern']}, {model}, {threads} threads")
+            order = cpu_order(threads, cpus, oversubscribe=arguments.oversubscribe)
+            settings = {
+                **sample_environment(measure, threads, arguments.interference, cores),
+                **process_environment(parse_model(model)),
+            }
+            job = {"model": model, "threads": threads, "cpus": order, "graph": graph,
+                   "runs": 2 if arguments.quick else 5, "target_s": 0.001 if arguments.quick else 0.01,
+                   "budget_s": 2.0 if arguments.quick else 20.0}
+            with hogs_running(arguments.interference, order):
+                row = run_sample(job, clean_environment(os.environ, settings), measure.time_limit_s, MEASURE_COMMAND)
+            row = {**row, "model": model, "threads": threads, "graph": graph, "repetition": repetition, "position": number,
+                   "interference": arguments.interference, "variables": settings, "cpus": order}
+            if "failure" in row:
+                bar.clear()
+                print(f"forktask: {graph['pattern']}, {model}, {threads} threads: {row['failure']}: "
+                      f"{row['message'].splitlines()[0]}", file=sys.stderr, flush=True)
+            rows.append(row)
+            if folder is not None:
+                _append(folder, row)
+    return rows
+
+
+def _append(folder: Path, row: Mapping[str, Any]) -> None:
+    with open(folder / "metg.jsonl", "a") as samples:
+        samples.write(json.dumps(row) + "\n")
+
+
+# --- rows to table --------------------------------------------------------------------------------------------------
+
+
+def metg_s(work: Sequence[int], efficiency: Sequence[float], unit_s: float, target: float = HALF) -> float | None:
+    """Shortest task that reaches the target efficiency: wall time x threads / tasks, in seconds.
+
+    Parameters
+    ----------
+    work : sequence of int
+        Units of work a task, ascending.
+    efficiency : sequence of float
+        Of each: work x unit_s / (wall time x threads / tasks).
+    unit_s : float
+        Time of a unit of an average task's work.
+
+    Returns
+    -------
+    float or None
+        None: the target was not reached. Between two points the efficiency is taken as linear in the logarithm of the
+        work; before the first one, in the work.
+    """
+    for i, value in enumerate(efficiency):
+        if value < target:
+            continue
+        if i == 0:
+            at = work[0] * target / value
+        else:
+            part = (target - efficiency[i - 1]) / (value - efficiency[i - 1])
+            at = math.exp(math.log(work[i - 1]) + part * (math.log(work[i]) - math.log(work[i - 1])))
+        return at * unit_s / target
+    return None
+
+
+def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Medians and extremes over repetitions.
+
+    Returns
+    -------
+    dict
+        unit_s: {kernel: seconds of a unit of work, the denominator}; results: one for each graph, model and thread count
+        with metg_s, empty_task_s (wall time of an iteration / tasks), record_s, close_s, prepare_s (of a task) as
+        {"median", "low", "high"} or None; break_even: replays after which preparing has paid off against eager tasks,
+        None where there is nothing to compare; curve: list of {work, task_s, granularity_s, efficiency,
+        efficiency_low, efficiency_high}; failures: list of messages.
+    """
+    good = [row for row in rows if "failure" not in row]
+    unit_s: dict[str, float] = {}
+    for row in good:
+        kernel = row["graph"]["kernel"]
+        unit_s[kernel] = min(unit_s.get(kernel, math.inf), row["unit_s"])
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        key = json.dumps([row["graph"], row["threads"], row["model"]])
+        groups.setdefault(key, []).append(row)
+    order = {m: i for i, m in enumerate(built_models())}
+    results = []
+    for group in groups.values():
+        first = group[0]
+        entry: dict[str, Any] = {"graph": first["graph"], "model": first["model"], "threads": first["threads"],
+                                 "failures": [f"{r['failure']}: {r['message']}" for r in group if "failure" in r]}
+        group = [row for row in group if "failure" not in row]
+        entry["repeats"] = len(group)
+        if group:
+            entry.update(_summarise_group(group, unit_s[first["graph"]["kernel"]] * mean_work(first["graph"])))
+        results.append(entry)
+    results.sort(key=lambda e: (e["graph"]["pattern"], e["threads"], order.get(e["model"].partition(":")[0], 99), e["model"]))
+    for entry in results:
+        entry["break_even"] = _break_even(entry, results)
+    return {"unit_s": unit_s, "results": results}
+
+
+def _summarise_group(group, unit_s: float) -> dict[str, Any]:
+    threads = group[0]["threads"]
+    metgs, efficiencies = [], {}
+    for row in group:
+        works = [p["work"] for p in row["points"]]
+        walls = [statistics.median(p["iteration_times_s"]) / p["num_tasks"] for p in row["points"]]
+        values = [work * unit_s / (wall * threads) for work, wall in zip(works, walls, strict=True)]
+        metgs.append(metg_s(works, values, unit_s))
+        for work, value in zip(works, values, strict=True):
+            efficiencies.setdefault(work, []).append(value)
+    tasks = group[0]["empty"]["num_tasks"]
+    curve = [
+        {"work": work, "task_s": work * unit_s, "granularity_s": work * unit_s / statistics.median(values),
+         "efficiency": statistics.median(values), "efficiency_low": min(values), "efficiency_high": max(values)}
+        for work, values in sorted(efficiencies.items())
+    ]
+
+    def spread(values):
+        values = [v for v in values if v is not None]
+        if len(values) < len(group):
+            return None
+        return {"median": statistics.median(values), "low": min(values), "high": max(values)}
+
+    return {
+        "metg_s": spread(metgs),
+        "empty_task_s": spread([statistics.median(r["empty"]["iteration_times_s"]) / tasks for r in group]),
+        "record_s": spread([r["record_s"] and r["record_s"] / tasks for r in group]),
+        "close_s": spread([None if r["close_s"] is None else r["close_s"] / tasks for r in group]),
+        "prepare_s": spread([r["empty"]["prepare_s"] / tasks for r in group]),
+        "curve": curve,
+    }
+
+
+def _break_even(entry, results) -> int | None:
+    """Replays of the empty graph after which a model has made up for its preparation against eager tasks."""
+    if not entry["repeats"]:
+        return None
+    eager = [
+        e for e in results
+        if e["model"].partition(":")[0] == EAGER_MODEL and e["repeats"]
+        and (e["graph"], e["threads"]) == (entry["graph"], entry["threads"])
+    ]
+    if not eager or entry in eager:
+        return None
+    # The same graph size on both sides, so costs of a task compare.
+    gain = eager[0]["empty_task_s"]["median"] - entry["empty_task_s"]["median"]
+    cost = entry["prepare_s"]["median"] - eager[0]["prepare_s"]["median"]
+    return None if gain <= 0 else max(0, math.ceil(cost / gain))
+
+
+def format_table(table: Mapping[str, Any]) -> str:
+    """The results as text."""
+    lines = [
+        f"kernel {kernel} alone: {unit * 1e9:.3g} ns a unit of work; efficiencies are against this times the threads"
+        for kernel, unit in table["unit_s"].items()
+    ]
+    pattern = None
+    for entry in table["results"]:
+        graph = entry["graph"]
+        if graph["pattern"] != pattern:
+            pattern = graph["pattern"]
+            lines += ["", f"{pattern}, {graph['width']} x {graph['steps']} tasks an iteration"
+                      f"{'' if graph['check'] else ', inputs not checked'}", _COLUMNS]
+        label = f"{entry['model']:34} {entry['threads']:7}"
+        if not entry["repeats"]:
+            lines.append(f"{label}  {entry['failures'][0].splitlines()[0][:90]}")
+            continue
+        metg, replays = entry["metg_s"], entry["break_even"]
+        interval = "" if metg is None else f"{metg['low'] * 1e9:.3g}-{metg['high'] * 1e9:.3g}"
+        lines.append(
+            f"{label} {'not reached' if metg is None else format(metg['median'] * 1e9, '.3g'):>11} {interval:>14} "
+            f"{_ns(entry['empty_task_s']):>9} {_ns(entry['record_s']):>8} {_ns(entry['close_s']):>8} "
+            f"{_ns(entry['prepare_s']):>8} {'' if replays is None else replays:>10}"
+        )
+    return "\n".join(lines)
+
+
+_COLUMNS = (f"{'model':34} {'threads':>7} {'METG(50 %)':>11} {'range':>14} {'empty':>9} {'record':>8} {'close':>8} "
+            f"{'prepare':>8} {'break-even':>10}\n{'':42} {'ns':>11} {'ns':>14} {'ns/task':>9} {'ns/task':>8} "
+            f"{'ns/task':>8} {'ns/task':>8} {'replays':>10}")
+
+
+def _ns(spread: Mapping[str, float] | None) -> str:
+    return "" if spread is None else f"{spread['median'] * 1e9:.3g}"
+
+
+def _as_csv(table: Mapping[str, Any]) -> str:
+    names = ("metg_s", "empty_task_s", "record_s", "close_s", "prepare_s")
+    columns = ["pattern", "width", "steps", "kernel", "check", "model", "threads", "repeats"]
+    columns += [f"{name}_{which}" if which != "median" else name for name in names for which in ("median", "low", "high")]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*columns, "break_even", "failures"])
+    for entry in table["results"]:
+        row = [entry["graph"][c] for c in columns[:5]] + [entry[c] for c in columns[5:8]]
+        for name in names:
+            values = entry.get(name)
+            row += ["", "", ""] if values is None else [values["median"], values["low"], values["high"]]
+        writer.writerow([*row, entry["break_even"], "; ".join(entry["failures"])])
+    return out.getvalue()
+
+
+# --- figure ---------------------------------------------------------------------------------------------------------
+
+
+def draw_all(table: Mapping[str, Any], folder: Path, kind: str) -> list[Path]:
+    """A figure for each pattern, with its caption beside it."""
+    from . import plots
+
+    paths = []
+    for pattern in dict.fromkeys(e["graph"]["pattern"] for e in table["results"]):
+        entries = [e for e in table["results"] if e["graph"]["pattern"] == pattern and e["repeats"]]
+        if not entries:
+            continue
+        paths.append(plots.save(draw(entries), folder / f"metg_{pattern}.{kind}"))
+        (folder / f"metg_{pattern}.txt").write_text(caption(entries, table["unit_s"]) + "\n")
+    return paths
+
+
+def draw(entries: Sequence[Mapping[str, Any]]):
+    """Efficiency over task granularity, a panel for each thread count; METG(50 %) marked on the line of one half."""
+    import matplotlib
+
+    from . import plots
+
+    counts = sorted({e["threads"] for e in entries})
+    styles = plots.model_styles([e["model"] for e in entries])
+    with matplotlib.rc_context(plots._style_parameters()):
+        figure, axes = plots._figure("double", len(counts))
+        for axis, threads in zip(axes, counts, strict=True):
+            plots._title(axis, f"{threads} thread{'s' if threads > 1 else ''}")
+            axis.axhline(HALF, color="0.6", linewidth=0.6, linestyle=":")
+            for entry in (e for e in entries if e["threads"] == threads):
+                style = styles[entry["model"]]
+                x = [p["granularity_s"] * 1e9 for p in entry["curve"]]
+                axis.plot(x, [p["efficiency"] for p in entry["curve"]], color=style.color, linestyle=style.line,
+                          marker=style.marker, markersize=2.5, markeredgewidth=0)
+                axis.fill_between(x, [p["efficiency_low"] for p in entry["curve"]],
+                                  [p["efficiency_high"] for p in entry["curve"]], color=style.color, alpha=0.2,
+                                  linewidth=0)
+                if entry["metg_s"] is not None:
+                    axis.plot([entry["metg_s"]["median"] * 1e9], [HALF], color=style.color, marker=style.marker,
+                              markeredgecolor="white", markeredgewidth=0.6)
+            axis.set_xscale("log")
+            axis.set_ylim(0, 1.05)
+            axis.set_xlabel("task granularity: wall time x threads / tasks (ns)")
+            axis.grid(True, axis="y")
+        axes[0].set_ylabel("efficiency")
+        plots._legend(figure, "double", plots._model_handles(styles, list(styles)))
+    return figure
+
+
+def caption(entries: Sequence[Mapping[str, Any]], unit_s: Mapping[str, float]) -> str:
+    """What the figure shows, in words."""
+    graph = entries[0]["graph"]
+    repeats = sorted({e["repeats"] for e in entries})
+    found = ", ".join(
+        f"{e['model']} on {e['threads']}: "
+        + ("not reached" if e["metg_s"] is None else f"{e['metg_s']['median'] * 1e9:.3g} ns") for e in entries
+    )
+    return (
+        f"Efficiency over task granularity on Task Bench graph {graph['pattern']}, {graph['width']} points x "
+        f"{graph['steps']} steps an iteration, kernel {graph['kernel']}. Efficiency is the kernel's own time, "
+        f"{unit_s[graph['kernel']] * 1e9:.3g} ns a unit of work without any runtime, over wall time x threads / tasks. Lines: "
+        f"median of {'-'.join(map(str, repeats))} processes, bands: their extremes. Large marks: METG(50 %). {found}."
+    )

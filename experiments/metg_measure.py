@@ -1,0 +1,119 @@
+"""Measures what a runtime costs, on Task Bench graphs, in a process of its own for each (model, repetition).
+
+    python -P -m forktask.experiments.metg_measure < job.json
+
+reads a job (one JSON object) from standard input and writes one JSON object to standard output. A job has the keys
+`model` (spec), `threads`, `cpus` (list or null), `graph` (keyword arguments of `task_bench`, without `work`), `runs` and
+`target_s` (timed runs of a graph, and how long one lasts), `budget_s` (no longer graphs are begun after it).
+
+First the kernel alone, without any runtime: the time of a unit of work, which is the denominator of all efficiencies.
+Then the graph with an empty kernel. Then the same graph with more and more work in each task, from an eighth of what
+an empty task costs until four fifths of the time is work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..cython_src.errors import UsageError
+from ..cython_src.kernels_bench import TASK_BENCH_KERNELS, time_work
+from ..cython_src.program import bind
+from ..cython_src.task_bench import task_bench
+from .measure import EXIT_FAILURE, Stepper, end_with_parent, record_costs
+from .models import make_executor, parse_model
+
+UNIT_WORK = 4000  # units for timing the kernel alone: long against the call, short against a time slice
+UNIT_TRIES = 15
+ENOUGH_EFFICIENCY = 0.8
+
+
+def unit_time_s(kernel: str) -> float:
+    """Seconds of one unit of work, on the calling thread, without any runtime: the best of several tries."""
+    if kernel == "busy_wait":
+        return 1e-9
+    number = TASK_BENCH_KERNELS.index("compute" if kernel == "load_imbalance" else kernel)
+    return min(time_work(number, UNIT_WORK, 10) for _ in range(UNIT_TRIES)) / (10 * UNIT_WORK)
+
+
+def mean_work(graph: Mapping[str, Any]) -> float:
+    """Work of an average task as a part of the largest: less than 1 for `load_imbalance` only."""
+    return 1 - graph.get("imbalance", 1.0) / 2 if graph["kernel"] == "load_imbalance" else 1.0
+
+
+def work_ladder(start: float) -> Iterator[int]:
+    """1, 2, 3, 4, 6, 8, 12, ...: whole numbers from `start` on, in steps of about the square root of two."""
+    power = 1
+    while True:
+        yield from (work for work in sorted({power, power + power // 2}) if work >= start)
+        power *= 2
+
+
+def time_graph(job: Mapping[str, Any], graph: Mapping[str, Any], clock=time.perf_counter) -> dict[str, Any]:
+    """Time one graph: seconds of each iteration, over several runs, and of preparing it."""
+    plan = task_bench(**graph)
+    bound = bind(plan)
+    with make_executor(job["model"], job["threads"], cpus=job["cpus"]) as executor:
+        start = clock()
+        executor.prepare(bound)
+        prepare_s = clock() - start
+        stepper = Stepper(executor, clock=clock)
+        stepper.run(1)
+        passes = 1
+        while (elapsed := stepper.run(passes)) < job["target_s"] / 4:
+            passes *= 2
+        passes = max(1, round(passes * job["target_s"] / elapsed))
+        stepper.run(passes)
+        times = [stepper.run(passes) / passes for _ in range(job["runs"])]
+    return {"work": graph.get("work", 0), "num_tasks": plan.num_tasks, "iteration_times_s": times,
+            "prepare_s": prepare_s}
+
+
+def measure(job: Mapping[str, Any], clock=time.perf_counter) -> dict[str, Any]:
+    """Measure one model once; see the module's docstring."""
+    spec = parse_model(job["model"])
+    graph, threads = job["graph"], job["threads"]
+    unit_s = unit_time_s(graph["kernel"])
+    empty = time_graph(job, {**graph, "kernel": "empty"})
+    plan = task_bench(**{**graph, "kernel": "empty"})
+    costs = [record_costs(plan, spec.model) for _ in range(3)]
+    cost_of_empty_s = min(empty["iteration_times_s"]) * threads / empty["num_tasks"]
+    points = []
+    begun = clock()
+    for work in work_ladder(cost_of_empty_s / unit_s / 8):
+        points.append(time_graph(job, {**graph, "work": work}))
+        task_s = work * mean_work(graph) * unit_s
+        granularity_s = min(points[-1]["iteration_times_s"]) * threads / points[-1]["num_tasks"]
+        if task_s / granularity_s > ENOUGH_EFFICIENCY or clock() - begun > job["budget_s"]:
+            break
+    unit_s = min(unit_s, unit_time_s(graph["kernel"]))
+    best = {name: None if costs[0][name] is None else min(c[name] for c in costs) for name in costs[0]}
+    return {"kind": "metg", "unit_s": unit_s, "empty": empty, "points": points, **best}
+
+
+def main() -> int:
+    """Read a job, measure, write the row. Exit code 3: it failed, and the object written says how."""
+    end_with_parent()
+    job = json.load(sys.stdin)
+    try:
+        if job["cpus"] is not None:
+            os.sched_setaffinity(0, set(job["cpus"]))
+        row = measure(job)
+    except MemoryError as error:
+        row = {"failure": "memory", "message": f"not enough memory: {error}"}
+    except UsageError as error:
+        row = {"failure": "crash", "message": str(error)}
+    except Exception as error:
+        traceback.print_exc()
+        row = {"failure": "crash", "message": f"{type(error).__name__}: {error}"}
+    print(json.dumps(row), flush=True)
+    return EXIT_FAILURE if "failure" in row else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

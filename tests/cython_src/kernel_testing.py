@@ -1,0 +1,69 @@
+"""Runs one kernel on random data in its compiled form and in its NumPy form in double precision."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from forktask.cython_src import instruction_sets
+from forktask.cython_src.plan import Access, Block, PlanBuilder
+from forktask.cython_src.program import Workers, bind
+
+EPSILON = float(np.finfo(np.float32).eps)
+INSTRUCTION_SETS = instruction_sets.available()
+SCRATCH_BYTES = 1 << 20
+
+
+def run_kernel(kernel, operands, outputs, attributes, bounds, target, instruction_set=None, iteration=0):
+    """Run a kernel over `bounds` (one tuple a block) on copies of `operands`; returns its outputs.
+
+    Outputs hold NaN (255 for integers) at the start, so that an element left out shows.
+    """
+    builder = PlanBuilder("one kernel")
+    for name, array in operands.items():
+        builder.buffer(name, array.shape, array.dtype.name if array.dtype.kind != "f" else "float32", role="dataset")
+    blocks = [Block(tuple(b), ()) for b in bounds]
+    blocks[0] = Block(blocks[0].bounds, tuple(Access(2, name) for name in operands))
+    builder.loop("loop", kernel, {name: name for name in operands}, blocks, attributes=attributes)
+    builder.scratch(SCRATCH_BYTES)
+    bound = bind(builder.build(), target=target, instruction_set=instruction_set)
+    for name, array in operands.items():
+        bound.arrays[name][...] = array
+    workers = Workers(1, SCRATCH_BYTES)
+    for block in range(len(blocks)):
+        if status := bound.run_task(0, block, iteration, workers):
+            bound.raise_failure(workers)
+            raise AssertionError(f"kernel {kernel} returned {status}")
+    return {name: bound.arrays[name].copy() for name in outputs}
+
+
+def fill(array):
+    """NaN, or the largest value of an integer dtype."""
+    array[...] = np.nan if array.dtype.kind == "f" else np.iinfo(array.dtype).max
+    return array
+
+
+def random_map(rng, feature_map):
+    """Random interior, zero halo."""
+    array = np.zeros(feature_map.shape, np.float32)
+    h, height, width = feature_map.halo, feature_map.height, feature_map.width
+    inside = array[:, :, h : h + height, h : h + width]
+    inside[...] = rng.standard_normal(inside.shape).astype(np.float32)
+    return array
+
+
+def check_linear(kernel, operands, outputs, attributes, bounds, terms):
+    """Check that each compiled form differs from the NumPy form in float64 by no more than rounding allows.
+
+    `terms` products are summed for an element, so the error is below (terms + 2) * epsilon * sum of |a * b|, which the
+    NumPy form computes from the absolute values.
+    """
+    expected = run_kernel(kernel, operands, outputs, attributes, bounds, "float64")
+    absolute = {n: np.abs(a) if a.dtype.kind == "f" else a for n, a in operands.items()}
+    size = run_kernel(kernel, absolute, outputs, attributes, bounds, "float64")
+    for instruction_set in INSTRUCTION_SETS:
+        got = run_kernel(kernel, operands, outputs, attributes, bounds, "cpu", instruction_set)
+        for name in outputs:
+            np.testing.assert_array_less(
+                np.abs(got[name] - expected[name]), (terms + 2) * EPSILON * np.abs(size[name]) + 1e-30,
+                err_msg=f"{kernel} {name} {instruction_set}",
+            )  # fmt: skip

@@ -1,0 +1,221 @@
+"""Whole plans of the CIFAR-10 network: against the independent float64 step, over batches, layouts and granularities."""
+
+import numpy as np
+import pytest
+
+from forktask.cython_src import instruction_sets, reference
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.lowering import initialise, lower
+from forktask.cython_src.network import Convolution, NetworkSpec, Softmax, convolutional_classifier, get_network
+from forktask.cython_src.program import Workers, bind
+from forktask.cython_src.storage import Storage
+
+SMALL = convolutional_classifier("small", (2, 16, 24), (3, 6), 4)
+SMALL_REFERENCE = (
+    reference.Conv("conv1", 3, 5, padding=2), reference.Relu("relu1"), reference.MaxPool("pool1"),
+    reference.Conv("conv2", 6, 5, padding=2), reference.Relu("relu2"), reference.MaxPool("pool2"),
+    reference.Dense("fc", 4),
+)  # fmt: skip
+RATE = 0.01
+
+
+def prepare(plan, target="cpu", instruction_set=None, storage=None, seed=1):
+    """Bind, initialise, fill data and tables."""
+    bound = bind(plan, storage, target, instruction_set)
+    if storage is None:
+        initialise(bound, seed)
+    rng = np.random.default_rng(seed)
+    arrays = bound.arrays
+    images, labels = arrays["dataset.images"], arrays["dataset.labels"]
+    images[...] = rng.standard_normal(images.shape).astype(np.float32)
+    labels[...] = rng.integers(0, plan.attributes["num_classes"], labels.shape)
+    for row in arrays["batch_order"]:
+        row[...] = rng.integers(0, len(images), len(row))
+    if "learning_rates" in arrays:
+        arrays["learning_rates"][...] = RATE * np.arange(1, 1 + len(arrays["learning_rates"]))
+    return bound
+
+
+def run(bound, iterations, order=None):
+    """Run iterations in plan order, or the blocks of each loop in an order drawn at random."""
+    workers = Workers(1, bound.scratch_bytes)
+    for iteration in range(iterations):
+        for number, loop in enumerate(bound.plan.loops):
+            blocks = np.arange(loop.num_blocks) if order is None else order.permutation(loop.num_blocks)
+            for block in blocks:
+                if bound.run_task(number, int(block), iteration, workers):
+                    bound.raise_failure(workers)
+    return bound
+
+
+def reference_steps(bound, layers, iterations):
+    """The same steps by the independent float64 form: optimiser with parameters, last step, losses, right answers."""
+    arrays = bound.arrays
+    sgd = reference.Sgd({n: arrays[n] for n in bound.plan.attributes["parameters"]}, RATE, 0.9, 1e-4)
+    losses, correct = [], []
+    for i in range(iterations):
+        order = arrays["batch_order"][i % len(arrays["batch_order"])]
+        sgd.learning_rate = arrays["learning_rates"][i % len(arrays["learning_rates"])]
+        step = sgd.step(layers, arrays["dataset.images"][order], arrays["dataset.labels"][order])
+        losses.append(step.loss)
+        correct.append(step.correct)
+    return sgd, step, losses, correct
+
+
+CASES = [
+    (1, {}),
+    (3, {"granularity": "images=1,channels=2,rows=6", "layout": "flat"}),
+    (5, {"granularity": "images=2", "weight_gradients": "chain"}),
+    (5, {"fusion": False, "granularity": "rows=4", "memory": "shared"}),
+    (16, {}),
+    (17, {"layout": "lanes", "fusion": False}),
+    (17, {"layout": "lanes", "weight_gradients": "chain", "memory": "shared"}),
+    (40, {"layout": "lanes", "granularity": "images=32,channels=4,rows=2"}),
+    (24, {"memory": "shared"}),
+]
+
+
+@pytest.mark.parametrize(("batch", "options"), CASES)
+def test_plan_equals_independent_step_in_float64(batch, options):
+    """Check losses, activations, gradients and parameters of three steps of the NumPy form, to rounding in float64."""
+    plan = lower(SMALL, batch, num_images=batch + 3, num_batches=2, num_learning_rates=2, **options)
+    bound = prepare(plan, "float64")
+    sgd, step, losses, correct = reference_steps(bound, SMALL_REFERENCE, 3)
+    run(bound, 3)
+    np.testing.assert_allclose(bound.view("losses")[:3], losses, rtol=1e-11)
+    np.testing.assert_array_equal(bound.view("correct")[:3], correct)
+    for name, value in sgd.parameters.items():
+        np.testing.assert_allclose(bound.view(name), value, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(bound.view(f"{name}.grad"), step.gradients[name], rtol=1e-8, atol=1e-12)
+        np.testing.assert_allclose(bound.view(f"{name}.momentum"), sgd.velocities[name], rtol=1e-8, atol=1e-12)
+    if options.get("memory") != "shared":  # overlaid activations do not outlive the step
+        for name, value in step.activations.items():
+            if name in plan.attributes["aliases"]:
+                np.testing.assert_allclose(bound.view(name), value, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("instruction_set", instruction_sets.available())
+@pytest.mark.parametrize(("batch", "options"), CASES)
+def test_compiled_plan_equals_float64(batch, options, instruction_set):
+    """Check three compiled steps against the NumPy form in float64.
+
+    A relative error of epsilon times the longest sum (batch x pixels, about 2^14 here) would be the bound for one
+    layer if errors never cancelled; they do, and their root is taken, times the depth of the step. Weights and images
+    are drawn so that no unit lies close enough to zero, or to its neighbour in a pooling window, to be decided by it.
+    """
+    plan = lower(SMALL, batch, num_images=batch + 3, num_batches=2, num_learning_rates=2, **options)
+    expected, got = run(prepare(plan, "float64"), 3), run(prepare(plan, "cpu", instruction_set), 3)
+    tolerance = np.finfo(np.float32).eps * np.sqrt(batch * 16 * 24) * 16
+    np.testing.assert_allclose(got.view("losses")[:3], expected.view("losses")[:3], rtol=tolerance, atol=tolerance)
+    # p - 1 of a sure answer cancels: its rounding error is that of p, 1 / batch in the gradient of a logit.
+    cancellation = max(1.0, 1 / batch / np.abs(expected.view("fc.grad")).max())
+    for name in plan.attributes["parameters"]:
+        for view in (name, f"{name}.grad"):
+            scale = np.abs(expected.view(view)).max()
+            if view.endswith(".grad"):
+                scale *= cancellation
+            np.testing.assert_allclose(got.view(view), expected.view(view), rtol=0, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize(("batch", "options"), CASES)
+def test_bits_do_not_depend_on_order_or_memory(batch, options):
+    """Check that weights and losses have the same bits whatever the order of blocks, and with overlaid memory."""
+    results = []
+    for memory, order in (("full", None), ("full", np.random.default_rng(5)), ("shared", np.random.default_rng(6))):
+        plan = lower(SMALL, batch, num_images=batch + 3, **{**options, "memory": memory})
+        bound = run(prepare(plan), 3, order)
+        names = [*plan.attributes["parameters"], "losses"]
+        results.append(b"".join(np.ascontiguousarray(bound.view(n)).tobytes() for n in names))
+    assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize("batch", [1, 5, 8, 16, 24, 100])
+def test_network_of_the_study_runs_at_any_batch(batch):
+    """Check loss and gradients of one step of the CIFAR-10 network at the default granularity."""
+    plan = lower("cifar10_cnn", batch)
+    bound = prepare(plan)
+    _, step, losses, correct = reference_steps(bound, reference.CIFAR10_CNN, 1)
+    run(bound, 1)
+    assert bound.view("losses")[0] == pytest.approx(losses[0], rel=1e-5)
+    assert bound.view("correct")[0] == correct[0]
+    for name in plan.attributes["parameters"]:
+        scale = np.abs(step.gradients[name]).max()
+        np.testing.assert_allclose(bound.view(f"{name}.grad"), step.gradients[name], rtol=0, atol=2e-5 * scale)
+
+
+@pytest.mark.parametrize("batch", [1, 16, 19])
+@pytest.mark.parametrize("fusion", [True, False])
+def test_inference_gives_probabilities(batch, fusion):
+    """Check probabilities and predictions against the independent form, with parameters shared through storage."""
+    storage = Storage()
+    train = bind(lower(SMALL, 4, prefix="train."), storage)
+    initialise(train, 3)
+    plan = lower(SMALL, batch, "forward", fusion=fusion)
+    bound = run(prepare(plan, storage=storage), 1)
+    arrays = bound.arrays
+    order = arrays["batch_order"][0]
+    parameters = {n: arrays[n] for n in plan.attributes["parameters"]}
+    step = reference.forward(SMALL_REFERENCE, parameters, arrays["dataset.images"][order], arrays["dataset.labels"][order])
+    np.testing.assert_allclose(bound.view("probabilities"), step.activations["softmax"], atol=1e-5)
+    np.testing.assert_array_equal(bound.view("predictions"), step.activations["softmax"].argmax(axis=1))
+    loops = {loop.layer for loop in plan.loops}
+    assert loops >= ({"conv1", "pool2", "fc", "softmax"} if not fusion else {"conv1", "conv2", "fc", "softmax"})
+    assert all(loop.phase in ("load", "forward") for loop in plan.loops)
+
+
+def test_batch_of_one_has_work_for_several_threads():
+    """Check that the default granularity cuts every convolution of batch 1 into at least four blocks."""
+    plan = lower("cifar10_cnn", 1)
+    for loop in plan.loops:
+        if loop.kernel.startswith("conv_"):
+            assert loop.num_blocks >= 4, loop.name
+
+
+def test_flops_count_direct_convolutions_of_real_images():
+    """Check forward, gradient and total FLOPs of the network, which do not depend on padding or granularity."""
+    forward = 2 * 25 * (3 * 16 * 1024 + 16 * 20 * 256 + 20 * 20 * 64) + 2 * 320 * 10
+    data = 2 * 25 * (16 * 20 * 256 + 20 * 20 * 64) + 2 * 320 * 10
+    for batch, options in ((1, {}), (24, {"layout": "lanes"}), (24, {"granularity": "images=1,rows=2"})):
+        plan = lower("cifar10_cnn", batch, **options)
+        flops = sum(loop.flops for loop in plan.loops if loop.phase in ("forward", "backward"))
+        assert flops == pytest.approx(batch * (2 * forward + data))
+
+
+def test_initialise_is_the_same_for_every_target():
+    """Check that parameters depend on the seed alone."""
+    plan = lower(SMALL, 2)
+    bounds = [bind(plan), bind(plan, target="float64"), bind(plan)]
+    for bound, seed in zip(bounds, (4, 4, 5), strict=True):
+        initialise(bound, seed)
+    for name in plan.attributes["parameters"]:
+        np.testing.assert_array_equal(bounds[0].view(name), bounds[1].view(name))
+    assert (bounds[0].view("fc.weight") != bounds[2].view("fc.weight")).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nonsense", 4), "network must be one of"),
+        ((SMALL, 0), "batch must be a whole number of at least 1, got 0"),
+        ((SMALL, 4, "sideways"), "phase must be one of"),
+        ((SMALL, 4, "train", "images=0"), "granularity must be"),
+        ((SMALL, 4, "train", "pixels=3"), "granularity must be"),
+        ((SMALL, 16, "train", "images=5"), "multiple of 16"),
+        ((NetworkSpec("odd", (3, 8, 8), (Convolution("c", 4), Softmax())), 4), "stages of"),
+        ((convolutional_classifier("odd", (3, 6, 6), (4, 4), 2), 4), "even sides"),
+    ],
+)
+def test_bad_input_is_said_in_one_sentence(arguments, message):
+    """Check the message of each kind of bad argument."""
+    with pytest.raises(UsageError, match=message):
+        lower(*arguments)
+
+
+def test_instruction_set_can_be_chosen(monkeypatch):
+    """Check FORKTASK_ISA, and that an unknown name is refused."""
+    monkeypatch.setenv("FORKTASK_ISA", "generic")
+    assert instruction_sets.choose() == "generic"
+    monkeypatch.setenv("FORKTASK_ISA", "sse9")
+    with pytest.raises(UsageError, match="FORKTASK_ISA must be"):
+        instruction_sets.choose()
+    assert get_network("cifar10_cnn").parameter_shapes()["conv2.weight"] == (20, 16, 5, 5)
