@@ -56,7 +56,7 @@ def run_peers(arguments: Namespace) -> int:
     from .configuration import core_counts
     from .environment import available_cpus, collect, cpu_order, measure_machine
     from .models import parse_model
-    from .run import _numbers
+    from .run import parse_numbers
     from .torch_worker import MODES
 
     if importlib.util.find_spec("torch") is None:
@@ -71,7 +71,7 @@ def run_peers(arguments: Namespace) -> int:
         )
     specs = [parse_model(part) for part in arguments.models.split(",") if part]
     cpus = available_cpus()
-    threads = core_counts() if arguments.threads == "cores" else _numbers(arguments.threads, "--threads")
+    threads = core_counts() if arguments.threads == "cores" else parse_numbers(arguments.threads, "--threads")
     for count in threads:
         if not 1 <= count <= len(cpus):
             raise UsageError(f"threads must be in [1, {len(cpus)}] (the CPUs of this process), got {count}")
