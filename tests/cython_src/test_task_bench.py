@@ -143,7 +143,7 @@ def test_a_hundred_thousand_tasks_are_built_quickly():
     """Check that a large graph builds, binds and runs; a plan through regions would take many seconds."""
     plan = task_bench("stencil_1d", 1000, 100)
     assert plan.num_tasks == 100_000
-    with ForkJoinExecutor(2) as executor:
+    with SerialExecutor() as executor:
         executor.prepare(bind(plan))
         executor.run(2)
 
