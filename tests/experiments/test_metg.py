@@ -8,7 +8,7 @@ import pytest
 
 from forktask.experiments.cli import main
 from forktask.experiments.metg import format_table, metg_s, summarise
-from forktask.experiments.metg_measure import mean_work, unit_time_s, work_ladder
+from forktask.experiments.metg_measure import unit_time_s, work_ladder
 
 GRAPH = {"pattern": "fft", "width": 4, "steps": 4, "radix": 5, "kernel": "compute", "check": True}
 UNIT_S = 2e-9
@@ -19,7 +19,7 @@ def row(model="taskiter", threads=2, repetition=0, overhead_s=20e-9, prepare_s=1
     def iteration_times(work):
         return [16 * (work * UNIT_S + overhead_s) / threads] * 3
 
-    points = [{"work": w, "num_tasks": 16, "iteration_times_s": iteration_times(w), "prepare_s": prepare_s}
+    points = [{"work": w, "mean_work": float(w), "num_tasks": 16, "iteration_times_s": iteration_times(w), "prepare_s": prepare_s}
               for w in itertools.takewhile(lambda w: w < 1000, work_ladder(1))]
     return {"kind": "metg", "model": model, "threads": threads, "graph": GRAPH, "repetition": repetition,
             "unit_s": UNIT_S * (1 + repetition), "record_s": 1.6e-5, "close_s": None, "points": points,
@@ -68,11 +68,10 @@ def test_the_ladder_grows_by_about_the_square_root_of_two():
 
 
 def test_the_kernels_unit_is_timed():
-    """Check that units take nanoseconds, and the mean of uneven work."""
+    """Check that units take nanoseconds."""
     assert 0.1e-9 < unit_time_s("compute") < 100e-9
     assert unit_time_s("memory") > unit_time_s("compute")
     assert unit_time_s("busy_wait") == 1e-9
-    assert mean_work({"kernel": "load_imbalance"}) == 0.5 and mean_work({"kernel": "compute"}) == 1.0
 
 
 def test_a_tiny_run_prints_and_draws(tmp_path, capsys):
@@ -98,11 +97,22 @@ def test_a_tiny_run_prints_and_draws(tmp_path, capsys):
     assert "new or empty folder" in capsys.readouterr().err
 
 
+def test_the_graph_of_a_network_is_run_with_its_durations(capsys):
+    """Check `--network`: the graph has as many tasks as the network's plan, whatever the work."""
+    assert main(["metg", "--quick", "--models", "serial", "--threads", "1", "--network", "cifar10_cnn", "--batch", "16",
+                 "--json"]) == 0
+    entry = json.loads(capsys.readouterr().out)["results"][0]
+    assert entry["graph"]["network"] == "cifar10_cnn"
+    assert 0 < entry["empty_task_s"]["median"] < 1e-5 and entry["curve"]
+
+
 @pytest.mark.parametrize("arguments, message", [
     (["--pattern", "ring"], "pattern must be one of"),
     (["--models", "magic"], "no model is called"),
     (["--threads", "x"], "--threads takes whole numbers"),
     (["--threads", "4096"], "available cores"),
+    (["--network", "lenet99"], "network"),
+    (["--network", "cifar10_cnn", "--kernel", "memory"], "--kernel must be compute"),
     (["--repeats", "0"], "--repeats must be at least 1"),
     (["--models", "serial", "--threads", "2", "--oversubscribe"], "no model runs on 2 threads"),
 ])
