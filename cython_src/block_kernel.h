@@ -7,6 +7,7 @@
 #ifndef FORKTASK_BLOCK_KERNEL_H
 #define FORKTASK_BLOCK_KERNEL_H
 
+#include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <time.h>
@@ -47,6 +48,9 @@ typedef struct LoopRecord {
     int32_t num_blocks;
     int32_t iteration_stride; /* the iteration seen by the block is replay * iteration_stride + iteration_offset; */
     int32_t iteration_offset; /* 1 and 0 unless the plan is unrolled */
+    const int32_t *lock_offsets; /* NULL: no block has commutative accesses. Block b holds, while it runs, the locks */
+    const int32_t *lock_ids;     /* locks[lock_ids[i]], lock_offsets[b] <= i < lock_offsets[b + 1], ascending */
+    int32_t *locks;
 } LoopRecord;
 
 typedef struct BlockEvent {
@@ -75,11 +79,29 @@ static inline int64_t forktask_now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+/* Locks of commutative accesses. They are taken in ascending order, so that two blocks never wait for each other. */
+static inline void forktask_lock(int32_t *lock)
+{
+    int spins = 0;
+    while (__atomic_exchange_n(lock, 1, __ATOMIC_ACQUIRE)) /* acquire: pairs with the release in forktask_unlock() */
+        while (__atomic_load_n(lock, __ATOMIC_RELAXED))    /* hint only; the exchange above decides */
+            if (++spins > 1000)
+                sched_yield();
+}
+
+static inline void forktask_unlock(int32_t *lock)
+{
+    __atomic_store_n(lock, 0, __ATOMIC_RELEASE); /* release: pairs with the acquire in forktask_lock() */
+}
+
 /* Run block `block` of `loop` on the calling worker for replay number `replay`. Returns the kernel's status. */
 static inline int run_block(const LoopRecord *loop, ptrdiff_t block, int64_t replay, WorkerState *worker)
 {
     int status;
     worker->context.iteration = replay * loop->iteration_stride + loop->iteration_offset;
+    if (__builtin_expect(loop->lock_offsets != NULL, 0))
+        for (int32_t i = loop->lock_offsets[block]; i < loop->lock_offsets[block + 1]; i++)
+            forktask_lock(&loop->locks[loop->lock_ids[i]]);
     if (__builtin_expect(worker->events == NULL, 1)) {
         status = loop->kernel(loop->args, block, &worker->context);
     } else {
@@ -95,6 +117,9 @@ static inline int run_block(const LoopRecord *loop, ptrdiff_t block, int64_t rep
             e->worker = worker->context.worker;
         }
     }
+    if (__builtin_expect(loop->lock_offsets != NULL, 0))
+        for (int32_t i = loop->lock_offsets[block]; i < loop->lock_offsets[block + 1]; i++)
+            forktask_unlock(&loop->locks[loop->lock_ids[i]]);
     if (__builtin_expect(status != 0, 0) && worker->failed_task < 0) {
         worker->failed_task = loop->first_task + (int32_t)block;
         worker->failed_iteration = worker->context.iteration;

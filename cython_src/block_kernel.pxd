@@ -34,6 +34,9 @@ cdef extern from "block_kernel.h" nogil:
         int32_t num_blocks
         int32_t iteration_stride
         int32_t iteration_offset
+        const int32_t *lock_offsets
+        const int32_t *lock_ids
+        int32_t *locks
 
     ctypedef struct BlockEvent:
         int64_t start_ns

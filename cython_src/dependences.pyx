@@ -32,6 +32,7 @@ cdef enum:
     C_SELF = 3
     C_READ = 0
     C_WRITE = 1
+    C_CONCURRENT = 3                 # this and above: in any order with others of the same kind
 
 
 @dataclass(frozen=True)
@@ -111,16 +112,23 @@ cdef int compare_int32(const void *a, const void *b) noexcept nogil:
 
 
 cdef class _Recorder:
-    """State of one analysis. Cells remember their last writer and the readers since."""
+    """State of one analysis.
+
+    Cells remember their last writer, or all members of the last group of writers that may run in any order, the
+    readers since, and for a group whom its members wait for. These are lists in one pool; they only grow at their
+    heads, so that a list once taken stays what it was.
+    """
 
     cdef Py_ssize_t num_tasks, num_cells
     cdef int32_t[::1] task_offsets, access_list, list_offsets, list_cells, access_buffer
     cdef const uint8_t[::1] access_kind
     # per cell
-    cdef int32_t *writer
-    cdef int32_t *writer_buffer      # as which buffer the cell was written: overlaid buffers have cells in common
-    cdef int32_t *reader_head        # index into the pool of readers, -1: none
-    cdef IntVector reader_task, reader_buffer, reader_next
+    cdef int32_t *writers            # heads of lists in the pool, -1: empty
+    cdef int32_t *readers
+    cdef int32_t *before             # whom the members of a group wait for
+    cdef uint8_t *writer_kind
+    # pool: the task, as which buffer it used the cell (overlaid buffers have cells in common), whether it only read
+    cdef IntVector node_task, node_buffer, node_reads, node_next
     # per task id of both copies: marks for removing duplicates
     cdef int32_t *mark
     cdef int32_t stamp
@@ -143,17 +151,19 @@ cdef class _Recorder:
         self.list_offsets = np.ascontiguousarray(t.list_offsets, dtype=np.int32)
         self.list_cells = np.ascontiguousarray(t.list_cells, dtype=np.int32)
         self.access_buffer = np.ascontiguousarray(t.access_buffer, dtype=np.int32)
-        self.writer = <int32_t *> malloc((self.num_cells + 1) * sizeof(int32_t))
-        self.writer_buffer = <int32_t *> malloc((self.num_cells + 1) * sizeof(int32_t))
-        self.reader_head = <int32_t *> malloc((self.num_cells + 1) * sizeof(int32_t))
+        self.writers = <int32_t *> malloc((self.num_cells + 1) * sizeof(int32_t))
+        self.readers = <int32_t *> malloc((self.num_cells + 1) * sizeof(int32_t))
+        self.before = <int32_t *> malloc((self.num_cells + 1) * sizeof(int32_t))
+        self.writer_kind = <uint8_t *> malloc(self.num_cells + 1)
         self.mark = <int32_t *> malloc((2 * self.num_tasks + 1) * sizeof(int32_t))
         self.table_size = 1024
         self.table = <int32_t *> malloc(self.table_size * sizeof(int32_t))
-        if (self.writer == NULL or self.writer_buffer == NULL or self.reader_head == NULL or self.mark == NULL
-                or self.table == NULL):
+        if (self.writers == NULL or self.readers == NULL or self.before == NULL or self.writer_kind == NULL
+                or self.mark == NULL or self.table == NULL):
             raise MemoryError
         for i in range(self.num_cells):
-            self.writer[i] = self.writer_buffer[i] = self.reader_head[i] = -1
+            self.writers[i] = self.readers[i] = self.before[i] = -1
+            self.writer_kind[i] = C_WRITE
         for i in range(2 * self.num_tasks):
             self.mark[i] = -1
         for i in range(self.table_size):
@@ -162,14 +172,16 @@ cdef class _Recorder:
         self.table_used = 0
 
     def __dealloc__(self):
-        free(self.writer)
-        free(self.writer_buffer)
-        free(self.reader_head)
+        free(self.writers)
+        free(self.readers)
+        free(self.before)
+        free(self.writer_kind)
         free(self.mark)
         free(self.table)
-        free(self.reader_task.data)
-        free(self.reader_buffer.data)
-        free(self.reader_next.data)
+        free(self.node_task.data)
+        free(self.node_buffer.data)
+        free(self.node_reads.data)
+        free(self.node_next.data)
         free(self.producer.data)
         free(self.list_start.data)
         free(self.list_length.data)
@@ -260,54 +272,76 @@ cdef class _Recorder:
         self.stamp += 1
         return 0
 
-    cdef int find_producers(self, int32_t task, int32_t a, int reason) except -1 nogil:
-        """Collect in `found` the tasks that access `a` of `task` must wait for, of one kind of edge."""
-        cdef int32_t cell, r, buffer = self.access_buffer[a], which = self.access_list[a]
-        cdef int kind = self.access_kind[a]
+    cdef bint joins_group(self, int32_t cell, int kind, int32_t buffer) noexcept nogil:
+        """Whether a writer belongs to the group that wrote the cell last."""
+        return (kind >= C_CONCURRENT and self.writer_kind[cell] == kind and self.readers[cell] < 0
+                and self.node_buffer.data[self.writers[cell]] == buffer)
+
+    cdef int find_producers(self, int32_t a, int reason) except -1 nogil:
+        """Collect in `found` the tasks that access `a` must wait for, of one kind of edge."""
+        cdef int32_t cell, node, buffer = self.access_buffer[a], which = self.access_list[a]
+        cdef int kind = self.access_kind[a], why
         cdef Py_ssize_t c
         for c in range(self.list_offsets[which], self.list_offsets[which + 1]):
             cell = self.list_cells[c]
-            r = self.reader_head[cell]
-            if kind == C_READ or r < 0:
-                # Readers since the last write stand for the writer before them.
-                if self.writer[cell] >= 0 and reason == (
-                        C_SHARING if self.writer_buffer[cell] != buffer else C_ANTI if kind == C_WRITE else C_FLOW):
-                    self.add(self.writer[cell])
+            if kind == C_READ:
+                node = self.writers[cell]
+            elif self.joins_group(cell, kind, buffer):
+                node = self.before[cell]
+            elif self.readers[cell] >= 0:  # they stand for the writers before them
+                node = self.readers[cell]
             else:
-                while r >= 0:
-                    if reason == (C_SHARING if self.reader_buffer.data[r] != buffer else C_ANTI):
-                        self.add(self.reader_task.data[r])
-                    r = self.reader_next.data[r]
+                node = self.writers[cell]
+            while node >= 0:
+                if self.node_buffer.data[node] != buffer:
+                    why = C_SHARING
+                else:
+                    why = C_ANTI if kind == C_WRITE or self.node_reads.data[node] else C_FLOW
+                if why == reason:
+                    self.add(self.node_task.data[node])
+                node = self.node_next.data[node]
+        return 0
+
+    cdef int32_t new_node(self, int32_t task, int32_t buffer, bint reads, int32_t following) except -2 nogil:
+        push(&self.node_task, task)
+        push(&self.node_buffer, buffer)
+        push(&self.node_reads, reads)
+        push(&self.node_next, following)
+        return <int32_t> self.node_task.size - 1
+
+    cdef int touch(self, int32_t t, int32_t cell, int kind, int32_t buffer) except -1 nogil:
+        """Note that task `t` has used a cell."""
+        if kind == C_READ:
+            if ((self.writers[cell] < 0 or self.node_task.data[self.writers[cell]] != t)
+                    and (self.readers[cell] < 0 or self.node_task.data[self.readers[cell]] != t)):
+                self.readers[cell] = self.new_node(t, buffer, True, self.readers[cell])
+        elif self.joins_group(cell, kind, buffer):
+            if self.node_task.data[self.writers[cell]] != t:
+                self.writers[cell] = self.new_node(t, buffer, False, self.writers[cell])
+        else:
+            self.before[cell] = self.readers[cell] if self.readers[cell] >= 0 else self.writers[cell]
+            self.writers[cell] = self.new_node(t, buffer, False, -1)
+            self.writer_kind[cell] = kind
+            self.readers[cell] = -1
         return 0
 
     cdef int record(self, int32_t offset, bint keep) except -1 nogil:
         """Register all tasks once, as ids offset + 0 ... num_tasks - 1; keep what they wait for if asked."""
-        cdef int32_t task, t, a, which, cell
+        cdef int32_t task, t, a, which
         cdef Py_ssize_t c
-        cdef int kind, reason
+        cdef int reason
         for task in range(<int32_t> self.num_tasks):
             t = task + offset
             if keep:
                 for reason in range(C_SHARING + 1):
                     for a in range(self.task_offsets[task], self.task_offsets[task + 1]):
-                        self.find_producers(t, a, reason)
+                        self.find_producers(a, reason)
                         self.wait_for(t, reason)
             # Only now change the cells: a task's own accesses must not see each other.
             for a in range(self.task_offsets[task], self.task_offsets[task + 1]):
-                kind = self.access_kind[a]
                 which = self.access_list[a]
                 for c in range(self.list_offsets[which], self.list_offsets[which + 1]):
-                    cell = self.list_cells[c]
-                    if kind != C_READ:
-                        self.writer[cell] = t
-                        self.writer_buffer[cell] = self.access_buffer[a]
-                        self.reader_head[cell] = -1
-                    elif self.writer[cell] != t and (
-                            self.reader_head[cell] < 0 or self.reader_task.data[self.reader_head[cell]] != t):
-                        push(&self.reader_task, t)
-                        push(&self.reader_buffer, self.access_buffer[a])
-                        push(&self.reader_next, self.reader_head[cell])
-                        self.reader_head[cell] = <int32_t> self.reader_task.size - 1
+                    self.touch(t, self.list_cells[c], self.access_kind[a], self.access_buffer[a])
         return 0
 
 

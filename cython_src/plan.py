@@ -20,8 +20,8 @@ import numpy as np
 
 from .errors import UsageError
 
-READ, WRITE, UPDATE = 0, 1, 2
-ACCESS_KINDS = ("read", "write", "update")
+READ, WRITE, UPDATE, CONCURRENT, COMMUTATIVE = 0, 1, 2, 3, 4
+ACCESS_KINDS = ("read", "write", "update", "concurrent", "commutative")
 PHASES = ("load", "forward", "backward", "update", "other")
 
 # Buffers with these roles outlive a step: they are owned by `Storage`, shared by several plans and never overlaid.
@@ -83,6 +83,23 @@ def write(buffer: str, *box: tuple[int, int]) -> Access:
 def update(buffer: str, *box: tuple[int, int]) -> Access:
     """The block reads and writes the region (OpenMP's and OmpSs-2's `inout`), in plan order."""
     return Access(UPDATE, buffer, tuple(box))
+
+
+def concurrent(buffer: str, *box: tuple[int, int]) -> Access:
+    """The block updates the region at the same time as others that say so; its kernel must use atomic operations.
+
+    OmpSs-2's `concurrent`, OpenMP's `inoutset`. The result depends on the order, so the plan is not deterministic.
+    """
+    return Access(CONCURRENT, buffer, tuple(box))
+
+
+def commutative(buffer: str, *box: tuple[int, int]) -> Access:
+    """The block updates the region in any order with others that say so, but one at a time, which `run_block` ensures.
+
+    OmpSs-2's `commutative`, OpenMP's `mutexinoutset`. The result depends on the order, so the plan is not
+    deterministic.
+    """
+    return Access(COMMUTATIVE, buffer, tuple(box))
 
 
 @dataclass(frozen=True)
@@ -177,7 +194,7 @@ class AccessTable:
     task_offsets : int32, shape (num_tasks + 1,)
         Accesses of task t are task_offsets[t] ... task_offsets[t + 1] - 1.
     access_kind : uint8, shape (num_accesses,)
-        READ, WRITE or UPDATE.
+        READ, WRITE, UPDATE, CONCURRENT or COMMUTATIVE.
     access_list : int32, shape (num_accesses,)
         Number of the access's cell list; equal lists are stored once.
     list_offsets, list_cells : int32
@@ -220,7 +237,7 @@ class Plan:
         What the plan was lowered from (network, batch, granularity, ...), for records; and "aliases": name that users
         know (a PyTorch name, an activation) -> function of the array mapping that gives a view.
     deterministic : bool
-        Every schedule gives bit-identical results.
+        Every schedule gives bit-identical results: no access is concurrent or commutative.
     """
 
     name: str
@@ -231,7 +248,10 @@ class Plan:
     iteration_stride: int = 1
     arena_of: Mapping[str, int] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    deterministic: bool = True
+
+    @cached_property
+    def deterministic(self) -> bool:
+        return not (self.accesses.access_kind >= CONCURRENT).any()
 
     @classmethod
     def from_accesses(
@@ -604,11 +624,12 @@ def _cell_runs(shape: tuple[int, ...], cuts: Sequence[np.ndarray]) -> tuple[np.n
 def _check_blocks_are_independent(
     buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop], table: AccessTable
 ) -> None:
-    """Refuse a loop in which one block writes a cell that another block touches."""
+    """Refuse a loop in which one block writes a cell that another block touches, unless both may do so in any order.
+
+    Also refuse a block that touches a cell both in any order and otherwise.
+    """
     length = np.diff(table.list_offsets)
     for loop in loops:
-        if loop.num_blocks == 1:
-            continue
         tasks = table.task_offsets[loop.first_task : loop.first_task + loop.num_blocks + 1]
         span = slice(tasks[0], tasks[-1])
         which = table.access_list[span]
@@ -620,18 +641,26 @@ def _check_blocks_are_independent(
         order = np.argsort(cells, kind="stable")
         cells, access = cells[order], access[order]
         group = np.flatnonzero(np.diff(cells, prepend=-1))
-        writes = np.add.reduceat((table.access_kind[span][access] != READ).astype(np.int64), group) > 0
+        kinds = table.access_kind[span][access]
+        weakest, strongest = np.minimum.reduceat(kinds, group), np.maximum.reduceat(kinds, group)
         low = np.minimum.reduceat(block[access], group)
         high = np.maximum.reduceat(block[access], group)
-        bad = np.flatnonzero(writes & (low != high))
-        if len(bad):
-            where = bad[0]
-            name = list(buffers)[table.access_buffer[span][access[group[where]]]]
+        any_order = (weakest == strongest) & (strongest >= CONCURRENT)
+        bad = np.flatnonzero(((low != high) & (strongest != READ) | (strongest >= CONCURRENT)) & ~any_order)
+        if not len(bad):
+            continue
+        where = bad[0]
+        name = list(buffers)[table.access_buffer[span][access[group[where]]]]
+        if low[where] != high[where]:
             raise UsageError(
                 f"blocks of one loop must be independent, but blocks {low[where]} and {high[where]} of loop "
                 f"{loop.name!r} meet in buffer {name!r}, which one of them writes; make it a chain of loops or write "
                 f"partial buffers"
             )
+        raise UsageError(
+            f"a block may not touch a region both as concurrent or commutative and otherwise, but block {low[where]} "
+            f"of loop {loop.name!r} does so in buffer {name!r}; declare an update"
+        )
 
 
 def _check_transient_reads(buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop], table: AccessTable) -> None:
@@ -654,6 +683,39 @@ def _check_transient_reads(buffers: Mapping[str, Buffer], loops: Sequence[BlockL
             for a in span:
                 if kinds[a] == WRITE:
                     written[cells[lists[a]]] = True
+
+
+def commutative_locks(table: AccessTable) -> tuple[int, np.ndarray, np.ndarray]:
+    """Locks that keep commutative accesses apart.
+
+    Returns
+    -------
+    num_locks : int
+    offsets : int32, shape (num_tasks + 1,)
+    locks : int32
+        Task t needs locks[offsets[t]:offsets[t + 1]], ascending. Regions that share a cell share a lock.
+    """
+    chosen = np.flatnonzero(table.access_kind == COMMUTATIVE)
+    parent: dict[int, int] = {}
+
+    def root(cell: int) -> int:
+        while parent.setdefault(cell, cell) != cell:
+            parent[cell] = cell = parent[parent[cell]]
+        return cell
+
+    lists = np.unique(table.access_list[chosen]).tolist()
+    for which in lists:
+        cells = table.list_cells[table.list_offsets[which] : table.list_offsets[which + 1]].tolist()
+        for cell in cells:
+            parent[root(cell)] = root(cells[0])
+    number: dict[int, int] = {}
+    lock_of = {w: number.setdefault(root(int(table.list_cells[table.list_offsets[w]])), len(number)) for w in lists}
+    task = np.repeat(np.arange(table.num_tasks), np.diff(table.task_offsets))[chosen]
+    pairs = np.unique(
+        np.array([task, [lock_of[w] for w in table.access_list[chosen].tolist()]], dtype=np.int64).reshape(2, -1), axis=1
+    )
+    offsets = np.searchsorted(pairs[0], np.arange(table.num_tasks + 1)).astype(np.int32)
+    return len(number), offsets, pairs[1].astype(np.int32)
 
 
 def block_grid(*dimensions: Sequence[tuple[int, int]]) -> Iterable[tuple[tuple[int, int], ...]]:

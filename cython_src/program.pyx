@@ -13,6 +13,7 @@ import numpy as np
 
 from . import kernel_table
 from .errors import UsageError
+from .plan import commutative_locks
 from .storage import Storage, aligned_empty
 
 EVENT_DTYPE = np.dtype(
@@ -253,9 +254,19 @@ def bind(plan, storage=None, target="cpu", instruction_set=None):
     task_loop = np.ascontiguousarray(plan.task_loop, dtype=np.int32)
     for i in range(bound.num_tasks):
         bound.task_loop[i] = task_loop[i]
+    num_locks, lock_offsets, lock_ids = commutative_locks(plan.accesses)
+    locks = np.zeros(max(num_locks, 1), np.int32)
+    bound.keep.extend((lock_offsets, lock_ids, locks))
     for k, loop in enumerate(plan.loops):
         spec = kernel_table.get(loop.kernel)
         spec.check(loop)
+        if lock_offsets[loop.first_task] < lock_offsets[loop.first_task + loop.num_blocks]:
+            address = lock_offsets[loop.first_task:].ctypes.data
+            bound.loops[k].lock_offsets = <const int32_t *> address
+            address = lock_ids.ctypes.data
+            bound.loops[k].lock_ids = <const int32_t *> address
+            address = locks.ctypes.data
+            bound.loops[k].locks = <int32_t *> address
         bound.loops[k].first_task = loop.first_task
         bound.loops[k].num_blocks = loop.num_blocks
         bound.loops[k].iteration_stride = plan.iteration_stride

@@ -403,9 +403,9 @@ def add_parser(subparsers) -> None:
 
 def main() -> int:
     """Read a job from standard input, measure it, print the column."""
-    from .measure import _end_with_parent
+    from .measure import end_with_parent
 
-    _end_with_parent()
+    end_with_parent()
     job = json.load(sys.stdin)
     if job["cpus"] is not None:
         os.sched_setaffinity(0, set(job["cpus"]))

@@ -16,7 +16,7 @@ from forktask.cython_src.checks import (
 )
 from forktask.cython_src.dependences import record_graph
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.plan import Block, PlanBuilder, read, update, write
+from forktask.cython_src.plan import Block, PlanBuilder, commutative, concurrent, read, update, write
 from forktask.cython_src.program import BlockFailure
 
 
@@ -212,3 +212,30 @@ def test_bad_arguments():
     with pytest.raises(UsageError, match="record it anew"):
         RandomOrder(bound_plan(plan, ramp), record_graph(cnn.cnn_plan().accesses))
     assert check_accesses(plan, initialise=ramp, blocks_per_loop=2) < 16
+
+
+@kernel("test.add_scaled", "x y", "i")
+def add_scaled(o, a, b, iteration):
+    o["y"][...] += o["x"][b["i"]] / 3
+
+
+@pytest.mark.parametrize("access", [concurrent, commutative])
+def test_sums_in_any_order_agree_within_a_tolerance(access):
+    """Check that a sum in any order differs by rounding only, is really taken in other orders, and must be declared."""
+    builder = PlanBuilder("sum")
+    builder.buffer("x", (20,), role="parameter")
+    builder.buffer("y", (5,), role="parameter")
+    builder.loop("add", "test.add_scaled", {"x": "x", "y": "y"}, [
+        Block((i,), (read("x", (i, i + 1)), access("y"))) for i in range(20)
+    ])  # fmt: skip
+    plan = builder.build()
+
+    def random(bound):
+        bound.arrays["x"][...] = np.random.default_rng(0).normal(size=20)
+
+    assert check_accesses(plan, initialise=random) == 40
+    with pytest.raises(UsageError, match="not deterministic, got no tolerance"):
+        check_orders(bound_plan(plan, random))
+    assert check_orders(bound_plan(plan, random), num_orders=20, tolerance=1e-5) == 20
+    with pytest.raises(AssertionError, match="other bits"):
+        check_orders(bound_plan(plan, random), num_orders=20, tolerance=0)

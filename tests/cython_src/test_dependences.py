@@ -10,7 +10,23 @@ from hypothesis import strategies as st
 
 from forktask.cython_src.checks import span_in_tasks
 from forktask.cython_src.dependences import ANTI, FLOW, SELF, SHARING, record_graph
-from forktask.cython_src.plan import READ, UPDATE, WRITE, AccessTable, Block, PlanBuilder, ranges, read, update, write
+from forktask.cython_src.plan import (
+    COMMUTATIVE,
+    CONCURRENT,
+    READ,
+    UPDATE,
+    WRITE,
+    AccessTable,
+    Block,
+    PlanBuilder,
+    commutative,
+    commutative_locks,
+    concurrent,
+    ranges,
+    read,
+    update,
+    write,
+)
 
 
 def table(tasks, num_cells):
@@ -34,8 +50,17 @@ def table(tasks, num_cells):
 def random_tables(draw):
     num_cells = draw(st.integers(1, 5))
     cells = st.lists(st.integers(0, num_cells - 1), min_size=1, max_size=3)
-    access = st.tuples(st.sampled_from([READ, READ, WRITE, UPDATE]), cells, st.integers(0, 1))
-    tasks = draw(st.lists(st.lists(access, min_size=0, max_size=3), min_size=1, max_size=8))
+    kinds = draw(st.sampled_from([[READ, READ, WRITE, UPDATE], [READ, WRITE, UPDATE, CONCURRENT, COMMUTATIVE]]))
+    access = st.tuples(st.sampled_from(kinds), cells, st.integers(0, 1))
+    tasks = []
+    for accesses in draw(st.lists(st.lists(access, min_size=0, max_size=3), min_size=1, max_size=8)):
+        # As the builder demands: what may run in any order meets no other access of its task.
+        kept = []
+        for new in accesses:
+            mixed = [k for k, c, _ in kept if set(c) & set(new[1]) and max(k, new[0]) >= CONCURRENT]
+            if not mixed:
+                kept.append(new)
+        tasks.append(kept)
     return table(tasks, num_cells), tasks
 
 
@@ -61,8 +86,16 @@ def closure(reach):
 
 
 def conflict(a, b):
+    """Whether two tasks must keep their order: one writes what the other touches, and not both in any order.
+
+    Overlaid buffers (equal cells, other buffer) never count as one group.
+    """
     return any(
-        (x[0] != READ or y[0] != READ) and set(x[1]) & set(y[1]) for x in a for y in b
+        (x[0] != READ or y[0] != READ)
+        and not (x[0] == y[0] >= CONCURRENT and x[2] == y[2])
+        and set(x[1]) & set(y[1])
+        for x in a
+        for y in b
     )
 
 
@@ -114,7 +147,6 @@ def test_every_edge_lies_on_a_cycle_with_one_token(case):
     np.minimum.at(tokens, (source, target), token)
     for i in range(n):
         tokens = np.minimum(tokens, tokens[:, i : i + 1] + tokens[i : i + 1, :])
-    assert (tokens[target, source] + token <= 1).all() or (source == target)[tokens[target, source] + token > 1].all()
     for s, t, d in zip(source.tolist(), target.tolist(), token.tolist(), strict=True):
         assert (d if s == t else tokens[t, s] + d) == 1
     reached = np.bincount(target, minlength=n)
@@ -267,10 +299,61 @@ def test_empty_plan(closed):
     assert (graph.num_nodes, graph.num_edges) == (0, 0)
 
 
-def test_update_is_accepted_by_the_builder():
-    """Check that the three access kinds reach the table in order."""
+def test_kinds_reach_the_table():
+    """Check that the access kinds reach the table in order, and which of them leave a plan deterministic."""
     builder = PlanBuilder("kinds")
     builder.buffer("x", (3,), role="parameter")
     accesses = (read("x", (0, 1)), write("x", (1, 2)), update("x", (2, 3)))
     builder.loop("f", "k", {"x": "x"}, [Block((), accesses)])
-    assert builder.build().accesses.access_kind.tolist() == [READ, WRITE, UPDATE]
+    plan = builder.build()
+    assert plan.accesses.access_kind.tolist() == [READ, WRITE, UPDATE]
+    assert plan.deterministic
+    builder.loop("g", "k", {"x": "x"}, [Block((), (concurrent("x", (0, 1)), commutative("x", (1, 2))))])
+    plan = builder.build()
+    assert plan.accesses.access_kind.tolist() == [READ, WRITE, UPDATE, CONCURRENT, COMMUTATIVE]
+    assert not plan.deterministic
+
+
+@pytest.mark.parametrize("kind", [CONCURRENT, COMMUTATIVE])
+def test_group_is_ordered_against_others_only(kind):
+    """Check by hand: members wait for the writer before them, the reader after them for all, across the iteration."""
+    tasks = [[(WRITE, [0], 0)], [(kind, [0], 0)], [(kind, [0], 0)], [(READ, [0], 0)]]
+    assert edges_of(tasks, 1, closed=True) == {
+        (0, 1, 0, "flow"), (0, 2, 0, "flow"), (1, 3, 0, "flow"), (2, 3, 0, "flow"), (3, 0, 1, "anti"),
+    }  # fmt: skip
+
+
+def test_group_goes_on_in_the_next_iteration():
+    """Check that members at the end of one iteration and the start of the next are one group."""
+    tasks = [[(CONCURRENT, [0], 0)], [(UPDATE, [0], 0)], [(CONCURRENT, [0], 0)]]
+    assert edges_of(tasks, 1, closed=True) == {
+        (1, 0, 1, "flow"), (0, 1, 0, "flow"), (2, 1, 1, "flow"), (1, 2, 0, "flow"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("access", [concurrent, commutative])
+def test_readers_followed_by_a_group_keep_edges_linear(access):
+    """Check that n readers, then n members, then n readers make edges of order n."""
+    counts = {}
+    for n in (10, 100):
+        builder = PlanBuilder("group")
+        builder.buffer("x", (1,), role="parameter")
+        for name, how in (("before", read), ("group", access), ("after", read), ("end", access)):
+            builder.loop(name, "k", {"x": "x"}, [Block((), (how("x"),)) for _ in range(n)])
+        counts[n] = record_graph(builder.build().accesses).num_edges
+    assert counts[100] <= 10 * counts[10]
+    assert counts[100] == 8 * 100
+
+
+def test_locks_keep_commutative_regions_apart():
+    """Check that commutative accesses share a lock exactly if their regions are connected, and others need none."""
+    tasks = [
+        [(COMMUTATIVE, [0, 1], 0)], [(COMMUTATIVE, [1, 2], 0), (COMMUTATIVE, [4], 0)], [(COMMUTATIVE, [3], 0)],
+        [(CONCURRENT, [5], 0)], [(UPDATE, [0], 0)],
+    ]  # fmt: skip
+    num_locks, offsets, locks = commutative_locks(table(tasks, 6))
+    assert num_locks == 3
+    sets = [set(locks[a:b].tolist()) for a, b in itertools.pairwise(offsets.tolist())]
+    assert [len(s) for s in sets] == [1, 2, 1, 0, 0]
+    assert sets[0] < sets[1] and not sets[2] & sets[1]
+    assert all((np.diff(locks[a:b]) > 0).all() for a, b in itertools.pairwise(offsets.tolist()))

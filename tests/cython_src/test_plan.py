@@ -16,6 +16,8 @@ from forktask.cython_src.plan import (
     _build_access_table,
     _cell_runs,
     _overlay_cells,
+    commutative,
+    concurrent,
     ranges,
     read,
     update,
@@ -109,6 +111,18 @@ def test_readers_and_own_accesses_are_independent():
         (read("y"), read("x", (0, 2)), write("x", (0, 2))),
         (read("y"), read("x", (2, 4)), write("x", (2, 4))),
     ).build()
+
+
+@pytest.mark.parametrize("access", [concurrent, commutative])
+def test_blocks_may_meet_in_any_order_if_all_say_so(access):
+    """Check that concurrent or commutative blocks of one loop may meet each other but nobody else, not even itself."""
+    loop(builder_with(x=(4,)), (access("x"),), (access("x", (0, 2)),)).build()
+    other = commutative if access is concurrent else concurrent
+    for meets in (read, write, update, other):
+        with pytest.raises(UsageError, match="blocks 0 and 1"):
+            loop(builder_with(x=(4,)), (access("x"),), (meets("x"),)).build()
+        with pytest.raises(UsageError, match="both as concurrent or commutative and otherwise, but block 0"):
+            loop(builder_with(x=(4,)), (access("x"), meets("x", (1, 2)))).build()
 
 
 def test_third_block_is_named():

@@ -1,5 +1,8 @@
 """Binding plans to memory and kernels."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 from spike.common import kernel
@@ -7,7 +10,7 @@ from spike.common import kernel
 from forktask.cython_src import kernel_table
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernel_table import KernelSpec
-from forktask.cython_src.plan import Block, PlanBuilder, read, update, write
+from forktask.cython_src.plan import Block, PlanBuilder, commutative, concurrent, read, update, write
 from forktask.cython_src.program import BlockFailure, Workers, bind
 from forktask.cython_src.storage import Storage
 
@@ -211,3 +214,39 @@ def test_denormals_are_flushed_while_a_block_runs():
     bound.run_task(0, 0, 0, Workers(1))
     assert bound.arrays["x"][1] == 0
     assert np.array([small])[0] * np.float32(2) != 0
+
+
+@kernel("test.slow_increment", "x")
+def slow_increment(o, a, b, iteration):
+    value = o["x"][0]
+    time.sleep(1e-4)
+    o["x"][0] = value + 1
+
+
+@pytest.mark.parametrize("access", [commutative, concurrent])
+def test_commutative_blocks_run_one_at_a_time(access):
+    """Check that threads that run commutative blocks lose no increment; without the lock (concurrent) they do."""
+    builder = PlanBuilder("test")
+    builder.buffer("x", (1,), role="parameter")
+    builder.loop("f", "test.slow_increment", {"x": "x"}, [Block((), (access("x"),)) for _ in range(40)])
+    bound, workers = bind(builder.build(), target="numpy"), Workers(4)
+
+    def work(worker):
+        for block in range(worker, 40, 4):
+            assert bound.run_task(0, block, 0, workers, worker) == 0
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (bound.arrays["x"][0] == 40) == (access is commutative)
+
+
+def test_failing_commutative_block_lets_go_of_its_lock():
+    """Check that a block that failed does not keep others from running."""
+    builder = PlanBuilder("test")
+    builder.buffer("x", (1,), role="parameter")
+    builder.loop("f", "test.fails", {"x": "x"}, [Block((7,), (commutative("x"),))])
+    bound, workers = bind(builder.build(), target="numpy"), Workers(1)
+    assert [bound.run_task(0, 0, 1, workers) for _ in range(2)] == [7, 7]

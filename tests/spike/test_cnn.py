@@ -14,7 +14,7 @@ from forktask.cython_src.program import Workers
 def test_plan_keeps_the_contract(weight_gradients):
     """Check accesses, thousands of orders, both memory modes, and that the graph is no wider than the formula."""
     plan, graph = run_battery(
-        lambda memory: cnn.cnn_plan(weight_gradients=weight_gradients, memory=memory), cnn.fill, num_orders=300
+        lambda memory: cnn.cnn_plan(weight_gradients=weight_gradients, memory=memory), cnn.fill, num_orders=150
     )
     groups = 2
     # load conv1 pool1 conv2 fc | fc data, conv2 data, pool1, conv1 weights (a chain of 2 * groups) | tree | update

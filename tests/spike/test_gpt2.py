@@ -12,7 +12,7 @@ from forktask.cython_src.program import Workers
 
 def test_plan_keeps_the_contract():
     """Check accesses, orders and both memory modes, the span by formula and a bound on the edges."""
-    plan, graph = run_battery(lambda memory: gpt2.gpt2_plan(memory), gpt2.fill, num_orders=40, num_replays=2)
+    plan, graph = run_battery(lambda memory: gpt2.gpt2_plan(memory), gpt2.fill, num_orders=25, num_replays=2)
     forward = 2 + 8 * gpt2.LAYERS + 4  # load, embed | layers | norm, head, softmax parts, loss
     backward = 3 + 9 * gpt2.LAYERS + 1  # dlogits, head, norm | layers | embedding
     update = 3  # squares, clip, AdamW

@@ -11,7 +11,7 @@ from forktask.cython_src.program import Workers
 
 def test_plan_keeps_the_contract():
     """Check accesses, orders and both memory modes; the span is that of one block a loop, whatever the cut."""
-    plan, graph = run_battery(lambda memory: norm_block.norm_plan(memory=memory), norm_block.fill, num_orders=250)
+    plan, graph = run_battery(lambda memory: norm_block.norm_plan(memory=memory), norm_block.fill, num_orders=200)
     # load, dense, sum, add, squares, add, norm | sums, add, data, weights, add | update; recomputation runs beside
     assert span_in_tasks(graph) == 13
     assert span_in_tasks(graph, 3) == 13 + 2 * 12  # the next load hides

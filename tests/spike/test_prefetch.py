@@ -12,7 +12,7 @@ from forktask.cython_src.dependences import record_graph
 def test_unrolled_plan_keeps_the_contract():
     """Check accesses and orders of two steps with two slots, and that they take the span of two steps."""
     _, graph = run_battery(
-        lambda memory: cnn.cnn_plan(unroll=2, slots=2, memory=memory), cnn.fill, num_orders=100, num_replays=2
+        lambda memory: cnn.cnn_plan(unroll=2, slots=2, memory=memory), cnn.fill, num_orders=60, num_replays=2
     )
     # Both batches load at once; each later step starts with conv1.
     assert span_in_tasks(graph) == 11 + 10
