@@ -121,6 +121,24 @@ def task_bench_kernel(int num_ranges):
     )).name
 
 
+cdef int replica_block(const void *record, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef const KernelArgs *args = <const KernelArgs *> record
+    task_bench_work(args.integers[0], args.bounds[block], 0, 0, NULL)
+    return 0
+
+
+# Work without data, in the place of another kernel: one bound, the units of compute work of the block.
+register(KernelSpec(
+    name="replica",
+    operands=(),
+    integers=("kernel",),
+    bounds=("work",),
+    reference=lambda operands, attributes, bounds, iteration: 0,
+    address=<uintptr_t> replica_block,
+    instruction_sets=False,
+))
+
+
 def time_work(int kernel, int64_t work, int64_t repetitions):
     """Seconds that `repetitions` tasks take, of this work and without any runtime, on the calling thread."""
     cdef int64_t start, stop, k

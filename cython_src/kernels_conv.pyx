@@ -1,4 +1,5 @@
-"""Convolution with 5 x 5 kernels, stride 1, padding 2: forward (alone, or with ReLU and pooling), data and weight gradient.
+"""Convolution with 5 x 5 kernels, stride 1, padding 2: forward (alone, or with ReLU and pooling), data gradient (alone,
+or with the backward pass of the pooling and ReLU before it) and weight gradient.
 
 Y[o, y, x] = b[o] + sum over c, ky, kx of W[o, c, ky, kx] * X[c, y + ky - 2, x + kx - 2].
 
@@ -19,8 +20,14 @@ from . import map_arrays
 from .kernel_table import KernelSpec, register
 from .map_arrays import interior, map_attributes
 
+# What becomes of a convolution's rows: stored; pooled after ReLU; spread by the index of an earlier pooling.
+cdef enum Epilogue:
+    STORE
+    POOL
+    UNPOOL
+
 cdef enum:
-    SCRATCH_FLOATS = 8192  # of a channel: enough for two rows of 255 pixels of sixteen images
+    SCRATCH_FLOATS = 8192  # of a channel, five at a time (lowering asks for them): enough for two rows of 255 pixels of sixteen images
 
 
 cdef int rows_as_units(const Map *m, int rows, int *num_rows, int *num_units) noexcept nogil:
@@ -41,8 +48,9 @@ cdef int rows_as_units(const Map *m, int rows, int *num_rows, int *num_units) no
     return m.pitch
 
 
-cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *context, bint flip, bint pool) noexcept nogil:
-    """All forms of the convolution. bounds: groups, output channels, rows of the output (pooled rows with `pool`)."""
+cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *context, bint flip,
+                  Epilogue epilogue) noexcept nogil:
+    """All forms of the convolution. bounds: groups, output channels, rows (pooled rows where a pooling is involved)."""
     cdef Map source, target
     cdef ConvTask t
     cdef const Micro *micro = <const Micro *> a.micro
@@ -51,9 +59,9 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     cdef const float *w = <const float *> a.operand[1]
     cdef const float *bias = NULL if flip else <const float *> a.operand[2]
     cdef float *out = <float *> a.operand[2 if flip else 3]
-    cdef uint8_t *index = <uint8_t *> a.operand[4] if pool else NULL
+    cdef uint8_t *index = <uint8_t *> a.operand[3 if flip else 4] if epilogue != STORE else NULL
     cdef float *scratch = <float *> context.scratch
-    cdef int g, o, y, i, k, n, count, stop, unit_rows, units, scratch_row, step, tile
+    cdef int g, o, y, i, r, k, n, count, stop, unit_rows, units, scratch_row, step, tile, spread
     cdef Py_ssize_t at, scratch_channel = 0
     read_map(&source, a.integers)
     read_map(&target, a.integers + 7)
@@ -68,7 +76,8 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     # As many rows at a time as the flat layout can use, two of the lane layout: they stay in the cache.
     step = 2 if source.lanes == UNIT else (SCRATCH_FLOATS - 2 * UNIT) // scratch_row // 2 * 2
     tile = 5 if (b[3] - b[2]) % 5 == 0 else 4
-    k = 2 if pool else 1
+    k = 2 if epilogue == POOL else 1  # rows of the convolution in one of the bounds, rows of the output in one
+    spread = 2 if epilogue == UNPOOL else 1
     for g in range(b[0], b[1]):
         o = b[2]
         while o < b[3]:
@@ -82,7 +91,7 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
                 n = min(step, stop - y)
                 scratch_row = rows_as_units(&source, n, &t.rows, &t.units)
                 t.input = x + offset(&source, g, 0, y - source.halo) - source.halo * source.lanes
-                if pool or unit_rows == 1:
+                if epilogue != STORE or unit_rows == 1:
                     t.out = scratch
                     scratch_channel = (<Py_ssize_t> t.rows * t.units + 1) * UNIT  # odd: not all in one cache set
                     t.out_channel = scratch_channel
@@ -92,40 +101,51 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
                     t.out_channel = plane_size(&target)
                     t.out_row = <Py_ssize_t> target.pitch * target.lanes
                 micro.conv(&t)
-                if pool:
+                if epilogue == POOL:
                     for i in range(count):
-                        for k in range(0, n, 2):
-                            at = ((<Py_ssize_t> g * target.channels + o + i) * target.height + (y + k) // 2)
+                        for r in range(0, n, 2):
+                            at = (<Py_ssize_t> g * target.channels + o + i) * target.height + (y + r) // 2
                             micro.pool_row(
-                                scratch + i * scratch_channel + k * scratch_row,
-                                scratch + i * scratch_channel + (k + 1) * scratch_row, target.width, target.lanes, 1,
-                                out + offset(&target, g, o + i, (y + k) // 2),
+                                scratch + i * scratch_channel + r * scratch_row,
+                                scratch + i * scratch_channel + (r + 1) * scratch_row, target.width, target.lanes, 1,
+                                out + offset(&target, g, o + i, (y + r) // 2),
                                 index + at * target.width * target.lanes)
-                    k = 2
+                elif epilogue == UNPOOL:
+                    for i in range(count):
+                        for r in range(n):
+                            at = (<Py_ssize_t> g * target.channels + o + i) * source.height + y + r
+                            micro.unpool_row(
+                                scratch + i * scratch_channel + r * scratch_row,
+                                index + at * source.width * source.lanes, source.width, source.lanes,
+                                out + offset(&target, g, o + i, 2 * (y + r)),
+                                out + offset(&target, g, o + i, 2 * (y + r) + 1))
                 elif unit_rows == 1:
                     for i in range(count):
-                        for k in range(n):
-                            memcpy(out + offset(&target, g, o + i, y + k),
-                                   scratch + i * scratch_channel + k * scratch_row,
+                        for r in range(n):
+                            memcpy(out + offset(&target, g, o + i, y + r),
+                                   scratch + i * scratch_channel + r * scratch_row,
                                    target.width * target.lanes * sizeof(float))
-                    k = 1
                 y += n
             for i in range(count):
-                clear_halo(&target, out, g, o + i, b[4], b[5])
+                clear_halo(&target, out, g, o + i, b[4] * spread, b[5] * spread)
             o += count
     return 0
 
 
 cdef int conv_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    return convolve(<const KernelArgs *> args, block, context, False, False)
+    return convolve(<const KernelArgs *> args, block, context, False, STORE)
 
 
 cdef int conv_relu_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    return convolve(<const KernelArgs *> args, block, context, False, True)
+    return convolve(<const KernelArgs *> args, block, context, False, POOL)
 
 
 cdef int conv_backward_data(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    return convolve(<const KernelArgs *> args, block, context, True, False)
+    return convolve(<const KernelArgs *> args, block, context, True, STORE)
+
+
+cdef int conv_backward_data_unpool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    return convolve(<const KernelArgs *> args, block, context, True, UNPOOL)
 
 
 cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -194,15 +214,32 @@ def _conv_relu_pool_reference(operands, attributes, bounds, iteration):
     map_arrays.clear_halo(operands["output"], attributes, "out", g, o, y0, y1)
 
 
-def _conv_backward_data_reference(operands, attributes, bounds, iteration):
+def _data_gradient(operands, attributes, bounds):
     g, c = slice(bounds["g0"], bounds["g1"]), slice(bounds["c0"], bounds["c1"])
     y0, y1 = bounds["y0"], bounds["y1"]
     w = operands["weight"][:, c, ::-1, ::-1]
     result = 0
     for ky, kx, dy in _taps(operands["gradient"], attributes, "in", g, y0, y1):
         result = result + np.einsum("oc,goyxl->gcyxl", w[:, :, ky, kx], dy)
+    return g, c, result
+
+
+def _conv_backward_data_reference(operands, attributes, bounds, iteration):
+    y0, y1 = bounds["y0"], bounds["y1"]
+    g, c, result = _data_gradient(operands, attributes, bounds)
     interior(operands["output"], attributes, "out")[g, c, y0:y1] = result
     map_arrays.clear_halo(operands["output"], attributes, "out", g, c, y0, y1)
+
+
+def _conv_backward_data_unpool_reference(operands, attributes, bounds, iteration):
+    y0, y1 = bounds["y0"], bounds["y1"]
+    g, c, result = _data_gradient(operands, attributes, bounds)
+    index = operands["index"][g, c, y0:y1]
+    out = interior(operands["output"], attributes, "out")[g, c, 2 * y0 : 2 * y1]
+    for i in (0, 1):
+        for j in (0, 1):
+            out[:, :, i::2, j::2] = np.where(index == 2 * i + j, result, 0)
+    map_arrays.clear_halo(operands["output"], attributes, "out", g, c, 2 * y0, 2 * y1)
 
 
 def _conv_backward_weights_reference(operands, attributes, bounds, iteration):
@@ -219,8 +256,6 @@ def _conv_backward_weights_reference(operands, attributes, bounds, iteration):
 
 MAPS = map_attributes("in") + map_attributes("out")
 BOX = ("g0", "g1", "c0", "c1", "y0", "y1")
-# Scratch memory these kernels need: five channels of results.
-SCRATCH_BYTES = 5 * SCRATCH_FLOATS * sizeof(float)
 
 register(KernelSpec(
     "conv_forward", ("input", "weight", "bias", "output"), MAPS, (), BOX, _conv_forward_reference,
@@ -231,6 +266,9 @@ register(KernelSpec(
 register(KernelSpec(
     "conv_backward_data", ("gradient", "weight", "output"), MAPS, (), BOX, _conv_backward_data_reference,
     <uintptr_t> &conv_backward_data))
+register(KernelSpec(
+    "conv_backward_data_unpool", ("gradient", "weight", "output", "index"), MAPS, (), BOX,
+    _conv_backward_data_unpool_reference, <uintptr_t> &conv_backward_data_unpool))
 register(KernelSpec(
     "conv_backward_weights", ("gradient", "input", "output"),
     map_attributes("dy") + map_attributes("in") + ("accumulate",), (), ("partial", "g0", "g1", "c0", "c1"),

@@ -1,16 +1,20 @@
-"""Fully connected layer: logits = W x + b, its data gradient and its weight gradient.
+"""Fully connected layer: logits = W x + b, its data gradient (alone, or with the backward pass of the pooling and ReLU
+before it) and its weight gradient.
 
 Features are a map's elements in PyTorch's order (channel, row, column), so a map of the lane layout is used as it is.
 """
 
-from libc.stdint cimport int32_t, uintptr_t
+from libc.stdint cimport int32_t, uint8_t, uintptr_t
 
 from .block_kernel cimport KernelArgs, TaskContext
+from .kernel_maps cimport Map, clear_halo, offset, read_map
 from .micro_kernels cimport Micro
 
 import numpy as np
 
+from . import map_arrays
 from .kernel_table import KernelSpec, register
+from .map_arrays import interior, map_attributes
 
 
 cdef int fc_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -36,6 +40,33 @@ cdef int fc_backward_data(const void *args, Py_ssize_t block, const TaskContext 
         (<const Micro *> a.micro).fc_backward_data(
             <const float *> a.operand[0] + g * outputs * lanes, <const float *> a.operand[1],
             <float *> a.operand[2] + g * features * lanes, features, outputs, lanes)
+    return 0
+
+
+cdef int fc_backward_data_unpool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """The data gradient goes where the pooling's index points, zero elsewhere. bounds: groups."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const Micro *micro = <const Micro *> a.micro
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef int features = <int> a.integers[0], outputs = <int> a.integers[1], lanes = <int> a.integers[2]
+    cdef const uint8_t *index = <const uint8_t *> a.operand[2]
+    cdef float *out = <float *> a.operand[3]
+    cdef float *dx = <float *> context.scratch
+    cdef Map m
+    cdef int g, c, y, width
+    cdef Py_ssize_t at
+    read_map(&m, a.integers + 3)
+    width = m.width // 2
+    for g in range(b[0], b[1]):
+        micro.fc_backward_data(<const float *> a.operand[0] + <Py_ssize_t> g * outputs * lanes,
+                               <const float *> a.operand[1], dx, features, outputs, lanes)
+        at = 0
+        for c in range(m.channels):
+            for y in range(m.height // 2):
+                micro.unpool_row(dx + at, index + <Py_ssize_t> g * features * lanes + at, width, lanes,
+                                 out + offset(&m, g, c, 2 * y), out + offset(&m, g, c, 2 * y + 1))
+                at += width * lanes
+            clear_halo(&m, out, g, c, 0, m.height)
     return 0
 
 
@@ -70,6 +101,17 @@ def _fc_backward_data_reference(operands, attributes, bounds, iteration):
     out[:] = dx.reshape(out.shape)
 
 
+def _fc_backward_data_unpool_reference(operands, attributes, bounds, iteration):
+    g = slice(bounds["g0"], bounds["g1"])
+    index = operands["index"][g]
+    dx = np.einsum("of,gol->gfl", operands["weight"], operands["gradient"][g]).reshape(index.shape)
+    out = interior(operands["output"], attributes, "out")[g]
+    for i in (0, 1):
+        for j in (0, 1):
+            out[:, :, i::2, j::2] = np.where(index == 2 * i + j, dx, 0)
+    map_arrays.clear_halo(operands["output"], attributes, "out", g, slice(None), 0, attributes["out_height"])
+
+
 def _fc_backward_weights_reference(operands, attributes, bounds, iteration):
     dy = operands["gradient"][bounds["g0"] : bounds["g1"]]
     out = operands["output"][bounds["partial"]]
@@ -84,5 +126,7 @@ register(KernelSpec("fc_forward", ("input", "weight", "bias", "output"), SHAPE, 
                     _fc_forward_reference, <uintptr_t> &fc_forward))
 register(KernelSpec("fc_backward_data", ("gradient", "weight", "output"), SHAPE, (), ("g0", "g1"),
                     _fc_backward_data_reference, <uintptr_t> &fc_backward_data))
+register(KernelSpec("fc_backward_data_unpool", ("gradient", "weight", "index", "output"), SHAPE + map_attributes("out"),
+                    (), ("g0", "g1"), _fc_backward_data_unpool_reference, <uintptr_t> &fc_backward_data_unpool))
 register(KernelSpec("fc_backward_weights", ("gradient", "input", "output"), SHAPE + ("accumulate",), (),
                     ("partial", "g0", "g1"), _fc_backward_weights_reference, <uintptr_t> &fc_backward_weights))

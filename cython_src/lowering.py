@@ -15,6 +15,7 @@ from .plan import Access, Block, Plan, PlanBuilder, block_grid, ranges, read, up
 
 UNIT = 16  # images of a group in the lane layout; floats of a unit in the inner loops
 TAPS = 25
+SCRATCH_BYTES = 5 * 8192 * 4  # what the convolutions need: rows of five channels
 CHANNEL_TILES = (5, 4)  # output channels that the inner loops take at a time
 
 
@@ -114,7 +115,7 @@ def choose_lanes(batch: int, widths: tuple[int, ...]) -> int:
     halo, and its loads cross cache lines.
     """
     lane_cost = math.ceil(batch / UNIT) * UNIT / batch
-    return UNIT if lane_cost <= 1.15 else 1
+    return UNIT if lane_cost <= 1.1 else 1
 
 
 @dataclass
@@ -237,14 +238,14 @@ class _Lowering:
             name, "conv_relu_pool" if index else "conv_forward", operands, blocks, layer=name, phase="forward",
             attributes={**source.attributes("in"), **target.attributes("out")},
         )  # fmt: skip
-        self.builder.scratch(5 * 8192 * 4)
+        self.builder.scratch(SCRATCH_BYTES)
 
     def elementwise(self, name: str, layer: str, kernel: str, phase: str, operands: dict[str, str],
                     source: FeatureMap, target: FeatureMap, cut: FeatureMap, index: str | None = None) -> None:  # fmt: skip
         """ReLU or pooling, either way; blocks are cut by groups, channels and rows of the smaller map, `cut`."""
         blocks = []
         for g, c, y in block_grid(
-            self.group_ranges(), self.channel_ranges(cut.channels), self.row_ranges(cut.height, 32 // 16)
+            self.group_ranges(), self.channel_ranges(cut.channels), self.row_ranges(cut.height, 2)
         ):
             accesses = []
             for operand, buffer in operands.items():
@@ -297,7 +298,77 @@ class _Lowering:
 
     # ---- backward ----
 
-    def loss(self, logits: str, labels: str, classes: int, length: int) -> str:
+    def backward(self, stages: list[_Stage], head: FullyConnected, features: int, dlogits: str,
+                 inputs: list[FeatureMap], relus: list[FeatureMap], indices: list[str]) -> None:  # fmt: skip
+        """From the gradient of the logits to all weight gradients."""
+        last = stages[-1]
+        shape = {"features": features, "outputs": head.out_features, "lanes": self.lanes}
+        if self.fusion:
+            dy = self.stage_gradient(stages, len(stages) - 1)
+            self.head_data_gradient(head.name, dlogits, dy, shape, indices[-1])
+        else:
+            pooled = self.map(f"{last.pool}.gradient", (last.channels, last.height // 2, last.width // 2), 0, "gradient")
+            self.head_data_gradient(head.name, dlogits, pooled, shape)
+        self.weight_gradient(
+            head.name, "fc_backward_weights", {"gradient": dlogits, "input": last.pool}, shape, head.out_features,
+            features, False, 2.0 * features * head.out_features, 4.0 * features,
+        )  # fmt: skip
+        for i in reversed(range(len(stages))):
+            stage = stages[i]
+            if not self.fusion:
+                after = (stage.channels, stage.height, stage.width)
+                positive = self.map(f"{stage.relu}.gradient", after, 0, "gradient")
+                dy = self.stage_gradient(stages, i)
+                self.elementwise(f"{stage.pool}.gradient", stage.pool, "pool_backward", "backward",
+                                 {"gradient": pooled.name, "index": indices[i], "output": positive.name}, pooled,
+                                 positive, pooled, indices[i])  # fmt: skip
+                self.elementwise(f"{stage.relu}.gradient", stage.relu, "relu_backward", "backward",
+                                 {"gradient": positive.name, "activation": relus[i].name, "output": dy.name}, positive,
+                                 dy, positive)  # fmt: skip
+            self.convolution_weight_gradient(stage.conv, dy, inputs[i])
+            if i == 0:
+                break
+            if self.fusion:
+                below = self.stage_gradient(stages, i - 1)
+                self.convolution_data_gradient(stage.conv, dy, below, indices[i - 1])
+                dy = below
+            else:
+                shape_below = (stages[i - 1].channels, stage.height, stage.width)
+                pooled = self.map(f"{stages[i - 1].pool}.gradient", shape_below, 0, "gradient")
+                self.convolution_data_gradient(stage.conv, dy, pooled)
+
+    def stage_gradient(self, stages: list[_Stage], i: int) -> FeatureMap:
+        """Map for the gradient of a stage's convolution."""
+        stage = stages[i]
+        # A data gradient needs a halo; so does the weight gradient in the flat layout where rows are no whole units,
+        # because it runs on from one row to the next.
+        halo = 2 if i > 0 or (self.lanes == 1 and stage.width % UNIT) else 0
+        return self.map(f"{stage.conv}.gradient", (stage.channels, stage.height, stage.width), halo, "gradient")
+
+    def head_data_gradient(self, name: str, dlogits: str, target: FeatureMap, shape: dict[str, int],
+                           index: str | None = None) -> None:  # fmt: skip
+        """Data gradient of the fully connected layer, spread by the pooling's index when one is given."""
+        weight, _ = self.parameters(name)
+        operands = {"gradient": dlogits, "weight": weight, "output": target.name}
+        attributes = dict(shape)
+        if index:
+            operands["index"] = index
+            attributes |= target.attributes("out")
+            self.builder.scratch(4 * shape["features"] * self.lanes)
+        blocks = []
+        for g in self.group_ranges():
+            images, spread = self.images_in(g), (read(index, g),) if index else ()
+            blocks.append(Block(
+                g, (read(dlogits, g), read(weight), *spread, write(target.name, g)),
+                flops=2.0 * shape["features"] * shape["outputs"] * images,
+                bytes=4.0 * images * shape["features"] * (5.25 if index else 1),
+            ))  # fmt: skip
+        self.builder.loop(
+            f"{name}.data_gradient", "fc_backward_data_unpool" if index else "fc_backward_data", operands, blocks,
+            attributes=attributes, layer=name, phase="backward",
+        )  # fmt: skip
+
+    def loss(self, logits: str, labels: str, classes: int, length: int, phase: str) -> str:
         b = self.builder
         gradient = b.buffer("fc.gradient", (self.groups, classes, self.lanes), role="gradient")
         losses = b.buffer("group_losses", (self.groups,), role="temporary")
@@ -313,14 +384,14 @@ class _Lowering:
             "softmax", "softmax_loss",
             {"logits": logits, "labels": labels, "gradient": gradient, "losses": losses, "correct": correct}, blocks,
             attributes={"classes": classes, "lanes": self.lanes, "batch": self.batch}, layer="softmax",
-            phase="backward",
+            phase=phase,
         )  # fmt: skip
         b.loop(
             "loss", "loss_sum",
             {"losses": losses, "correct": correct, "loss_log": log, "correct_log": correct_log},
             [Block((), (read(losses), read(correct), update(log), update(correct_log)), bytes=8.0 * self.groups)],
             attributes={"groups": self.groups, "batch": self.batch, "length": length}, layer="softmax",
-            phase="backward",
+            phase=phase,
         )  # fmt: skip
         return gradient
 
@@ -361,26 +432,34 @@ class _Lowering:
             4.0 * (gradient.channels + source.channels) * pixels,
         )  # fmt: skip
 
-    def convolution_data_gradient(self, layer: str, gradient: FeatureMap, target: FeatureMap) -> None:
+    def convolution_data_gradient(self, layer: str, gradient: FeatureMap, target: FeatureMap,
+                                  index: str | None = None) -> None:  # fmt: skip
+        """dX of a convolution; with an index, spread at once to the gradient of the convolution before the pooling."""
         weight, _ = self.parameters(layer)
+        scale = 2 if index else 1
         blocks = []
         for g, c, y in block_grid(
-            self.group_ranges(), self.channel_ranges(target.channels), self.row_ranges(target.height)
+            self.group_ranges(), self.channel_ranges(target.channels), self.row_ranges(gradient.height)
         ):
-            size, images = (y[1] - y[0]) * target.width, self.images_in(g)
+            size, images, channels = (y[1] - y[0]) * gradient.width, self.images_in(g), c[1] - c[0]
+            accesses = [
+                read(gradient.name, g, (0, gradient.channels), gradient.read_rows(*y)), read(weight),
+                write(target.name, g, c, target.written_rows(y[0] * scale, y[1] * scale)),
+            ]  # fmt: skip
+            if index:
+                accesses.append(read(index, g, c, y))
             blocks.append(Block(
-                (*g, *c, *y),
-                (read(gradient.name, g, (0, gradient.channels), gradient.read_rows(*y)), read(weight),
-                 write(target.name, g, c, target.written_rows(*y))),
-                flops=2.0 * TAPS * gradient.channels * (c[1] - c[0]) * size * images,
-                bytes=4.0 * images * size * (gradient.channels + c[1] - c[0]),
+                (*g, *c, *y), tuple(accesses), flops=2.0 * TAPS * gradient.channels * channels * size * images,
+                bytes=4.0 * images * size * (gradient.channels + channels * (4.25 if index else 1)),
             ))  # fmt: skip
+        operands = {"gradient": gradient.name, "weight": weight, "output": target.name}
+        if index:
+            operands["index"] = index
         self.builder.loop(
-            f"{layer}.data_gradient", "conv_backward_data",
-            {"gradient": gradient.name, "weight": weight, "output": target.name}, blocks, layer=layer,
-            phase="backward", attributes={**gradient.attributes("in"), **target.attributes("out")},
+            f"{layer}.data_gradient", "conv_backward_data_unpool" if index else "conv_backward_data", operands, blocks,
+            layer=layer, phase="backward", attributes={**gradient.attributes("in"), **target.attributes("out")},
         )  # fmt: skip
-        self.builder.scratch(5 * 8192 * 4)
+        self.builder.scratch(SCRATCH_BYTES)
 
     def sgd(self, layer: str, momentum: float, weight_decay: float, num_rates: int) -> None:
         b = self.builder
@@ -548,49 +627,11 @@ def lower(
         low.softmax(logits, head.out_features)
         low.aliases["softmax"] = lambda arrays: arrays[f"{prefix}probabilities"]
     elif phase == "evaluate":
-        low.loss(logits, labels, head.out_features, num_iterations_logged)
+        low.loss(logits, labels, head.out_features, num_iterations_logged, "forward")
     else:
-        dlogits = low.loss(logits, labels, head.out_features, num_iterations_logged)
+        dlogits = low.loss(logits, labels, head.out_features, num_iterations_logged, "backward")
         low.aliases["fc.grad"] = _rows_by_image(dlogits, batch)
-        gradient = low.map(f"{stages[-1].pool}.gradient", (source.channels, source.height, source.width), 0, "gradient")
-        weight, _ = low.parameters(head.name)
-        shape = {"features": features, "outputs": head.out_features, "lanes": lanes}
-        builder.loop(
-            f"{head.name}.data_gradient", "fc_backward_data",
-            {"gradient": dlogits, "weight": weight, "output": gradient.name},
-            [Block(g, (read(dlogits, g), read(weight), write(gradient.name, g)),
-                   flops=2.0 * features * head.out_features * low.images_in(g), bytes=4.0 * features * low.images_in(g))
-             for g in low.group_ranges()],
-            attributes=shape, layer=head.name, phase="backward",
-        )  # fmt: skip
-        low.weight_gradient(
-            head.name, "fc_backward_weights", {"gradient": dlogits, "input": source.name}, shape, head.out_features,
-            features, False, 2.0 * features * head.out_features, 4.0 * features,
-        )  # fmt: skip
-        for i in reversed(range(len(stages))):
-            stage = stages[i]
-            after = (stage.channels, stage.height, stage.width)
-            # The flat layout reads gradient rows of any width in units that run on through a zero halo.
-            halo = 2 if i > 0 or (lanes == 1 and stage.width % UNIT) else 0
-            dy = low.map(f"{stage.conv}.gradient", after, halo, "gradient")
-            if fusion:
-                low.elementwise(f"{stage.pool}.gradient", stage.pool, "pool_backward", "backward",
-                                {"gradient": gradient.name, "index": indices[i], "output": dy.name}, gradient, dy,
-                                gradient, indices[i])  # fmt: skip
-            else:
-                positive = low.map(f"{stage.relu}.gradient", after, 0, "gradient")
-                low.elementwise(f"{stage.pool}.gradient", stage.pool, "pool_backward", "backward",
-                                {"gradient": gradient.name, "index": indices[i], "output": positive.name}, gradient,
-                                positive, gradient, indices[i])  # fmt: skip
-                low.elementwise(f"{stage.relu}.gradient", stage.relu, "relu_backward", "backward",
-                                {"gradient": positive.name, "activation": relus[i].name, "output": dy.name}, positive,
-                                dy, positive)  # fmt: skip
-            if i > 0:
-                below = stages[i - 1]
-                shape = (below.channels, stage.height, stage.width)
-                gradient = low.map(f"{below.pool}.gradient", shape, 0, "gradient")
-                low.convolution_data_gradient(stage.conv, dy, gradient)
-            low.convolution_weight_gradient(stage.conv, dy, inputs[i])
+        low.backward(stages, head, features, dlogits, inputs, relus, indices)
         for layer in (head.name, *(stage.conv for stage in reversed(stages))):
             low.sgd(layer, momentum, weight_decay, num_learning_rates)
     builder.attributes["aliases"] = low.aliases

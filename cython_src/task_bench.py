@@ -210,7 +210,44 @@ def task_bench(
         attributes={
             "workload": "task_bench", "pattern": pattern, "width": width, "steps": steps, "radix": radix,
             "kernel": kernel, "work": work, "imbalance": imbalance, "check": check, "memory": "full",
+            "mean_work": work * (1 - imbalance / 2) if kernel == "load_imbalance" else float(work),
         },
+    )
+
+
+def replica(plan: Plan, durations: np.ndarray, work: float) -> Plan:
+    """The graph of another plan with compute work in place of its kernels.
+
+    Parameters
+    ----------
+    plan : Plan
+    durations : float, shape (num_tasks,)
+        Of the plan's tasks; only their ratios count.
+    work : float
+        Units of work of an average task; rounding to whole units for each task, see the attribute "mean_work".
+
+    Raises
+    ------
+    UsageError
+        Durations that do not fit the plan or are not positive.
+    """
+    durations = np.asarray(durations, dtype=float)
+    if durations.shape != (plan.num_tasks,) or not (durations > 0).all():
+        raise UsageError(f"durations must be {plan.num_tasks} positive numbers, got shape {durations.shape}")
+    units = np.rint(work * durations / durations.mean()).astype(np.int32)
+    loops = [
+        BlockLoop(
+            name=loop.name, kernel="replica", operands={}, attributes={"kernel": TASK_BENCH_KERNELS.index("compute")},
+            blocks=UniformBlocks(units[loop.first_task : loop.first_task + loop.num_blocks, None]), layer=loop.layer,
+            phase=loop.phase, first_task=loop.first_task,
+        )
+        for loop in plan.loops
+    ]
+    # The access table names buffers by number; nothing is ever stored in them.
+    buffers = [Buffer(buffer.name, (1,), role="temporary", carried=True) for buffer in plan.buffers.values()]
+    return Plan.from_accesses(
+        f"replica of {plan.name}", buffers, loops, plan.accesses,
+        attributes={**plan.attributes, "workload": "replica", "mean_work": float(units.mean()), "aliases": {}},
     )
 
 

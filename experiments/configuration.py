@@ -174,8 +174,10 @@ class Configuration:
             if hogs < 0:
                 raise UsageError(f"interference must be a number of hogs from 0 on, got {hogs}")
 
-    def check_threads(self) -> None:
-        """Raise `UsageError` unless this machine may run every number of threads of the grid."""
+    def check_machine(self) -> None:
+        """Raise `UsageError` unless this machine can run every model and number of threads of the grid."""
+        for spec in parse_models(self.grid.models):
+            spec.variables  # noqa: B018 - raises where a library is missing
         for threads in self.grid.threads:
             check_threads(threads, oversubscribe=self.measure.oversubscribe)
 
@@ -213,29 +215,24 @@ class Configuration:
         return order
 
     def quick(self) -> Configuration:
-        """The same sweep at small sizes: two repeats, short runs, small batches, at most two values on an axis."""
+        """The same sweep at small sizes: one short repeat, small batches, two values on an axis, the most threads."""
         grid = self.grid
-        batches = tuple(dict.fromkeys(min(batch, QUICK_BATCH * (k + 1)) for k, batch in enumerate(grid.batch)))
+        batches = dict.fromkeys(min(batch, QUICK_BATCH * (k + 1)) for k, batch in enumerate(grid.batch[:QUICK_VALUES]))
+        shortened = {axis: getattr(grid, axis)[:QUICK_VALUES] for axis in ("network", "granularity", "interference")}
         return replace(
             self,
-            grid=replace(
-                grid,
-                batch=batches[:QUICK_VALUES],
-                **{
-                    axis: getattr(grid, axis)[:QUICK_VALUES]
-                    for axis in ("network", "granularity", "threads", "interference")
-                },
-            ),
+            grid=replace(grid, batch=tuple(batches), threads=(max(grid.threads),), **shortened),
             measure=replace(
-                self.measure, repeats=min(self.measure.repeats, 2), target_s=0.02, warmup_s=0.05,
+                self.measure, repeats=1, target_s=0.02, warmup_s=0.05,
                 check_iterations=min(self.measure.check_iterations, 4),
             ),
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For the "run" row: {"title", every axis of the grid, every option of the measurement}."""
+        """For the "run" row: {"title", "data", every axis of the grid, every option of the measurement}."""
         return {
             "title": self.title,
+            "data": "synthetic",
             **{name: list(values) for name, values in asdict(self.grid).items()},
             **asdict(self.measure),
         }

@@ -27,7 +27,6 @@ from typing import Any
 
 from ..cython_src.errors import UsageError
 from .configuration import Measure, core_counts
-from .metg_measure import mean_work
 from .models import DEFAULT_MODELS, built_models, check_threads, parse_model, parse_models, process_environment
 from .progress import ProgressBar
 from .run import clean_environment, hogs_running, parse_numbers, run_sample, sample_environment
@@ -47,7 +46,11 @@ def add_parser(subparsers) -> None:
         description="Run Task Bench graphs with more and more work in each task and find the shortest task at which "
         "half of the kernel's own rate is reached. Each task checks that its inputs came from the right tasks.",
     )
-    parser.add_argument("--pattern", default="stencil_1d", metavar="P[,P...]", help="default: %(default)s")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--pattern", default="stencil_1d", metavar="P[,P...]", help="default: %(default)s")
+    what.add_argument("--network", help="the graph of a network instead, with the durations of its blocks, scaled")
+    parser.add_argument("--batch", type=int, default=64, help="images a step, with --network; default: %(default)s")
+    parser.add_argument("--granularity", default="auto", help="with --network; default: %(default)s")
     parser.add_argument("--models", default=",".join(defaults), metavar="M[,M...]",
                         help="name[:option=value...]; default: %(default)s")
     parser.add_argument("--threads", default="cores", metavar="N[,N...]",
@@ -72,8 +75,6 @@ def add_parser(subparsers) -> None:
 
 def run(arguments: Namespace) -> int:
     """`forktask metg`."""
-    from ..cython_src.task_bench import task_bench
-
     models = [str(spec) for spec in parse_models(arguments.models.split(","))]
     cores = len(os.sched_getaffinity(0))
     counts = core_counts() if arguments.threads == "cores" else parse_numbers(arguments.threads, "--threads")
@@ -84,12 +85,7 @@ def run(arguments: Namespace) -> int:
             f"--repeats must be at least 1 and --interference not negative, got {arguments.repeats} and "
             f"{arguments.interference}"
         )
-    graphs = []
-    for pattern in dict.fromkeys(arguments.pattern.split(",")):
-        graph = {"pattern": pattern, "width": arguments.width, "steps": arguments.steps, "radix": arguments.radix,
-                 "kernel": arguments.kernel, "check": not arguments.no_check}
-        task_bench(**graph)  # refuses what cannot be
-        graphs.append(graph)
+    graphs = _graphs(arguments)
     folder = _output_folder(arguments.out)
     repeats = 1 if arguments.quick else arguments.repeats
     jobs = []
@@ -113,6 +109,40 @@ def run(arguments: Namespace) -> int:
     else:
         print(format_table(table))
     return 0 if any("failure" not in row for row in rows) else 1
+
+
+def _graphs(arguments: Namespace) -> list[dict[str, Any]]:
+    """Task Bench graphs, or the one of a network; refuses what cannot be."""
+    if arguments.network is not None:
+        from ..cython_src.lowering import lower
+
+        graph = {"network": arguments.network, "batch": arguments.batch, "granularity": arguments.granularity}
+        lower(**graph)
+        if arguments.kernel != "compute":
+            raise UsageError(f"--kernel must be compute with --network, got {arguments.kernel}")
+        return [{**graph, "kernel": "compute"}]
+    from ..cython_src.task_bench import task_bench
+
+    graphs = []
+    for pattern in dict.fromkeys(arguments.pattern.split(",")):
+        graphs.append({"pattern": pattern, "width": arguments.width, "steps": arguments.steps,
+                       "radix": arguments.radix, "kernel": arguments.kernel, "check": not arguments.no_check})
+        task_bench(**graphs[-1])
+    return graphs
+
+
+def graph_name(graph: Mapping[str, Any]) -> str:
+    """The pattern, or the network."""
+    return graph.get("pattern") or graph["network"]
+
+
+def describe(graph: Mapping[str, Any]) -> str:
+    """A graph in words."""
+    if "network" in graph:
+        return (f"{graph['network']}, batch {graph['batch']}, granularity {graph['granularity']}: its graph with its "
+                f"blocks' durations, scaled")
+    return (f"{graph['pattern']}, {graph['width']} x {graph['steps']} tasks an iteration, kernel {graph['kernel']}"
+            f"{'' if graph['check'] else ', inputs not checked'}")
 
 
 def _output_folder(out: str | None) -> Path | None:
@@ -142,28 +172,38 @@ def _measure_all(jobs, arguments: Namespace, cores: int, folder: Path | None) ->
             _append(folder, {"kind": "run", "schema_version": 1, "created": created, "config": {
                 k: v for k, v in vars(arguments).items() if isinstance(v, str | int | bool | None)
             }, "environment": collect(variables=clean_environment(os.environ, sample_environment(measure, 1, 0, cores)))})
+        durations = [_measure_durations(jobs[0][3], cpus[:1], cores)] if "network" in jobs[0][3] else []
         for number, (repetition, model, threads, graph) in enumerate(jobs):
-            bar.show(number, f"repetition {repetition + 1}, {graph['pattern']}, {model}, {threads} threads")
+            bar.show(number, f"repetition {repetition + 1}, {graph_name(graph)}, {model}, {threads} threads")
             order = cpu_order(threads, cpus, oversubscribe=arguments.oversubscribe)
             settings = {
                 **sample_environment(measure, threads, arguments.interference, cores),
                 **process_environment(parse_model(model)),
             }
-            job = {"model": model, "threads": threads, "cpus": order, "graph": graph,
+            job = {"kind": "metg", "model": model, "threads": threads, "cpus": order, "graph": graph,
                    "runs": 2 if arguments.quick else 5, "target_s": 0.001 if arguments.quick else 0.01,
-                   "budget_s": 2.0 if arguments.quick else 20.0}
+                   "budget_s": 2.0 if arguments.quick else 20.0, **({"durations_s": durations[0]} if durations else {})}
             with hogs_running(arguments.interference, order):
                 row = run_sample(job, clean_environment(os.environ, settings), measure.time_limit_s, MEASURE_COMMAND)
             row = {**row, "model": model, "threads": threads, "graph": graph, "repetition": repetition, "position": number,
                    "interference": arguments.interference, "variables": settings, "cpus": order}
             if "failure" in row:
                 bar.clear()
-                print(f"forktask: {graph['pattern']}, {model}, {threads} threads: {row['failure']}: "
+                print(f"forktask: {graph_name(graph)}, {model}, {threads} threads: {row['failure']}: "
                       f"{row['message'].splitlines()[0]}", file=sys.stderr, flush=True)
             rows.append(row)
             if folder is not None:
                 _append(folder, row)
     return rows
+
+
+def _measure_durations(graph: Mapping[str, Any], cpus: list[int], cores: int) -> list[float]:
+    """Times of a network's blocks, measured once: all models get the same graph."""
+    settings = clean_environment(os.environ, sample_environment(Measure(), 1, 0, cores))
+    row = run_sample({"kind": "durations", "graph": graph, "cpus": cpus}, settings, Measure().time_limit_s, MEASURE_COMMAND)
+    if "failure" in row:
+        raise UsageError(f"the blocks of {graph['network']} must run to be timed, got: {row['message'].splitlines()[0]}")
+    return row["durations_s"]
 
 
 def _append(folder: Path, row: Mapping[str, Any]) -> None:
@@ -174,17 +214,17 @@ def _append(folder: Path, row: Mapping[str, Any]) -> None:
 # --- rows to table --------------------------------------------------------------------------------------------------
 
 
-def metg_s(work: Sequence[int], efficiency: Sequence[float], unit_s: float, target: float = HALF) -> float | None:
+def metg_s(work: Sequence[float], efficiency: Sequence[float], unit_s: float, target: float = HALF) -> float | None:
     """Shortest task that reaches the target efficiency: wall time x threads / tasks, in seconds.
 
     Parameters
     ----------
-    work : sequence of int
-        Units of work a task, ascending.
+    work : sequence of float
+        Units of work of an average task, ascending.
     efficiency : sequence of float
         Of each: work x unit_s / (wall time x threads / tasks).
     unit_s : float
-        Time of a unit of an average task's work.
+        Time of a unit of work.
 
     Returns
     -------
@@ -234,9 +274,9 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         group = [row for row in group if "failure" not in row]
         entry["repeats"] = len(group)
         if group:
-            entry.update(_summarise_group(group, unit_s[first["graph"]["kernel"]] * mean_work(first["graph"])))
+            entry.update(_summarise_group(group, unit_s[first["graph"]["kernel"]]))
         results.append(entry)
-    results.sort(key=lambda e: (e["graph"]["pattern"], e["threads"], order.get(e["model"].partition(":")[0], 99), e["model"]))
+    results.sort(key=lambda e: (graph_name(e["graph"]), e["threads"], order.get(e["model"].partition(":")[0], 99), e["model"]))
     for entry in results:
         entry["break_even"] = _break_even(entry, results)
     return {"unit_s": unit_s, "results": results}
@@ -246,7 +286,7 @@ def _summarise_group(group, unit_s: float) -> dict[str, Any]:
     threads = group[0]["threads"]
     metgs, efficiencies = [], {}
     for row in group:
-        works = [p["work"] for p in row["points"]]
+        works = [p["mean_work"] for p in row["points"]]
         walls = [statistics.median(p["iteration_times_s"]) / p["num_tasks"] for p in row["points"]]
         values = [work * unit_s / (wall * threads) for work, wall in zip(works, walls, strict=True)]
         metgs.append(metg_s(works, values, unit_s))
@@ -298,13 +338,12 @@ def format_table(table: Mapping[str, Any]) -> str:
         f"kernel {kernel} alone: {unit * 1e9:.3g} ns a unit of work; efficiencies are against this times the threads"
         for kernel, unit in table["unit_s"].items()
     ]
-    pattern = None
+    last = None
     for entry in table["results"]:
         graph = entry["graph"]
-        if graph["pattern"] != pattern:
-            pattern = graph["pattern"]
-            lines += ["", f"{pattern}, {graph['width']} x {graph['steps']} tasks an iteration"
-                      f"{'' if graph['check'] else ', inputs not checked'}", _COLUMNS]
+        if graph != last:
+            last = graph
+            lines += ["", describe(graph), _COLUMNS]
         label = f"{entry['model']:34} {entry['threads']:7}"
         if not entry["repeats"]:
             lines.append(f"{label}  {entry['failures'][0].splitlines()[0][:90]}")
@@ -330,13 +369,14 @@ def _ns(spread: Mapping[str, float] | None) -> str:
 
 def _as_csv(table: Mapping[str, Any]) -> str:
     names = ("metg_s", "empty_task_s", "record_s", "close_s", "prepare_s")
-    columns = ["pattern", "width", "steps", "kernel", "check", "model", "threads", "repeats"]
+    graph_columns = ["pattern", "width", "steps", "network", "batch", "granularity", "kernel", "check"]
+    columns = [*graph_columns, "model", "threads", "repeats"]
     columns += [f"{name}_{which}" if which != "median" else name for name in names for which in ("median", "low", "high")]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*columns, "break_even", "failures"])
     for entry in table["results"]:
-        row = [entry["graph"][c] for c in columns[:5]] + [entry[c] for c in columns[5:8]]
+        row = [entry["graph"].get(c, "") for c in graph_columns] + [entry[c] for c in ("model", "threads", "repeats")]
         for name in names:
             values = entry.get(name)
             row += ["", "", ""] if values is None else [values["median"], values["low"], values["high"]]
@@ -348,16 +388,16 @@ def _as_csv(table: Mapping[str, Any]) -> str:
 
 
 def draw_all(table: Mapping[str, Any], folder: Path, kind: str) -> list[Path]:
-    """A figure for each pattern, with its caption beside it."""
+    """A figure for each graph, with its caption beside it."""
     from . import plots
 
     paths = []
-    for pattern in dict.fromkeys(e["graph"]["pattern"] for e in table["results"]):
-        entries = [e for e in table["results"] if e["graph"]["pattern"] == pattern and e["repeats"]]
+    for name in dict.fromkeys(graph_name(e["graph"]) for e in table["results"]):
+        entries = [e for e in table["results"] if graph_name(e["graph"]) == name and e["repeats"]]
         if not entries:
             continue
-        paths.append(plots.save(draw(entries), folder / f"metg_{pattern}.{kind}"))
-        (folder / f"metg_{pattern}.txt").write_text(caption(entries, table["unit_s"]) + "\n")
+        paths.append(plots.save(draw(entries), folder / f"metg_{name}.{kind}"))
+        (folder / f"metg_{name}.txt").write_text(caption(entries, table["unit_s"]) + "\n")
     return paths
 
 
@@ -403,8 +443,7 @@ def caption(entries: Sequence[Mapping[str, Any]], unit_s: Mapping[str, float]) -
         + ("not reached" if e["metg_s"] is None else f"{e['metg_s']['median'] * 1e9:.3g} ns") for e in entries
     )
     return (
-        f"Efficiency over task granularity on Task Bench graph {graph['pattern']}, {graph['width']} points x "
-        f"{graph['steps']} steps an iteration, kernel {graph['kernel']}. Efficiency is the kernel's own time, "
+        f"Efficiency over task granularity on the graph {describe(graph)}. Efficiency is the kernel's own time, "
         f"{unit_s[graph['kernel']] * 1e9:.3g} ns a unit of work without any runtime, over wall time x threads / tasks. Lines: "
         f"median of {'-'.join(map(str, repeats))} processes, bands: their extremes. Large marks: METG(50 %). {found}."
     )

@@ -3,8 +3,10 @@
     python -P -m forktask.experiments.metg_measure < job.json
 
 reads a job (one JSON object) from standard input and writes one JSON object to standard output. A job has the keys
-`model` (spec), `threads`, `cpus` (list or null), `graph` (keyword arguments of `task_bench`, without `work`), `runs` and
-`target_s` (timed runs of a graph, and how long one lasts), `budget_s` (no longer graphs are begun after it).
+`kind` ("metg"), `model` (spec), `threads`, `cpus` (list or null), `runs` and `target_s` (timed runs of a graph, and how
+long one lasts), `budget_s` (no longer graphs are begun after it), and `graph`: keyword arguments of `task_bench`, without
+`work`; or those of `lower`, then with `durations_s` of its blocks, measured once by a job of kind "durations" with the
+keys `graph` and `cpus`.
 
 First the kernel alone, without any runtime: the time of a unit of work, which is the denominator of all efficiencies.
 Then the graph with an empty kernel. Then the same graph with more and more work in each task, from an eighth of what
@@ -21,16 +23,19 @@ import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from ..cython_src.errors import UsageError
 from ..cython_src.kernels_bench import TASK_BENCH_KERNELS, time_work
 from ..cython_src.program import bind
-from ..cython_src.task_bench import task_bench
-from .measure import EXIT_FAILURE, Stepper, end_with_parent, record_costs
+from ..cython_src.task_bench import replica, task_bench
+from .measure import EXIT_FAILURE, Stepper, build, end_with_parent, record_costs
 from .models import make_executor, parse_model
 
 UNIT_WORK = 4000  # units for timing the kernel alone: long against the call, short against a time slice
 UNIT_TRIES = 15
 ENOUGH_EFFICIENCY = 0.8
+DURATION_PASSES = 7
 
 
 def unit_time_s(kernel: str) -> float:
@@ -41,9 +46,14 @@ def unit_time_s(kernel: str) -> float:
     return min(time_work(number, UNIT_WORK, 10) for _ in range(UNIT_TRIES)) / (10 * UNIT_WORK)
 
 
-def mean_work(graph: Mapping[str, Any]) -> float:
-    """Work of an average task as a part of the largest: less than 1 for `load_imbalance` only."""
-    return 1 - graph.get("imbalance", 1.0) / 2 if graph["kernel"] == "load_imbalance" else 1.0
+def make_plan(job: Mapping[str, Any], work: int):
+    """The job's graph with `work` units in a task (of a network: in the average task); 0: an empty kernel."""
+    graph = job["graph"]
+    if "network" in graph:
+        from ..cython_src.lowering import lower
+
+        return replica(lower(**{k: v for k, v in graph.items() if k != "kernel"}), job["durations_s"], work)
+    return task_bench(**{**graph, "work": work, "kernel": graph["kernel"] if work else "empty"})
 
 
 def work_ladder(start: float) -> Iterator[int]:
@@ -54,9 +64,9 @@ def work_ladder(start: float) -> Iterator[int]:
         power *= 2
 
 
-def time_graph(job: Mapping[str, Any], graph: Mapping[str, Any], clock=time.perf_counter) -> dict[str, Any]:
-    """Time one graph: seconds of each iteration, over several runs, and of preparing it."""
-    plan = task_bench(**graph)
+def time_graph(job: Mapping[str, Any], work: int, clock=time.perf_counter) -> dict[str, Any]:
+    """Time the graph with some work: seconds of each iteration, over several runs, and of preparing it."""
+    plan = make_plan(job, work)
     bound = bind(plan)
     with make_executor(job["model"], job["threads"], cpus=job["cpus"]) as executor:
         start = clock()
@@ -70,30 +80,46 @@ def time_graph(job: Mapping[str, Any], graph: Mapping[str, Any], clock=time.perf
         passes = max(1, round(passes * job["target_s"] / elapsed))
         stepper.run(passes)
         times = [stepper.run(passes) / passes for _ in range(job["runs"])]
-    return {"work": graph.get("work", 0), "num_tasks": plan.num_tasks, "iteration_times_s": times,
-            "prepare_s": prepare_s}
+    return {"work": work, "mean_work": plan.attributes["mean_work"], "num_tasks": plan.num_tasks,
+            "iteration_times_s": times, "prepare_s": prepare_s}
 
 
 def measure(job: Mapping[str, Any], clock=time.perf_counter) -> dict[str, Any]:
     """Measure one model once; see the module's docstring."""
     spec = parse_model(job["model"])
-    graph, threads = job["graph"], job["threads"]
-    unit_s = unit_time_s(graph["kernel"])
-    empty = time_graph(job, {**graph, "kernel": "empty"})
-    plan = task_bench(**{**graph, "kernel": "empty"})
+    kernel, threads = job["graph"]["kernel"], job["threads"]
+    unit_s = unit_time_s(kernel)
+    empty = time_graph(job, 0)
+    plan = make_plan(job, 0)
     costs = [record_costs(plan, spec.model) for _ in range(3)]
     cost_of_empty_s = min(empty["iteration_times_s"]) * threads / empty["num_tasks"]
     points = []
     begun = clock()
     for work in work_ladder(cost_of_empty_s / unit_s / 8):
-        points.append(time_graph(job, {**graph, "work": work}))
-        task_s = work * mean_work(graph) * unit_s
+        points.append(time_graph(job, work))
+        task_s = points[-1]["mean_work"] * unit_s
         granularity_s = min(points[-1]["iteration_times_s"]) * threads / points[-1]["num_tasks"]
         if task_s / granularity_s > ENOUGH_EFFICIENCY or clock() - begun > job["budget_s"]:
             break
-    unit_s = min(unit_s, unit_time_s(graph["kernel"]))
+    unit_s = min(unit_s, unit_time_s(kernel))
     best = {name: None if costs[0][name] is None else min(c[name] for c in costs) for name in costs[0]}
     return {"kind": "metg", "unit_s": unit_s, "empty": empty, "points": points, **best}
+
+
+def measure_durations(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Median time of each block of a network, run serially, in seconds."""
+    bound = build({"plan": {k: v for k, v in job["graph"].items() if k != "kernel"}, "seed": 1})
+    plan = bound.plan
+    with make_executor("serial", 1, cpus=job["cpus"], event_capacity=DURATION_PASSES * plan.num_tasks) as executor:
+        executor.prepare(bound)
+        executor.run(plan.iteration_stride)
+        executor.workers.clear_events()
+        executor.run(DURATION_PASSES * plan.iteration_stride, plan.iteration_stride)
+        events = executor.workers.events()
+    times = np.zeros((DURATION_PASSES, plan.num_tasks))
+    order = np.argsort(events["task"], kind="stable")
+    times.T.flat = (events["stop_ns"] - events["start_ns"])[order]
+    return {"kind": "durations", "durations_s": (np.maximum(np.median(times, axis=0), 1) * 1e-9).tolist()}
 
 
 def main() -> int:
@@ -103,7 +129,7 @@ def main() -> int:
     try:
         if job["cpus"] is not None:
             os.sched_setaffinity(0, set(job["cpus"]))
-        row = measure(job)
+        row = measure_durations(job) if job["kind"] == "durations" else measure(job)
     except MemoryError as error:
         row = {"failure": "memory", "message": f"not enough memory: {error}"}
     except UsageError as error:

@@ -47,6 +47,7 @@ _FAMILY_STYLES = {
     "tbb": (_COLORS[4], "P"),
 }
 _SECOND_COLOR = {"forkjoin": _COLORS[9]}
+_BOUND_DASHES = {"area": (4, 2), "forkjoin": (1, 1.2)}
 _LINES = ("-", "--", "-.", ":")
 
 
@@ -176,7 +177,8 @@ def _dodged(values: Sequence[int], models: Sequence[str]) -> dict[str, float]:
     return {m: 2 ** (width * (i / (n - 1) - 0.5)) if n > 1 else 1.0 for i, m in enumerate(models)}
 
 
-def _series(axis, x, value, low, high, style: ModelStyle, label: str, band: bool = True) -> None:
+def _series(axis, x, value, low, high, style: ModelStyle, label: str, band: bool = True,
+            size: float = 4.5) -> None:
     """A median line with markers, its interval as bars and, if asked, as a band."""
     x, value, low, high = (np.asarray(v, dtype=float) for v in (x, value, low, high))
     known = np.isfinite(low) & np.isfinite(high)
@@ -188,8 +190,8 @@ def _series(axis, x, value, low, high, style: ModelStyle, label: str, band: bool
             ecolor=style.color, elinewidth=0.9, capsize=0, zorder=4,
         )
     axis.plot(
-        x, value, style.line, color=style.color, marker=style.marker, markeredgecolor="white", markeredgewidth=0.4,
-        zorder=5, label=label,
+        x, value, style.line, color=style.color, marker=style.marker, markersize=size, markeredgecolor="white",
+        markeredgewidth=0.4, zorder=5, label=label,
     )
 
 
@@ -306,19 +308,30 @@ def draw_speedup(study: Study, plan_id: str, column: str) -> Figure:
     for axis, divide in ((speedup, False), (efficiency, True)):
         dodge = beside if divide else dict.fromkeys(models, 1.0)
         x = np.array(counts, dtype=float)
-        axis.plot(x, x / x if divide else x, color="0.2", linewidth=0.8, linestyle="-", zorder=1)
+        if divide:
+            axis.axhline(1, color="0.2", linewidth=0.8, zorder=1)
+        else:
+            axis.plot(x, x, color="0.2", linewidth=0.8, zorder=1)
         if len(limits):
-            for name, dashes in (("area", (4, 2)), ("forkjoin", (1, 1.2))):
-                y = limits[f"{name}_speedup"] / (limits["threads"] if divide else 1)
-                axis.plot(limits["threads"], y, color=_GREY, linewidth=0.8, dashes=dashes, zorder=1)
-        for model in models:
+            for name, dashes in _BOUND_DASHES.items():
+                if divide:
+                    # A step for each group of points: between groups a line would pass points that stand aside.
+                    width = 1.25 * max(beside.values(), default=1.0)
+                    axis.hlines(limits[f"{name}_speedup"] / limits["threads"], limits["threads"] / width,
+                                limits["threads"] * width, color=_GREY, linewidth=0.8, linestyle=(0, dashes), zorder=1)
+                else:
+                    axis.plot(limits["threads"], limits[f"{name}_speedup"], color=_GREY, linewidth=0.8,
+                              dashes=dashes, zorder=1)
+        for number, model in enumerate(models):
             points = table[table["model"] == model].sort_values("threads")
+            # In (a) equal points lie on each other: the first is the largest, so that all can be seen.
+            size = 4.5 if divide else 6.5 - 3.3 * number / max(1, len(models) - 1)
             prefix = "efficiency" if divide else "speedup"
             for threads in points["threads"]:
                 raw = analysis.raw_ratios(study, plan_id, model, int(threads))
                 _raw_dots(axis, threads * dodge[model], raw / (threads if divide else 1), styles[model].color)
             _series(axis, points["threads"] * dodge[model], points[prefix], points[f"{prefix}_low"],
-                    points[f"{prefix}_high"], styles[model], model_label(model))
+                    points[f"{prefix}_high"], styles[model], model_label(model), size=size)
         _x_axis(axis, counts, "threads")
     low, high = _limits_with_intervals(table[table["model"] != "serial"], 1.0, max(counts))
     _log2_axis(speedup, "y", _power_ticks(low, high), low, high)
@@ -352,8 +365,8 @@ def draw_speedup(study: Study, plan_id: str, column: str) -> Figure:
     handles = _model_handles(styles, models)
     handles.append(Line2D([], [], color="0.2", linewidth=0.8, label="ideal"))
     if len(limits):
-        handles.append(Line2D([], [], color=_GREY, linewidth=0.8, dashes=(4, 2), label="area bound"))
-        handles.append(Line2D([], [], color=_GREY, linewidth=0.8, dashes=(1, 1.2), label="fork-join bound"))
+        handles += [Line2D([], [], color=_GREY, linewidth=0.8, dashes=_BOUND_DASHES[name], label=label)
+                    for name, label in (("area", "area bound"), ("forkjoin", "fork-join bound"))]
     if len(part):
         handles.append(Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}"))
     _legend(figure, column, handles)
@@ -688,7 +701,9 @@ def _caption_conditions(study: Study, plan_id: str) -> list[str]:
     samples = study.samples[study.samples["plan_id"] == plan_id]
     per_point = samples.groupby(["model", "threads"]).size()
     count = f"{per_point.min()}" if per_point.min() == per_point.max() else f"{per_point.min()} to {per_point.max()}"
-    options = ", ".join(f"{k.replace('_', ' ')}: {v}" for k, v in sorted((plan.get("options") or {}).items()))
+    options = ", ".join(f"{key.replace('_', ' ')}: {str(value).lower()}"
+                        for key, value in sorted((plan.get("options") or {}).items())
+                        if key not in ("network", "batch", "phase", "granularity"))
     pinned = samples["cpus"].map(bool).all() if "cpus" in samples else False
     sets = ", ".join(sorted(samples["instruction_set"].dropna().unique())) if "instruction_set" in samples else ""
     return [

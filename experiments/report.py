@@ -114,7 +114,7 @@ ACCOUNT_COLUMNS: tuple[Column, ...] = (
                          "taskiter": "max(area, cycle mean)", "area": "area"}[r["floor"]], False),
     ("its value", lambda r: _time(r["floor_s"]), True),
     ("excess", lambda r: _percent(r["excess"], 1), True),
-    ("a barrier or task", lambda r: _time(r["per_unit_s"]), True),
+    ("per barrier or task", lambda r: _time(r["per_unit_s"]), True),
 )
 DISTURBANCE_COLUMNS: tuple[Column, ...] = (
     ("model", lambda r: model_label(r["model"]), False),
@@ -278,6 +278,7 @@ p { margin: .4rem 0; } .soft, figcaption { color: var(--soft); } code { font-siz
 .banner { margin: 1rem 0; padding: .55rem .8rem; border-left: 4px solid var(--red); background: #fdf3ec; }
 figure { margin: 1rem 0 1.8rem; } figure svg { display: block; width: 100%; height: auto; max-width: 60rem; }
 figcaption { font-size: .84rem; line-height: 1.45; margin-top: .4rem; max-width: 60rem; }
+.note { margin: 1rem 0; padding: .55rem .8rem; border-left: 4px solid var(--line); background: #f6f7f8; }
 .wide { overflow-x: auto; } td:first-child { white-space: nowrap; } table { border-collapse: collapse; font-size: .86rem; margin: .3rem 0 .8rem; }
 th { text-align: left; font-weight: 600; vertical-align: bottom; border-bottom: 1.5px solid var(--ink); }
 th, td { padding: .22rem .75rem .22rem 0; } td { border-bottom: 1px solid #eceff1; vertical-align: top; }
@@ -361,7 +362,8 @@ def _html_page(study: Study, figures: Sequence[tuple[str, str, str, str]]) -> st
         f'<p class="soft">{html.escape(str(run.get("created", "")))} · <code>{html.escape(_command(run))}</code></p>',
     ]
     if study.smoke_test:
-        out.append(f'<p class="banner">{html.escape(plots.data_warning(study))}</p>')
+        out.append(f'<p class="{"note" if study.data == "synthetic" else "banner"}">'
+                   f"{html.escape(plots.data_warning(study))}</p>")
     out += [f'<p class="banner">{html.escape(text)}</p>' for text in study.warnings]
     if not len(study.samples):
         out.append("<p>No sample was measured.</p>")

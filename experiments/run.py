@@ -227,7 +227,7 @@ class Sweep:
         from .environment import available_cpus, collect, cpu_order, environment_id, measure_machine
 
         configuration, measure = self.configuration, self.configuration.measure
-        configuration.check_threads()
+        configuration.check_machine()
         plans = {point.plan_id: point.plan for point in configuration.points()}
         plan_rows = {plan_id: self.plan_row(plan_id, options) for plan_id, options in plans.items()}
         cpus = available_cpus()
@@ -552,7 +552,7 @@ def _standing_failures(results: Results) -> list[dict]:
 def _dry_run(configuration: Configuration, as_json: bool) -> int:
     from .environment import collect, environment_id
 
-    configuration.check_threads()
+    configuration.check_machine()
     plan_row = PlanRows()
     points = configuration.points()
     plans = {p.plan_id: plan_row(p.plan_id, p.plan) for p in points}

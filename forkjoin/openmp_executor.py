@@ -49,17 +49,23 @@ class OpenMPTasksExecutor(LoopExecutor):
             raise UsageError(f"taskwait must be one of {', '.join(TASKWAITS)}; got {taskwait!r}")
         if runtime not in RUNTIMES:
             raise UsageError(f"runtime must be one of {', '.join(RUNTIMES)}; got {runtime!r}")
-        if runtime != loaded_runtime():
-            raise UsageError(
-                f"runtime={runtime} needs {runtime} to be the OpenMP runtime of this process, but it is "
-                f"{loaded_runtime()}; set LD_PRELOAD to the path of libomp.so for libomp, to nothing for libgomp"
-            )
         self.taskwait = taskwait
         self.runtime = runtime
         self._team: OpenMPTaskTeam | None = None
 
     def prepare(self, bound) -> None:
-        """Take a bound plan and list the cells of each task."""
+        """Take a bound plan and list the cells of each task.
+
+        Raises
+        ------
+        UsageError
+            This process has loaded another OpenMP runtime than the one asked for.
+        """
+        if self.runtime != loaded_runtime():
+            raise UsageError(
+                f"runtime={self.runtime} must be the OpenMP runtime that this process has loaded, which is "
+                f"{loaded_runtime()}; set LD_PRELOAD to the path of libomp.so for libomp, to nothing for libgomp"
+            )
         super().prepare(bound)
         phases = [loop.phase for loop in bound.plan.loops]
         last = [False] * (len(phases) - 1) + [True]

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
+
 from ..cython_src.dependences import record_graph
 from ..cython_src.errors import UsageError
-from .scheduler import EagerRuntime, ReplayRuntime, Team
+from .scheduler import EagerRuntime, PartitionRuntime, ReplayRuntime, Team
 
 TASKWAITS = ("loop", "phase", "iteration", "none")
-PLACEMENTS = ("stealing",)
+PLACEMENTS = ("stealing", "partitioned")
 
 # Idle threads look for work this long before they sleep: longer than a futex wake-up takes, short enough that a
 # phase without work costs no CPU. With more threads than CPUs a spinning thread keeps a working one away.
 SPIN_NS = 50_000
 SPIN_NS_OVERSUBSCRIBED = 2_000
+
+
+def expected_cost_ns(plan):
+    """Rough duration of each task, float64, shape (num_tasks,): only ratios matter, for sharing out the work."""
+    flops = np.fromiter((block.flops for loop in plan.loops for block in loop.blocks), np.float64, plan.num_tasks)
+    num_bytes = np.fromiter((block.bytes for loop in plan.loops for block in loop.blocks), np.float64, plan.num_tasks)
+    return np.maximum(flops / 100, num_bytes / 10) + 100
 
 
 class _TaskingExecutor:
@@ -151,7 +160,12 @@ class _ReplayExecutor(_TaskingExecutor):
                 f"model {self.model!r} takes a graph recorded with closed={self.closed}, got closed={graph.closed}; "
                 f"use its own record()"
             )
-        self._runtime = ReplayRuntime(self._team, bound, graph, self.event_capacity, self.watchdog_s)
+        if self.placement == "stealing":
+            self._runtime = ReplayRuntime(self._team, bound, graph, self.event_capacity, self.watchdog_s)
+        else:
+            self._runtime = PartitionRuntime(
+                self._team, bound, graph, expected_cost_ns(bound.plan), self.event_capacity, self.watchdog_s
+            )
 
 
 class TaskGraphExecutor(_ReplayExecutor):
@@ -159,7 +173,8 @@ class TaskGraphExecutor(_ReplayExecutor):
 
     Parameters
     ----------
-    placement : {"stealing"}
+    placement : {"stealing", "partitioned"}
+        Work-stealing deques; or one compiled program for each thread, from which idle threads may claim tasks.
     """
 
     model = "taskgraph"
@@ -170,7 +185,8 @@ class TaskIterExecutor(_ReplayExecutor):
 
     Parameters
     ----------
-    placement : {"stealing"}
+    placement : {"stealing", "partitioned"}
+        As for TaskGraphExecutor.
     """
 
     model = "taskiter"

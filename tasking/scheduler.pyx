@@ -85,6 +85,28 @@ cdef extern from "replay.h" nogil:
     void replay_close(Replay *r)
     void replay_work(void *argument, int32_t worker) noexcept
 
+cdef extern from "partition.h" nogil:
+    ctypedef struct ProgramEntry:
+        int32_t task, loop, block, wait_begin
+    ctypedef struct PartitionWorker:
+        atomic_i64 progress
+        atomic_i32 open_iteration
+        atomic_i64 wait_value
+        atomic_i32 wait_on
+    ctypedef struct Partition:
+        Scheduler scheduler
+        PartitionWorker *workers
+        ProgramEntry *entries
+        int32_t *first
+        int32_t num_tasks
+    int partition_open(Partition *p, int32_t num_workers, const LoopRecord *loops, int32_t num_loops,
+                       WorkerState *states, int64_t spin_ns, int32_t num_tasks, int32_t num_nodes,
+                       const int32_t *successor_offsets, const int32_t *successor_split, const int32_t *successors,
+                       const int32_t *num_intra, const int32_t *task_loop, const double *cost)
+    void partition_reset(Partition *p, int64_t first_replay, int32_t num_iterations)
+    void partition_close(Partition *p)
+    void partition_work(void *argument, int32_t worker) noexcept
+
 cdef extern from "team.h" nogil:
     """
     static inline int64_t load_i64(atomic_i64 *p) { return ft_load(p, relaxed); }
@@ -288,7 +310,26 @@ cdef class _Runtime:
             self.bound.raise_failure(self.workers)
 
 
-cdef class ReplayRuntime(_Runtime):
+cdef class _GraphRuntime(_Runtime):
+    """A recorded graph, checked and closed."""
+
+    cdef object graph
+    # own what the C structures point to; never empty, so that each has an address
+    cdef const int32_t[::1] offsets, split, successors, intra, cross
+
+    cdef _set_graph(self, graph):
+        if graph.num_tasks != self.bound.num_tasks:
+            raise UsageError(
+                f"the graph must be the plan's own, but it has {graph.num_tasks} tasks and plan "
+                f"{self.bound.plan.name!r} has {self.bound.num_tasks}; record it again")
+        self.graph = graph if graph.closed else with_barrier(graph)
+        self.offsets = self.graph.successor_offsets
+        self.split, self.successors, self.intra, self.cross = (
+            array if len(array) else np.zeros(1, np.int32)
+            for array in (self.graph.successor_split, self.graph.successors, self.graph.num_intra, self.graph.num_cross))
+
+
+cdef class ReplayRuntime(_GraphRuntime):
     """Replay of a recorded graph with work-stealing deques.
 
     Parameters
@@ -303,30 +344,16 @@ cdef class ReplayRuntime(_Runtime):
     """
 
     cdef Replay replay
-    cdef object arrays  # own what the C structures point to
 
     def __cinit__(self, Team team, BoundPlan bound, graph, int64_t event_capacity=0, double watchdog_s=60.0):
-        cdef const int32_t[::1] offsets, split, successors, intra, cross
         cdef int error
         memset(&self.replay, 0, sizeof(self.replay))
-        if graph.num_tasks != bound.num_tasks:
-            raise UsageError(
-                f"the graph must be the plan's own, but it has {graph.num_tasks} tasks and plan {bound.plan.name!r} has "
-                f"{bound.num_tasks}; record it again")
         self._set_up(team, bound, event_capacity, watchdog_s)
-        if not graph.closed:
-            graph = with_barrier(graph)
-        offsets = graph.successor_offsets
-        split = graph.successor_split
-        successors = graph.successors if graph.num_edges else np.zeros(1, np.int32)
-        intra = graph.num_intra if graph.num_nodes else np.zeros(1, np.int32)
-        cross = graph.num_cross if graph.num_nodes else np.zeros(1, np.int32)
-        if not graph.num_nodes:
-            split = np.zeros(1, np.int32)
-        self.arrays = (np.asarray(intra),)
+        self._set_graph(graph)
         error = replay_open(
             &self.replay, team.num_threads, bound.loops, self.workers.states, team.spin_ns, bound.num_tasks,
-            graph.num_nodes, &offsets[0], &split[0], &successors[0], &intra[0], &cross[0], bound.task_loop)
+            self.graph.num_nodes, &self.offsets[0], &self.split[0], &self.successors[0], &self.intra[0], &self.cross[0],
+            bound.task_loop)
         if error:
             raise MemoryError
 
@@ -360,6 +387,94 @@ cdef class ReplayRuntime(_Runtime):
                 lines.append(
                     f"{name}: finished {self.replay.nodes[v].iteration} iterations, waits for "
                     f"{load_i32(&self.replay.nodes[v].pending)} of {self.replay.nodes[v].rearm}")
+        return "\n".join(lines)
+
+
+cdef class PartitionRuntime(_GraphRuntime):
+    """Replay of a recorded graph compiled into one program per worker.
+
+    Parameters
+    ----------
+    team : Team
+    bound : BoundPlan
+    graph : TaskGraph
+        As for ReplayRuntime.
+    cost : float64, shape (num_tasks,)
+        Expected duration of each task, in any unit.
+    event_capacity : int
+    watchdog_s : float
+    """
+
+    cdef Partition partition
+
+    def __cinit__(self, Team team, BoundPlan bound, graph, cost, int64_t event_capacity=0, double watchdog_s=60.0):
+        cdef int error
+        cdef int32_t num_nodes
+        cdef double[::1] costs
+        memset(&self.partition, 0, sizeof(self.partition))
+        self._set_up(team, bound, event_capacity, watchdog_s)
+        self._set_graph(graph)
+        num_nodes = self.graph.num_nodes
+        costs = np.append(np.asarray(cost, dtype=np.float64), 1.0)
+        if len(costs) != bound.num_tasks + 1 or not (np.asarray(costs) > 0).all():
+            raise UsageError(
+                f"cost must hold a positive number for each of {bound.num_tasks} tasks, got {len(costs) - 1}; "
+                f"leave it out for the plan's own")
+        with nogil:
+            error = partition_open(
+                &self.partition, team.num_threads, bound.loops, bound.num_loops, self.workers.states, team.spin_ns,
+                bound.num_tasks, num_nodes, &self.offsets[0], &self.split[0], &self.successors[0], &self.intra[0],
+                bound.task_loop, &costs[0])
+        if error == -2:
+            raise AssertionError("a graph with a cycle in one iteration")
+        if error:
+            raise MemoryError
+
+    def __dealloc__(self):
+        partition_close(&self.partition)
+
+    def programs(self):
+        """The tasks of each worker in the order of its program: list of int32 arrays."""
+        cdef int32_t i
+        tasks = np.array([self.partition.entries[i].task for i in range(self.partition.num_tasks)], dtype=np.int32)
+        first = [self.partition.first[i] for i in range(self.team.num_threads + 1)]
+        return [tasks[start:stop] for start, stop in zip(first[:-1], first[1:])]
+
+    def num_waits(self):
+        """Waits between programs that are left after all implied ones were dropped."""
+        return self.partition.entries[self.partition.num_tasks].wait_begin
+
+    def run(self, num_iterations, first_iteration=0):
+        """Run whole passes of the plan; see the executors."""
+        cdef int64_t first
+        cdef int32_t count
+        self.team.check()
+        count, first = self._replays(num_iterations, first_iteration)
+        if count == 0 or self.bound.num_tasks == 0:
+            return
+        with nogil:
+            partition_reset(&self.partition, first, count)
+        error = self.team.drive(
+            partition_work, &self.partition, &self.partition.scheduler, self.dump, self.watchdog_s)
+        self._finish(error, &self.partition.scheduler)
+
+    def dump(self):
+        """State of the workers and of their programs, as text."""
+        cdef int w
+        cdef int64_t progress, length
+        cdef PartitionWorker *worker
+        lines = _dump_workers(&self.partition.scheduler)
+        for w in range(self.partition.scheduler.num_workers):
+            worker = &self.partition.workers[w]
+            length = self.partition.first[w + 1] - self.partition.first[w]
+            progress = load_i64(&worker.progress)
+            where = "an empty program"
+            if length:
+                task = self.partition.entries[self.partition.first[w] + progress % length].task
+                where = f"iteration {progress // length}, at {self.bound.plan.task_name(task)}"
+            lines.append(
+                f"program {w}: {where}; last slept for {load_i64(&worker.wait_value)} of {load_i32(&worker.wait_on)}, "
+                f"open in iteration {load_i32(&worker.open_iteration)}")
         return "\n".join(lines)
 
 

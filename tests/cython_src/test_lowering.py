@@ -11,11 +11,6 @@ from forktask.cython_src.program import Workers, bind
 from forktask.cython_src.storage import Storage
 
 SMALL = convolutional_classifier("small", (2, 16, 24), (3, 6), 4)
-SMALL_REFERENCE = (
-    reference.Conv("conv1", 3, 5, padding=2), reference.Relu("relu1"), reference.MaxPool("pool1"),
-    reference.Conv("conv2", 6, 5, padding=2), reference.Relu("relu2"), reference.MaxPool("pool2"),
-    reference.Dense("fc", 4),
-)  # fmt: skip
 RATE = 0.01
 
 
@@ -48,7 +43,7 @@ def run(bound, iterations, order=None):
     return bound
 
 
-def reference_steps(bound, layers, iterations):
+def reference_steps(bound, network, iterations):
     """The same steps by the independent float64 form: optimiser with parameters, last step, losses, right answers."""
     arrays = bound.arrays
     sgd = reference.Sgd({n: arrays[n] for n in bound.plan.attributes["parameters"]}, RATE, 0.9, 1e-4)
@@ -56,7 +51,7 @@ def reference_steps(bound, layers, iterations):
     for i in range(iterations):
         order = arrays["batch_order"][i % len(arrays["batch_order"])]
         sgd.learning_rate = arrays["learning_rates"][i % len(arrays["learning_rates"])]
-        step = sgd.step(layers, arrays["dataset.images"][order], arrays["dataset.labels"][order])
+        step = sgd.step(network, arrays["dataset.images"][order], arrays["dataset.labels"][order])
         losses.append(step.loss)
         correct.append(step.correct)
     return sgd, step, losses, correct
@@ -80,7 +75,7 @@ def test_plan_equals_independent_step_in_float64(batch, options):
     """Check losses, activations, gradients and parameters of three steps of the NumPy form, to rounding in float64."""
     plan = lower(SMALL, batch, num_images=batch + 3, num_batches=2, num_learning_rates=2, **options)
     bound = prepare(plan, "float64")
-    sgd, step, losses, correct = reference_steps(bound, SMALL_REFERENCE, 3)
+    sgd, step, losses, correct = reference_steps(bound, SMALL, 3)
     run(bound, 3)
     np.testing.assert_allclose(bound.view("losses")[:3], losses, rtol=1e-11)
     np.testing.assert_array_equal(bound.view("correct")[:3], correct)
@@ -134,7 +129,7 @@ def test_network_of_the_study_runs_at_any_batch(batch):
     """Check loss and gradients of one step of the CIFAR-10 network at the default granularity."""
     plan = lower("cifar10_cnn", batch)
     bound = prepare(plan)
-    _, step, losses, correct = reference_steps(bound, reference.CIFAR10_CNN, 1)
+    _, step, losses, correct = reference_steps(bound, get_network("cifar10_cnn"), 1)
     run(bound, 1)
     assert bound.view("losses")[0] == pytest.approx(losses[0], rel=1e-5)
     assert bound.view("correct")[0] == correct[0]
@@ -155,7 +150,7 @@ def test_inference_gives_probabilities(batch, fusion):
     arrays = bound.arrays
     order = arrays["batch_order"][0]
     parameters = {n: arrays[n] for n in plan.attributes["parameters"]}
-    step = reference.forward(SMALL_REFERENCE, parameters, arrays["dataset.images"][order], arrays["dataset.labels"][order])
+    step = reference.forward(SMALL, parameters, arrays["dataset.images"][order], arrays["dataset.labels"][order])
     np.testing.assert_allclose(bound.view("probabilities"), step.activations["softmax"], atol=1e-5)
     np.testing.assert_array_equal(bound.view("predictions"), step.activations["softmax"].argmax(axis=1))
     loops = {loop.layer for loop in plan.loops}

@@ -7,7 +7,7 @@ from forktask.cython_src.dependences import record_graph
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.plan import READ, Block, PlanBuilder, read, update
 from forktask.cython_src.program import BlockFailure, Workers, bind
-from forktask.cython_src.task_bench import PATTERNS, points, predecessors, task_bench
+from forktask.cython_src.task_bench import PATTERNS, points, predecessors, replica, task_bench
 from forktask.forkjoin.executor import ForkJoinExecutor, JoblibExecutor, SerialExecutor
 
 
@@ -143,9 +143,26 @@ def test_a_hundred_thousand_tasks_are_built_quickly():
     """Check that a large graph builds, binds and runs; a plan through regions would take many seconds."""
     plan = task_bench("stencil_1d", 1000, 100)
     assert plan.num_tasks == 100_000
-    with ForkJoinExecutor(2) as executor:
+    with SerialExecutor() as executor:
         executor.prepare(bind(plan))
         executor.run(2)
+
+
+def test_a_replica_keeps_graph_and_ratios():
+    """Check that a replica has the edges of its plan and work in the ratio of the durations."""
+    plan = task_bench("fft", 8, 4)
+    durations = np.arange(1, plan.num_tasks + 1)
+    copy = replica(plan, durations, 330)
+    assert edges(copy) == edges(plan)
+    work = np.concatenate([loop.bounds[:, 0] for loop in copy.loops])
+    np.testing.assert_array_equal(work, durations * 20)
+    assert copy.attributes["mean_work"] == 330
+    run_once = bind(copy)
+    with SerialExecutor() as executor:
+        executor.prepare(run_once)
+        executor.run(2)
+    with pytest.raises(UsageError, match="32 positive numbers"):
+        replica(plan, durations[1:], 330)
 
 
 def test_bad_sizes_are_refused():

@@ -89,7 +89,20 @@ def test_executors_get_their_options():
 
 @pytest.mark.parametrize("name", built_models())
 def test_every_value_of_the_table_is_taken(name):
-    """Check that executors accept each word that a spec may give them."""
+    """Check that executors accept each word that a spec may give them (an OpenMP runtime is chosen before the start)."""
     for option, known in MODELS[name].options.items():
+        if option == "runtime":
+            continue
         for value in known.values or (str(max(known.minimum, 2)),):
             make_executor(f"{name}:{option}={value}", 1).close()
+
+
+def test_another_openmp_runtime_is_preloaded(monkeypatch):
+    """Check what a process of openmp_tasks on libomp must start with, and the message where there is none."""
+    assert parse_model("openmp_tasks").variables == {}
+    monkeypatch.setattr("forktask.experiments.models.find_library", lambda name: f"lib{name}.so.5")
+    assert parse_model("openmp_tasks:runtime=libomp").variables == {"LD_PRELOAD": "libomp.so.5"}
+    monkeypatch.setattr("forktask.experiments.models.find_library", lambda name: None)
+    monkeypatch.setattr("forktask.experiments.models.glob", lambda pattern: [])
+    with pytest.raises(UsageError, match="libomp5"):
+        parse_model("openmp_tasks:runtime=libomp").variables  # noqa: B018

@@ -27,6 +27,7 @@ from forktask.experiments.configuration import (
 )
 from forktask.experiments.results import read_results
 from forktask.experiments.run import (
+    PlanRows,
     Sweep,
     clean_environment,
     configuration_from_arguments,
@@ -345,8 +346,37 @@ def test_shipped_configurations_say_how_to_read_them(path):
     assert "How to read its curve" in path.read_text()
     configuration = read_configuration(path)
     quick = configuration.quick()
-    assert len(quick.order()) <= len(configuration.order())
-    assert max(quick.grid.batch) <= 16 and quick.measure.repeats <= 2
+    assert len(quick.order()) < len(configuration.order())
+    assert max(quick.grid.batch) <= 16 and quick.measure.repeats == 1
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
+def test_shipped_configurations_lower_and_complete(path, sweep):
+    """Check that every plan of each can be lowered, in full size too, and that the small sweep runs to its end."""
+    configuration = read_configuration(path)
+    for plan in configuration.plans():
+        PlanRows()("id", plan)
+    made = sweep()
+    made.configuration = configuration.quick()
+    made.plan_row = PlanRows()
+    results = made.run()
+    assert counts(results)["sample"] == len(made.configuration.points())
+    assert len(results.of_kind("plan")) == len(made.configuration.plans())
+
+
+def test_compare_from_the_command_line(tmp_path, capsys):
+    """Check the whole way once: real processes and kernels, equal weights, table, figures and report."""
+    out = str(tmp_path / "out")
+    arguments = ["compare", "--batch", "8", "--models", "serial,forkjoin,taskiter", "--threads", "1", "--quick", "--out", out]
+    assert main([*arguments, "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    results = read_results(out)
+    assert counts(results) == {"run": 1, "machine": 1, "plan": 1, "sample": 3, "profile": 3}
+    assert len({row["weights_hash"] for row in results.of_kind("sample")}) == 1
+    assert "taskiter" in json.dumps(summary)
+    assert {"samples.jsonl", "summary.csv", "report.html"} <= set(os.listdir(out))
+    for row in results.of_kind("profile"):
+        assert row["bounds"]["cycle_mean_s"] <= row["bounds"]["work_s"] * (1 + 1e-9)
 
 
 def test_compare_is_the_short_form_of_a_file():

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.kernel_table import KernelSpec, register
 from forktask.cython_src.plan import READ, UPDATE, WRITE, Block, PlanBuilder, read, update, write
 from forktask.cython_src.program import BlockFailure, bind
 from forktask.cython_src.task_bench import PATTERNS, task_bench
@@ -145,28 +146,30 @@ def test_bad_arguments_are_refused():
     with pytest.raises(UsageError, match="taskwait must be one of"):
         OpenMPTasksExecutor(2, taskwait="never")
     with pytest.raises(UsageError, match="set LD_PRELOAD"):
-        OpenMPTasksExecutor(2, runtime="libomp")
+        OpenMPTasksExecutor(2, runtime="libomp").prepare(bind(hash_plan(0)))
+
+
+def _sum_all(operands, attributes, bounds, iteration):
+    total = np.bitwise_xor.reduce(operands["in"] * np.arange(3, 9, dtype=np.uint64))
+    operands["out"][bounds["i"]] = total + np.uint64(bounds["i"] + iteration)
 
 
 def test_overlaid_buffers_are_kept_apart():
     """Check a plan whose buffers share memory: cells are of the memory, so depend clauses see it."""
+    register(KernelSpec(name="test_sum_all", operands=("out", "in"), bounds=("i",), reference=_sum_all))
     builder = PlanBuilder("shared")
-    names = ("a", "b", "c", "d")
-    for name in names:
-        builder.buffer(name, (6,), "uint64")
-    builder.buffer("result", (6,), "uint64", role="statistic")
     builder.buffer("start", (6,), "uint64", role="statistic")
-    for out, source in (("a", "start"), ("b", "a"), ("c", "b"), ("d", "c"), ("result", "d")):
-        blocks = [Block((i, 0, 6), (write(out, (i, i + 1)), read(source))) for i in range(6)]
-        if out == "result":
-            blocks = [Block((i, 0, 6), (update(out, (i, i + 1)), read(source))) for i in range(6)]
-        builder.loop(f"to {out}", "copy_hash" if out != "result" else "hash_chain", {"out": out, "in": source}, blocks,
-                     attributes={"work": 300, "fail_iteration": -1, "fail_index": -1} if out == "result" else {})
+    builder.buffer("result", (6,), "uint64", role="statistic")
+    for name in "abcd":
+        builder.buffer(name, (6,), "uint64")
+    for out, source in (("a", "start"), ("b", "a"), ("c", "b"), ("d", "c"), ("result", "d"), ("start", "result")):
+        blocks = [Block((i,), (write(out, (i, i + 1)), read(source))) for i in range(6)]
+        builder.loop(f"to {out}", "test_sum_all", {"out": out, "in": source}, blocks)
     plan = builder.build(memory="shared")
     assert plan.arena_of
-    expected = run(SerialExecutor(), plan)["result"].copy()
+    expected = run(SerialExecutor(), plan, "numpy")["result"].copy()
     for _ in range(5):
-        np.testing.assert_array_equal(run(OpenMPTasksExecutor(4), plan)["result"], expected)
+        np.testing.assert_array_equal(run(OpenMPTasksExecutor(4), plan, "numpy")["result"], expected)
 
 
 LIBOMP = sorted(glob.glob("/usr/lib/*/libomp.so.5") + glob.glob("/usr/lib/llvm-*/lib/libomp.so"))

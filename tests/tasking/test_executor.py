@@ -18,6 +18,8 @@ EXECUTORS = {
     "tasks-none": lambda n, **o: TasksExecutor(n, taskwait="none", **o),
     "tasks-window4": lambda n, **o: TasksExecutor(n, taskwait="none", window=4, **o),
     "taskgraph-stealing": lambda n, **o: TaskGraphExecutor(n, placement="stealing", **o),
+    "taskgraph-partitioned": lambda n, **o: TaskGraphExecutor(n, placement="partitioned", **o),
+    "taskiter-partitioned": lambda n, **o: TaskIterExecutor(n, placement="partitioned", **o),
     "taskiter-stealing": lambda n, **o: TaskIterExecutor(n, placement="stealing", **o),
 }
 pytestmark = pytest.mark.timeout(120)

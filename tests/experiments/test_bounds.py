@@ -1,0 +1,219 @@
+"""Bounds against brute force on small random graphs, and against formulas on graphs of a known shape."""
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+from forktask.cython_src.dependences import TaskGraph
+from forktask.experiments import bounds
+
+
+def make_graph(num_nodes, edges, closed=True):
+    """A TaskGraph from (source, target, token) triples."""
+    edges = sorted(set(edges), key=lambda e: (e[0], e[2], e[1]))
+    source = np.array([e[0] for e in edges], dtype=np.int32).reshape(-1)
+    target = np.array([e[1] for e in edges], dtype=np.int32)
+    token = np.array([e[2] for e in edges], dtype=np.int32)
+    counts = np.bincount(source, minlength=num_nodes)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    split = (offsets[:-1] + np.bincount(source[token == 0], minlength=num_nodes)).astype(np.int32)
+    return TaskGraph(
+        num_tasks=num_nodes, num_joins=0, successor_offsets=offsets, successor_split=split, successors=target,
+        edge_kind=np.zeros(len(edges), np.uint8),
+        num_intra=np.bincount(target[token == 0], minlength=num_nodes).astype(np.int32),
+        num_cross=np.bincount(target[token == 1], minlength=num_nodes).astype(np.int32), closed=closed,
+    )
+
+
+def random_graph(rng, n):
+    """Forward edges without a token, edges anywhere with one."""
+    edges = [(u, v, 0) for u in range(n) for v in range(u + 1, n) if rng.random() < 0.3]
+    edges += [(u, v, 1) for u in range(n) for v in range(n) if rng.random() < 0.2]
+    return edges
+
+
+def all_cycle_ratios(n, edges, weights):
+    """Ratio of every simple cycle, by trying all sequences of nodes."""
+    tokens = {}
+    for u, v, token in edges:
+        tokens[u, v] = min(token, tokens.get((u, v), 1))  # fewer tokens: the larger ratio
+    ratios = []
+    for length in range(1, n + 1):
+        for nodes in itertools.permutations(range(n), length):
+            if nodes[0] != min(nodes):
+                continue
+            steps = list(zip(nodes, nodes[1:] + nodes[:1], strict=True))
+            if all(step in tokens for step in steps):
+                ratios.append(sum(weights[u] for u in nodes) / sum(tokens[s] for s in steps))
+    return ratios
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_cycle_mean_equals_brute_force(seed):
+    """Check the mean, its cycle and its proof on random graphs of up to six nodes."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 7))
+    edges = random_graph(rng, n)
+    weights = rng.integers(0, 20, n) * 0.1
+    graph = make_graph(n, edges)
+    result = bounds.cycle_mean(graph, weights)
+    ratios = all_cycle_ratios(n, edges, weights)
+    assert result.mean_s == pytest.approx(max(ratios, default=0.0))
+    source, target, token = graph.edges()
+    slack = result.potentials_s[target] - (result.potentials_s[source] + weights[source] - result.mean_s * token)
+    assert (slack >= -result.tolerance_s - 1e-12).all()
+    if ratios and max(ratios) > 0:
+        tokens = {}
+        for u, v, t in edges:
+            tokens[u, v] = min(t, tokens.get((u, v), 1))
+        cycle = result.cycle.tolist()
+        around = sum(tokens[step] for step in zip(cycle, cycle[1:] + cycle[:1], strict=True))
+        assert sum(weights[cycle]) / around == pytest.approx(result.mean_s)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_span_equals_brute_force(seed):
+    """Check the longest path against all increasing sequences of nodes."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 8))
+    edges = random_graph(rng, n)
+    weights = rng.random(n)
+    forward = {(u, v) for u, v, token in edges if token == 0}
+    longest = max(
+        sum(weights[list(nodes)])
+        for length in range(1, n + 1)
+        for nodes in itertools.combinations(range(n), length)
+        if all(step in forward for step in zip(nodes, nodes[1:], strict=False))
+    )
+    assert bounds.span(make_graph(n, edges), weights) == pytest.approx(longest)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_schedule_beats_the_cycle_mean(seed):
+    """Check it as a floor: run many iterations as early as the graph allows; the time per iteration tends to it."""
+    rng = np.random.default_rng(seed)
+    n = 6
+    edges = [*random_graph(rng, n), *((u, u, 1) for u in range(n))]
+    weights = rng.random(n)
+    finish = np.zeros(n)
+    iterations = 2000
+    for _ in range(iterations):
+        before, finish = finish, np.zeros(n)
+        for v in range(n):
+            ready = [finish[u] if token == 0 else before[u] for u, w, token in edges if w == v]
+            finish[v] = max(ready) + weights[v]
+    assert finish.max() / iterations == pytest.approx(bounds.cycle_mean(make_graph(n, edges), weights).mean_s, rel=0.01)
+
+
+def test_cycle_mean_of_a_large_graph_takes_a_moment():
+    """Check 100,000 tasks in 16 columns, each task depending on three before it: within a few seconds, and right."""
+    width, steps = 16, 6250
+    n = width * steps
+    node = np.arange(n).reshape(steps, width)
+    pieces = []
+    for shift in (-1, 0, 1):
+        to = np.roll(node, -shift, axis=1)
+        pieces.append(np.stack([node[:-1].ravel(), to[1:].ravel(), np.zeros((steps - 1) * width, int)], axis=1))
+        pieces.append(np.stack([node[-1], to[0], np.ones(width, int)], axis=1))
+    edges = np.concatenate(pieces)
+    edges = edges[np.lexsort((edges[:, 1], edges[:, 2], edges[:, 0]))]
+    counts = np.bincount(edges[:, 0], minlength=n)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    split = (offsets[:-1] + np.bincount(edges[edges[:, 2] == 0, 0], minlength=n)).astype(np.int32)
+    graph = TaskGraph(n, 0, offsets, split, edges[:, 1].astype(np.int32), np.zeros(len(edges), np.uint8),
+                      np.zeros(n, np.int32), np.zeros(n, np.int32), True)
+    weights = np.random.default_rng(0).exponential(size=n)
+    start = time.process_time()
+    result = bounds.cycle_mean(graph, weights)
+    assert time.process_time() - start < 5
+    assert weights[result.cycle].sum() / (len(result.cycle) / steps) == pytest.approx(result.mean_s)
+    assert bounds.span(graph, weights) >= result.mean_s  # crossing once costs at most a longest path
+
+
+def test_a_cycle_without_a_token_is_refused():
+    """Check that a graph whose edges within an iteration are cyclic is an error."""
+    with pytest.raises(ValueError, match="cycle"):
+        bounds.cycle_mean(make_graph(2, [(0, 1, 0), (1, 0, 0)]), [1.0, 1.0])
+
+
+def test_durations_must_fit_the_graph():
+    """Check that durations of another length, negative or not finite are refused, and open graphs too."""
+    graph = make_graph(2, [(0, 1, 0), (1, 0, 1)])
+    for durations in ([1.0], [1.0, -1.0], [1.0, np.nan]):
+        with pytest.raises(ValueError, match="durations"):
+            bounds.cycle_mean(graph, durations)
+    with pytest.raises(ValueError, match="closed"):
+        bounds.cycle_mean(make_graph(2, [(0, 1, 0)], closed=False), [1.0, 1.0])
+
+
+def best_makespan(blocks, threads):
+    """Smallest makespan over all placements."""
+    return min(
+        max(sum(b for b, where in zip(blocks, placement, strict=True) if where == t) for t in range(threads))
+        for placement in itertools.product(range(threads), repeat=len(blocks))
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_fork_join_bounds_enclose_the_best_placement(seed):
+    """Check bound <= best placement <= LPT, dynamic and static on random loops."""
+    rng = np.random.default_rng(seed)
+    loops = [rng.random(int(rng.integers(1, 7))).tolist() for _ in range(3)]
+    for threads in (1, 2, 3):
+        best = sum(best_makespan(blocks, threads) for blocks in loops)
+        assert bounds.fork_join_bound(loops, threads) <= best + 1e-12
+        for schedule in (
+            bounds.fork_join_static_bound(loops, threads),
+            bounds.fork_join_list_bound(loops, threads),
+            bounds.fork_join_list_bound(loops, threads, longest_first=True),
+        ):
+            assert schedule >= best - 1e-12
+        assert bounds.fork_join_list_bound(loops, threads, longest_first=True) <= best * 4 / 3 + 1e-12
+
+
+def test_static_bound_gives_the_first_threads_one_block_more():
+    """Check libgomp's shares: 5 blocks on 2 threads are 3 and 2."""
+    assert bounds.fork_join_static_bound([[1.0, 1.0, 1.0, 10.0, 10.0]], 2) == 20.0
+    assert bounds.fork_join_static_bound([[1.0, 1.0, 10.0, 1.0, 1.0]], 2) == 12.0
+    assert bounds.fork_join_static_bound([[4.0]], 3) == 4.0
+
+
+def test_predicted_speedups_never_exceed_the_capacity():
+    """Check the curves' order: fork-join <= taskgraph's and taskiter's bound <= area <= capacity."""
+    loops = [[1.0] * 6, [3.0, 1.0], [2.0]]
+    graph = bounds.GraphBounds(work_s=12.0, span_s=6.0, cycle_mean_s=3.0)
+    curves = bounds.predicted_speedups(loops, [1, 2, 4, 8], {2: 1.8}, graph)
+    assert curves["area"] == pytest.approx([1, 1.8, 4, 8])
+    assert curves["taskiter"] == pytest.approx([1, 1.8, 4, 4])
+    assert curves["taskgraph"] == pytest.approx([1, 1.8, 2, 2])
+    assert (curves["forkjoin"] <= curves["area"] + 1e-12).all()
+    assert curves["forkjoin"][-1] == pytest.approx(12 / (1 + 3 + 2))
+
+
+def test_durations_of_loops_that_share_a_name_follow_each_other():
+    """Check that a chain of loops under one name gets its durations in order, and that gaps are errors."""
+    times = bounds.durations_by_loop([("a", 2), ("b", 1), ("a", 1)], {"a": [1, 2, 3], "b": [9]})
+    assert times == [[1, 2], [9], [3]]
+    with pytest.raises(ValueError, match="'b' has 2 blocks, got 1"):
+        bounds.durations_by_loop([("b", 2)], {"b": [1.0]})
+
+
+def test_bounds_of_a_real_plan():
+    """Check a recorded plan: cycle mean <= span <= work, and the fork-join bound of one thread is the work."""
+    from forktask.cython_src.plan import Block, PlanBuilder, ranges, read, update, write
+
+    builder = PlanBuilder("two loops")
+    builder.buffer("weights", (4,), role="parameter")
+    builder.buffer("x", (8,))
+    builder.loop("produce", "none", {"x": "x", "w": "weights"},
+                 [Block((r[0], r[1]), (read("weights"), write("x", r))) for r in ranges(8, 2)])
+    builder.loop("consume", "none", {"x": "x", "w": "weights"},
+                 [Block((r[0], r[1]), (read("x"), update("weights", r))) for r in ranges(4, 2)])
+    plan = builder.build()
+    times = {"produce": [1.0, 2.0, 3.0, 4.0], "consume": [5.0, 6.0]}
+    result = bounds.plan_bounds(plan, times)
+    assert result.work_s == 21.0
+    assert result.span_s == pytest.approx(4.0 + 6.0)
+    assert result.cycle_mean_s == pytest.approx(4.0 + 6.0)  # each update waits for all, all wait for each update
+    assert set(result.as_row()) == {"work_s", "span_s", "cycle_mean_s"}

@@ -1,0 +1,122 @@
+"""`forktask metg`: from samples to METG, and one tiny run of it."""
+
+import csv
+import itertools
+import json
+
+import pytest
+
+from forktask.experiments.cli import main
+from forktask.experiments.metg import format_table, metg_s, summarise
+from forktask.experiments.metg_measure import unit_time_s, work_ladder
+
+GRAPH = {"pattern": "fft", "width": 4, "steps": 4, "radix": 5, "kernel": "compute", "check": True}
+UNIT_S = 2e-9
+
+
+def row(model="taskiter", threads=2, repetition=0, overhead_s=20e-9, prepare_s=1e-4, **more):
+    """A process of a runtime that costs `overhead_s` of one thread's time for each task."""
+    def iteration_times(work):
+        return [16 * (work * UNIT_S + overhead_s) / threads] * 3
+
+    points = [{"work": w, "mean_work": float(w), "num_tasks": 16, "iteration_times_s": iteration_times(w), "prepare_s": prepare_s}
+              for w in itertools.takewhile(lambda w: w < 1000, work_ladder(1))]
+    return {"kind": "metg", "model": model, "threads": threads, "graph": GRAPH, "repetition": repetition,
+            "unit_s": UNIT_S * (1 + repetition), "record_s": 1.6e-5, "close_s": None, "points": points,
+            "empty": {"work": 0, "num_tasks": 16, "iteration_times_s": iteration_times(0), "prepare_s": prepare_s}, **more}
+
+
+def test_metg_is_twice_the_overhead():
+    """Check the definition: with a constant cost a task, half of the rate is reached where the work takes as long."""
+    table = summarise([row(repetition=0), row(repetition=1, overhead_s=30e-9)])
+    assert table["unit_s"] == {"compute": UNIT_S}
+    entry = table["results"][0]
+    assert entry["metg_s"]["low"] == pytest.approx(40e-9, rel=0.03)
+    assert entry["metg_s"]["high"] == pytest.approx(60e-9, rel=0.03)
+    assert entry["empty_task_s"]["low"] == pytest.approx(10e-9)
+    assert entry["record_s"]["median"] == pytest.approx(1e-6)
+    assert entry["close_s"] is None
+    assert all(0 < p["efficiency_low"] <= p["efficiency"] <= p["efficiency_high"] < 1 for p in entry["curve"])
+
+
+def test_metg_between_points_and_where_it_is_not_reached():
+    """Check interpolation, the first point, and curves that stay below."""
+    assert metg_s([1, 4], [0.25, 0.75], 1.0) == pytest.approx(4.0)
+    assert metg_s([2, 4], [0.8, 0.9], 1.0) == pytest.approx(2.5)
+    assert metg_s([1, 2, 4], [0.1, 0.2, 0.4], 1.0) is None
+    table = summarise([{**row(), "points": row()["points"][:2]}])
+    assert table["results"][0]["metg_s"] is None
+    assert "not reached" in format_table(table)
+
+
+def test_break_even_counts_replays_against_eager_tasks():
+    """Check (preparation beyond the eager model's) / (gain of an iteration)."""
+    table = summarise([
+        row("tasks", overhead_s=120e-9, prepare_s=0.0), row("taskiter", overhead_s=20e-9, prepare_s=16 * 1e-6),
+        row("forkjoin", overhead_s=200e-9), row("tbb", failure="crash", message="lost"),
+    ])
+    found = {entry["model"]: entry["break_even"] for entry in table["results"]}
+    assert found == {"tasks": None, "taskiter": 20, "forkjoin": None, "tbb": None}
+    text = format_table(table)
+    assert "crash: lost" in text and "fft, 4 x 4 tasks" in text
+
+
+def test_the_ladder_grows_by_about_the_square_root_of_two():
+    """Check whole numbers from the start on, without repeats."""
+    assert list(itertools.islice(work_ladder(0), 8)) == [1, 2, 3, 4, 6, 8, 12, 16]
+    assert list(itertools.islice(work_ladder(5.5), 3)) == [6, 8, 12]
+
+
+def test_the_kernels_unit_is_timed():
+    """Check that units take nanoseconds."""
+    assert 0.1e-9 < unit_time_s("compute") < 100e-9
+    assert unit_time_s("memory") > unit_time_s("compute")
+    assert unit_time_s("busy_wait") == 1e-9
+
+
+def test_a_tiny_run_prints_and_draws(tmp_path, capsys):
+    """Check the command from processes to figure, caption, table and samples."""
+    out = tmp_path / "metg"
+    command = ["metg", "--quick", "--models", "serial,forkjoin:schedule=dynamic", "--threads", "1", "--width", "4",
+               "--steps", "4", "--pattern", "fft,trivial", "--radix", "3", "--json", "--out", str(out)]
+    assert main(command) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert [(e["graph"]["pattern"], e["model"]) for e in table["results"]] == [
+        (p, m) for p in ("fft", "trivial") for m in ("serial", "forkjoin:schedule=dynamic")
+    ]
+    serial = table["results"][0]
+    assert 1e-9 < serial["empty_task_s"]["median"] < 1e-5 and len(serial["curve"]) > 3
+    assert {p.name for p in out.iterdir()} == {
+        "metg.jsonl", "metg.csv", "metg_fft.pdf", "metg_fft.txt", "metg_trivial.pdf", "metg_trivial.txt"
+    }
+    kinds = [json.loads(line)["kind"] for line in (out / "metg.jsonl").read_text().splitlines()]
+    assert kinds == ["run"] + ["metg"] * 4
+    assert len(list(csv.DictReader((out / "metg.csv").open()))) == 4
+    assert "METG(50 %)" in (out / "metg_fft.txt").read_text()
+    assert main(command) == 2
+    assert "new or empty folder" in capsys.readouterr().err
+
+
+def test_the_graph_of_a_network_is_run_with_its_durations(capsys):
+    """Check `--network`: the graph has as many tasks as the network's plan, whatever the work."""
+    assert main(["metg", "--quick", "--models", "serial", "--threads", "1", "--network", "cifar10_cnn", "--batch", "16",
+                 "--json"]) == 0
+    entry = json.loads(capsys.readouterr().out)["results"][0]
+    assert entry["graph"]["network"] == "cifar10_cnn"
+    assert 0 < entry["empty_task_s"]["median"] < 1e-5 and entry["curve"]
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--pattern", "ring"], "pattern must be one of"),
+    (["--models", "magic"], "no model is called"),
+    (["--threads", "x"], "--threads takes whole numbers"),
+    (["--threads", "4096"], "available cores"),
+    (["--network", "lenet99"], "network"),
+    (["--network", "cifar10_cnn", "--kernel", "memory"], "--kernel must be compute"),
+    (["--repeats", "0"], "--repeats must be at least 1"),
+    (["--models", "serial", "--threads", "2", "--oversubscribe"], "no model runs on 2 threads"),
+])
+def test_bad_arguments_are_refused(arguments, message, capsys):
+    """Check the messages and the exit code."""
+    assert main(["metg", *arguments]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,189 @@
+"""Figures: they are drawn, hold what the rows hold, and come out the same every time."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from forktask.cython_src.errors import UsageError
+from forktask.experiments import analysis, plots
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+sys.path.insert(0, str(Path(__file__).parent))
+from synthetic_results import synthetic_rows  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def two():
+    return analysis.study_from_rows(synthetic_rows(threads=(1, 2)))
+
+
+@pytest.fixture(scope="module")
+def sweep():
+    models = ("serial", "forkjoin", "taskiter")
+    return analysis.study_from_rows(synthetic_rows(models=models, batches=(16, 64), granularities=(4, 16), repeats=6))
+
+
+def test_speedup_figure_shows_every_point(two):
+    """Check lines, markers, raw dots and bounds of the three panels against the table."""
+    figure = plots.draw(two, "speedup")
+    speedup, efficiency, ratio = figure.axes
+    table = analysis.speed_table(two)
+    lines = {line.get_label(): line for line in speedup.lines}
+    models = [m for m in table["model"].unique() if m != "serial"]
+    for model in models:
+        points = table[table["model"] == model].sort_values("threads")
+        line = lines[analysis.model_label(model)]
+        assert line.get_xdata() == pytest.approx([1, 2])
+        assert line.get_ydata() == pytest.approx(points["speedup"].to_numpy())
+    assert sum(len(c.get_offsets()) for c in speedup.collections if hasattr(c, "get_sizes") and len(c.get_sizes())) \
+        == len(models) * 2 * 9
+    limits = analysis.bound_table(two)
+    assert any(np.allclose(line.get_ydata(), limits["forkjoin_speedup"]) for line in speedup.lines
+               if len(line.get_ydata()) == len(limits))
+    marked = [line for line in efficiency.lines if line.get_marker() not in ("None", "")]
+    assert len(marked) == len(models)
+    compared = [line for line in ratio.lines if line.get_marker() not in ("None", "")]
+    assert len(compared) == 3  # tasks, taskgraph, taskiter
+    for line in compared:
+        values = table[(table["model"] == line.get_label())].sort_values("threads")["ratio"]
+        assert line.get_ydata() == pytest.approx(values.to_numpy())
+
+
+@pytest.mark.parametrize(("column", "width"), [("double", 7.0), ("single", 3.3)])
+@pytest.mark.parametrize("name", ["speedup", "layers", "overhead"])
+def test_nothing_sticks_out_or_overlaps(two, name, column, width):
+    """Check the width, that all text lies within the figure, and that no two tick labels of an axis meet."""
+    figure = plots.draw(two, name, column=column)
+    assert figure.get_figwidth() == width
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    frame = figure.bbox.padded(2)
+    figure.draw(renderer)
+    for axis in figure.axes:
+        box = axis.get_tightbbox(renderer)
+        assert box.x0 >= frame.x0 and box.x1 <= frame.x1 and box.y0 >= frame.y0 and box.y1 <= frame.y1
+        for one, along in ((axis.xaxis, 0), (axis.yaxis, 1)):
+            low, high = sorted(one.get_view_interval())
+            boxes = [t.label1.get_window_extent(renderer) for t in one.get_major_ticks()
+                     if low <= t.get_loc() <= high and t.label1.get_text()]
+            ends = sorted((b.x0, b.x1) if along == 0 else (b.y0, b.y1) for b in boxes)
+            assert len(ends) >= 2
+            assert all(a[1] <= b[0] + 0.5 for a, b in zip(ends, ends[1:], strict=False))
+    legend, title = figure.legends[0].get_window_extent(renderer), figure._suptitle.get_window_extent(renderer)
+    for box in (legend, title):
+        assert box.x0 >= frame.x0 and box.x1 <= frame.x1 and box.y0 >= frame.y0 and box.y1 <= frame.y1
+    for axis in figure.axes:
+        assert not axis.get_tightbbox(renderer).overlaps(legend)
+
+
+@pytest.mark.parametrize("threads", [(1,), (2,), (1, 2, 3, 4, 6, 8), (1, 2, 4, 8, 16, 32, 64, 128)])
+def test_any_number_of_thread_counts_can_be_drawn(threads):
+    """Check the default figure with one and with many thread counts, and that the ticks are thread counts."""
+    models = ("serial", "forkjoin", "taskiter")
+    s = analysis.study_from_rows(synthetic_rows(models=models, threads=threads, batches=(4096,), repeats=5))
+    figure = plots.draw(s)
+    ticks = figure.axes[0].xaxis.get_major_locator()()
+    assert set(ticks) <= {1, *threads} and {1, max(threads)} <= set(ticks)
+
+
+def test_header_says_what_was_measured(two):
+    """Check that network, batch, blocks, T1 and the smoke test are written in the figure."""
+    text = plots.draw(two)._suptitle.get_text()
+    t1 = plots.format_time(analysis.floor_table(two)["t1_s"].iloc[0])
+    for piece in ("cifar10_cnn, batch 64, train", "16 images a block", "65 tasks in 17 loops", t1, "FLOP", "smoke test"):
+        assert piece in text
+
+
+def test_sweeps_over_batch_and_granularity_are_drawn(sweep):
+    """Check that each plan is a point of its line."""
+    figure = plots.draw(sweep, "batch")
+    line = next(line for line in figure.axes[0].lines if line.get_label() == "taskiter")
+    assert len(line.get_xdata()) == 2
+    figure = plots.draw(sweep, "granularity")
+    line = next(line for line in figure.axes[0].lines if line.get_label() == "forkjoin")
+    assert len(line.get_xdata()) == 2
+
+
+def test_available_figures_can_all_be_drawn(two, sweep):
+    """Check that what is offered works and what is not offered is refused with a reason."""
+    assert plots.available_figures(two, two.plan_ids()[0]) == ["speedup", "layers", "overhead"]
+    assert plots.available_figures(sweep, sweep.plan_ids()[0]) == list(plots.FIGURES)
+    for name in ("batch", "granularity"):
+        with pytest.raises(UsageError, match="at least"):
+            plots.draw(two, name)
+    with pytest.raises(UsageError, match="one of speedup, layers"):
+        plots.draw(two, "pie")
+    with pytest.raises(UsageError, match="one of double, single"):
+        plots.draw(two, column="triple")
+
+
+def test_speedup_without_serial_is_refused():
+    """Check the sentence when the baseline is missing."""
+    s = analysis.study_from_rows(synthetic_rows(models=("forkjoin", "taskiter")))
+    assert "speedup" not in plots.available_figures(s, s.plan_ids()[0])
+    with pytest.raises(UsageError, match="needs serial runs"):
+        plots.draw(s)
+
+
+@pytest.mark.parametrize("kind", plots.FORMATS)
+def test_same_rows_give_the_same_bytes(two, tmp_path, kind):
+    """Check that two drawings are equal byte for byte, and hold no date."""
+    a = plots.save(plots.draw(two), tmp_path / f"a.{kind}").read_bytes()
+    b = plots.save(plots.draw(two), tmp_path / f"b.{kind}").read_bytes()
+    assert a == b
+    assert not re.search(rb"20\d\d-\d\d-\d\d|CreationDate|Creation Time", a)
+
+
+def test_pdf_embeds_its_fonts(two, tmp_path):
+    """Check for TrueType fonts with their programs inside (no Type 3)."""
+    data = plots.save(plots.draw(two), tmp_path / "a.pdf").read_bytes()
+    assert b"/FontFile2" in data and b"/Type3" not in data
+
+
+def test_unknown_format_is_refused(two, tmp_path):
+    """Check the sentence for another ending."""
+    with pytest.raises(UsageError, match="one of pdf, svg, png; got 'jpg'"):
+        plots.save(plots.draw(two), tmp_path / "a.jpg")
+
+
+@pytest.mark.parametrize("name", ["speedup", "layers", "overhead"])
+def test_caption_says_all_that_matters(two, name):
+    """Check that network, number of repetitions, machine, kernels and the identity of results are in the caption."""
+    text = plots.caption(two, name)
+    for piece in ("cifar10_cnn, batch 64, train", "9 repetitions", "Example CPU 9000", "235 GFLOP/s", "avx512",
+                  "bit-identical", "weight gradients: partial", "Smoke test"):
+        assert piece in text
+    assert "\n" not in text and "$" not in text and "nan" not in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(1.0, "1.00 s"), (0.00641, "6.41 ms"), (41.5e-6, "41.5 µs"), (123e-9, "123 ns"), (0.0, "0 ns"),
+     (float("nan"), "n/a"), (-0.0021, "-2.10 ms")],
+)
+def test_times_have_three_digits(seconds, text):
+    """Check units and digits."""
+    assert plots.format_time(seconds) == text
+
+
+def test_models_keep_their_style():
+    """Check that colour and marker of a model do not depend on which others there are, and that variants differ."""
+    alone, together = plots.model_styles(["taskiter"]), plots.model_styles(["serial", "tasks", "taskiter"])
+    assert alone["taskiter"] == together["taskiter"]
+    forms = plots.model_styles(["forkjoin", "forkjoin:region=persistent", "forkjoin:schedule=dynamic"])
+    assert len({(str(s.color), s.marker) for s in forms.values()}) == 3
+
+
+def test_drawing_needs_no_pyplot_and_leaves_the_settings_alone():
+    """Check that importing and drawing do not load pyplot's state machine or change global settings."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import matplotlib; before = dict(matplotlib.rcParams)\n"
+        "from synthetic_results import synthetic_rows\n"
+        "from forktask.experiments import analysis, plots\n"
+        "plots.draw(analysis.study_from_rows(synthetic_rows(repeats=5)))\n"
+        "assert dict(matplotlib.rcParams) == before\n"
+    )
+    subprocess.run([sys.executable, "-P", "-c", code, str(Path(__file__).parent)], check=True, timeout=120)

@@ -1,0 +1,230 @@
+"""The report: one self-contained page whose numbers come from the rows, and its commands."""
+
+import csv
+import html.parser
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from forktask.cython_src.errors import UsageError
+from forktask.experiments import analysis, plots, report
+from forktask.experiments.cli import main
+
+sys.path.insert(0, str(Path(__file__).parent))
+from synthetic_results import synthetic_rows, write_rows  # noqa: E402
+
+
+class Page(html.parser.HTMLParser):
+    """Collects tables, links, ids and figures; complains about tags that are not closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tables, self.ids, self.references, self.tags, self.open = [], [], [], [], []
+        self.cell = None
+        self.feed(text)
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        self.tags.append(tag)
+        self.ids += [values["id"]] if "id" in values else []
+        self.references += [v for k, v in attributes if k in ("src", "href", "xlink:href", "srcset", "data")]
+        if tag not in ("meta", "br", "path", "use", "rect"):
+            self.open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.cell = ""
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if self.open and self.open[-1] == tag:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if tag in ("path", "use", "rect"):
+            return
+        assert self.open.pop() == tag
+        if tag in ("td", "th"):
+            self.tables[-1][-1].append(self.cell)
+            self.cell = None
+
+    def handle_data(self, data):
+        if self.cell is not None:
+            self.cell += data
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = write_rows(tmp_path_factory.mktemp("results"), synthetic_rows(failures=True), partial='{"kind":')
+    report.write_report(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    return (folder / report.REPORT).read_text(encoding="utf-8")
+
+
+def test_report_leaves_all_files(folder):
+    """Check the page, the table, and each figure in all formats with its caption."""
+    assert (folder / "report.html").stat().st_size < 2_000_000
+    for name in ("speedup", "layers", "overhead"):
+        for ending in ("pdf", "svg", "png", "txt"):
+            assert (folder / "figures" / f"{name}.{ending}").stat().st_size > 100
+        text = (folder / "figures" / f"{name}.txt").read_text(encoding="utf-8")
+        assert text == plots.caption(analysis.load(folder), name) + "\n"
+
+
+def test_page_is_self_contained(page):
+    """Check that nothing is loaded from anywhere, that every reference is met within the page, and ids are unique."""
+    parsed = Page(page)
+    assert not {"script", "link", "iframe", "img", "object", "embed"} & set(parsed.tags)
+    assert all(r.startswith("#") for r in parsed.references)
+    assert len(parsed.ids) == len(set(parsed.ids))
+    assert {r[1:] for r in parsed.references} <= set(parsed.ids)
+    assert parsed.tags.count("svg") == 3 and parsed.tags.count("figcaption") == 3
+    assert "@import" not in page and "url(http" not in page and "<metadata" not in page
+
+
+def test_every_number_of_the_table_comes_from_the_rows(folder, page):
+    """Check each cell of the main table against medians and ratios computed here from samples.jsonl."""
+    import numpy as np
+
+    rows = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()[:-1]]
+    samples = [r for r in rows if r["kind"] == "sample"]
+    table = next(t for t in Page(page).tables if t[0][0] == "model" and "verdict" in t[0])
+    serial = {r["repetition"]: r["step_time_s"] for r in samples if r["model"] == "serial"}
+    assert len(table) == 1 + 13
+    for cells in table[1:]:
+        row = dict(zip(table[0], cells, strict=True))
+        mine = {r["repetition"]: r["step_time_s"] for r in samples
+                if analysis.model_label(r["model"]) == row["model"] and r["threads"] == int(row["threads"])}
+        speedup = np.median([serial[k] / mine[k] for k in mine])
+        assert row["n"] == str(len(mine))
+        assert row["median"] == plots.format_time(np.median(list(mine.values())))
+        assert row["speedup"] == f"{speedup:.2f}"
+        assert row["efficiency"] == f"{speedup / int(row['threads']):.1%}"
+        low, high = np.quantile(list(mine.values()), [0.25, 0.75])
+        assert row["IQR"] == f"{(high - low) / np.median(list(mine.values())):.1%}"
+
+
+def test_page_names_what_is_wrong_with_the_data(page):
+    """Check that smoke test, failures and the half-written line are said on the page."""
+    assert "Smoke test" in page and "no answer within 60 s" in page and "half-written" in page
+
+
+def test_summary_csv_holds_the_table(folder):
+    """Check columns and values of summary.csv against the analysis."""
+    with open(folder / "summary.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    table = analysis.speed_table(analysis.load(folder))
+    assert list(rows[0]) == list(table.columns) and len(rows) == len(table)
+    assert float(rows[3]["median_s"]) == pytest.approx(table["median_s"].iloc[3])
+
+
+def test_report_again_gives_the_same_files(folder):
+    """Check that drawing again from the samples changes no byte."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    before = {p: p.read_bytes() for p in files}
+    report.write_report(folder)
+    assert {p: p.read_bytes() for p in files} == before
+
+
+def test_summary_text_holds_the_three_tables(folder):
+    """Check headings, a row per point, and that no line is wider than a wide terminal."""
+    text = report.summary_text(folder)
+    for piece in ("T1 = ", "Layers, serial", "One-time costs", "break-even vs tasks", "of peak", "Not measured"):
+        assert piece in text
+    assert all(len(line) <= 170 for line in text.splitlines() if not line.endswith("."))
+    assert "nan" not in text
+
+
+def test_summary_json_is_json(folder):
+    """Check that the answer has no NaN and holds the same points."""
+    answer = report.summary_json(folder)
+    again = json.loads(json.dumps(answer, allow_nan=False))
+    assert len(again["speed"]) == 13 and again["smoke_test"] and len(again["failures"]) == 1
+    assert set(again) >= {"layers", "costs", "bounds", "accounting", "floors", "disturbances", "own_best"}
+
+
+def test_hostile_text_stays_text(tmp_path):
+    """Check that names and messages from the rows cannot become markup."""
+    rows = synthetic_rows(failures=True, models=("serial", "forkjoin"), repeats=5)
+    rows[-1]["message"] = "<script>alert(1)</script>"
+    rows[0]["environment"]["note"] = "<img src=x>"
+    report.write_report(write_rows(tmp_path, rows), formats=())
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<script" not in page and "<img" not in page and "&lt;script&gt;" in page
+
+
+def test_report_of_failures_only(tmp_path):
+    """Check that a run in which everything failed still gets a page that says so."""
+    rows = [r for r in synthetic_rows(failures=True) if r["kind"] in ("run", "plan", "machine", "failure")]
+    page = report.write_report(write_rows(tmp_path, rows)).read_text(encoding="utf-8")
+    assert "No sample was measured" in page and "no answer within 60 s" in page
+    assert "No sample was measured" in report.summary_text(tmp_path)
+    assert report.summary_json(tmp_path)["failures"]
+
+
+def test_several_plans_get_figures_of_their_own(tmp_path):
+    """Check the sweep's figures and sections, and that file names differ."""
+    rows = synthetic_rows(models=("serial", "forkjoin", "taskiter"), batches=(16, 64), repeats=5)
+    report.write_report(write_rows(tmp_path, rows), formats=())
+    names = sorted(p.name for p in (tmp_path / "figures").glob("speedup*.svg"))
+    assert names == ["speedup-cifar10_cnn-batch64-train-images=16.svg", "speedup.svg"]
+    assert (tmp_path / "figures" / "batch.svg").exists()
+    parsed = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert len(parsed.ids) == len(set(parsed.ids))
+
+
+def test_commands_redraw(folder, tmp_path, capsys):
+    """Check `report` and `plot` with all options."""
+    assert main(["report", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["report"].endswith("report.html")
+    out = tmp_path / "deep" / "figure.svg"
+    assert main(["plot", str(folder), "--figure", "layers", "--column", "single", "--format", "svg",
+                 "--out", str(out)]) == 0
+    assert out.exists() and out.with_suffix(".txt").exists()
+    assert main(["plot", str(folder), "--column", "single", "--format", "png"]) == 0
+    assert (folder / "figures" / "speedup-single.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["--figure", "pie"], "one of speedup"), (["--column", "wide"], "one of double"),
+     (["--format", "gif"], "one of pdf, svg, png"), (["--plan", "zzz"], "exactly one plan")],
+)
+def test_bad_arguments_are_one_sentence(folder, capsys, arguments, words):
+    """Check exit code 2 and the sentence for each wrong option, and for a folder without results."""
+    assert main(["plot", str(folder), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
+
+
+def test_report_prints_the_tables(tmp_path, capsys, monkeypatch):
+    """Check that the command prints what `summary_text` holds and where the page is."""
+    monkeypatch.setattr(plots, "FORMATS", ("svg",))
+    folder = write_rows(tmp_path, synthetic_rows(models=("serial", "forkjoin"), repeats=5))
+    assert main(["report", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert report.summary_text(folder) in out and out.endswith("report.html\n")
+
+
+def test_a_folder_without_results_is_refused(tmp_path, capsys):
+    """Check the sentence for a folder that holds no samples."""
+    assert main(["report", str(tmp_path)]) == 2
+    assert "samples.jsonl" in capsys.readouterr().err
+
+
+def test_refused_results_leave_the_old_report_alone(tmp_path):
+    """Check that rows that must not be compared raise before any file changes."""
+    rows = synthetic_rows(models=("serial", "forkjoin"), repeats=5)
+    rows[-1]["weights_hash"] = "other"
+    (tmp_path / "report.html").write_text("old")
+    with pytest.raises(UsageError, match="same weights"):
+        report.write_report(write_rows(tmp_path, rows))
+    assert (tmp_path / "report.html").read_text() == "old" and not (tmp_path / "figures").exists()

@@ -1,0 +1,86 @@
+"""Statistics: coverage on known distributions, the rules of the verdict."""
+
+import numpy as np
+import pytest
+from forktask.experiments import statistics
+from forktask.experiments.statistics import FASTER, NOT_ENOUGH_DATA, SAME, SLOWER, Estimate
+
+
+@pytest.mark.parametrize("n", [6, 7, 9, 20])
+@pytest.mark.parametrize("draw", ["normal", "lognormal", "exponential"])
+def test_median_interval_covers_the_true_median(n, draw):
+    """Check that at least 93 % of 95 % intervals hold the distribution's median, and not all of them."""
+    rng = np.random.default_rng(n)
+    true = {"normal": 0.0, "lognormal": 1.0, "exponential": np.log(2)}[draw]
+    hits, trials = 0, 400
+    for _ in range(trials):
+        estimate = statistics.median_interval(getattr(rng, draw)(size=n), num_resamples=300)
+        hits += estimate.low <= true <= estimate.high
+    assert 0.93 <= hits / trials <= 0.998
+
+
+@pytest.mark.parametrize(("n", "rank"), [(2, 0), (5, 0), (6, 0), (8, 0), (9, 1), (20, 5)])
+def test_sign_test_rank_is_that_of_the_tables(n, rank):
+    """Check the order statistics against published tables of the sign test."""
+    assert statistics.sign_test_rank(n) == rank
+
+
+def test_same_samples_give_the_same_interval():
+    """Check that the bootstrap is seeded and does not depend on the order of samples."""
+    values = np.random.default_rng(1).normal(size=12)
+    assert statistics.median_interval(values) == statistics.median_interval(values)
+    assert statistics.median_interval(values) == statistics.median_interval(values[::-1])
+
+
+def test_ratios_are_paired_by_repetition():
+    """Check that a disturbance common to a block cancels, and that blocks with one side only are left out."""
+    blocks = 1 + np.random.default_rng(2).exponential(size=9)
+    a = {r: 0.9 * b for r, b in enumerate(blocks)}
+    b = {r: b for r, b in enumerate(blocks)} | {99: 1e6}
+    estimate = statistics.ratio_interval(a, b)
+    assert estimate.count == 9
+    assert estimate.low == pytest.approx(0.9) and estimate.high == pytest.approx(0.9)
+
+
+def test_nothing_in_common_gives_nan():
+    """Check that no pair is no crash."""
+    estimate = statistics.ratio_interval({0: 1.0}, {1: 1.0})
+    assert estimate.count == 0 and np.isnan(estimate.value)
+    assert statistics.verdict(estimate) == NOT_ENOUGH_DATA
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "count", "expected"),
+    [
+        (0.90, 0.95, 9, FASTER), (0.90, 0.999, 9, FASTER), (1.03, 1.10, 9, SLOWER), (1.001, 1.05, 9, SLOWER),
+        (0.99, 1.01, 9, SAME), (0.985, 0.995, 9, SAME), (1 / 1.02, 1.02, 9, SAME),
+        (0.97, 1.03, 9, NOT_ENOUGH_DATA), (0.99, 1.03, 9, NOT_ENOUGH_DATA), (0.90, 1.00, 9, NOT_ENOUGH_DATA),
+        (0.50, 0.60, 4, NOT_ENOUGH_DATA), (np.nan, np.nan, 9, NOT_ENOUGH_DATA),
+    ],
+)
+def test_verdict_follows_its_rules(low, high, count, expected):
+    """Check each rule at its edges."""
+    assert statistics.verdict(Estimate((low + high) / 2, low, high, count)) == expected
+
+
+def test_equals_are_rarely_told_apart():
+    """Check that comparisons of equals are called faster or slower in at most 5 % (and a margin) of cases."""
+    rng = np.random.default_rng(3)
+    wrong = 0
+    for _ in range(300):
+        a, b = (dict(enumerate(np.exp(0.03 * rng.normal(size=9)))) for _ in range(2))
+        wrong += statistics.verdict(statistics.ratio_interval(a, b)) in (FASTER, SLOWER)
+    assert wrong / 300 < 0.08
+
+
+@pytest.mark.parametrize("bad", [[], [1.0, np.nan], [[1.0]]])
+def test_bad_samples_are_refused(bad):
+    """Check that an empty or broken list is an error, not a number."""
+    with pytest.raises(ValueError, match="finite numbers"):
+        statistics.spread(bad)
+
+
+def test_spread_holds_quartiles():
+    """Check order statistics of a simple list."""
+    s = statistics.spread([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert (s.median, s.lower_quartile, s.upper_quartile, s.iqr, s.minimum, s.maximum) == (3, 2, 4, 2, 1, 5)

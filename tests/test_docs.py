@@ -1,0 +1,124 @@
+"""What README and docs/ say is true: examples print what is shown, commands parse, links lead somewhere."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from forktask.experiments.cli import make_parser
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PLACEHOLDERS = {"DIR": "results", "FOLDER": "folder", "FILE.toml": "strong_scaling", "FILE": "weights.safetensors"}
+
+# Runs a page's examples in one namespace and writes what each printed, separated by a character no example prints.
+RUN_EXAMPLES = """
+import contextlib, io, json, sys
+page, examples = json.load(sys.stdin)
+namespace, printed = {"__name__": "__main__"}, []
+for line, code in examples:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile("\\n" * line + code, page, "exec"), namespace)
+    printed.append(out.getvalue())
+json.dump(printed, sys.stdout)
+"""
+
+
+def examples_of(text: str) -> list[tuple[int, str, str]]:
+    """(line, code, expected output) of each python block; a block without an output block prints nothing."""
+    examples: list[tuple[int, str, str]] = []
+    for match in FENCE.finditer(text):
+        if match[1] == "python":
+            examples.append((text.count("\n", 0, match.start()) + 1, match[2], ""))
+        elif match[1] == "output":
+            assert examples and not examples[-1][2], f"an output block without code: {match[2]!r}"
+            examples[-1] = (*examples[-1][:2], match[2])
+    return examples
+
+
+def run_examples(page: str, text: str, folder: Path) -> list[tuple[int, str, str]]:
+    """(line, printed, expected) of each example, run in order in a fresh process in `folder`."""
+    examples = examples_of(text)
+    # Threads that sleep while idle: the examples are about results, and a busy machine runs them faster so.
+    environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "OMP_DYNAMIC": "false", "MPLBACKEND": "agg"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", RUN_EXAMPLES], input=json.dumps([page, [e[:2] for e in examples]]),
+        capture_output=True, text=True, cwd=folder, env=environment, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [(line, out, wanted) for (line, _, wanted), out in zip(examples, json.loads(done.stdout), strict=True)]
+
+
+def commands_of(text: str) -> list[str]:
+    """Command lines that begin with `forktask`, in indented blocks, fenced blocks without a language and in backticks."""
+    fenced = "\n".join(match[2] for match in FENCE.finditer(text) if match[1] in ("", "sh", "bash", "console"))
+    outside = FENCE.sub("", text)
+    lines = [line.strip().removeprefix("$ ") for line in fenced.splitlines()]
+    lines += [line.strip() for line in outside.splitlines() if line.startswith("    ")]
+    lines += [code.replace("\n", " ") for code in re.findall(r"`([^`]+)`", outside)]
+    return [line for line in lines if re.match(r"forktask( |$)", line)]
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if examples_of(p.read_text())], ids=lambda p: p.name)
+def test_examples_print_what_the_page_shows(page, tmp_path):
+    """Check that each python block runs, in order, and prints exactly the output block behind it."""
+    for line, printed, expected in run_examples(str(page), page.read_text(), tmp_path):
+        assert printed == expected, f"{page.name}, line {line}"
+
+
+def test_a_wrong_output_is_seen(tmp_path):
+    """Check that an example that prints something else, or something where nothing is shown, is noticed."""
+    text = "```python\nx = 1\nprint(x)\n```\n```output\n2\n```\n```python\nprint(x + 1)\n```\n"
+    assert run_examples("page", text, tmp_path) == [(1, "1\n", "2\n"), (8, "2\n", "")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_commands_parse(page):
+    """Check that every command line in a page is one that the program takes."""
+    for command in commands_of(page.read_text()):
+        words = shlex.split(command, comments=True)[1:]
+        words = [PLACEHOLDERS.get(word, word) for word in words]
+        if len(words) < 1 or (len(words) == 1 and words[0] != "info"):
+            known = {"compare", "run", "status", "report", "plot", "peers", "train", "infer", "metg", "--help", "--version"}
+            assert not words or words[0] in known, command
+            continue
+        errors = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
+                make_parser().parse_args(words)
+        except SystemExit as stop:
+            assert not stop.code, f"{page.name}: {command}\n{errors.getvalue()}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_exist(page):
+    """Check that relative links and images lead to files, and that anchors lead to headings."""
+    text = FENCE.sub("", page.read_text())
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), f"{page.name} links to {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+            assert anchor in {_anchor(heading) for heading in headings}, f"{page.name} links to {target}"
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def test_options_in_commands_are_found():
+    """Check that command lines are found in each place where pages have them."""
+    text = "    forktask info\n\n```\nforktask run a\n```\nand `forktask status DIR`, not `forktaskx`.\n"
+    assert commands_of(text) == ["forktask run a", "forktask info", "forktask status DIR"]
