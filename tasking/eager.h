@@ -31,6 +31,12 @@
 #ifndef ORDER_EAGER_COUNT_DOWN
 #define ORDER_EAGER_COUNT_DOWN acq_rel
 #endif
+#ifndef ORDER_EAGER_FOUND_CLOSED
+#define ORDER_EAGER_FOUND_CLOSED acquire
+#endif
+#ifndef ORDER_EAGER_RETIRE
+#define ORDER_EAGER_RETIRE acquire
+#endif
 
 enum { EAGER_NO_EDGE = -1, EAGER_CLOSED = -2, EAGER_GUARD = 1 << 30 };
 enum { EAGER_READ = 0 };
@@ -163,7 +169,7 @@ static int eager_retire(Eager *e)
     while (e->oldest < e->next_serial) {
         EagerTask *task = eager_task(e, e->oldest);
         /* acquire: pairs with the release in eager_finish(); the slot and its edges are no longer read */
-        if (ft_load(&task->successors, acquire) != EAGER_CLOSED)
+        if (ft_load(&task->successors, ORDER_EAGER_RETIRE) != EAGER_CLOSED)
             break;
         e->edge_tail = task->edge_end;
         e->oldest++;
@@ -255,7 +261,7 @@ static inline int eager_depend(Eager *e, int64_t before, int32_t *num_edges)
         return 1;
     task->mark = me;
     /* acquire: pairs with the release in eager_finish(); a task found CLOSED has written its data */
-    int32_t newest = ft_load(&task->successors, acquire);
+    int32_t newest = ft_load(&task->successors, ORDER_EAGER_FOUND_CLOSED);
     if (newest == EAGER_CLOSED)
         return 1;
     while (e->edge_head - e->edge_tail >= e->edge_capacity) {
@@ -269,7 +275,7 @@ static inline int eager_depend(Eager *e, int64_t before, int32_t *num_edges)
         /* release: pairs with the acquire in eager_finish(); the edge is visible */
         if (ft_cas(&task->successors, &newest, number, ORDER_EAGER_PUSH_EDGE))
             break;
-        newest = ft_load(&task->successors, acquire); /* as above */
+        newest = ft_load(&task->successors, ORDER_EAGER_FOUND_CLOSED); /* as above */
         if (newest == EAGER_CLOSED)
             return 1;
     }

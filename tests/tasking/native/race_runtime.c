@@ -2,6 +2,7 @@
  *     cc -std=gnu11 -g -O1 -fsanitize=thread ...
  * Random layered graphs whose tasks hash what their predecessors wrote; every result is compared with serial order. Data are
  * not atomic, so a missing happens-before edge is a data race that the sanitizer reports. */
+#define _GNU_SOURCE
 #include <stdio.h>
 
 #include "eager.h"
