@@ -139,7 +139,7 @@ class TasksExecutor(_TaskingExecutor):
 class _ReplayExecutor(_TaskingExecutor):
     closed = False
 
-    def __init__(self, num_threads, *, placement="stealing", **options):
+    def __init__(self, num_threads, *, placement="partitioned", **options):
         if placement not in PLACEMENTS:
             raise UsageError(f"placement must be one of {', '.join(PLACEMENTS)}; got {placement!r}")
         super().__init__(num_threads, **options)
@@ -178,8 +178,8 @@ class TaskGraphExecutor(_ReplayExecutor):
 
     Parameters
     ----------
-    placement : {"stealing", "partitioned"}
-        Work-stealing deques; or one compiled program for each thread, from which idle threads may claim tasks.
+    placement : {"partitioned", "stealing"}
+        One compiled program for each thread, from which idle threads may claim tasks; or work-stealing deques.
     """
 
     model = "taskgraph"
@@ -190,7 +190,7 @@ class TaskIterExecutor(_ReplayExecutor):
 
     Parameters
     ----------
-    placement : {"stealing", "partitioned"}
+    placement : {"partitioned", "stealing"}
         As for TaskGraphExecutor.
     """
 

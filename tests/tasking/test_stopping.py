@@ -113,9 +113,10 @@ def test_the_watchdog_reports_a_stuck_graph(placement):
         executor.run(5)
 
 
-def test_the_watchdog_leaves_long_tasks_alone():
+@pytest.mark.parametrize("placement", ["stealing", "partitioned"])
+def test_the_watchdog_leaves_long_tasks_alone(placement):
     """Check that a task that takes longer than the watchdog waits is no stuck graph."""
-    with TaskIterExecutor(2, watchdog_s=0.05) as executor:
+    with TaskIterExecutor(2, watchdog_s=0.05, placement=placement) as executor:
         executor.prepare(bind(columns_plan(1, 1, 200_000_000)))
         executor.run(1)
 
