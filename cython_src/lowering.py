@@ -16,6 +16,10 @@ from .plan import Access, Block, Plan, PlanBuilder, block_grid, ranges, read, up
 UNIT = 16  # images of a group in the lane layout; floats of a unit in the inner loops
 TAPS = 25
 SCRATCH_BYTES = 5 * 8192 * 4  # what the convolutions need: rows of five channels
+# Blocks of a loop that the default granularity aims at: enough for the balance of a dozen threads, while a block still
+# takes tens of microseconds at any but the smallest batch. More only where groups of images are enough by themselves.
+BLOCKS_WANTED = 16
+BLOCKS_OF_IMAGES = 32
 CHANNEL_TILES = (5, 4)  # output channels that the inner loops take at a time
 
 
@@ -157,16 +161,16 @@ class _Lowering:
                 f"vector lanes, got {per_block}; use a multiple, or layout='flat'"
             )
         if not per_block:
-            per_block = self.lanes * max(1, math.ceil(self.groups / 32))
+            per_block = self.lanes * math.ceil(self.groups / (BLOCKS_OF_IMAGES if self.lanes > 1 else BLOCKS_WANTED))
         return ranges(self.groups, per_block // self.lanes)
 
     def channel_ranges(self, channels: int) -> list[tuple[int, int]]:
         if self.granularity.channels:
             return ranges(channels, self.granularity.channels)
-        if self.granularity == Granularity() and len(self.group_ranges()) < 4:
-            for tile in CHANNEL_TILES:
-                if channels % tile == 0:
-                    return ranges(channels, tile)
+        if self.granularity == Granularity():
+            pieces = math.ceil(BLOCKS_WANTED / len(self.group_ranges()))
+            tile = next((t for t in CHANNEL_TILES if channels % t == 0), channels)
+            return ranges(channels, tile * max(1, channels // tile // pieces))
         return [(0, channels)]
 
     def row_ranges(self, height: int, scale: int = 1) -> list[tuple[int, int]]:

@@ -57,6 +57,9 @@ INLINE void store(float *p, Vec v) { *(VecU *)p = (VecU)v; }
 #endif
 typedef int32_t VecI __attribute__((vector_size(VL * 4)));
 
+/* All lanes x: by a subtraction of zero, which is exact for any x and folded away; adding zero would stay. */
+INLINE Vec splat(float x) { return x - (Vec){0}; }
+
 /* Two vectors seen as rows of pieces: LOW keeps the first half of every piece, HIGH the second. */
 #if VL == 16
 #define EVEN(a, b) SHUFFLE(VecI, a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
@@ -130,13 +133,15 @@ INLINE void conv_tile(const ConvTask *t, const int R, const int VY, const int VX
     Vec acc[MAX_R][8];
     const int V = VY * VX * SUB;
     UNROLL for (int r = 0; r < R; r++) {
-        Vec start = (Vec){0} + (bias ? bias[r] : 0.0f);
+        Vec start = splat(bias ? bias[r] : 0.0f);
         UNROLL for (int v = 0; v < V; v++)
             acc[r][v] = start;
     }
     const ptrdiff_t in_row = t->in_row, w_out = t->w_out;
     for (int c = 0; c < t->channels_in; c++) {
-        const float *row = in, *taps = flip ? w + (TAPS - 1) : w;
+        const float *row = in, *taps[MAX_R];
+        UNROLL for (int r = 0; r < R; r++)
+            taps[r] = w + r * w_out + (flip ? TAPS - 1 : 0);
         for (int ky = 0; ky < KERNEL; ky++) {
             UNROLL for (int kx = 0; kx < KERNEL; kx++) {
                 Vec x[8];
@@ -144,13 +149,14 @@ INLINE void conv_tile(const ConvTask *t, const int R, const int VY, const int VX
                     UNROLL for (int vx = 0; vx < VX * SUB; vx++)
                         x[vy * VX * SUB + vx] = load(row + vy * in_row + vx * VL + kx * pixel);
                 UNROLL for (int r = 0; r < R; r++) {
-                    Vec weight = (Vec){0} + taps[r * w_out + (flip ? -kx : kx)];
+                    Vec weight = splat(taps[r][flip ? -kx : kx]);
                     UNROLL for (int v = 0; v < V; v++)
                         acc[r][v] += weight * x[v];
                 }
             }
             row += in_row;
-            taps += flip ? -KERNEL : KERNEL;
+            UNROLL for (int r = 0; r < R; r++)
+                taps[r] += flip ? -KERNEL : KERNEL;
         }
         in += t->in_channel;
         w += t->w_in;
@@ -532,7 +538,7 @@ static void fc_forward(const float *x, const float *w, const float *bias, float 
         } else {
             Vec sum[2][SUB];
             for (int i = 0; i < SUB; i++)
-                sum[0][i] = (Vec){0} + bias[o], sum[1][i] = (Vec){0};
+                sum[0][i] = splat(bias[o]), sum[1][i] = (Vec){0};
             int f = 0;
             for (; f + 2 <= features; f += 2)
                 UNROLL for (int h = 0; h < 2; h++)
