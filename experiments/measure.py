@@ -356,7 +356,7 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
 
 
 def block_times(events: np.ndarray, plan, num_passes: int, num_workers: int) -> dict[str, Any]:
-    """Means over iterations of what the event log holds.
+    """What the event log says of blocks, loops and workers.
 
     Parameters
     ----------
@@ -369,9 +369,10 @@ def block_times(events: np.ndarray, plan, num_passes: int, num_workers: int) -> 
     Returns
     -------
     dict
-        block_time_s: {loop: mean seconds of each block}; loop_time_s: {loop: busy seconds of a pass};
-        loop_wall_s: {loop: first start to last stop, mean over passes} (a wall time of its own only where the model
-        has a barrier after each loop); worker_busy_s: busy seconds of each worker in a pass.
+        block_time_s: {loop: seconds of each block, median over passes, so that one that was pushed off its CPU does
+        not count}. Means over passes, which add up: loop_time_s: {loop: busy seconds}; loop_wall_s: {loop: first
+        start to last stop} (a wall time of its own only where the model has a barrier after each loop);
+        worker_busy_s: [busy seconds of each worker].
 
     Raises
     ------
@@ -386,7 +387,8 @@ def block_times(events: np.ndarray, plan, num_passes: int, num_workers: int) -> 
             f"{plan.task_name(task)} must run {num_passes} times in {num_passes} passes, ran {counts[task]} times"
         )
     duration = (events["stop_ns"] - events["start_ns"]) * 1e-9
-    per_task = np.bincount(events["task"], weights=duration, minlength=num_tasks) / num_passes
+    by_task = duration[np.argsort(events["task"], kind="stable")].reshape(num_tasks, num_passes)
+    typical, mean = np.median(by_task, axis=1), by_task.mean(axis=1)
     busy = np.bincount(events["worker"], weights=duration, minlength=num_workers) / num_passes
     loop_of_event = plan.task_loop[events["task"]].astype(np.int64)
     group = events["iteration"] // plan.iteration_stride * len(plan.loops) + loop_of_event
@@ -400,21 +402,23 @@ def block_times(events: np.ndarray, plan, num_passes: int, num_workers: int) -> 
     loop_of_group[group] = loop_of_event
     wall = np.bincount(loop_of_group, weights=(last - first) * 1e-9, minlength=len(plan.loops)) / num_passes
     block_time_s: dict[str, list[float]] = {}
+    loop_time_s: dict[str, float] = {}
     loop_wall_s: dict[str, float] = {}
     for k, loop in enumerate(plan.loops):  # a chain is several loops under one name
-        times = per_task[loop.first_task : loop.first_task + loop.num_blocks].tolist()
-        block_time_s.setdefault(loop.name, []).extend(times)
+        tasks = slice(loop.first_task, loop.first_task + loop.num_blocks)
+        block_time_s.setdefault(loop.name, []).extend(typical[tasks].tolist())
+        loop_time_s[loop.name] = loop_time_s.get(loop.name, 0.0) + float(mean[tasks].sum())
         loop_wall_s[loop.name] = loop_wall_s.get(loop.name, 0.0) + float(wall[k])
     return {
         "block_time_s": block_time_s,
-        "loop_time_s": {name: float(sum(times)) for name, times in block_time_s.items()},
+        "loop_time_s": loop_time_s,
         "loop_wall_s": loop_wall_s,
         "worker_busy_s": busy.tolist(),
     }
 
 
 def measure_profile(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> dict[str, Any]:
-    """Run with the event log on: mean times of blocks, loops and workers, and the graph's bounds with these times.
+    """Run with the event log on: times of blocks, loops and workers, and the graph's bounds with these times.
 
     Never a source of step times: the log costs time.
     """
@@ -429,7 +433,7 @@ def measure_profile(job: Mapping[str, Any], bound=None, clock=time.perf_counter)
         executor.prepare(bound)
         stepper = Stepper(executor, stride, clock)
         pass_time_s = min(stepper.run(1) for _ in range(EVENT_LOG_WARMUP))
-        passes = int(min(max(job["target_s"] / pass_time_s, 2), capacity // plan.num_tasks, 200))
+        passes = int(min(max(job["target_s"] / pass_time_s, 3), capacity // plan.num_tasks, 200))
         executor.workers.clear_events()
         wall = stepper.run(passes)
         times = block_times(executor.workers.events(), plan, passes, job["threads"])

@@ -161,7 +161,16 @@ def test_a_sample_has_all_fields_and_equal_hashes_over_models():
     assert samples[0]["weights_hash"] == samples[1]["weights_hash"]
 
 
-def test_block_times_are_means_over_passes():
+def test_block_times_are_medians_and_sums_are_means():
+    """Check that one block pushed off its CPU changes the busy time, not the typical time of the block."""
+    plan = chain_plan(width=1, steps=1)
+    events = [(10_000 * k, 10_000 * k + (9000 if k == 1 else 100), k, 0, 0) for k in range(3)]
+    times = block_times(np.array(events, EVENT_DTYPE), plan, 3, 1)
+    assert times["block_time_s"]["step0"] == pytest.approx([100e-9])
+    assert times["loop_time_s"]["step0"] == pytest.approx(9200e-9 / 3)
+
+
+def test_times_of_loops_and_workers_are_means_over_passes():
     """Check busy and wall times of blocks, loops and workers against events made by hand."""
     plan = chain_plan(width=2, steps=2)
     events = []
