@@ -12,7 +12,7 @@ A job has the keys `model` (spec), `threads`, `cpus` (list or null), `plan` (key
 What happens in a sample, in this order: plan, memory and data; record and close on their own (for models that record
 a graph); `prepare`; the first replay; more iterations up to `check_iterations`, then a hash of all parameters and of
 the losses so far, which must be the same for every model, thread count and schedule; warm-up until stationary; timed
-runs.
+runs; the clock frequency right after them, and the BLAS and OpenMP libraries that were loaded.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from typing import Any
 
 import numpy as np
 
+from ..cython_src import machine_peaks
 from ..cython_src.errors import UsageError
-from .environment import Disturbance
+from .environment import Disturbance, loaded_libraries, read_memory
 from .models import make_executor, parse_model
 
 # Exit codes of the process; the reason is a JSON object with "failure" and "message" on standard output.
@@ -43,6 +44,7 @@ EXIT_FAILURE = 3
 WARMUP_WINDOW = 8  # run times that the stationarity test looks at
 WARMUP_CHUNK_S = 0.02  # shortest run that is timed during warm-up: 1000 times the clock's and the call's cost
 FALLING_Z = 1.645  # one-sided 5 % of the normal distribution
+FREQUENCY_S = 0.01  # how long the clock frequency is measured after the timed runs
 MAX_PROFILE_EVENTS = 250_000  # 32 bytes each, for each worker
 EVENT_LOG_WARMUP = 3  # passes before the log counts
 
@@ -216,7 +218,8 @@ def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-DATASET_BATCHES = 8  # different batches that take turns: more than a cache keeps, little enough to make at once
+DATASET_BATCHES = 8  # different batches that take turns, as long as there are no more than DATASET_IMAGES images
+DATASET_IMAGES = 4096
 LEARNING_RATE = 1e-3
 
 
@@ -225,7 +228,7 @@ def fill_dataset(bound, seed: int) -> None:
     generator = np.random.default_rng(seed)
     arrays = bound.arrays
     images, labels, order = arrays["dataset.images"], arrays["dataset.labels"], arrays["batch_order"]
-    images[...] = generator.standard_normal(images.shape, dtype=np.float32)
+    generator.standard_normal(dtype=np.float32, out=images)
     labels[...] = generator.integers(0, 10, labels.shape)
     order[...] = np.arange(order.size).reshape(order.shape)
     if "learning_rates" in arrays:
@@ -237,8 +240,13 @@ def build(job: Mapping[str, Any]):
     from ..cython_src.lowering import initialise, lower
     from ..cython_src.program import bind
 
-    options = job["plan"]
-    plan = lower(**options, num_images=DATASET_BATCHES * options["batch"], num_batches=DATASET_BATCHES)
+    batch = job["plan"]["batch"]
+    batches = max(1, min(DATASET_BATCHES, DATASET_IMAGES // batch))
+    plan = lower(**job["plan"], num_images=batches * batch, num_batches=batches)
+    needed, free = sum(plan.memory_bytes().values()), read_memory()["available_bytes"]
+    if free is not None and needed > free:
+        # Asking first: the kernel grants more than there is, and later kills whom it likes.
+        raise MemoryError(f"the plan needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free; lower the batch")
     bound = bind(plan)
     fill_dataset(bound, job["seed"])
     initialise(bound, job["seed"])
@@ -328,6 +336,11 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
         disturbed = disturbance.since(before)
         if not result_hashes(bound)["finite"]:
             raise ArithmeticError(f"weights or losses are not finite after {stepper.iterations_done} iterations")
+    frequency_hz = machine_peaks.measure_frequency(FREQUENCY_S, job["cpus"][0] if job["cpus"] else None)
+    libraries = loaded_libraries()
+    busy_blas = [library["name"] for library in libraries if library["kind"] == "blas" and library["threads"] != 1]
+    if busy_blas:
+        raise RuntimeError(f"BLAS must run on one thread inside blocks, {', '.join(busy_blas)} runs on more")
     return {
         "kind": "sample",
         "step_time_s": timed.step_time_s,
@@ -349,6 +362,8 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
         "timed_cpu_s": usage_after.ru_utime + usage_after.ru_stime - usage.ru_utime - usage.ru_stime,
         "page_faults": usage_after.ru_minflt - usage.ru_minflt,
         "max_resident_bytes": usage_after.ru_maxrss * 1024,
+        "frequency_hz": frequency_hz,
+        "libraries": libraries,
         "instruction_set": bound.instruction_set,
         "pid": os.getpid(),
         "started": started,
@@ -471,7 +486,7 @@ def main() -> int:
     try:
         row = measure_profile(job) if job["kind"] == "profile" else measure_sample(job)
     except MemoryError as error:
-        row = {"failure": "memory", "message": f"not enough memory: {error}"}
+        row = {"failure": "memory", "message": str(error) or "not enough memory; lower the batch"}
     except UsageError as error:
         row = {"failure": "crash", "message": str(error)}
     except Exception as error:

@@ -14,6 +14,7 @@ from forktask.experiments.measure import (
     Stepper,
     Timed,
     block_times,
+    build,
     hash_arrays,
     measure_sample,
     run_lengths_for,
@@ -141,8 +142,9 @@ def chain_plan(width=4, steps=3):
 JOB = {"kind": "sample", "cpus": None, "check_iterations": 20, "target_s": 0.01, "warmup_s": 0.01, "seed": 1}
 
 
-def test_a_sample_has_all_fields_and_equal_hashes_over_models():
+def test_a_sample_has_all_fields_and_equal_hashes_over_models(monkeypatch):
     """Check a whole sample in this process, for two models on one plan."""
+    monkeypatch.setattr("forktask.experiments.measure.loaded_libraries", lambda: [{"kind": "blas", "threads": 1}])
     samples = [
         measure_sample({**JOB, "model": model, "threads": threads}, bound=bind(chain_plan(), target="numpy"))
         for model, threads in (("serial", 1), ("forkjoin", 2))
@@ -159,6 +161,21 @@ def test_a_sample_has_all_fields_and_equal_hashes_over_models():
         assert min(sample["prepare_s"], sample["first_replay_s"], sample["step_time_s"]) > 0
         assert (sample["record_s"], sample["close_s"]) == (None, None)
     assert samples[0]["weights_hash"] == samples[1]["weights_hash"]
+
+
+def test_blas_on_several_threads_is_refused(monkeypatch):
+    """Check that a process whose BLAS would run more threads than blocks expect gives no sample."""
+    libraries = [{"kind": "blas", "name": "openblas", "threads": 2}]
+    monkeypatch.setattr("forktask.experiments.measure.loaded_libraries", lambda: libraries)
+    with pytest.raises(RuntimeError, match="one thread"):
+        measure_sample({**JOB, "model": "serial", "threads": 1}, bound=bind(chain_plan(), target="numpy"))
+
+
+def test_what_does_not_fit_is_not_begun(monkeypatch):
+    """Check that memory is asked for before it is touched."""
+    monkeypatch.setattr("forktask.experiments.measure.read_memory", lambda: {"available_bytes": 1 << 20})
+    with pytest.raises(MemoryError, match="lower the batch"):
+        build({"plan": {"network": "cifar10_cnn", "batch": 64}, "seed": 1})
 
 
 def test_block_times_are_medians_and_sums_are_means():
