@@ -60,7 +60,7 @@ class TrainingConfig:
     data: str = "digits"
     model: str = "taskiter"
     threads: int = 2
-    epochs: int = 20
+    epochs: int = 8
     batch: int = 32
     learning_rate: float = 0.01
     momentum: float = 0.9
