@@ -158,7 +158,7 @@ class _Lowering:
         if per_block and per_block % self.lanes:
             raise UsageError(
                 f"images of a block must be a multiple of {self.lanes} for batch {self.batch}, whose images lie in the "
-                f"vector lanes, got {per_block}; use a multiple, or layout='flat'"
+                f"vector lanes, got {per_block}; use a multiple (or, in Python, layout='flat')"
             )
         if not per_block:
             per_block = self.lanes * math.ceil(self.groups / (BLOCKS_OF_IMAGES if self.lanes > 1 else BLOCKS_WANTED))

@@ -126,6 +126,15 @@ def built_models() -> list[str]:
     return [name for name, model in MODELS.items() if find_spec(model.module, package) is not None]
 
 
+def describe_models() -> str:
+    """Models and their options in one line, for help pages."""
+    parts = []
+    for name in built_models():
+        options = [f"{option}={'|'.join(known.values) or 'N'}" for option, known in MODELS[name].options.items()]
+        parts.append(f"{name} ({', '.join(options)})" if options else name)
+    return "; ".join(parts)
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """A model with its options. `str(spec)` is the canonical form: options in the table's order, defaults left out.
