@@ -74,7 +74,7 @@ class Model:
     closes: bool = False
 
 
-_PLACEMENT = Option("stealing", ("stealing",))
+_PLACEMENT = Option("partitioned", ("stealing",))
 
 MODELS: dict[str, Model] = {
     model.name: model

@@ -73,7 +73,7 @@ def test_the_table_says_what_the_executors_take(name):
     }
     for option, known in model.options.items():
         assert own[option] == known.default
-    assert set(own) - {"num_threads", "cpus", "event_capacity", "watchdog_s", *model.options} == set()
+    assert set(own) - {"num_threads", "cpus", "event_capacity", "spin_ns", "watchdog_s", *model.options} == set()
 
 
 def test_more_threads_than_cores_must_be_wanted():
