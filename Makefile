@@ -4,7 +4,7 @@ OUT ?= comparison
 BIN := $(VENV)/bin
 SOURCES := $(shell git ls-files 2>/dev/null)
 
-.PHONY: install compare test test-peers clean
+.PHONY: install compare test test-peers clean stress tsan model-check
 
 install: $(VENV)/.installed
 
@@ -26,3 +26,16 @@ test-peers: install
 
 clean:
 	rm -rf $(VENV) build comparison
+
+# Long forms of tests of the task runtime; short ones run in `make test`.
+STRESS_SECONDS ?= 120
+
+stress: install
+	$(BIN)/python -P tests/stress/stress_graphs.py --seconds $(STRESS_SECONDS)
+
+tsan: install
+	FORKTASK_LONG_TESTS=1 $(BIN)/python -P -m pytest tests/tasking/test_native.py
+
+# Relacy (Debian: apt-get install relacy-dev) explores interleavings and stale reads of the C11 memory model.
+model-check: install
+	$(BIN)/python -P -m pytest -rs tests/tasking/test_model_check.py

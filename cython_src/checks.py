@@ -16,7 +16,7 @@ import numpy as np
 
 from .dependences import TaskGraph, record_graph
 from .errors import UsageError
-from .plan import READ, WRITE, BlockLoop, Plan, _build_access_table
+from .plan import READ, WRITE, BlockLoop, Plan, UniformBlocks, _build_access_table
 from .program import BlockFailure, BoundPlan, Workers, bind
 from .storage import Storage
 
@@ -94,7 +94,7 @@ def check_accesses(
     BlockFailure
         A kernel failed on data that were not poisoned.
     UsageError
-        `num_replays` or `blocks_per_loop` is not positive.
+        `num_replays` or `blocks_per_loop` is not positive, or the plan was made from arrays and has no regions.
     """
     checker = _prepare(plan, target, storage, initialise, num_replays, blocks_per_loop, seed, instruction_set)
     for replay in range(num_replays):
@@ -151,6 +151,12 @@ def _prepare(plan, target, storage, initialise, num_replays, blocks_per_loop, se
         raise UsageError(f"num_replays must be at least 1, got {num_replays}")
     if blocks_per_loop is not None and blocks_per_loop < 1:
         raise UsageError(f"blocks_per_loop must be at least 1 or None, got {blocks_per_loop}")
+    for loop in plan.loops:
+        if isinstance(loop.blocks, UniformBlocks):
+            raise UsageError(
+                f"accesses can be checked only where blocks name their regions, but loop {loop.name!r} of plan "
+                f"{plan.name!r} was made from arrays; build a small one with PlanBuilder"
+            )
     rng = np.random.default_rng(seed)
     guarded = Storage(guard_bytes=GUARD_BYTES)
     bound = bind(dataclasses.replace(plan, arena_of={}), guarded, target, instruction_set)

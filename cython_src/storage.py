@@ -34,6 +34,8 @@ class Storage:
     """
 
     def __init__(self, guard_bytes: int = 0):
+        if guard_bytes < 0 or guard_bytes % 64:
+            raise UsageError(f"guard_bytes must be a multiple of 64, got {guard_bytes}; buffers are aligned to 64 bytes")
         self.arrays: dict[str, np.ndarray] = {}
         self.guard_bytes = guard_bytes
         self._guards: list[tuple[str, int, np.ndarray]] = []  # buffer, index of the first byte, bytes

@@ -16,15 +16,17 @@ COMMAND_MODULES: tuple[str, ...] = (
     ".report",
     ".peers",
     ".train",
-    ".metg",
     ".infer",
+    ".metg",
 )
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser with all subcommands."""
     parser = argparse.ArgumentParser(
-        prog="forktask", description="Fork-join against task-based execution of deep-learning training."
+        prog="forktask",
+        description="Fork-join against task-based execution of deep-learning training.",
+        epilog="Start with `forktask info`, then `forktask compare`. `forktask COMMAND --help` explains a command.",
     )
     parser.add_argument("--version", action="version", version=f"forktask {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -35,7 +37,11 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command. Exit code 0: done; 2: bad input, said in one sentence; 130: interrupted."""
-    arguments = make_parser().parse_args(argv)
+    parser = make_parser()
+    if not (sys.argv[1:] if argv is None else argv):
+        parser.print_help(sys.stderr)
+        return 2
+    arguments = parser.parse_args(argv)
     try:
         return arguments.run(arguments) or 0
     except UsageError as error:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cython_src.errors import UsageError
-from .models import DEFAULT_MODELS, check_threads, parse_models
+from .models import DEFAULT_MODELS, check_threads, parse_models, process_environment
 from .results import short_id
 
 QUICK_BATCH = 8
@@ -177,7 +177,7 @@ class Configuration:
     def check_machine(self) -> None:
         """Raise `UsageError` unless this machine can run every model and number of threads of the grid."""
         for spec in parse_models(self.grid.models):
-            spec.variables  # noqa: B018 - raises where a library is missing
+            process_environment(spec)  # raises where a library is missing
         for threads in self.grid.threads:
             check_threads(threads, oversubscribe=self.measure.oversubscribe)
 

@@ -357,7 +357,10 @@ def run_command(arguments: argparse.Namespace) -> int:
             f"--data {arguments.data} has {data.images.shape[1:]} in {data.num_classes}; choose another"
         )
     if arguments.checkpoint is not None and not Path(arguments.checkpoint).is_file():
-        raise UsageError(f"--checkpoint must be a safetensors file, got {arguments.checkpoint!r}")
+        raise UsageError(
+            f"--checkpoint must be a safetensors file, and there is no file {arguments.checkpoint!r}; `forktask train` "
+            f"leaves parameters-seed-N.safetensors"
+        )
     del data
     tables = [(images, batch) for images in image_counts for batch in batches if batch <= images]
     if not tables:
@@ -382,15 +385,20 @@ def run_command(arguments: argparse.Namespace) -> int:
 
 def add_parser(subparsers) -> None:
     """Add `infer` to the command line."""
-    parser = subparsers.add_parser("infer", help="time the forward pass over many images, layer by layer")
+    from .configuration import core_counts
+
+    parser = subparsers.add_parser(
+        "infer", help="time the forward pass over many images, layer by layer",
+        description="Time the forward pass over many images: load, create and run, and each layer's share.",
+    )
     for name, default, text in (
         ("network", "cifar10_cnn", "network to run"),
         ("images", "1200", "numbers of images, e.g. 1200,50000"),
         ("batch", "1,64", "batches: 1 is one image at a time"),
         ("models", "serial,forkjoin,taskiter", "execution models"),
-        ("threads", "1,2", "numbers of threads"),
+        ("threads", ",".join(map(str, core_counts(min(2, core_counts()[-1])))), "numbers of threads"),
         ("data", "digits", "data set whose images are used in turn"),
-        ("granularity", "auto", "how layers are cut into blocks"),
+        ("granularity", "auto", "how layers are cut into blocks: auto, or ranges such as images=16"),
     ):
         parser.add_argument(f"--{name}", default=default, metavar=name.upper(), help=f"{text} (default: {default})")
     parser.add_argument("--repeats", type=int, default=3, metavar="R",

@@ -12,7 +12,7 @@ A job has the keys `model` (spec), `threads`, `cpus` (list or null), `plan` (key
 What happens in a sample, in this order: plan, memory and data; record and close on their own (for models that record
 a graph); `prepare`; the first replay; more iterations up to `check_iterations`, then a hash of all parameters and of
 the losses so far, which must be the same for every model, thread count and schedule; warm-up until stationary; timed
-runs.
+runs; the clock frequency right after them, and the BLAS and OpenMP libraries that were loaded.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from typing import Any
 
 import numpy as np
 
+from ..cython_src import machine_peaks
 from ..cython_src.errors import UsageError
-from .environment import Disturbance
+from .environment import Disturbance, loaded_libraries, read_memory
 from .models import make_executor, parse_model
 
 # Exit codes of the process; the reason is a JSON object with "failure" and "message" on standard output.
@@ -43,6 +44,7 @@ EXIT_FAILURE = 3
 WARMUP_WINDOW = 8  # run times that the stationarity test looks at
 WARMUP_CHUNK_S = 0.02  # shortest run that is timed during warm-up: 1000 times the clock's and the call's cost
 FALLING_Z = 1.645  # one-sided 5 % of the normal distribution
+FREQUENCY_S = 0.01  # how long the clock frequency is measured after the timed runs
 MAX_PROFILE_EVENTS = 250_000  # 32 bytes each, for each worker
 EVENT_LOG_WARMUP = 3  # passes before the log counts
 
@@ -216,7 +218,8 @@ def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-DATASET_BATCHES = 8  # different batches that take turns: more than a cache keeps, little enough to make at once
+DATASET_BATCHES = 8  # different batches that take turns, as long as there are no more than DATASET_IMAGES images
+DATASET_IMAGES = 4096
 LEARNING_RATE = 1e-3
 
 
@@ -225,7 +228,7 @@ def fill_dataset(bound, seed: int) -> None:
     generator = np.random.default_rng(seed)
     arrays = bound.arrays
     images, labels, order = arrays["dataset.images"], arrays["dataset.labels"], arrays["batch_order"]
-    images[...] = generator.standard_normal(images.shape, dtype=np.float32)
+    generator.standard_normal(dtype=np.float32, out=images)
     labels[...] = generator.integers(0, 10, labels.shape)
     order[...] = np.arange(order.size).reshape(order.shape)
     if "learning_rates" in arrays:
@@ -237,8 +240,13 @@ def build(job: Mapping[str, Any]):
     from ..cython_src.lowering import initialise, lower
     from ..cython_src.program import bind
 
-    options = job["plan"]
-    plan = lower(**options, num_images=DATASET_BATCHES * options["batch"], num_batches=DATASET_BATCHES)
+    batch = job["plan"]["batch"]
+    batches = max(1, min(DATASET_BATCHES, DATASET_IMAGES // batch))
+    plan = lower(**job["plan"], num_images=batches * batch, num_batches=batches)
+    needed, free = sum(plan.memory_bytes().values()), read_memory()["available_bytes"]
+    if free is not None and needed > free:
+        # Asking first: the kernel grants more than there is, and later kills whom it likes.
+        raise MemoryError(f"the plan needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free; lower the batch")
     bound = bind(plan)
     fill_dataset(bound, job["seed"])
     initialise(bound, job["seed"])
@@ -328,6 +336,11 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
         disturbed = disturbance.since(before)
         if not result_hashes(bound)["finite"]:
             raise ArithmeticError(f"weights or losses are not finite after {stepper.iterations_done} iterations")
+    frequency_hz = machine_peaks.measure_frequency(FREQUENCY_S, job["cpus"][0] if job["cpus"] else None)
+    libraries = loaded_libraries()
+    busy_blas = [library["name"] for library in libraries if library["kind"] == "blas" and library["threads"] != 1]
+    if busy_blas:
+        raise RuntimeError(f"BLAS must run on one thread inside blocks, {', '.join(busy_blas)} runs on more")
     return {
         "kind": "sample",
         "step_time_s": timed.step_time_s,
@@ -349,6 +362,8 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
         "timed_cpu_s": usage_after.ru_utime + usage_after.ru_stime - usage.ru_utime - usage.ru_stime,
         "page_faults": usage_after.ru_minflt - usage.ru_minflt,
         "max_resident_bytes": usage_after.ru_maxrss * 1024,
+        "frequency_hz": frequency_hz,
+        "libraries": libraries,
         "instruction_set": bound.instruction_set,
         "pid": os.getpid(),
         "started": started,
@@ -356,7 +371,7 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
 
 
 def block_times(events: np.ndarray, plan, num_passes: int, num_workers: int) -> dict[str, Any]:
-    """Means over iterations of what the event log holds.
+    """What the event log says of blocks, loops and workers.
 
     Parameters
     ----------
@@ -369,9 +384,10 @@ def block_times(events: np.ndarray, plan, num_passes: int, num_workers: int) -> 
     Returns
     -------
     dict
-        block_time_s: {loop: mean seconds of each block}; loop_time_s: {loop: busy seconds of a pass};
-        loop_wall_s: {loop: first start to last stop, mean over passes} (a wall time of its own only where the model
-        has a barrier after each loop); worker_busy_s: busy seconds of each worker in a pass.
+        block_time_s: {loop: seconds of each block, median over passes, so that one that was pushed off its CPU does
+        not count}. Means over passes, which add up: loop_time_s: {loop: busy seconds}; loop_wall_s: {loop: first
+        start to last stop} (a wall time of its own only where the model has a barrier after each loop);
+        worker_busy_s: [busy seconds of each worker].
 
     Raises
     ------
@@ -386,7 +402,8 @@ def block_times(events: np.ndarray, plan, num_passes: int, num_workers: int) -> 
             f"{plan.task_name(task)} must run {num_passes} times in {num_passes} passes, ran {counts[task]} times"
         )
     duration = (events["stop_ns"] - events["start_ns"]) * 1e-9
-    per_task = np.bincount(events["task"], weights=duration, minlength=num_tasks) / num_passes
+    by_task = duration[np.argsort(events["task"], kind="stable")].reshape(num_tasks, num_passes)
+    typical, mean = np.median(by_task, axis=1), by_task.mean(axis=1)
     busy = np.bincount(events["worker"], weights=duration, minlength=num_workers) / num_passes
     loop_of_event = plan.task_loop[events["task"]].astype(np.int64)
     group = events["iteration"] // plan.iteration_stride * len(plan.loops) + loop_of_event
@@ -400,21 +417,23 @@ def block_times(events: np.ndarray, plan, num_passes: int, num_workers: int) -> 
     loop_of_group[group] = loop_of_event
     wall = np.bincount(loop_of_group, weights=(last - first) * 1e-9, minlength=len(plan.loops)) / num_passes
     block_time_s: dict[str, list[float]] = {}
+    loop_time_s: dict[str, float] = {}
     loop_wall_s: dict[str, float] = {}
     for k, loop in enumerate(plan.loops):  # a chain is several loops under one name
-        times = per_task[loop.first_task : loop.first_task + loop.num_blocks].tolist()
-        block_time_s.setdefault(loop.name, []).extend(times)
+        tasks = slice(loop.first_task, loop.first_task + loop.num_blocks)
+        block_time_s.setdefault(loop.name, []).extend(typical[tasks].tolist())
+        loop_time_s[loop.name] = loop_time_s.get(loop.name, 0.0) + float(mean[tasks].sum())
         loop_wall_s[loop.name] = loop_wall_s.get(loop.name, 0.0) + float(wall[k])
     return {
         "block_time_s": block_time_s,
-        "loop_time_s": {name: float(sum(times)) for name, times in block_time_s.items()},
+        "loop_time_s": loop_time_s,
         "loop_wall_s": loop_wall_s,
         "worker_busy_s": busy.tolist(),
     }
 
 
 def measure_profile(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> dict[str, Any]:
-    """Run with the event log on: mean times of blocks, loops and workers, and the graph's bounds with these times.
+    """Run with the event log on: times of blocks, loops and workers, and the graph's bounds with these times.
 
     Never a source of step times: the log costs time.
     """
@@ -429,7 +448,7 @@ def measure_profile(job: Mapping[str, Any], bound=None, clock=time.perf_counter)
         executor.prepare(bound)
         stepper = Stepper(executor, stride, clock)
         pass_time_s = min(stepper.run(1) for _ in range(EVENT_LOG_WARMUP))
-        passes = int(min(max(job["target_s"] / pass_time_s, 2), capacity // plan.num_tasks, 200))
+        passes = int(min(max(job["target_s"] / pass_time_s, 3), capacity // plan.num_tasks, 200))
         executor.workers.clear_events()
         wall = stepper.run(passes)
         times = block_times(executor.workers.events(), plan, passes, job["threads"])
@@ -467,7 +486,7 @@ def main() -> int:
     try:
         row = measure_profile(job) if job["kind"] == "profile" else measure_sample(job)
     except MemoryError as error:
-        row = {"failure": "memory", "message": f"not enough memory: {error}"}
+        row = {"failure": "memory", "message": str(error) or "not enough memory; lower the batch"}
     except UsageError as error:
         row = {"failure": "crash", "message": str(error)}
     except Exception as error:

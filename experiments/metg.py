@@ -4,6 +4,10 @@ METG(50 %) is the minimum effective task granularity: the shortest task, in wall
 of the rate is still reached that the kernel has alone. One denominator for all models: the kernel's best time for a
 unit of work without any runtime, over all processes of the run, times the threads.
 
+The time of a graph in a process is that of its fastest run: what the runtime costs, not what the neighbours do. With
+hogs (--interference) neighbours are the question, and it is the median. Over processes the median and the extremes are
+given.
+
 References
 ----------
 Slaughter et al., "Task Bench: A Parameterized Benchmark for Evaluating Parallel Runtime Performance" (SC 2020).
@@ -33,6 +37,7 @@ from .run import clean_environment, hogs_running, parse_numbers, run_sample, sam
 
 MEASURE_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.metg_measure")
 HALF = 0.5
+MUCH_PRESSURE = 0.1  # part of the time in which some thread waited for a CPU: from here on figures are doubtful
 EAGER_MODEL = "tasks"  # creates its tasks anew: what recording is compared to
 
 
@@ -252,7 +257,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     dict
         unit_s: {kernel: seconds of a unit of work, the denominator}; results: one for each graph, model and thread count
         with metg_s, empty_task_s (wall time of an iteration / tasks), record_s, close_s, prepare_s (of a task) as
-        {"median", "low", "high"} or None; break_even: replays after which preparing has paid off against eager tasks,
+        {"median", "low", "high"} or None; pressure: part of the time in which some thread waited for a CPU; break_even: replays after which preparing has paid off against eager tasks,
         None where there is nothing to compare; curve: list of {work, task_s, granularity_s, efficiency,
         efficiency_low, efficiency_high}; failures: list of messages.
     """
@@ -274,6 +279,8 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         group = [row for row in group if "failure" not in row]
         entry["repeats"] = len(group)
         if group:
+            waiting = [(r["disturbance"]["pressure_some_us"] or 0) * 1e-6 / r["wall_s"] for r in group]
+            entry["pressure"] = statistics.median(waiting)
             entry.update(_summarise_group(group, unit_s[first["graph"]["kernel"]]))
         results.append(entry)
     results.sort(key=lambda e: (graph_name(e["graph"]), e["threads"], order.get(e["model"].partition(":")[0], 99), e["model"]))
@@ -284,10 +291,11 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _summarise_group(group, unit_s: float) -> dict[str, Any]:
     threads = group[0]["threads"]
+    typical = statistics.median if group[0]["interference"] else min
     metgs, efficiencies = [], {}
     for row in group:
         works = [p["mean_work"] for p in row["points"]]
-        walls = [statistics.median(p["iteration_times_s"]) / p["num_tasks"] for p in row["points"]]
+        walls = [typical(p["iteration_times_s"]) / p["num_tasks"] for p in row["points"]]
         values = [work * unit_s / (wall * threads) for work, wall in zip(works, walls, strict=True)]
         metgs.append(metg_s(works, values, unit_s))
         for work, value in zip(works, values, strict=True):
@@ -307,7 +315,7 @@ def _summarise_group(group, unit_s: float) -> dict[str, Any]:
 
     return {
         "metg_s": spread(metgs),
-        "empty_task_s": spread([statistics.median(r["empty"]["iteration_times_s"]) / tasks for r in group]),
+        "empty_task_s": spread([typical(r["empty"]["iteration_times_s"]) / tasks for r in group]),
         "record_s": spread([r["record_s"] and r["record_s"] / tasks for r in group]),
         "close_s": spread([None if r["close_s"] is None else r["close_s"] / tasks for r in group]),
         "prepare_s": spread([r["empty"]["prepare_s"] / tasks for r in group]),
@@ -338,6 +346,10 @@ def format_table(table: Mapping[str, Any]) -> str:
         f"kernel {kernel} alone: {unit * 1e9:.3g} ns a unit of work; efficiencies are against this times the threads"
         for kernel, unit in table["unit_s"].items()
     ]
+    pressed = [e["pressure"] for e in table["results"] if "pressure" in e and e["pressure"] > MUCH_PRESSURE]
+    if pressed:
+        lines.append(f"disturbed: threads waited for a CPU in up to {max(pressed):.0%} of the time (other programs, hogs or "
+                     f"more threads than CPUs); figures on a quiet machine are lower")
     last = None
     for entry in table["results"]:
         graph = entry["graph"]

@@ -29,6 +29,7 @@ from ..cython_src.errors import UsageError
 from ..cython_src.kernels_bench import TASK_BENCH_KERNELS, time_work
 from ..cython_src.program import bind
 from ..cython_src.task_bench import replica, task_bench
+from .environment import Disturbance
 from .measure import EXIT_FAILURE, Stepper, build, end_with_parent, record_costs
 from .models import make_executor, parse_model
 
@@ -88,6 +89,8 @@ def measure(job: Mapping[str, Any], clock=time.perf_counter) -> dict[str, Any]:
     """Measure one model once; see the module's docstring."""
     spec = parse_model(job["model"])
     kernel, threads = job["graph"]["kernel"], job["threads"]
+    disturbance = Disturbance()
+    before, wall = disturbance.read(), clock()
     unit_s = unit_time_s(kernel)
     empty = time_graph(job, 0)
     plan = make_plan(job, 0)
@@ -103,7 +106,8 @@ def measure(job: Mapping[str, Any], clock=time.perf_counter) -> dict[str, Any]:
             break
     unit_s = min(unit_s, unit_time_s(kernel))
     best = {name: None if costs[0][name] is None else min(c[name] for c in costs) for name in costs[0]}
-    return {"kind": "metg", "unit_s": unit_s, "empty": empty, "points": points, **best}
+    return {"kind": "metg", "unit_s": unit_s, "empty": empty, "points": points, **best,
+            "disturbance": disturbance.since(before), "wall_s": clock() - wall}
 
 
 def measure_durations(job: Mapping[str, Any]) -> dict[str, Any]:

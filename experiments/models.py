@@ -5,9 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Mapping
-from ctypes.util import find_library
 from dataclasses import dataclass, field
-from glob import glob
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -76,7 +74,7 @@ class Model:
     closes: bool = False
 
 
-_PLACEMENT = Option("stealing", ("stealing",))
+_PLACEMENT = Option("partitioned", ("stealing",))
 
 MODELS: dict[str, Model] = {
     model.name: model
@@ -128,6 +126,15 @@ def built_models() -> list[str]:
     return [name for name, model in MODELS.items() if find_spec(model.module, package) is not None]
 
 
+def describe_models() -> str:
+    """Models and their options in one line, for help pages."""
+    parts = []
+    for name in built_models():
+        options = [f"{option}={'|'.join(known.values) or 'N'}" for option, known in MODELS[name].options.items()]
+        parts.append(f"{name} ({', '.join(options)})" if options else name)
+    return "; ".join(parts)
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """A model with its options. `str(spec)` is the canonical form: options in the table's order, defaults left out.
@@ -149,22 +156,6 @@ class ModelSpec:
     def barrier(self) -> str:
         """What the model waits for: "loop", "phase", "iteration" or "none"."""
         return dict(self.options).get("taskwait", self.model.barrier)
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """Environment variables that a process must start with to run the model.
-
-        Raises
-        ------
-        UsageError
-            The model needs LLVM's OpenMP runtime, and it is not installed.
-        """
-        if dict(self.options).get("runtime") != "libomp":
-            return {}
-        path = find_library("omp") or max(glob("/usr/lib/llvm-*/lib/libomp.so"), default=None)
-        if path is None:
-            raise UsageError(f"model {str(self)!r} needs LLVM's libomp, which is not installed; install libomp5")
-        return {"LD_PRELOAD": path}
 
 
 def parse_model(text: str) -> ModelSpec:

@@ -31,7 +31,8 @@ FORMATS = ("pdf", "svg", "png")
 # Layers that bars show by name; the others are summed up.
 MAX_LAYERS = 9
 SMALLEST_LAYER = 0.015
-SMALLEST_LABEL = 0.075
+# Segments wide enough for a number, as a fraction of the longest bar.
+SMALLEST_LABEL = {"double": 0.075, "single": 0.12}
 
 _COLORS = sns.color_palette("colorblind")
 _GREY = "0.45"
@@ -195,6 +196,11 @@ def _series(axis, x, value, low, high, style: ModelStyle, label: str, band: bool
     )
 
 
+def _nested_size(number: int, count: int) -> float:
+    """Marker sizes from large to small: where points lie on each other, all can be seen."""
+    return 6.5 - 3.3 * number / max(1, count - 1)
+
+
 def _raw_dots(axis, x: float, values: np.ndarray, color) -> None:
     """Every repetition as a small dot, spread a little in a fixed way."""
     n = len(values)
@@ -324,8 +330,7 @@ def draw_speedup(study: Study, plan_id: str, column: str) -> Figure:
                               dashes=dashes, zorder=1)
         for number, model in enumerate(models):
             points = table[table["model"] == model].sort_values("threads")
-            # In (a) equal points lie on each other: the first is the largest, so that all can be seen.
-            size = 4.5 if divide else 6.5 - 3.3 * number / max(1, len(models) - 1)
+            size = 4.5 if divide else _nested_size(number, len(models))
             prefix = "efficiency" if divide else "speedup"
             for threads in points["threads"]:
                 raw = analysis.raw_ratios(study, plan_id, model, int(threads))
@@ -359,7 +364,7 @@ def draw_speedup(study: Study, plan_id: str, column: str) -> Figure:
     _ratio_axis(ratio, part[["ratio", "ratio_low", "ratio_high"]].to_numpy(dtype=float).ravel())
     _x_axis(ratio, counts, "threads")
     ratio.set_ylabel("time / better fork-join")
-    _title(ratio, "below 1: faster than fork-join")
+    _title(ratio, "below 1: faster")
     _physical_cores(study, (speedup, efficiency, ratio), counts)
 
     handles = _model_handles(styles, models)
@@ -420,7 +425,7 @@ def draw_layers(study: Study, plan_id: str, column: str) -> Figure:
             width = float(sums[others].sum()) if name == "others" else float(sums.get(name, 0.0))
             bars.barh(row, width * 1e3, left=left * 1e3, height=0.72, color=colors[name], edgecolor="white",
                       linewidth=0.5)
-            if width >= SMALLEST_LABEL * longest:
+            if width >= SMALLEST_LABEL[column] * longest:
                 dark = sum(c * w for c, w in zip(colors[name], (0.3, 0.59, 0.11), strict=True)) < 0.62
                 bars.text((left + width / 2) * 1e3, row, f"{width / total:.0%}", ha="center", va="center",
                           fontsize=6.5, color="white" if dark else "black")
@@ -438,7 +443,7 @@ def draw_layers(study: Study, plan_id: str, column: str) -> Figure:
     for phase, (marker, color, aside) in markers.items():
         part = fractions[fractions["phase"] == phase]
         rates.scatter(part["peak_fraction"], [layers.index(layer) + aside for layer in part["layer"]], s=16,
-                      marker=marker, color=[color], linewidths=0, label=phase, zorder=3)
+                      marker=marker, color=[color], linewidths=0, label=phase, zorder=3, clip_on=False)
     for row in range(len(layers)):
         rates.axhline(row, color="0.92", linewidth=0.6, zorder=0)
     rates.set_yticks(range(len(layers)), layers)
@@ -446,8 +451,8 @@ def draw_layers(study: Study, plan_id: str, column: str) -> Figure:
     rates.set_xlim(0, max([1.0, *(fractions["peak_fraction"] * 1.05)]))
     rates.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.0%}"))
     rates.tick_params(axis="y", length=0)
-    rates.set_xlabel(f"fraction of one thread's peak ({study.machine.get('peak_flops_per_s_1thread', 0) / 1e9:.0f} GFLOP/s)"
-                     if study.machine.get("peak_flops_per_s_1thread") else "fraction of peak (not measured)")
+    peak = study.machine.get("peak_flops_per_s_1thread")
+    rates.set_xlabel(f"fraction of peak ({peak / 1e9:.0f} GFLOP/s)" if peak else "fraction of peak (not measured)")
     _title(rates, "arithmetic rate, " + (model_label(points[0][0]) if ("serial", 1) not in tables else "serial"))
     handles = [Patch(color=colors[n], label=n if n != "others" else _others_text(others)) for n in names]
     handles += [Line2D([], [], linestyle="none", marker=m, color=c, markersize=4, label=phase)
@@ -528,14 +533,13 @@ def _draw_sweep(study: Study, plan_ids: Sequence[str], column: str, x_of: Callab
     models = sorted(table["model"].unique(), key=model_rank)
     positions = sorted(set(table["x"]))
     figure, (values, ratio) = _figure(column, 2, 2.1)
-    dodge = _dodged(positions, models)
-    for model in models:
+    for number, model in enumerate(models):
         points = table[table["model"] == model].sort_values("x")
         triples = [sorted(value_of(study.plans[p], t) for t in (m, low, high)) for p, m, low, high in
                    points[["plan_id", "median_s", "low_s", "high_s"]].itertuples(index=False)]
         middle = [value_of(study.plans[p], m) for p, m in points[["plan_id", "median_s"]].itertuples(index=False)]
-        _series(values, points["x"] * dodge[model], middle, [t[0] for t in triples], [t[2] for t in triples],
-                styles[model], model_label(model))
+        _series(values, points["x"], middle, [t[0] for t in triples], [t[2] for t in triples], styles[model],
+                model_label(model), size=_nested_size(number, len(models)))
     values.set_yscale("log", base=2)
     low, high = values.get_ylim()
     _log2_axis(values, "y", _power_ticks(low, high), low, high)
@@ -591,7 +595,7 @@ def draw_batch(study: Study, plan_id: str, column: str) -> Figure:
     plan = study.plans[plan_id]
     return _draw_sweep(
         study, plans, column, lambda p: p["batch"], "batch (images)", lambda p, t: p["batch"] / t / 1e3,
-        "thousand images per second", ("throughput", "below 1: faster than fork-join"),
+        "thousand images per second", ("throughput", "below 1: faster"),
         [f"{plan['network']}, {plan['phase']}",
          f"batches {', '.join(str(study.plans[p]['batch']) for p in plans)}"],
     )
@@ -604,7 +608,7 @@ def draw_granularity(study: Study, plan_id: str, column: str) -> Figure:
         raise UsageError("a figure over granularity needs two at least, got one; run a sweep with several granularities")
     return _draw_sweep(
         study, plans, column, lambda p: p["num_tasks"], "tasks per step", lambda p, t: t * 1e3, "time per step (ms)",
-        ("time over granularity", "below 1: faster than fork-join"),
+        ("time over granularity", "below 1: faster"),
         [analysis.problem_name(study.plans[plan_id]), "the same granularity on both sides"],
     )
 

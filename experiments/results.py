@@ -91,7 +91,7 @@ def read_results(out_dir: str | os.PathLike) -> Results:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(f"a results folder must hold {SAMPLES}, got {str(out_dir)!r}; "
-                         f"make one with `forktask compare --out {out_dir}`") from None
+                         f"name the --out of a `forktask compare` or `forktask run`") from None
     except OSError as error:
         raise UsageError(f"{path} must be readable, got: {error.strerror}; choose another folder") from None
     whole, newline, tail = data.rpartition(b"\n")

@@ -31,7 +31,7 @@ from .configuration import (
     find_configuration,
     from_dict,
 )
-from .models import DEFAULT_MODELS, parse_model, process_environment
+from .models import DEFAULT_MODELS, describe_models, parse_model, process_environment
 from .progress import ProgressBar, format_seconds
 from .results import LASTING_FAILURES, Results, ResultsWriter, read_results
 
@@ -405,6 +405,7 @@ def add_parser(subparsers) -> None:
         description="Train one network under several execution models, check that all computed the same weights, and "
         "leave samples, a table, figures and a report in a folder. Give the same command again to go on after an "
         "interruption.",
+        epilog=f"Models and their options: {describe_models()}.",
     )
     grid, measure = Grid(), Measure()
     compare.add_argument("--network", default=grid.network[0], help="default: %(default)s")
@@ -416,11 +417,14 @@ def add_parser(subparsers) -> None:
                          help="default: 1,2,4,... up to the cores of this process")
     compare.add_argument("--repeats", type=int, default=measure.repeats, metavar="R",
                          help="processes for each configuration; default: %(default)s")
-    compare.add_argument("--granularity", default="auto", help='"auto" or ranges such as "images=16"')
+    compare.add_argument("--granularity", default="auto",
+                         help='how layers are cut into blocks: "auto", or sizes of a block such as '
+                         '"images=16,channels=4,rows=8", any left out; default: %(default)s')
     compare.add_argument("--weight-gradients", choices=("partial", "chain"), default="partial",
                          help="partial sums added in a fixed tree, or accumulated one block after the other; "
                          "default: %(default)s")
-    compare.add_argument("--memory", choices=("full", "shared"), default="full", help="default: %(default)s")
+    compare.add_argument("--memory", choices=("full", "shared"), default="full",
+                         help="memory of its own for each activation, or shared in turn; default: %(default)s")
     compare.add_argument("--no-fusion", action="store_true", help="one loop for each operation")
     compare.add_argument("--seed", type=int, default=measure.seed, help="of data, weights and order; default: %(default)s")
     compare.add_argument("--time-limit", type=float, default=measure.time_limit_s, metavar="SECONDS",
@@ -441,8 +445,11 @@ def add_parser(subparsers) -> None:
     _add_common(run)
     run.set_defaults(run=run_file)
 
-    status = subparsers.add_parser("status", help="what a results folder holds, what is missing, how to go on")
-    status.add_argument("folder", metavar="DIR")
+    status = subparsers.add_parser(
+        "status", help="what a results folder holds, what is missing, how to go on",
+        description="Say what a results folder holds, what failed, what is missing, and which command goes on.",
+    )
+    status.add_argument("folder", metavar="DIR", help="results folder of compare or run")
     status.add_argument("--json", action="store_true", help="print JSON")
     status.set_defaults(run=run_status)
 

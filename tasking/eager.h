@@ -31,6 +31,12 @@
 #ifndef ORDER_EAGER_COUNT_DOWN
 #define ORDER_EAGER_COUNT_DOWN acq_rel
 #endif
+#ifndef ORDER_EAGER_FOUND_CLOSED
+#define ORDER_EAGER_FOUND_CLOSED acquire
+#endif
+#ifndef ORDER_EAGER_RETIRE
+#define ORDER_EAGER_RETIRE acquire
+#endif
 
 enum { EAGER_NO_EDGE = -1, EAGER_CLOSED = -2, EAGER_GUARD = 1 << 30 };
 enum { EAGER_READ = 0 };
@@ -102,6 +108,7 @@ typedef struct Eager {
     int64_t next_serial, oldest; /* tasks [oldest, next_serial) have not retired */
     int64_t edge_head, edge_tail; /* edges [tail, head) are in use */
     int32_t out_of_memory;
+    int32_t enough_ready; /* ready tasks in the creator's deque above which it executes instead of creating */
     char padding[FT_PAIR_OF_LINES];
     atomic_i32 creator_waits; /* the creator sleeps, or is about to */
 } Eager;
@@ -163,12 +170,23 @@ static int eager_retire(Eager *e)
     while (e->oldest < e->next_serial) {
         EagerTask *task = eager_task(e, e->oldest);
         /* acquire: pairs with the release in eager_finish(); the slot and its edges are no longer read */
-        if (ft_load(&task->successors, acquire) != EAGER_CLOSED)
+        if (ft_load(&task->successors, ORDER_EAGER_RETIRE) != EAGER_CLOSED)
             break;
         e->edge_tail = task->edge_end;
         e->oldest++;
     }
     return e->oldest != before;
+}
+
+/* Creator only: from its own deque, the way thieves take. In order of creation, tasks retire soonest and find their data in
+ * the cache as in a serial run. */
+static inline int32_t eager_oldest_ready(SchedulerWorker *me)
+{
+    int32_t slot;
+    do
+        slot = deque_steal(&me->deque);
+    while (slot == DEQUE_LOST_RACE);
+    return slot;
 }
 
 /* Creator only: something must finish first. Execute, or spin and sleep until a task has finished. Returns 0 if the run
@@ -179,7 +197,7 @@ static int eager_help(Eager *e)
     SchedulerWorker *me = &s->workers[0];
     int64_t start = 0;
     for (int round = 1;; round++) {
-        int32_t slot = deque_take(&me->deque);
+        int32_t slot = eager_oldest_ready(me);
         if (slot < 0)
             slot = scheduler_steal(s, 0);
         if (slot >= 0)
@@ -255,7 +273,7 @@ static inline int eager_depend(Eager *e, int64_t before, int32_t *num_edges)
         return 1;
     task->mark = me;
     /* acquire: pairs with the release in eager_finish(); a task found CLOSED has written its data */
-    int32_t newest = ft_load(&task->successors, acquire);
+    int32_t newest = ft_load(&task->successors, ORDER_EAGER_FOUND_CLOSED);
     if (newest == EAGER_CLOSED)
         return 1;
     while (e->edge_head - e->edge_tail >= e->edge_capacity) {
@@ -269,7 +287,7 @@ static inline int eager_depend(Eager *e, int64_t before, int32_t *num_edges)
         /* release: pairs with the acquire in eager_finish(); the edge is visible */
         if (ft_cas(&task->successors, &newest, number, ORDER_EAGER_PUSH_EDGE))
             break;
-        newest = ft_load(&task->successors, acquire); /* as above */
+        newest = ft_load(&task->successors, ORDER_EAGER_FOUND_CLOSED); /* as above */
         if (newest == EAGER_CLOSED)
             return 1;
     }
@@ -454,6 +472,13 @@ static int eager_create(Eager *e, int32_t task, int32_t loop, int32_t block, int
         }
     }
     eager_release(e, num_edges);
+    /* Enough for everybody: run one. Tasks alive cost edges and cache, and the creator is a worker too. */
+    if (deque_size_hint(&e->scheduler.workers[0].deque) > e->enough_ready) {
+        int32_t slot = eager_oldest_ready(&e->scheduler.workers[0]);
+        if (slot >= 0 && !eager_execute(e, &e->scheduler.workers[0], slot))
+            return 0;
+        eager_retire(e);
+    }
     return 1;
 }
 
@@ -558,6 +583,7 @@ static int eager_open(Eager *e, int32_t num_workers, const LoopRecord *loops, in
     /* A task has at most window - 1 predecessors, so it can always get its edges once the others have retired. */
     e->edge_capacity = 4 * e->window;
     e->reader_capacity = 1024;
+    e->enough_ready = 4 * num_workers;
     e->tasks = forktask_aligned_zeros((size_t)e->window * sizeof(EagerTask));
     e->edges = forktask_aligned_zeros((size_t)e->edge_capacity * sizeof(EagerEdge));
     e->cells = forktask_aligned_zeros((size_t)table->num_cells * sizeof(EagerCell));

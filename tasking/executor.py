@@ -39,6 +39,8 @@ class _TaskingExecutor:
         Events kept for each worker; 0: no event log.
     watchdog_s : float
         Seconds without any progress after which a run is stopped with an error; 0: never.
+    spin_ns : int, optional
+        How long a thread without work looks for some before it sleeps; default: 50 us, 2 us with more threads than CPUs.
 
     Raises
     ------
@@ -48,11 +50,14 @@ class _TaskingExecutor:
 
     model = ""
 
-    def __init__(self, num_threads, *, cpus=None, event_capacity=0, watchdog_s=60.0):
+    def __init__(self, num_threads, *, cpus=None, event_capacity=0, watchdog_s=60.0, spin_ns=None):
         num_cpus = len(os.sched_getaffinity(0)) if cpus is None else len(set(cpus))
-        self._team = Team(
-            num_threads, cpus=cpus, spin_ns=SPIN_NS if num_threads <= num_cpus else SPIN_NS_OVERSUBSCRIBED
-        )
+        if spin_ns is None:
+            spin_ns = SPIN_NS if num_threads <= num_cpus else SPIN_NS_OVERSUBSCRIBED
+        for name, value in (("event_capacity", event_capacity), ("watchdog_s", watchdog_s), ("spin_ns", spin_ns)):
+            if value < 0:
+                raise UsageError(f"{name} must not be negative, got {value}; 0 switches it off")
+        self._team = Team(num_threads, cpus=cpus, spin_ns=spin_ns)
         self.num_threads = num_threads
         self.event_capacity = event_capacity
         self.watchdog_s = watchdog_s
@@ -134,7 +139,7 @@ class TasksExecutor(_TaskingExecutor):
 class _ReplayExecutor(_TaskingExecutor):
     closed = False
 
-    def __init__(self, num_threads, *, placement="stealing", **options):
+    def __init__(self, num_threads, *, placement="partitioned", **options):
         if placement not in PLACEMENTS:
             raise UsageError(f"placement must be one of {', '.join(PLACEMENTS)}; got {placement!r}")
         super().__init__(num_threads, **options)
@@ -173,8 +178,8 @@ class TaskGraphExecutor(_ReplayExecutor):
 
     Parameters
     ----------
-    placement : {"stealing", "partitioned"}
-        Work-stealing deques; or one compiled program for each thread, from which idle threads may claim tasks.
+    placement : {"partitioned", "stealing"}
+        One compiled program for each thread, from which idle threads may claim tasks; or work-stealing deques.
     """
 
     model = "taskgraph"
@@ -185,7 +190,7 @@ class TaskIterExecutor(_ReplayExecutor):
 
     Parameters
     ----------
-    placement : {"stealing", "partitioned"}
+    placement : {"partitioned", "stealing"}
         As for TaskGraphExecutor.
     """
 

@@ -40,6 +40,10 @@
 #define PARTITION_CLAIM_NS 150
 /* Entries between two looks at the clock. */
 #define PARTITION_LOOK 2048
+/* 0: sleep until woken. For tests: a worker that is not woken then sleeps for ever. */
+#ifndef PARTITION_NAPS
+#define PARTITION_NAPS 1
+#endif
 /* Rounds of waiting before helping: an answer that is on its way arrives within these. */
 #define PARTITION_PATIENCE 24
 
@@ -217,9 +221,9 @@ static int partition_wait(Partition *p, int32_t worker, int32_t on, int64_t valu
             }
             /* Whoever publishes what is waited for wakes this worker. Tasks to claim wake nobody: look for them from time to
              * time, ever more seldom. */
-            idle_sleep(&s->idle, worker, nap_ns);
+            idle_sleep(&s->idle, worker, PARTITION_NAPS ? nap_ns : -1);
             nap_ns = nap_ns < 5000000 ? 2 * nap_ns : nap_ns;
-            start = now - s->spin_ns; /* after a nap, one look before the next */
+            start = now - s->spin_ns - 1; /* after a nap, one look before the next */
         }
     }
 }

@@ -1,5 +1,7 @@
 """Negative controls: what the checks of the contract must find, and that they find nothing else."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from spike import cnn, gpt2, norm_block
@@ -16,7 +18,7 @@ from forktask.cython_src.checks import (
 )
 from forktask.cython_src.dependences import record_graph
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.plan import Block, PlanBuilder, commutative, concurrent, read, update, write
+from forktask.cython_src.plan import Block, PlanBuilder, UniformBlocks, commutative, concurrent, read, update, write
 from forktask.cython_src.program import BlockFailure
 
 
@@ -239,3 +241,12 @@ def test_sums_in_any_order_agree_within_a_tolerance(access):
     assert check_orders(bound_plan(plan, random), num_orders=20, tolerance=1e-5) == 20
     with pytest.raises(AssertionError, match="other bits"):
         check_orders(bound_plan(plan, random), num_orders=20, tolerance=0)
+
+
+def test_plan_without_regions_is_refused():
+    """Check that a plan made from arrays, whose blocks name no regions, is not called wrong."""
+    plan = stencil_plan()
+    loop = dataclasses.replace(plan.loops[0], blocks=UniformBlocks(plan.loops[0].bounds))
+    made = dataclasses.replace(plan, loops=(loop, plan.loops[1]))
+    with pytest.raises(UsageError, match="loop 'copy' of plan 'stencil' was made from arrays"):
+        check_accesses(made, initialise=ramp)

@@ -77,6 +77,12 @@ def test_guards_notice_writes_outside():
     assert arrays["w"].ctypes.data % 64 == 0
 
 
+def test_odd_guards_are_refused():
+    """Check that guards keep buffers aligned."""
+    with pytest.raises(UsageError, match="multiple of 64, got 10"):
+        Storage(guard_bytes=10)
+
+
 @pytest.mark.parametrize("alignment", [64, 128, 4096])
 def test_aligned_empty(alignment):
     """Check alignment for odd sizes."""

@@ -14,6 +14,7 @@ from forktask.experiments.measure import (
     Stepper,
     Timed,
     block_times,
+    build,
     hash_arrays,
     measure_sample,
     run_lengths_for,
@@ -141,8 +142,9 @@ def chain_plan(width=4, steps=3):
 JOB = {"kind": "sample", "cpus": None, "check_iterations": 20, "target_s": 0.01, "warmup_s": 0.01, "seed": 1}
 
 
-def test_a_sample_has_all_fields_and_equal_hashes_over_models():
+def test_a_sample_has_all_fields_and_equal_hashes_over_models(monkeypatch):
     """Check a whole sample in this process, for two models on one plan."""
+    monkeypatch.setattr("forktask.experiments.measure.loaded_libraries", lambda: [{"kind": "blas", "threads": 1}])
     samples = [
         measure_sample({**JOB, "model": model, "threads": threads}, bound=bind(chain_plan(), target="numpy"))
         for model, threads in (("serial", 1), ("forkjoin", 2))
@@ -161,7 +163,31 @@ def test_a_sample_has_all_fields_and_equal_hashes_over_models():
     assert samples[0]["weights_hash"] == samples[1]["weights_hash"]
 
 
-def test_block_times_are_means_over_passes():
+def test_blas_on_several_threads_is_refused(monkeypatch):
+    """Check that a process whose BLAS would run more threads than blocks expect gives no sample."""
+    libraries = [{"kind": "blas", "name": "openblas", "threads": 2}]
+    monkeypatch.setattr("forktask.experiments.measure.loaded_libraries", lambda: libraries)
+    with pytest.raises(RuntimeError, match="one thread"):
+        measure_sample({**JOB, "model": "serial", "threads": 1}, bound=bind(chain_plan(), target="numpy"))
+
+
+def test_what_does_not_fit_is_not_begun(monkeypatch):
+    """Check that memory is asked for before it is touched."""
+    monkeypatch.setattr("forktask.experiments.measure.read_memory", lambda: {"available_bytes": 1 << 20})
+    with pytest.raises(MemoryError, match="lower the batch"):
+        build({"plan": {"network": "cifar10_cnn", "batch": 64}, "seed": 1})
+
+
+def test_block_times_are_medians_and_sums_are_means():
+    """Check that one block pushed off its CPU changes the busy time, not the typical time of the block."""
+    plan = chain_plan(width=1, steps=1)
+    events = [(10_000 * k, 10_000 * k + (9000 if k == 1 else 100), k, 0, 0) for k in range(3)]
+    times = block_times(np.array(events, EVENT_DTYPE), plan, 3, 1)
+    assert times["block_time_s"]["step0"] == pytest.approx([100e-9])
+    assert times["loop_time_s"]["step0"] == pytest.approx(9200e-9 / 3)
+
+
+def test_times_of_loops_and_workers_are_means_over_passes():
     """Check busy and wall times of blocks, loops and workers against events made by hand."""
     plan = chain_plan(width=2, steps=2)
     events = []

@@ -22,6 +22,7 @@ def row(model="taskiter", threads=2, repetition=0, overhead_s=20e-9, prepare_s=1
     points = [{"work": w, "mean_work": float(w), "num_tasks": 16, "iteration_times_s": iteration_times(w), "prepare_s": prepare_s}
               for w in itertools.takewhile(lambda w: w < 1000, work_ladder(1))]
     return {"kind": "metg", "model": model, "threads": threads, "graph": GRAPH, "repetition": repetition,
+            "disturbance": {"pressure_some_us": 20000}, "wall_s": 1.0, "interference": 0,
             "unit_s": UNIT_S * (1 + repetition), "record_s": 1.6e-5, "close_s": None, "points": points,
             "empty": {"work": 0, "num_tasks": 16, "iteration_times_s": iteration_times(0), "prepare_s": prepare_s}, **more}
 
@@ -47,6 +48,17 @@ def test_metg_between_points_and_where_it_is_not_reached():
     table = summarise([{**row(), "points": row()["points"][:2]}])
     assert table["results"][0]["metg_s"] is None
     assert "not reached" in format_table(table)
+
+
+def test_disturbed_figures_are_said_to_be():
+    """Check the warning, and that the fastest run counts but with hogs the median."""
+    quiet, pressed = row(), row(disturbance={"pressure_some_us": 500000})
+    assert "disturbed" not in format_table(summarise([quiet]))
+    assert "up to 50%" in format_table(summarise([pressed]))
+    for interference, expected in ((0, 10e-9), (1, 20e-9)):
+        uneven = row(interference=interference)
+        uneven["empty"]["iteration_times_s"] = [16 * t for t in (10e-9, 20e-9, 90e-9)]
+        assert summarise([uneven])["results"][0]["empty_task_s"]["median"] == pytest.approx(expected)
 
 
 def test_break_even_counts_replays_against_eager_tasks():

@@ -6,7 +6,15 @@ from importlib import import_module
 import pytest
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.models import MODELS, built_models, check_threads, make_executor, parse_model, parse_models
+from forktask.experiments.models import (
+    MODELS,
+    built_models,
+    check_threads,
+    make_executor,
+    parse_model,
+    parse_models,
+    process_environment,
+)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +73,7 @@ def test_the_table_says_what_the_executors_take(name):
     }
     for option, known in model.options.items():
         assert own[option] == known.default
-    assert set(own) - {"num_threads", "cpus", "event_capacity", "watchdog_s", *model.options} == set()
+    assert set(own) - {"num_threads", "cpus", "event_capacity", "spin_ns", "watchdog_s", *model.options} == set()
 
 
 def test_more_threads_than_cores_must_be_wanted():
@@ -99,10 +107,9 @@ def test_every_value_of_the_table_is_taken(name):
 
 def test_another_openmp_runtime_is_preloaded(monkeypatch):
     """Check what a process of openmp_tasks on libomp must start with, and the message where there is none."""
-    assert parse_model("openmp_tasks").variables == {}
-    monkeypatch.setattr("forktask.experiments.models.find_library", lambda name: f"lib{name}.so.5")
-    assert parse_model("openmp_tasks:runtime=libomp").variables == {"LD_PRELOAD": "libomp.so.5"}
-    monkeypatch.setattr("forktask.experiments.models.find_library", lambda name: None)
-    monkeypatch.setattr("forktask.experiments.models.glob", lambda pattern: [])
+    assert process_environment(parse_model("openmp_tasks")) == {}
+    monkeypatch.setattr("forktask.experiments.models.glob.glob", lambda pattern: ["libomp.so.5"])
+    assert process_environment(parse_model("openmp_tasks:runtime=libomp")) == {"LD_PRELOAD": "libomp.so.5"}
+    monkeypatch.setattr("forktask.experiments.models.glob.glob", lambda pattern: [])
     with pytest.raises(UsageError, match="libomp5"):
-        parse_model("openmp_tasks:runtime=libomp").variables  # noqa: B018
+        process_environment(parse_model("openmp_tasks:runtime=libomp"))

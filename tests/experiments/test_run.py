@@ -144,7 +144,7 @@ def test_a_half_written_sample_is_measured_again(sweep):
 
 def test_a_sweep_goes_on_after_failures(sweep):
     """Check that each way to fail becomes a row with its reason, is not repeated, and stops nothing else."""
-    limit = Measure(repeats=2, profile=False, oversubscribe=True, time_limit_s=1.0)
+    limit = Measure(repeats=2, profile=False, oversubscribe=True, time_limit_s=3.0)
     sweep1 = sweep(limit, serial="hang", forkjoin="crash", joblib="memory")
     results = sweep1.run()
     failures = {(row["model"], row["threads"]): row for row in results.of_kind("failure")}
@@ -411,6 +411,9 @@ def test_thread_counts_reach_the_cores():
         (["--threads", "100000"], ["--oversubscribe"]),
         (["--threads", "two"], ["--threads", "two"]),
         (["--repeats", "0"], ["repeats"]),
+        (["--batch", "0"], ["batch", "at least 1", "0"]),
+        (["--network", "alexnet"], ["alexnet", "cifar10_cnn"]),
+        (["--granularity", "imgs=3"], ["imgs=3", "images=16"]),
         (["--models", ","], ["at least one model"]),
     ],
 )

@@ -36,7 +36,7 @@ def test_ratios_are_paired_by_repetition():
     """Check that a disturbance common to a block cancels, and that blocks with one side only are left out."""
     blocks = 1 + np.random.default_rng(2).exponential(size=9)
     a = {r: 0.9 * b for r, b in enumerate(blocks)}
-    b = {r: b for r, b in enumerate(blocks)} | {99: 1e6}
+    b = dict(enumerate(blocks)) | {99: 1e6}
     estimate = statistics.ratio_interval(a, b)
     assert estimate.count == 9
     assert estimate.low == pytest.approx(0.9) and estimate.high == pytest.approx(0.9)
