@@ -21,7 +21,8 @@ cdef extern from *:
             return &forktask_micro_avx2;
         if (which == 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
             && __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq")
-            && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+            && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2")
+            && __builtin_cpu_supports("fma"))
             return &forktask_micro_avx512;
     #endif
         return which == 0 ? &forktask_micro_generic : NULL;
@@ -39,7 +40,8 @@ def available():
 
 
 def choose(name=None):
-    """The instruction set to use: `name`, else the environment variable FORKTASK_ISA, else the best available.
+    """The instruction set to use: `name`, else the environment variable FORKTASK_ISA, else the best
+    available.
 
     Raises
     ------

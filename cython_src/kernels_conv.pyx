@@ -1,10 +1,10 @@
-"""Convolution with 5 x 5 kernels, stride 1, padding 2: forward (alone, or with ReLU and pooling), data gradient (alone,
-or with the backward pass of the pooling and ReLU before it) and weight gradient.
+"""Convolution with 5 x 5 kernels, stride 1, padding 2: forward (alone, or with ReLU and pooling), data
+gradient (alone, or with the backward pass of the pooling and ReLU before it) and weight gradient.
 
 Y[o, y, x] = b[o] + sum over c, ky, kx of W[o, c, ky, kx] * X[c, y + ky - 2, x + kx - 2].
 
-Parameters are read in PyTorch's layout, (out, in, 5, 5), one number at a time, so nothing is packed. The data gradient
-is the same inner loop with the roles of the channels exchanged and the taps reversed.
+Parameters are read in PyTorch's layout, (out, in, 5, 5), one number at a time, so nothing is packed. The data
+gradient is the same inner loop with the roles of the channels exchanged and the taps reversed.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uintptr_t
@@ -27,11 +27,12 @@ cdef enum Epilogue:
     UNPOOL
 
 cdef enum:
-    SCRATCH_FLOATS = 8192  # of a channel, five at a time (lowering asks for them): enough for two rows of 255 pixels of sixteen images
+    # Of a channel, five at a time (lowering asks for them): two rows of 255 pixels of sixteen images.
+    SCRATCH_FLOATS = 8192
 
 
 cdef int rows_as_units(const Map *m, int rows, int *num_rows, int *num_units) noexcept nogil:
-    """Cut `rows` rows of a map into units: number of unit rows and units in each; returns scratch floats a row.
+    """Cut `rows` rows of a map into units: number of unit rows, units in each; returns scratch floats a row.
 
     Narrow rows of the flat layout run on through the halo, whose results are ignored.
     """
@@ -50,7 +51,8 @@ cdef int rows_as_units(const Map *m, int rows, int *num_rows, int *num_units) no
 
 cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *context, bint flip,
                   Epilogue epilogue) noexcept nogil:
-    """All forms of the convolution. bounds: groups, output channels, rows (pooled rows where a pooling is involved)."""
+    """All forms of the convolution. bounds: groups, output channels, rows (pooled rows where a pooling is
+    involved)."""
     cdef Map source, target
     cdef ConvTask t
     cdef const Micro *micro = <const Micro *> a.micro
@@ -76,7 +78,8 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     # As many rows at a time as the flat layout can use, two of the lane layout: they stay in the cache.
     step = 2 if source.lanes == UNIT else (SCRATCH_FLOATS - 2 * UNIT) // scratch_row // 2 * 2
     tile = 5 if (b[3] - b[2]) % 5 == 0 else 4
-    k = 2 if epilogue == POOL else 1  # rows of the convolution in one of the bounds, rows of the output in one
+    # Rows of the convolution in one of the bounds; rows of the output in one.
+    k = 2 if epilogue == POOL else 1
     spread = 2 if epilogue == UNPOOL else 1
     for g in range(b[0], b[1]):
         o = b[2]
@@ -93,7 +96,8 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
                 t.input = x + offset(&source, g, 0, y - source.halo) - source.halo * source.lanes
                 if epilogue != STORE or unit_rows == 1:
                     t.out = scratch
-                    scratch_channel = (<Py_ssize_t> t.rows * t.units + 1) * UNIT  # odd: not all in one cache set
+                    # odd: not all in one cache set
+                    scratch_channel = (<Py_ssize_t> t.rows * t.units + 1) * UNIT
                     t.out_channel = scratch_channel
                     t.out_row = scratch_row
                 else:
@@ -107,7 +111,8 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
                             at = (<Py_ssize_t> g * target.channels + o + i) * target.height + (y + r) // 2
                             micro.pool_row(
                                 scratch + i * scratch_channel + r * scratch_row,
-                                scratch + i * scratch_channel + (r + 1) * scratch_row, target.width, target.lanes, 1,
+                                scratch + i * scratch_channel + (r + 1) * scratch_row, target.width,
+                                target.lanes, 1,
                                 out + offset(&target, g, o + i, (y + r) // 2),
                                 index + at * target.width * target.lanes)
                 elif epilogue == UNPOOL:
@@ -144,7 +149,8 @@ cdef int conv_backward_data(const void *args, Py_ssize_t block, const TaskContex
     return convolve(<const KernelArgs *> args, block, context, True, STORE)
 
 
-cdef int conv_backward_data_unpool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+cdef int conv_backward_data_unpool(const void *args, Py_ssize_t block,
+                                   const TaskContext *context) noexcept nogil:
     return convolve(<const KernelArgs *> args, block, context, True, UNPOOL)
 
 
@@ -261,7 +267,8 @@ register(KernelSpec(
     "conv_forward", ("input", "weight", "bias", "output"), MAPS, (), BOX, _conv_forward_reference,
     <uintptr_t> &conv_forward))
 register(KernelSpec(
-    "conv_relu_pool", ("input", "weight", "bias", "output", "index"), MAPS, (), BOX, _conv_relu_pool_reference,
+    "conv_relu_pool", ("input", "weight", "bias", "output", "index"), MAPS, (), BOX,
+    _conv_relu_pool_reference,
     <uintptr_t> &conv_relu_pool))
 register(KernelSpec(
     "conv_backward_data", ("gradient", "weight", "output"), MAPS, (), BOX, _conv_backward_data_reference,

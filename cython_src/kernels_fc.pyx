@@ -1,7 +1,8 @@
-"""Fully connected layer: logits = W x + b, its data gradient (alone, or with the backward pass of the pooling and ReLU
-before it) and its weight gradient.
+"""Fully connected layer: logits = W x + b, its data gradient (alone, or with the backward pass of the pooling
+and ReLU before it) and its weight gradient.
 
-Features are a map's elements in PyTorch's order (channel, row, column), so a map of the lane layout is used as it is.
+Features are a map's elements in PyTorch's order (channel, row, column), so a map of the lane layout is used
+as it is.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uintptr_t
@@ -26,7 +27,8 @@ cdef int fc_forward(const void *args, Py_ssize_t block, const TaskContext *conte
     for g in range(b[0], b[1]):
         (<const Micro *> a.micro).fc_forward(
             <const float *> a.operand[0] + g * features * lanes, <const float *> a.operand[1],
-            <const float *> a.operand[2], <float *> a.operand[3] + g * outputs * lanes, features, outputs, lanes)
+            <const float *> a.operand[2], <float *> a.operand[3] + g * outputs * lanes, features, outputs,
+            lanes)
     return 0
 
 
@@ -43,7 +45,8 @@ cdef int fc_backward_data(const void *args, Py_ssize_t block, const TaskContext 
     return 0
 
 
-cdef int fc_backward_data_unpool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+cdef int fc_backward_data_unpool(const void *args, Py_ssize_t block,
+                                 const TaskContext *context) noexcept nogil:
     """The data gradient goes where the pooling's index points, zero elsewhere. bounds: groups."""
     cdef const KernelArgs *a = <const KernelArgs *> args
     cdef const Micro *micro = <const Micro *> a.micro
@@ -77,8 +80,10 @@ cdef int fc_backward_weights(const void *args, Py_ssize_t block, const TaskConte
     cdef int features = <int> a.integers[0], outputs = <int> a.integers[1], lanes = <int> a.integers[2]
     cdef Py_ssize_t g = b[1]
     (<const Micro *> a.micro).fc_backward_weights(
-        <const float *> a.operand[0] + g * outputs * lanes, <const float *> a.operand[1] + g * features * lanes,
-        <float *> a.operand[2] + <Py_ssize_t> b[0] * outputs * (features + 1), b[2] - b[1], features, outputs, lanes,
+        <const float *> a.operand[0] + g * outputs * lanes,
+        <const float *> a.operand[1] + g * features * lanes,
+        <float *> a.operand[2] + <Py_ssize_t> b[0] * outputs * (features + 1), b[2] - b[1], features,
+        outputs, lanes,
         <int> a.integers[3])
     return 0
 
@@ -126,7 +131,10 @@ register(KernelSpec("fc_forward", ("input", "weight", "bias", "output"), SHAPE, 
                     _fc_forward_reference, <uintptr_t> &fc_forward))
 register(KernelSpec("fc_backward_data", ("gradient", "weight", "output"), SHAPE, (), ("g0", "g1"),
                     _fc_backward_data_reference, <uintptr_t> &fc_backward_data))
-register(KernelSpec("fc_backward_data_unpool", ("gradient", "weight", "index", "output"), SHAPE + map_attributes("out"),
-                    (), ("g0", "g1"), _fc_backward_data_unpool_reference, <uintptr_t> &fc_backward_data_unpool))
+register(KernelSpec("fc_backward_data_unpool", ("gradient", "weight", "index", "output"),
+                    SHAPE + map_attributes("out"),
+                    (), ("g0", "g1"), _fc_backward_data_unpool_reference,
+                    <uintptr_t> &fc_backward_data_unpool))
 register(KernelSpec("fc_backward_weights", ("gradient", "input", "output"), SHAPE + ("accumulate",), (),
-                    ("partial", "g0", "g1"), _fc_backward_weights_reference, <uintptr_t> &fc_backward_weights))
+                    ("partial", "g0", "g1"), _fc_backward_weights_reference,
+                    <uintptr_t> &fc_backward_weights))

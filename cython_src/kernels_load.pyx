@@ -19,7 +19,8 @@ cdef float zeros[256]  # a row of a missing image; lowering refuses wider ones
 
 
 cdef int load_images(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """Images batch_order[iteration % num_batches] to map and labels; lanes without an image are zero, their label -1.
+    """Images batch_order[iteration % num_batches] to map and labels; lanes without an image are zero, their
+    label -1.
 
     bounds: groups.
     """

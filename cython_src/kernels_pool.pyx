@@ -1,7 +1,7 @@
 """ReLU and 2 x 2 max-pooling, forward and backward.
 
-The forward pass keeps which element of its window each maximum was (0 to 3, the first of equals); 4 means that ReLU
-stopped it, so that the backward pass needs no activations.
+The forward pass keeps which element of its window each maximum was (0 to 3, the first of equals); 4 means
+that ReLU stopped it, so that the backward pass needs no activations.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uintptr_t
@@ -34,7 +34,8 @@ cdef int pool_forward(const void *args, Py_ssize_t block, const TaskContext *con
         for c in range(b[2], b[3]):
             for y in range(b[4], b[5]):
                 at = (<Py_ssize_t> g * target.channels + c) * target.height + y
-                micro.pool_row(x + offset(&source, g, c, 2 * y), x + offset(&source, g, c, 2 * y + 1), target.width,
+                micro.pool_row(x + offset(&source, g, c, 2 * y), x + offset(&source, g, c, 2 * y + 1),
+                               target.width,
                                target.lanes, 0, out + offset(&target, g, c, y),
                                index + at * target.width * target.lanes)
             clear_halo(&target, out, g, c, b[4], b[5])
@@ -78,7 +79,8 @@ cdef int relu_forward(const void *args, Py_ssize_t block, const TaskContext *con
             for y in range(b[4], b[5]):
                 (<const Micro *> a.micro).relu(
                     <const float *> a.operand[0] + offset(&source, g, c, y),
-                    <float *> a.operand[1] + offset(&target, g, c, y), <Py_ssize_t> source.width * source.lanes)
+                    <float *> a.operand[1] + offset(&target, g, c, y),
+                    <Py_ssize_t> source.width * source.lanes)
             clear_halo(&target, <float *> a.operand[1], g, c, b[4], b[5])
     return 0
 
@@ -97,7 +99,8 @@ cdef int relu_backward(const void *args, Py_ssize_t block, const TaskContext *co
                 (<const Micro *> a.micro).relu_backward(
                     <const float *> a.operand[0] + offset(&source, g, c, y),
                     <const float *> a.operand[1] + offset(&source, g, c, y),
-                    <float *> a.operand[2] + offset(&target, g, c, y), <Py_ssize_t> source.width * source.lanes)
+                    <float *> a.operand[2] + offset(&target, g, c, y),
+                    <Py_ssize_t> source.width * source.lanes)
             clear_halo(&target, <float *> a.operand[2], g, c, b[4], b[5])
     return 0
 
@@ -151,5 +154,6 @@ register(KernelSpec("pool_backward", ("gradient", "index", "output"), MAPS, (), 
                     <uintptr_t> &pool_backward))
 register(KernelSpec("relu_forward", ("input", "output"), MAPS, (), BOX, _relu_forward_reference,
                     <uintptr_t> &relu_forward))
-register(KernelSpec("relu_backward", ("gradient", "activation", "output"), MAPS, (), BOX, _relu_backward_reference,
+register(KernelSpec("relu_backward", ("gradient", "activation", "output"), MAPS, (), BOX,
+                    _relu_backward_reference,
                     <uintptr_t> &relu_backward))

@@ -1,7 +1,8 @@
-"""Stochastic gradient descent with momentum and weight decay, PyTorch's form, over a layer's weights and biases.
+"""Stochastic gradient descent with momentum and weight decay, PyTorch's form, over a layer's weights and
+biases.
 
-g = sum of the partial gradients in order; v = momentum v + (g + weight_decay w); w = w - rate v, with the learning rate
-from a table that is indexed by the iteration.
+g = sum of the partial gradients in order; v = momentum v + (g + weight_decay w); w = w - rate v, with the
+learning rate from a table that is indexed by the iteration.
 """
 
 from libc.stdint cimport int32_t, uintptr_t
@@ -48,5 +49,6 @@ def _sgd_reference(operands, attributes, bounds, iteration):
 register(KernelSpec(
     "sgd",
     ("partials", "gradient", "weight", "bias", "weight_momentum", "bias_momentum", "learning_rates"),
-    ("partials", "outputs", "inputs", "num_rates"), ("momentum", "weight_decay"), ("o0", "o1"), _sgd_reference,
+    ("partials", "outputs", "inputs", "num_rates"), ("momentum", "weight_decay"), ("o0", "o1"),
+    _sgd_reference,
     <uintptr_t> &sgd))

@@ -1,4 +1,5 @@
-"""Softmax alone (inference) and with cross-entropy and its gradient (training), and the sums kept for each step."""
+"""Softmax alone (inference) and with cross-entropy and its gradient (training), and the sums kept for each
+step."""
 
 from libc.math cimport expf, logf
 from libc.stdint cimport int32_t, uintptr_t
@@ -14,7 +15,8 @@ BAD_LABEL = 3
 
 
 cdef int softmax(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """p[image] = exp(z - max z) / sum; the most probable class of each image, the first of equals. bounds: groups."""
+    """p[image] = exp(z - max z) / sum; the most probable class of each image, the first of equals. bounds:
+    groups."""
     cdef const KernelArgs *a = <const KernelArgs *> args
     cdef const int32_t *b = a.bounds + block * a.bounds_width
     cdef int classes = <int> a.integers[0], lanes = <int> a.integers[1], batch = <int> a.integers[2]
@@ -46,7 +48,8 @@ cdef int softmax(const void *args, Py_ssize_t block, const TaskContext *context)
 
 
 cdef int softmax_loss(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """loss[group] = sum over images of -log p[label]; dz = (p - onehot) / batch, zero for lanes without an image."""
+    """loss[group] = sum over images of -log p[label]; dz = (p - onehot) / batch, zero for lanes without an
+    image."""
     cdef const KernelArgs *a = <const KernelArgs *> args
     cdef const int32_t *b = a.bounds + block * a.bounds_width
     cdef int classes = <int> a.integers[0], lanes = <int> a.integers[1], batch = <int> a.integers[2]
@@ -92,7 +95,8 @@ cdef int softmax_loss(const void *args, Py_ssize_t block, const TaskContext *con
 
 
 cdef int loss_sum(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """losses[iteration % length] = sum of the groups' losses / batch; correct likewise, not divided. Sums in order."""
+    """losses[iteration % length] = sum of the groups' losses / batch; correct likewise, not divided. Sums in
+    order."""
     cdef const KernelArgs *a = <const KernelArgs *> args
     cdef int groups = <int> a.integers[0], batch = <int> a.integers[1]
     cdef Py_ssize_t at = context.iteration % a.integers[2]
@@ -116,7 +120,8 @@ def _images(bounds, attributes):
 
 
 def _probabilities(z, count):
-    """Rows (image, class) of the first `count` images of logits (groups, classes, lanes), as softmax and its logarithm."""
+    """Rows (image, class) of the first `count` images of logits (groups, classes, lanes), as softmax and its
+    logarithm."""
     rows = z.transpose(0, 2, 1).reshape(-1, z.shape[1])[:count]
     shifted = rows - rows.max(axis=1, keepdims=True)
     logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
@@ -141,7 +146,8 @@ def _softmax_loss_reference(operands, attributes, bounds, iteration):
     gradient = np.zeros(((g1 - g0) * lanes, classes), dtype=p.dtype)
     gradient[: len(p)] = p
     gradient[here] -= 1
-    operands["gradient"][g0:g1] = gradient.reshape(g1 - g0, lanes, classes).transpose(0, 2, 1) / attributes["batch"]
+    operands["gradient"][g0:g1] = (
+        gradient.reshape(g1 - g0, lanes, classes).transpose(0, 2, 1) / attributes["batch"])
     loss, hit = np.zeros((g1 - g0) * lanes, dtype=p.dtype), np.zeros((g1 - g0) * lanes, dtype=np.int32)
     loss[: len(p)] = -logs[here]
     hit[: len(p)] = rows.argmax(axis=1) == labels
@@ -158,7 +164,9 @@ def _loss_sum_reference(operands, attributes, bounds, iteration):
 SHAPE = ("classes", "lanes", "batch")
 register(KernelSpec("softmax", ("logits", "probabilities", "predictions"), SHAPE, (), ("g0", "g1"),
                     _softmax_reference, <uintptr_t> &softmax))
-register(KernelSpec("softmax_loss", ("logits", "labels", "gradient", "losses", "correct"), SHAPE, (), ("g0", "g1"),
+register(KernelSpec("softmax_loss", ("logits", "labels", "gradient", "losses", "correct"), SHAPE, (),
+                    ("g0", "g1"),
                     _softmax_loss_reference, <uintptr_t> &softmax_loss))
-register(KernelSpec("loss_sum", ("losses", "correct", "loss_log", "correct_log"), ("groups", "batch", "length"), (), (),
+register(KernelSpec("loss_sum", ("losses", "correct", "loss_log", "correct_log"),
+                    ("groups", "batch", "length"), (), (),
                     _loss_sum_reference, <uintptr_t> &loss_sum))

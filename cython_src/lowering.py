@@ -16,8 +16,9 @@ from .plan import Access, Block, Plan, PlanBuilder, block_grid, ranges, read, up
 UNIT = 16  # images of a group in the lane layout; floats of a unit in the inner loops
 TAPS = 25
 SCRATCH_BYTES = 5 * 8192 * 4  # what the convolutions need: rows of five channels
-# Blocks of a loop that the default granularity aims at: enough for the balance of a dozen threads, while a block still
-# takes tens of microseconds at any but the smallest batch. More only where groups of images are enough by themselves.
+# Blocks of a loop that the default granularity aims at: enough for the balance of a dozen threads, while a
+# block still takes tens of microseconds at any but the smallest batch. More only where groups of images are
+# enough by themselves.
 BLOCKS_WANTED = 16
 BLOCKS_OF_IMAGES = 32
 CHANNEL_TILES = (5, 4)  # output channels that the inner loops take at a time
@@ -27,8 +28,8 @@ CHANNEL_TILES = (5, 4)  # output channels that the inner loops take at a time
 class FeatureMap:
     """A buffer (groups, channels, rows, pitch, lanes) and its geometry; see kernel_maps.pxd.
 
-    In the flat layout (lanes = 1) the right halo of a row is the left halo of the next, and two more rows follow, so
-    that the inner loops may read past the last row.
+    In the flat layout (lanes = 1) the right halo of a row is the left halo of the next, and spare rows follow,
+    so that the inner loops may read past the last row.
     """
 
     name: str
@@ -41,7 +42,8 @@ class FeatureMap:
 
     @property
     def rows(self) -> int:
-        return self.height + 2 * self.halo + (2 if self.flat and self.halo else 0)
+        spare = max(2, math.ceil((UNIT + 2) / self.pitch)) if self.flat and self.halo else 0
+        return self.height + 2 * self.halo + spare
 
     @property
     def pitch(self) -> int:
@@ -74,7 +76,8 @@ class FeatureMap:
         return (y0 + self.halo, y1 + self.halo)
 
     def natural(self, batch: int) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-        """Function of the arrays that gives the map as (batch, channels, height, width): a view where that is possible."""
+        """Function of the arrays that gives the map as (batch, channels, height, width): a view where that is
+        possible."""
         attributes = self.attributes("map")
 
         def view(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -89,7 +92,8 @@ class FeatureMap:
 
 @dataclass(frozen=True)
 class Granularity:
-    """How loops are cut into blocks: images, output channels and rows of a block (0: not cut, or chosen by cost)."""
+    """How loops are cut into blocks: images, output channels and rows of a block (0: not cut, or chosen by
+    cost)."""
 
     images: int = 0
     channels: int = 0
@@ -103,20 +107,27 @@ class Granularity:
         values: dict[str, int] = {}
         for part in text.split(","):
             key, _, value = part.partition("=")
-            if key not in ("images", "channels", "rows") or key in values or not value.isdigit() or int(value) < 1:
+            if (
+                key not in ("images", "channels", "rows")
+                or key in values
+                or not value.isdigit()
+                or int(value) < 1
+            ):
                 raise UsageError(
-                    f"granularity must be 'auto' or a list such as 'images=16,channels=8,rows=4' of positive whole "
-                    f"numbers, got {text!r}"
+                    f"granularity must be 'auto' or a list such as 'images=16,channels=8,rows=4' of positive "
+                    f"whole numbers, got {text!r}"
                 )
             values[key] = int(value)
         return cls(**values)
 
 
 def choose_lanes(batch: int, granularity: Granularity) -> int:
-    """Images in the lanes (16) or pixels (1): what leaves fewer lanes without work, if blocks can be cut as asked.
+    """Images in the lanes (16) or pixels (1): what leaves fewer lanes without work, if blocks can be cut as
+    asked.
 
-    A last group of images that is not full wastes lanes. So do narrow rows of the flat layout, which run on through the
-    halo; its loads cross cache lines, and it sums lanes more often: together 10 to 15 % of a step.
+    A last group of images that is not full wastes lanes. So do narrow rows of the flat layout, which run on
+    through the halo; its loads cross cache lines, and it sums lanes more often: together 10 to 15 % of a
+    step.
     """
     if granularity.images % UNIT:
         return 1
@@ -158,11 +169,13 @@ class _Lowering:
         per_block = self.granularity.images
         if per_block and per_block % self.lanes:
             raise UsageError(
-                f"images of a block must be a multiple of {self.lanes} in layout 'lanes', got {per_block}; use a multiple, "
-                f"or layout 'auto' or 'flat'"
+                f"images of a block must be a multiple of {self.lanes} in layout 'lanes', got {per_block}; "
+                f"use a multiple, or layout 'auto' or 'flat'"
             )
         if not per_block:
-            per_block = self.lanes * math.ceil(self.groups / (BLOCKS_OF_IMAGES if self.lanes > 1 else BLOCKS_WANTED))
+            per_block = self.lanes * math.ceil(
+                self.groups / (BLOCKS_OF_IMAGES if self.lanes > 1 else BLOCKS_WANTED)
+            )
         return ranges(self.groups, per_block // self.lanes)
 
     def channel_ranges(self, channels: int) -> list[tuple[int, int]]:
@@ -188,23 +201,40 @@ class _Lowering:
 
     def load(self, target: FeatureMap, num_images: int, num_batches: int) -> str:
         b = self.builder
-        images = b.buffer(f"{self.prefix}dataset.images", (num_images, *self.network.input_shape), role="dataset")
+        images = b.buffer(
+            f"{self.prefix}dataset.images", (num_images, *self.network.input_shape), role="dataset"
+        )
         all_labels = b.buffer(f"{self.prefix}dataset.labels", (num_images,), "int32", role="dataset")
         order = b.buffer(f"{self.prefix}batch_order", (num_batches, self.batch), "int32", role="table")
         labels = b.buffer("labels", (self.groups, self.lanes), "int32", role="input")
         blocks = [
-            Block(g, (read(images), read(all_labels), read(order), write(target.name, g), write(labels, g)),
-                  bytes=8.0 * self.images_in(g) * math.prod(self.network.input_shape))
+            Block(
+                g,
+                (read(images), read(all_labels), read(order), write(target.name, g), write(labels, g)),
+                bytes=8.0 * self.images_in(g) * math.prod(self.network.input_shape),
+            )
             for g in self.group_ranges()
-        ]  # fmt: skip
+        ]
         b.loop(
-            "load", "load_images",
-            {"images": images, "dataset_labels": all_labels, "batch_order": order, "output": target.name,
-             "labels": labels},
-            blocks, layer="input", phase="load",
-            attributes={**target.attributes("out"), "batch": self.batch, "num_batches": num_batches,
-                        "num_images": num_images},
-        )  # fmt: skip
+            "load",
+            "load_images",
+            {
+                "images": images,
+                "dataset_labels": all_labels,
+                "batch_order": order,
+                "output": target.name,
+                "labels": labels,
+            },
+            blocks,
+            layer="input",
+            phase="load",
+            attributes={
+                **target.attributes("out"),
+                "batch": self.batch,
+                "num_batches": num_batches,
+                "num_images": num_images,
+            },
+        )
         return labels
 
     def parameters(self, layer: str) -> tuple[str, str]:
@@ -214,7 +244,9 @@ class _Lowering:
             for kind in ("weight", "bias")
         )
 
-    def convolution(self, name: str, source: FeatureMap, target: FeatureMap, index: str | None = None) -> None:
+    def convolution(
+        self, name: str, source: FeatureMap, target: FeatureMap, index: str | None = None
+    ) -> None:
         """Convolution alone, or with ReLU and pooling when `index` is given."""
         weight, bias = self.parameters(name)
         scale = 2 if index else 1
@@ -226,28 +258,53 @@ class _Lowering:
             channels, images = c[1] - c[0], self.images_in(g)
             accesses = [
                 read(source.name, g, (0, source.channels), source.read_rows(y[0] * scale, y[1] * scale)),
-                read(weight, c), read(bias, c), write(target.name, g, c, target.written_rows(*y)),
-            ]  # fmt: skip
+                read(weight, c),
+                read(bias, c),
+                write(target.name, g, c, target.written_rows(*y)),
+            ]
             if index:
                 accesses.append(write(index, g, c, y))
-            blocks.append(Block(
-                (*g, *c, *y), tuple(accesses),
-                flops=2.0 * TAPS * source.channels * channels * rows * source.width * images,
-                bytes=4.0 * images * (source.channels * rows * source.width
-                                      + channels * (y[1] - y[0]) * target.width * (1.25 if index else 1)),
-            ))  # fmt: skip
+            blocks.append(
+                Block(
+                    (*g, *c, *y),
+                    tuple(accesses),
+                    flops=2.0 * TAPS * source.channels * channels * rows * source.width * images,
+                    bytes=4.0
+                    * images
+                    * (
+                        source.channels * rows * source.width
+                        + channels * (y[1] - y[0]) * target.width * (1.25 if index else 1)
+                    ),
+                )
+            )
         operands = {"input": source.name, "weight": weight, "bias": bias, "output": target.name}
         if index:
             operands["index"] = index
         self.builder.loop(
-            name, "conv_relu_pool" if index else "conv_forward", operands, blocks, layer=name, phase="forward",
+            name,
+            "conv_relu_pool" if index else "conv_forward",
+            operands,
+            blocks,
+            layer=name,
+            phase="forward",
             attributes={**source.attributes("in"), **target.attributes("out")},
-        )  # fmt: skip
+        )
         self.builder.scratch(SCRATCH_BYTES)
 
-    def elementwise(self, name: str, layer: str, kernel: str, phase: str, operands: dict[str, str],
-                    source: FeatureMap, target: FeatureMap, cut: FeatureMap, index: str | None = None) -> None:  # fmt: skip
-        """ReLU or pooling, either way; blocks are cut by groups, channels and rows of the smaller map, `cut`."""
+    def elementwise(
+        self,
+        name: str,
+        layer: str,
+        kernel: str,
+        phase: str,
+        operands: dict[str, str],
+        source: FeatureMap,
+        target: FeatureMap,
+        cut: FeatureMap,
+        index: str | None = None,
+    ) -> None:
+        """ReLU or pooling, either way; blocks are cut by groups, channels and rows of the smaller map,
+        `cut`."""
         blocks = []
         for g, c, y in block_grid(
             self.group_ranges(), self.channel_ranges(cut.channels), self.row_ranges(cut.height, 2)
@@ -255,7 +312,9 @@ class _Lowering:
             accesses = []
             for operand, buffer in operands.items():
                 if buffer == index:
-                    accesses.append(Access(1 if operand == "index" and phase == "forward" else 0, index, (g, c, y)))
+                    accesses.append(
+                        Access(1 if operand == "index" and phase == "forward" else 0, index, (g, c, y))
+                    )
                     continue
                 feature_map = target if buffer == target.name else source
                 scale = feature_map.height // cut.height
@@ -268,22 +327,36 @@ class _Lowering:
             moved = sum((m.height // cut.height) ** 2 for m in (source, target))
             blocks.append(Block((*g, *c, *y), tuple(accesses), bytes=4.0 * size * moved))
         self.builder.loop(
-            name, kernel, operands, blocks, layer=layer, phase=phase,
+            name,
+            kernel,
+            operands,
+            blocks,
+            layer=layer,
+            phase=phase,
             attributes={**source.attributes("in"), **target.attributes("out")},
-        )  # fmt: skip
+        )
 
     def fully_connected(self, name: str, source: FeatureMap, features: int, outputs: int) -> str:
         weight, bias = self.parameters(name)
         logits = self.builder.buffer("fc", (self.groups, outputs, self.lanes))
         blocks = [
-            Block(g, (read(source.name, g), read(weight), read(bias), write(logits, g)),
-                  flops=2.0 * features * outputs * self.images_in(g), bytes=4.0 * features * self.images_in(g))
+            Block(
+                g,
+                (read(source.name, g), read(weight), read(bias), write(logits, g)),
+                flops=2.0 * features * outputs * self.images_in(g),
+                bytes=4.0 * features * self.images_in(g),
+            )
             for g in self.group_ranges()
-        ]  # fmt: skip
+        ]
         self.builder.loop(
-            name, "fc_forward", {"input": source.name, "weight": weight, "bias": bias, "output": logits}, blocks,
-            attributes={"features": features, "outputs": outputs, "lanes": self.lanes}, layer=name, phase="forward",
-        )  # fmt: skip
+            name,
+            "fc_forward",
+            {"input": source.name, "weight": weight, "bias": bias, "output": logits},
+            blocks,
+            attributes={"features": features, "outputs": outputs, "lanes": self.lanes},
+            layer=name,
+            phase="forward",
+        )
         return logits
 
     def softmax(self, logits: str, classes: int) -> None:
@@ -293,18 +366,35 @@ class _Lowering:
         blocks = []
         for g in self.group_ranges():
             images = (g[0] * self.lanes, min(g[1] * self.lanes, self.batch))
-            blocks.append(Block(g, (read(logits, g), write(probabilities, images), write(predictions, images)),
-                                bytes=8.0 * classes * self.images_in(g)))  # fmt: skip
+            blocks.append(
+                Block(
+                    g,
+                    (read(logits, g), write(probabilities, images), write(predictions, images)),
+                    bytes=8.0 * classes * self.images_in(g),
+                )
+            )
         b.loop(
-            "softmax", "softmax", {"logits": logits, "probabilities": probabilities, "predictions": predictions},
-            blocks, attributes={"classes": classes, "lanes": self.lanes, "batch": self.batch}, layer="softmax",
+            "softmax",
+            "softmax",
+            {"logits": logits, "probabilities": probabilities, "predictions": predictions},
+            blocks,
+            attributes={"classes": classes, "lanes": self.lanes, "batch": self.batch},
+            layer="softmax",
             phase="forward",
-        )  # fmt: skip
+        )
 
     # ---- backward ----
 
-    def backward(self, stages: list[_Stage], head: FullyConnected, features: int, dlogits: str,
-                 inputs: list[FeatureMap], relus: list[FeatureMap], indices: list[str]) -> None:  # fmt: skip
+    def backward(
+        self,
+        stages: list[_Stage],
+        head: FullyConnected,
+        features: int,
+        dlogits: str,
+        inputs: list[FeatureMap],
+        relus: list[FeatureMap],
+        indices: list[str],
+    ) -> None:
         """From the gradient of the logits to all weight gradients."""
         last = stages[-1]
         shape = {"features": features, "outputs": head.out_features, "lanes": self.lanes}
@@ -312,24 +402,48 @@ class _Lowering:
             dy = self.stage_gradient(stages, len(stages) - 1)
             self.head_data_gradient(head.name, dlogits, dy, shape, indices[-1])
         else:
-            pooled = self.map(f"{last.pool}.gradient", (last.channels, last.height // 2, last.width // 2), 0, "gradient")
+            pooled = self.map(
+                f"{last.pool}.gradient", (last.channels, last.height // 2, last.width // 2), 0, "gradient"
+            )
             self.head_data_gradient(head.name, dlogits, pooled, shape)
         self.weight_gradient(
-            head.name, "fc_backward_weights", {"gradient": dlogits, "input": last.pool}, shape, head.out_features,
-            features, False, 2.0 * features * head.out_features, 4.0 * features,
-        )  # fmt: skip
+            head.name,
+            "fc_backward_weights",
+            {"gradient": dlogits, "input": last.pool},
+            shape,
+            head.out_features,
+            features,
+            False,
+            2.0 * features * head.out_features,
+            4.0 * features,
+        )
         for i in reversed(range(len(stages))):
             stage = stages[i]
             if not self.fusion:
                 after = (stage.channels, stage.height, stage.width)
                 positive = self.map(f"{stage.relu}.gradient", after, 0, "gradient")
                 dy = self.stage_gradient(stages, i)
-                self.elementwise(f"{stage.pool}.gradient", stage.pool, "pool_backward", "backward",
-                                 {"gradient": pooled.name, "index": indices[i], "output": positive.name}, pooled,
-                                 positive, pooled, indices[i])  # fmt: skip
-                self.elementwise(f"{stage.relu}.gradient", stage.relu, "relu_backward", "backward",
-                                 {"gradient": positive.name, "activation": relus[i].name, "output": dy.name}, positive,
-                                 dy, positive)  # fmt: skip
+                self.elementwise(
+                    f"{stage.pool}.gradient",
+                    stage.pool,
+                    "pool_backward",
+                    "backward",
+                    {"gradient": pooled.name, "index": indices[i], "output": positive.name},
+                    pooled,
+                    positive,
+                    pooled,
+                    indices[i],
+                )
+                self.elementwise(
+                    f"{stage.relu}.gradient",
+                    stage.relu,
+                    "relu_backward",
+                    "backward",
+                    {"gradient": positive.name, "activation": relus[i].name, "output": dy.name},
+                    positive,
+                    dy,
+                    positive,
+                )
             self.convolution_weight_gradient(stage.conv, dy, inputs[i])
             if i == 0:
                 break
@@ -345,13 +459,16 @@ class _Lowering:
     def stage_gradient(self, stages: list[_Stage], i: int) -> FeatureMap:
         """Map for the gradient of a stage's convolution."""
         stage = stages[i]
-        # A data gradient needs a halo; so does the weight gradient in the flat layout where rows are no whole units,
-        # because it runs on from one row to the next.
+        # A data gradient needs a halo; so does the weight gradient in the flat layout where rows are no whole
+        # units, because it runs on from one row to the next.
         halo = 2 if i > 0 or (self.lanes == 1 and stage.width % UNIT) else 0
-        return self.map(f"{stage.conv}.gradient", (stage.channels, stage.height, stage.width), halo, "gradient")
+        return self.map(
+            f"{stage.conv}.gradient", (stage.channels, stage.height, stage.width), halo, "gradient"
+        )
 
-    def head_data_gradient(self, name: str, dlogits: str, target: FeatureMap, shape: dict[str, int],
-                           index: str | None = None) -> None:  # fmt: skip
+    def head_data_gradient(
+        self, name: str, dlogits: str, target: FeatureMap, shape: dict[str, int], index: str | None = None
+    ) -> None:
         """Data gradient of the fully connected layer, spread by the pooling's index when one is given."""
         weight, _ = self.parameters(name)
         operands = {"gradient": dlogits, "weight": weight, "output": target.name}
@@ -363,15 +480,23 @@ class _Lowering:
         blocks = []
         for g in self.group_ranges():
             images, spread = self.images_in(g), (read(index, g),) if index else ()
-            blocks.append(Block(
-                g, (read(dlogits, g), read(weight), *spread, write(target.name, g)),
-                flops=2.0 * shape["features"] * shape["outputs"] * images,
-                bytes=4.0 * images * shape["features"] * (5.25 if index else 1),
-            ))  # fmt: skip
+            blocks.append(
+                Block(
+                    g,
+                    (read(dlogits, g), read(weight), *spread, write(target.name, g)),
+                    flops=2.0 * shape["features"] * shape["outputs"] * images,
+                    bytes=4.0 * images * shape["features"] * (5.25 if index else 1),
+                )
+            )
         self.builder.loop(
-            f"{name}.data_gradient", "fc_backward_data_unpool" if index else "fc_backward_data", operands, blocks,
-            attributes=attributes, layer=name, phase="backward",
-        )  # fmt: skip
+            f"{name}.data_gradient",
+            "fc_backward_data_unpool" if index else "fc_backward_data",
+            operands,
+            blocks,
+            attributes=attributes,
+            layer=name,
+            phase="backward",
+        )
 
     def loss(self, logits: str, labels: str, classes: int, length: int, phase: str) -> str:
         b = self.builder
@@ -381,34 +506,59 @@ class _Lowering:
         log = b.buffer(f"{self.prefix}losses", (length,), role="log")
         correct_log = b.buffer(f"{self.prefix}correct", (length,), "int32", role="log")
         blocks = [
-            Block(g, (read(logits, g), read(labels, g), write(gradient, g), write(losses, g), write(correct, g)),
-                  bytes=8.0 * classes * self.images_in(g))
+            Block(
+                g,
+                (read(logits, g), read(labels, g), write(gradient, g), write(losses, g), write(correct, g)),
+                bytes=8.0 * classes * self.images_in(g),
+            )
             for g in self.group_ranges()
-        ]  # fmt: skip
+        ]
         b.loop(
-            "softmax", "softmax_loss",
-            {"logits": logits, "labels": labels, "gradient": gradient, "losses": losses, "correct": correct}, blocks,
-            attributes={"classes": classes, "lanes": self.lanes, "batch": self.batch}, layer="softmax",
+            "softmax",
+            "softmax_loss",
+            {"logits": logits, "labels": labels, "gradient": gradient, "losses": losses, "correct": correct},
+            blocks,
+            attributes={"classes": classes, "lanes": self.lanes, "batch": self.batch},
+            layer="softmax",
             phase=phase,
-        )  # fmt: skip
+        )
         b.loop(
-            "loss", "loss_sum",
+            "loss",
+            "loss_sum",
             {"losses": losses, "correct": correct, "loss_log": log, "correct_log": correct_log},
-            [Block((), (read(losses), read(correct), update(log), update(correct_log)), bytes=8.0 * self.groups)],
-            attributes={"groups": self.groups, "batch": self.batch, "length": length}, layer="softmax",
+            [
+                Block(
+                    (),
+                    (read(losses), read(correct), update(log), update(correct_log)),
+                    bytes=8.0 * self.groups,
+                )
+            ],
+            attributes={"groups": self.groups, "batch": self.batch, "length": length},
+            layer="softmax",
             phase=phase,
-        )  # fmt: skip
+        )
         return gradient
 
-    def weight_gradient(self, layer: str, kernel: str, operands: dict[str, str], attributes: dict[str, int],
-                        outputs: int, inputs: int, cut_channels: bool, flops_of_image: float, bytes_of_image: float,
-                        ) -> None:  # fmt: skip
+    def weight_gradient(
+        self,
+        layer: str,
+        kernel: str,
+        operands: dict[str, str],
+        attributes: dict[str, int],
+        outputs: int,
+        inputs: int,
+        cut_channels: bool,
+        flops_of_image: float,
+        bytes_of_image: float,
+    ) -> None:
         """Partial gradients, one for each block of groups, or a chain of loops that add to one buffer."""
         b = self.builder
         groups = self.group_ranges()
         channels = self.channel_ranges(outputs) if cut_channels else [(0, outputs)]
         count = 1 if self.chain else len(groups)
-        partials = b.buffer(f"{layer}.partial_gradients", (count, outputs, inputs + 1), role="gradient", carried=self.chain)
+        partials = b.buffer(
+            f"{layer}.partial_gradients", (count, outputs, inputs + 1), role="gradient", carried=self.chain
+        )
         links = [[g] for g in groups] if self.chain else [groups]
         for link, part in enumerate(links):
             blocks = []
@@ -418,28 +568,43 @@ class _Lowering:
                 share = (c[1] - c[0]) / outputs * self.images_in(g)
                 bounds = (number, *g, *c) if cut_channels else (number, *g)
                 gradient_box = (g, c) if cut_channels else (g,)
-                blocks.append(Block(
-                    bounds, (read(operands["gradient"], *gradient_box), read(operands["input"], g), output),
-                    flops=flops_of_image * share, bytes=bytes_of_image * share,
-                ))  # fmt: skip
+                blocks.append(
+                    Block(
+                        bounds,
+                        (read(operands["gradient"], *gradient_box), read(operands["input"], g), output),
+                        flops=flops_of_image * share,
+                        bytes=bytes_of_image * share,
+                    )
+                )
             b.loop(
-                f"{layer}.weight_gradient" + (f".{link}" if self.chain else ""), kernel,
-                {**operands, "output": partials}, blocks, layer=layer, phase="backward",
+                f"{layer}.weight_gradient" + (f".{link}" if self.chain else ""),
+                kernel,
+                {**operands, "output": partials},
+                blocks,
+                layer=layer,
+                phase="backward",
                 attributes={**attributes, "accumulate": int(link > 0)},
-            )  # fmt: skip
+            )
 
     def convolution_weight_gradient(self, layer: str, gradient: FeatureMap, source: FeatureMap) -> None:
         pixels = gradient.height * gradient.width
         self.weight_gradient(
-            layer, "conv_backward_weights", {"gradient": gradient.name, "input": source.name},
-            {**gradient.attributes("dy"), **source.attributes("in")}, gradient.channels, source.channels * TAPS, True,
+            layer,
+            "conv_backward_weights",
+            {"gradient": gradient.name, "input": source.name},
+            {**gradient.attributes("dy"), **source.attributes("in")},
+            gradient.channels,
+            source.channels * TAPS,
+            True,
             2.0 * TAPS * source.channels * gradient.channels * pixels,
             4.0 * (gradient.channels + source.channels) * pixels,
-        )  # fmt: skip
+        )
 
-    def convolution_data_gradient(self, layer: str, gradient: FeatureMap, target: FeatureMap,
-                                  index: str | None = None) -> None:  # fmt: skip
-        """dX of a convolution; with an index, spread at once to the gradient of the convolution before the pooling."""
+    def convolution_data_gradient(
+        self, layer: str, gradient: FeatureMap, target: FeatureMap, index: str | None = None
+    ) -> None:
+        """dX of a convolution; with an index, spread at once to the gradient of the convolution before the
+        pooling."""
         weight, _ = self.parameters(layer)
         scale = 2 if index else 1
         blocks = []
@@ -448,22 +613,32 @@ class _Lowering:
         ):
             size, images, channels = (y[1] - y[0]) * gradient.width, self.images_in(g), c[1] - c[0]
             accesses = [
-                read(gradient.name, g, (0, gradient.channels), gradient.read_rows(*y)), read(weight),
+                read(gradient.name, g, (0, gradient.channels), gradient.read_rows(*y)),
+                read(weight),
                 write(target.name, g, c, target.written_rows(y[0] * scale, y[1] * scale)),
-            ]  # fmt: skip
+            ]
             if index:
                 accesses.append(read(index, g, c, y))
-            blocks.append(Block(
-                (*g, *c, *y), tuple(accesses), flops=2.0 * TAPS * gradient.channels * channels * size * images,
-                bytes=4.0 * images * size * (gradient.channels + channels * (4.25 if index else 1)),
-            ))  # fmt: skip
+            blocks.append(
+                Block(
+                    (*g, *c, *y),
+                    tuple(accesses),
+                    flops=2.0 * TAPS * gradient.channels * channels * size * images,
+                    bytes=4.0 * images * size * (gradient.channels + channels * (4.25 if index else 1)),
+                )
+            )
         operands = {"gradient": gradient.name, "weight": weight, "output": target.name}
         if index:
             operands["index"] = index
         self.builder.loop(
-            f"{layer}.data_gradient", "conv_backward_data_unpool" if index else "conv_backward_data", operands, blocks,
-            layer=layer, phase="backward", attributes={**gradient.attributes("in"), **target.attributes("out")},
-        )  # fmt: skip
+            f"{layer}.data_gradient",
+            "conv_backward_data_unpool" if index else "conv_backward_data",
+            operands,
+            blocks,
+            layer=layer,
+            phase="backward",
+            attributes={**gradient.attributes("in"), **target.attributes("out")},
+        )
         self.builder.scratch(SCRATCH_BYTES)
 
     def sgd(self, layer: str, momentum: float, weight_decay: float, num_rates: int) -> None:
@@ -477,8 +652,11 @@ class _Lowering:
         partials = f"{layer}.partial_gradients"
         count = 1 if self.chain else len(self.group_ranges())
         # Declared as carried, so that it is still there for users after a step in which memory is shared.
-        gradient = partials if self.chain else b.buffer(
-            f"{layer}.gradient_sum", (outputs, inputs + 1), role="gradient", carried=True)  # fmt: skip
+        gradient = (
+            partials
+            if self.chain
+            else b.buffer(f"{layer}.gradient_sum", (outputs, inputs + 1), role="gradient", carried=True)
+        )
         blocks = []
         for rows in self.channel_ranges(outputs):
             sums = (
@@ -487,20 +665,45 @@ class _Lowering:
                 else (read(partials, (0, count), rows), write(gradient, rows))
             )
             size = (rows[1] - rows[0]) * (inputs + 1)
-            blocks.append(Block(
-                rows,
-                (*sums, update(weight, rows), update(bias, rows), update(weight_momentum, rows),
-                 update(bias_momentum, rows), read(rates)),
-                flops=size * (count + 5.0), bytes=4.0 * size * (count + 5),
-            ))  # fmt: skip
+            blocks.append(
+                Block(
+                    rows,
+                    (
+                        *sums,
+                        update(weight, rows),
+                        update(bias, rows),
+                        update(weight_momentum, rows),
+                        update(bias_momentum, rows),
+                        read(rates),
+                    ),
+                    flops=size * (count + 5.0),
+                    bytes=4.0 * size * (count + 5),
+                )
+            )
         b.loop(
-            f"{layer}.update", "sgd",
-            {"partials": partials, "gradient": gradient, "weight": weight, "bias": bias,
-             "weight_momentum": weight_momentum, "bias_momentum": bias_momentum, "learning_rates": rates},
-            blocks, layer=layer, phase="update",
-            attributes={"partials": count, "outputs": outputs, "inputs": inputs, "num_rates": num_rates,
-                        "momentum": momentum, "weight_decay": weight_decay},
-        )  # fmt: skip
+            f"{layer}.update",
+            "sgd",
+            {
+                "partials": partials,
+                "gradient": gradient,
+                "weight": weight,
+                "bias": bias,
+                "weight_momentum": weight_momentum,
+                "bias_momentum": bias_momentum,
+                "learning_rates": rates,
+            },
+            blocks,
+            layer=layer,
+            phase="update",
+            attributes={
+                "partials": count,
+                "outputs": outputs,
+                "inputs": inputs,
+                "num_rates": num_rates,
+                "momentum": momentum,
+                "weight_decay": weight_decay,
+            },
+        )
         for name, kind, shape_ in ((weight, "weight", shape), (bias, "bias", (outputs,))):
             self.aliases[f"{name}.grad"] = _gradient_view(gradient, kind, outputs, inputs, shape_)
 
@@ -546,13 +749,14 @@ def lower(
     batch : int
         Images of a step.
     phase : {"train", "forward", "evaluate"}
-        Forward, backward and update; or inference, which leaves "probabilities" and "predictions"; or forward and loss,
-        which logs "losses" and "correct" as training does.
+        Forward, backward and update; or inference, which leaves "probabilities" and "predictions"; or forward
+        and loss, which logs "losses" and "correct" as training does.
     granularity : str
-        "auto", or "images=..,channels=..,rows=.." (images, output channels and rows of a block, any left out).
+        "auto", or "images=..,channels=..,rows=.." (images, output channels and rows of a block, any left
+        out).
     weight_gradients : {"partial", "chain"}
-        A partial buffer for each block of images, summed in order by the update; or blocks that add to one buffer in
-        turn.
+        A partial buffer for each block of images, summed in order by the update; or blocks that add to one
+        buffer in turn.
     fusion : bool
         Convolution, ReLU and pooling in one loop, or a loop each.
     memory : {"full", "shared"}
@@ -562,10 +766,12 @@ def lower(
     num_images, num_batches : int
         Size of the data set (default: `batch`) and rows of "batch_order".
     num_iterations_logged, num_learning_rates : int
-        Lengths of "losses" and "correct", and of "learning_rates"; both are indexed by the iteration modulo length.
+        Lengths of "losses" and "correct", and of "learning_rates"; both are indexed by the iteration modulo
+        length.
     momentum, weight_decay : float
     prefix : str
-        Put before the names of data set, batch order and logs, so that plans with different data can share parameters.
+        Put before the names of data set, batch order and logs, so that plans with different data can share
+        parameters.
 
     Raises
     ------
@@ -581,24 +787,32 @@ def lower(
         if value not in known:
             raise UsageError(f"{name} must be one of {', '.join(known)}; got {value!r}")
     for name, value in (
-        ("batch", batch), ("num_images", num_images if num_images is not None else batch),
-        ("num_batches", num_batches), ("num_iterations_logged", num_iterations_logged),
+        ("batch", batch),
+        ("num_images", num_images if num_images is not None else batch),
+        ("num_batches", num_batches),
+        ("num_iterations_logged", num_iterations_logged),
         ("num_learning_rates", num_learning_rates),
-    ):  # fmt: skip
+    ):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
             raise UsageError(f"{name} must be a whole number of at least 1, got {value!r}")
     stages, head, features = _stages(spec)
     cut = Granularity.parse(granularity)
     lanes = {"lanes": UNIT, "flat": 1}.get(layout) or choose_lanes(batch, cut)
     builder = PlanBuilder(
-        f"{spec.name} {phase} b{batch}", network=spec.name, batch=batch, phase=phase, granularity=granularity,
-        weight_gradients=weight_gradients, fusion=bool(fusion), layout="flat" if lanes == 1 else "lanes",
-        momentum=momentum, weight_decay=weight_decay, parameters=tuple(spec.parameter_shapes()),
+        f"{spec.name} {phase} b{batch}",
+        network=spec.name,
+        batch=batch,
+        phase=phase,
+        granularity=granularity,
+        weight_gradients=weight_gradients,
+        fusion=bool(fusion),
+        layout="flat" if lanes == 1 else "lanes",
+        momentum=momentum,
+        weight_decay=weight_decay,
+        parameters=tuple(spec.parameter_shapes()),
         num_classes=spec.num_classes,
-    )  # fmt: skip
-    low = _Lowering(
-        spec, batch, lanes, cut, bool(fusion), weight_gradients == "chain", builder, prefix
     )
+    low = _Lowering(spec, batch, lanes, cut, bool(fusion), weight_gradients == "chain", builder, prefix)
     train = phase == "train"
 
     source = low.map("input", spec.input_shape, 2, role="input")
@@ -616,11 +830,27 @@ def lower(
         else:
             linear, positive = low.map(stage.conv, after, 0), low.map(stage.relu, after, 0)
             low.convolution(stage.conv, source, linear)
-            low.elementwise(stage.relu, stage.relu, "relu_forward", "forward",
-                            {"input": linear.name, "output": positive.name}, linear, positive, linear)  # fmt: skip
-            low.elementwise(stage.pool, stage.pool, "pool_forward", "forward",
-                            {"input": positive.name, "output": target.name, "index": index}, positive, target, target,
-                            index)  # fmt: skip
+            low.elementwise(
+                stage.relu,
+                stage.relu,
+                "relu_forward",
+                "forward",
+                {"input": linear.name, "output": positive.name},
+                linear,
+                positive,
+                linear,
+            )
+            low.elementwise(
+                stage.pool,
+                stage.pool,
+                "pool_forward",
+                "forward",
+                {"input": positive.name, "output": target.name, "index": index},
+                positive,
+                target,
+                target,
+                index,
+            )
             relus.append(positive)
             for m in (linear, positive):
                 low.aliases[m.name] = m.natural(batch)
@@ -657,15 +887,16 @@ class _Stage:
 
 
 def _stages(spec: NetworkSpec) -> tuple[list[_Stage], FullyConnected, int]:
-    """Cut a network into the stages that have kernels; the fully connected layer and its number of features."""
+    """Cut a network into the stages that have kernels; the fully connected layer and its number of
+    features."""
     shapes = list(spec.shapes())
     layers = [layer for layer, _, _ in shapes]
     kinds = [type(layer) for layer in layers]
     count = (len(kinds) - 2) // 3
     if count < 1 or kinds != [Convolution, ReLU, MaxPool] * count + [FullyConnected, Softmax]:
         raise UsageError(
-            f"a network must be stages of Convolution, ReLU, MaxPool, then FullyConnected and Softmax; {spec.name!r} is "
-            f"{', '.join(kind.__name__ for kind in kinds)}"
+            f"a network must be stages of Convolution, ReLU, MaxPool, then FullyConnected and Softmax; "
+            f"{spec.name!r} is {', '.join(kind.__name__ for kind in kinds)}"
         )
     stages = []
     for i in range(count):
@@ -673,7 +904,8 @@ def _stages(spec: NetworkSpec) -> tuple[list[_Stage], FullyConnected, int]:
         channels, height, width = shapes[3 * i][2]
         if conv.kernel != 5 or conv.padding != 2:
             raise UsageError(
-                f"convolutions must have kernel 5 and padding 2, got {conv.kernel} and {conv.padding} in {conv.name!r}"
+                f"convolutions must have kernel 5 and padding 2, got {conv.kernel} and {conv.padding} "
+                f"in {conv.name!r}"
             )
         if pool.size != 2 or height % 2 or width % 2 or width > 254:
             raise UsageError(
@@ -687,7 +919,8 @@ def _stages(spec: NetworkSpec) -> tuple[list[_Stage], FullyConnected, int]:
 def initialise(bound, seed: int = 0) -> None:
     """Set the parameters of a bound plan: He's normal distribution for weights, zero for biases and momenta.
 
-    Drawn in double precision and rounded, in the order of the layers: the same for every target and instruction set.
+    Drawn in double precision and rounded, in the order of the layers: the same for every target and
+    instruction set.
     """
     generator = np.random.default_rng(seed)
     for name in bound.plan.attributes["parameters"]:

@@ -1,7 +1,8 @@
-/* Inner loops, see micro_kernels.h. Compiled once per instruction set; MICRO_ISA selects vector width and tiles.
+/* Inner loops, see micro_kernels.h. Compiled once per instruction set; MICRO_ISA selects vector width and
+ * tiles.
  *
- * Explicit vector types, because auto-vectorised code mixes register widths; plain C otherwise, so that the generic form
- * builds for any processor.
+ * Explicit vector types, because auto-vectorised code mixes register widths; plain C otherwise, so that the
+ * generic form builds for any processor.
  */
 #include "micro_kernels.h"
 
@@ -31,7 +32,7 @@
 #define MAX_R 5
 #define GRAD_R 4
 #else
-#define MAX_R 2      /* sixteen registers: 2 x 4 accumulators */
+#define MAX_R 2 /* sixteen registers: 2 x 4 accumulators */
 #define GRAD_R 2
 #endif
 #define WIDE_TILES 0
@@ -47,7 +48,7 @@ typedef float VecU __attribute__((vector_size(VL * 4), aligned(4), may_alias));
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 32")
 
-INLINE Vec load(const float *p) { return (Vec)*(const VecU *)p; }
+INLINE Vec load(const float *p) { return (Vec) * (const VecU *)p; }
 INLINE void store(float *p, Vec v) { *(VecU *)p = (VecU)v; }
 
 #if defined(__clang__)
@@ -89,12 +90,12 @@ INLINE Vec splat(float x) { return x - (Vec){0}; }
 INLINE Vec lane_sums(Vec *v, const int n)
 {
     int count = n;
-#define MERGE(LOW, HIGH)                                                                                               \
-    UNROLL for (int i = 0; 2 * i < count; i++)                                                                         \
-    {                                                                                                                  \
-        Vec a = v[2 * i], b = 2 * i + 1 < count ? v[2 * i + 1] : a;                                                    \
-        v[i] = LOW(a, b) + HIGH(a, b);                                                                                 \
-    }                                                                                                                  \
+#define MERGE(LOW, HIGH)                                            \
+    UNROLL for (int i = 0; 2 * i < count; i++)                      \
+    {                                                               \
+        Vec a = v[2 * i], b = 2 * i + 1 < count ? v[2 * i + 1] : a; \
+        v[i] = LOW(a, b) + HIGH(a, b);                              \
+    }                                                               \
     count = (count + 1) / 2;
 #if VL >= 16
     MERGE(LOW8, HIGH8)
@@ -116,85 +117,84 @@ INLINE float lane_sum(Vec v)
 /* Transpose a square of VL x VL floats: each step rotates the bits of an element's index by one. */
 INLINE void transpose(Vec *v)
 {
-    UNROLL for (int step = 1; step < VL; step *= 2) {
+    UNROLL for (int step = 1; step < VL; step *= 2)
+    {
         Vec t[VL];
-        UNROLL for (int i = 0; i < VL / 2; i++)
-            t[i] = EVEN(v[2 * i], v[2 * i + 1]), t[i + VL / 2] = ODD(v[2 * i], v[2 * i + 1]);
-        UNROLL for (int i = 0; i < VL; i++)
-            v[i] = t[i];
+        UNROLL for (int i = 0; i < VL / 2; i++) t[i] = EVEN(v[2 * i], v[2 * i + 1]),
+                                                t[i + VL / 2] = ODD(v[2 * i], v[2 * i + 1]);
+        UNROLL for (int i = 0; i < VL; i++) v[i] = t[i];
     }
 }
 
 /* ---- convolution: one tile of R channels x VY rows x VX units, all constants after inlining ---- */
 
-INLINE void conv_tile(const ConvTask *t, const int R, const int VY, const int VX, const int pixel, const int flip,
-                      const float *in, const float *w, const float *bias, float *out)
+INLINE void conv_tile(const ConvTask *t, const int R, const int VY, const int VX, const int pixel,
+                      const int flip, const float *in, const float *w, const float *bias, float *out)
 {
     Vec acc[MAX_R][8];
     const int V = VY * VX * SUB;
-    UNROLL for (int r = 0; r < R; r++) {
+    UNROLL for (int r = 0; r < R; r++)
+    {
         Vec start = splat(bias ? bias[r] : 0.0f);
-        UNROLL for (int v = 0; v < V; v++)
-            acc[r][v] = start;
+        UNROLL for (int v = 0; v < V; v++) acc[r][v] = start;
     }
     const ptrdiff_t in_row = t->in_row, w_out = t->w_out;
     for (int c = 0; c < t->channels_in; c++) {
         const float *row = in, *taps[MAX_R];
-        UNROLL for (int r = 0; r < R; r++)
-            taps[r] = w + r * w_out + (flip ? TAPS - 1 : 0);
+        UNROLL for (int r = 0; r < R; r++) taps[r] = w + r * w_out + (flip ? TAPS - 1 : 0);
         for (int ky = 0; ky < KERNEL; ky++) {
-            UNROLL for (int kx = 0; kx < KERNEL; kx++) {
+            UNROLL for (int kx = 0; kx < KERNEL; kx++)
+            {
                 Vec x[8];
-                UNROLL for (int vy = 0; vy < VY; vy++)
-                    UNROLL for (int vx = 0; vx < VX * SUB; vx++)
-                        x[vy * VX * SUB + vx] = load(row + vy * in_row + vx * VL + kx * pixel);
-                UNROLL for (int r = 0; r < R; r++) {
+                UNROLL for (int vy = 0; vy < VY; vy++) UNROLL for (int vx = 0; vx < VX * SUB; vx++)
+                    x[vy * VX * SUB + vx] = load(row + vy * in_row + vx * VL + kx * pixel);
+                UNROLL for (int r = 0; r < R; r++)
+                {
                     Vec weight = splat(taps[r][flip ? -kx : kx]);
-                    UNROLL for (int v = 0; v < V; v++)
-                        acc[r][v] += weight * x[v];
+                    UNROLL for (int v = 0; v < V; v++) acc[r][v] += weight * x[v];
                 }
             }
             row += in_row;
-            UNROLL for (int r = 0; r < R; r++)
-                taps[r] += flip ? -KERNEL : KERNEL;
+            UNROLL for (int r = 0; r < R; r++) taps[r] += flip ? -KERNEL : KERNEL;
         }
         in += t->in_channel;
         w += t->w_in;
     }
-    UNROLL for (int r = 0; r < R; r++)
-        UNROLL for (int vy = 0; vy < VY; vy++)
-            UNROLL for (int vx = 0; vx < VX * SUB; vx++)
-                store(out + r * t->out_channel + vy * t->out_row + vx * VL, acc[r][vy * VX * SUB + vx]);
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int vy = 0; vy < VY; vy++)
+        UNROLL for (int vx = 0; vx < VX * SUB; vx++)
+            store(out + r * t->out_channel + vy * t->out_row + vx * VL, acc[r][vy * VX * SUB + vx]);
 }
 
 typedef void (*ConvTile)(const ConvTask *, const float *, const float *, const float *, float *);
 
-#define CONV_INSTANCE(R, VY, VX, PIXEL, FLIP)                                                                          \
-    static void conv_##R##_##VY##_##VX##_##PIXEL##_##FLIP(const ConvTask *t, const float *in, const float *w,          \
-                                                          const float *bias, float *out)                               \
-    {                                                                                                                  \
-        conv_tile(t, R, VY, VX, PIXEL, FLIP, in, w, bias, out);                                                        \
+#define CONV_INSTANCE(R, VY, VX, PIXEL, FLIP)                                                            \
+    static void conv_##R##_##VY##_##VX##_##PIXEL##_##FLIP(const ConvTask *t, const float *in,            \
+                                                          const float *w, const float *bias, float *out) \
+    {                                                                                                    \
+        conv_tile(t, R, VY, VX, PIXEL, FLIP, in, w, bias, out);                                          \
     }
-#define CONV_INSTANCES(VY, VX, PIXEL, FLIP)                                                                            \
-    CONV_INSTANCE(1, VY, VX, PIXEL, FLIP)                                                                              \
-    CONV_INSTANCE(2, VY, VX, PIXEL, FLIP)                                                                              \
-    CONV_LARGE_INSTANCES(VY, VX, PIXEL, FLIP)                                                                          \
-    static const ConvTile conv_tiles_##VY##_##VX##_##PIXEL##_##FLIP[MAX_R] = {                                         \
-        conv_1_##VY##_##VX##_##PIXEL##_##FLIP, conv_2_##VY##_##VX##_##PIXEL##_##FLIP,                                  \
+#define CONV_INSTANCES(VY, VX, PIXEL, FLIP)                                           \
+    CONV_INSTANCE(1, VY, VX, PIXEL, FLIP)                                             \
+    CONV_INSTANCE(2, VY, VX, PIXEL, FLIP)                                             \
+    CONV_LARGE_INSTANCES(VY, VX, PIXEL, FLIP)                                         \
+    static const ConvTile conv_tiles_##VY##_##VX##_##PIXEL##_##FLIP[MAX_R] = {        \
+        conv_1_##VY##_##VX##_##PIXEL##_##FLIP, conv_2_##VY##_##VX##_##PIXEL##_##FLIP, \
         CONV_LARGE_NAMES(VY, VX, PIXEL, FLIP)};
 #if MAX_R == 5
-#define CONV_LARGE_INSTANCES(VY, VX, PIXEL, FLIP)                                                                      \
-    CONV_INSTANCE(3, VY, VX, PIXEL, FLIP) CONV_INSTANCE(4, VY, VX, PIXEL, FLIP) CONV_INSTANCE(5, VY, VX, PIXEL, FLIP)
-#define CONV_LARGE_NAMES(VY, VX, PIXEL, FLIP)                                                                          \
-    conv_3_##VY##_##VX##_##PIXEL##_##FLIP, conv_4_##VY##_##VX##_##PIXEL##_##FLIP, conv_5_##VY##_##VX##_##PIXEL##_##FLIP
+#define CONV_LARGE_INSTANCES(VY, VX, PIXEL, FLIP) \
+    CONV_INSTANCE(3, VY, VX, PIXEL, FLIP)         \
+    CONV_INSTANCE(4, VY, VX, PIXEL, FLIP) CONV_INSTANCE(5, VY, VX, PIXEL, FLIP)
+#define CONV_LARGE_NAMES(VY, VX, PIXEL, FLIP)                                     \
+    conv_3_##VY##_##VX##_##PIXEL##_##FLIP, conv_4_##VY##_##VX##_##PIXEL##_##FLIP, \
+        conv_5_##VY##_##VX##_##PIXEL##_##FLIP
 #else
 #define CONV_LARGE_INSTANCES(VY, VX, PIXEL, FLIP)
 #define CONV_LARGE_NAMES(VY, VX, PIXEL, FLIP)
 #endif
-#define CONV_SHAPE(VY, VX)                                                                                             \
-    CONV_INSTANCES(VY, VX, 16, 0)                                                                                      \
-    CONV_INSTANCES(VY, VX, 16, 1)                                                                                      \
-    CONV_INSTANCES(VY, VX, 1, 0)                                                                                       \
+#define CONV_SHAPE(VY, VX)        \
+    CONV_INSTANCES(VY, VX, 16, 0) \
+    CONV_INSTANCES(VY, VX, 16, 1) \
+    CONV_INSTANCES(VY, VX, 1, 0)  \
     CONV_INSTANCES(VY, VX, 1, 1)
 
 CONV_SHAPE(1, 1)
@@ -207,8 +207,8 @@ CONV_SHAPE(2, 2)
 CONV_SHAPE(4, 1)
 #endif
 
-#define PICK(VY, VX)                                                                                                   \
-    (pixel == 1 ? (flip ? conv_tiles_##VY##_##VX##_1_1 : conv_tiles_##VY##_##VX##_1_0)                                 \
+#define PICK(VY, VX)                                                                   \
+    (pixel == 1 ? (flip ? conv_tiles_##VY##_##VX##_1_1 : conv_tiles_##VY##_##VX##_1_0) \
                 : (flip ? conv_tiles_##VY##_##VX##_16_1 : conv_tiles_##VY##_##VX##_16_0))
 
 /* Tile for a rest of `rows` x `units`: how many rows and units it covers. */
@@ -257,7 +257,8 @@ static void conv(const ConvTask *t)
         r = tile_channels(t->channels_out - o);
         const float *w = t->w + o * t->w_out, *bias = t->bias ? t->bias + o : NULL;
         int vy, vx;
-        /* Bands of rows as tall as the tile that fits the row's last units; within a band the taller tiles come last. */
+        /* Bands of rows as tall as the tile that fits the row's last units; within a band the taller tiles
+         * come last. */
         for (int y = 0; y < t->rows;) {
             int band = t->rows - y, u = 0;
             while (u < t->units) {
@@ -279,25 +280,22 @@ static void conv(const ConvTask *t)
 
 #define MAX_SUMS (GRAD_R * KERNEL)
 
-INLINE void gradient_tile(const WeightGradientTask *t, const int R, const int pixel, const float *dy, const float *x,
-                          float *out)
+INLINE void gradient_tile(const WeightGradientTask *t, const int R, const int pixel, const float *dy,
+                          const float *x, float *out)
 {
     Vec acc[GRAD_R][KERNEL];
-    UNROLL for (int r = 0; r < R; r++)
-        UNROLL for (int k = 0; k < KERNEL; k++)
-            acc[r][k] = (Vec){0};
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int k = 0; k < KERNEL; k++) acc[r][k] = (Vec){0};
     const ptrdiff_t dy_channel = t->dy_channel;
     for (int g = 0; g < t->groups; g++) {
         for (int y = 0; y < t->rows; y++) {
             const float *d = dy + g * t->dy_group + y * t->dy_row, *p = x + g * t->x_group + y * t->x_row;
             for (const float *stop = d + t->units * UNIT; d < stop; d += VL, p += VL) {
                 Vec v[GRAD_R];
-                UNROLL for (int r = 0; r < R; r++)
-                    v[r] = load(d + r * dy_channel);
-                UNROLL for (int k = 0; k < KERNEL; k++) {
+                UNROLL for (int r = 0; r < R; r++) v[r] = load(d + r * dy_channel);
+                UNROLL for (int k = 0; k < KERNEL; k++)
+                {
                     Vec in = load(p + k * pixel);
-                    UNROLL for (int r = 0; r < R; r++)
-                        acc[r][k] += v[r] * in;
+                    UNROLL for (int r = 0; r < R; r++) acc[r][k] += v[r] * in;
                 }
             }
         }
@@ -307,18 +305,19 @@ INLINE void gradient_tile(const WeightGradientTask *t, const int R, const int pi
     Vec *flat = &acc[0][0];
     UNROLL for (int i = 0; i < R * KERNEL; i += VL)
         store(sums + i, lane_sums(flat + i, R * KERNEL - i < VL ? R * KERNEL - i : VL));
-    UNROLL for (int r = 0; r < R; r++)
-        UNROLL for (int k = 0; k < KERNEL; k++) {
-            float *to = out + r * t->out_channel + k;
-            *to = t->accumulate ? *to + sums[r * KERNEL + k] : sums[r * KERNEL + k];
-        }
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int k = 0; k < KERNEL; k++)
+    {
+        float *to = out + r * t->out_channel + k;
+        *to = t->accumulate ? *to + sums[r * KERNEL + k] : sums[r * KERNEL + k];
+    }
 }
 
 typedef void (*GradientTile)(const WeightGradientTask *, const float *, const float *, float *);
-#define GRADIENT_INSTANCE(R, PIXEL)                                                                                    \
-    static void gradient_##R##_##PIXEL(const WeightGradientTask *t, const float *dy, const float *x, float *out)       \
-    {                                                                                                                  \
-        gradient_tile(t, R, PIXEL, dy, x, out);                                                                        \
+#define GRADIENT_INSTANCE(R, PIXEL)                                                                  \
+    static void gradient_##R##_##PIXEL(const WeightGradientTask *t, const float *dy, const float *x, \
+                                       float *out)                                                   \
+    {                                                                                                \
+        gradient_tile(t, R, PIXEL, dy, x, out);                                                      \
     }
 #define GRADIENT_PAIR(R) GRADIENT_INSTANCE(R, 1) GRADIENT_INSTANCE(R, 16)
 GRADIENT_PAIR(1)
@@ -331,11 +330,9 @@ GRADIENT_PAIR(4)
 GRADIENT_PAIR(5)
 #endif
 static const GradientTile gradient_tiles[GRAD_R][2] = {
-    {gradient_1_1, gradient_1_16},
-    {gradient_2_1, gradient_2_16},
+    {gradient_1_1, gradient_1_16}, {gradient_2_1, gradient_2_16},
 #if GRAD_R > 2
-    {gradient_3_1, gradient_3_16},
-    {gradient_4_1, gradient_4_16},
+    {gradient_3_1, gradient_3_16}, {gradient_4_1, gradient_4_16},
 #endif
 #if GRAD_R > 4
     {gradient_5_1, gradient_5_16},
@@ -367,59 +364,61 @@ static void weight_gradient(const WeightGradientTask *t)
 
 /* ---- pooling, ReLU ---- */
 
-/* Forms for N pixels or lanes at a time: N = VL, and fewer for the short rows of the flat layout. `first` and `second`
- * are the index values of a row's even and odd pixels. */
-#define POOL_FORMS(N, EVENS, ODDS, LOWS, HIGHS)                                                                            \
-    typedef float Float##N __attribute__((vector_size(N * 4), aligned(4), may_alias));                                 \
-    typedef int32_t Int##N __attribute__((vector_size(N * 4)));                                                        \
-    typedef uint8_t Byte##N __attribute__((vector_size(N), aligned(1), may_alias));                                    \
-    INLINE Float##N select_##N(Int##N mask, Float##N a, Float##N b)                                                    \
-    {                                                                                                                  \
-        return (Float##N)((mask & (Int##N)a) | (~mask & (Int##N)b));                                                   \
-    }                                                                                                                  \
-    INLINE void pool_##N(Float##N a, Float##N b, Float##N c, Float##N d, int relu, float *out, uint8_t *index)         \
-    {                                                                                                                  \
-        Int##N i = {0}, mask = b > a;                                                                                  \
-        i = mask & 1, a = select_##N(mask, b, a);                                                                      \
-        mask = c > a;                                                                                                  \
-        i = (mask & 2) | (~mask & i), a = select_##N(mask, c, a);                                                      \
-        mask = d > a;                                                                                                  \
-        i = (mask & 3) | (~mask & i), a = select_##N(mask, d, a);                                                      \
-        if (relu) { /* written so that a NaN stays one */                                                              \
-            mask = a <= 0;                                                                                             \
-            i = (mask & 4) | (~mask & i), a = select_##N(mask, (Float##N){0}, a);                                      \
-        }                                                                                                              \
-        *(Float##N *)out = a;                                                                                          \
-        *(Byte##N *)index = __builtin_convertvector(i, Byte##N);                                                       \
-    }                                                                                                                  \
-    INLINE void pool_flat_##N(const float *row0, const float *row1, int relu, float *out, uint8_t *index)              \
-    {                                                                                                                  \
-        Float##N a = *(const Float##N *)row0, b = *(const Float##N *)(row0 + N);                                       \
-        Float##N c = *(const Float##N *)row1, d = *(const Float##N *)(row1 + N);                                       \
-        pool_##N(SHUFFLE(Int##N, a, b, EVENS), SHUFFLE(Int##N, a, b, ODDS), SHUFFLE(Int##N, c, d, EVENS), SHUFFLE(Int##N, c, d, ODDS), relu, out, index);  \
-    }                                                                                                                  \
-    INLINE void unpool_##N(Float##N in, Int##N i, int first, Float##N *even, Float##N *odd)                            \
-    {                                                                                                                  \
-        *even = (Float##N)((i == first) & (Int##N)in);                                                                 \
-        *odd = (Float##N)((i == first + 1) & (Int##N)in);                                                              \
-    }                                                                                                                  \
-    INLINE void unpool_flat_##N(const float *in, const uint8_t *index, float *row0, float *row1)                       \
-    {                                                                                                                  \
-        Float##N v = *(const Float##N *)in, even, odd;                                                                 \
-        Int##N i = __builtin_convertvector(*(const Byte##N *)index, Int##N);                                           \
-        unpool_##N(v, i, 0, &even, &odd);                                                                              \
-        *(Float##N *)row0 = SHUFFLE(Int##N, even, odd, LOWS);                                                                   \
-        *(Float##N *)(row0 + N) = SHUFFLE(Int##N, even, odd, HIGHS);                                                            \
-        unpool_##N(v, i, 2, &even, &odd);                                                                              \
-        *(Float##N *)row1 = SHUFFLE(Int##N, even, odd, LOWS);                                                                   \
-        *(Float##N *)(row1 + N) = SHUFFLE(Int##N, even, odd, HIGHS);                                                            \
+/* Forms for N pixels or lanes at a time: N = VL, and fewer for the short rows of the flat layout. `first` and
+ * `second` are the index values of a row's even and odd pixels. */
+#define POOL_FORMS(N, EVENS, ODDS, LOWS, HIGHS)                                                           \
+    typedef float Float##N __attribute__((vector_size(N * 4), aligned(4), may_alias));                    \
+    typedef int32_t Int##N __attribute__((vector_size(N * 4)));                                           \
+    typedef uint8_t Byte##N __attribute__((vector_size(N), aligned(1), may_alias));                       \
+    INLINE Float##N select_##N(Int##N mask, Float##N a, Float##N b)                                       \
+    {                                                                                                     \
+        return (Float##N)((mask & (Int##N)a) | (~mask & (Int##N)b));                                      \
+    }                                                                                                     \
+    INLINE void pool_##N(Float##N a, Float##N b, Float##N c, Float##N d, int relu, float *out,            \
+                         uint8_t *index)                                                                  \
+    {                                                                                                     \
+        Int##N i = {0}, mask = b > a;                                                                     \
+        i = mask & 1, a = select_##N(mask, b, a);                                                         \
+        mask = c > a;                                                                                     \
+        i = (mask & 2) | (~mask & i), a = select_##N(mask, c, a);                                         \
+        mask = d > a;                                                                                     \
+        i = (mask & 3) | (~mask & i), a = select_##N(mask, d, a);                                         \
+        if (relu) { /* written so that a NaN stays one */                                                 \
+            mask = a <= 0;                                                                                \
+            i = (mask & 4) | (~mask & i), a = select_##N(mask, (Float##N){0}, a);                         \
+        }                                                                                                 \
+        *(Float##N *)out = a;                                                                             \
+        *(Byte##N *)index = __builtin_convertvector(i, Byte##N);                                          \
+    }                                                                                                     \
+    INLINE void pool_flat_##N(const float *row0, const float *row1, int relu, float *out, uint8_t *index) \
+    {                                                                                                     \
+        Float##N a = *(const Float##N *)row0, b = *(const Float##N *)(row0 + N);                          \
+        Float##N c = *(const Float##N *)row1, d = *(const Float##N *)(row1 + N);                          \
+        pool_##N(SHUFFLE(Int##N, a, b, EVENS), SHUFFLE(Int##N, a, b, ODDS), SHUFFLE(Int##N, c, d, EVENS), \
+                 SHUFFLE(Int##N, c, d, ODDS), relu, out, index);                                          \
+    }                                                                                                     \
+    INLINE void unpool_##N(Float##N in, Int##N i, int first, Float##N *even, Float##N *odd)               \
+    {                                                                                                     \
+        *even = (Float##N)((i == first) & (Int##N)in);                                                    \
+        *odd = (Float##N)((i == first + 1) & (Int##N)in);                                                 \
+    }                                                                                                     \
+    INLINE void unpool_flat_##N(const float *in, const uint8_t *index, float *row0, float *row1)          \
+    {                                                                                                     \
+        Float##N v = *(const Float##N *)in, even, odd;                                                    \
+        Int##N i = __builtin_convertvector(*(const Byte##N *)index, Int##N);                              \
+        unpool_##N(v, i, 0, &even, &odd);                                                                 \
+        *(Float##N *)row0 = SHUFFLE(Int##N, even, odd, LOWS);                                             \
+        *(Float##N *)(row0 + N) = SHUFFLE(Int##N, even, odd, HIGHS);                                      \
+        unpool_##N(v, i, 2, &even, &odd);                                                                 \
+        *(Float##N *)row1 = SHUFFLE(Int##N, even, odd, LOWS);                                             \
+        *(Float##N *)(row1 + N) = SHUFFLE(Int##N, even, odd, HIGHS);                                      \
     }
 
 #define LIST(...) __VA_ARGS__
 POOL_FORMS(4, LIST(0, 2, 4, 6), LIST(1, 3, 5, 7), LIST(0, 4, 1, 5), LIST(2, 6, 3, 7))
 #if VL >= 8
-POOL_FORMS(8, LIST(0, 2, 4, 6, 8, 10, 12, 14), LIST(1, 3, 5, 7, 9, 11, 13, 15), LIST(0, 8, 1, 9, 2, 10, 3, 11),
-           LIST(4, 12, 5, 13, 6, 14, 7, 15))
+POOL_FORMS(8, LIST(0, 2, 4, 6, 8, 10, 12, 14), LIST(1, 3, 5, 7, 9, 11, 13, 15),
+           LIST(0, 8, 1, 9, 2, 10, 3, 11), LIST(4, 12, 5, 13, 6, 14, 7, 15))
 #endif
 #if VL >= 16
 POOL_FORMS(16, LIST(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30),
@@ -444,14 +443,16 @@ typedef Int4 IntV;
 typedef Byte4 ByteV;
 #endif
 
-static void pool_row(const float *row0, const float *row1, int width, int lanes, int relu, float *out, uint8_t *index)
+static void pool_row(const float *row0, const float *row1, int width, int lanes, int relu, float *out,
+                     uint8_t *index)
 {
     int x = 0;
     if (lanes != 1) {
         for (; x < width * UNIT; x += VL, out += VL, index += VL) {
             ptrdiff_t at = x / UNIT * 2 * UNIT + x % UNIT;
             LANE_FORM(pool)(*(const FloatV *)(row0 + at), *(const FloatV *)(row0 + at + UNIT),
-                            *(const FloatV *)(row1 + at), *(const FloatV *)(row1 + at + UNIT), relu, out, index);
+                            *(const FloatV *)(row1 + at), *(const FloatV *)(row1 + at + UNIT), relu, out,
+                            index);
         }
         return;
     }
@@ -520,8 +521,8 @@ static void relu_backward(const float *dy, const float *y, float *dx, ptrdiff_t 
 
 /* ---- fully connected layer ---- */
 
-static void fc_forward(const float *x, const float *w, const float *bias, float *logits, int features, int outputs,
-                       int lanes)
+static void fc_forward(const float *x, const float *w, const float *bias, float *logits, int features,
+                       int outputs, int lanes)
 {
     for (int o = 0; o < outputs; o++) {
         const float *row = w + (ptrdiff_t)o * features;
@@ -530,8 +531,7 @@ static void fc_forward(const float *x, const float *w, const float *bias, float 
             float rest = 0;
             int f = 0;
             for (; f + 4 * VL <= features; f += 4 * VL)
-                UNROLL for (int i = 0; i < 4; i++)
-                    sum[i] += load(row + f + i * VL) * load(x + f + i * VL);
+                UNROLL for (int i = 0; i < 4; i++) sum[i] += load(row + f + i * VL) * load(x + f + i * VL);
             for (; f < features; f++)
                 rest += row[f] * x[f];
             logits[o] = bias[o] + (lane_sum((sum[0] + sum[1]) + (sum[2] + sum[3])) + rest);
@@ -541,9 +541,8 @@ static void fc_forward(const float *x, const float *w, const float *bias, float 
                 sum[0][i] = splat(bias[o]), sum[1][i] = (Vec){0};
             int f = 0;
             for (; f + 2 <= features; f += 2)
-                UNROLL for (int h = 0; h < 2; h++)
-                    UNROLL for (int i = 0; i < SUB; i++)
-                        sum[h][i] += row[f + h] * load(x + (ptrdiff_t)(f + h) * UNIT + i * VL);
+                UNROLL for (int h = 0; h < 2; h++) UNROLL for (int i = 0; i < SUB; i++) sum[h][i] +=
+                    row[f + h] * load(x + (ptrdiff_t)(f + h) * UNIT + i * VL);
             for (; f < features; f++)
                 for (int i = 0; i < SUB; i++)
                     sum[0][i] += row[f] * load(x + (ptrdiff_t)f * UNIT + i * VL);
@@ -553,7 +552,8 @@ static void fc_forward(const float *x, const float *w, const float *bias, float 
     }
 }
 
-static void fc_backward_data(const float *dlogits, const float *w, float *dx, int features, int outputs, int lanes)
+static void fc_backward_data(const float *dlogits, const float *w, float *dx, int features, int outputs,
+                             int lanes)
 {
     if (lanes == 1) {
         for (int f = 0; f < features; f++)
@@ -565,23 +565,23 @@ static void fc_backward_data(const float *dlogits, const float *w, float *dx, in
         for (int f = 0; f < features; f++) {
             Vec sum[SUB] = {0};
             for (int o = 0; o < outputs; o++)
-                UNROLL for (int i = 0; i < SUB; i++)
-                    sum[i] += w[(ptrdiff_t)o * features + f] * load(dlogits + o * UNIT + i * VL);
-            UNROLL for (int i = 0; i < SUB; i++)
-                store(dx + (ptrdiff_t)f * UNIT + i * VL, sum[i]);
+                UNROLL for (int i = 0; i < SUB; i++) sum[i] +=
+                    w[(ptrdiff_t)o * features + f] * load(dlogits + o * UNIT + i * VL);
+            UNROLL for (int i = 0; i < SUB; i++) store(dx + (ptrdiff_t)f * UNIT + i * VL, sum[i]);
         }
     }
 }
 
-static void fc_backward_weights(const float *dlogits, const float *x, float *out, int groups, int features, int outputs,
-                                int lanes, int accumulate)
+static void fc_backward_weights(const float *dlogits, const float *x, float *out, int groups, int features,
+                                int outputs, int lanes, int accumulate)
 {
     for (int o = 0; o < outputs; o++) {
         float *row = out + (ptrdiff_t)o * (features + 1);
         if (!accumulate)
             memset(row, 0, (features + 1) * sizeof(float));
         for (int g = 0; g < groups; g++) {
-            const float *d = dlogits + ((ptrdiff_t)g * outputs + o) * lanes, *in = x + (ptrdiff_t)g * features * lanes;
+            const float *d = dlogits + ((ptrdiff_t)g * outputs + o) * lanes,
+                        *in = x + (ptrdiff_t)g * features * lanes;
             int f = 0;
             if (lanes == 1) {
                 for (; f + VL <= features; f += VL)
@@ -592,16 +592,15 @@ static void fc_backward_weights(const float *dlogits, const float *x, float *out
                 continue;
             }
             Vec dv[SUB], sum = {0};
-            UNROLL for (int i = 0; i < SUB; i++)
-                dv[i] = load(d + i * VL), sum += dv[i];
+            UNROLL for (int i = 0; i < SUB; i++) dv[i] = load(d + i * VL), sum += dv[i];
             for (; f < features; f += VL) {
                 Vec product[VL];
                 const int n = features - f < VL ? features - f : VL;
-                UNROLL for (int j = 0; j < VL; j++) {
+                UNROLL for (int j = 0; j < VL; j++)
+                {
                     const float *p = in + (ptrdiff_t)(f + (j < n ? j : 0)) * UNIT;
                     product[j] = dv[0] * load(p);
-                    UNROLL for (int i = 1; i < SUB; i++)
-                        product[j] += dv[i] * load(p + i * VL);
+                    UNROLL for (int i = 1; i < SUB; i++) product[j] += dv[i] * load(p + i * VL);
                 }
                 Vec sums = lane_sums(product, VL);
                 if (n == VL)
@@ -617,8 +616,8 @@ static void fc_backward_weights(const float *dlogits, const float *x, float *out
 
 /* ---- update, input ---- */
 
-static void sgd(const float *partial, ptrdiff_t stride, int partials, float *gradient, float *weight, float *velocity,
-                ptrdiff_t n, float rate, float momentum, float weight_decay)
+static void sgd(const float *partial, ptrdiff_t stride, int partials, float *gradient, float *weight,
+                float *velocity, ptrdiff_t n, float rate, float momentum, float weight_decay)
 {
     ptrdiff_t i = 0;
     for (; i + VL <= n; i += VL) {
@@ -647,11 +646,9 @@ static void interleave_row(const float *const *rows, int width, float *out)
     for (; x + VL <= width; x += VL)
         for (int part = 0; part < UNIT; part += VL) {
             Vec v[VL];
-            UNROLL for (int i = 0; i < VL; i++)
-                v[i] = load(rows[part + i] + x);
+            UNROLL for (int i = 0; i < VL; i++) v[i] = load(rows[part + i] + x);
             transpose(v);
-            UNROLL for (int i = 0; i < VL; i++)
-                store(out + (x + i) * UNIT + part, v[i]);
+            UNROLL for (int i = 0; i < VL; i++) store(out + (x + i) * UNIT + part, v[i]);
         }
     for (; x < width; x++)
         for (int i = 0; i < UNIT; i++)

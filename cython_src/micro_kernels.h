@@ -1,11 +1,13 @@
-/* Inner loops of the kernels, compiled once per instruction set from micro_kernels.c and reached through a table.
+/* Inner loops of the kernels, compiled once per instruction set from micro_kernels.c and reached through a
+ * table.
  *
- * The unit of all of them is sixteen consecutive floats. In the lane layout a unit is one pixel of sixteen images; in
- * the flat layout it is sixteen neighbouring pixels of one image. A tap of a convolution moves by `pixel` floats from
- * one column to the next: 16 in the lane layout, 1 in the flat one. Everything else is the same code.
+ * The unit of all of them is sixteen consecutive floats. In the lane layout a unit is one pixel of sixteen
+ * images; in the flat layout it is sixteen neighbouring pixels of one image. A tap of a convolution moves by
+ * `pixel` floats from one column to the next: 16 in the lane layout, 1 in the flat one. Everything else is
+ * the same code.
  *
- * Sums run in an order that depends on shapes alone, never on how a loop was cut into blocks: bias first, then input
- * channels, kernel rows, kernel columns.
+ * Sums run in an order that depends on shapes alone, never on how a loop was cut into blocks: bias first,
+ * then input channels, kernel rows, kernel columns.
  */
 #ifndef FORKTASK_MICRO_KERNELS_H
 #define FORKTASK_MICRO_KERNELS_H
@@ -14,12 +16,12 @@
 #include <stdint.h>
 
 #define UNIT 16
-#define KERNEL 5                       /* side of the convolutions' kernels */
+#define KERNEL 5 /* side of the convolutions' kernels */
 #define TAPS (KERNEL * KERNEL)
 
-/* out[o][y][u] = bias[o] + sum over (c, ky, kx) of w[o * w_out + c * w_in + tap] * in[c][y + ky][u * 16 + kx * pixel],
- * with tap = 5 ky + kx, or 24 minus that when `flip` is set (the data gradient, with w_out and w_in exchanged).
- * `in` points at the first tap of the first output. Strides are in floats. */
+/* out[o][y][u] = bias[o] + sum over (c, ky, kx) of w[o * w_out + c * w_in + tap] * in[c][y + ky][u * 16 + kx
+ * * pixel], with tap = 5 ky + kx, or 24 minus that when `flip` is set (the data gradient, with w_out and w_in
+ * exchanged). `in` points at the first tap of the first output. Strides are in floats. */
 typedef struct ConvTask {
     const float *in, *w, *bias; /* bias may be NULL: zero */
     float *out;
@@ -27,8 +29,9 @@ typedef struct ConvTask {
     int channels_in, channels_out, rows, units, pixel, flip;
 } ConvTask;
 
-/* out[o * out_channel + c * 25 + 5 ky + kx] = sum over (group, y, u, lane) of dy[o][y][u] * x[c][y + ky][u * 16 + kx * pixel];
- * out[o * out_channel + 25 * channels_in] = sum of dy[o]: the bias. With `accumulate`, added to what is there. */
+/* out[o * out_channel + c * 25 + 5 ky + kx] = sum over (group, y, u, lane) of dy[o][y][u] * x[c][y + ky][u *
+ * 16 + kx * pixel]; out[o * out_channel + 25 * channels_in] = sum of dy[o]: the bias. With `accumulate`,
+ * added to what is there. */
 typedef struct WeightGradientTask {
     const float *dy, *x;
     float *out;
@@ -40,24 +43,27 @@ typedef struct MicroKernels {
     const char *name;
     void (*conv)(const ConvTask *task);
     void (*weight_gradient)(const WeightGradientTask *task);
-    /* Maximum of 2 x 2 windows of two rows: `width` pooled pixels of `lanes` floats. index: 0 ... 3 (row-major, the first
-     * of equals). With `relu`: of max(x, 0), and index 4 where nothing is positive. */
-    void (*pool_row)(const float *row0, const float *row1, int width, int lanes, int relu, float *out, uint8_t *index);
+    /* Maximum of 2 x 2 windows of two rows: `width` pooled pixels of `lanes` floats. index: 0 ... 3
+     * (row-major, the first of equals). With `relu`: of max(x, 0), and index 4 where nothing is positive. */
+    void (*pool_row)(const float *row0, const float *row1, int width, int lanes, int relu, float *out,
+                     uint8_t *index);
     /* Two rows of gradient from one pooled row: the value where the index points, zero elsewhere. */
     void (*unpool_row)(const float *in, const uint8_t *index, int width, int lanes, float *row0, float *row1);
-    void (*relu)(const float *in, float *out, ptrdiff_t n);                       /* out = max(in, 0) */
+    void (*relu)(const float *in, float *out, ptrdiff_t n);                         /* out = max(in, 0) */
     void (*relu_backward)(const float *dy, const float *y, float *dx, ptrdiff_t n); /* dx = y > 0 ? dy : 0 */
     /* logits[o][lane] = bias[o] + sum over f of w[o * features + f] * x[f][lane] */
-    void (*fc_forward)(const float *x, const float *w, const float *bias, float *logits, int features, int outputs,
-                       int lanes);
-    void (*fc_backward_data)(const float *dlogits, const float *w, float *dx, int features, int outputs, int lanes);
-    /* out[o][f] = sum over groups and lanes of dlogits[group][o][lane] * x[group][f][lane]; out[o][features]: the bias */
-    void (*fc_backward_weights)(const float *dlogits, const float *x, float *out, int groups, int features, int outputs,
-                                int lanes, int accumulate);
+    void (*fc_forward)(const float *x, const float *w, const float *bias, float *logits, int features,
+                       int outputs, int lanes);
+    void (*fc_backward_data)(const float *dlogits, const float *w, float *dx, int features, int outputs,
+                             int lanes);
+    /* out[o][f] = sum over groups and lanes of dlogits[group][o][lane] * x[group][f][lane]; out[o][features]:
+     * the bias */
+    void (*fc_backward_weights)(const float *dlogits, const float *x, float *out, int groups, int features,
+                                int outputs, int lanes, int accumulate);
     /* g = sum of `partials` gradients, `stride` floats apart, in order; then momentum and step:
      * v = momentum v + (g + weight_decay w), w = w - rate v. The sum is kept in `gradient`. */
-    void (*sgd)(const float *partial, ptrdiff_t stride, int partials, float *gradient, float *weight, float *velocity,
-                ptrdiff_t n, float rate, float momentum, float weight_decay);
+    void (*sgd)(const float *partial, ptrdiff_t stride, int partials, float *gradient, float *weight,
+                float *velocity, ptrdiff_t n, float rate, float momentum, float weight_decay);
     /* out[x * 16 + i] = rows[i][x]: sixteen rows of pixels become one row in the lane layout. */
     void (*interleave_row)(const float *const *rows, int width, float *out);
 } MicroKernels;

@@ -32,7 +32,8 @@ cdef extern from "micro_kernels.h" nogil:
         void (*relu_backward)(const float *, const float *, float *, Py_ssize_t) noexcept nogil
         void (*fc_forward)(const float *, const float *, const float *, float *, int, int, int) noexcept nogil
         void (*fc_backward_data)(const float *, const float *, float *, int, int, int) noexcept nogil
-        void (*fc_backward_weights)(const float *, const float *, float *, int, int, int, int, int) noexcept nogil
+        void (*fc_backward_weights)(const float *, const float *, float *, int, int, int, int,
+                                    int) noexcept nogil
         void (*sgd)(const float *, Py_ssize_t, int, float *, float *, float *, Py_ssize_t, float, float,
                     float) noexcept nogil
         void (*interleave_row)(const float *const *, int, float *) noexcept nogil

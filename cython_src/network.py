@@ -10,7 +10,8 @@ from .errors import UsageError
 
 @dataclass(frozen=True)
 class Convolution:
-    """Convolution with stride 1. `name` is the prefix of its parameters: name.weight (out, in, k, k), name.bias (out,)."""
+    """Convolution with stride 1. `name` is the prefix of its parameters: name.weight (out, in, k, k),
+    name.bias (out,)."""
 
     name: str
     out_channels: int

@@ -2,9 +2,10 @@
 
     python -m forktask.experiments.kernel_bench --batch 1 16 64
 
-The floor is the step's direct-convolution FLOPs at the multiply-add rate measured in the same run, before and after. The
-time of a loop is the sum over its blocks of each block's fastest iteration (other programs' load adds, never
-subtracts); "median" is the loop's median. The step time is measured without the event log, fastest and median window.
+The floor is the step's direct-convolution FLOPs at the multiply-add rate measured in the same run, before and
+after. The time of a loop is the sum over its blocks of each block's fastest iteration (other programs' load
+adds, never subtracts); "median" is the loop's median. The step time is measured without the event log,
+fastest and median window.
 """
 
 from __future__ import annotations
@@ -26,8 +27,14 @@ from ..forkjoin.executor import SerialExecutor
 WINDOW_S = 2e-3  # short, so that some window lies between two interruptions on a machine that is not quiet
 
 
-def measure_kernels(batch: int, seconds: float, instruction_set: str | None = None, cpu: int | None = None,
-                    network: str = "cifar10_cnn", **options) -> dict:  # fmt: skip
+def measure_kernels(
+    batch: int,
+    seconds: float,
+    instruction_set: str | None = None,
+    cpu: int | None = None,
+    network: str = "cifar10_cnn",
+    **options,
+) -> dict:
     """Times of all loops of one plan, and of the step.
 
     Parameters
@@ -43,8 +50,9 @@ def measure_kernels(batch: int, seconds: float, instruction_set: str | None = No
     Returns
     -------
     dict
-        "loops": list of {"name", "kernel", "flops", "time_s", "median_time_s"}; "peak_flops_per_s"; "step_time_s",
-        "median_step_time_s"; "floor_s"; "ratio" (fastest step to floor) and "loop_ratio" (sum of loops to floor).
+        "loops": list of {"name", "kernel", "flops", "time_s", "median_time_s"}; "peak_flops_per_s";
+        "step_time_s", "median_step_time_s"; "floor_s"; "ratio" (fastest step to floor) and "loop_ratio" (sum
+        of loops to floor).
     """
     plan = lower(network, batch, num_images=max(batch, 64), num_batches=4, **options)
     bound = bind(plan, instruction_set=instruction_set)
@@ -52,7 +60,9 @@ def measure_kernels(batch: int, seconds: float, instruction_set: str | None = No
     rng = np.random.default_rng(1)
     arrays = bound.arrays
     arrays["dataset.images"][...] = rng.standard_normal(arrays["dataset.images"].shape)
-    arrays["dataset.labels"][...] = rng.integers(0, plan.attributes["num_classes"], arrays["dataset.labels"].shape)
+    arrays["dataset.labels"][...] = rng.integers(
+        0, plan.attributes["num_classes"], arrays["dataset.labels"].shape
+    )
     arrays["batch_order"][...] = rng.integers(0, len(arrays["dataset.labels"]), arrays["batch_order"].shape)
     if "learning_rates" in arrays:
         arrays["learning_rates"][...] = 1e-4
@@ -83,18 +93,30 @@ def measure_kernels(batch: int, seconds: float, instruction_set: str | None = No
     loops = []
     for loop in plan.loops:
         of_loop = durations[:, loop.first_task : loop.first_task + loop.num_blocks]
-        loops.append({
-            "name": loop.name, "kernel": loop.kernel, "flops": loop.flops, "time_s": float(of_loop.min(axis=0).sum()),
-            "median_time_s": float(np.median(of_loop.sum(axis=1))),
-        })  # fmt: skip
+        loops.append(
+            {
+                "name": loop.name,
+                "kernel": loop.kernel,
+                "flops": loop.flops,
+                "time_s": float(of_loop.min(axis=0).sum()),
+                "median_time_s": float(np.median(of_loop.sum(axis=1))),
+            }
+        )
     peak = max(peaks)
     floor = plan.flops / peak
     return {
-        "batch": batch, "layout": plan.attributes["layout"], "num_tasks": plan.num_tasks,
-        "instruction_set": bound.instruction_set, "peak_flops_per_s": peak, "loops": loops, "floor_s": floor,
-        "step_time_s": min(windows), "median_step_time_s": statistics.median(windows), "ratio": min(windows) / floor,
+        "batch": batch,
+        "layout": plan.attributes["layout"],
+        "num_tasks": plan.num_tasks,
+        "instruction_set": bound.instruction_set,
+        "peak_flops_per_s": peak,
+        "loops": loops,
+        "floor_s": floor,
+        "step_time_s": min(windows),
+        "median_step_time_s": statistics.median(windows),
+        "ratio": min(windows) / floor,
         "loop_ratio": sum(loop["time_s"] for loop in loops) / floor,
-    }  # fmt: skip
+    }
 
 
 def _peak(instruction_set: str | None, cpu: int | None) -> float:
@@ -106,8 +128,8 @@ def format_table(result: dict) -> str:
     peak = result["peak_flops_per_s"]
     total = sum(loop["time_s"] for loop in result["loops"])
     lines = [
-        f"batch {result['batch']}, layout {result['layout']}, {result['instruction_set']}, {result['num_tasks']} blocks, "
-        f"one core, peak {peak / 1e9:.1f} GFLOP/s",
+        f"batch {result['batch']}, layout {result['layout']}, {result['instruction_set']}, "
+        f"{result['num_tasks']} blocks, one core, peak {peak / 1e9:.1f} GFLOP/s",
         f"{'loop':26s} {'us':>9s} {'median':>9s} {'share':>6s} {'GFLOP/s':>8s} {'of peak':>8s}",
     ]
     for loop in result["loops"]:
@@ -119,21 +141,27 @@ def format_table(result: dict) -> str:
         )
     lines.append(
         f"step {result['step_time_s'] * 1e3:.3f} ms (median {result['median_step_time_s'] * 1e3:.3f}), floor "
-        f"{result['floor_s'] * 1e3:.3f} ms: {result['ratio']:.2f} times the floor; loops alone {result['loop_ratio']:.2f}"
+        f"{result['floor_s'] * 1e3:.3f} ms: {result['ratio']:.2f} times the floor; "
+        f"loops alone {result['loop_ratio']:.2f}"
     )
     return "\n".join(lines)
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m forktask.experiments.kernel_bench", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m forktask.experiments.kernel_bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--network", default="cifar10_cnn")
     parser.add_argument("--batch", type=int, nargs="+", default=[64])
     parser.add_argument("--phase", default="train")
     parser.add_argument("--granularity", default="auto")
     parser.add_argument("--layout", default="auto")
     parser.add_argument("--weight-gradients", default="partial")
-    parser.add_argument("--no-fusion", action="store_true", help="convolution, ReLU and pooling in a loop each")
+    parser.add_argument(
+        "--no-fusion", action="store_true", help="convolution, ReLU and pooling in a loop each"
+    )
     parser.add_argument("--instruction-set")
     parser.add_argument("--cpu", type=int, help="logical CPU to pin to")
     parser.add_argument("--seconds", type=float, default=1.0, help="time for each batch")
@@ -143,10 +171,17 @@ def main(argv: list[str] | None = None) -> int:
     try:
         for batch in arguments.batch:
             result = measure_kernels(
-                batch, arguments.seconds, arguments.instruction_set, arguments.cpu, arguments.network,
-                phase=arguments.phase, granularity=arguments.granularity, layout=arguments.layout,
-                fusion=not arguments.no_fusion, weight_gradients=arguments.weight_gradients,
-            )  # fmt: skip
+                batch,
+                arguments.seconds,
+                arguments.instruction_set,
+                arguments.cpu,
+                arguments.network,
+                phase=arguments.phase,
+                granularity=arguments.granularity,
+                layout=arguments.layout,
+                fusion=not arguments.no_fusion,
+                weight_gradients=arguments.weight_gradients,
+            )
             if arguments.json:
                 print(json.dumps(result))
                 continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-
 from forktask.cython_src import instruction_sets
 from forktask.cython_src.plan import Access, Block, PlanBuilder
 from forktask.cython_src.program import Workers, bind
@@ -20,7 +19,9 @@ def run_kernel(kernel, operands, outputs, attributes, bounds, target, instructio
     """
     builder = PlanBuilder("one kernel")
     for name, array in operands.items():
-        builder.buffer(name, array.shape, array.dtype.name if array.dtype.kind != "f" else "float32", role="dataset")
+        builder.buffer(
+            name, array.shape, array.dtype.name if array.dtype.kind != "f" else "float32", role="dataset"
+        )
     blocks = [Block(tuple(b), ()) for b in bounds]
     blocks[0] = Block(blocks[0].bounds, tuple(Access(2, name) for name in operands))
     builder.loop("loop", kernel, {name: name for name in operands}, blocks, attributes=attributes)
@@ -54,8 +55,8 @@ def random_map(rng, feature_map):
 def check_linear(kernel, operands, outputs, attributes, bounds, terms):
     """Check that each compiled form differs from the NumPy form in float64 by no more than rounding allows.
 
-    `terms` products are summed for an element, so the error is below (terms + 2) * epsilon * sum of |a * b|, which the
-    NumPy form computes from the absolute values.
+    `terms` products are summed for an element, so the error is below (terms + 2) * epsilon * sum of |a * b|,
+    which the NumPy form computes from the absolute values.
     """
     expected = run_kernel(kernel, operands, outputs, attributes, bounds, "float64")
     absolute = {n: np.abs(a) if a.dtype.kind == "f" else a for n, a in operands.items()}
@@ -64,6 +65,7 @@ def check_linear(kernel, operands, outputs, attributes, bounds, terms):
         got = run_kernel(kernel, operands, outputs, attributes, bounds, "cpu", instruction_set)
         for name in outputs:
             np.testing.assert_array_less(
-                np.abs(got[name] - expected[name]), (terms + 2) * EPSILON * np.abs(size[name]) + 1e-30,
+                np.abs(got[name] - expected[name]),
+                (terms + 2) * EPSILON * np.abs(size[name]) + 1e-30,
                 err_msg=f"{kernel} {name} {instruction_set}",
-            )  # fmt: skip
+            )

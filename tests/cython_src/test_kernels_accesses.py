@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from forktask.cython_src.checks import check_accesses
 from forktask.cython_src.lowering import initialise, lower
 from forktask.cython_src.network import convolutional_classifier

@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
-
 from forktask.cython_src.lowering import FeatureMap
 from forktask.cython_src.plan import block_grid, ranges
-
 from kernel_testing import INSTRUCTION_SETS, check_linear, fill, random_map, run_kernel
 
 # Sizes with rows of whole units, of parts of units, and of the network itself.
@@ -41,7 +39,7 @@ def test_forward_equals_numpy_form(seed):
     attributes = {**source.attributes("in"), **target.attributes("out")}
     check_linear(
         "conv_forward", operands, ["output"], attributes, cut(rng, groups, c_out, height), 25 * c_in + 1
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("seed", range(14))
@@ -58,7 +56,7 @@ def test_data_gradient_equals_numpy_form(seed):
     attributes = {**gradient.attributes("in"), **target.attributes("out")}
     check_linear(
         "conv_backward_data", operands, ["output"], attributes, cut(rng, groups, c_in, height), 25 * c_out
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("accumulate", [0, 1])
@@ -78,7 +76,9 @@ def test_weight_gradient_equals_numpy_form(seed, accumulate):
     attributes = {**gradient.attributes("dy"), **source.attributes("in"), "accumulate": accumulate}
     step = int(rng.integers(1, c_out + 1))
     bounds = [(p, 0, groups, *c) for p in (0, 1) for c in ranges(c_out, step)]
-    check_linear("conv_backward_weights", operands, ["output"], attributes, bounds, height * width * groups * lanes + 1)
+    check_linear(
+        "conv_backward_weights", operands, ["output"], attributes, bounds, height * width * groups * lanes + 1
+    )
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
@@ -104,12 +104,24 @@ def test_fused_pooling_equals_separate_loops(seed, instruction_set):
 
     whole = [(0, groups, 0, c_out, 0, height)]
     half = [(0, groups, 0, c_out, 0, height // 2)]
-    fused = run("conv_relu_pool", {**weights, "output": pooled, "index": index}, ["output", "index"], source, target,
-                cut(rng, groups, c_out, height // 2))  # fmt: skip
+    fused = run(
+        "conv_relu_pool",
+        {**weights, "output": pooled, "index": index},
+        ["output", "index"],
+        source,
+        target,
+        cut(rng, groups, c_out, height // 2),
+    )
     y = run("conv_forward", {**weights, "output": plain}, ["output"], source, linear, whole)["output"]
     z = run("relu_forward", {"input": y, "output": plain}, ["output"], linear, linear, whole)["output"]
-    separate = run("pool_forward", {"input": z, "output": pooled, "index": index}, ["output", "index"], linear, target,
-                   half)  # fmt: skip
+    separate = run(
+        "pool_forward",
+        {"input": z, "output": pooled, "index": index},
+        ["output", "index"],
+        linear,
+        target,
+        half,
+    )
     np.testing.assert_array_equal(fused["output"], separate["output"])
     alive = separate["output"][:, :, 2 : 2 + height // 2, 2 : 2 + width // 2] > 0
     np.testing.assert_array_equal(fused["index"][alive], separate["index"][alive])
@@ -136,15 +148,21 @@ def test_fused_unpooling_equals_separate_loops(seed, instruction_set):
         return run_kernel(kernel, operands, ["output"], attributes, bounds, "cpu", instruction_set)["output"]
 
     whole = [(0, groups, 0, c_in, 0, height)]
-    fused = run("conv_backward_data_unpool", {**operands, "output": large, "index": index}, gradient, target,
-                cut(rng, groups, c_in, height))  # fmt: skip
+    fused = run(
+        "conv_backward_data_unpool",
+        {**operands, "output": large, "index": index},
+        gradient,
+        target,
+        cut(rng, groups, c_in, height),
+    )
     dx = run("conv_backward_data", {**operands, "output": plain}, gradient, small, whole)
     separate = run("pool_backward", {"gradient": dx, "index": index, "output": large}, small, target, whole)
     np.testing.assert_array_equal(fused, separate)
 
 
 def test_result_does_not_depend_on_block_size_or_layout():
-    """Check that an output's bits are the same however the loop is cut, and in both layouts (FMA order is fixed)."""
+    """Check that an output's bits are the same however the loop is cut, and in both layouts (FMA order is
+    fixed)."""
     rng = np.random.default_rng(3)
     images = rng.standard_normal((16, 4, 8, 8)).astype(np.float32)
     weights = {
@@ -159,11 +177,18 @@ def test_result_does_not_depend_on_block_size_or_layout():
             x = np.zeros(source.shape, np.float32)
             x[:, :, 2:10, 2:10] = images.reshape(16 // lanes, lanes, 4, 8, 8).transpose(0, 2, 3, 4, 1)
             for c, y in ((9, 8), (2, 2), (4, 3)):
-                bounds = [(*g, *o, *r) for g, o, r in block_grid(ranges(16 // lanes, 1), ranges(9, c), ranges(8, y))]
+                bounds = [
+                    (*g, *o, *r) for g, o, r in block_grid(ranges(16 // lanes, 1), ranges(9, c), ranges(8, y))
+                ]
                 out = run_kernel(
-                    "conv_forward", {"input": x, **weights, "output": fill(np.empty(target.shape, np.float32))},
-                    ["output"], {**source.attributes("in"), **target.attributes("out")}, bounds, "cpu", instruction_set,
-                )["output"]  # fmt: skip
+                    "conv_forward",
+                    {"input": x, **weights, "output": fill(np.empty(target.shape, np.float32))},
+                    ["output"],
+                    {**source.attributes("in"), **target.attributes("out")},
+                    bounds,
+                    "cpu",
+                    instruction_set,
+                )["output"]
                 results.append(out.transpose(0, 4, 1, 2, 3).reshape(16, 9, 8, 8))
         assert all((r == results[0]).all() for r in results), instruction_set
 
@@ -173,11 +198,15 @@ def test_nan_is_not_hidden_by_relu_and_pooling():
     source = FeatureMap("input", 1, 1, 4, 16, 1, 2)
     target = FeatureMap("output", 1, 1, 2, 8, 1, 0)
     operands = {
-        "input": random_map(np.random.default_rng(0), source), "weight": np.full((1, 1, 5, 5), np.nan, np.float32),
-        "bias": np.zeros(1, np.float32), "output": np.zeros(target.shape, np.float32),
+        "input": random_map(np.random.default_rng(0), source),
+        "weight": np.full((1, 1, 5, 5), np.nan, np.float32),
+        "bias": np.zeros(1, np.float32),
+        "output": np.zeros(target.shape, np.float32),
         "index": np.zeros((1, 1, 2, 8, 1), np.uint8),
-    }  # fmt: skip
+    }
     attributes = {**source.attributes("in"), **target.attributes("out")}
     for instruction_set in INSTRUCTION_SETS:
-        out = run_kernel("conv_relu_pool", operands, ["output"], attributes, [(0, 1, 0, 1, 0, 2)], "cpu", instruction_set)
+        out = run_kernel(
+            "conv_relu_pool", operands, ["output"], attributes, [(0, 1, 0, 1, 0, 2)], "cpu", instruction_set
+        )
         assert np.isnan(out["output"]).all()

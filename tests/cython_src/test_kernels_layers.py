@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
-
 from forktask.cython_src.lowering import FeatureMap
 from forktask.cython_src.program import BlockFailure
-
 from kernel_testing import EPSILON, INSTRUCTION_SETS, check_linear, fill, random_map, run_kernel
 
 SIZES = [(2, 2), (4, 8), (8, 6), (2, 20), (6, 32), (4, 50)]
@@ -27,20 +25,41 @@ def test_pooling_and_relu_are_exact(lanes, size):
     half, whole = [(0, 2, 0, 2, 0, height // 2), (0, 2, 2, 3, 0, height // 2)], [(0, 2, 0, 3, 0, height)]
     output = fill(np.empty(padded.shape, np.float32))
     cases = [
-        ("pool_forward", {"input": x, "output": fill(np.empty_like(dy)), "index": fill(np.empty_like(index))},
-         ["output", "index"], large, small, half),
-        ("pool_backward", {"gradient": dy, "index": index, "output": output}, ["output"], small, padded, half),
+        (
+            "pool_forward",
+            {"input": x, "output": fill(np.empty_like(dy)), "index": fill(np.empty_like(index))},
+            ["output", "index"],
+            large,
+            small,
+            half,
+        ),
+        (
+            "pool_backward",
+            {"gradient": dy, "index": index, "output": output},
+            ["output"],
+            small,
+            padded,
+            half,
+        ),
         ("relu_forward", {"input": x, "output": output}, ["output"], large, padded, whole),
-        ("relu_backward", {"gradient": random_map(rng, large), "activation": positive, "output": output}, ["output"],
-         large, padded, whole),
-    ]  # fmt: skip
+        (
+            "relu_backward",
+            {"gradient": random_map(rng, large), "activation": positive, "output": output},
+            ["output"],
+            large,
+            padded,
+            whole,
+        ),
+    ]
     for kernel, operands, outputs, source, target, bounds in cases:
         attributes = {**source.attributes("in"), **target.attributes("out")}
         expected = run_kernel(kernel, operands, outputs, attributes, bounds, "float64")
         for instruction_set in INSTRUCTION_SETS:
             got = run_kernel(kernel, operands, outputs, attributes, bounds, "cpu", instruction_set)
             for name in outputs:
-                np.testing.assert_array_equal(got[name], expected[name], err_msg=f"{kernel} {instruction_set}")
+                np.testing.assert_array_equal(
+                    got[name], expected[name], err_msg=f"{kernel} {instruction_set}"
+                )
 
 
 @pytest.mark.parametrize("lanes", [16, 1])
@@ -54,33 +73,55 @@ def test_fully_connected_equals_numpy_form(lanes, features):
     bias = rng.standard_normal(outputs).astype(np.float32)
     dy = rng.standard_normal((groups, outputs, lanes)).astype(np.float32)
     shape = {"features": features, "outputs": outputs, "lanes": lanes}
-    check_linear("fc_forward", {"input": x, "weight": w, "bias": bias, "output": fill(np.empty_like(dy))}, ["output"],
-                 shape, [(0, 2), (2, 3)], features + 1)  # fmt: skip
-    check_linear("fc_backward_data", {"gradient": dy, "weight": w, "output": fill(np.empty_like(x))}, ["output"], shape,
-                 [(0, 2), (2, 3)], outputs)  # fmt: skip
+    check_linear(
+        "fc_forward",
+        {"input": x, "weight": w, "bias": bias, "output": fill(np.empty_like(dy))},
+        ["output"],
+        shape,
+        [(0, 2), (2, 3)],
+        features + 1,
+    )
+    check_linear(
+        "fc_backward_data",
+        {"gradient": dy, "weight": w, "output": fill(np.empty_like(x))},
+        ["output"],
+        shape,
+        [(0, 2), (2, 3)],
+        outputs,
+    )
     for accumulate in (0, 1):
         out = rng.standard_normal((2, outputs, features + 1)).astype(np.float32)
-        check_linear("fc_backward_weights", {"gradient": dy, "input": x, "output": out if accumulate else fill(out)},
-                     ["output"], {**shape, "accumulate": accumulate}, [(0, 0, 2), (1, 2, 3)],
-                     groups * lanes + 1)  # fmt: skip
+        check_linear(
+            "fc_backward_weights",
+            {"gradient": dy, "input": x, "output": out if accumulate else fill(out)},
+            ["output"],
+            {**shape, "accumulate": accumulate},
+            [(0, 0, 2), (1, 2, 3)],
+            groups * lanes + 1,
+        )
 
 
 @pytest.mark.parametrize(("lanes", "batch"), [(16, 16), (16, 21), (1, 2)])
 def test_softmax_equals_numpy_form(lanes, batch):
-    """Check probabilities, loss, gradient and count of right answers; lanes without an image get no gradient."""
+    """Check probabilities, loss, gradient and count of right answers; lanes without an image get no
+    gradient."""
     rng = np.random.default_rng(batch)
     groups, classes = 2, 10
     logits = (rng.standard_normal((groups, classes, lanes)) * 20).astype(np.float32)
     labels = rng.integers(0, classes, (groups, lanes)).astype(np.int32)
     attributes = {"classes": classes, "lanes": lanes, "batch": batch}
     train = {
-        "logits": logits, "labels": labels, "gradient": fill(np.empty_like(logits)),
-        "losses": fill(np.empty(groups, np.float32)), "correct": fill(np.empty(groups, np.int32)),
-    }  # fmt: skip
+        "logits": logits,
+        "labels": labels,
+        "gradient": fill(np.empty_like(logits)),
+        "losses": fill(np.empty(groups, np.float32)),
+        "correct": fill(np.empty(groups, np.int32)),
+    }
     infer = {
-        "logits": logits, "probabilities": fill(np.empty((batch, classes), np.float32)),
+        "logits": logits,
+        "probabilities": fill(np.empty((batch, classes), np.float32)),
         "predictions": fill(np.empty(batch, np.int32)),
-    }  # fmt: skip
+    }
     groups_of = [(g, g + 1) for g in range((batch + lanes - 1) // lanes)]
     # exp of a difference rounded to |z| eps; a handful of further roundings.
     relative = (2 * np.abs(logits).max() + 20) * EPSILON
@@ -102,15 +143,20 @@ def test_bad_labels_and_indices_stop_the_run():
     """Check that a label outside the classes, or an index outside the data set, makes the kernel fail."""
     logits = np.zeros((1, 10, 1), np.float32)
     operands = {
-        "logits": logits, "labels": np.full((1, 1), 10, np.int32), "gradient": logits,
-        "losses": np.zeros(1, np.float32), "correct": np.zeros(1, np.int32),
-    }  # fmt: skip
+        "logits": logits,
+        "labels": np.full((1, 1), 10, np.int32),
+        "gradient": logits,
+        "losses": np.zeros(1, np.float32),
+        "correct": np.zeros(1, np.int32),
+    }
     target = FeatureMap("output", 1, 1, 2, 2, 1, 2)
     load = {
-        "images": np.zeros((3, 1, 2, 2), np.float32), "dataset_labels": np.zeros(3, np.int32),
-        "batch_order": np.full((1, 1), 3, np.int32), "output": np.zeros(target.shape, np.float32),
+        "images": np.zeros((3, 1, 2, 2), np.float32),
+        "dataset_labels": np.zeros(3, np.int32),
+        "batch_order": np.full((1, 1), 3, np.int32),
+        "output": np.zeros(target.shape, np.float32),
         "labels": np.zeros((1, 1), np.int32),
-    }  # fmt: skip
+    }
     sizes = {**target.attributes("out"), "batch": 1, "num_batches": 1, "num_images": 3}
     for where in ("cpu", "float64"):
         with pytest.raises(BlockFailure, match="status 3"):
@@ -128,19 +174,24 @@ def test_load_is_exact(lanes, batch, width):
         "images": rng.standard_normal((30, 3, 4, width)).astype(np.float32),
         "dataset_labels": rng.integers(0, 10, 30).astype(np.int32),
         "batch_order": rng.integers(0, 30, (3, batch)).astype(np.int32),
-        "output": fill(np.empty(target.shape, np.float32)), "labels": fill(np.empty((2, lanes), np.int32)),
-    }  # fmt: skip
+        "output": fill(np.empty(target.shape, np.float32)),
+        "labels": fill(np.empty((2, lanes), np.int32)),
+    }
     attributes = {**target.attributes("out"), "batch": batch, "num_batches": 3, "num_images": 30}
     bounds = [(0, 1), (1, 2)] if batch > lanes else [(0, 1)]
     for where, name in [("cpu", i) for i in INSTRUCTION_SETS] + [("float64", None)]:
-        got = run_kernel("load_images", operands, ["output", "labels"], attributes, bounds, where, name, iteration=5)
+        got = run_kernel(
+            "load_images", operands, ["output", "labels"], attributes, bounds, where, name, iteration=5
+        )
         inside = got["output"][: len(bounds), :, 2:6, 2 : 2 + width]
         images = inside.transpose(0, 4, 1, 2, 3).reshape(-1, 3, 4, width)
         order = operands["batch_order"][2]
         np.testing.assert_array_equal(images[:batch], operands["images"][order])
         assert (images[batch:] == 0).all()
         np.testing.assert_array_equal(got["labels"].ravel()[:batch], operands["dataset_labels"][order])
-        assert got["output"][: len(bounds)].sum() == pytest.approx(images.sum(), rel=1e-4, abs=1e-2)  # halo is zero
+        assert got["output"][: len(bounds)].sum() == pytest.approx(
+            images.sum(), rel=1e-4, abs=1e-2
+        )  # halo is zero
 
 
 @pytest.mark.parametrize("partials", [1, 3])
@@ -153,16 +204,28 @@ def test_update_equals_numpy_form(partials):
         return rng.standard_normal(shape).astype(np.float32)
 
     operands = {
-        "partials": draw(partials, outputs, inputs + 1), "gradient": fill(draw(outputs, inputs + 1)),
-        "weight": draw(outputs, inputs), "bias": draw(outputs), "weight_momentum": draw(outputs, inputs),
-        "bias_momentum": draw(outputs), "learning_rates": draw(4),
-    }  # fmt: skip
-    attributes = {"partials": partials, "outputs": outputs, "inputs": inputs, "num_rates": 4, "momentum": 0.9,
-                  "weight_decay": 0.01}  # fmt: skip
+        "partials": draw(partials, outputs, inputs + 1),
+        "gradient": fill(draw(outputs, inputs + 1)),
+        "weight": draw(outputs, inputs),
+        "bias": draw(outputs),
+        "weight_momentum": draw(outputs, inputs),
+        "bias_momentum": draw(outputs),
+        "learning_rates": draw(4),
+    }
+    attributes = {
+        "partials": partials,
+        "outputs": outputs,
+        "inputs": inputs,
+        "num_rates": 4,
+        "momentum": 0.9,
+        "weight_decay": 0.01,
+    }
     outputs_of = ["gradient", "weight", "bias", "weight_momentum", "bias_momentum"]
     expected = run_kernel("sgd", operands, outputs_of, attributes, [(0, 2), (2, 5)], "float64", iteration=6)
     for instruction_set in INSTRUCTION_SETS:
-        got = run_kernel("sgd", operands, outputs_of, attributes, [(0, 2), (2, 5)], "cpu", instruction_set, iteration=6)
+        got = run_kernel(
+            "sgd", operands, outputs_of, attributes, [(0, 2), (2, 5)], "cpu", instruction_set, iteration=6
+        )
         for name in outputs_of:
             # Sums of at most partials + 4 terms, each a few units at most.
             np.testing.assert_allclose(got[name], expected[name], rtol=0, atol=(partials + 4) * 8 * EPSILON)

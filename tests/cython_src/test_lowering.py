@@ -1,12 +1,18 @@
-"""Whole plans of the CIFAR-10 network: against the independent float64 step, over batches, layouts and granularities."""
+"""Whole plans of the CIFAR-10 network: against the independent float64 step, over batches, layouts and
+granularities."""
 
 import numpy as np
 import pytest
-
 from forktask.cython_src import instruction_sets, reference
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.lowering import initialise, lower
-from forktask.cython_src.network import Convolution, NetworkSpec, Softmax, convolutional_classifier, get_network
+from forktask.cython_src.lowering import FeatureMap, initialise, lower
+from forktask.cython_src.network import (
+    Convolution,
+    NetworkSpec,
+    Softmax,
+    convolutional_classifier,
+    get_network,
+)
 from forktask.cython_src.program import Workers, bind
 from forktask.cython_src.storage import Storage
 
@@ -44,7 +50,8 @@ def run(bound, iterations, order=None):
 
 
 def reference_steps(bound, network, iterations):
-    """The same steps by the independent float64 form: optimiser with parameters, last step, losses, right answers."""
+    """The same steps by the independent float64 form: optimiser with parameters, last step, losses, right
+    answers."""
     arrays = bound.arrays
     sgd = reference.Sgd({n: arrays[n] for n in bound.plan.attributes["parameters"]}, RATE, 0.9, 1e-4)
     losses, correct = [], []
@@ -72,7 +79,8 @@ CASES = [
 
 @pytest.mark.parametrize(("batch", "options"), CASES)
 def test_plan_equals_independent_step_in_float64(batch, options):
-    """Check losses, activations, gradients and parameters of three steps of the NumPy form, to rounding in float64."""
+    """Check losses, activations, gradients and parameters of three steps of the NumPy form, to rounding in
+    float64."""
     plan = lower(SMALL, batch, num_images=batch + 3, num_batches=2, num_learning_rates=2, **options)
     bound = prepare(plan, "float64")
     sgd, step, losses, correct = reference_steps(bound, SMALL, 3)
@@ -82,7 +90,9 @@ def test_plan_equals_independent_step_in_float64(batch, options):
     for name, value in sgd.parameters.items():
         np.testing.assert_allclose(bound.view(name), value, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(bound.view(f"{name}.grad"), step.gradients[name], rtol=1e-8, atol=1e-12)
-        np.testing.assert_allclose(bound.view(f"{name}.momentum"), sgd.velocities[name], rtol=1e-8, atol=1e-12)
+        np.testing.assert_allclose(
+            bound.view(f"{name}.momentum"), sgd.velocities[name], rtol=1e-8, atol=1e-12
+        )
     if options.get("memory") != "shared":  # overlaid activations do not outlive the step
         for name, value in step.activations.items():
             if name in plan.attributes["aliases"]:
@@ -94,14 +104,17 @@ def test_plan_equals_independent_step_in_float64(batch, options):
 def test_compiled_plan_equals_float64(batch, options, instruction_set):
     """Check three compiled steps against the NumPy form in float64.
 
-    A relative error of epsilon times the longest sum (batch x pixels, about 2^14 here) would be the bound for one
-    layer if errors never cancelled; they do, and their root is taken, times the depth of the step. Weights and images
-    are drawn so that no unit lies close enough to zero, or to its neighbour in a pooling window, to be decided by it.
+    A relative error of epsilon times the longest sum (batch x pixels, about 2^14 here) would be the bound for
+    one layer if errors never cancelled; they do, and their root is taken, times the depth of the step.
+    Weights and images are drawn so that no unit lies close enough to zero, or to its neighbour in a pooling
+    window, to be decided by it.
     """
     plan = lower(SMALL, batch, num_images=batch + 3, num_batches=2, num_learning_rates=2, **options)
     expected, got = run(prepare(plan, "float64"), 3), run(prepare(plan, "cpu", instruction_set), 3)
     tolerance = np.finfo(np.float32).eps * np.sqrt(batch * 16 * 24) * 16
-    np.testing.assert_allclose(got.view("losses")[:3], expected.view("losses")[:3], rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(
+        got.view("losses")[:3], expected.view("losses")[:3], rtol=tolerance, atol=tolerance
+    )
     # p - 1 of a sure answer cancels: its rounding error is that of p, 1 / batch in the gradient of a logit.
     cancellation = max(1.0, 1 / batch / np.abs(expected.view("fc.grad")).max())
     for name in plan.attributes["parameters"]:
@@ -114,9 +127,14 @@ def test_compiled_plan_equals_float64(batch, options, instruction_set):
 
 @pytest.mark.parametrize(("batch", "options"), CASES)
 def test_bits_do_not_depend_on_order_or_memory(batch, options):
-    """Check that weights and losses have the same bits whatever the order of blocks, and with overlaid memory."""
+    """Check that weights and losses have the same bits whatever the order of blocks, and with overlaid
+    memory."""
     results = []
-    for memory, order in (("full", None), ("full", np.random.default_rng(5)), ("shared", np.random.default_rng(6))):
+    for memory, order in (
+        ("full", None),
+        ("full", np.random.default_rng(5)),
+        ("shared", np.random.default_rng(6)),
+    ):
         plan = lower(SMALL, batch, num_images=batch + 3, **{**options, "memory": memory})
         bound = run(prepare(plan), 3, order)
         names = [*plan.attributes["parameters"], "losses"]
@@ -135,13 +153,16 @@ def test_network_of_the_study_runs_at_any_batch(batch):
     assert bound.view("correct")[0] == correct[0]
     for name in plan.attributes["parameters"]:
         scale = np.abs(step.gradients[name]).max()
-        np.testing.assert_allclose(bound.view(f"{name}.grad"), step.gradients[name], rtol=0, atol=2e-5 * scale)
+        np.testing.assert_allclose(
+            bound.view(f"{name}.grad"), step.gradients[name], rtol=0, atol=2e-5 * scale
+        )
 
 
 @pytest.mark.parametrize("batch", [1, 16, 19])
 @pytest.mark.parametrize("fusion", [True, False])
 def test_inference_gives_probabilities(batch, fusion):
-    """Check probabilities and predictions against the independent form, with parameters shared through storage."""
+    """Check probabilities and predictions against the independent form, with parameters shared through
+    storage."""
     storage = Storage()
     train = bind(lower(SMALL, 4, prefix="train."), storage)
     initialise(train, 3)
@@ -150,11 +171,15 @@ def test_inference_gives_probabilities(batch, fusion):
     arrays = bound.arrays
     order = arrays["batch_order"][0]
     parameters = {n: arrays[n] for n in plan.attributes["parameters"]}
-    step = reference.forward(SMALL, parameters, arrays["dataset.images"][order], arrays["dataset.labels"][order])
+    step = reference.forward(
+        SMALL, parameters, arrays["dataset.images"][order], arrays["dataset.labels"][order]
+    )
     np.testing.assert_allclose(bound.view("probabilities"), step.activations["softmax"], atol=1e-5)
     np.testing.assert_array_equal(bound.view("predictions"), step.activations["softmax"].argmax(axis=1))
     loops = {loop.layer for loop in plan.loops}
-    assert loops >= ({"conv1", "pool2", "fc", "softmax"} if not fusion else {"conv1", "conv2", "fc", "softmax"})
+    assert loops >= (
+        {"conv1", "pool2", "fc", "softmax"} if not fusion else {"conv1", "conv2", "fc", "softmax"}
+    )
     assert all(loop.phase in ("load", "forward") for loop in plan.loops)
 
 
@@ -167,7 +192,8 @@ def test_batch_of_one_has_work_for_several_threads():
 
 
 def test_flops_count_direct_convolutions_of_real_images():
-    """Check forward, gradient and total FLOPs of the network, which do not depend on padding or granularity."""
+    """Check forward, gradient and total FLOPs of the network, which do not depend on padding or
+    granularity."""
     forward = 2 * 25 * (3 * 16 * 1024 + 16 * 20 * 256 + 20 * 20 * 64) + 2 * 320 * 10
     data = 2 * 25 * (16 * 20 * 256 + 20 * 20 * 64) + 2 * 320 * 10
     for batch, options in ((1, {}), (24, {"layout": "lanes"}), (24, {"granularity": "images=1,rows=2"})):
@@ -208,8 +234,10 @@ def test_bad_input_is_said_in_one_sentence(arguments, message):
 
 def test_layout_follows_batch_and_granularity():
     """Check that images fill the lanes where that wastes little and blocks allow it."""
-    layouts = [lower(SMALL, n, "train", g).attributes["layout"] for n, g in
-               ((1, "auto"), (16, "auto"), (24, "auto"), (64, "images=4"), (64, "images=32"))]  # fmt: skip
+    layouts = [
+        lower(SMALL, n, "train", g).attributes["layout"]
+        for n, g in ((1, "auto"), (16, "auto"), (24, "auto"), (64, "images=4"), (64, "images=32"))
+    ]
     assert layouts == ["flat", "lanes", "flat", "flat", "lanes"]
 
 
@@ -221,3 +249,12 @@ def test_instruction_set_can_be_chosen(monkeypatch):
     with pytest.raises(UsageError, match="FORKTASK_ISA must be"):
         instruction_sets.choose()
     assert get_network("cifar10_cnn").parameter_shapes()["conv2.weight"] == (20, 16, 5, 5)
+
+
+@pytest.mark.parametrize("width", [2, 4, 6, 8, 10, 12, 14, 18, 20, 30, 32])
+def test_units_stay_within_the_plane(width):
+    """Check that the last unit of the flat layout, moved by the last tap, ends before the plane does."""
+    for height in (2, 8, 14):
+        flat = FeatureMap("map", 1, 1, height, width, 1, 2)
+        units = -(-(height * flat.pitch - (flat.pitch - width)) // 16)
+        assert 16 * units + 4 * flat.pitch + 4 <= flat.rows * flat.pitch
