@@ -23,7 +23,7 @@ from ..cython_src.machine_peaks import measure_peak_flops
 from ..cython_src.program import bind
 from ..forkjoin.executor import SerialExecutor
 
-NUM_WINDOWS = 9
+WINDOW_S = 2e-3  # short, so that some window lies between two interruptions on a machine that is not quiet
 
 
 def measure_kernels(batch: int, seconds: float, instruction_set: str | None = None, cpu: int | None = None,
@@ -64,9 +64,10 @@ def measure_kernels(batch: int, seconds: float, instruction_set: str | None = No
         start = time.perf_counter()
         executor.run(1)
         once = time.perf_counter() - start
-        count = max(1, round(0.5 * seconds / NUM_WINDOWS / once))
+        count = max(1, round(WINDOW_S / once))
         windows = []
-        for _ in range(NUM_WINDOWS):
+        stop = start + 0.5 * seconds
+        while start < stop or len(windows) < 5:
             start = time.perf_counter()
             executor.run(count)
             windows.append((time.perf_counter() - start) / count)

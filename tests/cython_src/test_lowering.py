@@ -203,7 +203,14 @@ def test_initialise_is_the_same_for_every_target():
 def test_bad_input_is_said_in_one_sentence(arguments, message):
     """Check the message of each kind of bad argument."""
     with pytest.raises(UsageError, match=message):
-        lower(*arguments)
+        lower(*arguments, **({"layout": "lanes"} if "images=5" in arguments else {}))
+
+
+def test_layout_follows_batch_and_granularity():
+    """Check that images fill the lanes where that wastes little and blocks allow it."""
+    layouts = [lower(SMALL, n, "train", g).attributes["layout"] for n, g in
+               ((1, "auto"), (16, "auto"), (24, "auto"), (64, "images=4"), (64, "images=32"))]  # fmt: skip
+    assert layouts == ["flat", "lanes", "flat", "flat", "lanes"]
 
 
 def test_instruction_set_can_be_chosen(monkeypatch):
