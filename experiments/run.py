@@ -31,7 +31,7 @@ from .configuration import (
     find_configuration,
     from_dict,
 )
-from .models import DEFAULT_MODELS, parse_model, process_environment
+from .models import DEFAULT_MODELS, parse_model
 from .progress import ProgressBar, format_seconds
 from .results import LASTING_FAILURES, Results, ResultsWriter, read_results
 
@@ -305,7 +305,7 @@ class Sweep:
                 cpus = order_cpus(point.threads) if measure.pin else None
                 settings = {
                     **sample_environment(measure, point.threads, point.interference, cores),
-                    **process_environment(parse_model(point.model)),
+                    **parse_model(point.model).variables,
                 }
                 job = {
                     "kind": kind,
