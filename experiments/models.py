@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -195,23 +194,6 @@ def parse_models(texts: list[str] | tuple[str, ...]) -> list[ModelSpec]:
     if not specs:
         raise UsageError("at least one model must be named, got none; try serial,forkjoin,taskiter")
     return specs
-
-
-def process_environment(spec: ModelSpec) -> dict[str, str]:
-    """Environment variables that a process needs to run this model: the OpenMP runtime to preload, if not the usual one.
-
-    Raises
-    ------
-    UsageError
-        LLVM's libomp was asked for and is not installed.
-    """
-    if dict(spec.options).get("runtime", "libgomp") == "libgomp":
-        return {}
-    folders = ("/usr/lib/*-linux-gnu", "/usr/lib/llvm-*/lib", "/usr/lib64", "/usr/lib", "/usr/local/lib")
-    found = [path for folder in folders for path in sorted(glob.glob(f"{folder}/libomp.so*"), reverse=True)]
-    if not found:
-        raise UsageError(f"model {spec} needs LLVM's libomp.so, found none in {', '.join(folders)}; install libomp5")
-    return {"LD_PRELOAD": found[0]}
 
 
 def check_threads(threads: int, available: int | None = None, oversubscribe: bool = False) -> int:

@@ -305,7 +305,7 @@ class Sweep:
                 cpus = order_cpus(point.threads) if measure.pin else None
                 settings = {
                     **sample_environment(measure, point.threads, point.interference, cores),
-                    **process_environment(parse_model(point.model)),
+                    **parse_model(point.model).variables,
                 }
                 job = {
                     "kind": kind,
