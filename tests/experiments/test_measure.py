@@ -119,7 +119,10 @@ def test_hashes_see_bytes_shapes_and_names():
     a = np.arange(6, dtype=np.float32).reshape(2, 3)
     b = a.copy()
     b[1, 1] = np.nextafter(b[1, 1], np.float32(9))
-    hashes = [hash_arrays(x) for x in ({"a": a}, {"a": b}, {"b": a}, {"a": a.reshape(3, 2)}, {"a": a.view(np.int32)})]
+    hashes = [
+        hash_arrays(x)
+        for x in ({"a": a}, {"a": b}, {"b": a}, {"a": a.reshape(3, 2)}, {"a": a.view(np.int32)})
+    ]
     assert len(set(hashes)) == 5
     assert hash_arrays({"a": np.asfortranarray(a)}) == hashes[0]
 
@@ -144,7 +147,9 @@ JOB = {"kind": "sample", "cpus": None, "check_iterations": 20, "target_s": 0.01,
 
 def test_a_sample_has_all_fields_and_equal_hashes_over_models(monkeypatch):
     """Check a whole sample in this process, for two models on one plan."""
-    monkeypatch.setattr("forktask.experiments.measure.loaded_libraries", lambda: [{"kind": "blas", "threads": 1}])
+    monkeypatch.setattr(
+        "forktask.experiments.measure.loaded_libraries", lambda: [{"kind": "blas", "threads": 1}]
+    )
     samples = [
         measure_sample({**JOB, "model": model, "threads": threads}, bound=bind(chain_plan(), target="numpy"))
         for model, threads in (("serial", 1), ("forkjoin", 2))
@@ -156,7 +161,10 @@ def test_a_sample_has_all_fields_and_equal_hashes_over_models(monkeypatch):
         assert len(sample["run_times_s"]) == len(sample["run_lengths"]) >= 6
         assert len(set(sample["run_lengths"])) == 2
         assert set(sample["disturbance"]) == {
-            "pressure_some_us", "steal_ticks", "nonvoluntary_switches", "throttled_us"
+            "pressure_some_us",
+            "steal_ticks",
+            "nonvoluntary_switches",
+            "throttled_us",
         }
         assert min(sample["prepare_s"], sample["first_replay_s"], sample["step_time_s"]) > 0
         assert (sample["record_s"], sample["close_s"]) == (None, None)
@@ -216,5 +224,7 @@ def test_the_measuring_process_imports_nothing_heavy():
         "import sys, forktask.experiments.measure as m, forktask.forkjoin.executor\n"
         "print([n for n in ('pandas', 'matplotlib', 'seaborn', 'joblib', 'scipy') if n in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout.strip() == "[]"
