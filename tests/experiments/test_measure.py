@@ -74,6 +74,18 @@ def test_a_few_disturbed_runs_do_not_move_the_slope():
     assert Timed(lengths, times).step_time_s == pytest.approx(0.001, rel=0.02)
 
 
+def test_a_slope_that_is_not_positive_is_measured_again():
+    """Check that runs are added while disturbances hide the step, and not for ever."""
+    fake = FakeExecutor(lambda i: 0.1)
+    disturbances = iter([5.0, 0.0, 0.0, 5.0, 5.0, 0.0])
+    plain, fake.run = fake.run, lambda n, first: (plain(n, first), setattr(fake, "now", fake.now + next(disturbances, 0)))
+    timed = time_runs(Stepper(fake, clock=fake.clock), 0.1, target_s=0.3)
+    assert len(timed.run_times_s) > 6
+    assert timed.step_time_s == pytest.approx(0.1)
+    backwards = FakeExecutor(lambda i: -0.1, fill=1.0)
+    assert len(time_runs(Stepper(backwards, clock=backwards.clock), 0.1, target_s=0.3).run_times_s) == 18
+
+
 def test_the_trend_test():
     """Check that falling series are seen, and constant, rising and noisy ones are not called falling."""
     assert still_falling([8, 7, 6, 5, 4, 3, 2, 1])
