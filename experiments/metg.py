@@ -31,7 +31,7 @@ from typing import Any
 
 from ..cython_src.errors import UsageError
 from .configuration import Measure, core_counts
-from .models import DEFAULT_MODELS, built_models, check_threads, parse_model, parse_models
+from .models import DEFAULT_MODELS, built_models, check_threads, parse_model, parse_models, process_environment
 from .progress import ProgressBar
 from .run import clean_environment, hogs_running, parse_numbers, run_sample, sample_environment
 
@@ -183,7 +183,7 @@ def _measure_all(jobs, arguments: Namespace, cores: int, folder: Path | None) ->
             order = cpu_order(threads, cpus, oversubscribe=arguments.oversubscribe)
             settings = {
                 **sample_environment(measure, threads, arguments.interference, cores),
-                **parse_model(model).variables,
+                **process_environment(parse_model(model)),
             }
             job = {"kind": "metg", "model": model, "threads": threads, "cpus": order, "graph": graph,
                    "runs": 2 if arguments.quick else 5, "target_s": 0.001 if arguments.quick else 0.01,

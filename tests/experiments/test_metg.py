@@ -10,7 +10,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.experiments.cli import main
 from forktask.experiments.metg import format_table, metg_s, summarise
 from forktask.experiments.metg_measure import unit_time_s, work_ladder
-from forktask.experiments.models import built_models, parse_model
+from forktask.experiments.models import built_models, parse_model, process_environment
 
 GRAPH = {"pattern": "fft", "width": 4, "steps": 4, "radix": 5, "kernel": "compute", "check": True}
 UNIT_S = 2e-9
@@ -124,7 +124,7 @@ def test_every_outside_reference_is_measured(capsys):
     """Check that OpenMP tasks, oneTBB and libomp run in processes of their own, as far as they are installed."""
     models = [m for m in ("openmp_tasks", "tbb") if m in built_models()]
     try:
-        assert parse_model("openmp_tasks:runtime=libomp").variables
+        assert process_environment(parse_model("openmp_tasks:runtime=libomp"))
         models.append("openmp_tasks:runtime=libomp")
     except UsageError:
         pass
