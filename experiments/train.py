@@ -524,7 +524,11 @@ def run_command(arguments: argparse.Namespace) -> int:
     config.check()
     parse_model(config.model)
     check_threads(config.threads, oversubscribe=arguments.oversubscribe)
-    report = (lambda line: print(line, file=sys.stderr)) if arguments.json else print
+    stream = sys.stderr if arguments.json else sys.stdout
+
+    def report(line: str) -> None:
+        print(line, file=stream, flush=True)
+
     try:
         summary = train(config, arguments.resume, report)
     except KeyboardInterrupt:
