@@ -446,7 +446,8 @@ def add_parser(subparsers) -> None:
     from .configuration import core_counts
 
     parser = subparsers.add_parser(
-        "infer", help="time the forward pass over many images, layer by layer",
+        "infer",
+        help="time the forward pass over many images, layer by layer",
         description="Time the forward pass over many images: load, create and run, and each layer's share.",
     )
     for name, default, text in (
