@@ -70,7 +70,7 @@ def commands_of(text: str) -> list[str]:
     fenced = "\n".join(match[2] for match in FENCE.finditer(text) if match[1] in ("", "sh", "bash", "console"))
     outside = FENCE.sub("", text)
     lines = [line.strip().removeprefix("$ ") for line in fenced.splitlines()]
-    lines += [line.strip() for line in outside.splitlines() if line.startswith("    ")]
+    lines += [line.strip().removeprefix("$ ") for line in outside.splitlines() if line.startswith("    ")]
     lines += [code.replace("\n", " ") for code in re.findall(r"`([^`]+)`", outside)]
     return [line for line in lines if re.match(r"forktask( |$)", line)]
 
