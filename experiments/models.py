@@ -74,7 +74,7 @@ class Model:
     closes: bool = False
 
 
-_PLACEMENT = Option("partitioned", ("stealing",))
+_PLACEMENT = Option("partitioned", ("partitioned", "stealing"))
 
 MODELS: dict[str, Model] = {
     model.name: model

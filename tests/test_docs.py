@@ -1,7 +1,8 @@
 """What README and docs/ say is true: examples print what is shown, commands parse, links lead somewhere.
 
 After a change that rightly changes what examples print (another lowering, say), run this file with the names of pages:
-it writes what is printed now into their output blocks. Read the text around them again.
+it writes what is printed now into their output blocks. Read the text around them again. Blocks marked `py` in place of
+`python` are not run: they need what is not installed.
 """
 
 import contextlib
