@@ -21,7 +21,7 @@ test: install
 
 # The tests against PyTorch itself; installs it (CPU build where the index has one).
 test-peers: install
-	$(BIN)/pip install --quiet torch
+	$(BIN)/pip install --quiet torch safetensors
 	$(BIN)/python -P -m pytest -m torch tests
 
 clean:

@@ -1,9 +1,10 @@
 """A training step in plain NumPy and float64: the truth that kernels and plans are checked against.
 
-Nothing here knows of plans, blocks or layouts; of a network, only its description is shared. Each layer is a forward
-formula and its derivative, written for reading; images are (N, C, H, W), weights have PyTorch's layouts.
+Nothing here knows of plans, blocks or layouts; of a network, only its description is shared. Each layer is a
+forward formula and its derivative, written for reading; images are (N, C, H, W), weights have PyTorch's
+layouts.
 
-    Convolution     Y[n, o, y, x] = b[o] + sum over c, i, j of W[o, c, i, j] * X[n, c, y + i - padding, x + j - padding]
+    Convolution     Y[n, o, y, x] = b[o] + sum over c, i, j of W[o, c, i, j] * X[n, c, y + i - p, x + j - p]
     ReLU            Y = max(X, 0); its derivative at 0 is 0
     MaxPool         Y = the largest X of each window; of equal ones the first in row order gets the gradient
     FullyConnected  Y = X @ W.T + b over the flattened image, in the order C, H, W
@@ -148,7 +149,9 @@ def _layer_backward(layer, parameters, x, y, dy, gradients):
     match layer:
         case Convolution():
             weight = parameters[f"{layer.name}.weight"]
-            gradients[f"{layer.name}.weight"] = np.einsum("nohw,nchwij->ocij", dy, _windows(x, layer), optimize=True)
+            gradients[f"{layer.name}.weight"] = np.einsum(
+                "nohw,nchwij->ocij", dy, _windows(x, layer), optimize=True
+            )
             gradients[f"{layer.name}.bias"] = dy.sum(axis=(0, 2, 3))
             # Every output pixel sends dY * W back to the window it came from.
             p = layer.padding

@@ -172,7 +172,7 @@ def _separate_interference(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[st
         if not hogs or row["kind"] == "plan":
             result.append(row)
             continue
-        plan_id = f"{row['plan_id']}-{hogs}"
+        plan_id = _plan_beside(row["plan_id"], hogs)
         if plan_id not in made and row["plan_id"] in plans:
             made.add(plan_id)
             result.append({**plans[row["plan_id"]], "plan_id": plan_id, "interference": hogs})
@@ -338,16 +338,25 @@ def _missing_points(study: Study) -> list[str]:
     if not (models and threads and repeats):
         return []
     failed = {(r["plan_id"], r["model"], r["threads"]) for r in study.failures}
-    missing = asked = 0
-    for plan_id in study.plans:
-        for model in models:
-            for count in (1,) if base_model(model) == "serial" else threads:
-                asked += repeats
-                if (plan_id, model, count) not in failed:
-                    missing += max(0, repeats - len(study.step_times(plan_id, model, count)))
-    if missing:
-        return [f"The run is not complete: {asked - missing} of {asked} samples; give the same command again to go on."]
+    measured = asked = 0
+    for plan_id, plan in study.plans.items():
+        if plan.get("interference"):
+            continue
+        for hogs in study.config.get("interference") or [0]:
+            this = _plan_beside(plan_id, hogs)
+            for model in models:
+                for count in (1,) if base_model(model) == "serial" else threads:
+                    asked += repeats
+                    done = len(study.step_times(this, model, count))
+                    measured += repeats if (this, model, count) in failed else min(done, repeats)
+    if measured < asked:
+        return [f"The run is not complete: {measured} of {asked} samples; give the same command again to go on."]
     return []
+
+
+def _plan_beside(plan_id: str, hogs: int) -> str:
+    """Id under which a plan's samples beside spinning processes are kept."""
+    return f"{plan_id}-{hogs}" if hogs else plan_id
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------

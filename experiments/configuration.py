@@ -217,13 +217,20 @@ class Configuration:
     def quick(self) -> Configuration:
         """The same sweep at small sizes: one short repeat, small batches, two values on an axis, the most threads."""
         grid = self.grid
-        batches = dict.fromkeys(min(batch, QUICK_BATCH * (k + 1)) for k, batch in enumerate(grid.batch[:QUICK_VALUES]))
-        shortened = {axis: getattr(grid, axis)[:QUICK_VALUES] for axis in ("network", "granularity", "interference")}
+        batches = dict.fromkeys(
+            min(batch, QUICK_BATCH * (k + 1)) for k, batch in enumerate(grid.batch[:QUICK_VALUES])
+        )
+        shortened = {
+            axis: getattr(grid, axis)[:QUICK_VALUES] for axis in ("network", "granularity", "interference")
+        }
         return replace(
             self,
             grid=replace(grid, batch=tuple(batches), threads=(max(grid.threads),), **shortened),
             measure=replace(
-                self.measure, repeats=1, target_s=0.02, warmup_s=0.05,
+                self.measure,
+                repeats=1,
+                target_s=0.02,
+                warmup_s=0.05,
                 check_iterations=min(self.measure.check_iterations, 4),
             ),
         )
@@ -258,12 +265,28 @@ def _typed(name: str, value: Any, wanted: type, where: str) -> Any:
 
 
 _GRID_TYPES = {
-    "network": str, "batch": int, "phase": str, "granularity": str, "weight_gradients": str, "memory": str,
-    "fusion": bool, "models": str, "threads": int, "interference": int,
+    "network": str,
+    "batch": int,
+    "phase": str,
+    "granularity": str,
+    "weight_gradients": str,
+    "memory": str,
+    "fusion": bool,
+    "models": str,
+    "threads": int,
+    "interference": int,
 }
 _MEASURE_TYPES = {
-    "repeats": int, "seed": int, "check_iterations": int, "target_s": float, "warmup_s": float,
-    "time_limit_s": float, "profile": bool, "pin": bool, "wait_policy": str, "oversubscribe": bool,
+    "repeats": int,
+    "seed": int,
+    "check_iterations": int,
+    "target_s": float,
+    "warmup_s": float,
+    "time_limit_s": float,
+    "profile": bool,
+    "pin": bool,
+    "wait_policy": str,
+    "oversubscribe": bool,
 }
 
 
@@ -284,7 +307,9 @@ def parse_configuration(values: Mapping[str, Any], where: str = "the configurati
     _check_keys(values, ("title", "grid", "measure"), where)
     for table in ("grid", "measure"):
         if not isinstance(values.get(table, {}), Mapping):
-            raise UsageError(f"{table!r} in {where} must be a table, got {values[table]!r}; write [{table}] above its keys")
+            raise UsageError(
+                f"{table!r} in {where} must be a table, got {values[table]!r}; write [{table}] above its keys"
+            )
     grid, measure = values.get("grid", {}), values.get("measure", {})
     _check_keys(grid, _GRID_TYPES, f"table [grid] of {where}")
     _check_keys(measure, _MEASURE_TYPES, f"table [measure] of {where}")

@@ -1,7 +1,7 @@
 """Data sets: handwritten digits (shipped), CIFAR binary files, IDX files, synthetic images.
 
-Everything becomes standardised float32 images of 3 x 32 x 32 with a fixed split. Pixels pass through a table of 256
-values, so that the same files give the same bits on every machine.
+Everything becomes standardised float32 images of 3 x 32 x 32 with a fixed split. Pixels pass through a table
+of 256 values, so that the same files give the same bits on every machine.
 """
 
 from __future__ import annotations
@@ -69,13 +69,14 @@ def load_data(spec: str) -> Dataset:
     Parameters
     ----------
     spec : str
-        "digits"; "cifar10:FOLDER" or "cifar100:FOLDER" with the binary files; "idx:FOLDER" with the four files of the
-        MNIST family, plain or gzip; "synthetic:N" with N random training images.
+        "digits"; "cifar10:FOLDER" or "cifar100:FOLDER" with the binary files; "idx:FOLDER" with the four
+        of the MNIST family, plain or gzip; "synthetic:N" with N random training images.
 
     Raises
     ------
     UsageError
-        Unknown spec; a folder or file that is missing, truncated, damaged or of another format, with the byte offset.
+        Unknown spec; a folder or file that is missing, truncated, damaged or of another format, with the byte
+        offset.
     """
     kind, _, argument = spec.partition(":")
     if kind == "digits" and not argument:
@@ -83,7 +84,9 @@ def load_data(spec: str) -> Dataset:
     if kind in ("cifar10", "cifar100", "idx") and argument:
         folder = Path(argument).expanduser()
         if not folder.is_dir():
-            raise UsageError(f"the folder of --data {kind}:FOLDER must exist, got {argument!r}; name the folder")
+            raise UsageError(
+                f"the folder of --data {kind}:FOLDER must exist, got {argument!r}; name the folder"
+            )
         return _load_idx(folder) if kind == "idx" else _load_cifar(folder, kind)
     if kind == "synthetic" and argument:
         return _make_synthetic(argument)
@@ -120,7 +123,11 @@ def _load_digits() -> Dataset:
 def _load_cifar(folder: Path, kind: str) -> Dataset:
     if kind == "cifar10":
         folder = _descend(folder, "cifar-10-batches-bin", "data_batch_1.bin")
-        train_files, test_file, label_bytes = [f"data_batch_{i}.bin" for i in range(1, 6)], "test_batch.bin", 1
+        train_files, test_file, label_bytes = (
+            [f"data_batch_{i}.bin" for i in range(1, 6)],
+            "test_batch.bin",
+            1,
+        )
         names = CIFAR10_CLASSES
     else:
         folder = _descend(folder, "cifar-100-binary", "train.bin")
@@ -129,7 +136,9 @@ def _load_cifar(folder: Path, kind: str) -> Dataset:
     parts = [_read_cifar(folder / name, label_bytes, len(names)) for name in (*train_files, test_file)]
     labels = np.concatenate([labels for labels, _ in parts]).astype(np.int32)
     pixels = np.concatenate([pixels for _, pixels in parts])
-    return _with_split(kind, kind.upper().replace("CIFAR", "CIFAR-"), pixels, labels, len(parts[-1][0]), names)
+    return _with_split(
+        kind, kind.upper().replace("CIFAR", "CIFAR-"), pixels, labels, len(parts[-1][0]), names
+    )
 
 
 def _load_idx(folder: Path) -> Dataset:
@@ -140,7 +149,8 @@ def _load_idx(folder: Path) -> Dataset:
         pixels, labels = read_idx(images_path, 3), read_idx(labels_path, 1)
         if len(pixels) != len(labels):
             raise UsageError(
-                f"images and labels must be equally many, got {len(pixels)} in {images_path} and {len(labels)} in "
+                f"images and labels must be equally many, got {len(pixels)} in {images_path} and "
+                f"{len(labels)} in "
                 f"{labels_path}; use files of one data set"
             )
         if len(labels) and labels.max() > 9:
@@ -214,7 +224,8 @@ def _read_cifar(path: Path, label_bytes: int, num_classes: int) -> tuple[np.ndar
     raw = np.frombuffer(_read_file(path), np.uint8)
     if len(raw) == 0 or len(raw) % record_bytes:
         raise UsageError(
-            f"{path} must hold whole records of {record_bytes} bytes, but it ends at byte {len(raw)}, in the record "
+            f"{path} must hold whole records of {record_bytes} bytes, but it ends at byte {len(raw)}, in "
+            f"the record "
             f"that starts at byte {len(raw) // record_bytes * record_bytes}; fetch the binary version again"
         )
     records = raw.reshape(-1, record_bytes)
@@ -234,7 +245,9 @@ def _find_idx(folder: Path, stem: str, dimensions: int) -> Path:
     for name in names:
         if (folder / name).is_file():
             return folder / name
-    raise UsageError(f"{folder} must hold {names[0]} or {names[1]}, and holds neither; fetch the missing file")
+    raise UsageError(
+        f"{folder} must hold {names[0]} or {names[1]}, and holds neither; fetch the missing file"
+    )
 
 
 def read_idx(path: Path | str, dimensions: int) -> np.ndarray:
@@ -253,18 +266,21 @@ def read_idx(path: Path | str, dimensions: int) -> np.ndarray:
     Raises
     ------
     UsageError
-        Wrong magic number, type or number of dimensions; truncated, damaged or longer than its header says. Offsets of
-        gzip files count unpacked bytes.
+        Wrong magic number, type or number of dimensions; truncated, damaged or longer than its header says.
+        Offsets of gzip files count unpacked bytes.
     """
     path = Path(path)
     content = _read_file(path)
     if len(content) < 4 or content[:2] != b"\0\0":
         raise UsageError(
-            f"an IDX file must begin with the bytes 00 00, got {content[:4].hex(' ') or 'nothing'} at byte 0 of {path}; "
+            f"an IDX file must begin with the bytes 00 00, got {content[:4].hex(' ') or 'nothing'} at byte "
+            f"0 of {path}; "
             f"is it another format?"
         )
     if content[2] != IDX_UNSIGNED_BYTE:
-        raise UsageError(f"values must be unsigned bytes (type 08), got type {content[2]:02x} at byte 2 of {path}")
+        raise UsageError(
+            f"values must be unsigned bytes (type 08), got type {content[2]:02x} at byte 2 of {path}"
+        )
     if content[3] != dimensions:
         raise UsageError(
             f"the array must have {dimensions} dimensions, got {content[3]} at byte 3 of {path}; "
@@ -272,7 +288,9 @@ def read_idx(path: Path | str, dimensions: int) -> np.ndarray:
         )
     header_bytes = 4 + 4 * dimensions
     if len(content) < header_bytes:
-        raise UsageError(f"{path} ends at byte {len(content)}, within its header of {header_bytes} bytes; fetch it again")
+        raise UsageError(
+            f"{path} ends at byte {len(content)}, within its header of {header_bytes} bytes; fetch it again"
+        )
     shape = tuple(int(n) for n in np.frombuffer(content, ">u4", dimensions, 4))
     expected = header_bytes
     size = 1
@@ -282,11 +300,14 @@ def read_idx(path: Path | str, dimensions: int) -> np.ndarray:
     if len(content) != expected:
         what = "ends too early" if len(content) < expected else "is too long"
         raise UsageError(
-            f"{path} {what}: its header promises an array of {' x '.join(map(str, shape))}, {expected} bytes in all, "
+            f"{path} {what}: its header promises an array of {' x '.join(map(str, shape))}, {expected} "
+            f"bytes in all, "
             f"and it ends at byte {len(content)}; fetch it again"
         )
     if size == 0:
-        raise UsageError(f"{path} must hold at least one value, its header says {' x '.join(map(str, shape))} at byte 4")
+        raise UsageError(
+            f"{path} must hold at least one value, its header says {' x '.join(map(str, shape))} at byte 4"
+        )
     return np.frombuffer(content, np.uint8, offset=header_bytes).reshape(shape)
 
 
@@ -299,7 +320,8 @@ def _read_file(path: Path) -> bytes:
                 parts.append(part)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UsageError(
-            f"{path} is damaged after byte {sum(map(len, parts))} of its unpacked data ({error}); fetch it again"
+            f"{path} is damaged after byte {sum(map(len, parts))} of its unpacked data ({error}); fetch it "
+            f"again"
         ) from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror or error}); fetch or mend it") from None
@@ -307,19 +329,22 @@ def _read_file(path: Path) -> bytes:
 
 
 def _to_square(pixels: np.ndarray, source) -> np.ndarray:
-    """Grey images (n, h, w) become (n, 3, 32, 32): each pixel a square as large as fits, padded with 0 around.
+    """Grey images (n, h, w) become (n, 3, 32, 32): pixels are squares as large as fits, padded with 0 around.
 
     The three channels are views of one.
     """
     count, height, width = pixels.shape
     if max(height, width) > SIDE:
         raise UsageError(
-            f"images must be at most {SIDE} x {SIDE}, got {height} x {width} in {source}; scale them down first"
+            f"images must be at most {SIDE} x {SIDE}, got {height} x {width} in {source}; scale them down "
+            f"first"
         )
     factor = SIDE // max(height, width)
     top, left = (SIDE - factor * height) // 2, (SIDE - factor * width) // 2
     square = np.zeros((count, SIDE, SIDE), np.uint8)
-    square[:, top : top + factor * height, left : left + factor * width] = pixels.repeat(factor, 1).repeat(factor, 2)
+    square[:, top : top + factor * height, left : left + factor * width] = pixels.repeat(factor, 1).repeat(
+        factor, 2
+    )
     return np.broadcast_to(square[:, None], (count, CHANNELS, SIDE, SIDE))
 
 
@@ -344,14 +369,18 @@ def _standardise(pixels: np.ndarray, train: np.ndarray) -> np.ndarray:
     return images
 
 
-def _stratified_split(indices: Sequence[int], labels: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
+def _stratified_split(
+    indices: Sequence[int], labels: np.ndarray, fraction: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Two sorted int32 index arrays; the second takes `fraction` of each class, at least one image of all.
 
     The choice depends on nothing but the labels.
     """
     indices = np.asarray(indices, np.int32)
     if len(indices) < 2:
-        raise UsageError(f"a data set must hold at least 2 training images to split, got {len(indices)}; use more")
+        raise UsageError(
+            f"a data set must hold at least 2 training images to split, got {len(indices)}; use more"
+        )
     chosen = np.zeros(len(indices), bool)
     for label in np.unique(labels[indices]):
         members = np.flatnonzero(labels[indices] == label)

@@ -1,8 +1,9 @@
 """`forktask infer`: the forward pass over many images, with the time of each layer.
 
-The table follows the OpenACC study of this network: conv1, relu1, pool1, ... softmax, sums by kind, load, create, total.
-Layers are timed on a plan without fusion, block by block from the event log. The plan that one would use fuses
-convolution, ReLU and pooling; its time stands beside the other's. Each column is measured in a process of its own.
+The table follows the OpenACC study of this network: conv1, relu1, pool1, ... softmax, sums by kind, load,
+create, total. Layers are timed on a plan without fusion, block by block from the event log. The plan that one
+would use fuses convolution, ReLU and pooling; its time stands beside the other's. Each column is measured in
+a process of its own.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ CHILD_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.infer")
 
 
 class Pass:
-    """A plan for `num_images` images in batches and an executor for it; the rest of the images has a plan of its own.
+    """A plan for so many images in batches, and its executor; what is left over has a plan of its own.
 
     Parameters
     ----------
@@ -54,7 +55,9 @@ class Pass:
         Events that each worker can log; 0: no log.
     """
 
-    def __init__(self, job, data: Dataset, storage: Storage, phase: str, fusion: bool = True, event_capacity: int = 0):
+    def __init__(
+        self, job, data: Dataset, storage: Storage, phase: str, fusion: bool = True, event_capacity: int = 0
+    ):
         from ..cython_src.lowering import lower
         from ..cython_src.program import bind
         from .models import make_executor
@@ -72,9 +75,16 @@ class Pass:
             share_images(storage, data, prefix)
             rows = part.reshape(-1, size)
             plan = lower(
-                job["network"], batch=size, phase=phase, granularity=job["granularity"], fusion=fusion,
-                num_images=len(data.labels), num_batches=len(rows), num_iterations_logged=len(rows), prefix=prefix,
-            )  # fmt: skip
+                job["network"],
+                batch=size,
+                phase=phase,
+                granularity=job["granularity"],
+                fusion=fusion,
+                num_images=len(data.labels),
+                num_batches=len(rows),
+                num_iterations_logged=len(rows),
+                prefix=prefix,
+            )
             bound = bind(plan, storage)
             bound.arrays[f"{prefix}batch_order"][:] = rows
             executor = self._executors.enter_context(
@@ -104,7 +114,7 @@ class Pass:
         return time.perf_counter() - start
 
     def run_logged(self) -> tuple[float, dict[str, float]]:
-        """Run all images once with the event log: seconds, and busy seconds of each layer summed over threads."""
+        """Run all images with the event log: seconds, and busy seconds of each layer over all threads."""
         seconds, layers = 0.0, {}
         for _, bound, executor, count in self.parts:
             step = max(1, EVENTS_A_RUN // bound.num_tasks)
@@ -128,7 +138,9 @@ class Pass:
 def add_layer_times(plan, events: np.ndarray, layers: dict[str, float]) -> None:
     """Add each event's duration, in seconds, to the time of its layer."""
     busy = np.bincount(
-        plan.task_loop[events["task"]], (events["stop_ns"] - events["start_ns"]) * 1e-9, minlength=len(plan.loops)
+        plan.task_loop[events["task"]],
+        (events["stop_ns"] - events["start_ns"]) * 1e-9,
+        minlength=len(plan.loops),
     )
     for loop, seconds in zip(plan.loops, busy, strict=True):
         name = loop.layer or loop.name
@@ -150,7 +162,8 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
     Parameters
     ----------
     job : dict
-        "network", "granularity", "images", "batch", "model", "threads", "cpus", "data", "checkpoint" (a path or None),
+        "network", "granularity", "images", "batch", "model", "threads", "cpus", "data",
+        "checkpoint" (a path or None),
         "repeats": passes over all images, of which that of median time counts.
 
     Returns
@@ -212,9 +225,18 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def infer(
-    network: str, images: int, batch: int, models: Sequence[str], threads: Sequence[int], *, data: str = "digits",
-    checkpoint: str | None = None, granularity: str = "auto", repeats: int = 3, progress=None,
-) -> dict[str, Any]:  # fmt: skip
+    network: str,
+    images: int,
+    batch: int,
+    models: Sequence[str],
+    threads: Sequence[int],
+    *,
+    data: str = "digits",
+    checkpoint: str | None = None,
+    granularity: str = "auto",
+    repeats: int = 3,
+    progress=None,
+) -> dict[str, Any]:
     """Measure all columns of one table, each in a fresh process.
 
     Parameters
@@ -258,10 +280,17 @@ def infer(
             if progress is not None:
                 progress(f"{spec}, {count} threads")
             job = {
-                "network": network, "granularity": granularity, "images": images, "batch": batch, "model": str(spec),
-                "threads": count, "cpus": cpu_order(count, oversubscribe=True), "data": data, "checkpoint": checkpoint,
+                "network": network,
+                "granularity": granularity,
+                "images": images,
+                "batch": batch,
+                "model": str(spec),
+                "threads": count,
+                "cpus": cpu_order(count, oversubscribe=True),
+                "data": data,
+                "checkpoint": checkpoint,
                 "repeats": repeats,
-            }  # fmt: skip
+            }
             settings = sample_environment(Measure(), count, 0, cores)
             column = run_sample(job, clean_environment(os.environ, settings), TIME_LIMIT_S, CHILD_COMMAND)
             if column.get("failure") == "usage":
@@ -273,13 +302,20 @@ def infer(
     for column in columns[1:]:
         if column["answers_hash"] != first["answers_hash"]:
             raise RuntimeError(
-                f"{column['model']} on {column['threads']} threads and {first['model']} on {first['threads']} give different "
+                f"{column['model']} on {column['threads']} threads and {first['model']} on "
+                f"{first['threads']} give different "
                 f"losses or probabilities; no time is shown"
             )
     return {
-        "network": network, "images": images, "batch": batch, "data": data, "checkpoint": checkpoint,
-        "granularity": granularity, "repeats": repeats, "columns": columns,
-    }  # fmt: skip
+        "network": network,
+        "images": images,
+        "batch": batch,
+        "data": data,
+        "checkpoint": checkpoint,
+        "granularity": granularity,
+        "repeats": repeats,
+        "columns": columns,
+    }
 
 
 def format_table(result: dict[str, Any]) -> str:
@@ -299,26 +335,38 @@ def format_table(result: dict[str, Any]) -> str:
         rows.append(line(f"all {kind}", [column["kinds_s"][kind] for column in columns]))
     rows.append("")
     for label, name in (
-        ("load", "load_s"), ("create", "create_s"), ("run, a loop a layer", "run_unfused_s"),
-        ("total, a loop a layer", "total_unfused_s"), ("run, fused", "run_fused_s"), ("total, fused", "total_fused_s"),
-    ):  # fmt: skip
+        ("load", "load_s"),
+        ("create", "create_s"),
+        ("run, a loop a layer", "run_unfused_s"),
+        ("total, a loop a layer", "total_unfused_s"),
+        ("run, fused", "run_fused_s"),
+        ("total, fused", "total_fused_s"),
+    ):
         rows.append(line(label, [column[name] for column in columns]))
     rows.append(
-        f"{'images/s, fused':28}" + "".join(f"{result['images'] / c['run_fused_s']:{width}.0f}" for c in columns)
+        f"{'images/s, fused':28}"
+        + "".join(f"{result['images'] / c['run_fused_s']:{width}.0f}" for c in columns)
     )
-    parameters = "random parameters" if result["checkpoint"] is None else f"parameters of {result['checkpoint']}"
+    parameters = (
+        "random parameters" if result["checkpoint"] is None else f"parameters of {result['checkpoint']}"
+    )
     title = (
         f"{result['network']}, forward of {result['images']} images in batches of {result['batch']} "
         f"(images of {result['data']} in turn, {parameters})"
     )
     notes = [
-        "Layers: busy time summed over threads, from the event log of the run with a loop a layer (input: images into the",
-        "layout of the first layer). load: reading data and parameters; create: plan, memory, recording; total: load +",
-        "create + run. " + (f"Of {result['repeats']} passes the one of median time. " if result["repeats"] > 1 else "")
+        "Layers: busy time summed over threads, from the event log of the run with a loop a layer (input: "
+        "images into the",
+        "layout of the first layer). load: reading data and parameters; create: plan, memory, recording; "
+        "total: load +",
+        "create + run. "
+        + (f"Of {result['repeats']} passes the one of median time. " if result["repeats"] > 1 else "")
         + "All columns gave bit-identical losses and probabilities.",
     ]
     if columns[0]["error_rate"] is not None:
-        notes.append(f"Error rate {100 * columns[0]['error_rate']:.2f} % (training images of the data set included).")
+        notes.append(
+            f"Error rate {100 * columns[0]['error_rate']:.2f} % (training images of the data set included)."
+        )
     return "\n".join([title, "", *rows, "", *notes])
 
 
@@ -353,7 +401,8 @@ def run_command(arguments: argparse.Namespace) -> int:
     data = load_data(arguments.data)
     if network.input_shape != data.images.shape[1:] or network.num_classes != data.num_classes:
         raise UsageError(
-            f"network {network.name!r} takes images of shape {network.input_shape} in {network.num_classes} classes; "
+            f"network {network.name!r} takes images of shape {network.input_shape} in {network.num_classes} "
+            f"classes; "
             f"--data {arguments.data} has {data.images.shape[1:]} in {data.num_classes}; choose another"
         )
     if arguments.checkpoint is not None and not Path(arguments.checkpoint).is_file():
@@ -370,11 +419,20 @@ def run_command(arguments: argparse.Namespace) -> int:
     with ProgressBar(len(tables) * num_columns, "inference") as bar:
         done = iter(range(len(tables) * num_columns))
         for images, batch in tables:
-            results.append(infer(
-                arguments.network, images, batch, models, threads, data=arguments.data,
-                checkpoint=arguments.checkpoint, granularity=arguments.granularity, repeats=arguments.repeats,
-                progress=lambda name: bar.show(next(done), name),
-            ))  # fmt: skip
+            results.append(
+                infer(
+                    arguments.network,
+                    images,
+                    batch,
+                    models,
+                    threads,
+                    data=arguments.data,
+                    checkpoint=arguments.checkpoint,
+                    granularity=arguments.granularity,
+                    repeats=arguments.repeats,
+                    progress=lambda name: bar.show(next(done), name),
+                )
+            )
             bar.clear()
             if not arguments.json:
                 print(("\n" if len(results) > 1 else "") + format_table(results[-1]), flush=True)
@@ -388,7 +446,8 @@ def add_parser(subparsers) -> None:
     from .configuration import core_counts
 
     parser = subparsers.add_parser(
-        "infer", help="time the forward pass over many images, layer by layer",
+        "infer",
+        help="time the forward pass over many images, layer by layer",
         description="Time the forward pass over many images: load, create and run, and each layer's share.",
     )
     for name, default, text in (
@@ -400,10 +459,19 @@ def add_parser(subparsers) -> None:
         ("data", "digits", "data set whose images are used in turn"),
         ("granularity", "auto", "how layers are cut into blocks: auto, or ranges such as images=16"),
     ):
-        parser.add_argument(f"--{name}", default=default, metavar=name.upper(), help=f"{text} (default: {default})")
-    parser.add_argument("--repeats", type=int, default=3, metavar="R",
-                        help="passes over all images; the one of median time counts (default: 3)")
-    parser.add_argument("--checkpoint", metavar="FILE", help="safetensors file with parameters (default: random ones)")
+        parser.add_argument(
+            f"--{name}", default=default, metavar=name.upper(), help=f"{text} (default: {default})"
+        )
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=3,
+        metavar="R",
+        help="passes over all images; the one of median time counts (default: 3)",
+    )
+    parser.add_argument(
+        "--checkpoint", metavar="FILE", help="safetensors file with parameters (default: random ones)"
+    )
     parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run_command)
@@ -422,7 +490,10 @@ def main() -> int:
     except UsageError as error:
         column = {"failure": "usage", "message": str(error)}
     except MemoryError as error:
-        column = {"failure": "usage", "message": f"not enough memory for {job['images']} images ({error}); use fewer"}
+        column = {
+            "failure": "usage",
+            "message": f"not enough memory for {job['images']} images ({error}); use fewer",
+        }
     except Exception as error:
         traceback.print_exc()
         column = {"failure": "crash", "message": f"{type(error).__name__}: {error}"}

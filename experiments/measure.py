@@ -2,17 +2,18 @@
 
     python -P -m forktask.experiments.measure < job.json
 
-reads a job (one JSON object) from standard input and writes one JSON object, a sample or a profile, to standard
-output. A fresh process for each keeps what one model leaves behind (threads that still spin, a warm heap, an OpenMP
-team) out of the others' times. Imports nothing heavy: NumPy and the extensions.
+reads a job (one JSON object) from standard input and writes one JSON object, a sample or a profile, to
+standard output. A fresh process for each keeps what one model leaves behind (threads that still spin, a warm
+heap, an OpenMP team) out of the others' times. Imports nothing heavy: NumPy and the extensions.
 
-A job has the keys `model` (spec), `threads`, `cpus` (list or null), `plan` (keyword arguments of `lower`), `seed`,
-`check_iterations`, `target_s`, `warmup_s` and `kind` ("sample" or "profile").
+A job has the keys `model` (spec), `threads`, `cpus` (list or null), `plan` (keyword arguments of `lower`),
+`seed`, `check_iterations`, `target_s`, `warmup_s` and `kind` ("sample" or "profile").
 
-What happens in a sample, in this order: plan, memory and data; record and close on their own (for models that record
-a graph); `prepare`; the first replay; more iterations up to `check_iterations`, then a hash of all parameters and of
-the losses so far, which must be the same for every model, thread count and schedule; warm-up until stationary; timed
-runs; the clock frequency right after them, and the BLAS and OpenMP libraries that were loaded.
+What happens in a sample, in this order: plan, memory and data; record and close on their own (for models that
+record a graph); `prepare`; the first replay; more iterations up to `check_iterations`, then a hash of all
+parameters and of the losses so far, which must be the same for every model, thread count and schedule;
+warm-up until stationary; timed runs; the clock frequency right after them, and the BLAS and OpenMP libraries
+that were loaded.
 """
 
 from __future__ import annotations
@@ -44,12 +45,14 @@ EXIT_FAILURE = 3
 WARMUP_WINDOW = 8  # run times that the stationarity test looks at
 WARMUP_CHUNK_S = 0.02  # shortest run that is timed during warm-up: 1000 times the clock's and the call's cost
 FALLING_Z = 1.645  # one-sided 5 % of the normal distribution
+MAX_ROUNDS = 3  # of timed runs, where the first ones gave no slope
 FREQUENCY_S = 0.01  # how long the clock frequency is measured after the timed runs
 MAX_PROFILE_EVENTS = 250_000  # 32 bytes each, for each worker
 EVENT_LOG_WARMUP = 3  # passes before the log counts
 
 
-# --- timing ---------------------------------------------------------------------------------------------------------
+# --- timing
+# ---------------------------------------------------------------------------------------------------------
 
 
 class Stepper:
@@ -120,7 +123,9 @@ class WarmUp:
     def pass_time_s(self) -> float:
         """Time of one pass at the end of the warm-up: median of the last runs."""
         count = min(WARMUP_WINDOW, len(self.times_s))
-        return float(np.median([t / n for t, n in zip(self.times_s[-count:], self.passes[-count:], strict=True)]))
+        return float(
+            np.median([t / n for t, n in zip(self.times_s[-count:], self.passes[-count:], strict=True)])
+        )
 
 
 def warm_up(stepper: Stepper, limit_s: float, chunk_s: float = WARMUP_CHUNK_S) -> WarmUp:
@@ -194,18 +199,27 @@ def run_lengths_for(pass_time_s: float, target_s: float) -> tuple[int, int, int]
 
 
 def time_runs(stepper: Stepper, pass_time_s: float, target_s: float) -> Timed:
-    """Alternate short and long runs as A B B A, so that a slow drift cancels."""
+    """Alternate short and long runs as A B B A, so that a slow drift cancels.
+
+    Where long runs did not take longer than short ones, disturbances were larger than what is measured: the same is
+    done again and added, up to `MAX_ROUNDS` times in all.
+    """
     short, long, pairs = run_lengths_for(pass_time_s, target_s)
     lengths: list[int] = []
     times: list[float] = []
-    for pair in range(pairs):
-        for passes in (short, long) if pair % 2 == 0 else (long, short):
-            times.append(stepper.run(passes))
-            lengths.append(passes * stepper.stride)
-    return Timed(lengths, times)
+    for _ in range(MAX_ROUNDS):
+        for pair in range(pairs):
+            for passes in (short, long) if pair % 2 == 0 else (long, short):
+                times.append(stepper.run(passes))
+                lengths.append(passes * stepper.stride)
+        timed = Timed(lengths, times)
+        if timed.step_time_s > 0:
+            break
+    return timed
 
 
-# --- what is measured -----------------------------------------------------------------------------------------------
+# --- what is measured
+# -----------------------------------------------------------------------------------------------
 
 
 def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
@@ -218,7 +232,9 @@ def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-DATASET_BATCHES = 8  # different batches that take turns, as long as there are no more than DATASET_IMAGES images
+DATASET_BATCHES = (
+    8  # different batches that take turns, as long as there are no more than DATASET_IMAGES images
+)
 DATASET_IMAGES = 4096
 LEARNING_RATE = 1e-3
 
@@ -246,7 +262,9 @@ def build(job: Mapping[str, Any]):
     needed, free = sum(plan.memory_bytes().values()), read_memory()["available_bytes"]
     if free is not None and needed > free:
         # Asking first: the kernel grants more than there is, and later kills whom it likes.
-        raise MemoryError(f"the plan needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free; lower the batch")
+        raise MemoryError(
+            f"the plan needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free; lower the batch"
+        )
     bound = bind(plan)
     fill_dataset(bound, job["seed"])
     initialise(bound, job["seed"])
@@ -277,8 +295,8 @@ def answer(bound, num_iterations: int) -> list[float]:
 def record_costs(plan, model, clock=time.perf_counter) -> dict[str, float | None]:
     """Seconds for recording a plan's task graph and for closing it over iterations; None where the model does not.
 
-    Closing registers the plan a second time, so its cost is the difference of both. Each is the shortest of up to three
-    times: what is asked for is the work itself, not the first use of the memory allocator.
+    Closing registers the plan a second time, so its cost is the difference of both. Each is the shortest of
+    up to three times: what is asked for is the work itself, not the first use of the memory allocator.
     """
     if not model.records:
         return {"record_s": None, "close_s": None}
@@ -296,7 +314,9 @@ def record_costs(plan, model, clock=time.perf_counter) -> dict[str, float | None
     return {"record_s": record_s, "close_s": max(shortest(True) - record_s, 0.0) if model.closes else None}
 
 
-def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time.perf_counter) -> dict[str, Any]:
+def measure_sample(
+    job: Mapping[str, Any], bound=None, executor=None, clock=time.perf_counter
+) -> dict[str, Any]:
     """Measure one configuration once. See the module's docstring for the steps.
 
     Parameters
@@ -323,9 +343,13 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
             stepper.run(check_passes - 1)
         hashes, answered = result_hashes(bound), answer(bound, stepper.iterations_done)
         if not hashes["finite"]:
-            raise ArithmeticError(f"weights or losses are not finite after {stepper.iterations_done} iterations")
+            raise ArithmeticError(
+                f"weights or losses are not finite after {stepper.iterations_done} iterations"
+            )
         if "learning_rates" in bound.arrays and hashes["weights_hash"] == untrained:
-            raise ArithmeticError(f"no weight changed in {stepper.iterations_done} iterations: nothing can be checked")
+            raise ArithmeticError(
+                f"no weight changed in {stepper.iterations_done} iterations: nothing can be checked"
+            )
         warm = warm_up(stepper, job["warmup_s"])
         pass_time_s = warm.pass_time_s
         disturbance = Disturbance()
@@ -335,10 +359,14 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
         usage_after = resource.getrusage(resource.RUSAGE_SELF)
         disturbed = disturbance.since(before)
         if not result_hashes(bound)["finite"]:
-            raise ArithmeticError(f"weights or losses are not finite after {stepper.iterations_done} iterations")
+            raise ArithmeticError(
+                f"weights or losses are not finite after {stepper.iterations_done} iterations"
+            )
     frequency_hz = machine_peaks.measure_frequency(FREQUENCY_S, job["cpus"][0] if job["cpus"] else None)
     libraries = loaded_libraries()
-    busy_blas = [library["name"] for library in libraries if library["kind"] == "blas" and library["threads"] != 1]
+    busy_blas = [
+        library["name"] for library in libraries if library["kind"] == "blas" and library["threads"] != 1
+    ]
     if busy_blas:
         raise RuntimeError(f"BLAS must run on one thread inside blocks, {', '.join(busy_blas)} runs on more")
     return {
@@ -384,10 +412,10 @@ def block_times(events: np.ndarray, plan, num_passes: int, num_workers: int) -> 
     Returns
     -------
     dict
-        block_time_s: {loop: seconds of each block, median over passes, so that one that was pushed off its CPU does
-        not count}. Means over passes, which add up: loop_time_s: {loop: busy seconds}; loop_wall_s: {loop: first
-        start to last stop} (a wall time of its own only where the model has a barrier after each loop);
-        worker_busy_s: [busy seconds of each worker].
+        block_time_s: {loop: seconds of each block, median over passes, so that one that was pushed off its
+        CPU does not count}. Means over passes, which add up: loop_time_s: {loop: busy seconds}; loop_wall_s:
+        {loop: first start to last stop} (a wall time of its own only where the model has a barrier after each
+        loop); worker_busy_s: [busy seconds of each worker].
 
     Raises
     ------
@@ -465,7 +493,8 @@ def measure_profile(job: Mapping[str, Any], bound=None, clock=time.perf_counter)
     }
 
 
-# --- the process ----------------------------------------------------------------------------------------------------
+# --- the process
+# ----------------------------------------------------------------------------------------------------
 
 
 def end_with_parent() -> None:

@@ -39,8 +39,10 @@ class Option:
                 )
             return text
         if not text.isdecimal() or int(text) < self.minimum:
-            raise UsageError(f"option {name!r} of model {model!r} must be a whole number from {self.minimum} on, "
-                             f"got {text!r}")
+            raise UsageError(
+                f"option {name!r} of model {model!r} must be a whole number from {self.minimum} on, "
+                f"got {text!r}"
+            )
         return int(text)
 
 
@@ -74,7 +76,7 @@ class Model:
     closes: bool = False
 
 
-_PLACEMENT = Option("partitioned", ("stealing",))
+_PLACEMENT = Option("partitioned", ("stealing", "partitioned"))
 
 MODELS: dict[str, Model] = {
     model.name: model
@@ -96,19 +98,32 @@ MODELS: dict[str, Model] = {
             "tasks",
             ".tasking.executor",
             "TasksExecutor",
-            {"taskwait": Option("iteration", ("loop", "phase", "iteration", "none")), "window": Option(1024, minimum=1)},
+            {
+                "taskwait": Option("iteration", ("loop", "phase", "iteration", "none")),
+                "window": Option(1024, minimum=1),
+            },
             barrier="iteration",
         ),
         Model(
-            "taskgraph", ".tasking.executor", "TaskGraphExecutor", {"placement": _PLACEMENT},
-            barrier="iteration", records=True,
+            "taskgraph",
+            ".tasking.executor",
+            "TaskGraphExecutor",
+            {"placement": _PLACEMENT},
+            barrier="iteration",
+            records=True,
         ),
         Model(
-            "taskiter", ".tasking.executor", "TaskIterExecutor", {"placement": _PLACEMENT},
-            records=True, closes=True,
+            "taskiter",
+            ".tasking.executor",
+            "TaskIterExecutor",
+            {"placement": _PLACEMENT},
+            records=True,
+            closes=True,
         ),
         Model(
-            "openmp_tasks", ".forkjoin.openmp_executor", "OpenMPTasksExecutor",
+            "openmp_tasks",
+            ".forkjoin.openmp_executor",
+            "OpenMPTasksExecutor",
             {
                 "taskwait": Option("none", ("loop", "phase", "iteration", "none")),
                 "runtime": Option("libgomp", ("libgomp", "libomp")),
@@ -117,7 +132,15 @@ MODELS: dict[str, Model] = {
         Model("tbb", ".forkjoin.tbb_executor", "TBBExecutor", {}, barrier="iteration", records=True),
     )
 }
-DEFAULT_MODELS = ("serial", "forkjoin", "forkjoin:region=persistent", "joblib", "tasks", "taskgraph", "taskiter")
+DEFAULT_MODELS = (
+    "serial",
+    "forkjoin",
+    "forkjoin:region=persistent",
+    "joblib",
+    "tasks",
+    "taskgraph",
+    "taskiter",
+)
 
 
 def built_models() -> list[str]:
@@ -164,14 +187,17 @@ def parse_model(text: str) -> ModelSpec:
     Raises
     ------
     UsageError
-        Unknown model, option or value, an option given twice, or a model that this installation was built without.
+        Unknown model, option or value, an option given twice, or a model that this installation was built
+        without.
     """
     name, *pairs = text.strip().split(":")
     if name not in MODELS:
         raise UsageError(f"no model is called {name!r}; known: {', '.join(built_models())}")
     model = MODELS[name]
     if name not in built_models():
-        raise UsageError(f"model {name!r} is not part of this installation; available: {', '.join(built_models())}")
+        raise UsageError(
+            f"model {name!r} is not part of this installation; available: {', '.join(built_models())}"
+        )
     given: dict[str, str | int] = {}
     for pair in pairs:
         option, equals, value = pair.partition("=")
@@ -185,7 +211,9 @@ def parse_model(text: str) -> ModelSpec:
         given[option] = model.options[option].parse(name, option, value)
     return ModelSpec(
         model,
-        tuple((o, given[o]) for o, known in model.options.items() if o in given and given[o] != known.default),
+        tuple(
+            (o, given[o]) for o, known in model.options.items() if o in given and given[o] != known.default
+        ),
     )
 
 
@@ -210,7 +238,9 @@ def process_environment(spec: ModelSpec) -> dict[str, str]:
     folders = ("/usr/lib/*-linux-gnu", "/usr/lib/llvm-*/lib", "/usr/lib64", "/usr/lib", "/usr/local/lib")
     found = [path for folder in folders for path in sorted(glob.glob(f"{folder}/libomp.so*"), reverse=True)]
     if not found:
-        raise UsageError(f"model {spec} needs LLVM's libomp.so, found none in {', '.join(folders)}; install libomp5")
+        raise UsageError(
+            f"model {spec} needs LLVM's libomp.so, found none in {', '.join(folders)}; install libomp5"
+        )
     return {"LD_PRELOAD": found[0]}
 
 
@@ -234,7 +264,9 @@ def check_threads(threads: int, available: int | None = None, oversubscribe: boo
     return threads
 
 
-def make_executor(spec: ModelSpec | str, num_threads: int, *, cpus: list[int] | None = None, event_capacity: int = 0):
+def make_executor(
+    spec: ModelSpec | str, num_threads: int, *, cpus: list[int] | None = None, event_capacity: int = 0
+):
     """An executor of the model. It is a context manager; see `prepare`, `run` and `close` of any of them.
 
     Parameters

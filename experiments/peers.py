@@ -60,7 +60,7 @@ def run_peers(arguments: Namespace) -> int:
     from .torch_worker import MODES
 
     if importlib.util.find_spec("torch") is None:
-        raise UsageError("peers needs PyTorch, which is not installed; run: pip install 'forktask[peers]'")
+        raise UsageError("peers needs PyTorch, which is not installed; run: pip install torch")
     modes = tuple(part for part in arguments.modes.split(",") if part)
     for mode in modes:
         if mode not in MODES:

@@ -50,7 +50,13 @@ class ProgressBar:
         filled = round(fraction * self.WIDTH)
         elapsed = time.monotonic() - self._start
         left = f"{format_seconds(elapsed * (1 - fraction) / fraction)} left" if fraction > 0 else ""
-        parts = [self.label, "[" + "#" * filled + "." * (self.WIDTH - filled) + "]", f"{100 * fraction:3.0f} %", left, note]
+        parts = [
+            self.label,
+            "[" + "#" * filled + "." * (self.WIDTH - filled) + "]",
+            f"{100 * fraction:3.0f} %",
+            left,
+            note,
+        ]
         line = " ".join(part for part in parts if part)
         self.stream.write("\r" + line.ljust(self._length))
         self.stream.flush()

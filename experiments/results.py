@@ -1,11 +1,12 @@
 """The results folder: samples.jsonl, one JSON object a line, only ever appended to.
 
-A folder holds one run: its first row has kind "run" and says what was asked for and where. Each row is written with
-one system call and forced to disk, so a crash loses at most the row being measured; a last line without its newline
-is such a row, recognised by the reader and moved aside to `samples.jsonl.partial` when the run goes on.
+A folder holds one run: its first row has kind "run" and says what was asked for and where. Each row is
+written with one system call and forced to disk, so a crash loses at most the row being measured; a last line
+without its newline is such a row, recognised by the reader and moved aside to `samples.jsonl.partial` when
+the run goes on.
 
-Rows by kind: "run" (the configuration and environment; one more each time the run was continued), "plan", "machine",
-"sample", "profile", "failure".
+Rows by kind: "run" (the configuration and environment; one more each time the run was continued), "plan",
+"machine", "sample", "profile", "failure".
 """
 
 from __future__ import annotations
@@ -90,8 +91,10 @@ def read_results(out_dir: str | os.PathLike) -> Results:
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(f"a results folder must hold {SAMPLES}, got {str(out_dir)!r}; "
-                         f"name the --out of a `forktask compare` or `forktask run`") from None
+        raise UsageError(
+            f"a results folder must hold {SAMPLES}, got {str(out_dir)!r}; "
+            f"name the --out of a `forktask compare` or `forktask run`"
+        ) from None
     except OSError as error:
         raise UsageError(f"{path} must be readable, got: {error.strerror}; choose another folder") from None
     whole, newline, tail = data.rpartition(b"\n")
@@ -101,7 +104,11 @@ def read_results(out_dir: str | os.PathLike) -> Results:
             row = json.loads(line)
         except ValueError:
             row = None
-        if not isinstance(row, dict) or row.get("kind") not in KINDS or (number == 1 and row["kind"] != "run"):
+        if (
+            not isinstance(row, dict)
+            or row.get("kind") not in KINDS
+            or (number == 1 and row["kind"] != "run")
+        ):
             raise UsageError(
                 f"every line of {path} must be a row written by forktask, line {number} is not; "
                 f"restore the file or choose another folder"
@@ -121,8 +128,8 @@ class ResultsWriter:
     Parameters
     ----------
     out_dir : path
-        Made if it does not exist. It must be empty or hold a run of the same configuration and environment, which is
-        then continued (see `start`).
+        Made if it does not exist. It must be empty or hold a run of the same configuration and environment,
+        which is then continued (see `start`).
 
     Attributes
     ----------
@@ -191,8 +198,8 @@ class ResultsWriter:
         Raises
         ------
         UsageError
-            The folder holds a run of another configuration (only `repeats` may differ: more are added) or of another
-            environment: measurements that cannot be compared do not share a folder.
+            The folder holds a run of another configuration (only `repeats` may differ: more are added) or of
+            another environment: measurements that cannot be compared do not share a folder.
         """
         if not self.results.rows:
             self.append({"kind": "run", "schema_version": SCHEMA_VERSION, **run})
@@ -257,8 +264,8 @@ class ResultsWriter:
 def _lock(fd: int) -> bool:
     """Take the lock of a file, or say that another process has it.
 
-    Waits a moment: where the last writer was killed, a process that it was just starting holds a copy of the file
-    until it runs its own program.
+    Waits a moment: where the last writer was killed, a process that it was just starting holds a copy of the
+    file until it runs its own program.
     """
     deadline = time.monotonic() + LOCK_WAIT_S
     while True:

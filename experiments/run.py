@@ -1,7 +1,7 @@
 """`forktask compare`, `forktask run` and `forktask status`: sweeps over execution models.
 
-This process only decides what is measured next and writes down what came back. Each sample is measured by a process
-of its own (measure.py), one at a time, while this one sleeps.
+This process only decides what is measured next and writes down what came back. Each sample is measured by a
+process of its own (measure.py), one at a time, while this one sleeps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import uuid
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime, timezone
 from typing import Any, TextIO
 
 from ..cython_src.errors import UsageError
@@ -41,14 +41,15 @@ GUESSED_FLOPS_PER_S = 5e10  # of one thread; for the expected duration only
 STDERR_TAIL = 2000  # characters of a crashed process's last words that are kept
 
 
-# --- the measuring process ------------------------------------------------------------------------------------------
+# --- the measuring process
+# ------------------------------------------------------------------------------------------
 
 
 def sample_environment(measure: Measure, threads: int, hogs: int, cores: int) -> dict[str, str]:
     """Environment variables that a measuring process gets in place of all of OpenMP's and BLAS's own.
 
-    The same for every model: BLAS on one thread inside blocks, the OpenMP team's size, no binding by the OpenMP
-    runtime (executors pin their threads alike), and whether idle OpenMP threads spin.
+    The same for every model: BLAS on one thread inside blocks, the OpenMP team's size, no binding by the
+    OpenMP runtime (executors pin their threads alike), and whether idle OpenMP threads spin.
     """
     policy = measure.wait_policy
     if policy == "auto":
@@ -77,16 +78,22 @@ def clean_environment(own: Mapping[str, str], settings: Mapping[str, str]) -> di
 @contextlib.contextmanager
 def hogs_running(count: int, cpus: Sequence[int]) -> Iterator[list[subprocess.Popen]]:
     """Keep `count` processes spinning, each on one of `cpus`, from the last one on; they end with this process."""
-    program = "import os, sys\np = int(sys.argv[1])\nos.sched_setaffinity(0, {int(sys.argv[2])})\n" \
-              "print(flush=True)\nwhile os.getppid() == p:\n    for _ in range(100000): pass\n"
+    program = (
+        "import os, sys\np = int(sys.argv[1])\nos.sched_setaffinity(0, {int(sys.argv[2])})\n"
+        "print(flush=True)\nwhile os.getppid() == p:\n    for _ in range(100000): pass\n"
+    )
     hogs = []
     try:
         for k in range(count):
             cpu = cpus[-1 - k % len(cpus)]
-            hogs.append(subprocess.Popen(
-                [sys.executable, "-P", "-S", "-c", program, str(os.getpid()), str(cpu)],
-                stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, start_new_session=True,
-            ))
+            hogs.append(
+                subprocess.Popen(
+                    [sys.executable, "-P", "-S", "-c", program, str(os.getpid()), str(cpu)],
+                    stdout=subprocess.PIPE,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            )
         for hog in hogs:
             hog.stdout.readline()  # it spins from now on
         yield hogs
@@ -98,20 +105,31 @@ def hogs_running(count: int, cpus: Sequence[int]) -> Iterator[list[subprocess.Po
 
 
 def run_sample(
-    job: Mapping[str, Any], environment: Mapping[str, str], time_limit_s: float, command: Sequence[str] = SAMPLE_COMMAND
+    job: Mapping[str, Any],
+    environment: Mapping[str, str],
+    time_limit_s: float,
+    command: Sequence[str] = SAMPLE_COMMAND,
 ) -> dict[str, Any]:
     """Measure one job in a fresh process and return its row, or {"failure": reason, "message": ...}.
 
     The process runs in a session of its own, so Ctrl-C reaches only this one, which then ends it.
     """
     child = subprocess.Popen(
-        list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=dict(environment), start_new_session=True,
+        list(command),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=dict(environment),
+        start_new_session=True,
     )
     try:
         output, errors = child.communicate(json.dumps(dict(job)), timeout=time_limit_s)
     except subprocess.TimeoutExpired:
-        return {"failure": "timeout", "message": f"took longer than the limit of {format_seconds(time_limit_s)}"}
+        return {
+            "failure": "timeout",
+            "message": f"took longer than the limit of {format_seconds(time_limit_s)}",
+        }
     finally:
         if child.poll() is None:
             with contextlib.suppress(ProcessLookupError):
@@ -136,7 +154,8 @@ def run_sample(
     return {"failure": "crash", "message": f"{cause}{': ' + tail if tail else ''}"}
 
 
-# --- plans ----------------------------------------------------------------------------------------------------------
+# --- plans
+# ----------------------------------------------------------------------------------------------------------
 
 
 def describe_plan(plan_id: str, options: Mapping[str, Any], plan, graph) -> dict[str, Any]:
@@ -181,7 +200,8 @@ class PlanRows:
         return describe_plan(plan_id, options, plan, record_graph(plan.accesses, closed=True))
 
 
-# --- the sweep ------------------------------------------------------------------------------------------------------
+# --- the sweep
+# ------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -232,22 +252,30 @@ class Sweep:
         plan_rows = {plan_id: self.plan_row(plan_id, options) for plan_id, options in plans.items()}
         cpus = available_cpus()
         if self.environment is None:
-            found = collect(variables=clean_environment(os.environ, sample_environment(measure, 1, 0, len(cpus))))
+            found = collect(
+                variables=clean_environment(os.environ, sample_environment(measure, 1, 0, len(cpus)))
+            )
             self.environment = {"environment": found, "environment_id": environment_id(found)}
         with ResultsWriter(self.out_dir) as writer:
-            continued = writer.start({
-                "run_id": uuid.uuid4().hex,
-                "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-                "command": self.command_line,
-                "config": configuration.as_dict(),
-                **self.environment,
-            })
+            continued = writer.start(
+                {
+                    "run_id": uuid.uuid4().hex,
+                    "created": datetime.now(UTC).isoformat(timespec="seconds"),
+                    "command": self.command_line,
+                    "config": configuration.as_dict(),
+                    **self.environment,
+                }
+            )
             if writer.results.partial:
-                self._say("the last line of samples.jsonl was half-written and has been moved aside; "
-                          "its sample is measured again")
+                self._say(
+                    "the last line of samples.jsonl was half-written and has been moved aside; "
+                    "its sample is measured again"
+                )
             jobs = self._missing(writer.results)
             if continued:
-                self._say(f"going on with {self.out_dir}: {len(jobs)} of {self._total()} measurements are missing")
+                self._say(
+                    f"going on with {self.out_dir}: {len(jobs)} of {self._total()} measurements are missing"
+                )
             if not writer.results.of_kind("machine"):
                 self._say("measuring the machine's limits")
                 if self.machine_row is None:
@@ -259,10 +287,14 @@ class Sweep:
                 if plan_id not in known:
                     writer.append(row)
             try:
-                self._measure(writer, jobs, lambda n: cpu_order(n, cpus, oversubscribe=measure.oversubscribe), len(cpus))
+                self._measure(
+                    writer, jobs, lambda n: cpu_order(n, cpus, oversubscribe=measure.oversubscribe), len(cpus)
+                )
             except KeyboardInterrupt:
                 done = len(writer.results.finished())
-                self._say(f"interrupted; {done} measurements are kept in {self.out_dir}. To go on: {self.command_line}")
+                self._say(
+                    f"interrupted; {done} measurements are kept in {self.out_dir}. To go on: {self.command_line}"
+                )
                 raise
             return writer.results
 
@@ -293,7 +325,9 @@ class Sweep:
         start, last_said = time.monotonic(), None
         with ProgressBar(len(jobs), "measuring", self.stream) as bar:
             for number, (kind, repetition, position, point) in enumerate(jobs):
-                stage = "profiles" if kind == "profile" else f"repetition {repetition + 1} of {measure.repeats}"
+                stage = (
+                    "profiles" if kind == "profile" else f"repetition {repetition + 1} of {measure.repeats}"
+                )
                 if not bar.visible and stage != last_said:
                     spent = time.monotonic() - start
                     left = f", {format_seconds(spent / number * (len(jobs) - number))} left" if number else ""
@@ -320,7 +354,10 @@ class Sweep:
                 }
                 with hogs_running(point.interference, order_cpus(point.threads)):
                     result = run_sample(
-                        job, clean_environment(os.environ, settings), measure.time_limit_s, self.sample_command
+                        job,
+                        clean_environment(os.environ, settings),
+                        measure.time_limit_s,
+                        self.sample_command,
                     )
                 row = {
                     "kind": kind,
@@ -368,8 +405,8 @@ def check_same_answer(sample: dict[str, Any], first: Mapping[str, Any]) -> dict[
 def failure_report(results: Results) -> tuple[list[str], bool]:
     """One line for each failed configuration, and whether figures can still be trusted.
 
-    Running out of time or memory is a result; a crash is a fault, unless it was mended by a later attempt; wrong
-    weights make every figure worthless.
+    Running out of time or memory is a result; a crash is a fault, unless it was mended by a later attempt;
+    wrong weights make every figure worthless.
     """
     finished = {config_id for kind, config_id, _ in results.finished() if kind == "sample"}
     lines, trusted = [], True
@@ -377,7 +414,9 @@ def failure_report(results: Results) -> tuple[list[str], bool]:
         if row["reason"] == "crash" and row["config_id"] in finished:
             continue
         message = row["message"].splitlines()[0]
-        lines.append(f"{row['model']} on {row['threads']} thread{'s' * (row['threads'] > 1)}: {row['reason']}: {message}")
+        lines.append(
+            f"{row['model']} on {row['threads']} thread{'s' * (row['threads'] > 1)}: {row['reason']}: {message}"
+        )
         trusted = trusted and row["reason"] != "mismatch"
     return lines, trusted
 
@@ -394,7 +433,8 @@ def expected_duration_s(configuration: Configuration, plan_rows: Mapping[str, Ma
     return total
 
 
-# --- commands -------------------------------------------------------------------------------------------------------
+# --- commands
+# -------------------------------------------------------------------------------------------------------
 
 
 def add_parser(subparsers) -> None:
@@ -409,28 +449,65 @@ def add_parser(subparsers) -> None:
     )
     grid, measure = Grid(), Measure()
     compare.add_argument("--network", default=grid.network[0], help="default: %(default)s")
-    compare.add_argument("--batch", default="64", metavar="B[,B...]", help="images a step; default: %(default)s")
-    compare.add_argument("--phase", choices=("train", "forward"), default="train", help="default: %(default)s")
-    compare.add_argument("--models", default=",".join(DEFAULT_MODELS), metavar="M[,M...]",
-                         help="name[:option=value...]; default: %(default)s")
-    compare.add_argument("--threads", default="cores", metavar="N[,N...]",
-                         help="default: 1,2,4,... up to the cores of this process")
-    compare.add_argument("--repeats", type=int, default=measure.repeats, metavar="R",
-                         help="processes for each configuration; default: %(default)s")
-    compare.add_argument("--granularity", default="auto",
-                         help='how layers are cut into blocks: "auto", or sizes of a block such as '
-                         '"images=16,channels=4,rows=8", any left out; default: %(default)s')
-    compare.add_argument("--weight-gradients", choices=("partial", "chain"), default="partial",
-                         help="partial sums added in a fixed tree, or accumulated one block after the other; "
-                         "default: %(default)s")
-    compare.add_argument("--memory", choices=("full", "shared"), default="full",
-                         help="memory of its own for each activation, or shared in turn; default: %(default)s")
+    compare.add_argument(
+        "--batch", default="64", metavar="B[,B...]", help="images a step; default: %(default)s"
+    )
+    compare.add_argument(
+        "--phase", choices=("train", "forward"), default="train", help="default: %(default)s"
+    )
+    compare.add_argument(
+        "--models",
+        default=",".join(DEFAULT_MODELS),
+        metavar="M[,M...]",
+        help="name[:option=value...]; default: %(default)s",
+    )
+    compare.add_argument(
+        "--threads",
+        default="cores",
+        metavar="N[,N...]",
+        help="default: 1,2,4,... up to the cores of this process",
+    )
+    compare.add_argument(
+        "--repeats",
+        type=int,
+        default=measure.repeats,
+        metavar="R",
+        help="processes for each configuration; default: %(default)s",
+    )
+    compare.add_argument(
+        "--granularity",
+        default="auto",
+        help='how layers are cut into blocks: "auto", or sizes of a block such as '
+        '"images=16,channels=4,rows=8", any left out; default: %(default)s',
+    )
+    compare.add_argument(
+        "--weight-gradients",
+        choices=("partial", "chain"),
+        default="partial",
+        help="partial sums added in a fixed tree, or accumulated one block after the other; "
+        "default: %(default)s",
+    )
+    compare.add_argument(
+        "--memory",
+        choices=("full", "shared"),
+        default="full",
+        help="memory of its own for each activation, or shared in turn; default: %(default)s",
+    )
     compare.add_argument("--no-fusion", action="store_true", help="one loop for each operation")
-    compare.add_argument("--seed", type=int, default=measure.seed, help="of data, weights and order; default: %(default)s")
-    compare.add_argument("--time-limit", type=float, default=measure.time_limit_s, metavar="SECONDS",
-                         help="longest time for one sample; default: %(default)s")
+    compare.add_argument(
+        "--seed", type=int, default=measure.seed, help="of data, weights and order; default: %(default)s"
+    )
+    compare.add_argument(
+        "--time-limit",
+        type=float,
+        default=measure.time_limit_s,
+        metavar="SECONDS",
+        help="longest time for one sample; default: %(default)s",
+    )
     compare.add_argument("--no-profile", action="store_true", help="leave out the repeats with the event log")
-    compare.add_argument("--interference", type=int, default=0, metavar="K", help="processes that spin on the same CPUs")
+    compare.add_argument(
+        "--interference", type=int, default=0, metavar="K", help="processes that spin on the same CPUs"
+    )
     _add_common(compare)
     compare.set_defaults(run=run_compare)
 
@@ -438,15 +515,19 @@ def add_parser(subparsers) -> None:
         "run",
         help="run a sweep described in a TOML file",
         description="Run a sweep described in a TOML file, or one of those shipped: "
-        + ", ".join(sorted(p.stem for p in config_folder().glob("*.toml"))) + ".",
+        + ", ".join(sorted(p.stem for p in config_folder().glob("*.toml")))
+        + ".",
     )
     run.add_argument("file", metavar="FILE", help="a TOML file, or the name of a shipped one")
-    run.add_argument("--dry-run", action="store_true", help="print the grid, the environment and the expected duration")
+    run.add_argument(
+        "--dry-run", action="store_true", help="print the grid, the environment and the expected duration"
+    )
     _add_common(run)
     run.set_defaults(run=run_file)
 
     status = subparsers.add_parser(
-        "status", help="what a results folder holds, what is missing, how to go on",
+        "status",
+        help="what a results folder holds, what is missing, how to go on",
         description="Say what a results folder holds, what failed, what is missing, and which command goes on.",
     )
     status.add_argument("folder", metavar="DIR", help="results folder of compare or run")
@@ -457,7 +538,9 @@ def add_parser(subparsers) -> None:
 def _add_common(parser) -> None:
     parser.add_argument("--out", metavar="DIR", help="results folder; default: results/<date and time>")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
-    parser.add_argument("--quick", action="store_true", help="small sizes and few repeats: a check that it works")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes and few repeats: a check that it works"
+    )
     parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
 
 
@@ -530,7 +613,7 @@ def _sweep_and_report(configuration: Configuration, arguments: Namespace) -> int
         print(f"forktask: {line}", file=sys.stderr)
     if not trusted:
         print(
-            f"forktask: no figures: the models did not compute the same weights, see the rows \"failure\" in "
+            f'forktask: no figures: the models did not compute the same weights, see the rows "failure" in '
             f"{results.path}",
             file=sys.stderr,
         )
@@ -552,7 +635,9 @@ def _sweep_and_report(configuration: Configuration, arguments: Namespace) -> int
 def _standing_failures(results: Results) -> list[dict]:
     finished = {config_id for kind, config_id, _ in results.finished() if kind == "sample"}
     return [
-        row for row in results.of_kind("failure") if row["reason"] in LASTING_FAILURES or row["config_id"] not in finished
+        row
+        for row in results.of_kind("failure")
+        if row["reason"] in LASTING_FAILURES or row["config_id"] not in finished
     ]
 
 
@@ -567,36 +652,51 @@ def _dry_run(configuration: Configuration, as_json: bool) -> int:
     measured = len(points) * (configuration.measure.repeats + configuration.measure.profile)
     environment = collect()
     if as_json:
-        print(json.dumps({
-            "title": configuration.title,
-            "configurations": [
+        print(
+            json.dumps(
                 {
-                    "config_id": p.config_id, "model": p.model, "threads": p.threads, "interference": p.interference,
-                    "plan_id": p.plan_id, **p.plan,
-                }
-                for p in points
-            ],
-            "repeats": configuration.measure.repeats,
-            "measurements": measured,
-            "expected_duration_s": seconds,
-            "environment": environment,
-            "environment_id": environment_id(environment),
-        }, indent=1))
+                    "title": configuration.title,
+                    "configurations": [
+                        {
+                            "config_id": p.config_id,
+                            "model": p.model,
+                            "threads": p.threads,
+                            "interference": p.interference,
+                            "plan_id": p.plan_id,
+                            **p.plan,
+                        }
+                        for p in points
+                    ],
+                    "repeats": configuration.measure.repeats,
+                    "measurements": measured,
+                    "expected_duration_s": seconds,
+                    "environment": environment,
+                    "environment_id": environment_id(environment),
+                },
+                indent=1,
+            )
+        )
         return 0
     print(configuration.title)
     for plan_id, row in plans.items():
         options = ", ".join(f"{k} {v}" for k, v in row["options"].items())
-        print(f"\nplan {plan_id}: {options}; {row['num_tasks']} tasks, {row['num_edges']} edges, "
-              f"{row['flops'] / 1e9:.2f} GFLOP")
+        print(
+            f"\nplan {plan_id}: {options}; {row['num_tasks']} tasks, {row['num_edges']} edges, "
+            f"{row['flops'] / 1e9:.2f} GFLOP"
+        )
         for p in points:
             if p.plan_id == plan_id:
                 print(f"  {p.config_id}  {p}")
     cpu, topology = environment["cpu"], environment["topology"]
-    print(f"\n{cpu['model']}, {topology['cores']} cores, CPUs {environment['affinity']}, "
-          f"Python {environment['python']['version']}, environment {environment_id(environment)}")
-    print(f"{len(points)} configurations x {configuration.measure.repeats} repeats"
-          f"{' and a profile each' if configuration.measure.profile else ''}: {measured} measurements, "
-          f"about {format_seconds(seconds)}")
+    print(
+        f"\n{cpu['model']}, {topology['cores']} cores, CPUs {environment['affinity']}, "
+        f"Python {environment['python']['version']}, environment {environment_id(environment)}"
+    )
+    print(
+        f"{len(points)} configurations x {configuration.measure.repeats} repeats"
+        f"{' and a profile each' if configuration.measure.profile else ''}: {measured} measurements, "
+        f"about {format_seconds(seconds)}"
+    )
     return 0
 
 
@@ -607,16 +707,18 @@ def describe_status(results: Results) -> dict[str, Any]:
     configurations = []
     for point in configuration.points():
         done = sum((("sample", point.config_id, r) in finished) for r in range(configuration.measure.repeats))
-        configurations.append({
-            "config_id": point.config_id,
-            "model": point.model,
-            "threads": point.threads,
-            "interference": point.interference,
-            "plan": dict(point.plan),
-            "samples": done,
-            "missing": 0 if point.config_id in settled else configuration.measure.repeats - done,
-            "profile": ("profile", point.config_id, 0) in finished,
-        })
+        configurations.append(
+            {
+                "config_id": point.config_id,
+                "model": point.model,
+                "threads": point.threads,
+                "interference": point.interference,
+                "plan": dict(point.plan),
+                "samples": done,
+                "missing": 0 if point.config_id in settled else configuration.measure.repeats - done,
+                "profile": ("profile", point.config_id, 0) in finished,
+            }
+        )
     profiles_missing = 0
     if configuration.measure.profile:
         profiles_missing = sum(not c["profile"] and c["config_id"] not in settled for c in configurations)
@@ -652,9 +754,11 @@ def run_status(arguments: Namespace) -> int:
     for c in status["configurations"]:
         plan = c["plan"]
         hogs = f" hogs {c['interference']}" if c["interference"] else ""
-        print(f"  {c['model']:<32} threads {c['threads']:>3}{hogs}  {plan['network']} batch {plan['batch']} "
-              f"{plan['granularity']}: {c['samples']} of {status['repeats']} samples"
-              f"{', profile' if c['profile'] else ''}")
+        print(
+            f"  {c['model']:<32} threads {c['threads']:>3}{hogs}  {plan['network']} batch {plan['batch']} "
+            f"{plan['granularity']}: {c['samples']} of {status['repeats']} samples"
+            f"{', profile' if c['profile'] else ''}"
+        )
     for line in status["failures"]:
         print(f"  failed: {line}")
     if not status["weights_agree"]:
@@ -662,8 +766,10 @@ def run_status(arguments: Namespace) -> int:
     if status["half_written_line"]:
         print("the last line is half-written; it is moved aside when the run goes on")
     if status["resume"]:
-        print(f"{status['samples_missing']} samples and {status['profiles_missing']} profiles are missing. "
-              f"To go on: {status['resume']}")
+        print(
+            f"{status['samples_missing']} samples and {status['profiles_missing']} profiles are missing. "
+            f"To go on: {status['resume']}"
+        )
     else:
         print("complete")
     return 0

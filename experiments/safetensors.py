@@ -1,7 +1,7 @@
-"""The safetensors format: named arrays in one file, readable by PyTorch's tools, without code that could be executed.
+"""The safetensors format: named arrays in one file that PyTorch's tools read and that holds no code.
 
-A file is the length of its header (8 bytes, little-endian), the header (JSON: name -> dtype, shape, data_offsets), and
-the data, without holes and without overlap.
+A file is the length of its header (8 bytes, little-endian), the header (JSON: name -> dtype, shape,
+data_offsets), and the data, without holes and without overlap.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def write_safetensors(
         array = np.asarray(arrays[name])
         little = array.dtype.newbyteorder("<")
         if little not in _NAMES:
-            raise UsageError(f"array {name!r} must be float, integer or bool to be saved, got {array.dtype}; convert it")
+            raise UsageError(
+                f"array {name!r} must be float, integer or bool to be saved, got {array.dtype}; convert it"
+            )
         data = np.ascontiguousarray(array, dtype=little).tobytes()
         header[name] = {
             "dtype": _NAMES[little], "shape": list(array.shape), "data_offsets": [offset, offset + len(data)]
@@ -77,9 +79,13 @@ def read_safetensors(path: Path | str) -> tuple[dict[str, np.ndarray], dict[str,
     try:
         content = Path(path).read_bytes()
     except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror or error}); name a safetensors file") from None
+        raise UsageError(
+            f"{path} cannot be read ({error.strerror or error}); name a safetensors file"
+        ) from None
     if len(content) < 8:
-        raise UsageError(f"{path} ends at byte {len(content)}, within its 8-byte header length; is it a safetensors file?")
+        raise UsageError(
+            f"{path} ends at byte {len(content)}, within its 8-byte header length; is it a safetensors file?"
+        )
     header_bytes = struct.unpack_from("<Q", content)[0]
     start = 8 + header_bytes
     if header_bytes > MAX_HEADER_BYTES or start > len(content):
@@ -90,7 +96,9 @@ def read_safetensors(path: Path | str) -> tuple[dict[str, np.ndarray], dict[str,
     try:
         header = json.loads(content[8:start].decode("utf-8"), object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"the header at byte 8 of {path} must be JSON ({error}); the file is damaged") from None
+        raise UsageError(
+            f"the header at byte 8 of {path} must be JSON ({error}); the file is damaged"
+        ) from None
     if not isinstance(header, dict):
         raise UsageError(f"the header at byte 8 of {path} must be a JSON object; the file is damaged")
     metadata = header.pop("__metadata__", {})
@@ -105,12 +113,14 @@ def read_safetensors(path: Path | str) -> tuple[dict[str, np.ndarray], dict[str,
         if begin != end or stop - begin != item_bytes * math.prod(shape):
             raise UsageError(
                 f"array {name!r} of {path} ({dtype}, shape {shape}) must fill bytes {start + end} to "
-                f"{start + end + item_bytes * math.prod(shape)}, but its header says {start + begin} to {start + stop}; "
+                f"{start + end + item_bytes * math.prod(shape)}, but its header says {start + begin} to "
+                f"{start + stop}; "
                 f"the file is damaged"
             )
         if start + stop > len(content):
             raise UsageError(
-                f"{path} is truncated: array {name!r} ends at byte {start + stop}, the file at byte {len(content)}"
+                f"{path} is truncated: array {name!r} ends at byte {start + stop}, the file at byte "
+                f"{len(content)}"
             )
         raw = content[start + begin : start + stop]
         if dtype == "BF16":
@@ -120,7 +130,9 @@ def read_safetensors(path: Path | str) -> tuple[dict[str, np.ndarray], dict[str,
         arrays[name] = array.reshape(shape).copy()
         end = stop
     if start + end != len(content):
-        raise UsageError(f"{path} must end at byte {start + end}, after its last array, but ends at byte {len(content)}")
+        raise UsageError(
+            f"{path} must end at byte {start + end}, after its last array, but ends at byte {len(content)}"
+        )
     return arrays, metadata
 
 
@@ -144,7 +156,9 @@ def write_atomically(path: Path | str, content: bytes) -> None:
         os.replace(temporary, path)
         temporary = None
     except OSError as error:
-        raise UsageError(f"{path} cannot be written ({error.strerror or error}); choose another folder") from None
+        raise UsageError(
+            f"{path} cannot be written ({error.strerror or error}); choose another folder"
+        ) from None
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
@@ -175,4 +189,6 @@ def _offsets_of(path, name, entry) -> tuple[int, int]:
         and all(map(is_count, entry["data_offsets"]))
     ):
         return tuple(entry["data_offsets"])
-    raise UsageError(f"array {name!r} of {path} must have a known dtype, a shape and two data_offsets, got {entry!r}")
+    raise UsageError(
+        f"array {name!r} of {path} must have a known dtype, a shape and two data_offsets, got {entry!r}"
+    )

@@ -30,8 +30,15 @@ MARKER = "training.json"
 FORMAT_VERSION = 1
 EVALUATION_BATCH = 64
 HISTORY_COLUMNS = (
-    "seed", "epoch", "time_s", "train_loss", "train_error_rate", "valid_loss", "error_rate", "learning_rate",
-)  # fmt: skip
+    "seed",
+    "epoch",
+    "time_s",
+    "train_loss",
+    "train_error_rate",
+    "valid_loss",
+    "error_rate",
+    "learning_rate",
+)
 # Of these, resuming may change the value: results are bit-identical over models and thread counts.
 CHANGEABLE = ("model", "threads", "epochs", "seeds", "out")
 
@@ -73,10 +80,14 @@ class TrainingConfig:
     out: str = "training"
 
     def check(self) -> None:
-        """Raise `UsageError` for a value that cannot be right; names of networks, data and models are checked later."""
+        """Raise `UsageError` for an impossible value; names are checked later."""
         for name, low, high in (
-            ("threads", 1, 4096), ("epochs", 1, 1_000_000), ("batch", 1, 65_536), ("seed", 0, 2**31 - 1), ("seeds", 1, 1000),
-        ):  # fmt: skip
+            ("threads", 1, 4096),
+            ("epochs", 1, 1_000_000),
+            ("batch", 1, 65_536),
+            ("seed", 0, 2**31 - 1),
+            ("seeds", 1, 1000),
+        ):
             value = getattr(self, name)
             if not low <= value <= high:
                 raise UsageError(f"--{name} must be in [{low}, {high}], got {value}")
@@ -132,10 +143,17 @@ class Trainer:
         self.storage = Storage()
         share_images(self.storage, data)
         self.plan = lower(
-            config.network, batch=config.batch, phase="train", granularity=config.granularity,
-            num_images=len(data.labels), num_batches=self.num_batches, num_iterations_logged=self.num_batches,
-            num_learning_rates=self.num_batches, momentum=config.momentum, weight_decay=config.weight_decay,
-        )  # fmt: skip
+            config.network,
+            batch=config.batch,
+            phase="train",
+            granularity=config.granularity,
+            num_images=len(data.labels),
+            num_batches=self.num_batches,
+            num_iterations_logged=self.num_batches,
+            num_learning_rates=self.num_batches,
+            momentum=config.momentum,
+            weight_decay=config.weight_decay,
+        )
         self.bound = bind(self.plan, self.storage)
         initialise(self.bound, seed)
         self.executor = self._executors.enter_context(make_executor(config.model, config.threads))
@@ -154,8 +172,8 @@ class Trainer:
     def train_epoch(self) -> dict[str, Any]:
         """Run one epoch and evaluate: a row of the history.
 
-        The order of images depends on seed and epoch alone; images that fill no whole batch are left out, other ones
-        in each epoch.
+        The order of images depends on seed and epoch alone; images that fill no whole batch are left out,
+        other ones in each epoch.
         """
         config, arrays, count = self.config, self.bound.arrays, self.num_batches
         order = self.data.train[random_order(len(self.data.train), self.seed, self.epoch)]
@@ -168,7 +186,8 @@ class Trainer:
         losses = arrays["losses"].astype(np.float64)
         if not np.isfinite(losses).all():
             raise UsageError(
-                f"the loss of epoch {self.epoch + 1}, iteration {int(np.argmin(np.isfinite(losses))) + 1} is not finite with "
+                f"the loss of epoch {self.epoch + 1}, iteration {int(np.argmin(np.isfinite(losses))) + 1} "
+                f"is not finite with "
                 f"--learning-rate {config.learning_rate}; lower it"
             )
         valid_loss, error_rate = self.evaluate(self.data.valid)
@@ -189,7 +208,8 @@ class Trainer:
     def evaluate(self, indices: np.ndarray) -> tuple[float, float]:
         """Mean loss and error rate over images, at the current parameters.
 
-        Whole batches first; what is left over goes through a plan with a batch of its own, on the same parameters.
+        Whole batches first; what is left over goes through a plan with a batch of its own, on the same
+        parameters.
         """
         total_loss, total_correct = 0.0, 0
         whole = len(indices) // EVALUATION_BATCH * EVALUATION_BATCH
@@ -205,7 +225,7 @@ class Trainer:
         return total_loss / len(indices), 1 - total_correct / len(indices)
 
     def _evaluation(self, batch: int, num_batches: int):
-        """A plan that evaluates `num_batches` batches at the parameters in training, bound, and its executor."""
+        """Prefix, bound plan and executor that evaluate `num_batches` batches at the present parameters."""
         from ..cython_src.lowering import lower
         from ..cython_src.program import bind
         from .models import make_executor
@@ -216,9 +236,14 @@ class Trainer:
             prefix = f"evaluate{num_batches}x{batch}."
             share_images(self.storage, self.data, prefix)
             plan = lower(
-                self.config.network, batch=batch, phase="evaluate", num_images=len(self.data.labels),
-                num_batches=num_batches, num_iterations_logged=num_batches, prefix=prefix,
-            )  # fmt: skip
+                self.config.network,
+                batch=batch,
+                phase="evaluate",
+                num_images=len(self.data.labels),
+                num_batches=num_batches,
+                num_iterations_logged=num_batches,
+                prefix=prefix,
+            )
             bound = bind(plan, self.storage)
             executor = self._executors.enter_context(make_executor(self.config.model, self.config.threads))
             executor.prepare(bound)
@@ -262,7 +287,9 @@ class Trainer:
             "test_loss": test_loss,
             "test_accuracy": 1 - test_error,
             "parameters": path.name,
-            "parameters_sha256": hashlib.sha256(b"".join(p.tobytes() for p in parameters.values())).hexdigest()[:16],
+            "parameters_sha256": hashlib.sha256(
+                b"".join(p.tobytes() for p in parameters.values())
+            ).hexdigest()[:16],
         }
 
     def _state_names(self) -> list[str]:
@@ -287,10 +314,13 @@ def read_checkpoint(path: Path, network: str, seed: int) -> tuple[dict[str, np.n
         if rows != [(epoch, set(HISTORY_COLUMNS)) for epoch in range(1, state["epoch"] + 1)]:
             raise ValueError("its history does not fit its epoch")
     except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{path} must be a checkpoint of forktask train ({error!r}); delete it to start again") from None
+        raise UsageError(
+            f"{path} must be a checkpoint of forktask train ({error!r}); delete it to start again"
+        ) from None
     if found != (FORMAT_VERSION, network, seed):
         raise UsageError(
-            f"{path} must be a checkpoint of format {FORMAT_VERSION}, network {network}, seed {seed}; got {found}; "
+            f"{path} must be a checkpoint of format {FORMAT_VERSION}, network {network}, seed {seed}; got "
+            f"{found}; "
             f"delete it to start again"
         )
     return arrays, state
@@ -315,14 +345,17 @@ def set_arrays(target, source, names, path) -> None:
             raise UsageError(f"{path} must hold {name!r} and does not; is it of another network?")
         if source[name].shape != target[name].shape or source[name].dtype.kind != "f":
             raise UsageError(
-                f"{name!r} in {path} must be float of shape {target[name].shape}, got {source[name].dtype} of shape "
+                f"{name!r} in {path} must be float of shape {target[name].shape}, got {source[name].dtype} "
+                f"of shape "
                 f"{source[name].shape}; is it of another network?"
             )
     for name in names:
         target[name][...] = source[name]
 
 
-def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], None] = print) -> dict[str, Any]:
+def train(
+    config: TrainingConfig, resume: bool = False, report: Callable[[str], None] = print
+) -> dict[str, Any]:
     """Train, and leave curves, a figure, checkpoints and final parameters in `config.out`.
 
     Parameters
@@ -336,19 +369,23 @@ def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], 
     Returns
     -------
     dict
-        What `summary.json` holds: test accuracy of each seed and their median, times, hashes of the parameters.
+        What `summary.json` holds: test accuracy of each seed and their median, times, hashes of the
+        parameters.
 
     Raises
     ------
     UsageError
-        Bad values, unknown network, data or model, a foreign folder, a run in the folder without `resume`, or a loss
-        that is no longer finite.
+        Bad values, unknown network, data or model, a foreign folder, a run in the folder without `resume`, or
+        a loss that is no longer finite.
     """
     config.check()
     data = load_data(config.data)
     _check_data_fits(config, data)
     out = _open_folder(config, resume)
-    checkpoints = {seed: out / f"checkpoint-seed-{seed}.safetensors" for seed in range(config.seed, config.seed + config.seeds)}
+    checkpoints = {
+        seed: out / f"checkpoint-seed-{seed}.safetensors"
+        for seed in range(config.seed, config.seed + config.seeds)
+    }
     histories: dict[int, list[dict]] = {}
     if resume:
         for seed, path in checkpoints.items():
@@ -356,7 +393,8 @@ def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], 
                 histories[seed] = read_checkpoint(path, config.network, seed)[1]["history"]
                 if len(histories[seed]) > config.epochs:
                     raise UsageError(
-                        f"seed {seed} has {len(histories[seed])} epochs behind it already, so --epochs must be at least as "
+                        f"seed {seed} has {len(histories[seed])} epochs behind it already, so --epochs must "
+                        f"be at least as "
                         f"many, got {config.epochs}"
                     )
     results = []
@@ -367,13 +405,16 @@ def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], 
                     trainer.load(checkpoint)
                 histories[seed] = trainer.history
                 while trainer.epoch < config.epochs:
-                    bar.show(number * config.epochs + trainer.epoch, f"seed {seed}, epoch {trainer.epoch + 1}")
+                    bar.show(
+                        number * config.epochs + trainer.epoch, f"seed {seed}, epoch {trainer.epoch + 1}"
+                    )
                     row = trainer.train_epoch()
                     trainer.save(checkpoint)
                     write_history(out / "epochs.csv", histories)
                     bar.clear()
                     report(
-                        f"seed {seed}  epoch {row['epoch']:3d}/{config.epochs}  train loss {row['train_loss']:.4f}  "
+                        f"seed {seed}  epoch {row['epoch']:3d}/{config.epochs}  train loss "
+                        f"{row['train_loss']:.4f}  "
                         f"valid loss {row['valid_loss']:.4f}  error rate {100 * row['error_rate']:6.2f} %  "
                         f"{row['time_s']:.2f} s"
                     )
@@ -392,12 +433,14 @@ def _check_data_fits(config: TrainingConfig, data: Dataset) -> None:
     network = get_network(config.network)
     if network.input_shape != data.images.shape[1:] or network.num_classes != data.num_classes:
         raise UsageError(
-            f"network {config.network!r} takes images of shape {network.input_shape} in {network.num_classes} classes; "
+            f"network {config.network!r} takes images of shape {network.input_shape} in "
+            f"{network.num_classes} classes; "
             f"--data {data.name} has {data.images.shape[1:]} in {data.num_classes}; choose another"
         )
     if config.batch > len(data.train):
         raise UsageError(
-            f"--batch must not exceed the {len(data.train)} training images of {data.name}, got {config.batch}"
+            f"--batch must not exceed the {len(data.train)} training images of {data.name}, got "
+            f"{config.batch}"
         )
 
 
@@ -414,8 +457,8 @@ def write_history(path: Path, histories: dict[int, list[dict]]) -> None:
 def draw_accuracy(path: Path, histories: dict[int, list[dict]], summary: dict[str, Any]) -> None:
     """Draw validation accuracy over training time to `path`.pdf and .png, its caption to `path`.txt.
 
-    Of several seeds: the median, and a band from the lowest to the highest. Their points are matched by epoch; the time
-    of an epoch is the median over seeds.
+    Of several seeds: the median, and a band from the lowest to the highest. Their points are matched by
+    epoch; the time of an epoch is the median over seeds.
     """
     import matplotlib
 
@@ -428,12 +471,30 @@ def draw_accuracy(path: Path, histories: dict[int, list[dict]], summary: dict[st
     table["accuracy"] = 100 * (1 - table["error_rate"])
     table["epoch_time_s"] = table.groupby("epoch")["time_s"].transform("median")
     several = len(histories) > 1
-    with sns.axes_style("ticks"), plt.rc_context({"font.size": 8, "axes.labelsize": 8, "axes.titlesize": 8,
-                                                  "xtick.labelsize": 8, "ytick.labelsize": 8, "pdf.fonttype": 42}):
+    with (
+        sns.axes_style("ticks"),
+        plt.rc_context(
+            {
+                "font.size": 8,
+                "axes.labelsize": 8,
+                "axes.titlesize": 8,
+                "xtick.labelsize": 8,
+                "ytick.labelsize": 8,
+                "pdf.fonttype": 42,
+            }
+        ),
+    ):
         figure, axes = plt.subplots(figsize=(3.5, 2.4), layout="constrained")
         sns.lineplot(
-            table, x="epoch_time_s", y="accuracy", estimator="median", errorbar=("pi", 100) if several else None,
-            marker="o", markersize=3, color=sns.color_palette("colorblind")[0], ax=axes,
+            table,
+            x="epoch_time_s",
+            y="accuracy",
+            estimator="median",
+            errorbar=("pi", 100) if several else None,
+            marker="o",
+            markersize=3,
+            color=sns.color_palette("colorblind")[0],
+            ax=axes,
         )
         axes.set(xlabel="training time (s)", ylabel="validation accuracy (%)", title=summary["title"])
         axes.set_xlim(left=0)
@@ -444,7 +505,8 @@ def draw_accuracy(path: Path, histories: dict[int, list[dict]], summary: dict[st
     shown = f"Median of {len(histories)} seeds, band from lowest to highest." if several else "One seed."
     caption = (
         f"Validation accuracy over training time, evaluation not counted: {summary['title']}, model "
-        f"{summary['config']['model']}, {summary['config']['threads']} threads, batch {summary['config']['batch']}. {shown} "
+        f"{summary['config']['model']}, {summary['config']['threads']} threads, batch "
+        f"{summary['config']['batch']}. {shown} "
         f"Test accuracy {100 * summary['test_accuracy_median']:.2f} %.\n"
     )
     write_atomically(path.with_suffix(".txt"), caption.encode())
@@ -471,7 +533,9 @@ def _open_folder(config: TrainingConfig, resume: bool) -> Path:
     marker = out / MARKER
     stored = read_marker(out) if resume else None
     if not resume and marker.exists():
-        raise UsageError(f"{out} holds a training run already; add --resume to go on with it, or choose another --out")
+        raise UsageError(
+            f"{out} holds a training run already; add --resume to go on with it, or choose another --out"
+        )
     if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"--out must be a new or empty folder, got {out}; choose another")
     if stored is not None:
@@ -505,11 +569,13 @@ def check_resumable(stored: TrainingConfig, config: TrainingConfig) -> None:
         old, new = getattr(stored, field.name), getattr(config, field.name)
         if field.name not in CHANGEABLE and old != new:
             raise UsageError(
-                f"a resumed run must keep --{field.name.replace('_', '-')} {old}, got {new}; leave it out or use a new folder"
+                f"a resumed run must keep --{field.name.replace('_', '-')} {old}, got {new}; leave it out "
+                f"or use a new folder"
             )
     if stored.schedule != "constant" and stored.epochs != config.epochs:
         raise UsageError(
-            f"with --schedule {stored.schedule} the learning rate depends on --epochs, so a resumed run must keep "
+            f"with --schedule {stored.schedule} the learning rate depends on --epochs, so a resumed run "
+            f"must keep "
             f"{stored.epochs}, got {config.epochs}"
         )
 
@@ -518,26 +584,42 @@ def run_command(arguments: argparse.Namespace) -> int:
     """`forktask train`."""
     from .models import check_threads, parse_model
 
-    given = {field.name: getattr(arguments, field.name) for field in fields(TrainingConfig) if field.name in arguments}
+    given = {
+        field.name: getattr(arguments, field.name)
+        for field in fields(TrainingConfig)
+        if field.name in arguments
+    }
     start = read_marker(Path(given.get("out", TrainingConfig.out))) if arguments.resume else TrainingConfig()
     config = replace(start, **given)
     config.check()
     parse_model(config.model)
     check_threads(config.threads, oversubscribe=arguments.oversubscribe)
-    report = (lambda line: print(line, file=sys.stderr)) if arguments.json else print
+    stream = sys.stderr if arguments.json else sys.stdout
+
+    def report(line: str) -> None:
+        print(line, file=stream, flush=True)
+
     try:
         summary = train(config, arguments.resume, report)
     except KeyboardInterrupt:
-        print(f"\nstopped; the last whole epoch is kept, go on with: forktask train --resume --out {config.out}",
-              file=sys.stderr)
+        print(
+            f"\nstopped; the last whole epoch is kept, go on with: forktask train --resume --out "
+            f"{config.out}",
+            file=sys.stderr,
+        )
         raise
     if arguments.json:
         print(json.dumps(summary, indent=1))
         return 0
     seconds = sum(result["time_s"] for result in summary["seeds"])
-    spread = f", {100 * summary['test_accuracy_min']:.2f} to {100 * summary['test_accuracy_max']:.2f} %" * (config.seeds > 1)
-    print(f"{summary['title']}: test accuracy {100 * summary['test_accuracy_median']:.2f} %{spread}; trained in "
-          f"{format_seconds(seconds)} with {config.model} on {config.threads} threads")
+    spread = f", {100 * summary['test_accuracy_min']:.2f} to {100 * summary['test_accuracy_max']:.2f} %" * (
+        config.seeds > 1
+    )
+    print(
+        f"{summary['title']}: test accuracy {100 * summary['test_accuracy_median']:.2f} %{spread}; trained "
+        f"in "
+        f"{format_seconds(seconds)} with {config.model} on {config.threads} threads"
+    )
     print(f"{config.out}: epochs.csv, accuracy.pdf, summary.json, checkpoints and parameters (safetensors)")
     return 0
 
@@ -545,13 +627,15 @@ def run_command(arguments: argparse.Namespace) -> int:
 def add_parser(subparsers) -> None:
     """Add `train` to the command line."""
     parser = subparsers.add_parser(
-        "train", help="train a network and draw its accuracy over time",
-        description="Train a network and leave, for each epoch, losses, error rate and time, a figure of accuracy over time, "
-        "checkpoints, and the final parameters as safetensors.",
+        "train",
+        help="train a network and draw its accuracy over time",
+        description="Train a network and leave, for each epoch, losses, error rate and time, a figure of accuracy "
+        "over time, checkpoints, and the final parameters as safetensors.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     default = TrainingConfig()
-    # Suppressed defaults: what was not given comes from the stored run with --resume, else from TrainingConfig.
+    # Suppressed defaults: what was not given comes from the stored run with --resume, else from
+    # TrainingConfig.
     for name, kind, text in (
         ("network", str, "network to train"),
         ("data", str, "digits, cifar10:FOLDER, cifar100:FOLDER, idx:FOLDER or synthetic:N"),
@@ -569,9 +653,12 @@ def add_parser(subparsers) -> None:
         ("out", str, "folder for curves, figure and checkpoints"),
     ):
         parser.add_argument(
-            f"--{name.replace('_', '-')}", type=kind, default=argparse.SUPPRESS, metavar=name.upper(),
+            f"--{name.replace('_', '-')}",
+            type=kind,
+            default=argparse.SUPPRESS,
+            metavar=name.upper(),
             help=f"{text} (default: {getattr(default, name)})",
-        )  # fmt: skip
+        )
     parser.add_argument("--resume", action="store_true", help="go on after the last checkpoint in --out")
     parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")

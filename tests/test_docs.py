@@ -1,4 +1,9 @@
-"""What README and docs/ say is true: examples print what is shown, commands parse, links lead somewhere."""
+"""What README and docs/ say is true: examples print what is shown, commands parse, links lead somewhere.
+
+After a change that rightly changes what examples print (another lowering, say), run this file with the names of pages:
+it writes what is printed now into their output blocks. Read the text around them again. Blocks marked `py` in place of
+`python` are not run: they need what is not installed.
+"""
 
 import contextlib
 import io
@@ -8,18 +13,21 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from forktask.experiments.cli import make_parser
+from forktask.experiments.models import parse_models
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PLACEHOLDERS = {"DIR": "results", "FOLDER": "folder", "FILE.toml": "strong_scaling", "FILE": "weights.safetensors"}
+COMMANDS = ("info", "compare", "run", "status", "report", "plot", "peers", "train", "infer", "metg")
+PLACEHOLDERS = {"COMMAND": "compare", "DIR": "results", "FOLDER": "folder", "FILE.toml": "strong_scaling", "FILE": "weights.safetensors"}
 
-# Runs a page's examples in one namespace and writes what each printed, separated by a character no example prints.
+# Runs a page's examples in one namespace and writes what each printed, as a JSON list.
 RUN_EXAMPLES = """
 import contextlib, io, json, sys
 page, examples = json.load(sys.stdin)
@@ -63,7 +71,7 @@ def commands_of(text: str) -> list[str]:
     fenced = "\n".join(match[2] for match in FENCE.finditer(text) if match[1] in ("", "sh", "bash", "console"))
     outside = FENCE.sub("", text)
     lines = [line.strip().removeprefix("$ ") for line in fenced.splitlines()]
-    lines += [line.strip() for line in outside.splitlines() if line.startswith("    ")]
+    lines += [line.strip().removeprefix("$ ") for line in outside.splitlines() if line.startswith("    ")]
     lines += [code.replace("\n", " ") for code in re.findall(r"`([^`]+)`", outside)]
     return [line for line in lines if re.match(r"forktask( |$)", line)]
 
@@ -85,18 +93,19 @@ def test_a_wrong_output_is_seen(tmp_path):
 def test_commands_parse(page):
     """Check that every command line in a page is one that the program takes."""
     for command in commands_of(page.read_text()):
-        words = shlex.split(command, comments=True)[1:]
-        words = [PLACEHOLDERS.get(word, word) for word in words]
-        if len(words) < 1 or (len(words) == 1 and words[0] != "info"):
-            known = {"compare", "run", "status", "report", "plot", "peers", "train", "infer", "metg", "--help", "--version"}
-            assert not words or words[0] in known, command
+        words = [PLACEHOLDERS.get(word, word) for word in shlex.split(command, comments=True)[1:]]
+        if len(words) < 2:  # a name in running text
+            assert not words or words[0] in (*COMMANDS, "--help", "--version"), command
             continue
         errors = io.StringIO()
         try:
             with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
-                make_parser().parse_args(words)
+                arguments = make_parser().parse_args(words)
         except SystemExit as stop:
             assert not stop.code, f"{page.name}: {command}\n{errors.getvalue()}"
+        else:
+            models = getattr(arguments, "models", None) or getattr(arguments, "model", "serial")
+            parse_models(models.split(","))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -122,3 +131,23 @@ def test_options_in_commands_are_found():
     """Check that command lines are found in each place where pages have them."""
     text = "    forktask info\n\n```\nforktask run a\n```\nand `forktask status DIR`, not `forktaskx`.\n"
     assert commands_of(text) == ["forktask run a", "forktask info", "forktask status DIR"]
+
+
+def update_outputs(page: Path) -> None:
+    """Write what the examples of a page print into the output blocks behind them."""
+    with tempfile.TemporaryDirectory() as folder:
+        printed = iter(run_examples(str(page), page.read_text(), Path(folder)))
+    current = ""
+
+    def replace(match: re.Match) -> str:
+        nonlocal current
+        if match[1] == "python":
+            current = next(printed)[1]
+        return f"```output\n{current}```" if match[1] == "output" else match[0]
+
+    page.write_text(FENCE.sub(replace, page.read_text()))
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        update_outputs(Path(name))

@@ -1,8 +1,8 @@
 """Writes stored/cifar10_cnn_pytorch.npz: three SGD steps of the CIFAR-10 CNN as PyTorch computes them.
 
 Run by hand where PyTorch is installed:  python tests/cython_src/store_pytorch_values.py
-Inputs and initial parameters come from integer arithmetic and are not stored. PyTorch computes in float64; gradients
-of the first step and parameters after the third are stored as float32, losses as float64.
+Inputs and initial parameters come from integer arithmetic and are not stored. PyTorch computes in float64;
+gradients of the first step and parameters after the third are stored as float32, losses as float64.
 """
 
 from pathlib import Path
@@ -44,8 +44,9 @@ def inputs():
 
 def pytorch_model(dtype):
     """The network as PyTorch's users write it."""
-    import torch.nn as nn
     from collections import OrderedDict
+
+    from torch import nn
 
     layers = OrderedDict()
     channels = 3

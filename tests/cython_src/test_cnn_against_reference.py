@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from forktask.cython_src import reference
 from forktask.cython_src.lowering import initialise, lower
 from forktask.cython_src.network import get_network
@@ -33,7 +32,8 @@ def rounding_of_a_sum(length):
     return np.sqrt(length) * 2.0**-23
 
 
-# The longest sums: over the pixels of all images (weight gradient of conv1), after the sums of the layers before it.
+# The longest sums: over the pixels of all images (weight gradient of conv1), after the sums of the layers
+# before it.
 STEP_TOLERANCE = rounding_of_a_sum(BATCH * 32 * 32) + 3 * rounding_of_a_sum(25 * 20) + rounding_of_a_sum(320)
 
 
@@ -45,9 +45,16 @@ def relative_error(actual, expected):
 def make_runner(images, labels, steps, **options):
     """The compiled plan with the data in the order in which they are given: bound plan and executor."""
     plan = lower(
-        "cifar10_cnn", batch=BATCH, phase="train", num_images=len(labels), num_batches=steps,
-        num_iterations_logged=steps, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, **options,
-    )  # fmt: skip
+        "cifar10_cnn",
+        batch=BATCH,
+        phase="train",
+        num_images=len(labels),
+        num_batches=steps,
+        num_iterations_logged=steps,
+        momentum=MOMENTUM,
+        weight_decay=WEIGHT_DECAY,
+        **options,
+    )
     bound = bind(plan)
     bound.arrays["dataset.images"][:] = images
     bound.arrays["dataset.labels"][:] = labels
@@ -74,7 +81,8 @@ def reference_run(digits):
     start = {name: bound.arrays[name].astype(np.float64) for name in NETWORK.parameter_shapes()}
     sgd = reference.Sgd(start, float(np.float32(RATE)), MOMENTUM, WEIGHT_DECAY)
     steps = [
-        sgd.step(NETWORK, images[i : i + BATCH], labels[i : i + BATCH]) for i in range(0, STEPS * BATCH, BATCH)
+        sgd.step(NETWORK, images[i : i + BATCH], labels[i : i + BATCH])
+        for i in range(0, STEPS * BATCH, BATCH)
     ]
     return start, steps, sgd.parameters
 
@@ -100,14 +108,17 @@ def test_first_step_equals_reference(digits, reference_run, variant):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_twenty_steps_equal_reference(digits, reference_run, variant):
-    """Check losses and final parameters: each step adds its rounding, measured on how far the parameters moved."""
+    """Check losses and final parameters; rounding adds up, measured on how far the parameters moved."""
     start, steps, final = reference_run
     bound, executor = make_runner(*digits, STEPS, **VARIANTS[variant])
     for name, value in start.items():
         bound.arrays[name][:] = value
     executor.run(STEPS)
     np.testing.assert_allclose(
-        bound.arrays["losses"], [step.loss for step in steps], rtol=STEPS * STEP_TOLERANCE, atol=STEP_TOLERANCE
+        bound.arrays["losses"],
+        [step.loss for step in steps],
+        rtol=STEPS * STEP_TOLERANCE,
+        atol=STEP_TOLERANCE,
     )
     for name in start:
         moved, expected = bound.arrays[name] - start[name], final[name] - start[name]
@@ -121,8 +132,11 @@ def test_three_steps_equal_stored_pytorch_values():
     shape = (-1, *images.shape[2:])
     bound, executor = make_runner(images.reshape(shape), labels.ravel(), 3, layout="lanes")
     assert (BATCH, RATE, MOMENTUM, WEIGHT_DECAY) == (
-        pytorch_values.BATCH, pytorch_values.LEARNING_RATE, pytorch_values.MOMENTUM, pytorch_values.WEIGHT_DECAY,
-    )  # fmt: skip
+        pytorch_values.BATCH,
+        pytorch_values.LEARNING_RATE,
+        pytorch_values.MOMENTUM,
+        pytorch_values.WEIGHT_DECAY,
+    )
     for name, value in parameters.items():
         bound.arrays[name][:] = value
     executor.run(1)
@@ -137,7 +151,7 @@ def test_three_steps_equal_stored_pytorch_values():
 
 @pytest.mark.torch
 def test_parameters_are_pytorchs(tmp_path, digits):
-    """Check that saved parameters load into PyTorch's model by name and that a training step there is the same."""
+    """Check that saved parameters load into PyTorch's model and that a training step there is the same."""
     torch = pytest.importorskip("torch")
     images, labels = digits
     bound, executor = make_runner(images, labels, STEPS, layout="lanes")
@@ -146,7 +160,8 @@ def test_parameters_are_pytorchs(tmp_path, digits):
     model = pytorch_values.pytorch_model(torch.float64)
     model.load_state_dict({name: torch.tensor(a) for name, a in read_safetensors(tmp_path / "p")[0].items()})
     loss = torch.nn.functional.cross_entropy(
-        model(torch.tensor(images[:BATCH], dtype=torch.float64)), torch.tensor(labels[:BATCH], dtype=torch.int64)
+        model(torch.tensor(images[:BATCH], dtype=torch.float64)),
+        torch.tensor(labels[:BATCH], dtype=torch.int64),
     )
     loss.backward()
     executor.run(1)

@@ -4,10 +4,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from forktask.cython_src import reference
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.network import Convolution, FullyConnected, MaxPool, NetworkSpec, ReLU, Softmax, get_network
+from forktask.cython_src.network import (
+    Convolution,
+    FullyConnected,
+    MaxPool,
+    NetworkSpec,
+    ReLU,
+    Softmax,
+    get_network,
+)
 
 from . import store_pytorch_values as pytorch_values
 
@@ -71,7 +78,9 @@ def test_gradients_of_activations_equal_finite_differences():
             moved = x.copy()
             moved[index] += shift
             losses.append(reference.forward(tail, parameters, moved, labels).loss)
-        assert step.gradients["pool1"][index] == pytest.approx((losses[0] - losses[1]) / (2 * h), rel=1e-6, abs=1e-9)
+        assert step.gradients["pool1"][index] == pytest.approx(
+            (losses[0] - losses[1]) / (2 * h), rel=1e-6, abs=1e-9
+        )
 
 
 def test_three_steps_equal_stored_pytorch_values():
@@ -122,6 +131,11 @@ def test_softmax_stands_extreme_logits():
 
 def test_unknown_layer_is_refused():
     """Check that a layer of another kind, and a network without softmax, give clear errors."""
-    for layers, message in (((Softmax(), Softmax()), "a layer must be Convolution"), ((ReLU("r"),), "must be Softmax")):
+    for layers, message in (
+        ((Softmax(), Softmax()), "a layer must be Convolution"),
+        ((ReLU("r"),), "must be Softmax"),
+    ):
         with pytest.raises(UsageError, match=message):
-            reference.forward(NetworkSpec("odd", (1, 1, 1), layers), {}, np.zeros((1, 1, 1, 1)), np.zeros(1, int))
+            reference.forward(
+                NetworkSpec("odd", (1, 1, 1), layers), {}, np.zeros((1, 1, 1, 1)), np.zeros(1, int)
+            )

@@ -157,6 +157,15 @@ def test_interrupted_run_says_how_much_is_there():
     assert not any("not complete" in text for text in analysis.study_from_rows(rows).warnings)
 
 
+def test_missing_samples_beside_hogs_are_counted():
+    """Check that a run asked for only beside spinning processes is complete without quiet samples."""
+    rows = [{**r, "interference": 1} if r["kind"] == "sample" else r for r in synthetic_rows()]
+    rows[0]["config"]["interference"] = [1]
+    assert not any("not complete" in text for text in analysis.study_from_rows(rows).warnings)
+    rows[0]["config"]["interference"] = [0, 1]
+    assert any("117 of 234 samples" in text for text in analysis.study_from_rows(rows).warnings)
+
+
 def test_step_times_lost_in_noise_are_left_out_and_said():
     """Check that a slope of zero or less is no sample."""
     rows = synthetic_rows()

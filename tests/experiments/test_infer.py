@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-
 from forktask.cython_src import reference
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering import initialise, lower
@@ -15,11 +14,32 @@ from forktask.experiments.cli import main
 from forktask.experiments.data import load_data
 from forktask.experiments.safetensors import write_safetensors
 
-LAYERS = ["input", "conv1", "relu1", "pool1", "conv2", "relu2", "pool2", "conv3", "relu3", "pool3", "fc", "softmax"]
+LAYERS = [
+    "input",
+    "conv1",
+    "relu1",
+    "pool1",
+    "conv2",
+    "relu2",
+    "pool2",
+    "conv3",
+    "relu3",
+    "pool3",
+    "fc",
+    "softmax",
+]
 JOB = {
-    "network": "cifar10_cnn", "granularity": "auto", "images": 5, "batch": 2, "model": "serial", "threads": 1,
-    "cpus": None, "data": "synthetic:16", "checkpoint": None, "repeats": 1,
-}  # fmt: skip
+    "network": "cifar10_cnn",
+    "granularity": "auto",
+    "images": 5,
+    "batch": 2,
+    "model": "serial",
+    "threads": 1,
+    "cpus": None,
+    "data": "synthetic:16",
+    "checkpoint": None,
+    "repeats": 1,
+}
 
 
 def small_checkpoint(path):
@@ -38,7 +58,9 @@ def test_every_layer_is_timed_and_sums_add_up():
     assert column["kinds_s"]["conv"] == pytest.approx(sum(column["layers_s"][f"conv{i}"] for i in (1, 2, 3)))
     assert sum(column["kinds_s"].values()) == pytest.approx(sum(column["layers_s"].values()))
     assert sum(column["layers_s"].values()) <= column["run_unfused_s"]
-    assert column["total_fused_s"] == pytest.approx(column["load_s"] + column["create_s"] + column["run_fused_s"])
+    assert column["total_fused_s"] == pytest.approx(
+        column["load_s"] + column["create_s"] + column["run_fused_s"]
+    )
     assert column["error_rate"] is None
 
 
@@ -46,10 +68,18 @@ def test_error_rate_equals_reference(tmp_path):
     """Check the answers of a checkpoint over whole batches, the rest and images used twice."""
     parameters = small_checkpoint(tmp_path / "p.safetensors")
     data = load_data("synthetic:16")
-    job = {**JOB, "images": 37, "batch": 16, "data": "synthetic:16", "checkpoint": str(tmp_path / "p.safetensors")}
+    job = {
+        **JOB,
+        "images": 37,
+        "batch": 16,
+        "data": "synthetic:16",
+        "checkpoint": str(tmp_path / "p.safetensors"),
+    }
     column = inference.measure_inference(job)
     order = np.arange(37) % len(data.labels)
-    expected = reference.forward(get_network("cifar10_cnn"), parameters, data.images[order], data.labels[order])
+    expected = reference.forward(
+        get_network("cifar10_cnn"), parameters, data.images[order], data.labels[order]
+    )
     assert column["error_rate"] == pytest.approx(1 - expected.correct / 37)
 
 
@@ -64,8 +94,21 @@ def test_models_give_the_same_answers():
 
 def test_the_command_prints_a_table_and_json(capsys):
     """Check both forms of the output."""
-    common = ["infer", "--images", "3", "--batch", "1,2", "--models", "serial", "--threads", "1", "--repeats", "1",
-              "--data", "synthetic:16"]  # fmt: skip
+    common = [
+        "infer",
+        "--images",
+        "3",
+        "--batch",
+        "1,2",
+        "--models",
+        "serial",
+        "--threads",
+        "1",
+        "--repeats",
+        "1",
+        "--data",
+        "synthetic:16",
+    ]
     assert main(common) == 0
     text = capsys.readouterr().out
     assert "forward of 3 images in batches of 2" in text and "serial x1" in text
@@ -116,6 +159,22 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path, capsys):
     write_safetensors(tmp_path / "p", {"conv1.weight": np.zeros(3)})
     with pytest.raises(UsageError, match="is it of another network"):
         inference.measure_inference({**JOB, "checkpoint": str(tmp_path / "p")})
-    assert main(["infer", "--images", "2", "--batch", "1", "--models", "serial", "--threads", "1",
-                 "--checkpoint", str(tmp_path / "p")]) == 2  # fmt: skip
+    assert (
+        main(
+            [
+                "infer",
+                "--images",
+                "2",
+                "--batch",
+                "1",
+                "--models",
+                "serial",
+                "--threads",
+                "1",
+                "--checkpoint",
+                str(tmp_path / "p"),
+            ]
+        )
+        == 2
+    )
     assert "is it of another network" in capsys.readouterr().err

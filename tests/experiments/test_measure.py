@@ -74,6 +74,18 @@ def test_a_few_disturbed_runs_do_not_move_the_slope():
     assert Timed(lengths, times).step_time_s == pytest.approx(0.001, rel=0.02)
 
 
+def test_a_slope_that_is_not_positive_is_measured_again():
+    """Check that runs are added while disturbances hide the step, and not for ever."""
+    fake = FakeExecutor(lambda i: 0.1)
+    disturbances = iter([5.0, 0.0, 0.0, 5.0, 5.0, 0.0])
+    plain, fake.run = fake.run, lambda n, first: (plain(n, first), setattr(fake, "now", fake.now + next(disturbances, 0)))
+    timed = time_runs(Stepper(fake, clock=fake.clock), 0.1, target_s=0.3)
+    assert len(timed.run_times_s) > 6
+    assert timed.step_time_s == pytest.approx(0.1)
+    backwards = FakeExecutor(lambda i: -0.1, fill=1.0)
+    assert len(time_runs(Stepper(backwards, clock=backwards.clock), 0.1, target_s=0.3).run_times_s) == 18
+
+
 def test_the_trend_test():
     """Check that falling series are seen, and constant, rising and noisy ones are not called falling."""
     assert still_falling([8, 7, 6, 5, 4, 3, 2, 1])
@@ -119,7 +131,10 @@ def test_hashes_see_bytes_shapes_and_names():
     a = np.arange(6, dtype=np.float32).reshape(2, 3)
     b = a.copy()
     b[1, 1] = np.nextafter(b[1, 1], np.float32(9))
-    hashes = [hash_arrays(x) for x in ({"a": a}, {"a": b}, {"b": a}, {"a": a.reshape(3, 2)}, {"a": a.view(np.int32)})]
+    hashes = [
+        hash_arrays(x)
+        for x in ({"a": a}, {"a": b}, {"b": a}, {"a": a.reshape(3, 2)}, {"a": a.view(np.int32)})
+    ]
     assert len(set(hashes)) == 5
     assert hash_arrays({"a": np.asfortranarray(a)}) == hashes[0]
 
@@ -144,7 +159,9 @@ JOB = {"kind": "sample", "cpus": None, "check_iterations": 20, "target_s": 0.01,
 
 def test_a_sample_has_all_fields_and_equal_hashes_over_models(monkeypatch):
     """Check a whole sample in this process, for two models on one plan."""
-    monkeypatch.setattr("forktask.experiments.measure.loaded_libraries", lambda: [{"kind": "blas", "threads": 1}])
+    monkeypatch.setattr(
+        "forktask.experiments.measure.loaded_libraries", lambda: [{"kind": "blas", "threads": 1}]
+    )
     samples = [
         measure_sample({**JOB, "model": model, "threads": threads}, bound=bind(chain_plan(), target="numpy"))
         for model, threads in (("serial", 1), ("forkjoin", 2))
@@ -156,7 +173,10 @@ def test_a_sample_has_all_fields_and_equal_hashes_over_models(monkeypatch):
         assert len(sample["run_times_s"]) == len(sample["run_lengths"]) >= 6
         assert len(set(sample["run_lengths"])) == 2
         assert set(sample["disturbance"]) == {
-            "pressure_some_us", "steal_ticks", "nonvoluntary_switches", "throttled_us"
+            "pressure_some_us",
+            "steal_ticks",
+            "nonvoluntary_switches",
+            "throttled_us",
         }
         assert min(sample["prepare_s"], sample["first_replay_s"], sample["step_time_s"]) > 0
         assert (sample["record_s"], sample["close_s"]) == (None, None)
@@ -216,5 +236,7 @@ def test_the_measuring_process_imports_nothing_heavy():
         "import sys, forktask.experiments.measure as m, forktask.forkjoin.executor\n"
         "print([n for n in ('pandas', 'matplotlib', 'seaborn', 'joblib', 'scipy') if n in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout.strip() == "[]"

@@ -6,9 +6,11 @@ import json
 
 import pytest
 
+from forktask.cython_src.errors import UsageError
 from forktask.experiments.cli import main
 from forktask.experiments.metg import format_table, metg_s, summarise
 from forktask.experiments.metg_measure import unit_time_s, work_ladder
+from forktask.experiments.models import built_models, parse_model, process_environment
 
 GRAPH = {"pattern": "fft", "width": 4, "steps": 4, "radix": 5, "kernel": "compute", "check": True}
 UNIT_S = 2e-9
@@ -116,6 +118,21 @@ def test_the_graph_of_a_network_is_run_with_its_durations(capsys):
     entry = json.loads(capsys.readouterr().out)["results"][0]
     assert entry["graph"]["network"] == "cifar10_cnn"
     assert 0 < entry["empty_task_s"]["median"] < 1e-5 and entry["curve"]
+
+
+def test_every_outside_reference_is_measured(capsys):
+    """Check that OpenMP tasks, oneTBB and libomp run in processes of their own, as far as they are installed."""
+    models = [m for m in ("openmp_tasks", "tbb") if m in built_models()]
+    try:
+        assert process_environment(parse_model("openmp_tasks:runtime=libomp"))
+        models.append("openmp_tasks:runtime=libomp")
+    except UsageError:
+        pass
+    assert main(["metg", "--quick", "--models", ",".join(models), "--threads", "1", "--width", "4", "--steps", "2",
+                 "--pattern", "no_comm", "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert {e["model"] for e in results} == set(models)
+    assert all(e["repeats"] == 1 and e["curve"] for e in results)
 
 
 @pytest.mark.parametrize("arguments, message", [

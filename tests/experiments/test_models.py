@@ -54,7 +54,10 @@ def test_what_is_wrong_and_what_is_known_is_said(text, names):
 
 def test_a_model_given_twice_counts_once():
     """Check that duplicates vanish, also in another spelling, and that none is refused."""
-    assert [str(s) for s in parse_models(["forkjoin", "serial", "forkjoin:region=loop"])] == ["forkjoin", "serial"]
+    assert [str(s) for s in parse_models(["forkjoin", "serial", "forkjoin:region=loop"])] == [
+        "forkjoin",
+        "serial",
+    ]
     with pytest.raises(UsageError, match="at least one model"):
         parse_models([])
 

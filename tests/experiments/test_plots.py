@@ -64,8 +64,9 @@ def noisy():
 
 
 @pytest.mark.parametrize(("column", "width"), [("double", 7.0), ("single", 3.3)])
-@pytest.mark.parametrize("name", ["speedup", "layers", "overhead"])
-@pytest.mark.parametrize("case", ["two", "noisy"])
+@pytest.mark.parametrize(
+    ("case", "name"), [("two", "speedup"), ("two", "layers"), ("two", "overhead"), ("noisy", "speedup")]
+)
 def test_nothing_sticks_out_or_overlaps(request, case, name, column, width):
     """Check the width, that all text lies within the figure, and that no two tick labels of an axis meet."""
     figure = plots.draw(request.getfixturevalue(case), name, column=column)

@@ -3,7 +3,6 @@
 import io
 
 import pytest
-
 from forktask.experiments.progress import ProgressBar, format_seconds
 
 

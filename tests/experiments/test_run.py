@@ -38,7 +38,8 @@ from forktask.experiments.run import (
     sample_environment,
 )
 
-# A measuring process without any measuring: does what the file FAKE says for the job's model, else gives a sample.
+# A measuring process without any measuring: does what the file FAKE says for the job's model, else gives a
+# sample.
 FAKE_SAMPLE = """
 import json, os, signal, sys, time
 job = json.load(sys.stdin)
@@ -76,8 +77,17 @@ NUM_POINTS = 5  # serial runs on one thread only
 
 def fake_plan_row(plan_id, options):
     return {
-        "kind": "plan", "plan_id": plan_id, "options": dict(options), "loops": [], "flops": 1e6, "bytes": 1e6,
-        "num_tasks": 10, "num_edges": 20, "num_joins": 0, "deterministic": True, **options,
+        "kind": "plan",
+        "plan_id": plan_id,
+        "options": dict(options),
+        "loops": [],
+        "flops": 1e6,
+        "bytes": 1e6,
+        "num_tasks": 10,
+        "num_edges": 20,
+        "num_joins": 0,
+        "deterministic": True,
+        **options,
     }
 
 
@@ -93,9 +103,13 @@ def sweep(tmp_path):
         (folder / "faults.json").write_text(json.dumps(faults))
         measure = measure or Measure(repeats=2, profile=False, oversubscribe=True)
         return Sweep(
-            Configuration(grid=grid, measure=measure), str(tmp_path / "out"), "forktask compare --out out",
-            stream=io.StringIO(), sample_command=(sys.executable, "-S", str(script), str(folder)),
-            plan_row=fake_plan_row, environment=ENVIRONMENT,
+            Configuration(grid=grid, measure=measure),
+            str(tmp_path / "out"),
+            "forktask compare --out out",
+            stream=io.StringIO(),
+            sample_command=(sys.executable, "-S", str(script), str(folder)),
+            plan_row=fake_plan_row,
+            environment=ENVIRONMENT,
             machine_row=lambda: {"kind": "machine", "capacity": {"1": 1.0}},
         )
 
@@ -110,7 +124,13 @@ def counts(results):
 def test_a_sweep_measures_each_configuration_as_often_as_asked(sweep):
     """Check rows by kind, blocks of one repetition each, different orders within them, and the recorded settings."""
     results = sweep(Measure(repeats=4, oversubscribe=True)).run()
-    assert counts(results) == {"run": 1, "machine": 1, "plan": 1, "sample": 4 * NUM_POINTS, "profile": NUM_POINTS}
+    assert counts(results) == {
+        "run": 1,
+        "machine": 1,
+        "plan": 1,
+        "sample": 4 * NUM_POINTS,
+        "profile": NUM_POINTS,
+    }
     samples = results.of_kind("sample")
     blocks = [samples[k : k + NUM_POINTS] for k in range(0, len(samples), NUM_POINTS)]
     orders = [[row["config_id"] for row in block] for block in blocks]
@@ -127,7 +147,9 @@ def test_a_finished_sweep_is_not_measured_again(sweep):
     sweep().run()
     jobs = len(sweep.jobs())
     assert counts(sweep().run())["sample"] == jobs == len(sweep.jobs())
-    assert counts(sweep(Measure(repeats=3, profile=False, oversubscribe=True)).run())["sample"] == 3 * NUM_POINTS
+    assert (
+        counts(sweep(Measure(repeats=3, profile=False, oversubscribe=True)).run())["sample"] == 3 * NUM_POINTS
+    )
 
 
 def test_a_half_written_sample_is_measured_again(sweep):
@@ -152,7 +174,9 @@ def test_a_sweep_goes_on_after_failures(sweep):
     assert failures["serial", 1]["reason"] == "timeout"
     assert failures["joblib", 2]["reason"] == "memory"
     assert failures["forkjoin", 2]["reason"] == "crash"
-    assert "SIGSEGV" in failures["forkjoin", 2]["message"] and "last words" in failures["forkjoin", 2]["message"]
+    assert (
+        "SIGSEGV" in failures["forkjoin", 2]["message"] and "last words" in failures["forkjoin", 2]["message"]
+    )
     lines, trusted = failure_report(results)
     assert len(lines) == NUM_POINTS and trusted
     # A second attempt repeats crashes only.
@@ -251,8 +275,13 @@ def test_status_says_what_is_missing(sweep, capsys):
 
 def test_the_measured_process_gets_a_clean_environment():
     """Check that what cripples or steers BLAS and OpenMP is gone, and spinning depends on the cores left."""
-    own = {"PATH": "/bin", "OPENBLAS_CORETYPE": "Haswell", "OMP_PLACES": "cores", "GOMP_SPINCOUNT": "1",
-           "FORKTASK_ISA": "avx2"}
+    own = {
+        "PATH": "/bin",
+        "OPENBLAS_CORETYPE": "Haswell",
+        "OMP_PLACES": "cores",
+        "GOMP_SPINCOUNT": "1",
+        "FORKTASK_ISA": "avx2",
+    }
     settings = sample_environment(Measure(), threads=2, hogs=0, cores=2)
     assert clean_environment(own, settings) == {"PATH": "/bin", "FORKTASK_ISA": "avx2", **settings}
     assert settings["OMP_WAIT_POLICY"] == "active"
@@ -280,17 +309,26 @@ def test_a_job_that_is_too_slow_is_ended(tmp_path):
     assert not mark.exists()
 
 
-# --- configurations ---------------------------------------------------------------------------------------------------
+# --- configurations
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_lists_expand_to_a_grid():
     """Check the product, that one-thread models take part once, and that equal models are not measured twice."""
-    configuration = parse_configuration({
-        "grid": {"batch": [8, 16], "models": ["serial", "forkjoin", "forkjoin:region=loop"], "threads": [1, 2]},
-    })
+    configuration = parse_configuration(
+        {
+            "grid": {
+                "batch": [8, 16],
+                "models": ["serial", "forkjoin", "forkjoin:region=loop"],
+                "threads": [1, 2],
+            },
+        }
+    )
     found = Counter((p.plan["batch"], p.model, p.threads) for p in configuration.points())
     assert found == Counter(
-        (batch, model, threads) for batch in (8, 16) for model, threads in (("serial", 1), ("forkjoin", 1), ("forkjoin", 2))
+        (batch, model, threads)
+        for batch in (8, 16)
+        for model, threads in (("serial", 1), ("forkjoin", 1), ("forkjoin", 2))
     )
     assert len({p.config_id for p in configuration.points()}) == 6
     assert len({p.plan_id for p in configuration.points()}) == 2
@@ -367,7 +405,18 @@ def test_shipped_configurations_lower_and_complete(path, sweep):
 def test_compare_from_the_command_line(tmp_path, capsys):
     """Check the whole way once: real processes and kernels, equal weights, table, figures and report."""
     out = str(tmp_path / "out")
-    arguments = ["compare", "--batch", "8", "--models", "serial,forkjoin,taskiter", "--threads", "1", "--quick", "--out", out]
+    arguments = [
+        "compare",
+        "--batch",
+        "8",
+        "--models",
+        "serial,forkjoin,taskiter",
+        "--threads",
+        "1",
+        "--quick",
+        "--out",
+        out,
+    ]
     assert main([*arguments, "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     results = read_results(out)
@@ -381,18 +430,45 @@ def test_compare_from_the_command_line(tmp_path, capsys):
 
 def test_compare_is_the_short_form_of_a_file():
     """Check that arguments and a file give the same configuration, hence the same results."""
-    arguments = make_parser().parse_args([
-        "compare", "--network", "cifar10_cnn", "--batch", "8,16", "--models", "serial,forkjoin:region=persistent",
-        "--threads", "1", "--repeats", "3", "--weight-gradients", "chain", "--memory", "shared", "--no-fusion",
-        "--seed", "5", "--time-limit", "9", "--out", "x",
-    ])
-    configuration = parse_configuration({
-        "grid": {
-            "batch": [8, 16], "models": ["serial", "forkjoin:region=persistent"], "threads": 1,
-            "weight_gradients": "chain", "memory": "shared", "fusion": False,
-        },
-        "measure": {"repeats": 3, "seed": 5, "time_limit_s": 9},
-    })
+    arguments = make_parser().parse_args(
+        [
+            "compare",
+            "--network",
+            "cifar10_cnn",
+            "--batch",
+            "8,16",
+            "--models",
+            "serial,forkjoin:region=persistent",
+            "--threads",
+            "1",
+            "--repeats",
+            "3",
+            "--weight-gradients",
+            "chain",
+            "--memory",
+            "shared",
+            "--no-fusion",
+            "--seed",
+            "5",
+            "--time-limit",
+            "9",
+            "--out",
+            "x",
+        ]
+    )
+    configuration = parse_configuration(
+        {
+            "grid": {
+                "batch": [8, 16],
+                "models": ["serial", "forkjoin:region=persistent"],
+                "threads": 1,
+                "weight_gradients": "chain",
+                "memory": "shared",
+                "fusion": False,
+            },
+            "measure": {"repeats": 3, "seed": 5, "time_limit_s": 9},
+        }
+    )
     assert configuration_from_arguments(arguments) == configuration
     defaults = configuration_from_arguments(make_parser().parse_args(["compare"]))
     assert defaults == Configuration()

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
 from forktask.cython_src import reference
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.network import get_network
@@ -29,10 +28,27 @@ def hashes(summary):
 
 
 def test_digits_are_learnt_and_files_are_left(tmp_path, capsys):
-    """Check test accuracy above 95 %, and curves, figure, caption, checkpoint and parameters of the command."""
+    """Check test accuracy above 95 %, curves, figure, caption and parameters of the command."""
     out = tmp_path / "out"
-    assert main(["train", "--model", "serial", "--threads", "1", "--epochs", "3", "--seeds", "2", "--out", str(out),
-                 "--json"]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                "train",
+                "--model",
+                "serial",
+                "--threads",
+                "1",
+                "--epochs",
+                "3",
+                "--seeds",
+                "2",
+                "--out",
+                str(out),
+                "--json",
+            ]
+        )
+        == 0
+    )
     summary = json.loads(capsys.readouterr().out)
     assert summary["test_accuracy_min"] > 0.95
     assert summary == json.loads((out / "summary.json").read_text())
@@ -42,7 +58,10 @@ def test_digits_are_learnt_and_files_are_left(tmp_path, capsys):
     assert float(rows[2]["train_loss"]) < float(rows[0]["train_loss"])
     assert float(rows[2]["time_s"]) > float(rows[1]["time_s"]) > 0
     assert (out / "accuracy.pdf").read_bytes()[:4] == b"%PDF" and (out / "accuracy.png").stat().st_size > 5000
-    assert "smoke test" in (out / "accuracy.txt").read_text() and "Median of 2 seeds" in (out / "accuracy.txt").read_text()
+    assert (
+        "smoke test" in (out / "accuracy.txt").read_text()
+        and "Median of 2 seeds" in (out / "accuracy.txt").read_text()
+    )
     parameters, metadata = read_safetensors(out / "parameters-seed-1.safetensors")
     assert {name: a.shape for name, a in parameters.items()} == get_network("cifar10_cnn").parameter_shapes()
     assert metadata["network"] == "cifar10_cnn"
@@ -69,13 +88,15 @@ def test_evaluation_equals_reference():
         indices = data.test[:70]
         loss, error_rate = trainer.evaluate(indices)
         parameters = {name: trainer.bound.arrays[name] for name in trainer.plan.attributes["parameters"]}
-    expected = reference.forward(get_network("cifar10_cnn"), parameters, data.images[indices], data.labels[indices])
+    expected = reference.forward(
+        get_network("cifar10_cnn"), parameters, data.images[indices], data.labels[indices]
+    )
     assert loss == pytest.approx(expected.loss, rel=1e-5)
     assert error_rate == pytest.approx(1 - expected.correct / 70)
 
 
 def test_resumed_training_is_bit_identical(tmp_path):
-    """Check final weights, momenta and curves of a run in two parts, the second under another model, against one."""
+    """Check weights, momenta and curves of a run in two parts, the second under another model."""
     whole = run(SMALL, tmp_path, "whole")
     run(replace(SMALL, epochs=1), tmp_path, "parts")
     parts = run(replace(SMALL, model="forkjoin", threads=2), tmp_path, "parts", resume=True)
@@ -88,12 +109,14 @@ def test_resumed_training_is_bit_identical(tmp_path):
             row.pop("time_s")
         if name == "whole":
             first = arrays, state
-    assert {name: a.tobytes() for name, a in first[0].items()} == {name: a.tobytes() for name, a in arrays.items()}
+    assert {name: a.tobytes() for name, a in first[0].items()} == {
+        name: a.tobytes() for name, a in arrays.items()
+    }
     assert first[1] == state and state["iteration"] == 8
 
 
 def test_interrupted_training_keeps_the_last_epoch(tmp_path, monkeypatch, capsys):
-    """Check that Ctrl-C in the second seed keeps whole epochs, says how to go on, and that going on completes the run."""
+    """Check that Ctrl-C keeps whole epochs and says how to go on, and that going on completes the run."""
     whole = run(replace(SMALL, seeds=2), tmp_path, "whole")
     train_epoch = Trainer.train_epoch
 
@@ -104,8 +127,23 @@ def test_interrupted_training_keeps_the_last_epoch(tmp_path, monkeypatch, capsys
 
     monkeypatch.setattr(Trainer, "train_epoch", interrupted)
     out = tmp_path / "parts"
-    command = ["train", "--data", "synthetic:64", "--model", "serial", "--threads", "1", "--epochs", "2", "--batch", "16",
-               "--seeds", "2", "--out", str(out)]  # fmt: skip
+    command = [
+        "train",
+        "--data",
+        "synthetic:64",
+        "--model",
+        "serial",
+        "--threads",
+        "1",
+        "--epochs",
+        "2",
+        "--batch",
+        "16",
+        "--seeds",
+        "2",
+        "--out",
+        str(out),
+    ]
     assert main(command) == 130
     assert f"forktask train --resume --out {out}" in capsys.readouterr().err
     assert len((out / "epochs.csv").read_text().splitlines()) == 1 + 3
@@ -120,7 +158,9 @@ def test_learning_rate_schedules():
     """Check the three schedules at their first, middle and last iterations."""
     config = replace(SMALL, epochs=10, learning_rate=0.1)
     assert learning_rate_table(config, 9, 4).tolist() == [0.1] * 4
-    cosine = np.concatenate([learning_rate_table(replace(config, schedule="cosine"), e, 4) for e in range(10)])
+    cosine = np.concatenate(
+        [learning_rate_table(replace(config, schedule="cosine"), e, 4) for e in range(10)]
+    )
     assert cosine[0] == 0.1 and cosine[20] == pytest.approx(0.05) and 0 < cosine[-1] < 0.001
     assert (np.diff(cosine) < 0).all()
     step = [learning_rate_table(replace(config, schedule="step"), e, 1)[0] for e in range(10)]

@@ -1,0 +1,96 @@
+"""Every execution model computes the same bits."""
+
+import numpy as np
+import pytest
+
+from forktask.cython_src.lowering import initialise, lower
+from forktask.cython_src.program import bind
+from forktask.experiments.measure import fill_dataset, result_hashes
+from forktask.experiments.models import MODELS, built_models, make_executor
+
+STEPS = 20
+THREADS = range(1, 9)
+LOOSE_SCHEDULES = [
+    f"forkjoin:region={region}:schedule={schedule}:chunk_size={chunk}"
+    for region in ("loop", "persistent")
+    for schedule in ("static", "dynamic", "guided")
+    for chunk in (0, 1, 3)
+]
+TASK_SPECS = [
+    *(f"tasks:taskwait={wait}" for wait in ("loop", "phase", "iteration", "none")),
+    *(f"{model}:placement={placement}" for model in ("taskgraph", "taskiter") for placement in ("stealing", "partitioned")),
+    *(name for name in built_models() if name not in {"serial", "forkjoin", "tasks", "taskgraph", "taskiter"}
+      and MODELS[name].max_threads != 1 and name != "joblib"),
+]
+PLANS = {
+    "partial, 20 images": {"batch": 20},
+    "chain, 20 images": {"batch": 20, "weight_gradients": "chain"},
+    "one image by rows": {"batch": 1, "granularity": "channels=4,rows=8"},
+    "not fused, shared memory": {"batch": 20, "fusion": False, "memory": "shared"},
+}
+
+
+def hashes_after_steps(plan, spec, threads, chunks=(STEPS,)):
+    """Hashes of weights and losses after 20 steps from the same start."""
+    bound = bind(plan)
+    fill_dataset(bound, seed=3)
+    initialise(bound, seed=5)
+    before = result_hashes(bound)["weights_hash"]
+    with make_executor(spec, threads) as executor:
+        executor.prepare(bound)
+        done = 0
+        for count in chunks:
+            executor.run(count, done)
+            done += count
+    hashes = result_hashes(bound)
+    assert hashes["finite"] and hashes["weights_hash"] != before
+    assert np.count_nonzero(bound.arrays["losses"][:STEPS]) == STEPS
+    return hashes
+
+
+@pytest.fixture(scope="module", params=list(PLANS))
+def plan_and_hashes(request):
+    """A plan and what the serial executor makes of it."""
+    options = PLANS[request.param]
+    plan = lower("cifar10_cnn", num_images=2 * options["batch"], num_batches=2, **options)
+    return plan, hashes_after_steps(plan, "serial", 1)
+
+
+@pytest.mark.parametrize("spec", TASK_SPECS)
+def test_task_models_equal_serial_on_one_to_eight_threads(plan_and_hashes, spec):
+    """Check weights and losses after 20 steps, bit for bit."""
+    plan, expected = plan_and_hashes
+    for threads in THREADS:
+        assert hashes_after_steps(plan, spec, threads) == expected, f"{threads} threads"
+
+
+@pytest.mark.parametrize("spec", LOOSE_SCHEDULES)
+def test_every_schedule_equals_serial(plan_and_hashes, spec):
+    """Check weights and losses of each OpenMP schedule; idle threads of eight would spin on a small machine."""
+    plan, expected = plan_and_hashes
+    for threads in (1, 2, 3):
+        assert hashes_after_steps(plan, spec, threads) == expected, f"{threads} threads"
+
+
+@pytest.mark.parametrize("spec", ["forkjoin", "forkjoin:region=persistent"])
+def test_fork_join_equals_serial_on_one_to_eight_threads(plan_and_hashes, spec):
+    """Check weights and losses after 20 steps, bit for bit."""
+    plan, expected = plan_and_hashes
+    for threads in THREADS:
+        assert hashes_after_steps(plan, spec, threads) == expected, f"{threads} threads"
+
+
+def test_joblib_equals_serial():
+    """Check weights and losses after 20 steps, bit for bit; joblib hands out blocks too slowly for more."""
+    plan = lower("cifar10_cnn", batch=20, num_images=40, num_batches=2)
+    expected = hashes_after_steps(plan, "serial", 1)
+    for threads in (1, 2, 8):
+        assert hashes_after_steps(plan, "joblib", threads) == expected, f"{threads} threads"
+
+
+@pytest.mark.parametrize("spec", ["forkjoin", "tasks", "taskgraph", "taskiter"])
+def test_repeated_and_divided_runs_are_the_same(plan_and_hashes, spec):
+    """Check that runs repeat, and that 20 steps at once equal 1 + 7 + 12."""
+    plan, expected = plan_and_hashes
+    for chunks in ((STEPS,), (1, 7, 12), (STEPS,)):
+        assert hashes_after_steps(plan, spec, 2, chunks) == expected
