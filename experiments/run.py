@@ -49,7 +49,7 @@ def sample_environment(measure: Measure, threads: int, hogs: int, cores: int) ->
     """Environment variables that a measuring process gets in place of all of OpenMP's and BLAS's own.
 
     The same for every model: BLAS on one thread inside blocks, the OpenMP team's size, no binding by the
-    OpenMP runtime (executors pin their threads alike), and whether idle OpenMP threads spin.
+    OpenMP runtime (executors pin their threads alike), and whether idle threads spin: our task runtime obeys OMP_WAIT_POLICY too.
     """
     policy = measure.wait_policy
     if policy == "auto":

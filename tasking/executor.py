@@ -17,6 +17,16 @@ PLACEMENTS = ("stealing", "partitioned")
 # phase without work costs no CPU. With more threads than CPUs a spinning thread keeps a working one away.
 SPIN_NS = 50_000
 SPIN_NS_OVERSUBSCRIBED = 2_000
+# With OMP_WAIT_POLICY=active OpenMP's idle threads spin for seconds: whoever asks for that gets it from both runtimes.
+SPIN_NS_ACTIVE = 10_000_000
+
+
+def default_spin_ns(num_threads, num_cpus):
+    """How long an idle thread spins: 50 us, 2 us with more threads than CPUs; OMP_WAIT_POLICY steers both runtimes."""
+    policy = os.environ.get("OMP_WAIT_POLICY", "").strip().lower()
+    if policy == "active":
+        return SPIN_NS_ACTIVE
+    return SPIN_NS_OVERSUBSCRIBED if policy == "passive" or num_threads > num_cpus else SPIN_NS
 
 
 def expected_cost_ns(plan):
@@ -40,7 +50,7 @@ class _TaskingExecutor:
     watchdog_s : float
         Seconds without any progress after which a run is stopped with an error; 0: never.
     spin_ns : int, optional
-        How long a thread without work looks for some before it sleeps; default: 50 us, 2 us with more threads than CPUs.
+        How long a thread without work looks for some before it sleeps; default: as in `default_spin_ns`.
 
     Raises
     ------
@@ -53,7 +63,7 @@ class _TaskingExecutor:
     def __init__(self, num_threads, *, cpus=None, event_capacity=0, watchdog_s=60.0, spin_ns=None):
         num_cpus = len(os.sched_getaffinity(0)) if cpus is None else len(set(cpus))
         if spin_ns is None:
-            spin_ns = SPIN_NS if num_threads <= num_cpus else SPIN_NS_OVERSUBSCRIBED
+            spin_ns = default_spin_ns(num_threads, num_cpus)
         for name, value in (("event_capacity", event_capacity), ("watchdog_s", watchdog_s), ("spin_ns", spin_ns)):
             if value < 0:
                 raise UsageError(f"{name} must not be negative, got {value}; 0 switches it off")

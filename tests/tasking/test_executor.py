@@ -137,3 +137,15 @@ def test_bad_input_is_refused():
         TaskIterExecutor(2, cpus=[0])
     with TaskIterExecutor(1) as executor, pytest.raises(UsageError, match="call prepare"):
         executor.run(1)
+
+
+def test_the_wait_policy_of_openmp_steers_idle_workers(monkeypatch):
+    """Check that both runtimes spin or sleep alike: OMP_WAIT_POLICY decides, else whether CPUs are short."""
+    from forktask.tasking.executor import default_spin_ns
+
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    active = default_spin_ns(4, 2)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    passive = default_spin_ns(2, 2)
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    assert active > default_spin_ns(2, 2) > default_spin_ns(4, 2) == passive
