@@ -38,4 +38,4 @@ tsan: install
 
 # Relacy (Debian: apt-get install relacy-dev) explores interleavings and stale reads of the C11 memory model.
 model-check: install
-	$(BIN)/python -P -m pytest -rs tests/tasking/test_model_check.py
+	FORKTASK_LONG_TESTS=1 $(BIN)/python -P -m pytest tests/tasking/test_model_check.py

@@ -1,6 +1,6 @@
 /* The atomics that the scheduler uses, behind macros: the same sources compile in the extension (C11), under
  * ThreadSanitizer (C11) and under the memory-model checker Relacy (C++, which defines FORKTASK_RELACY and gives its own
- * forms of everything below in tests/tasking/relacy_atomics.h).
+ * forms of everything below in tests/tasking/native/relacy_atomics.h).
  *
  * Every ordering that matters has a name, defined beside the code it belongs to as
  *     #ifndef ORDER_X
@@ -51,6 +51,8 @@ typedef _Atomic int64_t atomic_i64;
 #define ft_unlikely(x) __builtin_expect(!!(x), 0)
 
 /* Two cache lines: the adjacent-line prefetcher pairs them. */
+#ifndef FT_PAIR_OF_LINES
 #define FT_PAIR_OF_LINES 128
+#endif
 
 #endif

@@ -1,0 +1,108 @@
+"""The cyclic graph against the flat graph of N registered iterations; the graph with a barrier; programs."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forktask.cython_src.dependences import EDGE_KINDS, record_graph
+from forktask.cython_src.program import bind
+from forktask.tasking.executor import TaskIterExecutor
+from forktask.tasking.scheduler import with_barrier
+
+from .random_plans import random_plan, shared_plan
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]
+
+
+def repeated(table, times):
+    """The access table of a plan registered `times` times in a row."""
+    step = np.diff(table.task_offsets)
+    return dataclasses.replace(
+        table,
+        num_tasks=table.num_tasks * times,
+        task_offsets=np.concatenate([[0], np.cumsum(np.tile(step, times))]).astype(np.int32),
+        access_kind=np.tile(table.access_kind, times),
+        access_list=np.tile(table.access_list, times),
+    )
+
+
+def order_of(num_nodes, source, target, tasks):
+    """Boolean matrix: does task a come before task b? Paths may lead through joins."""
+    reach = np.zeros((num_nodes, num_nodes), bool)
+    reach[source, target] = True
+    while True:
+        more = reach | (reach.astype(np.float32) @ reach.astype(np.float32) > 0)
+        if (more == reach).all():
+            return reach[np.ix_(tasks, tasks)]
+        reach = more
+
+
+def unrolled_order(graph, times, without_self):
+    """Order of all tasks of `times` iterations of a closed graph."""
+    source, target, token = graph.edges()
+    keep = graph.edge_kind != EDGE_KINDS.index("self") if without_self else np.ones(len(source), bool)
+    source, target, token = source[keep].astype(np.int64), target[keep].astype(np.int64), token[keep]
+    n = graph.num_nodes
+    sources, targets = [], []
+    for k in range(times):
+        inside = k + token < times
+        sources.append(source[inside] + k * n)
+        targets.append(target[inside] + (k + token[inside]) * n)
+    tasks = np.concatenate([np.arange(graph.num_tasks) + k * n for k in range(times)])
+    return order_of(n * times, np.concatenate(sources), np.concatenate(targets), tasks)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), shared=st.booleans())
+def test_the_cyclic_graph_is_the_flat_graph_of_n_iterations(seed, shared):
+    """Check that both order the same pairs of tasks, for N = 1 to 4; edges that keep a task from overlapping itself aside."""
+    plan = shared_plan(seed) if shared else random_plan(seed, num_loops=1 + seed % 4, max_blocks=5)
+    closed = record_graph(plan.accesses)
+    for times in range(1, 5):
+        flat = record_graph(repeated(plan.accesses, times), closed=False)
+        source, target, _ = flat.edges()
+        expected = order_of(flat.num_nodes, source, target, np.arange(flat.num_tasks))
+        np.testing.assert_array_equal(unrolled_order(closed, times, without_self=True), expected)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_every_edge_lies_on_a_cycle_with_one_token(seed):
+    """Check what re-arming relies on: after p -> v, the next p comes after this v. With a barrier, too."""
+    plan = random_plan(seed, num_loops=1 + seed % 4, max_blocks=5)
+    for graph in (record_graph(plan.accesses), with_barrier(record_graph(plan.accesses, closed=False))):
+        source, target, token = graph.edges()
+        n = graph.num_nodes
+        reach = np.zeros((3 * n, 3 * n), bool)
+        for k in range(3):
+            inside = k + token < 3
+            reach[source[inside] + k * n, target[inside] + (k + token[inside]) * n] = True
+        for _ in range(3 * n):
+            more = reach | (reach.astype(np.float32) @ reach.astype(np.float32) > 0)
+            if (more == reach).all():
+                break
+            reach = more
+        for p, v, t in zip(source.tolist(), target.tolist(), token.tolist(), strict=True):
+            assert reach[v + t * n, p + n] or (t == 1 and p == v)
+        assert (np.bincount(target, minlength=n) == graph.num_intra + graph.num_cross).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), num_threads=st.integers(1, 6))
+def test_programs_hold_every_task_once_in_a_legal_order(seed, num_threads):
+    """Check compiled programs: each task once, each program in an order of the graph."""
+    plan = random_plan(seed)
+    bound = bind(plan)
+    with TaskIterExecutor(num_threads, placement="partitioned") as executor:
+        graph = executor.record(bound)
+        executor.prepare(bound, graph)
+        programs = executor._runtime.programs()
+    assert sorted(np.concatenate(programs).tolist()) == list(range(plan.num_tasks))
+    source, target, token = graph.edges()
+    before = order_of(graph.num_nodes, source[token == 0], target[token == 0], np.arange(plan.num_tasks))
+    for program in programs:
+        for i, task in enumerate(program):
+            assert not before[task, program[:i]].any()
