@@ -53,6 +53,11 @@ private:
     TBBRun *run_;
 };
 
+/* A node on cache lines of its own: neighbours run on other threads. */
+struct alignas(128) OwnLines : Node {
+    using Node::Node;
+};
+
 struct Graph {
     explicit Graph(TBBRun *r)
         : run(r), limit(tbb::global_control::max_allowed_parallelism, r->num_threads), arena(r->num_threads, 1),
@@ -151,7 +156,7 @@ struct Graph {
     tbb::task_arena arena;
     Observer observer;
     std::unique_ptr<tbb::flow::graph> graph;
-    std::deque<Node> nodes; /* keeps addresses */
+    std::deque<OwnLines> nodes; /* keeps addresses */
     std::deque<Join> joins;
     std::vector<tbb::flow::receiver<Message> *> roots;
     int64_t replay = 0;
