@@ -16,8 +16,7 @@ class TBBExecutor(LoopExecutor):
 
     Notes
     -----
-    oneTBB starts threads when it finds work for them: `num_threads` is the most that execute blocks, the calling thread
-    being one. Signals are looked for on the calling thread, when it runs a task and between iterations.
+    The calling thread is one of `num_threads`. Signals are looked for on the calling thread, when it runs a task and between iterations.
     """
 
     model = "tbb"
@@ -27,7 +26,13 @@ class TBBExecutor(LoopExecutor):
         self._graph: TBBGraph | None = None
 
     def prepare(self, bound) -> None:
-        """Record the plan's dependences and make the flow graph."""
+        """Record the plan's dependences and make the flow graph.
+
+        Raises
+        ------
+        RuntimeError
+            oneTBB did not start as many threads as asked for.
+        """
         _refuse_after_fork()
         self.close()
         super().prepare(bound)

@@ -1,11 +1,14 @@
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <new>
+#include <thread>
 #include <vector>
 
 #include <tbb/flow_graph.h>
 #include <tbb/global_control.h>
+#include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 #include <tbb/task_scheduler_observer.h>
 
@@ -13,31 +16,46 @@
 
 namespace {
 
+constexpr auto START_LIMIT = std::chrono::seconds(5);
+
 using Message = tbb::flow::continue_msg;
 using Node = tbb::flow::continue_node<Message>;
 /* Runs on the thread that brings the last message: a join has nothing to do that would be worth a task. */
 using Join = tbb::flow::continue_node<Message, tbb::flow::lightweight>;
 
-/* Pins threads and flushes denormals while they are in the arena; each thread keeps its slot meanwhile. */
+/* Pins oneTBB's own threads and flushes denormals while they are in the arena; each keeps its slot meanwhile. The
+ * calling thread is pinned for the time of a run only: a thread that it starts inherits its affinity, and would wait
+ * on the caller's CPU for the chance to move away. */
 class Observer : public tbb::task_scheduler_observer {
 public:
     Observer(tbb::task_arena &arena, TBBRun *run) : tbb::task_scheduler_observer(arena), run_(run) { observe(true); }
     ~Observer() override { observe(false); }
-    void on_scheduler_entry(bool) override
+    void on_scheduler_entry(bool is_worker) override
     {
-        const int slot = tbb::this_task_arena::current_thread_index();
+        if (is_worker)
+            enter(tbb::this_task_arena::current_thread_index());
+    }
+    void on_scheduler_exit(bool is_worker) override
+    {
+        if (is_worker)
+            leave(tbb::this_task_arena::current_thread_index());
+    }
+    void enter(int slot)
+    {
         forktask_enter_thread(&run_->threads[slot], run_->cpus ? run_->cpus[slot] : -1);
         if (run_->threads[slot].error)
             error.store(run_->threads[slot].error, std::memory_order_relaxed);
     }
-    void on_scheduler_exit(bool) override
-    {
-        forktask_leave_thread(&run_->threads[tbb::this_task_arena::current_thread_index()]);
-    }
+    void leave(int slot) { forktask_leave_thread(&run_->threads[slot]); }
     std::atomic<int> error{0};
 
 private:
     TBBRun *run_;
+};
+
+/* A node on cache lines of its own: neighbours run on other threads. */
+struct alignas(128) OwnLines : Node {
+    using Node::Node;
 };
 
 struct Graph {
@@ -45,7 +63,27 @@ struct Graph {
         : run(r), limit(tbb::global_control::max_allowed_parallelism, r->num_threads), arena(r->num_threads, 1),
           observer(arena, r)
     {
-        arena.execute([this] { build(); });
+        arena.execute([this] {
+            gather();
+            build();
+        });
+    }
+
+    /* Have all threads started: each waits here for the others, for START_LIMIT at most. */
+    void gather()
+    {
+        std::atomic<int> here{0};
+        const auto limit = std::chrono::steady_clock::now() + START_LIMIT;
+        tbb::parallel_for(
+            0, run->num_threads,
+            [&](int) {
+                here++;
+                while (here < run->num_threads && std::chrono::steady_clock::now() < limit)
+                    std::this_thread::yield();
+            },
+            tbb::simple_partitioner());
+        /* Past the limit one thread may have run several of these bodies: too few threads came. */
+        run->team_size = std::chrono::steady_clock::now() < limit ? run->num_threads : 0;
     }
 
     void build()
@@ -93,6 +131,13 @@ struct Graph {
     void run_all()
     {
         caller_slot = tbb::this_task_arena::current_thread_index();
+        observer.enter(caller_slot);
+        replay_all();
+        observer.leave(caller_slot);
+    }
+
+    void replay_all()
+    {
         for (replay = run->first_replay; replay < run->first_replay + run->num_replays; replay++) {
             if (observer.error.load(std::memory_order_relaxed))
                 return;
@@ -111,7 +156,7 @@ struct Graph {
     tbb::task_arena arena;
     Observer observer;
     std::unique_ptr<tbb::flow::graph> graph;
-    std::deque<Node> nodes; /* keeps addresses */
+    std::deque<OwnLines> nodes; /* keeps addresses */
     std::deque<Join> joins;
     std::vector<tbb::flow::receiver<Message> *> roots;
     int64_t replay = 0;
@@ -134,6 +179,9 @@ extern "C" int forktask_tbb_run(void *graph)
     Graph *g = static_cast<Graph *>(graph);
     g->run->stop = 0;
     g->observer.error.store(0, std::memory_order_relaxed);
+    for (int slot = 0; slot < g->run->num_threads; slot++)
+        if (g->run->threads[slot].error) /* of a thread that has stayed in the arena since */
+            g->observer.error.store(g->run->threads[slot].error, std::memory_order_relaxed);
     g->arena.execute([g] { g->run_all(); });
     return g->observer.error.load(std::memory_order_relaxed);
 }

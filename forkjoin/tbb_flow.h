@@ -24,6 +24,7 @@ typedef struct TBBRun {
     const int *cpus;                    /* or NULL: do not pin */
     SignalPoll poll;                    /* the thread that called forktask_tbb_run() only */
     int stop;
+    int team_size;                      /* OUT of forktask_tbb_prepare(): num_threads, or 0 when too few threads came */
 } TBBRun;
 
 /* Make arena and graph; NULL when memory is short. `run` must outlive what is returned. */

@@ -26,6 +26,7 @@ cdef extern from "tbb_flow.h" nogil:
         ThreadState *threads
         const int *cpus
         SignalPoll poll
+        int team_size
 
     void *forktask_tbb_prepare(TBBRun *run)
     int forktask_tbb_run(void *graph)
@@ -78,6 +79,10 @@ cdef class TBBGraph:
             self.flow = forktask_tbb_prepare(&self.record)
         if self.flow == NULL:
             raise MemoryError
+        if self.record.team_size != workers.num_workers:
+            self.close()
+            raise RuntimeError(
+                f"oneTBB must run {workers.num_workers} threads but did not start so many within seconds; ask for fewer")
 
     def run(self, int64_t first_replay, int64_t num_replays, bint poll_signals):
         """Returns (errno of the pinning, errors raised by signal handlers)."""

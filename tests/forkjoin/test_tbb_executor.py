@@ -68,11 +68,11 @@ def test_more_than_one_thread_runs_and_affinity_is_restored():
     cpus = [min(allowed), max(allowed)]
     with TBBExecutor(2, cpus=cpus, event_capacity=2000) as executor:
         executor.prepare(bind(plan))
-        executor.run(5)
+        executor.run(10)
         events = executor.workers.events()
     assert set(events["worker"]) == {0, 1}
     assert sorted(zip(events["iteration"].tolist(), events["task"].tolist(), strict=True)) == [
-        (iteration, task) for iteration in range(5) for task in range(plan.num_tasks)
+        (iteration, task) for iteration in range(10) for task in range(plan.num_tasks)
     ]
     assert os.sched_getaffinity(0) == allowed
 
