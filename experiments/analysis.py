@@ -564,7 +564,8 @@ def accounting_table(study: Study) -> pd.DataFrame:
     Own durations hold the slowdown from sharing caches and memory, so what is left is the runtime: barriers, task
     handling, waiting. Columns: plan_id, model, threads, measured_s, inflation (own work / serial work), floor,
     floor_s, excess_s, excess (relative to the floor), per_unit_s (excess per barrier for fork-join; excess times
-    threads per task for task models).
+    threads per task for task models), runtime_cost_s (the same graph with empty kernels under the same model),
+    unexplained (excess without it, relative to the floor).
     """
     rows = []
     for plan_id in study.plan_ids():
@@ -587,10 +588,13 @@ def accounting_table(study: Study) -> pd.DataFrame:
             measured = float(np.median(list(times.values())))
             excess = measured - own[name]
             units = len(plan["loops"]) if name == "forkjoin" else plan["num_tasks"] / threads
+            cost = profile.get("runtime_cost_s")
+            cost = math.nan if cost is None else float(cost)
             rows.append({
                 "plan_id": plan_id, "model": model, "threads": threads, "measured_s": measured,
                 "inflation": sum(map(sum, blocks)) / serial_work, "floor": name, "floor_s": own[name],
                 "excess_s": excess, "excess": excess / own[name], "per_unit_s": excess / units,
+                "runtime_cost_s": cost, "unexplained": (excess - cost) / own[name],
             })
     return pd.DataFrame(rows)
 

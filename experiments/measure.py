@@ -48,6 +48,8 @@ FALLING_Z = 1.645  # one-sided 5 % of the normal distribution
 MAX_ROUNDS = 3  # of timed runs, where the first ones gave no slope
 FREQUENCY_S = 0.01  # how long the clock frequency is measured after the timed runs
 MAX_PROFILE_EVENTS = 250_000  # 32 bytes each, for each worker
+RUNTIME_COST_RUNS = 7
+RUNTIME_COST_RUN_S = 0.01  # of each
 EVENT_LOG_WARMUP = 3  # passes before the log counts
 
 
@@ -460,10 +462,29 @@ def block_times(events: np.ndarray, plan, num_passes: int, num_workers: int) -> 
     }
 
 
+def measure_runtime_cost(job: Mapping[str, Any], plan, clock=time.perf_counter) -> float:
+    """Seconds that a model takes for a pass through the plan's graph with empty kernels: its barriers or its tasks.
+
+    The median of several runs; what a runtime does while others compute may cost more, or be hidden.
+    """
+    from ..cython_src.program import bind
+    from ..cython_src.task_bench import replica
+
+    bound = bind(replica(plan, np.ones(plan.num_tasks), 0))
+    with make_executor(job["model"], job["threads"], cpus=job["cpus"]) as executor:
+        executor.prepare(bound)
+        stepper = Stepper(executor, 1, clock)
+        passes = 1
+        while (elapsed := stepper.run(passes)) < RUNTIME_COST_RUN_S / 2 and passes < 1 << 20:
+            passes *= 2
+        passes = max(1, round(passes * RUNTIME_COST_RUN_S / elapsed))
+        return float(np.median([stepper.run(passes) / passes for _ in range(RUNTIME_COST_RUNS)]))
+
+
 def measure_profile(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> dict[str, Any]:
     """Run with the event log on: times of blocks, loops and workers, and the graph's bounds with these times.
 
-    Never a source of step times: the log costs time.
+    Never a source of step times: the log costs time. Then the same graph with empty kernels, for the runtime's cost.
     """
     from .bounds import plan_bounds
 
@@ -483,6 +504,7 @@ def measure_profile(job: Mapping[str, Any], bound=None, clock=time.perf_counter)
     return {
         "kind": "profile",
         **times,
+        "runtime_cost_s": measure_runtime_cost(job, plan, clock) if stride == 1 else None,
         "bounds": plan_bounds(plan, times["block_time_s"]).as_row(),
         "barrier": spec.barrier,
         "iterations": passes * stride,

@@ -115,6 +115,8 @@ ACCOUNT_COLUMNS: tuple[Column, ...] = (
     ("its value", lambda r: _time(r["floor_s"]), True),
     ("excess", lambda r: _percent(r["excess"], 1), True),
     ("per barrier or task", lambda r: _time(r["per_unit_s"]), True),
+    ("empty kernels", lambda r: _time(r["runtime_cost_s"]), True),
+    ("left over", lambda r: _percent(r["unexplained"], 1), True),
 )
 DISTURBANCE_COLUMNS: tuple[Column, ...] = (
     ("model", lambda r: model_label(r["model"]), False),
@@ -216,6 +218,10 @@ def _summary_text(study: Study) -> str:
         if costs["prepare_s"].notna().any():
             lines += ["One-time costs, and iterations until they are earned back:",
                       *_text_table(COST_COLUMNS, _records(costs, plan_id)), ""]
+        accounts = _records(analysis.accounting_table(study), plan_id)
+        if accounts:
+            lines += ["Measured time against the floor from its own block durations:",
+                      *_text_table(ACCOUNT_COLUMNS, accounts), ""]
         lines += headline(study, plan_id)
         lines += [""]
     own_best = analysis.own_best_table(study) if len(study.samples) else pd.DataFrame()
@@ -308,6 +314,8 @@ _HOW_TO_READ = (
         "longest cycle of the graph closed over steps, per step, below which no number of threads helps."),
     ("excess", "Measured time beyond the floor computed from the same run's own block durations: barriers, task "
                "handling, and waiting because durations vary (bounds are computed from mean durations)."),
+    ("empty kernels", "Time of the same graph under the same model with kernels that do nothing: its barriers or tasks."),
+    ("left over", "Excess less the time with empty kernels, relative to the floor: what neither explains."),
     ("break-even", "Smallest number of iterations after which recording and closing the graph have paid for "
                    "themselves; never: the step itself is slower; undecided: the step times do not differ clearly."),
     ("IQR", "Distance between the quartiles of the step times, relative to the median."),

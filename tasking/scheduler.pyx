@@ -85,6 +85,10 @@ cdef extern from "replay.h" nogil:
     void replay_close(Replay *r)
     void replay_work(void *argument, int32_t worker) noexcept
 
+cdef extern from "idle.h" nogil:
+    int ft_register_membarrier()
+
+
 cdef extern from "partition.h" nogil:
     ctypedef struct ProgramEntry:
         int32_t task, loop, block, wait_begin
@@ -592,3 +596,8 @@ def with_barrier(graph):
         num_cross=cross,
         closed=True,
     )
+
+
+# Registered here, while the process most likely has one thread: with several the kernel waits 15 ms for the others, and
+# the first executor would pay for it.
+ft_register_membarrier()

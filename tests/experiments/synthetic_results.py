@@ -105,6 +105,7 @@ def synthetic_rows(
             longest = max(max(b) for b in times.values())
             row = {"kind": "profile", "config_id": _id(plan["plan_id"], model, p), "model": model, "threads": p,
                    "plan_id": plan["plan_id"], "block_time_s": times, "iterations": 20, "environment_id": "e0",
+                   "runtime_cost_s": 0.0 if model == "serial" else 1e-6 * len(plan["loops"]) * p,
                    "loop_time_s": [sum(b) for b in times.values()]}
             if graph_bounds:
                 row["bounds"] = {"work_s": work, "span_s": 3.5 * longest, "cycle_mean_s": 3 * longest}

@@ -248,6 +248,8 @@ def test_accounting_compares_with_the_models_own_floor():
     assert expected / 17 == pytest.approx(4e-6, rel=0.02)
     assert row["per_unit_s"] == pytest.approx((row["measured_s"] - row["floor_s"]) / 17)
     assert row["inflation"] == pytest.approx(1.005)
+    assert row["runtime_cost_s"] == pytest.approx(2e-6 * 17)
+    assert row["unexplained"] == pytest.approx((row["excess_s"] - row["runtime_cost_s"]) / row["floor_s"])
     assert table.loc["taskiter", 2]["floor"] == "taskiter"
 
 
