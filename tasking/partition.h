@@ -35,9 +35,11 @@
 #endif
 
 /* Entries of a program that a helper looks at, from the first unfinished one on. */
-#define PARTITION_WINDOW 64
+#define PARTITION_WINDOW 256
 /* Tasks shorter than this are not worth a claim. */
 #define PARTITION_CLAIM_NS 150
+/* From this length on a task is worth a system call: each one that finishes wakes a sleeper to look for tasks to claim. */
+#define PARTITION_WAKE_NS 10000
 /* Entries between two looks at the clock. */
 #define PARTITION_LOOK 2048
 /* 0: sleep until woken. For tests: a worker that is not woken then sleeps for ever. */
@@ -71,12 +73,13 @@ typedef struct PartitionWorker {
     char padding[FT_PAIR_OF_LINES - sizeof(atomic_i64) - sizeof(atomic_i32)]; /* polled by others, apart from the rest */
     atomic_i64 wait_value;     /* what the worker sleeps for, valid while it is announced: see partition_satisfied() */
     atomic_i32 wait_on;
-    int32_t is_open;           /* owner only, like all that follows; kept between runs */
+    int32_t is_open;           /* owner only, like all that follows; kept between runs: tasks are worth a claim, */
+    int32_t wakes_helpers;     /* and a wake-up */
     int32_t passes;
     int64_t look_ns;
     int64_t *seen;             /* newest progress seen of each worker */
-    char padding2[FT_PAIR_OF_LINES - sizeof(atomic_i64) - sizeof(atomic_i32) - 2 * sizeof(int32_t) - sizeof(int64_t)
-                  - sizeof(void *)];
+    char padding2[FT_PAIR_OF_LINES - sizeof(atomic_i64) - sizeof(atomic_i32) - 3 * sizeof(int32_t) - sizeof(int64_t)
+                  - sizeof(void *) - 4];
 } PartitionWorker;
 
 typedef struct Partition {
@@ -245,6 +248,7 @@ static void partition_work(void *argument, int32_t worker)
         if (me->passes == passes_per_look) {
             int64_t now = forktask_now_ns();
             me->is_open = now - me->look_ns > PARTITION_CLAIM_NS * length * me->passes;
+            me->wakes_helpers = now - me->look_ns > PARTITION_WAKE_NS * length * me->passes;
             me->look_ns = now;
             me->passes = 0;
         }
@@ -279,6 +283,8 @@ static void partition_work(void *argument, int32_t worker)
             /* release: pairs with the acquires in partition_satisfied() and partition_is_ready() */
             ft_store(&me->progress, iteration * length + position + 1, ORDER_PARTITION_PUBLISH);
             partition_wake(p, worker, iteration * length + position + 1);
+            if (me->wakes_helpers)
+                idle_notify_one(&s->idle);
         }
     }
     /* Help the others until all is done. */
@@ -643,6 +649,7 @@ static int partition_open(Partition *p, int32_t num_workers, const LoopRecord *l
     for (int32_t w = 0; w < num_workers; w++) {
         p->workers[w].seen = p->seen + (size_t)w * P;
         p->workers[w].is_open = 1;
+        p->workers[w].wakes_helpers = 1;
     }
 end:
     for (int32_t w = 0; w < num_workers && m.workers != NULL; w++)
