@@ -235,7 +235,8 @@ class Plan:
         Overlaid buffers and their arena; empty with `memory="full"`.
     attributes : mapping
         What the plan was lowered from (network, batch, granularity, ...), for records; and "aliases": name that users
-        know (a PyTorch name, an activation) -> function of the array mapping that gives a view.
+        know (a PyTorch name, an activation) -> function of the array mapping that gives a view; and "kernels": name ->
+        KernelSpec of kernels that belong to this plan alone.
     deterministic : bool
         Every schedule gives bit-identical results: no access is concurrent or commutative.
     """
