@@ -634,7 +634,7 @@ def _check_blocks_are_independent(
         tasks = table.task_offsets[loop.first_task : loop.first_task + loop.num_blocks + 1]
         span = slice(tasks[0], tasks[-1])
         which = table.access_list[span]
-        if not len(which):
+        if not len(which) or (loop.num_blocks == 1 and table.access_kind[span].max() < CONCURRENT):
             continue
         block = np.repeat(np.arange(loop.num_blocks), np.diff(tasks))
         access = np.repeat(np.arange(len(which)), length[which])

@@ -20,7 +20,8 @@ from . import kernel_table
 from .errors import UsageError
 from .kernel_table import KernelSpec
 from .plan import (
-    COMMUTATIVE, CONCURRENT, READ, UPDATE, WRITE, Access, Block, BlockLoop, Plan, PlanBuilder, _build_access_table, ranges,
+    COMMUTATIVE, CONCURRENT, READ, UPDATE, WRITE, Access, Block, BlockLoop, Plan, PlanBuilder, _build_access_table,
+    ranges,
 )  # fmt: skip
 from .program import BoundPlan, bind
 from .storage import Storage
@@ -37,6 +38,16 @@ class _Iteration:
 
 ITERATION = _Iteration()
 """In a Python task's `args`: replaced by the number of the iteration when the task runs."""
+
+
+KERNEL_ARGS = np.dtype(
+    {
+        "names": ("operand", "integers", "reals", "bounds", "bounds_width", "num_blocks", "micro"),
+        "formats": (("u8", MAX_OPERANDS), "u8", "u8", "u8", "i4", "i4", "u8"),
+    },
+    align=True,
+)
+"""The record `KernelArgs` of block_kernel.h, for numba; pointers are numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +112,9 @@ class TaskArray:
         keys = key if isinstance(key, tuple) else (key,)
         for k in keys:
             if not (k is Ellipsis or isinstance(k, slice | numbers.Integral)) or isinstance(k, bool):
-                raise UsageError(f"a region of {self.name!r} is made of ranges and numbers, got {k!r}; slice it")
+                raise UsageError(
+                    f"a region of {self.name!r} is made of ranges and numbers, got {k!r}; slice it"
+                )
         where = [i for i, k in enumerate(keys) if k is Ellipsis]
         if len(where) > 1 or len(keys) - len(where) > len(self.shape):
             raise UsageError(
@@ -118,7 +131,8 @@ class TaskArray:
                 f"a region may cut {MAX_DIMENSIONS} dimensions, got {len(box)} of {self.name!r}; take all of the others"
             )
         index = tuple(
-            slice(*self._range(d, k)) if isinstance(k, slice) else self._range(d, k)[0] for d, k in enumerate(keys)
+            slice(*self._range(d, k)) if isinstance(k, slice) else self._range(d, k)[0]
+            for d, k in enumerate(keys)
         )
         return Region(self, tuple(box), (*index, Ellipsis))
 
@@ -200,7 +214,8 @@ def _make_kernel(given: Any) -> _Kernel:
         return _Kernel(name or type(given).__name__, given, None, given)
     else:
         raise UsageError(
-            f"a kernel must be a Python callable, a PyCapsule, a ctypes function, a numba cfunc or an address, got {given!r}"
+            f"a kernel must be a Python callable, a PyCapsule, a ctypes function, a numba cfunc or an address, "
+            f"got {given!r}"
         )
     if address <= 0:
         raise UsageError(f"the address of a kernel must be positive, got {address}; load the function first")
@@ -242,17 +257,29 @@ class TaskRecorder:
         UsageError
         """
         if not isinstance(name, str) or not name or name == TASKWAIT:
-            raise UsageError(f"the name of an array must be a string, not empty and not {TASKWAIT!r}, got {name!r}")
+            raise UsageError(
+                f"the name of an array must be a string, not empty and not {TASKWAIT!r}, got {name!r}"
+            )
         if name in self.arrays:
-            raise UsageError(f"an array called {name!r} is in the graph already; use it, or choose another name")
+            raise UsageError(
+                f"an array called {name!r} is in the graph already; use it, or choose another name"
+            )
         if not isinstance(array, np.ndarray):
-            raise UsageError(f"array {name!r} must be a NumPy array, got {type(array).__name__}; use numpy.asarray")
+            raise UsageError(
+                f"array {name!r} must be a NumPy array, got {type(array).__name__}; use numpy.asarray"
+            )
         if array.dtype.kind not in "biufc" or not array.dtype.isnative:
-            raise UsageError(f"array {name!r} must hold numbers in native byte order, got {array.dtype}; convert it")
+            raise UsageError(
+                f"array {name!r} must hold numbers in native byte order, got {array.dtype}; convert it"
+            )
         if not array.flags.c_contiguous:
-            raise UsageError(f"array {name!r} must be C-contiguous, got strides {array.strides}; use ascontiguousarray")
+            raise UsageError(
+                f"array {name!r} must be C-contiguous, got strides {array.strides}; use ascontiguousarray"
+            )
         if array.size == 0 or max(array.shape, default=1) >= 2**31:
-            raise UsageError(f"array {name!r} must have 1 to 2^31 - 1 elements in each dimension, got {array.shape}")
+            raise UsageError(
+                f"array {name!r} must have 1 to 2^31 - 1 elements in each dimension, got {array.shape}"
+            )
         for other in self.arrays.values():
             if np.may_share_memory(array, other.view):  # exact, as both are contiguous
                 raise UsageError(
@@ -302,12 +329,19 @@ class TaskRecorder:
 
         Notes
         -----
-        A compiled kernel gets a `KernelArgs` (block_kernel.h). `operand[r]` points to the start of the array of
-        region r; `bounds + block * bounds_width` holds start and stop of each dimension of region 0, then of region
-        1, and so on; whole numbers of `args` are in `integers`, others in `reals`, in their order.
+        A compiled kernel gets a `KernelArgs` (block_kernel.h; for numba, `KERNEL_ARGS`). `operand[r]` points to the
+        start of the array of region r; `bounds + block * bounds_width` holds start and stop of each dimension of
+        region 0, then of region 1, and so on; whole numbers of `args` are in `integers`, others in `reals`, in their
+        order. Kernels of a loop share one record, so tasks with other `args` begin another loop.
         """
         regions = []
-        given = ((READ, reads), (WRITE, writes), (UPDATE, updates), (CONCURRENT, concurrent), (COMMUTATIVE, commutative))
+        given = (
+            (READ, reads),
+            (WRITE, writes),
+            (UPDATE, updates),
+            (CONCURRENT, concurrent),
+            (COMMUTATIVE, commutative),
+        )
         for kind, some in given:
             for region in (some,) if isinstance(some, Region | TaskArray) else some:
                 region = region[...] if isinstance(region, TaskArray) else region
@@ -317,7 +351,9 @@ class TaskRecorder:
                         f"array() and slice what that returns"
                     )
                 if kind != READ and not region.array.view.flags.writeable:
-                    raise UsageError(f"array {region.array.name!r} is read-only, but a task writes it; copy it first")
+                    raise UsageError(
+                        f"array {region.array.name!r} is read-only, but a task writes it; copy it first"
+                    )
                 regions.append((kind, region))
         # A method is a new object each time it is looked up; others are kept, so that their id stays theirs.
         key = kernel if isinstance(kernel, MethodType | numbers.Integral) else ("id", id(kernel))
@@ -328,7 +364,9 @@ class TaskRecorder:
         if found.function is None:
             for value in args:
                 if not isinstance(value, numbers.Real):
-                    raise UsageError(f"args of a compiled kernel must be numbers, got {value!r}; pass data as regions")
+                    raise UsageError(
+                        f"args of a compiled kernel must be numbers, got {value!r}; pass data as regions"
+                    )
             if len(regions) >= MAX_OPERANDS:
                 raise UsageError(
                     f"a task of a compiled kernel may have {MAX_OPERANDS - 1} regions, got {len(regions)}; split it"
@@ -413,13 +451,12 @@ class TaskRecorder:
         accesses = [Access(kind, region.array.name, region.box) for kind, region in task.regions]
         if waits:
             accesses.append(Access(READ, TASKWAIT))
-        bounds: list[int] = [number]
+        bounds: list[int] = []
         if task.kernel.function is None:
-            bounds = []
             for _, region in task.regions:
                 for d, extent in enumerate(region.array.shape):
                     bounds.extend(region.box[d] if d < len(region.box) else (0, extent))
-        return Block(tuple(bounds), tuple(accesses), task.flops, task.num_bytes)
+        return Block(tuple(bounds or [number]), tuple(accesses), task.flops, task.num_bytes)
 
     def _groups(self, builder: PlanBuilder, blocks: list[Block]) -> Iterator[tuple[int, int]]:
         """(first, stop) of the longest runs of tasks that may form one loop, found in one pass over their cells."""
@@ -451,13 +488,18 @@ class TaskRecorder:
         integers = tuple(f"arg{i}" for i, w in enumerate(whole) if compiled and w)
         reals = tuple(f"arg{i}" for i, w in enumerate(whole) if compiled and not w)
         if key not in specs:
-            bounds = [f"region{r}_{end}{d}" for r, n in enumerate(dimensions) for d in range(n) for end in ("start", "stop")]
+            bounds = [
+                f"region{r}_{end}{d}"
+                for r, n in enumerate(dimensions)
+                for d in range(n)
+                for end in ("start", "stop")
+            ]
             specs[key] = KernelSpec(
                 name=f"{task.kernel.name}/{len(specs)}",
                 operands=operands,
                 integers=integers,
                 reals=reals,
-                bounds=tuple(bounds) if compiled else ("task",),
+                bounds=tuple(bounds) if compiled and bounds else ("task",),
                 reference=None if compiled else _PythonTasks(tuple(self._items)),
                 address=task.kernel.address,
                 instruction_sets=False,
@@ -486,7 +528,11 @@ def _loop_key(task: _Task | None) -> tuple | None:
     if task is None:
         return None
     arrays = tuple(region.array.name for _, region in task.regions)
-    args = () if task.kernel.function else tuple((isinstance(value, numbers.Integral), value) for value in task.args)
+    args = (
+        ()
+        if task.kernel.function
+        else tuple((isinstance(value, numbers.Integral), value) for value in task.args)
+    )
     return task.kernel, arrays, task.name, args
 
 

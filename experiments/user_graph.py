@@ -6,10 +6,10 @@ import os
 from typing import Any
 
 from ..cython_src.errors import UsageError
-from ..cython_src.user_graph import ITERATION, Region, TaskArray, TaskRecorder
+from ..cython_src.user_graph import ITERATION, KERNEL_ARGS, Region, TaskArray, TaskRecorder
 from .models import make_executor, parse_model
 
-__all__ = ["ITERATION", "Region", "TaskArray", "UserGraph"]
+__all__ = ["ITERATION", "KERNEL_ARGS", "Region", "TaskArray", "UserGraph"]
 
 
 class UserGraph(TaskRecorder):
@@ -29,7 +29,12 @@ class UserGraph(TaskRecorder):
         self._prepared: Any = None
 
     def run(
-        self, num_iterations: int = 1, *, model: str = "taskiter", threads: int | None = None, first_iteration: int = 0
+        self,
+        num_iterations: int = 1,
+        *,
+        model: str = "taskiter",
+        threads: int | None = None,
+        first_iteration: int = 0,
     ) -> None:
         """Run all tasks, `num_iterations` times, and return when all is done.
 

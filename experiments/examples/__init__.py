@@ -1,1 +1,1 @@
-"""Small graphs of one's own, each checked against a plain computation: `python -m forktask.experiments.examples.heat`."""
+"""Small graphs of one's own, each checked against plain code: `python -m forktask.experiments.examples.heat`."""

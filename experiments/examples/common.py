@@ -12,7 +12,10 @@ from forktask.experiments.models import MODELS, parse_model
 
 
 def run_example(
-    name: str, compute: Callable[[str, int, int], tuple[str, bool, np.ndarray]], iterations: int, argv: list[str] | None
+    name: str,
+    compute: Callable[[str, int, int], tuple[str, bool, np.ndarray]],
+    iterations: int,
+    argv: list[str] | None,
 ) -> int:
     """Run `compute(model, threads, iterations)` -> (claim, whether it holds, result); print it; 0 if it holds."""
     parser = argparse.ArgumentParser(prog=name)

@@ -13,7 +13,13 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.plan import COMMUTATIVE, CONCURRENT, READ, UPDATE, WRITE
 from forktask.cython_src.user_graph import ITERATION, TaskRecorder
 
-KEYWORDS = {READ: "reads", WRITE: "writes", UPDATE: "updates", CONCURRENT: "concurrent", COMMUTATIVE: "commutative"}
+KEYWORDS = {
+    READ: "reads",
+    WRITE: "writes",
+    UPDATE: "updates",
+    CONCURRENT: "concurrent",
+    COMMUTATIVE: "commutative",
+}
 
 
 def nothing(*regions):

@@ -9,7 +9,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.program import BlockFailure
 from forktask.experiments.examples import own_kernel
 from forktask.experiments.models import built_models
-from forktask.experiments.user_graph import ITERATION, UserGraph
+from forktask.experiments.user_graph import ITERATION, KERNEL_ARGS, UserGraph
 
 MODELS = [model for model in built_models() if model != "tbb"]
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler called cc")
@@ -113,7 +113,9 @@ def test_compiled_kernels(form):
     make = ctypes.pythonapi.PyCapsule_New
     make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
     cfunc = type("CFunc", (), {"address": address, "__call__": None})()  # what numba's cfunc looks like
-    kernel = {"ctypes": function, "address": address, "capsule": make(address, None, None), "cfunc": cfunc}[form]
+    kernel = {"ctypes": function, "address": address, "capsule": make(address, None, None), "cfunc": cfunc}[
+        form
+    ]
     source, target = np.arange(48, dtype=np.float32).reshape(6, 8), np.zeros((8, 6), np.float32)
     with UserGraph() as graph:
         x, y = graph.array("x", source), graph.array("y", target)
@@ -121,7 +123,9 @@ def test_compiled_kernels(form):
             shifted = slice(i.start + 2, i.stop + 2)
             graph.task(kernel, reads=x[i, 1:4], writes=y[shifted, 3:6], args=[8, 6, 0.5])
         for i in graph.taskloop(6, grainsize=4):
-            graph.task(kernel, reads=x[i, 5:7], writes=y[slice(i.start + 2, i.stop + 2), 0:2], args=[8, 6, 2.0])
+            graph.task(
+                kernel, reads=x[i, 5:7], writes=y[slice(i.start + 2, i.stop + 2), 0:2], args=[8, 6, 2.0]
+            )
         graph.taskwait()
         assert [loop.num_blocks for loop in graph.plan().loops] == [2, 2, 1]
         graph.taskiter(4, threads=2)
@@ -188,3 +192,54 @@ def test_tasks_can_be_added_between_runs():
         graph.run(0, model="serial")
         with pytest.raises(UsageError, match="negative"):
             graph.run(-1)
+
+
+@needs_compiler
+@pytest.mark.timeout(60)
+def test_tasks_without_regions_run():
+    """Check that tasks, compiled or not, may touch nothing, and that arrays without dimensions are regions."""
+    calls = []
+    count = np.zeros((), np.int64)
+    with UserGraph() as graph:
+        for _ in range(3):
+            graph.task(own_kernel.build(KERNELS, "fail_late"))
+        graph.task(calls.append, args=(ITERATION,))
+        graph.task(append, updates=graph.array("count", count), args=(1,))
+        graph.taskiter(3, threads=2)
+    assert calls == [0, 1, 2]
+    assert count == (31 + 1) * 31 + 1
+
+
+@pytest.mark.timeout(120)
+def test_numba_kernels():
+    """Check the form that the documentation gives for numba."""
+    numba = pytest.importorskip("numba")
+    from numba.extending import intrinsic
+
+    @intrinsic
+    def pointer(context, address):
+        def make(target, builder, signature, values):
+            return builder.inttoptr(values[0], target.get_value_type(signature.return_type))
+
+        return numba.types.voidptr(address), make
+
+    record_type = numba.types.CPointer(numba.from_dtype(KERNEL_ARGS))
+
+    @numba.cfunc(numba.types.int32(record_type, numba.types.intp, numba.types.voidptr))
+    def axpy(record, block, context):
+        args = numba.carray(record, 1)[0]
+        bounds = numba.carray(pointer(args.bounds), (args.num_blocks, args.bounds_width), np.int32)[block]
+        x = numba.carray(pointer(args.operand[0]), (bounds[1],), np.float64)
+        y = numba.carray(pointer(args.operand[1]), (bounds[3],), np.float64)
+        alpha = numba.carray(pointer(args.reals), (1,), np.float64)[0]
+        for i in range(bounds[1] - bounds[0]):
+            y[bounds[2] + i] += alpha * x[bounds[0] + i]
+        return 0
+
+    with UserGraph() as graph:
+        x, y = graph.array("x", np.arange(100.0)), graph.array("y", np.ones(100))
+        for i in graph.taskloop(100, grainsize=30):
+            graph.task(axpy, reads=x[i], updates=y[i], args=[2.0])
+        assert [(loop.name, loop.num_blocks) for loop in graph.plan().loops] == [("axpy.0", 4)]
+        graph.taskiter(3, threads=2)
+    assert np.array_equal(y.view, 1 + 6 * x.view)
