@@ -219,7 +219,7 @@ def _make_kernel(given: Any) -> _Kernel:
         )
     if address <= 0:
         raise UsageError(f"the address of a kernel must be positive, got {address}; load the function first")
-    return _Kernel(name or f"kernel_{address:x}", None, address, given)
+    return _Kernel(name or "kernel", None, address, given)
 
 
 class TaskRecorder:
