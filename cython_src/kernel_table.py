@@ -87,8 +87,10 @@ def register(spec: KernelSpec) -> KernelSpec:
     return spec
 
 
-def get(name: str) -> KernelSpec:
-    """The kernel called `name`."""
+def get(name: str, own: Mapping[str, KernelSpec] | None = None) -> KernelSpec:
+    """The kernel called `name`: of `own`, the kernels that came with a plan (`Plan.attributes["kernels"]`), or of all."""
+    if own and name in own:
+        return own[name]
     if name not in _specs:
         for module in KERNEL_MODULES:
             import_module(module, __package__)

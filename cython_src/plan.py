@@ -235,7 +235,8 @@ class Plan:
         Overlaid buffers and their arena; empty with `memory="full"`.
     attributes : mapping
         What the plan was lowered from (network, batch, granularity, ...), for records; and "aliases": name that users
-        know (a PyTorch name, an activation) -> function of the array mapping that gives a view.
+        know (a PyTorch name, an activation) -> function of the array mapping that gives a view; and "kernels": name ->
+        KernelSpec of kernels that belong to this plan alone.
     deterministic : bool
         Every schedule gives bit-identical results: no access is concurrent or commutative.
     """
@@ -633,7 +634,7 @@ def _check_blocks_are_independent(
         tasks = table.task_offsets[loop.first_task : loop.first_task + loop.num_blocks + 1]
         span = slice(tasks[0], tasks[-1])
         which = table.access_list[span]
-        if not len(which):
+        if not len(which) or (loop.num_blocks == 1 and table.access_kind[span].max() < CONCURRENT):
             continue
         block = np.repeat(np.arange(loop.num_blocks), np.diff(tasks))
         access = np.repeat(np.arange(len(which)), length[which])

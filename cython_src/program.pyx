@@ -230,7 +230,8 @@ def bind(plan, storage=None, target="cpu", instruction_set=None):
         storage = Storage()
     micro_address = 0
     bound.instruction_set = "python"
-    if target == "cpu" and not any(kernel_table.get(loop.kernel).instruction_sets for loop in plan.loops):
+    own = plan.attributes.get("kernels")
+    if target == "cpu" and not any(kernel_table.get(loop.kernel, own).instruction_sets for loop in plan.loops):
         bound.instruction_set = "baseline"
     elif target == "cpu":
         from . import instruction_sets
@@ -258,7 +259,7 @@ def bind(plan, storage=None, target="cpu", instruction_set=None):
     locks = np.zeros(max(num_locks, 1), np.int32)
     bound.keep.extend((lock_offsets, lock_ids, locks))
     for k, loop in enumerate(plan.loops):
-        spec = kernel_table.get(loop.kernel)
+        spec = kernel_table.get(loop.kernel, own)
         spec.check(loop)
         if lock_offsets[loop.first_task] < lock_offsets[loop.first_task + loop.num_blocks]:
             address = lock_offsets[loop.first_task:].ctypes.data

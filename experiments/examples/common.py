@@ -1,0 +1,30 @@
+"""What all examples share: arguments, and the line that says whether the result is right."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from collections.abc import Callable
+
+import numpy as np
+
+from forktask.experiments.models import MODELS, parse_model
+
+
+def run_example(
+    name: str,
+    compute: Callable[[str, int, int], tuple[str, bool, np.ndarray]],
+    iterations: int,
+    argv: list[str] | None,
+) -> int:
+    """Run `compute(model, threads, iterations)` -> (claim, whether it holds, result); print it; 0 if it holds."""
+    parser = argparse.ArgumentParser(prog=name)
+    parser.add_argument("--model", default="taskiter", help=f"one of {', '.join(MODELS)}, with options")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--iterations", type=int, default=iterations)
+    given = parser.parse_args(argv)
+    threads = min(given.threads, parse_model(given.model).model.max_threads or given.threads)
+    claim, right, result = compute(given.model, threads, given.iterations)
+    digest = hashlib.sha256(np.ascontiguousarray(result).tobytes()).hexdigest()[:12]
+    print(f"{name}: {claim}: {'yes' if right else 'NO'}; result {digest} ({given.model}, {threads} threads)")
+    return 0 if right else 1

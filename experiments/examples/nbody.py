@@ -1,0 +1,48 @@
+"""N-body: forces on a block of bodies need all positions, so each block's move waits for every force of the step."""
+
+import sys
+
+import numpy as np
+
+from forktask.experiments.examples.common import run_example
+from forktask.experiments.user_graph import UserGraph
+
+TIME_STEP = 1e-3
+
+
+def force(all_positions, own_positions, forces):
+    """Gravity of all bodies, each of mass 1, on some; softened."""
+    distance = all_positions[None, :, :] - own_positions[:, None, :]
+    cube = ((distance**2).sum(axis=2) + 1e-2) ** 1.5
+    forces[...] = (distance / cube[:, :, None]).sum(axis=1)
+
+
+def move(forces, velocities, positions):
+    velocities += TIME_STEP * forces
+    positions += TIME_STEP * velocities
+
+
+def compute(model, threads, iterations, n=192, grainsize=32):
+    start = np.random.default_rng(1).standard_normal((n, 3))
+    positions, velocities, forces = start.copy(), np.zeros((n, 3)), np.zeros((n, 3))
+    graph = UserGraph("nbody")
+    x, v, f = (graph.array(*a) for a in (("x", positions), ("v", velocities), ("f", forces)))
+    for i in graph.taskloop(n, grainsize=grainsize):
+        graph.task(force, reads=[x, x[i]], writes=f[i], flops=20 * n * grainsize)
+    for i in graph.taskloop(n, grainsize=grainsize):
+        graph.task(move, reads=f[i], updates=[v[i], x[i]])
+    with graph:
+        graph.taskiter(iterations, model=model, threads=threads)
+    expected, speed, pull = start.copy(), np.zeros((n, 3)), np.zeros((n, 3))
+    for _ in range(iterations):
+        force(expected, expected, pull)
+        move(pull, speed, expected)
+    return "bitwise equal to the plain loop", np.array_equal(positions, expected), positions
+
+
+def main(argv=None):
+    return run_example("nbody", compute, iterations=10, argv=argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

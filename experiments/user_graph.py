@@ -1,0 +1,91 @@
+"""The user's own graphs, run under any model: `UserGraph` records tasks and runs them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ..cython_src.errors import UsageError
+from ..cython_src.user_graph import ITERATION, KERNEL_ARGS, Region, TaskArray, TaskRecorder
+from .models import make_executor, parse_model
+
+__all__ = ["ITERATION", "KERNEL_ARGS", "Region", "TaskArray", "UserGraph"]
+
+
+class UserGraph(TaskRecorder):
+    """A graph of the user's tasks that can be run. See `TaskRecorder` for recording.
+
+    A context manager: `close` ends the threads.
+
+    Parameters
+    ----------
+    name : str
+    """
+
+    def __init__(self, name: str = "user_graph"):
+        super().__init__(name)
+        self._executor: Any = None
+        self._runs_as: tuple[str, int] | None = None
+        self._prepared: Any = None
+
+    def run(
+        self,
+        num_iterations: int = 1,
+        *,
+        model: str = "taskiter",
+        threads: int | None = None,
+        first_iteration: int = 0,
+    ) -> None:
+        """Run all tasks, `num_iterations` times, and return when all is done.
+
+        The first call records and compiles the graph; later ones with the same model and threads replay it, unless
+        tasks were added.
+
+        Parameters
+        ----------
+        num_iterations : int
+        model : str
+            A model of `forktask info`, with options: "taskiter", "forkjoin:schedule=dynamic", ...
+        threads : int, optional
+            Default: one for each CPU that this process may use; 1 for `serial`.
+        first_iteration : int
+            Number of the first iteration, as tasks see it.
+
+        Raises
+        ------
+        BlockFailure
+            A task failed: names task, loop and iteration, with a Python task's exception as cause. The arrays hold
+            whatever was written until then; the graph stays usable.
+        UsageError
+            No tasks, an array that changed, an unknown model.
+        """
+        spec = parse_model(model)
+        if threads is None:
+            threads = spec.model.max_threads or len(os.sched_getaffinity(0))
+        if num_iterations < 0:
+            raise UsageError(f"the number of iterations must not be negative, got {num_iterations}")
+        bound = self.bind()
+        if self._runs_as != (str(spec), threads):
+            self.close()
+            self._executor = make_executor(spec, threads)
+            self._runs_as = (str(spec), threads)
+        if self._prepared is not bound:
+            self._executor.prepare(bound)
+            self._prepared = bound
+        self._executor.run(num_iterations, first_iteration)
+
+    def taskiter(self, num_iterations: int, model: str = "taskiter", threads: int | None = None) -> None:
+        """OmpSs-2's `taskiter`: all tasks, `num_iterations` times, iterations overlapping. Short for `run`."""
+        self.run(num_iterations, model=model, threads=threads)
+
+    def close(self) -> None:
+        """End the threads. The graph can be run again."""
+        if self._executor is not None:
+            self._executor.close()
+        self._executor = self._runs_as = self._prepared = None
+
+    def __enter__(self) -> UserGraph:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

@@ -1,0 +1,257 @@
+"""The user's graphs: what is recorded becomes a plan that says the same."""
+
+import ctypes
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forktask.cython_src.checks import AccessError, check_accesses, check_orders
+from forktask.cython_src.dependences import record_graph
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.plan import COMMUTATIVE, CONCURRENT, READ, UPDATE, WRITE
+from forktask.cython_src.user_graph import ITERATION, TaskRecorder
+
+KEYWORDS = {
+    READ: "reads",
+    WRITE: "writes",
+    UPDATE: "updates",
+    CONCURRENT: "concurrent",
+    COMMUTATIVE: "commutative",
+}
+
+
+def nothing(*regions):
+    """A kernel that touches nothing."""
+
+
+def reachable(graph):
+    """Matrix: is there a path from one node to another within an iteration?"""
+    paths = np.zeros((graph.num_nodes, graph.num_nodes), dtype=bool)
+    source, target, token = graph.edges()
+    paths[source[token == 0], target[token == 0]] = True
+    for k in range(graph.num_nodes):
+        paths |= np.outer(paths[:, k], paths[k])
+    return paths
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1), st.integers(0, 7), st.integers(1, 8)),
+                      min_size=1, max_size=3), min_size=1, max_size=8)
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_tasks_are_ordered_as_their_regions_say(tasks):
+    """Check that conflicting tasks have a path in program order, others none, however tasks are grouped into loops."""
+    recorder = TaskRecorder()
+    arrays = [recorder.array(name, np.zeros(8)) for name in "ab"]
+    touched = []  # for each task: (array, element) -> kind
+    for regions in tasks:
+        elements = {}
+        keywords = {word: [] for word in KEYWORDS.values()}
+        for kind, which, start, stop in regions:
+            mine = {(which, e) for e in range(start, max(stop, start + 1))}
+            if not mine & elements.keys():  # regions of one task do not overlap
+                elements |= dict.fromkeys(mine, kind)
+                keywords[KEYWORDS[kind]].append(arrays[which][start : max(stop, start + 1)])
+        touched.append(elements)
+        recorder.task(nothing, **keywords)
+    plan = recorder.plan()  # the builder checks that blocks of a loop are independent
+    assert plan.num_tasks == len(tasks)
+    paths = reachable(record_graph(plan.accesses, closed=False))
+    conflict = np.zeros((len(tasks), len(tasks)), dtype=bool)
+    for later in range(len(tasks)):
+        for earlier in range(later):
+            conflict[earlier, later] = any(
+                not (kind == touched[earlier][e] and kind in (READ, CONCURRENT, COMMUTATIVE))
+                for e, kind in touched[later].items()
+                if e in touched[earlier]
+            )
+    wanted = conflict.copy()
+    for k in range(len(tasks)):
+        wanted |= np.outer(wanted[:, k], wanted[k])
+    assert np.array_equal(paths[: len(tasks), : len(tasks)], wanted)
+
+
+def test_independent_tasks_in_a_row_form_a_loop():
+    """Check the grouping: one loop while kernel and arrays stay the same and nothing conflicts."""
+    recorder = TaskRecorder()
+    x, y = recorder.array("x", np.zeros(8)), recorder.array("y", np.zeros(8))
+    for i in recorder.taskloop(8, grainsize=2):
+        recorder.task(nothing, reads=x[i], updates=y[i])
+    recorder.task(nothing, reads=x[0:2], updates=y[1:3])  # conflicts
+    recorder.task(nothing, reads=y[6:8], updates=x[6:8])  # other arrays
+    recorder.task(print, reads=y[4:6], updates=x[4:6])  # another kernel
+    loops = recorder.plan().loops
+    assert [loop.name for loop in loops] == ["nothing.0", "nothing.1", "nothing.2", "print.0"]
+    assert [loop.num_blocks for loop in loops] == [4, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "key, box, shape",
+    [
+        (slice(0, 4), ((0, 4),), (4, 6)),
+        (slice(-3, -1), ((5, 7),), (2, 6)),
+        (3, ((3, 4),), (6,)),
+        (np.int64(3), ((3, 4),), (6,)),
+        ((slice(2), slice(1, 3)), ((0, 2), (1, 3)), (2, 2)),
+        ((Ellipsis, 5), ((0, 8), (5, 6)), (8,)),
+        ((7, -6), ((7, 8), (0, 1)), ()),
+        ((slice(None), slice(None)), (), (8, 6)),
+        (Ellipsis, (), (8, 6)),
+    ],
+)
+def test_regions_are_those_of_numpy(key, box, shape):
+    """Check that a slice gives the box it means, and the view that NumPy would give, always as an array."""
+    region = TaskRecorder().array("x", np.zeros((8, 6)))[key]
+    assert region.box == box
+    view = region.array.view[region.index]
+    assert isinstance(view, np.ndarray) and view.shape == shape
+
+
+@pytest.mark.parametrize(
+    "key, words",
+    [
+        (slice(0, 9), "within"),
+        (slice(4, 4), "hold an element"),
+        (8, "within"),
+        (slice(0, 4, 2), "step 1"),
+        ((0, 0, 0), "at most 2"),
+        ([1, 2], "ranges and numbers"),
+        (True, "ranges and numbers"),
+        (np.zeros(8, bool), "ranges and numbers"),
+    ],
+)
+def test_bad_regions_are_refused(key, words):
+    """Check the sentences for regions that are no box within the array."""
+    with pytest.raises(UsageError, match=words):
+        TaskRecorder().array("x", np.zeros((8, 6)))[key]
+
+
+def test_a_region_cuts_four_dimensions():
+    """Check that a fifth dimension may be taken whole only."""
+    x = TaskRecorder().array("x", np.zeros((2, 2, 2, 2, 2)))
+    assert len(x[0, 0, 0, 0].box) == len(x[0, 0, 0, 0, :].box) == 4
+    with pytest.raises(UsageError, match="may cut 4"):
+        x[0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "array, words",
+    [
+        (np.zeros((4, 4)).T[1:], "contiguous"),
+        (np.zeros(8)[::2], "contiguous"),
+        (np.zeros(2, object), "numbers"),
+        (np.zeros(2, ">f8"), "byte order"),
+        (np.zeros((2, 0)), "elements"),
+        ([1, 2], "NumPy array"),
+    ],
+)
+def test_bad_arrays_are_refused(array, words):
+    """Check the sentences for arrays that cannot be bound in place."""
+    with pytest.raises(UsageError, match=words):
+        TaskRecorder().array("x", array)
+
+
+def test_arrays_may_not_overlap():
+    """Check that memory is wrapped once, under one name."""
+    recorder = TaskRecorder()
+    memory = np.zeros(8)
+    recorder.array("x", memory[:4])
+    recorder.array("y", memory[4:])
+    with pytest.raises(UsageError, match="share memory"):
+        recorder.array("z", memory[3:5])
+    with pytest.raises(UsageError, match="is in the graph already"):
+        recorder.array("x", np.zeros(2))
+    with pytest.raises(UsageError, match="taskwait"):
+        recorder.array("taskwait", np.zeros(2))
+
+
+def test_bad_tasks_are_refused():
+    """Check the sentences for kernels, regions and arguments of the wrong kind."""
+    recorder = TaskRecorder()
+    x = recorder.array("x", np.zeros(8))
+    frozen = np.zeros(2)
+    frozen.flags.writeable = False
+    fixed = recorder.array("fixed", frozen)
+    recorder.task(nothing, reads=fixed)
+    for keywords, words in (
+        ({"kernel": "axpy"}, "kernel must be"),
+        ({"kernel": 0}, "must be positive"),
+        ({"kernel": nothing, "reads": [frozen]}, "wrap the array"),
+        ({"kernel": nothing, "reads": TaskRecorder().array("x", np.zeros(8))}, "its own graph"),
+        ({"kernel": nothing, "writes": fixed}, "read-only"),
+        ({"kernel": 4096, "reads": x, "args": ["a"]}, "must be numbers"),
+        ({"kernel": 4096, "reads": [x] * 24}, "23 regions"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            recorder.task(**keywords)
+    with pytest.raises(UsageError, match="step 1"):
+        list(recorder.taskloop(range(0, 8, 2), grainsize=2))
+    with pytest.raises(UsageError, match="at least one element"):
+        list(recorder.taskloop(8, grainsize=0))
+    with pytest.raises(UsageError, match="must have a task"):
+        TaskRecorder().plan()
+    recorder.task(nothing, concurrent=x[0:4], updates=x[2:6])
+    with pytest.raises(UsageError, match="both as concurrent"):
+        recorder.plan()
+
+
+def capsule(address, name):
+    """A PyCapsule. The name must outlive it."""
+    make = ctypes.pythonapi.PyCapsule_New
+    make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    return make(address, name, None)
+
+
+CYTHON_NAME = b"int (void const *, Py_ssize_t, TaskContext const *)"
+OTHER_NAME = b"double (double)"
+
+
+def test_a_capsule_of_another_signature_is_refused():
+    """Check that the signature in the name of Cython's capsules is looked at."""
+    recorder = TaskRecorder()
+    recorder.task(capsule(4096, CYTHON_NAME))
+    recorder.task(capsule(4096, None))
+    with pytest.raises(UsageError, match="change the function's signature"):
+        recorder.task(capsule(4096, OTHER_NAME))
+
+
+def test_changed_arrays_are_refused():
+    """Check that an array whose shape or memory changed after it was wrapped is not run on."""
+    for change, words in (
+        (lambda a: setattr(a, "shape", (2, 4)), "shape"),
+        (lambda a: a.resize(1_000_000, refcheck=False), "memory address|shape"),
+        (lambda a: setattr(a, "dtype", np.int64), "dtype"),
+        (lambda a: a.setflags(write=False), "writeable"),
+    ):
+        recorder = TaskRecorder()
+        array = np.zeros(8)
+        recorder.task(nothing, reads=recorder.array("x", array))
+        recorder.bind()
+        change(array)
+        with pytest.raises(UsageError, match=words):
+            recorder.bind()
+
+
+def add_number(source, target, number):
+    target[...] = source + number
+
+
+def add_to_what_is_there(source, target, number):
+    target += source + number
+
+
+@pytest.mark.parametrize("kernel, right", [(add_number, True), (add_to_what_is_there, False)])
+def test_the_checks_of_plans_work_on_user_graphs(kernel, right):
+    """Check that `check_accesses` passes a right declaration and names the task whose write is an update."""
+    recorder = TaskRecorder()
+    x, y = recorder.array("x", np.ones((4, 2))), recorder.array("y", np.zeros((4, 2)))
+    for i in range(4):
+        recorder.task(kernel, reads=x[i], writes=y[i], args=(ITERATION,))
+    if right:
+        assert check_accesses(recorder.plan(), "cpu") == 8
+        check_orders(recorder.bind())
+    else:
+        with pytest.raises(AccessError, match=r"add_to_what_is_there\.0\[0\], buffer 'y'.*declare an update"):
+            check_accesses(recorder.plan(), "cpu")

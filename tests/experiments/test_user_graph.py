@@ -1,0 +1,245 @@
+"""The user's graphs, run: the same under every model, failures named, arrays bound in place."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.program import BlockFailure
+from forktask.experiments.examples import own_kernel
+from forktask.experiments.models import built_models
+from forktask.experiments.user_graph import ITERATION, KERNEL_ARGS, UserGraph
+
+MODELS = [model for model in built_models() if model != "tbb"]
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler called cc")
+KERNELS = """
+#include "block_kernel.h"
+
+/* Region 0 is read, region 1 written, both of two dimensions; integers: columns of each; real: a factor. */
+int scale(const void *record, ptrdiff_t block, const TaskContext *context)
+{
+    const KernelArgs *args = record;
+    const int32_t *b = args->bounds + block * args->bounds_width;
+    const float *in = args->operand[0];
+    float *out = args->operand[1];
+    if (args->bounds_width != 8)
+        return 7;
+    for (int i = 0; i < b[1] - b[0]; i++)
+        for (int j = 0; j < b[3] - b[2]; j++)
+            out[(b[4] + i) * args->integers[1] + b[6] + j] =
+                (float)args->reals[0] * in[(b[0] + i) * args->integers[0] + b[2] + j] + context->iteration;
+    return 0;
+}
+
+int fail_late(const void *record, ptrdiff_t block, const TaskContext *context)
+{
+    return context->iteration == 3 && block == 1 ? 5 : 0;
+}
+"""
+
+
+def append(target, number):
+    target[...] = (31 * target + number) % 65521
+
+
+def threads_of(model):
+    return 1 if model == "serial" else 2
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.timeout(60)
+def test_taskwait_orders_everything_around_it(model):
+    """Check that tasks without a common region keep the order that taskwait asks for, over iterations too."""
+    order = []
+    with UserGraph() as graph:
+        x = graph.array("x", np.zeros(4))
+        for i in range(2):
+            graph.task(lambda _, i=i: order.append(i), updates=x[i])
+        graph.taskwait()
+        for i in range(2, 4):
+            graph.task(lambda _, i=i: order.append(i), updates=x[i])
+        graph.taskwait()
+        graph.taskiter(20, model=model, threads=threads_of(model))
+    phases = np.array(order).reshape(40, 2) // 2
+    assert (phases == np.arange(40)[:, None] % 2).all()
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.timeout(60)
+def test_a_failing_python_task_is_named(model):
+    """Check that a Python task's exception is the cause of a BlockFailure, and that the graph still runs afterwards."""
+
+    def fail(_, iteration):
+        if iteration == 2 and broken:
+            raise ZeroDivisionError("as planned")
+
+    broken = [1]
+    with UserGraph() as graph:
+        x = graph.array("x", np.zeros(4))
+        for i in range(3):
+            graph.task(append, updates=x[i], args=(1,))
+        graph.task(fail, updates=x[3], args=(ITERATION,))
+        with pytest.raises(BlockFailure, match=r"fail\.0\[0\] failed in iteration 2") as caught:
+            graph.run(8, model=model, threads=threads_of(model))
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        broken.clear()
+        x.view[...] = 0
+        graph.run(8, model=model, threads=threads_of(model))
+    expected = np.zeros(())
+    for _ in range(8):
+        append(expected, 1)
+    assert x.view.tolist() == [expected] * 3 + [0]
+
+
+def test_a_read_region_cannot_be_written():
+    """Check that a Python task that writes what it declares as read fails."""
+    with UserGraph() as graph:
+        graph.task(append, reads=graph.array("x", np.zeros(4)), args=(1,))
+        with pytest.raises(BlockFailure) as caught:
+            graph.run(model="serial")
+        assert "read-only" in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize("form", ["ctypes", "address", "capsule", "cfunc"])
+@needs_compiler
+@pytest.mark.timeout(60)
+def test_compiled_kernels(form):
+    """Check every form of a compiled kernel, and the record it gets, on two-dimensional regions."""
+    import ctypes
+
+    function = own_kernel.build(KERNELS, "scale")
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    make = ctypes.pythonapi.PyCapsule_New
+    make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    cfunc = type("CFunc", (), {"address": address, "__call__": None})()  # what numba's cfunc looks like
+    kernel = {"ctypes": function, "address": address, "capsule": make(address, None, None), "cfunc": cfunc}[
+        form
+    ]
+    source, target = np.arange(48, dtype=np.float32).reshape(6, 8), np.zeros((8, 6), np.float32)
+    with UserGraph() as graph:
+        x, y = graph.array("x", source), graph.array("y", target)
+        for i in graph.taskloop(6, grainsize=4):
+            shifted = slice(i.start + 2, i.stop + 2)
+            graph.task(kernel, reads=x[i, 1:4], writes=y[shifted, 3:6], args=[8, 6, 0.5])
+        for i in graph.taskloop(6, grainsize=4):
+            graph.task(
+                kernel, reads=x[i, 5:7], writes=y[slice(i.start + 2, i.stop + 2), 0:2], args=[8, 6, 2.0]
+            )
+        graph.taskwait()
+        assert [loop.num_blocks for loop in graph.plan().loops] == [2, 2, 1]
+        graph.taskiter(4, threads=2)
+    expected = np.zeros_like(target)
+    expected[2:, 3:6] = 0.5 * source[:, 1:4] + 3
+    expected[2:, 0:2] = 2 * source[:, 5:7] + 3
+    assert np.array_equal(target, expected)
+
+
+@needs_compiler
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_failing_compiled_task_is_named(model):
+    """Check that a kernel's status reaches the caller with loop, block and iteration."""
+    kernel = own_kernel.build(KERNELS, "fail_late")
+    with UserGraph() as graph:
+        x = graph.array("x", np.zeros(4))
+        for i in range(4):
+            graph.task(kernel, updates=x[i], name="late")
+        with pytest.raises(BlockFailure, match=r"late\.0\[1\] failed in iteration 3 with status 5"):
+            graph.run(8, model=model, threads=threads_of(model))
+        graph.run(3, model=model, threads=threads_of(model))
+        graph.run(4, model=model, threads=threads_of(model), first_iteration=4)
+
+
+def test_args_of_one_loop_are_equal():
+    """Check that tasks of a compiled kernel with other args, or 1 and 1.0, do not share a loop."""
+    graph = UserGraph()
+    x = graph.array("x", np.zeros(4))
+    for i, value in enumerate((1, 1, 1.0, 2.0)):
+        graph.task(4096, updates=x[i], args=[value])
+    loops = graph.plan().loops
+    assert [loop.num_blocks for loop in loops] == [2, 1, 1]
+    kernels = graph.plan().attributes["kernels"]
+    assert [kernels[loop.kernel].reals for loop in loops] == [(), ("arg0",), ("arg0",)]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.timeout(60)
+def test_commutative_tasks_exclude_each_other(model):
+    """Check that commutative updates of Python tasks, whose additions are not atomic, lose nothing."""
+    total = np.zeros(1)
+    with UserGraph() as graph:
+        x = graph.array("total", total)
+        for i in range(8):
+            graph.task(lambda t, i=i: np.add(t, i, out=t), commutative=x)
+        graph.taskiter(10, model=model, threads=threads_of(model))
+    assert total[0] == 280
+
+
+def test_tasks_can_be_added_between_runs():
+    """Check that a graph is recorded anew after it grew, and replayed where it did not."""
+    with UserGraph() as graph:
+        x = graph.array("x", np.zeros(2, np.int64))
+        graph.task(append, updates=x[0], args=(3,))
+        graph.run(2, threads=2)
+        bound = graph.bind()
+        graph.run(1, threads=2)
+        assert graph.bind() is bound
+        graph.task(append, updates=x[1], args=(3,))
+        graph.run(3, threads=2)
+        assert x.view[0] != x.view[1] != 0
+        x.view[1] = 0
+        graph.run(0, model="serial")
+        with pytest.raises(UsageError, match="negative"):
+            graph.run(-1)
+
+
+@needs_compiler
+@pytest.mark.timeout(60)
+def test_tasks_without_regions_run():
+    """Check that tasks, compiled or not, may touch nothing, and that arrays without dimensions are regions."""
+    calls = []
+    count = np.zeros((), np.int64)
+    with UserGraph() as graph:
+        for _ in range(3):
+            graph.task(own_kernel.build(KERNELS, "fail_late"))
+        graph.task(calls.append, args=(ITERATION,))
+        graph.task(append, updates=graph.array("count", count), args=(1,))
+        graph.taskiter(3, threads=2)
+    assert calls == [0, 1, 2]
+    assert count == (31 + 1) * 31 + 1
+
+
+@pytest.mark.timeout(120)
+def test_numba_kernels():
+    """Check the form that the documentation gives for numba."""
+    numba = pytest.importorskip("numba")
+    from numba.extending import intrinsic
+
+    @intrinsic
+    def pointer(context, address):
+        def make(target, builder, signature, values):
+            return builder.inttoptr(values[0], target.get_value_type(signature.return_type))
+
+        return numba.types.voidptr(address), make
+
+    record_type = numba.types.CPointer(numba.from_dtype(KERNEL_ARGS))
+
+    @numba.cfunc(numba.types.int32(record_type, numba.types.intp, numba.types.voidptr))
+    def axpy(record, block, context):
+        args = numba.carray(record, 1)[0]
+        bounds = numba.carray(pointer(args.bounds), (args.num_blocks, args.bounds_width), np.int32)[block]
+        x = numba.carray(pointer(args.operand[0]), (bounds[1],), np.float64)
+        y = numba.carray(pointer(args.operand[1]), (bounds[3],), np.float64)
+        alpha = numba.carray(pointer(args.reals), (1,), np.float64)[0]
+        for i in range(bounds[1] - bounds[0]):
+            y[bounds[2] + i] += alpha * x[bounds[0] + i]
+        return 0
+
+    with UserGraph() as graph:
+        x, y = graph.array("x", np.arange(100.0)), graph.array("y", np.ones(100))
+        for i in graph.taskloop(100, grainsize=30):
+            graph.task(axpy, reads=x[i], updates=y[i], args=[2.0])
+        assert [(loop.name, loop.num_blocks) for loop in graph.plan().loops] == [("axpy.0", 4)]
+        graph.taskiter(3, threads=2)
+    assert np.array_equal(y.view, 1 + 6 * x.view)
