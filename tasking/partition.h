@@ -11,9 +11,10 @@
  *     UNCLAIMED --compare-and-swap of `claimed` to iteration + 1 (home or helper)--> RUNNING --> done
  *
  * The home passes a task that was claimed from it once `done` says so. Claims cost a compare-and-swap a task, so each
- * home offers an iteration to claims ("open") only while its tasks are long enough.
+ * home offers iterations to claims ("open") only while its tasks are long enough: the one that it begins and some more, so
+ * that a home that is preempted, or busy with a long task, does not hold up what does not depend on it.
  *
- * Who writes: `progress`, `open_iteration`, `wait_*`: the worker itself. `claimed`: whoever wins the swap. `done`: a helper
+ * Who writes: `progress`, `open_until`, `wait_*`: the worker itself. `claimed`: whoever wins the swap. `done`: a helper
  * that has run the task. A home that runs its own task needs no `done`: its progress says it.
  */
 #ifndef FORKTASK_PARTITION_H
@@ -34,8 +35,10 @@
 #define ORDER_PARTITION_CLAIM relaxed
 #endif
 
-/* Entries of a program that a helper looks at, from the first unfinished one on. */
+/* Entries of a program that a helper looks at, from the first unclaimed one on. */
 #define PARTITION_WINDOW 256
+/* Entries beyond its iteration that a home opens: enough to keep others busy for a time slice of the system. */
+#define PARTITION_AHEAD 16384
 /* Tasks shorter than this are not worth a claim. */
 #define PARTITION_CLAIM_NS 150
 /* From this length on a task is worth a system call: each one that finishes wakes a sleeper to look for tasks to claim. */
@@ -69,7 +72,7 @@ typedef struct ClaimWord {
 
 typedef struct PartitionWorker {
     atomic_i64 progress;       /* entries finished in this run: iteration * length + position */
-    atomic_i32 open_iteration; /* helpers may claim in this one, -1: in none yet */
+    atomic_i32 open_until;     /* helpers may claim in iterations before this one; never falls in a run */
     char padding[FT_PAIR_OF_LINES - sizeof(atomic_i64) - sizeof(atomic_i32)]; /* polled by others, apart from the rest */
     atomic_i64 wait_value;     /* what the worker sleeps for, valid while it is announced: see partition_satisfied() */
     atomic_i32 wait_on;
@@ -78,8 +81,9 @@ typedef struct PartitionWorker {
     int32_t passes;
     int64_t look_ns;
     int64_t *seen;             /* newest progress seen of each worker */
+    int64_t *all_claimed;      /* of each program: helping, I saw everything claimed between its progress and here */
     char padding2[FT_PAIR_OF_LINES - sizeof(atomic_i64) - sizeof(atomic_i32) - 3 * sizeof(int32_t) - sizeof(int64_t)
-                  - sizeof(void *) - 4];
+                  - 2 * sizeof(void *)];
 } PartitionWorker;
 
 typedef struct Partition {
@@ -91,7 +95,7 @@ typedef struct Partition {
     ClaimWord *claims;       /* one an entry */
     int32_t *predecessor_offsets; /* of entries, then of joins */
     int32_t *predecessors;   /* 2 * (entry, or num_tasks + join) + token */
-    int64_t *seen;
+    int64_t *seen, *all_claimed;
     int32_t num_tasks, num_nodes;
     int32_t num_iterations;
     int64_t first_replay;
@@ -128,6 +132,19 @@ static inline void partition_wake(Partition *p, int32_t on, int64_t value)
             idle_notify_worker(idle, w);
 }
 
+/* Any thread: has an entry finished in `iteration`? Once true it stays true, and what it wrote is visible. */
+static inline int partition_has_finished(Partition *p, int32_t number, int64_t iteration)
+{
+    int32_t home = 0;
+    while (p->first[home + 1] <= number)
+        home++;
+    /* acquire: pairs with the release in partition_work() */
+    return ft_load(&p->workers[home].progress, ORDER_PARTITION_SEE)
+               > iteration * partition_length(p, home) + number - p->first[home]
+           /* acquire: pairs with the release in partition_help() */
+           || ft_load(&p->claims[number].done, ORDER_PARTITION_SEE) > iteration;
+}
+
 /* Any thread: have all predecessors of a node finished, for its instance in `iteration`? Once true it stays true. */
 static int partition_is_ready(Partition *p, int32_t node, int64_t iteration)
 {
@@ -136,19 +153,8 @@ static int partition_is_ready(Partition *p, int32_t node, int64_t iteration)
         int64_t instance = iteration - (p->predecessors[i] & 1);
         if (instance < 0)
             continue;
-        if (before >= p->num_tasks) {
-            if (!partition_is_ready(p, before, instance))
-                return 0;
-            continue;
-        }
-        int32_t home = 0;
-        while (p->first[home + 1] <= before)
-            home++;
-        /* acquire: pairs with the release in partition_work(); what the predecessor wrote is visible */
-        if (ft_load(&p->workers[home].progress, ORDER_PARTITION_SEE)
-                <= instance * partition_length(p, home) + before - p->first[home]
-            /* acquire: pairs with the release below */
-            && ft_load(&p->claims[before].done, ORDER_PARTITION_SEE) <= instance)
+        if (before >= p->num_tasks ? !partition_is_ready(p, before, instance)
+                                   : !partition_has_finished(p, before, instance))
             return 0;
     }
     return 1;
@@ -160,19 +166,27 @@ static int partition_help(Partition *p, int32_t worker)
     Scheduler *s = &p->scheduler;
     for (int32_t i = 0; i < s->num_workers; i++) {
         int32_t victim = worker + i < s->num_workers ? worker + i : worker + i - s->num_workers;
-        int64_t length = partition_length(p, victim);
-        /* acquire: the victim claims its own tasks of this iteration by compare-and-swap */
-        int64_t iteration = ft_load(&p->workers[victim].open_iteration, acquire);
-        /* hint: an old value only makes the search start too early */
-        int64_t position = ft_load(&p->workers[victim].progress, relaxed) - iteration * length;
-        if (iteration < 0 || position < 0)
-            continue;
-        int64_t end = position + PARTITION_WINDOW < length ? position + PARTITION_WINDOW : length;
-        for (; position < end; position++) {
-            int32_t number = p->first[victim] + (int32_t)position;
+        int64_t length = partition_length(p, victim), *begin = &p->workers[worker].all_claimed[victim];
+        /* acquire: the progress seen next is at least that of the opening, and from there to `open_until` the victim claims
+         * its own tasks by compare-and-swap */
+        int64_t end = ft_load(&p->workers[victim].open_until, acquire) * length;
+        int64_t passed = ft_load(&p->workers[victim].progress, relaxed); /* an old value makes the search start too early */
+        *begin = *begin > passed ? *begin : passed;
+        end = *begin + PARTITION_WINDOW < end ? *begin + PARTITION_WINDOW : end;
+        for (int64_t position = *begin; position < end; position++) {
+            int64_t iteration = position / length;
+            int32_t number = p->first[victim] + (int32_t)(position - iteration * length);
             ClaimWord *claim = &p->claims[number];
-            int32_t claimed = ft_load(&claim->claimed, relaxed); /* hint: the swap decides */
-            if (claimed > iteration || !partition_is_ready(p, number, iteration))
+            int32_t claimed = ft_load(&claim->claimed, relaxed); /* the swap decides */
+            if (claimed > iteration) {
+                *begin += position == *begin;
+                continue;
+            }
+            /* Instances of a task are claimed in order: `claimed` and `done` only grow, and skip none. The first test is
+             * a short cut: ahead of the victim's iteration, an unclaimed instance has not finished. */
+            if ((claimed < iteration && position - passed >= length)
+                || (iteration > 0 && !partition_has_finished(p, number, iteration - 1))
+                || !partition_is_ready(p, number, iteration))
                 continue;
             if (!ft_cas(&claim->claimed, &claimed, (int32_t)iteration + 1, ORDER_PARTITION_CLAIM))
                 continue;
@@ -240,7 +254,7 @@ static void partition_work(void *argument, int32_t worker)
     PartitionWorker *me = &p->workers[worker];
     const ProgramEntry *program = p->entries + p->first[worker];
     ClaimWord *claims = p->claims + p->first[worker];
-    int64_t length = partition_length(p, worker), num_iterations = p->num_iterations;
+    int64_t length = partition_length(p, worker), num_iterations = p->num_iterations, open_until = 0;
     int32_t passes_per_look = length > 0 ? (int32_t)(PARTITION_LOOK / length) + 1 : 1;
     me->look_ns = forktask_now_ns();
     me->passes = 0;
@@ -253,9 +267,12 @@ static void partition_work(void *argument, int32_t worker)
             me->passes = 0;
         }
         me->passes++;
-        int is_open = me->is_open;
-        if (is_open)
-            ft_store(&me->open_iteration, (int32_t)iteration, release); /* pairs with the acquire in partition_help() */
+        if (me->is_open) {
+            open_until = iteration + 1 + PARTITION_AHEAD / length;
+            open_until = open_until < num_iterations ? open_until : num_iterations;
+            ft_store(&me->open_until, (int32_t)open_until, release); /* pairs with the acquire in partition_help() */
+        }
+        int is_open = iteration < open_until; /* what was opened stays open */
         for (int64_t position = 0; position < length; position++) {
             const ProgramEntry *entry = &program[position];
             for (int32_t i = entry->wait_begin; i < entry[1].wait_begin; i++) {
@@ -303,9 +320,10 @@ static void partition_reset(Partition *p, int64_t first_replay, int32_t num_iter
     p->num_iterations = num_iterations;
     for (int32_t w = 0; w < p->scheduler.num_workers; w++) {
         ft_store(&p->workers[w].progress, 0, relaxed);
-        ft_store(&p->workers[w].open_iteration, -1, relaxed);
+        ft_store(&p->workers[w].open_until, 0, relaxed);
     }
     memset(p->seen, 0, (size_t)p->scheduler.num_workers * (size_t)p->scheduler.num_workers * sizeof(int64_t));
+    memset(p->all_claimed, 0, (size_t)p->scheduler.num_workers * (size_t)p->scheduler.num_workers * sizeof(int64_t));
     memset((void *)p->claims, 0, (size_t)p->num_tasks * sizeof(ClaimWord));
 }
 
@@ -320,6 +338,7 @@ static void partition_close(Partition *p)
     free(p->predecessor_offsets);
     free(p->predecessors);
     free(p->seen);
+    free(p->all_claimed);
     memset(p, 0, sizeof(*p));
 }
 
@@ -481,6 +500,7 @@ static int partition_open(Partition *p, int32_t num_workers, const LoopRecord *l
     p->claims = forktask_aligned_zeros((size_t)num_tasks * sizeof(ClaimWord));
     p->first = calloc(P + 1, sizeof(int32_t));
     p->seen = forktask_aligned_zeros(P * P * sizeof(int64_t));
+    p->all_claimed = forktask_aligned_zeros(P * P * sizeof(int64_t));
     p->waits = malloc((size_t)wait_capacity * sizeof(ProgramWait));
     p->predecessor_offsets = calloc((size_t)num_nodes + 1, sizeof(int32_t));
     p->predecessors = malloc((size_t)num_edges * sizeof(int32_t) + 4);
@@ -488,7 +508,7 @@ static int partition_open(Partition *p, int32_t num_workers, const LoopRecord *l
     m.workers = calloc(P, sizeof(SimulatedWorker));
     if (home == NULL || place == NULL || order == NULL || fill == NULL || by_task_offsets == NULL || by_task == NULL
         || clock == NULL || need == NULL || load == NULL || p->workers == NULL || p->entries == NULL || p->claims == NULL
-        || p->first == NULL || p->seen == NULL || p->waits == NULL || p->predecessor_offsets == NULL
+        || p->first == NULL || p->seen == NULL || p->all_claimed == NULL || p->waits == NULL || p->predecessor_offsets == NULL
         || p->predecessors == NULL || m.pending == NULL || m.workers == NULL
         || scheduler_open(&p->scheduler, num_workers, loops, states, 4, spin_ns) != 0)
         goto end;
@@ -648,6 +668,7 @@ static int partition_open(Partition *p, int32_t num_workers, const LoopRecord *l
     free(wait_entry);
     for (int32_t w = 0; w < num_workers; w++) {
         p->workers[w].seen = p->seen + (size_t)w * P;
+        p->workers[w].all_claimed = p->all_claimed + (size_t)w * P;
         p->workers[w].is_open = 1;
         p->workers[w].wakes_helpers = 1;
     }

@@ -94,7 +94,7 @@ cdef extern from "partition.h" nogil:
         int32_t task, loop, block, wait_begin
     ctypedef struct PartitionWorker:
         atomic_i64 progress
-        atomic_i32 open_iteration
+        atomic_i32 open_until
         atomic_i64 wait_value
         atomic_i32 wait_on
     ctypedef struct Partition:
@@ -478,7 +478,7 @@ cdef class PartitionRuntime(_GraphRuntime):
                 where = f"iteration {progress // length}, at {self.bound.plan.task_name(task)}"
             lines.append(
                 f"program {w}: {where}; last slept for {load_i64(&worker.wait_value)} of {load_i32(&worker.wait_on)}, "
-                f"open in iteration {load_i32(&worker.open_iteration)}")
+                f"open until iteration {load_i32(&worker.open_until)}")
         return "\n".join(lines)
 
 
