@@ -38,13 +38,19 @@
 /* Entries of a program that a helper looks at, from the first unclaimed one on. */
 #define PARTITION_WINDOW 256
 /* Entries beyond its iteration that a home opens: enough to keep others busy for a time slice of the system. */
+#ifndef PARTITION_AHEAD
 #define PARTITION_AHEAD 16384
+#endif
 /* Tasks shorter than this are not worth a claim. */
+#ifndef PARTITION_CLAIM_NS
 #define PARTITION_CLAIM_NS 150
+#endif
 /* From this length on a task is worth a system call: each one that finishes wakes a sleeper to look for tasks to claim. */
 #define PARTITION_WAKE_NS 10000
 /* Entries between two looks at the clock. */
+#ifndef PARTITION_LOOK
 #define PARTITION_LOOK 2048
+#endif
 /* 0: sleep until woken. For tests: a worker that is not woken then sleeps for ever. */
 #ifndef PARTITION_NAPS
 #define PARTITION_NAPS 1

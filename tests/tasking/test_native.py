@@ -79,6 +79,16 @@ def test_no_race_in_runtime(tmp_path):
         assert done.returncode == 0, done.stderr
 
 
+@needs_sanitizer
+def test_no_race_when_claims_open_and_close(tmp_path):
+    """Check partitioned replay where homes open a few iterations ahead and decide anew in each iteration."""
+    program = build(tmp_path, "race_runtime", "-fsanitize=thread", "-DPARTITION_NAPS=0", "-DPARTITION_LOOK=1",
+                    "-DPARTITION_AHEAD=60", "-DPARTITION_CLAIM_NS=2000")
+    for num_threads in (2, 3, 4, 8) if LONG else (3,):
+        done = run(program, 1000 if LONG else 40, num_threads, timeout=900)
+        assert done.returncode == 0, done.stderr
+
+
 # An ordering that hands over data -> the sanitizer must see a race when it is gone.
 WEAKENED = [
     "ORDER_REPLAY_COUNT_DOWN", "ORDER_REPLAY_LAST", "ORDER_PARTITION_PUBLISH", "ORDER_PARTITION_SEE",

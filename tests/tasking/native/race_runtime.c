@@ -121,7 +121,7 @@ int main(int argc, char **argv)
     for (int w = 0; w < num_threads; w++)
         states[w].failed_task = -1;
     for (int round = 0; round < rounds; round++) {
-        int iterations = 1 + (int)random_below(6);
+        int iterations = 1 + (int)random_below(random_below(4) ? 6 : 60);
         uint64_t expected[CELLS];
         random_state += (uint64_t)round;
         spins = random_below(2) ? 20000 : 0;
