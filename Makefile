@@ -19,9 +19,11 @@ compare: install
 test: install
 	$(BIN)/python -P -m pytest tests
 
-# The tests against PyTorch itself; installs it (CPU build where the index has one).
+# The tests against PyTorch itself. TORCH names the package: an index may have a smaller build for CPUs alone.
+TORCH ?= torch
+
 test-peers: install
-	$(BIN)/pip install --quiet torch safetensors
+	$(BIN)/pip install --quiet '$(TORCH)' safetensors
 	$(BIN)/python -P -m pytest -m torch tests
 
 clean:
