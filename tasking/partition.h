@@ -35,7 +35,8 @@
 #define ORDER_PARTITION_CLAIM relaxed
 #endif
 
-/* Entries of a program that a helper looks at, from the first unclaimed one on. */
+/* Entries of a program that a helper looks at, from the first unclaimed one on. Looking further costs more than it finds: with
+ * 1024 a stencil of 13 us tasks, one of two cores shared with another process, took 5 % longer. */
 #define PARTITION_WINDOW 256
 /* Entries beyond its iteration that a home opens: enough to keep others busy for a time slice of the system. */
 #ifndef PARTITION_AHEAD
