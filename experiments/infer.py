@@ -373,8 +373,9 @@ def format_table(result: dict[str, Any]) -> str:
         "images into the",
         "layout of the first layer). load: reading data and parameters; create: plan, memory, recording; "
         "total: load +",
-        "create + run. floor: FLOPs over the FMA peak measured beside the runs, times the cores. "
-        + (f"Of {result['repeats']} passes the one of median time. " if result["repeats"] > 1 else "")
+        "create + run. floor: operations over the FMA peak measured beside the runs, of all its cores. "
+        + (f"Of {result['repeats']} passes the one" if result["repeats"] > 1 else ""),
+        ("of median time. " if result["repeats"] > 1 else "")
         + "All columns gave bit-identical losses and probabilities.",
     ]
     if columns[0]["error_rate"] is not None:
