@@ -216,7 +216,8 @@ class ForkJoinExecutor(LoopExecutor):
 class JoblibExecutor(LoopExecutor):
     """The same loops through `joblib.Parallel(prefer="threads")`, as one would write them in Python.
 
-    Blocks run without the GIL; joblib's own work for each of them needs it.
+    Blocks run without the GIL; joblib's own work for each of them needs it. With more than one thread joblib looks for
+    results every 10 ms only, so a loop takes about that long at least, however short its blocks are.
     """
 
     model = "joblib"
