@@ -477,11 +477,6 @@ class RandomOrder:
         return order
 
 
-def random_order_run(bound: BoundPlan, graph: TaskGraph, num_replays: int, rng: np.random.Generator):
-    """Run a graph once in a random legal order: `RandomOrder(bound, graph).run(num_replays, rng)`."""
-    return RandomOrder(bound, graph).run(num_replays, rng)
-
-
 def check_orders(
     bound: BoundPlan,
     graph: TaskGraph | None = None,

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from forktask.experiments import analysis
-from forktask.experiments.report import SPEED_COLUMNS, _records, _text_table
+from forktask.experiments.report import SPEED_COLUMNS, table_records, text_table
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -16,7 +16,7 @@ def main(folder: str) -> None:
     study = analysis.load(folder)
     plan_id = analysis.main_plan(study)
     shutil.copyfile(Path(folder) / "figures" / "speedup.svg", ROOT / "docs" / "images" / "comparison.svg")
-    table = _text_table(SPEED_COLUMNS, _records(analysis.speed_table(study), plan_id))
+    table = text_table(SPEED_COLUMNS, table_records(analysis.speed_table(study), plan_id))
     readme = ROOT / "README.md"
     marked = "<!-- table -->\n```\n" + "\n".join(table) + "\n```\n<!-- end of table -->"
     text, found = re.subn(r"<!-- table -->.*<!-- end of table -->", lambda _: marked, readme.read_text(), flags=re.DOTALL)

@@ -235,7 +235,7 @@ def study_from_rows(rows: Sequence[Mapping[str, Any]], partial: str = "") -> Stu
     )
     warnings.extend(_missing_points(study))
     warnings.extend(_disturbance_warnings(study))
-    _check_efficiency(study)
+    warnings.extend(_check_efficiency(study))
     return study
 
 
@@ -286,9 +286,10 @@ def _check_results(samples, failures, plans) -> None:
                 )
 
 
-def _check_efficiency(study: Study) -> None:
+def _check_efficiency(study: Study) -> list[str]:
+    """Refuse impossible efficiencies; a sentence for each point that is impossible but too uncertain to refuse."""
     if not len(study.samples):
-        return
+        return []
     table = speed_table(study)
     # A few disturbed samples are told by their interval; only what lies above the limit as a whole is a fault.
     wrong = table[table["efficiency_low"] > IMPLAUSIBLE_EFFICIENCY]
@@ -298,6 +299,11 @@ def _check_efficiency(study: Study) -> None:
             f"efficiency must not exceed {IMPLAUSIBLE_EFFICIENCY}, got {row['efficiency']:.2f} for {row['model']} on "
             f"{row['threads']} threads; the serial baseline was disturbed or did other work: measure again"
         )
+    return [
+        f"{model_label(row['model'])} on {row['threads']} threads has an efficiency of {row['efficiency']:.0%}, which no "
+        f"computer can have: its samples or those of the serial run are too few and disturbed. Do not use this point."
+        for row in table[table["efficiency"] > IMPLAUSIBLE_EFFICIENCY].to_dict("records")
+    ]
 
 
 def disturbed_share(disturbance: Mapping[str, Any] | None, seconds: float, threads: int = 1) -> float:

@@ -31,6 +31,7 @@ from .train import set_arrays, share_images
 
 MAX_IMAGES = 10_000_000
 WARMUP_S = 0.05
+PEAK_S = 0.1
 EVENTS_A_RUN = 200_000  # then the log is read out and emptied, which bounds its memory
 TIME_LIMIT_S = 600.0
 # A fused and an unfused plan may add the same numbers in another order.
@@ -169,8 +170,10 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
     Returns
     -------
     dict
-        Times in seconds, error rate (with a checkpoint), and hashes of losses and probabilities.
+        Times in seconds, error rate (with a checkpoint), and a hash of losses and probabilities. "floor_s": floating-point
+        operations (convolutions in their direct form) over the FMA peak of all cores, measured beside the runs.
     """
+    from ..cython_src import machine_peaks
     from ..cython_src.lowering import initialise
 
     start = time.perf_counter()
@@ -189,6 +192,9 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
     fused_s = sorted(fused.run() for _ in range(job["repeats"]))[job["repeats"] // 2]
     fused_probabilities = fused.results("softmax").copy()
     fused.close()
+    flops = sum(part.plan.flops * count for _, part, _, count in fused.parts)
+    cores = min(job["threads"], len(os.sched_getaffinity(0)))
+    peak = machine_peaks.measure_peak_flops(PEAK_S, bound.instruction_set)["flops_per_s"] * cores
 
     unfused = Pass(job, data, storage, "forward", fusion=False, event_capacity=EVENTS_A_RUN + 10_000)
     unfused.warm_up()
@@ -216,6 +222,9 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
         "kinds_s": sum_by_kind(layers),
         "run_unfused_s": unfused_s,
         "run_fused_s": fused_s,
+        "flops": flops,
+        "peak_flops_per_s": peak,
+        "floor_s": flops / peak,
         "total_unfused_s": loaded - start + created - loaded + unfused_s,
         "total_fused_s": created - start + fused_s,
         "error_rate": None if parameters is None else 1 - int(correct.sum()) / job["images"],
@@ -347,6 +356,11 @@ def format_table(result: dict[str, Any]) -> str:
         f"{'images/s, fused':28}"
         + "".join(f"{result['images'] / c['run_fused_s']:{width}.0f}" for c in columns)
     )
+    rows.append(line("floor: FLOP / peak", [column["floor_s"] for column in columns]))
+    rows.append(
+        f"{'run, fused / floor':28}"
+        + "".join(f"{c['run_fused_s'] / c['floor_s']:{width}.2f}" for c in columns)
+    )
     parameters = (
         "random parameters" if result["checkpoint"] is None else f"parameters of {result['checkpoint']}"
     )
@@ -359,8 +373,9 @@ def format_table(result: dict[str, Any]) -> str:
         "images into the",
         "layout of the first layer). load: reading data and parameters; create: plan, memory, recording; "
         "total: load +",
-        "create + run. "
-        + (f"Of {result['repeats']} passes the one of median time. " if result["repeats"] > 1 else "")
+        "create + run. floor: operations over the FMA peak measured beside the runs, of all its cores. "
+        + (f"Of {result['repeats']} passes the one" if result["repeats"] > 1 else ""),
+        ("of median time. " if result["repeats"] > 1 else "")
         + "All columns gave bit-identical losses and probabilities.",
     ]
     if columns[0]["error_rate"] is not None:

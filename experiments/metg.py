@@ -421,10 +421,10 @@ def draw(entries: Sequence[Mapping[str, Any]]):
 
     counts = sorted({e["threads"] for e in entries})
     styles = plots.model_styles([e["model"] for e in entries])
-    with matplotlib.rc_context(plots._style_parameters()):
-        figure, axes = plots._figure("double", len(counts))
+    with matplotlib.rc_context(plots.style_parameters()):
+        figure, axes = plots.new_figure("double", len(counts))
         for axis, threads in zip(axes, counts, strict=True):
-            plots._title(axis, f"{threads} thread{'s' if threads > 1 else ''}")
+            plots.panel_title(axis, f"{threads} thread{'s' if threads > 1 else ''}")
             axis.axhline(HALF, color="0.6", linewidth=0.6, linestyle=":")
             for entry in (e for e in entries if e["threads"] == threads):
                 style = styles[entry["model"]]
@@ -442,7 +442,7 @@ def draw(entries: Sequence[Mapping[str, Any]]):
             axis.set_xlabel("task granularity: wall time x threads / tasks (ns)")
             axis.grid(True, axis="y")
         axes[0].set_ylabel("efficiency")
-        plots._legend(figure, "double", plots._model_handles(styles, list(styles)))
+        plots.add_legend(figure, "double", plots.model_handles(styles, list(styles)))
     return figure
 
 

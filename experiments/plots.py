@@ -52,7 +52,8 @@ _BOUND_DASHES = {"area": (4, 2), "forkjoin": (1, 1.2)}
 _LINES = ("-", "--", "-.", ":")
 
 
-def _style_parameters() -> dict:
+def style_parameters() -> dict:
+    """Settings of every figure, for `matplotlib.rc_context`."""
     parameters = {**sns.plotting_context("paper"), **sns.axes_style("ticks")}
     parameters.update({
         "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "mathtext.fontset": "dejavusans",
@@ -106,7 +107,7 @@ def format_time(seconds: float) -> str:
 # --- axes helpers ---------------------------------------------------------------------------------------------------
 
 
-def _figure(column: str, panels: int, panel_height: float = 2.0, widths: Sequence[float] | None = None):
+def new_figure(column: str, panels: int, panel_height: float = 2.0, widths: Sequence[float] | None = None):
     """A figure with panels side by side (double column) or stacked (single column)."""
     width = COLUMN_WIDTH_IN[column]
     if column == "double":
@@ -122,7 +123,7 @@ def _figure(column: str, panels: int, panel_height: float = 2.0, widths: Sequenc
     return figure, axes
 
 
-def _title(axis, text: str) -> None:
+def panel_title(axis, text: str) -> None:
     """The panel's letter stays bold, its title follows in normal weight."""
     letter = axis.get_title(loc="left") or axis.get_title()
     axis.set_title(f"$\\bf{{{letter}}}$ {text}", fontweight="normal")
@@ -225,7 +226,8 @@ def _ratio_axis(axis, values: np.ndarray) -> None:
         axis.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
 
 
-def _legend(figure: Figure, column: str, handles: Sequence, columns: int | None = None) -> None:
+def add_legend(figure: Figure, column: str, handles: Sequence, columns: int | None = None) -> None:
+    """One legend for all panels, below them."""
     limit = columns or (5 if column == "double" else 2)
     rows = math.ceil(len(handles) / limit)
     ncol = math.ceil(len(handles) / rows)
@@ -235,7 +237,8 @@ def _legend(figure: Figure, column: str, handles: Sequence, columns: int | None 
     )
 
 
-def _model_handles(styles: dict[str, ModelStyle], models: Sequence[str]) -> list[Line2D]:
+def model_handles(styles: dict[str, ModelStyle], models: Sequence[str]) -> list[Line2D]:
+    """Entries of a legend, one for each model."""
     return [
         Line2D([], [], color=styles[m].color, linestyle=styles[m].line, marker=styles[m].marker,
                markeredgecolor="white", markeredgewidth=0.4, label=model_label(m))
@@ -307,7 +310,7 @@ def draw_speedup(study: Study, plan_id: str, column: str) -> Figure:
         )
     limits = analysis.bound_table(study)
     limits = limits[limits["plan_id"] == plan_id] if len(limits) else limits
-    figure, (speedup, efficiency, ratio) = _figure(column, 3)
+    figure, (speedup, efficiency, ratio) = new_figure(column, 3)
     # In (a) points stand at their true x: aside of it, they would seem to lie above or below the ideal line.
     beside = _dodged(counts, models)
 
@@ -341,13 +344,13 @@ def draw_speedup(study: Study, plan_id: str, column: str) -> Figure:
     low, high = _limits_with_intervals(table[table["model"] != "serial"], 1.0, max(counts))
     _log2_axis(speedup, "y", _power_ticks(low, high), low, high)
     speedup.set_ylabel("speedup")
-    _title(speedup, "over the best serial run")
+    panel_title(speedup, "over the best serial run")
     top = min(max([1.0, *table["efficiency"], *table["efficiency_high"].dropna()]),
               2 * max([1.0, *table["efficiency"]]))
     efficiency.set_ylim(0, top * 1.06)
     efficiency.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     efficiency.set_ylabel("efficiency")
-    _title(efficiency, "speedup / threads")
+    panel_title(efficiency, "speedup / threads")
 
     _equivalence_band(ratio)
     compared = [m for m in models if base_model(m) in analysis.TASK_MODELS]
@@ -364,17 +367,17 @@ def draw_speedup(study: Study, plan_id: str, column: str) -> Figure:
     _ratio_axis(ratio, part[["ratio", "ratio_low", "ratio_high"]].to_numpy(dtype=float).ravel())
     _x_axis(ratio, counts, "threads")
     ratio.set_ylabel("time / better fork-join")
-    _title(ratio, "below 1: faster")
+    panel_title(ratio, "below 1: faster")
     _physical_cores(study, (speedup, efficiency, ratio), counts)
 
-    handles = _model_handles(styles, models)
+    handles = model_handles(styles, models)
     handles.append(Line2D([], [], color="0.2", linewidth=0.8, label="ideal"))
     if len(limits):
         handles += [Line2D([], [], color=_GREY, linewidth=0.8, dashes=_BOUND_DASHES[name], label=label)
                     for name, label in (("area", "area bound"), ("forkjoin", "fork-join bound"))]
     if len(part):
         handles.append(Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}"))
-    _legend(figure, column, handles)
+    add_legend(figure, column, handles)
     _plan_header(figure, study, plan_id, column)
     return figure
 
@@ -415,7 +418,7 @@ def draw_layers(study: Study, plan_id: str, column: str) -> Figure:
     names = shown + (["others"] if others else [])
     colors["others"] = (0.8, 0.8, 0.8)
 
-    figure, (bars, rates) = _figure(column, 2, max(1.7, 0.28 * len(points) + 0.6), widths=(1.25, 1))
+    figure, (bars, rates) = new_figure(column, 2, max(1.7, 0.28 * len(points) + 0.6), widths=(1.25, 1))
     labels = []
     longest = max(float(table["time_s"].sum()) for table in tables.values())
     for row, point in enumerate(points):
@@ -435,7 +438,7 @@ def draw_layers(study: Study, plan_id: str, column: str) -> Figure:
     bars.invert_yaxis()
     bars.tick_params(axis="y", length=0)
     bars.set_xlabel("busy time per step, all workers (ms)")
-    _title(bars, "time by layer")
+    panel_title(bars, "time by layer")
 
     fractions = lead[(lead["phase"] != "load") & lead["peak_fraction"].notna() & (lead["flops"] > 0) & (lead["share"] >= 0.005)]
     layers = list(dict.fromkeys(fractions["layer"]))
@@ -453,11 +456,11 @@ def draw_layers(study: Study, plan_id: str, column: str) -> Figure:
     rates.tick_params(axis="y", length=0)
     peak = study.machine.get("peak_flops_per_s_1thread")
     rates.set_xlabel(f"fraction of peak ({peak / 1e9:.0f} GFLOP/s)" if peak else "fraction of peak (not measured)")
-    _title(rates, "arithmetic rate, " + (model_label(points[0][0]) if ("serial", 1) not in tables else "serial"))
+    panel_title(rates, "arithmetic rate, " + (model_label(points[0][0]) if ("serial", 1) not in tables else "serial"))
     handles = [Patch(color=colors[n], label=n if n != "others" else _others_text(others)) for n in names]
     handles += [Line2D([], [], linestyle="none", marker=m, color=c, markersize=4, label=phase)
                 for phase, (m, c, _) in markers.items() if (fractions["phase"] == phase).any()]
-    _legend(figure, column, handles, columns=7 if column == "double" else 3)
+    add_legend(figure, column, handles, columns=7 if column == "double" else 3)
     _plan_header(figure, study, plan_id, column)
     return figure
 
@@ -475,7 +478,7 @@ def draw_overhead(study: Study, plan_id: str, column: str) -> Figure:
     if not len(costs):
         raise UsageError("a figure of overheads needs the cost of `prepare` in the samples, got none; measure again")
     styles = model_styles(study.samples["model"])
-    figure, (bars, curves) = _figure(column, 2, 2.0)
+    figure, (bars, curves) = new_figure(column, 2, 2.0)
     parts = (("record", _COLORS[1]), ("close", _COLORS[3]), ("other preparation", "0.75"),
              ("first iteration beyond a steady one", _COLORS[9]))
     labels = []
@@ -494,7 +497,7 @@ def draw_overhead(study: Study, plan_id: str, column: str) -> Figure:
     bars.tick_params(axis="y", length=0)
     bars.set_xlabel("one-time cost (ms)")
     bars.xaxis.set_major_locator(MaxNLocator(5))
-    _title(bars, f"before the steady state, {widest} threads")
+    panel_title(bars, f"before the steady state, {widest} threads")
 
     steady = costs[~costs["model"].map(base_model).isin(["serial", "joblib"])]
     reference = analysis.better_forkjoin(study, plan_id, widest)
@@ -514,9 +517,9 @@ def draw_overhead(study: Study, plan_id: str, column: str) -> Figure:
     curves.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}"))
     curves.xaxis.set_minor_locator(NullLocator())
     curves.set_ylabel(f"time per iteration /\n{'steady fork-join' if reference else 'best steady'}")
-    _title(curves, "one-time cost spread over the run")
-    handles = [Patch(color=color, label=name) for name, color in parts] + _model_handles(styles, steady["model"])
-    _legend(figure, column, handles, columns=4 if column == "double" else 2)
+    panel_title(curves, "one-time cost spread over the run")
+    handles = [Patch(color=color, label=name) for name, color in parts] + model_handles(styles, steady["model"])
+    add_legend(figure, column, handles, columns=4 if column == "double" else 2)
     _plan_header(figure, study, plan_id, column)
     return figure
 
@@ -532,7 +535,7 @@ def _draw_sweep(study: Study, plan_ids: Sequence[str], column: str, x_of: Callab
     styles = model_styles(study.samples["model"])
     models = sorted(table["model"].unique(), key=model_rank)
     positions = sorted(set(table["x"]))
-    figure, (values, ratio) = _figure(column, 2, 2.1)
+    figure, (values, ratio) = new_figure(column, 2, 2.1)
     for number, model in enumerate(models):
         points = table[table["model"] == model].sort_values("x")
         triples = [sorted(value_of(study.plans[p], t) for t in (m, low, high)) for p, m, low, high in
@@ -545,7 +548,7 @@ def _draw_sweep(study: Study, plan_ids: Sequence[str], column: str, x_of: Callab
     _log2_axis(values, "y", _power_ticks(low, high), low, high)
     _x_axis(values, positions, x_label)
     values.set_ylabel(value_label)
-    _title(values, titles[0])
+    panel_title(values, titles[0])
 
     _equivalence_band(ratio)
     compared = [m for m in models if base_model(m) in analysis.TASK_MODELS]
@@ -559,11 +562,11 @@ def _draw_sweep(study: Study, plan_ids: Sequence[str], column: str, x_of: Callab
     _ratio_axis(ratio, part[["ratio", "ratio_low", "ratio_high"]].to_numpy(dtype=float).ravel())
     _x_axis(ratio, positions, x_label)
     ratio.set_ylabel("time / better fork-join")
-    _title(ratio, titles[1])
-    handles = _model_handles(styles, models)
+    panel_title(ratio, titles[1])
+    handles = model_handles(styles, models)
     if len(part):
         handles.append(Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}"))
-    _legend(figure, column, handles)
+    add_legend(figure, column, handles)
     _header(figure, study, [*facts, f"{widest} threads (serial: 1)"], column)
     return figure
 
@@ -643,7 +646,7 @@ def draw(study: Study, figure: str = "speedup", plan_id: str | None = None, colu
     if column not in COLUMN_WIDTH_IN:
         raise UsageError(f"the column must be one of {', '.join(COLUMN_WIDTH_IN)}; got {column!r}")
     plan_id = plan_id or analysis.main_plan(study)
-    with matplotlib.rc_context(_style_parameters()):
+    with matplotlib.rc_context(style_parameters()):
         drawn = _DRAW[figure](study, plan_id, column)
         # Once is enough: saving would do it again for each format.
         drawn.get_layout_engine().execute(drawn)
@@ -680,7 +683,7 @@ def save(figure: Figure, path: str | os.PathLike) -> Path:
         raise UsageError(f"the format of a figure must be one of {', '.join(FORMATS)}; got {kind!r}")
     metadata = {"pdf": {"CreationDate": None, "Producer": None, "Creator": "forktask"},
                 "svg": {"Date": None, "Creator": "forktask"}, "png": {"Software": None}}[kind]
-    with matplotlib.rc_context(_style_parameters()):
+    with matplotlib.rc_context(style_parameters()):
         try:
             figure.savefig(path, format=kind, metadata=metadata)
         except OSError as error:
@@ -716,8 +719,8 @@ def _caption_conditions(study: Study, plan_id: str) -> list[str]:
         + (f" ({options})." if options else "."),
         f"Every model runs the same blocks of the same kernels{f' ({sets})' if sets else ''}, and all of them left "
         f"bit-identical weights; this was checked before anything was drawn.",
-        f"Each point is {count} repetitions, each in a process of its own, in random order within blocks of all "
-        f"configurations; a step time is the slope between two run lengths, after warm-up"
+        f"Each point is {count} repetition{'' if count == '1' else 's'}, each in a process of its own, in random order "
+        f"within blocks of all configurations; a step time is the slope between two run lengths, after warm-up"
         + (", with every thread pinned to a core of its own." if pinned else ", threads not pinned."),
         machine_text(study),
     ]

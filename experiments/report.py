@@ -142,7 +142,8 @@ def _cells(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> tupl
     return [columns[i] for i in used], [[line[i] for i in used] for line in table]
 
 
-def _records(table: pd.DataFrame, plan_id: str | None = None) -> list[dict]:
+def table_records(table: pd.DataFrame, plan_id: str | None = None) -> list[dict]:
+    """Rows of a table of analysis.py, of one plan only where one is named."""
     if not len(table):
         return []
     return (table if plan_id is None else table[table["plan_id"] == plan_id]).to_dict("records")
@@ -182,7 +183,8 @@ def headline(study: Study, plan_id: str) -> list[str]:
 # --- terminal -------------------------------------------------------------------------------------------------------
 
 
-def _text_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> list[str]:
+def text_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Lines of a table for the terminal."""
     columns, table = _cells(columns, rows)
     widths = [max(len(head), *(len(line[i]) for line in table)) for i, (head, _, _) in enumerate(columns)]
 
@@ -211,25 +213,25 @@ def _summary_text(study: Study) -> str:
     speeds, costs = (analysis.speed_table(study), analysis.cost_table(study)) if len(study.samples) else (None, None)
     for plan_id in study.plan_ids():
         lines += [_plan_title(study.plans[plan_id]), plots.t1_text(study, plan_id), ""]
-        lines += _text_table(SPEED_COLUMNS, _records(speeds, plan_id)) + [""]
+        lines += text_table(SPEED_COLUMNS, table_records(speeds, plan_id)) + [""]
         layers = analysis.layer_table(study, plan_id)
         if len(layers):
-            lines += ["Layers, serial:", *_text_table(LAYER_COLUMNS, _records(layers)), ""]
+            lines += ["Layers, serial:", *text_table(LAYER_COLUMNS, table_records(layers)), ""]
         if costs["prepare_s"].notna().any():
             lines += ["One-time costs, and iterations until they are earned back:",
-                      *_text_table(COST_COLUMNS, _records(costs, plan_id)), ""]
-        accounts = _records(analysis.accounting_table(study), plan_id)
+                      *text_table(COST_COLUMNS, table_records(costs, plan_id)), ""]
+        accounts = table_records(analysis.accounting_table(study), plan_id)
         if accounts:
             lines += ["Measured time against the floor from its own block durations:",
-                      *_text_table(ACCOUNT_COLUMNS, accounts), ""]
+                      *text_table(ACCOUNT_COLUMNS, accounts), ""]
         lines += headline(study, plan_id)
         lines += [""]
     own_best = analysis.own_best_table(study) if len(study.samples) else pd.DataFrame()
     if len(own_best):
         lines += ["Each model at its own best granularity:",
-                  *_text_table((("problem", lambda r: r["problem"], False), *OWN_BEST_COLUMNS), _records(own_best)), ""]
+                  *text_table((("problem", lambda r: r["problem"], False), *OWN_BEST_COLUMNS), table_records(own_best)), ""]
     if study.failures:
-        lines += ["Not measured:", *_text_table(FAILURE_COLUMNS, _failures(study)), ""]
+        lines += ["Not measured:", *text_table(FAILURE_COLUMNS, _failures(study)), ""]
     if not len(study.samples):
         lines += ["No sample was measured.", ""]
     lines += study.warnings
@@ -250,7 +252,7 @@ def summary_json(out_dir: str | os.PathLike) -> dict:
 
 def _summary_json(study: Study) -> dict:
     def rows(table: pd.DataFrame) -> list[dict]:
-        return [{key: _plain(value) for key, value in row.items()} for row in _records(table)]
+        return [{key: _plain(value) for key, value in row.items()} for row in table_records(table)]
 
     answer: dict[str, Any] = {
         "data": study.data, "smoke_test": study.smoke_test, "warnings": study.warnings,
@@ -306,6 +308,9 @@ _HOW_TO_READ = (
                 f"wholly below, above 1 and is not the same. not enough data: fewer than {MIN_PAIRS} pairs, or an "
                 f"interval that holds 1 and reaches beyond {EQUIVALENCE_BAND:.0%}. Each verdict stands alone: of twenty "
                 f"comparisons of equals, expect about one to be wrong."),
+    ("95% interval", "Of the median, for any distribution: the wider of bootstrap and sign test. With fewer than six "
+                     "repetitions it reaches from the lowest to the highest and holds the median in 94% of cases with "
+                     "five, 88% with four, 75% with three only: give --repeats 6 or more for full cover."),
     ("FLOP floor, roofline floor", "Operations over one thread's measured FMA peak; sum over loops of max(operations / "
                                    "peak, bytes / bandwidth). A roofline ratio below 1 means that data stayed in "
                                    "caches which are faster than the measured memory."),
@@ -384,32 +389,32 @@ def _html_page(study: Study, figures: Sequence[tuple[str, str, str, str]]) -> st
             out.append("<ul>" + "".join(f"<li>{html.escape(text)}</li>" for text in answers) + "</ul>")
         shown = [f for f in figures if f[0] == plan_id]
         out += [_html_figure(*f[1:], prefix=f"{plan_id}-{f[1]}") for f in shown if f[1] == "speedup"]
-        out += ["<h3>Every model and number of threads</h3>", _html_table(SPEED_COLUMNS, _records(speeds, plan_id))]
+        out += ["<h3>Every model and number of threads</h3>", _html_table(SPEED_COLUMNS, table_records(speeds, plan_id))]
         out += [_html_figure(*f[1:], prefix=f"{plan_id}-{f[1]}") for f in shown if f[1] in ("batch", "granularity")]
         layers = analysis.layer_table(study, plan_id)
         if len(layers):
-            out += ["<h3>Layers, serial</h3>", _html_table(LAYER_COLUMNS, _records(layers))]
+            out += ["<h3>Layers, serial</h3>", _html_table(LAYER_COLUMNS, table_records(layers))]
         out += [_html_figure(*f[1:], prefix=f"{plan_id}-{f[1]}") for f in shown if f[1] == "layers"]
-        costs = _records(analysis.cost_table(study), plan_id)
+        costs = table_records(analysis.cost_table(study), plan_id)
         if any(math.isfinite(row["prepare_s"]) for row in costs):
             out += ["<h3>One-time costs, and iterations until they are earned back</h3>",
                     _html_table(COST_COLUMNS, costs)]
         out += [_html_figure(*f[1:], prefix=f"{plan_id}-{f[1]}") for f in shown if f[1] == "overhead"]
-        limits = _records(analysis.bound_table(study), plan_id)
+        limits = table_records(analysis.bound_table(study), plan_id)
         if limits:
             out += ["<h3>Floors on the time of a step, from serial block durations</h3>",
                     _html_table(BOUND_COLUMNS, limits)]
-        accounts = _records(analysis.accounting_table(study), plan_id)
+        accounts = table_records(analysis.accounting_table(study), plan_id)
         if accounts:
             out += ["<h3>Measured time against the floor from its own block durations</h3>",
                     _html_table(ACCOUNT_COLUMNS, accounts)]
         out += ["<h3>Disturbances, sums over all repetitions</h3>",
-                _html_table(DISTURBANCE_COLUMNS, _records(analysis.disturbance_table(study), plan_id))]
+                _html_table(DISTURBANCE_COLUMNS, table_records(analysis.disturbance_table(study), plan_id))]
     own_best = analysis.own_best_table(study) if len(study.samples) else pd.DataFrame()
     if len(own_best):
         out += ["<h2>Each model at its own best granularity</h2>"]
         for problem, group in own_best.groupby("problem", sort=False):
-            out += [f"<h3>{html.escape(problem)}</h3>", _html_table(OWN_BEST_COLUMNS, _records(group))]
+            out += [f"<h3>{html.escape(problem)}</h3>", _html_table(OWN_BEST_COLUMNS, table_records(group))]
     out.append("<h2>Not measured</h2>")
     out.append(_html_table(FAILURE_COLUMNS, _failures(study)) if study.failures else
                "<p>No configuration ran out of time or memory, crashed or computed other weights.</p>")

@@ -606,6 +606,13 @@ def _command_line(out_dir: str) -> str:
 
 
 def _sweep_and_report(configuration: Configuration, arguments: Namespace) -> int:
+    if arguments.quick:
+        grid = configuration.grid
+        print(
+            f"forktask: --quick, a check that it works: batch {', '.join(map(str, grid.batch))}, "
+            f"{grid.threads[0]} thread{'s' * (grid.threads[0] > 1)}, one repetition, whatever else was asked for",
+            file=sys.stderr,
+        )
     out_dir = arguments.out or f"results/{datetime.now().strftime('%Y%m%d-%H%M%S')}"
     results = Sweep(configuration, out_dir, _command_line(out_dir)).run()
     lines, trusted = failure_report(results)

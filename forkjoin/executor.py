@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from abc import ABC, abstractmethod
 
 from ..cython_src.errors import UsageError
 from ..cython_src.program import BoundPlan, Workers
@@ -42,7 +43,7 @@ def check_team(team_size: int, num_threads: int) -> None:
         )
 
 
-class LoopExecutor:
+class LoopExecutor(ABC):
     """What all executors of this module share: arguments, binding, turning a stopped run into an exception.
 
     Parameters
@@ -120,8 +121,9 @@ class LoopExecutor:
             raise errors[0]
         bound.raise_failure(self.workers)
 
+    @abstractmethod
     def _run(self, bound, first_replay, num_replays, poll_signals):
-        raise NotImplementedError
+        """Run passes; return (errno of pinning or 0, Python exceptions of kernels)."""
 
     def close(self) -> None:
         """Release the plan. The executor can be prepared again."""
@@ -214,7 +216,8 @@ class ForkJoinExecutor(LoopExecutor):
 class JoblibExecutor(LoopExecutor):
     """The same loops through `joblib.Parallel(prefer="threads")`, as one would write them in Python.
 
-    Blocks run without the GIL; joblib's own work for each of them needs it.
+    Blocks run without the GIL; joblib's own work for each of them needs it. With more than one thread joblib looks for
+    results every 10 ms only, so a loop takes about that long at least, however short its blocks are.
     """
 
     model = "joblib"

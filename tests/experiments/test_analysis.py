@@ -132,6 +132,17 @@ def test_implausible_efficiency_is_refused():
         analysis.study_from_rows(rows)
 
 
+def test_an_uncertain_implausible_efficiency_is_told():
+    """Check that one sample above the limit, which has no interval, comes with a warning."""
+    rows = [row for row in synthetic_rows() if row["kind"] != "sample" or row["repetition"] == 0]
+    assert not any("which no computer" in text for text in analysis.study_from_rows(rows).warnings)
+    for row in rows:
+        if row["kind"] == "sample" and row["model"] == "taskiter" and row["threads"] == 2:
+            row["step_time_s"] /= 4
+    assert any("taskiter on 2 threads" in text and "which no computer" in text
+               for text in analysis.study_from_rows(rows).warnings)
+
+
 def test_resumed_run_takes_the_last_of_equal_rows():
     """Check that a repetition measured twice counts once."""
     rows = synthetic_rows()

@@ -62,6 +62,9 @@ def test_every_layer_is_timed_and_sums_add_up():
         column["load_s"] + column["create_s"] + column["run_fused_s"]
     )
     assert column["error_rate"] is None
+    # Two batches of two images and one image left over: 7.84 MFLOP an image.
+    assert column["flops"] == 5 * 7_840_000
+    assert column["floor_s"] == pytest.approx(column["flops"] / column["peak_flops_per_s"])
 
 
 def test_error_rate_equals_reference(tmp_path):
@@ -114,6 +117,7 @@ def test_the_command_prints_a_table_and_json(capsys):
     assert "forward of 3 images in batches of 2" in text and "serial x1" in text
     for row in [*LAYERS, "all conv", "load", "create", "total, fused"]:
         assert f"\n{row} " in text
+    assert "\nrun, fused / floor " in text
     assert main([*common, "--json"]) == 0
     tables = json.loads(capsys.readouterr().out)["tables"]
     assert [table["batch"] for table in tables] == [1, 2]
