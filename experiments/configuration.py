@@ -11,7 +11,7 @@ A file has a title, a comment on how to read its curve, and two tables:
     threads = "cores"          # 1, 2, 4, ... up to the cores of this process; or numbers
 
     [measure]                  # how
-    repeats = 5
+    repeats = 7
 
 Keys and defaults are those of `Grid` and `Measure`. Unknown keys fail.
 """
@@ -104,7 +104,7 @@ class Measure:
         Allow more threads than cores.
     """
 
-    repeats: int = 5
+    repeats: int = 7
     seed: int = 1
     check_iterations: int = 20
     target_s: float = 0.3
