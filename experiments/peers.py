@@ -134,8 +134,8 @@ def _measure(
 
 
 def largest_difference(first: Sequence[float], second: Sequence[float]) -> float:
-    """Largest relative difference of two answers; infinite if they have different lengths."""
-    if len(first) != len(second) or not first:
+    """Largest relative difference of two answers; infinite if they have different lengths or hold no number."""
+    if len(first) != len(second) or not first or not all(map(math.isfinite, (*first, *second))):
         return math.inf
     return max(abs(a - b) / max(abs(a), abs(b), 1e-6) for a, b in zip(first, second, strict=True))
 

@@ -14,7 +14,7 @@
  * Edges lie in a ring. Those of a task belong to it as a successor: when it runs all its predecessors have walked
  * past them, so they are freed when it retires.
  *
- * Who writes: cells, readers, arenas, rings, `serial`, `mark` and all records: the creator. `successors`: the creator and
+ * Who writes: cells, readers, rings, `serial`, `mark` and all records: the creator. `successors`: the creator and
  * once the finisher. `pending`: the creator and the predecessors.
  */
 #ifndef FORKTASK_EAGER_H
@@ -44,7 +44,7 @@ enum { EAGER_READ = 0 };
 typedef struct EagerTask {
     atomic_i32 successors; /* newest edge, EAGER_NO_EDGE or EAGER_CLOSED */
     atomic_i32 pending;
-    int32_t loop; /* -1: a join, runs inline */
+    int32_t loop;
     int32_t block;
     int64_t replay;
     int64_t serial;
@@ -62,7 +62,6 @@ typedef struct EagerCell {
     int64_t writer;      /* serial, -1: none */
     int32_t reader_head; /* oldest reader since the last write, -1: none */
     int32_t reader_tail;
-    int32_t epoch;       /* of its arena when last used */
     int32_t is_written;  /* some task writes it: readers need to be noted */
 } EagerCell;
 
@@ -71,24 +70,13 @@ typedef struct EagerReader {
     int32_t next;
 } EagerReader;
 
-/* Memory that several buffers (tenants) use in turn. */
-typedef struct EagerArena {
-    int64_t *users; /* serials of the present tenant's tasks */
-    int64_t num_users, capacity;
-    int64_t join;   /* serial of the task that waits for the former tenant's users, -1: none */
-    int32_t tenant;
-    int32_t epoch;
-} EagerArena;
-
 typedef struct EagerTable {
-    int32_t num_tasks, num_cells, num_arenas;
+    int32_t num_tasks, num_cells;
     const int32_t *task_offsets;
     const uint8_t *access_kind;
     const int32_t *access_list;
     const int32_t *list_offsets;
     const int32_t *list_cells;
-    const int32_t *cell_arena;
-    const int32_t *cell_tenant;
 } EagerTable;
 
 typedef struct Eager {
@@ -98,7 +86,6 @@ typedef struct Eager {
     EagerEdge *edges;
     EagerCell *cells;
     EagerReader *readers;
-    EagerArena *arenas;
     const uint8_t *wait_after; /* shape (num_loops,): a taskwait follows the loop */
     int64_t window, edge_capacity; /* powers of two */
     int32_t free_reader, reader_capacity;
@@ -130,15 +117,11 @@ static void eager_finish(Eager *e, SchedulerWorker *me, int32_t slot, int32_t *n
         edge = e->edges[edge].next; /* before the count: the edge belongs to the successor */
         if (ft_sub(&e->tasks[successor].pending, 1, ORDER_EAGER_COUNT_DOWN) != 1)
             continue;
-        if (e->tasks[successor].loop < 0) {
-            eager_finish(e, me, successor, next);
-        } else {
-            if (*next >= 0) {
-                deque_push(&me->deque, *next);
-                idle_notify_one(&s->idle);
-            }
-            *next = successor;
+        if (*next >= 0) {
+            deque_push(&me->deque, *next);
+            idle_notify_one(&s->idle);
         }
+        *next = successor;
     }
     /* idle_anyone()'s fence, then the flag: pairs with eager_pause(). */
     if (idle_anyone(&s->idle) && ft_load(&e->creator_waits, relaxed))
@@ -306,13 +289,6 @@ static void eager_release(Eager *e, int32_t num_edges)
     if (num_edges > 0
         && ft_sub(&task->pending, EAGER_GUARD - num_edges, ORDER_EAGER_COUNT_DOWN) != EAGER_GUARD - num_edges)
         return;
-    if (task->loop < 0) {
-        int32_t next = -1;
-        eager_finish(e, me, slot, &next);
-        if (next < 0)
-            return;
-        slot = next;
-    }
     deque_push(&me->deque, slot);
     idle_notify_one(&e->scheduler.idle);
 }
@@ -365,71 +341,11 @@ static int eager_add_reader(Eager *e, EagerCell *cell, int64_t serial)
     return 1;
 }
 
-/* Creator only: where task `task` of the plan moves a new tenant into an arena, one join waits for the tasks of the former.
- * Returns 0 if the run must end. */
-static int eager_enter_arenas(Eager *e, int32_t task)
-{
-    const EagerTable *t = &e->table;
-    for (int32_t a = t->task_offsets[task]; a < t->task_offsets[task + 1]; a++) {
-        int32_t list = t->access_list[a];
-        if (t->list_offsets[list] == t->list_offsets[list + 1])
-            continue;
-        int32_t cell = t->list_cells[t->list_offsets[list]]; /* a list lies in one buffer */
-        if (t->cell_arena[cell] < 0)
-            continue;
-        EagerArena *arena = &e->arenas[t->cell_arena[cell]];
-        if (arena->tenant == t->cell_tenant[cell])
-            continue;
-        arena->tenant = t->cell_tenant[cell];
-        arena->epoch++;
-        arena->join = -1;
-        if (arena->num_users > 0) {
-            int32_t num_edges = 0;
-            if (!eager_new_task(e, -1, 0, 0))
-                return 0;
-            arena->join = e->next_serial - 1;
-            for (int64_t u = 0; u < arena->num_users; u++)
-                if (!eager_depend(e, arena->users[u], &num_edges))
-                    return 0;
-            eager_release(e, num_edges);
-            arena->num_users = 0;
-        }
-    }
-    return 1;
-}
-
-/* Creator only. Returns 0 when out of memory. */
-static int eager_use_arena(Eager *e, EagerArena *arena, int64_t serial)
-{
-    if (arena->num_users > 0 && arena->users[arena->num_users - 1] == serial)
-        return 1;
-    if (arena->num_users == arena->capacity) {
-        int64_t kept = 0; /* make room by dropping those that have retired */
-        for (int64_t u = 0; u < arena->num_users; u++)
-            if (arena->users[u] >= e->oldest)
-                arena->users[kept++] = arena->users[u];
-        arena->num_users = kept;
-        if (kept > arena->capacity / 2) {
-            int64_t *grown = realloc(arena->users, 2 * (size_t)arena->capacity * sizeof(int64_t));
-            if (grown == NULL) {
-                e->out_of_memory = 1;
-                return 0;
-            }
-            arena->users = grown;
-            arena->capacity *= 2;
-        }
-    }
-    arena->users[arena->num_users++] = serial;
-    return 1;
-}
-
 /* Creator only: create one task and find its dependences. Returns 0 if the run must end. */
 static int eager_create(Eager *e, int32_t task, int32_t loop, int32_t block, int64_t replay)
 {
     const EagerTable *t = &e->table;
     int32_t num_edges = 0;
-    if (t->num_arenas > 0 && !eager_enter_arenas(e, task))
-        return 0;
     if (!eager_new_task(e, loop, block, replay))
         return 0;
     int64_t serial = e->next_serial - 1;
@@ -438,19 +354,6 @@ static int eager_create(Eager *e, int32_t task, int32_t loop, int32_t block, int
         int32_t list = t->access_list[a];
         for (int32_t c = t->list_offsets[list]; c < t->list_offsets[list + 1]; c++) {
             EagerCell *cell = &e->cells[t->list_cells[c]];
-            if (t->num_arenas > 0 && t->cell_arena[t->list_cells[c]] >= 0) {
-                EagerArena *arena = &e->arenas[t->cell_arena[t->list_cells[c]]];
-                if (cell->epoch != arena->epoch) {
-                    cell->epoch = arena->epoch;
-                    cell->writer = -1;
-                    eager_forget_readers(e, cell);
-                }
-                /* The join, for every task: one that touches no fresh cell is ordered by those that do. */
-                if (arena->join >= 0 && !eager_depend(e, arena->join, &num_edges))
-                    return 0;
-                if (!eager_use_arena(e, arena, serial))
-                    return 0;
-            }
             if (is_read) {
                 if (cell->writer >= 0 && !eager_depend(e, cell->writer, &num_edges))
                     return 0;
@@ -540,13 +443,6 @@ static void eager_reset(Eager *e, int64_t first_replay, int32_t num_iterations)
     for (int32_t c = 0; c < e->table.num_cells; c++) {
         e->cells[c].writer = -1;
         e->cells[c].reader_head = e->cells[c].reader_tail = -1;
-        e->cells[c].epoch = -1;
-    }
-    for (int32_t a = 0; a < e->table.num_arenas; a++) {
-        e->arenas[a].num_users = 0;
-        e->arenas[a].join = -1;
-        e->arenas[a].tenant = -1;
-        e->arenas[a].epoch = 0;
     }
 }
 
@@ -557,15 +453,10 @@ static void eager_close(Eager *e)
     free(e->edges);
     free(e->cells);
     free(e->readers);
-    if (e->arenas != NULL)
-        for (int32_t a = 0; a < e->table.num_arenas; a++)
-            free(e->arenas[a].users);
-    free(e->arenas);
     e->tasks = NULL;
     e->edges = NULL;
     e->cells = NULL;
     e->readers = NULL;
-    e->arenas = NULL;
 }
 
 /* The table's arrays and wait_after must live as long. window: tasks alive at once, rounded up to a power of two.
@@ -588,19 +479,10 @@ static int eager_open(Eager *e, int32_t num_workers, const LoopRecord *loops, in
     e->edges = forktask_aligned_zeros((size_t)e->edge_capacity * sizeof(EagerEdge));
     e->cells = forktask_aligned_zeros((size_t)table->num_cells * sizeof(EagerCell));
     e->readers = malloc((size_t)e->reader_capacity * sizeof(EagerReader));
-    e->arenas = forktask_aligned_zeros((size_t)table->num_arenas * sizeof(EagerArena));
-    if (e->tasks == NULL || e->edges == NULL || e->cells == NULL || e->readers == NULL || e->arenas == NULL
+    if (e->tasks == NULL || e->edges == NULL || e->cells == NULL || e->readers == NULL
         || scheduler_open(&e->scheduler, num_workers, loops, states, e->window, spin_ns) != 0) {
         eager_close(e);
         return -1;
-    }
-    for (int32_t a = 0; a < table->num_arenas; a++) {
-        e->arenas[a].capacity = 64;
-        e->arenas[a].users = malloc(64 * sizeof(int64_t));
-        if (e->arenas[a].users == NULL) {
-            eager_close(e);
-            return -1;
-        }
     }
     for (int32_t a = 0; a < table->task_offsets[table->num_tasks]; a++)
         if (table->access_kind[a] != EAGER_READ)

@@ -45,14 +45,12 @@ cdef extern from "eager.h" nogil:
         int32_t num_workers
         atomic_i32 ending
     ctypedef struct EagerTable:
-        int32_t num_tasks, num_cells, num_arenas
+        int32_t num_tasks, num_cells
         const int32_t *task_offsets
         const uint8_t *access_kind
         const int32_t *access_list
         const int32_t *list_offsets
         const int32_t *list_cells
-        const int32_t *cell_arena
-        const int32_t *cell_tenant
     ctypedef struct Eager:
         Scheduler scheduler
         int64_t next_serial, oldest, window
@@ -521,7 +519,6 @@ cdef class EagerRuntime(_Runtime):
         self.arrays = (*arrays, kinds, flags)
         table.num_tasks = t.num_tasks
         table.num_cells = t.num_cells
-        table.num_arenas = 0  # overlaid buffers have cells in common
         table.task_offsets = &task_offsets[0]
         table.access_kind = &access_kind[0]
         table.access_list = &access_list[0]

@@ -161,13 +161,11 @@ int main(int argc, char **argv)
 
         /* One access a cell: read, read, update. */
         static int32_t task_offsets[MAX_TASKS + 1], access_list[3 * MAX_TASKS], list_offsets[CELLS + 1], list_cells[CELLS];
-        static int32_t no_arena[CELLS], no_tenant[CELLS];
         static uint8_t kinds[3 * MAX_TASKS];
         uint8_t wait_after = (uint8_t)random_below(2);
         for (int32_t c = 0; c < CELLS; c++) {
             list_offsets[c] = c;
             list_cells[c] = c;
-            no_arena[c] = -1;
         }
         list_offsets[CELLS] = CELLS;
         for (int32_t t = 0; t < num_tasks; t++) {
@@ -178,8 +176,7 @@ int main(int argc, char **argv)
             }
         }
         task_offsets[num_tasks] = 3 * num_tasks;
-        EagerTable table = {num_tasks, CELLS, 0, task_offsets, kinds, access_list, list_offsets, list_cells, no_arena,
-                            no_tenant};
+        EagerTable table = {num_tasks, CELLS, task_offsets, kinds, access_list, list_offsets, list_cells};
         Eager eager;
         if (eager_open(&eager, num_threads, &loop, 1, states, 2000, &table, &wait_after, 4 << random_below(6)) != 0)
             return 2;
