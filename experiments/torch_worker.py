@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from .measure import EXIT_FAILURE, LEARNING_RATE, Stepper, build, time_runs, warm_up
+from .measure import EXIT_FAILURE, LEARNING_RATE, Stepper, build, end_with_parent, time_runs, warm_up
 
 # What PyTorch users on a CPU try: as it is, channels in the innermost dimension, and compiled.
 MODES = ("eager", "channels_last", "compile")
@@ -143,6 +143,7 @@ def measure_torch(job: Mapping[str, Any]) -> dict[str, Any]:
 
 def main() -> int:
     """Read a job, measure, write the row."""
+    end_with_parent()
     job = json.load(sys.stdin)
     if job["cpus"] is not None:
         os.sched_setaffinity(0, set(job["cpus"]))
