@@ -14,7 +14,6 @@ import json
 import os
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -492,28 +491,18 @@ def add_parser(subparsers) -> None:
     parser.set_defaults(run=run_command)
 
 
-def main() -> int:
-    """Read a job from standard input, measure it, print the column."""
-    from .measure import end_with_parent
-
-    end_with_parent()
-    job = json.load(sys.stdin)
-    if job["cpus"] is not None:
-        os.sched_setaffinity(0, set(job["cpus"]))
+def _measure_job(job: dict[str, Any]) -> dict[str, Any]:
     try:
-        column = measure_inference(job)
-    except UsageError as error:
-        column = {"failure": "usage", "message": str(error)}
+        return measure_inference(job)
     except MemoryError as error:
-        column = {
-            "failure": "usage",
-            "message": f"not enough memory for {job['images']} images ({error}); use fewer",
-        }
-    except Exception as error:
-        traceback.print_exc()
-        column = {"failure": "crash", "message": f"{type(error).__name__}: {error}"}
-    print(json.dumps(column), flush=True)
-    return 1 if "failure" in column else 0
+        raise UsageError(f"not enough memory for {job['images']} images ({error}); use fewer") from error
+
+
+def main() -> int:
+    """Measure one column of the table."""
+    from .measure import answer_job
+
+    return answer_job(_measure_job, usage_failure="usage")
 
 
 if __name__ == "__main__":

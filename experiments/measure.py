@@ -527,24 +527,44 @@ def end_with_parent() -> None:
         return  # not Linux: the process ends by itself after its sample
 
 
-def main() -> int:
-    """Read a job, measure, write the row. Exit code 3: it failed, and the object written says how."""
+def answer_job(
+    measure_job: Callable[[Mapping[str, Any]], Mapping[str, Any]], usage_failure: str = "crash"
+) -> int:
+    """The whole life of a measuring process: read a job, measure it, write the row.
+
+    Parameters
+    ----------
+    measure_job : callable
+        Job -> row.
+    usage_failure : str
+        What a `UsageError` is called in the row: "usage" where whoever started the process tells the user.
+
+    Returns
+    -------
+    int
+        Exit code; `EXIT_FAILURE` where the object written has the keys "failure" and "message" in place of a row.
+    """
     end_with_parent()
     job = json.load(sys.stdin)
-    if job["cpus"] is not None:
-        # Before memory is touched: pages belong to the socket of the thread that touches them first.
-        os.sched_setaffinity(0, set(job["cpus"]))
     try:
-        row = measure_profile(job) if job["kind"] == "profile" else measure_sample(job)
+        if job["cpus"] is not None:
+            # Before memory is touched: pages belong to the socket of the thread that touches them first.
+            os.sched_setaffinity(0, set(job["cpus"]))
+        row = measure_job(job)
     except MemoryError as error:
         row = {"failure": "memory", "message": str(error) or "not enough memory; lower the batch"}
     except UsageError as error:
-        row = {"failure": "crash", "message": str(error)}
+        row = {"failure": usage_failure, "message": str(error)}
     except Exception as error:
         traceback.print_exc()
         row = {"failure": "crash", "message": f"{type(error).__name__}: {error}"}
     print(json.dumps(row), flush=True)
     return EXIT_FAILURE if "failure" in row else 0
+
+
+def main() -> int:
+    """Measure a sample or a profile."""
+    return answer_job(lambda job: measure_profile(job) if job["kind"] == "profile" else measure_sample(job))
 
 
 if __name__ == "__main__":

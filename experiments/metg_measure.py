@@ -15,22 +15,18 @@ an empty task costs until four fifths of the time is work.
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import time
-import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from ..cython_src.errors import UsageError
 from ..cython_src.kernels_bench import TASK_BENCH_KERNELS, time_work
 from ..cython_src.program import bind
 from ..cython_src.task_bench import replica, task_bench
 from .environment import Disturbance
-from .measure import EXIT_FAILURE, Stepper, build, end_with_parent, record_costs
+from .measure import Stepper, answer_job, build, record_costs
 from .models import make_executor, parse_model
 
 UNIT_WORK = 4000  # units for timing the kernel alone: long against the call, short against a time slice
@@ -127,22 +123,8 @@ def measure_durations(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Read a job, measure, write the row. Exit code 3: it failed, and the object written says how."""
-    end_with_parent()
-    job = json.load(sys.stdin)
-    try:
-        if job["cpus"] is not None:
-            os.sched_setaffinity(0, set(job["cpus"]))
-        row = measure_durations(job) if job["kind"] == "durations" else measure(job)
-    except MemoryError as error:
-        row = {"failure": "memory", "message": f"not enough memory: {error}"}
-    except UsageError as error:
-        row = {"failure": "crash", "message": str(error)}
-    except Exception as error:
-        traceback.print_exc()
-        row = {"failure": "crash", "message": f"{type(error).__name__}: {error}"}
-    print(json.dumps(row), flush=True)
-    return EXIT_FAILURE if "failure" in row else 0
+    """Measure a model's costs, or the durations of a network's blocks."""
+    return answer_job(lambda job: measure_durations(job) if job["kind"] == "durations" else measure(job))
 
 
 if __name__ == "__main__":

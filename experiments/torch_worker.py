@@ -8,16 +8,14 @@ place of `model`.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
 import time
-import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from .measure import EXIT_FAILURE, LEARNING_RATE, Stepper, build, end_with_parent, time_runs, warm_up
+from .measure import LEARNING_RATE, Stepper, answer_job, build, time_runs, warm_up
 
 # What PyTorch users on a CPU try: as it is, channels in the innermost dimension, and compiled.
 MODES = ("eager", "channels_last", "compile")
@@ -142,18 +140,8 @@ def measure_torch(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Read a job, measure, write the row."""
-    end_with_parent()
-    job = json.load(sys.stdin)
-    if job["cpus"] is not None:
-        os.sched_setaffinity(0, set(job["cpus"]))
-    try:
-        row = measure_torch(job)
-    except Exception as error:
-        traceback.print_exc()
-        row = {"failure": "crash", "message": f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"}
-    print(json.dumps(row), flush=True)
-    return EXIT_FAILURE if "failure" in row else 0
+    """Measure PyTorch."""
+    return answer_job(measure_torch)
 
 
 if __name__ == "__main__":
