@@ -813,7 +813,6 @@ def lower(
         num_classes=spec.num_classes,
     )
     low = _Lowering(spec, batch, lanes, cut, bool(fusion), weight_gradients == "chain", builder, prefix)
-    train = phase == "train"
 
     source = low.map("input", spec.input_shape, 2, role="input")
     labels = low.load(source, num_images or batch, num_batches)

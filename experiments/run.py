@@ -17,7 +17,7 @@ import uuid
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from ..cython_src.errors import UsageError

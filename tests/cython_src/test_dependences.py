@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forktask.cython_src.checks import span_in_tasks
-from forktask.cython_src.dependences import ANTI, FLOW, SELF, SHARING, record_graph
+from forktask.cython_src.dependences import ANTI, FLOW, SELF, record_graph
 from forktask.cython_src.plan import (
     COMMUTATIVE,
     CONCURRENT,

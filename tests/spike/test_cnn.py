@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from spike import cnn
-from spike.common import assert_gradients, bound_plan, run_battery, run_serial
+from spike.common import assert_gradients, bound_plan, run_battery
 
-from forktask.cython_src.checks import check_accesses, check_orders, span_in_tasks
+from forktask.cython_src.checks import span_in_tasks
 from forktask.cython_src.dependences import record_graph
 from forktask.cython_src.program import Workers
 
