@@ -108,7 +108,7 @@ MODELS: dict[str, Model] = {
             "taskgraph",
             ".tasking.executor",
             "TaskGraphExecutor",
-            {"placement": _PLACEMENT},
+            {"barrier": Option("iteration", ("loop", "phase", "iteration")), "placement": _PLACEMENT},
             barrier="iteration",
             records=True,
         ),
@@ -178,7 +178,8 @@ class ModelSpec:
     @property
     def barrier(self) -> str:
         """What the model waits for: "loop", "phase", "iteration" or "none"."""
-        return dict(self.options).get("taskwait", self.model.barrier)
+        options = dict(self.options)
+        return options.get("taskwait", options.get("barrier", self.model.barrier))
 
 
 def parse_model(text: str) -> ModelSpec:
