@@ -20,10 +20,12 @@ class UserGraph(TaskRecorder):
     Parameters
     ----------
     name : str
+    reduction_groups : int
+        As for `TaskRecorder`.
     """
 
-    def __init__(self, name: str = "user_graph"):
-        super().__init__(name)
+    def __init__(self, name: str = "user_graph", *, reduction_groups: int = 8):
+        super().__init__(name, reduction_groups=reduction_groups)
         self._executor: Any = None
         self._runs_as: tuple[str, int] | None = None
         self._prepared: Any = None
