@@ -29,6 +29,8 @@ from .storage import Storage
 MAX_OPERANDS = 24  # FORKTASK_MAX_OPERANDS of block_kernel.h
 MAX_DIMENSIONS = 4  # of a region
 TASKWAIT = "taskwait"  # kernel, loop and buffer behind taskwait()
+STOP = "stop_when"  # array behind stop_when()
+STOP_LENGTH = 1024  # iterations whose decisions are kept: more than a lookahead
 
 
 class _Iteration:
@@ -406,6 +408,33 @@ class TaskRecorder:
         """
         self._changed()
         self._items.append(None)
+
+    def stop_when(
+        self,
+        condition: Callable,
+        *,
+        reads: Region | TaskArray | Sequence[Region | TaskArray] = (),
+        args: Sequence = (),
+        name: str = "stop_when",
+    ) -> None:
+        """Record a task that decides whether `run_while` stops: `condition(*regions, *args)` is true.
+
+        Parameters
+        ----------
+        condition : callable
+            A Python callable, called in every iteration when what it reads is there. A compiled kernel can decide
+            too, through an array of its own that `run_while` is given.
+        reads, args, name
+            As for `task`.
+        """
+        decisions = self.arrays.get(STOP) or self.array(STOP, np.zeros(STOP_LENGTH, np.int32))
+        reads = (reads,) if isinstance(reads, Region | TaskArray) else tuple(reads)
+        n = len(reads)
+
+        def decide(*values):  # what is read, the decisions, args, iteration
+            values[n][values[-1] % STOP_LENGTH] |= bool(condition(*values[:n], *values[n + 1 : -1]))
+
+        self.task(decide, reads=reads, updates=decisions, args=(*args, ITERATION), name=name)
 
     def _changed(self) -> None:
         self._plan = self._bound = None

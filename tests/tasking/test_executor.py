@@ -37,9 +37,11 @@ def run_serial(bound, num_iterations, first_iteration=0):
 
 
 def content(bound, executor=None):
-    """All persistent arrays. Eager tasks that write nothing may overlap with themselves: their order is left out."""
+    """All persistent arrays. Eager tasks and those of unrolled graphs that write nothing may overlap with themselves: their
+    order is left out."""
     arrays = {name: bound.arrays[name].copy() for name, b in bound.plan.buffers.items() if b.persistent}
-    if isinstance(executor, TasksExecutor) and "trace" in arrays and arrays["trace"].ndim == 2:
+    overlap = isinstance(executor, TasksExecutor) or getattr(executor, "unroll", 1) > 1
+    if overlap and "trace" in arrays and arrays["trace"].ndim == 2:
         arrays["trace"] = arrays["trace"][:, 0]
     return arrays
 
