@@ -27,7 +27,7 @@ def test_a_decision_ends_the_run_after_exactly_the_lookahead(model):
     for decide_in, first in (({4}, 0), ({0}, 0), ({7, 5}, 3), ({12}, 10), (set(), 0)):
         graph, counts = graph_that_stops(decide_in)
         with graph:
-            for lookahead in (0, 1, 2, 5):
+            for lookahead in (2,) if model == "joblib" else (0, 1, 2, 5):  # joblib: 10 ms a loop
                 counts[:] = 0
                 later = [k for k in decide_in if k >= first]
                 expected = min(min(later) - first + lookahead + 1, 9) if later else 9
