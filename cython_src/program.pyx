@@ -19,7 +19,7 @@ from .storage import Storage, aligned_empty
 EVENT_DTYPE = np.dtype(
     [("start_ns", "<i8"), ("stop_ns", "<i8"), ("iteration", "<i8"), ("task", "<i4"), ("worker", "<i4")]
 )
-TARGETS = ("cpu", "numpy", "float64")
+TARGETS = ("cpu", "numpy", "float64", "gpu")
 
 
 class BlockFailure(RuntimeError):
@@ -204,19 +204,20 @@ def bind(plan, storage=None, target="cpu", instruction_set=None):
     plan : Plan
     storage : Storage, optional
         Owner of persistent buffers; several plans may bind to one. Default: a new one.
-    target : {"cpu", "numpy", "float64"}
-        Compiled kernels; the kernels' NumPy form in the plan's own dtypes; the same in float64 (the reference).
+    target : {"cpu", "numpy", "float64", "gpu"}
+        Compiled kernels; the kernels' NumPy form in the plan's own dtypes; the same in float64 (the reference); CUDA
+        kernels on the machine's first GPU (`gpu_program.GpuBoundPlan`, whose constructor takes another one).
     instruction_set : str, optional
         Of the compiled kernels; default: the best this processor has.
 
     Returns
     -------
-    BoundPlan
+    BoundPlan or GpuBoundPlan
 
     Raises
     ------
     UsageError
-        Unknown target or kernel, or a storage that holds a buffer of the same name and another shape.
+        No GPU, unknown target or kernel, or a storage that holds a buffer of the same name and another shape.
     """
     cdef BoundPlan bound = BoundPlan.__new__(BoundPlan)
     cdef KernelArgs *args
@@ -226,6 +227,9 @@ def bind(plan, storage=None, target="cpu", instruction_set=None):
     cdef Py_ssize_t i, k
     if target not in TARGETS:
         raise UsageError(f"target must be one of {', '.join(TARGETS)}; got {target!r}")
+    if target == "gpu":
+        from .gpu_program import GpuBoundPlan
+        return GpuBoundPlan(plan, storage)
     if storage is None:
         storage = Storage()
     micro_address = 0
