@@ -1,33 +1,19 @@
 /* Inner loops, see micro_kernels.h. Compiled once per instruction set; MICRO_ISA selects vector width and
- * tiles.
- *
- * Explicit vector types, because auto-vectorised code mixes register widths; plain C otherwise, so that the
- * generic form builds for any processor.
- */
+ * tiles. */
 #include "micro_kernels.h"
+#include "vectors.h"
 
 #include <string.h>
 
-#define GENERIC 0
-#define AVX2 1
-#define AVX512 2
-
 #if MICRO_ISA == AVX512
-#define VL 16        /* floats in a vector */
 #define MAX_R 5      /* output channels in a tile */
 #define WIDE_TILES 1 /* tiles of several units: 32 registers hold 5 x 5 accumulators, inputs and a weight */
 #define GRAD_R 5     /* output channels in a tile of the weight gradient, each with five accumulators */
-#define TABLE forktask_micro_avx512
-#define TABLE_NAME "avx512"
 #elif MICRO_ISA == AVX2
-#define VL 8
 #define MAX_R 5
 #define WIDE_TILES 0
 #define GRAD_R 2
-#define TABLE forktask_micro_avx2
-#define TABLE_NAME "avx2"
 #else
-#define VL 4
 #if defined(__aarch64__)
 #define MAX_R 5
 #define GRAD_R 4
@@ -36,95 +22,9 @@
 #define GRAD_R 2
 #endif
 #define WIDE_TILES 0
-#define TABLE forktask_micro_generic
-#define TABLE_NAME "generic"
 #endif
 
 #define SUB (UNIT / VL) /* vectors in a unit */
-
-typedef float Vec __attribute__((vector_size(VL * 4), aligned(VL * 4), may_alias));
-typedef float VecU __attribute__((vector_size(VL * 4), aligned(4), may_alias));
-
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 32")
-
-INLINE Vec load(const float *p) { return (Vec) * (const VecU *)p; }
-INLINE void store(float *p, Vec v) { *(VecU *)p = (VecU)v; }
-
-#if defined(__clang__)
-#define SHUFFLE(MASK, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define SHUFFLE(MASK, a, b, ...) __builtin_shuffle(a, b, (MASK){__VA_ARGS__})
-#endif
-typedef int32_t VecI __attribute__((vector_size(VL * 4)));
-
-/* All lanes x: by a subtraction of zero, which is exact for any x and folded away; adding zero would stay. */
-INLINE Vec splat(float x) { return x - (Vec){0}; }
-
-/* Two vectors seen as rows of pieces: LOW keeps the first half of every piece, HIGH the second. */
-#if VL == 16
-#define EVEN(a, b) SHUFFLE(VecI, a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
-#define ODD(a, b) SHUFFLE(VecI, a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31)
-#define LOW2(a, b) SHUFFLE(VecI, a, b, 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29)
-#define HIGH2(a, b) SHUFFLE(VecI, a, b, 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30, 31)
-#define LOW4(a, b) SHUFFLE(VecI, a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27)
-#define HIGH4(a, b) SHUFFLE(VecI, a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31)
-#define LOW8(a, b) SHUFFLE(VecI, a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
-#define HIGH8(a, b) SHUFFLE(VecI, a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31)
-#elif VL == 8
-#define EVEN(a, b) SHUFFLE(VecI, a, b, 0, 2, 4, 6, 8, 10, 12, 14)
-#define ODD(a, b) SHUFFLE(VecI, a, b, 1, 3, 5, 7, 9, 11, 13, 15)
-#define LOW2(a, b) SHUFFLE(VecI, a, b, 0, 1, 4, 5, 8, 9, 12, 13)
-#define HIGH2(a, b) SHUFFLE(VecI, a, b, 2, 3, 6, 7, 10, 11, 14, 15)
-#define LOW4(a, b) SHUFFLE(VecI, a, b, 0, 1, 2, 3, 8, 9, 10, 11)
-#define HIGH4(a, b) SHUFFLE(VecI, a, b, 4, 5, 6, 7, 12, 13, 14, 15)
-#else
-#define EVEN(a, b) SHUFFLE(VecI, a, b, 0, 2, 4, 6)
-#define ODD(a, b) SHUFFLE(VecI, a, b, 1, 3, 5, 7)
-#define LOW2(a, b) SHUFFLE(VecI, a, b, 0, 1, 4, 5)
-#define HIGH2(a, b) SHUFFLE(VecI, a, b, 2, 3, 6, 7)
-#endif
-
-/* Lane i of the result is the sum of v[i]'s lanes, halves first; lanes from n on are undefined. Uses up v.
- * A tree of half-merging steps: three instructions a vector, where summing each by itself takes eight. */
-INLINE Vec lane_sums(Vec *v, const int n)
-{
-    int count = n;
-#define MERGE(LOW, HIGH)                                            \
-    UNROLL for (int i = 0; 2 * i < count; i++)                      \
-    {                                                               \
-        Vec a = v[2 * i], b = 2 * i + 1 < count ? v[2 * i + 1] : a; \
-        v[i] = LOW(a, b) + HIGH(a, b);                              \
-    }                                                               \
-    count = (count + 1) / 2;
-#if VL >= 16
-    MERGE(LOW8, HIGH8)
-#endif
-#if VL >= 8
-    MERGE(LOW4, HIGH4)
-#endif
-    MERGE(LOW2, HIGH2)
-    MERGE(EVEN, ODD)
-    return v[0];
-}
-
-INLINE float lane_sum(Vec v)
-{
-    v = lane_sums(&v, 1);
-    return v[0];
-}
-
-/* Transpose a square of VL x VL floats: each step rotates the bits of an element's index by one. */
-INLINE void transpose(Vec *v)
-{
-    UNROLL for (int step = 1; step < VL; step *= 2)
-    {
-        Vec t[VL];
-        UNROLL for (int i = 0; i < VL / 2; i++) t[i] = EVEN(v[2 * i], v[2 * i + 1]),
-                                                t[i + VL / 2] = ODD(v[2 * i], v[2 * i + 1]);
-        UNROLL for (int i = 0; i < VL; i++) v[i] = t[i];
-    }
-}
 
 /* ---- convolution: one tile of R channels x VY rows x VX units, all constants after inlining ---- */
 
@@ -655,8 +555,8 @@ static void interleave_row(const float *const *rows, int width, float *out)
             out[x * UNIT + i] = rows[i][x];
 }
 
-const MicroKernels TABLE = {
-    .name = TABLE_NAME,
+const MicroKernels ISA_SYMBOL(forktask_micro) = {
+    .name = ISA_NAME,
     .conv = conv,
     .weight_gradient = weight_gradient,
     .pool_row = pool_row,

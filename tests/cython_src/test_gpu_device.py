@@ -42,7 +42,7 @@ def test_cupy_has_what_the_device_calls():
 
     text = inspect.getsource(gpu_device.CupyDevice)
     calls = re.findall(r"_(runtime|driver)\.(\w+)\(([^()]*(?:\([^()]*\)[^()]*)*)\)", text)
-    assert len(calls) > 20
+    assert len(calls) >= 20
     for module, name, arguments in calls:
         function = getattr({"runtime": runtime, "driver": driver}[module], name)
         signature = function.__doc__.split("\n")[0]
