@@ -129,7 +129,7 @@ class GpuBoundPlan:
         self.num_loops, self.num_tasks = len(plan.loops), plan.num_tasks
         self.iteration_stride, self.scratch_bytes = plan.iteration_stride, plan.scratch_bytes
         self.copies = {HOST: [0, 0], DEVICE: [0, 0]}
-        self._managed = self.storage.managed
+        self.managed = self.storage.managed
         self._owner = {name: f"arena {plan.arena_of[name]}" if name in plan.arena_of else name for name in plan.buffers}
         self._members: dict[str, list[str]] = {}
         for name, owner in self._owner.items():
@@ -159,13 +159,13 @@ class GpuBoundPlan:
         sizes |= {"failure": 8, "counter": 8}
         address: dict = {}
         for owner, name in self._span.items():
-            if self._managed:
+            if self.managed:
                 address[owner] = self.host.arrays[name].ctypes.data
             elif plan.buffers[name].persistent:
                 address[owner] = self.storage.device_copies.add(owner, plan.buffers[name].size_bytes)
             else:
                 sizes[owner] = plan.buffers[name].size_bytes
-        if self._managed:
+        if self.managed:
             for owner, name in self._span.items():
                 if plan.buffers[name].persistent:
                     self.storage.device_copies.coherence.add(owner)
@@ -239,7 +239,15 @@ class GpuBoundPlan:
         raise UsageError(f"no array is called {name!r}; known: {', '.join(sorted({*aliases, *self.arrays}))}")
 
     def launch(
-        self, loop: int, stream, replay: int, *, first_block: int = 0, num_blocks: int | None = None, captured=False
+        self,
+        loop: int,
+        stream,
+        replay: int,
+        *,
+        first_block: int = 0,
+        num_blocks: int | None = None,
+        captured: bool = False,
+        addresses: Mapping[str, int] | None = None,
     ) -> None:
         """Run blocks of a loop on a stream.
 
@@ -249,8 +257,12 @@ class GpuBoundPlan:
             Default: all from `first_block` on.
         captured : bool
             The replay number is `replay` more than the device's counter says when the launch runs.
+        addresses : mapping of str to int, optional
+            Device copies of some buffers to use instead of the usual ones.
         """
         how, record = self.launches[loop], self._records[loop]
+        if addresses:
+            record = self._with_addresses(loop, record, addresses)
         record["replay"], record["counter"] = replay, self.counter_address if captured else 0
         stop = self.plan.loops[loop].num_blocks if num_blocks is None else first_block + num_blocks
         while first_block < stop:
@@ -258,6 +270,14 @@ class GpuBoundPlan:
             record["first_block"] = first_block
             self.device.launch(how.symbol, how.tiles, rows, how.shared_bytes, record, stream)
             first_block += rows
+
+    def _with_addresses(self, loop: int, record: np.ndarray, addresses: Mapping[str, int]) -> np.ndarray:
+        usual = {self.address[name]: address for name, address in addresses.items()}
+        if not usual.keys() & set(record["operand"].tolist()):
+            return record
+        record = record.copy()
+        record["operand"] = [usual.get(address, address) for address in record["operand"].tolist()]
+        return record
 
     def advance_counter(self, stream, replays: int) -> None:
         """Add to the device's replay counter, in stream order."""
@@ -284,30 +304,35 @@ class GpuBoundPlan:
         on = self.copy_stream if stream is None else stream
         for name, reads, writes in uses:
             owner = self._owner.get(name, name)
-            if self._coherence[owner].acquire(owner, place, reads, writes) is None or self._managed:
+            if self._coherence[owner].acquire(owner, place, reads, writes) is None or self.managed:
                 continue
-            span = self._span[owner]
-            array = self.host.arrays[span]
-            if place == DEVICE:
-                self.device.copy_to_device(self.address[span], array, on)
-            else:
-                self.device.copy_to_host(array, self.address[span], on)
-            self.copies[place][0] += 1
-            self.copies[place][1] += array.nbytes
+            self.copy(self._span[owner], place, on)
             count += 1
         if count and stream is None:
             self.device.synchronize(on)
         return count
 
-    def acquire_all(self) -> None:
-        """Bring everything that the plan uses to the device; what it writes is out of date on the host from now on."""
+    def copy(self, name: str, place: str, stream, address: int | None = None) -> None:
+        """Copy a buffer to `place`, whatever its state; `address`: of a device copy other than the usual one."""
+        array = self.host.arrays[name]
+        address = self.address[name] if address is None else address
+        if place == DEVICE:
+            self.device.copy_to_device(address, array, stream)
+        else:
+            self.device.copy_to_host(array, address, stream)
+        self.copies[place][0] += 1
+        self.copies[place][1] += array.nbytes
+
+    def acquire_all(self, loops: Sequence[int] | None = None, without: Sequence[str] = ()) -> None:
+        """Bring everything that some loops use (default: all) to the device, but for the buffers `without`; what they
+        write is out of date on the host from now on."""
         merged: dict[str, tuple[bool, bool]] = {}
-        for uses in self.uses:
-            for name, reads, writes in uses:
+        for number in range(self.num_loops) if loops is None else loops:
+            for name, reads, writes in self.uses[number]:
                 # The first use in plan order says whether old content is needed.
                 first = merged.get(name, (reads, False))
                 merged[name] = (first[0], first[1] or writes)
-        self.acquire([(name, *use) for name, use in merged.items()], DEVICE)
+        self.acquire([(name, *use) for name, use in merged.items() if name not in without], DEVICE)
 
     def raise_failure(self, workers=None) -> None:
         """Raise `BlockFailure` for the earliest block that failed on the device, and forget it."""
@@ -453,7 +478,7 @@ class GpuExecutor(ABC):
             raise UsageError(
                 f"iterations must be multiples of {stride}, got {num_iterations} from {first_iteration} on"
             )
-        bound.acquire_all()
+        self._bring(bound)
         try:
             self._run(bound, first_iteration // stride, num_iterations // stride)
         finally:
@@ -464,11 +489,19 @@ class GpuExecutor(ABC):
         """Forget the plan; its memory stays with it."""
         self.bound = None
 
-    def launch(self, stream, loop: int, replay: int, first_block: int = 0, num_blocks: int | None = None) -> None:
+    def _bring(self, bound: GpuBoundPlan) -> None:
+        """Copy what a run needs to where it needs it."""
+        bound.acquire_all()
+
+    def launch(
+        self, stream, loop: int, replay: int, first_block: int = 0, num_blocks: int | None = None, addresses=None
+    ) -> None:
         """Launch blocks of a loop, with a log entry if that is on."""
         plan = self.bound.plan
         start = self.workers.start(stream)
-        self.bound.launch(loop, stream, replay, first_block=first_block, num_blocks=num_blocks)
+        self.bound.launch(
+            loop, stream, replay, first_block=first_block, num_blocks=num_blocks, addresses=addresses
+        )
         iteration = replay * plan.iteration_stride + plan.loops[loop].iteration_offset
         self.workers.stop(start, stream, iteration, plan.loops[loop].first_task + first_block)
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from fake_gpu import emulator
 from fake_gpu.device import FakeDevice
+from forktask.cython_src.checks import run_serial
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu_program import GpuBoundPlan, device_storage
 from forktask.cython_src.lowering import initialise, lower
@@ -12,6 +13,7 @@ from forktask.cython_src.plan import READ
 from forktask.cython_src.program import BlockFailure, bind
 from forktask.cython_src.task_bench import task_bench
 from forktask.forkjoin.gpu_executor import GpuForkJoinExecutor, GpuStreamExecutor
+from forktask.forkjoin.gpu_transfers import GpuHostLoadExecutor, GpuOffloadExecutor
 from forktask.tasking.gpu_executor import GpuTaskGraphExecutor, GpuTaskIterExecutor, GpuTasksExecutor
 
 pytestmark = pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
@@ -66,8 +68,6 @@ def expected():
     """Persistent buffers after five steps on one stream, and of the CPU's kernels."""
     cpu = bind(small_plan())
     fill(cpu)
-    from forktask.cython_src.checks import run_serial
-
     run_serial(cpu, 5)
     return persistent(run(small_plan(), "stream")), cpu.arrays
 
@@ -103,6 +103,70 @@ def test_other_host_memory_gives_the_same(kind, expected):
     bound = run(small_plan(), "tasks, no taskwait", 4, storage=kind)
     assert_same_bits(persistent(bound), expected[0])
     assert (bound.copies["device"][0] == 0) == (kind == "managed")
+
+
+@pytest.mark.parametrize("kind", ["pageable", "pinned"])
+@pytest.mark.parametrize("copies", ["synchronous", "prefetch"])
+def test_input_loaded_by_the_host_gives_the_same(copies, kind, expected):
+    """Check copies of the input in every step, waited for or ahead of time, from pageable and page-locked memory."""
+    for seed in range(3):
+        device = FakeDevice(seed)
+        bound = GpuBoundPlan(small_plan(), device_storage(device, kind), device)
+        fill(bound)
+        with GpuHostLoadExecutor(copies=copies) as executor:
+            executor.prepare(bound)
+            executor.run(2)
+            copied = bound.copies["device"][0]
+            executor.run(3, 2)
+            assert bound.copies["device"][0] - copied == 3 * 2  # images and labels, nothing else
+            assert_same_bits(persistent(bound), expected[0])
+
+
+def test_host_load_overlaps_only_with_prefetch():
+    """Check that with prefetch a copy may run while the step before computes, and that without it never does."""
+    for copies in ("synchronous", "prefetch"):
+        device = FakeDevice(1, execute=False)
+        bound = GpuBoundPlan(small_plan(), device_storage(device, "pinned"), device)
+        fill(bound)
+        with GpuHostLoadExecutor(copies=copies) as executor:
+            executor.prepare(bound)
+            device.log.clear()
+            executor.run(4)
+        transfers = [o for o in device.log if o.label[0] == "to_device" and o.label[1] > 8]
+        launches = [o for o in device.log if o.label[0] == "launch"]
+        free = [
+            (t.number, o.number)
+            for t in transfers
+            for o in launches
+            if not (t.before >> o.number & 1 or o.before >> t.number & 1)
+        ]
+        assert bool(free) == (copies == "prefetch")
+
+
+def test_convolutions_on_the_device_the_rest_on_the_host():
+    """Check placement by layer: numbers of the CPU within rounding, and no copy that is not needed."""
+    cpu = bind(small_plan())
+    fill(cpu)
+    run_serial(cpu, 3)
+    device = FakeDevice(2)
+    bound = GpuBoundPlan(small_plan(), None, device)
+    fill(bound)
+    with GpuOffloadExecutor() as executor:
+        executor.prepare(bound)
+        executor.run(1)
+        before = {place: count[0] for place, count in bound.copies.items()}
+        executor.run(2, 1)
+    symbols = {o.label[1] for o in device.log if o.label[0] == "launch"}
+    assert symbols and all(symbol.startswith("conv") for symbol in symbols)
+    # A step: input, two weights and biases, head's gradient and a pooling index go there (conv2's data gradient reads
+    # what the device has); the last pooled map with its index and two weight gradients come back.
+    assert bound.copies["device"][0] - before["device"] == 2 * 6
+    assert bound.copies["host"][0] - before["host"] == 2 * 4
+    for buffer in bound.plan.buffers.values():
+        if buffer.persistent and buffer.dtype == "float32":
+            np.testing.assert_allclose(bound.arrays[buffer.name], cpu.arrays[buffer.name], rtol=1e-3, atol=1e-5)
+    with pytest.raises(UsageError, match="no kernel of this plan begins with 'winograd'"):
+        GpuOffloadExecutor(kernels="winograd").prepare(bound)
 
 
 def launches_in_order(bound):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import random
 
 import numpy as np
@@ -78,6 +79,7 @@ class FakeDevice(Device):
         self.random = random.Random(seed)
         self.execute = execute
         self.log: list[Operation] = []
+        self._numbers = itertools.count()
         self.counts: dict[str, int] = {}
         self.order: list[Operation] = []
         self._pending: list[Operation] = []
@@ -127,7 +129,7 @@ class FakeDevice(Device):
             graph.nodes.append((label, action, () if stream.last is None else (stream.last,)))
             stream.last = len(graph.nodes) - 1
             return None
-        operation = Operation(len(self.log), label, action, [stream.last, *self._host_seen])
+        operation = Operation(next(self._numbers), label, action, [stream.last, *self._host_seen])
         self.log.append(operation)
         self._pending.append(operation)
         stream.last = operation
@@ -160,7 +162,7 @@ class FakeDevice(Device):
             stream.last = len(graph.nodes) - 1
             return
         if event.operation is not None:
-            operation = Operation(len(self.log), ("join",), None, [stream.last, event.operation, *self._host_seen])
+            operation = Operation(next(self._numbers), ("join",), None, [stream.last, event.operation, *self._host_seen])
             self.log.append(operation)
             self._pending.append(operation)
             stream.last = operation
@@ -252,11 +254,11 @@ class FakeDevice(Device):
         made = []
         for label, action, before in graph.nodes:
             dependences = [made[k] for k in before] or [stream.last, *self._host_seen]
-            operation = Operation(len(self.log), label, action, dependences)
+            operation = Operation(next(self._numbers), label, action, dependences)
             self.log.append(operation)
             self._pending.append(operation)
             made.append(operation)
-        end = Operation(len(self.log), ("end of graph",), None, [*made, stream.last])
+        end = Operation(next(self._numbers), ("end of graph",), None, [*made, stream.last])
         self.log.append(end)
         self._pending.append(end)
         stream.last = end
