@@ -15,6 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct ChannelKernels; /* inner loops with the channels in the lanes: channel_kernels.h */
+
 #define UNIT 16
 #define KERNEL 5 /* side of the convolutions' kernels */
 #define TAPS (KERNEL * KERNEL)
@@ -66,6 +68,7 @@ typedef struct MicroKernels {
                 float *velocity, ptrdiff_t n, float rate, float momentum, float weight_decay);
     /* out[x * 16 + i] = rows[i][x]: sixteen rows of pixels become one row in the lane layout. */
     void (*interleave_row)(const float *const *rows, int width, float *out);
+    const struct ChannelKernels *channels;
 } MicroKernels;
 
 extern const MicroKernels forktask_micro_generic;

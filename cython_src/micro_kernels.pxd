@@ -2,6 +2,8 @@
 
 from libc.stdint cimport uint8_t
 
+from .channel_kernels cimport ChannelKernels
+
 
 cdef extern from "micro_kernels.h" nogil:
     const int UNIT
@@ -37,3 +39,4 @@ cdef extern from "micro_kernels.h" nogil:
         void (*sgd)(const float *, Py_ssize_t, int, float *, float *, float *, Py_ssize_t, float, float,
                     float) noexcept nogil
         void (*interleave_row)(const float *const *, int, float *) noexcept nogil
+        const ChannelKernels *channels
