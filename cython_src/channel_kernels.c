@@ -72,6 +72,13 @@ INLINE Vec passed(Vec g, Vec y, const int activation)
 #endif
 }
 
+INLINE void store_or_add(float *p, Vec v, const int add)
+{
+    if (add)
+        v += load(p);
+    store(p, v);
+}
+
 INLINE float activated_one(float x, int activation)
 {
     if (activation)
@@ -337,10 +344,8 @@ INLINE void backward_apply_part(const ChannelTask *t, float *const *p, int pixel
             if (mask == MASK_ARGUMENT)
                 g = passed(g, scale[v] * z + offset[v], activation);
             store(p[2] + at + v * VL, a[v] * g + (b[v] * (z - mean[v]) + shift[v]));
-            if (branch == BRANCH_WRITE)
-                store(p[4] + at + v * VL, g);
-            if (branch == BRANCH_ADD)
-                store(p[4] + at + v * VL, load(p[4] + at + v * VL) + g);
+            if (branch)
+                store_or_add(p[4] + at + v * VL, g, branch == BRANCH_ADD);
         }
     }
 }
@@ -415,12 +420,9 @@ INLINE void activate_backward_run(const float *dy, const float *y, float *first,
         Vec g = load(dy + i);
         if (activation)
             g = passed(g, load(y + i), activation);
-        Vec old = accumulate ? load(first + i) : (Vec){0};
-        store(first + i, old + g);
-        if (branch) {
-            old = branch == BRANCH_ADD ? load(second + i) : (Vec){0};
-            store(second + i, old + g);
-        }
+        store_or_add(first + i, g, accumulate);
+        if (branch)
+            store_or_add(second + i, g, branch == BRANCH_ADD);
     }
     for (; i < n; i++) {
         float g = activation ? passed_one(dy[i], y[i], activation) : dy[i];
@@ -446,6 +448,206 @@ static void activate_backward(const ChannelTask *t)
 #undef CALL
 }
 
+/* ---- dropout ---- */
+
+#define WORDS 16 /* calls of the generator side by side */
+
+/* Philox4x32-10: words[w][lane] from the counter (first + lane, row, layer, iteration). */
+static void philox(uint32_t first, uint32_t row, uint32_t layer, uint32_t iteration, uint64_t seed,
+                   uint32_t words[4][WORDS])
+{
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (int i = 0; i < WORDS; i++)
+        words[0][i] = first + i, words[1][i] = row, words[2][i] = layer, words[3][i] = iteration;
+    for (int round = 0; round < 10; round++) {
+        for (int i = 0; i < WORDS; i++) {
+            uint64_t a = (uint64_t)words[0][i] * 0xD2511F53u, b = (uint64_t)words[2][i] * 0xCD9E8D57u;
+            uint32_t c1 = words[1][i], c3 = words[3][i];
+            words[0][i] = (uint32_t)(b >> 32) ^ c1 ^ k0;
+            words[1][i] = (uint32_t)b;
+            words[2][i] = (uint32_t)(a >> 32) ^ c3 ^ k1;
+            words[3][i] = (uint32_t)a;
+        }
+        k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+    }
+}
+
+static void dropout(const ChannelTask *t, int height, int first_row, uint64_t seed, uint32_t layer, uint32_t iteration,
+                    uint32_t threshold, float scale)
+{
+    ptrdiff_t elements = t->pixels * t->pitch;
+    uint32_t words[4][WORDS];
+    for (int n = 0; n < t->images; n++)
+        for (int y = 0; y < t->rows; y++) {
+            const float *x = t->plane[0].p + n * t->plane[0].image + y * t->plane[0].row;
+            float *out = t->plane[1].p + n * t->plane[1].image + y * t->plane[1].row;
+            for (ptrdiff_t e = 0; e < elements; e++) {
+                if (e % (4 * WORDS) == 0)
+                    philox((uint32_t)(e / 4), (uint32_t)(first_row + n * height + y), layer, iteration, seed, words);
+                out[e] = words[e / WORDS % 4][e % WORDS] >= threshold ? x[e] * scale : 0;
+            }
+        }
+}
+
+/* ---- global average pooling: any number of channels ---- */
+
+static void global_mean(const ChannelTask *t, float *out, ptrdiff_t stride)
+{
+    float factor = 1.0f / ((float)t->rows * t->pixels);
+    for (int n = 0; n < t->images; n++) {
+        const float *image = t->plane[0].p + n * t->plane[0].image;
+        int c = 0;
+        for (; c + VL <= t->channels; c += VL) {
+            Vec total = {0};
+            for (int y = 0; y < t->rows; y++) {
+                const float *x = image + y * t->plane[0].row + c;
+                Vec sum = {0};
+                for (int i = 0; i < t->pixels; i++, x += t->pitch)
+                    sum += load(x);
+                total += sum;
+            }
+            store(out + n * stride + c, total * factor);
+        }
+        for (; c < t->channels; c++) {
+            float total = 0;
+            for (int y = 0; y < t->rows; y++) {
+                float sum = 0;
+                for (int i = 0; i < t->pixels; i++)
+                    sum += image[y * t->plane[0].row + i * t->pitch + c];
+                total += sum;
+            }
+            out[n * stride + c] = total * factor;
+        }
+    }
+}
+
+static void spread(const ChannelTask *t, const float *values, ptrdiff_t stride, float scale)
+{
+    for (int n = 0; n < t->images; n++)
+        for (int y = 0; y < t->rows; y++)
+            for (int i = 0; i < t->pixels; i++) {
+                float *out = t->plane[0].p + n * t->plane[0].image + y * t->plane[0].row + i * t->pitch;
+                const float *v = values + n * stride;
+                int c = 0;
+                for (; c + VL <= t->channels; c += VL)
+                    store_or_add(out + c, load(v + c) * scale, t->accumulate);
+                for (; c < t->channels; c++)
+                    out[c] = t->accumulate ? out[c] + v[c] * scale : v[c] * scale;
+            }
+}
+
+/* ---- optimisers ---- */
+
+/* Pieces of [start, stop) that are contiguous in a partial. */
+#define EACH_RUN(t)                                                                                                   for (ptrdiff_t e = (t)->start, run; e < (t)->stop; e += run)                                                          if (run = (t)->row_length - e % (t)->row_length, run = run < (t)->stop - e ? run : (t)->stop - e, 1)
+
+INLINE const float *run_of(const OptimizerTask *t, ptrdiff_t e)
+{
+    return t->partial ? t->partial + e / t->row_length * t->row_stride + e % t->row_length : NULL;
+}
+
+INLINE Vec summed(const OptimizerTask *t, const float *partial, ptrdiff_t e, ptrdiff_t i)
+{
+    if (partial == NULL)
+        return load(t->gradient + e + i);
+    Vec g = load(partial + i);
+    for (int p = 1; p < t->partials; p++)
+        g += load(partial + p * t->partial_stride + i);
+    store(t->gradient + e + i, g);
+    return g;
+}
+
+INLINE float summed_one(const OptimizerTask *t, const float *partial, ptrdiff_t e, ptrdiff_t i)
+{
+    if (partial == NULL)
+        return t->gradient[e + i];
+    float g = partial[i];
+    for (int p = 1; p < t->partials; p++)
+        g += partial[p * t->partial_stride + i];
+    return t->gradient[e + i] = g;
+}
+
+static void sgd(const OptimizerTask *t)
+{
+    EACH_RUN(t)
+    {
+        const float *partial = run_of(t, e);
+        float *w = t->parameter + e, *v = t->first ? t->first + e : NULL;
+        ptrdiff_t i = 0;
+        for (; i + VL <= run; i += VL) {
+            Vec weight = load(w + i), g = t->scale * summed(t, partial, e, i) + t->decay * weight;
+            if (v) {
+                g += t->momentum * load(v + i);
+                store(v + i, g);
+            }
+            store(w + i, weight - t->rate * g);
+        }
+        for (; i < run; i++) {
+            float g = t->scale * summed_one(t, partial, e, i) + t->decay * w[i];
+            if (v)
+                v[i] = g = t->momentum * v[i] + g;
+            w[i] -= t->rate * g;
+        }
+    }
+}
+
+INLINE Vec square_root(Vec x)
+{
+#if MICRO_ISA == AVX512
+    return (Vec)_mm512_sqrt_ps((__m512)x);
+#elif MICRO_ISA == AVX2
+    return (Vec)_mm256_sqrt_ps((__m256)x);
+#else
+    UNROLL for (int i = 0; i < VL; i++) x[i] = sqrtf(x[i]);
+    return x;
+#endif
+}
+
+static void adam(const OptimizerTask *t)
+{
+    EACH_RUN(t)
+    {
+        const float *partial = run_of(t, e);
+        float *w = t->parameter + e, *m = t->first + e, *s = t->second + e;
+        ptrdiff_t i = 0;
+        for (; i + VL <= run; i += VL) {
+            Vec weight = load(w + i), g = t->scale * summed(t, partial, e, i) + t->decay * weight;
+            Vec first = t->beta1 * load(m + i) + (1 - t->beta1) * g;
+            Vec second = t->beta2 * load(s + i) + (1 - t->beta2) * (g * g);
+            store(m + i, first);
+            store(s + i, second);
+            store(w + i, t->shrink * weight - t->step * first / (square_root(second) * t->correction + t->eps));
+        }
+        for (; i < run; i++) {
+            float g = t->scale * summed_one(t, partial, e, i) + t->decay * w[i];
+            m[i] = t->beta1 * m[i] + (1 - t->beta1) * g;
+            s[i] = t->beta2 * s[i] + (1 - t->beta2) * (g * g);
+            w[i] = t->shrink * w[i] - t->step * m[i] / (sqrtf(s[i]) * t->correction + t->eps);
+        }
+    }
+}
+
+static float gradient_sum(const OptimizerTask *t)
+{
+    float total = 0;
+    EACH_RUN(t)
+    {
+        const float *partial = run_of(t, e);
+        Vec squares = {0};
+        ptrdiff_t i = 0;
+        for (; i + VL <= run; i += VL) {
+            Vec g = summed(t, partial, e, i);
+            squares += g * g;
+        }
+        total += lane_sum(squares);
+        for (; i < run; i++) {
+            float g = summed_one(t, partial, e, i);
+            total += g * g;
+        }
+    }
+    return total;
+}
+
 const ChannelKernels ISA_SYMBOL(forktask_channels) = {
     .statistics = statistics,
     .merge_statistics = merge_statistics,
@@ -455,4 +657,10 @@ const ChannelKernels ISA_SYMBOL(forktask_channels) = {
     .norm_backward_apply = norm_backward_apply,
     .activate = activate,
     .activate_backward = activate_backward,
+    .dropout = dropout,
+    .global_mean = global_mean,
+    .spread = spread,
+    .sgd = sgd,
+    .adam = adam,
+    .gradient_sum = gradient_sum,
 };

@@ -30,6 +30,30 @@ typedef struct ChannelTask {
     int accumulate; /* add to the output */
 } ChannelTask;
 
+/* Flat parameters and their gradient: element e stands at e / row_length * row_stride + e % row_length of a partial,
+ * counted from its first element 0; partials are partial_stride apart. */
+typedef struct OptimizerTask {
+    const float *partial; /* NULL: the gradient was summed before */
+    float *gradient, *parameter, *first, *second;
+    ptrdiff_t partial_stride, row_length, row_stride, start, stop;
+    int partials;
+    /* decay: of the weights, added to g; shrink: factor of the weights (decoupled decay); correction, step: Adam's
+     * bias corrections, 1 / sqrt(1 - beta2^t) and rate / (1 - beta1^t) */
+    float scale, rate, momentum, decay, shrink, beta1, beta2, eps, correction, step;
+} OptimizerTask;
+
+/* One image of a pooling or a depthwise convolution: output rows [y0, y1), all columns. Pointers stand at the first
+ * channel of interior pixel (0, 0); strides are in floats (of the index: its row in elements). */
+typedef struct WindowTask {
+    float *in, *out, *weight; /* weight: (kernel^2, channels), channels last */
+    const float *bias;
+    uint8_t *index;
+    ptrdiff_t in_row, out_row, pitch;
+    int in_height, in_width, in_halo; /* within the halo zeros may be read */
+    int out_height, out_width;
+    int y0, y1, channels, kernel, stride, padding, accumulate, activation;
+} WindowTask;
+
 enum { MASK_NONE, MASK_RESULT, MASK_ARGUMENT };
 enum { RESIDUAL_NONE, RESIDUAL_PLAIN, RESIDUAL_SCALED };
 enum { BRANCH_NONE, BRANCH_WRITE, BRANCH_ADD };
@@ -55,6 +79,18 @@ typedef struct ChannelKernels {
     /* g = plane 0 where plane 1 passes (MASK_RESULT), or all of it; plane 2 [+]= g, branch: plane 3; any number of
      * channels */
     void (*activate_backward)(const ChannelTask *task);
+    /* plane 1 = plane 0 * scale where the generator's word is at least `threshold`, else 0; row: n height + y of the
+     * block's first row; any number of channels, all of the pitch */
+    void (*dropout)(const ChannelTask *task, int height, int first_row, uint64_t seed, uint32_t layer,
+                    uint32_t iteration, uint32_t threshold, float scale);
+    /* v0 = mean over the pixels of each image, `stride` apart: sums row by row; any number of channels */
+    void (*global_mean)(const ChannelTask *task, float *out, ptrdiff_t stride);
+    /* plane 0 [+]= scale * value of the image, `stride` apart; any number of channels */
+    void (*spread)(const ChannelTask *task, const float *values, ptrdiff_t stride, float scale);
+    void (*sgd)(const OptimizerTask *task);
+    void (*adam)(const OptimizerTask *task);
+    /* gradient = sum of partials; returns the sum of its squares */
+    float (*gradient_sum)(const OptimizerTask *task);
 } ChannelKernels;
 
 #endif

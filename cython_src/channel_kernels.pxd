@@ -1,6 +1,6 @@
 """Cython's view of the inner loops over maps with the channels in the vector lanes."""
 
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 from .kernel_nhwc cimport ChannelMap, channel_end, pixel
 
@@ -21,6 +21,26 @@ cdef extern from "channel_kernels.h" nogil:
         int images, rows, pixels, channels
         int activation, mask, residual, accumulate
 
+    ctypedef struct OptimizerTask:
+        const float *partial
+        float *gradient
+        float *parameter
+        float *first
+        float *second
+        Py_ssize_t partial_stride, row_length, row_stride, start, stop
+        int partials
+        float scale, rate, momentum, decay, shrink, beta1, beta2, eps, correction, step
+
+    ctypedef struct WindowTask:
+        float *input "in"
+        float *out
+        float *weight
+        const float *bias
+        uint8_t *index
+        Py_ssize_t in_row, out_row, pitch
+        int in_height, in_width, in_halo, out_height, out_width
+        int y0, y1, channels, kernel, stride, padding, accumulate, activation
+
     ctypedef struct ChannelKernels:
         void (*statistics)(const ChannelTask *, float *, Py_ssize_t) noexcept nogil
         void (*merge_statistics)(const float *, int, Py_ssize_t, int, float, float *, float *) noexcept nogil
@@ -30,6 +50,12 @@ cdef extern from "channel_kernels.h" nogil:
         void (*norm_backward_apply)(const ChannelTask *) noexcept nogil
         void (*activate)(const ChannelTask *) noexcept nogil
         void (*activate_backward)(const ChannelTask *) noexcept nogil
+        void (*dropout)(const ChannelTask *, int, int, uint64_t, uint32_t, uint32_t, uint32_t, float) noexcept nogil
+        void (*global_mean)(const ChannelTask *, float *, Py_ssize_t) noexcept nogil
+        void (*spread)(const ChannelTask *, const float *, Py_ssize_t, float) noexcept nogil
+        void (*sgd)(const OptimizerTask *) noexcept nogil
+        void (*adam)(const OptimizerTask *) noexcept nogil
+        float (*gradient_sum)(const OptimizerTask *) noexcept nogil
 
 
 cdef inline ChannelMap with_halo(const ChannelMap *m, int halo) noexcept nogil:
