@@ -42,16 +42,17 @@ typedef struct OptimizerTask {
     float scale, rate, momentum, decay, shrink, beta1, beta2, eps, correction, step;
 } OptimizerTask;
 
-/* One image of a pooling or a depthwise convolution: output rows [y0, y1), all columns. Pointers stand at the first
- * channel of interior pixel (0, 0); strides are in floats (of the index: its row in elements). */
+/* Pooling or depthwise convolution of some images, rows [y0, y1) of `out`, all columns. Planes stand at the first
+ * channel of interior pixel (0, 0) of the first image. `small` is the side that windows are counted on, `large` the
+ * side they lie in: window (y, x) begins at (stride y - padding, stride x - padding). Forward, in is large; backward
+ * passes gather, so in is small. Rows and columns up to large_halo outside may be read: they are zero. */
 typedef struct WindowTask {
-    float *in, *out, *weight; /* weight: (kernel^2, channels), channels last */
-    const float *bias;
-    uint8_t *index;
-    ptrdiff_t in_row, out_row, pitch;
-    int in_height, in_width, in_halo; /* within the halo zeros may be read */
-    int out_height, out_width;
-    int y0, y1, channels, kernel, stride, padding, accumulate, activation;
+    ChannelPlane in, out;
+    const float *weight, *bias; /* depthwise: (kernel^2, channels), channels last; bias may be NULL */
+    uint8_t *index;             /* maximum: of the small side, without halo */
+    ptrdiff_t pitch;
+    int images, y0, y1, channels, large_height, large_width, large_halo, small_height, small_width;
+    int kernel, stride, padding, accumulate, activation;
 } WindowTask;
 
 enum { MASK_NONE, MASK_RESULT, MASK_ARGUMENT };
@@ -91,6 +92,16 @@ typedef struct ChannelKernels {
     void (*adam)(const OptimizerTask *task);
     /* gradient = sum of partials; returns the sum of its squares */
     float (*gradient_sum)(const OptimizerTask *task);
+    void (*max_pool)(const WindowTask *task);
+    void (*max_pool_backward)(const WindowTask *task);
+    void (*average_pool)(const WindowTask *task);
+    void (*average_pool_backward)(const WindowTask *task);
+    /* out[tap][c] = weight[c][tap], taps in reverse order with `flip`, zero for channels past `channels` */
+    void (*depthwise_pack)(const float *weight, int channels, int padded, int taps, int flip, float *out);
+    void (*depthwise)(const WindowTask *task);
+    void (*depthwise_backward_data)(const WindowTask *task);
+    /* sums[tap][c] = sum over the pixels of `out`, here the output's gradient, of it and the tap's input */
+    void (*depthwise_backward_weights)(const WindowTask *task, float *sums);
 } ChannelKernels;
 
 #endif

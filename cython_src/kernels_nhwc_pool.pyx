@@ -8,7 +8,7 @@ passes gather: each element of the gradient adds up what the windows it lies in 
 from libc.stdint cimport int32_t, uint8_t, uintptr_t
 
 from .block_kernel cimport KernelArgs, TaskContext
-from .channel_kernels cimport ChannelTask, set_block, set_plane
+from .channel_kernels cimport ChannelTask, WindowTask, set_block, set_plane, set_windows
 from .kernel_nhwc cimport ChannelMap, channel_end, clear_channel_halo, clear_pixels, pixel, read_channel_map
 from .micro_kernels cimport Micro
 
@@ -17,6 +17,75 @@ import numpy as np
 from . import nhwc_arrays
 from .kernel_table import KernelSpec, register
 from .nhwc_arrays import BOX, inside, nhwc_attributes, scatter_windows, windows, write_block
+
+
+cdef void set_pool(WindowTask *task, const KernelArgs *a, const int32_t *b, void *index, void *output,
+                   int backward) noexcept nogil:
+    """Task of a block, from the operand 0 to `output`."""
+    cdef ChannelMap source, target
+    cdef const ChannelMap *small = &source if backward else &target
+    read_channel_map(&source, a.integers)
+    read_channel_map(&target, a.integers + 5)
+    set_windows(task, a.operand[0], &source, output, &target, backward, a.integers + 10, b)
+    if index != NULL:
+        task.index = <uint8_t *> index + <Py_ssize_t> b[0] * small.height * small.width * small.pitch + b[4]
+    if backward:
+        task.accumulate = <int> a.integers[13]
+
+
+cdef void clear_halos(const KernelArgs *a, const int32_t *b, void *output) noexcept nogil:
+    """Of a block of the target."""
+    cdef ChannelMap m
+    cdef int n
+    read_channel_map(&m, a.integers + 5)
+    for n in range(b[0], b[1]):
+        clear_channel_halo(&m, <float *> output, n, b[2], b[3], b[4], channel_end(&m, b[5]))
+
+
+cdef int max_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, pooled rows, channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef WindowTask task
+    set_pool(&task, a, b, a.operand[2], a.operand[1], 0)
+    (<const Micro *> a.micro).channels.max_pool(&task)
+    clear_halos(a, b, a.operand[1])
+    return 0
+
+
+cdef int max_pool_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, rows of the input's gradient, channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef WindowTask task
+    set_pool(&task, a, b, a.operand[1], a.operand[2], 1)
+    (<const Micro *> a.micro).channels.max_pool_backward(&task)
+    if not task.accumulate:
+        clear_halos(a, b, a.operand[2])
+    return 0
+
+
+cdef int average_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, pooled rows, channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef WindowTask task
+    set_pool(&task, a, b, NULL, a.operand[1], 0)
+    (<const Micro *> a.micro).channels.average_pool(&task)
+    clear_halos(a, b, a.operand[1])
+    return 0
+
+
+cdef int average_pool_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, rows of the input's gradient, channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef WindowTask task
+    set_pool(&task, a, b, NULL, a.operand[1], 1)
+    (<const Micro *> a.micro).channels.average_pool_backward(&task)
+    if not task.accumulate:
+        clear_halos(a, b, a.operand[1])
+    return 0
 
 
 cdef int global_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -131,12 +200,14 @@ def _global_backward_reference(operands, attributes, bounds, iteration):
 MAPS = nhwc_attributes("in") + nhwc_attributes("out")
 WINDOW = ("kernel", "stride", "padding")
 # index: uint8, (batch, output height, output width, pitch). Backward bounds are rows of the input's gradient.
-register(KernelSpec("nhwc_max_pool", ("input", "output", "index"), MAPS + WINDOW, (), BOX, _max_reference))
+register(KernelSpec("nhwc_max_pool", ("input", "output", "index"), MAPS + WINDOW, (), BOX, _max_reference,
+                    <uintptr_t> &max_pool))
 register(KernelSpec("nhwc_max_pool_backward", ("gradient", "index", "output"), MAPS + WINDOW + ("accumulate",), (),
-                    BOX, _max_backward_reference))
-register(KernelSpec("nhwc_average_pool", ("input", "output"), MAPS + WINDOW, (), BOX, _average_reference))
+                    BOX, _max_backward_reference, <uintptr_t> &max_pool_backward))
+register(KernelSpec("nhwc_average_pool", ("input", "output"), MAPS + WINDOW, (), BOX, _average_reference,
+                    <uintptr_t> &average_pool))
 register(KernelSpec("nhwc_average_pool_backward", ("gradient", "output"), MAPS + WINDOW + ("accumulate",), (), BOX,
-                    _average_backward_reference))
+                    _average_backward_reference, <uintptr_t> &average_pool_backward))
 # The pooled side is (batch, channels, 1), what the fully connected layer takes with lanes = 1.
 register(KernelSpec("nhwc_global_pool", ("input", "output"), nhwc_attributes("in"), (), ("n0", "n1", "c0", "c1"),
                     _global_reference, <uintptr_t> &global_pool))

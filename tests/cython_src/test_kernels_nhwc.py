@@ -385,3 +385,81 @@ def test_gradient_scale():
         got = compare("gradient_scale", operands, ["scale", "norm_log"], attributes, [()], 4, iteration=4)
         np.testing.assert_allclose(got["norm_log"][1], (5 * size) ** 0.5, rtol=1e-6)
         np.testing.assert_allclose(got["scale"], min(1.0, 1 / (5 * size) ** 0.5), rtol=1e-5)
+
+
+@st.composite
+def window_cases(draw, largest_padding):
+    """Maps of a window operation, its attributes and a generator of random numbers."""
+    kernel = draw(st.sampled_from([1, 2, 3, 3, 3, 5, 7]))
+    stride = draw(st.sampled_from([1, 2, 2, 3]))
+    padding = draw(st.integers(0, largest_padding(kernel)))
+    batch, channels = draw(st.integers(1, 2)), draw(st.integers(1, 150))
+    height, width = (draw(st.integers(max(1, kernel - 2 * padding), 12)) for _ in range(2))
+    small = ((n + 2 * padding - kernel) // stride + 1 for n in (height, width))
+    large = ChannelMap("large", batch, channels, height, width, draw(st.integers(0, 3)))
+    return (
+        large,
+        ChannelMap("small", batch, channels, *small, draw(st.integers(0, 2))),
+        {"kernel": kernel, "stride": stride, "padding": padding},
+        draw(st.sampled_from([0, 1])),
+        np.random.default_rng(draw(seeds)),
+    )
+
+
+def gradient_target(rng, m, accumulate):
+    return random_map(rng, m) if accumulate else empty_map(m)
+
+
+@FEW
+@given(window_cases(lambda kernel: kernel // 2))
+def test_pooling(case):
+    """Check maximum and average pooling and their gradients, ties included; nothing outside the map counts."""
+    large, small, window, accumulate, rng = case
+    forward = {**large.attributes("in"), **small.attributes("out"), **window}
+    backward = {**small.attributes("in"), **large.attributes("out"), **window, "accumulate": accumulate}
+    x = np.round(2 * random_map(rng, large))
+    index = fill(np.empty((small.batch, small.height, small.width, small.pitch), np.uint8))
+    operands = {"input": x, "output": empty_map(small), "index": index}
+    got = compare("nhwc_max_pool", operands, ["output", "index"], forward, boxes(rng, small), 0)
+    gradient = random_map(rng, small)
+    operands = {"gradient": gradient, "index": got["index"], "output": gradient_target(rng, large, accumulate)}
+    taps = window["kernel"] ** 2
+    compare("nhwc_max_pool_backward", operands, ["output"], backward, boxes(rng, large), taps + 2)
+    operands = {"input": x, "output": empty_map(small)}
+    compare("nhwc_average_pool", operands, ["output"], forward, boxes(rng, small), taps + 4)
+    operands = {"gradient": gradient, "output": gradient_target(rng, large, accumulate)}
+    compare("nhwc_average_pool_backward", operands, ["output"], backward, boxes(rng, large), taps + 4)
+
+
+@settings(FEW, max_examples=60)
+@given(window_cases(lambda kernel: kernel - 1), st.booleans(), st.booleans(), st.sampled_from([0, 1, 2]))
+def test_depthwise(case, with_bias, with_statistics, activation):
+    """Check depthwise convolution, with bias, statistics and activation, and both gradients."""
+    large, small, window, accumulate, rng = case
+    channels, kernel = large.channels, window["kernel"]
+    weight, gradient, x = normal(rng, channels, 1, kernel, kernel), random_map(rng, small), random_map(rng, large)
+    operands = {"input": x, "weight": weight, "output": empty_map(small)}
+    outputs = ["output"]
+    cut = boxes(rng, small)
+    rows = sorted({b[:4] for b in cut})
+    blocks = [(*b, rows.index(b[:4])) for b in cut]
+    if with_bias:
+        operands["bias"] = normal(rng, channels)
+    if with_statistics:
+        operands["statistics"] = fill(np.empty(statistics_shape(len(rows), small.pitch), np.float32))
+        outputs.append("statistics")
+    attributes = {**large.attributes("in"), **small.attributes("out"), **window, "activation": activation}
+    tolerance = 2 * kernel**2 + 10 + small.height * small.width * small.batch
+    got = compare("nhwc_depthwise_forward", operands, outputs, attributes, blocks, tolerance)
+    assert np.isfinite(got["output"]).all()
+    operands = {"gradient": gradient, "weight": weight, "output": gradient_target(rng, large, accumulate)}
+    attributes = {**small.attributes("in"), **large.attributes("out"), **window, "accumulate": accumulate}
+    compare("nhwc_depthwise_backward_data", operands, ["output"], attributes, boxes(rng, large), tolerance)
+    outputs = {"output": normal(rng, len(rows), channels, kernel**2)}
+    if with_bias:
+        outputs["bias_output"] = normal(rng, len(rows), channels)
+    if not accumulate:
+        outputs = {name: fill(array) for name, array in outputs.items()}
+    operands = {"gradient": gradient, "input": x, **outputs}
+    attributes = {**small.attributes("gradient"), **large.attributes("in"), **window, "accumulate": accumulate}
+    compare("nhwc_depthwise_backward_weights", operands, list(outputs), attributes, blocks, tolerance)
