@@ -555,6 +555,8 @@ static void interleave_row(const float *const *rows, int width, float *out)
             out[x * UNIT + i] = rows[i][x];
 }
 
+#include "micro_winograd.h"
+
 const MicroKernels ISA_SYMBOL(forktask_micro) = {
     .name = ISA_NAME,
     .conv = conv,
@@ -568,4 +570,13 @@ const MicroKernels ISA_SYMBOL(forktask_micro) = {
     .fc_backward_weights = fc_backward_weights,
     .sgd = sgd,
     .interleave_row = interleave_row,
+    .winograd_weights = winograd_weights,
+    .winograd_input = winograd_input,
+    .winograd_gradient = winograd_gradient,
+    .winograd_multiply = winograd_multiply,
+    .winograd_output = winograd_output,
+    .transpose_unit = transpose_unit,
+    .winograd_reduce = winograd_reduce,
+    .winograd_gradient_output = winograd_gradient_output,
+    .sum_rows = sum_rows,
 };
