@@ -23,7 +23,7 @@ CASES = {
     "direct": {"batch": 32, "granularity": "images=16", "conv": "direct"},
     "winograd, channels and rows": {
         "batch": 16,
-        "granularity": "images=16,channels=7,rows=6",
+        "granularity": "images=16,channels=7,rows=4",
         "conv": "winograd",
     },
     "winograd, no fusion": {"batch": 16, "conv": "winograd", "fusion": False},
