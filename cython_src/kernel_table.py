@@ -12,6 +12,7 @@ from .errors import UsageError
 KERNEL_MODULES: tuple[str, ...] = (
     ".kernels_bench",
     ".kernels_load",
+    ".kernels_reduction",
     ".kernels_conv",
     ".kernels_winograd",
     ".kernels_pool",

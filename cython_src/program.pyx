@@ -9,6 +9,8 @@ from .block_kernel cimport (
     forktask_flush_denormals, forktask_restore_denormals, run_block,
 )
 
+from functools import partial
+
 import numpy as np
 
 from . import kernel_table
@@ -61,6 +63,17 @@ cdef int _run_python_kernel(const void *args, Py_ssize_t block, const TaskContex
     except BaseException as error:
         kernel.owner.errors.append(error)
         return -1
+
+
+cdef struct OwnOperands:
+    BlockKernel kernel
+    const void **args  # one record a block
+
+
+cdef int _run_own_operands(const void *record, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """A kernel whose blocks differ in their operands."""
+    cdef const OwnOperands *own = <const OwnOperands *> record
+    return own.kernel(own.args[block], block, context)
 
 
 cdef class BoundPlan:
@@ -196,6 +209,46 @@ cdef class Workers:
             self.states[w].num_events = 0
 
 
+def _python_arguments(BoundPlan bound, spec, loop, operands):
+    """Address of the record of a Python kernel; the bound plan keeps it."""
+    cdef PythonKernel kernel = PythonKernel.__new__(PythonKernel)
+    kernel.function = spec.reference
+    kernel.operands = {name: bound.arrays[buffer] for name, buffer in operands.items()}
+    kernel.attributes = dict(loop.attributes)
+    kernel.bounds = [dict(zip(spec.bounds, block.bounds)) for block in loop.blocks]
+    kernel.owner = bound
+    bound.keep.append(kernel)
+    return <uintptr_t> <void *> kernel
+
+
+def _compiled_arguments(BoundPlan bound, spec, loop, uintptr_t micro_address, operands):
+    """Address of the record of a compiled kernel; the bound plan keeps it."""
+    cdef KernelArgs *args
+    cdef uintptr_t address
+    record = aligned_empty((sizeof(KernelArgs),), np.uint8)
+    record[:] = 0
+    integers = np.array([loop.attributes[name] for name in spec.integers], dtype=np.int64)
+    reals = np.array([loop.attributes[name] for name in spec.reals], dtype=np.float64)
+    bounds = loop.bounds
+    bound.keep.extend((record, integers, reals, bounds))
+    address = record.ctypes.data
+    args = <KernelArgs *> address
+    for i, name in enumerate(spec.operands):
+        if name in operands:  # an optional operand that is absent stays NULL
+            address = bound.arrays[operands[name]].ctypes.data
+            args.operand[<int> i] = <void *> address
+    address = integers.ctypes.data
+    args.integers = <const int64_t *> address
+    address = reals.ctypes.data
+    args.reals = <const double *> address
+    address = bounds.ctypes.data
+    args.bounds = <const int32_t *> address
+    args.bounds_width = bounds.shape[1]
+    args.num_blocks = loop.num_blocks
+    args.micro = <const MicroKernels *> micro_address
+    return <uintptr_t> args
+
+
 def bind(plan, storage=None, target="cpu", instruction_set=None):
     """Give a plan memory and kernels.
 
@@ -219,8 +272,7 @@ def bind(plan, storage=None, target="cpu", instruction_set=None):
         Unknown target or kernel, or a storage that holds a buffer of the same name and another shape.
     """
     cdef BoundPlan bound = BoundPlan.__new__(BoundPlan)
-    cdef KernelArgs *args
-    cdef PythonKernel python_kernel
+    cdef OwnOperands *chosen
     cdef uintptr_t address
     cdef int32_t[::1] task_loop
     cdef Py_ssize_t i, k
@@ -272,46 +324,38 @@ def bind(plan, storage=None, target="cpu", instruction_set=None):
         bound.loops[k].num_blocks = loop.num_blocks
         bound.loops[k].iteration_stride = plan.iteration_stride
         bound.loops[k].iteration_offset = loop.iteration_offset
-        function_address = spec.address if target == "cpu" else None
-        if function_address is None:
-            if spec.reference is None:
-                raise UsageError(f"kernel {loop.kernel!r} has no form for target {target!r}; use target 'cpu'")
-            python_kernel = PythonKernel.__new__(PythonKernel)
-            python_kernel.function = spec.reference
-            python_kernel.operands = {name: bound.arrays[buffer] for name, buffer in loop.operands.items()}
-            python_kernel.attributes = dict(loop.attributes)
-            python_kernel.bounds = [dict(zip(spec.bounds, block.bounds)) for block in loop.blocks]
-            python_kernel.owner = bound
-            bound.keep.append(python_kernel)
-            bound.loops[k].kernel = <BlockKernel> _run_python_kernel
-            bound.loops[k].args = <const void *> <void *> python_kernel
-            bound.needs_gil = True
-            continue
+        if spec.reference is None and (target != "cpu" or spec.address is None):
+            raise UsageError(f"kernel {loop.kernel!r} has no form for target {target!r}; use target 'cpu'")
         if len(spec.operands) > FORKTASK_MAX_OPERANDS:
             raise AssertionError(f"kernel {spec.name!r} has too many operands")
-        record = aligned_empty((sizeof(KernelArgs),), np.uint8)
-        record[:] = 0
-        integers = np.array([loop.attributes[name] for name in spec.integers], dtype=np.int64)
-        reals = np.array([loop.attributes[name] for name in spec.reals], dtype=np.float64)
-        bounds = loop.bounds
+        if target == "cpu" and spec.address is not None:
+            address = spec.address
+            bound.loops[k].kernel = <BlockKernel> address
+            make_arguments = partial(_compiled_arguments, bound, spec, loop, micro_address)
+        else:
+            bound.loops[k].kernel = <BlockKernel> _run_python_kernel
+            bound.needs_gil = True
+            make_arguments = partial(_python_arguments, bound, spec, loop)
+        uses_own = isinstance(loop.blocks, tuple) and any(block.operands for block in loop.blocks)
+        if not uses_own:
+            address = make_arguments(loop.operands)
+            bound.loops[k].args = <const void *> address
+            continue
+        # Blocks with operands of their own: a record for each combination, chosen by the block's number.
+        made = {}
+        addresses = np.zeros(loop.num_blocks, dtype=np.uintp)
+        for i, block in enumerate(loop.blocks):
+            key = tuple(sorted((block.operands or {}).items()))
+            if key not in made:
+                made[key] = make_arguments({**loop.operands, **dict(key)})
+            addresses[i] = made[key]
+        record = aligned_empty((sizeof(OwnOperands),), np.uint8)
+        bound.keep.extend((record, addresses))
         address = record.ctypes.data
-        args = <KernelArgs *> address
-        for i, name in enumerate(spec.operands):
-            if name in loop.operands:  # an optional operand that is absent stays NULL
-                address = bound.arrays[loop.operands[name]].ctypes.data
-                args.operand[i] = <void *> address
-        address = integers.ctypes.data
-        args.integers = <const int64_t *> address
-        address = reals.ctypes.data
-        args.reals = <const double *> address
-        address = bounds.ctypes.data
-        args.bounds = <const int32_t *> address
-        args.bounds_width = bounds.shape[1]
-        args.num_blocks = loop.num_blocks
-        address = micro_address
-        args.micro = <const MicroKernels *> address
-        bound.keep.extend((record, integers, reals, bounds))
-        address = function_address
-        bound.loops[k].kernel = <BlockKernel> address
-        bound.loops[k].args = <const void *> args
+        chosen = <OwnOperands *> address
+        address = addresses.ctypes.data
+        chosen.args = <const void **> address
+        chosen.kernel = bound.loops[k].kernel
+        bound.loops[k].kernel = <BlockKernel> _run_own_operands
+        bound.loops[k].args = <const void *> chosen
     return bound

@@ -32,7 +32,7 @@ def expected_cost_ns(plan):
     """Rough duration of each task, float64, shape (num_tasks,): only ratios matter, for sharing out the work."""
     flops = np.fromiter((block.flops for loop in plan.loops for block in loop.blocks), np.float64, plan.num_tasks)
     num_bytes = np.fromiter((block.bytes for loop in plan.loops for block in loop.blocks), np.float64, plan.num_tasks)
-    return np.maximum(flops / 100, num_bytes / 10) + 100
+    return np.maximum(flops / 100, num_bytes / 10) + 10
 
 
 class _TaskingExecutor:

@@ -88,7 +88,7 @@ cdef extern from "idle.h" nogil:
 
 cdef extern from "partition.h" nogil:
     ctypedef struct ProgramEntry:
-        int32_t task, loop, block, wait_begin
+        int32_t task, loop, is_awaited, wait_begin
     ctypedef struct PartitionWorker:
         atomic_i64 progress
         atomic_i32 open_until
