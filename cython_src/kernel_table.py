@@ -15,6 +15,7 @@ KERNEL_MODULES: tuple[str, ...] = (
     ".kernels_reduction",
     ".kernels_conv",
     ".kernels_nhwc_conv",
+    ".kernels_winograd",
     ".kernels_pool",
     ".kernels_fc",
     ".kernels_softmax",
