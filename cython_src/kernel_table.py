@@ -17,6 +17,11 @@ KERNEL_MODULES: tuple[str, ...] = (
     ".kernels_fc",
     ".kernels_softmax",
     ".kernels_sgd",
+    ".kernels_optimizer",
+    ".kernels_nhwc_norm",
+    ".kernels_nhwc_elementwise",
+    ".kernels_nhwc_pool",
+    ".kernels_nhwc_depthwise",
 )
 
 

@@ -7,9 +7,12 @@ from .block_kernel cimport KernelArgs, TaskContext
 from .kernel_maps cimport Map, clear_halo, offset, read_map
 from .micro_kernels cimport UNIT, Micro
 
+import numpy as np
+
 from . import map_arrays
 from .kernel_table import KernelSpec, register
 from .map_arrays import interior, map_attributes
+from .nhwc_arrays import inside, nhwc_attributes, write_block
 
 # Status of a kernel that met an index outside the data set.
 BAD_INDEX = 2
@@ -92,3 +95,20 @@ register(KernelSpec(
     "load_images", ("images", "dataset_labels", "batch_order", "output", "labels"),
     map_attributes("out") + ("batch", "num_batches", "num_images"), (), ("g0", "g1"), _load_images_reference,
     <uintptr_t> &load_images))
+
+
+def _nhwc_load_images_reference(operands, attributes, bounds, iteration):
+    n = slice(bounds["n0"], bounds["n1"])
+    order = operands["batch_order"][iteration % attributes["num_batches"], n]
+    if ((order < 0) | (order >= attributes["num_images"])).any():
+        return BAD_INDEX
+    images = np.zeros_like(inside(operands["output"], attributes, "out", bounds))
+    images[..., : attributes["out_channels"]] = operands["images"][order].transpose(0, 2, 3, 1)
+    write_block(operands["output"], attributes, "out", bounds, images)
+    operands["labels"][n, 0] = operands["dataset_labels"][order]
+
+
+# The same for a map with the channels in the lanes; bounds: images.
+register(KernelSpec(
+    "nhwc_load_images", ("images", "dataset_labels", "batch_order", "output", "labels"),
+    nhwc_attributes("out") + ("batch", "num_batches", "num_images"), (), ("n0", "n1"), _nhwc_load_images_reference))
