@@ -12,25 +12,13 @@ import math
 from dataclasses import dataclass
 
 from .errors import UsageError
+from .granularity import Granularity
 
 BLOCKS_WANTED = 16  # enough for eight threads
 SHORTEST_FLOPS = 1e6  # about ten microseconds of one core
 BLOCK_BYTES = 16384  # what starting a block costs, in bytes moved
 LANES = 16  # floats of a vector: channels are cut in multiples
 WEIGHT_PIECE = 64  # channels of a piece of a weight gradient, at least
-
-
-@dataclass(frozen=True)
-class Granularity:
-    """Images, output channels and rows of a block; 0: chosen by cost."""
-
-    images: int = 0
-    channels: int = 0
-    rows: int = 0
-
-    @property
-    def chosen_by_cost(self) -> bool:
-        return self == Granularity()
 
 
 @dataclass(frozen=True)
@@ -78,7 +66,7 @@ def _halvings(total: int, least: int, multiple: int = 1) -> list[int]:
 
 def pixel_blocks(cut: Granularity, batch: int, height: int) -> tuple[int, int]:
     """Images and rows of a block of a loop that treats each pixel alone."""
-    if not cut.chosen_by_cost:
+    if not cut.is_auto:
         return cut.images or batch, min(cut.rows or height, height)
     images = math.ceil(batch / BLOCKS_WANTED)
     pieces = min(height, math.ceil(BLOCKS_WANTED / 2 / batch))
@@ -87,7 +75,7 @@ def pixel_blocks(cut: Granularity, batch: int, height: int) -> tuple[int, int]:
 
 def output_blocks(
     cut: Granularity, batch: int, window: Window, height: int, channels: int, weight_bytes: float, in_row_bytes: float,
-    out_row_bytes: float, flops: float, cut_channels: bool = True,
+    out_row_bytes: float, flops: float,
 ) -> tuple[int, int, int]:  # fmt: skip
     """Images, rows and channels of a block of a convolution.
 
@@ -101,7 +89,7 @@ def output_blocks(
     flops : float
         Of the whole loop.
     """
-    if not cut.chosen_by_cost:
+    if not cut.is_auto:
         wanted = cut.channels or channels
         if wanted < channels and wanted % LANES:
             raise UsageError(
@@ -111,7 +99,7 @@ def output_blocks(
     number = max(1, min(BLOCKS_WANTED, int(flops / SHORTEST_FLOPS)))
     best = None
     sizes = itertools.product(
-        _halvings(batch, 1), _halvings(height, 4), _halvings(channels, 2 * LANES, LANES) if cut_channels else [channels]
+        _halvings(batch, 1), _halvings(height, 4), _halvings(channels, 2 * LANES, LANES)
     )
     for images, rows, part in sizes:
         counts = math.ceil(batch / images), math.ceil(height / rows), math.ceil(channels / part)
@@ -131,7 +119,7 @@ def output_blocks(
 
 def weight_blocks(
     cut: Granularity, batch: int, out_channels: int, in_channels: int, weight_bytes: float, gradient_bytes: float,
-    input_bytes: float, flops: float, cut_channels: bool = True,
+    input_bytes: float, flops: float, cut_outputs: bool = True, cut_inputs: bool = True,
 ) -> tuple[int, int, int]:  # fmt: skip
     """Images, output and input channels of a block of a weight gradient.
 
@@ -145,12 +133,15 @@ def weight_blocks(
     gradient_bytes, input_bytes : float
         Of an image.
     """
-    if not cut.chosen_by_cost:
-        part = cut.channels if cut_channels and 0 < cut.channels < out_channels else out_channels
+    if not cut.is_auto:
+        part = cut.channels if cut_outputs and 0 < cut.channels < out_channels else out_channels
         return cut.images or batch, part, in_channels
     number = max(1, min(BLOCKS_WANTED, int(flops / SHORTEST_FLOPS)))
     best = None
-    pieces = (_halvings(n, WEIGHT_PIECE, LANES) if cut_channels else [n] for n in (out_channels, in_channels))
+    pieces = [
+        _halvings(n, WEIGHT_PIECE, LANES) if cut_it else [n]
+        for n, cut_it in ((out_channels, cut_outputs), (in_channels, cut_inputs))
+    ]
     for images, part_out, part_in in itertools.product(_halvings(batch, 1), *pieces):
         counts = math.ceil(batch / images), math.ceil(out_channels / part_out), math.ceil(in_channels / part_in)
         count = math.prod(counts)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .errors import UsageError
+from .granularity import Granularity
 from .map_arrays import interior
 from .network import Convolution, FullyConnected, MaxPool, NetworkSpec, ReLU, Softmax, get_network
 from .plan import Access, Block, Plan, PlanBuilder, block_grid, ranges, read, update, write
@@ -88,37 +89,6 @@ class FeatureMap:
             return images.reshape(-1, *images.shape[2:])[:batch]
 
         return view
-
-
-@dataclass(frozen=True)
-class Granularity:
-    """How loops are cut into blocks: images, output channels and rows of a block (0: not cut, or chosen by
-    cost)."""
-
-    images: int = 0
-    channels: int = 0
-    rows: int = 0
-
-    @classmethod
-    def parse(cls, text: str) -> Granularity:
-        """From "auto" or "images=16,channels=8,rows=4", any of them left out."""
-        if text == "auto":
-            return cls()
-        values: dict[str, int] = {}
-        for part in text.split(","):
-            key, _, value = part.partition("=")
-            if (
-                key not in ("images", "channels", "rows")
-                or key in values
-                or not value.isdigit()
-                or int(value) < 1
-            ):
-                raise UsageError(
-                    f"granularity must be 'auto' or a list such as 'images=16,channels=8,rows=4' of positive "
-                    f"whole numbers, got {text!r}"
-                )
-            values[key] = int(value)
-        return cls(**values)
 
 
 def choose_lanes(batch: int, granularity: Granularity) -> int:

@@ -18,12 +18,12 @@ import numpy as np
 from . import blocks_nhwc, kernel_table, nhwc_conv
 from .blocks_nhwc import Window
 from .errors import UsageError
+from .granularity import Granularity
 from .network import (
     Add,
     AveragePool,
     BatchNorm,
     Convolution,
-    Dropout,
     FullyConnected,
     GlobalPool,
     Layer,
@@ -33,7 +33,7 @@ from .network import (
     ReLU6,
     Softmax,
 )
-from .nhwc_arrays import STATISTICS_ROWS, ChannelMap, statistics_shape
+from .nhwc_arrays import STATISTICS_ROWS, UNIT, ChannelMap, statistics_shape
 from .plan import Access, Block, Plan, PlanBuilder, block_grid, ranges, read, update, write
 
 # What can be joined, each a switch of its own:
@@ -42,7 +42,7 @@ from .plan import Access, Block, Plan, PlanBuilder, block_grid, ranges, read, up
 # statistics   sums for batch norm into the convolution before it
 FUSIONS = ("activation", "residual", "statistics")
 ACTIVATIONS = {ReLU: 1, ReLU6: 2}
-BLOCKS_OF_PACK = 16
+BLOCKS_OF_PACK = BLOCKS_OF_UPDATE = 16
 PACK_BYTES = 262144  # of a block that packs weights, at least
 FC_PARTIALS = 4  # partial sums of a fully connected layer's weight gradient
 UPDATE_ELEMENTS = 65536  # parameters of a block of the update, at least
@@ -83,7 +83,7 @@ class ChannelOptions:
 
     batch: int
     phase: str
-    granularity: blocks_nhwc.Granularity
+    granularity: Granularity
     chain: bool
     fusion: frozenset[str]
     conv: str
@@ -324,8 +324,6 @@ class _Lowering:
                 self.pool(unit, again)
             case GlobalPool():
                 self.global_pool(unit)
-            case Dropout():
-                self.dropout(unit, again)
             case FullyConnected():
                 self.fully_connected(unit)
         if not again and unit.target in self.maps:
@@ -370,7 +368,7 @@ class _Lowering:
         flops = 2.0 * math.prod(shape[1:]) * target.channels * target.height * target.width * self.batch
         images, rows, part = blocks_nhwc.output_blocks(
             self.options.granularity, self.batch, window, target.height, target.channels, 4.0 * math.prod(shape),
-            4.0 * source.pitch * source.width, 4.0 * target.pitch * target.width, flops, layer.groups == 1,
+            4.0 * source.pitch * source.width, 4.0 * target.pitch * target.width, flops,
         )  # fmt: skip
         operands = {"input": source.name, "output": target.name}
         constant: list[Access] = []
@@ -393,7 +391,7 @@ class _Lowering:
             for c in ranges(target.channels, part):
                 share = (n[1] - n[0]) * (y[1] - y[0]) * (c[1] - c[0])
                 share /= self.batch * target.height * target.channels
-                accesses = [source.read_window(n, window, y, c if depthwise else None), target.write(n, y, c), *constant]
+                accesses = [source.read_window(n, window, y, self.read_channels(layer, 0, c)), target.write(n, y, c), *constant]
                 if not depthwise:
                     accesses.append(read(packed, *nhwc_conv.packed_box(algorithm, 0, c, shape, layer.groups)))
                 if layer.bias:
@@ -416,8 +414,20 @@ class _Lowering:
         self.loop(f"{layer.name}.again" if again else layer.name, kernel, operands, blocks, unit, phase_of(again),
                   **attributes)  # fmt: skip
 
+    def read_channels(self, layer: Convolution, direction: int, written: tuple[int, int], inputs=None):
+        """Channels that a block reads to write the channels `written`: those of its groups, or `inputs` of them."""
+        if self.is_depthwise(layer):
+            return written
+        if layer.groups == 1:
+            return inputs
+        shape = self.parameter_shapes[f"{layer.name}.weight"]
+        first = nhwc_conv.panel_inputs(direction, shape, layer.groups, written[0] // UNIT)[0]
+        return first, nhwc_conv.panel_inputs(direction, shape, layer.groups, (written[1] - 1) // UNIT)[1]
+
     def algorithm(self, layer: Convolution, source: FeatureMap, target: FeatureMap, direction: str) -> int:
-        attributes = {**source.attributes("in"), **target.attributes("out"), **self.geometry(layer)}
+        names = ("dy", "in") if direction == "weights" else ("in", "out")
+        maps = (target, source) if direction == "weights" else (source, target)
+        attributes = {**maps[0].attributes(names[0]), **maps[1].attributes(names[1]), **self.geometry(layer)}
         return nhwc_conv.choose_algorithm(self.options.conv, direction, {**attributes, "groups": layer.groups}, self.batch)
 
     def pack(self, unit: Unit, weight: str, direction: int, algorithm: int, again: bool = False) -> str:
@@ -678,10 +688,17 @@ class _Lowering:
         halo = 0
         if isinstance(producer.layer, Convolution) and not producer.activation and not self.is_depthwise(producer.layer):
             shapes = self.shapes[producer.sources[0]], self.shapes[tensor]
-            halo = self.window(producer.layer, *shapes).gradient_halo if self.learns[producer.sources[0]] else 0
+            halo = self.gradient_halo(producer.layer, *shapes) if self.learns[producer.sources[0]] else 0
         new = self.map(name or f"{tensor}.gradient", tensor, halo, "gradient")
         self.set_gradient(tensor, new)
         return new, False
+
+    def gradient_halo(self, layer: Convolution, source: tuple[int, ...], target: tuple[int, ...]) -> int:
+        """Halo that the data gradient needs around the gradient of a convolution's output."""
+        if self.is_depthwise(layer):
+            return 0
+        sizes = {"in_height": target[1], "in_width": target[2], "out_height": source[1], "out_width": source[2]}
+        return nhwc_conv.required_halo(nhwc_conv.DATA, {**sizes, **self.geometry(layer)})
 
     def set_gradient(self, tensor: str, gradient: FeatureMap) -> None:
         self.gradients[tensor] = gradient
@@ -731,7 +748,7 @@ class _Lowering:
             return gradient
         halo = 0
         if isinstance(unit.layer, Convolution) and self.learns[unit.sources[0]]:
-            halo = self.window(unit.layer, self.shapes[unit.sources[0]], self.shapes[unit.target]).gradient_halo
+            halo = self.gradient_halo(unit.layer, self.shapes[unit.sources[0]], self.shapes[unit.target])
         new = self.map(f"{unit.layer.name}.gradient", unit.target, halo, "gradient")
         output = self.maps[unit.target]
         self.elementwise(
@@ -780,7 +797,7 @@ class _Lowering:
             packed = operands["packed"] = self.pack(unit, weight, 1, algorithm)
         images, rows, part = blocks_nhwc.output_blocks(
             self.options.granularity, self.batch, window, target.height, target.channels, 4.0 * math.prod(shape),
-            4.0 * gradient.pitch * gradient.width, 4.0 * target.pitch * target.width, flops, layer.groups == 1,
+            4.0 * gradient.pitch * gradient.width, 4.0 * target.pitch * target.width, flops,
         )  # fmt: skip
         channels = ranges(target.channels, part)
         size = 4.0 * (
@@ -792,7 +809,7 @@ class _Lowering:
             share = (n[1] - n[0]) * (y[1] - y[0]) * (c[1] - c[0]) / (self.batch * target.height * target.channels)
             first, last = window.gradient_rows(y)
             first, last = max(first, -gradient.halo), min(last, gradient.height + gradient.halo)
-            accesses = [gradient.read(n, (first, max(last, first + 1)), c if depthwise else None),
+            accesses = [gradient.read(n, (first, max(last, first + 1)), self.read_channels(layer, 1, c)),
                         target.write(n, y, c, accumulate)]  # fmt: skip
             if depthwise:
                 accesses.append(read(weight, c))
@@ -817,7 +834,7 @@ class _Lowering:
         map_bytes = [4.0 * m.pitch * m.height * m.width for m in (gradient, source)]
         images, part_out, part_in = blocks_nhwc.weight_blocks(
             self.options.granularity, self.batch, shape[0], shape[1] * layer.groups, 4.0 * math.prod(shape), *map_bytes,
-            flops, layer.groups == 1,
+            flops, not depthwise, layer.groups == 1,
         )  # fmt: skip
         groups = ranges(self.batch, images)
         count = 1 if self.options.chain else len(groups)
@@ -828,7 +845,8 @@ class _Lowering:
             operands["bias_output"] = b.buffer(f"{layer.name}.bias.partials", (count, shape[0]), role="gradient",
                                                carried=count == 1)  # fmt: skip
             self.partials[f"{layer.name}.bias"] = operands["bias_output"], count
-        attributes = {**gradient.attributes("gradient"), **source.attributes("in"), **self.geometry(layer)}
+        prefix = "gradient" if depthwise else "dy"
+        attributes = {**gradient.attributes(prefix), **source.attributes("in"), **self.geometry(layer)}
         kernel = "nhwc_depthwise_backward_weights"
         if not depthwise:
             kernel = "nhwc_conv_backward_weights"
@@ -845,7 +863,7 @@ class _Lowering:
                 written = update if link else write
                 elements = (0, row) if len(ins) == 1 else (i[0] * shape[2] * shape[3], i[1] * shape[2] * shape[3])
                 accesses = [gradient.read(n, None, o), written(partials, (number, number + 1), o, elements),
-                            source.read_window(n, window, (0, gradient.height), i if layer.groups == 1 else None)]  # fmt: skip
+                            source.read_window(n, window, (0, gradient.height), self.read_channels(layer, 0, o, i))]  # fmt: skip
                 if layer.bias and i[0] == 0:
                     accesses.append(written(operands["bias_output"], (number, number + 1), o))
                 bounds = dict(n0=n[0], n1=n[1], o0=o[0], o1=o[1], i0=i[0], i1=i[1], y0=0, y1=gradient.height,
@@ -1004,3 +1022,139 @@ class _Lowering:
                 {"gradient": gradient, "input": source, "output": partials}, blocks, unit, "backward", **shape,
                 accumulate=int(link > 0),
             )  # fmt: skip
+
+    # ---- update ----
+
+    def update(self) -> None:
+        """Sum the partial gradients of every trained parameter and take the optimiser's step."""
+        o, b = self.options, self.builder
+        rates = b.buffer("learning_rates", (o.num_learning_rates,), role="table")
+        parts = []  # layer, parameter, gradient buffer, how to sum, ranges of outputs
+        for name, (partials, count) in self.partials.items():
+            shape = self.parameter_shapes[name]
+            row, outputs = math.prod(shape[1:]), shape[0]
+            stored = self.builder.shape(partials)
+            # A fully connected layer's bias gradient is the last column of its weight gradient.
+            combined = len(stored) == 3 and name.endswith(".bias")
+            row_stride = math.prod(stored[2:])
+            elements = {
+                "num_partials": count, "partial_stride": outputs * row_stride, "row_length": row,
+                "row_stride": row_stride, "row_offset": row_stride - 1 if combined else 0,
+            }  # fmt: skip
+            if count == 1 and row == row_stride:
+                gradient, partials = partials, ""
+            else:
+                gradient = b.buffer(f"{name}.gradient_sum", shape, role="gradient", carried=True)
+            cut = ranges(outputs, max(1, min(outputs, max(UPDATE_ELEMENTS // row, -(-outputs // BLOCKS_OF_UPDATE)))))
+            parts.append((name, partials, gradient, elements, cut))
+            self.aliases[f"{name}.grad"] = _parameter_view(gradient, shape)
+        scale = self.clip(parts) if o.clip_norm else ""
+        for name, partials, gradient, elements, cut in parts:
+            self.optimizer_step(name, partials, gradient, elements, cut, rates, scale)
+
+    def summed(self, name: str, partials: str, gradient: str, elements: Mapping[str, int], o: tuple[int, int]):
+        """Accesses of a loop that sums partials into the gradient, or reads the gradient where there are none."""
+        where = (0, 1) if self.builder.shape(gradient) != self.parameter_shapes[name] else None
+        box = (where, o) if where else (o,)
+        if not partials:
+            return [read(gradient, *box)]
+        return [read(partials, (0, elements["num_partials"]), o), write(gradient, *box)]
+
+    def clip(self, parts) -> str:
+        """Sum all gradients first, take their norm, and the factor that every step then waits for."""
+        o, b = self.options, self.builder
+        total = sum(len(cut) for *_, cut in parts)
+        squares = b.buffer("gradient_squares", (total,), role="temporary")
+        scale = b.buffer("gradient_scale", (1,), role="temporary")
+        log = b.buffer("gradient_norms", (o.num_iterations_logged,), role="log")
+        number = 0
+        for i, (name, partials, gradient, elements, cut) in enumerate(parts):
+            row = elements["row_length"]
+            blocks = []
+            for c in cut:
+                accesses = [*self.summed(name, partials, gradient, elements, c), write(squares, (number, number + 1))]
+                bounds = {"e0": c[0] * row, "e1": c[1] * row, "partial": number}
+                size = 4.0 * (c[1] - c[0]) * row * (elements["num_partials"] + 1)
+                blocks.append((bounds, accesses, 0.0, size))
+                number += 1
+            operands = {"gradient": gradient, "squares": squares} | ({"partials": partials} if partials else {})
+            self.loop(f"{name}.gradient_sum", "gradient_sum", operands, blocks, self.unit_of(name), "update", **elements)
+            parts[i] = (name, "", gradient, elements, cut)
+        accesses = read(squares), write(scale), update(log)
+        self.loop("gradient_scale", "gradient_scale", {"squares": squares, "scale": scale, "norm_log": log},
+                  [({}, accesses, 0.0, 4.0 * total)], self.units[-1], "update", num_squares=total,
+                  length=o.num_iterations_logged, max_norm=o.clip_norm)  # fmt: skip
+        return scale
+
+    def unit_of(self, parameter: str) -> Unit:
+        name = parameter.rpartition(".")[0]
+        return next(unit for unit in self.units if unit.layer.name == name)
+
+    def optimizer_step(self, name, partials, gradient, elements, cut, rates: str, scale: str) -> None:
+        o, b = self.options, self.builder
+        parameter, shape, row = name, self.parameter_shapes[name], elements["row_length"]
+        operands = {"gradient": gradient, "parameter": parameter, "learning_rates": rates}
+        if partials:
+            operands["partials"] = partials
+        if scale:
+            operands["scale"] = scale
+        attributes = {**elements, "num_rates": o.num_learning_rates, "weight_decay": o.weight_decay}
+        if o.optimizer == "sgd":
+            states = {"velocity": f"{name}.momentum"} if o.momentum else {}
+            attributes["momentum"] = o.momentum
+        else:
+            states = {"first_moment": f"{name}.exp_avg", "second_moment": f"{name}.exp_avg_sq"}
+            attributes |= {"beta1": o.betas[0], "beta2": o.betas[1], "eps": o.eps, "decoupled": int(o.optimizer == "adamw")}
+        for operand, state in states.items():
+            operands[operand] = b.buffer(state, shape, role="optimizer_state")
+        blocks = []
+        for c in cut:
+            accesses = [*self.summed(name, partials, gradient, elements, c), read(rates), update(parameter, c)]
+            accesses += [update(state, c) for state in states.values()]
+            if scale:
+                accesses.append(read(scale))
+            count = (c[1] - c[0]) * row
+            moved = elements["num_partials"] + 1 if partials else 1
+            bounds = {"e0": c[0] * row, "e1": c[1] * row}
+            blocks.append((bounds, accesses, 0.0, 4.0 * count * (moved + 2 + 2 * len(states))))
+        self.loop(f"{name}.update", f"optimizer_{'sgd' if o.optimizer == 'sgd' else 'adam'}", operands, blocks,
+                  self.unit_of(name), "update", **attributes)  # fmt: skip
+
+
+def phase_of(backward: bool) -> str:
+    """Recomputation and packing for data gradients belong to the backward pass."""
+    return "backward" if backward else "forward"
+
+
+def _rows(buffer: str) -> Callable:
+    """View function of a buffer (batch, n, 1) as (batch, n)."""
+    return lambda arrays: arrays[buffer].reshape(len(arrays[buffer]), -1)
+
+
+def _parameter_view(buffer: str, shape: tuple[int, ...]) -> Callable:
+    return lambda arrays: arrays[buffer].reshape(shape)
+
+
+def lower_channels(spec: NetworkSpec, options: ChannelOptions, builder: PlanBuilder) -> None:
+    """Append the loops of one step to a builder, and set its attribute "aliases"."""
+    *_, last = spec.layers
+    if not isinstance(last, Softmax) or not isinstance(spec.layers[-2], FullyConnected):
+        raise UsageError(f"a network must end with FullyConnected and Softmax, {spec.name!r} does not; add them")
+    low = _Lowering(spec, options, builder)
+    labels = low.load()
+    *units, head = low.units
+    for unit in units:
+        low.forward(unit)
+    logits, classes = low.vector(head.sources[0])
+    if options.phase == "forward":
+        low.softmax(logits, classes, head)
+    elif options.phase == "evaluate":
+        low.loss(logits, labels, classes, head, "forward")
+    else:
+        low.gradients[head.sources[0]] = low.loss(logits, labels, classes, head, "backward")
+        low.aliases[f"{head.sources[0]}.grad"] = _rows(low.gradients[head.sources[0]])
+        low.unfinished = {unit.target for unit in units}
+        for unit in reversed(units):
+            low.backward(unit)
+        low.update()
+    builder.attributes["aliases"] = low.aliases
