@@ -13,6 +13,7 @@ KERNEL_MODULES: tuple[str, ...] = (
     ".kernels_bench",
     ".kernels_load",
     ".kernels_conv",
+    ".kernels_nhwc_conv",
     ".kernels_pool",
     ".kernels_fc",
     ".kernels_softmax",
