@@ -77,6 +77,23 @@ class FeatureMap(ChannelMap):
         return write(self.name, *self.box(images, self.written_rows(first, last), channels))
 
 
+def parse_fusion(fusion: bool | str) -> frozenset[str]:
+    """The set of what is joined, from True, False, "all", "none" or names with commas between.
+
+    Raises
+    ------
+    UsageError
+        A name that is not one of `FUSIONS`.
+    """
+    if fusion in (True, "all"):
+        return frozenset(FUSIONS)
+    names = [] if fusion in (False, "none") else [name.strip() for name in str(fusion).split(",")]
+    for name in names:
+        if name not in FUSIONS:
+            raise UsageError(f"fusion must be all, none or some of {', '.join(FUSIONS)}; got {fusion!r}")
+    return frozenset(names)
+
+
 @dataclass(frozen=True)
 class ChannelOptions:
     """Arguments of `lowering.lower` that concern this layout; explained there."""
@@ -95,7 +112,6 @@ class ChannelOptions:
     label_smoothing: float
     clip_norm: float
     frozen: tuple[str, ...]
-    recompute: bool
     num_images: int
     num_batches: int
     num_iterations_logged: int
@@ -259,6 +275,7 @@ class _Lowering:
         blocks: Iterable[tuple[Mapping[str, int], Sequence[Access], float, float]],
         unit: Unit,
         phase: str,
+        /,
         **attributes: float,
     ) -> None:
         """Append a loop; `blocks` are (bounds by name, accesses, flops, bytes)."""
@@ -460,7 +477,7 @@ class _Lowering:
     def elementwise(
         self, name: str, kernel: str, unit: Unit, phase: str, cut: FeatureMap, operands: Mapping[str, str],
         maps: Mapping[str, FeatureMap], constant: Sequence[Access] = (), accumulated: Sequence[str] = (),
-        partials: str = "", vector: bool = False, **attributes: float,
+        partials: str = "", **attributes: float,
     ) -> None:  # fmt: skip
         """Loop that treats each pixel alone. `maps`: operand -> map; those called output or branch are written, or
         added to where `accumulated` names them."""
