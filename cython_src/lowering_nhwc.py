@@ -33,7 +33,7 @@ from .network import (
     ReLU6,
     Softmax,
 )
-from .nhwc_arrays import STATISTICS_ROWS, UNIT, ChannelMap, statistics_shape
+from .nhwc_arrays import STATISTICS_ROWS, ChannelMap, statistics_shape
 from .plan import Access, Block, Plan, PlanBuilder, block_grid, ranges, read, update, write
 
 # What can be joined, each a switch of its own:
@@ -234,6 +234,9 @@ class _Lowering:
                 self.readers.setdefault(name, []).append(unit)
         self.parameter_shapes = self.spec.parameter_shapes()
         self.statistic_shapes = self.spec.statistic_shapes()
+        for prefix in self.options.frozen:
+            if not any(name.startswith(f"{prefix}.") for name in self.parameter_shapes):
+                raise UsageError(f"frozen must name layers with parameters of {self.spec.name!r}, got {prefix!r}")
         self.learns: dict[str, bool] = {"input": False}  # tensor -> whether a parameter before it is trained
         for unit in self.units:
             self.learns[unit.target] = self.trained(unit) or any(self.learns[name] for name in unit.inputs)
@@ -388,10 +391,8 @@ class _Lowering:
             4.0 * source.pitch * source.width, 4.0 * target.pitch * target.width, flops,
         )  # fmt: skip
         operands = {"input": source.name, "output": target.name}
-        constant: list[Access] = []
         if depthwise:
             operands["weight"] = weight
-            constant.append(read(weight))
         else:
             algorithm = self.algorithm(layer, source, target, "forward")
             packed = self.pack(unit, weight, 0, algorithm, again)
@@ -408,8 +409,10 @@ class _Lowering:
             for c in ranges(target.channels, part):
                 share = (n[1] - n[0]) * (y[1] - y[0]) * (c[1] - c[0])
                 share /= self.batch * target.height * target.channels
-                accesses = [source.read_window(n, window, y, self.read_channels(layer, 0, c)), target.write(n, y, c), *constant]
-                if not depthwise:
+                accesses = [source.read_window(n, window, y, c if depthwise else None), target.write(n, y, c)]
+                if depthwise:
+                    accesses.append(read(weight, c))
+                else:
                     accesses.append(read(packed, *nhwc_conv.packed_box(algorithm, 0, c, shape, layer.groups)))
                 if layer.bias:
                     accesses.append(read(operands["bias"], c))
@@ -430,16 +433,6 @@ class _Lowering:
             b.scratch(nhwc_conv.scratch_bytes(algorithm, 0, attributes, images, rows, part))
         self.loop(f"{layer.name}.again" if again else layer.name, kernel, operands, blocks, unit, phase_of(again),
                   **attributes)  # fmt: skip
-
-    def read_channels(self, layer: Convolution, direction: int, written: tuple[int, int], inputs=None):
-        """Channels that a block reads to write the channels `written`: those of its groups, or `inputs` of them."""
-        if self.is_depthwise(layer):
-            return written
-        if layer.groups == 1:
-            return inputs
-        shape = self.parameter_shapes[f"{layer.name}.weight"]
-        first = nhwc_conv.panel_inputs(direction, shape, layer.groups, written[0] // UNIT)[0]
-        return first, nhwc_conv.panel_inputs(direction, shape, layer.groups, (written[1] - 1) // UNIT)[1]
 
     def algorithm(self, layer: Convolution, source: FeatureMap, target: FeatureMap, direction: str) -> int:
         names = ("dy", "in") if direction == "weights" else ("in", "out")
@@ -680,11 +673,8 @@ class _Lowering:
             accesses = read(logits, n), read(labels, n), write(gradient, n), write(losses, n), write(correct, n)
             blocks.append(({"g0": n[0], "g1": n[1]}, accesses, 0.0, 8.0 * classes * (n[1] - n[0])))
         operands = {"logits": logits, "labels": labels, "gradient": gradient, "losses": losses, "correct": correct}
-        smoothing = {"label_smoothing": o.label_smoothing}
-        if "label_smoothing" not in kernel_table.get("softmax_loss").reals:
-            smoothing = {}
         self.loop("softmax", "softmax_loss", operands, blocks, unit, phase, classes=classes, lanes=1, batch=self.batch,
-                  **smoothing)  # fmt: skip
+                  label_smoothing=o.label_smoothing)  # fmt: skip
         accesses = read(losses), read(correct), update(log), update(correct_log)
         operands = {"losses": losses, "correct": correct, "loss_log": log, "correct_log": correct_log}
         self.loop("loss", "loss_sum", operands, [({}, accesses, 0.0, 8.0 * self.batch)], unit, phase, groups=self.batch,
@@ -826,7 +816,7 @@ class _Lowering:
             share = (n[1] - n[0]) * (y[1] - y[0]) * (c[1] - c[0]) / (self.batch * target.height * target.channels)
             first, last = window.gradient_rows(y)
             first, last = max(first, -gradient.halo), min(last, gradient.height + gradient.halo)
-            accesses = [gradient.read(n, (first, max(last, first + 1)), self.read_channels(layer, 1, c)),
+            accesses = [gradient.read(n, (first, max(last, first + 1)), c if depthwise else None),
                         target.write(n, y, c, accumulate)]  # fmt: skip
             if depthwise:
                 accesses.append(read(weight, c))
@@ -880,7 +870,7 @@ class _Lowering:
                 written = update if link else write
                 elements = (0, row) if len(ins) == 1 else (i[0] * shape[2] * shape[3], i[1] * shape[2] * shape[3])
                 accesses = [gradient.read(n, None, o), written(partials, (number, number + 1), o, elements),
-                            source.read_window(n, window, (0, gradient.height), self.read_channels(layer, 0, o, i))]  # fmt: skip
+                            source.read_window(n, window, (0, gradient.height), i if layer.groups == 1 else o if depthwise else None)]  # fmt: skip
                 if layer.bias and i[0] == 0:
                     accesses.append(written(operands["bias_output"], (number, number + 1), o))
                 bounds = dict(n0=n[0], n1=n[1], o0=o[0], o1=o[1], i0=i[0], i1=i[1], y0=0, y1=gradient.height,
