@@ -488,7 +488,7 @@ class _Lowering:
             "softmax_loss",
             {"logits": logits, "labels": labels, "gradient": gradient, "losses": losses, "correct": correct},
             blocks,
-            attributes={"classes": classes, "lanes": self.lanes, "batch": self.batch},
+            attributes={"classes": classes, "lanes": self.lanes, "batch": self.batch, "label_smoothing": 0.0},
             layer="softmax",
             phase=phase,
         )
