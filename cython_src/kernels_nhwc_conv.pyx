@@ -77,8 +77,8 @@ def _backward_weights_reference(operands, attributes, bounds, iteration):
     x = _read_channels(operands["input"], attributes, "in", bounds)
     dy = _read_channels(operands["gradient"], attributes, "dy", bounds)
     k, groups, o0, o1, partial = attributes["kernel"], attributes["groups"], bounds["o0"], bounds["o1"], bounds["partial"]
-    out, part = dy.shape[-1] // groups, x.shape[-1] // groups
-    target = operands["output"][partial].reshape(dy.shape[-1], part, k, k)
+    out, part = dy.shape[3] // groups, x.shape[3] // groups
+    target = operands["output"][partial].reshape(dy.shape[3], part, k, k)
     add = attributes["accumulate"]
     i0, i1 = (bounds["i0"], bounds["i1"]) if groups == 1 else (0, part)
     for ky, kx, tap in _taps(x, attributes, dy.shape[1], dy.shape[2]):
