@@ -6,11 +6,10 @@ import os
 
 import numpy as np
 
-from ..cython_src.dependences import record_graph
 from ..cython_src.errors import UsageError
+from .barriers import BARRIERS, barrier_after, record_with_barriers
 from .scheduler import EagerRuntime, PartitionRuntime, ReplayRuntime, Team
 
-TASKWAITS = ("loop", "phase", "iteration", "none")
 PLACEMENTS = ("stealing", "partitioned")
 
 # Idle threads look for work this long before they sleep: longer than a futex wake-up takes, short enough that a
@@ -127,27 +126,21 @@ class TasksExecutor(_TaskingExecutor):
     model = "tasks"
 
     def __init__(self, num_threads, *, taskwait="iteration", window=1024, **options):
-        if taskwait not in TASKWAITS:
-            raise UsageError(f"taskwait must be one of {', '.join(TASKWAITS)}; got {taskwait!r}")
+        if taskwait not in BARRIERS:
+            raise UsageError(f"taskwait must be one of {', '.join(BARRIERS)}; got {taskwait!r}")
         super().__init__(num_threads, **options)
         self.taskwait = taskwait
         self.window = int(window)
 
     def prepare(self, bound):
         """Take a bound plan; there is nothing to record."""
-        phases = [loop.phase for loop in bound.plan.loops]
-        wait_after = [self.taskwait == "loop"] * len(phases)
-        if self.taskwait == "phase":
-            wait_after = [phase != following for phase, following in zip(phases, phases[1:] + [None], strict=True)]
-        if wait_after and self.taskwait == "iteration":
-            wait_after[-1] = True
         self._runtime = EagerRuntime(
-            self._team, bound, wait_after, self.window, self.event_capacity, self.watchdog_s
+            self._team, bound, barrier_after(bound.plan, self.taskwait), self.window, self.event_capacity, self.watchdog_s
         )
 
 
 class _ReplayExecutor(_TaskingExecutor):
-    closed = False
+    barrier = "none"
 
     def __init__(self, num_threads, *, placement="partitioned", **options):
         if placement not in PLACEMENTS:
@@ -157,7 +150,7 @@ class _ReplayExecutor(_TaskingExecutor):
 
     def record(self, bound):
         """Find the plan's dependences: the TaskGraph that `prepare` takes, so that each step can be timed apart."""
-        return record_graph(bound.plan.accesses, closed=self.closed)
+        return record_with_barriers(bound.plan, self.barrier)
 
     def prepare(self, bound, graph=None):
         """Record the plan's graph, unless it is given, and make it ready for replay.
@@ -170,11 +163,6 @@ class _ReplayExecutor(_TaskingExecutor):
         """
         if graph is None:
             graph = self.record(bound)
-        if graph.closed != self.closed:
-            raise UsageError(
-                f"model {self.model!r} takes a graph recorded with closed={self.closed}, got closed={graph.closed}; "
-                f"use its own record()"
-            )
         if self.placement == "stealing":
             self._runtime = ReplayRuntime(self._team, bound, graph, self.event_capacity, self.watchdog_s)
         else:
@@ -188,11 +176,22 @@ class TaskGraphExecutor(_ReplayExecutor):
 
     Parameters
     ----------
+    barrier : {"iteration", "phase", "loop"}
+        Where all tasks wait for all: between iterations only, or also after each change of phase or each loop.
     placement : {"partitioned", "stealing"}
         One compiled program for each thread, from which idle threads may claim tasks; or work-stealing deques.
     """
 
     model = "taskgraph"
+
+    def __init__(self, num_threads, *, barrier="iteration", **options):
+        if barrier not in BARRIERS or barrier == "none":
+            raise UsageError(
+                f"barrier of model 'taskgraph' must be one of {', '.join(BARRIERS[:-1])}; got {barrier!r}; the model "
+                f"without barriers is 'taskiter'"
+            )
+        super().__init__(num_threads, **options)
+        self.barrier = barrier
 
 
 class TaskIterExecutor(_ReplayExecutor):
@@ -205,4 +204,3 @@ class TaskIterExecutor(_ReplayExecutor):
     """
 
     model = "taskiter"
-    closed = True

@@ -19,6 +19,8 @@ EXECUTORS = {
     "tasks-window4": lambda n, **o: TasksExecutor(n, taskwait="none", window=4, **o),
     "taskgraph-stealing": lambda n, **o: TaskGraphExecutor(n, placement="stealing", **o),
     "taskgraph-partitioned": lambda n, **o: TaskGraphExecutor(n, placement="partitioned", **o),
+    "taskgraph-loop": lambda n, **o: TaskGraphExecutor(n, barrier="loop", placement="stealing", **o),
+    "taskgraph-phase": lambda n, **o: TaskGraphExecutor(n, barrier="phase", **o),
     "taskiter-partitioned": lambda n, **o: TaskIterExecutor(n, placement="partitioned", **o),
     "taskiter-stealing": lambda n, **o: TaskIterExecutor(n, placement="stealing", **o),
 }
@@ -131,6 +133,8 @@ def test_bad_input_is_refused():
         TaskIterExecutor(0)
     with pytest.raises(UsageError, match="taskwait must be one of"):
         TasksExecutor(1, taskwait="never")
+    with pytest.raises(UsageError, match="barrier of model 'taskgraph' must be one of loop, phase, iteration"):
+        TaskGraphExecutor(1, barrier="none")
     with pytest.raises(UsageError, match="placement must be one of"):
         TaskIterExecutor(1, placement="magic")
     with pytest.raises(UsageError, match="cpus must name one CPU"):
