@@ -514,6 +514,8 @@ static void fc_backward_weights(const float *dlogits, const float *x, float *out
     }
 }
 
+extern const struct MatrixKernels ISA_SYMBOL(forktask_matrix);
+
 /* ---- update, input ---- */
 
 static void sgd(const float *partial, ptrdiff_t stride, int partials, float *gradient, float *weight,
@@ -557,6 +559,7 @@ static void interleave_row(const float *const *rows, int width, float *out)
 
 const MicroKernels ISA_SYMBOL(forktask_micro) = {
     .name = ISA_NAME,
+    .matrix = &ISA_SYMBOL(forktask_matrix),
     .conv = conv,
     .weight_gradient = weight_gradient,
     .pool_row = pool_row,

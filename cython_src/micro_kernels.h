@@ -15,6 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct MatrixKernels; /* matrix_kernels.h */
+
 #define UNIT 16
 #define KERNEL 5 /* side of the convolutions' kernels */
 #define TAPS (KERNEL * KERNEL)
@@ -41,6 +43,7 @@ typedef struct WeightGradientTask {
 
 typedef struct MicroKernels {
     const char *name;
+    const struct MatrixKernels *matrix;
     void (*conv)(const ConvTask *task);
     void (*weight_gradient)(const WeightGradientTask *task);
     /* Maximum of 2 x 2 windows of two rows: `width` pooled pixels of `lanes` floats. index: 0 ... 3

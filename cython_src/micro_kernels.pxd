@@ -2,6 +2,8 @@
 
 from libc.stdint cimport uint8_t
 
+from .matrix_kernels cimport Matrix
+
 
 cdef extern from "micro_kernels.h" nogil:
     const int UNIT
@@ -24,6 +26,7 @@ cdef extern from "micro_kernels.h" nogil:
 
     ctypedef struct Micro "MicroKernels":
         const char *name
+        const Matrix *matrix
         void (*conv)(const ConvTask *) noexcept nogil
         void (*weight_gradient)(const WeightGradientTask *) noexcept nogil
         void (*pool_row)(const float *, const float *, int, int, int, float *, uint8_t *) noexcept nogil

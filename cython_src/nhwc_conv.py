@@ -42,6 +42,10 @@ CODES = {name: code for code, name in enumerate(ALGORITHMS)}
 # and their negatives have half the rounding error of the customary 0, 1, 2.
 WINOGRAD_POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.5**0.5, -(0.5**0.5), 2.0**0.5, -(2.0**0.5))}
 
+# Scratch memory, as in kernels_nhwc_conv.pyx.
+MAX_GROUPS, GROUP_FLOATS, ROW_FLOATS, MAX_INDEX, STRIP = 1024, 6, 1 << 16, 4096, 128
+MAX_KERNEL, MAX_CHANNELS = 15, 16384
+
 # Root mean square of the error over that of the result, over that of the direct sum, for 256 channels of normal
 # numbers. The default stays below ERROR_LIMIT.
 RELATIVE_ERROR = {"winograd2": 0.6, "winograd4": 1.9}
@@ -67,15 +71,20 @@ def winograd_filter_transform(side: int, outputs: int = 0) -> np.ndarray:
     return matrix
 
 
-def panel_inputs(direction: int, shape: Sequence[int], groups: int, panel: int) -> tuple[int, int]:
-    """Channels of the map that is read that a panel's channels depend on."""
-    out_channels, part = shape[0], shape[1]
-    written, read = out_channels // groups, part
+def panel_inputs(direction: int, shape: Sequence[int], groups: int) -> tuple[list[int], int]:
+    """First channel of the map that is read for each panel, and how many follow, the same for all: K.
+
+    A panel sums over the channels of the groups that its own belong to; weights between groups are zero.
+    """
+    written, read = shape[0] // groups, shape[1]
     if direction == DATA:
         written, read = read, written
-    first = panel * UNIT // written
-    last = (min(groups * written, (panel + 1) * UNIT) - 1) // written
-    return first * read, (last + 1) * read
+    last = groups * written - 1
+    panels = range(-(-(last + 1) // UNIT))
+    spans = [(UNIT * p // written, min(last, UNIT * p + UNIT - 1) // written + 1) for p in panels]
+    count = max(4, max(stop - start for start, stop in spans) * read)
+    # Not past the last channel: what lies there may be no channel at all.
+    return [max(0, min(start * read, groups * read - count)) for start, _ in spans], count
 
 
 def num_panels(direction: int, shape: Sequence[int], groups: int) -> int:
@@ -96,8 +105,7 @@ def packed_shape(algorithm: int, direction: int, shape: Sequence[int], groups: i
     side = winograd_side(algorithm)
     taps = (side + 2) ** 2 if side else shape[2] * shape[3]
     panels = num_panels(direction, shape, groups)
-    ranges = (panel_inputs(direction, shape, groups, panel) for panel in range(panels))
-    return panels, taps, max(4, max(stop - start for start, stop in ranges)), UNIT
+    return panels, taps, panel_inputs(direction, shape, groups)[1], UNIT
 
 
 def packed_box(algorithm: int, direction: int, channels: tuple[int, int], shape: Sequence[int], groups: int = 1):
@@ -193,6 +201,8 @@ def choose_algorithm(option: str, direction: str, attributes: Mapping[str, int],
     """
     if option not in CONV_OPTIONS:
         raise UsageError(f"conv must be one of {', '.join(CONV_OPTIONS)}, got {option!r}; auto is the default")
+    if attributes["kernel"] > MAX_KERNEL:
+        raise UsageError(f"kernels of convolutions must be at most {MAX_KERNEL} wide, got {attributes['kernel']}")
     costs = algorithm_costs(direction, attributes, batch)
     if option == "auto":
         costs = {name: cost for name, cost in costs.items() if RELATIVE_ERROR.get(name, 1.0) <= ERROR_LIMIT}
@@ -219,7 +229,31 @@ def scratch_bytes(
     rows, channels : int
         Interior rows and channels that a block writes; for weight gradients its output and input channels.
     """
-    return 1 << 20
+    if direction == WEIGHTS:
+        return _weight_gradient_scratch(attributes)
+    step = attributes["stride"] if direction == DATA else 1
+    taps = attributes["kernel"] ** 2
+    floats = GROUP_FLOATS * MAX_GROUPS
+    if -(-attributes["out_width"] // step) < 4 + (step > 1) or ALGORITHMS[algorithm] == "im2col":
+        length = taps * max(4, attributes["in_channels"])
+        chunk = min(192, max(12, ROW_FLOATS // length // 12 * 12)) if step == 1 else 192
+        floats += max(ROW_FLOATS, 12 * length) + chunk * -(-channels // UNIT) * UNIT
+    return 4 * floats
+
+
+def _weight_gradient_scratch(attributes: Mapping[str, int]) -> int:
+    kernel, pitch = attributes["kernel"], attributes["in_pitch"]
+    height, width = attributes["dy_height"], attributes["dy_width"]
+    taps = kernel**2
+    outs = min(64 if taps > 1 else 128, -(-attributes["dy_channels"] // 32) * 32)
+    ins = min(16 if taps > 49 else 64 if taps > 1 else 256, -(-attributes["in_channels"] // UNIT) * UNIT)
+    unit = min(pitch, UNIT)
+    images = max(1, STRIP // (height * width))
+    rows = height if height * width <= STRIP else -(-STRIP // width)
+    move = 1 if kernel == 1 else attributes["stride"]
+    reach = (kernel - 1) * attributes["dilation"] + 1
+    strip = ((rows - 1) * move + reach) * ((width - 1) * move + reach)
+    return 4 * (MAX_INDEX + taps * outs * ins + outs * images * rows * width + images * strip * unit + UNIT)
 
 
 def unpack(packed: np.ndarray, attributes: Mapping[str, int], direction: int) -> np.ndarray:
@@ -235,11 +269,12 @@ def unpack(packed: np.ndarray, attributes: Mapping[str, int], direction: int) ->
     else:
         taps = packed.reshape(*packed.shape[:1], k, k, *packed.shape[2:])
     result = np.zeros((written, read, k, k), packed.dtype)
-    for panel in range(len(packed)):
-        start, stop = panel_inputs(direction, shape, groups, panel)
+    starts, count = panel_inputs(direction, shape, groups)
+    count = min(count, read)
+    for panel, start in enumerate(starts):
         lanes = min(UNIT, written - panel * UNIT)
-        part = taps[panel, :, :, : stop - start, :lanes].transpose(3, 2, 0, 1)
-        result[panel * UNIT : panel * UNIT + lanes, start:stop] = part
+        part = taps[panel, :, :, :count, :lanes].transpose(3, 2, 0, 1)
+        result[panel * UNIT : panel * UNIT + lanes, start : start + count] = part
     return result
 
 
@@ -257,9 +292,9 @@ def pack(weight: np.ndarray, attributes: Mapping[str, int], panels: tuple[int, i
     if side:
         g = winograd_filter_transform(side).astype(weight.dtype)
         full = np.einsum("ay,bx,oiyx->oiab", g, g, full)
+    starts, count = panel_inputs(direction, weight.shape, groups)
     for panel in range(*panels):
-        start, stop = panel_inputs(direction, weight.shape, groups, panel)
-        part = full[panel * UNIT : (panel + 1) * UNIT, start:stop]
-        flat = part.reshape(len(part), stop - start, shape[1]).transpose(2, 1, 0)
-        result[panel - panels[0], :, : stop - start, : len(part)] = flat
+        part = full[panel * UNIT : (panel + 1) * UNIT, starts[panel] : starts[panel] + count]
+        flat = part.reshape(*part.shape[:2], shape[1]).transpose(2, 1, 0)
+        result[panel - panels[0], :, : flat.shape[1], : flat.shape[2]] = flat
     return result

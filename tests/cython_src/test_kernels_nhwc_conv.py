@@ -5,7 +5,7 @@ import pytest
 from forktask.cython_src import nhwc_conv
 from forktask.cython_src.nhwc_arrays import ChannelMap, statistics_shape
 from forktask.cython_src.plan import block_grid, ranges
-from kernel_testing import fill, run_kernel
+from kernel_testing import EPSILON, INSTRUCTION_SETS, fill, run_kernel
 
 WHOLE_CASES = [
     # batch, groups, in, out, height, width, kernel, stride, padding, dilation
@@ -110,3 +110,115 @@ def test_numpy_forms_follow_the_definition(numbers, algorithm):
     size = np.abs(natural["dy"] * expected).sum() + 1
     assert abs((case.dx.natural()({"dx": dx}) * natural["x"]).sum() - product) < 1e-5 * size
     assert abs((dw.ravel() * case.weight.ravel()).sum() - product) < 1e-5 * size
+
+
+def random_case(seed):
+    """Small maps of all kinds: odd sizes, strides, dilations, groups, images of few channels."""
+    rng = np.random.default_rng(seed)
+    kernel = int(rng.choice([1, 1, 2, 3, 3, 3, 5, 7]))
+    stride, dilation = int(rng.choice([1, 1, 2, 3])), int(rng.choice([1, 1, 1, 2]))
+    groups = int(rng.choice([1, 1, 1, 2, 3, 4]))
+    channels_in = groups * int(rng.choice([1, 4, 5, 16, 20, 32])) if groups > 1 else int(rng.integers(1, 70))
+    channels_out = groups * int(rng.choice([1, 3, 8, 16, 32])) if groups > 1 else int(rng.integers(1, 70))
+    padding = int(rng.integers(0, (kernel - 1) * dilation + 1))
+    reach = (kernel - 1) * dilation + 1
+    height, width = (max(reach - 2 * padding, 1) + int(n) for n in rng.integers(0, 14, 2))
+    numbers = (int(rng.integers(1, 4)), groups, channels_in, channels_out, height, width, kernel, stride, padding, dilation)
+    return Case(*numbers, seed=seed)
+
+
+def cut(rng, images, rows, channels):
+    """Blocks that cut images, rows and channels at random, channels at multiples of sixteen."""
+    sizes = [int(rng.integers(1, n + 1)) for n in (images, rows)]
+    part = 16 * int(rng.integers(1, -(-channels // 16) + 1))
+    grid = block_grid(ranges(images, sizes[0]), ranges(rows, sizes[1]), ranges(channels, part))
+    return [(*n, *y, *c) for n, y, c in grid], (*sizes, min(part, channels))
+
+
+def compare(kernel, operands, outputs, attributes, bounds, terms, scratch, factor=1.0):
+    """Check all instruction sets against the NumPy form in float64; rounding may cost what `terms` sums may."""
+    expected = run_kernel(kernel, operands, outputs, attributes, bounds, "float64")
+    absolute = {n: np.abs(a) if a.dtype.kind == "f" else a for n, a in operands.items()}
+    size = run_kernel(kernel, absolute, outputs, attributes, bounds, "float64")
+    for instruction_set in INSTRUCTION_SETS:
+        got = run_kernel(
+            kernel, operands, outputs, attributes, bounds, "cpu", instruction_set, scratch_bytes=scratch
+        )
+        for name in outputs:
+            error = np.abs(got[name] - expected[name])
+            np.testing.assert_array_less(
+                error, factor * (terms + 4) * EPSILON * np.abs(size[name]) + 1e-30, err_msg=f"{kernel} {name} {instruction_set}"
+            )
+
+
+def check_case(case, algorithm, factor=1.0):
+    """All kernels of one convolution in one algorithm."""
+    rng = case.rng
+    x, dy = case.random(case.x), case.random(case.dy)
+    maps = {"in": case.x, "out": case.y}
+    attributes = {**case.geometry, **case.x.attributes("in"), **case.y.attributes("out")}
+    code = nhwc_conv.choose_algorithm(algorithm, "forward", attributes, case.batch)
+    geometry = {**case.geometry, "algorithm": code}
+    for direction in (0, 1):
+        shape = nhwc_conv.packed_shape(code, direction, case.shape, case.groups)
+        compare(
+            "nhwc_conv_pack", {"weight": case.weight, "packed": fill(np.empty(shape, np.float32))}, ["packed"],
+            dict(out_channels=case.shape[0], in_channels=case.x.channels, kernel=case.shape[2], groups=case.groups,
+                 direction=direction, algorithm=code),
+            ranges(shape[0], int(rng.integers(1, shape[0] + 1))), 9, 1 << 16,
+        )  # fmt: skip
+    blocks, sizes = cut(rng, case.batch, case.y.height, case.y.channels)
+    attributes = {**case.x.attributes("in"), **case.y.attributes("out"), **geometry, "activation": int(rng.integers(3))}
+    operands = {"input": x, "packed": case.pack(case.weight, 0, code), "output": fill(np.empty(case.y.shape, np.float32))}
+    if rng.integers(2):
+        operands["bias"] = case.bias
+    compare("nhwc_conv_forward", operands, ["output"], attributes, [(*b, 0) for b in blocks], case.terms,
+            nhwc_conv.scratch_bytes(code, 0, attributes, *sizes), factor)  # fmt: skip
+    blocks, sizes = cut(rng, case.batch, case.dx.height, case.dx.channels)
+    accumulate = int(rng.integers(2))
+    before = case.random(case.dx) if accumulate else fill(np.empty(case.dx.shape, np.float32))
+    attributes = {**case.dy.attributes("in"), **case.dx.attributes("out"), **geometry, "accumulate": accumulate}
+    operands = {"gradient": dy, "packed": case.pack(case.weight, 1, code), "output": before}
+    compare("nhwc_conv_backward_data", operands, ["output"], attributes, blocks,
+            case.terms * max(1, case.shape[0] / case.x.channels),
+            nhwc_conv.scratch_bytes(code, 1, attributes, *sizes), factor)  # fmt: skip
+    images = ranges(case.batch, int(rng.integers(1, case.batch + 1)))
+    part_out, part_in = (16 * int(rng.integers(1, 5)) for _ in range(2))
+    outs = ranges(case.shape[0], part_out) if case.groups == 1 else [(0, case.shape[0])]
+    ins = ranges(case.x.channels, part_in) if case.groups == 1 else [(0, case.x.channels)]
+    blocks = [(*n, *o, *i, partial) for partial, n in enumerate(images) for o in outs for i in ins]
+    partials = rng.standard_normal((len(images), case.shape[0], case.weight[0].size)).astype(np.float32)
+    biases = rng.standard_normal((len(images), case.shape[0])).astype(np.float32)
+    attributes = {**case.dy.attributes("dy"), **case.x.attributes("in"), **geometry, "accumulate": accumulate}
+    operands = {"gradient": dy, "input": x, "output": partials if accumulate else fill(partials),
+                "bias_output": biases if accumulate else fill(biases)}  # fmt: skip
+    compare("nhwc_conv_backward_weights", operands, ["output", "bias_output"], attributes, blocks,
+            case.batch * case.y.height * case.y.width,
+            nhwc_conv.scratch_bytes(code, 2, attributes, case.batch, part_out, part_in), factor)  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_compiled_forms_equal_numpy_forms(seed):
+    """Check all kernels, cut into blocks at random, in all instruction sets, halo and padding channels included."""
+    check_case(random_case(seed), ("direct", "im2col")[seed % 2])
+
+
+def test_statistics_keep_what_the_mean_hides():
+    """Check mean and squared deviations of sums whose mean is a thousand times their deviation."""
+    case = Case(2, 1, 16, 40, 6, 6, 3, 1, 1, 1)
+    case.bias[:] = 1000 * np.sqrt(144)
+    attributes = {**case.x.attributes("in"), **case.y.attributes("out"), **case.geometry, "algorithm": 0, "activation": 0}
+    operands = {
+        "input": case.random(case.x), "packed": case.pack(case.weight, 0, 0), "bias": case.bias,
+        "output": fill(np.empty(case.y.shape, np.float32)),
+        "statistics": fill(np.empty(statistics_shape(2, case.y.pitch), np.float32)),
+    }  # fmt: skip
+    bounds = [(0, 2, 3 * n, 3 * n + 3, c, min(40, c + 16), n) for n in (0, 1) for c in (0, 16, 32)]
+    expected = run_kernel("nhwc_conv_forward", operands, ["statistics"], attributes, bounds, "float64")["statistics"]
+    for instruction_set in INSTRUCTION_SETS:
+        got = run_kernel(
+            "nhwc_conv_forward", operands, ["statistics"], attributes, bounds, "cpu", instruction_set
+        )["statistics"]
+        np.testing.assert_allclose(got[:, 0, :40], expected[:, 0, :40], rtol=1e-6)
+        np.testing.assert_allclose(got[:, 1, :40], expected[:, 1, :40], rtol=1e-2)
+        np.testing.assert_array_equal(got[:, 2], expected[:, 2])
