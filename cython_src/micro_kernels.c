@@ -1,6 +1,7 @@
 /* Inner loops, see micro_kernels.h. Compiled once per instruction set; MICRO_ISA selects vector width and
  * tiles. */
 #include "micro_kernels.h"
+#include "channel_kernels.h"
 #include "vectors.h"
 
 #include <string.h>
@@ -557,6 +558,8 @@ static void interleave_row(const float *const *rows, int width, float *out)
             out[x * UNIT + i] = rows[i][x];
 }
 
+extern const ChannelKernels ISA_SYMBOL(forktask_channels);
+
 const MicroKernels ISA_SYMBOL(forktask_micro) = {
     .name = ISA_NAME,
     .matrix = &ISA_SYMBOL(forktask_matrix),
@@ -571,4 +574,5 @@ const MicroKernels ISA_SYMBOL(forktask_micro) = {
     .fc_backward_weights = fc_backward_weights,
     .sgd = sgd,
     .interleave_row = interleave_row,
+    .channels = &ISA_SYMBOL(forktask_channels),
 };

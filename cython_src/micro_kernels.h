@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 struct MatrixKernels; /* matrix_kernels.h */
+struct ChannelKernels; /* inner loops with the channels in the lanes: channel_kernels.h */
 
 #define UNIT 16
 #define KERNEL 5 /* side of the convolutions' kernels */
@@ -69,6 +70,7 @@ typedef struct MicroKernels {
                 float *velocity, ptrdiff_t n, float rate, float momentum, float weight_decay);
     /* out[x * 16 + i] = rows[i][x]: sixteen rows of pixels become one row in the lane layout. */
     void (*interleave_row)(const float *const *rows, int width, float *out);
+    const struct ChannelKernels *channels;
 } MicroKernels;
 
 extern const MicroKernels forktask_micro_generic;

@@ -3,6 +3,7 @@
 from libc.stdint cimport uint8_t
 
 from .matrix_kernels cimport Matrix
+from .channel_kernels cimport ChannelKernels
 
 
 cdef extern from "micro_kernels.h" nogil:
@@ -40,3 +41,4 @@ cdef extern from "micro_kernels.h" nogil:
         void (*sgd)(const float *, Py_ssize_t, int, float *, float *, float *, Py_ssize_t, float, float,
                     float) noexcept nogil
         void (*interleave_row)(const float *const *, int, float *) noexcept nogil
+        const ChannelKernels *channels
