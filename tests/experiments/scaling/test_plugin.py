@@ -34,7 +34,7 @@ def machine(monkeypatch):
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     facts = [
         {"kind": "exact", "model": m, "threads": n, "deterministic": True, "records": m == "taskiter", "hashes": {"x": "1"},
-         "graph": GRAPH, "recordings": int(m == "taskiter"), "threads_seen": n, "threads_possible": n,
+         "graph": GRAPH, "recordings": int(m == "taskiter"), "recordings_in_runs": 0, "threads_seen": n, "threads_possible": n,
          "allocations_per_pass": 0.0}
         for m, n in (("serial", 1), ("forkjoin", 2), ("taskiter", 2))
     ]
