@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...cython_src.errors import UsageError
+from ..environment import available_cpus
 from . import clock, exact, model, subject
 from .sequential import FAIL, PASS
 
@@ -227,6 +228,12 @@ class Case:
             raise UsageError(
                 "claims about times need the machine for themselves, got pytest-xdist; run such tests with -n 0"
             )
+        needed, available = max(side.threads for side in sides), len(available_cpus())
+        if needed > available:
+            test.inconclusive.append(
+                f"{self.name}: inconclusive: {claim} needs {needed} CPUs to be timed, this process may use {available}"
+            )
+            return
         result = clock.run_clock_test(claim, sides, limit, budget_s=test.budget_s, per_capacity=efficiency)
         row = {"kind": "clock", "subject": self.name, **as_row(result, efficiency), "said": said}
         test.rows.append(row)
