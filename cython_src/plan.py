@@ -402,6 +402,10 @@ class PlanBuilder:
             raise UsageError(f"buffer {name!r} was declared as {self._buffers[name]}, now as {new}; rename one")
         return name
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a declared buffer."""
+        return self._buffers[name].shape
+
     def loop(
         self,
         name: str,

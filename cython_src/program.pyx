@@ -21,7 +21,7 @@ from .storage import Storage, aligned_empty
 EVENT_DTYPE = np.dtype(
     [("start_ns", "<i8"), ("stop_ns", "<i8"), ("iteration", "<i8"), ("task", "<i4"), ("worker", "<i4")]
 )
-TARGETS = ("cpu", "numpy", "float64")
+TARGETS = ("cpu", "numpy", "float64", "gpu")
 
 
 class BlockFailure(RuntimeError):
@@ -285,8 +285,9 @@ def bind(plan, storage=None, target="cpu", instruction_set=None, *, arrays=None)
     plan : Plan
     storage : Storage, optional
         Owner of persistent buffers; several plans may bind to one. Default: a new one.
-    target : {"cpu", "numpy", "float64"}
-        Compiled kernels; the kernels' NumPy form in the plan's own dtypes; the same in float64 (the reference).
+    target : {"cpu", "numpy", "float64", "gpu"}
+        Compiled kernels; the kernels' NumPy form in the plan's own dtypes; the same in float64 (the reference); CUDA
+        kernels on the machine's first GPU (`gpu_program.GpuBoundPlan`, whose constructor takes another one).
     instruction_set : str, optional
         Of the compiled kernels; default: the best this processor has.
     arrays : mapping of str to ndarray, optional
@@ -294,12 +295,12 @@ def bind(plan, storage=None, target="cpu", instruction_set=None, *, arrays=None)
 
     Returns
     -------
-    BoundPlan
+    BoundPlan or GpuBoundPlan
 
     Raises
     ------
     UsageError
-        Unknown target or kernel, or a storage that holds a buffer of the same name and another shape.
+        No GPU, unknown target or kernel, or a storage that holds a buffer of the same name and another shape.
     """
     cdef BoundPlan bound = BoundPlan.__new__(BoundPlan)
     cdef OwnOperands *chosen
@@ -308,6 +309,9 @@ def bind(plan, storage=None, target="cpu", instruction_set=None, *, arrays=None)
     cdef Py_ssize_t i, k
     if target not in TARGETS:
         raise UsageError(f"target must be one of {', '.join(TARGETS)}; got {target!r}")
+    if target == "gpu":
+        from .gpu_program import GpuBoundPlan
+        return GpuBoundPlan(plan, storage)
     if storage is None:
         storage = Storage()
     micro_address = 0
