@@ -198,10 +198,11 @@ static int partition_help(Partition *p, int32_t worker)
                 || (iteration > 0 && !partition_has_finished(p, number, iteration - 1))
                 || !partition_is_ready(p, number, iteration))
                 continue;
-            if (!ft_cas(&claim->claimed, &claimed, (int32_t)iteration + 1, ORDER_PARTITION_CLAIM))
-                continue;
             const ProgramEntry *entry = &p->entries[number];
             const LoopRecord *loop = &s->loops[entry->loop];
+            if (forktask_locks_held(loop, entry->task - loop->first_task)
+                || !ft_cas(&claim->claimed, &claimed, (int32_t)iteration + 1, ORDER_PARTITION_CLAIM))
+                continue;
             if (scheduler_run_block(s, &s->workers[worker], loop, entry->task - loop->first_task,
                                     p->first_replay + iteration, entry->task) != 0)
                 return -1;

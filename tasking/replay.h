@@ -109,6 +109,11 @@ static void replay_work(void *argument, int32_t worker)
             int32_t next = -1;
             if (ft_unlikely(ft_load(&s->ending, relaxed) == RUN_STOPPED))
                 return;
+            int32_t first = scheduler_run_first(me, &s->loops[node->loop], node->block, number);
+            if (ft_unlikely(first != number)) {
+                number = first;
+                continue;
+            }
             if (scheduler_run_block(s, me, &s->loops[node->loop], node->block, r->first_replay + node->iteration,
                                     number) != 0)
                 return;
