@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -70,8 +70,10 @@ class Storage:
             self._guards.append((name, size, raw[self.guard_bytes + size :]))
         return raw[self.guard_bytes : self.guard_bytes + size].view(dtype).reshape(shape)
 
-    def arrays_for(self, plan: Plan, float_dtype: str | None = None) -> dict[str, np.ndarray]:
-        """Arrays for all buffers of a plan: persistent ones from here, transient ones new and zeroed.
+    def arrays_for(
+        self, plan: Plan, float_dtype: str | None = None, given: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Arrays for all buffers of a plan: persistent ones from here, transient ones new and zeroed, or `given`.
 
         Zeroing touches every page, so that no run pays for page faults, and fills halos once.
         """
@@ -79,7 +81,9 @@ class Storage:
         arena_bytes: dict[int, int] = {}
         for buffer in plan.buffers.values():
             dtype = _dtype(buffer, float_dtype)
-            if buffer.persistent:
+            if given and buffer.name in given:
+                arrays[buffer.name] = given[buffer.name]
+            elif buffer.persistent:
                 present = self.arrays.get(buffer.name)
                 if present is None:
                     present = self.arrays[buffer.name] = self._zeros(buffer.name, buffer.shape, dtype)
@@ -97,6 +101,8 @@ class Storage:
                 arrays[buffer.name] = self._zeros(buffer.name, buffer.shape, dtype)
         arenas = {arena: self._zeros(f"arena {arena}", (size,), np.dtype(np.uint8)) for arena, size in arena_bytes.items()}
         for name, arena in plan.arena_of.items():
+            if name in arrays:
+                continue
             buffer = plan.buffers[name]
             dtype = _dtype(buffer, float_dtype)
             size = math.prod(buffer.shape) * dtype.itemsize

@@ -19,6 +19,8 @@ COMMAND_MODULES: tuple[str, ...] = (
     ".infer",
     ".metg",
     ".gpu_profile",
+    ".scaling.gate",
+    ".scaling.power",
 )
 
 

@@ -7,8 +7,8 @@ standard output. A fresh process for each keeps what one model leaves behind (th
 heap, an OpenMP team) out of the others' times. Imports nothing heavy: NumPy and the extensions.
 
 A job has the keys `model` (spec), `threads`, `cpus` (list or null), `plan` (keyword arguments of `lower`, or the
-user's own function, see `scaling/subject.py`), `seed`, `check_iterations`, `target_s`, `warmup_s` and `kind` ("sample" or "profile"); a sample may have `slowdown`,
-the part by which each run is made longer.
+user's own function, see `scaling/subject.py`), `seed`, `check_iterations`, `target_s`, `warmup_s` and `kind`
+("sample" or "profile"); a sample may have `slowdown`, the part by which each run is made longer.
 
 What happens in a sample, in this order: plan, memory and data; record and close on their own (for models that
 record a graph); `prepare`; the first replay; more iterations up to `check_iterations`, then a hash of all
@@ -38,7 +38,7 @@ import numpy as np
 from ..cython_src import machine_peaks
 from ..cython_src.errors import UsageError
 from .environment import Disturbance, loaded_libraries, read_memory
-from .models import ModelSpec, bind_for, make_executor, parse_model
+from .models import ModelSpec, bind_for, convolution_for, make_executor, parse_model
 
 # Exit codes of the process; the reason is a JSON object with "failure" and "message" on standard output.
 EXIT_FAILURE = 3
@@ -298,7 +298,8 @@ def build(job: Mapping[str, Any], model: ModelSpec | str = "serial"):
 
     batch = job["plan"]["batch"]
     batches = max(1, min(DATASET_BATCHES, DATASET_IMAGES // batch))
-    plan = lower(**job["plan"], num_images=batches * batch, num_batches=batches)
+    conv = convolution_for(model, job["plan"].get("conv", "auto"))
+    plan = lower(**{**job["plan"], "conv": conv}, num_images=batches * batch, num_batches=batches)
     needed, free = sum(plan.memory_bytes().values()), read_memory()["available_bytes"]
     if free is not None and needed > free:
         # Asking first: the kernel grants more than there is, and later kills whom it likes.

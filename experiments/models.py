@@ -148,7 +148,7 @@ MODELS: dict[str, Model] = {
             "taskiter",
             ".tasking.executor",
             "TaskIterExecutor",
-            {"placement": _PLACEMENT},
+            {"placement": _PLACEMENT, "unroll": Option(1, minimum=1), "slots": Option(1, minimum=1)},
             records=True,
             closes=True,
         ),
@@ -242,10 +242,10 @@ def _by_factors(pairs: list[str], text: str) -> list[str]:
     return model_of_factors(creation, given.get("barrier", "none"), placement).split(":") + rest
 
 
-def built_models() -> list[str]:
-    """Names of the models whose executor is part of this installation."""
+def built_models(device: str = "cpu") -> list[str]:
+    """Names of the models of a device whose executor is part of this installation."""
     package = __package__.rpartition(".")[0]
-    return [name for name, model in MODELS.items() if find_spec(model.module, package) is not None]
+    return [n for n, model in MODELS.items() if model.device == device and find_spec(model.module, package) is not None]
 
 
 def models_on(device: str, texts: list[str], default: tuple[str, ...]) -> list[str]:
@@ -275,7 +275,7 @@ def models_on(device: str, texts: list[str], default: tuple[str, ...]) -> list[s
 def describe_models() -> str:
     """Models and their options in one line, for help pages."""
     parts = []
-    for name in built_models():
+    for name in built_models() + built_models("gpu"):
         options = [f"{option}={'|'.join(known.values) or 'N'}" for option, known in MODELS[name].all_options.items()]
         parts.append(f"{name} ({', '.join(options)})" if options else name)
     parts.append(
@@ -322,9 +322,9 @@ def parse_model(text: str) -> ModelSpec:
     if name == "tasking":
         name, *pairs = _by_factors(pairs, text)
     if name not in MODELS:
-        raise UsageError(f"no model is called {name!r}; known: {', '.join(built_models())}")
+        raise UsageError(f"no model is called {name!r}; known: {', '.join(built_models() + built_models('gpu'))}")
     model = MODELS[name]
-    if name not in built_models():
+    if name not in built_models(model.device):
         raise UsageError(
             f"model {name!r} is not part of this installation; available: {', '.join(built_models())}"
         )
@@ -416,6 +416,12 @@ def make_executor(
     executor = getattr(module, spec.model.class_name)
     options = {name: value for name, value in spec.options if name in spec.model.options}
     return executor(num_threads, cpus=cpus, event_capacity=event_capacity, **options)
+
+
+def convolution_for(spec: ModelSpec | str, conv: str) -> str:
+    """What `lower` is asked for: "auto" is what suits the device, and only direct convolutions have CUDA kernels."""
+    spec = parse_model(spec) if isinstance(spec, str) else spec
+    return "direct" if conv == "auto" and spec.model.device == "gpu" else conv
 
 
 def bind_for(spec: ModelSpec | str, plan, storage=None):

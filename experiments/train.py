@@ -63,6 +63,8 @@ class TrainingConfig:
         First seed, and how many consecutive ones.
     granularity : str
         How layers are cut into blocks.
+    conv : str
+        Form of the convolutions.
     out : str
         Folder for the results.
     """
@@ -80,6 +82,7 @@ class TrainingConfig:
     seed: int = 0
     seeds: int = 1
     granularity: str = "auto"
+    conv: str = "auto"
     out: str = "training"
 
     def check(self) -> None:
@@ -135,7 +138,7 @@ class Trainer:
 
     def __init__(self, config: TrainingConfig, data: Dataset, seed: int):
         from ..cython_src.lowering import initialise, lower
-        from .models import bind_for, make_executor, parse_model, storage_for
+        from .models import bind_for, convolution_for, make_executor, parse_model, storage_for
 
         self.config, self.data, self.seed = config, data, seed
         self.epoch, self.history = 0, []
@@ -150,6 +153,7 @@ class Trainer:
             batch=config.batch,
             phase="train",
             granularity=config.granularity,
+            conv=convolution_for(config.model, config.conv),
             num_images=len(data.labels),
             num_batches=self.num_batches,
             num_iterations_logged=self.num_batches,
@@ -238,7 +242,7 @@ class Trainer:
     def _evaluation(self, batch: int, num_batches: int):
         """Prefix, bound plan and executor that evaluate `num_batches` batches at the present parameters."""
         from ..cython_src.lowering import lower
-        from .models import bind_for, make_executor
+        from .models import bind_for, convolution_for, make_executor
 
         key = (batch, num_batches)
         if key not in self._evaluations:
@@ -249,6 +253,7 @@ class Trainer:
                 self.config.network,
                 batch=batch,
                 phase="evaluate",
+                conv=convolution_for(self.config.model, self.config.conv),
                 num_images=len(self.data.labels),
                 num_batches=num_batches,
                 num_iterations_logged=num_batches,
@@ -689,6 +694,7 @@ def add_parser(subparsers) -> None:
         ("seed", int, "first seed of parameters and order"),
         ("seeds", int, "train with so many consecutive seeds"),
         ("granularity", str, "how layers are cut into blocks: auto, or ranges such as images=16"),
+        ("conv", str, "form of the convolutions: auto, direct or winograd"),
         ("out", str, "folder for curves, figure and checkpoints"),
     ):
         parser.add_argument(
