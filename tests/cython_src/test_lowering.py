@@ -237,7 +237,7 @@ def test_bad_input_is_said_in_one_sentence(arguments, message):
 
 
 @pytest.mark.parametrize(
-    ("network", "conv", "smallest"), [("cifar10_cnn", "direct", 15), ("cifar10_cnn", "auto", 7), (SMALL, "auto", 15)]
+    ("network", "conv", "smallest"), [("cifar10_cnn", "direct", 15), ("cifar10_cnn", "auto", 7), (SMALL, "auto", 14)]
 )
 def test_layout_follows_batch_and_granularity(network, conv, smallest):
     """Check that images fill the lanes where that costs less and blocks allow it: Winograd's form bears empty lanes."""
