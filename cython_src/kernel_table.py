@@ -14,11 +14,17 @@ KERNEL_MODULES: tuple[str, ...] = (
     ".kernels_load",
     ".kernels_reduction",
     ".kernels_conv",
+    ".kernels_nhwc_conv",
     ".kernels_winograd",
     ".kernels_pool",
     ".kernels_fc",
     ".kernels_softmax",
     ".kernels_sgd",
+    ".kernels_optimizer",
+    ".kernels_nhwc_norm",
+    ".kernels_nhwc_elementwise",
+    ".kernels_nhwc_pool",
+    ".kernels_nhwc_depthwise",
 )
 
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .errors import UsageError
+from .granularity import Granularity
 from .kernels_winograd import gradient_scratch_bytes, transform_scratch_bytes
 from .map_arrays import interior
 from .network import Convolution, FullyConnected, MaxPool, NetworkSpec, ReLU, Softmax, get_network
+from .nhwc_conv import CONV_OPTIONS
 from .plan import Access, Block, Plan, PlanBuilder, block_grid, ranges, read, update, write
 
 UNIT = 16  # images of a group in the lane layout; floats of a unit in the inner loops
@@ -92,37 +94,6 @@ class FeatureMap:
             return images.reshape(-1, *images.shape[2:])[:batch]
 
         return view
-
-
-@dataclass(frozen=True)
-class Granularity:
-    """How loops are cut into blocks: images, output channels and rows of a block (0: not cut, or chosen by
-    cost)."""
-
-    images: int = 0
-    channels: int = 0
-    rows: int = 0
-
-    @classmethod
-    def parse(cls, text: str) -> Granularity:
-        """From "auto" or "images=16,channels=8,rows=4", any of them left out."""
-        if text == "auto":
-            return cls()
-        values: dict[str, int] = {}
-        for part in text.split(","):
-            key, _, value = part.partition("=")
-            if (
-                key not in ("images", "channels", "rows")
-                or key in values
-                or not value.isdigit()
-                or int(value) < 1
-            ):
-                raise UsageError(
-                    f"granularity must be 'auto' or a list such as 'images=16,channels=8,rows=4' of positive "
-                    f"whole numbers, got {text!r}"
-                )
-            values[key] = int(value)
-        return cls(**values)
 
 
 def direct_cost(channels_in: int, channels_out: int, height: int, width: int) -> int:
@@ -619,7 +590,7 @@ class _Lowering:
             "softmax_loss",
             {"logits": logits, "labels": labels, "gradient": gradient, "losses": losses, "correct": correct},
             blocks,
-            attributes={"classes": classes, "lanes": self.lanes, "batch": self.batch},
+            attributes={"classes": classes, "lanes": self.lanes, "batch": self.batch, "label_smoothing": 0.0},
             layer="softmax",
             phase=phase,
         )
@@ -861,7 +832,7 @@ def lower(
     granularity: str = "auto",
     *,
     weight_gradients: str = "partial",
-    fusion: bool = True,
+    fusion: bool | str = True,
     memory: str = "full",
     layout: str = "auto",
     conv: str = "auto",
@@ -869,8 +840,14 @@ def lower(
     num_batches: int = 1,
     num_iterations_logged: int = 1000,
     num_learning_rates: int = 1,
+    optimizer: str = "sgd",
     momentum: float = 0.9,
     weight_decay: float = 1e-4,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    label_smoothing: float = 0.0,
+    clip_norm: float = 0.0,
+    frozen: str = "",
     prefix: str = "",
 ) -> Plan:
     """Plan of one step.
@@ -889,21 +866,34 @@ def lower(
     weight_gradients : {"partial", "chain"}
         A partial buffer for each block of images, summed in order by the update; or blocks that add to one
         buffer in turn.
-    fusion : bool
-        Convolution, ReLU and pooling in one loop, or a loop each.
+    fusion : bool or str
+        What is joined into one loop: True or "all", False or "none", or some of "activation", "residual" and
+        "statistics" with commas between (layout "channels": `lowering_nhwc.FUSIONS`). In the other layouts all or
+        none: convolution, ReLU and pooling in one loop, or a loop each.
     memory : {"full", "shared"}
         Whether transient buffers are overlaid.
-    layout : {"auto", "lanes", "flat"}
-        Sixteen images in the vector lanes, or pixels of one image. "auto": see `choose_lanes`.
-    conv : {"auto", "direct", "winograd"}
-        Form of the convolutions: every product; or Winograd's, which needs fewer and rounds more (layout
-        "lanes"). "auto": for each pass of each layer what `choose_convolution` says.
+    layout : {"auto", "lanes", "flat", "channels"}
+        What stands in the vector lanes: sixteen images, pixels of one image, or channels. "auto": channels, but for
+        chains of few channels the better of the other two, see `choose_lanes`, if one of them has the `conv` asked for.
+    conv : str
+        Form of the convolutions. Layout "lanes": "direct" (every product), "winograd" (fewer products, more rounding),
+        or "auto": for each pass of each layer what `choose_convolution` says. Layout "channels": one of
+        `nhwc_conv.CONV_OPTIONS`.
     num_images, num_batches : int
         Size of the data set (default: `batch`) and rows of "batch_order".
     num_iterations_logged, num_learning_rates : int
         Lengths of "losses" and "correct", and of "learning_rates"; both are indexed by the iteration modulo
         length.
-    momentum, weight_decay : float
+    optimizer : {"sgd", "adam", "adamw"}
+    momentum, weight_decay, betas, eps : float
+        Of the optimiser, in PyTorch's convention.
+    label_smoothing : float
+        Share of the target that is spread over all classes.
+    clip_norm : float
+        Largest global norm of the gradients; 0: not clipped. Every update then waits for all gradients.
+    frozen : str
+        Layers, with commas between, whose parameters are not trained: each name stands for all layers that are called
+        so or begin with it and a dot. Below the lowest trained layer nothing is sent back.
     prefix : str
         Put before the names of data set, batch order and logs, so that plans with different data can share
         parameters.
@@ -917,8 +907,9 @@ def lower(
     for name, value, known in (
         ("phase", phase, ("train", "forward", "evaluate")),
         ("weight_gradients", weight_gradients, ("partial", "chain")),
-        ("layout", layout, ("auto", "lanes", "flat")),
-        ("conv", conv, CONVOLUTIONS),
+        ("layout", layout, ("auto", "lanes", "flat", "channels")),
+        ("conv", conv, CONV_OPTIONS),
+        ("optimizer", optimizer, ("sgd", "adam", "adamw")),
     ):
         if value not in known:
             raise UsageError(f"{name} must be one of {', '.join(known)}; got {value!r}")
@@ -931,13 +922,20 @@ def lower(
     ):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
             raise UsageError(f"{name} must be a whole number of at least 1, got {value!r}")
-    stages, head, features = _stages(spec)
+    for name, value, below in (
+        ("momentum", momentum, 1.0),
+        ("weight_decay", weight_decay, math.inf),
+        ("label_smoothing", label_smoothing, 1.0),
+        ("clip_norm", clip_norm, math.inf),
+    ):
+        if not 0 <= value < below:
+            raise UsageError(f"{name} must be in [0, {below:g}), got {value!r}")
     cut = Granularity.parse(granularity)
-    lanes = {"lanes": UNIT, "flat": 1}.get(layout)
-    if not lanes:
-        lanes = UNIT if conv == "winograd" else choose_lanes(batch, cut, _convolution_shapes(spec), conv)
-    if conv == "winograd" and lanes == 1:
-        raise UsageError("conv 'winograd' needs layout 'lanes', got 'flat'; use conv 'auto' or 'direct'")
+    if layout == "auto" and (conv not in CONVOLUTIONS or not is_chain_of_stages(spec)):
+        layout = "channels"
+    elif layout == "auto":
+        wanted = UNIT if conv == "winograd" else choose_lanes(batch, cut, _convolution_shapes(spec), conv)
+        layout = "lanes" if wanted == UNIT else "flat"
     builder = PlanBuilder(
         f"{spec.name} {phase} b{batch}",
         network=spec.name,
@@ -945,15 +943,65 @@ def lower(
         phase=phase,
         granularity=granularity,
         weight_gradients=weight_gradients,
-        fusion=bool(fusion),
-        layout="flat" if lanes == 1 else "lanes",
+        fusion=fusion,
+        layout=layout,
         conv=conv,
         momentum=momentum,
         weight_decay=weight_decay,
         parameters=tuple(spec.parameter_shapes()),
         num_classes=spec.num_classes,
     )
-    low = _Lowering(spec, batch, lanes, cut, bool(fusion), weight_gradients == "chain", conv, builder, prefix)
+    if layout == "channels":
+        from .lowering_nhwc import ChannelOptions, lower_channels, parse_fusion
+
+        builder.attributes.update(
+            optimizer=optimizer, label_smoothing=label_smoothing, clip_norm=clip_norm, frozen=frozen
+        )
+        lower_channels(
+            spec,
+            ChannelOptions(
+                batch=int(batch),
+                phase=phase,
+                granularity=cut,
+                chain=weight_gradients == "chain",
+                fusion=parse_fusion(fusion),
+                conv=conv,
+                optimizer=optimizer,
+                momentum=momentum,
+                weight_decay=weight_decay,
+                betas=tuple(betas),
+                eps=eps,
+                label_smoothing=label_smoothing,
+                clip_norm=clip_norm,
+                frozen=tuple(name.strip() for name in frozen.split(",") if name.strip()),
+                num_images=num_images or batch,
+                num_batches=num_batches,
+                num_iterations_logged=num_iterations_logged,
+                num_learning_rates=num_learning_rates,
+                prefix=prefix,
+            ),
+            builder,
+        )
+        return builder.build(memory)
+    for name, value, only in (
+        ("optimizer", optimizer, "sgd"),
+        ("label_smoothing", label_smoothing, 0.0),
+        ("clip_norm", clip_norm, 0.0),
+        ("frozen", frozen, ""),
+    ):
+        if value != only:
+            raise UsageError(f"{name} must be {only!r} in layout {layout!r}, got {value!r}; choose layout 'channels'")
+    if conv not in CONVOLUTIONS[: 3 if layout == "lanes" else 2]:
+        raise UsageError(
+            f"conv {conv!r} needs layout {'lanes' if conv in CONVOLUTIONS else 'channels'!r}, got {layout!r}; use conv "
+            f"'auto' or 'direct'"
+        )
+    if fusion not in (True, False, "all", "none"):
+        raise UsageError(f"fusion must be all or none in layout {layout!r}, got {fusion!r}")
+    fusion = fusion in (True, "all")
+    stages, head, features = _stages(spec)
+    lanes = UNIT if layout == "lanes" else 1
+    low = _Lowering(spec, batch, lanes, cut, fusion, weight_gradients == "chain", conv, builder, prefix)
 
     source = low.map("input", spec.input_shape, 2, role="input")
     labels = low.load(source, num_images or batch, num_batches)
@@ -1027,6 +1075,20 @@ class _Stage:
     width: int
 
 
+def is_chain_of_stages(spec: NetworkSpec) -> bool:
+    """Whether the layers are stages of convolution, ReLU and pooling, one after the other, then fully connected and
+    softmax: what the layouts "lanes" and "flat" compute."""
+    layers = spec.layers
+    kinds = [type(layer) for layer in layers]
+    count = (len(kinds) - 2) // 3
+    names = ["input", *(layer.name for layer in layers)]
+    return (
+        count >= 1
+        and kinds == [Convolution, ReLU, MaxPool] * count + [FullyConnected, Softmax]
+        and list(spec.inputs().values()) == [(name,) for name in names[:-1]]
+    )
+
+
 def _stages(spec: NetworkSpec) -> tuple[list[_Stage], FullyConnected, int]:
     """Cut a network into the stages that have kernels; the fully connected layer and its number of
     features."""
@@ -1034,7 +1096,7 @@ def _stages(spec: NetworkSpec) -> tuple[list[_Stage], FullyConnected, int]:
     layers = [layer for layer, _, _ in shapes]
     kinds = [type(layer) for layer in layers]
     count = (len(kinds) - 2) // 3
-    if count < 1 or kinds != [Convolution, ReLU, MaxPool] * count + [FullyConnected, Softmax]:
+    if not is_chain_of_stages(spec):
         raise UsageError(
             f"a network must be stages of Convolution, ReLU, MaxPool, then FullyConnected and Softmax; "
             f"{spec.name!r} is {', '.join(kind.__name__ for kind in kinds)}"
@@ -1043,10 +1105,10 @@ def _stages(spec: NetworkSpec) -> tuple[list[_Stage], FullyConnected, int]:
     for i in range(count):
         conv, relu, pool = layers[3 * i : 3 * i + 3]
         channels, height, width = shapes[3 * i][2]
-        if conv.kernel != 5 or conv.padding != 2:
+        plain = Convolution(conv.name, conv.out_channels, after=conv.after)
+        if conv != plain or pool != MaxPool(pool.name, pool.size, after=pool.after):
             raise UsageError(
-                f"convolutions must have kernel 5 and padding 2, got {conv.kernel} and {conv.padding} "
-                f"in {conv.name!r}"
+                f"convolutions must have kernel 5, padding 2 and a bias, and pooling no overlap, got {conv} and {pool}"
             )
         if pool.size != 2 or height % 2 or width % 2 or width > 254:
             raise UsageError(
@@ -1064,7 +1126,8 @@ def _convolution_shapes(spec: NetworkSpec) -> list[tuple[int, int, int, int]]:
 
 
 def initialise(bound, seed: int = 0) -> None:
-    """Set the parameters of a bound plan: He's normal distribution for weights, zero for biases and momenta.
+    """Set the parameters of a bound plan: He's normal distribution for weights, 1 for the weights of norms, zero for
+    biases; the optimiser's state to zero and running statistics to mean 0 and variance 1.
 
     Drawn in double precision and rounded, in the order of the layers: the same for every target and
     instruction set.
@@ -1072,10 +1135,11 @@ def initialise(bound, seed: int = 0) -> None:
     generator = np.random.default_rng(seed)
     for name in bound.plan.attributes["parameters"]:
         array = bound.arrays[name]
-        if name.endswith(".weight"):
+        if array.ndim > 1:
             deviation = math.sqrt(2.0 / math.prod(array.shape[1:]))
             array[...] = (generator.standard_normal(array.shape) * deviation).astype(np.float32)
         else:
-            array[...] = 0
-        if f"{name}.momentum" in bound.arrays:
-            bound.arrays[f"{name}.momentum"][...] = 0
+            array[...] = 1 if name.endswith(".weight") else 0
+    for name, buffer in bound.plan.buffers.items():
+        if buffer.role in ("optimizer_state", "statistic"):
+            bound.arrays[name][...] = 1 if name.endswith(".running_var") else 0

@@ -1,6 +1,7 @@
 /* Inner loops, see micro_kernels.h. Compiled once per instruction set; MICRO_ISA selects vector width and
  * tiles. */
 #include "micro_kernels.h"
+#include "channel_kernels.h"
 #include "vectors.h"
 
 #include <string.h>
@@ -514,6 +515,8 @@ static void fc_backward_weights(const float *dlogits, const float *x, float *out
     }
 }
 
+extern const struct MatrixKernels ISA_SYMBOL(forktask_matrix);
+
 /* ---- update, input ---- */
 
 static void sgd(const float *partial, ptrdiff_t stride, int partials, float *gradient, float *weight,
@@ -555,10 +558,12 @@ static void interleave_row(const float *const *rows, int width, float *out)
             out[x * UNIT + i] = rows[i][x];
 }
 
+extern const ChannelKernels ISA_SYMBOL(forktask_channels);
 #include "micro_winograd.h"
 
 const MicroKernels ISA_SYMBOL(forktask_micro) = {
     .name = ISA_NAME,
+    .matrix = &ISA_SYMBOL(forktask_matrix),
     .conv = conv,
     .weight_gradient = weight_gradient,
     .pool_row = pool_row,
@@ -570,6 +575,7 @@ const MicroKernels ISA_SYMBOL(forktask_micro) = {
     .fc_backward_weights = fc_backward_weights,
     .sgd = sgd,
     .interleave_row = interleave_row,
+    .channels = &ISA_SYMBOL(forktask_channels),
     .winograd_weights = winograd_weights,
     .winograd_input = winograd_input,
     .winograd_gradient = winograd_gradient,

@@ -15,6 +15,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct MatrixKernels; /* matrix_kernels.h */
+struct ChannelKernels; /* inner loops with the channels in the lanes: channel_kernels.h */
+
 #define UNIT 16
 #define KERNEL 5 /* side of the convolutions' kernels */
 #define TAPS (KERNEL * KERNEL)
@@ -72,6 +75,7 @@ typedef struct WinogradReduction {
 
 typedef struct MicroKernels {
     const char *name;
+    const struct MatrixKernels *matrix;
     void (*conv)(const ConvTask *task);
     void (*weight_gradient)(const WeightGradientTask *task);
     /* Maximum of 2 x 2 windows of two rows: `width` pooled pixels of `lanes` floats. index: 0 ... 3
@@ -97,6 +101,7 @@ typedef struct MicroKernels {
                 float *velocity, ptrdiff_t n, float rate, float momentum, float weight_decay);
     /* out[x * 16 + i] = rows[i][x]: sixteen rows of pixels become one row in the lane layout. */
     void (*interleave_row)(const float *const *rows, int width, float *out);
+    const struct ChannelKernels *channels;
     /* u[p * u_point + i * u_in + o] = transform of the 25 taps at w + o * w_out + i * w_in, reversed if `flip`
      */
     void (*winograd_weights)(const float *w, ptrdiff_t w_out, ptrdiff_t w_in, int outputs, int inputs, int flip,

@@ -2,6 +2,9 @@
 
 from libc.stdint cimport uint8_t
 
+from .matrix_kernels cimport Matrix
+from .channel_kernels cimport ChannelKernels
+
 
 cdef extern from "micro_kernels.h" nogil:
     const int UNIT
@@ -49,6 +52,7 @@ cdef extern from "micro_kernels.h" nogil:
 
     ctypedef struct Micro "MicroKernels":
         const char *name
+        const Matrix *matrix
         void (*conv)(const ConvTask *) noexcept nogil
         void (*weight_gradient)(const WeightGradientTask *) noexcept nogil
         void (*pool_row)(const float *, const float *, int, int, int, float *, uint8_t *) noexcept nogil
@@ -62,6 +66,7 @@ cdef extern from "micro_kernels.h" nogil:
         void (*sgd)(const float *, Py_ssize_t, int, float *, float *, float *, Py_ssize_t, float, float,
                     float) noexcept nogil
         void (*interleave_row)(const float *const *, int, float *) noexcept nogil
+        const ChannelKernels *channels
         void (*winograd_weights)(const float *, Py_ssize_t, Py_ssize_t, int, int, int, float *, Py_ssize_t,
                                  Py_ssize_t) noexcept nogil
         void (*winograd_input)(const WinogradTransform *) noexcept nogil
