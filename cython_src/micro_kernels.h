@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 struct MatrixKernels; /* matrix_kernels.h */
+struct WinogradKernels; /* winograd_kernels.h */
 
 #define UNIT 16
 #define KERNEL 5 /* side of the convolutions' kernels */
@@ -44,6 +45,7 @@ typedef struct WeightGradientTask {
 typedef struct MicroKernels {
     const char *name;
     const struct MatrixKernels *matrix;
+    const struct WinogradKernels *winograd;
     void (*conv)(const ConvTask *task);
     void (*weight_gradient)(const WeightGradientTask *task);
     /* Maximum of 2 x 2 windows of two rows: `width` pooled pixels of `lanes` floats. index: 0 ... 3
