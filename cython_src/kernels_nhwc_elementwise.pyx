@@ -10,10 +10,120 @@ the backward pass runs the same kernel on the gradient instead of keeping masks.
 [1] J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC 2011).
 """
 
+from libc.stdint cimport int32_t, uint32_t, uint64_t, uintptr_t
+
+from .block_kernel cimport KernelArgs, TaskContext
+from .channel_kernels cimport (
+    BRANCH_ADD, BRANCH_WRITE, MASK_RESULT, RESIDUAL_PLAIN, ChannelTask, set_block, set_plane, with_halo)
+from .kernel_nhwc cimport ChannelMap, channel_end, clear_channel_halo, read_channel_map
+from .micro_kernels cimport Micro
+
 import numpy as np
 
 from .kernel_table import KernelSpec, register
 from .nhwc_arrays import BOX, activate, inside, nhwc_attributes, passes, write_block
+
+
+cdef void run_activation(const KernelArgs *a, const int32_t *b, void *second, int second_halo, void *output, int out_halo,
+                   int activation) noexcept nogil:
+    """output = activation(operand 0 [+ second])."""
+    cdef ChannelTask task
+    cdef ChannelMap m, other, out
+    cdef int n
+    read_channel_map(&m, a.integers)
+    other = with_halo(&m, second_halo)
+    out = with_halo(&m, out_halo)
+    set_block(&task, &m, b, b[4], b[5])
+    set_plane(&task, 0, a.operand[0], &m, b, b[4])
+    set_plane(&task, 1, output, &out, b, b[4])
+    set_plane(&task, 2, second, &other, b, b[4])
+    task.activation = activation
+    if second != NULL:
+        task.residual = RESIDUAL_PLAIN
+    (<const Micro *> a.micro).channels.activate(&task)
+    for n in range(b[0], b[1]):
+        clear_channel_halo(&out, <float *> output, n, b[2], b[3], b[4], channel_end(&m, b[5]))
+
+
+cdef int activation(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, rows, channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    run_activation(a, a.bounds + block * a.bounds_width, NULL, 0, a.operand[1], <int> a.integers[5], <int> a.integers[6])
+    return 0
+
+
+cdef int add(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, rows, channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    run_activation(a, a.bounds + block * a.bounds_width, a.operand[1], <int> a.integers[5], a.operand[2],
+             <int> a.integers[6], <int> a.integers[7])
+    return 0
+
+
+cdef void run_backward(const KernelArgs *a, const int32_t *b, void *first, int first_halo, int accumulate_first,
+                            void *second, int second_halo, int accumulate_second, int activation) noexcept nogil:
+    """Gradient, operand 0, where operand 1 passes it, to one or two maps."""
+    cdef ChannelTask task
+    cdef ChannelMap m, activations, one, two
+    cdef int n, end
+    read_channel_map(&m, a.integers)
+    activations = with_halo(&m, <int> a.integers[5])
+    one = with_halo(&m, first_halo)
+    two = with_halo(&m, second_halo)
+    end = channel_end(&m, b[5])
+    set_block(&task, &m, b, b[4], b[5])
+    set_plane(&task, 0, a.operand[0], &m, b, b[4])
+    set_plane(&task, 1, a.operand[1], &activations, b, b[4])
+    set_plane(&task, 2, first, &one, b, b[4])
+    set_plane(&task, 3, second, &two, b, b[4])
+    task.activation = activation if a.operand[1] != NULL else 0
+    task.accumulate = accumulate_first
+    if second != NULL:
+        task.residual = BRANCH_ADD if accumulate_second else BRANCH_WRITE
+    (<const Micro *> a.micro).channels.activate_backward(&task)
+    for n in range(b[0], b[1]):
+        if not accumulate_first:
+            clear_channel_halo(&one, <float *> first, n, b[2], b[3], b[4], end)
+        if second != NULL and not accumulate_second:
+            clear_channel_halo(&two, <float *> second, n, b[2], b[3], b[4], end)
+
+
+cdef int activation_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, rows, channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    run_backward(a, a.bounds + block * a.bounds_width, a.operand[2], <int> a.integers[6], <int> a.integers[8],
+                      NULL, 0, 0, <int> a.integers[7])
+    return 0
+
+
+cdef int add_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, rows, channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    run_backward(a, a.bounds + block * a.bounds_width, a.operand[2], <int> a.integers[6], <int> a.integers[9],
+                      a.operand[3], <int> a.integers[7], <int> a.integers[10], <int> a.integers[8])
+    return 0
+
+
+cdef int dropout(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, rows."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef ChannelTask task
+    cdef ChannelMap m, out
+    cdef double threshold = min(a.reals[0] * 4294967296.0, 4294967295.0)
+    cdef int n
+    read_channel_map(&m, a.integers)
+    out = with_halo(&m, <int> a.integers[5])
+    set_block(&task, &m, b, 0, m.channels)
+    set_plane(&task, 0, a.operand[0], &m, b, 0)
+    set_plane(&task, 1, a.operand[1], &out, b, 0)
+    (<const Micro *> a.micro).channels.dropout(
+        &task, m.height, b[0] * m.height + b[2], <uint64_t> a.integers[6], <uint32_t> a.integers[7],
+        <uint32_t> context.iteration,
+        <uint32_t> threshold, <float> (1 / (1 - a.reals[0])))
+    for n in range(b[0], b[1]):
+        clear_channel_halo(&out, <float *> a.operand[1], n, b[2], b[3], 0, m.pitch)
+    return 0
 
 
 def _activation_reference(operands, attributes, bounds, iteration):
@@ -86,17 +196,18 @@ def _dropout_reference(operands, attributes, bounds, iteration):
 
 MAP = nhwc_attributes("in")
 register(KernelSpec("nhwc_activation", ("input", "output"), MAP + ("out_halo", "activation"), (), BOX,
-                    _activation_reference))
+                    _activation_reference, <uintptr_t> &activation))
 register(KernelSpec("nhwc_activation_backward", ("gradient", "activations", "output"),
                     MAP + ("activations_halo", "out_halo", "activation", "accumulate"), (), BOX,
-                    _activation_backward_reference))
+                    _activation_backward_reference, <uintptr_t> &activation_backward))
 register(KernelSpec("nhwc_add", ("first", "second", "output"),
-                    MAP + ("second_halo", "out_halo", "activation"), (), BOX, _add_reference))
+                    MAP + ("second_halo", "out_halo", "activation"), (), BOX, _add_reference,
+                    <uintptr_t> &add))
 # Without an activation the branches' gradients are dy itself: no loop is needed unless one of them is added to.
 register(KernelSpec("nhwc_add_backward", ("gradient", "activations?", "first", "second?"),
                     MAP + ("activations_halo", "first_halo", "second_halo", "activation", "accumulate_first",
-                           "accumulate_second"), (), BOX, _add_backward_reference))
+                           "accumulate_second"), (), BOX, _add_backward_reference, <uintptr_t> &add_backward))
 # Forward on x, backward on the gradient. The rows' elements may be any number (a vector of features has height and
 # width 1 and pitch = channels).
 register(KernelSpec("nhwc_dropout", ("input", "output"), MAP + ("out_halo", "seed", "layer"), ("rate",),
-                    ("n0", "n1", "y0", "y1"), _dropout_reference))
+                    ("n0", "n1", "y0", "y1"), _dropout_reference, <uintptr_t> &dropout))

@@ -13,11 +13,210 @@ Chan's formula, so that float32 holds them whatever the mean. All vectors have t
 channel; weight, bias and running statistics are PyTorch's.
 """
 
+from libc.math cimport sqrtf
+from libc.stdint cimport int32_t, uintptr_t
+
+from .block_kernel cimport KernelArgs, TaskContext
+from .channel_kernels cimport (
+    BRANCH_ADD, BRANCH_NONE, BRANCH_WRITE, MASK_ARGUMENT, MASK_NONE, MASK_RESULT, RESIDUAL_NONE, RESIDUAL_PLAIN,
+    RESIDUAL_SCALED, ChannelTask, set_block, set_plane, with_halo)
+from .kernel_nhwc cimport ChannelMap, channel_end, clear_channel_halo, read_channel_map
+from .micro_kernels cimport Micro
+
 import numpy as np
 
+from . import nhwc_arrays
 from .kernel_table import KernelSpec, register
 from .nhwc_arrays import (
-    BOX, activate, block_statistics, channel_end, inside, nhwc_attributes, passes, write_block)
+    BOX, activate, block_statistics, inside, nhwc_attributes, passes, write_block)
+
+
+cdef int norm_statistics(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """Statistics of a block into its partial. bounds: images, rows, partial."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef ChannelTask task
+    cdef ChannelMap m
+    read_channel_map(&m, a.integers)
+    set_block(&task, &m, b, 0, m.channels)
+    set_plane(&task, 0, a.operand[0], &m, b, 0)
+    (<const Micro *> a.micro).channels.statistics(
+        &task, <float *> a.operand[1] + <Py_ssize_t> b[4] * 3 * m.pitch, m.pitch)
+    return 0
+
+
+cdef inline int padded(Py_ssize_t channels, int c1) noexcept nogil:
+    """End of a block's part of a vector: elements past the last channel belong to the last block."""
+    return (c1 + 15) // 16 * 16 if c1 == channels else c1
+
+
+cdef int norm_finish(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """Scale and shift from the statistics of all blocks; running statistics. bounds: channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Py_ssize_t channels = a.integers[0], c, pitch = (channels + 15) // 16 * 16
+    cdef int partials = <int> a.integers[1], end = padded(channels, b[1])
+    cdef float count = <float> a.integers[2], eps = <float> a.reals[0], momentum = <float> a.reals[1]
+    cdef const float *weight = <const float *> a.operand[1]
+    cdef const float *bias = <const float *> a.operand[2]
+    cdef float *running_mean = <float *> a.operand[3]
+    cdef float *running_var = <float *> a.operand[4]
+    cdef float *scale = <float *> a.operand[5]
+    cdef float *shift = <float *> a.operand[6]
+    cdef float *mean = <float *> a.operand[7]
+    cdef float *inv_std = <float *> a.operand[8]
+    cdef float squares, unbiased = count - 1 if count > 1 else 1
+    (<const Micro *> a.micro).channels.merge_statistics(
+        <const float *> a.operand[0] + b[0], partials, pitch, end - b[0], count, mean + b[0], inv_std + b[0])
+    for c in range(b[0], b[1]):
+        squares = inv_std[c]
+        running_mean[c] = (1 - momentum) * running_mean[c] + momentum * mean[c]
+        running_var[c] = (1 - momentum) * running_var[c] + momentum * (squares / unbiased)
+        inv_std[c] = 1 / sqrtf(squares / count + eps)
+        scale[c] = weight[c] * inv_std[c]
+        shift[c] = bias[c] - mean[c] * scale[c]
+    for c in range(b[1], end):
+        scale[c] = shift[c] = mean[c] = inv_std[c] = 0
+    return 0
+
+
+cdef int norm_evaluate(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """Scale and shift from the running statistics. bounds: channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Py_ssize_t channels = a.integers[0], c
+    cdef const float *running_mean = <const float *> a.operand[2]
+    cdef float *scale = <float *> a.operand[4]
+    cdef float *shift = <float *> a.operand[5]
+    cdef float *mean = <float *> a.operand[6]
+    cdef float *inv_std = <float *> a.operand[7]
+    cdef float m, s
+    for c in range(b[0], padded(channels, b[1])):
+        m = s = scale[c] = shift[c] = 0
+        if c < channels:
+            m = running_mean[c]
+            s = 1 / sqrtf((<const float *> a.operand[3])[c] + <float> a.reals[0])
+            scale[c] = (<const float *> a.operand[0])[c] * s
+            shift[c] = (<const float *> a.operand[1])[c] - m * scale[c]
+        if mean != NULL:
+            mean[c] = m
+        if inv_std != NULL:
+            inv_std[c] = s
+    return 0
+
+
+cdef int norm_apply(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, rows, channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef ChannelTask task
+    cdef ChannelMap m, residual, out
+    cdef int n, i
+    read_channel_map(&m, a.integers)
+    residual = with_halo(&m, <int> a.integers[5])
+    out = with_halo(&m, <int> a.integers[6])
+    set_block(&task, &m, b, b[4], b[5])
+    set_plane(&task, 0, a.operand[0], &m, b, b[4])
+    set_plane(&task, 1, a.operand[6], &out, b, b[4])
+    set_plane(&task, 2, a.operand[3], &residual, b, b[4])
+    for i in range(2):
+        task.vector[i] = <const float *> a.operand[1 + i] + b[4]
+        task.vector[2 + i] = <const float *> a.operand[4 + i] + b[4]
+    task.activation = <int> a.integers[7]
+    if a.operand[3] != NULL:
+        task.residual = RESIDUAL_SCALED if a.operand[4] != NULL else RESIDUAL_PLAIN
+    (<const Micro *> a.micro).channels.norm_apply(&task)
+    for n in range(b[0], b[1]):
+        clear_channel_halo(&out, <float *> a.operand[6], n, b[2], b[3], b[4], channel_end(&m, b[5]))
+    return 0
+
+
+cdef int norm_backward_statistics(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """Sums of g and g xhat over a block into its partial. bounds: images, rows, partial."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef ChannelTask task
+    cdef ChannelMap m, gradient, activations
+    cdef int i
+    read_channel_map(&m, a.integers)
+    gradient = with_halo(&m, <int> a.integers[5])
+    activations = with_halo(&m, <int> a.integers[6])
+    set_block(&task, &m, b, 0, m.channels)
+    set_plane(&task, 0, a.operand[0], &gradient, b, 0)
+    set_plane(&task, 1, a.operand[4], &m, b, 0)
+    set_plane(&task, 2, a.operand[1], &activations, b, 0)
+    for i in range(2):
+        task.vector[i] = <const float *> a.operand[5 + i]
+        task.vector[2 + i] = <const float *> a.operand[2 + i]
+    task.activation = <int> a.integers[7]
+    if task.activation:
+        task.mask = MASK_RESULT if a.operand[1] != NULL else MASK_ARGUMENT
+    (<const Micro *> a.micro).channels.norm_backward_statistics(
+        &task, <float *> a.operand[7] + <Py_ssize_t> b[4] * 2 * m.pitch, m.pitch)
+    return 0
+
+
+cdef int norm_backward_finish(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Py_ssize_t channels = a.integers[0], c, pitch = (channels + 15) // 16 * 16
+    cdef int partials = <int> a.integers[1], end = padded(channels, b[1])
+    cdef float share = <float> (0.0 if a.integers[3] else 1.0 / a.integers[2]), scale
+    cdef const float *weight = <const float *> a.operand[1]
+    cdef const float *inv_std = <const float *> a.operand[2]
+    cdef const float *partial = <const float *> a.operand[0]
+    cdef float *dweight = <float *> a.operand[3]
+    cdef float *dbias = <float *> a.operand[4]
+    cdef float *coefficients = <float *> a.operand[5]
+    cdef const Micro *micro = <const Micro *> a.micro
+    micro.channels.sum_partials(partial + b[0], partials, 2 * pitch, b[1] - b[0], dbias + b[0])
+    micro.channels.sum_partials(partial + pitch + b[0], partials, 2 * pitch, b[1] - b[0], dweight + b[0])
+    for c in range(b[0], b[1]):
+        scale = weight[c] * inv_std[c]
+        coefficients[c] = scale
+        coefficients[pitch + c] = -share * scale * inv_std[c] * dweight[c]
+        coefficients[2 * pitch + c] = -share * scale * dbias[c]
+    for c in range(b[1], end):
+        coefficients[c] = coefficients[pitch + c] = coefficients[2 * pitch + c] = 0
+    return 0
+
+
+cdef int norm_backward_apply(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, rows, channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef ChannelTask task
+    cdef ChannelMap m, gradient, activations, out, branch
+    cdef int n, i, end
+    read_channel_map(&m, a.integers)
+    gradient = with_halo(&m, <int> a.integers[5])
+    activations = with_halo(&m, <int> a.integers[6])
+    out = with_halo(&m, <int> a.integers[7])
+    branch = with_halo(&m, <int> a.integers[8])
+    end = channel_end(&m, b[5])
+    set_block(&task, &m, b, b[4], b[5])
+    set_plane(&task, 0, a.operand[0], &gradient, b, b[4])
+    set_plane(&task, 1, a.operand[4], &m, b, b[4])
+    set_plane(&task, 2, a.operand[7], &out, b, b[4])
+    set_plane(&task, 3, a.operand[1], &activations, b, b[4])
+    set_plane(&task, 4, a.operand[8], &branch, b, b[4])
+    for i in range(3):
+        task.vector[i] = <const float *> a.operand[6] + i * m.pitch + b[4]
+    task.vector[3] = <const float *> a.operand[5] + b[4]
+    for i in range(2):
+        task.vector[4 + i] = <const float *> a.operand[2 + i] + b[4]
+    task.activation = <int> a.integers[9]
+    if task.activation:
+        task.mask = MASK_RESULT if a.operand[1] != NULL else MASK_ARGUMENT
+    if a.operand[8] != NULL:
+        task.residual = BRANCH_ADD if a.integers[10] else BRANCH_WRITE
+    (<const Micro *> a.micro).channels.norm_backward_apply(&task)
+    for n in range(b[0], b[1]):
+        clear_channel_halo(&out, <float *> a.operand[7], n, b[2], b[3], b[4], end)
+        if task.residual == BRANCH_WRITE:
+            clear_channel_halo(&branch, <float *> a.operand[8], n, b[2], b[3], b[4], end)
+    return 0
 
 
 def _range(bounds, attributes):
@@ -66,7 +265,7 @@ def _evaluate_reference(operands, attributes, bounds, iteration):
 
 def _vector(operands, name, bounds, attributes):
     """A block's part of a vector."""
-    return operands[name][..., bounds["c0"] : channel_end(bounds["c1"], attributes["in_pitch"])]
+    return operands[name][..., bounds["c0"] : nhwc_arrays.channel_end(bounds["c1"], attributes["in_pitch"])]
 
 
 def _apply_reference(operands, attributes, bounds, iteration):
@@ -130,35 +329,42 @@ def _backward_apply_reference(operands, attributes, bounds, iteration):
 MAP = nhwc_attributes("in")
 # Statistics of one block: shape nhwc_arrays.statistics_shape(num_partials, pitch).
 register(KernelSpec("nhwc_norm_statistics", ("input", "partials"), MAP, (), ("n0", "n1", "y0", "y1", "partial"),
-                    _statistics_reference))
+                    _statistics_reference,
+    <uintptr_t> &norm_statistics))
 register(KernelSpec(
     "nhwc_norm_finish",
     ("partials", "weight", "bias", "running_mean", "running_var", "scale", "shift", "mean", "inv_std"),
-    ("channels", "num_partials", "count"), ("eps", "momentum"), ("c0", "c1"), _finish_reference))
+    ("channels", "num_partials", "count"), ("eps", "momentum"), ("c0", "c1"), _finish_reference,
+    <uintptr_t> &norm_finish))
 register(KernelSpec(
     "nhwc_norm_evaluate",
     ("weight", "bias", "running_mean", "running_var", "scale", "shift", "mean?", "inv_std?"),
-    ("channels",), ("eps",), ("c0", "c1"), _evaluate_reference))
+    ("channels",), ("eps",), ("c0", "c1"), _evaluate_reference,
+    <uintptr_t> &norm_evaluate))
 # The residual may itself be a convolution's result that is normalised here: residual_scale, residual_shift.
 register(KernelSpec(
     "nhwc_norm_apply",
     ("input", "scale", "shift", "residual?", "residual_scale?", "residual_shift?", "output"),
-    MAP + ("residual_halo", "out_halo", "activation"), (), BOX, _apply_reference))
+    MAP + ("residual_halo", "out_halo", "activation"), (), BOX, _apply_reference,
+    <uintptr_t> &norm_apply))
 # Backward: the activation's mask comes from its result `activations`, or, where there was no residual, from
 # scale z + shift, which saves reading a map. Partials: (num_partials, 2, pitch).
 register(KernelSpec(
     "nhwc_norm_backward_statistics",
     ("gradient", "activations?", "scale?", "shift?", "input", "mean", "inv_std", "partials"),
     MAP + ("gradient_halo", "activations_halo", "activation"), (), ("n0", "n1", "y0", "y1", "partial"),
-    _backward_statistics_reference))
+    _backward_statistics_reference,
+    <uintptr_t> &norm_backward_statistics))
 # coefficients: (3, pitch), dz = a g + (b (z - mean) + c). With evaluation = 1 the statistics are constants.
 register(KernelSpec(
     "nhwc_norm_backward_finish",
     ("partials", "weight", "inv_std", "gradient_weight", "gradient_bias", "coefficients"),
-    ("channels", "num_partials", "count", "evaluation"), (), ("c0", "c1"), _backward_finish_reference))
+    ("channels", "num_partials", "count", "evaluation"), (), ("c0", "c1"), _backward_finish_reference,
+    <uintptr_t> &norm_backward_finish))
 # branch: g, the gradient of the residual, written or added.
 register(KernelSpec(
     "nhwc_norm_backward_apply",
     ("gradient", "activations?", "scale?", "shift?", "input", "mean", "coefficients", "output", "branch?"),
     MAP + ("gradient_halo", "activations_halo", "out_halo", "branch_halo", "activation", "accumulate_branch"),
-    (), BOX, _backward_apply_reference))
+    (), BOX, _backward_apply_reference,
+    <uintptr_t> &norm_backward_apply))

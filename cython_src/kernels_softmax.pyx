@@ -48,8 +48,10 @@ cdef int softmax(const void *args, Py_ssize_t block, const TaskContext *context)
 
 
 cdef int softmax_loss(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """loss[group] = sum over images of -log p[label]; dz = (p - onehot) / batch, zero for lanes without an
-    image."""
+    """loss[group] = sum over images of -sum(t log p); dz = (p - t) / batch, zero for lanes without an image.
+
+    t is the label's indicator, or with label smoothing s: (1 - s) indicator + s / classes.
+    """
     cdef const KernelArgs *a = <const KernelArgs *> args
     cdef const int32_t *b = a.bounds + block * a.bounds_width
     cdef int classes = <int> a.integers[0], lanes = <int> a.integers[1], batch = <int> a.integers[2]
@@ -58,7 +60,8 @@ cdef int softmax_loss(const void *args, Py_ssize_t block, const TaskContext *con
     cdef int32_t *correct = <int32_t *> a.operand[4]
     cdef const float *z
     cdef float *dz
-    cdef float largest, total, loss, scale = <float> (1.0 / batch)
+    cdef float largest, total, loss, shifted, scale = <float> (1.0 / batch)
+    cdef float smoothing = <float> a.reals[0], share = <float> (a.reals[0] / classes)
     cdef Py_ssize_t g
     cdef int lane, o, best, hits, label
     for g in range(b[0], b[1]):
@@ -80,15 +83,19 @@ cdef int softmax_loss(const void *args, Py_ssize_t block, const TaskContext *con
                     best = o
             largest = z[best * lanes]
             total = 0
+            shifted = 0
             for o in range(classes):
                 dz[o * lanes] = expf(z[o * lanes] - largest)
                 total += dz[o * lanes]
-            loss += logf(total) - (z[label * lanes] - largest)
+                shifted += z[o * lanes] - largest
+            loss += logf(total) - (1 - smoothing) * (z[label * lanes] - largest)
+            if smoothing != 0:
+                loss -= share * shifted
             hits += best == label
             total = scale / total
             for o in range(classes):
-                dz[o * lanes] *= total
-            dz[label * lanes] -= scale
+                dz[o * lanes] = dz[o * lanes] * total - share * scale
+            dz[label * lanes] -= (1 - smoothing) * scale
         losses[g] = loss
         correct[g] = hits
     return 0
@@ -145,11 +152,13 @@ def _softmax_loss_reference(operands, attributes, bounds, iteration):
     here = np.arange(len(labels)), labels
     gradient = np.zeros(((g1 - g0) * lanes, classes), dtype=p.dtype)
     gradient[: len(p)] = p
-    gradient[here] -= 1
+    smoothing = attributes["label_smoothing"]
+    gradient[: len(p)] -= smoothing / classes
+    gradient[here] -= 1 - smoothing
     operands["gradient"][g0:g1] = (
         gradient.reshape(g1 - g0, lanes, classes).transpose(0, 2, 1) / attributes["batch"])
     loss, hit = np.zeros((g1 - g0) * lanes, dtype=p.dtype), np.zeros((g1 - g0) * lanes, dtype=np.int32)
-    loss[: len(p)] = -logs[here]
+    loss[: len(p)] = -(1 - smoothing) * logs[here] - smoothing * logs.mean(axis=1)
     hit[: len(p)] = rows.argmax(axis=1) == labels
     operands["losses"][g0:g1] = loss.reshape(-1, lanes).sum(axis=1)
     operands["correct"][g0:g1] = hit.reshape(-1, lanes).sum(axis=1)
@@ -164,8 +173,8 @@ def _loss_sum_reference(operands, attributes, bounds, iteration):
 SHAPE = ("classes", "lanes", "batch")
 register(KernelSpec("softmax", ("logits", "probabilities", "predictions"), SHAPE, (), ("g0", "g1"),
                     _softmax_reference, <uintptr_t> &softmax))
-register(KernelSpec("softmax_loss", ("logits", "labels", "gradient", "losses", "correct"), SHAPE, (),
-                    ("g0", "g1"),
+register(KernelSpec("softmax_loss", ("logits", "labels", "gradient", "losses", "correct"), SHAPE,
+                    ("label_smoothing",), ("g0", "g1"),
                     _softmax_loss_reference, <uintptr_t> &softmax_loss))
 register(KernelSpec("loss_sum", ("losses", "correct", "loss_log", "correct_log"),
                     ("groups", "batch", "length"), (), (),

@@ -1,6 +1,7 @@
 /* Inner loops, see micro_kernels.h. Compiled once per instruction set; MICRO_ISA selects vector width and
  * tiles. */
 #include "micro_kernels.h"
+#include "channel_kernels.h"
 #include "vectors.h"
 
 #include <string.h>
@@ -558,6 +559,9 @@ static void interleave_row(const float *const *rows, int width, float *out)
             out[x * UNIT + i] = rows[i][x];
 }
 
+extern const ChannelKernels ISA_SYMBOL(forktask_channels);
+#include "micro_winograd.h"
+
 const MicroKernels ISA_SYMBOL(forktask_micro) = {
     .name = ISA_NAME,
     .matrix = &ISA_SYMBOL(forktask_matrix),
@@ -573,4 +577,14 @@ const MicroKernels ISA_SYMBOL(forktask_micro) = {
     .fc_backward_weights = fc_backward_weights,
     .sgd = sgd,
     .interleave_row = interleave_row,
+    .channels = &ISA_SYMBOL(forktask_channels),
+    .winograd_weights = winograd_weights,
+    .winograd_input = winograd_input,
+    .winograd_gradient = winograd_gradient,
+    .winograd_multiply = winograd_multiply,
+    .winograd_output = winograd_output,
+    .transpose_unit = transpose_unit,
+    .winograd_reduce = winograd_reduce,
+    .winograd_gradient_output = winograd_gradient_output,
+    .sum_rows = sum_rows,
 };

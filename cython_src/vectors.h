@@ -111,7 +111,7 @@ INLINE void transpose(Vec *v)
 }
 
 /* Activation by its code: 0 none, 1 ReLU, 2 ReLU6. */
-INLINE Vec activated(Vec v, int activation)
+INLINE Vec apply_activation(Vec v, int activation)
 {
     if (activation)
         v = (Vec)((VecI)v & ~(VecI)(v <= (Vec){0})); /* a NaN stays one */

@@ -181,7 +181,7 @@ INLINE void gradient_1d(const int m, const Vec *in, const int si, Vec *out, cons
                         v += load(bias + c);                                                                       \
                     if (accumulate)                                                                                \
                         v += load(p);                                                                              \
-                    store(p, activated(v, activation));                                                            \
+                    store(p, apply_activation(v, activation));                                                            \
                 }                                                                                                  \
         }                                                                                                          \
     }

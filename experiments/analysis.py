@@ -589,11 +589,13 @@ def accounting_table(study: Study) -> pd.DataFrame:
             graph = profile_graph_bounds(profile)
             own = bounds.predicted_times(blocks, threads, None, graph)
             name = {"forkjoin": "forkjoin", "joblib": "forkjoin", "taskgraph": "taskgraph"}.get(base, "taskiter")
+            if "barrier=loop" in model or "taskwait=loop" in model:
+                name = "forkjoin"
             if name not in own:
                 name = "area"
             measured = float(np.median(list(times.values())))
             excess = measured - own[name]
-            units = len(plan["loops"]) if name == "forkjoin" else plan["num_tasks"] / threads
+            units = len(plan["loops"]) if base in ("forkjoin", "joblib") else plan["num_tasks"] / threads
             cost = profile.get("runtime_cost_s")
             cost = math.nan if cost is None else float(cost)
             rows.append({

@@ -76,7 +76,12 @@ class Model:
     closes: bool = False
 
 
-_PLACEMENT = Option("partitioned", ("stealing", "partitioned"))
+# The three switches of task models; TASKING_OPTIONS of the spec `tasking`.
+CREATIONS = ("eager", "replayed")
+BARRIERS = ("loop", "phase", "iteration", "none")
+PLACEMENTS = ("stealing", "partitioned")
+TASKING_OPTIONS = ("creation", "barrier", "placement")
+_PLACEMENT = Option("partitioned", PLACEMENTS)
 
 MODELS: dict[str, Model] = {
     model.name: model
@@ -108,7 +113,7 @@ MODELS: dict[str, Model] = {
             "taskgraph",
             ".tasking.executor",
             "TaskGraphExecutor",
-            {"placement": _PLACEMENT},
+            {"barrier": Option("iteration", ("loop", "phase", "iteration")), "placement": _PLACEMENT},
             barrier="iteration",
             records=True,
         ),
@@ -116,7 +121,7 @@ MODELS: dict[str, Model] = {
             "taskiter",
             ".tasking.executor",
             "TaskIterExecutor",
-            {"placement": _PLACEMENT},
+            {"placement": _PLACEMENT, "unroll": Option(1, minimum=1), "slots": Option(1, minimum=1)},
             records=True,
             closes=True,
         ),
@@ -143,6 +148,45 @@ DEFAULT_MODELS = (
 )
 
 
+def model_of_factors(creation: str, barrier: str, placement: str) -> str:
+    """Canonical spec of a task model by its three switches.
+
+    Raises
+    ------
+    UsageError
+        A value that no model has, or eager tasks with partitioned placement.
+    """
+    for name, value, known in (
+        ("creation", creation, CREATIONS), ("barrier", barrier, BARRIERS),
+        ("placement", placement, PLACEMENTS),
+    ):  # fmt: skip
+        if value not in known:
+            raise UsageError(f"option {name!r} of model 'tasking' must be one of {', '.join(known)}; got {value!r}")
+    if creation == "eager" and placement == "partitioned":
+        raise UsageError(
+            "tasks created anew cannot be partitioned, which takes a program compiled from the recorded graph, got "
+            "creation=eager:placement=partitioned; use placement=stealing or creation=replayed"
+        )
+    if creation == "eager":
+        text = f"tasks:taskwait={barrier}"
+    elif barrier == "none":
+        text = f"taskiter:placement={placement}"
+    else:
+        text = f"taskgraph:barrier={barrier}:placement={placement}"
+    return str(parse_model(text))
+
+
+def _by_factors(pairs: list[str], text: str) -> list[str]:
+    """Parts of the spec that `tasking:creation=..:barrier=..:placement=..` stands for, further options behind."""
+    given = dict(pair.partition("=")[::2] for pair in pairs if pair.partition("=")[0] in TASKING_OPTIONS)
+    rest = [pair for pair in pairs if pair.partition("=")[0] not in TASKING_OPTIONS]
+    if len(given) + len(rest) < len(pairs):
+        raise UsageError(f"an option may be given once, got one twice in {text!r}")
+    creation = given.get("creation", "replayed")
+    placement = given.get("placement", "stealing" if creation == "eager" else "partitioned")
+    return model_of_factors(creation, given.get("barrier", "none"), placement).split(":") + rest
+
+
 def built_models() -> list[str]:
     """Names of the models whose executor is part of this installation."""
     package = __package__.rpartition(".")[0]
@@ -155,6 +199,10 @@ def describe_models() -> str:
     for name in built_models():
         options = [f"{option}={'|'.join(known.values) or 'N'}" for option, known in MODELS[name].options.items()]
         parts.append(f"{name} ({', '.join(options)})" if options else name)
+    parts.append(
+        f"tasking (creation={'|'.join(CREATIONS)}, barrier={'|'.join(BARRIERS)}, placement={'|'.join(PLACEMENTS)}): "
+        f"the task model that these switches make"
+    )
     return "; ".join(parts)
 
 
@@ -178,11 +226,12 @@ class ModelSpec:
     @property
     def barrier(self) -> str:
         """What the model waits for: "loop", "phase", "iteration" or "none"."""
-        return dict(self.options).get("taskwait", self.model.barrier)
+        options = dict(self.options)
+        return options.get("taskwait", options.get("barrier", self.model.barrier))
 
 
 def parse_model(text: str) -> ModelSpec:
-    """Parse `name[:option=value]*`.
+    """Parse `name[:option=value]*`; `tasking` with creation=, barrier= and placement= is the task model they make.
 
     Raises
     ------
@@ -191,6 +240,8 @@ def parse_model(text: str) -> ModelSpec:
         without.
     """
     name, *pairs = text.strip().split(":")
+    if name == "tasking":
+        name, *pairs = _by_factors(pairs, text)
     if name not in MODELS:
         raise UsageError(f"no model is called {name!r}; known: {', '.join(built_models())}")
     model = MODELS[name]

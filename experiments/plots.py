@@ -22,7 +22,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from ..cython_src.errors import UsageError
-from . import analysis
+from . import analysis, factorial
 from .analysis import Study, base_model, model_label, model_rank
 from .statistics import CONFIDENCE, EQUIVALENCE_BAND, MIN_PAIRS
 
@@ -616,9 +616,54 @@ def draw_granularity(study: Study, plan_id: str, column: str) -> Figure:
     )
 
 
+def draw_factorial(study: Study, plan_id: str, column: str) -> Figure:
+    """Step time of every cell of creation x barrier x placement, and what each switch contributes."""
+    cells, effects = (t[t["plan_id"] == plan_id] if len(t) else t
+                      for t in (factorial.factorial_table(study), factorial.effect_table(study)))
+    if not len(cells):
+        raise UsageError(
+            "a factorial needs every cell of creation x barrier x placement, got less; run replay_ladder.toml"
+        )
+    threads = int(cells["threads"].max())
+    cells = cells[(cells["threads"] == threads) & (cells["note"] == "")]
+    effects = effects[(effects["threads"] == threads) & (effects["kind"] == "attribution")]
+    figure, (times, parts) = new_figure(column, 2, 2.1, (1.0, 1.0))
+    kinds = list(dict.fromkeys(zip(cells["creation"], cells["placement"], strict=True)))
+    handles = []
+    for number, (creation, placement) in enumerate(kinds):
+        own = cells[(cells["creation"] == creation) & (cells["placement"] == placement)]
+        style = ModelStyle(_COLORS[number], "os^"[number], _LINES[number])
+        x = np.arange(len(own)) + 0.08 * (number - 1)
+        _series(times, x, own["median_s"] * 1e3, own["low_s"] * 1e3, own["high_s"] * 1e3, style, "", band=False)
+        handles.append(Line2D([], [], color=style.color, marker=style.marker, linestyle=style.line,
+                              label=f"{creation}, {placement}"))
+    times.set_xticks(range(len(factorial.BARRIERS)), factorial.BARRIERS)
+    times.set_xlabel("barrier")
+    times.set_ylabel("step time (ms)")
+    panel_title(times, "All cells")
+    parts.axhline(1, color=_GREY, linewidth=0.7, zorder=1)
+    parts.axhspan(1 / (1 + EQUIVALENCE_BAND), 1 + EQUIVALENCE_BAND, color="0.88", linewidth=0, zorder=0)
+    for x, row in enumerate(effects.to_dict("records")):
+        color = "0.2" if row["effect"] == "all three" else _COLORS[7]
+        parts.plot([x, x], [row["low"], row["high"]], color=color, linewidth=0.9, zorder=4)
+        parts.plot([x], [row["ratio"]], marker="o", color=color, zorder=5)
+        parts.annotate(f"{row['ratio']:.3f}", (x, row["ratio"]), (5, 0), textcoords="offset points", va="center",
+                       fontsize=6.5)
+    parts.set_xticks(range(len(effects)), effects["effect"])
+    parts.set_xlim(-0.4, len(effects) - 0.3)
+    _ratio_axis(parts, effects[["ratio", "low", "high"]].to_numpy(dtype=float).ravel())
+    parts.set_ylabel("time after / before")
+    panel_title(parts, "Attribution")
+    handles.append(Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}"))
+    add_legend(figure, column, handles)
+    _header(figure, study, [analysis.problem_name(study.plans[plan_id]), blocks_text(study.plans[plan_id]),
+                            f"{threads} threads"], column)
+    return figure
+
+
 _DRAW = {
     "speedup": draw_speedup, "layers": draw_layers, "overhead": draw_overhead, "batch": draw_batch,
-    "granularity": draw_granularity,
+    "granularity": draw_granularity, "factorial": draw_factorial,
 }
 FIGURES = tuple(_DRAW)
 
@@ -666,6 +711,9 @@ def available_figures(study: Study, plan_id: str) -> list[str]:
         found.append("batch")
     if len({study.plans[p]["num_tasks"] for p in _granularity_plans(study, plan_id)}) > 1:
         found.append("granularity")
+    cells = factorial.factorial_table(study)
+    if len(cells) and plan_id in set(cells["plan_id"]):
+        found.append("factorial")
     return found
 
 
@@ -808,7 +856,20 @@ def _caption_sweep(what: str) -> Callable:
     return text
 
 
+def _caption_factorial(study: Study, plan_id: str) -> list[str]:
+    return [
+        "(a) Step time of the task models made by three switches: creation (eager or replayed), barrier (after each "
+        "loop, each iteration, or none), placement (stealing or partitioned); eager tasks cannot be partitioned. "
+        "(b) Attribution of the change from (eager, loop, stealing) to (replayed, none, partitioned): for each switch "
+        "the geometric mean of its effect over all orders of switching that exist; the three multiply up to the whole. "
+        f"Markers: medians over repetition blocks, bars: {CONFIDENCE:.0%} bootstrap intervals; grey: differences below "
+        f"{EQUIVALENCE_BAND:.0%}.",
+        *_caption_conditions(study, plan_id),
+    ]
+
+
 _CAPTIONS = {
+    "factorial": _caption_factorial,
     "speedup": _caption_speedup, "layers": _caption_layers, "overhead": _caption_overhead,
     "batch": _caption_sweep("Images per second over the batch size."),
     "granularity": _caption_sweep("Time of one step over the number of tasks it is cut into."),

@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from ..cython_src.errors import UsageError
-from . import analysis, plots
+from . import analysis, factorial, plots
 from .analysis import Study, model_label
 from .plots import format_time
 from .statistics import EQUIVALENCE_BAND, MIN_PAIRS
@@ -117,6 +117,25 @@ ACCOUNT_COLUMNS: tuple[Column, ...] = (
     ("per barrier or task", lambda r: _time(r["per_unit_s"]), True),
     ("empty kernels", lambda r: _time(r["runtime_cost_s"]), True),
     ("left over", lambda r: _percent(r["unexplained"], 1), True),
+)
+FACTORIAL_COLUMNS: tuple[Column, ...] = (
+    ("threads", lambda r: _count(r["threads"]), True),
+    ("creation", lambda r: r["creation"], False),
+    ("barrier", lambda r: r["barrier"], False),
+    ("placement", lambda r: r["placement"], False),
+    ("median", lambda r: _time(r["median_s"]), True),
+    ("time / first cell", lambda r: _number(r["ratio"], 3), True),
+    ("95% interval", lambda r: _interval(r["ratio_low"], r["ratio_high"], 3), True),
+    ("", lambda r: r["note"], False),
+)
+EFFECT_COLUMNS: tuple[Column, ...] = (
+    ("threads", lambda r: _count(r["threads"]), True),
+    ("kind", lambda r: r["kind"], False),
+    ("effect", lambda r: r["effect"], False),
+    ("time after / before", lambda r: _number(r["ratio"], 3), True),
+    ("95% interval", lambda r: _interval(r["low"], r["high"], 3), True),
+    ("share", lambda r: _percent(r["share"]), True),
+    ("verdict", lambda r: r["verdict"] + r["note"], False),
 )
 DISTURBANCE_COLUMNS: tuple[Column, ...] = (
     ("model", lambda r: model_label(r["model"]), False),
@@ -224,6 +243,12 @@ def _summary_text(study: Study) -> str:
         if accounts:
             lines += ["Measured time against the floor from its own block durations:",
                       *text_table(ACCOUNT_COLUMNS, accounts), ""]
+        cells = table_records(factorial.factorial_table(study), plan_id)
+        if cells:
+            lines += ["Creation x barrier x placement:", *text_table(FACTORIAL_COLUMNS, cells), "",
+                      "What each switch contributes:",
+                      *text_table(EFFECT_COLUMNS, table_records(factorial.effect_table(study), plan_id)), "",
+                      factorial.answer(study, plan_id)]
         lines += headline(study, plan_id)
         lines += [""]
     own_best = analysis.own_best_table(study) if len(study.samples) else pd.DataFrame()
@@ -267,6 +292,7 @@ def _summary_json(study: Study) -> dict:
             floors=rows(analysis.floor_table(study)), bounds=rows(analysis.bound_table(study)),
             accounting=rows(analysis.accounting_table(study)), costs=rows(analysis.cost_table(study)),
             disturbances=rows(analysis.disturbance_table(study)),
+            factorial=rows(factorial.factorial_table(study)), effects=rows(factorial.effect_table(study)),
             layers={plan_id: rows(analysis.layer_table(study, plan_id)) for plan_id in study.plan_ids()},
         )
     return answer
@@ -317,6 +343,8 @@ _HOW_TO_READ = (
     ("area, fork-join bound, span, cycle mean", "Floors on the time of a step from the blocks' durations: all work "
         "spread evenly; the same loop by loop with a barrier; the longest chain of dependent blocks in a step; the "
         "longest cycle of the graph closed over steps, per step, below which no number of threads helps."),
+    ("share", "In the table of creation, barrier and placement: part of the whole change, in logarithms, that an "
+              "attribution stands for; of layers: part of the serial time."),
     ("excess", "Measured time beyond the floor computed from the same run's own block durations: barriers, task "
                "handling, and waiting because durations vary (bounds are computed from mean durations)."),
     ("empty kernels", "Time of the same graph under the same model with kernels that do nothing: its barriers or tasks."),
@@ -408,6 +436,13 @@ def _html_page(study: Study, figures: Sequence[tuple[str, str, str, str]]) -> st
         if accounts:
             out += ["<h3>Measured time against the floor from its own block durations</h3>",
                     _html_table(ACCOUNT_COLUMNS, accounts)]
+        cells = table_records(factorial.factorial_table(study), plan_id)
+        if cells:
+            out += ["<h3>Creation, barrier and placement of tasks</h3>",
+                    f"<p>{html.escape(factorial.answer(study, plan_id))}</p>"]
+            out += [_html_figure(*f[1:], prefix=f"{plan_id}-{f[1]}") for f in shown if f[1] == "factorial"]
+            out += [_html_table(FACTORIAL_COLUMNS, cells),
+                    _html_table(EFFECT_COLUMNS, table_records(factorial.effect_table(study), plan_id))]
         out += ["<h3>Disturbances, sums over all repetitions</h3>",
                 _html_table(DISTURBANCE_COLUMNS, table_records(analysis.disturbance_table(study), plan_id))]
     own_best = analysis.own_best_table(study) if len(study.samples) else pd.DataFrame()

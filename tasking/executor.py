@@ -6,11 +6,12 @@ import os
 
 import numpy as np
 
-from ..cython_src.dependences import record_graph
 from ..cython_src.errors import UsageError
+from ..cython_src.looping import RunWhile
+from ..cython_src.unroll import unroll
+from .barriers import BARRIERS, barrier_after, record_with_barriers
 from .scheduler import EagerRuntime, PartitionRuntime, ReplayRuntime, Team
 
-TASKWAITS = ("loop", "phase", "iteration", "none")
 PLACEMENTS = ("stealing", "partitioned")
 
 # Idle threads look for work this long before they sleep: longer than a futex wake-up takes, short enough that a
@@ -33,10 +34,10 @@ def expected_cost_ns(plan):
     """Rough duration of each task, float64, shape (num_tasks,): only ratios matter, for sharing out the work."""
     flops = np.fromiter((block.flops for loop in plan.loops for block in loop.blocks), np.float64, plan.num_tasks)
     num_bytes = np.fromiter((block.bytes for loop in plan.loops for block in loop.blocks), np.float64, plan.num_tasks)
-    return np.maximum(flops / 100, num_bytes / 10) + 100
+    return np.maximum(flops / 100, num_bytes / 10) + 10
 
 
-class _TaskingExecutor:
+class _TaskingExecutor(RunWhile):
     """What the three share.
 
     Parameters
@@ -97,9 +98,17 @@ class _TaskingExecutor:
             A kernel failed; the executor stays usable, the data are undefined.
         KeyboardInterrupt
             Ctrl-C; likewise.
+        UsageError
+            Impossible numbers, or an array was exchanged or changed its shape since the plan was bound.
         """
         self._check_prepared()
+        self._runtime.bound.check_unchanged()
         self._runtime.run(num_iterations, first_iteration)
+
+    @property
+    def iteration_stride(self):
+        """Iterations that one pass of the prepared plan takes."""
+        return self._runtime.bound.iteration_stride if self._runtime else 1
 
     def close(self):
         """End the threads. The executor cannot run any more."""
@@ -127,27 +136,21 @@ class TasksExecutor(_TaskingExecutor):
     model = "tasks"
 
     def __init__(self, num_threads, *, taskwait="iteration", window=1024, **options):
-        if taskwait not in TASKWAITS:
-            raise UsageError(f"taskwait must be one of {', '.join(TASKWAITS)}; got {taskwait!r}")
+        if taskwait not in BARRIERS:
+            raise UsageError(f"taskwait must be one of {', '.join(BARRIERS)}; got {taskwait!r}")
         super().__init__(num_threads, **options)
         self.taskwait = taskwait
         self.window = int(window)
 
     def prepare(self, bound):
         """Take a bound plan; there is nothing to record."""
-        phases = [loop.phase for loop in bound.plan.loops]
-        wait_after = [self.taskwait == "loop"] * len(phases)
-        if self.taskwait == "phase":
-            wait_after = [phase != following for phase, following in zip(phases, phases[1:] + [None], strict=True)]
-        if wait_after and self.taskwait == "iteration":
-            wait_after[-1] = True
         self._runtime = EagerRuntime(
-            self._team, bound, wait_after, self.window, self.event_capacity, self.watchdog_s
+            self._team, bound, barrier_after(bound.plan, self.taskwait), self.window, self.event_capacity, self.watchdog_s
         )
 
 
 class _ReplayExecutor(_TaskingExecutor):
-    closed = False
+    barrier = "none"
 
     def __init__(self, num_threads, *, placement="partitioned", **options):
         if placement not in PLACEMENTS:
@@ -157,7 +160,7 @@ class _ReplayExecutor(_TaskingExecutor):
 
     def record(self, bound):
         """Find the plan's dependences: the TaskGraph that `prepare` takes, so that each step can be timed apart."""
-        return record_graph(bound.plan.accesses, closed=self.closed)
+        return record_with_barriers(bound.plan, self.barrier)
 
     def prepare(self, bound, graph=None):
         """Record the plan's graph, unless it is given, and make it ready for replay.
@@ -170,17 +173,14 @@ class _ReplayExecutor(_TaskingExecutor):
         """
         if graph is None:
             graph = self.record(bound)
-        if graph.closed != self.closed:
-            raise UsageError(
-                f"model {self.model!r} takes a graph recorded with closed={self.closed}, got closed={graph.closed}; "
-                f"use its own record()"
-            )
+        self._runtime = self._compile(bound, graph)
+
+    def _compile(self, bound, graph, workers=None):
+        """The runtime for a graph; `workers` of another one to share."""
+        options = (self.event_capacity, self.watchdog_s, workers)
         if self.placement == "stealing":
-            self._runtime = ReplayRuntime(self._team, bound, graph, self.event_capacity, self.watchdog_s)
-        else:
-            self._runtime = PartitionRuntime(
-                self._team, bound, graph, expected_cost_ns(bound.plan), self.event_capacity, self.watchdog_s
-            )
+            return ReplayRuntime(self._team, bound, graph, *options)
+        return PartitionRuntime(self._team, bound, graph, expected_cost_ns(bound.plan), *options)
 
 
 class TaskGraphExecutor(_ReplayExecutor):
@@ -188,11 +188,22 @@ class TaskGraphExecutor(_ReplayExecutor):
 
     Parameters
     ----------
+    barrier : {"iteration", "phase", "loop"}
+        Where all tasks wait for all: between iterations only, or also after each change of phase or each loop.
     placement : {"partitioned", "stealing"}
         One compiled program for each thread, from which idle threads may claim tasks; or work-stealing deques.
     """
 
     model = "taskgraph"
+
+    def __init__(self, num_threads, *, barrier="iteration", **options):
+        if barrier not in BARRIERS or barrier == "none":
+            raise UsageError(
+                f"barrier of model 'taskgraph' must be one of {', '.join(BARRIERS[:-1])}; got {barrier!r}; the model "
+                f"without barriers is 'taskiter'"
+            )
+        super().__init__(num_threads, **options)
+        self.barrier = barrier
 
 
 class TaskIterExecutor(_ReplayExecutor):
@@ -202,7 +213,67 @@ class TaskIterExecutor(_ReplayExecutor):
     ----------
     placement : {"partitioned", "stealing"}
         As for TaskGraphExecutor.
+    unroll : int
+        Iterations that the recorded graph holds. Iterations of a run that are left over run from a graph of one.
+    slots : int
+        Copies of each buffer with the role "input", which the iterations of an unrolled graph use in turn, so that
+        loading runs ahead.
     """
 
     model = "taskiter"
-    closed = True
+
+    def __init__(self, num_threads, *, unroll=1, slots=1, **options):
+        for name, value in (("unroll", unroll), ("slots", slots)):
+            if not 1 <= value <= 1024:
+                raise UsageError(f"{name} must be in [1, 1024], got {value}")
+        if slots > unroll:
+            raise UsageError(f"slots must not exceed unroll = {unroll}, got {slots}; raise unroll")
+        super().__init__(num_threads, **options)
+        self.unroll = unroll
+        self.slots = slots
+        self._rest = None  # runs what is left over
+
+    def _unrolled(self, plan):
+        inputs = {b.name: self.slots for b in plan.buffers.values() if b.role == "input" and b.name not in plan.arena_of}
+        return unroll(plan, self.unroll, inputs)
+
+    def record(self, bound):
+        """As the other executor's; of a graph that holds `unroll` iterations."""
+        return record_with_barriers(self._unrolled(bound.plan), self.barrier)
+
+    def prepare(self, bound, graph=None):
+        """As the other executor's."""
+        self._rest = None
+        if self.unroll == 1:
+            super().prepare(bound, graph)
+            return
+        self._runtime = self._compile(bound.again(self._unrolled(bound.plan)), graph or self.record(bound))
+        self._runtime.workers.tasks_per_pass = bound.num_tasks
+        self._rest = self._compile(bound, record_with_barriers(bound.plan, self.barrier), self._runtime.workers)
+
+    def run(self, num_iterations, first_iteration=0):
+        """See the base class; any multiple of the plan's own `iteration_stride` may be run."""
+        self._check_prepared()
+        if self._rest is None:
+            super().run(num_iterations, first_iteration)
+            return
+        if num_iterations < 0 or num_iterations % self.iteration_stride or first_iteration % self.iteration_stride:
+            self._rest.run(num_iterations, first_iteration)  # raises
+        self._rest.bound.check_unchanged()
+        stride = self._runtime.bound.iteration_stride
+        left_over = num_iterations % stride
+        if num_iterations >= stride:
+            shift = first_iteration % stride
+            self._runtime.bound.shift_iterations(shift)
+            self._runtime.run(num_iterations - left_over, first_iteration - shift)
+        self._rest.run(left_over, first_iteration + num_iterations - left_over)
+
+    @property
+    def iteration_stride(self):
+        """Iterations that one pass of the prepared plan takes."""
+        return (self._rest or self._runtime).bound.iteration_stride if self._runtime else 1
+
+    def close(self):
+        """End the threads. The executor cannot run any more."""
+        self._rest = None
+        super().close()

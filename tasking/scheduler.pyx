@@ -15,7 +15,6 @@ import os
 
 import numpy as np
 
-from ..cython_src.dependences import TaskGraph
 from ..cython_src.errors import UsageError
 
 
@@ -89,7 +88,7 @@ cdef extern from "idle.h" nogil:
 
 cdef extern from "partition.h" nogil:
     ctypedef struct ProgramEntry:
-        int32_t task, loop, block, wait_begin
+        int32_t task, loop, is_awaited, wait_begin
     ctypedef struct PartitionWorker:
         atomic_i64 progress
         atomic_i32 open_until
@@ -284,11 +283,14 @@ cdef class _Runtime:
     cdef readonly Workers workers
     cdef readonly double watchdog_s
 
-    cdef _set_up(self, Team team, BoundPlan bound, int64_t event_capacity, double watchdog_s):
+    cdef _set_up(self, Team team, BoundPlan bound, int64_t event_capacity, double watchdog_s, Workers workers=None):
         team.check()
         self.team = team
         self.bound = bound
         self.watchdog_s = watchdog_s
+        if workers is not None:  # another runtime's, for the same plan
+            self.workers = workers
+            return
         self.workers = Workers(team.num_threads, bound.scratch_bytes, event_capacity)
         team.touch(self.workers, bound.scratch_bytes)
 
@@ -324,7 +326,9 @@ cdef class _GraphRuntime(_Runtime):
             raise UsageError(
                 f"the graph must be the plan's own, but it has {graph.num_tasks} tasks and plan "
                 f"{self.bound.plan.name!r} has {self.bound.num_tasks}; record it again")
-        self.graph = graph if graph.closed else with_barrier(graph)
+        if not graph.closed:
+            raise UsageError("a graph must be closed for replay, got an open one; record it with the executor's record()")
+        self.graph = graph
         self.offsets = self.graph.successor_offsets
         self.split, self.successors, self.intra, self.cross = (
             array if len(array) else np.zeros(1, np.int32)
@@ -339,18 +343,21 @@ cdef class ReplayRuntime(_GraphRuntime):
     team : Team
     bound : BoundPlan
     graph : TaskGraph
-        Of the same plan. One that was not closed is replayed with a barrier between iterations.
+        Of the same plan, closed.
     event_capacity : int
     watchdog_s : float
         Seconds without any progress after which the run is stopped; 0: never.
+    workers : Workers, optional
+        Of a runtime for the same plan, to share.
     """
 
     cdef Replay replay
 
-    def __cinit__(self, Team team, BoundPlan bound, graph, int64_t event_capacity=0, double watchdog_s=60.0):
+    def __cinit__(self, Team team, BoundPlan bound, graph, int64_t event_capacity=0, double watchdog_s=60.0,
+                  Workers workers=None):
         cdef int error
         memset(&self.replay, 0, sizeof(self.replay))
-        self._set_up(team, bound, event_capacity, watchdog_s)
+        self._set_up(team, bound, event_capacity, watchdog_s, workers)
         self._set_graph(graph)
         error = replay_open(
             &self.replay, team.num_threads, bound.loops, self.workers.states, team.spin_ns, bound.num_tasks,
@@ -409,12 +416,13 @@ cdef class PartitionRuntime(_GraphRuntime):
 
     cdef Partition partition
 
-    def __cinit__(self, Team team, BoundPlan bound, graph, cost, int64_t event_capacity=0, double watchdog_s=60.0):
+    def __cinit__(self, Team team, BoundPlan bound, graph, cost, int64_t event_capacity=0, double watchdog_s=60.0,
+                  Workers workers=None):
         cdef int error
         cdef int32_t num_nodes
         cdef double[::1] costs
         memset(&self.partition, 0, sizeof(self.partition))
-        self._set_up(team, bound, event_capacity, watchdog_s)
+        self._set_up(team, bound, event_capacity, watchdog_s, workers)
         self._set_graph(graph)
         num_nodes = self.graph.num_nodes
         costs = np.append(np.asarray(cost, dtype=np.float64), 1.0)
@@ -553,46 +561,6 @@ cdef class EagerRuntime(_Runtime):
         lines = _dump_workers(&self.eager.scheduler)
         lines.append(f"tasks {self.eager.oldest} to {self.eager.next_serial} are alive, window {self.eager.window}")
         return "\n".join(lines)
-
-
-def with_barrier(graph):
-    """An open graph, closed through a barrier: all ends -> barrier -> (next iteration) all beginnings.
-
-    Parameters
-    ----------
-    graph : TaskGraph
-        Recorded with `closed=False`.
-
-    Returns
-    -------
-    TaskGraph
-        With one more node, the last.
-    """
-    n = graph.num_nodes
-    counts = np.diff(graph.successor_offsets)
-    ends = np.flatnonzero(counts == 0).astype(np.int32)
-    begins = np.flatnonzero(graph.num_intra == 0).astype(np.int32)
-    source = np.repeat(np.arange(n, dtype=np.int32), counts)
-    source = np.concatenate([source, ends])
-    order = np.argsort(source, kind="stable")
-    successors = np.concatenate([graph.successors, np.full(len(ends), n, np.int32)])[order]
-    kinds = np.concatenate([graph.edge_kind, np.zeros(len(ends), np.uint8)])[order]
-    offsets = np.concatenate([[0], np.cumsum(np.append(np.bincount(source, minlength=n), len(begins)))])
-    split = offsets[1:].copy()
-    split[n] = offsets[n]
-    cross = np.zeros(n + 1, np.int32)
-    cross[begins] = 1
-    return TaskGraph(
-        num_tasks=graph.num_tasks,
-        num_joins=graph.num_joins + 1,
-        successor_offsets=offsets.astype(np.int32),
-        successor_split=split.astype(np.int32),
-        successors=np.ascontiguousarray(np.concatenate([successors, begins]), dtype=np.int32),
-        edge_kind=np.concatenate([kinds, np.zeros(len(begins), np.uint8)]).astype(np.uint8),
-        num_intra=np.append(graph.num_intra, len(ends)).astype(np.int32),
-        num_cross=cross,
-        closed=True,
-    )
 
 
 # Registered here, while the process most likely has one thread: with several the kernel waits 15 ms for the others, and

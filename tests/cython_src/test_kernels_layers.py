@@ -101,8 +101,9 @@ def test_fully_connected_equals_numpy_form(lanes, features):
         )
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize(("lanes", "batch"), [(16, 16), (16, 21), (1, 2)])
-def test_softmax_equals_numpy_form(lanes, batch):
+def test_softmax_equals_numpy_form(lanes, batch, smoothing):
     """Check probabilities, loss, gradient and count of right answers; lanes without an image get no
     gradient."""
     rng = np.random.default_rng(batch)
@@ -110,6 +111,7 @@ def test_softmax_equals_numpy_form(lanes, batch):
     logits = (rng.standard_normal((groups, classes, lanes)) * 20).astype(np.float32)
     labels = rng.integers(0, classes, (groups, lanes)).astype(np.int32)
     attributes = {"classes": classes, "lanes": lanes, "batch": batch}
+    train_attributes = {**attributes, "label_smoothing": smoothing}
     train = {
         "logits": logits,
         "labels": labels,
@@ -125,9 +127,9 @@ def test_softmax_equals_numpy_form(lanes, batch):
     groups_of = [(g, g + 1) for g in range((batch + lanes - 1) // lanes)]
     # exp of a difference rounded to |z| eps; a handful of further roundings.
     relative = (2 * np.abs(logits).max() + 20) * EPSILON
-    for kernel, operands, outputs in (
-        ("softmax_loss", train, ["gradient", "losses", "correct"]),
-        ("softmax", infer, ["probabilities", "predictions"]),
+    for kernel, operands, outputs, attributes in (
+        ("softmax_loss", train, ["gradient", "losses", "correct"], train_attributes),
+        ("softmax", infer, ["probabilities", "predictions"], attributes),
     ):
         expected = run_kernel(kernel, operands, outputs, attributes, groups_of, "float64")
         for instruction_set in INSTRUCTION_SETS:
@@ -135,7 +137,7 @@ def test_softmax_equals_numpy_form(lanes, batch):
             for name in outputs:
                 np.testing.assert_allclose(got[name], expected[name], rtol=lanes * relative, atol=relative)
     if batch % lanes:
-        gradient = run_kernel("softmax_loss", train, ["gradient"], attributes, groups_of, "cpu")["gradient"]
+        gradient = run_kernel("softmax_loss", train, ["gradient"], train_attributes, groups_of, "cpu")["gradient"]
         assert (gradient[-1, :, batch % lanes :] == 0).all()
 
 
@@ -160,7 +162,8 @@ def test_bad_labels_and_indices_stop_the_run():
     sizes = {**target.attributes("out"), "batch": 1, "num_batches": 1, "num_images": 3}
     for where in ("cpu", "float64"):
         with pytest.raises(BlockFailure, match="status 3"):
-            run_kernel("softmax_loss", operands, [], {"classes": 10, "lanes": 1, "batch": 1}, [(0, 1)], where)
+            sizes_of = {"classes": 10, "lanes": 1, "batch": 1, "label_smoothing": 0.0}
+            run_kernel("softmax_loss", operands, [], sizes_of, [(0, 1)], where)
         with pytest.raises(BlockFailure, match="status 2"):
             run_kernel("load_images", load, [], sizes, [(0, 1)], where)
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from forktask.cython_src.dependences import EDGE_KINDS, record_graph
 from forktask.cython_src.program import bind
+from forktask.tasking.barriers import BARRIERS, barrier_after, record_with_barriers
 from forktask.tasking.executor import TaskIterExecutor
-from forktask.tasking.scheduler import with_barrier
 
-from .random_plans import random_plan, shared_plan
+from .random_plans import kinds_plan, random_plan, shared_plan
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]
 
@@ -26,6 +26,7 @@ def repeated(table, times):
         task_offsets=np.concatenate([[0], np.cumsum(np.tile(step, times))]).astype(np.int32),
         access_kind=np.tile(table.access_kind, times),
         access_list=np.tile(table.access_list, times),
+        access_buffer=np.tile(table.access_buffer, times),
     )
 
 
@@ -56,10 +57,11 @@ def unrolled_order(graph, times, without_self):
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 2**32), shared=st.booleans())
-def test_the_cyclic_graph_is_the_flat_graph_of_n_iterations(seed, shared):
+@given(seed=st.integers(0, 2**32), kind=st.sampled_from(["random", "shared", "kinds"]))
+def test_the_cyclic_graph_is_the_flat_graph_of_n_iterations(seed, kind):
     """Check that both order the same pairs of tasks, for N = 1 to 4; edges that keep a task from overlapping itself aside."""
-    plan = shared_plan(seed) if shared else random_plan(seed, num_loops=1 + seed % 4, max_blocks=5)
+    small = {"num_loops": 1 + seed % 4, "max_blocks": 5}
+    plan = {"random": random_plan, "shared": shared_plan, "kinds": kinds_plan}[kind](seed, **{} if kind == "shared" else small)
     closed = record_graph(plan.accesses)
     for times in range(1, 5):
         flat = record_graph(repeated(plan.accesses, times), closed=False)
@@ -72,8 +74,9 @@ def test_the_cyclic_graph_is_the_flat_graph_of_n_iterations(seed, shared):
 @given(seed=st.integers(0, 2**32))
 def test_every_edge_lies_on_a_cycle_with_one_token(seed):
     """Check what re-arming relies on: after p -> v, the next p comes after this v. With a barrier, too."""
-    plan = random_plan(seed, num_loops=1 + seed % 4, max_blocks=5)
-    for graph in (record_graph(plan.accesses), with_barrier(record_graph(plan.accesses, closed=False))):
+    plan = random_plan(seed, num_loops=1 + seed % 4, max_blocks=5, phases=("forward", "backward"))
+    for barrier in BARRIERS:
+        graph = record_with_barriers(plan, barrier)
         source, target, token = graph.edges()
         n = graph.num_nodes
         reach = np.zeros((3 * n, 3 * n), bool)
@@ -88,6 +91,22 @@ def test_every_edge_lies_on_a_cycle_with_one_token(seed):
         for p, v, t in zip(source.tolist(), target.tolist(), token.tolist(), strict=True):
             assert reach[v + t * n, p + n] or (t == 1 and p == v)
         assert (np.bincount(target, minlength=n) == graph.num_intra + graph.num_cross).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), shared=st.booleans(), barrier=st.sampled_from(BARRIERS[:-1]))
+def test_barriers_add_the_order_of_segments_and_nothing_else(seed, shared, barrier):
+    """Check that the order is that of the dependences and of the segments between barriers, for N = 1 to 3."""
+    phases = ("forward", "backward")
+    plan = shared_plan(seed) if shared else random_plan(seed, num_loops=1 + seed % 4, max_blocks=5, phases=phases)
+    graph = record_with_barriers(plan, barrier)
+    segment = np.cumsum([0, *barrier_after(plan, barrier)])[:-1][plan.task_loop]
+    for times in range(1, 4):
+        flat = record_graph(repeated(plan.accesses, times), closed=False)
+        source, target, _ = flat.edges()
+        number = np.concatenate([segment + k * (segment[-1] + 1) for k in range(times)])
+        expected = order_of(flat.num_nodes, source, target, np.arange(flat.num_tasks)) | (number[:, None] < number)
+        np.testing.assert_array_equal(unrolled_order(graph, times, without_self=False), expected)
 
 
 @settings(max_examples=40, deadline=None)

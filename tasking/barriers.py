@@ -1,0 +1,104 @@
+"""Recorded graphs with barriers: after each loop, each phase or each iteration.
+
+A barrier is a join node that all ends of a segment lead to and that leads to all beginnings of the next. Dependences
+between segments are implied by it and left out, so a segment is recorded alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from ..cython_src.dependences import FLOW, TaskGraph, record_graph
+
+BARRIERS = ("loop", "phase", "iteration", "none")
+
+
+def barrier_after(plan, barrier: str) -> list[bool]:
+    """For each loop of a plan: does a barrier of this kind stand behind it?"""
+    following = [*(loop.phase for loop in plan.loops[1:]), None]
+    if barrier == "phase":
+        return [loop.phase != phase for loop, phase in zip(plan.loops, following, strict=True)]
+    return [barrier == "loop" or (barrier == "iteration" and phase is None) for phase in following]
+
+
+def record_with_barriers(plan, barrier: str) -> TaskGraph:
+    """Record a plan's graph for replay.
+
+    Parameters
+    ----------
+    plan : Plan
+    barrier : {"loop", "phase", "iteration", "none"}
+        "none": closed by the dependences of each iteration on the one before.
+
+    Returns
+    -------
+    TaskGraph
+        Closed. With n barriers its last n nodes are these.
+    """
+    if barrier == "none" or not plan.num_tasks:
+        return record_graph(plan.accesses, closed=True)
+    last = [loop.first_task + loop.num_blocks for loop, ends in
+            zip(plan.loops, barrier_after(plan, barrier), strict=True) if ends]
+    return with_barriers([_record_segment(plan.accesses, *tasks) for tasks in pairwise([0, *last])])
+
+
+def _record_segment(table, first: int, stop: int) -> TaskGraph:
+    """The open graph of tasks first ... stop - 1 alone."""
+    return record_graph(
+        replace(table, num_tasks=stop - first, task_offsets=np.ascontiguousarray(table.task_offsets[first : stop + 1])),
+        closed=False,
+    )
+
+
+def with_barriers(segments: Sequence[TaskGraph]) -> TaskGraph:
+    """Open graphs one after the other, a barrier behind each; the last one leads to the next iteration.
+
+    Parameters
+    ----------
+    segments : sequence of TaskGraph
+        Recorded with `closed=False`; their tasks are numbered one after the other.
+    """
+    num_tasks = sum(graph.num_tasks for graph in segments)
+    first_barrier = num_tasks + sum(graph.num_joins for graph in segments)
+    num_nodes = first_barrier + len(segments)
+    sources, targets, kinds, begins = [], [], [], []
+    first_task, first_join = 0, num_tasks
+    for number, graph in enumerate(segments):
+        name = np.concatenate([
+            np.arange(first_task, first_task + graph.num_tasks), np.arange(first_join, first_join + graph.num_joins)
+        ])
+        source, target, _ = graph.edges()
+        ends = name[np.diff(graph.successor_offsets) == 0]
+        begins.append(name[graph.num_intra == 0])
+        sources += [name[source], ends]
+        targets += [name[target], np.full(len(ends), first_barrier + number)]
+        kinds += [graph.edge_kind, np.full(len(ends), FLOW)]
+        if number:
+            sources.append(np.full(len(begins[-1]), first_barrier + number - 1))
+            targets.append(begins[-1])
+            kinds.append(np.full(len(begins[-1]), FLOW))
+        first_task += graph.num_tasks
+        first_join += graph.num_joins
+    source, target, kind = np.concatenate(sources), np.concatenate(targets), np.concatenate(kinds)
+    order = np.argsort(source, kind="stable")
+    counts = np.bincount(source, minlength=num_nodes)
+    split = np.cumsum(counts)
+    offsets = np.concatenate([[0], split])
+    offsets[-1] += len(begins[0])  # the edges with a token, behind all others
+    num_cross = np.zeros(num_nodes, np.int32)
+    num_cross[begins[0]] = 1
+    return TaskGraph(
+        num_tasks=num_tasks,
+        num_joins=num_nodes - num_tasks,
+        successor_offsets=offsets.astype(np.int32),
+        successor_split=split.astype(np.int32),
+        successors=np.concatenate([target[order], begins[0]]).astype(np.int32),
+        edge_kind=np.concatenate([kind[order], np.full(len(begins[0]), FLOW)]).astype(np.uint8),
+        num_intra=np.bincount(target, minlength=num_nodes).astype(np.int32),
+        num_cross=num_cross,
+        closed=True,
+    )
