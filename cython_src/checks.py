@@ -342,7 +342,7 @@ class _BlockChecker:
             if low == high:
                 array.fill(high - 1 if high > 0 else high + 1)
             elif pattern == "random":
-                array[...] = self.rng.integers(low, high, size=array.shape, endpoint=True)
+                array[...] = self.rng.integers(low, high, size=array.shape, dtype=array.dtype, endpoint=True)
             else:
                 array.fill(low if pattern == "nan" else high)
 

@@ -14,6 +14,8 @@ KERNEL_MODULES: tuple[str, ...] = (
     ".kernels_load",
     ".kernels_reduction",
     ".kernels_conv",
+    ".kernels_nhwc_conv",
+    ".kernels_winograd",
     ".kernels_pool",
     ".kernels_fc",
     ".kernels_softmax",

@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .errors import UsageError
+from .granularity import Granularity
+from .kernels_winograd import gradient_scratch_bytes, transform_scratch_bytes
 from .map_arrays import interior
 from .network import Convolution, FullyConnected, MaxPool, NetworkSpec, ReLU, Softmax, get_network
+from .nhwc_conv import CONV_OPTIONS
 from .plan import Access, Block, Plan, PlanBuilder, block_grid, ranges, read, update, write
 
 UNIT = 16  # images of a group in the lane layout; floats of a unit in the inner loops
@@ -22,6 +25,9 @@ SCRATCH_BYTES = 5 * 8192 * 4  # what the convolutions need: rows of five channel
 BLOCKS_WANTED = 8
 BLOCKS_OF_IMAGES = 32
 CHANNEL_TILES = (5, 4)  # output channels that the inner loops take at a time
+CONVOLUTIONS = ("auto", "direct", "winograd")
+WINOGRAD_TILE = 4  # side of a tile of results
+POINTS = 64  # products of a tile
 
 
 @dataclass(frozen=True)
@@ -90,35 +96,16 @@ class FeatureMap:
         return view
 
 
-@dataclass(frozen=True)
-class Granularity:
-    """How loops are cut into blocks: images, output channels and rows of a block (0: not cut, or chosen by
-    cost)."""
+def choose_convolution(channels_in: int, channels_out: int, height: int, width: int) -> str:
+    """The cheaper form of a convolution in the lane layout, "direct" or "winograd", by counting multiply-adds of
+    vectors for sixteen images; height and width are those of the result.
 
-    images: int = 0
-    channels: int = 0
-    rows: int = 0
-
-    @classmethod
-    def parse(cls, text: str) -> Granularity:
-        """From "auto" or "images=16,channels=8,rows=4", any of them left out."""
-        if text == "auto":
-            return cls()
-        values: dict[str, int] = {}
-        for part in text.split(","):
-            key, _, value = part.partition("=")
-            if (
-                key not in ("images", "channels", "rows")
-                or key in values
-                or not value.isdigit()
-                or int(value) < 1
-            ):
-                raise UsageError(
-                    f"granularity must be 'auto' or a list such as 'images=16,channels=8,rows=4' of positive "
-                    f"whole numbers, got {text!r}"
-                )
-            values[key] = int(value)
-        return cls(**values)
+    A transformed tile of an input channel costs as much as 450 multiply-adds, one of an output channel 350
+    (measured, AVX-512): below some eight channels on both sides transforms outweigh the products saved.
+    """
+    tiles = math.ceil(height / WINOGRAD_TILE) * math.ceil(width / WINOGRAD_TILE)
+    winograd = tiles * (POINTS * channels_in * channels_out + 450 * channels_in + 350 * channels_out)
+    return "winograd" if winograd < TAPS * channels_in * channels_out * height * width else "direct"
 
 
 def choose_lanes(batch: int, granularity: Granularity) -> int:
@@ -144,9 +131,13 @@ class _Lowering:
     granularity: Granularity
     fusion: bool
     chain: bool
+    conv: str
     builder: PlanBuilder
     prefix: str
     aliases: dict[str, Callable] = field(default_factory=dict)
+    # Layer -> partial gradients of it; loop of a convolution -> its form.
+    partials: dict[str, int] = field(default_factory=dict)
+    convolutions: dict[str, str] = field(default_factory=dict)
 
     @property
     def groups(self) -> int:
@@ -192,6 +183,63 @@ class _Lowering:
         if not self.granularity.rows:
             return [(0, height)]
         return ranges(height, max(1, self.granularity.rows // scale))
+
+    def form(self, loop: str, channels_in: int, channels_out: int, height: int, width: int) -> str:
+        """Form of a convolution, noted under the name of its loop."""
+        if self.lanes == 1:
+            form = "direct"
+        elif self.conv == "auto":
+            form = choose_convolution(channels_in, channels_out, height, width)
+        else:
+            form = self.conv
+        self.convolutions[loop] = form
+        return form
+
+    def winograd_ranges(self, channels: int, height: int) -> tuple[list, list]:
+        """Channels and rows (of the convolution's result) of blocks in Winograd form, by cost: rows first,
+        since blocks of fewer channels transform the same input again."""
+        pieces = math.ceil(BLOCKS_WANTED / len(self.group_ranges()))
+        tiles = math.ceil(height / WINOGRAD_TILE)
+        rows = ranges(height, WINOGRAD_TILE * math.ceil(tiles / min(pieces, tiles)))
+        return ranges(channels, math.ceil(channels / math.ceil(pieces / len(rows)))), rows
+
+    def convolution_ranges(self, form: str, channels: int, height: int, scale: int) -> tuple[list, list]:
+        """Channels and rows of blocks of a convolution; `scale` rows of its result are one of the map that is
+        cut, which has `height`."""
+        if form == "winograd" and self.granularity == Granularity():
+            channel_ranges, rows = self.winograd_ranges(channels, height * scale)
+            return channel_ranges, [(y0 // scale, y1 // scale) for y0, y1 in rows]
+        return self.channel_ranges(channels), self.row_ranges(height, scale)
+
+    def transformed_weights(self, layer: str, flip: bool) -> str:
+        """Weights in Winograd form (points, channels in, channels out) of the convolution or, flipped, of its
+        data gradient; a loop of its own makes them anew in each iteration."""
+        weight, _ = self.parameters(layer)
+        outputs, inputs = self.network.parameter_shapes()[weight][:2]
+        if flip:
+            outputs, inputs = inputs, outputs
+        name = f"{layer}.data_gradient.transform" if flip else f"{layer}.transform"
+        result = self.builder.buffer(f"{name}ed", (POINTS, inputs, outputs), role="temporary")
+        blocks = []
+        for part in ranges(inputs, math.ceil(inputs / 4)):
+            source = (part,) if flip else ((0, outputs), part)
+            blocks.append(
+                Block(
+                    part,
+                    (read(weight, *source), write(result, (0, POINTS), part)),
+                    bytes=4.0 * (TAPS + POINTS) * outputs * (part[1] - part[0]),
+                )
+            )
+        self.builder.loop(
+            name,
+            "winograd_weights",
+            {"weight": weight, "transformed": result},
+            blocks,
+            layer=layer,
+            phase="backward" if flip else "forward",
+            attributes={"outputs": outputs, "inputs": inputs, "flip": int(flip)},
+        )
+        return result
 
     def images_in(self, group: tuple[int, int]) -> int:
         """Images, not lanes."""
@@ -250,15 +298,19 @@ class _Lowering:
         """Convolution alone, or with ReLU and pooling when `index` is given."""
         weight, bias = self.parameters(name)
         scale = 2 if index else 1
+        form = self.form(name, source.channels, target.channels, target.height * scale, target.width * scale)
+        winograd = form == "winograd"
+        if winograd:
+            weight = self.transformed_weights(name, False)
         blocks = []
         for g, c, y in block_grid(
-            self.group_ranges(), self.channel_ranges(target.channels), self.row_ranges(target.height, scale)
+            self.group_ranges(), *self.convolution_ranges(form, target.channels, target.height, scale)
         ):
             rows = (y[1] - y[0]) * scale
             channels, images = c[1] - c[0], self.images_in(g)
             accesses = [
                 read(source.name, g, (0, source.channels), source.read_rows(y[0] * scale, y[1] * scale)),
-                read(weight, c),
+                read(weight, (0, POINTS), (0, source.channels), c) if winograd else read(weight, c),
                 read(bias, c),
                 write(target.name, g, c, target.written_rows(*y)),
             ]
@@ -277,19 +329,22 @@ class _Lowering:
                     ),
                 )
             )
-        operands = {"input": source.name, "weight": weight, "bias": bias, "output": target.name}
+        weight_operand = "transformed" if winograd else "weight"
+        operands = {"input": source.name, weight_operand: weight, "bias": bias, "output": target.name}
         if index:
             operands["index"] = index
         self.builder.loop(
             name,
-            "conv_relu_pool" if index else "conv_forward",
+            ("winograd" if winograd else "conv") + ("_relu_pool" if index else "_forward"),
             operands,
             blocks,
             layer=name,
             phase="forward",
             attributes={**source.attributes("in"), **target.attributes("out")},
         )
-        self.builder.scratch(SCRATCH_BYTES)
+        self.builder.scratch(
+            transform_scratch_bytes(source.channels, target.channels) if winograd else SCRATCH_BYTES
+        )
 
     def elementwise(
         self,
@@ -413,7 +468,7 @@ class _Lowering:
             shape,
             head.out_features,
             features,
-            False,
+            None,
             2.0 * features * head.out_features,
             4.0 * features,
         )
@@ -547,31 +602,43 @@ class _Lowering:
         attributes: dict[str, int],
         outputs: int,
         inputs: int,
-        cut_channels: bool,
+        channels: list[tuple[int, int]] | None,
         flops_of_image: float,
         bytes_of_image: float,
+        row_maps: tuple[FeatureMap, FeatureMap] | None = None,
+        rows: list[tuple[int, int]] | None = None,
     ) -> None:
-        """Partial gradients, one for each block of groups, or a chain of loops that add to one buffer."""
+        """Partial gradients, one for each block of groups and rows, or a chain of loops that add to one buffer.
+
+        `channels` and `rows` (of the gradient, the first of `row_maps`; the other is the input) are those of
+        blocks; None where the kernel's blocks have all.
+        """
         b = self.builder
         groups = self.group_ranges()
-        channels = self.channel_ranges(outputs) if cut_channels else [(0, outputs)]
-        count = 1 if self.chain else len(groups)
+        parts = list(block_grid(groups, rows)) if rows else [(g,) for g in groups]
+        count = self.partials[layer] = 1 if self.chain else len(parts)
         partials = b.buffer(
             f"{layer}.partial_gradients", (count, outputs, inputs + 1), role="gradient", carried=self.chain
         )
-        links = [[g] for g in groups] if self.chain else [groups]
-        for link, part in enumerate(links):
+        links = [[part] for part in parts] if self.chain else [parts]
+        for link, some in enumerate(links):
             blocks = []
-            for g, c in block_grid(part, channels):
-                number = 0 if self.chain else groups.index(g)
+            for (g, *y), c in ((part, c) for part in some for c in channels or [(0, outputs)]):
+                number = 0 if self.chain else parts.index((g, *y))
                 output = (update if link else write)(partials, (number, number + 1), c)
                 share = (c[1] - c[0]) / outputs * self.images_in(g)
-                bounds = (number, *g, *c) if cut_channels else (number, *g)
-                gradient_box = (g, c) if cut_channels else (g,)
+                bounds = (number, *g, *(c if channels else ()), *(n for pair in y for n in pair))
+                gradient_box: tuple = (g, c) if channels else (g,)
+                input_box: tuple = (g,)
+                if rows:
+                    gradient, source = row_maps
+                    share *= (y[0][1] - y[0][0]) / gradient.height
+                    gradient_box += (gradient.written_rows(*y[0]),)  # cut like what wrote them
+                    input_box += ((0, source.channels), source.read_rows(*y[0]))
                 blocks.append(
                     Block(
                         bounds,
-                        (read(operands["gradient"], *gradient_box), read(operands["input"], g), output),
+                        (read(operands["gradient"], *gradient_box), read(operands["input"], *input_box), output),
                         flops=flops_of_image * share,
                         bytes=bytes_of_image * share,
                     )
@@ -588,16 +655,26 @@ class _Lowering:
 
     def convolution_weight_gradient(self, layer: str, gradient: FeatureMap, source: FeatureMap) -> None:
         pixels = gradient.height * gradient.width
+        name = f"{layer}.weight_gradient"
+        form = self.form(name, gradient.channels, source.channels, gradient.height, gradient.width)
+        channels, rows = self.channel_ranges(gradient.channels), None
+        if form == "winograd":
+            rows = [(0, gradient.height)]
+            if not self.chain and self.granularity == Granularity():
+                channels, rows = self.winograd_ranges(gradient.channels, gradient.height)
+            self.builder.scratch(gradient_scratch_bytes(source.channels, gradient.channels))
         self.weight_gradient(
             layer,
-            "conv_backward_weights",
+            f"{'winograd' if form == 'winograd' else 'conv'}_backward_weights",
             {"gradient": gradient.name, "input": source.name},
             {**gradient.attributes("dy"), **source.attributes("in")},
             gradient.channels,
             source.channels * TAPS,
-            True,
+            channels,
             2.0 * TAPS * source.channels * gradient.channels * pixels,
             4.0 * (gradient.channels + source.channels) * pixels,
+            (gradient, source),
+            rows,
         )
 
     def convolution_data_gradient(
@@ -607,14 +684,19 @@ class _Lowering:
         pooling."""
         weight, _ = self.parameters(layer)
         scale = 2 if index else 1
+        name = f"{layer}.data_gradient"
+        form = self.form(name, gradient.channels, target.channels, gradient.height, gradient.width)
+        winograd = form == "winograd"
+        if winograd:
+            weight = self.transformed_weights(layer, True)
         blocks = []
         for g, c, y in block_grid(
-            self.group_ranges(), self.channel_ranges(target.channels), self.row_ranges(gradient.height)
+            self.group_ranges(), *self.convolution_ranges(form, target.channels, gradient.height, 1)
         ):
             size, images, channels = (y[1] - y[0]) * gradient.width, self.images_in(g), c[1] - c[0]
             accesses = [
                 read(gradient.name, g, (0, gradient.channels), gradient.read_rows(*y)),
-                read(weight),
+                read(weight, (0, POINTS), (0, gradient.channels), c) if winograd else read(weight),
                 write(target.name, g, c, target.written_rows(y[0] * scale, y[1] * scale)),
             ]
             if index:
@@ -627,19 +709,22 @@ class _Lowering:
                     bytes=4.0 * images * size * (gradient.channels + channels * (4.25 if index else 1)),
                 )
             )
-        operands = {"gradient": gradient.name, "weight": weight, "output": target.name}
+        weight_operand = "transformed" if winograd else "weight"
+        operands = {"gradient": gradient.name, weight_operand: weight, "output": target.name}
         if index:
             operands["index"] = index
         self.builder.loop(
-            f"{layer}.data_gradient",
-            "conv_backward_data_unpool" if index else "conv_backward_data",
+            name,
+            f"{'winograd' if winograd else 'conv'}_backward_data" + ("_unpool" if index else ""),
             operands,
             blocks,
             layer=layer,
             phase="backward",
             attributes={**gradient.attributes("in"), **target.attributes("out")},
         )
-        self.builder.scratch(SCRATCH_BYTES)
+        self.builder.scratch(
+            transform_scratch_bytes(gradient.channels, target.channels) if winograd else SCRATCH_BYTES
+        )
 
     def sgd(self, layer: str, momentum: float, weight_decay: float, num_rates: int) -> None:
         b = self.builder
@@ -650,7 +735,7 @@ class _Lowering:
         bias_momentum = b.buffer(f"{bias}.momentum", (outputs,), role="optimizer_state")
         rates = b.buffer("learning_rates", (num_rates,), role="table")
         partials = f"{layer}.partial_gradients"
-        count = 1 if self.chain else len(self.group_ranges())
+        count = self.partials[layer]
         # Declared as carried, so that it is still there for users after a step in which memory is shared.
         gradient = (
             partials
@@ -730,15 +815,22 @@ def lower(
     granularity: str = "auto",
     *,
     weight_gradients: str = "partial",
-    fusion: bool = True,
+    fusion: bool | str = True,
     memory: str = "full",
     layout: str = "auto",
+    conv: str = "auto",
     num_images: int | None = None,
     num_batches: int = 1,
     num_iterations_logged: int = 1000,
     num_learning_rates: int = 1,
+    optimizer: str = "sgd",
     momentum: float = 0.9,
     weight_decay: float = 1e-4,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    label_smoothing: float = 0.0,
+    clip_norm: float = 0.0,
+    frozen: str = "",
     prefix: str = "",
 ) -> Plan:
     """Plan of one step.
@@ -757,18 +849,34 @@ def lower(
     weight_gradients : {"partial", "chain"}
         A partial buffer for each block of images, summed in order by the update; or blocks that add to one
         buffer in turn.
-    fusion : bool
-        Convolution, ReLU and pooling in one loop, or a loop each.
+    fusion : bool or str
+        What is joined into one loop: True or "all", False or "none", or some of "activation", "residual" and
+        "statistics" with commas between (layout "channels": `lowering_nhwc.FUSIONS`). In the other layouts all or
+        none: convolution, ReLU and pooling in one loop, or a loop each.
     memory : {"full", "shared"}
         Whether transient buffers are overlaid.
-    layout : {"auto", "lanes", "flat"}
-        Sixteen images in the vector lanes, or pixels of one image. "auto": see `choose_lanes`.
+    layout : {"auto", "lanes", "flat", "channels"}
+        What stands in the vector lanes: sixteen images, pixels of one image, or channels. "auto": channels, but for
+        chains of few channels the better of the other two, see `choose_lanes`.
+    conv : str
+        Form of the convolutions. Layout "lanes": "direct" (every product), "winograd" (fewer products, more rounding),
+        or "auto": for each pass of each layer what `choose_convolution` says. Layout "channels": one of
+        `nhwc_conv.CONV_OPTIONS`.
     num_images, num_batches : int
         Size of the data set (default: `batch`) and rows of "batch_order".
     num_iterations_logged, num_learning_rates : int
         Lengths of "losses" and "correct", and of "learning_rates"; both are indexed by the iteration modulo
         length.
-    momentum, weight_decay : float
+    optimizer : {"sgd", "adam", "adamw"}
+    momentum, weight_decay, betas, eps : float
+        Of the optimiser, in PyTorch's convention.
+    label_smoothing : float
+        Share of the target that is spread over all classes.
+    clip_norm : float
+        Largest global norm of the gradients; 0: not clipped. Every update then waits for all gradients.
+    frozen : str
+        Layers, with commas between, whose parameters are not trained: each name stands for all layers that are called
+        so or begin with it and a dot. Below the lowest trained layer nothing is sent back.
     prefix : str
         Put before the names of data set, batch order and logs, so that plans with different data can share
         parameters.
@@ -782,7 +890,9 @@ def lower(
     for name, value, known in (
         ("phase", phase, ("train", "forward", "evaluate")),
         ("weight_gradients", weight_gradients, ("partial", "chain")),
-        ("layout", layout, ("auto", "lanes", "flat")),
+        ("layout", layout, ("auto", "lanes", "flat", "channels")),
+        ("conv", conv, CONV_OPTIONS),
+        ("optimizer", optimizer, ("sgd", "adam", "adamw")),
     ):
         if value not in known:
             raise UsageError(f"{name} must be one of {', '.join(known)}; got {value!r}")
@@ -795,9 +905,19 @@ def lower(
     ):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
             raise UsageError(f"{name} must be a whole number of at least 1, got {value!r}")
-    stages, head, features = _stages(spec)
+    for name, value, below in (
+        ("momentum", momentum, 1.0),
+        ("weight_decay", weight_decay, math.inf),
+        ("label_smoothing", label_smoothing, 1.0),
+        ("clip_norm", clip_norm, math.inf),
+    ):
+        if not 0 <= value < below:
+            raise UsageError(f"{name} must be in [0, {below:g}), got {value!r}")
     cut = Granularity.parse(granularity)
-    lanes = {"lanes": UNIT, "flat": 1}.get(layout) or choose_lanes(batch, cut)
+    if layout == "auto" and not is_chain_of_stages(spec):
+        layout = "channels"
+    elif layout == "auto":
+        layout = "lanes" if conv == "winograd" or choose_lanes(batch, cut) == UNIT else "flat"
     builder = PlanBuilder(
         f"{spec.name} {phase} b{batch}",
         network=spec.name,
@@ -805,14 +925,65 @@ def lower(
         phase=phase,
         granularity=granularity,
         weight_gradients=weight_gradients,
-        fusion=bool(fusion),
-        layout="flat" if lanes == 1 else "lanes",
+        fusion=fusion,
+        layout=layout,
+        conv=conv,
         momentum=momentum,
         weight_decay=weight_decay,
         parameters=tuple(spec.parameter_shapes()),
         num_classes=spec.num_classes,
     )
-    low = _Lowering(spec, batch, lanes, cut, bool(fusion), weight_gradients == "chain", builder, prefix)
+    if layout == "channels":
+        from .lowering_nhwc import ChannelOptions, lower_channels, parse_fusion
+
+        builder.attributes.update(
+            optimizer=optimizer, label_smoothing=label_smoothing, clip_norm=clip_norm, frozen=frozen
+        )
+        lower_channels(
+            spec,
+            ChannelOptions(
+                batch=int(batch),
+                phase=phase,
+                granularity=cut,
+                chain=weight_gradients == "chain",
+                fusion=parse_fusion(fusion),
+                conv=conv,
+                optimizer=optimizer,
+                momentum=momentum,
+                weight_decay=weight_decay,
+                betas=tuple(betas),
+                eps=eps,
+                label_smoothing=label_smoothing,
+                clip_norm=clip_norm,
+                frozen=tuple(name.strip() for name in frozen.split(",") if name.strip()),
+                num_images=num_images or batch,
+                num_batches=num_batches,
+                num_iterations_logged=num_iterations_logged,
+                num_learning_rates=num_learning_rates,
+                prefix=prefix,
+            ),
+            builder,
+        )
+        return builder.build(memory)
+    for name, value, only in (
+        ("optimizer", optimizer, "sgd"),
+        ("label_smoothing", label_smoothing, 0.0),
+        ("clip_norm", clip_norm, 0.0),
+        ("frozen", frozen, ""),
+    ):
+        if value != only:
+            raise UsageError(f"{name} must be {only!r} in layout {layout!r}, got {value!r}; choose layout 'channels'")
+    if conv not in CONVOLUTIONS[: 3 if layout == "lanes" else 2]:
+        raise UsageError(
+            f"conv {conv!r} needs layout {'lanes' if conv in CONVOLUTIONS else 'channels'!r}, got {layout!r}; use conv "
+            f"'auto' or 'direct'"
+        )
+    if fusion not in (True, False, "all", "none"):
+        raise UsageError(f"fusion must be all or none in layout {layout!r}, got {fusion!r}")
+    fusion = fusion in (True, "all")
+    stages, head, features = _stages(spec)
+    lanes = UNIT if layout == "lanes" else 1
+    low = _Lowering(spec, batch, lanes, cut, fusion, weight_gradients == "chain", conv, builder, prefix)
 
     source = low.map("input", spec.input_shape, 2, role="input")
     labels = low.load(source, num_images or batch, num_batches)
@@ -870,6 +1041,7 @@ def lower(
         for layer in (head.name, *(stage.conv for stage in reversed(stages))):
             low.sgd(layer, momentum, weight_decay, num_learning_rates)
     builder.attributes["aliases"] = low.aliases
+    builder.attributes["convolutions"] = low.convolutions
     return builder.build(memory)
 
 
@@ -885,6 +1057,20 @@ class _Stage:
     width: int
 
 
+def is_chain_of_stages(spec: NetworkSpec) -> bool:
+    """Whether the layers are stages of convolution, ReLU and pooling, one after the other, then fully connected and
+    softmax: what the layouts "lanes" and "flat" compute."""
+    layers = spec.layers
+    kinds = [type(layer) for layer in layers]
+    count = (len(kinds) - 2) // 3
+    names = ["input", *(layer.name for layer in layers)]
+    return (
+        count >= 1
+        and kinds == [Convolution, ReLU, MaxPool] * count + [FullyConnected, Softmax]
+        and list(spec.inputs().values()) == [(name,) for name in names[:-1]]
+    )
+
+
 def _stages(spec: NetworkSpec) -> tuple[list[_Stage], FullyConnected, int]:
     """Cut a network into the stages that have kernels; the fully connected layer and its number of
     features."""
@@ -892,7 +1078,7 @@ def _stages(spec: NetworkSpec) -> tuple[list[_Stage], FullyConnected, int]:
     layers = [layer for layer, _, _ in shapes]
     kinds = [type(layer) for layer in layers]
     count = (len(kinds) - 2) // 3
-    if count < 1 or kinds != [Convolution, ReLU, MaxPool] * count + [FullyConnected, Softmax]:
+    if not is_chain_of_stages(spec):
         raise UsageError(
             f"a network must be stages of Convolution, ReLU, MaxPool, then FullyConnected and Softmax; "
             f"{spec.name!r} is {', '.join(kind.__name__ for kind in kinds)}"
@@ -901,10 +1087,10 @@ def _stages(spec: NetworkSpec) -> tuple[list[_Stage], FullyConnected, int]:
     for i in range(count):
         conv, relu, pool = layers[3 * i : 3 * i + 3]
         channels, height, width = shapes[3 * i][2]
-        if conv.kernel != 5 or conv.padding != 2:
+        plain = Convolution(conv.name, conv.out_channels, after=conv.after)
+        if conv != plain or pool != MaxPool(pool.name, pool.size, after=pool.after):
             raise UsageError(
-                f"convolutions must have kernel 5 and padding 2, got {conv.kernel} and {conv.padding} "
-                f"in {conv.name!r}"
+                f"convolutions must have kernel 5, padding 2 and a bias, and pooling no overlap, got {conv} and {pool}"
             )
         if pool.size != 2 or height % 2 or width % 2 or width > 254:
             raise UsageError(
@@ -916,7 +1102,8 @@ def _stages(spec: NetworkSpec) -> tuple[list[_Stage], FullyConnected, int]:
 
 
 def initialise(bound, seed: int = 0) -> None:
-    """Set the parameters of a bound plan: He's normal distribution for weights, zero for biases and momenta.
+    """Set the parameters of a bound plan: He's normal distribution for weights, 1 for the weights of norms, zero for
+    biases; the optimiser's state to zero and running statistics to mean 0 and variance 1.
 
     Drawn in double precision and rounded, in the order of the layers: the same for every target and
     instruction set.
@@ -924,10 +1111,11 @@ def initialise(bound, seed: int = 0) -> None:
     generator = np.random.default_rng(seed)
     for name in bound.plan.attributes["parameters"]:
         array = bound.arrays[name]
-        if name.endswith(".weight"):
+        if array.ndim > 1:
             deviation = math.sqrt(2.0 / math.prod(array.shape[1:]))
             array[...] = (generator.standard_normal(array.shape) * deviation).astype(np.float32)
         else:
-            array[...] = 0
-        if f"{name}.momentum" in bound.arrays:
-            bound.arrays[f"{name}.momentum"][...] = 0
+            array[...] = 1 if name.endswith(".weight") else 0
+    for name, buffer in bound.plan.buffers.items():
+        if buffer.role in ("optimizer_state", "statistic"):
+            bound.arrays[name][...] = 1 if name.endswith(".running_var") else 0

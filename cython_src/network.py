@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 
 from .errors import UsageError
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """Convolution with stride 1. `name` is the prefix of its parameters: name.weight (out, in, k, k),
-    name.bias (out,)."""
+    """Convolution. `name` is the prefix of its parameters: name.weight (out, in / groups, k, k), name.bias (out,).
+
+    Depthwise where `groups` is the number of channels.
+    """
 
     name: str
     out_channels: int
     kernel: int = 5
     padding: int = 2
+    stride: int = 1
+    groups: int = 1
+    dilation: int = 1
+    bias: bool = True
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class BatchNorm:
+    """Batch normalisation over images and pixels: name.weight, name.bias, and the statistics name.running_mean and
+    name.running_var, which evaluation uses."""
+
+    name: str
+    eps: float = 1e-5
+    momentum: float = 0.1
+    after: str = ""
 
 
 @dataclass(frozen=True)
@@ -24,14 +45,61 @@ class ReLU:
     """max(x, 0)."""
 
     name: str
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class ReLU6:
+    """min(max(x, 0), 6)."""
+
+    name: str
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class Add:
+    """Sum of two layers' outputs, `inputs`: the end of a residual block."""
+
+    name: str
+    inputs: tuple[str, str]
 
 
 @dataclass(frozen=True)
 class MaxPool:
-    """Maximum of windows of size x size that do not overlap."""
+    """Maximum of windows of size x size, `stride` apart (0: side by side)."""
 
     name: str
     size: int = 2
+    stride: int = 0
+    padding: int = 0
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class AveragePool:
+    """Mean of windows of size x size, `stride` apart (0: side by side)."""
+
+    name: str
+    size: int = 2
+    stride: int = 0
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class GlobalPool:
+    """Mean over all pixels."""
+
+    name: str
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """In training, zero with probability `rate`, and 1 / (1 - rate) times the rest."""
+
+    name: str
+    rate: float = 0.5
+    after: str = ""
 
 
 @dataclass(frozen=True)
@@ -40,6 +108,7 @@ class FullyConnected:
 
     name: str
     out_features: int
+    after: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,14 +116,19 @@ class Softmax:
     """Class probabilities; cross-entropy with the labels in training."""
 
     name: str = "softmax"
+    after: str = ""
 
 
-Layer = Convolution | ReLU | MaxPool | FullyConnected | Softmax
+Layer = (
+    Convolution | BatchNorm | ReLU | ReLU6 | Add | MaxPool | AveragePool | GlobalPool | Dropout | FullyConnected
+    | Softmax
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """A chain of layers.
+    """Layers in order. Each takes the output of the one before it, or of the layer that it names as `after`; `Add`
+    names two.
 
     Parameters
     ----------
@@ -68,39 +142,106 @@ class NetworkSpec:
     input_shape: tuple[int, int, int]
     layers: tuple[Layer, ...]
 
-    def shapes(self) -> Iterator[tuple[Layer, tuple[int, ...], tuple[int, ...]]]:
-        """Each layer with the shapes of one image before and after it."""
-        shape: tuple[int, ...] = self.input_shape
+    def inputs(self) -> dict[str, tuple[str, ...]]:
+        """Name of each layer -> the layers whose outputs it takes; "input" is the image.
+
+        Raises
+        ------
+        UsageError
+            A name that comes twice, or a layer that takes what comes later or nowhere.
+        """
+        result: dict[str, tuple[str, ...]] = {}
+        last = "input"
         for layer in self.layers:
-            before = shape
-            if isinstance(layer, Convolution):
-                grow = 2 * layer.padding - layer.kernel + 1
-                shape = (layer.out_channels, shape[1] + grow, shape[2] + grow)
-            elif isinstance(layer, MaxPool):
-                shape = (shape[0], shape[1] // layer.size, shape[2] // layer.size)
-            elif isinstance(layer, FullyConnected):
-                shape = (layer.out_features,)
-            yield layer, before, shape
+            if layer.name in result or layer.name == "input":
+                raise UsageError(f"names of layers must differ, got {layer.name!r} twice in {self.name!r}; rename one")
+            names = layer.inputs if isinstance(layer, Add) else (layer.after or last,)
+            for name in names:
+                if name != "input" and name not in result:
+                    raise UsageError(f"layer {layer.name!r} must come after its input {name!r}; move or rename it")
+            result[layer.name] = names
+            last = layer.name
+        return result
+
+    def shapes(self) -> Iterator[tuple[Layer, tuple[int, ...], tuple[int, ...]]]:
+        """Each layer with the shapes of one image before it (of its first input) and after it."""
+        inputs = self.inputs()
+        shapes: dict[str, tuple[int, ...]] = {"input": self.input_shape}
+        for layer in self.layers:
+            before = [shapes[name] for name in inputs[layer.name]]
+            shapes[layer.name] = _shape_after(layer, before)
+            yield layer, before[0], shapes[layer.name]
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """PyTorch's name of each parameter -> its shape, in the order of the layers."""
         result: dict[str, tuple[int, ...]] = {}
         for layer, before, after in self.shapes():
             if isinstance(layer, Convolution):
-                result[f"{layer.name}.weight"] = (after[0], before[0], layer.kernel, layer.kernel)
+                result[f"{layer.name}.weight"] = (after[0], before[0] // layer.groups, layer.kernel, layer.kernel)
+                if layer.bias:
+                    result[f"{layer.name}.bias"] = (after[0],)
+            elif isinstance(layer, BatchNorm):
+                result[f"{layer.name}.weight"] = (after[0],)
                 result[f"{layer.name}.bias"] = (after[0],)
             elif isinstance(layer, FullyConnected):
-                features = 1
-                for n in before:
-                    features *= n
-                result[f"{layer.name}.weight"] = (after[0], features)
+                result[f"{layer.name}.weight"] = (after[0], math.prod(before))
                 result[f"{layer.name}.bias"] = (after[0],)
         return result
+
+    def statistic_shapes(self) -> dict[str, tuple[int, ...]]:
+        """PyTorch's name of each running statistic -> its shape."""
+        return {
+            f"{layer.name}.{kind}": (after[0],)
+            for layer, _, after in self.shapes()
+            if isinstance(layer, BatchNorm)
+            for kind in ("running_mean", "running_var")
+        }
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(math.prod(shape) for shape in self.parameter_shapes().values())
 
     @property
     def num_classes(self) -> int:
         *_, (_, _, shape) = self.shapes()
         return shape[0]
+
+
+def _shape_after(layer: Layer, before: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """Shape of one image after a layer.
+
+    Raises
+    ------
+    UsageError
+        The layer does not fit what comes before it.
+    """
+    shape = before[0]
+    if isinstance(layer, Add):
+        if before[0] != before[1]:
+            raise UsageError(f"inputs of {layer.name!r} must have one shape, got {before[0]} and {before[1]}")
+        return shape
+    if isinstance(layer, FullyConnected):
+        return (layer.out_features,)
+    if not isinstance(layer, Convolution | MaxPool | AveragePool | GlobalPool):
+        return shape
+    if len(shape) != 3:
+        raise UsageError(f"{layer.name!r} must come after a layer with channels, height and width, got shape {shape}")
+    if isinstance(layer, GlobalPool):
+        return (shape[0],)
+    if isinstance(layer, Convolution):
+        if shape[0] % layer.groups or layer.out_channels % layer.groups:
+            raise UsageError(
+                f"groups of {layer.name!r} must divide its {shape[0]} and {layer.out_channels} channels, "
+                f"got {layer.groups}"
+            )
+        reach, padding, stride = (layer.kernel - 1) * layer.dilation + 1, layer.padding, layer.stride
+    else:
+        reach, stride = layer.size, layer.stride or layer.size
+        padding = layer.padding if isinstance(layer, MaxPool) else 0
+    height, width = ((n + 2 * padding - reach) // stride + 1 for n in shape[1:])
+    if min(height, width) < 1:
+        raise UsageError(f"windows of {layer.name!r} must fit its input, got {reach} x {reach} on shape {shape}")
+    return (layer.out_channels if isinstance(layer, Convolution) else shape[0], height, width)
 
 
 def convolutional_classifier(
@@ -119,7 +260,19 @@ NETWORKS: dict[str, NetworkSpec] = {
     "cifar10_cnn": convolutional_classifier("cifar10_cnn", (3, 32, 32), (16, 20, 20), 10),
 }
 
+# Modules of the package `networks`: each has `network(size, num_classes)`, which builds the form for images of
+# size x size, and NAME.
+FAMILIES = ("resnet18", "preact_resnet18", "resnext29_2x64d", "mobilenet_v1", "mobilenet_v2")
+# CIFAR-10; and the ImageNet stem for Tiny ImageNet and for ImageNet.
+FORMS = {"": (32, 10), "_64": (64, 200), "_224": (224, 1000)}
 
+
+def network_names() -> tuple[str, ...]:
+    """All names that `get_network` knows."""
+    return (*NETWORKS, *(family + form for family in FAMILIES for form in FORMS))
+
+
+@cache
 def get_network(name: str) -> NetworkSpec:
     """The network called `name`.
 
@@ -128,6 +281,9 @@ def get_network(name: str) -> NetworkSpec:
     UsageError
         No network has this name.
     """
-    if name not in NETWORKS:
-        raise UsageError(f"network must be one of {', '.join(sorted(NETWORKS))}; got {name!r}")
-    return NETWORKS[name]
+    if name in NETWORKS:
+        return NETWORKS[name]
+    for family in FAMILIES:
+        if name.startswith(family) and (form := FORMS.get(name.removeprefix(family))):
+            return import_module(f".networks.{family}", __package__).network(name, *form)
+    raise UsageError(f"network must be one of {', '.join(network_names())}; got {name!r}")

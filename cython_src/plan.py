@@ -308,7 +308,8 @@ class Plan:
         table = accesses
         if not table.num_tasks == len(table.task_offsets) - 1 == first_task:
             raise UsageError(f"the access table must have {first_task} tasks as the loops do, got {table.num_tasks}")
-        if table.task_offsets[-1] != len(table.access_list) or table.list_offsets[-1] != len(table.list_cells):
+        lengths = {int(table.task_offsets[-1]), len(table.access_list), len(table.access_kind), len(table.access_buffer)}
+        if len(lengths) > 1 or table.list_offsets[-1] != len(table.list_cells):
             raise UsageError("the offsets of an access table must end at the length of what they index; rebuild it")
         if len(table.access_kind) and table.access_kind.max() > COMMUTATIVE:
             raise UsageError("an access table holds no reductions, which PlanBuilder lowers; got one, make it updates")
@@ -386,6 +387,10 @@ class PlanBuilder:
         if self._buffers.setdefault(name, new) != new:
             raise UsageError(f"buffer {name!r} was declared as {self._buffers[name]}, now as {new}; rename one")
         return name
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a declared buffer."""
+        return self._buffers[name].shape
 
     def loop(
         self,

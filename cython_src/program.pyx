@@ -21,7 +21,7 @@ from .storage import Storage, aligned_empty
 EVENT_DTYPE = np.dtype(
     [("start_ns", "<i8"), ("stop_ns", "<i8"), ("iteration", "<i8"), ("task", "<i4"), ("worker", "<i4")]
 )
-TARGETS = ("cpu", "numpy", "float64")
+TARGETS = ("cpu", "numpy", "float64", "gpu")
 
 
 class BlockFailure(RuntimeError):
@@ -118,6 +118,32 @@ cdef class BoundPlan:
             forktask_restore_denormals(control)
         return status
 
+    def check_unchanged(self):
+        """Raise `UsageError` if an array was exchanged or got another shape since the plan was bound.
+
+        Kernels and recorded graphs hold pointers: they would go on with the former memory.
+        """
+        for name, array, shape in self.layout:
+            if self.arrays.get(name) is not array or (self.storage.arrays.get(name, array) is not array):
+                raise UsageError(
+                    f"arrays of a bound plan may not be exchanged, but {name!r} was; write to it in place, or bind the "
+                    f"plan again and prepare an executor with that")
+            if array.shape != shape:
+                raise UsageError(
+                    f"arrays of a bound plan may not change their shape, but {name!r} has {array.shape} now and had "
+                    f"{shape}; bind the plan again and prepare an executor with that")
+
+    def again(self, plan):
+        """Bind a plan that differs in its loops only, such as the unrolled one, to the same memory."""
+        sets = None if self.instruction_set in ("python", "baseline") else self.instruction_set
+        return bind(plan, self.storage, self.target, sets, arrays=self.arrays)
+
+    def shift_iterations(self, int64_t shift):
+        """Let blocks see iterations that are higher by `shift`, for runs that do not begin at a multiple of the stride."""
+        cdef Py_ssize_t k
+        for k, loop in enumerate(self.plan.loops):
+            self.loops[k].iteration_offset = <int32_t> (loop.iteration_offset + shift)
+
     def raise_failure(self, Workers workers):
         """Raise `BlockFailure` for the earliest failure any worker noted, and forget it; return if there was none."""
         cdef int w
@@ -200,6 +226,8 @@ cdef class Workers:
                     f"{self.states[w].num_events} happened; log fewer iterations or raise the capacity")
             parts.append(self.event_arrays[w][:self.states[w].num_events])
         events = np.concatenate(parts)
+        if self.tasks_per_pass:
+            events["task"] %= self.tasks_per_pass
         return events[np.argsort(events["start_ns"], kind="stable")]
 
     def clear_events(self):
@@ -249,7 +277,7 @@ def _compiled_arguments(BoundPlan bound, spec, loop, uintptr_t micro_address, op
     return <uintptr_t> args
 
 
-def bind(plan, storage=None, target="cpu", instruction_set=None):
+def bind(plan, storage=None, target="cpu", instruction_set=None, *, arrays=None):
     """Give a plan memory and kernels.
 
     Parameters
@@ -257,19 +285,22 @@ def bind(plan, storage=None, target="cpu", instruction_set=None):
     plan : Plan
     storage : Storage, optional
         Owner of persistent buffers; several plans may bind to one. Default: a new one.
-    target : {"cpu", "numpy", "float64"}
-        Compiled kernels; the kernels' NumPy form in the plan's own dtypes; the same in float64 (the reference).
+    target : {"cpu", "numpy", "float64", "gpu"}
+        Compiled kernels; the kernels' NumPy form in the plan's own dtypes; the same in float64 (the reference); CUDA
+        kernels on the machine's first GPU (`gpu_program.GpuBoundPlan`, whose constructor takes another one).
     instruction_set : str, optional
         Of the compiled kernels; default: the best this processor has.
+    arrays : mapping of str to ndarray, optional
+        Memory of buffers that another binding owns (`BoundPlan.again`).
 
     Returns
     -------
-    BoundPlan
+    BoundPlan or GpuBoundPlan
 
     Raises
     ------
     UsageError
-        Unknown target or kernel, or a storage that holds a buffer of the same name and another shape.
+        No GPU, unknown target or kernel, or a storage that holds a buffer of the same name and another shape.
     """
     cdef BoundPlan bound = BoundPlan.__new__(BoundPlan)
     cdef OwnOperands *chosen
@@ -278,6 +309,9 @@ def bind(plan, storage=None, target="cpu", instruction_set=None):
     cdef Py_ssize_t i, k
     if target not in TARGETS:
         raise UsageError(f"target must be one of {', '.join(TARGETS)}; got {target!r}")
+    if target == "gpu":
+        from .gpu_program import GpuBoundPlan
+        return GpuBoundPlan(plan, storage)
     if storage is None:
         storage = Storage()
     micro_address = 0
@@ -292,7 +326,8 @@ def bind(plan, storage=None, target="cpu", instruction_set=None):
     bound.plan = plan
     bound.storage = storage
     bound.target = target
-    bound.arrays = storage.arrays_for(plan, "float64" if target == "float64" else None)
+    bound.arrays = storage.arrays_for(plan, "float64" if target == "float64" else None, arrays)
+    bound.layout = [(name, array, array.shape) for name, array in bound.arrays.items()]
     bound.num_loops = len(plan.loops)
     bound.num_tasks = plan.num_tasks
     bound.iteration_stride = plan.iteration_stride

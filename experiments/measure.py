@@ -7,8 +7,8 @@ standard output. A fresh process for each keeps what one model leaves behind (th
 heap, an OpenMP team) out of the others' times. Imports nothing heavy: NumPy and the extensions.
 
 A job has the keys `model` (spec), `threads`, `cpus` (list or null), `plan` (keyword arguments of `lower`, or the
-user's own function, see `scaling/subject.py`), `seed`, `check_iterations`, `target_s`, `warmup_s` and `kind` ("sample" or "profile"); a sample may have `slowdown`,
-the part by which each run is made longer.
+user's own function, see `scaling/subject.py`), `seed`, `check_iterations`, `target_s`, `warmup_s` and `kind`
+("sample" or "profile"); a sample may have `slowdown`, the part by which each run is made longer.
 
 What happens in a sample, in this order: plan, memory and data; record and close on their own (for models that
 record a graph); `prepare`; the first replay; more iterations up to `check_iterations`, then a hash of all

@@ -44,12 +44,15 @@ class Side:
         As of `subject.describe`.
     slowdown : float
         Injected: each run takes this part longer. For measuring the power of the test.
+    installation : str
+        Folder to import packages from before all others: one of two commits. Empty: as here.
     """
 
     model: str
     threads: int
     plan: Mapping[str, Any]
     slowdown: float = 0.0
+    installation: str = ""
 
 
 @dataclass
@@ -205,8 +208,8 @@ def _checked(row: Mapping[str, Any], side: Side) -> Mapping[str, Any]:
 
 def _check_same_results(rows: Sequence[Mapping[str, Any]], order: str, sides: tuple[Side, Side]) -> None:
     """A ratio of times means nothing unless both sides computed the same."""
-    if sides[0].plan != sides[1].plan:
-        return  # two commits, or two graphs: what they compute is not this tier's question
+    if (sides[0].plan, sides[0].installation) != (sides[1].plan, sides[1].installation):
+        return  # two commits may compute something else by right
     hashes = {(row["weights_hash"], row["losses_hash"]) for row in rows if row.get("deterministic", True)}
     if len(hashes) > 1:
         raise RuntimeError(f"{sides[0].model} and {sides[1].model} must leave the same results, they differ")
@@ -275,11 +278,6 @@ def capacity(threads: int) -> float:
 
 def sample(side: Side) -> dict[str, Any]:
     """One sample from a fresh process, by the measuring loop of all commands."""
-    return sample_with(side)
-
-
-def sample_with(side: Side, variables: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """`sample`, with environment variables of its own: for another installation of the package."""
     from ..configuration import Measure
     from ..environment import available_cpus, cpu_order
     from ..models import parse_model, process_environment
@@ -293,8 +291,9 @@ def sample_with(side: Side, variables: Mapping[str, str] | None = None) -> dict[
     settings = {
         **sample_environment(Measure(), side.threads, 0, len(cpus)),
         **process_environment(parse_model(side.model)),
-        **(variables or {}),
     }
+    if side.installation:
+        settings["PYTHONPATH"] = side.installation
     job = {
         "kind": "sample",
         "model": side.model,

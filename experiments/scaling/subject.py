@@ -67,6 +67,20 @@ def describe(subject: str | Callable, arguments: Mapping[str, Any]) -> dict[str,
     }
 
 
+def describe_importable(text: str) -> dict[str, Any]:
+    """The `plan` entry of `package.module:function`, to be imported by whichever installation measures it.
+
+    Raises
+    ------
+    UsageError
+        Not of this form.
+    """
+    module, colon, function = text.partition(":")
+    if not (colon and function.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+        raise UsageError(f"a function is named as package.module:function, got {text!r}")
+    return {"function": function, "module": module, "file": "", "path": [], "arguments": {}}
+
+
 def name_of(plan: Mapping[str, Any]) -> str:
     """What messages, baselines and reports call a subject: `cifar10_cnn(batch=16)`."""
     arguments = plan.get("arguments", {k: v for k, v in plan.items() if k != "network"})
@@ -100,6 +114,11 @@ def make_bound(plan: Mapping[str, Any]):
 
 def _load(plan: Mapping[str, Any]) -> Callable:
     """The function itself: from its module if that can be imported here, else from its file, as pytest itself does."""
+    if not plan["file"]:
+        try:
+            return getattr(import_module(plan["module"]), plan["function"])
+        except (ImportError, AttributeError) as error:
+            raise UsageError(f"{plan['module']}:{plan['function']} must be importable, got: {error}") from None
     sys.path[:] = plan["path"]
     try:
         found = find_spec(plan["module"])

@@ -53,11 +53,13 @@ def terminal_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+def markdown(rows: Sequence[Mapping[str, Any]], title: str = "Scaling tests") -> str:
     """Tables of a job: graphs, claims, discarded rounds, failures."""
-    lines = ["## Scaling tests", ""]
+    lines = [f"## {title}", ""]
     outcomes = [row["outcome"] for row in rows if row["kind"] == "test"]
-    lines += [", ".join(f"{outcomes.count(o)} {o}" for o in ("passed", "failed", "skipped") if o in outcomes) + ".", ""]
+    if outcomes:
+        counts = [f"{outcomes.count(o)} {o}" for o in ("passed", "failed", "skipped") if o in outcomes]
+        lines += [f"{', '.join(counts)}.", ""]
     graphs = [row for row in rows if row["kind"] == "model"]
     if graphs:
         lines += [
@@ -91,6 +93,8 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         discarded = [f"{k + 1} ({r['discarded']})" for k, r in enumerate(row["rounds"]) if r["discarded"]]
         if discarded:
             lines += [f"Disturbed rounds of {row['claim']}, discarded and repeated: {', '.join(discarded)}.", ""]
+        if row.get("same_results") is False:
+            lines += [f"{row['claim']}: the commits leave different results.", ""]
     broken = [row for row in rows if row["kind"] == "tier" and row["failures"]]
     for row in broken:
         lines += [f"### {row['tier']} tier, {row['subject']}", "", *(f"- {_cell(line)}" for line in row["failures"]), ""]

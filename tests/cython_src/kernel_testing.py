@@ -12,7 +12,9 @@ INSTRUCTION_SETS = instruction_sets.available()
 SCRATCH_BYTES = 1 << 20
 
 
-def run_kernel(kernel, operands, outputs, attributes, bounds, target, instruction_set=None, iteration=0):
+def run_kernel(
+    kernel, operands, outputs, attributes, bounds, target, instruction_set=None, iteration=0, scratch_bytes=SCRATCH_BYTES
+):
     """Run a kernel over `bounds` (one tuple a block) on copies of `operands`; returns its outputs.
 
     Outputs hold NaN (255 for integers) at the start, so that an element left out shows.
@@ -25,11 +27,11 @@ def run_kernel(kernel, operands, outputs, attributes, bounds, target, instructio
     blocks = [Block(tuple(b), ()) for b in bounds]
     blocks[0] = Block(blocks[0].bounds, tuple(Access(2, name) for name in operands))
     builder.loop("loop", kernel, {name: name for name in operands}, blocks, attributes=attributes)
-    builder.scratch(SCRATCH_BYTES)
+    builder.scratch(scratch_bytes)
     bound = bind(builder.build(), target=target, instruction_set=instruction_set)
     for name, array in operands.items():
         bound.arrays[name][...] = array
-    workers = Workers(1, SCRATCH_BYTES)
+    workers = Workers(1, scratch_bytes)
     for block in range(len(blocks)):
         if status := bound.run_task(0, block, iteration, workers):
             bound.raise_failure(workers)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fake_gpu import emulator
-from forktask.cython_src import gpu_kernels
+from forktask.cython_src import gpu_kernels, kernel_table
 from forktask.cython_src.checks import check_accesses, check_orders, run_serial
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering import FeatureMap, lower

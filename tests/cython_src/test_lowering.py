@@ -74,6 +74,10 @@ CASES = [
     (17, {"layout": "lanes", "weight_gradients": "chain", "memory": "shared"}),
     (40, {"layout": "lanes", "granularity": "images=32,channels=4,rows=2"}),
     (24, {"memory": "shared"}),
+    (17, {"layout": "lanes", "conv": "direct", "fusion": False}),
+    (16, {"conv": "winograd"}),
+    (17, {"conv": "winograd", "layout": "lanes", "weight_gradients": "chain", "memory": "shared"}),
+    (40, {"conv": "winograd", "fusion": False, "granularity": "images=32,channels=4,rows=3"}),
 ]
 
 
@@ -222,7 +226,7 @@ def test_initialise_is_the_same_for_every_target():
         ((SMALL, 4, "train", "images=0"), "granularity must be"),
         ((SMALL, 4, "train", "pixels=3"), "granularity must be"),
         ((SMALL, 16, "train", "images=5"), "multiple of 16"),
-        ((NetworkSpec("odd", (3, 8, 8), (Convolution("c", 4), Softmax())), 4), "stages of"),
+        ((NetworkSpec("odd", (3, 8, 8), (Convolution("c", 4), Softmax())), 4), "must end with"),
         ((convolutional_classifier("odd", (3, 6, 6), (4, 4), 2), 4), "even sides"),
     ],
 )

@@ -132,7 +132,7 @@ def test_softmax_stands_extreme_logits():
 def test_unknown_layer_is_refused():
     """Check that a layer of another kind, and a network without softmax, give clear errors."""
     for layers, message in (
-        ((Softmax(), Softmax()), "a layer must be Convolution"),
+        ((Softmax("other"), Softmax()), "no formula for Softmax"),
         ((ReLU("r"),), "must be Softmax"),
     ):
         with pytest.raises(UsageError, match=message):

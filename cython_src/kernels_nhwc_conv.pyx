@@ -1,0 +1,683 @@
+"""Convolution in the layout "channels": packing of weights, forward pass, data gradient, weight gradient.
+
+The formula, the algorithms and the order of packed weights are described in nhwc_conv.py.
+
+Forward pass and data gradient are one loop: an output pixel is a sum over taps of rows of the map that is read times
+rows of packed weights. With a stride the outputs of the data gradient fall into stride x stride phases that meet taps
+of their own; in each, one output to the next moves by one pixel of the gradient.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.string cimport memcpy, memset
+
+from .block_kernel cimport KernelArgs, TaskContext
+from .kernel_nhwc cimport (
+    ChannelMap, channel_end, clear_channel_halo, image_size, pixel, read_channel_map, row_size)
+from .matrix_kernels cimport PANEL, Matrix, OuterTask, PixelGroup, ProductTask, Tap
+from .micro_kernels cimport Micro
+
+import numpy as np
+
+from . import nhwc_conv
+from .kernel_table import KernelSpec, register
+from .nhwc_arrays import activate, block_statistics, channel_end as physical_end, inside, nhwc_attributes, write_block
+
+cdef enum:
+    # nhwc_conv.py computes scratch memory and limits from these.
+    MAX_TAPS = 256
+    MAX_PANELS = 1024
+    MAX_GROUPS = 1024  # groups of pixels in a list
+    ROW_FLOATS = 1 << 16  # copied rows of inputs
+    MAX_INDEX = 4096  # weights of sixteen, or of a piece's, input channels
+    STRIP = 128  # pixels of a strip of the weight gradient, at least
+
+cdef enum Algorithm:
+    DIRECT
+    IM2COL
+    TESTED  # "if"
+    TESTED_BLOCKED
+    PAD
+    PAD_BLOCKED
+    WINOGRAD2
+    WINOGRAD4
+
+
+cdef struct Convolution:
+    ChannelMap source, target
+    int kernel, stride, padding, dilation, groups, algorithm, option
+    bint transposed  # data gradient: `stride` is between outputs
+
+
+cdef inline void read_convolution(Convolution *c, const int64_t *integers, bint transposed) noexcept nogil:
+    read_channel_map(&c.source, integers)
+    read_channel_map(&c.target, integers + 5)
+    c.kernel = <int> integers[10]
+    c.stride = <int> integers[11]
+    c.padding = <int> integers[12]
+    c.dilation = <int> integers[13]
+    c.groups = <int> integers[14]
+    c.algorithm = <int> integers[15]
+    c.option = <int> integers[16]
+    c.transposed = transposed
+    if transposed:  # of the equivalent convolution with reversed taps
+        c.padding = (c.kernel - 1) * c.dilation - c.padding
+
+
+cdef int panel_inputs(int written, int read, int groups, int32_t *starts) noexcept nogil:
+    """First input channel of each panel; returns how many channels follow. As nhwc_conv.panel_inputs()."""
+    cdef int p, first, last, count = 0, panels = (written + PANEL - 1) // PANEL
+    cdef int part = written // groups, inputs = read // groups
+    for p in range(panels):
+        first = PANEL * p // part
+        last = (min(written, PANEL * (p + 1)) - 1) // part
+        count = max(count, (last + 1 - first) * inputs)
+        starts[p] = first * inputs
+    count = max(4, count)
+    for p in range(panels):
+        starts[p] = max(0, min(starts[p], read - count))
+    return count
+
+
+cdef inline int divide(int a, int b) noexcept nogil:
+    """Rounded down; b is positive."""
+    return a // b if a >= 0 else -((b - 1 - a) // b)
+
+
+cdef int phase_taps(const Convolution *c, int ry, int rx, int k, Tap *taps, int *length) noexcept nogil:
+    """Taps of the outputs (ry + stride j, rx + stride i); for a forward pass of all outputs.
+
+    Offsets in the map that is read are from the pixel in place (j, i) of a data gradient, (stride j, stride i)
+    else. Returns their number; `length` gets the floats of a tap.
+    """
+    cdef int ty, tx, y, x, count = 0
+    cdef int step = c.stride if c.transposed else 1
+    # Neighbouring taps' channels follow on: one tap for a row of them.
+    cdef bint joined = c.dilation == 1 and c.source.pitch == k and step == 1 and c.groups == 1
+    length[0] = k * c.kernel if joined else k
+    for ty in range(c.kernel):
+        y = ry - c.padding + ty * c.dilation
+        if (y + c.kernel * c.dilation * step * step) % step:
+            continue
+        for tx in range(1 if joined else c.kernel):
+            x = rx - c.padding + tx * c.dilation
+            if (x + c.kernel * c.dilation * step * step) % step:
+                continue
+            taps[count].a = divide(y, step) * row_size(&c.source) + <Py_ssize_t> divide(x, step) * c.source.pitch
+            taps[count].b = <Py_ssize_t> (ty * c.kernel + tx) * k * PANEL
+            count += 1
+    return count
+
+
+cdef void copied_product(const Convolution *c, ProductTask *t, const Matrix *matrix, const float *x, float *out,
+                         int n0, int n1, int first, int rows, int columns, int step, int ry, int rx,
+                         float *scratch) noexcept nogil:
+    """Product by way of copies: each output pixel's inputs in a row of their own, results by pixel.
+
+    Outputs are rows [first, first + rows) and all `columns` of a phase, in places step * j + ry, step * i + rx.
+    """
+    cdef Tap taps[MAX_TAPS]
+    cdef PixelGroup *groups = <PixelGroup *> scratch
+    cdef float *copied = scratch + MAX_GROUPS * sizeof(PixelGroup) // sizeof(float)
+    cdef float *sums
+    cdef int move = 1 if c.transposed else c.stride
+    # Channels that a tap copies: of all groups, padding beyond the last where there is no more.
+    cdef int part = t.k if c.groups == 1 else c.source.channels
+    cdef Py_ssize_t length = <Py_ssize_t> part * t.num_taps
+    cdef int width = t.num_panels * PANEL, stored = (t.num_panels - 1) * PANEL + t.store_columns
+    cdef int chunk = <int> min(192, max(12, ROW_FLOATS // max(1, length) // 12 * 12))
+    cdef int total = (n1 - n0) * rows * columns, done = 0, count, i, tap, n, y, column, place, accumulate = t.accumulate
+    cdef const float *a
+    cdef float *row
+    sums = copied + chunk * length
+    for tap in range(t.num_taps):
+        taps[tap].a = <Py_ssize_t> tap * part
+        taps[tap].b = t.taps[tap].b
+    while done < total:
+        count = min(chunk, total - done)
+        for i in range(count):
+            place = done + i
+            n = n0 + place // (rows * columns)
+            y = first + place // columns % rows
+            column = place % columns
+            a = x + pixel(&c.source, n, y * move, column * move)
+            row = copied + i * length
+            for tap in range(t.num_taps):
+                memcpy(row + tap * part, a + t.taps[tap].a, part * sizeof(float))
+        for i in range((count + 3) // 4):
+            groups[i].a = 4 * i * length
+            groups[i].c = 4 * i * width
+            groups[i].first = 0
+            groups[i].count = min(4, count - 4 * i)
+        # Rows beyond the last of a group are read, not used: they must hold numbers of some kind.
+        memset(copied + count * length, 0, ((count + 3) // 4 * 4 - count) * length * sizeof(float))
+        run_copied(t, matrix, copied, sums, taps, groups, (count + 3) // 4, length, width)
+        for i in range(count):
+            place = done + i
+            n = n0 + place // (rows * columns)
+            y = first + place // columns % rows
+            column = place % columns
+            row = out + pixel(&c.target, n, y * step + ry, column * step + rx)
+            if accumulate:
+                for tap in range(stored):
+                    row[tap] += sums[i * width + tap]
+            else:
+                memcpy(row, sums + i * width, stored * sizeof(float))
+        done += count
+
+
+cdef inline void run_copied(const ProductTask *task, const Matrix *matrix, const float *a, float *c, const Tap *taps,
+                            const PixelGroup *groups, int num_groups, Py_ssize_t length, int width) noexcept nogil:
+    cdef ProductTask t = task[0]
+    t.a = a
+    t.c = c
+    t.taps = taps
+    t.groups = groups
+    t.num_groups = num_groups
+    t.pixel = length
+    t.out_pixel = width
+    t.accumulate = 0
+    t.store_columns = PANEL
+    matrix.product(&t)
+
+
+cdef void direct_product(const Convolution *c, ProductTask *t, const Matrix *matrix, const float *x, float *out,
+                         int n0, int n1, int first, int rows, int columns, int step, int ry, int rx,
+                         float *scratch) noexcept nogil:
+    """Product straight from the map, rows of at least four pixels."""
+    cdef PixelGroup *groups = <PixelGroup *> scratch
+    cdef int move = 1 if c.transposed else c.stride
+    cdef int of_row = (columns + 3) // 4, limit, n, y, i, at, num = 0
+    cdef Py_ssize_t a_row, c_row
+    # A list's inputs stay in the L2 cache while all panels pass.
+    limit = min(MAX_GROUPS, max(24, 32768 // c.source.pitch)) - of_row
+    t.a = x
+    t.c = out
+    t.groups = groups
+    t.pixel = <Py_ssize_t> c.source.pitch * move
+    t.out_pixel = <Py_ssize_t> c.target.pitch * step
+    for n in range(n0, n1):
+        for y in range(first, first + rows):
+            a_row = pixel(&c.source, n, y * move, 0)
+            c_row = pixel(&c.target, n, y * step + ry, rx)
+            for i in range(of_row):
+                at = min(4 * i, columns - 4)
+                groups[num].a = a_row + at * t.pixel
+                groups[num].c = c_row + at * t.out_pixel
+                groups[num].first = 4 * i - at
+                groups[num].count = 4 - groups[num].first
+                num += 1
+            if num > limit or (n + 1 == n1 and y + 1 == first + rows):
+                t.num_groups = num
+                matrix.product(t)
+                num = 0
+
+
+cdef void direct_flat(const Convolution *c, ProductTask *t, const Matrix *matrix, const float *x, float *out, int n0,
+                      int total, float *scratch) noexcept nogil:
+    """Product of `total` >= 4 pixels that follow on in both maps."""
+    cdef PixelGroup *groups = <PixelGroup *> scratch
+    cdef int limit = min(MAX_GROUPS, max(24, 32768 // c.source.pitch)), num = 0, i, at
+    t.a = x + n0 * image_size(&c.source)
+    t.c = out + n0 * image_size(&c.target)
+    t.groups = groups
+    t.pixel = c.source.pitch
+    t.out_pixel = c.target.pitch
+    for i in range((total + 3) // 4):
+        at = min(4 * i, total - 4)
+        groups[num].a = at * t.pixel
+        groups[num].c = at * t.out_pixel
+        groups[num].first = 4 * i - at
+        groups[num].count = 4 - groups[num].first
+        num += 1
+        if num == limit or 4 * i + 4 >= total:
+            t.num_groups = num
+            matrix.product(t)
+            num = 0
+
+
+cdef void statistics(const ChannelMap *m, const float *y, const Matrix *matrix, const int32_t *b, int partials_pitch,
+                     float *out) noexcept nogil:
+    """Mean, sum of squared deviations and number of a block's pixels, for sixteen channels at a time."""
+    cdef float shift[16]
+    cdef float sums[16]
+    cdef float squares[16]
+    cdef int n, row, c, i, j, count = (b[1] - b[0]) * (b[3] - b[2]) * m.width
+    cdef float *p
+    for i in range((channel_end(m, b[5]) - b[4]) // PANEL):
+        c = b[4] + i * PANEL
+        memcpy(shift, y + pixel(m, b[0], (b[2] + b[3]) // 2, m.width // 2) + c, sizeof(shift))
+        memset(sums, 0, sizeof(sums))
+        memset(squares, 0, sizeof(squares))
+        for n in range(b[0], b[1]):
+            for row in range(b[2], b[3]):
+                matrix.shifted_sums(y + pixel(m, n, row, 0) + c, m.pitch, m.width, shift, sums, squares)
+        p = out + c
+        for j in range(PANEL):
+            p[j] = shift[j] + sums[j] / count
+            p[partials_pitch + j] = max(<float> 0, squares[j] - sums[j] * (sums[j] / count))
+            p[2 * partials_pitch + j] = count
+
+
+cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *context, bint transposed) noexcept nogil:
+    """Forward pass and data gradient. bounds: images, rows, channels of the map that is written; partial."""
+    cdef Convolution c
+    cdef ProductTask t
+    cdef Tap taps[MAX_TAPS]
+    cdef int32_t starts[MAX_PANELS]
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const Matrix *matrix = (<const Micro *> a.micro).matrix
+    cdef const float *x = <const float *> a.operand[0]
+    cdef float *out = <float *> a.operand[2 if transposed else 3]
+    cdef float *statistics_out = NULL if transposed else <float *> a.operand[4]
+    cdef int k, step, ry, rx, first, rows, columns, n, panel0 = b[4] // PANEL
+    cdef bint flat
+    read_convolution(&c, a.integers, transposed)
+    k = panel_inputs(c.target.channels, c.source.channels, c.groups, starts)
+    t.b = <const float *> a.operand[1] + <Py_ssize_t> panel0 * c.kernel * c.kernel * k * PANEL
+    t.bias = NULL if transposed or a.operand[2] == NULL else <const float *> a.operand[2] + b[4]
+    t.taps = taps
+    t.panel_input = NULL if c.groups == 1 else starts + panel0
+    t.panel = <Py_ssize_t> c.kernel * c.kernel * k * PANEL
+    t.k = k
+    t.num_panels = (b[5] + PANEL - 1) // PANEL - panel0
+    t.last_columns = b[5] - (panel0 + t.num_panels - 1) * PANEL
+    t.store_columns = min(PANEL, c.target.pitch - (panel0 + t.num_panels - 1) * PANEL)
+    t.activation = 0 if transposed else c.option
+    t.accumulate = c.option if transposed else 0
+    step = c.stride if transposed else 1
+    # Pixels side by side in both maps: one row for the whole block, or of an image.
+    flat = (c.kernel == 1 and c.stride == 1 and c.padding == 0 and c.source.halo == 0 and c.target.halo == 0
+            and b[2] == 0 and b[3] == c.target.height)
+    for ry in range(step):
+        for rx in range(step):
+            t.num_taps = phase_taps(&c, ry, rx, k, taps, &t.k)
+            first = (b[2] - ry + step - 1) // step if b[2] > ry else 0
+            rows = (b[3] - ry + step - 1) // step - first if b[3] > ry else 0
+            columns = (c.target.width - rx + step - 1) // step
+            if rows <= 0 or columns <= 0:
+                continue
+            if flat and c.algorithm == DIRECT and (b[1] - b[0]) * rows * columns >= 4:
+                direct_flat(&c, &t, matrix, x, out + b[4], b[0], (b[1] - b[0]) * rows * columns, <float *> context.scratch)
+            elif columns < 4 or c.algorithm == IM2COL:
+                copied_product(&c, &t, matrix, x, out + b[4], b[0], b[1], first, rows,
+                               columns, step, ry, rx, <float *> context.scratch)
+            else:
+                direct_product(&c, &t, matrix, x, out + b[4], b[0], b[1], first, rows, columns, step, ry, rx,
+                               <float *> context.scratch)
+    if not t.accumulate:
+        for n in range(b[0], b[1]):
+            clear_channel_halo(&c.target, out, n, b[2], b[3], b[4], channel_end(&c.target, b[5]))
+    if statistics_out != NULL:
+        if c.option:
+            return 1  # they are of the sums before the activation
+        statistics(&c.target, out, matrix, b, c.target.pitch,
+                   statistics_out + <Py_ssize_t> b[6] * 3 * c.target.pitch)
+    return 0
+
+
+cdef int conv_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    return convolve(<const KernelArgs *> args, block, context, False)
+
+
+cdef int conv_backward_data(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    return convolve(<const KernelArgs *> args, block, context, True)
+
+
+cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: panels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const Matrix *matrix = (<const Micro *> a.micro).matrix
+    cdef const float *weight = <const float *> a.operand[0]
+    cdef float *packed = <float *> a.operand[1]
+    cdef int32_t starts[MAX_PANELS]
+    cdef int32_t *index = <int32_t *> context.scratch
+    cdef int out_channels = <int> a.integers[0], in_channels = <int> a.integers[1]
+    cdef int kernel = <int> a.integers[2], groups = <int> a.integers[3]
+    cdef bint transposed = a.integers[4] == 1
+    cdef int taps = kernel * kernel, part = in_channels // groups, outs = out_channels // groups
+    cdef int written = in_channels if transposed else out_channels
+    cdef int k = panel_inputs(written, out_channels if transposed else in_channels, groups, starts)
+    cdef Py_ssize_t size = <Py_ssize_t> taps * k * PANEL
+    cdef int p, o, i, c, t, lane, lanes, count, first, whole
+    cdef float *panel
+    for p in range(b[0], b[1]):
+        panel = packed + p * size
+        lanes = min(PANEL, written - p * PANEL)
+        first = p * PANEL
+        # All lanes' channels in one group, whose channels are all that the panel reads.
+        whole = first // (part if transposed else outs) == (first + lanes - 1) // (part if transposed else outs)
+        whole = whole and k == (outs if transposed else part)
+        if not whole:
+            memset(panel, 0, size * sizeof(float))
+            for lane in range(lanes):
+                for c in range(outs if transposed else part):
+                    # Weight (o, i), i within the group.
+                    if transposed:
+                        i = (first + lane) % part
+                        o = (first + lane) // part * outs + c
+                        count = o - starts[p]
+                    else:
+                        i = c
+                        o = first + lane
+                        count = o // outs * part + c - starts[p]
+                    for t in range(taps):
+                        panel[(<Py_ssize_t> (taps - 1 - t if transposed else t) * k + count) * PANEL + lane] = \
+                            weight[(<Py_ssize_t> o * part + i) * taps + t]
+        elif transposed:
+            for t in range(taps):
+                index[t] = (taps - 1 - t) * k * PANEL
+            o = first // part * outs
+            i = first % part
+            for c in range(k):
+                if taps == 1 and lanes == PANEL:
+                    memcpy(panel + c * PANEL, weight + <Py_ssize_t> (o + c) * part + i, PANEL * sizeof(float))
+                else:
+                    matrix.spread_rows(weight + (<Py_ssize_t> (o + c) * part + i) * taps, taps, lanes, taps, index,
+                                       panel + c * PANEL)
+        else:
+            c = 0
+            while c < k:
+                count = min(16, k - c)
+                for i in range(count):
+                    for t in range(taps):
+                        index[i * taps + t] = (t * k + i) * PANEL
+                matrix.spread_rows(weight + (<Py_ssize_t> first * part + c) * taps, <Py_ssize_t> part * taps, lanes,
+                                   count * taps, index, panel + c * PANEL)
+                c += count
+    return 0
+
+
+cdef void pack_pixels(const ChannelMap *m, const float *x, int n0, int n1, int y0, int rows, int left, int columns,
+                      int step, int c, int width, int valid, float *out) noexcept nogil:
+    """Copy channels [c, c + width) of `rows` physical rows y0, y0 + step, ... and `columns` columns likewise from `left`.
+
+    Channels from `valid` on are left as zeros.
+    """
+    cdef int n, y, x_, i
+    cdef const float *p
+    for n in range(n0, n1):
+        for y in range(rows):
+            p = x + n * image_size(m) + (y0 + y * step) * row_size(m) + <Py_ssize_t> left * m.pitch + c
+            for x_ in range(columns):
+                if valid == width:
+                    memcpy(out, p, width * sizeof(float))
+                else:
+                    memset(out, 0, width * sizeof(float))
+                    memcpy(out, p, valid * sizeof(float))
+                out += width
+                p += step * m.pitch
+
+
+cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, output channels, input channels (all of a group where there are several), partial.
+
+    Strips of pixels are copied, so that they lie close together; a piece of the gradient, 64 x 64 channels, is summed
+    in scratch memory over all of them and then brought into PyTorch's order.
+    """
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const Matrix *matrix = (<const Micro *> a.micro).matrix
+    cdef Convolution c
+    cdef const float *dy = <const float *> a.operand[0]
+    cdef const float *x = <const float *> a.operand[1]
+    cdef float *out = <float *> a.operand[2]
+    cdef float *bias = <float *> a.operand[3]
+    cdef int32_t starts[MAX_PANELS]
+    cdef int taps, outs, part, o, o_stop, i, i_stop, k, piece_out, piece_in, bound
+    cdef bint first
+    # The weight gradient's attributes name dY's map first.
+    read_convolution(&c, a.integers, False)
+    taps = c.kernel * c.kernel
+    outs = c.source.channels // c.groups
+    part = c.target.channels // c.groups
+    out += <Py_ssize_t> b[6] * c.source.channels * part * taps
+    if bias != NULL:
+        bias += <Py_ssize_t> b[6] * c.source.channels
+    piece_out = 64 if taps > 1 else 128
+    piece_in = 16 if taps > 49 else 64 if taps > 1 else 256
+    k = panel_inputs(c.source.channels, c.target.channels, c.groups, starts)
+    o = b[2]
+    while o < b[3]:
+        o_stop = min(b[3], o + piece_out)
+        first = True
+        if c.groups == 1:
+            i = b[4]
+            bound = b[5]
+        else:
+            # Output channels whose panels read the same channels.
+            bound = o
+            while bound < o_stop and starts[bound // PANEL] == starts[o // PANEL]:
+                bound += PANEL
+            o_stop = min(o_stop, bound)
+            i = starts[o // PANEL]
+            bound = min(c.target.channels, i + k)
+        while i < bound:
+            i_stop = min(bound, i + piece_in)
+            weight_piece(&c, matrix, dy, x, out, bias if first and b[4] == 0 else NULL, b[0], b[1], o, o_stop, i,
+                         i_stop, <float *> context.scratch)
+            first = False
+            i = i_stop
+        o = o_stop
+    return 0
+
+
+cdef void weight_piece(const Convolution *c, const Matrix *matrix, const float *dy, const float *x, float *out,
+                       float *bias, int n0, int n1, int o0, int o1, int i0, int i1, float *scratch) noexcept nogil:
+    """Output channels [o0, o1) and input channels [i0, i1), within one group or a panel of several."""
+    cdef const ChannelMap *g = &c.source
+    cdef const ChannelMap *m = &c.target
+    cdef int k = c.kernel, taps = k * k, outs = g.channels // c.groups, part = m.channels // c.groups
+    cdef int step = c.stride if k == 1 else 1  # a single tap reads every step-th pixel only
+    cdef int move = 1 if k == 1 else c.stride
+    cdef bint image = m.pitch < PANEL, joined = image and c.dilation == 1
+    cdef int unit = m.pitch if image else PANEL
+    cdef int inputs = unit if image else (i1 - i0 + PANEL - 1) // PANEL * PANEL
+    cdef int rows_of = unit * k if joined else inputs  # of the sums of a tap
+    cdef int calls = k if joined else taps
+    cdef int chunks = (o1 - o0 + 31) // 32, columns = (g.width - 1) * move + (k - 1) * c.dilation + 1
+    cdef int images = max(1, STRIP // (g.height * g.width)) if g.height * g.width < STRIP else 1
+    cdef int rows = g.height if g.height * g.width <= STRIP else (STRIP + g.width - 1) // g.width
+    cdef int n, y, count_n, count_y, chunk, width, u, tap, height, r, o, i, j, first, num, lane, group
+    cdef Py_ssize_t sums_size = <Py_ssize_t> calls * rows_of * 32, dy_size = <Py_ssize_t> images * rows * g.width * 32
+    cdef int32_t *index = <int32_t *> scratch
+    cdef float *sums = scratch + MAX_INDEX
+    cdef float *packed_dy = sums + chunks * sums_size
+    cdef float *packed_x = packed_dy + chunks * dy_size
+    cdef OuterTask t
+    cdef float zero[16]
+    cdef float total[16]
+    cdef float unused[16]
+    memset(sums, 0, chunks * sums_size * sizeof(float))
+    if bias != NULL and not c.option:
+        for o in range(o0, o1):
+            bias[o] = 0
+    n = n0
+    while n < n1:
+        count_n = min(images, n1 - n)
+        y = 0
+        while y < g.height:
+            count_y = min(rows, g.height - y)
+            for chunk in range(chunks):
+                o = o0 + 32 * chunk
+                width = 32 if o1 - o > PANEL else PANEL
+                pack_pixels(g, dy, n, n + count_n, y + g.halo, count_y, g.halo, g.width, 1, o, width,
+                            min(width, g.pitch - o), packed_dy + chunk * dy_size)
+                if bias != NULL:
+                    for r in range(width // PANEL):
+                        j = r * PANEL
+                        memset(zero, 0, sizeof(zero))
+                        memset(total, 0, sizeof(total))
+                        memset(unused, 0, sizeof(unused))
+                        matrix.shifted_sums(packed_dy + chunk * dy_size + j, width, count_n * count_y * g.width, zero,
+                                            total, unused)
+                        for lane in range(min(PANEL, o1 - o - j)):
+                            bias[o + j + lane] += total[lane]
+            height = (count_y - 1) * move + (k - 1) * c.dilation + 1
+            first = y * c.stride + m.halo - c.padding
+            for r in range(inputs // unit):
+                u = r * unit
+                pack_pixels(m, x, n, n + count_n, first, height, m.halo - c.padding, columns,
+                            step, i0 + u, unit, min(unit, m.pitch - i0 - u), packed_x)
+                t.images = count_n
+                t.rows = count_y
+                t.columns = g.width
+                t.pixel = move * unit
+                t.row = <Py_ssize_t> move * columns * unit
+                t.image = <Py_ssize_t> height * columns * unit
+                t.m = unit * k if joined else unit
+                for chunk in range(chunks):
+                    t.width = 32 if o1 - o0 - 32 * chunk > PANEL else PANEL
+                    t.b = packed_dy + chunk * dy_size
+                    for tap in range(calls):
+                        if joined:
+                            t.a = packed_x + <Py_ssize_t> tap * columns * unit
+                        else:
+                            t.a = packed_x + <Py_ssize_t> c.dilation * (tap // k * columns + tap % k) * unit
+                        t.c = sums + chunk * sums_size + (<Py_ssize_t> tap * rows_of + u) * t.width
+                        matrix.outer(&t)
+            y += count_y
+        n += count_n
+    # From (tap, input channel, output channel) to (output channel, input channel, tap).
+    for chunk in range(chunks):
+        o = o0 + 32 * chunk
+        width = 32 if o1 - o > PANEL else PANEL
+        group = o // outs
+        if c.groups > 1 and (i0 // part != group or (i1 - 1) // part != group
+                             or (min(o1, o + width) - 1) // outs != group):
+            diagonal(c, sums + chunk * sums_size, out, o, min(o1, o + width), i0, i1, rows_of, width)
+            continue
+        # Inputs at their place in the group.
+        i = i0 % part if c.groups > 1 else i0
+        num = 0
+        for j in range(i1 - i0):
+            for tap in range(taps):
+                if joined:
+                    index[num] = (tap // k * rows_of + tap % k * unit + j) * width
+                else:
+                    index[num] = (tap * rows_of + j) * width
+                num += 1
+        for r in range((min(width, o1 - o) + PANEL - 1) // PANEL):
+            j = r * PANEL
+            matrix.transpose_rows(sums + chunk * sums_size + j, index, num, min(PANEL, o1 - o - j),
+                                  out + (<Py_ssize_t> (o + j) * part + i) * taps, <Py_ssize_t> part * taps, c.option)
+
+
+cdef void diagonal(const Convolution *c, const float *sums, float *out, int o0, int o1, int i0, int i1, int rows_of,
+                   int width) noexcept nogil:
+    """Store the sums of inputs and outputs of the same group; those between groups are no weights."""
+    cdef int taps = c.kernel * c.kernel, outs = c.source.channels // c.groups, part = c.target.channels // c.groups
+    cdef int o, i, tap, group
+    cdef float *p
+    cdef float value
+    for o in range(o0, o1):
+        group = o // outs
+        for i in range(max(i0, group * part), min(i1, (group + 1) * part)):
+            for tap in range(taps):
+                value = sums[(<Py_ssize_t> tap * rows_of + i - i0) * width + o - o0]
+                p = out + (<Py_ssize_t> o * part + i - group * part) * taps + tap
+                p[0] = p[0] + value if c.option else value
+
+
+def _pack_reference(operands, attributes, bounds, iteration):
+    panels = bounds["o0"], bounds["o1"]
+    operands["packed"][slice(*panels)] = nhwc_conv.pack(operands["weight"], attributes, panels)
+
+
+def _read_channels(array, attributes, prefix, bounds):
+    """All rows of a block's images, channels without padding."""
+    images = {"n0": bounds["n0"], "n1": bounds["n1"]}
+    return inside(array, attributes, prefix, images)[..., : attributes[f"{prefix}_channels"]]
+
+
+def _taps(x, attributes, height, width):
+    """Yield (ky, kx, the inputs (images, height, width, channels) that the tap meets)."""
+    k, s, p, d = (attributes[name] for name in ("kernel", "stride", "padding", "dilation"))
+    beyond = [max(0, (n - 1) * s + (k - 1) * d + 1 - p - size) for n, size in zip((height, width), x.shape[1:3])]
+    x = np.pad(x, ((0, 0), (p, beyond[0]), (p, beyond[1]), (0, 0)))
+    for ky in range(k):
+        for kx in range(k):
+            yield ky, kx, x[:, ky * d : ky * d + (height - 1) * s + 1 : s, kx * d : kx * d + (width - 1) * s + 1 : s]
+
+
+def _block_channels(values, bounds, pitch):
+    """A block's channels, zeros for the padding beyond the last."""
+    part = values[..., bounds["c0"] : bounds["c1"]]
+    missing = physical_end(bounds["c1"], pitch) - bounds["c1"]
+    return np.pad(part, ((0, 0),) * (part.ndim - 1) + ((0, missing),))
+
+
+def _forward_reference(operands, attributes, bounds, iteration):
+    x = _read_channels(operands["input"], attributes, "in", bounds)
+    weight = nhwc_conv.unpack(operands["packed"], attributes, nhwc_conv.FORWARD)[bounds["c0"] : bounds["c1"]]
+    height, width, pitch = (attributes[f"out_{name}"] for name in ("height", "width", "pitch"))
+    y0, y1 = bounds["y0"], bounds["y1"]
+    y = np.zeros((len(x), y1 - y0, width, bounds["c1"] - bounds["c0"]), x.dtype)
+    if "bias" in operands:
+        y += operands["bias"][bounds["c0"] : bounds["c1"]]
+    for ky, kx, part in _taps(x, attributes, height, width):
+        y += np.einsum("nyxi,oi->nyxo", part[:, y0:y1], weight[:, :, ky, kx], optimize=True)
+    y = np.pad(y, ((0, 0),) * 3 + ((0, physical_end(bounds["c1"], pitch) - bounds["c1"]),))
+    if "statistics" in operands:
+        c = slice(bounds["c0"], physical_end(bounds["c1"], pitch))
+        operands["statistics"][bounds["partial"], :, c] = block_statistics(y)
+    write_block(operands["output"], attributes, "out", bounds, activate(y, attributes["activation"]))
+
+
+def _backward_data_reference(operands, attributes, bounds, iteration):
+    dy = _read_channels(operands["gradient"], attributes, "in", bounds)
+    # (in_channels of the layer, out_channels, taps reversed)
+    weight = nhwc_conv.unpack(operands["packed"], attributes, nhwc_conv.DATA)[bounds["c0"] : bounds["c1"], :, ::-1, ::-1]
+    k, s, p, d = (attributes[name] for name in ("kernel", "stride", "padding", "dilation"))
+    height, width, pitch = (attributes[f"out_{name}"] for name in ("height", "width", "pitch"))
+    rows, columns = ((n - 1) * s + (k - 1) * d + 1 for n in dy.shape[1:3])
+    shape = (len(dy), max(rows, height + p), max(columns, width + p), bounds["c1"] - bounds["c0"])
+    dx = np.zeros(shape, dy.dtype)
+    for ky in range(k):
+        for kx in range(k):
+            part = np.einsum("nyxo,io->nyxi", dy, weight[:, :, ky, kx], optimize=True)
+            dx[:, ky * d : ky * d + rows - (k - 1) * d : s, kx * d : kx * d + columns - (k - 1) * d : s] += part
+    dx = dx[:, p + bounds["y0"] : p + bounds["y1"], p : p + width]
+    dx = np.pad(dx, ((0, 0),) * 3 + ((0, physical_end(bounds["c1"], pitch) - bounds["c1"]),))
+    write_block(operands["output"], attributes, "out", bounds, dx, accumulate=attributes["accumulate"])
+
+
+def _backward_weights_reference(operands, attributes, bounds, iteration):
+    x = _read_channels(operands["input"], attributes, "in", bounds)
+    dy = _read_channels(operands["gradient"], attributes, "dy", bounds)
+    k, groups, o0, o1, partial = attributes["kernel"], attributes["groups"], bounds["o0"], bounds["o1"], bounds["partial"]
+    out, part = dy.shape[3] // groups, x.shape[3] // groups
+    target = operands["output"][partial].reshape(dy.shape[3], part, k, k)
+    add = attributes["accumulate"]
+    i0, i1 = (bounds["i0"], bounds["i1"]) if groups == 1 else (0, part)
+    for ky, kx, tap in _taps(x, attributes, dy.shape[1], dy.shape[2]):
+        for g in range(o0 // out, (o1 - 1) // out + 1):
+            o = slice(max(o0, g * out), min(o1, (g + 1) * out))
+            i = slice(g * part + i0, g * part + i1)
+            product = np.einsum("nyxo,nyxi->oi", dy[..., o], tap[..., i], optimize=True)
+            target[o, i0:i1, ky, kx] = target[o, i0:i1, ky, kx] + product if add else product
+    if "bias_output" in operands and bounds["i0"] == 0:
+        sums = dy[..., o0:o1].sum(axis=(0, 1, 2))
+        bias = operands["bias_output"][partial]
+        bias[o0:o1] = bias[o0:o1] + sums if add else sums
+
+
+GEOMETRY = ("kernel", "stride", "padding", "dilation", "groups", "algorithm")
+MAPS = nhwc_attributes("in") + nhwc_attributes("out")
+BOX = ("n0", "n1", "y0", "y1", "c0", "c1")
+
+register(KernelSpec(
+    "nhwc_conv_pack", ("weight", "packed"),
+    ("out_channels", "in_channels", "kernel", "groups", "direction", "algorithm"), (), ("o0", "o1"),
+    _pack_reference, <uintptr_t> &conv_pack))
+register(KernelSpec(
+    "nhwc_conv_forward", ("input", "packed", "bias?", "output", "statistics?"), MAPS + GEOMETRY + ("activation",), (),
+    BOX + ("partial",), _forward_reference, <uintptr_t> &conv_forward))
+register(KernelSpec(
+    "nhwc_conv_backward_data", ("gradient", "packed", "output"), MAPS + GEOMETRY + ("accumulate",), (), BOX,
+    _backward_data_reference, <uintptr_t> &conv_backward_data))
+# With groups, i0 and i1 are not used: a block has all inputs of its output channels' groups.
+register(KernelSpec(
+    "nhwc_conv_backward_weights", ("gradient", "input", "output", "bias_output?"),
+    nhwc_attributes("dy") + nhwc_attributes("in") + GEOMETRY + ("accumulate",), (),
+    ("n0", "n1", "o0", "o1", "i0", "i1", "partial"), _backward_weights_reference, <uintptr_t> &conv_backward_weights))

@@ -1,0 +1,263 @@
+/* Inner loops of convolutions with the channels in the lanes; see matrix_kernels.h. */
+#include "matrix_kernels.h"
+
+#include "vectors.h"
+
+#define VECTORS_OF_PANEL (PANEL / VL)
+
+/* Registers: `groups` x 4 pixels x `vectors` sums, one column vector of b each, one broadcast. */
+#if MICRO_ISA == AVX512
+#define WIDE 2        /* vectors of columns at a time: two panels */
+#define WIDE_GROUPS 3 /* groups at a time with them */
+#define NARROW 1
+#define NARROW_GROUPS 6
+#define OUTER_ROWS 8
+#else
+#define WIDE 2
+#define WIDE_GROUPS 1
+#define NARROW 2
+#define NARROW_GROUPS 1
+#define OUTER_ROWS 4
+#endif
+
+INLINE Vec activated(Vec v, int activation)
+{
+    if (activation)
+        v = (Vec)((VecI)v & ~(VecI)(v <= (Vec){0})); /* a NaN stays one */
+    if (activation == 2) {
+        VecI above = (VecI)(v >= splat(6.0f));
+        v = (Vec)(((VecI)v & ~above) | ((VecI)splat(6.0f) & above));
+    }
+    return v;
+}
+
+/* Sums of a tile, by pixel and vector, to their places: through memory, so that the sums above stay in registers. */
+INLINE void store_tile(const ProductTask *t, const PixelGroup *g, const int groups, int column, const int vectors,
+                       const float *sums)
+{
+    for (int v = 0; v < vectors; v++) {
+        const int first = column + v * VL;
+        const int left = (t->num_panels - 1) * PANEL + t->last_columns - first;
+        const int stored = (t->num_panels - 1) * PANEL + t->store_columns - first;
+        Vec bias = {0};
+        if (t->bias)
+            for (int i = 0; i < VL && i < left; i++)
+                bias[i] = t->bias[first + i];
+        for (int i = 0; i < groups; i++)
+            for (int r = g[i].first; r < g[i].first + g[i].count; r++) {
+                float *c = t->c + g[i].c + r * t->out_pixel + first;
+                Vec sum = load(sums + ((i * GROUP_PIXELS + r) * vectors + v) * VL) + bias;
+                if (stored >= VL) {
+                    if (t->accumulate)
+                        sum += load(c);
+                    store(c, activated(sum, t->activation));
+                } else {
+                    for (int l = 0; l < stored; l++) {
+                        Vec one = splat(t->accumulate ? c[l] + sum[l] : sum[l]);
+                        c[l] = activated(one, t->activation)[0];
+                    }
+                }
+            }
+    }
+}
+
+/* Columns [column, column + vectors * VL) of `groups` groups. */
+INLINE void product_tile(const ProductTask *t, const PixelGroup *g, const int groups, int column, const int vectors,
+                         ptrdiff_t input)
+{
+    Vec acc[NARROW_GROUPS * GROUP_PIXELS * 2];
+    const float *b = t->b + column / PANEL * t->panel + column % PANEL;
+    const ptrdiff_t pixel = t->pixel;
+    const int k = t->k;
+    UNROLL for (int i = 0; i < groups * GROUP_PIXELS * vectors; i++) acc[i] = (Vec){0};
+    for (int tap = 0; tap < t->num_taps; tap++) {
+        const float *bt = b + t->taps[tap].b;
+        const float *a[NARROW_GROUPS];
+        UNROLL for (int i = 0; i < groups; i++) a[i] = t->a + input + g[i].a + t->taps[tap].a;
+        for (int j = 0; j < k; j++) {
+            Vec w[2];
+            UNROLL for (int v = 0; v < vectors; v++)
+                w[v] = load(bt + v * VL / PANEL * t->panel + v * VL % PANEL);
+            UNROLL for (int i = 0; i < groups; i++)
+                UNROLL for (int r = 0; r < GROUP_PIXELS; r++)
+                {
+                    Vec x = splat(a[i][r * pixel]);
+                    UNROLL for (int v = 0; v < vectors; v++)
+                        acc[(i * GROUP_PIXELS + r) * vectors + v] += x * w[v];
+                }
+            UNROLL for (int i = 0; i < groups; i++) a[i]++;
+            bt += PANEL;
+        }
+    }
+    float sums[NARROW_GROUPS * GROUP_PIXELS * 2 * VL] __attribute__((aligned(64)));
+    UNROLL for (int i = 0; i < groups * GROUP_PIXELS * vectors; i++) *(Vec *)(sums + i * VL) = acc[i];
+    store_tile(t, g, groups, column, vectors, sums);
+}
+
+static __attribute__((noinline)) void wide_tiles(const ProductTask *t, int column, ptrdiff_t input)
+{
+    int g = 0;
+    for (; g + WIDE_GROUPS <= t->num_groups; g += WIDE_GROUPS)
+        product_tile(t, t->groups + g, WIDE_GROUPS, column, WIDE, input);
+#if WIDE_GROUPS > 1
+    if (t->num_groups - g == 2)
+        product_tile(t, t->groups + g, 2, column, WIDE, input);
+    else if (t->num_groups - g == 1)
+        product_tile(t, t->groups + g, 1, column, WIDE, input);
+#endif
+}
+
+#if NARROW != WIDE
+static __attribute__((noinline)) void narrow_tiles(const ProductTask *t, int column, ptrdiff_t input)
+{
+    int g = 0;
+    for (; g + NARROW_GROUPS <= t->num_groups; g += NARROW_GROUPS)
+        product_tile(t, t->groups + g, NARROW_GROUPS, column, NARROW, input);
+    for (; g + 3 <= t->num_groups; g += 3)
+        product_tile(t, t->groups + g, 3, column, NARROW, input);
+    for (; g < t->num_groups; g++)
+        product_tile(t, t->groups + g, 1, column, NARROW, input);
+}
+#endif
+
+static void product(const ProductTask *t)
+{
+    for (int p = 0; p < t->num_panels;) {
+        const ptrdiff_t input = t->panel_input ? t->panel_input[p] : 0;
+#if NARROW != WIDE
+        if (p + 1 < t->num_panels && (!t->panel_input || t->panel_input[p + 1] == input)) {
+            wide_tiles(t, p * PANEL, input);
+            p += 2;
+        } else {
+            narrow_tiles(t, p * PANEL, input);
+            p++;
+        }
+#else
+        for (int column = 0; column < PANEL; column += WIDE * VL)
+            wide_tiles(t, p * PANEL + column, input);
+        p++;
+#endif
+    }
+}
+
+INLINE void outer_tile(const OuterTask *t, int m, const int rows, int column, const int vectors, const int width)
+{
+    Vec acc[OUTER_ROWS * 2];
+    float *c = t->c + (ptrdiff_t)m * width + column;
+    UNROLL for (int i = 0; i < rows; i++)
+        UNROLL for (int v = 0; v < vectors; v++) acc[i * vectors + v] = load(c + i * width + v * VL);
+    const float *b = t->b + column;
+    for (int image = 0; image < t->images; image++)
+        for (int y = 0; y < t->rows; y++) {
+            const float *a = t->a + image * t->image + y * t->row + m;
+            for (int x = 0; x < t->columns; x++) {
+                Vec w[2];
+                UNROLL for (int v = 0; v < vectors; v++) w[v] = load(b + v * VL);
+                UNROLL for (int i = 0; i < rows; i++)
+                {
+                    Vec s = splat(a[i]);
+                    UNROLL for (int v = 0; v < vectors; v++) acc[i * vectors + v] += s * w[v];
+                }
+                a += t->pixel;
+                b += width;
+            }
+        }
+    UNROLL for (int i = 0; i < rows; i++)
+        UNROLL for (int v = 0; v < vectors; v++) store(c + i * width + v * VL, acc[i * vectors + v]);
+}
+
+static void outer(const OuterTask *t)
+{
+    int m = 0;
+    for (; m + OUTER_ROWS <= t->m; m += OUTER_ROWS) {
+        if (t->width == 2 * PANEL)
+            for (int column = 0; column < 2 * PANEL; column += 2 * VL)
+                outer_tile(t, m, OUTER_ROWS, column, 2, 2 * PANEL);
+        else
+#if VL < PANEL
+            for (int column = 0; column < PANEL; column += 2 * VL)
+                outer_tile(t, m, OUTER_ROWS, column, 2, PANEL);
+#else
+            outer_tile(t, m, OUTER_ROWS, 0, 1, PANEL);
+#endif
+    }
+    for (; m + 4 <= t->m; m += 4)
+        for (int column = 0; column < t->width; column += VL)
+            outer_tile(t, m, 4, column, 1, t->width);
+    for (; m < t->m; m++)
+        for (int column = 0; column < t->width; column += VL)
+            outer_tile(t, m, 1, column, 1, t->width);
+}
+
+static void transpose_rows(const float *rows, const int32_t *index, int n, int lanes, float *out, ptrdiff_t out_stride,
+                           int accumulate)
+{
+    for (int first = 0; first < lanes; first += VL) {
+        const int count = lanes - first < VL ? lanes - first : VL;
+        int r = 0;
+        for (; r + VL <= n; r += VL) {
+            Vec v[VL];
+            UNROLL for (int i = 0; i < VL; i++) v[i] = load(rows + index[r + i] + first);
+            transpose(v);
+            for (int i = 0; i < count; i++) {
+                float *p = out + (first + i) * out_stride + r;
+                if (accumulate)
+                    v[i] += load(p);
+                store(p, v[i]);
+            }
+        }
+        for (; r < n; r++)
+            for (int i = 0; i < count; i++) {
+                float *p = out + (first + i) * out_stride + r, x = rows[index[r] + first + i];
+                *p = accumulate ? *p + x : x;
+            }
+    }
+}
+
+static void spread_rows(const float *in, ptrdiff_t in_stride, int lanes, int n, const int32_t *index, float *out)
+{
+    for (int first = 0; first < PANEL; first += VL) {
+        int r = 0;
+        if (lanes >= first + VL)
+            for (; r + VL <= n; r += VL) {
+                Vec v[VL];
+                UNROLL for (int i = 0; i < VL; i++) v[i] = load(in + (first + i) * in_stride + r);
+                transpose(v);
+                UNROLL for (int i = 0; i < VL; i++) store(out + index[r + i] + first, v[i]);
+            }
+        for (; r < n; r++)
+            for (int i = first; i < first + VL; i++)
+                out[index[r] + i] = i < lanes ? in[i * in_stride + r] : 0.0f;
+    }
+}
+
+static void shifted_sums(const float *x, ptrdiff_t pixel, int n, const float *shift, float *sum, float *squares)
+{
+    for (int first = 0; first < PANEL; first += VL) {
+        Vec s[4], q[4], around = load(shift + first);
+        UNROLL for (int i = 0; i < 4; i++) s[i] = q[i] = (Vec){0};
+        int j = 0;
+        for (; j + 4 <= n; j += 4)
+            UNROLL for (int i = 0; i < 4; i++)
+            {
+                Vec d = load(x + (j + i) * pixel + first) - around;
+                s[i] += d;
+                q[i] += d * d;
+            }
+        for (; j < n; j++) {
+            Vec d = load(x + j * pixel + first) - around;
+            s[0] += d;
+            q[0] += d * d;
+        }
+        store(sum + first, load(sum + first) + ((s[0] + s[1]) + (s[2] + s[3])));
+        store(squares + first, load(squares + first) + ((q[0] + q[1]) + (q[2] + q[3])));
+    }
+}
+
+const MatrixKernels ISA_SYMBOL(forktask_matrix) = {
+    .product = product,
+    .outer = outer,
+    .transpose_rows = transpose_rows,
+    .spread_rows = spread_rows,
+    .shifted_sums = shifted_sums,
+};

@@ -1,0 +1,40 @@
+"""Cython's view of matrix_kernels.h."""
+
+from libc.stdint cimport int32_t
+
+
+cdef extern from "matrix_kernels.h" nogil:
+    const int PANEL
+    const int GROUP_PIXELS
+
+    ctypedef struct Tap:
+        Py_ssize_t a, b
+
+    ctypedef struct PixelGroup:
+        Py_ssize_t a, c
+        int32_t first, count
+
+    ctypedef struct ProductTask:
+        const float *a
+        const float *b
+        const float *bias
+        float *c
+        const Tap *taps
+        const PixelGroup *groups
+        const int32_t *panel_input
+        Py_ssize_t pixel, out_pixel, panel
+        int num_taps, k, num_groups, num_panels, last_columns, activation, accumulate, store_columns
+
+    ctypedef struct OuterTask:
+        const float *a
+        const float *b
+        float *c
+        Py_ssize_t image, row, pixel
+        int images, rows, columns, m, width
+
+    ctypedef struct Matrix "MatrixKernels":
+        void (*product)(const ProductTask *) noexcept nogil
+        void (*outer)(const OuterTask *) noexcept nogil
+        void (*transpose_rows)(const float *, const int32_t *, int, int, float *, Py_ssize_t, int) noexcept nogil
+        void (*spread_rows)(const float *, Py_ssize_t, int, int, const int32_t *, float *) noexcept nogil
+        void (*shifted_sums)(const float *, Py_ssize_t, int, const float *, float *, float *) noexcept nogil

@@ -1,0 +1,43 @@
+"""ResNeXt29 (2x64d): Xie et al., Aggregated Residual Transformations for Deep Neural Networks, 2016.
+
+    stem     1x1, 64                         (large images: 7x7, 64, stride 2; 3x3 max pool, stride 2)
+    layer1   [1x1, 128; 3x3, 128 in 2 groups; 1x1, 256]  x 3
+    layer2   [1x1, 256; 3x3, 256 in 2 groups; 1x1, 512]  x 3, stride 2
+    layer3   [1x1, 512; 3x3, 512 in 2 groups; 1x1, 1024] x 3, stride 2
+    global average pool, fully connected
+"""
+
+from __future__ import annotations
+
+from ..network import Add, FullyConnected, GlobalPool, Layer, NetworkSpec, ReLU, Softmax
+from .parts import SMALL_IMAGE, convolution_norm, imagenet_pool
+
+GROUPS = 2
+
+
+def network(name: str, size: int, num_classes: int, width: int = 64, blocks: tuple[int, ...] = (3, 3, 3)) -> NetworkSpec:
+    """The network for images of size x size; `width` channels a group in the first stage."""
+    kernel, stride = (1, 1) if size <= SMALL_IMAGE else (7, 2)
+    layers: list[Layer] = [*convolution_norm("conv1", "bn1", width, kernel, stride), *imagenet_pool(size)]
+    channels = width
+    for stage, count in enumerate(blocks):
+        for block in range(count):
+            inner, stride = GROUPS * width << stage, 2 if stage and not block else 1
+            layers += _block(f"layer{stage + 1}.{block}", layers[-1].name, channels, inner, stride)
+            channels = 2 * inner
+    layers += [GlobalPool("pool"), FullyConnected("linear", num_classes), Softmax()]
+    return NetworkSpec(name, (3, size, size), tuple(layers))
+
+
+def _block(name: str, source: str, channels: int, inner: int, stride: int) -> list[Layer]:
+    """relu(bn(1x1) of relu(bn(3x3 in groups)) of relu(bn(1x1)) of x + x), with x projected where its shape changes."""
+    layers = [
+        *convolution_norm(f"{name}.conv1", f"{name}.bn1", inner, 1, after=source),
+        *convolution_norm(f"{name}.conv2", f"{name}.bn2", inner, 3, stride, GROUPS),
+        *convolution_norm(f"{name}.conv3", f"{name}.bn3", 2 * inner, 1, relu=False),
+    ]
+    shortcut = source
+    if stride != 1 or channels != 2 * inner:
+        shortcut = f"{name}.shortcut.1"
+        layers += convolution_norm(f"{name}.shortcut.0", shortcut, 2 * inner, 1, stride, after=source, relu=False)
+    return [*layers, Add(f"{name}.sum", (f"{name}.bn3", shortcut)), ReLU(f"{name}.relu")]

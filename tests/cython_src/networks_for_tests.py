@@ -1,0 +1,73 @@
+"""Small forms of the networks, and data for them."""
+
+import numpy as np
+
+from forktask.cython_src.lowering import initialise
+from forktask.cython_src.network import (
+    Add,
+    AveragePool,
+    BatchNorm,
+    Convolution,
+    FullyConnected,
+    GlobalPool,
+    MaxPool,
+    NetworkSpec,
+    ReLU,
+    Softmax,
+)
+from forktask.cython_src.networks import mobilenet_v1, mobilenet_v2, preact_resnet18, resnet18, resnext29_2x64d
+
+# Layers without norms, biases, a pooled branch, a tensor with four readers, a sum of a layer with itself.
+BRANCHES = NetworkSpec(
+    "branches",
+    (3, 10, 10),
+    (
+        Convolution("conv1", 16, 5, 2),
+        ReLU("relu1"),
+        AveragePool("mean", 2),
+        Convolution("conv2", 16, 3, 2, dilation=2, groups=2, after="mean"),
+        MaxPool("largest", 3, 1, 1, after="mean"),
+        Add("sum1", ("conv2", "largest")),
+        Add("sum2", ("sum1", "mean")),
+        Add("sum3", ("sum2", "mean")),
+        BatchNorm("bn", after="sum3"),
+        Add("sum4", ("bn", "sum3")),
+        Add("sum5", ("sum4", "sum4")),
+        ReLU("relu2"),
+        GlobalPool("pool"),
+        FullyConnected("linear", 10),
+        Softmax(),
+    ),
+)  # fmt: skip
+
+SMALL = {
+    "resnet18": resnet18.network("small_resnet", 8, 10, width=16, blocks=(1, 2)),
+    "resnet18, large images": resnet18.network("small_resnet_64", 33, 7, width=16, blocks=(1, 1)),
+    "preact_resnet18": preact_resnet18.network("small_preact", 8, 10, width=16, blocks=(1, 2)),
+    "resnext29_2x64d": resnext29_2x64d.network("small_resnext", 8, 10, width=16, blocks=(2, 1)),
+    "mobilenet_v1": mobilenet_v1.network("small_mobile", 8, 10, width=16, blocks=((32, 1), (48, 2))),
+    "mobilenet_v2": mobilenet_v2.network(
+        "small_mobile2", 8, 10, width=16, stages=((1, 16, 1, 1), (2, 24, 2, 1), (2, 24, 2, 2)), last=48
+    ),
+    "mobilenet_v2, large images": mobilenet_v2.network(
+        "small_mobile2_64", 34, 10, width=16, stages=((1, 16, 1, 1), (2, 24, 2, 2)), last=48
+    ),
+    "branches": BRANCHES,
+}
+
+
+def fill(bound, seed=0, rate=0.05):
+    """Random parameters, images, labels and order; a learning rate."""
+    initialise(bound, seed)
+    rng = np.random.default_rng(seed)
+    arrays = bound.arrays
+    for name in bound.plan.attributes["parameters"]:
+        if arrays[name].ndim == 1:
+            arrays[name] += rng.normal(size=arrays[name].shape).astype(np.float32) * 0.2
+    prefix = next(name for name in arrays if name.endswith("dataset.images")).removesuffix("dataset.images")
+    images, labels, order = (arrays[prefix + name] for name in ("dataset.images", "dataset.labels", "batch_order"))
+    images[...] = rng.normal(size=images.shape)
+    labels[...] = rng.integers(bound.plan.attributes["num_classes"], size=labels.shape)
+    order[...] = rng.integers(len(images), size=order.shape)
+    if "learning_rates" in arrays:
+        arrays["learning_rates"][...] = rate
