@@ -72,6 +72,13 @@ INLINE Vec passed(Vec g, Vec y, const int activation)
 #endif
 }
 
+INLINE void store_or_add(float *p, Vec v, const int add)
+{
+    if (add)
+        v += load(p);
+    store(p, v);
+}
+
 INLINE float activated_one(float x, int activation)
 {
     if (activation)
@@ -337,10 +344,8 @@ INLINE void backward_apply_part(const ChannelTask *t, float *const *p, int pixel
             if (mask == MASK_ARGUMENT)
                 g = passed(g, scale[v] * z + offset[v], activation);
             store(p[2] + at + v * VL, a[v] * g + (b[v] * (z - mean[v]) + shift[v]));
-            if (branch == BRANCH_WRITE)
-                store(p[4] + at + v * VL, g);
-            if (branch == BRANCH_ADD)
-                store(p[4] + at + v * VL, load(p[4] + at + v * VL) + g);
+            if (branch)
+                store_or_add(p[4] + at + v * VL, g, branch == BRANCH_ADD);
         }
     }
 }
@@ -415,12 +420,9 @@ INLINE void activate_backward_run(const float *dy, const float *y, float *first,
         Vec g = load(dy + i);
         if (activation)
             g = passed(g, load(y + i), activation);
-        Vec old = accumulate ? load(first + i) : (Vec){0};
-        store(first + i, old + g);
-        if (branch) {
-            old = branch == BRANCH_ADD ? load(second + i) : (Vec){0};
-            store(second + i, old + g);
-        }
+        store_or_add(first + i, g, accumulate);
+        if (branch)
+            store_or_add(second + i, g, branch == BRANCH_ADD);
     }
     for (; i < n; i++) {
         float g = activation ? passed_one(dy[i], y[i], activation) : dy[i];
@@ -446,6 +448,589 @@ static void activate_backward(const ChannelTask *t)
 #undef CALL
 }
 
+/* ---- dropout ---- */
+
+#define WORDS 16 /* calls of the generator side by side */
+
+/* Philox4x32-10: words[w][lane] from the counter (first + lane, row, layer, iteration). */
+static void philox(uint32_t first, uint32_t row, uint32_t layer, uint32_t iteration, uint64_t seed,
+                   uint32_t words[4][WORDS])
+{
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (int i = 0; i < WORDS; i++)
+        words[0][i] = first + i, words[1][i] = row, words[2][i] = layer, words[3][i] = iteration;
+    for (int round = 0; round < 10; round++) {
+        for (int i = 0; i < WORDS; i++) {
+            uint64_t a = (uint64_t)words[0][i] * 0xD2511F53u, b = (uint64_t)words[2][i] * 0xCD9E8D57u;
+            uint32_t c1 = words[1][i], c3 = words[3][i];
+            words[0][i] = (uint32_t)(b >> 32) ^ c1 ^ k0;
+            words[1][i] = (uint32_t)b;
+            words[2][i] = (uint32_t)(a >> 32) ^ c3 ^ k1;
+            words[3][i] = (uint32_t)a;
+        }
+        k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+    }
+}
+
+static void dropout(const ChannelTask *t, int height, int first_row, uint64_t seed, uint32_t layer, uint32_t iteration,
+                    uint32_t threshold, float scale)
+{
+    ptrdiff_t elements = t->pixels * t->pitch;
+    uint32_t words[4][WORDS];
+    for (int n = 0; n < t->images; n++)
+        for (int y = 0; y < t->rows; y++) {
+            const float *x = t->plane[0].p + n * t->plane[0].image + y * t->plane[0].row;
+            float *out = t->plane[1].p + n * t->plane[1].image + y * t->plane[1].row;
+            for (ptrdiff_t e = 0; e < elements; e++) {
+                if (e % (4 * WORDS) == 0)
+                    philox((uint32_t)(e / 4), (uint32_t)(first_row + n * height + y), layer, iteration, seed, words);
+                out[e] = words[e / WORDS % 4][e % WORDS] >= threshold ? x[e] * scale : 0;
+            }
+        }
+}
+
+/* ---- global average pooling: any number of channels ---- */
+
+static void global_mean(const ChannelTask *t, float *out, ptrdiff_t stride)
+{
+    float factor = 1.0f / ((float)t->rows * t->pixels);
+    for (int n = 0; n < t->images; n++) {
+        const float *image = t->plane[0].p + n * t->plane[0].image;
+        int c = 0;
+        for (; c + VL <= t->channels; c += VL) {
+            Vec total = {0};
+            for (int y = 0; y < t->rows; y++) {
+                const float *x = image + y * t->plane[0].row + c;
+                Vec sum = {0};
+                for (int i = 0; i < t->pixels; i++, x += t->pitch)
+                    sum += load(x);
+                total += sum;
+            }
+            store(out + n * stride + c, total * factor);
+        }
+        for (; c < t->channels; c++) {
+            float total = 0;
+            for (int y = 0; y < t->rows; y++) {
+                float sum = 0;
+                for (int i = 0; i < t->pixels; i++)
+                    sum += image[y * t->plane[0].row + i * t->pitch + c];
+                total += sum;
+            }
+            out[n * stride + c] = total * factor;
+        }
+    }
+}
+
+static void spread(const ChannelTask *t, const float *values, ptrdiff_t stride, float scale)
+{
+    for (int n = 0; n < t->images; n++)
+        for (int y = 0; y < t->rows; y++)
+            for (int i = 0; i < t->pixels; i++) {
+                float *out = t->plane[0].p + n * t->plane[0].image + y * t->plane[0].row + i * t->pitch;
+                const float *v = values + n * stride;
+                int c = 0;
+                for (; c + VL <= t->channels; c += VL)
+                    store_or_add(out + c, load(v + c) * scale, t->accumulate);
+                for (; c < t->channels; c++)
+                    out[c] = t->accumulate ? out[c] + v[c] * scale : v[c] * scale;
+            }
+}
+
+/* ---- optimisers ---- */
+
+/* Pieces of [start, stop) that are contiguous in a partial. */
+#define EACH_RUN(t)                                                                                                   for (ptrdiff_t e = (t)->start, run; e < (t)->stop; e += run)                                                          if (run = (t)->row_length - e % (t)->row_length, run = run < (t)->stop - e ? run : (t)->stop - e, 1)
+
+INLINE const float *run_of(const OptimizerTask *t, ptrdiff_t e)
+{
+    return t->partial ? t->partial + e / t->row_length * t->row_stride + e % t->row_length : NULL;
+}
+
+INLINE Vec summed(const OptimizerTask *t, const float *partial, ptrdiff_t e, ptrdiff_t i)
+{
+    if (partial == NULL)
+        return load(t->gradient + e + i);
+    Vec g = load(partial + i);
+    for (int p = 1; p < t->partials; p++)
+        g += load(partial + p * t->partial_stride + i);
+    store(t->gradient + e + i, g);
+    return g;
+}
+
+INLINE float summed_one(const OptimizerTask *t, const float *partial, ptrdiff_t e, ptrdiff_t i)
+{
+    if (partial == NULL)
+        return t->gradient[e + i];
+    float g = partial[i];
+    for (int p = 1; p < t->partials; p++)
+        g += partial[p * t->partial_stride + i];
+    return t->gradient[e + i] = g;
+}
+
+static void sgd(const OptimizerTask *t)
+{
+    EACH_RUN(t)
+    {
+        const float *partial = run_of(t, e);
+        float *w = t->parameter + e, *v = t->first ? t->first + e : NULL;
+        ptrdiff_t i = 0;
+        for (; i + VL <= run; i += VL) {
+            Vec weight = load(w + i), g = t->scale * summed(t, partial, e, i) + t->decay * weight;
+            if (v) {
+                g += t->momentum * load(v + i);
+                store(v + i, g);
+            }
+            store(w + i, weight - t->rate * g);
+        }
+        for (; i < run; i++) {
+            float g = t->scale * summed_one(t, partial, e, i) + t->decay * w[i];
+            if (v)
+                v[i] = g = t->momentum * v[i] + g;
+            w[i] -= t->rate * g;
+        }
+    }
+}
+
+INLINE Vec square_root(Vec x)
+{
+#if MICRO_ISA == AVX512
+    return (Vec)_mm512_sqrt_ps((__m512)x);
+#elif MICRO_ISA == AVX2
+    return (Vec)_mm256_sqrt_ps((__m256)x);
+#else
+    UNROLL for (int i = 0; i < VL; i++) x[i] = sqrtf(x[i]);
+    return x;
+#endif
+}
+
+static void adam(const OptimizerTask *t)
+{
+    EACH_RUN(t)
+    {
+        const float *partial = run_of(t, e);
+        float *w = t->parameter + e, *m = t->first + e, *s = t->second + e;
+        ptrdiff_t i = 0;
+        for (; i + VL <= run; i += VL) {
+            Vec weight = load(w + i), g = t->scale * summed(t, partial, e, i) + t->decay * weight;
+            Vec first = t->beta1 * load(m + i) + (1 - t->beta1) * g;
+            Vec second = t->beta2 * load(s + i) + (1 - t->beta2) * (g * g);
+            store(m + i, first);
+            store(s + i, second);
+            store(w + i, t->shrink * weight - t->step * first / (square_root(second) * t->correction + t->eps));
+        }
+        for (; i < run; i++) {
+            float g = t->scale * summed_one(t, partial, e, i) + t->decay * w[i];
+            m[i] = t->beta1 * m[i] + (1 - t->beta1) * g;
+            s[i] = t->beta2 * s[i] + (1 - t->beta2) * (g * g);
+            w[i] = t->shrink * w[i] - t->step * m[i] / (sqrtf(s[i]) * t->correction + t->eps);
+        }
+    }
+}
+
+static float gradient_sum(const OptimizerTask *t)
+{
+    float total = 0;
+    EACH_RUN(t)
+    {
+        const float *partial = run_of(t, e);
+        Vec squares = {0};
+        ptrdiff_t i = 0;
+        for (; i + VL <= run; i += VL) {
+            Vec g = summed(t, partial, e, i);
+            squares += g * g;
+        }
+        total += lane_sum(squares);
+        for (; i < run; i++) {
+            float g = summed_one(t, partial, e, i);
+            total += g * g;
+        }
+    }
+    return total;
+}
+
+/* ---- windows: pooling and depthwise convolution ---- */
+
+INLINE int at_least(int a, int b) { return a > b ? a : b; }
+INLINE int at_most(int a, int b) { return a < b ? a : b; }
+/* a / b rounded up; b > 0 */
+INLINE int ceiling(int a, int b) { return a > 0 ? (a + b - 1) / b : -(-a / b); }
+
+/* Taps [*first, *last) of a window that begins at `start` and meet [0, size), one axis. */
+INLINE void clip_taps(int start, int kernel, int size, int *first, int *last)
+{
+    *first = at_least(0, -start);
+    *last = at_most(kernel, size - start);
+}
+
+/* Windows [*first, *last) of `count` that element i of the large side lies in, one axis. */
+INLINE void covering_windows(const WindowTask *t, int i, int count, int *first, int *last)
+{
+    *first = at_least(0, ceiling(i + t->padding - t->kernel + 1, t->stride));
+    *last = at_most(count, (i + t->padding) / t->stride + 1);
+}
+
+typedef uint8_t Bytes __attribute__((vector_size(VL), aligned(1), may_alias));
+
+INLINE VecI load_index(const uint8_t *p) { return __builtin_convertvector(*(const Bytes *)p, VecI); }
+
+INLINE void max_window(const WindowTask *t, const float *window, ptrdiff_t in_row, float *out, uint8_t *index,
+                       const int K, const int ky0, const int ky1, const int kx0, const int kx1)
+{
+    for (int c = 0; c < t->channels; c += VL) {
+        Vec best = load(window + ky0 * in_row + kx0 * t->pitch + c);
+        VecI where = (VecI){0} + (ky0 * K + kx0);
+        for (int ky = ky0; ky < ky1; ky++)
+            for (int kx = kx0; kx < kx1; kx++) {
+                Vec x = load(window + ky * in_row + kx * t->pitch + c);
+                VecI larger = (x > best) | (x != x), tap = (VecI){0} + (ky * K + kx);
+                best = (Vec)((larger & (VecI)x) | (~larger & (VecI)best));
+                where = (larger & tap) | (~larger & where);
+            }
+        store(out + c, best);
+        *(Bytes *)(index + c) = __builtin_convertvector(where, Bytes);
+    }
+}
+
+static void max_pool(const WindowTask *t)
+{
+    const int K = t->kernel;
+    for (int n = 0; n < t->images; n++)
+        for (int y = t->y0; y < t->y1; y++)
+            for (int x = 0; x < t->small_width; x++) {
+                int top = y * t->stride - t->padding, left = x * t->stride - t->padding, ky0, ky1, kx0, kx1;
+                clip_taps(top, K, t->large_height, &ky0, &ky1);
+                clip_taps(left, K, t->large_width, &kx0, &kx1);
+                const float *window = t->in.p + n * t->in.image + top * t->in.row + left * t->pitch;
+                float *out = t->out.p + n * t->out.image + y * t->out.row + x * t->pitch;
+                uint8_t *index = t->index + (((ptrdiff_t)n * t->small_height + y) * t->small_width + x) * t->pitch;
+                int whole = ky0 == 0 && kx0 == 0 && ky1 == K && kx1 == K;
+                if (K == 2 && whole)
+                    max_window(t, window, t->in.row, out, index, 2, 0, 2, 0, 2);
+                else if (K == 3 && whole)
+                    max_window(t, window, t->in.row, out, index, 3, 0, 3, 0, 3);
+                else
+                    max_window(t, window, t->in.row, out, index, K, ky0, ky1, kx0, kx1);
+            }
+}
+
+static void max_pool_backward(const WindowTask *t)
+{
+    for (int n = 0; n < t->images; n++)
+        for (int y = t->y0; y < t->y1; y++) {
+            int oy0, oy1, ox0, ox1;
+            covering_windows(t, y, t->small_height, &oy0, &oy1);
+            for (int x = 0; x < t->large_width; x++) {
+                covering_windows(t, x, t->small_width, &ox0, &ox1);
+                float *out = t->out.p + n * t->out.image + y * t->out.row + x * t->pitch;
+                for (int c = 0; c < t->channels; c += VL) {
+                    Vec sum = {0};
+                    for (int oy = oy0; oy < oy1; oy++)
+                        for (int ox = ox0; ox < ox1; ox++) {
+                            int tap = (y + t->padding - oy * t->stride) * t->kernel + x + t->padding - ox * t->stride;
+                            ptrdiff_t at = (((ptrdiff_t)n * t->small_height + oy) * t->small_width + ox) * t->pitch + c;
+                            Vec g = load(t->in.p + n * t->in.image + oy * t->in.row + ox * t->pitch + c);
+                            sum += (Vec)((VecI)g & (load_index(t->index + at) == tap));
+                        }
+                    store_or_add(out + c, sum, t->accumulate);
+                }
+            }
+        }
+}
+
+static void average_pool(const WindowTask *t)
+{
+    const float factor = 1.0f / (t->kernel * t->kernel);
+    for (int n = 0; n < t->images; n++)
+        for (int y = t->y0; y < t->y1; y++)
+            for (int x = 0; x < t->small_width; x++) {
+                int top = y * t->stride - t->padding, left = x * t->stride - t->padding, ky0, ky1, kx0, kx1;
+                clip_taps(top, t->kernel, t->large_height, &ky0, &ky1);
+                clip_taps(left, t->kernel, t->large_width, &kx0, &kx1);
+                const float *window = t->in.p + n * t->in.image + top * t->in.row + left * t->pitch;
+                float *out = t->out.p + n * t->out.image + y * t->out.row + x * t->pitch;
+                for (int c = 0; c < t->channels; c += VL) {
+                    Vec sum = {0};
+                    for (int ky = ky0; ky < ky1; ky++)
+                        for (int kx = kx0; kx < kx1; kx++)
+                            sum += load(window + ky * t->in.row + kx * t->pitch + c);
+                    store(out + c, sum * factor);
+                }
+            }
+}
+
+static void average_pool_backward(const WindowTask *t)
+{
+    const float factor = 1.0f / (t->kernel * t->kernel);
+    for (int n = 0; n < t->images; n++)
+        for (int y = t->y0; y < t->y1; y++) {
+            int oy0, oy1, ox0, ox1;
+            covering_windows(t, y, t->small_height, &oy0, &oy1);
+            for (int x = 0; x < t->large_width; x++) {
+                covering_windows(t, x, t->small_width, &ox0, &ox1);
+                float *out = t->out.p + n * t->out.image + y * t->out.row + x * t->pitch;
+                for (int c = 0; c < t->channels; c += VL) {
+                    Vec sum = {0};
+                    for (int oy = oy0; oy < oy1; oy++)
+                        for (int ox = ox0; ox < ox1; ox++)
+                            sum += load(t->in.p + n * t->in.image + oy * t->in.row + ox * t->pitch + c);
+                    store_or_add(out + c, sum * factor, t->accumulate);
+                }
+            }
+        }
+}
+
+/* ---- depthwise convolution ---- */
+
+/* Channels that are taken through all rows at once: the pixels of a tile stay in the first-level cache. */
+#define DEPTHWISE_CHANNELS 128
+
+static void depthwise_pack(const float *weight, int channels, int padded, int taps, int flip, float *out)
+{
+    for (int tap = 0; tap < taps; tap++) {
+        const float *from = weight + (flip ? taps - 1 - tap : tap);
+        for (int c = 0; c < channels; c++)
+            out[tap * padded + c] = from[c * taps];
+        for (int c = channels; c < padded; c++)
+            out[tap * padded + c] = 0;
+    }
+}
+
+/* R rows x T columns of outputs of one vector of channels. Each output is summed over taps in their order, so the
+ * shape of the tile does not show in the result. x: the first tap of the first output. */
+INLINE void depthwise_tile(const WindowTask *t, const float *x, const float *w, const float *bias, float *out,
+                           const int K, const int S, const int R, const int T)
+{
+    Vec sum[R][T];
+    Vec start = bias ? load(bias) : (Vec){0};
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int q = 0; q < T; q++) sum[r][q] = start;
+    UNROLL for (int i = 0; i < (R - 1) * S + K; i++) UNROLL for (int j = 0; j < (T - 1) * S + K; j++)
+    {
+        Vec v = load(x + i * t->in.row + j * t->pitch);
+        UNROLL for (int r = 0; r < R; r++) UNROLL for (int q = 0; q < T; q++)
+        {
+            const int ky = i - r * S, kx = j - q * S;
+            if (ky >= 0 && ky < K && kx >= 0 && kx < K)
+                sum[r][q] += load(w + (ky * K + kx) * (ptrdiff_t)t->channels) * v;
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int q = 0; q < T; q++)
+    {
+        Vec y = sum[r][q];
+        if (t->activation)
+            y = t->activation == 1 ? activated(y, 1) : activated(y, 2);
+        store_or_add(out + r * t->out.row + q * t->pitch, y, t->accumulate);
+    }
+}
+
+/* One output of taps [ky0, ky1) x [kx0, kx1), any kernel and stride. */
+INLINE void depthwise_pixel(const WindowTask *t, const float *x, const float *w, const float *bias, float *out, int ky0,
+                            int ky1, int kx0, int kx1)
+{
+    Vec sum = bias ? load(bias) : (Vec){0};
+    for (int ky = ky0; ky < ky1; ky++)
+        for (int kx = kx0; kx < kx1; kx++)
+            sum += load(w + (ky * t->kernel + kx) * (ptrdiff_t)t->channels) *
+                   load(x + ky * t->in.row + kx * t->pitch);
+    if (t->activation)
+        sum = t->activation == 1 ? activated(sum, 1) : activated(sum, 2);
+    store_or_add(out, sum, t->accumulate);
+}
+
+/* Four outputs of a row, any kernel and stride, all taps. */
+INLINE void depthwise_four(const WindowTask *t, const float *x, const float *w, const float *bias, float *out)
+{
+    Vec start = bias ? load(bias) : (Vec){0}, sum[4] = {start, start, start, start};
+    for (int ky = 0; ky < t->kernel; ky++)
+        for (int kx = 0; kx < t->kernel; kx++) {
+            Vec weight = load(w + (ky * t->kernel + kx) * (ptrdiff_t)t->channels);
+            UNROLL for (int q = 0; q < 4; q++) sum[q] +=
+                weight * load(x + ky * t->in.row + (kx + q * t->stride) * t->pitch);
+        }
+    UNROLL for (int q = 0; q < 4; q++)
+    {
+        Vec y = sum[q];
+        if (t->activation)
+            y = t->activation == 1 ? activated(y, 1) : activated(y, 2);
+        store_or_add(out + q * t->pitch, y, t->accumulate);
+    }
+}
+
+/* Rows [y, y + R) and columns [x0, x1), all taps readable, channels [c0, c1). K = 0: any kernel and stride. */
+INLINE void depthwise_columns(const WindowTask *t, int n, int y, int x0, int x1, int c0, int c1, const int K, const int S,
+                              const int R)
+{
+    const float *in = t->in.p + n * t->in.image + (y * t->stride - t->padding) * t->in.row - t->padding * t->pitch;
+    float *out = t->out.p + n * t->out.image + y * t->out.row;
+    int x = x0;
+    for (; x + 4 <= x1; x += 4)
+        for (int c = c0; c < c1; c += VL) {
+            const float *from = in + x * t->stride * t->pitch + c, *bias = t->bias ? t->bias + c : NULL;
+            if (K)
+                depthwise_tile(t, from, t->weight + c, bias, out + x * t->pitch + c, K, S, R, 4);
+            else
+                depthwise_four(t, from, t->weight + c, bias, out + x * t->pitch + c);
+        }
+    for (; x < x1; x++)
+        for (int c = c0; c < c1; c += VL) {
+            const float *from = in + x * t->stride * t->pitch + c, *bias = t->bias ? t->bias + c : NULL;
+            if (K)
+                depthwise_tile(t, from, t->weight + c, bias, out + x * t->pitch + c, K, S, R, 1);
+            else
+                depthwise_pixel(t, from, t->weight + c, bias, out + x * t->pitch + c, 0, t->kernel, 0, t->kernel);
+        }
+}
+
+/* First and one past the last output of an axis whose taps can all be read. */
+INLINE void readable(const WindowTask *t, int size, int count, int *first, int *last)
+{
+    *first = at_most(count, at_least(0, ceiling(t->padding - t->large_halo, t->stride)));
+    int room = size + t->large_halo - t->kernel + t->padding;
+    *last = room < 0 ? *first : at_least(*first, at_most(count, room / t->stride + 1));
+}
+
+INLINE void depthwise_image(const WindowTask *t, int n, int c0, int c1, const int K, const int S)
+{
+    int xa, xb, ya, yb;
+    readable(t, t->large_width, t->small_width, &xa, &xb);
+    readable(t, t->large_height, t->small_height, &ya, &yb);
+    for (int y = t->y0; y < t->y1; y++) {
+        int inside = y >= ya && y < yb, from = inside ? xa : 0, to = inside ? xb : 0;
+        for (int x = 0; x < t->small_width; x++) { /* what meets the edges of a map without halo */
+            if (x == from)
+                x = to;
+            if (x >= t->small_width)
+                break;
+            int top = y * t->stride - t->padding, left = x * t->stride - t->padding, ky0, ky1, kx0, kx1;
+            clip_taps(top, t->kernel, t->large_height, &ky0, &ky1);
+            clip_taps(left, t->kernel, t->large_width, &kx0, &kx1);
+            for (int c = c0; c < c1; c += VL)
+                depthwise_pixel(t, t->in.p + n * t->in.image + top * t->in.row + left * t->pitch + c, t->weight + c,
+                                t->bias ? t->bias + c : NULL,
+                                t->out.p + n * t->out.image + y * t->out.row + x * t->pitch + c, ky0, ky1, kx0, kx1);
+        }
+        if (!inside)
+            continue;
+        if (K == 3 && S == 1 && y + 1 < at_most(t->y1, yb) && xa == 0 && xb == t->small_width) {
+            depthwise_columns(t, n, y, xa, xb, c0, c1, K, S, 2);
+            y++;
+        } else {
+            depthwise_columns(t, n, y, xa, xb, c0, c1, K, S, 1);
+        }
+    }
+}
+
+static void depthwise(const WindowTask *t)
+{
+    for (int n = 0; n < t->images; n++)
+        for (int c = 0; c < t->channels; c += DEPTHWISE_CHANNELS) {
+            int stop = at_most(t->channels, c + DEPTHWISE_CHANNELS);
+            if (t->kernel == 3 && t->stride == 1)
+                depthwise_image(t, n, c, stop, 3, 1);
+            else if (t->kernel == 3 && t->stride == 2)
+                depthwise_image(t, n, c, stop, 3, 2);
+            else if (t->kernel == 5 && t->stride == 1)
+                depthwise_image(t, n, c, stop, 5, 1);
+            else
+                depthwise_image(t, n, c, stop, 0, 0);
+        }
+}
+
+/* Any kernel and stride: each element gathers from the windows it lies in. */
+static void depthwise_backward_data(const WindowTask *t)
+{
+    for (int n = 0; n < t->images; n++)
+        for (int y = t->y0; y < t->y1; y++) {
+            int oy0, oy1, ox0, ox1;
+            covering_windows(t, y, t->small_height, &oy0, &oy1);
+            for (int x = 0; x < t->large_width; x++) {
+                covering_windows(t, x, t->small_width, &ox0, &ox1);
+                float *out = t->out.p + n * t->out.image + y * t->out.row + x * t->pitch;
+                for (int c = 0; c < t->channels; c += VL) {
+                    Vec sum = {0};
+                    for (int oy = oy0; oy < oy1; oy++)
+                        for (int ox = ox0; ox < ox1; ox++) {
+                            int tap = (y + t->padding - oy * t->stride) * t->kernel + x + t->padding - ox * t->stride;
+                            sum += load(t->weight + tap * (ptrdiff_t)t->channels + c) *
+                                   load(t->in.p + n * t->in.image + oy * t->in.row + ox * t->pitch + c);
+                        }
+                    store_or_add(out + c, sum, t->accumulate);
+                }
+            }
+        }
+}
+
+/* Sums of KR kernel rows from ky on, for one vector of channels and rows [y0, y1) whose taps can all be read. */
+INLINE void weight_sums(const WindowTask *t, int n, int y0, int y1, int c, const int K, const int KR, int ky, float *sums)
+{
+    Vec sum[KR][K];
+    UNROLL for (int r = 0; r < KR; r++) UNROLL for (int k = 0; k < K; k++) sum[r][k] =
+        load(sums + ((ky + r) * K + k) * (ptrdiff_t)t->channels + c);
+    for (int y = y0; y < y1; y++) {
+        const float *dy = t->out.p + n * t->out.image + y * t->out.row + c;
+        const float *x = t->in.p + n * t->in.image + (y * t->stride - t->padding + ky) * t->in.row -
+                         t->padding * t->pitch + c;
+        for (int i = 0; i < t->small_width; i++, dy += t->pitch, x += t->stride * t->pitch) {
+            Vec g = load(dy);
+            UNROLL for (int r = 0; r < KR; r++) UNROLL for (int k = 0; k < K; k++) sum[r][k] +=
+                g * load(x + r * t->in.row + k * t->pitch);
+        }
+    }
+    UNROLL for (int r = 0; r < KR; r++) UNROLL for (int k = 0; k < K; k++)
+        store(sums + ((ky + r) * K + k) * (ptrdiff_t)t->channels + c, sum[r][k]);
+}
+
+/* The same for any kernel and rows at the edge, tap by tap over what lies inside. */
+static void clipped_weight_sums(const WindowTask *t, int n, int y0, int y1, float *sums)
+{
+    for (int ky = 0; ky < t->kernel; ky++)
+        for (int kx = 0; kx < t->kernel; kx++) {
+            int left = kx - t->padding, top = ky - t->padding;
+            int xa = at_least(0, ceiling(-left, t->stride));
+            int room = t->large_width - 1 - left, xb = room < 0 ? 0 : at_most(t->small_width, room / t->stride + 1);
+            for (int c = 0; c < t->channels; c += VL) {
+                float *to = sums + (ky * t->kernel + kx) * (ptrdiff_t)t->channels + c;
+                Vec sum = load(to);
+                for (int y = y0; y < y1; y++) {
+                    int row = y * t->stride + top;
+                    if (row < 0 || row >= t->large_height)
+                        continue;
+                    const float *dy = t->out.p + n * t->out.image + y * t->out.row + c;
+                    const float *x = t->in.p + n * t->in.image + row * t->in.row + left * t->pitch + c;
+                    for (int i = xa; i < xb; i++)
+                        sum += load(dy + i * t->pitch) * load(x + i * t->stride * t->pitch);
+                }
+                store(to, sum);
+            }
+        }
+}
+
+static void depthwise_backward_weights(const WindowTask *t, float *sums)
+{
+    memset(sums, 0, t->kernel * t->kernel * t->channels * sizeof(float));
+    int xa, xb, ya, yb;
+    readable(t, t->large_width, t->small_width, &xa, &xb);
+    readable(t, t->large_height, t->small_height, &ya, &yb);
+    int whole = xa == 0 && xb == t->small_width && (t->kernel == 3 || t->kernel == 5);
+    /* Rows at a time: enough pixels to pay for loading the sums, few enough to stay in the first-level cache. */
+    int step = at_least(1, 32 / t->small_width);
+    for (int n = 0; n < t->images; n++)
+        for (int y = t->y0, next; y < t->y1; y = next) {
+            int inside = whole && y >= ya && y < yb;
+            next = at_most(y + step, inside ? at_most(yb, t->y1) : y < ya ? at_most(ya, t->y1) : t->y1);
+            if (!inside) {
+                clipped_weight_sums(t, n, y, next, sums);
+                continue;
+            }
+            for (int c = 0; c < t->channels; c += VL) {
+                if (t->kernel == 3)
+                    weight_sums(t, n, y, next, c, 3, 3, 0, sums);
+                else
+                    for (int ky = 0; ky < 5; ky++)
+                        weight_sums(t, n, y, next, c, 5, 1, ky, sums);
+            }
+        }
+}
+
 const ChannelKernels ISA_SYMBOL(forktask_channels) = {
     .statistics = statistics,
     .merge_statistics = merge_statistics,
@@ -455,4 +1040,18 @@ const ChannelKernels ISA_SYMBOL(forktask_channels) = {
     .norm_backward_apply = norm_backward_apply,
     .activate = activate,
     .activate_backward = activate_backward,
+    .dropout = dropout,
+    .global_mean = global_mean,
+    .spread = spread,
+    .sgd = sgd,
+    .adam = adam,
+    .gradient_sum = gradient_sum,
+    .max_pool = max_pool,
+    .max_pool_backward = max_pool_backward,
+    .average_pool = average_pool,
+    .average_pool_backward = average_pool_backward,
+    .depthwise_pack = depthwise_pack,
+    .depthwise = depthwise,
+    .depthwise_backward_data = depthwise_backward_data,
+    .depthwise_backward_weights = depthwise_backward_weights,
 };

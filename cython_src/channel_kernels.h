@@ -30,6 +30,31 @@ typedef struct ChannelTask {
     int accumulate; /* add to the output */
 } ChannelTask;
 
+/* Flat parameters and their gradient: element e stands at e / row_length * row_stride + e % row_length of a partial,
+ * counted from its first element 0; partials are partial_stride apart. */
+typedef struct OptimizerTask {
+    const float *partial; /* NULL: the gradient was summed before */
+    float *gradient, *parameter, *first, *second;
+    ptrdiff_t partial_stride, row_length, row_stride, start, stop;
+    int partials;
+    /* decay: of the weights, added to g; shrink: factor of the weights (decoupled decay); correction, step: Adam's
+     * bias corrections, 1 / sqrt(1 - beta2^t) and rate / (1 - beta1^t) */
+    float scale, rate, momentum, decay, shrink, beta1, beta2, eps, correction, step;
+} OptimizerTask;
+
+/* Pooling or depthwise convolution of some images, rows [y0, y1) of `out`, all columns. Planes stand at the first
+ * channel of interior pixel (0, 0) of the first image. `small` is the side that windows are counted on, `large` the
+ * side they lie in: window (y, x) begins at (stride y - padding, stride x - padding). Forward, in is large; backward
+ * passes gather, so in is small. Rows and columns up to large_halo outside may be read: they are zero. */
+typedef struct WindowTask {
+    ChannelPlane in, out;
+    const float *weight, *bias; /* depthwise: (kernel^2, channels), channels last; bias may be NULL */
+    uint8_t *index;             /* maximum: of the small side, without halo */
+    ptrdiff_t pitch;
+    int images, y0, y1, channels, large_height, large_width, large_halo, small_height, small_width;
+    int kernel, stride, padding, accumulate, activation;
+} WindowTask;
+
 enum { MASK_NONE, MASK_RESULT, MASK_ARGUMENT };
 enum { RESIDUAL_NONE, RESIDUAL_PLAIN, RESIDUAL_SCALED };
 enum { BRANCH_NONE, BRANCH_WRITE, BRANCH_ADD };
@@ -55,6 +80,28 @@ typedef struct ChannelKernels {
     /* g = plane 0 where plane 1 passes (MASK_RESULT), or all of it; plane 2 [+]= g, branch: plane 3; any number of
      * channels */
     void (*activate_backward)(const ChannelTask *task);
+    /* plane 1 = plane 0 * scale where the generator's word is at least `threshold`, else 0; row: n height + y of the
+     * block's first row; any number of channels, all of the pitch */
+    void (*dropout)(const ChannelTask *task, int height, int first_row, uint64_t seed, uint32_t layer,
+                    uint32_t iteration, uint32_t threshold, float scale);
+    /* v0 = mean over the pixels of each image, `stride` apart: sums row by row; any number of channels */
+    void (*global_mean)(const ChannelTask *task, float *out, ptrdiff_t stride);
+    /* plane 0 [+]= scale * value of the image, `stride` apart; any number of channels */
+    void (*spread)(const ChannelTask *task, const float *values, ptrdiff_t stride, float scale);
+    void (*sgd)(const OptimizerTask *task);
+    void (*adam)(const OptimizerTask *task);
+    /* gradient = sum of partials; returns the sum of its squares */
+    float (*gradient_sum)(const OptimizerTask *task);
+    void (*max_pool)(const WindowTask *task);
+    void (*max_pool_backward)(const WindowTask *task);
+    void (*average_pool)(const WindowTask *task);
+    void (*average_pool_backward)(const WindowTask *task);
+    /* out[tap][c] = weight[c][tap], taps in reverse order with `flip`, zero for channels past `channels` */
+    void (*depthwise_pack)(const float *weight, int channels, int padded, int taps, int flip, float *out);
+    void (*depthwise)(const WindowTask *task);
+    void (*depthwise_backward_data)(const WindowTask *task);
+    /* sums[tap][c] = sum over the pixels of `out`, here the output's gradient, of it and the tap's input */
+    void (*depthwise_backward_weights)(const WindowTask *task, float *sums);
 } ChannelKernels;
 
 #endif

@@ -1,6 +1,6 @@
 """Cython's view of the inner loops over maps with the channels in the vector lanes."""
 
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from .kernel_nhwc cimport ChannelMap, channel_end, pixel
 
@@ -21,6 +21,26 @@ cdef extern from "channel_kernels.h" nogil:
         int images, rows, pixels, channels
         int activation, mask, residual, accumulate
 
+    ctypedef struct OptimizerTask:
+        const float *partial
+        float *gradient
+        float *parameter
+        float *first
+        float *second
+        Py_ssize_t partial_stride, row_length, row_stride, start, stop
+        int partials
+        float scale, rate, momentum, decay, shrink, beta1, beta2, eps, correction, step
+
+    ctypedef struct WindowTask:
+        ChannelPlane input "in"
+        ChannelPlane out
+        const float *weight
+        const float *bias
+        uint8_t *index
+        Py_ssize_t pitch
+        int images, y0, y1, channels, large_height, large_width, large_halo, small_height, small_width
+        int kernel, stride, padding, accumulate, activation
+
     ctypedef struct ChannelKernels:
         void (*statistics)(const ChannelTask *, float *, Py_ssize_t) noexcept nogil
         void (*merge_statistics)(const float *, int, Py_ssize_t, int, float, float *, float *) noexcept nogil
@@ -30,6 +50,20 @@ cdef extern from "channel_kernels.h" nogil:
         void (*norm_backward_apply)(const ChannelTask *) noexcept nogil
         void (*activate)(const ChannelTask *) noexcept nogil
         void (*activate_backward)(const ChannelTask *) noexcept nogil
+        void (*dropout)(const ChannelTask *, int, int, uint64_t, uint32_t, uint32_t, uint32_t, float) noexcept nogil
+        void (*global_mean)(const ChannelTask *, float *, Py_ssize_t) noexcept nogil
+        void (*spread)(const ChannelTask *, const float *, Py_ssize_t, float) noexcept nogil
+        void (*sgd)(const OptimizerTask *) noexcept nogil
+        void (*adam)(const OptimizerTask *) noexcept nogil
+        float (*gradient_sum)(const OptimizerTask *) noexcept nogil
+        void (*max_pool)(const WindowTask *) noexcept nogil
+        void (*max_pool_backward)(const WindowTask *) noexcept nogil
+        void (*average_pool)(const WindowTask *) noexcept nogil
+        void (*average_pool_backward)(const WindowTask *) noexcept nogil
+        void (*depthwise_pack)(const float *, int, int, int, int, float *) noexcept nogil
+        void (*depthwise)(const WindowTask *) noexcept nogil
+        void (*depthwise_backward_data)(const WindowTask *) noexcept nogil
+        void (*depthwise_backward_weights)(const WindowTask *, float *) noexcept nogil
 
 
 cdef inline ChannelMap with_halo(const ChannelMap *m, int halo) noexcept nogil:
@@ -58,3 +92,34 @@ cdef inline void set_block(ChannelTask *task, const ChannelMap *m, const int32_t
     task.pixels = m.width
     task.channels = channel_end(m, c1) - c0
     task.activation = task.mask = task.residual = task.accumulate = 0
+
+
+cdef inline void set_windows(WindowTask *task, void *source, const ChannelMap *source_map, void *target,
+                             const ChannelMap *target_map, int backward, const int64_t *window,
+                             const int32_t *bounds) noexcept nogil:
+    """Windows between two maps, block bounds (images, rows of the target, channels), window = (kernel, stride,
+    padding). Forward the source is the large side, backward the target."""
+    cdef const ChannelMap *large = target_map if backward else source_map
+    cdef const ChannelMap *small = source_map if backward else target_map
+    cdef int32_t *box = [bounds[0], bounds[1], 0, 0]
+    cdef ChannelTask planes
+    set_plane(&planes, 0, source, source_map, box, bounds[4])
+    set_plane(&planes, 1, target, target_map, box, bounds[4])
+    task.input = planes.plane[0]
+    task.out = planes.plane[1]
+    task.weight = task.bias = NULL
+    task.index = NULL
+    task.pitch = target_map.pitch
+    task.images = bounds[1] - bounds[0]
+    task.y0 = bounds[2]
+    task.y1 = bounds[3]
+    task.channels = channel_end(target_map, bounds[5]) - bounds[4]
+    task.large_height = large.height
+    task.large_width = large.width
+    task.large_halo = large.halo
+    task.small_height = small.height
+    task.small_width = small.width
+    task.kernel = <int> window[0]
+    task.stride = <int> window[1]
+    task.padding = <int> window[2]
+    task.accumulate = task.activation = 0

@@ -192,7 +192,7 @@ class _BlockChecker:
         self.num_checked = 0
 
     def check_loop(self, number: int, loop: BlockLoop, chosen: set[int], replay: int) -> None:
-        buffers = sorted(set(loop.operands.values()))
+        buffers = sorted(loop.buffers)
         # Memory that is no operand can only be hit by a stray pointer: one comparison for the loop will do.
         others = {name: array.copy() for name, array in self.bound.arrays.items() if name not in buffers}
         for block in range(loop.num_blocks):
@@ -269,7 +269,7 @@ class _BlockChecker:
         arrays = self.bound.arrays
         accesses = loop.blocks[block].accesses
         name = self.bound.plan.task_name(loop.first_task + block)
-        before = {buffer: arrays[buffer].copy() for buffer in set(loop.operands.values())}
+        before = {buffer: arrays[buffer].copy() for buffer in loop.buffers}
         outputs = [(a.buffer, _slices(a.box)) for a in accesses if a.kind != READ]
         self.run(number, block, replay)
         truth = [arrays[buffer][box].tobytes() for buffer, box in outputs]
@@ -342,7 +342,7 @@ class _BlockChecker:
             if low == high:
                 array.fill(high - 1 if high > 0 else high + 1)
             elif pattern == "random":
-                array[...] = self.rng.integers(low, high, size=array.shape, endpoint=True)
+                array[...] = self.rng.integers(low, high, size=array.shape, dtype=array.dtype, endpoint=True)
             else:
                 array.fill(low if pattern == "nan" else high)
 

@@ -12,8 +12,10 @@ from .errors import UsageError
 KERNEL_MODULES: tuple[str, ...] = (
     ".kernels_bench",
     ".kernels_load",
+    ".kernels_reduction",
     ".kernels_conv",
     ".kernels_nhwc_conv",
+    ".kernels_winograd",
     ".kernels_pool",
     ".kernels_fc",
     ".kernels_softmax",

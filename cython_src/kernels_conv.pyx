@@ -250,11 +250,12 @@ def _conv_backward_data_unpool_reference(operands, attributes, bounds, iteration
 
 def _conv_backward_weights_reference(operands, attributes, bounds, iteration):
     g, o = slice(bounds["g0"], bounds["g1"]), slice(bounds["c0"], bounds["c1"])
-    dy = interior(operands["gradient"], attributes, "dy")[g, o]
+    y0, y1 = bounds.get("y0", 0), bounds.get("y1", attributes["dy_height"])
+    dy = interior(operands["gradient"], attributes, "dy")[g, o, y0:y1]
     out = operands["output"][bounds["partial"], o]
     result = np.zeros_like(out)
     weights = result[:, :-1].reshape(len(out), -1, 5, 5)
-    for ky, kx, x in _taps(operands["input"], attributes, "in", g, 0, dy.shape[2]):
+    for ky, kx, x in _taps(operands["input"], attributes, "in", g, y0, y1):
         weights[:, :, ky, kx] = np.einsum("goyxl,gcyxl->oc", dy, x, optimize=True)
     result[:, -1] = dy.sum(axis=(0, 2, 3, 4))
     out[:] = out + result if attributes["accumulate"] else result

@@ -4,6 +4,7 @@ from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memcpy
 
 from .block_kernel cimport KernelArgs, TaskContext
+from .kernel_nhwc cimport ChannelMap, clear_channel_halo, pixel, read_channel_map
 from .kernel_maps cimport Map, clear_halo, offset, read_map
 from .micro_kernels cimport UNIT, Micro
 
@@ -75,6 +76,36 @@ cdef void load_row(const Micro *micro, const float **rows, int width, float *out
     micro.interleave_row(present, width, out)
 
 
+cdef int nhwc_load_images(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """The same for a map with the channels in the lanes. bounds: images."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const float *image
+    cdef float *out
+    cdef Py_ssize_t batch = a.integers[5], num_batches = a.integers[6], num_images = a.integers[7]
+    cdef const int32_t *order = <const int32_t *> a.operand[2] + (context.iteration % num_batches) * batch
+    cdef ChannelMap m
+    cdef int n, y, x, c
+    cdef Py_ssize_t size
+    read_channel_map(&m, a.integers)
+    size = <Py_ssize_t> m.height * m.width
+    for n in range(b[0], b[1]):
+        if order[n] < 0 or order[n] >= num_images:
+            return 2
+        (<int32_t *> a.operand[4])[n] = (<const int32_t *> a.operand[1])[order[n]]
+        image = <const float *> a.operand[0] + order[n] * m.channels * size
+        for y in range(m.height):
+            out = <float *> a.operand[3] + pixel(&m, n, y, 0)
+            for x in range(m.width):
+                for c in range(m.channels):
+                    out[c] = image[c * size + y * m.width + x]
+                for c in range(m.channels, m.pitch):
+                    out[c] = 0
+                out += m.pitch
+        clear_channel_halo(&m, <float *> a.operand[3], n, 0, m.height, 0, m.pitch)
+    return 0
+
+
 def _load_images_reference(operands, attributes, bounds, iteration):
     lanes, batch = attributes["out_lanes"], attributes["batch"]
     g0, g1 = bounds["g0"], bounds["g1"]
@@ -111,4 +142,5 @@ def _nhwc_load_images_reference(operands, attributes, bounds, iteration):
 # The same for a map with the channels in the lanes; bounds: images.
 register(KernelSpec(
     "nhwc_load_images", ("images", "dataset_labels", "batch_order", "output", "labels"),
-    nhwc_attributes("out") + ("batch", "num_batches", "num_images"), (), ("n0", "n1"), _nhwc_load_images_reference))
+    nhwc_attributes("out") + ("batch", "num_batches", "num_images"), (), ("n0", "n1"), _nhwc_load_images_reference,
+    <uintptr_t> &nhwc_load_images))

@@ -10,7 +10,7 @@ the backward pass runs the same kernel on the gradient instead of keeping masks.
 [1] J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC 2011).
 """
 
-from libc.stdint cimport int32_t, uintptr_t
+from libc.stdint cimport int32_t, uint32_t, uint64_t, uintptr_t
 
 from .block_kernel cimport KernelArgs, TaskContext
 from .channel_kernels cimport (
@@ -104,6 +104,28 @@ cdef int add_backward(const void *args, Py_ssize_t block, const TaskContext *con
     return 0
 
 
+cdef int dropout(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, rows."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef ChannelTask task
+    cdef ChannelMap m, out
+    cdef double threshold = min(a.reals[0] * 4294967296.0, 4294967295.0)
+    cdef int n
+    read_channel_map(&m, a.integers)
+    out = with_halo(&m, <int> a.integers[5])
+    set_block(&task, &m, b, 0, m.channels)
+    set_plane(&task, 0, a.operand[0], &m, b, 0)
+    set_plane(&task, 1, a.operand[1], &out, b, 0)
+    (<const Micro *> a.micro).channels.dropout(
+        &task, m.height, b[0] * m.height + b[2], <uint64_t> a.integers[6], <uint32_t> a.integers[7],
+        <uint32_t> context.iteration,
+        <uint32_t> threshold, <float> (1 / (1 - a.reals[0])))
+    for n in range(b[0], b[1]):
+        clear_channel_halo(&out, <float *> a.operand[1], n, b[2], b[3], 0, m.pitch)
+    return 0
+
+
 def _activation_reference(operands, attributes, bounds, iteration):
     x = inside(operands["input"], attributes, "in", bounds)
     write_block(operands["output"], attributes, "in", bounds, activate(x, attributes["activation"]),
@@ -188,4 +210,4 @@ register(KernelSpec("nhwc_add_backward", ("gradient", "activations?", "first", "
 # Forward on x, backward on the gradient. The rows' elements may be any number (a vector of features has height and
 # width 1 and pitch = channels).
 register(KernelSpec("nhwc_dropout", ("input", "output"), MAP + ("out_halo", "seed", "layer"), ("rate",),
-                    ("n0", "n1", "y0", "y1"), _dropout_reference))
+                    ("n0", "n1", "y0", "y1"), _dropout_reference, <uintptr_t> &dropout))

@@ -5,10 +5,131 @@ never is a maximum, and counts as zero in an average, which always divides by ke
 passes gather: each element of the gradient adds up what the windows it lies in send it, row by row, in order.
 """
 
+from libc.stdint cimport int32_t, uint8_t, uintptr_t
+
+from .block_kernel cimport KernelArgs, TaskContext
+from .channel_kernels cimport ChannelTask, WindowTask, set_block, set_plane, set_windows
+from .kernel_nhwc cimport ChannelMap, channel_end, clear_channel_halo, clear_pixels, pixel, read_channel_map
+from .micro_kernels cimport Micro
+
 import numpy as np
 
+from . import nhwc_arrays
 from .kernel_table import KernelSpec, register
-from .nhwc_arrays import BOX, channel_end, inside, nhwc_attributes, scatter_windows, windows, write_block
+from .nhwc_arrays import BOX, inside, nhwc_attributes, scatter_windows, windows, write_block
+
+
+cdef void set_pool(WindowTask *task, const KernelArgs *a, const int32_t *b, void *index, void *output,
+                   int backward) noexcept nogil:
+    """Task of a block, from the operand 0 to `output`."""
+    cdef ChannelMap source, target
+    cdef const ChannelMap *small = &source if backward else &target
+    read_channel_map(&source, a.integers)
+    read_channel_map(&target, a.integers + 5)
+    set_windows(task, a.operand[0], &source, output, &target, backward, a.integers + 10, b)
+    if index != NULL:
+        task.index = <uint8_t *> index + <Py_ssize_t> b[0] * small.height * small.width * small.pitch + b[4]
+    if backward:
+        task.accumulate = <int> a.integers[13]
+
+
+cdef void clear_halos(const KernelArgs *a, const int32_t *b, void *output) noexcept nogil:
+    """Of a block of the target."""
+    cdef ChannelMap m
+    cdef int n
+    read_channel_map(&m, a.integers + 5)
+    for n in range(b[0], b[1]):
+        clear_channel_halo(&m, <float *> output, n, b[2], b[3], b[4], channel_end(&m, b[5]))
+
+
+cdef int max_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, pooled rows, channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef WindowTask task
+    set_pool(&task, a, b, a.operand[2], a.operand[1], 0)
+    (<const Micro *> a.micro).channels.max_pool(&task)
+    clear_halos(a, b, a.operand[1])
+    return 0
+
+
+cdef int max_pool_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, rows of the input's gradient, channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef WindowTask task
+    set_pool(&task, a, b, a.operand[1], a.operand[2], 1)
+    (<const Micro *> a.micro).channels.max_pool_backward(&task)
+    if not task.accumulate:
+        clear_halos(a, b, a.operand[2])
+    return 0
+
+
+cdef int average_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, pooled rows, channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef WindowTask task
+    set_pool(&task, a, b, NULL, a.operand[1], 0)
+    (<const Micro *> a.micro).channels.average_pool(&task)
+    clear_halos(a, b, a.operand[1])
+    return 0
+
+
+cdef int average_pool_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, rows of the input's gradient, channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef WindowTask task
+    set_pool(&task, a, b, NULL, a.operand[1], 1)
+    (<const Micro *> a.micro).channels.average_pool_backward(&task)
+    if not task.accumulate:
+        clear_halos(a, b, a.operand[1])
+    return 0
+
+
+cdef int global_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef int32_t *box = [b[0], b[1], 0, 0]
+    cdef ChannelTask task
+    cdef ChannelMap m
+    read_channel_map(&m, a.integers)
+    box[3] = m.height
+    set_block(&task, &m, box, b[2], b[3])
+    task.channels = b[3] - b[2]
+    set_plane(&task, 0, a.operand[0], &m, box, b[2])
+    (<const Micro *> a.micro).channels.global_mean(
+        &task, <float *> a.operand[1] + <Py_ssize_t> b[0] * m.channels + b[2], m.channels)
+    return 0
+
+
+cdef int global_pool_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, rows, channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef ChannelTask task
+    cdef ChannelMap m
+    cdef float *out = <float *> a.operand[1]
+    cdef int n, y, x, end
+    read_channel_map(&m, a.integers)
+    end = channel_end(&m, b[5])
+    set_block(&task, &m, b, b[4], b[5])
+    task.channels = b[5] - b[4]
+    task.accumulate = <int> a.integers[5]
+    set_plane(&task, 0, out, &m, b, b[4])
+    (<const Micro *> a.micro).channels.spread(
+        &task, <const float *> a.operand[0] + <Py_ssize_t> b[0] * m.channels + b[4], m.channels,
+        <float> (1.0 / (m.height * m.width)))
+    if task.accumulate:
+        return 0
+    for n in range(b[0], b[1]):
+        clear_channel_halo(&m, out, n, b[2], b[3], b[4], end)
+        if end > b[5]:
+            for y in range(b[2], b[3]):
+                clear_pixels(&m, out + pixel(&m, n, y, 0), m.width, b[5], end)
+    return 0
 
 
 def _rows(array, attributes, prefix, bounds):
@@ -28,7 +149,7 @@ def _max_reference(operands, attributes, bounds, iteration):
     values = np.stack([part for _, part in taps])
     index = values.argmax(axis=0)
     write_block(operands["output"], attributes, "out", bounds, np.take_along_axis(values, index[None], axis=0)[0])
-    c = slice(bounds["c0"], channel_end(bounds["c1"], attributes["out_pitch"]))
+    c = slice(bounds["c0"], nhwc_arrays.channel_end(bounds["c1"], attributes["out_pitch"]))
     operands["index"][bounds["n0"] : bounds["n1"], y0:y1, :, c] = index
 
 
@@ -42,7 +163,7 @@ def _backward(operands, attributes, bounds, contribution):
 
 def _max_backward_reference(operands, attributes, bounds, iteration):
     dy = _rows(operands["gradient"], attributes, "in", bounds)
-    c = slice(bounds["c0"], channel_end(bounds["c1"], attributes["in_pitch"]))
+    c = slice(bounds["c0"], nhwc_arrays.channel_end(bounds["c1"], attributes["in_pitch"]))
     index = operands["index"][bounds["n0"] : bounds["n1"], :, :, c]
     _backward(operands, attributes, bounds, lambda tap: np.where(index == tap, dy, 0))
 
@@ -70,7 +191,7 @@ def _global_backward_reference(operands, attributes, bounds, iteration):
     n, c = slice(bounds["n0"], bounds["n1"]), slice(bounds["c0"], bounds["c1"])
     height, width = attributes["out_height"], attributes["out_width"]
     g = operands["gradient"][n, c, 0] / (height * width)
-    padding = channel_end(bounds["c1"], attributes["out_pitch"]) - bounds["c1"]
+    padding = nhwc_arrays.channel_end(bounds["c1"], attributes["out_pitch"]) - bounds["c1"]
     g = np.pad(g, ((0, 0), (0, padding)))[:, None, None, :]
     g = np.broadcast_to(g, (g.shape[0], bounds["y1"] - bounds["y0"], width, g.shape[3]))
     write_block(operands["output"], attributes, "out", bounds, g, accumulate=attributes["accumulate"])
@@ -79,14 +200,16 @@ def _global_backward_reference(operands, attributes, bounds, iteration):
 MAPS = nhwc_attributes("in") + nhwc_attributes("out")
 WINDOW = ("kernel", "stride", "padding")
 # index: uint8, (batch, output height, output width, pitch). Backward bounds are rows of the input's gradient.
-register(KernelSpec("nhwc_max_pool", ("input", "output", "index"), MAPS + WINDOW, (), BOX, _max_reference))
+register(KernelSpec("nhwc_max_pool", ("input", "output", "index"), MAPS + WINDOW, (), BOX, _max_reference,
+                    <uintptr_t> &max_pool))
 register(KernelSpec("nhwc_max_pool_backward", ("gradient", "index", "output"), MAPS + WINDOW + ("accumulate",), (),
-                    BOX, _max_backward_reference))
-register(KernelSpec("nhwc_average_pool", ("input", "output"), MAPS + WINDOW, (), BOX, _average_reference))
+                    BOX, _max_backward_reference, <uintptr_t> &max_pool_backward))
+register(KernelSpec("nhwc_average_pool", ("input", "output"), MAPS + WINDOW, (), BOX, _average_reference,
+                    <uintptr_t> &average_pool))
 register(KernelSpec("nhwc_average_pool_backward", ("gradient", "output"), MAPS + WINDOW + ("accumulate",), (), BOX,
-                    _average_backward_reference))
+                    _average_backward_reference, <uintptr_t> &average_pool_backward))
 # The pooled side is (batch, channels, 1), what the fully connected layer takes with lanes = 1.
 register(KernelSpec("nhwc_global_pool", ("input", "output"), nhwc_attributes("in"), (), ("n0", "n1", "c0", "c1"),
-                    _global_reference))
+                    _global_reference, <uintptr_t> &global_pool))
 register(KernelSpec("nhwc_global_pool_backward", ("gradient", "output"), nhwc_attributes("out") + ("accumulate",), (),
-                    BOX, _global_backward_reference))
+                    BOX, _global_backward_reference, <uintptr_t> &global_pool_backward))

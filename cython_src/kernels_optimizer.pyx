@@ -14,9 +14,97 @@ partials are partial_stride apart: a fully connected layer's weight gradient (ou
 gradient as the last column, and serves both.
 """
 
+from libc.math cimport pow, sqrt
+from libc.stdint cimport int32_t, uintptr_t
+from libc.string cimport memset
+
+from .block_kernel cimport KernelArgs, TaskContext
+from .channel_kernels cimport OptimizerTask
+from .micro_kernels cimport Micro
+
 import numpy as np
 
 from .kernel_table import KernelSpec, register
+
+
+cdef void set_elements(OptimizerTask *task, const KernelArgs *a, const int32_t *b) noexcept nogil:
+    """What all loops over parameters have in common: the first two operands, five integers, two bounds."""
+    memset(task, 0, sizeof(OptimizerTask))
+    task.partials = <int> a.integers[0]
+    task.partial_stride = a.integers[1]
+    task.row_length = a.integers[2]
+    task.row_stride = a.integers[3]
+    if a.operand[0] != NULL:
+        task.partial = <const float *> a.operand[0] + a.integers[4]
+    task.gradient = <float *> a.operand[1]
+    task.start = b[0]
+    task.stop = b[1]
+    task.scale = 1
+
+
+cdef int sgd(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: elements."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef OptimizerTask task
+    set_elements(&task, a, a.bounds + block * a.bounds_width)
+    task.parameter = <float *> a.operand[2]
+    task.first = <float *> a.operand[3]
+    task.rate = (<const float *> a.operand[4])[context.iteration % a.integers[5]]
+    if a.operand[5] != NULL:
+        task.scale = (<const float *> a.operand[5])[0]
+    task.momentum = <float> a.reals[0]
+    task.decay = <float> a.reals[1]
+    (<const Micro *> a.micro).channels.sgd(&task)
+    return 0
+
+
+cdef int adam(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: elements."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef OptimizerTask task
+    cdef double t = <double> (context.iteration + 1), rate
+    set_elements(&task, a, a.bounds + block * a.bounds_width)
+    task.parameter = <float *> a.operand[2]
+    task.first = <float *> a.operand[3]
+    task.second = <float *> a.operand[4]
+    rate = (<const float *> a.operand[5])[context.iteration % a.integers[5]]
+    if a.operand[6] != NULL:
+        task.scale = (<const float *> a.operand[6])[0]
+    task.beta1 = <float> a.reals[0]
+    task.beta2 = <float> a.reals[1]
+    task.eps = <float> a.reals[2]
+    task.decay = 0 if a.integers[6] else <float> a.reals[3]
+    task.shrink = <float> (1 - rate * a.reals[3]) if a.integers[6] else 1
+    task.step = <float> (rate / (1 - pow(a.reals[0], t)))
+    task.correction = <float> (1 / sqrt(1 - pow(a.reals[1], t)))
+    (<const Micro *> a.micro).channels.adam(&task)
+    return 0
+
+
+cdef int gradient_sum(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: elements, place in `squares`."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef OptimizerTask task
+    set_elements(&task, a, b)
+    (<float *> a.operand[2])[b[2]] = (<const Micro *> a.micro).channels.gradient_sum(&task)
+    return 0
+
+
+cdef int gradient_scale(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """One block."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const float *squares = <const float *> a.operand[0]
+    cdef double total = 0, factor
+    cdef Py_ssize_t i
+    for i in range(a.integers[0]):
+        total += squares[i]
+    total = sqrt(total)
+    factor = a.reals[0] / (total + 1e-6)
+    (<float *> a.operand[1])[0] = <float> factor if factor < 1 else 1
+    if a.operand[2] != NULL:
+        (<float *> a.operand[2])[context.iteration % a.integers[1]] = <float> total
+    return 0
 
 
 def _gradient(operands, attributes, bounds):
@@ -86,14 +174,16 @@ ELEMENTS = ("num_partials", "partial_stride", "row_length", "row_stride", "row_o
 # Without `velocity`: no momentum. `scale`: (1,), multiplies the gradient (clipping).
 register(KernelSpec(
     "optimizer_sgd", ("partials?", "gradient", "parameter", "velocity?", "learning_rates", "scale?"),
-    ELEMENTS + ("num_rates",), ("momentum", "weight_decay"), ("e0", "e1"), _sgd_reference))
+    ELEMENTS + ("num_rates",), ("momentum", "weight_decay"), ("e0", "e1"), _sgd_reference,
+    <uintptr_t> &sgd))
 register(KernelSpec(
     "optimizer_adam",
     ("partials?", "gradient", "parameter", "first_moment", "second_moment", "learning_rates", "scale?"),
-    ELEMENTS + ("num_rates", "decoupled"), ("beta1", "beta2", "eps", "weight_decay"), ("e0", "e1"), _adam_reference))
+    ELEMENTS + ("num_rates", "decoupled"), ("beta1", "beta2", "eps", "weight_decay"), ("e0", "e1"), _adam_reference,
+    <uintptr_t> &adam))
 # Clipping by the global norm: sums of gradients with their squares, by blocks of all parameters, each in its place of
 # `squares` (num_squares,); then the factor min(1, max_norm / (norm + 1e-6)), which waits for all of them.
 register(KernelSpec("gradient_sum", ("partials?", "gradient", "squares"), ELEMENTS, (), ("e0", "e1", "partial"),
-                    _sum_reference))
+                    _sum_reference, <uintptr_t> &gradient_sum))
 register(KernelSpec("gradient_scale", ("squares", "scale", "norm_log?"), ("num_squares", "length"), ("max_norm",), (),
-                    _scale_reference))
+                    _scale_reference, <uintptr_t> &gradient_scale))

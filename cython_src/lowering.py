@@ -10,8 +10,10 @@ import numpy as np
 
 from .errors import UsageError
 from .granularity import Granularity
+from .kernels_winograd import gradient_scratch_bytes, transform_scratch_bytes
 from .map_arrays import interior
 from .network import Convolution, FullyConnected, MaxPool, NetworkSpec, ReLU, Softmax, get_network
+from .nhwc_conv import CONV_OPTIONS
 from .plan import Access, Block, Plan, PlanBuilder, block_grid, ranges, read, update, write
 
 UNIT = 16  # images of a group in the lane layout; floats of a unit in the inner loops
@@ -23,6 +25,9 @@ SCRATCH_BYTES = 5 * 8192 * 4  # what the convolutions need: rows of five channel
 BLOCKS_WANTED = 8
 BLOCKS_OF_IMAGES = 32
 CHANNEL_TILES = (5, 4)  # output channels that the inner loops take at a time
+CONVOLUTIONS = ("auto", "direct", "winograd")
+WINOGRAD_TILE = 4  # side of a tile of results
+POINTS = 64  # products of a tile
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,18 @@ class FeatureMap:
         return view
 
 
+def choose_convolution(channels_in: int, channels_out: int, height: int, width: int) -> str:
+    """The cheaper form of a convolution in the lane layout, "direct" or "winograd", by counting multiply-adds of
+    vectors for sixteen images; height and width are those of the result.
+
+    A transformed tile of an input channel costs as much as 450 multiply-adds, one of an output channel 350
+    (measured, AVX-512): below some eight channels on both sides transforms outweigh the products saved.
+    """
+    tiles = math.ceil(height / WINOGRAD_TILE) * math.ceil(width / WINOGRAD_TILE)
+    winograd = tiles * (POINTS * channels_in * channels_out + 450 * channels_in + 350 * channels_out)
+    return "winograd" if winograd < TAPS * channels_in * channels_out * height * width else "direct"
+
+
 def choose_lanes(batch: int, granularity: Granularity) -> int:
     """Images in the lanes (16) or pixels (1): what leaves fewer lanes without work, if blocks can be cut as
     asked.
@@ -114,9 +131,13 @@ class _Lowering:
     granularity: Granularity
     fusion: bool
     chain: bool
+    conv: str
     builder: PlanBuilder
     prefix: str
     aliases: dict[str, Callable] = field(default_factory=dict)
+    # Layer -> partial gradients of it; loop of a convolution -> its form.
+    partials: dict[str, int] = field(default_factory=dict)
+    convolutions: dict[str, str] = field(default_factory=dict)
 
     @property
     def groups(self) -> int:
@@ -162,6 +183,63 @@ class _Lowering:
         if not self.granularity.rows:
             return [(0, height)]
         return ranges(height, max(1, self.granularity.rows // scale))
+
+    def form(self, loop: str, channels_in: int, channels_out: int, height: int, width: int) -> str:
+        """Form of a convolution, noted under the name of its loop."""
+        if self.lanes == 1:
+            form = "direct"
+        elif self.conv == "auto":
+            form = choose_convolution(channels_in, channels_out, height, width)
+        else:
+            form = self.conv
+        self.convolutions[loop] = form
+        return form
+
+    def winograd_ranges(self, channels: int, height: int) -> tuple[list, list]:
+        """Channels and rows (of the convolution's result) of blocks in Winograd form, by cost: rows first,
+        since blocks of fewer channels transform the same input again."""
+        pieces = math.ceil(BLOCKS_WANTED / len(self.group_ranges()))
+        tiles = math.ceil(height / WINOGRAD_TILE)
+        rows = ranges(height, WINOGRAD_TILE * math.ceil(tiles / min(pieces, tiles)))
+        return ranges(channels, math.ceil(channels / math.ceil(pieces / len(rows)))), rows
+
+    def convolution_ranges(self, form: str, channels: int, height: int, scale: int) -> tuple[list, list]:
+        """Channels and rows of blocks of a convolution; `scale` rows of its result are one of the map that is
+        cut, which has `height`."""
+        if form == "winograd" and self.granularity == Granularity():
+            channel_ranges, rows = self.winograd_ranges(channels, height * scale)
+            return channel_ranges, [(y0 // scale, y1 // scale) for y0, y1 in rows]
+        return self.channel_ranges(channels), self.row_ranges(height, scale)
+
+    def transformed_weights(self, layer: str, flip: bool) -> str:
+        """Weights in Winograd form (points, channels in, channels out) of the convolution or, flipped, of its
+        data gradient; a loop of its own makes them anew in each iteration."""
+        weight, _ = self.parameters(layer)
+        outputs, inputs = self.network.parameter_shapes()[weight][:2]
+        if flip:
+            outputs, inputs = inputs, outputs
+        name = f"{layer}.data_gradient.transform" if flip else f"{layer}.transform"
+        result = self.builder.buffer(f"{name}ed", (POINTS, inputs, outputs), role="temporary")
+        blocks = []
+        for part in ranges(inputs, math.ceil(inputs / 4)):
+            source = (part,) if flip else ((0, outputs), part)
+            blocks.append(
+                Block(
+                    part,
+                    (read(weight, *source), write(result, (0, POINTS), part)),
+                    bytes=4.0 * (TAPS + POINTS) * outputs * (part[1] - part[0]),
+                )
+            )
+        self.builder.loop(
+            name,
+            "winograd_weights",
+            {"weight": weight, "transformed": result},
+            blocks,
+            layer=layer,
+            phase="backward" if flip else "forward",
+            attributes={"outputs": outputs, "inputs": inputs, "flip": int(flip)},
+        )
+        return result
 
     def images_in(self, group: tuple[int, int]) -> int:
         """Images, not lanes."""
@@ -220,15 +298,19 @@ class _Lowering:
         """Convolution alone, or with ReLU and pooling when `index` is given."""
         weight, bias = self.parameters(name)
         scale = 2 if index else 1
+        form = self.form(name, source.channels, target.channels, target.height * scale, target.width * scale)
+        winograd = form == "winograd"
+        if winograd:
+            weight = self.transformed_weights(name, False)
         blocks = []
         for g, c, y in block_grid(
-            self.group_ranges(), self.channel_ranges(target.channels), self.row_ranges(target.height, scale)
+            self.group_ranges(), *self.convolution_ranges(form, target.channels, target.height, scale)
         ):
             rows = (y[1] - y[0]) * scale
             channels, images = c[1] - c[0], self.images_in(g)
             accesses = [
                 read(source.name, g, (0, source.channels), source.read_rows(y[0] * scale, y[1] * scale)),
-                read(weight, c),
+                read(weight, (0, POINTS), (0, source.channels), c) if winograd else read(weight, c),
                 read(bias, c),
                 write(target.name, g, c, target.written_rows(*y)),
             ]
@@ -247,19 +329,22 @@ class _Lowering:
                     ),
                 )
             )
-        operands = {"input": source.name, "weight": weight, "bias": bias, "output": target.name}
+        weight_operand = "transformed" if winograd else "weight"
+        operands = {"input": source.name, weight_operand: weight, "bias": bias, "output": target.name}
         if index:
             operands["index"] = index
         self.builder.loop(
             name,
-            "conv_relu_pool" if index else "conv_forward",
+            ("winograd" if winograd else "conv") + ("_relu_pool" if index else "_forward"),
             operands,
             blocks,
             layer=name,
             phase="forward",
             attributes={**source.attributes("in"), **target.attributes("out")},
         )
-        self.builder.scratch(SCRATCH_BYTES)
+        self.builder.scratch(
+            transform_scratch_bytes(source.channels, target.channels) if winograd else SCRATCH_BYTES
+        )
 
     def elementwise(
         self,
@@ -383,7 +468,7 @@ class _Lowering:
             shape,
             head.out_features,
             features,
-            False,
+            None,
             2.0 * features * head.out_features,
             4.0 * features,
         )
@@ -517,31 +602,43 @@ class _Lowering:
         attributes: dict[str, int],
         outputs: int,
         inputs: int,
-        cut_channels: bool,
+        channels: list[tuple[int, int]] | None,
         flops_of_image: float,
         bytes_of_image: float,
+        row_maps: tuple[FeatureMap, FeatureMap] | None = None,
+        rows: list[tuple[int, int]] | None = None,
     ) -> None:
-        """Partial gradients, one for each block of groups, or a chain of loops that add to one buffer."""
+        """Partial gradients, one for each block of groups and rows, or a chain of loops that add to one buffer.
+
+        `channels` and `rows` (of the gradient, the first of `row_maps`; the other is the input) are those of
+        blocks; None where the kernel's blocks have all.
+        """
         b = self.builder
         groups = self.group_ranges()
-        channels = self.channel_ranges(outputs) if cut_channels else [(0, outputs)]
-        count = 1 if self.chain else len(groups)
+        parts = list(block_grid(groups, rows)) if rows else [(g,) for g in groups]
+        count = self.partials[layer] = 1 if self.chain else len(parts)
         partials = b.buffer(
             f"{layer}.partial_gradients", (count, outputs, inputs + 1), role="gradient", carried=self.chain
         )
-        links = [[g] for g in groups] if self.chain else [groups]
-        for link, part in enumerate(links):
+        links = [[part] for part in parts] if self.chain else [parts]
+        for link, some in enumerate(links):
             blocks = []
-            for g, c in block_grid(part, channels):
-                number = 0 if self.chain else groups.index(g)
+            for (g, *y), c in ((part, c) for part in some for c in channels or [(0, outputs)]):
+                number = 0 if self.chain else parts.index((g, *y))
                 output = (update if link else write)(partials, (number, number + 1), c)
                 share = (c[1] - c[0]) / outputs * self.images_in(g)
-                bounds = (number, *g, *c) if cut_channels else (number, *g)
-                gradient_box = (g, c) if cut_channels else (g,)
+                bounds = (number, *g, *(c if channels else ()), *(n for pair in y for n in pair))
+                gradient_box: tuple = (g, c) if channels else (g,)
+                input_box: tuple = (g,)
+                if rows:
+                    gradient, source = row_maps
+                    share *= (y[0][1] - y[0][0]) / gradient.height
+                    gradient_box += (gradient.written_rows(*y[0]),)  # cut like what wrote them
+                    input_box += ((0, source.channels), source.read_rows(*y[0]))
                 blocks.append(
                     Block(
                         bounds,
-                        (read(operands["gradient"], *gradient_box), read(operands["input"], g), output),
+                        (read(operands["gradient"], *gradient_box), read(operands["input"], *input_box), output),
                         flops=flops_of_image * share,
                         bytes=bytes_of_image * share,
                     )
@@ -558,16 +655,26 @@ class _Lowering:
 
     def convolution_weight_gradient(self, layer: str, gradient: FeatureMap, source: FeatureMap) -> None:
         pixels = gradient.height * gradient.width
+        name = f"{layer}.weight_gradient"
+        form = self.form(name, gradient.channels, source.channels, gradient.height, gradient.width)
+        channels, rows = self.channel_ranges(gradient.channels), None
+        if form == "winograd":
+            rows = [(0, gradient.height)]
+            if not self.chain and self.granularity == Granularity():
+                channels, rows = self.winograd_ranges(gradient.channels, gradient.height)
+            self.builder.scratch(gradient_scratch_bytes(source.channels, gradient.channels))
         self.weight_gradient(
             layer,
-            "conv_backward_weights",
+            f"{'winograd' if form == 'winograd' else 'conv'}_backward_weights",
             {"gradient": gradient.name, "input": source.name},
             {**gradient.attributes("dy"), **source.attributes("in")},
             gradient.channels,
             source.channels * TAPS,
-            True,
+            channels,
             2.0 * TAPS * source.channels * gradient.channels * pixels,
             4.0 * (gradient.channels + source.channels) * pixels,
+            (gradient, source),
+            rows,
         )
 
     def convolution_data_gradient(
@@ -577,14 +684,19 @@ class _Lowering:
         pooling."""
         weight, _ = self.parameters(layer)
         scale = 2 if index else 1
+        name = f"{layer}.data_gradient"
+        form = self.form(name, gradient.channels, target.channels, gradient.height, gradient.width)
+        winograd = form == "winograd"
+        if winograd:
+            weight = self.transformed_weights(layer, True)
         blocks = []
         for g, c, y in block_grid(
-            self.group_ranges(), self.channel_ranges(target.channels), self.row_ranges(gradient.height)
+            self.group_ranges(), *self.convolution_ranges(form, target.channels, gradient.height, 1)
         ):
             size, images, channels = (y[1] - y[0]) * gradient.width, self.images_in(g), c[1] - c[0]
             accesses = [
                 read(gradient.name, g, (0, gradient.channels), gradient.read_rows(*y)),
-                read(weight),
+                read(weight, (0, POINTS), (0, gradient.channels), c) if winograd else read(weight),
                 write(target.name, g, c, target.written_rows(y[0] * scale, y[1] * scale)),
             ]
             if index:
@@ -597,19 +709,22 @@ class _Lowering:
                     bytes=4.0 * images * size * (gradient.channels + channels * (4.25 if index else 1)),
                 )
             )
-        operands = {"gradient": gradient.name, "weight": weight, "output": target.name}
+        weight_operand = "transformed" if winograd else "weight"
+        operands = {"gradient": gradient.name, weight_operand: weight, "output": target.name}
         if index:
             operands["index"] = index
         self.builder.loop(
-            f"{layer}.data_gradient",
-            "conv_backward_data_unpool" if index else "conv_backward_data",
+            name,
+            f"{'winograd' if winograd else 'conv'}_backward_data" + ("_unpool" if index else ""),
             operands,
             blocks,
             layer=layer,
             phase="backward",
             attributes={**gradient.attributes("in"), **target.attributes("out")},
         )
-        self.builder.scratch(SCRATCH_BYTES)
+        self.builder.scratch(
+            transform_scratch_bytes(gradient.channels, target.channels) if winograd else SCRATCH_BYTES
+        )
 
     def sgd(self, layer: str, momentum: float, weight_decay: float, num_rates: int) -> None:
         b = self.builder
@@ -620,7 +735,7 @@ class _Lowering:
         bias_momentum = b.buffer(f"{bias}.momentum", (outputs,), role="optimizer_state")
         rates = b.buffer("learning_rates", (num_rates,), role="table")
         partials = f"{layer}.partial_gradients"
-        count = 1 if self.chain else len(self.group_ranges())
+        count = self.partials[layer]
         # Declared as carried, so that it is still there for users after a step in which memory is shared.
         gradient = (
             partials
@@ -744,7 +859,9 @@ def lower(
         What stands in the vector lanes: sixteen images, pixels of one image, or channels. "auto": channels, but for
         chains of few channels the better of the other two, see `choose_lanes`.
     conv : str
-        Algorithm of the convolutions in layout "channels": one of `nhwc_conv.CONV_OPTIONS`.
+        Form of the convolutions. Layout "lanes": "direct" (every product), "winograd" (fewer products, more rounding),
+        or "auto": for each pass of each layer what `choose_convolution` says. Layout "channels": one of
+        `nhwc_conv.CONV_OPTIONS`.
     num_images, num_batches : int
         Size of the data set (default: `batch`) and rows of "batch_order".
     num_iterations_logged, num_learning_rates : int
@@ -774,6 +891,7 @@ def lower(
         ("phase", phase, ("train", "forward", "evaluate")),
         ("weight_gradients", weight_gradients, ("partial", "chain")),
         ("layout", layout, ("auto", "lanes", "flat", "channels")),
+        ("conv", conv, CONV_OPTIONS),
         ("optimizer", optimizer, ("sgd", "adam", "adamw")),
     ):
         if value not in known:
@@ -799,7 +917,7 @@ def lower(
     if layout == "auto" and not is_chain_of_stages(spec):
         layout = "channels"
     elif layout == "auto":
-        layout = "lanes" if choose_lanes(batch, cut) == UNIT else "flat"
+        layout = "lanes" if conv == "winograd" or choose_lanes(batch, cut) == UNIT else "flat"
     builder = PlanBuilder(
         f"{spec.name} {phase} b{batch}",
         network=spec.name,
@@ -809,6 +927,7 @@ def lower(
         weight_gradients=weight_gradients,
         fusion=fusion,
         layout=layout,
+        conv=conv,
         momentum=momentum,
         weight_decay=weight_decay,
         parameters=tuple(spec.parameter_shapes()),
@@ -818,7 +937,7 @@ def lower(
         from .lowering_nhwc import ChannelOptions, lower_channels, parse_fusion
 
         builder.attributes.update(
-            conv=conv, optimizer=optimizer, label_smoothing=label_smoothing, clip_norm=clip_norm, frozen=frozen
+            optimizer=optimizer, label_smoothing=label_smoothing, clip_norm=clip_norm, frozen=frozen
         )
         lower_channels(
             spec,
@@ -847,7 +966,6 @@ def lower(
         )
         return builder.build(memory)
     for name, value, only in (
-        ("conv", conv, "auto"),
         ("optimizer", optimizer, "sgd"),
         ("label_smoothing", label_smoothing, 0.0),
         ("clip_norm", clip_norm, 0.0),
@@ -855,12 +973,17 @@ def lower(
     ):
         if value != only:
             raise UsageError(f"{name} must be {only!r} in layout {layout!r}, got {value!r}; choose layout 'channels'")
+    if conv not in CONVOLUTIONS[: 3 if layout == "lanes" else 2]:
+        raise UsageError(
+            f"conv {conv!r} needs layout {'lanes' if conv in CONVOLUTIONS else 'channels'!r}, got {layout!r}; use conv "
+            f"'auto' or 'direct'"
+        )
     if fusion not in (True, False, "all", "none"):
         raise UsageError(f"fusion must be all or none in layout {layout!r}, got {fusion!r}")
     fusion = fusion in (True, "all")
     stages, head, features = _stages(spec)
     lanes = UNIT if layout == "lanes" else 1
-    low = _Lowering(spec, batch, lanes, cut, fusion, weight_gradients == "chain", builder, prefix)
+    low = _Lowering(spec, batch, lanes, cut, fusion, weight_gradients == "chain", conv, builder, prefix)
 
     source = low.map("input", spec.input_shape, 2, role="input")
     labels = low.load(source, num_images or batch, num_batches)
@@ -918,6 +1041,7 @@ def lower(
         for layer in (head.name, *(stage.conv for stage in reversed(stages))):
             low.sgd(layer, momentum, weight_decay, num_learning_rates)
     builder.attributes["aliases"] = low.aliases
+    builder.attributes["convolutions"] = low.convolutions
     return builder.build(memory)
 
 

@@ -559,6 +559,7 @@ static void interleave_row(const float *const *rows, int width, float *out)
 }
 
 extern const ChannelKernels ISA_SYMBOL(forktask_channels);
+#include "micro_winograd.h"
 
 const MicroKernels ISA_SYMBOL(forktask_micro) = {
     .name = ISA_NAME,
@@ -575,4 +576,13 @@ const MicroKernels ISA_SYMBOL(forktask_micro) = {
     .sgd = sgd,
     .interleave_row = interleave_row,
     .channels = &ISA_SYMBOL(forktask_channels),
+    .winograd_weights = winograd_weights,
+    .winograd_input = winograd_input,
+    .winograd_gradient = winograd_gradient,
+    .winograd_multiply = winograd_multiply,
+    .winograd_output = winograd_output,
+    .transpose_unit = transpose_unit,
+    .winograd_reduce = winograd_reduce,
+    .winograd_gradient_output = winograd_gradient_output,
+    .sum_rows = sum_rows,
 };

@@ -42,6 +42,37 @@ typedef struct WeightGradientTask {
     int groups, channels_in, channels_out, rows, units, pixel, accumulate;
 } WeightGradientTask;
 
+/* Winograd convolution (micro_winograd.h): tiles of 4 x 4 results, 64 points, a row of at most STRIP tiles at a
+ * time. */
+#define WINOGRAD_TILE 4
+#define WINOGRAD_POINTS 64
+#define WINOGRAD_STRIP 4
+
+/* Transform of a row of tiles: out[p * out_point + c * out_channel + t * out_tile + lane] from in[c * in_channel
+ * + y * in_row + x * in_pixel + lane]. `rows` and `columns` from `in` on exist, the others count as zeros. */
+typedef struct WinogradTransform {
+    const float *in;
+    float *out;
+    ptrdiff_t in_channel, in_row, in_pixel, out_point, out_channel, out_tile;
+    int channels, tiles, rows, columns;
+} WinogradTransform;
+
+/* m[p][o][n] = sum over c of u[p][c][o] * v[p][c][n], n < 16 tiles, in the order of c. */
+typedef struct WinogradProduct {
+    const float *u, *v;
+    float *m;
+    ptrdiff_t u_point, u_in, v_point, v_in, m_point, m_out;
+    int inputs, outputs, tiles;
+} WinogradProduct;
+
+/* out[p][r][lane] (+)= sum over k < length of a[p][r][k] * b[p][16 k + lane]; length is a multiple of 16. */
+typedef struct WinogradReduction {
+    const float *a, *b;
+    float *out;
+    ptrdiff_t a_point, a_row, b_point, out_point, out_row;
+    int rows, length, accumulate;
+} WinogradReduction;
+
 typedef struct MicroKernels {
     const char *name;
     const struct MatrixKernels *matrix;
@@ -71,6 +102,22 @@ typedef struct MicroKernels {
     /* out[x * 16 + i] = rows[i][x]: sixteen rows of pixels become one row in the lane layout. */
     void (*interleave_row)(const float *const *rows, int width, float *out);
     const struct ChannelKernels *channels;
+    /* u[p * u_point + i * u_in + o] = transform of the 25 taps at w + o * w_out + i * w_in, reversed if `flip`
+     */
+    void (*winograd_weights)(const float *w, ptrdiff_t w_out, ptrdiff_t w_in, int outputs, int inputs, int flip,
+                             float *u, ptrdiff_t u_point, ptrdiff_t u_in);
+    void (*winograd_input)(const WinogradTransform *task);    /* tiles of 8 x 8 that overlap by 4 */
+    void (*winograd_gradient)(const WinogradTransform *task); /* tiles of 4 x 4 */
+    void (*winograd_multiply)(const WinogradProduct *task);
+    /* Rows of 4 x 4 results of neighbouring tiles from m[p * point + 16 t + lane] */
+    void (*winograd_output)(const float *m, ptrdiff_t point, int tiles, float bias, float *out, ptrdiff_t row);
+    /* out[i * out_stride + c] = in[c * stride + i] for 16 x 16 numbers; zero from c = count on */
+    void (*transpose_unit)(const float *in, ptrdiff_t stride, int count, float *out, ptrdiff_t out_stride);
+    void (*winograd_reduce)(const WinogradReduction *task);
+    /* out[lane * out_lane + tap] (+)= taps from m[p * point + lane] */
+    void (*winograd_gradient_output)(const float *m, ptrdiff_t point, int lanes, float *out, ptrdiff_t out_lane,
+                                     int accumulate);
+    float (*sum_rows)(const float *in, int rows, ptrdiff_t row, ptrdiff_t n); /* n: a multiple of 16 */
 } MicroKernels;
 
 extern const MicroKernels forktask_micro_generic;

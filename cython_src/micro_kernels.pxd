@@ -9,6 +9,7 @@ from .channel_kernels cimport ChannelKernels
 cdef extern from "micro_kernels.h" nogil:
     const int UNIT
     const int TAPS
+    const int KERNEL
 
     ctypedef struct ConvTask:
         const float *input "in"
@@ -24,6 +25,30 @@ cdef extern from "micro_kernels.h" nogil:
         float *out
         Py_ssize_t dy_group, dy_channel, dy_row, x_group, x_channel, x_row, out_channel
         int groups, channels_in, channels_out, rows, units, pixel, accumulate
+
+    const int WINOGRAD_TILE
+    const int WINOGRAD_POINTS
+    const int WINOGRAD_STRIP
+
+    ctypedef struct WinogradTransform:
+        const float *input "in"
+        float *out
+        Py_ssize_t in_channel, in_row, in_pixel, out_point, out_channel, out_tile
+        int channels, tiles, rows, columns
+
+    ctypedef struct WinogradProduct:
+        const float *u
+        const float *v
+        float *m
+        Py_ssize_t u_point, u_in, v_point, v_in, m_point, m_out
+        int inputs, outputs, tiles
+
+    ctypedef struct WinogradReduction:
+        const float *a
+        const float *b
+        float *out
+        Py_ssize_t a_point, a_row, b_point, out_point, out_row
+        int rows, length, accumulate
 
     ctypedef struct Micro "MicroKernels":
         const char *name
@@ -42,3 +67,14 @@ cdef extern from "micro_kernels.h" nogil:
                     float) noexcept nogil
         void (*interleave_row)(const float *const *, int, float *) noexcept nogil
         const ChannelKernels *channels
+        void (*winograd_weights)(const float *, Py_ssize_t, Py_ssize_t, int, int, int, float *, Py_ssize_t,
+                                 Py_ssize_t) noexcept nogil
+        void (*winograd_input)(const WinogradTransform *) noexcept nogil
+        void (*winograd_gradient)(const WinogradTransform *) noexcept nogil
+        void (*winograd_multiply)(const WinogradProduct *) noexcept nogil
+        void (*winograd_output)(const float *, Py_ssize_t, int, float, float *, Py_ssize_t) noexcept nogil
+        void (*transpose_unit)(const float *, Py_ssize_t, int, float *, Py_ssize_t) noexcept nogil
+        void (*winograd_reduce)(const WinogradReduction *) noexcept nogil
+        void (*winograd_gradient_output)(const float *, Py_ssize_t, int, float *, Py_ssize_t,
+                                         int) noexcept nogil
+        float (*sum_rows)(const float *, int, Py_ssize_t, Py_ssize_t) noexcept nogil

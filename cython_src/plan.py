@@ -20,8 +20,9 @@ import numpy as np
 
 from .errors import UsageError
 
-READ, WRITE, UPDATE, CONCURRENT, COMMUTATIVE = 0, 1, 2, 3, 4
-ACCESS_KINDS = ("read", "write", "update", "concurrent", "commutative")
+READ, WRITE, UPDATE, CONCURRENT, COMMUTATIVE, REDUCTION = 0, 1, 2, 3, 4, 5
+ACCESS_KINDS = ("read", "write", "update", "concurrent", "commutative", "reduction")
+REDUCTION_OPERATIONS = ("sum", "product", "min", "max")
 PHASES = ("load", "forward", "backward", "update", "other")
 
 # Buffers with these roles outlive a step: they are owned by `Storage`, shared by several plans and never overlaid.
@@ -68,6 +69,7 @@ class Access:
     kind: int
     buffer: str
     box: tuple[tuple[int, int], ...] = ()
+    operation: str = ""  # of a reduction
 
 
 def read(buffer: str, *box: tuple[int, int]) -> Access:
@@ -102,6 +104,18 @@ def commutative(buffer: str, *box: tuple[int, int]) -> Access:
     return Access(COMMUTATIVE, buffer, tuple(box))
 
 
+def reduction(buffer: str, *box: tuple[int, int], operation: str = "sum") -> Access:
+    """The block folds something into the region: sums, products, minima or maxima.
+
+    OpenMP's and OmpSs-2's `reduction`. It works on a private copy, filled with the neutral element, that a group of
+    blocks shares; `PlanBuilder.build` adds the loops that fill and combine the copies, in a fixed order, so the plan stays
+    deterministic.
+    """
+    if operation not in REDUCTION_OPERATIONS:
+        raise UsageError(f"a reduction must be one of {', '.join(REDUCTION_OPERATIONS)}; got {operation!r}")
+    return Access(REDUCTION, buffer, tuple(box), operation)
+
+
 @dataclass(frozen=True)
 class Block:
     """A unit of work.
@@ -113,12 +127,15 @@ class Block:
     accesses : tuple of Access
     flops, bytes : float
         Arithmetic operations, and bytes that must move at least, for the cost model.
+    operands : mapping of str to str, optional
+        Operands for which this block uses another buffer than its loop.
     """
 
     bounds: tuple[int, ...]
     accesses: tuple[Access, ...]
     flops: float = 0.0
     bytes: float = 0.0
+    operands: Mapping[str, str] | None = None
 
 
 class UniformBlocks(Sequence):
@@ -166,6 +183,12 @@ class BlockLoop:
         return len(self.blocks)
 
     @property
+    def buffers(self) -> set[str]:
+        """Every buffer that is an operand of some block."""
+        own = () if isinstance(self.blocks, UniformBlocks) else self.blocks
+        return {*self.operands.values(), *(name for block in own if block.operands for name in block.operands.values())}
+
+    @property
     def bounds(self) -> np.ndarray:
         """Bounds of all blocks, int32, shape (num_blocks, bounds_width)."""
         if isinstance(self.blocks, UniformBlocks):
@@ -194,7 +217,7 @@ class AccessTable:
     task_offsets : int32, shape (num_tasks + 1,)
         Accesses of task t are task_offsets[t] ... task_offsets[t + 1] - 1.
     access_kind : uint8, shape (num_accesses,)
-        READ, WRITE, UPDATE, CONCURRENT or COMMUTATIVE.
+        READ, WRITE, UPDATE, CONCURRENT or COMMUTATIVE; reductions have been lowered to these.
     access_list : int32, shape (num_accesses,)
         Number of the access's cell list; equal lists are stored once.
     list_offsets, list_cells : int32
@@ -285,8 +308,11 @@ class Plan:
         table = accesses
         if not table.num_tasks == len(table.task_offsets) - 1 == first_task:
             raise UsageError(f"the access table must have {first_task} tasks as the loops do, got {table.num_tasks}")
-        if table.task_offsets[-1] != len(table.access_list) or table.list_offsets[-1] != len(table.list_cells):
+        lengths = {int(table.task_offsets[-1]), len(table.access_list), len(table.access_kind), len(table.access_buffer)}
+        if len(lengths) > 1 or table.list_offsets[-1] != len(table.list_cells):
             raise UsageError("the offsets of an access table must end at the length of what they index; rebuild it")
+        if len(table.access_kind) and table.access_kind.max() > COMMUTATIVE:
+            raise UsageError("an access table holds no reductions, which PlanBuilder lowers; got one, make it updates")
         if len(table.list_cells) and not 0 <= table.list_cells.min() <= table.list_cells.max() < table.num_cells:
             raise UsageError(f"cells of an access table must be in [0, {table.num_cells}); rebuild it")
         return cls(
@@ -346,6 +372,7 @@ class PlanBuilder:
         self._scratch_bytes = 0
         self._num_tasks = 0
         self._iteration_stride = 1
+        self._reduction_groups = 8
 
     def buffer(
         self, name: str, shape: Sequence[int], dtype: str = "float32", role: str = "activation", carried: bool = False
@@ -417,8 +444,12 @@ class PlanBuilder:
         """Declare that one pass through the plan takes `factor` steps (loops carry their `iteration_offset`)."""
         self._iteration_stride = int(factor)
 
+    def reduction_groups(self, groups: int) -> None:
+        """Deal blocks that reduce into a buffer to at most `groups` private copies; default: 8."""
+        self._reduction_groups = groups
+
     def build(self, memory: str = "full") -> Plan:
-        """Check the plan and freeze it.
+        """Check the plan, lower its reductions (reductions.py) and freeze it.
 
         Parameters
         ----------
@@ -434,16 +465,22 @@ class PlanBuilder:
         """
         if memory not in ("full", "shared"):
             raise UsageError(f"memory must be 'full' or 'shared', got {memory!r}")
-        loops = tuple(self._loops)
-        table, cuts, first_cell = _build_access_table(self._buffers, loops)
-        _check_blocks_are_independent(self._buffers, loops, table)
-        _check_transient_reads(self._buffers, loops, table)
-        arena_of = _overlay_buffers(self._buffers, loops) if memory == "shared" else {}
+        buffers, loops = self._buffers, tuple(self._loops)
+        table, cuts, first_cell = _build_access_table(buffers, loops)
+        _check_blocks_are_independent(buffers, loops, table)
+        if (table.access_kind == REDUCTION).any():
+            from .reductions import lower_reductions
+
+            buffers, lowered = lower_reductions(buffers, loops, self._reduction_groups)
+            loops = tuple(lowered)
+            table, cuts, first_cell = _build_access_table(buffers, loops)
+        _check_transient_reads(buffers, loops, table)
+        arena_of = _overlay_buffers(buffers, loops) if memory == "shared" else {}
         if arena_of:
-            table = _overlay_cells(self._buffers, table, cuts, first_cell, arena_of)
+            table = _overlay_cells(buffers, table, cuts, first_cell, arena_of)
         return Plan(
             name=self.name,
-            buffers=MappingProxyType(dict(self._buffers)),
+            buffers=MappingProxyType(dict(buffers)),
             loops=loops,
             accesses=table,
             scratch_bytes=self._scratch_bytes,
@@ -663,8 +700,8 @@ def _check_blocks_are_independent(
                 f"partial buffers"
             )
         raise UsageError(
-            f"a block may not touch a region both as concurrent or commutative and otherwise, but block {low[where]} "
-            f"of loop {loop.name!r} does so in buffer {name!r}; declare an update"
+            f"a block may not touch a region both as concurrent, commutative or reduction and otherwise, but block "
+            f"{low[where]} of loop {loop.name!r} does so in buffer {name!r}; declare an update"
         )
 
 

@@ -20,6 +20,7 @@ cdef class BoundPlan:
     cdef readonly bint needs_gil      # some kernel is a Python callable
     cdef list errors                  # exceptions raised by Python callables
     cdef list keep                    # objects that own what the records point to
+    cdef list layout                  # (name, array, shape) as bound
 
 
 cdef class Workers:
@@ -27,4 +28,5 @@ cdef class Workers:
     cdef readonly int num_workers
     cdef readonly object scratch      # one uint8 array a worker
     cdef object event_arrays
+    cdef public int tasks_per_pass    # of a plan that is run unrolled; 0: none
     cdef object block

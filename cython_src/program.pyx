@@ -9,6 +9,8 @@ from .block_kernel cimport (
     forktask_flush_denormals, forktask_restore_denormals, run_block,
 )
 
+from functools import partial
+
 import numpy as np
 
 from . import kernel_table
@@ -19,7 +21,7 @@ from .storage import Storage, aligned_empty
 EVENT_DTYPE = np.dtype(
     [("start_ns", "<i8"), ("stop_ns", "<i8"), ("iteration", "<i8"), ("task", "<i4"), ("worker", "<i4")]
 )
-TARGETS = ("cpu", "numpy", "float64")
+TARGETS = ("cpu", "numpy", "float64", "gpu")
 
 
 class BlockFailure(RuntimeError):
@@ -63,6 +65,17 @@ cdef int _run_python_kernel(const void *args, Py_ssize_t block, const TaskContex
         return -1
 
 
+cdef struct OwnOperands:
+    BlockKernel kernel
+    const void **args  # one record a block
+
+
+cdef int _run_own_operands(const void *record, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """A kernel whose blocks differ in their operands."""
+    cdef const OwnOperands *own = <const OwnOperands *> record
+    return own.kernel(own.args[block], block, context)
+
+
 cdef class BoundPlan:
     """A plan bound to memory and kernels. Made by `bind`.
 
@@ -104,6 +117,32 @@ cdef class BoundPlan:
             status = run_block(&self.loops[loop], block, iteration, &workers.states[worker])
             forktask_restore_denormals(control)
         return status
+
+    def check_unchanged(self):
+        """Raise `UsageError` if an array was exchanged or got another shape since the plan was bound.
+
+        Kernels and recorded graphs hold pointers: they would go on with the former memory.
+        """
+        for name, array, shape in self.layout:
+            if self.arrays.get(name) is not array or (self.storage.arrays.get(name, array) is not array):
+                raise UsageError(
+                    f"arrays of a bound plan may not be exchanged, but {name!r} was; write to it in place, or bind the "
+                    f"plan again and prepare an executor with that")
+            if array.shape != shape:
+                raise UsageError(
+                    f"arrays of a bound plan may not change their shape, but {name!r} has {array.shape} now and had "
+                    f"{shape}; bind the plan again and prepare an executor with that")
+
+    def again(self, plan):
+        """Bind a plan that differs in its loops only, such as the unrolled one, to the same memory."""
+        sets = None if self.instruction_set in ("python", "baseline") else self.instruction_set
+        return bind(plan, self.storage, self.target, sets, arrays=self.arrays)
+
+    def shift_iterations(self, int64_t shift):
+        """Let blocks see iterations that are higher by `shift`, for runs that do not begin at a multiple of the stride."""
+        cdef Py_ssize_t k
+        for k, loop in enumerate(self.plan.loops):
+            self.loops[k].iteration_offset = <int32_t> (loop.iteration_offset + shift)
 
     def raise_failure(self, Workers workers):
         """Raise `BlockFailure` for the earliest failure any worker noted, and forget it; return if there was none."""
@@ -187,6 +226,8 @@ cdef class Workers:
                     f"{self.states[w].num_events} happened; log fewer iterations or raise the capacity")
             parts.append(self.event_arrays[w][:self.states[w].num_events])
         events = np.concatenate(parts)
+        if self.tasks_per_pass:
+            events["task"] %= self.tasks_per_pass
         return events[np.argsort(events["start_ns"], kind="stable")]
 
     def clear_events(self):
@@ -196,7 +237,47 @@ cdef class Workers:
             self.states[w].num_events = 0
 
 
-def bind(plan, storage=None, target="cpu", instruction_set=None):
+def _python_arguments(BoundPlan bound, spec, loop, operands):
+    """Address of the record of a Python kernel; the bound plan keeps it."""
+    cdef PythonKernel kernel = PythonKernel.__new__(PythonKernel)
+    kernel.function = spec.reference
+    kernel.operands = {name: bound.arrays[buffer] for name, buffer in operands.items()}
+    kernel.attributes = dict(loop.attributes)
+    kernel.bounds = [dict(zip(spec.bounds, block.bounds)) for block in loop.blocks]
+    kernel.owner = bound
+    bound.keep.append(kernel)
+    return <uintptr_t> <void *> kernel
+
+
+def _compiled_arguments(BoundPlan bound, spec, loop, uintptr_t micro_address, operands):
+    """Address of the record of a compiled kernel; the bound plan keeps it."""
+    cdef KernelArgs *args
+    cdef uintptr_t address
+    record = aligned_empty((sizeof(KernelArgs),), np.uint8)
+    record[:] = 0
+    integers = np.array([loop.attributes[name] for name in spec.integers], dtype=np.int64)
+    reals = np.array([loop.attributes[name] for name in spec.reals], dtype=np.float64)
+    bounds = loop.bounds
+    bound.keep.extend((record, integers, reals, bounds))
+    address = record.ctypes.data
+    args = <KernelArgs *> address
+    for i, name in enumerate(spec.operands):
+        if name in operands:  # an optional operand that is absent stays NULL
+            address = bound.arrays[operands[name]].ctypes.data
+            args.operand[<int> i] = <void *> address
+    address = integers.ctypes.data
+    args.integers = <const int64_t *> address
+    address = reals.ctypes.data
+    args.reals = <const double *> address
+    address = bounds.ctypes.data
+    args.bounds = <const int32_t *> address
+    args.bounds_width = bounds.shape[1]
+    args.num_blocks = loop.num_blocks
+    args.micro = <const MicroKernels *> micro_address
+    return <uintptr_t> args
+
+
+def bind(plan, storage=None, target="cpu", instruction_set=None, *, arrays=None):
     """Give a plan memory and kernels.
 
     Parameters
@@ -204,28 +285,33 @@ def bind(plan, storage=None, target="cpu", instruction_set=None):
     plan : Plan
     storage : Storage, optional
         Owner of persistent buffers; several plans may bind to one. Default: a new one.
-    target : {"cpu", "numpy", "float64"}
-        Compiled kernels; the kernels' NumPy form in the plan's own dtypes; the same in float64 (the reference).
+    target : {"cpu", "numpy", "float64", "gpu"}
+        Compiled kernels; the kernels' NumPy form in the plan's own dtypes; the same in float64 (the reference); CUDA
+        kernels on the machine's first GPU (`gpu_program.GpuBoundPlan`, whose constructor takes another one).
     instruction_set : str, optional
         Of the compiled kernels; default: the best this processor has.
+    arrays : mapping of str to ndarray, optional
+        Memory of buffers that another binding owns (`BoundPlan.again`).
 
     Returns
     -------
-    BoundPlan
+    BoundPlan or GpuBoundPlan
 
     Raises
     ------
     UsageError
-        Unknown target or kernel, or a storage that holds a buffer of the same name and another shape.
+        No GPU, unknown target or kernel, or a storage that holds a buffer of the same name and another shape.
     """
     cdef BoundPlan bound = BoundPlan.__new__(BoundPlan)
-    cdef KernelArgs *args
-    cdef PythonKernel python_kernel
+    cdef OwnOperands *chosen
     cdef uintptr_t address
     cdef int32_t[::1] task_loop
     cdef Py_ssize_t i, k
     if target not in TARGETS:
         raise UsageError(f"target must be one of {', '.join(TARGETS)}; got {target!r}")
+    if target == "gpu":
+        from .gpu_program import GpuBoundPlan
+        return GpuBoundPlan(plan, storage)
     if storage is None:
         storage = Storage()
     micro_address = 0
@@ -240,7 +326,8 @@ def bind(plan, storage=None, target="cpu", instruction_set=None):
     bound.plan = plan
     bound.storage = storage
     bound.target = target
-    bound.arrays = storage.arrays_for(plan, "float64" if target == "float64" else None)
+    bound.arrays = storage.arrays_for(plan, "float64" if target == "float64" else None, arrays)
+    bound.layout = [(name, array, array.shape) for name, array in bound.arrays.items()]
     bound.num_loops = len(plan.loops)
     bound.num_tasks = plan.num_tasks
     bound.iteration_stride = plan.iteration_stride
@@ -272,46 +359,38 @@ def bind(plan, storage=None, target="cpu", instruction_set=None):
         bound.loops[k].num_blocks = loop.num_blocks
         bound.loops[k].iteration_stride = plan.iteration_stride
         bound.loops[k].iteration_offset = loop.iteration_offset
-        function_address = spec.address if target == "cpu" else None
-        if function_address is None:
-            if spec.reference is None:
-                raise UsageError(f"kernel {loop.kernel!r} has no form for target {target!r}; use target 'cpu'")
-            python_kernel = PythonKernel.__new__(PythonKernel)
-            python_kernel.function = spec.reference
-            python_kernel.operands = {name: bound.arrays[buffer] for name, buffer in loop.operands.items()}
-            python_kernel.attributes = dict(loop.attributes)
-            python_kernel.bounds = [dict(zip(spec.bounds, block.bounds)) for block in loop.blocks]
-            python_kernel.owner = bound
-            bound.keep.append(python_kernel)
-            bound.loops[k].kernel = <BlockKernel> _run_python_kernel
-            bound.loops[k].args = <const void *> <void *> python_kernel
-            bound.needs_gil = True
-            continue
+        if spec.reference is None and (target != "cpu" or spec.address is None):
+            raise UsageError(f"kernel {loop.kernel!r} has no form for target {target!r}; use target 'cpu'")
         if len(spec.operands) > FORKTASK_MAX_OPERANDS:
             raise AssertionError(f"kernel {spec.name!r} has too many operands")
-        record = aligned_empty((sizeof(KernelArgs),), np.uint8)
-        record[:] = 0
-        integers = np.array([loop.attributes[name] for name in spec.integers], dtype=np.int64)
-        reals = np.array([loop.attributes[name] for name in spec.reals], dtype=np.float64)
-        bounds = loop.bounds
+        if target == "cpu" and spec.address is not None:
+            address = spec.address
+            bound.loops[k].kernel = <BlockKernel> address
+            make_arguments = partial(_compiled_arguments, bound, spec, loop, micro_address)
+        else:
+            bound.loops[k].kernel = <BlockKernel> _run_python_kernel
+            bound.needs_gil = True
+            make_arguments = partial(_python_arguments, bound, spec, loop)
+        uses_own = isinstance(loop.blocks, tuple) and any(block.operands for block in loop.blocks)
+        if not uses_own:
+            address = make_arguments(loop.operands)
+            bound.loops[k].args = <const void *> address
+            continue
+        # Blocks with operands of their own: a record for each combination, chosen by the block's number.
+        made = {}
+        addresses = np.zeros(loop.num_blocks, dtype=np.uintp)
+        for i, block in enumerate(loop.blocks):
+            key = tuple(sorted((block.operands or {}).items()))
+            if key not in made:
+                made[key] = make_arguments({**loop.operands, **dict(key)})
+            addresses[i] = made[key]
+        record = aligned_empty((sizeof(OwnOperands),), np.uint8)
+        bound.keep.extend((record, addresses))
         address = record.ctypes.data
-        args = <KernelArgs *> address
-        for i, name in enumerate(spec.operands):
-            if name in loop.operands:  # an optional operand that is absent stays NULL
-                address = bound.arrays[loop.operands[name]].ctypes.data
-                args.operand[i] = <void *> address
-        address = integers.ctypes.data
-        args.integers = <const int64_t *> address
-        address = reals.ctypes.data
-        args.reals = <const double *> address
-        address = bounds.ctypes.data
-        args.bounds = <const int32_t *> address
-        args.bounds_width = bounds.shape[1]
-        args.num_blocks = loop.num_blocks
-        address = micro_address
-        args.micro = <const MicroKernels *> address
-        bound.keep.extend((record, integers, reals, bounds))
-        address = function_address
-        bound.loops[k].kernel = <BlockKernel> address
-        bound.loops[k].args = <const void *> args
+        chosen = <OwnOperands *> address
+        address = addresses.ctypes.data
+        chosen.args = <const void **> address
+        chosen.kernel = bound.loops[k].kernel
+        bound.loops[k].kernel = <BlockKernel> _run_own_operands
+        bound.loops[k].args = <const void *> chosen
     return bound

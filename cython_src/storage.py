@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -31,13 +32,18 @@ class Storage:
     guard_bytes : int
         Bytes kept free on both sides of every buffer, a multiple of 64, to find kernels that leave their buffers
         (`check_accesses`). Normal runs need none.
+    allocate : callable, optional
+        Function of a number of bytes that gives them as an uint8 array aligned to 64: memory of a special kind.
     """
 
-    def __init__(self, guard_bytes: int = 0):
+    def __init__(self, guard_bytes: int = 0, allocate: Callable[[int], np.ndarray] | None = None):
         if guard_bytes < 0 or guard_bytes % 64:
             raise UsageError(f"guard_bytes must be a multiple of 64, got {guard_bytes}; buffers are aligned to 64 bytes")
         self.arrays: dict[str, np.ndarray] = {}
         self.guard_bytes = guard_bytes
+        self.managed = False  # whether a device reaches the arrays without copies
+        self.device_copies = None  # of persistent buffers; the business of gpu_program.py
+        self._allocate = allocate or (lambda num_bytes: aligned_empty((num_bytes,), np.uint8))
         self._guards: list[tuple[str, int, np.ndarray]] = []  # buffer, index of the first byte, bytes
         self._guard_value = 0
 
@@ -57,15 +63,17 @@ class Storage:
 
     def _zeros(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         size = math.prod(shape) * dtype.itemsize
-        raw = aligned_empty((size + 2 * self.guard_bytes,), np.uint8)
+        raw = self._allocate(size + 2 * self.guard_bytes)
         raw.fill(0)
         if self.guard_bytes:
             self._guards.append((name, -self.guard_bytes, raw[: self.guard_bytes]))
             self._guards.append((name, size, raw[self.guard_bytes + size :]))
         return raw[self.guard_bytes : self.guard_bytes + size].view(dtype).reshape(shape)
 
-    def arrays_for(self, plan: Plan, float_dtype: str | None = None) -> dict[str, np.ndarray]:
-        """Arrays for all buffers of a plan: persistent ones from here, transient ones new and zeroed.
+    def arrays_for(
+        self, plan: Plan, float_dtype: str | None = None, given: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Arrays for all buffers of a plan: persistent ones from here, transient ones new and zeroed, or `given`.
 
         Zeroing touches every page, so that no run pays for page faults, and fills halos once.
         """
@@ -73,7 +81,9 @@ class Storage:
         arena_bytes: dict[int, int] = {}
         for buffer in plan.buffers.values():
             dtype = _dtype(buffer, float_dtype)
-            if buffer.persistent:
+            if given and buffer.name in given:
+                arrays[buffer.name] = given[buffer.name]
+            elif buffer.persistent:
                 present = self.arrays.get(buffer.name)
                 if present is None:
                     present = self.arrays[buffer.name] = self._zeros(buffer.name, buffer.shape, dtype)
@@ -91,6 +101,8 @@ class Storage:
                 arrays[buffer.name] = self._zeros(buffer.name, buffer.shape, dtype)
         arenas = {arena: self._zeros(f"arena {arena}", (size,), np.dtype(np.uint8)) for arena, size in arena_bytes.items()}
         for name, arena in plan.arena_of.items():
+            if name in arrays:
+                continue
             buffer = plan.buffers[name]
             dtype = _dtype(buffer, float_dtype)
             size = math.prod(buffer.shape) * dtype.itemsize

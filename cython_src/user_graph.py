@@ -20,8 +20,8 @@ from . import kernel_table
 from .errors import UsageError
 from .kernel_table import KernelSpec
 from .plan import (
-    COMMUTATIVE, CONCURRENT, READ, UPDATE, WRITE, Access, Block, BlockLoop, Plan, PlanBuilder, _build_access_table,
-    ranges,
+    COMMUTATIVE, CONCURRENT, READ, REDUCTION, REDUCTION_OPERATIONS, UPDATE, WRITE, Access, Block, BlockLoop, Plan,
+    PlanBuilder, _build_access_table, ranges,
 )  # fmt: skip
 from .program import BoundPlan, bind
 from .storage import Storage
@@ -29,6 +29,8 @@ from .storage import Storage
 MAX_OPERANDS = 24  # FORKTASK_MAX_OPERANDS of block_kernel.h
 MAX_DIMENSIONS = 4  # of a region
 TASKWAIT = "taskwait"  # kernel, loop and buffer behind taskwait()
+STOP = "stop_when"  # array behind stop_when()
+STOP_LENGTH = 1024  # iterations whose decisions are kept: more than a lookahead
 
 
 class _Iteration:
@@ -179,6 +181,7 @@ class _Task:
     args: tuple
     flops: float
     name: str
+    operation: str = "sum"
 
     @property
     def num_bytes(self) -> int:
@@ -229,10 +232,13 @@ class TaskRecorder:
     ----------
     name : str
         Of the plan.
+    reduction_groups : int
+        Private copies of an array that tasks reduce into, at most.
     """
 
-    def __init__(self, name: str = "user_graph"):
+    def __init__(self, name: str = "user_graph", *, reduction_groups: int = 8):
         self.name = name
+        self.reduction_groups = reduction_groups
         self.arrays: dict[str, TaskArray] = {}
         self._items: list[_Task | None] = []  # None: a taskwait
         self._kernels: dict[Any, _Kernel] = {}
@@ -299,6 +305,8 @@ class TaskRecorder:
         updates: Region | TaskArray | Sequence[Region | TaskArray] = (),
         concurrent: Region | TaskArray | Sequence[Region | TaskArray] = (),
         commutative: Region | TaskArray | Sequence[Region | TaskArray] = (),
+        reduction: Region | TaskArray | Sequence[Region | TaskArray] = (),
+        operation: str = "sum",
         args: Sequence = (),
         name: str | None = None,
         flops: float = 0.0,
@@ -309,13 +317,17 @@ class TaskRecorder:
         ----------
         kernel : callable, PyCapsule, ctypes function, numba cfunc, or int
             A Python callable is called as `kernel(*regions, *args)` with NumPy views of the regions in the order
-            reads, writes, updates, concurrent, commutative; those it only reads are read-only; what it returns is
+            reads, writes, updates, concurrent, commutative, reduction; those it only reads are read-only; what it returns is
             ignored. It runs with the GIL: slow, unless its time is spent in functions that release it. All others
             are compiled: `int kernel(const void *args, ptrdiff_t block, const TaskContext *context)`; see Notes.
         reads, writes, updates : regions
             OpenMP's and OmpSs-2's `in`, `out`, `inout`. A write overwrites all of its region.
         concurrent, commutative : regions
             Updated in any order: at the same time, with atomic operations of the kernel's own; or one task at a time.
+        reduction : regions
+            Folded into by `operation`: "sum", "product", "min" or "max". The task works on a private copy, filled with the
+            neutral element, that a group of tasks shares; copies are combined in a fixed order before another
+            access, so the result does not depend on the schedule. A task may not touch such an array otherwise.
         args : sequence
             Python callables take anything (`ITERATION` stands for the iteration's number), compiled kernels numbers.
         name : str, optional
@@ -341,7 +353,10 @@ class TaskRecorder:
             (UPDATE, updates),
             (CONCURRENT, concurrent),
             (COMMUTATIVE, commutative),
+            (REDUCTION, reduction),
         )
+        if operation not in REDUCTION_OPERATIONS:
+            raise UsageError(f"operation must be one of {', '.join(REDUCTION_OPERATIONS)}; got {operation!r}")
         for kind, some in given:
             for region in (some,) if isinstance(some, Region | TaskArray) else some:
                 region = region[...] if isinstance(region, TaskArray) else region
@@ -372,7 +387,7 @@ class TaskRecorder:
                     f"a task of a compiled kernel may have {MAX_OPERANDS - 1} regions, got {len(regions)}; split it"
                 )
         self._changed()
-        self._items.append(_Task(found, tuple(regions), args, float(flops), name or found.name))
+        self._items.append(_Task(found, tuple(regions), args, float(flops), name or found.name, operation))
 
     def taskloop(self, iterations: range | int, grainsize: int) -> Iterator[slice]:
         """Cut a loop: `for i in graph.taskloop(range(n), grainsize=64): graph.task(f, updates=[x[i]])`.
@@ -394,6 +409,33 @@ class TaskRecorder:
         self._changed()
         self._items.append(None)
 
+    def stop_when(
+        self,
+        condition: Callable,
+        *,
+        reads: Region | TaskArray | Sequence[Region | TaskArray] = (),
+        args: Sequence = (),
+        name: str = "stop_when",
+    ) -> None:
+        """Record a task that decides whether `run_while` stops: `condition(*regions, *args)` is true.
+
+        Parameters
+        ----------
+        condition : callable
+            A Python callable, called in every iteration when what it reads is there. A compiled kernel can decide
+            too, through an array of its own that `run_while` is given.
+        reads, args, name
+            As for `task`.
+        """
+        decisions = self.arrays.get(STOP) or self.array(STOP, np.zeros(STOP_LENGTH, np.int32))
+        reads = (reads,) if isinstance(reads, Region | TaskArray) else tuple(reads)
+        n = len(reads)
+
+        def decide(*values):  # what is read, the decisions, args, iteration
+            values[n][values[-1] % STOP_LENGTH] |= bool(condition(*values[:n], *values[n + 1 : -1]))
+
+        self.task(decide, reads=reads, updates=decisions, args=(*args, ITERATION), name=name)
+
     def _changed(self) -> None:
         self._plan = self._bound = None
 
@@ -405,7 +447,7 @@ class TaskRecorder:
         Raises
         ------
         UsageError
-            No task was recorded, or a task declares a region both as concurrent or commutative and otherwise.
+            No task was recorded, or a task declares a region in any order and otherwise.
         """
         if self._plan is None:
             self._plan = self._build()
@@ -426,6 +468,7 @@ class TaskRecorder:
         if not any(self._items):
             raise UsageError("a graph must have a task before it can run, got none; record one with task()")
         builder = PlanBuilder(self.name, kernels={})
+        builder.reduction_groups(self.reduction_groups)
         for array in self.arrays.values():
             builder.buffer(array.name, array.shape, array.view.dtype.name, "dataset")
         waits = None in self._items
@@ -448,7 +491,10 @@ class TaskRecorder:
     def _block(self, number: int, task: _Task | None, waits: bool) -> Block:
         if task is None:
             return Block((0,), (Access(UPDATE, TASKWAIT),))
-        accesses = [Access(kind, region.array.name, region.box) for kind, region in task.regions]
+        accesses = [
+            Access(kind, region.array.name, region.box, task.operation if kind == REDUCTION else "")
+            for kind, region in task.regions
+        ]
         if waits:
             accesses.append(Access(READ, TASKWAIT))
         bounds: list[int] = []
@@ -533,14 +579,14 @@ def _loop_key(task: _Task | None) -> tuple | None:
         if task.kernel.function
         else tuple((isinstance(value, numbers.Integral), value) for value in task.args)
     )
-    return task.kernel, arrays, task.name, args
+    return task.kernel, arrays, task.name, args, task.operation
 
 
 def _conflict(cells: dict[int, int], touched: dict[int, int]) -> bool:
     """Whether tasks must be ordered: they share a cell, and do not both read it or both touch it in any order."""
     smaller, larger = sorted((cells, touched), key=len)
     return any(
-        cell in larger and not (kind == larger[cell] and kind in (READ, CONCURRENT, COMMUTATIVE))
+        cell in larger and not (kind == larger[cell] and kind in (READ, CONCURRENT, COMMUTATIVE, REDUCTION))
         for cell, kind in smaller.items()
     )
 

@@ -18,6 +18,8 @@ COMMAND_MODULES: tuple[str, ...] = (
     ".train",
     ".infer",
     ".metg",
+    ".scaling.gate",
+    ".scaling.power",
 )
 
 

@@ -51,7 +51,7 @@ class Grid:
 
     Attributes
     ----------
-    network, batch, phase, granularity, weight_gradients, memory, fusion
+    network, batch, phase, granularity, weight_gradients, memory, fusion, conv
         What is computed: arguments of `lower`, one plan for each combination.
     models : of str
         Model specs (models.py).
@@ -68,12 +68,13 @@ class Grid:
     weight_gradients: tuple[str, ...] = ("partial",)
     memory: tuple[str, ...] = ("full",)
     fusion: tuple[bool, ...] = (True,)
+    conv: tuple[str, ...] = ("auto",)
     models: tuple[str, ...] = DEFAULT_MODELS
     threads: tuple[int, ...] = field(default_factory=core_counts)
     interference: tuple[int, ...] = (0,)
 
 
-PLAN_AXES = ("network", "batch", "phase", "granularity", "weight_gradients", "memory", "fusion")
+PLAN_AXES = ("network", "batch", "phase", "granularity", "weight_gradients", "memory", "fusion", "conv")
 
 
 @dataclass(frozen=True)
@@ -272,6 +273,7 @@ _GRID_TYPES = {
     "weight_gradients": str,
     "memory": str,
     "fusion": bool,
+    "conv": str,
     "models": str,
     "threads": int,
     "interference": int,

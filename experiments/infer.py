@@ -44,7 +44,7 @@ class Pass:
     Parameters
     ----------
     job : mapping
-        "network", "granularity", "images", "batch", "model", "threads", "cpus".
+        "network", "granularity", "conv", "images", "batch", "model", "threads", "cpus".
     data : Dataset
         Its images are taken in order, again from the beginning where there are too few.
     storage : Storage
@@ -79,6 +79,7 @@ class Pass:
                 batch=size,
                 phase=phase,
                 granularity=job["granularity"],
+                conv=job["conv"],
                 fusion=fusion,
                 num_images=len(data.labels),
                 num_batches=len(rows),
@@ -162,7 +163,7 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
     Parameters
     ----------
     job : dict
-        "network", "granularity", "images", "batch", "model", "threads", "cpus", "data",
+        "network", "granularity", "conv", "images", "batch", "model", "threads", "cpus", "data",
         "checkpoint" (a path or None),
         "repeats": passes over all images, of which that of median time counts.
 
@@ -242,6 +243,7 @@ def infer(
     data: str = "digits",
     checkpoint: str | None = None,
     granularity: str = "auto",
+    conv: str = "auto",
     repeats: int = 3,
     progress=None,
 ) -> dict[str, Any]:
@@ -290,6 +292,7 @@ def infer(
             job = {
                 "network": network,
                 "granularity": granularity,
+                "conv": conv,
                 "images": images,
                 "batch": batch,
                 "model": str(spec),
@@ -321,6 +324,7 @@ def infer(
         "data": data,
         "checkpoint": checkpoint,
         "granularity": granularity,
+        "conv": conv,
         "repeats": repeats,
         "columns": columns,
     }
@@ -443,6 +447,7 @@ def run_command(arguments: argparse.Namespace) -> int:
                     data=arguments.data,
                     checkpoint=arguments.checkpoint,
                     granularity=arguments.granularity,
+                    conv=arguments.conv,
                     repeats=arguments.repeats,
                     progress=lambda name: bar.show(next(done), name),
                 )
@@ -472,6 +477,7 @@ def add_parser(subparsers) -> None:
         ("threads", ",".join(map(str, core_counts(min(2, core_counts()[-1])))), "numbers of threads"),
         ("data", "digits", "data set whose images are used in turn"),
         ("granularity", "auto", "how layers are cut into blocks: auto, or ranges such as images=16"),
+        ("conv", "auto", "form of the convolutions: auto, direct or winograd"),
     ):
         parser.add_argument(
             f"--{name}", default=default, metavar=name.upper(), help=f"{text} (default: {default})"

@@ -158,6 +158,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--phase", default="train")
     parser.add_argument("--granularity", default="auto")
     parser.add_argument("--layout", default="auto")
+    parser.add_argument("--conv", default="auto")
     parser.add_argument("--weight-gradients", default="partial")
     parser.add_argument(
         "--no-fusion", action="store_true", help="convolution, ReLU and pooling in a loop each"
@@ -179,6 +180,7 @@ def main(argv: list[str] | None = None) -> int:
                 phase=arguments.phase,
                 granularity=arguments.granularity,
                 layout=arguments.layout,
+                conv=arguments.conv,
                 fusion=not arguments.no_fusion,
                 weight_gradients=arguments.weight_gradients,
             )

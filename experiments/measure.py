@@ -6,8 +6,9 @@ reads a job (one JSON object) from standard input and writes one JSON object, a 
 standard output. A fresh process for each keeps what one model leaves behind (threads that still spin, a warm
 heap, an OpenMP team) out of the others' times. Imports nothing heavy: NumPy and the extensions.
 
-A job has the keys `model` (spec), `threads`, `cpus` (list or null), `plan` (keyword arguments of `lower`),
-`seed`, `check_iterations`, `target_s`, `warmup_s` and `kind` ("sample" or "profile").
+A job has the keys `model` (spec), `threads`, `cpus` (list or null), `plan` (keyword arguments of `lower`, or the
+user's own function, see `scaling/subject.py`), `seed`, `check_iterations`, `target_s`, `warmup_s` and `kind`
+("sample" or "profile"); a sample may have `slowdown`, the part by which each run is made longer.
 
 What happens in a sample, in this order: plan, memory and data; record and close on their own (for models that
 record a graph); `prepare`; the first replay; more iterations up to `check_iterations`, then a hash of all
@@ -84,6 +85,39 @@ class Stepper:
         elapsed = self.clock() - start
         self.iterations_done += count
         return elapsed
+
+
+class Slowed:
+    """An executor whose runs take a given part longer: a regression made to order, to see whether a test finds it.
+
+    The calling thread spins at the end of each run, in proportion to how long the run took.
+
+    Parameters
+    ----------
+    executor
+    part : float
+        0.1: a tenth longer.
+    """
+
+    def __init__(self, executor, part: float):
+        self.executor = executor
+        self.part = part
+
+    def prepare(self, bound) -> None:
+        self.executor.prepare(bound)
+
+    def run(self, num_iterations: int, first_iteration: int = 0) -> None:
+        start = time.perf_counter()
+        self.executor.run(num_iterations, first_iteration)
+        stop = time.perf_counter() + self.part * (time.perf_counter() - start)
+        while time.perf_counter() < stop:
+            pass
+
+    def __enter__(self) -> Slowed:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.executor.close()
 
 
 def still_falling(times: Sequence[float]) -> bool:
@@ -254,7 +288,11 @@ def fill_dataset(bound, seed: int) -> None:
 
 
 def build(job: Mapping[str, Any]):
-    """The job's plan, bound to new memory, with data and initial parameters."""
+    """The job's plan, bound to new memory, with data and initial parameters; or what the user's function makes."""
+    if "function" in job["plan"]:
+        from .scaling.subject import make_bound
+
+        return make_bound(job["plan"])
     from ..cython_src.lowering import initialise, lower
     from ..cython_src.program import bind
 
@@ -274,8 +312,14 @@ def build(job: Mapping[str, Any]):
 
 
 def result_hashes(bound) -> dict[str, Any]:
-    """Hashes of all parameters and of the losses (of the class probabilities, forward), and whether all are finite."""
-    parameters = {name: bound.view(name) for name in bound.plan.attributes["parameters"]}
+    """Hashes of all parameters and of the losses (of the class probabilities, forward), and whether all are finite.
+
+    A graph of the user's has no parameters: all its arrays count, and may hold what they like.
+    """
+    names = bound.plan.attributes.get("parameters")
+    if names is None:
+        return {"weights_hash": hash_arrays(bound.arrays), "losses_hash": hash_arrays({}), "finite": True}
+    parameters = {name: bound.view(name) for name in names}
     answers = {name: bound.arrays[name] for name in ("losses", "probabilities") if name in bound.arrays}
     finite = all(bool(np.isfinite(array).all()) for array in (*parameters.values(), *answers.values()))
     return {
@@ -287,6 +331,8 @@ def result_hashes(bound) -> dict[str, Any]:
 
 def answer(bound, num_iterations: int) -> list[float]:
     """What a peer must agree with within rounding: losses of the first steps, or probabilities of the first images."""
+    if "parameters" not in bound.plan.attributes:
+        return []
     if "losses" in bound.arrays:
         return [float(loss) for loss in bound.arrays["losses"][:num_iterations]]
     if "probabilities" in bound.arrays:
@@ -333,6 +379,8 @@ def measure_sample(
     stride = bound.iteration_stride
     costs = record_costs(bound.plan, spec.model, clock)
     executor = make_executor(spec, job["threads"], cpus=job["cpus"]) if executor is None else executor
+    if job.get("slowdown"):
+        executor = Slowed(executor, job["slowdown"])
     untrained = result_hashes(bound)["weights_hash"]
     with executor:
         start = clock()
@@ -348,7 +396,8 @@ def measure_sample(
             raise ArithmeticError(
                 f"weights or losses are not finite after {stepper.iterations_done} iterations"
             )
-        if "learning_rates" in bound.arrays and hashes["weights_hash"] == untrained:
+        trains = "parameters" in bound.plan.attributes and "learning_rates" in bound.arrays
+        if trains and hashes["weights_hash"] == untrained:
             raise ArithmeticError(
                 f"no weight changed in {stepper.iterations_done} iterations: nothing can be checked"
             )
@@ -387,6 +436,7 @@ def measure_sample(
         "weights_hash": hashes["weights_hash"],
         "losses_hash": hashes["losses_hash"],
         "answer": answered,
+        "deterministic": bound.plan.deterministic,
         "disturbance": disturbed,
         "timed_wall_s": wall,
         "timed_cpu_s": usage_after.ru_utime + usage_after.ru_stime - usage.ru_utime - usage.ru_stime,

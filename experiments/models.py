@@ -121,7 +121,7 @@ MODELS: dict[str, Model] = {
             "taskiter",
             ".tasking.executor",
             "TaskIterExecutor",
-            {"placement": _PLACEMENT},
+            {"placement": _PLACEMENT, "unroll": Option(1, minimum=1), "slots": Option(1, minimum=1)},
             records=True,
             closes=True,
         ),

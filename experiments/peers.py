@@ -37,6 +37,7 @@ def add_parser(subparsers) -> None:
     parser.add_argument("--network", default="cifar10_cnn", help="default: %(default)s")
     parser.add_argument("--batch", type=int, default=64, metavar="B", help="default: %(default)s")
     parser.add_argument("--phase", choices=("train", "forward"), default="train", help="default: %(default)s")
+    parser.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct or winograd (ours); default: %(default)s")
     parser.add_argument("--models", default=DEFAULT_MODELS, metavar="M[,M...]", help="default: %(default)s")
     parser.add_argument("--modes", default=",".join(MODES), metavar="M[,M...]",
                         help="of PyTorch; default: %(default)s")
@@ -75,7 +76,8 @@ def run_peers(arguments: Namespace) -> int:
     for count in threads:
         if not 1 <= count <= len(cpus):
             raise UsageError(f"threads must be in [1, {len(cpus)}] (the CPUs of this process), got {count}")
-    options = {"network": arguments.network, "batch": arguments.batch, "phase": arguments.phase}
+    options = {"network": arguments.network, "batch": arguments.batch, "phase": arguments.phase,
+               "conv": arguments.conv}
     plan = lower(**options)
     environment = collect()
     machine = measure_machine(threads, environment=environment)

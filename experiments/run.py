@@ -494,6 +494,7 @@ def add_parser(subparsers) -> None:
         help="memory of its own for each activation, or shared in turn; default: %(default)s",
     )
     compare.add_argument("--no-fusion", action="store_true", help="one loop for each operation")
+    compare.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct or winograd; default: %(default)s")
     compare.add_argument(
         "--seed", type=int, default=measure.seed, help="of data, weights and order; default: %(default)s"
     )
@@ -563,6 +564,7 @@ def configuration_from_arguments(arguments: Namespace) -> Configuration:
             weight_gradients=(arguments.weight_gradients,),
             memory=(arguments.memory,),
             fusion=(not arguments.no_fusion,),
+            conv=(arguments.conv,),
             models=tuple(part for part in arguments.models.split(",") if part),
             threads=threads,
             interference=(arguments.interference,),

@@ -112,6 +112,34 @@ def sign_test_rank(n: int, confidence: float = CONFIDENCE) -> int:
     return rank
 
 
+def binomial_interval(count: int, total: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Interval of a probability after `count` events in `total` trials; exact in the sense of Clopper and Pearson (1934).
+
+    Each end leaves half of what the confidence allows. (0, 1) without trials.
+    """
+    tail = (1 - confidence) / 2
+
+    def at_most(p: float) -> float:
+        return sum(comb(total, k) * p**k * (1 - p) ** (total - k) for k in range(count + 1))
+
+    def less(p: float) -> float:
+        return at_most(p) - comb(total, count) * p**count * (1 - p) ** (total - count)
+
+    # Both sums fall as p grows.
+    low = 0.0 if count == 0 else _bisect(lambda p: less(p) > 1 - tail)
+    high = 1.0 if count == total else _bisect(lambda p: at_most(p) > tail)
+    return low, high
+
+
+def _bisect(holds) -> float:
+    """Where `holds` turns from true to false in [0, 1]."""
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
 def paired_ratios(numerator: Mapping[int, float], denominator: Mapping[int, float]) -> np.ndarray:
     """Ratios of the repetition blocks that hold both, in block order.
 

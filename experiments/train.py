@@ -60,6 +60,8 @@ class TrainingConfig:
         First seed, and how many consecutive ones.
     granularity : str
         How layers are cut into blocks.
+    conv : str
+        Form of the convolutions.
     out : str
         Folder for the results.
     """
@@ -77,6 +79,7 @@ class TrainingConfig:
     seed: int = 0
     seeds: int = 1
     granularity: str = "auto"
+    conv: str = "auto"
     out: str = "training"
 
     def check(self) -> None:
@@ -147,6 +150,7 @@ class Trainer:
             batch=config.batch,
             phase="train",
             granularity=config.granularity,
+            conv=config.conv,
             num_images=len(data.labels),
             num_batches=self.num_batches,
             num_iterations_logged=self.num_batches,
@@ -239,6 +243,7 @@ class Trainer:
                 self.config.network,
                 batch=batch,
                 phase="evaluate",
+                conv=self.config.conv,
                 num_images=len(self.data.labels),
                 num_batches=num_batches,
                 num_iterations_logged=num_batches,
@@ -650,6 +655,7 @@ def add_parser(subparsers) -> None:
         ("seed", int, "first seed of parameters and order"),
         ("seeds", int, "train with so many consecutive seeds"),
         ("granularity", str, "how layers are cut into blocks: auto, or ranges such as images=16"),
+        ("conv", str, "form of the convolutions: auto, direct or winograd"),
         ("out", str, "folder for curves, figure and checkpoints"),
     ):
         parser.add_argument(

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from ..cython_src.errors import UsageError
-from ..cython_src.user_graph import ITERATION, KERNEL_ARGS, Region, TaskArray, TaskRecorder
+from ..cython_src.user_graph import ITERATION, KERNEL_ARGS, STOP, Region, TaskArray, TaskRecorder
 from .models import make_executor, parse_model
 
 __all__ = ["ITERATION", "KERNEL_ARGS", "Region", "TaskArray", "UserGraph"]
@@ -20,10 +20,12 @@ class UserGraph(TaskRecorder):
     Parameters
     ----------
     name : str
+    reduction_groups : int
+        As for `TaskRecorder`.
     """
 
-    def __init__(self, name: str = "user_graph"):
-        super().__init__(name)
+    def __init__(self, name: str = "user_graph", *, reduction_groups: int = 8):
+        super().__init__(name, reduction_groups=reduction_groups)
         self._executor: Any = None
         self._runs_as: tuple[str, int] | None = None
         self._prepared: Any = None
@@ -59,11 +61,55 @@ class UserGraph(TaskRecorder):
         UsageError
             No tasks, an array that changed, an unknown model.
         """
+        if num_iterations < 0:
+            raise UsageError(f"the number of iterations must not be negative, got {num_iterations}")
+        self._prepare(model, threads)
+        self._executor.run(num_iterations, first_iteration)
+
+    def run_while(
+        self,
+        *,
+        max_iterations: int,
+        lookahead: int = 0,
+        stop: TaskArray | None = None,
+        model: str = "taskiter",
+        threads: int | None = None,
+        first_iteration: int = 0,
+    ) -> int:
+        """Run until a task decides to stop: OmpSs-2's `taskiter while`. Returns the number of iterations that ran.
+
+        A decision in iteration k ends the run after iteration k + lookahead, exactly, under every model: what comes out
+        does not depend on how far iterations overlap. They overlap within lookahead + 1 iterations.
+
+        Parameters
+        ----------
+        max_iterations : int
+            Ends the run in any case.
+        lookahead : int
+            Iterations that run after the deciding one.
+        stop : TaskArray, optional
+            One-dimensional; a task of iteration i sets element i % length to other than zero to stop. Default: what
+            `stop_when` records.
+        model, threads, first_iteration
+            As for `run`.
+
+        Raises
+        ------
+        BlockFailure, UsageError
+            As `run`; nothing in the graph that could stop it.
+        """
+        decisions = stop or self.arrays.get(STOP)
+        if decisions is None:
+            raise UsageError("a run ends by a task that decides so, and the graph has none; record one with stop_when()")
+        self._prepare(model, threads)
+        return self._executor.run_while(
+            decisions.view, max_iterations=max_iterations, lookahead=lookahead, first_iteration=first_iteration
+        )
+
+    def _prepare(self, model: str, threads: int | None) -> None:
         spec = parse_model(model)
         if threads is None:
             threads = spec.model.max_threads or len(os.sched_getaffinity(0))
-        if num_iterations < 0:
-            raise UsageError(f"the number of iterations must not be negative, got {num_iterations}")
         bound = self.bind()
         if self._runs_as != (str(spec), threads):
             self.close()
@@ -72,7 +118,6 @@ class UserGraph(TaskRecorder):
         if self._prepared is not bound:
             self._executor.prepare(bound)
             self._prepared = bound
-        self._executor.run(num_iterations, first_iteration)
 
     def taskiter(self, num_iterations: int, model: str = "taskiter", threads: int | None = None) -> None:
         """OmpSs-2's `taskiter`: all tasks, `num_iterations` times, iterations overlapping. Short for `run`."""

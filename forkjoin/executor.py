@@ -7,6 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 
 from ..cython_src.errors import UsageError
+from ..cython_src.looping import RunWhile
 from ..cython_src.program import BoundPlan, Workers
 from .prange_loops import ForkJoinTeam, dynamic_teams
 from .serial_loops import EnteredThread, run_serial
@@ -43,7 +44,7 @@ def check_team(team_size: int, num_threads: int) -> None:
         )
 
 
-class LoopExecutor(ABC):
+class LoopExecutor(RunWhile, ABC):
     """What all executors of this module share: arguments, binding, turning a stopped run into an exception.
 
     Parameters
@@ -99,13 +100,15 @@ class LoopExecutor(ABC):
         KeyboardInterrupt
             Ctrl-C, at the end of a loop.
         UsageError
-            No plan was prepared, the number of iterations is no multiple of the stride, or a CPU is not allowed.
+            No plan was prepared, the number of iterations is no multiple of the stride, a CPU is not allowed, or an
+            array was exchanged or changed its shape since the plan was bound.
         RuntimeError
             The threads asked for did not come, or the process was forked after OpenMP had run.
         """
         bound = self._bound
         if bound is None:
             raise UsageError("run() needs a plan; call prepare(bound) first")
+        bound.check_unchanged()
         stride = bound.iteration_stride
         if num_iterations < 0 or num_iterations % stride or first_iteration < 0 or first_iteration % stride:
             raise UsageError(
@@ -120,6 +123,11 @@ class LoopExecutor(ABC):
             bound.discard_failure(self.workers)
             raise errors[0]
         bound.raise_failure(self.workers)
+
+    @property
+    def iteration_stride(self) -> int:
+        """Iterations that one pass of the prepared plan takes."""
+        return self._bound.iteration_stride if self._bound else 1
 
     @abstractmethod
     def _run(self, bound, first_replay, num_replays, poll_signals):

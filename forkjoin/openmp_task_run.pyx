@@ -9,7 +9,7 @@ from .thread_state cimport SignalPoll, ThreadState, forktask_start_poll
 
 import numpy as np
 
-from ..cython_src.plan import READ, UPDATE, WRITE
+from ..cython_src.plan import COMMUTATIVE, CONCURRENT, READ, UPDATE, WRITE
 
 
 cdef extern from "openmp_tasks.h" nogil:
@@ -21,9 +21,13 @@ cdef extern from "openmp_tasks.h" nogil:
         const int32_t *read_offsets
         const int32_t *write_offsets
         const int32_t *update_offsets
+        const int32_t *concurrent_offsets
+        const int32_t *commutative_offsets
         const int32_t *read_cells
         const int32_t *write_cells
         const int32_t *update_cells
+        const int32_t *concurrent_cells
+        const int32_t *commutative_cells
         char *cells
         int64_t first_replay
         int64_t num_replays
@@ -43,7 +47,8 @@ def depend_lists(table):
 
     Returns
     -------
-    list of (offsets, cells) for in, out, inout; int32 arrays, offsets of shape (num_tasks + 1,)
+    list of (offsets, cells) for in, out, inout, inoutset, mutexinoutset; int32 arrays, offsets of shape
+    (num_tasks + 1,)
     """
     lengths = np.diff(table.list_offsets)[table.access_list]
     task_of_access = np.repeat(np.arange(table.num_tasks), np.diff(table.task_offsets))
@@ -56,8 +61,10 @@ def depend_lists(table):
     touched[inverse[kind != WRITE], 0] = True
     touched[inverse[kind != READ], 1] = True
     clause = np.where(touched.all(axis=1), UPDATE, np.where(touched[:, 1], WRITE, READ))
+    in_any_order = kind >= CONCURRENT  # a task's other accesses to the cell, if any, are of the same kind
+    clause[inverse[in_any_order]] = kind[in_any_order]
     lists = []
-    for wanted in (READ, WRITE, UPDATE):
+    for wanted in (READ, WRITE, UPDATE, CONCURRENT, COMMUTATIVE):
         chosen = key[clause == wanted]
         counts = np.bincount(chosen // max(table.num_cells, 1), minlength=table.num_tasks)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
@@ -87,12 +94,12 @@ cdef class OpenMPTaskTeam:
     def __init__(self, BoundPlan bound, int num_threads, cpus, wait_after):
         cdef uintptr_t address
         table = bound.plan.accesses
-        (reads, writes, updates) = depend_lists(table)
+        (reads, writes, updates, concurrents, commutatives) = depend_lists(table)
         waits = np.array(wait_after, dtype=np.uint8)
         cells = np.zeros(max(table.num_cells, 1), dtype=np.uint8)
         threads = np.zeros(num_threads * sizeof(ThreadState), dtype=np.uint8)
         pins = None if cpus is None else np.array(cpus, dtype=np.intc)
-        self.keep = [reads, writes, updates, waits, cells, threads, pins]
+        self.keep = [reads, writes, updates, concurrents, commutatives, waits, cells, threads, pins]
         self.bound = bound
         self.record.loops = bound.loops
         self.record.num_loops = bound.num_loops
@@ -111,6 +118,14 @@ cdef class OpenMPTaskTeam:
         self.record.update_offsets = <const int32_t *> address
         address = updates[1].ctypes.data
         self.record.update_cells = <const int32_t *> address
+        address = concurrents[0].ctypes.data
+        self.record.concurrent_offsets = <const int32_t *> address
+        address = concurrents[1].ctypes.data
+        self.record.concurrent_cells = <const int32_t *> address
+        address = commutatives[0].ctypes.data
+        self.record.commutative_offsets = <const int32_t *> address
+        address = commutatives[1].ctypes.data
+        self.record.commutative_cells = <const int32_t *> address
         address = cells.ctypes.data
         self.record.cells = <char *> address
         address = threads.ctypes.data

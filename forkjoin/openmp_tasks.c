@@ -12,6 +12,13 @@ static void run_task(OpenMPTaskRun *run, const LoopRecord *loop, int block, int6
         __atomic_store_n(&run->stop, 1, __ATOMIC_RELAXED);
 }
 
+/* Concurrent accesses. GCC knows the clause from 13 on, Clang from 16; before that they are ordered like updates. */
+#if (defined(__clang__) && __clang_major__ >= 16) || (!defined(__clang__) && __GNUC__ >= 13)
+#define CONCURRENT_DEPEND inoutset
+#else
+#define CONCURRENT_DEPEND inout
+#endif
+
 static void create_tasks(OpenMPTaskRun *run)
 {
     char *cells = run->cells;
@@ -26,11 +33,18 @@ static void create_tasks(OpenMPTaskRun *run)
                 const int num_reads = run->read_offsets[task + 1] - run->read_offsets[task];
                 const int num_writes = run->write_offsets[task + 1] - run->write_offsets[task];
                 const int num_updates = run->update_offsets[task + 1] - run->update_offsets[task];
+                const int32_t *concurrents = run->concurrent_cells + run->concurrent_offsets[task];
+                const int32_t *commutatives = run->commutative_cells + run->commutative_offsets[task];
+                const int num_concurrents = run->concurrent_offsets[task + 1] - run->concurrent_offsets[task];
+                const int num_commutatives = run->commutative_offsets[task + 1] - run->commutative_offsets[task];
 #pragma omp task default(none) firstprivate(run, loop, block, replay) \
-    shared(cells, reads, writes, updates, num_reads, num_writes, num_updates) \
+    shared(cells, reads, writes, updates, concurrents, commutatives) \
+    shared(num_reads, num_writes, num_updates, num_concurrents, num_commutatives) \
     depend(iterator(int k = 0 : num_reads), in : cells[reads[k]]) \
     depend(iterator(int k = 0 : num_writes), out : cells[writes[k]]) \
-    depend(iterator(int k = 0 : num_updates), inout : cells[updates[k]])
+    depend(iterator(int k = 0 : num_updates), inout : cells[updates[k]]) \
+    depend(iterator(int k = 0 : num_concurrents), CONCURRENT_DEPEND : cells[concurrents[k]]) \
+    depend(iterator(int k = 0 : num_commutatives), mutexinoutset : cells[commutatives[k]])
                 run_task(run, loop, block, replay);
             }
             if (run->wait_after[l]) {

@@ -1,7 +1,7 @@
 /* The outside reference: the same plan as OpenMP tasks with depend clauses, left to the OpenMP runtime.
  *
- * Thread 0 creates a task for each block, in plan order; its depend clauses list the cells it reads, writes and updates.
- * How many tasks may wait is the runtime's own affair (libgomp: 64 for each thread, then the creator runs them itself).
+ * Thread 0 creates a task for each block, in plan order; its depend clauses list the cells it reads, writes and updates,
+ * those that it updates in any order as inoutset (concurrent) and mutexinoutset (commutative). How many tasks may wait is the runtime's own affair (libgomp: 64 for each thread, then the creator runs them itself).
  */
 #ifndef FORKTASK_OPENMP_TASKS_H
 #define FORKTASK_OPENMP_TASKS_H
@@ -13,8 +13,9 @@ typedef struct OpenMPTaskRun {
     int num_loops;
     int num_threads;
     const uint8_t *wait_after;  /* shape (num_loops,): taskwait after this loop */
-    const int32_t *read_offsets, *write_offsets, *update_offsets; /* shape (num_tasks + 1,) */
-    const int32_t *read_cells, *write_cells, *update_cells;
+    /* Offsets of shape (num_tasks + 1,) into cells, by the clause they go into. */
+    const int32_t *read_offsets, *write_offsets, *update_offsets, *concurrent_offsets, *commutative_offsets;
+    const int32_t *read_cells, *write_cells, *update_cells, *concurrent_cells, *commutative_cells;
     char *cells;                /* shape (num_cells,): only their addresses matter */
     int64_t first_replay;
     int64_t num_replays;

@@ -1,9 +1,9 @@
 /* Tasks created anew each iteration by worker 0, with dependences found at run time.
  *
- * The creator walks through the plan and keeps, for each cell, the last writer and the readers since. Tasks are numbered
- * by a serial that only grows; task `serial` lives in slot serial % window, so a cell's entry is stale as soon as the
- * slot holds another serial or the task has retired, and needs no clean-up. Tasks retire in order of creation. When the
- * window is full the creator helps to execute.
+ * The creator walks through the plan and keeps, for each cell, the last writer, or the last group of writers in any order,
+ * and the readers since. Tasks are numbered by a serial that only grows; task `serial` lives in slot serial % window,
+ * so a cell's entry is stale as soon as the slot holds another serial or the task has retired, and needs no clean-up.
+ * Tasks retire in order of creation. When the window is full the creator helps to execute.
  *
  *     slot:  FREE --creator--> CREATED --last predecessor--> READY --> RUNNING --> CLOSED --creator--> FREE
  *
@@ -39,7 +39,7 @@
 #endif
 
 enum { EAGER_NO_EDGE = -1, EAGER_CLOSED = -2, EAGER_GUARD = 1 << 30 };
-enum { EAGER_READ = 0 };
+enum { EAGER_READ = 0, EAGER_ANY_ORDER = 3 }; /* this and above: in any order with others of the same kind */
 
 typedef struct EagerTask {
     atomic_i32 successors; /* newest edge, EAGER_NO_EDGE or EAGER_CLOSED */
@@ -58,14 +58,26 @@ typedef struct EagerEdge {
     int32_t slot;
 } EagerEdge;
 
+/* A list of serials, oldest first. */
+typedef struct EagerList {
+    int32_t head; /* -1: empty */
+    int32_t tail;
+} EagerList;
+
 typedef struct EagerCell {
-    int64_t writer;      /* serial, -1: none */
-    int32_t reader_head; /* oldest reader since the last write, -1: none */
-    int32_t reader_tail;
-    int32_t is_written;  /* some task writes it: readers need to be noted */
+    int64_t writer;     /* serial, -1: none */
+    EagerList readers;  /* since the last write */
+    int16_t is_written; /* some task writes it: readers need to be noted */
+    int16_t kind;       /* EAGER_ANY_ORDER and above: the last writers are a group of that kind */
 } EagerCell;
 
-typedef struct EagerReader {
+/* Beside the cell, in plans that have such accesses. */
+typedef struct EagerGroup {
+    EagerList members; /* the last writers */
+    EagerList before;  /* whom the members wait for */
+} EagerGroup;
+
+typedef struct EagerReader { /* entry of a list */
     int64_t serial;
     int32_t next;
 } EagerReader;
@@ -85,6 +97,7 @@ typedef struct Eager {
     EagerTask *tasks;
     EagerEdge *edges;
     EagerCell *cells;
+    EagerGroup *groups; /* NULL: no access is in any order */
     EagerReader *readers;
     const uint8_t *wait_after; /* shape (num_loops,): a taskwait follows the loop */
     int64_t window, edge_capacity; /* powers of two */
@@ -294,27 +307,29 @@ static void eager_release(Eager *e, int32_t num_edges)
 }
 
 /* Creator only. */
-static void eager_forget_readers(Eager *e, EagerCell *cell)
+static void eager_clear(Eager *e, EagerList *list)
 {
-    if (cell->reader_head >= 0) {
-        e->readers[cell->reader_tail].next = e->free_reader;
-        e->free_reader = cell->reader_head;
-        cell->reader_head = cell->reader_tail = -1;
+    if (list->head >= 0) {
+        e->readers[list->tail].next = e->free_reader;
+        e->free_reader = list->head;
+        list->head = list->tail = -1;
     }
 }
 
-/* Creator only. Returns 0 when out of memory. */
-static int eager_add_reader(Eager *e, EagerCell *cell, int64_t serial)
+/* Creator only: append a serial, once. Returns 0 when out of memory. */
+static int eager_append(Eager *e, EagerList *list, int64_t serial)
 {
-    /* Readers that have retired are no longer waited for: at most a window of them stays. */
-    while (cell->reader_head >= 0 && e->readers[cell->reader_head].serial < e->oldest) {
-        int32_t gone = cell->reader_head;
-        cell->reader_head = e->readers[gone].next;
+    /* Those that have retired are no longer waited for: at most a window of them stays. */
+    while (list->head >= 0 && e->readers[list->head].serial < e->oldest) {
+        int32_t gone = list->head;
+        list->head = e->readers[gone].next;
         e->readers[gone].next = e->free_reader;
         e->free_reader = gone;
-        if (cell->reader_head < 0)
-            cell->reader_tail = -1;
+        if (list->head < 0)
+            list->tail = -1;
     }
+    if (list->head >= 0 && e->readers[list->tail].serial == serial)
+        return 1;
     if (e->free_reader < 0) {
         int32_t capacity = e->reader_capacity * 2;
         EagerReader *grown = realloc(e->readers, (size_t)capacity * sizeof(EagerReader));
@@ -333,12 +348,58 @@ static int eager_add_reader(Eager *e, EagerCell *cell, int64_t serial)
     e->free_reader = e->readers[reader].next;
     e->readers[reader].serial = serial;
     e->readers[reader].next = -1;
-    if (cell->reader_head < 0)
-        cell->reader_head = reader;
+    if (list->head < 0)
+        list->head = reader;
     else
-        e->readers[cell->reader_tail].next = reader;
-    cell->reader_tail = reader;
+        e->readers[list->tail].next = reader;
+    list->tail = reader;
     return 1;
+}
+
+/* Creator only: the newest task comes after all in a list. *others: was there another than itself? */
+static int eager_depend_all(Eager *e, const EagerList *list, int32_t *num_edges, int *others)
+{
+    for (int32_t r = list->head; r >= 0; r = e->readers[r].next) {
+        *others |= e->readers[r].serial != e->next_serial - 1;
+        if (!eager_depend(e, e->readers[r].serial, num_edges))
+            return 0;
+    }
+    return 1;
+}
+
+/* Creator only: the newest task comes after the cell's last writers. */
+static inline int eager_depend_writers(Eager *e, int32_t number, int32_t *num_edges)
+{
+    int others;
+    if (ft_unlikely(e->cells[number].kind >= EAGER_ANY_ORDER))
+        return eager_depend_all(e, &e->groups[number].members, num_edges, &others);
+    return e->cells[number].writer < 0 || eager_depend(e, e->cells[number].writer, num_edges);
+}
+
+/* Creator only: the newest task writes the cell in any order with others of its kind. As in the recorder
+ * (dependences.pyx): it joins the last writers if they are of its kind and nobody has read since. */
+static int eager_write_in_any_order(Eager *e, int32_t number, int16_t kind, int32_t *num_edges)
+{
+    EagerCell *cell = &e->cells[number];
+    EagerGroup *group = &e->groups[number];
+    int others;
+    if (cell->kind != kind || cell->readers.head >= 0) {
+        EagerList none = {-1, -1};
+        eager_clear(e, &group->before);
+        if (cell->readers.head >= 0) {
+            group->before = cell->readers; /* they stand for the writers before them */
+            eager_clear(e, &group->members);
+        } else {
+            group->before = group->members;
+        }
+        cell->readers = group->members = none;
+        if (cell->kind < EAGER_ANY_ORDER && group->before.head < 0 && cell->writer >= 0
+            && !eager_append(e, &group->before, cell->writer))
+            return 0;
+        cell->kind = kind;
+    }
+    return eager_depend_all(e, &group->before, num_edges, &others)
+           && eager_append(e, &group->members, e->next_serial - 1);
 }
 
 /* Creator only: create one task and find its dependences. Returns 0 if the run must end. */
@@ -350,28 +411,34 @@ static int eager_create(Eager *e, int32_t task, int32_t loop, int32_t block, int
         return 0;
     int64_t serial = e->next_serial - 1;
     for (int32_t a = t->task_offsets[task]; a < t->task_offsets[task + 1]; a++) {
-        int is_read = t->access_kind[a] == EAGER_READ;
+        int16_t kind = t->access_kind[a];
         int32_t list = t->access_list[a];
         for (int32_t c = t->list_offsets[list]; c < t->list_offsets[list + 1]; c++) {
-            EagerCell *cell = &e->cells[t->list_cells[c]];
-            if (is_read) {
-                if (cell->writer >= 0 && !eager_depend(e, cell->writer, &num_edges))
-                    return 0;
-                if (cell->is_written && !eager_add_reader(e, cell, serial))
+            int32_t number = t->list_cells[c];
+            EagerCell *cell = &e->cells[number];
+            if (kind == EAGER_READ) {
+                if (!eager_depend_writers(e, number, &num_edges)
+                    || (cell->is_written && !eager_append(e, &cell->readers, serial)))
                     return 0;
                 continue;
             }
-            /* Readers stand for the writer before them too; this task itself may be one of them. */
-            int others = 0;
-            for (int32_t r = cell->reader_head; r >= 0; r = e->readers[r].next) {
-                others |= e->readers[r].serial != serial;
-                if (!eager_depend(e, e->readers[r].serial, &num_edges))
+            if (ft_unlikely(kind >= EAGER_ANY_ORDER)) {
+                if (!eager_write_in_any_order(e, number, kind, &num_edges))
                     return 0;
+                continue;
             }
-            if (!others && cell->writer >= 0 && !eager_depend(e, cell->writer, &num_edges))
+            /* Readers stand for the writers before them too; this task itself may be one of them. */
+            int others = 0;
+            if (!eager_depend_all(e, &cell->readers, &num_edges, &others)
+                || (!others && !eager_depend_writers(e, number, &num_edges)))
                 return 0;
             cell->writer = serial;
-            eager_forget_readers(e, cell);
+            eager_clear(e, &cell->readers);
+            if (ft_unlikely(cell->kind >= EAGER_ANY_ORDER)) {
+                eager_clear(e, &e->groups[number].members);
+                eager_clear(e, &e->groups[number].before);
+                cell->kind = 0;
+            }
         }
     }
     eager_release(e, num_edges);
@@ -442,8 +509,11 @@ static void eager_reset(Eager *e, int64_t first_replay, int32_t num_iterations)
     }
     for (int32_t c = 0; c < e->table.num_cells; c++) {
         e->cells[c].writer = -1;
-        e->cells[c].reader_head = e->cells[c].reader_tail = -1;
+        e->cells[c].readers.head = e->cells[c].readers.tail = -1;
+        e->cells[c].kind = 0;
     }
+    if (e->groups != NULL) /* -1 is all ones: empty lists */
+        memset(e->groups, 0xFF, (size_t)e->table.num_cells * sizeof(EagerGroup));
 }
 
 static void eager_close(Eager *e)
@@ -452,10 +522,12 @@ static void eager_close(Eager *e)
     free(e->tasks);
     free(e->edges);
     free(e->cells);
+    free(e->groups);
     free(e->readers);
     e->tasks = NULL;
     e->edges = NULL;
     e->cells = NULL;
+    e->groups = NULL;
     e->readers = NULL;
 }
 
@@ -464,8 +536,11 @@ static void eager_close(Eager *e)
 static int eager_open(Eager *e, int32_t num_workers, const LoopRecord *loops, int32_t num_loops, WorkerState *states,
                       int64_t spin_ns, const EagerTable *table, const uint8_t *wait_after, int64_t window)
 {
+    int any_order = 0;
     memset(e, 0, sizeof(*e));
     e->table = *table;
+    for (int32_t a = 0; a < table->task_offsets[table->num_tasks]; a++)
+        any_order |= table->access_kind[a] >= EAGER_ANY_ORDER;
     e->num_loops = num_loops;
     e->wait_after = wait_after;
     e->window = 4;
@@ -479,7 +554,9 @@ static int eager_open(Eager *e, int32_t num_workers, const LoopRecord *loops, in
     e->edges = forktask_aligned_zeros((size_t)e->edge_capacity * sizeof(EagerEdge));
     e->cells = forktask_aligned_zeros((size_t)table->num_cells * sizeof(EagerCell));
     e->readers = malloc((size_t)e->reader_capacity * sizeof(EagerReader));
-    if (e->tasks == NULL || e->edges == NULL || e->cells == NULL || e->readers == NULL
+    if (any_order)
+        e->groups = forktask_aligned_zeros((size_t)table->num_cells * sizeof(EagerGroup));
+    if ((any_order && e->groups == NULL) || e->tasks == NULL || e->edges == NULL || e->cells == NULL || e->readers == NULL
         || scheduler_open(&e->scheduler, num_workers, loops, states, e->window, spin_ns) != 0) {
         eager_close(e);
         return -1;

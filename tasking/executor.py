@@ -7,6 +7,8 @@ import os
 import numpy as np
 
 from ..cython_src.errors import UsageError
+from ..cython_src.looping import RunWhile
+from ..cython_src.unroll import unroll
 from .barriers import BARRIERS, barrier_after, record_with_barriers
 from .scheduler import EagerRuntime, PartitionRuntime, ReplayRuntime, Team
 
@@ -32,10 +34,10 @@ def expected_cost_ns(plan):
     """Rough duration of each task, float64, shape (num_tasks,): only ratios matter, for sharing out the work."""
     flops = np.fromiter((block.flops for loop in plan.loops for block in loop.blocks), np.float64, plan.num_tasks)
     num_bytes = np.fromiter((block.bytes for loop in plan.loops for block in loop.blocks), np.float64, plan.num_tasks)
-    return np.maximum(flops / 100, num_bytes / 10) + 100
+    return np.maximum(flops / 100, num_bytes / 10) + 10
 
 
-class _TaskingExecutor:
+class _TaskingExecutor(RunWhile):
     """What the three share.
 
     Parameters
@@ -96,9 +98,17 @@ class _TaskingExecutor:
             A kernel failed; the executor stays usable, the data are undefined.
         KeyboardInterrupt
             Ctrl-C; likewise.
+        UsageError
+            Impossible numbers, or an array was exchanged or changed its shape since the plan was bound.
         """
         self._check_prepared()
+        self._runtime.bound.check_unchanged()
         self._runtime.run(num_iterations, first_iteration)
+
+    @property
+    def iteration_stride(self):
+        """Iterations that one pass of the prepared plan takes."""
+        return self._runtime.bound.iteration_stride if self._runtime else 1
 
     def close(self):
         """End the threads. The executor cannot run any more."""
@@ -163,12 +173,14 @@ class _ReplayExecutor(_TaskingExecutor):
         """
         if graph is None:
             graph = self.record(bound)
+        self._runtime = self._compile(bound, graph)
+
+    def _compile(self, bound, graph, workers=None):
+        """The runtime for a graph; `workers` of another one to share."""
+        options = (self.event_capacity, self.watchdog_s, workers)
         if self.placement == "stealing":
-            self._runtime = ReplayRuntime(self._team, bound, graph, self.event_capacity, self.watchdog_s)
-        else:
-            self._runtime = PartitionRuntime(
-                self._team, bound, graph, expected_cost_ns(bound.plan), self.event_capacity, self.watchdog_s
-            )
+            return ReplayRuntime(self._team, bound, graph, *options)
+        return PartitionRuntime(self._team, bound, graph, expected_cost_ns(bound.plan), *options)
 
 
 class TaskGraphExecutor(_ReplayExecutor):
@@ -201,6 +213,67 @@ class TaskIterExecutor(_ReplayExecutor):
     ----------
     placement : {"partitioned", "stealing"}
         As for TaskGraphExecutor.
+    unroll : int
+        Iterations that the recorded graph holds. Iterations of a run that are left over run from a graph of one.
+    slots : int
+        Copies of each buffer with the role "input", which the iterations of an unrolled graph use in turn, so that
+        loading runs ahead.
     """
 
     model = "taskiter"
+
+    def __init__(self, num_threads, *, unroll=1, slots=1, **options):
+        for name, value in (("unroll", unroll), ("slots", slots)):
+            if not 1 <= value <= 1024:
+                raise UsageError(f"{name} must be in [1, 1024], got {value}")
+        if slots > unroll:
+            raise UsageError(f"slots must not exceed unroll = {unroll}, got {slots}; raise unroll")
+        super().__init__(num_threads, **options)
+        self.unroll = unroll
+        self.slots = slots
+        self._rest = None  # runs what is left over
+
+    def _unrolled(self, plan):
+        inputs = {b.name: self.slots for b in plan.buffers.values() if b.role == "input" and b.name not in plan.arena_of}
+        return unroll(plan, self.unroll, inputs)
+
+    def record(self, bound):
+        """As the other executor's; of a graph that holds `unroll` iterations."""
+        return record_with_barriers(self._unrolled(bound.plan), self.barrier)
+
+    def prepare(self, bound, graph=None):
+        """As the other executor's."""
+        self._rest = None
+        if self.unroll == 1:
+            super().prepare(bound, graph)
+            return
+        self._runtime = self._compile(bound.again(self._unrolled(bound.plan)), graph or self.record(bound))
+        self._runtime.workers.tasks_per_pass = bound.num_tasks
+        self._rest = self._compile(bound, record_with_barriers(bound.plan, self.barrier), self._runtime.workers)
+
+    def run(self, num_iterations, first_iteration=0):
+        """See the base class; any multiple of the plan's own `iteration_stride` may be run."""
+        self._check_prepared()
+        if self._rest is None:
+            super().run(num_iterations, first_iteration)
+            return
+        if num_iterations < 0 or num_iterations % self.iteration_stride or first_iteration % self.iteration_stride:
+            self._rest.run(num_iterations, first_iteration)  # raises
+        self._rest.bound.check_unchanged()
+        stride = self._runtime.bound.iteration_stride
+        left_over = num_iterations % stride
+        if num_iterations >= stride:
+            shift = first_iteration % stride
+            self._runtime.bound.shift_iterations(shift)
+            self._runtime.run(num_iterations - left_over, first_iteration - shift)
+        self._rest.run(left_over, first_iteration + num_iterations - left_over)
+
+    @property
+    def iteration_stride(self):
+        """Iterations that one pass of the prepared plan takes."""
+        return (self._rest or self._runtime).bound.iteration_stride if self._runtime else 1
+
+    def close(self):
+        """End the threads. The executor cannot run any more."""
+        self._rest = None
+        super().close()

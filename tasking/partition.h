@@ -20,6 +20,7 @@
 #ifndef FORKTASK_PARTITION_H
 #define FORKTASK_PARTITION_H
 
+#include "placement.h"
 #include "scheduler.h"
 
 #ifndef ORDER_PARTITION_PUBLISH
@@ -56,13 +57,15 @@
 #ifndef PARTITION_NAPS
 #define PARTITION_NAPS 1
 #endif
-/* Rounds of waiting before helping: an answer that is on its way arrives within these. */
+/* Looks of a waiting worker without a pause in between, some 100 ns: an answer that is on its way arrives within these, and a pause
+ * takes as long as a line needs from core to core. Then rounds with pauses before helping. */
+#define PARTITION_LOOKS 64
 #define PARTITION_PATIENCE 24
 
 typedef struct ProgramEntry {
     int32_t task;
     int32_t loop;
-    int32_t block;
+    int32_t is_awaited; /* another program waits for it, or it is the last: its end is published at once */
     int32_t wait_begin; /* waits up to the next entry's wait_begin */
 } ProgramEntry;
 
@@ -198,7 +201,8 @@ static int partition_help(Partition *p, int32_t worker)
             if (!ft_cas(&claim->claimed, &claimed, (int32_t)iteration + 1, ORDER_PARTITION_CLAIM))
                 continue;
             const ProgramEntry *entry = &p->entries[number];
-            if (scheduler_run_block(s, &s->workers[worker], &s->loops[entry->loop], entry->block,
+            const LoopRecord *loop = &s->loops[entry->loop];
+            if (scheduler_run_block(s, &s->workers[worker], loop, entry->task - loop->first_task,
                                     p->first_replay + iteration, entry->task) != 0)
                 return -1;
             /* release: pairs with the acquires in partition_satisfied() and partition_is_ready() */
@@ -216,6 +220,10 @@ static int partition_wait(Partition *p, int32_t worker, int32_t on, int64_t valu
     Scheduler *s = &p->scheduler;
     PartitionWorker *me = &p->workers[worker];
     int64_t start = 0, nap_ns = 2 * s->spin_ns;
+    for (int look = 0; look < PARTITION_LOOKS; look++)
+        if (partition_satisfied(p, worker, on, value))
+            return 1;
+    ft_store(&s->workers[worker].current, -1, relaxed);
     for (int round = 1;; round++) {
         if (partition_satisfied(p, worker, on, value))
             return 1;
@@ -297,20 +305,29 @@ static void partition_work(void *argument, int32_t worker)
                        && ft_cas(&claims[position].claimed, &claimed, (int32_t)iteration + 1, ORDER_PARTITION_CLAIM);
             }
             if (ft_likely(mine)) {
-                if (scheduler_run_block(s, runner, &s->loops[entry->loop], entry->block, p->first_replay + iteration,
-                                        entry->task) != 0)
+                const LoopRecord *loop = &s->loops[entry->loop];
+                ft_store(&runner->current, entry->task, relaxed);
+                runner->num_executed_own++; /* what the watchdog reads is stored once an iteration */
+                if (ft_unlikely(run_block(loop, entry->task - loop->first_task, p->first_replay + iteration,
+                                          runner->state) != 0)) {
+                    scheduler_end(s, RUN_STOPPED);
                     return;
+                }
             } else if (!partition_satisfied(p, worker, ~(p->first[worker] + (int32_t)position), iteration + 1)
                        && !partition_wait(p, worker, ~(p->first[worker] + (int32_t)position), iteration + 1)) {
                 return;
             }
+            if (!(is_open | entry->is_awaited))
+                continue;
             /* release: pairs with the acquires in partition_satisfied() and partition_is_ready() */
             ft_store(&me->progress, iteration * length + position + 1, ORDER_PARTITION_PUBLISH);
             partition_wake(p, worker, iteration * length + position + 1);
             if (me->wakes_helpers)
                 idle_notify_one(&s->idle);
         }
+        ft_store(&runner->num_executed, runner->num_executed_own, relaxed);
     }
+    ft_store(&runner->current, -1, relaxed);
     /* Help the others until all is done. */
     for (int32_t other = 0; other < s->num_workers; other++) {
         int64_t value = num_iterations * partition_length(p, other);
@@ -542,6 +559,9 @@ static int partition_open(Partition *p, int32_t num_workers, const LoopRecord *l
     result = partition_order(&m, cost, num_intra, num_nodes, order);
     if (result != 0)
         goto end;
+    result = placement_search(num_workers, loops, num_loops, num_tasks, by_task_offsets, by_task, cost, home, order);
+    if (result != 0)
+        goto end;
     result = -1;
 
     for (int32_t t = 0; t < num_tasks; t++)
@@ -557,7 +577,6 @@ static int partition_open(Partition *p, int32_t num_workers, const LoopRecord *l
         ProgramEntry *entry = &p->entries[place[t]];
         entry->task = t;
         entry->loop = task_loop[t];
-        entry->block = t - loops[task_loop[t]].first_task;
     }
 
     /* Predecessors by entry, for helpers. */
@@ -662,8 +681,14 @@ static int partition_open(Partition *p, int32_t num_workers, const LoopRecord *l
                 count[e + 1] += count[e];
             for (int32_t e = 0; e <= num_tasks; e++)
                 p->entries[e].wait_begin = count[e];
-            for (int64_t i = 0; i < num_waits; i++)
+            for (int64_t i = 0; i < num_waits; i++) {
+                int32_t x = p->waits[i].worker, length = (int32_t)partition_length(p, x);
+                p->entries[p->first[x] + (p->waits[i].relative - 1 + 2 * length) % length].is_awaited = 1;
                 sorted[count[wait_entry[i]]++] = p->waits[i];
+            }
+            for (int32_t w = 0; w < num_workers; w++)
+                if (partition_length(p, w) > 0)
+                    p->entries[p->first[w + 1] - 1].is_awaited = 1;
             free(p->waits);
             p->waits = sorted;
             sorted = NULL;

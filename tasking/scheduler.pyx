@@ -88,7 +88,7 @@ cdef extern from "idle.h" nogil:
 
 cdef extern from "partition.h" nogil:
     ctypedef struct ProgramEntry:
-        int32_t task, loop, block, wait_begin
+        int32_t task, loop, is_awaited, wait_begin
     ctypedef struct PartitionWorker:
         atomic_i64 progress
         atomic_i32 open_until
@@ -283,11 +283,14 @@ cdef class _Runtime:
     cdef readonly Workers workers
     cdef readonly double watchdog_s
 
-    cdef _set_up(self, Team team, BoundPlan bound, int64_t event_capacity, double watchdog_s):
+    cdef _set_up(self, Team team, BoundPlan bound, int64_t event_capacity, double watchdog_s, Workers workers=None):
         team.check()
         self.team = team
         self.bound = bound
         self.watchdog_s = watchdog_s
+        if workers is not None:  # another runtime's, for the same plan
+            self.workers = workers
+            return
         self.workers = Workers(team.num_threads, bound.scratch_bytes, event_capacity)
         team.touch(self.workers, bound.scratch_bytes)
 
@@ -344,14 +347,17 @@ cdef class ReplayRuntime(_GraphRuntime):
     event_capacity : int
     watchdog_s : float
         Seconds without any progress after which the run is stopped; 0: never.
+    workers : Workers, optional
+        Of a runtime for the same plan, to share.
     """
 
     cdef Replay replay
 
-    def __cinit__(self, Team team, BoundPlan bound, graph, int64_t event_capacity=0, double watchdog_s=60.0):
+    def __cinit__(self, Team team, BoundPlan bound, graph, int64_t event_capacity=0, double watchdog_s=60.0,
+                  Workers workers=None):
         cdef int error
         memset(&self.replay, 0, sizeof(self.replay))
-        self._set_up(team, bound, event_capacity, watchdog_s)
+        self._set_up(team, bound, event_capacity, watchdog_s, workers)
         self._set_graph(graph)
         error = replay_open(
             &self.replay, team.num_threads, bound.loops, self.workers.states, team.spin_ns, bound.num_tasks,
@@ -410,12 +416,13 @@ cdef class PartitionRuntime(_GraphRuntime):
 
     cdef Partition partition
 
-    def __cinit__(self, Team team, BoundPlan bound, graph, cost, int64_t event_capacity=0, double watchdog_s=60.0):
+    def __cinit__(self, Team team, BoundPlan bound, graph, cost, int64_t event_capacity=0, double watchdog_s=60.0,
+                  Workers workers=None):
         cdef int error
         cdef int32_t num_nodes
         cdef double[::1] costs
         memset(&self.partition, 0, sizeof(self.partition))
-        self._set_up(team, bound, event_capacity, watchdog_s)
+        self._set_up(team, bound, event_capacity, watchdog_s, workers)
         self._set_graph(graph)
         num_nodes = self.graph.num_nodes
         costs = np.append(np.asarray(cost, dtype=np.float64), 1.0)

@@ -14,6 +14,8 @@ CASES = [
     (19, {"layout": "lanes", "granularity": "images=16,channels=3,rows=4"}),
     (19, {"layout": "lanes", "fusion": False, "weight_gradients": "chain", "granularity": "channels=4"}),
     (19, {"layout": "lanes", "phase": "forward", "fusion": False}),
+    (19, {"conv": "winograd", "layout": "lanes", "granularity": "images=16,channels=3,rows=3"}),
+    (19, {"conv": "winograd", "layout": "lanes", "weight_gradients": "chain"}),
 ]
 
 

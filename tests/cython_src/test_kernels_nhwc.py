@@ -251,3 +251,215 @@ def test_elementwise(size, in_halo, halo, out_halo, activation, accumulate, seco
         "accumulate_second": second_accumulate,
     }
     compare("nhwc_add_backward", operands, ["first", "second"], attributes, blocks, 2)
+
+
+@FEW
+@given(sizes, halos, halos, st.sampled_from([0.0, 0.3, 0.9]), seeds)
+def test_dropout(size, in_halo, out_halo, rate, seed):
+    """Check that the mask is the generator's, whatever the blocks; the rest is scaled."""
+    rng = np.random.default_rng(seed)
+    source, target = maps(size, in_halo, out_halo)
+    operands = {"input": random_map(rng, source), "output": empty_map(target)}
+    attributes = {**source.attributes("in"), "out_halo": out_halo, "seed": seed * 7919, "layer": 3, "rate": rate}
+    blocks = [b[:4] for b in boxes(rng, source, channels=False)]
+    compare("nhwc_dropout", operands, ["output"], attributes, blocks, 2, iteration=2**32 + 5)
+
+
+def test_generator_is_philox():
+    """Check the words of the published test vectors, and that the share of kept elements is what was asked for."""
+    from forktask.cython_src.kernels_nhwc_elementwise import dropout_mask, philox
+
+    def words(counter, key):
+        return [int(w) for w in philox(counter, key)]
+
+    assert words((0,) * 4, (0, 0)) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    ones = 0xFFFFFFFF
+    assert words((ones,) * 4, (ones,) * 2) == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]
+    m = ChannelMap("map", 8, 32, 16, 16)
+    masks = [
+        dropout_mask({**m.attributes("in"), "seed": 1, "layer": layer, "rate": 0.25}, 0, 8, 0, 16, iteration)
+        for layer, iteration in ((0, 0), (1, 0), (0, 1))
+    ]
+    assert all(abs(mask.mean() - 0.75) < 0.01 for mask in masks)
+    assert abs((masks[0] & masks[1]).mean() - 0.75**2) < 0.01
+    assert abs((masks[0] & masks[2]).mean() - 0.75**2) < 0.01
+
+
+@FEW
+@given(sizes, halos, st.sampled_from([0, 1]), seeds)
+def test_global_pool(size, halo, accumulate, seed):
+    """Check the mean over all pixels and its gradient."""
+    rng = np.random.default_rng(seed)
+    (m,) = maps(size, halo)
+    batch, channels = size[:2]
+    blocks = boxes(rng, m)
+    pooled = sorted({(*b[:2], *b[4:]) for b in blocks})
+    operands = {"input": random_map(rng, m), "output": fill(np.empty((batch, channels, 1), np.float32))}
+    compare("nhwc_global_pool", operands, ["output"], m.attributes("in"), pooled, 2 * size[2] * size[3] + 4)
+    output = random_map(rng, m) if accumulate else empty_map(m)
+    operands = {"gradient": normal(rng, batch, channels, 1), "output": output}
+    attributes = {**m.attributes("out"), "accumulate": accumulate}
+    compare("nhwc_global_pool_backward", operands, ["output"], attributes, blocks, 4)
+
+
+@FEW
+@given(sizes, halos, st.booleans(), seeds)
+def test_load_images(size, halo, image, seed):
+    """Check that images arrive with the channels last, their labels with them, zeros elsewhere."""
+    rng = np.random.default_rng(seed)
+    batch, channels, height, width = size
+    target = ChannelMap("target", batch, channels, height, width, halo, image)
+    operands = {
+        "images": normal(rng, 7, channels, height, width),
+        "dataset_labels": rng.integers(0, 10, 7).astype(np.int32),
+        "batch_order": rng.integers(0, 7, (3, batch)).astype(np.int32),
+        "output": empty_map(target),
+        "labels": fill(np.empty((batch, 1), np.int32)),
+    }
+    attributes = {**target.attributes("out"), "batch": batch, "num_batches": 3, "num_images": 7}
+    blocks = ranges(batch, int(rng.integers(1, batch + 1)))
+    got = compare("nhwc_load_images", operands, ["output", "labels"], attributes, blocks, 0, iteration=4)
+    natural = target.natural()({target.name: got["output"]})
+    np.testing.assert_array_equal(natural, operands["images"][operands["batch_order"][1]])
+    assert np.isfinite(got["output"]).all()
+
+
+@FEW
+@given(
+    st.integers(1, 5),
+    st.sampled_from([1, 9, 27, 64]),
+    st.integers(1, 4),
+    st.sampled_from(["all", "rows", "last"]),
+    st.booleans(),
+    st.booleans(),
+    seeds,
+)
+def test_optimizers(rows, length, partials, form, summed, clipped, seed):
+    """Check SGD with and without momentum, Adam and AdamW on whole gradients and on columns of others."""
+    rng = np.random.default_rng(seed)
+    row_length, columns, offset = {"all": (rows * length, rows * length, 0), "rows": (length, length + 1, 0)}.get(
+        form, (1, length + 1, length)
+    )
+    size = rows * length if form != "last" else rows
+    stride = columns if form == "all" else rows * columns
+    attributes = {
+        "num_partials": partials,
+        "partial_stride": stride,
+        "row_length": row_length,
+        "row_stride": columns,
+        "row_offset": offset,
+    }
+    blocks = ranges(size, int(rng.integers(1, size + 1)))
+    base = {"gradient": normal(rng, size) if summed else fill(np.empty(size, np.float32))}
+    if not summed:
+        base["partials"] = normal(rng, partials, stride)
+    tolerance = 20 + 4 * partials
+    operands = {**base, "squares": fill(np.empty(len(blocks), np.float32))}
+    numbered_blocks = [(*b, i) for i, b in enumerate(blocks)]
+    compare("gradient_sum", operands, ["gradient", "squares"], attributes, numbered_blocks, tolerance + 4 * size)
+    base |= {"parameter": normal(rng, size), "learning_rates": rng.uniform(0.01, 0.1, 3).astype(np.float32)}
+    if clipped:
+        base["scale"] = np.array([0.3], np.float32)
+    attributes |= {"num_rates": 3, "weight_decay": 0.01}
+    for momentum in (True, False):
+        operands = {**base, "velocity": normal(rng, size)} if momentum else base
+        outputs = ["gradient", "parameter", "velocity"] if momentum else ["gradient", "parameter"]
+        compare("optimizer_sgd", operands, outputs, {**attributes, "momentum": 0.9}, blocks, tolerance, iteration=4)
+    attributes |= {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+    operands = {**base, "first_moment": normal(rng, size), "second_moment": np.abs(normal(rng, size)) + 0.1}
+    outputs = ["gradient", "parameter", "first_moment", "second_moment"]
+    for decoupled in (0, 1):
+        of_adam = {**attributes, "decoupled": decoupled}
+        compare("optimizer_adam", operands, outputs, of_adam, blocks, 4 * tolerance, iteration=10)
+
+
+def test_gradient_scale():
+    """Check the factor of clipping and the logged norm, clipped or not."""
+    for size in (0.01, 10.0):
+        operands = {
+            "squares": np.full(5, size, np.float32),
+            "scale": fill(np.empty(1, np.float32)),
+            "norm_log": fill(np.empty(3, np.float32)),
+        }
+        attributes = {"num_squares": 5, "length": 3, "max_norm": 1.0}
+        got = compare("gradient_scale", operands, ["scale", "norm_log"], attributes, [()], 4, iteration=4)
+        np.testing.assert_allclose(got["norm_log"][1], (5 * size) ** 0.5, rtol=1e-6)
+        np.testing.assert_allclose(got["scale"], min(1.0, 1 / (5 * size) ** 0.5), rtol=1e-5)
+
+
+@st.composite
+def window_cases(draw, largest_padding):
+    """Maps of a window operation, its attributes and a generator of random numbers."""
+    kernel = draw(st.sampled_from([1, 2, 3, 3, 3, 5, 7]))
+    stride = draw(st.sampled_from([1, 2, 2, 3]))
+    padding = draw(st.integers(0, largest_padding(kernel)))
+    batch, channels = draw(st.integers(1, 2)), draw(st.integers(1, 150))
+    height, width = (draw(st.integers(max(1, kernel - 2 * padding), 12)) for _ in range(2))
+    small = ((n + 2 * padding - kernel) // stride + 1 for n in (height, width))
+    large = ChannelMap("large", batch, channels, height, width, draw(st.integers(0, 3)))
+    return (
+        large,
+        ChannelMap("small", batch, channels, *small, draw(st.integers(0, 2))),
+        {"kernel": kernel, "stride": stride, "padding": padding},
+        draw(st.sampled_from([0, 1])),
+        np.random.default_rng(draw(seeds)),
+    )
+
+
+def gradient_target(rng, m, accumulate):
+    return random_map(rng, m) if accumulate else empty_map(m)
+
+
+@FEW
+@given(window_cases(lambda kernel: kernel // 2))
+def test_pooling(case):
+    """Check maximum and average pooling and their gradients, ties included; nothing outside the map counts."""
+    large, small, window, accumulate, rng = case
+    forward = {**large.attributes("in"), **small.attributes("out"), **window}
+    backward = {**small.attributes("in"), **large.attributes("out"), **window, "accumulate": accumulate}
+    x = np.round(2 * random_map(rng, large))
+    index = fill(np.empty((small.batch, small.height, small.width, small.pitch), np.uint8))
+    operands = {"input": x, "output": empty_map(small), "index": index}
+    got = compare("nhwc_max_pool", operands, ["output", "index"], forward, boxes(rng, small), 0)
+    gradient = random_map(rng, small)
+    operands = {"gradient": gradient, "index": got["index"], "output": gradient_target(rng, large, accumulate)}
+    taps = window["kernel"] ** 2
+    compare("nhwc_max_pool_backward", operands, ["output"], backward, boxes(rng, large), taps + 2)
+    operands = {"input": x, "output": empty_map(small)}
+    compare("nhwc_average_pool", operands, ["output"], forward, boxes(rng, small), taps + 4)
+    operands = {"gradient": gradient, "output": gradient_target(rng, large, accumulate)}
+    compare("nhwc_average_pool_backward", operands, ["output"], backward, boxes(rng, large), taps + 4)
+
+
+@settings(FEW, max_examples=60)
+@given(window_cases(lambda kernel: kernel - 1), st.booleans(), st.booleans(), st.sampled_from([0, 1, 2]))
+def test_depthwise(case, with_bias, with_statistics, activation):
+    """Check depthwise convolution, with bias, statistics and activation, and both gradients."""
+    large, small, window, accumulate, rng = case
+    channels, kernel = large.channels, window["kernel"]
+    weight, gradient, x = normal(rng, channels, 1, kernel, kernel), random_map(rng, small), random_map(rng, large)
+    operands = {"input": x, "weight": weight, "output": empty_map(small)}
+    outputs = ["output"]
+    cut = boxes(rng, small)
+    rows = sorted({b[:4] for b in cut})
+    blocks = [(*b, rows.index(b[:4])) for b in cut]
+    if with_bias:
+        operands["bias"] = normal(rng, channels)
+    if with_statistics:
+        operands["statistics"] = fill(np.empty(statistics_shape(len(rows), small.pitch), np.float32))
+        outputs.append("statistics")
+    attributes = {**large.attributes("in"), **small.attributes("out"), **window, "activation": activation}
+    tolerance = 2 * kernel**2 + 10 + small.height * small.width * small.batch
+    got = compare("nhwc_depthwise_forward", operands, outputs, attributes, blocks, tolerance)
+    assert np.isfinite(got["output"]).all()
+    operands = {"gradient": gradient, "weight": weight, "output": gradient_target(rng, large, accumulate)}
+    attributes = {**small.attributes("in"), **large.attributes("out"), **window, "accumulate": accumulate}
+    compare("nhwc_depthwise_backward_data", operands, ["output"], attributes, boxes(rng, large), tolerance)
+    outputs = {"output": normal(rng, len(rows), channels, kernel**2)}
+    if with_bias:
+        outputs["bias_output"] = normal(rng, len(rows), channels)
+    if not accumulate:
+        outputs = {name: fill(array) for name, array in outputs.items()}
+    operands = {"gradient": gradient, "input": x, **outputs}
+    attributes = {**small.attributes("gradient"), **large.attributes("in"), **window, "accumulate": accumulate}
+    compare("nhwc_depthwise_backward_weights", operands, list(outputs), attributes, blocks, tolerance)

@@ -74,6 +74,10 @@ CASES = [
     (17, {"layout": "lanes", "weight_gradients": "chain", "memory": "shared"}),
     (40, {"layout": "lanes", "granularity": "images=32,channels=4,rows=2"}),
     (24, {"memory": "shared"}),
+    (17, {"layout": "lanes", "conv": "direct", "fusion": False}),
+    (16, {"conv": "winograd"}),
+    (17, {"conv": "winograd", "layout": "lanes", "weight_gradients": "chain", "memory": "shared"}),
+    (40, {"conv": "winograd", "fusion": False, "granularity": "images=32,channels=4,rows=3"}),
 ]
 
 

@@ -20,6 +20,13 @@ CASES = {
     "chain": {"batch": 32, "granularity": "images=16", "weight_gradients": "chain"},
     "no fusion": {"batch": 32, "granularity": "images=16", "fusion": False},
     "no fusion, flat": {"batch": 2, "granularity": "images=1,channels=4", "fusion": False, "layout": "flat"},
+    "direct": {"batch": 32, "granularity": "images=16", "conv": "direct"},
+    "winograd, channels and rows": {
+        "batch": 16,
+        "granularity": "images=16,channels=7,rows=4",
+        "conv": "winograd",
+    },
+    "winograd, no fusion": {"batch": 16, "conv": "winograd", "fusion": False},
     "forward": {"batch": 16, "phase": "forward"},
     "evaluate": {"batch": 16, "phase": "evaluate"},
 }

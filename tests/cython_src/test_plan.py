@@ -121,7 +121,7 @@ def test_blocks_may_meet_in_any_order_if_all_say_so(access):
     for meets in (read, write, update, other):
         with pytest.raises(UsageError, match="blocks 0 and 1"):
             loop(builder_with(x=(4,)), (access("x"),), (meets("x"),)).build()
-        with pytest.raises(UsageError, match="both as concurrent or commutative and otherwise, but block 0"):
+        with pytest.raises(UsageError, match="both as concurrent, commutative or reduction and otherwise, but block 0"):
             loop(builder_with(x=(4,)), (access("x"), meets("x", (1, 2)))).build()
 
 

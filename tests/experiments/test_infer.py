@@ -31,6 +31,7 @@ LAYERS = [
 JOB = {
     "network": "cifar10_cnn",
     "granularity": "auto",
+    "conv": "auto",
     "images": 5,
     "batch": 2,
     "model": "serial",

@@ -1,6 +1,7 @@
 """The user's graphs, run: the same under every model, failures named, arrays bound in place."""
 
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from forktask.experiments.models import built_models
 from forktask.experiments.user_graph import ITERATION, KERNEL_ARGS, UserGraph
 
 MODELS = [model for model in built_models() if model != "tbb"]
+REPLAYED = [f"{model}:placement={p}" for model in ("taskgraph", "taskiter") for p in ("stealing", "partitioned")]
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler called cc")
 KERNELS = """
 #include "block_kernel.h"
@@ -161,6 +163,56 @@ def test_args_of_one_loop_are_equal():
     assert [loop.num_blocks for loop in loops] == [2, 1, 1]
     kernels = graph.plan().attributes["kernels"]
     assert [kernels[loop.kernel].reals for loop in loops] == [(), ("arg0",), ("arg0",)]
+
+
+@pytest.mark.parametrize("model", ["tasks", "tasks:taskwait=none", *REPLAYED])
+@pytest.mark.timeout(60)
+def test_concurrent_and_commutative_tasks_are_not_ordered(model):
+    """Check that tasks of a group may run at once, or in the other order: the first waits until the second has begun."""
+    together = threading.Barrier(2, timeout=20)
+    second_ran = threading.Event()
+    values = np.zeros(2)
+    with UserGraph() as graph:
+        x = graph.array("x", values)
+        graph.task(lambda t: together.wait(), concurrent=x[0])
+        graph.task(lambda t: together.wait(), concurrent=x[0], name="other")
+        graph.run(2, model=model, threads=2)
+    with UserGraph() as graph:
+        x = graph.array("x", values)
+        done = graph.array("done", np.zeros(2))
+        graph.task(lambda d: second_ran.wait(20) or pytest.fail("the second task waits for the first"), writes=done[0])
+        graph.task(lambda d, t: None, reads=done[0], commutative=x[1])
+        graph.task(lambda t: second_ran.set(), commutative=x[1], name="other")
+        graph.run(1, model=model, threads=2)
+
+
+@pytest.mark.parametrize("model", [*built_models(), *REPLAYED])
+@pytest.mark.timeout(60)
+def test_reductions_give_the_same_bits_under_every_model(model):
+    """Check sums, products, minima and maxima of many tasks, read in the next iteration, on one to four threads."""
+    random = np.random.default_rng(3)
+    numbers = random.uniform(0.5, 1.5, 57)
+
+    def run(model, threads):
+        arrays = {name: np.ones(3) for name in ("sum", "product", "min", "max")}
+        seen = np.zeros((4, 3))
+        with UserGraph(reduction_groups=3) as graph:
+            wrapped = {name: graph.array(name, a) for name, a in arrays.items()}
+            log = graph.array("log", seen)
+            for number, name in enumerate(arrays):
+                graph.task(lambda a, s: np.add(s, a, out=s), reads=wrapped[name], updates=log[number])
+                for i, value in enumerate(numbers):
+                    fold = {"sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum}[name]
+                    graph.task(lambda t, f=fold, v=value: f(t, v, out=t), reduction=wrapped[name][i % 3], operation=name,
+                               name=f"fold {name}")
+            graph.run(4, model=model, threads=threads)
+        return np.concatenate([seen, *([a] for a in arrays.values())])
+
+    expected = run("serial", 1)
+    np.testing.assert_allclose(expected[4], 1 + 4 * np.array([numbers[i::3].sum() for i in range(3)]), rtol=1e-13)
+    np.testing.assert_array_equal(expected[6], [min(1, numbers[i::3].min()) for i in range(3)])
+    for threads in (1,) if model == "serial" else (1, 2, 4):
+        np.testing.assert_array_equal(run(model, threads), expected)
 
 
 @pytest.mark.parametrize("model", MODELS)

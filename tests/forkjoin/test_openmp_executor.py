@@ -14,7 +14,9 @@ import pytest
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernel_table import KernelSpec, register
-from forktask.cython_src.plan import READ, UPDATE, WRITE, Block, PlanBuilder, read, update, write
+from forktask.cython_src.plan import (
+    COMMUTATIVE, CONCURRENT, READ, UPDATE, WRITE, Block, PlanBuilder, commutative, concurrent, read, update, write,
+)  # fmt: skip
 from forktask.cython_src.program import BlockFailure, bind
 from forktask.cython_src.task_bench import PATTERNS, task_bench
 from forktask.forkjoin.executor import SerialExecutor
@@ -77,11 +79,12 @@ def test_task_bench_checks_pass(pattern):
 
 
 def test_depend_lists_merge_what_a_task_does_to_a_cell():
-    """Check that a cell stands once for each task: in, out, or inout when it is read and written."""
+    """Check that a cell stands once for each task: in, out, inout when it is read and written, or in any order."""
     builder = PlanBuilder("lists")
     builder.buffer("x", (6,), "uint64", role="statistic")
     builder.loop("only", "hash_chain", {"out": "x", "in": "x"}, [
-        Block((0, 0, 0), (read("x", (0, 3)), write("x", (2, 4)), update("x", (5, 6)), read("x", (1, 3)))),
+        Block((0, 0, 0), (read("x", (0, 3)), write("x", (2, 4)), concurrent("x", (4, 5)), commutative("x", (5, 6)),
+                         read("x", (1, 3)))),
     ], attributes={"work": 0, "fail_iteration": -1, "fail_index": -1})
     table = builder.build().accesses
     start_of_cell = {}
@@ -90,9 +93,9 @@ def test_depend_lists_merge_what_a_task_does_to_a_cell():
     lists = depend_lists(table)
     found = {
         kind: {start_of_cell[c] for c in cells[: offsets[-1]].tolist()}
-        for kind, (offsets, cells) in zip((READ, WRITE, UPDATE), lists, strict=True)
+        for kind, (offsets, cells) in zip((READ, WRITE, UPDATE, CONCURRENT, COMMUTATIVE), lists, strict=True)
     }
-    assert found == {READ: {0, 1}, WRITE: {3}, UPDATE: {2, 5}}
+    assert found == {READ: {0, 1}, WRITE: {3}, UPDATE: {2}, CONCURRENT: {4}, COMMUTATIVE: {5}}
 
 
 def test_more_than_one_thread_runs_and_iterations_overlap():

@@ -32,6 +32,8 @@ def main():
         plan = random_plans.random_plan(seed, phases=("forward", "backward"), work=int(rng.choice([0, 0, 100, 3000])))
         if seed % 4 == 0:
             plan = random_plans.shared_plan(seed)
+        elif seed % 4 == 1:
+            plan = random_plans.kinds_plan(seed, work=int(rng.choice([0, 200])))
         expected = check.serial_content(plan, [(runs,)])
         for key, executor in executors.items():
             if rng.random() < 0.5:

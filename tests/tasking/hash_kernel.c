@@ -34,6 +34,43 @@ int hash_block(const void *record, ptrdiff_t block, const TaskContext *context)
     return 0;
 }
 
+/* All access kinds. operands: cells, folds, trace. bounds: task number, then ranges of cells: read, written, updated,
+ * concurrent (added to atomically), commutative (added to, with time between load and store); then ranges of folds: read,
+ * updated, reduced (added to). What is added depends on nothing that is added to at the same time. */
+int kinds_block(const void *record, ptrdiff_t block, const TaskContext *context)
+{
+    const KernelArgs *a = record;
+    uint64_t *cells = a->operand[0], *folds = a->operand[1], *trace = a->operand[2];
+    const int32_t *b = a->bounds + block * a->bounds_width;
+    uint64_t h = mix((uint64_t)b[0], (uint64_t)context->iteration);
+    for (int32_t i = b[1]; i < b[2]; i++)
+        h = mix(h, cells[i]);
+    for (int32_t i = b[5]; i < b[6]; i++)
+        h = mix(h, cells[i]);
+    for (int32_t i = b[11]; i < b[12]; i++)
+        h = mix(h, folds[i]);
+    for (int32_t i = b[13]; i < b[14]; i++)
+        h = mix(h, folds[i]);
+    for (int32_t i = b[3]; i < b[4]; i++)
+        cells[i] = mix(h, (uint64_t)i);
+    for (int32_t i = b[5]; i < b[6]; i++)
+        cells[i] = mix(h, (uint64_t)i);
+    for (int32_t i = b[7]; i < b[8]; i++)
+        __atomic_fetch_add(&cells[i], mix(h, (uint64_t)i), __ATOMIC_RELAXED);
+    for (int32_t i = b[9]; i < b[10]; i++) {
+        uint64_t value = *(volatile uint64_t *)&cells[i];
+        for (int64_t k = 0; k < a->integers[0]; k++)
+            h = *(volatile uint64_t *)&h;
+        cells[i] = value + mix(h, (uint64_t)i);
+    }
+    for (int32_t i = b[13]; i < b[14]; i++)
+        folds[i] = mix(h, (uint64_t)i);
+    for (int32_t i = b[15]; i < b[16]; i++)
+        folds[i] += mix(h, (uint64_t)i);
+    __atomic_fetch_add(&trace[b[0]], h, __ATOMIC_RELAXED);
+    return 0;
+}
+
 /* out[b0:b1] from in[b2:b3] and the iteration; operands out, in. */
 int copy_block(const void *record, ptrdiff_t block, const TaskContext *context)
 {

@@ -16,7 +16,7 @@ HEADERS = Path(forktask.cython_src.__file__).parent
 
 @cache
 def register_hash_kernels():
-    """Register "test_hash" and "test_copy" (hash_kernel.c). Returns False where there is no C compiler."""
+    """Register "test_hash", "test_kinds" and "test_copy" (hash_kernel.c). Returns False where there is no C compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return False
@@ -33,6 +33,14 @@ def register_hash_kernels():
         integers=("work", "fail_iteration", "fail_task"),
         bounds=("task", "r0", "r1", "w0", "w1", "u0", "u1"),
         address=ctypes.cast(loaded.hash_block, ctypes.c_void_p).value,
+        instruction_sets=False,
+    ))
+    register(KernelSpec(
+        name="test_kinds",
+        operands=("cells", "folds", "trace"),
+        integers=("work",),
+        bounds=("task", *(f"{kind}{end}" for kind in ("r", "w", "u", "n", "m", "fr", "fu", "fo") for end in (0, 1))),
+        address=ctypes.cast(loaded.kinds_block, ctypes.c_void_p).value,
         instruction_sets=False,
     ))
     register(KernelSpec(

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from forktask.cython_src.plan import Block, PlanBuilder, read, update, write
+from forktask.cython_src.plan import Block, PlanBuilder, commutative, concurrent, read, reduction, update, write
 
 
 def random_plan(seed, *, num_cells=None, num_loops=None, max_blocks=8, work=0, fail=(-1, -1), phases=("other",)):
@@ -50,6 +50,56 @@ def random_plan(seed, *, num_cells=None, num_loops=None, max_blocks=8, work=0, f
             attributes={"work": work, "fail_iteration": fail[0], "fail_task": fail[1]},
             phase=str(rng.choice(phases)),
         )
+    return builder.build()
+
+
+def kinds_plan(seed, work=0, max_blocks=8, num_loops=None):
+    """A plan with all access kinds on the same cells, and reductions into a second vector that others read and update.
+
+    What blocks add to a region does not depend on their order, so every legal order gives the same bits.
+    """
+    rng = np.random.default_rng(seed)
+    num_cells = int(rng.integers(2, 12))
+    builder = PlanBuilder(f"kinds{seed}")
+    builder.buffer("cells", (num_cells,), "uint64", role="statistic")
+    builder.buffer("folds", (num_cells,), "uint64", role="statistic")
+    builder.reduction_groups(int(rng.integers(1, 5)))
+    weights = rng.dirichlet(np.ones(5))
+    loops, task = [], 0
+    for _ in range(num_loops or int(rng.integers(1, 8))):
+        cuts = np.unique(np.concatenate([[0, num_cells], rng.integers(0, num_cells + 1, rng.integers(0, 4))])).tolist()
+        parts = list(zip(cuts[:-1], cuts[1:], strict=True))
+        roles = rng.choice(["read", "write", "update", "concurrent", "commutative"], len(parts), p=weights)
+        fold = str(rng.choice(["read", "update", "reduction"]))
+        free = set(range(len(parts)))
+        blocks = []
+        for _ in range(int(rng.integers(1, max_blocks + 1))):
+            ranges, accesses = {}, []
+            for kind, make in (("read", read), ("write", write), ("update", update), ("concurrent", concurrent),
+                               ("commutative", commutative)):
+                some = [i for i in range(len(parts)) if roles[i] == kind and (kind not in ("write", "update") or i in free)]
+                if some and rng.random() < 0.7:
+                    i = int(rng.choice(some))
+                    free.discard(i)
+                    ranges[kind] = parts[i]
+                    accesses.append(make("cells", parts[i]))
+            box = tuple(sorted(rng.choice(num_cells + 1, 2, replace=False).tolist()))
+            if fold == "update":
+                box = (len(blocks), len(blocks) + 1)
+            if rng.random() < 0.6 and box[1] <= num_cells:
+                ranges[f"fold {fold}"] = box
+                accesses.append({"read": read, "update": update, "reduction": reduction}[fold]("folds", box))
+            bounds = [task + len(blocks)]
+            for name in ("read", "write", "update", "concurrent", "commutative", "fold read", "fold update",
+                         "fold reduction"):
+                bounds += ranges.get(name, (0, 0))
+            blocks.append(Block(tuple(bounds), tuple(accesses), flops=float(rng.exponential(1000))))
+        loops.append(blocks)
+        task += len(blocks)
+    builder.buffer("trace", (task,), "uint64", role="statistic")
+    for number, blocks in enumerate(loops):
+        builder.loop(f"loop{number}", "test_kinds", {"cells": "cells", "folds": "folds", "trace": "trace"}, blocks,
+                     attributes={"work": work}, phase=str(rng.choice(["forward", "backward"])))
     return builder.build()
 
 

@@ -12,7 +12,7 @@ from forktask.cython_src.program import bind
 from forktask.tasking.barriers import BARRIERS, barrier_after, record_with_barriers
 from forktask.tasking.executor import TaskIterExecutor
 
-from .random_plans import random_plan, shared_plan
+from .random_plans import kinds_plan, random_plan, shared_plan
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]
 
@@ -26,6 +26,7 @@ def repeated(table, times):
         task_offsets=np.concatenate([[0], np.cumsum(np.tile(step, times))]).astype(np.int32),
         access_kind=np.tile(table.access_kind, times),
         access_list=np.tile(table.access_list, times),
+        access_buffer=np.tile(table.access_buffer, times),
     )
 
 
@@ -56,10 +57,11 @@ def unrolled_order(graph, times, without_self):
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 2**32), shared=st.booleans())
-def test_the_cyclic_graph_is_the_flat_graph_of_n_iterations(seed, shared):
+@given(seed=st.integers(0, 2**32), kind=st.sampled_from(["random", "shared", "kinds"]))
+def test_the_cyclic_graph_is_the_flat_graph_of_n_iterations(seed, kind):
     """Check that both order the same pairs of tasks, for N = 1 to 4; edges that keep a task from overlapping itself aside."""
-    plan = shared_plan(seed) if shared else random_plan(seed, num_loops=1 + seed % 4, max_blocks=5)
+    small = {"num_loops": 1 + seed % 4, "max_blocks": 5}
+    plan = {"random": random_plan, "shared": shared_plan, "kinds": kinds_plan}[kind](seed, **{} if kind == "shared" else small)
     closed = record_graph(plan.accesses)
     for times in range(1, 5):
         flat = record_graph(repeated(plan.accesses, times), closed=False)

@@ -1,0 +1,309 @@
+"""The clock tier: ratios of times taken side by side in one job, judged by a sequential test.
+
+A round is four samples from fresh processes, as A B B A or B A A B by a toss, with the capacity of the machine measured
+before and after. Rounds go on until the test decides or the budget is spent. Nothing absolute is stored or compared.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...cython_src.errors import UsageError
+from .sequential import FAIL, GO_ON, PASS, Decision, decide, judge
+
+INCONCLUSIVE = "inconclusive"
+DEFAULT_BUDGET_S = 120.0
+TARGET_S = 0.1  # of the timed runs of a sample: a process lives about four times as long
+WARMUP_S = 0.1
+CHECK_ITERATIONS = 2
+CAPACITY_S = 0.04
+TIME_LIMIT_S = 120.0
+# A round with more than this, and with more than twice the usual here, is disturbed: shares of the timed wall time, and
+# the relative change of the capacity.
+DISTURBED = {"pressure": 0.1, "steal": 0.05, "throttled": 0.001, "capacity_change": 0.1}
+USUAL_TIMES = 2.0
+FIRST_ROUNDS = 3  # measured before any is judged: by then it shows what is usual here
+
+
+@dataclass(frozen=True)
+class Side:
+    """What is timed: a model on a number of threads, running a plan.
+
+    Attributes
+    ----------
+    model : str
+    threads : int
+    plan : mapping
+        As of `subject.describe`.
+    slowdown : float
+        Injected: each run takes this part longer. For measuring the power of the test.
+    installation : str
+        Folder to import packages from before all others: one of two commits. Empty: as here.
+    """
+
+    model: str
+    threads: int
+    plan: Mapping[str, Any]
+    slowdown: float = 0.0
+    installation: str = ""
+
+
+@dataclass
+class Round:
+    """Four samples, and what else happened meanwhile.
+
+    Attributes
+    ----------
+    order : str
+        "ABBA" or "BAAB".
+    times_s : list of float
+        Step times, in that order.
+    capacity : list of float
+        Of the machine, before and after.
+    disturbance : dict
+        By the names of DISTURBED; None where the machine hides it.
+    log_ratio : float
+    discarded : str
+        Why this round does not count; empty if it does.
+    """
+
+    order: str
+    times_s: list[float]
+    capacity: list[float]
+    disturbance: dict[str, float | None]
+    log_ratio: float
+    discarded: str = ""
+
+
+@dataclass
+class ClockResult:
+    """Outcome of a claim.
+
+    Attributes
+    ----------
+    claim : str
+    limit : float
+        Of the ratio of times, A / B.
+    verdict : {"pass", "fail", "inconclusive"}
+    decision : Decision
+    rounds : list of Round, the discarded ones among them
+    elapsed_s : float
+    reason : str
+        Of an inconclusive end.
+    """
+
+    claim: str
+    limit: float
+    verdict: str
+    decision: Decision
+    rounds: list[Round] = field(default_factory=list)
+    elapsed_s: float = 0.0
+    reason: str = ""
+
+    @property
+    def discarded(self) -> list[Round]:
+        return [r for r in self.rounds if r.discarded]
+
+
+Sampler = Callable[[Side], Mapping[str, Any]]
+
+
+def run_clock_test(
+    claim: str,
+    sides: tuple[Side, Side],
+    limit: float,
+    *,
+    budget_s: float,
+    per_capacity: bool = False,
+    sampler: Sampler | None = None,
+    measure_capacity: Callable[[int], float] | None = None,
+    clock: Callable[[], float] | None = None,
+    toss: Callable[[], bool] | None = None,
+    max_rounds: int | None = None,
+) -> ClockResult:
+    """Measure rounds until the claim "time of A / time of B is at most `limit`" passes, fails, or the budget is spent.
+
+    Parameters
+    ----------
+    claim : str
+        In words, for reports.
+    sides : (A, B)
+    limit : float
+    budget_s : float
+    per_capacity : bool
+        A's time counts times the capacity: for efficiencies.
+    sampler, measure_capacity, clock, toss : callables
+        In place of fresh processes, spinning threads, the time and chance; for tests.
+    max_rounds : int, optional
+
+    Returns
+    -------
+    ClockResult
+
+    Raises
+    ------
+    RuntimeError
+        A process failed, or two samples of one plan and length left different results.
+    """
+    from . import clock as this  # where tests put their own sampler
+
+    sampler = this.sample if sampler is None else sampler
+    measure_capacity = this.capacity if measure_capacity is None else measure_capacity
+    clock = this.now if clock is None else clock
+    toss = toss or (lambda: random.SystemRandom().random() < 0.5)
+    threads = max(side.threads for side in sides)
+    rounds: list[Round] = []
+    start = clock()
+    longest = 0.0
+    verdict = GO_ON
+    before = measure_capacity(threads) if budget_s > 0 else math.nan
+    while clock() - start + longest <= budget_s and budget_s > 0 and len(rounds) != max_rounds:
+        begun = clock()
+        order = "ABBA" if toss() else "BAAB"
+        rows = [_checked(sampler(sides[side == "B"]), sides[side == "B"]) for side in order]
+        _check_same_results(rows, order, sides)
+        after = measure_capacity(threads)
+        rounds.append(_round(order, rows, (before, after), per_capacity))
+        before = after
+        longest = max(longest, clock() - begun)
+        mark_disturbed(rounds)
+        if len(rounds) >= FIRST_ROUNDS:
+            verdict = judge([r.log_ratio for r in rounds if not r.discarded], limit)
+        if verdict in (PASS, FAIL):
+            break
+    decision = decide([r.log_ratio for r in rounds if not r.discarded], limit)
+    result = ClockResult(claim, limit, verdict, decision, rounds, clock() - start)
+    if verdict in (PASS, FAIL):
+        return result
+    result.verdict = INCONCLUSIVE
+    if not rounds:
+        result.reason = f"a budget of {budget_s:g} s has no room for a round"
+    else:
+        result.reason = (
+            f"after {decision.rounds} rounds in {result.elapsed_s:.0f} s ({len(result.discarded)} discarded) the ratio is "
+            f"{describe(decision.ratio, decision.low, decision.high)}, the limit {limit:.4g}"
+        )
+    return result
+
+
+def describe(value: float, low: float, high: float) -> str:
+    """A ratio with its interval: `1.02 [0.98, 1.07]`; dots where a few rounds say nothing yet."""
+    return f"{value:.3f} [{'...' if low == 0 else f'{low:.3f}'}, {'...' if math.isinf(high) else f'{high:.3f}'}]"
+
+
+def _checked(row: Mapping[str, Any], side: Side) -> Mapping[str, Any]:
+    if "failure" in row:
+        raise RuntimeError(
+            f"{side.model} on {side.threads} threads did not run ({row['failure']}): {row['message'].splitlines()[0]}"
+        )
+    return row
+
+
+def _check_same_results(rows: Sequence[Mapping[str, Any]], order: str, sides: tuple[Side, Side]) -> None:
+    """A ratio of times means nothing unless both sides computed the same."""
+    if (sides[0].plan, sides[0].installation) != (sides[1].plan, sides[1].installation):
+        return  # two commits may compute something else by right
+    hashes = {(row["weights_hash"], row["losses_hash"]) for row in rows if row.get("deterministic", True)}
+    if len(hashes) > 1:
+        raise RuntimeError(f"{sides[0].model} and {sides[1].model} must leave the same results, they differ")
+
+
+def _round(
+    order: str, rows: Sequence[Mapping[str, Any]], capacity: tuple[float, float], per_capacity: bool
+) -> Round:
+    sign = [1 if side == "A" else -1 for side in order]
+    log_ratio = sum(s * math.log(row["step_time_s"]) for s, row in zip(sign, rows, strict=True)) / 2
+    if per_capacity:
+        log_ratio += math.log((capacity[0] + capacity[1]) / 2)
+    return Round(
+        order, [row["step_time_s"] for row in rows], list(capacity), _disturbance(rows, capacity), log_ratio
+    )
+
+
+def _disturbance(rows: Sequence[Mapping[str, Any]], capacity: tuple[float, float]) -> dict[str, float | None]:
+    """How much a round was disturbed, whoever of both sides it met: shares of the timed time, and capacity change."""
+    wall = sum(row["timed_wall_s"] for row in rows)
+
+    def share(name: str, unit_s: float) -> float | None:
+        values = [row["disturbance"].get(name) for row in rows]
+        return None if None in values else sum(values) * unit_s / wall
+
+    return {
+        "pressure": share("pressure_some_us", 1e-6),
+        "steal": share("steal_ticks", 1 / os.sysconf("SC_CLK_TCK")),
+        "throttled": share("throttled_us", 1e-6),
+        "capacity_change": abs(math.log(capacity[1] / capacity[0])),
+    }
+
+
+def mark_disturbed(rounds: list[Round]) -> None:
+    """Say of the latest round whether it counts; of the first few all at once, when they are there.
+
+    The rule looks at whole rounds and not at whose sample was hit, so it favours nobody and the test stays exact. What
+    is usual on a machine is no reason: on one that is always disturbed, nothing would be left.
+    """
+    if len(rounds) < FIRST_ROUNDS:
+        return
+    for r in rounds if len(rounds) == FIRST_ROUNDS else rounds[-1:]:
+        reasons = []
+        for name, limit in DISTURBED.items():
+            seen = [other.disturbance[name] for other in rounds if other.disturbance[name] is not None]
+            value = r.disturbance[name]
+            if value is not None and value > limit and value > USUAL_TIMES * statistics.median(seen):
+                reasons.append(f"{name.replace('_', ' ')} {value:.0%}")
+        r.discarded = ", ".join(reasons)
+
+
+# --- measuring
+# ---------------------------------------------------------------------------------------------------------
+
+
+now = time.monotonic
+
+
+def capacity(threads: int) -> float:
+    """What `threads` spinning threads do at the moment, in single threads."""
+    from ...cython_src import machine_peaks
+    from ..environment import cpu_order
+
+    return 1.0 if threads == 1 else machine_peaks.measure_capacity(threads, CAPACITY_S, cpu_order(threads))
+
+
+def sample(side: Side) -> dict[str, Any]:
+    """One sample from a fresh process, by the measuring loop of all commands."""
+    from ..configuration import Measure
+    from ..environment import available_cpus, cpu_order
+    from ..models import parse_model, process_environment
+    from ..run import clean_environment, run_sample, sample_environment
+
+    cpus = available_cpus()
+    if side.threads > len(cpus):
+        raise UsageError(
+            f"{side.threads} threads need as many CPUs to be timed, this process may use {len(cpus)}; ask for fewer"
+        )
+    settings = {
+        **sample_environment(Measure(), side.threads, 0, len(cpus)),
+        **process_environment(parse_model(side.model)),
+    }
+    if side.installation:
+        settings["PYTHONPATH"] = side.installation
+    job = {
+        "kind": "sample",
+        "model": side.model,
+        "threads": side.threads,
+        "cpus": cpu_order(side.threads, cpus),
+        "plan": dict(side.plan),
+        "seed": 1,
+        "check_iterations": CHECK_ITERATIONS,
+        "target_s": TARGET_S,
+        "warmup_s": WARMUP_S,
+        **({"slowdown": side.slowdown} if side.slowdown else {}),
+    }
+    return run_sample(job, clean_environment(os.environ, settings), TIME_LIMIT_S)

@@ -1,0 +1,339 @@
+"""The exact tier: what must hold on any machine, however slow or disturbed. Nothing here reads a clock.
+
+    python -P -m forktask.experiments.scaling.exact < job.json
+
+reads a job (one JSON object with `model`, `threads`, `plan`, `seed`, `passes`) and writes the facts of one model on
+one number of threads. `facts_of` starts these processes; `failures` compares what they say.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+EXACT_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.scaling.exact")
+COUNTER = "forktask_malloc_count"
+PASSES = 4  # through the plan, before results are compared
+ALLOCATION_PASSES = 8
+ALLOCATION_TRIES = 3
+ALL_WORKERS_S = 20.0  # how long a process waits until each of its threads got a block
+TIME_LIMIT_S = 300.0
+# Outside references, made by others, which allocate tasks or futures in each step by design.
+OUTSIDE_REFERENCES = frozenset({"joblib", "openmp_tasks", "tbb"})
+
+
+# --- in the process
+# ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def recordings_counted() -> Iterator[list[int]]:
+    """Count calls of `record_graph` from any module of the package; the list's only element is the count."""
+    from ...cython_src import dependences
+
+    real, count = dependences.record_graph, [0]
+
+    def counted(*arguments, **options):
+        count[0] += 1
+        return real(*arguments, **options)
+
+    package = __package__.split(".")[0]
+    users = [
+        module for name, module in list(sys.modules.items())
+        if name.split(".")[0] == package and getattr(module, "record_graph", None) is real
+    ]  # fmt: skip
+    for module in users:
+        module.record_graph = counted
+    try:
+        yield count
+    finally:
+        for module in users:
+            module.record_graph = real
+
+
+def malloc_counter() -> Callable[[], int] | None:
+    """Reads the preloaded count of allocator calls; None in a process without it."""
+    try:
+        counter = ctypes.CDLL(None).forktask_malloc_calls
+    except AttributeError:
+        return None
+    counter.restype = ctypes.c_int64
+    return counter
+
+
+def allocations_per_pass(run: Callable[[int], None], counter: Callable[[], int]) -> float:
+    """Allocator calls that one more pass costs: (calls of a long run - calls of a short one) / difference in passes.
+
+    What a run costs whatever its length does not count. The least of a few tries: another thread of the process, of a
+    library say, may allocate meanwhile.
+    """
+    per_pass = []
+    for _ in range(ALLOCATION_TRIES):
+        start = counter()
+        run(ALLOCATION_PASSES)
+        middle = counter()
+        run(3 * ALLOCATION_PASSES)
+        per_pass.append(((counter() - middle) - (middle - start)) / (2 * ALLOCATION_PASSES))
+        if per_pass[-1] == 0:
+            break
+    return max(0.0, min(per_pass))
+
+
+def measure_facts(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Run one model and say what happened: results, graph, recordings, threads, allocations.
+
+    Returns
+    -------
+    dict
+        "hashes": {array: SHA-256}; "graph": see `graph_facts`; "recordings"; "threads_seen", "threads_possible";
+        "allocations_per_pass" or None with the reason in "allocations_unknown".
+    """
+    import numpy as np
+
+    from ..measure import Stepper, build, hash_arrays
+    from ..models import make_executor, parse_model
+
+    spec = parse_model(job["model"])
+    bound = build(job)
+    plan = bound.plan
+    # A loop with fewer blocks than threads keeps some of them idle by right.
+    possible = min(job["threads"], max(loop.num_blocks for loop in plan.loops))
+    logged = max(ALLOCATION_PASSES, job["passes"]) * plan.num_tasks
+    with make_executor(spec, job["threads"], event_capacity=logged) as executor, recordings_counted() as recordings:
+        executor.prepare(bound)
+        stepper = Stepper(executor, plan.iteration_stride)
+        stepper.run(1)
+        stepper.run(job["passes"] - 1)
+        hashes = {name: hash_arrays({name: array}) for name, array in sorted(bound.arrays.items())}
+        events = executor.workers.events()
+        _check_each_task_ran(events, plan, job["passes"])
+        seen = set(np.unique(events["worker"]).tolist())
+        deadline = time.monotonic() + ALL_WORKERS_S
+        while len(seen) < possible and time.monotonic() < deadline:
+            executor.workers.clear_events()
+            stepper.run(1)
+            seen |= set(np.unique(executor.workers.events()["worker"]).tolist())
+        counter, allocations, unknown = malloc_counter(), None, None
+        if bound.needs_gil:
+            unknown = "blocks in Python allocate by nature"
+        elif counter is None:
+            unknown = "the C library offers no way to count"
+        else:
+            allocations = allocations_per_pass(stepper.run, counter)
+        num_recordings = recordings[0]
+    result = {
+        "kind": "exact",
+        "model": str(spec),
+        "threads": job["threads"],
+        "deterministic": plan.deterministic,
+        "records": spec.model.records,
+        "hashes": hashes,
+        "graph": graph_facts(plan),
+        "recordings": num_recordings,
+        "threads_seen": len(seen),
+        "threads_possible": possible,
+        "allocations_per_pass": allocations,
+        "allocations_unknown": unknown,
+        "instruction_set": bound.instruction_set,
+    }
+    if job.get("arrays_file"):
+        np.savez(job["arrays_file"], **{f"array_{i}": bound.arrays[name] for i, name in enumerate(hashes)})
+    return result
+
+
+def _check_each_task_ran(events, plan, passes: int) -> None:
+    from ..measure import block_times
+
+    block_times(events, plan, passes, int(events["worker"].max()) + 1)
+
+
+def graph_facts(plan) -> dict[str, Any]:
+    """Numbers of tasks, edges and joins of the closed graph, and for each loop its blocks and the edges into them.
+
+    Returns
+    -------
+    dict
+        "tasks", "edges" (within an iteration), "cross_edges" (to the next one), "joins", "loops": {name: {"blocks",
+        "edges"}}; loops that share a name are added up.
+    """
+    import numpy as np
+
+    from ...cython_src.dependences import record_graph
+
+    graph = record_graph(plan.accesses, closed=True)
+    _, target, token = graph.edges()
+    into = np.bincount(target, minlength=graph.num_nodes)
+    loops: dict[str, dict[str, int]] = {}
+    for loop in plan.loops:
+        facts = loops.setdefault(loop.name, {"blocks": 0, "edges": 0})
+        facts["blocks"] += loop.num_blocks
+        facts["edges"] += int(into[loop.first_task : loop.first_task + loop.num_blocks].sum())
+    return {
+        "tasks": graph.num_tasks,
+        "edges": int((token == 0).sum()),
+        "cross_edges": int((token == 1).sum()),
+        "joins": graph.num_joins,
+        "loops": loops,
+    }
+
+
+# --- outside of it
+# -----------------------------------------------------------------------------------------------------
+
+
+def counter_library() -> Path | None:
+    """The library that counts allocator calls; None where it could not be built (no glibc)."""
+    path = Path(__file__).with_name(COUNTER + (sysconfig.get_config_var("SHLIB_SUFFIX") or ".so"))
+    return path if path.is_file() else None
+
+
+def facts_of(
+    plan: Mapping[str, Any],
+    models: Sequence[str],
+    threads: Sequence[int],
+    folder: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Facts of `serial` and of each model on each number of threads, each from a process of its own.
+
+    Parameters
+    ----------
+    plan : mapping
+        See `subject.describe`.
+    folder : path, optional
+        Where the final arrays are written, as `arrays_<k>.npz` for row k.
+
+    Returns
+    -------
+    list of dict
+        Rows of `measure_facts`, serial first; a process that failed gives a row with "failure" and "message".
+    """
+    from ..models import parse_model
+
+    jobs = [("serial", 1)]
+    for model in models:
+        spec = parse_model(model)
+        counts = [n for n in threads if n <= (spec.model.max_threads or n)] or [1]
+        jobs += [(str(spec), n) for n in counts if (str(spec), n) not in jobs]
+    # Nothing is timed, so as many at once as there are CPUs.
+    with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
+        files = [None if folder is None else str(folder / f"arrays_{k}.npz") for k in range(len(jobs))]
+        return list(pool.map(lambda job, file: _run(plan, *job, file), jobs, files))
+
+
+def _run(plan: Mapping[str, Any], model: str, threads: int, arrays_file: str | None) -> dict[str, Any]:
+    from ..configuration import Measure
+    from ..models import parse_model, process_environment
+    from ..run import clean_environment, run_sample, sample_environment
+
+    settings = {
+        **sample_environment(Measure(wait_policy="passive"), threads, 0, threads),
+        **process_environment(parse_model(model)),
+    }
+    library = counter_library()
+    if library is not None:
+        settings["LD_PRELOAD"] = " ".join([*filter(None, [settings.get("LD_PRELOAD")]), str(library)])
+    job = {"model": model, "threads": threads, "cpus": None, "plan": dict(plan), "seed": 1, "passes": PASSES,
+           "arrays_file": arrays_file}
+    row = run_sample(job, clean_environment(os.environ, settings), TIME_LIMIT_S, EXACT_COMMAND)
+    return {"kind": "exact", "model": model, "threads": threads, **row}
+
+
+def failures(
+    rows: Sequence[Mapping[str, Any]], stored_graph: Mapping[str, Any] | None, differs: Callable | None = None
+) -> list[str]:
+    """What does not hold, a sentence each; empty if all does.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        Of `facts_of`; the first one is the serial run.
+    stored_graph : mapping, optional
+        `graph_facts` of the baseline.
+    differs : callable, optional
+        For plans that are not deterministic: (row number) -> None or a sentence.
+    """
+    found = []
+    for row in rows:
+        if "failure" in row:
+            found.append(f"{_who(row)} did not run ({row['failure']}): {row['message'].splitlines()[0]}")
+    good = [(k, row) for k, row in enumerate(rows) if "failure" not in row]
+    if not good:
+        return found
+    first = good[0][1]
+    for k, row in good:
+        if row["deterministic"]:
+            names = [name for name in first["hashes"] if row["hashes"].get(name) != first["hashes"][name]]
+            if names:
+                found.append(
+                    f"{_who(row)} leaves other bits than {_who(first)} in {', '.join(names[:5])}"
+                    f"{f' and {len(names) - 5} more arrays' if len(names) > 5 else ''}"
+                )
+        elif differs is not None:
+            found += filter(None, [differs(k)])
+        expected = 1 if row["records"] else 0
+        if row["recordings"] != expected:
+            found.append(f"{_who(row)} must record its graph {_times(expected)}, recorded it {_times(row['recordings'])}")
+        if row["threads_seen"] < row["threads_possible"]:
+            found.append(
+                f"{_who(row)} must run blocks on {row['threads_possible']} threads, the event log has "
+                f"{row['threads_seen']}"
+            )
+        if row["allocations_per_pass"] and not may_allocate(row["model"], row["threads"]):
+            found.append(f"{_who(row)} must not allocate in a step, calls malloc {row['allocations_per_pass']:g} times")
+        if row["graph"] != first["graph"]:
+            found.append(f"{_who(row)} has another graph than {_who(first)}: {graph_difference(first['graph'], row['graph'])}")
+    if stored_graph is not None and first["graph"] != stored_graph:
+        found.append(f"the graph is not the baseline's: {graph_difference(stored_graph, first['graph'])}")
+    return found
+
+
+def may_allocate(model: str, threads: int) -> bool:
+    """Whether allocations in a step are not ours to forbid.
+
+    libgomp keeps its team for the next parallel region, but not one of a single thread: `prange` on one thread costs
+    an allocation a loop.
+    """
+    name, _, options = model.partition(":")
+    return name in OUTSIDE_REFERENCES or (name == "forkjoin" and threads == 1 and "region=persistent" not in options)
+
+
+def graph_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Which counts and loops differ, in words."""
+    parts = [
+        f"{name.replace('_', ' ')} {before.get(name)} -> {now.get(name)}" for name in ("tasks", "edges", "cross_edges", "joins")
+        if before.get(name) != now.get(name)
+    ]  # fmt: skip
+    old, new = before["loops"], now["loops"]
+    for name in [*old, *(n for n in new if n not in old)]:
+        if name not in new:
+            parts.append(f"loop {name} is gone")
+        elif name not in old:
+            parts.append(f"loop {name} is new ({new[name]['blocks']} blocks)")
+        else:
+            parts += [
+                f"loop {name}: {what} {old[name][what]} -> {new[name][what]}" for what in ("blocks", "edges")
+                if old[name][what] != new[name][what]
+            ]  # fmt: skip
+    return "; ".join(parts)
+
+
+def _who(row: Mapping[str, Any]) -> str:
+    return f"{row['model']} on {row['threads']} thread{'s' if row['threads'] > 1 else ''}"
+
+
+def _times(count: int) -> str:
+    return {0: "never", 1: "once"}.get(count, f"{count} times")
+
+
+if __name__ == "__main__":
+    from ..measure import answer_job
+
+    sys.exit(answer_job(measure_facts, usage_failure="usage"))

@@ -1,0 +1,244 @@
+"""The model tier: what the graph allows, from durations stored in a baseline. No clock, so it cannot fail by chance.
+
+The baseline is a small JSON file in git, `scaling_baseline.json` beside the tests: for each test and subject the graph's
+counts, the nanoseconds of each block, and what follows from both: work, span, cycle mean, and the fork-join bound and
+speedups on each number of threads. The graph of today with the *stored* durations must give the stored predictions. So
+what changes them is a change of the graph, and the counts of each loop name the one.
+
+    python -P -m forktask.experiments.scaling.model < job.json
+
+reads a job (`plan`, `threads`, `stored` or null, `update`) and writes the entry for today's graph.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...cython_src.errors import UsageError
+from .exact import graph_difference, graph_facts
+
+MODEL_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.scaling.model")
+BASELINE = "scaling_baseline.json"
+SCHEMA_VERSION = 1
+TIME_LIMIT_S = 300.0
+PROFILE_S = 0.3
+DIGITS = 6  # of predictions in the file; the comparison allows for their rounding
+TOLERANCE = 5e-6
+
+
+# --- in the process
+# ----------------------------------------------------------------------------------------------------
+
+
+def make_entry(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Graph, durations and predictions of the job's plan.
+
+    Durations come from the stored entry where a loop has as many blocks as there; from a profile of a serial run where
+    `update` asks for it; else, for this one comparison, a loop cut anew keeps its stored work in equal blocks, and a new
+    loop costs per flop and byte what the stored ones do. "assumed" names such loops.
+    """
+    from ..measure import build
+
+    bound = build(job)
+    plan, stored = bound.plan, job["stored"]
+    graph = graph_facts(plan)
+    names = list(graph["loops"])
+    known = {
+        name: stored["block_ns"][name] for name in names
+        if stored and len(stored["block_ns"].get(name, ())) == graph["loops"][name]["blocks"]
+    }  # fmt: skip
+    missing = [name for name in names if name not in known]
+    if missing and job["update"]:
+        measured = _profile(job, bound)
+        known.update({name: measured[name] for name in missing})
+        missing = []
+    elif missing:
+        known.update(_assumed(plan, stored, missing))
+    block_ns = {name: known[name] for name in names}
+    return {
+        "graph": graph,
+        "block_ns": block_ns,
+        "predicted": predictions(plan, block_ns, job["threads"]),
+        "assumed": missing,
+    }
+
+
+def _profile(job: Mapping[str, Any], bound) -> dict[str, list[int]]:
+    from ..measure import measure_profile
+
+    row = measure_profile({**job, "model": "serial", "threads": 1, "cpus": None, "target_s": PROFILE_S}, bound)
+    return {name: [max(1, round(t * 1e9)) for t in times] for name, times in row["block_time_s"].items()}
+
+
+def _assumed(plan, stored: Mapping[str, Any], missing: Sequence[str]) -> dict[str, list[int]]:
+    from ...tasking.executor import expected_cost_ns
+
+    cost = expected_cost_ns(plan)
+    expected: dict[str, list[float]] = {}
+    for loop in plan.loops:
+        expected.setdefault(loop.name, []).extend(cost[loop.first_task : loop.first_task + loop.num_blocks])
+    both = [name for name in expected if name in stored["block_ns"]]
+    rate = sum(sum(stored["block_ns"][n]) for n in both) / sum(sum(expected[n]) for n in both) if both else 1.0
+    result = {}
+    for name in missing:
+        if name in stored["block_ns"]:
+            total, count = sum(stored["block_ns"][name]), len(expected[name])
+            result[name] = [total / count] * count
+        else:
+            result[name] = [t * rate for t in expected[name]]
+    return result
+
+
+def predictions(plan, block_ns: Mapping[str, Sequence[float]], threads: Sequence[int]) -> dict[str, Any]:
+    """Bounds, in microseconds, and the speedups they allow.
+
+    Returns
+    -------
+    dict
+        "work_us", "span_us", "cycle_mean_us", "threads": {P: {"forkjoin_us", "speedup": {"forkjoin", "taskgraph",
+        "taskiter"}}}. Undisturbed threads, no cost of the runtime: upper bounds of speedup.
+    """
+    from ..bounds import durations_by_loop, graph_bounds_of, predicted_times, record_graph
+
+    seconds = {name: [t * 1e-9 for t in times] for name, times in block_ns.items()}
+    loop_times = durations_by_loop([(loop.name, loop.num_blocks) for loop in plan.loops], seconds)
+    graph = graph_bounds_of(record_graph(plan.accesses, closed=True), [t for blocks in loop_times for t in blocks])
+    counts = {}
+    for n in threads:
+        floors = predicted_times(loop_times, n, graph=graph)
+        counts[str(n)] = {
+            "forkjoin_us": _rounded(floors["forkjoin"] * 1e6),
+            "speedup": {
+                model: _rounded(graph.work_s / floors[model]) for model in ("forkjoin", "taskgraph", "taskiter")
+            },
+        }
+    return {
+        "work_us": _rounded(graph.work_s * 1e6),
+        "span_us": _rounded(graph.span_s * 1e6),
+        "cycle_mean_us": _rounded(graph.cycle_mean_s * 1e6),
+        "threads": counts,
+    }
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+# --- outside of it
+# -----------------------------------------------------------------------------------------------------
+
+
+def entry_of(
+    plan: Mapping[str, Any], threads: Sequence[int], stored: Mapping[str, Any] | None, update: bool
+) -> dict[str, Any]:
+    """`make_entry` in a fresh process.
+
+    Raises
+    ------
+    RuntimeError
+        The process failed.
+    """
+    from ..configuration import Measure
+    from ..run import clean_environment, run_sample, sample_environment
+
+    job = {"plan": dict(plan), "seed": 1, "cpus": None, "threads": list(threads), "stored": stored, "update": update}
+    settings = sample_environment(Measure(), 1, 0, 1)
+    row = run_sample(job, clean_environment(os.environ, settings), TIME_LIMIT_S, MODEL_COMMAND)
+    if "failure" in row:
+        raise RuntimeError(f"the graph could not be made ({row['failure']}): {row['message'].splitlines()[0]}")
+    return row
+
+
+def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs between two entries, a line each; the loops that changed come last."""
+    lines = []
+    before, after = _flat(stored["predicted"]), _flat(now["predicted"])
+    for name in [*before, *(n for n in after if n not in before)]:
+        old, new = before.get(name), after.get(name)
+        if old is None or new is None:
+            lines.append(f"{name}: {_said(old)} -> {_said(new)}")
+        elif abs(new - old) > TOLERANCE * abs(old):
+            lines.append(f"{name}: {_said(old)} -> {_said(new)} ({new / old - 1:+.2%})")
+    if stored["graph"] != now["graph"]:
+        lines.append(graph_difference(stored["graph"], now["graph"]))
+    if now["assumed"] and lines:
+        lines.append(f"durations assumed, not measured: {', '.join(now['assumed'])}")
+    return lines
+
+
+def _flat(predicted: Mapping[str, Any]) -> dict[str, float]:
+    flat = {f"{n.removesuffix('_us').replace('_', ' ')} (us)": predicted[n] for n in ("work_us", "span_us", "cycle_mean_us")}
+    for count, values in predicted["threads"].items():
+        flat[f"fork-join bound on {count} (us)"] = values["forkjoin_us"]
+        flat.update({f"predicted speedup of {m} on {count}": s for m, s in values["speedup"].items()})
+    return flat
+
+
+def _said(value: float | None) -> str:
+    return "none" if value is None else f"{value:g}"
+
+
+class Baselines:
+    """The baseline files of a test session, read once and written at its end.
+
+    Parameters
+    ----------
+    update : bool
+        Whether entries may be replaced.
+    """
+
+    def __init__(self, update: bool):
+        self.update = update
+        self._entries: dict[Path, dict[str, Any]] = {}
+        self._changed: set[Path] = set()
+
+    def entry(self, folder: Path, test: str, subject: str) -> dict[str, Any] | None:
+        """The stored entry of a subject, or None."""
+        return self._read(folder / BASELINE).get(test, {}).get(subject)
+
+    def put(self, folder: Path, test: str, subject: str, entry: Mapping[str, Any]) -> None:
+        """Replace an entry; written by `write`."""
+        path = folder / BASELINE
+        kept = {key: entry[key] for key in ("graph", "block_ns", "predicted")}
+        entries = self._read(path).setdefault(test, {})
+        if entries.get(subject) != kept:
+            entries[subject] = kept
+            self._changed.add(path)
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        if path not in self._entries:
+            self._entries[path] = {}
+            if path.exists():
+                try:
+                    content = json.loads(path.read_text())
+                    if content["schema_version"] != SCHEMA_VERSION:
+                        raise ValueError(f"schema version {content['schema_version']}")
+                    self._entries[path] = content["tests"]
+                except (OSError, ValueError, KeyError, TypeError) as error:
+                    raise UsageError(
+                        f"{path} must be a baseline of schema version {SCHEMA_VERSION}, got {error}; restore it from git, or "
+                        f"delete it and run pytest --scaling-update-baseline"
+                    ) from None
+        return self._entries[path]
+
+    def write(self) -> list[Path]:
+        """Write the files that changed and return them."""
+        for path in sorted(self._changed):
+            content = {"schema_version": SCHEMA_VERSION, "tests": self._entries[path]}
+            text = json.dumps(content, indent=1, sort_keys=True)
+            text = re.sub(r"\[\s+([\d.,\s]+?)\s+\]", lambda m: f"[{', '.join(m[1].split(','))}]", text)
+            path.write_text(re.sub(r",\s+(?=[\d.]+[,\]])", ", ", text) + "\n")
+        written, self._changed = sorted(self._changed), set()
+        return written
+
+
+if __name__ == "__main__":
+    from ..measure import answer_job
+
+    sys.exit(answer_job(make_entry, usage_failure="usage"))

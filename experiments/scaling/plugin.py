@@ -1,0 +1,161 @@
+"""The pytest plugin: marker and fixture `scaling`, its options and its reports. Imports nothing of weight until used."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+MODELS = ("forkjoin", "taskgraph", "taskiter")
+THREADS = (1, 2)
+MARKER = (
+    "scaling(models=[...], threads=[1, 2], rtol=None): models and numbers of threads that the fixture `scaling` compares; "
+    "rtol: for plans that are not deterministic"
+)
+
+
+def pytest_addoption(parser):
+    """Options of the plugin; all begin with --scaling."""
+    group = parser.getgroup("scaling", "scaling tests (forktask)")
+    group.addoption("--scaling-budget", type=float, metavar="S", help="seconds for each claim about times; 0: none is "
+                    "measured and such tests are skipped (default: 120, or the ini value scaling_budget)")
+    group.addoption("--scaling-strict", action="store_true", help="a claim about times that finds no end is an error")
+    group.addoption("--scaling-update-baseline", action="store_true", help="write the model tier's baselines")
+    group.addoption("--scaling-summary", metavar="FILE", help="append a Markdown summary; also to $GITHUB_STEP_SUMMARY")
+    group.addoption("--scaling-jsonl", metavar="FILE", help="write everything found, one JSON object a line")
+    parser.addini("scaling_budget", "seconds for each claim about times", default="")
+
+
+class _Session:
+    """What a test session keeps: baselines and rows."""
+
+    def __init__(self, config):
+        from .model import Baselines
+
+        self.update = config.getoption("scaling_update_baseline")
+        if self.update and _is_xdist(config):
+            raise pytest.UsageError("--scaling-update-baseline must write from one process; run pytest with -n 0")
+        self.baselines = Baselines(self.update)
+
+
+_session = pytest.StashKey[_Session]()
+_test = pytest.StashKey()
+
+
+def _is_xdist(config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+def _budget_s(config) -> float:
+    given = config.getoption("scaling_budget")
+    if given is None:
+        text = config.getini("scaling_budget") or "120"
+        try:
+            given = float(text)
+        except ValueError:
+            raise pytest.UsageError(f"scaling_budget must be a number of seconds, got {text!r}") from None
+    if not given >= 0:
+        raise pytest.UsageError(f"--scaling-budget must be seconds, 0 or more, got {given:g}")
+    return given
+
+
+def pytest_configure(config):
+    """Make the marker known."""
+    config.addinivalue_line("markers", MARKER)
+    _budget_s(config)
+    if not _is_xdist(config):
+        config.pluginmanager.register(_Collector(config), "forktask-scaling-collector")
+
+
+@pytest.fixture
+def scaling(request):
+    """Scaling test of a network or of a graph of your own: `scaling("cifar10_cnn", batch=16)`, `scaling(make_graph)`."""
+    from ...cython_src.errors import UsageError
+    from .testing import ScalingTest
+
+    config = request.config
+    if _session not in config.stash:
+        config.stash[_session] = _Session(config)
+    marker = request.node.get_closest_marker("scaling")
+    arguments = dict(marker.kwargs) if marker else {}
+    unknown = sorted(set(arguments) - {"models", "threads", "rtol"})
+    if unknown or (marker and marker.args):
+        raise UsageError(
+            f"the marker takes models=, threads= and rtol=, got {', '.join(unknown) or marker.args!r}; see docs/scaling_tests.md"
+        )
+    names = [part.name for part in request.node.listchain() if isinstance(part, pytest.Class)]
+    test = ScalingTest(
+        arguments.get("models", MODELS),
+        arguments.get("threads", THREADS),
+        rtol=arguments.get("rtol"),
+        baselines=config.stash[_session].baselines,
+        folder=request.path.parent,
+        test="::".join([request.path.name, *names, request.node.name]),
+        budget_s=_budget_s(config),
+        xdist=_is_xdist(config),
+    )
+    request.node.stash[_test] = test
+    return test
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Skip a test that ended well but for claims about times that found no end; fail it with --scaling-strict."""
+    result = yield
+    test = pyfuncitem.stash.get(_test, None)
+    if test is not None and test.inconclusive:
+        reason = "; ".join(test.inconclusive)
+        if pyfuncitem.config.getoption("scaling_strict"):
+            pytest.fail(f"{reason} (an error with --scaling-strict)", pytrace=False)
+        pytest.skip(reason)
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Hand what a test found to its report, which reaches the main process also from pytest-xdist, and to JUnit."""
+    report = yield
+    test = item.stash.get(_test, None)
+    if test is not None and call.when == "call":
+        rows = [{"test": item.nodeid, **row} for row in test.rows]
+        rows.append({"kind": "test", "test": item.nodeid, "outcome": report.outcome})
+        report.scaling_rows = json.dumps(rows)
+        from .summary import junit_properties
+
+        item.user_properties.extend(junit_properties(rows))  # JUnit takes them from the teardown's report, made later
+    return report
+
+
+class _Collector:
+    """Gathers what all reports bring and writes it at the end; in the main process only."""
+
+    def __init__(self, config):
+        self.config = config
+        self.rows: list[dict] = []
+
+    @pytest.hookimpl
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call":
+            self.rows += json.loads(getattr(report, "scaling_rows", "[]"))
+
+    @pytest.hookimpl
+    def pytest_terminal_summary(self, terminalreporter):
+        session = self.config.stash.get(_session, None)
+        for path in session.baselines.write() if session else []:
+            terminalreporter.write_line(f"scaling: wrote {path}; look at git diff, then commit it")
+        if not self.rows:
+            return
+        from . import summary
+
+        terminalreporter.write_sep("-", "scaling")
+        for line in summary.terminal_lines(self.rows):
+            terminalreporter.write_line(line)
+        jsonl = self.config.getoption("scaling_jsonl")
+        if jsonl:
+            Path(jsonl).write_text(summary.json_lines(self.rows))
+        text = summary.markdown(self.rows)
+        for path in filter(None, (self.config.getoption("scaling_summary"), os.environ.get("GITHUB_STEP_SUMMARY"))):
+            with open(path, "a") as file:
+                file.write(text)

@@ -1,0 +1,294 @@
+"""What a test gets from the fixture `scaling`: subjects that are checked at once, and claims about times."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ...cython_src.errors import UsageError
+from . import clock, exact, model, subject
+from .sequential import FAIL, PASS
+
+
+class ScalingTest:
+    """The fixture: call it with a subject.
+
+    Parameters
+    ----------
+    models : sequence of str
+    threads : sequence of int
+    rtol : float or None
+        Relative tolerance for results of plans that are not deterministic.
+    baselines : Baselines
+    folder : Path
+        Of the test's file.
+    test : str
+        Its name in the baseline.
+    budget_s : float
+        For each claim about times.
+    xdist : bool
+        Whether tests run side by side, so that times mean nothing.
+
+    Attributes
+    ----------
+    rows : list of dict
+        What was found, for the reports.
+    inconclusive : list of str
+        Claims that found no end, with the reason.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[str],
+        threads: Sequence[int],
+        *,
+        rtol: float | None,
+        baselines: model.Baselines,
+        folder: Path,
+        test: str,
+        budget_s: float,
+        xdist: bool = False,
+    ):
+        from ..models import parse_models
+
+        self.models = [str(spec) for spec in parse_models(list(models))]
+        self.threads = sorted(set(threads))
+        if not self.threads or not all(isinstance(n, int) and n >= 1 for n in self.threads):
+            raise UsageError(f"threads of a scaling test must be whole numbers from 1 on, got {list(threads)}")
+        self.rtol = rtol
+        self.baselines = baselines
+        self.folder = folder
+        self.test = test
+        self.budget_s = budget_s
+        self.xdist = xdist
+        self.rows: list[dict[str, Any]] = []
+        self.inconclusive: list[str] = []
+
+    def __call__(self, what: str | Callable, /, **arguments: Any) -> Case:
+        """Check a network or a function's graph by the exact and the model tier.
+
+        Parameters
+        ----------
+        what : str or callable
+            A network's name, with the arguments of `lower`; or a function of a module's top level that returns a
+            `UserGraph`, a `Plan` or a `BoundPlan`, with its own.
+
+        Returns
+        -------
+        Case
+
+        Raises
+        ------
+        AssertionError
+            Something does not hold; all of it is in the message.
+        """
+        __tracebackhide__ = True
+        return Case(self, subject.describe(what, arguments))
+
+
+class Case:
+    """A subject under test; claims about its times are its methods."""
+
+    def __init__(self, test: ScalingTest, plan: Mapping[str, Any]):
+        __tracebackhide__ = True
+        self._test = test
+        self.plan = plan
+        self.name = subject.name_of(plan)
+        self._check()
+
+    def _check(self) -> None:
+        __tracebackhide__ = True
+        test = self._test
+        stored = test.baselines.entry(test.folder, test.test, self.name)
+        with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool:
+            entry = None
+            if stored is not None or test.baselines.update:
+                entry = pool.submit(model.entry_of, self.plan, test.threads, stored, test.baselines.update)
+            rows = exact.facts_of(self.plan, test.models, test.threads, Path(folder))
+            usage = [row["message"] for row in rows if row.get("failure") == "usage"]
+            if usage:
+                raise UsageError(usage[0])
+            differs = None if test.rtol is None else lambda k: _tolerated(Path(folder), rows, k, test.rtol)
+            now = None if entry is None else entry.result()
+            found = exact.failures(rows, None, differs)
+        unsure = [row for row in rows if not row.get("deterministic", True)]
+        if unsure and test.rtol is None:
+            found.append(
+                "the plan is not deterministic (concurrent or commutative accesses), so its results are compared within a "
+                "tolerance; say which: @pytest.mark.scaling(..., rtol=1e-6)"
+            )
+        test.rows += [{"subject": self.name, **_without_hashes(row)} for row in rows]
+        test.rows.append({"kind": "tier", "tier": "exact", "subject": self.name, "failures": list(found)})
+        if test.baselines.update and not found:
+            test.baselines.put(test.folder, test.test, self.name, now)
+        predicted = self._compare(stored, now)
+        if now is not None:
+            test.rows.append({"kind": "model", "subject": self.name, "predicted": now["predicted"], "graph": now["graph"]})
+        test.rows.append({"kind": "tier", "tier": "model", "subject": self.name, "failures": predicted})
+        if found or predicted:
+            raise AssertionError(f"{self.name}:\n" + "\n".join(f"  {line}" for line in (*found, *predicted)))
+
+    def _compare(self, stored, now) -> list[str]:
+        test = self._test
+        if test.baselines.update:
+            return []
+        if stored is None:
+            return [
+                f"{test.folder / model.BASELINE} has no entry for it; run pytest --scaling-update-baseline once and commit "
+                f"the file"
+            ]
+        lines = model.differences(stored, now)
+        if lines:
+            lines.append("if that is meant, run pytest --scaling-update-baseline and commit the file")
+        return lines
+
+    def assert_ratio(self, claim: str, *, at_most: float, threads: int | None = None) -> None:
+        """Claim that a model takes at most so many times as long as another one: `assert_ratio("taskiter/forkjoin", ...)`.
+
+        Parameters
+        ----------
+        claim : str
+            Two models with a slash between them.
+        at_most : float
+            Limit of the ratio of step times, first / second.
+        threads : int, optional
+            Default: the most that the marker names.
+
+        Raises
+        ------
+        AssertionError
+            The interval of the ratio lies above the limit. Where the budget ends first, the test goes on and ends as
+            skipped (an error with --scaling-strict).
+        UsageError
+        """
+        __tracebackhide__ = True
+        names = claim.split("/")
+        if len(names) != 2:
+            raise UsageError(f"a ratio names two models with a slash between them, got {claim!r}; write 'taskiter/forkjoin'")
+        threads = self._threads(threads)
+        sides = tuple(self._side(name, threads) for name in names)
+        _check_limit("at_most", at_most)
+        self._claim(f"{claim} on {threads}", sides, at_most, f"at most {at_most:g}", False)
+
+    def assert_efficiency(self, name: str, *, at_least: float, threads: int | None = None) -> None:
+        """Claim that a model on P threads makes good use of them.
+
+        Efficiency is the serial step time over (capacity x step time on P threads). The capacity is what P spinning
+        threads do compared to one, measured before and after each round: where the machine gives 1.7 cores, 1.7 is what
+        is expected.
+
+        Parameters
+        ----------
+        name : str
+            A model.
+        at_least : float
+            Limit of the efficiency.
+        threads : int, optional
+            Default: the most that the marker names.
+
+        Raises
+        ------
+        AssertionError, UsageError
+            As for `assert_ratio`.
+        """
+        __tracebackhide__ = True
+        threads = self._threads(threads)
+        _check_limit("at_least", at_least)
+        sides = (self._side(name, threads), self._side("serial", 1))
+        self._claim(f"efficiency of {name} on {threads}", sides, 1 / at_least, f"at least {at_least:g}", True)
+
+    def _threads(self, threads: int | None) -> int:
+        if threads is None:
+            return max(self._test.threads)
+        if not isinstance(threads, int) or threads < 1:
+            raise UsageError(f"threads must be a whole number from 1 on, got {threads!r}")
+        return threads
+
+    def _side(self, name: str, threads: int) -> clock.Side:
+        from ..models import parse_model
+
+        spec = parse_model(name)
+        limit = spec.model.max_threads or threads
+        return clock.Side(str(spec), min(threads, limit), self.plan)
+
+    def _claim(self, claim: str, sides: tuple[clock.Side, clock.Side], limit: float, said: str, efficiency: bool) -> None:
+        __tracebackhide__ = True
+        test = self._test
+        if test.xdist:
+            raise UsageError(
+                "claims about times need the machine for themselves, got pytest-xdist; run such tests with -n 0"
+            )
+        result = clock.run_clock_test(claim, sides, limit, budget_s=test.budget_s, per_capacity=efficiency)
+        row = {"kind": "clock", "subject": self.name, **as_row(result, efficiency), "said": said}
+        test.rows.append(row)
+        found = f"{claim} is {row['value_text']}, claimed {said} ({result.decision.rounds} rounds, {result.elapsed_s:.0f} s)"
+        if result.verdict == FAIL:
+            raise AssertionError(f"{self.name}: {found}{describe_discarded(result)}")
+        if result.verdict != PASS:
+            reason = result.reason if not result.rounds else found + describe_discarded(result)
+            test.inconclusive.append(f"{self.name}: inconclusive: {reason}")
+
+
+def as_row(result: clock.ClockResult, efficiency: bool = False) -> dict[str, Any]:
+    """A clock result for JSON Lines and reports; of an efficiency, its inverse ratio."""
+    decision = result.decision
+    value, low, high = decision.ratio, decision.low, decision.high
+    if efficiency:
+        value, low, high = 1 / value, (0.0 if math.isinf(high) else 1 / high), (math.inf if low == 0 else 1 / low)
+    known = decision.rounds > 0
+    return {
+        "claim": result.claim,
+        "limit": 1 / result.limit if efficiency else result.limit,
+        "verdict": result.verdict,
+        "value": value if known else None,
+        "low": low,
+        "high": None if math.isinf(high) else high,
+        "value_text": clock.describe(value, low, high) if known else "unknown",
+        "num_rounds": decision.rounds,
+        "num_discarded": len(result.discarded),
+        "elapsed_s": result.elapsed_s,
+        "reason": result.reason,
+        "rounds": [asdict(r) for r in result.rounds],
+    }
+
+
+def describe_discarded(result: clock.ClockResult) -> str:
+    """The discarded rounds and why, for a message; empty without any."""
+    if not result.discarded:
+        return ""
+    listed = "; ".join(f"round {k + 1}: {r.discarded}" for k, r in enumerate(result.rounds) if r.discarded)
+    return f"; discarded as disturbed and repeated: {listed}"
+
+
+def _check_limit(name: str, value: float) -> None:
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise UsageError(f"{name} must be a positive number, got {value!r}")
+
+
+def _without_hashes(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A fact row for the reports: one hash for all arrays in place of one each."""
+    if "hashes" not in row:
+        return dict(row)
+    from ..results import short_id
+
+    return {**{k: v for k, v in row.items() if k not in ("hashes", "graph")}, "results_id": short_id(row["hashes"])}
+
+
+def _tolerated(folder: Path, rows: Sequence[Mapping[str, Any]], k: int, rtol: float) -> str | None:
+    """A sentence where the arrays of row `k` differ from the serial run's by more than rtol of each array's largest."""
+    import numpy as np
+
+    first, mine = np.load(folder / "arrays_0.npz"), np.load(folder / f"arrays_{k}.npz")
+    for i, name in enumerate(rows[0]["hashes"]):
+        a, b = first[f"array_{i}"], mine[f"array_{i}"]
+        scale = float(np.abs(a).max(initial=0))
+        error = float(np.abs(b - a).max(initial=0))
+        if not error <= rtol * scale:
+            who = f"{rows[k]['model']} on {rows[k]['threads']}"
+            return f"{who} differs from serial in {name} by {error / scale if scale else error:.2g}, more than rtol={rtol:g}"
+    return None

@@ -1,0 +1,34 @@
+"""Fork-join on a GPU: a launch for each block loop."""
+
+from __future__ import annotations
+
+from ..cython_src.gpu_program import GpuExecutor
+
+
+class GpuForkJoinExecutor(GpuExecutor):
+    """Launch a loop, wait for the device, launch the next: what a first port does, and the barrier of fork-join."""
+
+    model = "forkjoin"
+
+    def _prepare(self, bound):
+        self._stream = bound.device.stream()
+
+    def _run(self, bound, first_replay, num_replays):
+        for replay in range(first_replay, first_replay + num_replays):
+            for loop in range(bound.num_loops):
+                self.launch(self._stream, loop, replay)
+                bound.device.synchronize(self._stream)
+
+
+class GpuStreamExecutor(GpuExecutor):
+    """All launches on one stream, one wait at the end: the device keeps plan order by itself. The fair baseline."""
+
+    model = "stream"
+
+    def _prepare(self, bound):
+        self._stream = bound.device.stream()
+
+    def _run(self, bound, first_replay, num_replays):
+        for replay in range(first_replay, first_replay + num_replays):
+            for loop in range(bound.num_loops):
+                self.launch(self._stream, loop, replay)

@@ -1,0 +1,131 @@
+"""Executors that move data between host and device in every step: layers placed by hand, and input loaded by the host."""
+
+from __future__ import annotations
+
+from ..cython_src.coherence import DEVICE, HOST
+from ..cython_src.errors import UsageError
+from ..cython_src.gpu_program import GpuExecutor
+from ..cython_src.program import Workers
+
+
+class GpuOffloadExecutor(GpuExecutor):
+    """Loops of some kernels on the device, the rest on the host, one after the other: a first port's "offload".
+
+    Data follow by themselves: before a loop runs, what is out of date where it runs is copied (`Coherence`).
+
+    Parameters
+    ----------
+    kernels : str
+        Beginning of the names of the kernels that run on the device; "conv" offloads the convolutions.
+    """
+
+    model = "offload"
+
+    def __init__(self, num_threads: int = 1, *, kernels: str = "conv", **options):
+        super().__init__(num_threads, **options)
+        self.kernels = kernels
+
+    def _prepare(self, bound):
+        self._on_device = [loop.kernel.startswith(self.kernels) for loop in bound.plan.loops]
+        if not any(self._on_device):
+            known = ", ".join(sorted({loop.kernel for loop in bound.plan.loops}))
+            raise UsageError(f"no kernel of this plan begins with {self.kernels!r}; its kernels are {known}")
+        self._stream = bound.device.stream()
+        self._host_worker = Workers(1, bound.scratch_bytes)
+
+    def _bring(self, bound):
+        """Nothing is brought in advance: every loop asks for what it uses."""
+
+    def _run(self, bound, first_replay, num_replays):
+        for replay in range(first_replay, first_replay + num_replays):
+            for loop, on_device in enumerate(self._on_device):
+                if on_device:
+                    bound.acquire(bound.uses[loop], DEVICE, self._stream)
+                    self.launch(self._stream, loop, replay)
+                    continue
+                bound.acquire(bound.uses[loop], HOST, self._stream)
+                bound.device.synchronize(self._stream)
+                run_on_host(bound, loop, replay, self._host_worker)
+
+
+class GpuHostLoadExecutor(GpuExecutor):
+    """The host puts each step's images together and copies them; the device does the rest on one stream.
+
+    Parameters
+    ----------
+    copies : {"synchronous", "prefetch"}
+        The host waits for the copy and for the step; or it loads and copies the next step's input on a stream of its own
+        while the device computes. The device has two slots for the input, which take turns.
+    """
+
+    model = "hostload"
+
+    def __init__(self, num_threads: int = 1, *, copies: str = "prefetch", **options):
+        super().__init__(num_threads, **options)
+        if copies not in ("synchronous", "prefetch"):
+            raise UsageError(f"copies must be 'synchronous' or 'prefetch', got {copies!r}")
+        self.prefetch = copies == "prefetch"
+
+    def _prepare(self, bound):
+        plan, device = bound.plan, bound.device
+        self._loads = [k for k, loop in enumerate(plan.loops) if loop.phase == "load"]
+        self._rest = [k for k in range(bound.num_loops) if k not in self._loads]
+        if not self._loads:
+            raise UsageError(f"model {self.model!r} needs a plan with a load phase; {plan.name!r} has none")
+        if bound.managed:
+            raise UsageError(f"model {self.model!r} copies, managed memory is not copied; use pageable or pinned memory")
+        self._inputs = sorted({name for k in self._loads for name, _, writes in bound.uses[k] if writes})
+        if any(name not in plan.buffers for name in self._inputs):
+            raise UsageError(f"model {self.model!r} needs input buffers of their own; lower the plan with memory 'full'")
+        self._slots = [{name: bound.address[name] for name in self._inputs}]
+        if self.prefetch:
+            self._extra = {name: device.allocate(plan.buffers[name].size_bytes) for name in self._inputs}
+            self._slots.append(self._extra)
+        self._stream, self._copy_stream = device.stream(), device.stream()
+        self._copied = [device.event() for _ in self._slots]
+        self._computed = [device.event() for _ in self._slots]
+        self._host_worker = Workers(1, bound.scratch_bytes)
+
+    def _bring(self, bound):
+        bound.acquire_all(self._rest, without=self._inputs)
+        # Of the input the host has what counts; the device's copies are passing.
+        bound.acquire([use for k in self._loads for use in bound.uses[k]], HOST)
+
+    def _run(self, bound, first_replay, num_replays):
+        device = bound.device
+        for replay in range(first_replay, first_replay + num_replays):
+            slot = replay % len(self._slots)
+            for loop in self._loads:
+                run_on_host(bound, loop, replay, self._host_worker)
+            device.wait(self._copy_stream, self._computed[slot])
+            for name in self._inputs:
+                bound.copy(name, DEVICE, self._copy_stream, self._slots[slot][name])
+            device.record(self._copied[slot], self._copy_stream)
+            device.wait(self._stream, self._copied[slot])
+            for loop in self._rest:
+                self.launch(self._stream, loop, replay, addresses=self._slots[slot])
+            device.record(self._computed[slot], self._stream)
+            if self.prefetch:
+                device.synchronize(self._copy_stream)  # the host's copy is about to be written again
+            else:
+                device.synchronize(self._stream)
+
+    def close(self):
+        if self.bound is not None and self.prefetch:
+            self.bound.device.synchronize()
+            for address in self._extra.values():
+                self.bound.device.free(address)
+        super().close()
+
+
+def run_on_host(bound, loop: int, replay: int, workers: Workers) -> None:
+    """Run a loop's blocks on the calling thread, in order.
+
+    Raises
+    ------
+    BlockFailure
+    """
+    for block in range(bound.plan.loops[loop].num_blocks):
+        if bound.host.run_task(loop, block, replay, workers):
+            bound.host.raise_failure(workers)
+

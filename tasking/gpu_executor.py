@@ -1,0 +1,154 @@
+"""Task models on a GPU: streams and events issued anew in each iteration, or captured as a CUDA graph and relaunched."""
+
+from __future__ import annotations
+
+from ..cython_src.errors import UsageError
+from ..cython_src.gpu_program import GpuExecutor
+from .gpu_streams import launch_graph, map_to_streams
+
+
+class _StreamExecutor(GpuExecutor):
+    """Launches on several streams; see `gpu_streams`.
+
+    Parameters
+    ----------
+    unit : {"loop", "block"}
+        What one launch runs.
+    streams : int
+        At most so many.
+    """
+
+    def __init__(self, num_threads: int = 1, *, unit: str = "loop", streams: int = 8, **options):
+        super().__init__(num_threads, **options)
+        self.unit, self.max_streams = unit, streams
+
+    def _prepare(self, bound):
+        self.graph = launch_graph(bound.plan, self.unit)
+        self.program = map_to_streams(self.graph, self.max_streams)
+        self._streams = [bound.device.stream() for _ in range(self.program.num_streams)]
+
+    def _events(self):
+        return {node: self.bound.device.event() for node in self.program.recorded}
+
+    def _issue(self, replay: int, events: dict, former: dict | None, captured: bool) -> None:
+        """Give one replay to the streams.
+
+        Parameters
+        ----------
+        events, former : dict of int to event
+            Events of this replay's nodes and of the one before; None: do not wait for the one before.
+        captured : bool
+            `replay` is added to the device's counter.
+        """
+        device, bound = self.bound.device, self.bound
+        # With the same events for every replay, an event that is waited for means the last time it was recorded: that of
+        # the former replay as long as this replay has not come to its node.
+        for step in self.program.steps:
+            stream = self._streams[step.stream]
+            if former is not None:
+                for node in step.waits_next:
+                    device.wait(stream, former[node])
+            for node in step.waits:
+                device.wait(stream, events[node])
+            launch = self.graph.launches[step.node]
+            if launch is not None and captured:
+                bound.launch(launch[0], stream, replay, first_block=launch[1], num_blocks=launch[2], captured=True)
+            elif launch is not None:
+                self.launch(stream, launch[0], replay, launch[1], launch[2])
+            if step.node in self.program.recorded:
+                device.record(events[step.node], stream)
+
+
+class GpuTasksExecutor(_StreamExecutor):
+    """Every iteration's launches and events are issued anew by the host.
+
+    Parameters
+    ----------
+    taskwait : {"iteration", "none"}
+        Whether the host waits after each iteration; without, the next one follows as its dependences allow.
+    """
+
+    model = "tasks"
+
+    def __init__(self, num_threads: int = 1, *, taskwait: str = "iteration", **options):
+        super().__init__(num_threads, **options)
+        if taskwait not in ("iteration", "none"):
+            raise UsageError(f"taskwait must be 'iteration' or 'none' on a GPU, got {taskwait!r}")
+        self.taskwait = taskwait
+
+    def _prepare(self, bound):
+        super()._prepare(bound)
+        # Two sets that take turns: a node may wait for its own kind of the replay before after that was recorded anew.
+        self._event_sets = (self._events(), self._events())
+
+    def _run(self, bound, first_replay, num_replays):
+        for replay in range(first_replay, first_replay + num_replays):
+            wait = self.taskwait == "none" and replay > first_replay
+            sets = self._event_sets
+            self._issue(replay, sets[replay % 2], sets[(replay - 1) % 2] if wait else None, captured=False)
+            if self.taskwait == "iteration":
+                bound.device.synchronize()
+
+
+class GpuTaskGraphExecutor(_StreamExecutor):
+    """One iteration, captured as a CUDA graph with its parallel branches, relaunched: iterations follow one another."""
+
+    model = "taskgraph"
+    logs = False
+    unroll = 1
+
+    def _prepare(self, bound):
+        super()._prepare(bound)
+        self._origin = bound.device.stream()
+        # Kernels are compiled and loaded by a first launch; that must not happen within a capture.
+        for loop in range(bound.num_loops):
+            bound.device.prepare(bound.launches[loop].symbol)
+        bound.device.prepare("advance_counter")
+        self._graphs = {n: self._capture(n) for n in {1, self.unroll}}
+
+    def _capture(self, replays: int):
+        """The graph of `replays` replays in a row, with dependences instead of barriers between them."""
+        device, origin = self.bound.device, self._origin
+        fork = device.event()
+        device.begin_capture(origin)
+        device.record(fork, origin)
+        for stream in self._streams:
+            device.wait(stream, fork)
+        former = None
+        for replay in range(replays):
+            events = self._events()
+            self._issue(replay, events, former, captured=True)
+            former = events
+        for stream in self._streams:
+            join = device.event()
+            device.record(join, stream)
+            device.wait(origin, join)
+        self.bound.advance_counter(origin, replays)
+        return device.end_capture(origin)
+
+    def _run(self, bound, first_replay, num_replays):
+        bound.set_counter(first_replay)
+        for _ in range(num_replays // self.unroll):
+            bound.device.launch_graph(self._graphs[self.unroll], self._origin)
+        for _ in range(num_replays % self.unroll):
+            bound.device.launch_graph(self._graphs[1], self._origin)
+
+
+class GpuTaskIterExecutor(GpuTaskGraphExecutor):
+    """Several iterations captured as one graph, so that they overlap as the closed graph allows.
+
+    CUDA orders two launches of a graph as a whole: there is a barrier after every `unroll` iterations, and none within.
+
+    Parameters
+    ----------
+    unroll : int
+        Replays in a graph; what is left of a run is launched one by one.
+    """
+
+    model = "taskiter"
+
+    def __init__(self, num_threads: int = 1, *, unroll: int = 4, **options):
+        super().__init__(num_threads, **options)
+        if unroll < 1:
+            raise UsageError(f"unroll must be at least 1, got {unroll}")
+        self.unroll = unroll

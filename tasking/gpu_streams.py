@@ -1,0 +1,217 @@
+"""Which stream runs which launch, and the events between streams: a task graph mapped to CUDA's two means of ordering.
+
+Nodes are launches (a whole loop, or one block) and the graph's joins, which launch nothing. Nodes are given to streams in
+an order that respects the graph; what a stream runs one after the other needs no event. For everything else vector
+clocks decide: a node waits for another's event only if nothing it already waits for implies that.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..cython_src.dependences import record_graph
+from ..cython_src.errors import UsageError
+from ..cython_src.plan import Plan
+
+UNITS = ("loop", "block")
+
+
+@dataclass(frozen=True)
+class LaunchGraph:
+    """Launches and their dependences.
+
+    Attributes
+    ----------
+    launches : list of (loop, first block, number of blocks) or None
+        None: a join.
+    before, before_next : list of list of int
+        For each node its predecessors in the same replay, and those in the replay before.
+    """
+
+    launches: list[tuple[int, int, int] | None]
+    before: list[list[int]]
+    before_next: list[list[int]]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One node in its stream.
+
+    Attributes
+    ----------
+    node, stream : int
+    waits : list of int
+        Nodes of this replay whose events come first.
+    waits_next : list of int
+        Nodes of the replay before whose events come first.
+    """
+
+    node: int
+    stream: int
+    waits: list[int]
+    waits_next: list[int]
+
+
+@dataclass(frozen=True)
+class StreamProgram:
+    """What the host does in every replay.
+
+    Attributes
+    ----------
+    num_streams : int
+    steps : list of Step
+        In the order in which they are given to the device.
+    recorded : frozenset of int
+        Nodes after which an event is recorded, because someone waits for it.
+    """
+
+    num_streams: int
+    steps: list[Step]
+    recorded: frozenset[int]
+
+    @property
+    def num_waits(self) -> int:
+        return sum(len(step.waits) + len(step.waits_next) for step in self.steps)
+
+
+def launch_graph(plan: Plan, unit: str = "loop") -> LaunchGraph:
+    """The closed task graph of a plan over launches of whole loops or of single blocks.
+
+    Raises
+    ------
+    UsageError
+        Unknown unit.
+    """
+    if unit not in UNITS:
+        raise UsageError(f"unit of a launch must be one of {', '.join(UNITS)}; got {unit!r}")
+    graph = record_graph(plan.accesses, closed=True)
+    source, target, token = graph.edges()
+    if unit == "loop":
+        launches = [(k, 0, loop.num_blocks) for k, loop in enumerate(plan.loops)]
+        node_of = plan.task_loop.tolist()
+    else:
+        launches = [
+            (k, block, 1) for k, loop in enumerate(plan.loops) for block in range(loop.num_blocks)
+        ]
+        node_of = list(range(plan.num_tasks))
+    for join in range(graph.num_tasks, graph.num_nodes):
+        node_of.append(len(launches))
+        launches.append(None)
+    same = [set() for _ in launches]
+    former = [set() for _ in launches]
+    for u, v, t in zip(source.tolist(), target.tolist(), token.tolist(), strict=True):
+        a, b = node_of[u], node_of[v]
+        if t:
+            former[b].add(a)
+        elif a != b:
+            same[b].add(a)
+    return LaunchGraph(launches, [sorted(s) for s in same], [sorted(s) for s in former])
+
+
+def _issue_order(graph: LaunchGraph) -> list[int]:
+    """A topological order of the edges within a replay: plan order for launches, joins as soon as they can be."""
+    count = [len(before) for before in graph.before]
+    after: list[list[int]] = [[] for _ in count]
+    for node, before in enumerate(graph.before):
+        for other in before:
+            after[other].append(node)
+    # Joins come first: they cost nothing and free what waits for them.
+    key = [(launch is not None, number) for number, launch in enumerate(graph.launches)]
+    heap = [(key[node], node) for node in range(len(count)) if count[node] == 0]
+    heapq.heapify(heap)
+    order = []
+    while heap:
+        _, node = heapq.heappop(heap)
+        order.append(node)
+        for other in after[node]:
+            count[other] -= 1
+            if count[other] == 0:
+                heapq.heappush(heap, (key[other], other))
+    if len(order) != len(count):
+        raise AssertionError("the launch graph has a cycle within a replay")
+    return order
+
+
+def _assign_streams(graph: LaunchGraph, order: Sequence[int], max_streams: int) -> list[int]:
+    """Stream of each node: that of a predecessor that is still its stream's last; else one whose last node lies before
+    the node anyway; else a new one; else the one that was used longest ago."""
+    reach = [0] * len(order)  # bit sets of ancestors
+    stream_of = [0] * len(order)
+    tails: list[int] = []
+    used: list[int] = []
+    for time, node in enumerate(order):
+        for other in graph.before[node]:
+            reach[node] |= reach[other] | 1 << other
+        own = [s for s in range(len(tails)) if tails[s] in graph.before[node]]
+        implied = [s for s in range(len(tails)) if reach[node] >> tails[s] & 1]
+        if own:
+            stream = max(own, key=lambda s: used[s])
+        elif implied:
+            stream = max(implied, key=lambda s: used[s])
+        elif len(tails) < max_streams:
+            stream = len(tails)
+            tails.append(node)
+            used.append(time)
+        else:
+            stream = min(range(len(tails)), key=lambda s: used[s])
+        tails[stream], used[stream], stream_of[node] = node, time, stream
+    return stream_of
+
+
+def map_to_streams(graph: LaunchGraph, max_streams: int = 8) -> StreamProgram:
+    """Streams and events for a graph.
+
+    The waits within a replay do not depend on the replay before, so that what the clocks know of one replay holds for
+    all later ones, shifted; waits for the replay before are those that are still missing when a second replay follows.
+
+    Parameters
+    ----------
+    max_streams : int
+        At least 1.
+
+    Raises
+    ------
+    UsageError
+    """
+    if max_streams < 1:
+        raise UsageError(f"the number of streams must be at least 1, got {max_streams}")
+    order = _issue_order(graph)
+    stream_of = _assign_streams(graph, order, max_streams)
+    num_streams = max(stream_of, default=0) + 1
+    count = [stream_of.count(s) for s in range(num_streams)]
+    place = [0] * len(order)  # of a node in its stream, from 1 on
+    done = [0] * num_streams
+    for node in order:
+        done[stream_of[node]] += 1
+        place[node] = done[stream_of[node]]
+    rank = {node: k for k, node in enumerate(order)}
+    # clocks[s][r]: how many nodes of stream r are known to be done when stream s goes on.
+    clocks = np.zeros((num_streams, num_streams), np.int64)
+    known: list[dict[int, np.ndarray]] = []
+    waits: list[list[int]] = [[] for _ in order]
+    waits_next: list[list[int]] = [[] for _ in order]
+    for replay in (0, 1):
+        after: dict[int, np.ndarray] = {}
+        for node in order:
+            clock = clocks[stream_of[node]].copy()
+            if replay == 0:
+                for other in sorted(graph.before[node], key=rank.__getitem__, reverse=True):
+                    if clock[stream_of[other]] < place[other]:
+                        waits[node].append(other)
+                        clock = np.maximum(clock, after[other])
+            else:
+                for other in waits[node]:
+                    clock = np.maximum(clock, after[other])
+                for other in sorted(graph.before_next[node], key=rank.__getitem__, reverse=True):
+                    if clock[stream_of[other]] < place[other]:
+                        waits_next[node].append(other)
+                        clock = np.maximum(clock, known[0][other])
+            clock[stream_of[node]] = place[node] + replay * count[stream_of[node]]
+            clocks[stream_of[node]] = after[node] = clock
+        known.append(after)
+    steps = [Step(node, stream_of[node], waits[node], waits_next[node]) for node in order]
+    return StreamProgram(num_streams, steps, frozenset(k for step in steps for k in (*step.waits, *step.waits_next)))

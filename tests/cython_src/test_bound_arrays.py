@@ -1,0 +1,31 @@
+"""Replay is refused when a bound plan's memory was exchanged, by every executor alike."""
+
+import pytest
+
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.lowering import lower
+from forktask.cython_src.program import bind
+from forktask.experiments.models import built_models, make_executor
+
+
+@pytest.mark.parametrize("model", [*built_models(), "taskiter:unroll=2", "taskiter:placement=stealing"])
+def test_exchanged_arrays_are_refused(model):
+    """Check another array of the same name, in the plan's arrays or its storage, and another shape; then the former again."""
+    bound = bind(lower("cifar10_cnn", batch=8))
+    name = bound.plan.attributes["parameters"][0]
+    array = bound.arrays[name]
+    with make_executor(model, 1 if model == "serial" else 2) as executor:
+        executor.prepare(bound)
+        executor.run(2)
+        for arrays in (bound.arrays, bound.storage.arrays):
+            arrays[name] = array.copy()
+            with pytest.raises(UsageError, match=f"may not be exchanged, but {name!r} was"):
+                executor.run(2, 2)
+            arrays[name] = array
+            executor.run(2, 2)
+        shape = array.shape
+        array.shape = (*shape, 1)
+        with pytest.raises(UsageError, match="may not change their shape"):
+            executor.run(2, 4)
+        array.shape = shape
+        executor.run(2, 4)

@@ -1,0 +1,57 @@
+"""Small graphs for tests of scaling tests, in a module that other processes can import."""
+
+import numpy as np
+from forktask.cython_src.plan import PlanBuilder
+from forktask.experiments.user_graph import UserGraph
+
+
+def smooth(left, right, out):
+    """Python kernel: the mean of neighbours."""
+    out[...] = 0.5 * (left + right)
+
+
+def add(values, total):
+    """Python kernel: add to a sum."""
+    total += values.sum()
+
+
+def means(grain: int = 16) -> UserGraph:
+    """Means of neighbours in slices, then their sums: two loops."""
+    values, out, sums = np.arange(64.0), np.zeros(48), np.zeros(48 // grain)
+    graph = UserGraph("means")
+    x, y, s = graph.array("x", values), graph.array("y", out), graph.array("sums", sums)
+    for i in graph.taskloop(48, grainsize=grain):
+        graph.task(smooth, reads=[x[i], x[i.start + 16 : i.stop + 16]], writes=y[i])
+    for number, i in enumerate(graph.taskloop(48, grainsize=grain)):
+        graph.task(add, reads=y[i], updates=s[number])
+    return graph
+
+
+def _fill(out):
+    out[...] = np.random.default_rng().random()
+
+
+def random() -> UserGraph:
+    """A graph that computes something else each time."""
+    graph = UserGraph("random")
+    values = graph.array("values", np.zeros(4))
+    graph.task(_fill, writes=values)
+    return graph
+
+
+def _add_part(total):
+    total += 0.1
+
+
+def sums_in_any_order(parts: int = 4) -> UserGraph:
+    """Commutative updates: equal within a tolerance only."""
+    graph = UserGraph("sums")
+    total = graph.array("total", np.zeros(1))
+    for _ in range(parts):
+        graph.task(_add_part, commutative=total)
+    return graph
+
+
+def nothing():
+    """No graph at all."""
+    return PlanBuilder

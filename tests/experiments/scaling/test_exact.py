@@ -1,0 +1,129 @@
+"""The exact tier sees each thing that may not happen."""
+
+import copy
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from experiments.scaling import graphs
+from forktask.experiments.scaling import exact, subject
+
+GRAPH = {"tasks": 4, "edges": 3, "cross_edges": 4, "joins": 0, "loops": {"f": {"blocks": 4, "edges": 7}}}
+
+
+def fact(model="taskiter", threads=2, **changes):
+    """A row of which nothing can be said against."""
+    return {
+        "model": model, "threads": threads, "deterministic": True, "records": model in ("taskiter", "taskgraph"),
+        "hashes": {"x": "1", "y": "2"}, "graph": copy.deepcopy(GRAPH), "recordings": int(model in ("taskiter", "taskgraph")),
+        "threads_seen": threads, "threads_possible": threads, "allocations_per_pass": 0.0, **changes,
+    }  # fmt: skip
+
+
+def test_nothing_to_say():
+    """Check that rows without fault give no failures."""
+    assert exact.failures([fact("serial", 1), fact(), fact("forkjoin")], GRAPH) == []
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"hashes": {"x": "1", "y": "3"}}, "taskiter on 2 threads leaves other bits than serial on 1 thread in y"),
+        ({"recordings": 3}, "must record its graph once, recorded it 3 times"),
+        ({"recordings": 0}, "recorded it never"),
+        ({"threads_seen": 1}, "must run blocks on 2 threads, the event log has 1"),
+        ({"allocations_per_pass": 2.0}, "must not allocate in a step, calls malloc 2 times"),
+        ({"failure": "crash", "message": "killed by SIGSEGV\nmore"}, r"did not run \(crash\): killed by SIGSEGV"),
+    ],
+)
+def test_each_failure_is_said(change, said):
+    """Check that each fault of one model gives one sentence."""
+    found = exact.failures([fact("serial", 1), fact(**change)], GRAPH)
+    assert len(found) == 1 and re.search(said, found[0])
+
+
+def test_allocations_of_others_are_not_ours():
+    """Check that outside references and libgomp's team of one may allocate, our own runtimes may not."""
+    assert exact.may_allocate("openmp_tasks:taskwait=loop", 2) and exact.may_allocate("forkjoin", 1)
+    assert not exact.may_allocate("forkjoin", 2) and not exact.may_allocate("forkjoin:region=persistent", 1)
+    assert not exact.may_allocate("tasks", 1)
+
+
+def test_graph_changes_name_the_loop():
+    """Check that another graph than the baseline's is described by counts and loops."""
+    stored = copy.deepcopy(GRAPH)
+    stored["edges"] = 5
+    stored["loops"] = {"f": {"blocks": 4, "edges": 9}, "g": {"blocks": 1, "edges": 0}}
+    (found,) = exact.failures([fact("serial", 1)], stored)
+    assert "edges 5 -> 3" in found and "loop f: edges 9 -> 7" in found and "loop g is gone" in found
+
+
+def test_allocations_are_a_slope():
+    """Check that what a run costs whatever its length does not count, and that a disturbed try is repeated."""
+    calls = [0]
+
+    def run(passes, per_pass=0):
+        calls[0] += 5 + per_pass * passes
+
+    assert exact.allocations_per_pass(run, lambda: calls[0]) == 0
+    assert exact.allocations_per_pass(lambda n: run(n, 3), lambda: calls[0]) == 3
+    extra = iter([0, 7, 0, 0, 0, 0])
+
+    def disturbed(passes):
+        calls[0] += 5 + next(extra)
+
+    assert exact.allocations_per_pass(disturbed, lambda: calls[0]) == 0
+
+
+@pytest.mark.skipif(exact.counter_library() is None, reason="the C library offers no way to count")
+def test_malloc_is_counted():
+    """Check that the preloaded library sees malloc, calloc, realloc and aligned forms, and no more than there are."""
+    program = (
+        "import ctypes, json\nfrom forktask.experiments.scaling.exact import malloc_counter\n"
+        "count, c = malloc_counter(), ctypes.CDLL(None)\n"
+        "f = c.malloc; f.restype = ctypes.c_void_p\n"
+        "before = count()\nidle = count() - before\n"
+        "before = count()\nfor i in range(1000): f(16)\none = count() - before\n"
+        "p = ctypes.c_void_p()\nbefore = count()\n"
+        "for i in range(1000): c.calloc(1, 8), c.posix_memalign(ctypes.byref(p), 64, 64), c.realloc(None, 8)\n"
+        "print(json.dumps([idle, one, count() - before]))\n"
+    )
+    environment = {**os.environ, "LD_PRELOAD": str(exact.counter_library())}
+    done = subprocess.run([sys.executable, "-P", "-c", program], env=environment, capture_output=True, text=True, check=True)
+    idle, one, three = json.loads(done.stdout)
+    # Python itself calls malloc now and then.
+    assert idle == 0 and 1000 <= one < 1010 and 3000 <= three < 3030
+    assert exact.malloc_counter() is None
+
+
+def test_facts_of_a_graph():
+    """Check real processes: same bits, threads seen, graph recorded once; blocks in Python are not counted."""
+    rows = exact.facts_of(subject.describe(graphs.means, {"grain": 16}), ["forkjoin", "taskiter"], [2])
+    assert [(r["model"], r["threads"]) for r in rows] == [("serial", 1), ("forkjoin", 2), ("taskiter", 2)]
+    assert exact.failures(rows, rows[0]["graph"]) == []
+    assert rows[2]["recordings"] == 1 and rows[2]["threads_seen"] == 2
+    assert "Python" in rows[0]["allocations_unknown"]
+    assert rows[0]["graph"]["loops"] == {"smooth.0": {"blocks": 3, "edges": 3}, "add.0": {"blocks": 3, "edges": 6}}
+
+
+def test_random_results_are_seen():
+    """Check that a graph that computes something else each time fails, naming the array."""
+    rows = exact.facts_of(subject.describe(graphs.random, {}), ["forkjoin"], [1])
+    assert any("leaves other bits" in line and "values" in line for line in exact.failures(rows, None))
+
+
+def test_recordings_are_counted_wherever_they_happen():
+    """Check that each call from the package counts while counting, and none afterwards."""
+    from forktask.experiments import bounds
+    from forktask.tasking import executor
+
+    plan = graphs.means().plan()
+    with exact.recordings_counted() as count:
+        executor.record_graph(plan.accesses)
+        bounds.record_graph(plan.accesses)
+        assert count == [2]
+    executor.record_graph(plan.accesses)
+    assert count == [2]

@@ -1,0 +1,214 @@
+"""The plugin in pytest sessions of its own."""
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from experiments.scaling.fakes import FakeMachine
+from forktask.experiments.scaling import exact, model
+
+pytest_plugins = ["pytester"]
+
+GRAPH = {"tasks": 4, "edges": 3, "cross_edges": 4, "joins": 0, "loops": {"f": {"blocks": 4, "edges": 7}}}
+PREDICTED = {"work_us": 4.0, "span_us": 1.0, "cycle_mean_us": 1.0,
+             "threads": {"2": {"forkjoin_us": 2.0, "speedup": {"forkjoin": 2.0, "taskgraph": 2.0, "taskiter": 2.0}}}}
+ENTRY = {"graph": GRAPH, "block_ns": {"f": [1000] * 4}, "predicted": PREDICTED, "assumed": []}
+CLAIM = """
+    import pytest
+
+    @pytest.mark.scaling(models=["forkjoin", "taskiter"], threads=[2])
+    def test_step(scaling):
+        scaling("cifar10_cnn", batch=16).assert_ratio("taskiter/forkjoin", at_most=1.05)
+"""
+
+
+# Hypothesis's own plugin imports all of it at the end of each session.
+QUICK = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A fake machine, and processes of the exact and the model tier that find all well."""
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    facts = [
+        {"kind": "exact", "model": m, "threads": n, "deterministic": True, "records": m == "taskiter", "hashes": {"x": "1"},
+         "graph": GRAPH, "recordings": int(m == "taskiter"), "threads_seen": n, "threads_possible": n,
+         "allocations_per_pass": 0.0}
+        for m, n in (("serial", 1), ("forkjoin", 2), ("taskiter", 2))
+    ]
+    monkeypatch.setattr(exact, "facts_of", lambda plan, models, threads, folder: facts)
+    monkeypatch.setattr(model, "entry_of", lambda plan, threads, stored, update: ENTRY)
+    return FakeMachine({"taskiter": 1.0, "forkjoin": 1.0, "serial": 2.0}, noise=0.01).install(monkeypatch)
+
+
+def run(pytester, text, *options, baseline=True):
+    """Run a test file; with a baseline for its tests, as a first run would have written."""
+    pytester.makepyfile(test_it=text)
+    if baseline:
+        pytester.inline_run("--scaling-update-baseline", "--scaling-budget=0", *QUICK)
+    return pytester.runpytest_inprocess("-rs", *QUICK, *options)
+
+
+def test_pass(pytester, machine):
+    """Check that a test within its limits passes."""
+    result = run(pytester, CLAIM)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["exact cifar10_cnn(batch=16): ok", "model *: ok", "clock *taskiter/forkjoin on 2 is *pass*"])
+
+
+def test_fail(pytester, machine):
+    """Check that a ratio beyond the limit fails the test, with the interval and without the plugin's own traceback."""
+    machine.times_s["taskiter"] = 1.2
+    result = run(pytester, CLAIM)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E *AssertionError: cifar10_cnn(batch=16): taskiter/forkjoin on 2 is 1.?*claimed at most 1.05*"])
+    result.stdout.no_fnmatch_line("*testing.py*_claim*")
+
+
+def test_inconclusive_is_skipped_with_the_reason(pytester, machine):
+    """Check that a claim without an end skips the test and says what was measured."""
+    machine.times_s["taskiter"] = 1.05
+    result = run(pytester, CLAIM, "--scaling-budget=30")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED*inconclusive: taskiter/forkjoin on 2 is 1.0*claimed at most 1.05*"])
+
+
+def test_inconclusive_is_an_error_when_strict(pytester, machine):
+    """Check --scaling-strict."""
+    machine.times_s["taskiter"] = 1.05
+    result = run(pytester, CLAIM, "--scaling-budget=30", "--scaling-strict")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*inconclusive*(an error with --scaling-strict)*"])
+
+
+def test_all_claims_are_looked_at(pytester, machine):
+    """Check that a claim without an end does not hide a later one that fails."""
+    machine.times_s["taskiter"] = 1.05
+    result = run(pytester, CLAIM.replace(
+        'scaling("cifar10_cnn", batch=16).assert_ratio("taskiter/forkjoin", at_most=1.05)',
+        'step = scaling("cifar10_cnn", batch=16)\n        step.assert_ratio("taskiter/forkjoin", at_most=1.05)\n'
+        '        step.assert_efficiency("taskiter", at_least=1.1)',
+    ), "--scaling-budget=30")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E *efficiency of taskiter on 2 is 0.9*claimed at least 1.1*"])
+
+
+def test_disturbed_rounds_are_listed(pytester, machine):
+    """Check that the summary says which rounds were discarded, and why."""
+    quiet = machine.disturbance(0)
+    machine.disturbance = lambda number: {**quiet, "throttled_us": 20_000 * (16 <= number < 20)}
+    result = run(pytester, CLAIM, "--scaling-summary=out.md")
+    result.assert_outcomes(passed=1)
+    assert "discarded and repeated: 5 (throttled 20%)" in (pytester.path / "out.md").read_text()
+
+
+def test_missing_and_changed_baselines(pytester, machine, monkeypatch):
+    """Check that a test without an entry, and one with another graph, fail and say what to do."""
+    result = run(pytester, CLAIM, baseline=False)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*has no entry for it; run pytest --scaling-update-baseline once*"])
+    run(pytester, CLAIM).assert_outcomes(passed=1)
+    changed = json.loads(json.dumps(ENTRY))
+    changed["predicted"]["span_us"] = 2.0
+    changed["graph"]["loops"]["f"]["edges"] = 9
+    monkeypatch.setattr(model, "entry_of", lambda plan, threads, stored, update: changed)
+    result = run(pytester, CLAIM, baseline=False)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*span (us): 1 -> 2 (+100.00%)*", "*loop f: edges 7 -> 9*"])
+
+
+def test_reports(pytester, machine, monkeypatch):
+    """Check JUnit properties, Markdown, the job summary of GitHub and JSON Lines of one run."""
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(pytester.path / "step.md"))
+    run(pytester, CLAIM, "--junitxml=j.xml", "--scaling-summary=out.md", "--scaling-jsonl=out.jsonl").assert_outcomes(passed=1)
+    properties = {
+        p.get("name"): p.get("value") for p in ElementTree.parse(pytester.path / "j.xml").iter("property")
+    }
+    assert properties["scaling.exact cifar10_cnn(batch=16)"] == "ok"
+    assert properties["scaling.clock taskiter/forkjoin on 2, cifar10_cnn(batch=16)"].startswith("pass: ")
+    text = (pytester.path / "out.md").read_text()
+    assert "| cifar10_cnn(batch=16) | taskiter/forkjoin on 2 |" in text and "| within |" in text
+    assert text in (pytester.path / "step.md").read_text()
+    rows = [json.loads(line) for line in (pytester.path / "out.jsonl").read_text().splitlines()]
+    assert rows[0]["kind"] == "run" and "cpu" in rows[0]["environment"]
+    assert {row["kind"] for row in rows[1:]} == {"exact", "tier", "model", "clock", "test"}
+    (clock,) = [row for row in rows if row["kind"] == "clock"]
+    assert len(clock["rounds"]) == clock["num_rounds"] and len(clock["rounds"][0]["times_s"]) == 4
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (("taskiter/forkjoin", "taskiter"), "two models with a slash"),
+        (("taskiter/forkjoin", "taskiter/no_such"), "no model is called 'no_such'"),
+        (("at_most=1.05", "at_most=-1"), "at_most must be a positive number"),
+        (("batch=16", "batch={1}"), "JSON"),
+        (('models=["forkjoin", "taskiter"]', "models=[]"), "at least one model"),
+        (("threads=[2]", "threads=[0]"), "whole numbers from 1 on"),
+        (("threads=[2]", "thread=[2]"), "the marker takes models=, threads= and rtol="),
+    ],
+)
+def test_bad_use(pytester, machine, change, said):
+    """Check that wrong arguments give one sentence with the remedy."""
+    result = run(pytester, CLAIM.replace(*change))
+    assert result.parseoutcomes().get("passed", 0) == 0
+    result.stdout.fnmatch_lines([f"E *UsageError: *{said}*"])
+
+
+@pytest.mark.parametrize("option", ["--scaling-budget=-1", "--scaling-budget=x"])
+def test_bad_options(pytester, option):
+    """Check that a budget that is none is refused before anything runs."""
+    assert run(pytester, CLAIM, option, baseline=False).ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_ini_budget(pytester, machine):
+    """Check that the budget can stand in the ini file."""
+    pytester.makeini("[pytest]\nscaling_budget = 0\n")
+    result = run(pytester, CLAIM)
+    result.assert_outcomes(skipped=1)
+    assert not machine.samples
+
+
+def test_own_graph_with_real_processes(pytester):
+    """Check a graph of the user's from a test file: written baseline, a pass, then a finer graph that fails by name."""
+    text = """
+        import pytest
+        from experiments.scaling.graphs import means
+
+        def mine(grain):
+            return means(GRAIN)
+
+        GRAIN = 16
+
+        @pytest.mark.scaling(models=["taskiter"], threads=[2])
+        def test_mine(scaling):
+            scaling(mine, grain=1)
+    """
+    run(pytester, text).assert_outcomes(passed=1)
+    result = run(pytester, text.replace("GRAIN = 16", "GRAIN = 24"), baseline=False)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*loop smooth.0: blocks 3 -> 2*"])
+
+
+def test_plans_that_are_not_deterministic(pytester):
+    """Check that commutative sums need a tolerance, and pass with one."""
+    text = """
+        import pytest
+        from experiments.scaling.graphs import sums_in_any_order
+
+        @pytest.mark.scaling(models=["taskiter"], threads=[2], rtol=1e-9)
+        def test_sums(scaling):
+            scaling(sums_in_any_order)
+    """
+    run(pytester, text).assert_outcomes(passed=1)
+    result = run(pytester, text.replace(", rtol=1e-9", ""), baseline=False)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*not deterministic*rtol=1e-6*"])
+
+
+def test_the_plugin_is_light():
+    """Check that pytest sessions that use no scaling test do not import NumPy for it."""
+    program = "import sys, forktask.experiments.scaling.plugin; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-P", "-c", program]).returncode == 0

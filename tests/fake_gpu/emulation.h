@@ -1,0 +1,182 @@
+/* Runs CUDA sources on the CPU, one CUDA block after the other, its threads as coroutines.
+ *
+ * Blocks and threads start in an order drawn from a seed, and after each barrier threads go on in another one: a missing
+ * barrier or a sum whose order is left to chance gives results that depend on the seed. Shared memory holds NaN at the
+ * start of each CUDA block. Found and reported: a barrier that some threads miss or that differs between threads, and
+ * writes past the shared memory that the launch asked for.
+ */
+#ifndef FORKTASK_EMULATION_H
+#define FORKTASK_EMULATION_H
+
+#include <csetjmp>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <algorithm>
+#include <ucontext.h>
+
+#define FORKTASK_EMULATED
+#define __device__
+#define __global__
+#define KERNEL(name) extern "C" void name(const GpuArgs &a)
+
+using std::min;
+
+struct Index {
+    unsigned x, y, z;
+};
+static Index threadIdx, blockIdx, gridDim;
+
+enum { EMULATED_THREADS = 128, STACK_BYTES = 64 << 10, SHARED_FLOATS = 16 << 10 };
+enum { EMULATION_OK, MISSED_BARRIER, DIFFERENT_BARRIERS, SHARED_OVERFLOW };
+
+static float shared[SHARED_FLOATS];
+
+static inline unsigned long long atomicMin(unsigned long long *at, unsigned long long value)
+{
+    const unsigned long long former = *at;
+    *at = min(former, value);
+    return former;
+}
+
+static inline long long now_ns()
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+#define __trap() abort()
+
+/* A stack that runs threads of a CUDA block until one of them waits at a barrier. */
+struct Fiber {
+    jmp_buf state;
+    ucontext_t first;
+    int waits_at_line; /* of the source; 0: not at a barrier */
+    unsigned thread;
+    bool started;
+    char stack[STACK_BYTES];
+};
+
+static Fiber *fibers;
+static Fiber *current;
+static jmp_buf scheduler;
+static unsigned order[EMULATED_THREADS], next_thread, finished;
+static void (*run_thread)(const void *);
+static const void *run_args;
+static unsigned long long random_state;
+
+static inline unsigned draw(unsigned below)
+{
+    random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
+    return (unsigned)((random_state >> 33) % below);
+}
+
+static void shuffle(unsigned *numbers, unsigned count)
+{
+    for (unsigned i = count; i > 1; i--)
+        std::swap(numbers[i - 1], numbers[draw(i)]);
+}
+
+static void fiber_main()
+{
+    for (;;) {
+        while (next_thread < EMULATED_THREADS) {
+            current->thread = threadIdx.x = order[next_thread++];
+            run_thread(run_args);
+            finished++;
+        }
+        if (!_setjmp(current->state))
+            _longjmp(scheduler, 1);
+    }
+}
+
+static void barrier(int line)
+{
+    Fiber *const self = current;
+    self->waits_at_line = line;
+    if (!_setjmp(self->state))
+        _longjmp(scheduler, 1);
+    self->waits_at_line = 0;
+    threadIdx.x = self->thread;
+}
+#define __syncthreads() barrier(__LINE__)
+
+static void resume(Fiber *fiber)
+{
+    current = fiber;
+    if (_setjmp(scheduler))
+        return;
+    if (fiber->started)
+        _longjmp(fiber->state, 1);
+    fiber->started = true;
+    setcontext(&fiber->first);
+}
+
+static int run_cuda_block()
+{
+    for (unsigned i = 0; i < EMULATED_THREADS; i++)
+        order[i] = i;
+    shuffle(order, EMULATED_THREADS);
+    next_thread = finished = 0;
+    while (next_thread < EMULATED_THREADS) {
+        Fiber *idle = fibers;
+        while (idle->waits_at_line)
+            idle++;
+        resume(idle);
+    }
+    while (finished < EMULATED_THREADS) {
+        unsigned waiting[EMULATED_THREADS], count = 0;
+        for (unsigned i = 0; i < EMULATED_THREADS; i++)
+            if (fibers[i].waits_at_line)
+                waiting[count++] = i;
+        if (count < EMULATED_THREADS)
+            return MISSED_BARRIER;
+        for (unsigned i = 1; i < count; i++)
+            if (fibers[i].waits_at_line != fibers[0].waits_at_line)
+                return DIFFERENT_BARRIERS;
+        shuffle(waiting, count);
+        for (unsigned i = 0; i < count; i++)
+            resume(&fibers[waiting[i]]);
+    }
+    return EMULATION_OK;
+}
+
+/* Launch a kernel: tiles x rows CUDA blocks of 128 threads. */
+extern "C" int emulate(void (*kernel)(const void *), const void *args, unsigned tiles, unsigned rows,
+                       unsigned shared_bytes, unsigned long long seed)
+{
+    random_state = seed * 2862933555777941757ull + 3037000493ull;
+    run_thread = kernel;
+    run_args = args;
+    gridDim = {tiles, rows, 1};
+    const unsigned total = tiles * rows;
+    if (shared_bytes > sizeof(shared))
+        return SHARED_OVERFLOW;
+    fibers = (Fiber *)calloc(EMULATED_THREADS, sizeof(Fiber));
+    for (unsigned i = 0; i < EMULATED_THREADS; i++) {
+        getcontext(&fibers[i].first);
+        fibers[i].first.uc_stack.ss_sp = fibers[i].stack;
+        fibers[i].first.uc_stack.ss_size = STACK_BYTES;
+        fibers[i].first.uc_link = nullptr;
+        makecontext(&fibers[i].first, fiber_main, 0);
+    }
+    int status = EMULATION_OK;
+    const unsigned start = draw(total);
+    for (unsigned i = 0; i < total && status == EMULATION_OK; i++) {
+        const unsigned number = (start + i) % total; /* another first block, and half of the time backwards */
+        const unsigned block = seed % 2 ? total - 1 - number : number;
+        blockIdx = {block % tiles, block / tiles, 0};
+        memset(shared, 0xff, shared_bytes);
+        memset((char *)shared + shared_bytes, 0x55, sizeof(shared) - shared_bytes);
+        status = run_cuda_block();
+        for (size_t k = shared_bytes; k < sizeof(shared); k++)
+            if (((const char *)shared)[k] != 0x55)
+                status = SHARED_OVERFLOW;
+    }
+    free(fibers);
+    return status;
+}
+
+#endif

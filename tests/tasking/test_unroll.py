@@ -1,0 +1,151 @@
+"""Unrolled graphs: the same bits for any number of iterations, slots that take anti-dependences away."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from forktask.cython_src.checks import check_accesses, check_orders
+from forktask.cython_src.dependences import record_graph
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.lowering import initialise, lower
+from forktask.cython_src.plan import Block, PlanBuilder, read, update, write
+from forktask.cython_src.program import BlockFailure, bind
+from forktask.cython_src.unroll import unroll
+from forktask.tasking.executor import TaskIterExecutor
+
+from .random_plans import kinds_plan, random_plan, shared_plan
+from .test_closure import order_of, repeated, unrolled_order
+from .test_executor import assert_same, content, run_serial, serial_content
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]
+
+
+def slots_of(plan, seed):
+    """Random slots of the buffers that may have some."""
+    rng = np.random.default_rng(seed)
+    return {b.name: int(rng.integers(1, 5)) for b in plan.buffers.values() if not b.persistent and b.name not in plan.arena_of}
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32), times=st.integers(1, 5), kind=st.sampled_from(["random", "kinds", "full", "shared"]))
+def test_an_unrolled_plan_is_its_plan_repeated(seed, times, kind):
+    """Check two passes of the unrolled plan against as many of the plain one, with slots, in serial order."""
+    make = {"random": random_plan, "kinds": kinds_plan, "full": lambda s: shared_plan(s, "full"), "shared": shared_plan}
+    plan = make[kind](seed)
+    unrolled = bind(unroll(plan, times, slots_of(plan, seed)))
+    run_serial(unrolled, 2)
+    assert_same(content(unrolled), serial_content(plan, [(2 * times,)]))
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32), times=st.integers(2, 3))
+def test_the_closed_unrolled_graph_orders_what_the_plain_one_orders(seed, times):
+    """Check two passes of the closed graph against the flat graph of as many iterations, without slots."""
+    plan = kinds_plan(seed, num_loops=1 + seed % 3, max_blocks=4)
+    flat = record_graph(repeated(plan.accesses, 2 * times), closed=False)
+    source, target, _ = flat.edges()
+    expected = order_of(flat.num_nodes, source, target, np.arange(flat.num_tasks))
+    closed = record_graph(unroll(plan, times).accesses)
+    np.testing.assert_array_equal(unrolled_order(closed, 2, without_self=True), expected)
+
+
+@pytest.mark.parametrize("placement", ["stealing", "partitioned"])
+def test_any_number_of_iterations_from_any_first_one(placement):
+    """Check runs whose length and beginning are no multiples of the unrolling, on several threads."""
+    executors = [(u, TaskIterExecutor(n, placement=placement, unroll=u)) for u, n in ((2, 2), (3, 5), (4, 1))]
+
+    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(seed=st.integers(0, 2**32), runs=st.lists(st.integers(0, 11), min_size=1, max_size=4))
+    def check(seed, runs):
+        plan = (random_plan, kinds_plan)[seed % 2](seed)
+        runs = [(n, sum(runs[:i])) for i, n in enumerate(runs)]
+        expected = serial_content(plan, runs)
+        for _, executor in executors:
+            bound = bind(plan)
+            executor.prepare(bound)
+            for run in runs:
+                executor.run(*run)
+            assert_same(content(bound, executor), expected)
+
+    check()
+    for _, executor in executors:
+        executor.close()
+
+
+def prefetch_plan():
+    """load writes a transient input buffer, the chain behind it reads that and updates a state."""
+    builder = PlanBuilder("prefetch")
+    builder.buffer("source", (4,), "uint64", role="dataset")
+    builder.buffer("batch", (4,), "uint64", role="input")
+    builder.buffer("state", (4,), "uint64", role="statistic")
+    builder.loop("load", "test_copy", {"out": "batch", "in": "source"},
+                 [Block((i, i + 1, i, i + 1), (write("batch", (i, i + 1)), read("source", (i, i + 1)))) for i in range(4)])
+    builder.loop("use", "test_copy", {"out": "state", "in": "batch"},
+                 [Block((0, 4, 0, 4), (read("batch"), update("state")))])
+    return builder.build()
+
+
+def test_slots_let_loading_run_ahead():
+    """Check that a load waits for the former iteration's use with one slot and not with two, and that bits stay."""
+    for slots, waits in ((1, True), (2, False)):
+        plan = unroll(prefetch_plan(), 2, {"batch": slots})
+        graph = record_graph(plan.accesses, closed=False)
+        second_loads = slice(plan.loops[2].first_task, plan.loops[2].first_task + 4)
+        assert (graph.num_intra[second_loads] > 0).all() == waits
+        check_accesses(plan, "cpu")
+    for placement in ("stealing", "partitioned"):
+        with TaskIterExecutor(3, unroll=2, slots=2, placement=placement) as executor:
+            bound = bind(prefetch_plan())
+            executor.prepare(bound)
+            executor.run(9)
+            assert_same({"state": bound.arrays["state"]}, serial_content(prefetch_plan(), [(9,)]))
+
+
+def test_a_network_unrolled_with_slots():
+    """Check the small network: random orders of two steps with two input slots, and seven steps on two threads."""
+    plan = lower("cifar10_cnn", batch=16, granularity="images=16")
+    inputs = {b.name: 2 for b in plan.buffers.values() if b.role == "input"}
+    assert inputs
+    bound = bind(unroll(plan, 2, inputs))
+    initialise(bound, 1)
+    check_orders(bound, num_orders=4, num_replays=2)
+    losses = []
+    for options in ({}, {"unroll": 3, "slots": 2}):
+        bound = bind(plan)
+        initialise(bound, 1)
+        with TaskIterExecutor(2, **options) as executor:
+            executor.prepare(bound)
+            executor.run(7)
+        losses.append({name: bound.view(name).copy() for name in plan.attributes["parameters"]})
+    for name, array in losses[0].items():
+        np.testing.assert_array_equal(array, losses[1][name])
+
+
+def test_failures_and_events_name_tasks_of_the_plan():
+    """Check that copies of a task count as the task: in the log and in the failure."""
+    plan = random_plan(11, num_loops=5, fail=(7, 4))
+    with TaskIterExecutor(2, unroll=4, event_capacity=10_000) as executor:
+        executor.prepare(bind(plan))
+        executor.run(6)
+        events = executor.workers.events()
+        assert sorted(zip(events["iteration"].tolist(), events["task"].tolist(), strict=True)) == [
+            (k, t) for k in range(6) for t in range(plan.num_tasks)]
+        with pytest.raises(BlockFailure, match="failed in iteration 7 with status 7") as failure:
+            executor.run(100)
+        assert failure.value.task_name == plan.task_name(4)
+
+
+def test_what_cannot_be_is_refused():
+    """Check the messages."""
+    plan = prefetch_plan()
+    with pytest.raises(UsageError, match="unroll must be at least 1"):
+        unroll(plan, 0)
+    with pytest.raises(UsageError, match="only transient buffers"):
+        unroll(plan, 2, {"state": 2})
+    with pytest.raises(UsageError, match="slots must not exceed"):
+        TaskIterExecutor(1, slots=2)
+    with TaskIterExecutor(1, unroll=2) as executor:
+        executor.prepare(bind(plan))
+        with pytest.raises(UsageError, match="not negative|must be multiples|negative"):
+            executor.run(-1)
