@@ -89,6 +89,19 @@ INLINE void product_tile(const ProductTask *t, const PixelGroup *g, const int gr
             bt += PANEL;
         }
     }
+    int plain = !t->bias && !t->accumulate && !t->activation &&
+                column + vectors * VL <= (t->num_panels - 1) * PANEL + t->store_columns;
+    UNROLL for (int i = 0; i < groups; i++) plain &= g[i].count == GROUP_PIXELS;
+    if (plain) {
+        UNROLL for (int i = 0; i < groups; i++)
+        {
+            float *c = t->c + g[i].c + column;
+            UNROLL for (int r = 0; r < GROUP_PIXELS; r++)
+                UNROLL for (int v = 0; v < vectors; v++)
+                    store(c + r * t->out_pixel + v * VL, acc[(i * GROUP_PIXELS + r) * vectors + v]);
+        }
+        return;
+    }
     float sums[NARROW_GROUPS * GROUP_PIXELS * 2 * VL] __attribute__((aligned(64)));
     UNROLL for (int i = 0; i < groups * GROUP_PIXELS * vectors; i++) *(Vec *)(sums + i * VL) = acc[i];
     store_tile(t, g, groups, column, vectors, sums);
