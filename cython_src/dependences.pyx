@@ -18,7 +18,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcmp, memset
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -82,6 +82,66 @@ class TaskGraph:
         source = np.repeat(np.arange(self.num_nodes, dtype=np.int32), counts)
         token = (np.arange(self.num_edges) >= np.repeat(self.successor_split, counts)).astype(np.int32)
         return source, self.successors, token
+
+
+def remaining_path(graph, cost):
+    """Longest path from each node to the end of its iteration, its own cost included, in the unit of `cost`.
+
+    Parameters
+    ----------
+    graph : TaskGraph
+    cost : float64, shape (num_tasks,)
+        Joins cost nothing.
+
+    Returns
+    -------
+    float64, shape (num_nodes,)
+    """
+    cdef int32_t n = graph.num_nodes, v, s, first = 0, filled = 0
+    cdef Py_ssize_t i
+    cdef const int32_t[::1] offsets = graph.successor_offsets, split = graph.successor_split
+    cdef const int32_t[::1] successors = graph.successors
+    pending_array = np.array(graph.num_intra, dtype=np.int32)
+    order_array = np.empty(max(n, 1), np.int32)
+    path_array = np.zeros(n)
+    path_array[:graph.num_tasks] = cost
+    cdef int32_t[::1] pending = pending_array, order = order_array
+    cdef double[::1] path = path_array
+    cdef double longest
+    for v in range(n):
+        if pending[v] == 0:
+            order[filled] = v
+            filled += 1
+    while first < filled:
+        v = order[first]
+        first += 1
+        for i in range(offsets[v], split[v]):
+            s = successors[i]
+            pending[s] -= 1
+            if pending[s] == 0:
+                order[filled] = s
+                filled += 1
+    for i in range(filled - 1, -1, -1):
+        v = order[i]
+        longest = 0
+        for k in range(offsets[v], split[v]):
+            longest = max(longest, path[successors[k]])
+        path[v] += longest
+    return path_array
+
+
+def by_priority(graph, priority):
+    """The same graph with each node's successors in ascending priority, within an iteration and across.
+
+    Parameters
+    ----------
+    graph : TaskGraph
+    priority : float64, shape (num_nodes,)
+    """
+    source, target, token = graph.edges()
+    order = np.lexsort((np.asarray(priority)[target], token, source))
+    return replace(graph, successors=np.ascontiguousarray(target[order]),
+                   edge_kind=np.ascontiguousarray(graph.edge_kind[order]))
 
 
 cdef struct IntVector:

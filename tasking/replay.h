@@ -46,6 +46,9 @@ typedef struct Replay {
     int32_t *num_intra;       /* shape (num_nodes,): predecessors in the same iteration that are counted */
     int32_t num_tasks;
     int32_t num_nodes;
+    int32_t *roots;           /* tasks that are ready at the start, in the order in which they are pushed */
+    int32_t *root_homes;      /* and onto whose deque */
+    int32_t num_roots;
     int32_t num_ends;         /* nodes without a successor in the same iteration */
     int32_t num_iterations;   /* of this run */
     int64_t first_replay;
@@ -107,6 +110,11 @@ static void replay_work(void *argument, int32_t worker)
             int32_t next = -1;
             if (ft_unlikely(ft_load(&s->ending, relaxed) == RUN_STOPPED))
                 return;
+            int32_t first = scheduler_run_first(me, &s->loops[node->loop], node->block, number);
+            if (ft_unlikely(first != number)) {
+                number = first;
+                continue;
+            }
             if (scheduler_run_block(s, me, &s->loops[node->loop], node->block, r->first_replay + node->iteration,
                                     number) != 0)
                 return;
@@ -116,14 +124,10 @@ static void replay_work(void *argument, int32_t worker)
     }
 }
 
-/* Before a run, while the workers rest: counters to their start, ready tasks spread over the workers. */
-static void replay_reset(Replay *r, int64_t first_replay, int32_t num_iterations)
+/* While the workers rest: counters to their start. */
+static void replay_reset_counters(Replay *r)
 {
-    Scheduler *s = &r->scheduler;
-    int32_t num_roots = 0, k = 0;
-    scheduler_reset(s);
-    r->first_replay = first_replay;
-    r->num_iterations = num_iterations;
+    scheduler_reset(&r->scheduler);
     ft_store(&r->open_ends, r->num_ends, relaxed);
     for (int32_t v = 0; v < r->num_nodes; v++) {
         ft_store(&r->nodes[v].pending, r->num_intra[v], relaxed);
@@ -139,15 +143,31 @@ static void replay_reset(Replay *r, int64_t first_replay, int32_t num_iterations
         for (int32_t i = join->successor_begin; i < join->successor_split; i++)
             ft_sub(&r->nodes[r->successors[i]].pending, 1, relaxed);
     }
-    for (int32_t v = 0; v < r->num_tasks; v++)
-        num_roots += ft_load(&r->nodes[v].pending, relaxed) == 0;
-    /* Neighbouring roots to one worker; the owner takes the lowest first, thieves take from the far end. */
+}
+
+/* Before a run, while the workers rest: counters to their start, ready tasks onto the deques. */
+static void replay_reset(Replay *r, int64_t first_replay, int32_t num_iterations)
+{
+    r->first_replay = first_replay;
+    r->num_iterations = num_iterations;
+    replay_reset_counters(r);
+    for (int32_t i = 0; i < r->num_roots; i++) {
+        ReplayNode *root = &r->nodes[r->roots[i]];
+        ft_store(&root->pending, root->rearm, relaxed);
+        deque_push(&r->scheduler.workers[r->root_homes[i]].deque, r->roots[i]);
+    }
+}
+
+/* Once: neighbouring roots to one worker; the owner takes the lowest first, thieves take from the far end. */
+static void replay_find_roots(Replay *r)
+{
+    replay_reset_counters(r);
+    r->num_roots = 0;
     for (int32_t v = r->num_tasks - 1; v >= 0; v--)
-        if (ft_load(&r->nodes[v].pending, relaxed) == 0) {
-            int32_t root = num_roots - 1 - k++;
-            ft_store(&r->nodes[v].pending, r->nodes[v].rearm, relaxed);
-            deque_push(&s->workers[(int64_t)root * s->num_workers / num_roots].deque, v);
-        }
+        if (ft_load(&r->nodes[v].pending, relaxed) == 0)
+            r->roots[r->num_roots++] = v;
+    for (int32_t i = 0; i < r->num_roots; i++)
+        r->root_homes[i] = (int32_t)((int64_t)(r->num_roots - 1 - i) * r->scheduler.num_workers / r->num_roots);
 }
 
 static void replay_close(Replay *r)
@@ -156,9 +176,10 @@ static void replay_close(Replay *r)
     free(r->nodes);
     free(r->successors);
     free(r->num_intra);
+    free(r->roots);
+    free(r->root_homes);
     r->nodes = NULL;
-    r->successors = NULL;
-    r->num_intra = NULL;
+    r->successors = r->num_intra = r->roots = r->root_homes = NULL;
 }
 
 /* Build the nodes from a TaskGraph's arrays, without edges that others imply; loop and block of each task from `task_loop` and the
@@ -179,9 +200,12 @@ static int replay_open(Replay *r, int32_t num_workers, const LoopRecord *loops, 
     r->nodes = forktask_aligned_zeros((size_t)num_nodes * sizeof(ReplayNode));
     r->successors = malloc(((size_t)num_edges + 1) * sizeof(int32_t));
     r->num_intra = malloc(((size_t)num_nodes + 1) * sizeof(int32_t));
+    /* As many as could be; pages that are never used cost nothing. */
+    r->roots = malloc(((size_t)num_tasks + 1) * sizeof(int32_t));
+    r->root_homes = malloc(((size_t)num_tasks + 1) * sizeof(int32_t));
     int good = offsets != NULL && predecessors != NULL && number != NULL && implied != NULL && r->nodes != NULL
-               && r->successors != NULL && r->num_intra != NULL
-               && scheduler_open(&r->scheduler, num_workers, loops, states, num_nodes, spin_ns) == 0;
+               && r->successors != NULL && r->num_intra != NULL && r->roots != NULL
+               && r->root_homes != NULL && scheduler_open(&r->scheduler, num_workers, loops, states, num_nodes, spin_ns) == 0;
     if (good) {
         for (int32_t v = 0; v < num_nodes; v++)
             offsets[v + 2] = offsets[v + 1] + num_intra[v] + num_cross[v];
@@ -213,6 +237,7 @@ static int replay_open(Replay *r, int32_t num_workers, const LoopRecord *loops, 
             node->successor_end = kept;
             r->num_ends += node->successor_begin == node->successor_split;
         }
+        replay_find_roots(r);
     }
     free(offsets);
     free(predecessors);
