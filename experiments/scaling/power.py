@@ -28,6 +28,7 @@ from ...cython_src.errors import UsageError
 RESAMPLES = 4000
 BLOCK = 5  # consecutive rounds drawn together: what disturbs a machine lasts a while
 SEED = 20260101
+VERDICTS = {"fail": "fail", "pass": "pass", "inconclusive": "go on"}  # of a whole test, and of the sequential one
 
 
 def add_parser(subparsers) -> None:
@@ -38,7 +39,10 @@ def add_parser(subparsers) -> None:
         description="Run whole clock tests of a model against itself, and against itself made slower, and count. Rows are "
         "appended to the file; the same command goes on.",
     )
-    parser.add_argument("--out", required=True, metavar="FILE", help="JSON Lines, appended to")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--out", metavar="FILE", help="JSON Lines, appended to")
+    what.add_argument("--simulate", type=int, metavar="N",
+                      help="measure nothing: N tests with random numbers for each noise and ratio, 60 rounds at most")
     parser.add_argument("--tests", type=int, default=100, metavar="N", help="A/A tests in all; default: %(default)s")
     parser.add_argument("--slowed", type=int, default=60, metavar="N",
                         help="tests with a slowdown in all; default: %(default)s")
@@ -61,6 +65,12 @@ def run(arguments: Namespace) -> int:
     from ..models import check_threads, parse_model
     from ..run import hogs_running
 
+    if arguments.simulate is not None:
+        if arguments.simulate < 1:
+            raise UsageError(f"--simulate must be at least 1, got {arguments.simulate}")
+        rows = simulated(arguments.simulate, arguments.at_most)
+        print(json.dumps(rows, indent=1) if arguments.json else format_simulated(rows))
+        return 0
     model = str(parse_model(arguments.model))
     check_threads(arguments.threads)
     for name, least in (("tests", 0), ("slowed", 0), ("interference", 0), ("slowdown", 0), ("budget", 1), ("at_most", 0.01)):
@@ -218,9 +228,59 @@ def resampled(log_ratios: Sequence[float], slowdown: float, limit: float, rounds
         verdict, length = first_decision(x, limit, min(FIRST_ROUNDS, rounds))
         verdicts.append(verdict)
         lengths.append(length)
-    rates = {name: verdicts.count(said) / RESAMPLES for name, said in
-             (("fail", "fail"), ("pass", "pass"), ("inconclusive", "go on"))}  # fmt: skip
+    rates = {name: verdicts.count(said) / RESAMPLES for name, said in VERDICTS.items()}
     return {**rates, "tests": RESAMPLES, "median_rounds": _median(lengths), "most_rounds": rounds}
+
+
+SIMULATED_ROUNDS = 60
+NOISES = (("normal", 0.01), ("normal", 0.02), ("normal", 0.05), ("normal", 0.08), ("Student t(2)", 0.03), ("Cauchy", 0.03))
+
+
+def simulated(num_tests: int, limit: float) -> list[dict[str, Any]]:
+    """Rates of verdicts where noise and true ratio are known: rounds are random numbers.
+
+    Returns
+    -------
+    list of dict
+        "noise", "scale" (of a round's log ratio: standard deviation, or the distribution's own scale), "ratio", "fail",
+        "pass", "inconclusive", "median_rounds", "rounds_95".
+    """
+    import numpy as np
+
+    from .clock import FIRST_ROUNDS
+    from .sequential import first_decision
+
+    generator = np.random.default_rng(SEED)
+    draw = {
+        "normal": generator.standard_normal,
+        "Student t(2)": lambda n: generator.standard_t(2, n),
+        "Cauchy": generator.standard_cauchy,
+    }
+    rows = []
+    for noise, scale in NOISES:
+        for ratio in (1.0, limit, limit**2):
+            done = [
+                first_decision(math.log(ratio) + scale * draw[noise](SIMULATED_ROUNDS), limit, FIRST_ROUNDS)
+                for _ in range(num_tests)
+            ]
+            verdicts, lengths = [v for v, _ in done], [n for _, n in done]
+            rows.append({
+                "noise": noise, "scale": scale, "ratio": ratio,
+                **{name: verdicts.count(said) / num_tests for name, said in VERDICTS.items()},
+                "median_rounds": _median(lengths), "rounds_95": float(np.quantile(lengths, 0.95)),
+            })  # fmt: skip
+    return rows
+
+
+def format_simulated(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The table as text."""
+    lines = ["noise of a round     true ratio     fail     pass  inconclusive  rounds: median, 95 %"]
+    lines += [
+        f"{row['noise'] + ', ' + format(row['scale'], '.0%'):19}  {row['ratio']:10.4f}  {row['fail']:7.2%}  {row['pass']:7.2%}  "
+        f"{row['inconclusive']:12.2%}  {row['median_rounds']:14.0f}, {row['rounds_95']:.0f}"
+        for row in rows
+    ]
+    return "\n".join(lines)
 
 
 def _median(values: Sequence[float]) -> float:

@@ -38,6 +38,17 @@ def test_resampled_rates():
     assert power.resampled(rounds, 0.0, 1.0, 40)["fail"] <= 0.006
 
 
+def test_simulated_rates(capsys):
+    """Check that the simulation prints a row for each noise and ratio, and that known ones come out right."""
+    assert main(["scaling-power", "--simulate", "100", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == 3 * len(power.NOISES)
+    assert [rows[0][k] for k in ("ratio", "fail", "pass")] == [1.0, 0.0, 1.0]
+    assert rows[2]["ratio"] == pytest.approx(1.05**2) and rows[2]["fail"] == 1.0
+    assert all(row["fail"] + row["pass"] + row["inconclusive"] == pytest.approx(1) for row in rows)
+    assert main(["scaling-power", "--simulate", "0"]) == 2
+
+
 @pytest.mark.parametrize(
     "count, total, low, high",  # values of Clopper and Pearson's tables
     [(0, 100, 0.0, 0.0362), (1, 20, 0.0013, 0.2487), (60, 60, 0.9404, 1.0), (5, 10, 0.1871, 0.8129), (0, 0, 0.0, 1.0)],
