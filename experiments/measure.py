@@ -38,7 +38,7 @@ import numpy as np
 from ..cython_src import machine_peaks
 from ..cython_src.errors import UsageError
 from .environment import Disturbance, loaded_libraries, read_memory
-from .models import make_executor, parse_model
+from .models import ModelSpec, bind_for, convolution_for, make_executor, parse_model
 
 # Exit codes of the process; the reason is a JSON object with "failure" and "message" on standard output.
 EXIT_FAILURE = 3
@@ -288,25 +288,26 @@ def fill_dataset(bound, seed: int) -> None:
         arrays["learning_rates"][...] = LEARNING_RATE
 
 
-def build(job: Mapping[str, Any]):
-    """The job's plan, bound to new memory, with data and initial parameters; or what the user's function makes."""
+def build(job: Mapping[str, Any], model: ModelSpec | str = "serial"):
+    """The job's plan, bound to new memory where `model` runs, with data and initial parameters; or what the user's
+    function makes."""
     if "function" in job["plan"]:
         from .scaling.subject import make_bound
 
         return make_bound(job["plan"])
     from ..cython_src.lowering import initialise, lower
-    from ..cython_src.program import bind
 
     batch = job["plan"]["batch"]
     batches = max(1, min(DATASET_BATCHES, DATASET_IMAGES // batch))
-    plan = lower(**job["plan"], num_images=batches * batch, num_batches=batches)
+    conv = convolution_for(model, job["plan"].get("conv", "auto"))
+    plan = lower(**{**job["plan"], "conv": conv}, num_images=batches * batch, num_batches=batches)
     needed, free = sum(plan.memory_bytes().values()), read_memory()["available_bytes"]
     if free is not None and needed > free:
         # Asking first: the kernel grants more than there is, and later kills whom it likes.
         raise MemoryError(
             f"the plan needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free; lower the batch"
         )
-    bound = bind(plan)
+    bound = bind_for(model, plan)
     fill_dataset(bound, job["seed"])
     initialise(bound, job["seed"])
     return bound
@@ -376,7 +377,7 @@ def measure_sample(
     """
     spec = parse_model(job["model"])
     started = time.time()
-    bound = build(job) if bound is None else bound
+    bound = build(job, spec) if bound is None else bound
     stride = bound.iteration_stride
     costs = record_costs(bound.plan, spec.model, clock)
     executor = make_executor(spec, job["threads"], cpus=job["cpus"]) if executor is None else executor
@@ -438,6 +439,7 @@ def measure_sample(
         "losses_hash": hashes["losses_hash"],
         "answer": answered,
         "deterministic": bound.plan.deterministic,
+        "gpu": describe_gpu(bound) if spec.model.device == "gpu" else None,
         "disturbance": disturbed,
         "timed_wall_s": wall,
         "timed_cpu_s": usage_after.ru_utime + usage_after.ru_stime - usage.ru_utime - usage.ru_stime,
@@ -448,6 +450,18 @@ def measure_sample(
         "instruction_set": bound.instruction_set,
         "pid": os.getpid(),
         "started": started,
+    }
+
+
+def describe_gpu(bound) -> dict[str, Any]:
+    """The device of a plan bound to one, what happened once, and the copies so far: {"to_host", "to_device"} as
+    [number, bytes]."""
+    return {
+        "name": bound.device.name,
+        "architecture": bound.device.architecture,
+        "peak_flops_per_s": bound.device.peak_flops_per_s,
+        "costs_s": dict(bound.device.costs_s),
+        "copies": {f"to_{place}": list(count) for place, count in bound.copies.items()},
     }
 
 
@@ -518,10 +532,9 @@ def measure_runtime_cost(job: Mapping[str, Any], plan, clock=time.perf_counter) 
 
     The median of several runs; what a runtime does while others compute may cost more, or be hidden.
     """
-    from ..cython_src.program import bind
     from ..cython_src.task_bench import replica
 
-    bound = bind(replica(plan, np.ones(plan.num_tasks), 0))
+    bound = bind_for(job["model"], replica(plan, np.ones(plan.num_tasks), 0))
     with make_executor(job["model"], job["threads"], cpus=job["cpus"]) as executor:
         executor.prepare(bound)
         stepper = Stepper(executor, 1, clock)
@@ -540,6 +553,10 @@ def measure_profile(job: Mapping[str, Any], bound=None, clock=time.perf_counter)
     from .bounds import plan_bounds
 
     spec = parse_model(job["model"])
+    if spec.model.device == "gpu":
+        from .gpu_profile import measure_gpu_profile
+
+        return measure_gpu_profile(job)
     started = time.time()
     bound = build(job) if bound is None else bound
     plan, stride = bound.plan, bound.iteration_stride
