@@ -1,13 +1,14 @@
-"""`forktask scaling-power`: how often the clock tier cries wolf, and how often it misses one, measured on this machine.
+"""`forktask scaling-power`: how often the clock tier cries wolf, and how often it misses one, measured on
+this machine.
 
-Two kinds of tests take turns: A/A tests, of a model against itself, whose failures are false alarms; and tests in which
-one side is made slower by a known part, whose failures are what is wanted. Each is a whole test of its own, with fresh
-processes, tossed rounds, discarded ones, and the budget. Rows are appended to a file, so that measuring can be done in
-slices.
+Two kinds of tests take turns: A/A tests, of a model against itself, whose failures are false alarms; and
+tests in which one side is made slower by a known part, whose failures are what is wanted. Each is a whole
+test of its own, with fresh processes, tossed rounds, discarded ones, and the budget. Rows are appended to a
+file, so that measuring can be done in slices.
 
-Beside what was measured stands what the same rounds give when they are drawn again (labelled *resampled*): runs of
-consecutive rounds of the A/A tests, with the sign of each tossed, shifted by the slowdown. There are enough of these to
-see rates of a per mille, and other limits and slowdowns can be asked for.
+Beside what was measured stands what the same rounds give when they are drawn again (labelled *resampled*):
+runs of consecutive rounds of the A/A tests, with the sign of each tossed, shifted by the slowdown. There are
+enough of these to see rates of a per mille, and other limits and slowdowns can be asked for.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import random
 import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,11 @@ from ...cython_src.errors import UsageError
 RESAMPLES = 4000
 BLOCK = 5  # consecutive rounds drawn together: what disturbs a machine lasts a while
 SEED = 20260101
-VERDICTS = {"fail": "fail", "pass": "pass", "inconclusive": "go on"}  # of a whole test, and of the sequential one
+VERDICTS = {
+    "fail": "fail",
+    "pass": "pass",
+    "inconclusive": "go on",
+}  # of a whole test, and of the sequential one
 
 
 def add_parser(subparsers) -> None:
@@ -41,15 +46,34 @@ def add_parser(subparsers) -> None:
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--out", metavar="FILE", help="JSON Lines, appended to")
-    what.add_argument("--simulate", type=int, metavar="N",
-                      help="measure nothing: N tests with random numbers for each noise and ratio, 60 rounds at most")
-    parser.add_argument("--tests", type=int, default=100, metavar="N", help="A/A tests in all; default: %(default)s")
-    parser.add_argument("--slowed", type=int, default=60, metavar="N",
-                        help="tests with a slowdown in all; default: %(default)s")
-    parser.add_argument("--slowdown", type=float, default=0.1, metavar="X", help="injected; default: %(default)s")
-    parser.add_argument("--at-most", type=float, default=1.05, metavar="X", help="the claim; default: %(default)s")
-    parser.add_argument("--budget", type=float, default=120.0, metavar="S", help="of a test; default: %(default)s")
-    parser.add_argument("--interference", type=int, default=0, metavar="K", help="processes that spin on the same CPUs")
+    what.add_argument(
+        "--simulate",
+        type=int,
+        metavar="N",
+        help="measure nothing: N tests with random numbers for each noise and ratio, 60 rounds at most",
+    )
+    parser.add_argument(
+        "--tests", type=int, default=100, metavar="N", help="A/A tests in all; default: %(default)s"
+    )
+    parser.add_argument(
+        "--slowed",
+        type=int,
+        default=60,
+        metavar="N",
+        help="tests with a slowdown in all; default: %(default)s",
+    )
+    parser.add_argument(
+        "--slowdown", type=float, default=0.1, metavar="X", help="injected; default: %(default)s"
+    )
+    parser.add_argument(
+        "--at-most", type=float, default=1.05, metavar="X", help="the claim; default: %(default)s"
+    )
+    parser.add_argument(
+        "--budget", type=float, default=120.0, metavar="S", help="of a test; default: %(default)s"
+    )
+    parser.add_argument(
+        "--interference", type=int, default=0, metavar="K", help="processes that spin on the same CPUs"
+    )
     parser.add_argument("--network", default="cifar10_cnn", help="default: %(default)s")
     parser.add_argument("--batch", type=int, default=16, help="default: %(default)s")
     parser.add_argument("--model", default="taskiter", help="default: %(default)s")
@@ -73,9 +97,18 @@ def run(arguments: Namespace) -> int:
         return 0
     model = str(parse_model(arguments.model))
     check_threads(arguments.threads)
-    for name, least in (("tests", 0), ("slowed", 0), ("interference", 0), ("slowdown", 0), ("budget", 1), ("at_most", 0.01)):
+    for name, least in (
+        ("tests", 0),
+        ("slowed", 0),
+        ("interference", 0),
+        ("slowdown", 0),
+        ("budget", 1),
+        ("at_most", 0.01),
+    ):
         if getattr(arguments, name) < least:
-            raise UsageError(f"--{name.replace('_', '-')} must be at least {least}, got {getattr(arguments, name)}")
+            raise UsageError(
+                f"--{name.replace('_', '-')} must be at least {least}, got {getattr(arguments, name)}"
+            )
     settings = {
         "model": model, "threads": arguments.threads, "network": arguments.network, "batch": arguments.batch,
         "at_most": arguments.at_most, "budget_s": arguments.budget, "interference": arguments.interference,
@@ -95,7 +128,9 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def next_kind(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], arguments: Namespace) -> float | None:
+def next_kind(
+    rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], arguments: Namespace
+) -> float | None:
     """The slowdown of the next test, 0 for an A/A test: the kind that is further from done; None when both are."""
     mine = [row["slowdown"] for row in rows if row["settings"] == settings]
     wanted = {0.0: arguments.tests, arguments.slowdown: arguments.slowed}
@@ -114,7 +149,7 @@ def measure_test(settings: Mapping[str, Any], slowdown: float) -> dict[str, Any]
     result = clock.run_clock_test("A/A", (slow, base), settings["at_most"], budget_s=settings["budget_s"])
     return {
         "kind": "power", "settings": dict(settings), "slowdown": slowdown,
-        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"), "load": list(os.getloadavg()),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"), "load": list(os.getloadavg()),
         **as_row(result),
     }  # fmt: skip
 
@@ -157,9 +192,12 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        "settings"; "measured": list of {"slowdown", "tests", "fail", "pass", "inconclusive", "fail_low", "fail_high",
-        "median_s", "longest_s", "median_rounds", "discarded"}; "resampled": list of {"slowdown", "at_most", "fail",
-        "pass", "inconclusive"} as rates; "round_s", "spread" (standard deviation of a round's log ratio, robust).
+        "settings"; "measured": list of {"slowdown", "tests", "fail", "pass", "inconclusive", "fail_low",
+        "fail_high",
+        "median_s", "longest_s", "median_rounds", "discarded"}; "resampled": list of {"slowdown", "at_most",
+        "fail",
+        "pass", "inconclusive"} as rates; "round_s", "spread" (standard deviation of a round's log ratio,
+        robust).
     """
     from ..statistics import binomial_interval
 
@@ -200,7 +238,9 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return tables
 
 
-def resampled(log_ratios: Sequence[float], slowdown: float, limit: float, rounds: int, seed: int = SEED) -> dict[str, Any]:
+def resampled(
+    log_ratios: Sequence[float], slowdown: float, limit: float, rounds: int, seed: int = SEED
+) -> dict[str, Any]:
     """Rates of verdicts over tests put together from measured A/A rounds.
 
     Parameters
@@ -233,7 +273,14 @@ def resampled(log_ratios: Sequence[float], slowdown: float, limit: float, rounds
 
 
 SIMULATED_ROUNDS = 60
-NOISES = (("normal", 0.01), ("normal", 0.02), ("normal", 0.05), ("normal", 0.08), ("Student t(2)", 0.03), ("Cauchy", 0.03))
+NOISES = (
+    ("normal", 0.01),
+    ("normal", 0.02),
+    ("normal", 0.05),
+    ("normal", 0.08),
+    ("Student t(2)", 0.03),
+    ("Cauchy", 0.03),
+)
 
 
 def simulated(num_tests: int, limit: float) -> list[dict[str, Any]]:
@@ -242,7 +289,8 @@ def simulated(num_tests: int, limit: float) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        "noise", "scale" (of a round's log ratio: standard deviation, or the distribution's own scale), "ratio", "fail",
+        "noise", "scale" (of a round's log ratio: standard deviation, or the distribution's own scale),
+        "ratio", "fail",
         "pass", "inconclusive", "median_rounds", "rounds_95".
     """
     import numpy as np

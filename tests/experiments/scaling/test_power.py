@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 from experiments.scaling.fakes import FakeMachine
@@ -20,12 +21,15 @@ def test_tests_are_measured_in_turns_and_gone_on_with(tmp_path, monkeypatch, cap
     assert not machine.samples
     assert main([*COMMAND, "--out", out, "--tests", "4", "--slowed", "2"]) == 0
     assert main([*COMMAND, "--out", out]) == 0
-    rows = [json.loads(line) for line in open(out)]
+    rows = [json.loads(line) for line in Path(out).read_text().splitlines()]
     assert [row["slowdown"] for row in rows].count(0) == 6 and len(rows) == 9
     assert {row["slowdown"] for row in rows[:3]} == {0, 0.1}
     assert [row["verdict"] for row in rows if row["slowdown"]] == ["fail"] * 3
     text = capsys.readouterr().out
-    assert "measured   A/A               6 tests:    0 fail" in text and "measured   slowed by 10%     3 tests:    3 fail" in text
+    assert (
+        "measured   A/A               6 tests:    0 fail" in text
+        and "measured   slowed by 10%     3 tests:    3 fail" in text
+    )
     assert "resampled  A/A            at most 1.05: 0.00% fail" in text
 
 
@@ -51,7 +55,13 @@ def test_simulated_rates(capsys):
 
 @pytest.mark.parametrize(
     "count, total, low, high",  # values of Clopper and Pearson's tables
-    [(0, 100, 0.0, 0.0362), (1, 20, 0.0013, 0.2487), (60, 60, 0.9404, 1.0), (5, 10, 0.1871, 0.8129), (0, 0, 0.0, 1.0)],
+    [
+        (0, 100, 0.0, 0.0362),
+        (1, 20, 0.0013, 0.2487),
+        (60, 60, 0.9404, 1.0),
+        (5, 10, 0.1871, 0.8129),
+        (0, 0, 0.0, 1.0),
+    ],
 )
 def test_binomial_interval(count, total, low, high):
     """Check the exact interval of a rate against known values."""
