@@ -338,28 +338,38 @@ def _median(values: Sequence[float]) -> float:
 
 
 def format_tables(tables: Sequence[Mapping[str, Any]]) -> str:
-    """The tables as text."""
-    lines = []
+    """The tables as text: measured rates above, resampled ones (marked) below."""
+    blocks = []
     for table in tables:
         s = table["settings"]
-        hogs = f", {s['interference']} hog{'s' if s['interference'] > 1 else ''}" if s["interference"] else ""
-        lines.append(
-            f"{s['network']}, batch {s['batch']}, {s['model']} on {s['threads']} against itself{hogs}; claimed at most "
-            f"{s['at_most']:g} within {s['budget_s']:g} s; a round takes {table['round_s']:.2f} s"
-            + (f", its log ratio spreads by {table['spread']:.3f}" if "spread" in table else "")
+        hogs = (
+            f", {s['interference']} hog{'s' if s['interference'] > 1 else ''} beside it"
+            if s["interference"]
+            else ""
         )
+        spread = f", spread of its log ratio {table['spread']:.3f}" if "spread" in table else ""
+        lines = [
+            f"{s['network']}, batch {s['batch']}, {s['model']} on {s['threads']} against itself{hogs}",
+            f"at most {s['at_most']:g} within {s['budget_s']:g} s; a round takes {table['round_s']:.2f} s{spread}",
+            "measured           tests   fail  95 % interval     pass  open  time: median, longest  rounds  discarded  load",
+        ]
         for m in table["measured"]:
-            what = f"slowed by {m['slowdown']:.0%}" if m["slowdown"] else "A/A"
+            interval = f"[{m['fail_low']:.1%}, {m['fail_high']:.1%}]"
             lines.append(
-                f"  measured   {what:14} {m['tests']:4} tests: {m['fail']:4} fail ({m['fail'] / m['tests']:6.1%} "
-                f"[{m['fail_low']:.1%}, {m['fail_high']:.1%}]), {m['pass']:4} pass, {m['inconclusive']:3} inconclusive; "
-                f"median {m['median_s']:.0f} s, {m['median_rounds']:.0f} rounds, longest {m['longest_s']:.0f} s; "
-                f"{m['discarded']} rounds discarded; load {m['low_load']:.1f} to {m['high_load']:.1f}"
+                f"{_what(m['slowdown']):17}  {m['tests']:5}  {m['fail'] / m['tests']:5.1%}  {interval:15}  "
+                f"{m['pass'] / m['tests']:5.1%}  {m['inconclusive']:4}  {m['median_s']:12.0f} s, {m['longest_s']:.0f} s  "
+                f"{m['median_rounds']:6.0f}  {m['discarded']:9}  {m['low_load']:.0f} to {m['high_load']:.0f}"
             )
+        if table["resampled"]:
+            lines.append("resampled          limit    fail     pass    open  rounds")
         for r in table["resampled"]:
-            what = f"slowed by {r['slowdown']:.0%}" if r["slowdown"] else "A/A"
             lines.append(
-                f"  resampled  {what:14} at most {r['at_most']:g}: {r['fail']:.2%} fail, {r['pass']:.1%} pass, "
-                f"{r['inconclusive']:.1%} inconclusive; median {r['median_rounds']:.0f} rounds of {r['most_rounds']}"
+                f"{_what(r['slowdown']):17}  {r['at_most']:5g}  {r['fail']:6.2%}  {r['pass']:6.1%}  {r['inconclusive']:6.1%}"
+                f"  {r['median_rounds']:.0f} of {r['most_rounds']}"
             )
-    return "\n".join(lines)
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def _what(slowdown: float) -> str:
+    return f"slowed by {slowdown:.0%}" if slowdown else "A/A"
