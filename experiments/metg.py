@@ -32,10 +32,18 @@ from typing import Any
 
 from ..cython_src.errors import UsageError
 from .configuration import Measure, core_counts
-from .models import DEFAULT_MODELS, built_models, check_threads, parse_model, parse_models, process_environment
+from .models import (
+    DEFAULT_MODELS,
+    built_models,
+    check_threads,
+    models_on,
+    parse_model,
+    parse_models,
+    process_environment,
+)  # fmt: skip
 from .progress import ProgressBar
 from .results import LASTING_FAILURES, ResultsWriter, canonical_json
-from .run import clean_environment, hogs_running, parse_numbers, run_sample, sample_environment
+from .run import add_device, clean_environment, hogs_running, parse_numbers, run_sample, sample_environment
 
 SAMPLES = "metg.jsonl"
 PRESENTATION = ("out", "format", "json", "command")  # arguments that do not change what is measured
@@ -47,8 +55,7 @@ EAGER_MODEL = "tasks"  # creates its tasks anew: what recording is compared to
 
 def add_parser(subparsers) -> None:
     """Add `metg`."""
-    defaults = [m for m in (*DEFAULT_MODELS, "openmp_tasks", "tbb") if m.partition(":")[0] in built_models()]
-    defaults = [m for m in defaults if m != "joblib"]
+    defaults = _default_models()
     parser = subparsers.add_parser(
         "metg",
         help="what a runtime costs a task: METG(50 %%) on Task Bench graphs",
@@ -62,6 +69,7 @@ def add_parser(subparsers) -> None:
     parser.add_argument("--granularity", default="auto", help="with --network; default: %(default)s")
     parser.add_argument("--models", default=",".join(defaults), metavar="M[,M...]",
                         help="name[:option=value...]; default: %(default)s")
+    add_device(parser)
     parser.add_argument("--threads", default="cores", metavar="N[,N...]",
                         help="default: 1,2,4,... up to the cores of this process")
     parser.add_argument("--width", type=int, default=16, help="tasks a step; default: %(default)s")
@@ -83,11 +91,29 @@ def add_parser(subparsers) -> None:
     parser.set_defaults(run=run)
 
 
+def _default_models() -> list[str]:
+    known = built_models()
+    return [m for m in (*DEFAULT_MODELS, "openmp_tasks", "tbb") if m.partition(":")[0] in known and m != "joblib"]
+
+
+def _check_gpu_graph(arguments: Namespace) -> None:
+    """Raise `UsageError` for graphs that have no GPU form."""
+    if arguments.network is not None:
+        raise UsageError(f"metg --device gpu runs Task Bench graphs, got --network {arguments.network}; give --pattern")
+    if arguments.kernel == "memory":
+        raise UsageError("--kernel memory has no GPU form, got --device gpu; use compute, load_imbalance or busy_wait")
+
+
 def run(arguments: Namespace) -> int:
     """`forktask metg`."""
-    models = [str(spec) for spec in parse_models(arguments.models.split(","))]
+    given = models_on(arguments.device, arguments.models.split(","), tuple(_default_models()))
+    models = [str(spec) for spec in parse_models(given)]
+    if arguments.device == "gpu":
+        _check_gpu_graph(arguments)
     cores = len(os.sched_getaffinity(0))
     counts = core_counts() if arguments.threads == "cores" else parse_numbers(arguments.threads, "--threads")
+    if arguments.device == "gpu" and arguments.threads == "cores":
+        counts = (1,)
     for threads in counts:
         check_threads(threads, cores, arguments.oversubscribe)
     if arguments.repeats < 1 or arguments.interference < 0:
@@ -316,7 +342,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _summarise_group(group, unit_s: float) -> dict[str, Any]:
-    threads = group[0]["threads"]
+    threads = group[0]["parallel"]
     typical = statistics.median if group[0]["interference"] else min
     metgs, efficiencies = [], {}
     for row in group:

@@ -18,6 +18,7 @@
 #ifndef FORKTASK_REPLAY_H
 #define FORKTASK_REPLAY_H
 
+#include "reduce.h"
 #include "scheduler.h"
 
 #ifndef ORDER_REPLAY_COUNT_DOWN
@@ -42,7 +43,7 @@ typedef struct Replay {
     Scheduler scheduler;
     ReplayNode *nodes;
     int32_t *successors;
-    const int32_t *num_intra; /* shape (num_nodes,) */
+    int32_t *num_intra;       /* shape (num_nodes,): predecessors in the same iteration that are counted */
     int32_t num_tasks;
     int32_t num_nodes;
     int32_t *roots;           /* tasks that are ready at the start, in the order in which they are pushed */
@@ -174,47 +175,77 @@ static void replay_close(Replay *r)
     scheduler_close(&r->scheduler);
     free(r->nodes);
     free(r->successors);
+    free(r->num_intra);
     free(r->roots);
     free(r->root_homes);
     r->nodes = NULL;
-    r->successors = r->roots = r->root_homes = NULL;
+    r->successors = r->num_intra = r->roots = r->root_homes = NULL;
 }
 
-/* Build the nodes from a TaskGraph's arrays; loop and block of each task from `task_loop` and the loop records.
- * num_intra must live as long as the replay. Returns 0 or -1 (out of memory). */
+/* Build the nodes from a TaskGraph's arrays, without edges that others imply; loop and block of each task from `task_loop` and the
+ * loop records. Returns 0 or -1 (out of memory). */
 static int replay_open(Replay *r, int32_t num_workers, const LoopRecord *loops, WorkerState *states, int64_t spin_ns,
                        int32_t num_tasks, int32_t num_nodes, const int32_t *successor_offsets,
                        const int32_t *successor_split, const int32_t *successors, const int32_t *num_intra,
                        const int32_t *num_cross, const int32_t *task_loop)
 {
-    int32_t num_edges = successor_offsets[num_nodes];
+    int32_t num_edges = successor_offsets[num_nodes], kept = 0;
+    int32_t *offsets = calloc((size_t)num_nodes + 2, sizeof(int32_t));   /* edges by target: for offsets[v + 1] ... */
+    int32_t *predecessors = malloc(((size_t)num_edges + 1) * sizeof(int32_t));
+    int32_t *number = malloc(((size_t)num_edges + 1) * sizeof(int32_t)); /* edge by source -> edge by target */
+    uint8_t *implied = calloc((size_t)num_edges + 1, 1);
     memset(r, 0, sizeof(*r));
-    r->num_intra = num_intra;
     r->num_tasks = num_tasks;
     r->num_nodes = num_nodes;
     r->nodes = forktask_aligned_zeros((size_t)num_nodes * sizeof(ReplayNode));
     r->successors = malloc(((size_t)num_edges + 1) * sizeof(int32_t));
+    r->num_intra = malloc(((size_t)num_nodes + 1) * sizeof(int32_t));
     /* As many as could be; pages that are never used cost nothing. */
     r->roots = malloc(((size_t)num_tasks + 1) * sizeof(int32_t));
     r->root_homes = malloc(((size_t)num_tasks + 1) * sizeof(int32_t));
-    if (r->nodes == NULL || r->successors == NULL || r->roots == NULL || r->root_homes == NULL
-        || scheduler_open(&r->scheduler, num_workers, loops, states, num_nodes, spin_ns) != 0) {
+    int good = offsets != NULL && predecessors != NULL && number != NULL && implied != NULL && r->nodes != NULL
+               && r->successors != NULL && r->num_intra != NULL && r->roots != NULL
+               && r->root_homes != NULL && scheduler_open(&r->scheduler, num_workers, loops, states, num_nodes, spin_ns) == 0;
+    if (good) {
+        for (int32_t v = 0; v < num_nodes; v++)
+            offsets[v + 2] = offsets[v + 1] + num_intra[v] + num_cross[v];
+        for (int32_t v = 0; v < num_nodes; v++)
+            for (int32_t i = successor_offsets[v]; i < successor_offsets[v + 1]; i++) {
+                number[i] = offsets[successors[i] + 1]++;
+                predecessors[number[i]] = 2 * v + (i >= successor_split[v]);
+            }
+        good = reduce_edges(num_tasks, offsets, predecessors, implied) >= 0;
+    }
+    if (good) {
+        memcpy(r->num_intra, num_intra, (size_t)num_nodes * sizeof(int32_t));
+        for (int32_t v = 0; v < num_nodes; v++)
+            r->nodes[v].rearm = num_intra[v] + num_cross[v];
+        for (int32_t v = 0; v < num_nodes; v++) {
+            ReplayNode *node = &r->nodes[v];
+            node->loop = v < num_tasks ? task_loop[v] : -1;
+            node->block = v < num_tasks ? v - loops[task_loop[v]].first_task : 0;
+            node->successor_begin = node->successor_split = kept;
+            for (int32_t i = successor_offsets[v]; i < successor_offsets[v + 1]; i++) {
+                if (implied[number[i]]) {
+                    r->nodes[successors[i]].rearm--;
+                    r->num_intra[successors[i]] -= i < successor_split[v];
+                    continue;
+                }
+                r->successors[kept++] = successors[i];
+                node->successor_split += i < successor_split[v];
+            }
+            node->successor_end = kept;
+            r->num_ends += node->successor_begin == node->successor_split;
+        }
+        replay_find_roots(r);
+    }
+    free(offsets);
+    free(predecessors);
+    free(number);
+    free(implied);
+    if (!good)
         replay_close(r);
-        return -1;
-    }
-    memcpy(r->successors, successors, (size_t)num_edges * sizeof(int32_t));
-    for (int32_t v = 0; v < num_nodes; v++) {
-        ReplayNode *node = &r->nodes[v];
-        node->rearm = num_intra[v] + num_cross[v];
-        node->loop = v < num_tasks ? task_loop[v] : -1;
-        node->block = v < num_tasks ? v - loops[task_loop[v]].first_task : 0;
-        node->successor_begin = successor_offsets[v];
-        node->successor_split = successor_split[v];
-        node->successor_end = successor_offsets[v + 1];
-        r->num_ends += node->successor_begin == node->successor_split;
-    }
-    replay_find_roots(r);
-    return 0;
+    return good ? 0 : -1;
 }
 
 #endif

@@ -62,7 +62,7 @@ def test_a_model_given_twice_counts_once():
         parse_models([])
 
 
-@pytest.mark.parametrize("name", built_models())
+@pytest.mark.parametrize("name", built_models() + built_models("gpu"))
 def test_the_table_says_what_the_executors_take(name):
     """Check that options and defaults of the table are those of each executor's constructor."""
     model = MODELS[name]
