@@ -222,25 +222,26 @@ class Timed:
         return float(np.median(times[lengths == short]) - short * self.step_time_s)
 
 
-def run_lengths_for(pass_time_s: float, target_s: float) -> tuple[int, int, int]:
+def run_lengths_for(pass_time_s: float, target_s: float, pairs: int | None = None) -> tuple[int, int, int]:
     """(short, long, pairs): run lengths in passes and how many of each, to last about `target_s` together.
 
-    The long run is four times the short one where steps are short enough; at least three pairs, at most 15.
+    The long run is four times the short one where steps are short enough; at least three pairs, at most 15, unless
+    `pairs` says how many.
     """
     budget = target_s / max(pass_time_s, 1e-9)  # passes
-    pairs = int(min(max(budget / 15, 3), 15))
+    pairs = int(min(max(budget / 15, 3), 15)) if pairs is None else pairs
     short = max(1, int(budget / pairs / 5))
     long = max(short + 1, min(4 * short, int(budget / pairs) - short))
     return short, long, pairs
 
 
-def time_runs(stepper: Stepper, pass_time_s: float, target_s: float) -> Timed:
+def time_runs(stepper: Stepper, pass_time_s: float, target_s: float, pairs: int | None = None) -> Timed:
     """Alternate short and long runs as A B B A, so that a slow drift cancels.
 
     Where long runs did not take longer than short ones, disturbances were larger than what is measured: the same is
     done again and added, up to `MAX_ROUNDS` times in all.
     """
-    short, long, pairs = run_lengths_for(pass_time_s, target_s)
+    short, long, pairs = run_lengths_for(pass_time_s, target_s, pairs)
     lengths: list[int] = []
     times: list[float] = []
     for _ in range(MAX_ROUNDS):
@@ -406,7 +407,7 @@ def measure_sample(
         pass_time_s = warm.pass_time_s
         disturbance = Disturbance()
         before, usage, wall = disturbance.read(), resource.getrusage(resource.RUSAGE_SELF), clock()
-        timed = time_runs(stepper, pass_time_s, job["target_s"])
+        timed = time_runs(stepper, pass_time_s, job["target_s"], job.get("pairs"))
         wall = clock() - wall
         usage_after = resource.getrusage(resource.RUSAGE_SELF)
         disturbed = disturbance.since(before)

@@ -22,7 +22,7 @@ class Option:
     default : str or int
         The executor's own default; a spec that names it is the same as one that leaves it out.
     values : tuple of str
-        Allowed words; empty for a number.
+        Allowed words; empty for a number, or for any text where the default is a text.
     minimum : int
         Smallest allowed number.
     """
@@ -38,6 +38,8 @@ class Option:
                 raise UsageError(
                     f"option {name!r} of model {model!r} must be one of {', '.join(self.values)}; got {text!r}"
                 )
+            return text
+        if isinstance(self.default, str):
             return text
         if not text.isdecimal() or int(text) < self.minimum:
             raise UsageError(
@@ -96,7 +98,11 @@ CREATIONS = ("eager", "replayed")
 BARRIERS = ("loop", "phase", "iteration", "none")
 PLACEMENTS = ("stealing", "partitioned")
 TASKING_OPTIONS = ("creation", "barrier", "placement")
-_PLACEMENT = Option("partitioned", PLACEMENTS)
+_REPLAY_OPTIONS = {
+    "placement": Option("partitioned", PLACEMENTS),
+    "priority": Option("none", ("none", "path")),
+    "profile": Option(""),  # a results folder, whose measured durations place the tasks
+}
 _UNIT = {"unit": Option("loop", ("loop", "block")), "streams": Option(8, minimum=1)}
 _HOST_MEMORY = Option("pageable", ("pageable", "pinned", "managed"))
 _COPIED_MEMORY = Option("pageable", ("pageable", "pinned"))
@@ -140,7 +146,7 @@ MODELS: dict[str, Model] = {
             "taskgraph",
             ".tasking.executor",
             "TaskGraphExecutor",
-            {"barrier": Option("iteration", ("loop", "phase", "iteration")), "placement": _PLACEMENT},
+            {"barrier": Option("iteration", ("loop", "phase", "iteration")), **_REPLAY_OPTIONS},
             barrier="iteration",
             records=True,
         ),
@@ -148,7 +154,7 @@ MODELS: dict[str, Model] = {
             "taskiter",
             ".tasking.executor",
             "TaskIterExecutor",
-            {"placement": _PLACEMENT, "unroll": Option(1, minimum=1), "slots": Option(1, minimum=1)},
+            {**_REPLAY_OPTIONS, "unroll": Option(1, minimum=1), "slots": Option(1, minimum=1)},
             records=True,
             closes=True,
         ),
@@ -276,7 +282,10 @@ def describe_models() -> str:
     """Models and their options in one line, for help pages."""
     parts = []
     for name in built_models() + built_models("gpu"):
-        options = [f"{option}={'|'.join(known.values) or 'N'}" for option, known in MODELS[name].all_options.items()]
+        options = [
+            f"{option}={'|'.join(known.values) or ('FOLDER' if known.default == '' else 'N')}"
+            for option, known in MODELS[name].all_options.items()
+        ]
         parts.append(f"{name} ({', '.join(options)})" if options else name)
     parts.append(
         f"tasking (creation={'|'.join(CREATIONS)}, barrier={'|'.join(BARRIERS)}, placement={'|'.join(PLACEMENTS)}): "
@@ -414,8 +423,26 @@ def make_executor(
         raise UsageError(f"model {spec.model.name!r} runs on at most {limit} thread, got {num_threads}")
     module = import_module(spec.model.module, __package__.rpartition(".")[0])
     executor = getattr(module, spec.model.class_name)
-    options = {name: value for name, value in spec.options if name in spec.model.options}
+    options: dict = {name: value for name, value in spec.options if name in spec.model.options}
+    if "profile" in options:
+        options["durations_s"] = measured_durations(options.pop("profile"))
     return executor(num_threads, cpus=cpus, event_capacity=event_capacity, **options)
+
+
+def measured_durations(folder: str) -> list[Mapping[str, list[float]]]:
+    """Seconds of each block by loop, from the profiles of a results folder; those of the serial model are the last.
+
+    Raises
+    ------
+    UsageError
+        No such folder, or no profile in it.
+    """
+    from .results import read_results
+
+    profiles = read_results(folder).of_kind("profile")
+    if not profiles:
+        raise UsageError(f"a folder of profiles must hold at least one, got none in {folder!r}; run without --no-profile")
+    return [row["block_time_s"] for row in sorted(profiles, key=lambda row: row["model"] == "serial")]
 
 
 def convolution_for(spec: ModelSpec | str, conv: str) -> str:

@@ -39,7 +39,7 @@ def add_parser(subparsers) -> None:
     parser.add_argument("--batch", type=int, default=64, metavar="B", help="default: %(default)s")
     parser.add_argument("--phase", choices=("train", "forward"), default="train", help="default: %(default)s")
     add_device(parser)
-    parser.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct or winograd (ours); default: %(default)s")
+    parser.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct, winograd, or one of layout channels (ours); default: %(default)s")
     parser.add_argument("--models", default=DEFAULT_MODELS, metavar="M[,M...]", help="default: %(default)s")
     parser.add_argument("--modes", default=",".join(MODES), metavar="M[,M...]",
                         help="of PyTorch; default: %(default)s")
@@ -230,6 +230,10 @@ def as_text(result: Mapping[str, Any]) -> str:
             line += f"   {row['speedup']:.2f} [{row['speedup_low']:.2f}, {row['speedup_high']:.2f}] ({row['peer']})"
         lines.append(line)
     lines.append("")
-    lines.append("floor: direct FLOPs / (measured peak of one core x threads); brackets: 95 % interval of the paired ratio")
+    lines.append(
+        "floor: FLOPs of direct convolutions / (measured peak of one core x threads); Winograd's form needs fewer and may "
+        "pass it"
+    )
+    lines.append("brackets: 95 % interval of the paired ratio")
     lines.extend(f"not measured: {name}: {message}" for name, message in result["failures"].items())
     return "\n".join(lines)

@@ -495,7 +495,7 @@ def add_parser(subparsers) -> None:
         help="memory of its own for each activation, or shared in turn; default: %(default)s",
     )
     compare.add_argument("--no-fusion", action="store_true", help="one loop for each operation")
-    compare.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct or winograd; default: %(default)s")
+    compare.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct, winograd, or one of layout channels; default: %(default)s")
     compare.add_argument(
         "--seed", type=int, default=measure.seed, help="of data, weights and order; default: %(default)s"
     )

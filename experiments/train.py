@@ -694,7 +694,7 @@ def add_parser(subparsers) -> None:
         ("seed", int, "first seed of parameters and order"),
         ("seeds", int, "train with so many consecutive seeds"),
         ("granularity", str, "how layers are cut into blocks: auto, or ranges such as images=16"),
-        ("conv", str, "form of the convolutions: auto, direct or winograd"),
+        ("conv", str, "form of the convolutions: auto, direct, winograd, or one of layout channels"),
         ("out", str, "folder for curves, figure and checkpoints"),
     ):
         parser.add_argument(
