@@ -643,7 +643,10 @@ class _Lowering:
                     bytes=8.0 * self.groups,
                 )
             ],
-            attributes={"groups": self.groups, "batch": self.batch, "length": length},
+            attributes={
+                "groups": self.groups, "batch": self.batch, "length": length,
+                "check_finite": b.attributes["check_finite"],
+            },
             layer="softmax",
             phase=phase,
         )
@@ -888,6 +891,7 @@ def lower(
     label_smoothing: float = 0.0,
     clip_norm: float = 0.0,
     frozen: str = "",
+    check_finite: bool = False,
     prefix: str = "",
 ) -> Plan:
     """Plan of one step.
@@ -934,6 +938,8 @@ def lower(
     frozen : str
         Layers, with commas between, whose parameters are not trained: each name stands for all layers that are called
         so or begin with it and a dot. Below the lowest trained layer nothing is sent back.
+    check_finite : bool
+        A loss that is NaN or infinite fails its block, with status 4, and so stops the run in that iteration.
     prefix : str
         Put before the names of data set, batch order and logs, so that plans with different data can share
         parameters.
@@ -991,6 +997,7 @@ def lower(
         weight_decay=weight_decay,
         parameters=tuple(spec.parameter_shapes()),
         num_classes=spec.num_classes,
+        check_finite=int(check_finite),
     )
     if layout == "channels":
         from .lowering_nhwc import ChannelOptions, lower_channels, parse_fusion

@@ -20,17 +20,6 @@
 #define OUTER_ROWS 4
 #endif
 
-INLINE Vec activated(Vec v, int activation)
-{
-    if (activation)
-        v = (Vec)((VecI)v & ~(VecI)(v <= (Vec){0})); /* a NaN stays one */
-    if (activation == 2) {
-        VecI above = (VecI)(v >= splat(6.0f));
-        v = (Vec)(((VecI)v & ~above) | ((VecI)splat(6.0f) & above));
-    }
-    return v;
-}
-
 /* Sums of a tile, by pixel and vector, to their places: through memory, so that the sums above stay in registers. */
 INLINE void store_tile(const ProductTask *t, const PixelGroup *g, const int groups, int column, const int vectors,
                        const float *sums)
@@ -50,11 +39,11 @@ INLINE void store_tile(const ProductTask *t, const PixelGroup *g, const int grou
                 if (stored >= VL) {
                     if (t->accumulate)
                         sum += load(c);
-                    store(c, activated(sum, t->activation));
+                    store(c, apply_activation(sum, t->activation));
                 } else {
                     for (int l = 0; l < stored; l++) {
                         Vec one = splat(t->accumulate ? c[l] + sum[l] : sum[l]);
-                        c[l] = activated(one, t->activation)[0];
+                        c[l] = apply_activation(one, t->activation)[0];
                     }
                 }
             }
@@ -88,6 +77,19 @@ INLINE void product_tile(const ProductTask *t, const PixelGroup *g, const int gr
             UNROLL for (int i = 0; i < groups; i++) a[i]++;
             bt += PANEL;
         }
+    }
+    int plain = !t->bias && !t->accumulate && !t->activation &&
+                column + vectors * VL <= (t->num_panels - 1) * PANEL + t->store_columns;
+    UNROLL for (int i = 0; i < groups; i++) plain &= g[i].count == GROUP_PIXELS;
+    if (plain) {
+        UNROLL for (int i = 0; i < groups; i++)
+        {
+            float *c = t->c + g[i].c + column;
+            UNROLL for (int r = 0; r < GROUP_PIXELS; r++)
+                UNROLL for (int v = 0; v < vectors; v++)
+                    store(c + r * t->out_pixel + v * VL, acc[(i * GROUP_PIXELS + r) * vectors + v]);
+        }
+        return;
     }
     float sums[NARROW_GROUPS * GROUP_PIXELS * 2 * VL] __attribute__((aligned(64)));
     UNROLL for (int i = 0; i < groups * GROUP_PIXELS * vectors; i++) *(Vec *)(sums + i * VL) = acc[i];
