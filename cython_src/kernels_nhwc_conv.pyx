@@ -596,23 +596,24 @@ cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *contex
     return 0
 
 
-cdef void pack_pixels(const ChannelMap *m, const float *x, int n0, int n1, int y0, int rows, int left, int columns,
+cdef void pack_pixels(const ChannelMap *m, const Matrix *matrix, const float *x, int n0, int n1, int y0, int rows, int left, int columns,
                       int step, int c, int width, int valid, float *out) noexcept nogil:
     """Copy channels [c, c + width) of `rows` physical rows y0, y0 + step, ... and `columns` columns likewise from `left`.
 
     Channels from `valid` on are left as zeros.
     """
-    cdef int n, y, x_, i
+    cdef int n, y, x_
     cdef const float *p
     for n in range(n0, n1):
         for y in range(rows):
             p = x + n * image_size(m) + (y0 + y * step) * row_size(m) + <Py_ssize_t> left * m.pitch + c
+            if valid == width:
+                matrix.gather(p, <Py_ssize_t> step * m.pitch, columns, width, out)
+                out += columns * width
+                continue
             for x_ in range(columns):
-                if valid == width:
-                    memcpy(out, p, width * sizeof(float))
-                else:
-                    memset(out, 0, width * sizeof(float))
-                    memcpy(out, p, valid * sizeof(float))
+                memset(out, 0, width * sizeof(float))
+                memcpy(out, p, valid * sizeof(float))
                 out += width
                 p += step * m.pitch
 
@@ -710,13 +711,13 @@ cdef void weight_piece(const Convolution *c, const Matrix *matrix, const float *
             for chunk in range(chunks):
                 o = o0 + 32 * chunk
                 width = 32 if o1 - o > PANEL else PANEL
-                pack_pixels(g, dy, n, n + count_n, y + g.halo, count_y, g.halo, g.width, 1, o, width,
+                pack_pixels(g, matrix, dy, n, n + count_n, y + g.halo, count_y, g.halo, g.width, 1, o, width,
                             min(width, g.pitch - o), packed_dy + chunk * dy_size)
             height = (count_y - 1) * move + (k - 1) * c.dilation + 1
             first = y * c.stride + m.halo - c.padding
             for r in range(inputs // unit):
                 u = r * unit
-                pack_pixels(m, x, n, n + count_n, first, height, m.halo - c.padding, columns,
+                pack_pixels(m, matrix, x, n, n + count_n, first, height, m.halo - c.padding, columns,
                             step, i0 + u, unit, min(unit, m.pitch - i0 - u), packed_x)
                 t.images = count_n
                 t.rows = count_y

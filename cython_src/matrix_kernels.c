@@ -286,6 +286,25 @@ static void plain(const PlainTask *t)
             plain_outputs(t, x, 1);
 }
 
+INLINE void gather_vectors(const float *in, ptrdiff_t pixel, int n, const int vectors, float *out)
+{
+    for (int i = 0; i < n; i++, in += pixel, out += vectors * VL)
+        UNROLL for (int v = 0; v < vectors; v++) store(out + v * VL, load(in + v * VL));
+}
+
+static void gather(const float *in, ptrdiff_t pixel, int n, int width, float *out)
+{
+    typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
+    if (width == 2 * PANEL)
+        gather_vectors(in, pixel, n, 2 * VECTORS_OF_PANEL, out);
+    else if (width == PANEL)
+        gather_vectors(in, pixel, n, VECTORS_OF_PANEL, out);
+    else
+        for (int i = 0; i < n; i++)
+            for (int j = 0; j < width; j += 4)
+                *(Four *)(out + (ptrdiff_t)i * width + j) = *(const Four *)(in + i * pixel + j);
+}
+
 static void shifted_sums(const float *x, ptrdiff_t pixel, int n, const float *shift, float *sum, float *squares)
 {
     for (int first = 0; first < PANEL; first += VL) {
@@ -315,5 +334,6 @@ const MatrixKernels ISA_SYMBOL(forktask_matrix) = {
     .outer = outer,
     .transpose_rows = transpose_rows,
     .spread_rows = spread_rows,
+    .gather = gather,
     .shifted_sums = shifted_sums,
 };

@@ -74,6 +74,8 @@ typedef struct MatrixKernels {
      * numbers for at least fifteen r more. */
     void (*spread_rows)(const float *in, ptrdiff_t in_stride, int lanes, int n, const int32_t *index, int beyond,
                         float *out);
+    /* Copy `n` pixels of `width` floats, a multiple of 4, `pixel` floats apart in the input, side by side. */
+    void (*gather)(const float *in, ptrdiff_t pixel, int n, int width, float *out);
     /* Sums of x - shift and of their squares over `n` pixels, `pixel` floats apart, sixteen channels; added. */
     void (*shifted_sums)(const float *x, ptrdiff_t pixel, int n, const float *shift, float *sum, float *squares);
 } MatrixKernels;

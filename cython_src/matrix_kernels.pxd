@@ -51,6 +51,7 @@ cdef extern from "matrix_kernels.h" nogil:
         void (*outer)(const OuterTask *) noexcept nogil
         void (*transpose_rows)(const float *, const int32_t *, int, int, float *, Py_ssize_t, int) noexcept nogil
         void (*spread_rows)(const float *, Py_ssize_t, int, int, const int32_t *, int, float *) noexcept nogil
+        void (*gather)(const float *, Py_ssize_t, int, int, float *) noexcept nogil
         void (*shifted_sums)(const float *, Py_ssize_t, int, const float *, float *, float *) noexcept nogil
 
 
