@@ -662,38 +662,122 @@ INLINE void clip_taps(int start, int kernel, int size, int *first, int *last)
     *last = at_most(kernel, size - start);
 }
 
-/* Windows [*first, *last) of `count` that element i of the large side lies in, one axis. */
-INLINE void covering_windows(const WindowTask *t, int i, int count, int *first, int *last)
+/* Windows [first, last) that an element of the large side lies in, one axis: followed from element to element, which
+ * takes no division. */
+typedef struct Cover {
+    int first, last;
+} Cover;
+
+INLINE Cover cover_start(const WindowTask *t, int i)
 {
-    *first = at_least(0, ceiling(i + t->padding - t->kernel + 1, t->stride));
-    *last = at_most(count, (i + t->padding) / t->stride + 1);
+    return (Cover){at_least(0, ceiling(i + t->padding - t->kernel + 1, t->stride)), (i + t->padding) / t->stride + 1};
 }
 
-typedef uint8_t Bytes __attribute__((vector_size(VL), aligned(1), may_alias));
-
-INLINE VecI load_index(const uint8_t *p) { return __builtin_convertvector(*(const Bytes *)p, VecI); }
-
-INLINE void max_window(const WindowTask *t, const float *window, ptrdiff_t in_row, float *out, uint8_t *index,
-                       const int K, const int ky0, const int ky1, const int kx0, const int kx1)
+INLINE void cover_next(const WindowTask *t, int i, Cover *cover)
 {
-    for (int c = 0; c < t->channels; c += VL) {
-        Vec best = load(window + ky0 * in_row + kx0 * t->pitch + c);
-        VecI where = (VecI){0} + (ky0 * K + kx0);
-        for (int ky = ky0; ky < ky1; ky++)
-            for (int kx = kx0; kx < kx1; kx++) {
-                Vec x = load(window + ky * in_row + kx * t->pitch + c);
-                VecI larger = (x > best) | (x != x), tap = (VecI){0} + (ky * K + kx);
-                best = (Vec)((larger & (VecI)x) | (~larger & (VecI)best));
-                where = (larger & tap) | (~larger & where);
-            }
-        store(out + c, best);
-        *(Bytes *)(index + c) = __builtin_convertvector(where, Bytes);
+    cover->first += cover->first * t->stride < i + t->padding - t->kernel + 1;
+    cover->last += cover->last * t->stride <= i + t->padding;
+}
+
+INLINE float *out_pixel(const WindowTask *t, int n, int y, int x)
+{
+    return t->out.p + n * t->out.image + y * t->out.row + x * t->pitch;
+}
+
+/* Call BODY(N) with c the first channel, for N vectors at a time: several chains of operations side by side. */
+#define EACH_GROUP(BODY)                                           \
+    {                                                              \
+        int c = 0;                                                 \
+        for (; c + WIDE * VL <= t->channels; c += WIDE * VL)       \
+            BODY(WIDE);                                            \
+        if (WIDE != NARROW)                                        \
+            for (; c < t->channels; c += NARROW * VL)              \
+                BODY(NARROW);                                      \
     }
+
+/* ---- pooling ---- */
+
+/* The larger of best and x, which is a tap of that number; of equals the first, but a NaN stays. */
+INLINE void keep_larger(Vec *best, VecI *where, Vec x, int tap)
+{
+#if MICRO_ISA == AVX512
+    __mmask16 larger = _mm512_cmp_ps_mask((__m512)x, (__m512)*best, _CMP_GT_OQ) |
+                       _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
+    *best = (Vec)_mm512_mask_mov_ps((__m512)*best, larger, (__m512)x);
+    *where = (VecI)_mm512_mask_mov_epi32((__m512i)*where, larger, _mm512_set1_epi32(tap));
+#else
+    VecI larger = (x > *best) | (x != x);
+    *best = (Vec)((larger & (VecI)x) | (~larger & (VecI)*best));
+    *where = (larger & tap) | (~larger & *where);
+#endif
 }
 
-static void max_pool(const WindowTask *t)
+INLINE void store_bytes(uint8_t *p, VecI v)
+{
+#if MICRO_ISA == AVX512
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8((__m512i)v));
+#elif MICRO_ISA == AVX2
+    __m128i words = _mm_packus_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
+    _mm_storel_epi64((__m128i *)p, _mm_packus_epi16(words, words));
+#else
+    UNROLL for (int i = 0; i < VL; i++) p[i] = (uint8_t)v[i];
+#endif
+}
+
+/* g where the index is `tap`, else zero. */
+INLINE Vec picked(const float *g, const uint8_t *index, int tap)
+{
+#if MICRO_ISA == AVX512
+    __mmask16 mask = _mm_cmpeq_epi8_mask(_mm_loadu_si128((const __m128i *)index), _mm_set1_epi8((char)tap));
+    return (Vec)_mm512_maskz_loadu_ps(mask, g);
+#elif MICRO_ISA == AVX2
+    VecI where = (VecI)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)index));
+    return (Vec)((where == tap) & (VecI)load(g));
+#else
+    Vec v;
+    UNROLL for (int i = 0; i < VL; i++) v[i] = index[i] == tap ? g[i] : 0;
+    return v;
+#endif
+}
+
+INLINE void max_window(const WindowTask *t, const float *window, float *out, uint8_t *index, const int K, int ky0,
+                       int ky1, int kx0, int kx1)
+{
+#define MAX_GROUP(N)                                                                                         \
+    {                                                                                                        \
+        Vec best[N];                                                                                         \
+        VecI where[N];                                                                                       \
+        UNROLL for (int v = 0; v < N; v++) best[v] = load(window + ky0 * t->in.row + kx0 * t->pitch + c + v * VL), \
+                                           where[v] = (VecI){0} + (ky0 * K + kx0);                           \
+        for (int ky = ky0; ky < ky1; ky++)                                                                   \
+            for (int kx = kx0; kx < kx1; kx++)                                                               \
+                UNROLL for (int v = 0; v < N; v++) keep_larger(                                              \
+                    &best[v], &where[v], load(window + ky * t->in.row + kx * t->pitch + c + v * VL), ky * K + kx); \
+        UNROLL for (int v = 0; v < N; v++) store(out + c + v * VL, best[v]), store_bytes(index + c + v * VL, where[v]); \
+    }
+    EACH_GROUP(MAX_GROUP)
+}
+
+INLINE void average_window(const WindowTask *t, const float *window, float *out, float factor, int ky0, int ky1, int kx0,
+                           int kx1)
+{
+#define AVERAGE_GROUP(N)                                                                                \
+    {                                                                                                   \
+        Vec sum[N];                                                                                     \
+        UNROLL for (int v = 0; v < N; v++) sum[v] = (Vec){0};                                           \
+        for (int ky = ky0; ky < ky1; ky++)                                                              \
+            for (int kx = kx0; kx < kx1; kx++)                                                          \
+                UNROLL for (int v = 0; v < N; v++) sum[v] +=                                            \
+                    load(window + ky * t->in.row + kx * t->pitch + c + v * VL);                         \
+        UNROLL for (int v = 0; v < N; v++) store(out + c + v * VL, sum[v] * factor);                    \
+    }
+    EACH_GROUP(AVERAGE_GROUP)
+}
+
+INLINE void pool(const WindowTask *t, const int maximum)
 {
     const int K = t->kernel;
+    const float factor = 1.0f / (K * K);
     for (int n = 0; n < t->images; n++)
         for (int y = t->y0; y < t->y1; y++)
             for (int x = 0; x < t->small_width; x++) {
@@ -701,83 +785,104 @@ static void max_pool(const WindowTask *t)
                 clip_taps(top, K, t->large_height, &ky0, &ky1);
                 clip_taps(left, K, t->large_width, &kx0, &kx1);
                 const float *window = t->in.p + n * t->in.image + top * t->in.row + left * t->pitch;
-                float *out = t->out.p + n * t->out.image + y * t->out.row + x * t->pitch;
+                float *out = out_pixel(t, n, y, x);
                 uint8_t *index = t->index + (((ptrdiff_t)n * t->small_height + y) * t->small_width + x) * t->pitch;
                 int whole = ky0 == 0 && kx0 == 0 && ky1 == K && kx1 == K;
-                if (K == 2 && whole)
-                    max_window(t, window, t->in.row, out, index, 2, 0, 2, 0, 2);
+                if (maximum && K == 2 && whole)
+                    max_window(t, window, out, index, 2, 0, 2, 0, 2);
+                else if (maximum && K == 3 && whole)
+                    max_window(t, window, out, index, 3, 0, 3, 0, 3);
+                else if (maximum)
+                    max_window(t, window, out, index, K, ky0, ky1, kx0, kx1);
+                else if (K == 2 && whole)
+                    average_window(t, window, out, factor, 0, 2, 0, 2);
                 else if (K == 3 && whole)
-                    max_window(t, window, t->in.row, out, index, 3, 0, 3, 0, 3);
+                    average_window(t, window, out, factor, 0, 3, 0, 3);
                 else
-                    max_window(t, window, t->in.row, out, index, K, ky0, ky1, kx0, kx1);
+                    average_window(t, window, out, factor, ky0, ky1, kx0, kx1);
+            }
+}
+
+static void max_pool(const WindowTask *t) { pool(t, 1); }
+static void average_pool(const WindowTask *t) { pool(t, 0); }
+
+enum { GATHER_MAX, GATHER_AVERAGE, GATHER_DEPTHWISE };
+
+/* Each element of the large side adds up what the windows it lies in send it, in their order. */
+INLINE void gather(const WindowTask *t, const int form)
+{
+    const float factor = 1.0f / (t->kernel * t->kernel);
+    for (int n = 0; n < t->images; n++) {
+        Cover rows = cover_start(t, t->y0);
+        for (int y = t->y0; y < t->y1; y++) {
+            cover_next(t, y, &rows);
+            const int oy0 = rows.first, oy1 = at_most(rows.last, t->small_height);
+            Cover columns = cover_start(t, 0);
+            for (int x = 0; x < t->large_width; x++) {
+                cover_next(t, x, &columns);
+                const int ox0 = columns.first, ox1 = at_most(columns.last, t->small_width);
+                float *out = out_pixel(t, n, y, x);
+#define GATHER_GROUP(N)                                                                                            \
+    {                                                                                                              \
+        Vec sum[N];                                                                                                \
+        UNROLL for (int v = 0; v < N; v++) sum[v] = (Vec){0};                                                      \
+        for (int oy = oy0; oy < oy1; oy++)                                                                         \
+            for (int ox = ox0; ox < ox1; ox++) {                                                                   \
+                const int tap =                                                                                    \
+                    (y + t->padding - oy * t->stride) * t->kernel + x + t->padding - ox * t->stride;               \
+                const float *g = t->in.p + n * t->in.image + oy * t->in.row + ox * t->pitch + c;                   \
+                const ptrdiff_t at = (((ptrdiff_t)n * t->small_height + oy) * t->small_width + ox) * t->pitch + c; \
+                const float *weight = t->weight + tap * (ptrdiff_t)t->channels + c;                                \
+                UNROLL for (int v = 0; v < N; v++)                                                                 \
+                {                                                                                                  \
+                    if (form == GATHER_MAX)                                                                        \
+                        sum[v] += picked(g + v * VL, t->index + at + v * VL, tap);                                 \
+                    else if (form == GATHER_AVERAGE)                                                               \
+                        sum[v] += load(g + v * VL);                                                                \
+                    else                                                                                           \
+                        sum[v] += load(weight + v * VL) * load(g + v * VL);                                        \
+                }                                                                                                  \
+            }                                                                                                      \
+        UNROLL for (int v = 0; v < N; v++)                                                                         \
+        {                                                                                                          \
+            if (form == GATHER_AVERAGE)                                                                            \
+                sum[v] *= factor;                                                                                  \
+            store_or_add(out + c + v * VL, sum[v], t->accumulate);                                                 \
+        }                                                                                                          \
+    }
+                EACH_GROUP(GATHER_GROUP)
+            }
+        }
+    }
+}
+
+/* Two rows and columns of gradient from each maximum: windows of 2 x 2 that do not meet. */
+static void max_pool_backward_2x2(const WindowTask *t)
+{
+    for (int n = 0; n < t->images; n++)
+        for (int y = t->y0; y < t->y1; y++)
+            for (int x = 0; x < t->small_width; x++) {
+                const float *g = t->in.p + n * t->in.image + y / 2 * t->in.row + x * t->pitch;
+                const uint8_t *index =
+                    t->index + (((ptrdiff_t)n * t->small_height + y / 2) * t->small_width + x) * t->pitch;
+                float *out = out_pixel(t, n, y, 2 * x);
+                for (int c = 0; c < t->channels; c += VL) {
+                    store_or_add(out + c, picked(g + c, index + c, y % 2 * 2), t->accumulate);
+                    store_or_add(out + t->pitch + c, picked(g + c, index + c, y % 2 * 2 + 1), t->accumulate);
+                }
             }
 }
 
 static void max_pool_backward(const WindowTask *t)
 {
-    for (int n = 0; n < t->images; n++)
-        for (int y = t->y0; y < t->y1; y++) {
-            int oy0, oy1, ox0, ox1;
-            covering_windows(t, y, t->small_height, &oy0, &oy1);
-            for (int x = 0; x < t->large_width; x++) {
-                covering_windows(t, x, t->small_width, &ox0, &ox1);
-                float *out = t->out.p + n * t->out.image + y * t->out.row + x * t->pitch;
-                for (int c = 0; c < t->channels; c += VL) {
-                    Vec sum = {0};
-                    for (int oy = oy0; oy < oy1; oy++)
-                        for (int ox = ox0; ox < ox1; ox++) {
-                            int tap = (y + t->padding - oy * t->stride) * t->kernel + x + t->padding - ox * t->stride;
-                            ptrdiff_t at = (((ptrdiff_t)n * t->small_height + oy) * t->small_width + ox) * t->pitch + c;
-                            Vec g = load(t->in.p + n * t->in.image + oy * t->in.row + ox * t->pitch + c);
-                            sum += (Vec)((VecI)g & (load_index(t->index + at) == tap));
-                        }
-                    store_or_add(out + c, sum, t->accumulate);
-                }
-            }
-        }
+    if (t->kernel == 2 && t->stride == 2 && t->padding == 0 && t->large_height == 2 * t->small_height &&
+        t->large_width == 2 * t->small_width)
+        max_pool_backward_2x2(t);
+    else
+        gather(t, GATHER_MAX);
 }
 
-static void average_pool(const WindowTask *t)
-{
-    const float factor = 1.0f / (t->kernel * t->kernel);
-    for (int n = 0; n < t->images; n++)
-        for (int y = t->y0; y < t->y1; y++)
-            for (int x = 0; x < t->small_width; x++) {
-                int top = y * t->stride - t->padding, left = x * t->stride - t->padding, ky0, ky1, kx0, kx1;
-                clip_taps(top, t->kernel, t->large_height, &ky0, &ky1);
-                clip_taps(left, t->kernel, t->large_width, &kx0, &kx1);
-                const float *window = t->in.p + n * t->in.image + top * t->in.row + left * t->pitch;
-                float *out = t->out.p + n * t->out.image + y * t->out.row + x * t->pitch;
-                for (int c = 0; c < t->channels; c += VL) {
-                    Vec sum = {0};
-                    for (int ky = ky0; ky < ky1; ky++)
-                        for (int kx = kx0; kx < kx1; kx++)
-                            sum += load(window + ky * t->in.row + kx * t->pitch + c);
-                    store(out + c, sum * factor);
-                }
-            }
-}
-
-static void average_pool_backward(const WindowTask *t)
-{
-    const float factor = 1.0f / (t->kernel * t->kernel);
-    for (int n = 0; n < t->images; n++)
-        for (int y = t->y0; y < t->y1; y++) {
-            int oy0, oy1, ox0, ox1;
-            covering_windows(t, y, t->small_height, &oy0, &oy1);
-            for (int x = 0; x < t->large_width; x++) {
-                covering_windows(t, x, t->small_width, &ox0, &ox1);
-                float *out = t->out.p + n * t->out.image + y * t->out.row + x * t->pitch;
-                for (int c = 0; c < t->channels; c += VL) {
-                    Vec sum = {0};
-                    for (int oy = oy0; oy < oy1; oy++)
-                        for (int ox = ox0; ox < ox1; ox++)
-                            sum += load(t->in.p + n * t->in.image + oy * t->in.row + ox * t->pitch + c);
-                    store_or_add(out + c, sum * factor, t->accumulate);
-                }
-            }
-        }
-}
+static void average_pool_backward(const WindowTask *t) { gather(t, GATHER_AVERAGE); }
 
 /* ---- depthwise convolution ---- */
 
@@ -935,45 +1040,42 @@ static void depthwise(const WindowTask *t)
         }
 }
 
-/* Any kernel and stride: each element gathers from the windows it lies in. */
-static void depthwise_backward_data(const WindowTask *t)
+static void depthwise_backward_data(const WindowTask *t) { gather(t, GATHER_DEPTHWISE); }
+
+/* Sums of KR kernel rows from ky on, for one vector of channels and rows [y0, y1) whose taps can all be read; T pixels
+ * of the gradient side by side share what they read. S = 0: any stride. */
+INLINE void weight_tile(const WindowTask *t, const float *dy, const float *x, const int K, const int KR, const int S,
+                        const int T, Vec (*sum)[K])
 {
-    for (int n = 0; n < t->images; n++)
-        for (int y = t->y0; y < t->y1; y++) {
-            int oy0, oy1, ox0, ox1;
-            covering_windows(t, y, t->small_height, &oy0, &oy1);
-            for (int x = 0; x < t->large_width; x++) {
-                covering_windows(t, x, t->small_width, &ox0, &ox1);
-                float *out = t->out.p + n * t->out.image + y * t->out.row + x * t->pitch;
-                for (int c = 0; c < t->channels; c += VL) {
-                    Vec sum = {0};
-                    for (int oy = oy0; oy < oy1; oy++)
-                        for (int ox = ox0; ox < ox1; ox++) {
-                            int tap = (y + t->padding - oy * t->stride) * t->kernel + x + t->padding - ox * t->stride;
-                            sum += load(t->weight + tap * (ptrdiff_t)t->channels + c) *
-                                   load(t->in.p + n * t->in.image + oy * t->in.row + ox * t->pitch + c);
-                        }
-                    store_or_add(out + c, sum, t->accumulate);
-                }
-            }
+    Vec g[T];
+    UNROLL for (int q = 0; q < T; q++) g[q] = load(dy + q * t->pitch);
+    UNROLL for (int r = 0; r < KR; r++) UNROLL for (int j = 0; j < (T - 1) * S + K; j++)
+    {
+        Vec v = load(x + r * t->in.row + j * t->pitch);
+        UNROLL for (int q = 0; q < T; q++)
+        {
+            const int k = j - q * S;
+            if (k >= 0 && k < K)
+                sum[r][k] += g[q] * v;
         }
+    }
 }
 
-/* Sums of KR kernel rows from ky on, for one vector of channels and rows [y0, y1) whose taps can all be read. */
-INLINE void weight_sums(const WindowTask *t, int n, int y0, int y1, int c, const int K, const int KR, int ky, float *sums)
+INLINE void weight_sums(const WindowTask *t, int n, int y0, int y1, int c, const int K, const int KR, const int S,
+                        const int T, int ky, float *sums)
 {
     Vec sum[KR][K];
     UNROLL for (int r = 0; r < KR; r++) UNROLL for (int k = 0; k < K; k++) sum[r][k] =
         load(sums + ((ky + r) * K + k) * (ptrdiff_t)t->channels + c);
     for (int y = y0; y < y1; y++) {
-        const float *dy = t->out.p + n * t->out.image + y * t->out.row + c;
+        const float *dy = out_pixel(t, n, y, 0) + c;
         const float *x = t->in.p + n * t->in.image + (y * t->stride - t->padding + ky) * t->in.row -
                          t->padding * t->pitch + c;
-        for (int i = 0; i < t->small_width; i++, dy += t->pitch, x += t->stride * t->pitch) {
-            Vec g = load(dy);
-            UNROLL for (int r = 0; r < KR; r++) UNROLL for (int k = 0; k < K; k++) sum[r][k] +=
-                g * load(x + r * t->in.row + k * t->pitch);
-        }
+        int i = 0;
+        for (; i + T <= t->small_width; i += T)
+            weight_tile(t, dy + i * t->pitch, x + i * t->stride * t->pitch, K, KR, S, T, sum);
+        for (; i < t->small_width; i++)
+            weight_tile(t, dy + i * t->pitch, x + i * t->stride * t->pitch, K, KR, S, 1, sum);
     }
     UNROLL for (int r = 0; r < KR; r++) UNROLL for (int k = 0; k < K; k++)
         store(sums + ((ky + r) * K + k) * (ptrdiff_t)t->channels + c, sum[r][k]);
@@ -1022,11 +1124,18 @@ static void depthwise_backward_weights(const WindowTask *t, float *sums)
                 continue;
             }
             for (int c = 0; c < t->channels; c += VL) {
-                if (t->kernel == 3)
-                    weight_sums(t, n, y, next, c, 3, 3, 0, sums);
+                if (t->kernel == 3 && t->stride == 1)
+                    weight_sums(t, n, y, next, c, 3, 3, 1, 4, 0, sums);
+                else if (t->kernel == 3 && t->stride == 2)
+                    weight_sums(t, n, y, next, c, 3, 3, 2, 2, 0, sums);
+                else if (t->kernel == 3)
+                    weight_sums(t, n, y, next, c, 3, 3, 0, 1, 0, sums);
                 else
                     for (int ky = 0; ky < 5; ky++)
-                        weight_sums(t, n, y, next, c, 5, 1, ky, sums);
+                        if (t->stride == 1)
+                            weight_sums(t, n, y, next, c, 5, 1, 1, 4, ky, sums);
+                        else
+                            weight_sums(t, n, y, next, c, 5, 1, 0, 1, ky, sums);
             }
         }
 }

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from . import gpu_kernels, kernel_table
+from . import gpu_device, gpu_kernels, kernel_table
 from .coherence import DEVICE, HOST, Coherence
 from .errors import UsageError
-from .gpu_device import Device, open_gpu
+from .gpu_device import Device
 from .plan import READ, WRITE, Plan
 from .program import EVENT_DTYPE, BlockFailure, bind
 from .storage import Storage
@@ -117,7 +117,7 @@ class GpuBoundPlan:
         self, plan: Plan, storage: Storage | None = None, device: Device | None = None, convolution: str = "tiled"
     ):
         self.plan = plan
-        self.device = open_gpu() if device is None else device
+        self.device = gpu_device.default_gpu() if device is None else device
         self.storage = Storage() if storage is None else storage
         own = plan.attributes.get("kernels")
         self.launches = [

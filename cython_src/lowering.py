@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -96,29 +96,46 @@ class FeatureMap:
         return view
 
 
-def choose_convolution(channels_in: int, channels_out: int, height: int, width: int) -> str:
-    """The cheaper form of a convolution in the lane layout, "direct" or "winograd", by counting multiply-adds of
-    vectors for sixteen images; height and width are those of the result.
+def direct_cost(channels_in: int, channels_out: int, height: int, width: int) -> int:
+    """Multiply-adds of vectors that a convolution of sixteen images takes in direct form; height and width are those
+    of the result."""
+    return TAPS * channels_in * channels_out * height * width
 
-    A transformed tile of an input channel costs as much as 450 multiply-adds, one of an output channel 350
-    (measured, AVX-512): below some eight channels on both sides transforms outweigh the products saved.
+
+def winograd_cost(channels_in: int, channels_out: int, height: int, width: int) -> int:
+    """Time of a convolution of sixteen images in Winograd form, in the unit of `direct_cost`.
+
+    To transform a tile takes as long as 700 multiply-adds for a channel of the input, 530 for one of the output
+    (fitted to the forward passes of the CIFAR-10 network, AVX-512).
     """
     tiles = math.ceil(height / WINOGRAD_TILE) * math.ceil(width / WINOGRAD_TILE)
-    winograd = tiles * (POINTS * channels_in * channels_out + 450 * channels_in + 350 * channels_out)
-    return "winograd" if winograd < TAPS * channels_in * channels_out * height * width else "direct"
+    return tiles * (POINTS * channels_in * channels_out + 700 * channels_in + 530 * channels_out)
 
 
-def choose_lanes(batch: int, granularity: Granularity) -> int:
-    """Images in the lanes (16) or pixels (1): what leaves fewer lanes without work, if blocks can be cut as
-    asked.
+def choose_convolution(channels_in: int, channels_out: int, height: int, width: int) -> str:
+    """The cheaper form of a convolution in the lane layout, "direct" or "winograd": with few channels on both sides
+    the transforms outweigh the products saved."""
+    shape = (channels_in, channels_out, height, width)
+    return "winograd" if winograd_cost(*shape) < direct_cost(*shape) else "direct"
 
-    A last group of images that is not full wastes lanes. So do narrow rows of the flat layout, which run on
-    through the halo; its loads cross cache lines, and it sums lanes more often: together 10 to 15 % of a
-    step.
+
+def choose_lanes(
+    batch: int, granularity: Granularity, convolutions: Sequence[tuple[int, int, int, int]], conv: str
+) -> int:
+    """Images in the lanes (16) or pixels (1): what costs less, if blocks can be cut as asked.
+
+    A last group of images that is not full wastes lanes. Narrow rows of the flat layout run on through the halo,
+    its loads cross cache lines, and it sums lanes more often: together some 10 % of a step. And it has the direct
+    form alone; `convolutions` are arguments of `choose_convolution`.
     """
     if granularity.images % UNIT:
         return 1
-    return UNIT if math.ceil(batch / UNIT) * UNIT / batch <= 1.1 else 1
+    flat = 1.1 * batch / UNIT * sum(direct_cost(*shape) for shape in convolutions)
+    costs = {"direct": direct_cost, "winograd": winograd_cost}
+    lanes = math.ceil(batch / UNIT) * sum(
+        costs[choose_convolution(*shape) if conv == "auto" else conv](*shape) for shape in convolutions
+    )
+    return UNIT if lanes <= flat else 1
 
 
 @dataclass
@@ -588,7 +605,10 @@ class _Lowering:
                     bytes=8.0 * self.groups,
                 )
             ],
-            attributes={"groups": self.groups, "batch": self.batch, "length": length},
+            attributes={
+                "groups": self.groups, "batch": self.batch, "length": length,
+                "check_finite": b.attributes["check_finite"],
+            },
             layer="softmax",
             phase=phase,
         )
@@ -831,6 +851,7 @@ def lower(
     label_smoothing: float = 0.0,
     clip_norm: float = 0.0,
     frozen: str = "",
+    check_finite: bool = False,
     prefix: str = "",
 ) -> Plan:
     """Plan of one step.
@@ -857,7 +878,7 @@ def lower(
         Whether transient buffers are overlaid.
     layout : {"auto", "lanes", "flat", "channels"}
         What stands in the vector lanes: sixteen images, pixels of one image, or channels. "auto": channels, but for
-        chains of few channels the better of the other two, see `choose_lanes`.
+        chains of few channels the better of the other two, see `choose_lanes`, if one of them has the `conv` asked for.
     conv : str
         Form of the convolutions. Layout "lanes": "direct" (every product), "winograd" (fewer products, more rounding),
         or "auto": for each pass of each layer what `choose_convolution` says. Layout "channels": one of
@@ -877,6 +898,8 @@ def lower(
     frozen : str
         Layers, with commas between, whose parameters are not trained: each name stands for all layers that are called
         so or begin with it and a dot. Below the lowest trained layer nothing is sent back.
+    check_finite : bool
+        A loss that is NaN or infinite fails its block, with status 4, and so stops the run in that iteration.
     prefix : str
         Put before the names of data set, batch order and logs, so that plans with different data can share
         parameters.
@@ -914,10 +937,11 @@ def lower(
         if not 0 <= value < below:
             raise UsageError(f"{name} must be in [0, {below:g}), got {value!r}")
     cut = Granularity.parse(granularity)
-    if layout == "auto" and not is_chain_of_stages(spec):
+    if layout == "auto" and (conv not in CONVOLUTIONS or not is_chain_of_stages(spec)):
         layout = "channels"
     elif layout == "auto":
-        layout = "lanes" if conv == "winograd" or choose_lanes(batch, cut) == UNIT else "flat"
+        wanted = UNIT if conv == "winograd" else choose_lanes(batch, cut, _convolution_shapes(spec), conv)
+        layout = "lanes" if wanted == UNIT else "flat"
     builder = PlanBuilder(
         f"{spec.name} {phase} b{batch}",
         network=spec.name,
@@ -932,6 +956,7 @@ def lower(
         weight_decay=weight_decay,
         parameters=tuple(spec.parameter_shapes()),
         num_classes=spec.num_classes,
+        check_finite=int(check_finite),
     )
     if layout == "channels":
         from .lowering_nhwc import ChannelOptions, lower_channels, parse_fusion
@@ -1099,6 +1124,12 @@ def _stages(spec: NetworkSpec) -> tuple[list[_Stage], FullyConnected, int]:
             )
         stages.append(_Stage(conv.name, relu.name, pool.name, channels, height, width))
     return stages, layers[-2], math.prod(shapes[-2][1])
+
+
+def _convolution_shapes(spec: NetworkSpec) -> list[tuple[int, int, int, int]]:
+    return [
+        (before[0], *after) for layer, before, after in spec.shapes() if isinstance(layer, Convolution)
+    ]
 
 
 def initialise(bound, seed: int = 0) -> None:

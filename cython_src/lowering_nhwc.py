@@ -678,7 +678,7 @@ class _Lowering:
         accesses = read(losses), read(correct), update(log), update(correct_log)
         operands = {"losses": losses, "correct": correct, "loss_log": log, "correct_log": correct_log}
         self.loop("loss", "loss_sum", operands, [({}, accesses, 0.0, 8.0 * self.batch)], unit, phase, groups=self.batch,
-                  batch=self.batch, length=o.num_iterations_logged)  # fmt: skip
+                  batch=self.batch, length=o.num_iterations_logged, check_finite=b.attributes["check_finite"])  # fmt: skip
         return gradient
 
     # ---- backward ----

@@ -20,17 +20,6 @@
 #define OUTER_ROWS 4
 #endif
 
-INLINE Vec activated(Vec v, int activation)
-{
-    if (activation)
-        v = (Vec)((VecI)v & ~(VecI)(v <= (Vec){0})); /* a NaN stays one */
-    if (activation == 2) {
-        VecI above = (VecI)(v >= splat(6.0f));
-        v = (Vec)(((VecI)v & ~above) | ((VecI)splat(6.0f) & above));
-    }
-    return v;
-}
-
 /* Sums of a tile, by pixel and vector, to their places: through memory, so that the sums above stay in registers. */
 INLINE void store_tile(const ProductTask *t, const PixelGroup *g, const int groups, int column, const int vectors,
                        const float *sums)
@@ -50,11 +39,11 @@ INLINE void store_tile(const ProductTask *t, const PixelGroup *g, const int grou
                 if (stored >= VL) {
                     if (t->accumulate)
                         sum += load(c);
-                    store(c, activated(sum, t->activation));
+                    store(c, apply_activation(sum, t->activation));
                 } else {
                     for (int l = 0; l < stored; l++) {
                         Vec one = splat(t->accumulate ? c[l] + sum[l] : sum[l]);
-                        c[l] = activated(one, t->activation)[0];
+                        c[l] = apply_activation(one, t->activation)[0];
                     }
                 }
             }

@@ -1,4 +1,4 @@
-"""Cython's view of matrix_kernels.h."""
+"""Cython's view of matrix_kernels.h and winograd_kernels.h."""
 
 from libc.stdint cimport int32_t
 
@@ -38,3 +38,13 @@ cdef extern from "matrix_kernels.h" nogil:
         void (*transpose_rows)(const float *, const int32_t *, int, int, float *, Py_ssize_t, int) noexcept nogil
         void (*spread_rows)(const float *, Py_ssize_t, int, int, const int32_t *, float *) noexcept nogil
         void (*shifted_sums)(const float *, Py_ssize_t, int, const float *, float *, float *) noexcept nogil
+
+
+cdef extern from "winograd_kernels.h" nogil:
+    ctypedef struct Winograd "WinogradKernels":
+        void (**input)(const float *, Py_ssize_t, Py_ssize_t, int, float *, Py_ssize_t) noexcept nogil
+        void (**gradient)(const float *, Py_ssize_t, Py_ssize_t, int, float *, Py_ssize_t) noexcept nogil
+        void (**filter)(const float *, Py_ssize_t, int, float *, Py_ssize_t) noexcept nogil
+        void (**output)(const float *, Py_ssize_t, int, const float *, int, int, float *, Py_ssize_t, Py_ssize_t, int,
+                        int) noexcept nogil
+        void (**weights)(const float *, Py_ssize_t, int, float *, Py_ssize_t) noexcept nogil

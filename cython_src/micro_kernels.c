@@ -516,6 +516,7 @@ static void fc_backward_weights(const float *dlogits, const float *x, float *out
 }
 
 extern const struct MatrixKernels ISA_SYMBOL(forktask_matrix);
+extern const struct WinogradKernels ISA_SYMBOL(forktask_winograd);
 
 /* ---- update, input ---- */
 
@@ -564,6 +565,7 @@ extern const ChannelKernels ISA_SYMBOL(forktask_channels);
 const MicroKernels ISA_SYMBOL(forktask_micro) = {
     .name = ISA_NAME,
     .matrix = &ISA_SYMBOL(forktask_matrix),
+    .winograd = &ISA_SYMBOL(forktask_winograd),
     .conv = conv,
     .weight_gradient = weight_gradient,
     .pool_row = pool_row,

@@ -18,6 +18,7 @@ COMMAND_MODULES: tuple[str, ...] = (
     ".train",
     ".infer",
     ".metg",
+    ".gpu_profile",
     ".scaling.gate",
     ".scaling.power",
 )

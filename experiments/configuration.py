@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from ..cython_src import gpu_device
 from ..cython_src.errors import UsageError
 from .models import DEFAULT_MODELS, check_threads, parse_models, process_environment
 from .results import short_id
@@ -179,8 +180,15 @@ class Configuration:
         """Raise `UsageError` unless this machine can run every model and number of threads of the grid."""
         for spec in parse_models(self.grid.models):
             process_environment(spec)  # raises where a library is missing
+        if self.uses_gpu:
+            gpu_device.count_gpus()  # raises where there is none
         for threads in self.grid.threads:
             check_threads(threads, oversubscribe=self.measure.oversubscribe)
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether some model of the grid runs on a GPU."""
+        return any(spec.model.device == "gpu" for spec in parse_models(self.grid.models))
 
     def plans(self) -> list[dict[str, Any]]:
         """Arguments of `lower` for every plan of the grid."""

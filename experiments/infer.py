@@ -477,7 +477,7 @@ def add_parser(subparsers) -> None:
         ("threads", ",".join(map(str, core_counts(min(2, core_counts()[-1])))), "numbers of threads"),
         ("data", "digits", "data set whose images are used in turn"),
         ("granularity", "auto", "how layers are cut into blocks: auto, or ranges such as images=16"),
-        ("conv", "auto", "form of the convolutions: auto, direct or winograd"),
+        ("conv", "auto", "form of the convolutions: auto, direct, winograd, or one of layout channels"),
     ):
         parser.add_argument(
             f"--{name}", default=default, metavar=name.upper(), help=f"{text} (default: {default})"

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..cython_src.errors import UsageError
 from .progress import ProgressBar
+from .run import add_device
 
 TORCH_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.torch_worker")
 DEFAULT_MODELS = "serial,forkjoin,forkjoin:region=persistent,taskgraph,taskiter"
@@ -37,7 +38,8 @@ def add_parser(subparsers) -> None:
     parser.add_argument("--network", default="cifar10_cnn", help="default: %(default)s")
     parser.add_argument("--batch", type=int, default=64, metavar="B", help="default: %(default)s")
     parser.add_argument("--phase", choices=("train", "forward"), default="train", help="default: %(default)s")
-    parser.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct or winograd (ours); default: %(default)s")
+    add_device(parser)
+    parser.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct, winograd, or one of layout channels (ours); default: %(default)s")
     parser.add_argument("--models", default=DEFAULT_MODELS, metavar="M[,M...]", help="default: %(default)s")
     parser.add_argument("--modes", default=",".join(MODES), metavar="M[,M...]",
                         help="of PyTorch; default: %(default)s")
@@ -56,7 +58,7 @@ def run_peers(arguments: Namespace) -> int:
     from ..cython_src.lowering import lower
     from .configuration import core_counts
     from .environment import available_cpus, collect, cpu_order, measure_machine
-    from .models import parse_model
+    from .models import models_on, parse_model
     from .run import parse_numbers
     from .torch_worker import MODES
 
@@ -70,9 +72,15 @@ def run_peers(arguments: Namespace) -> int:
         raise UsageError(
             f"repeats must be at least 1 and seconds positive, got {arguments.repeats} and {arguments.seconds}"
         )
-    specs = [parse_model(part) for part in arguments.models.split(",") if part]
+    gpu = arguments.device == "gpu"
+    given = [part for part in arguments.models.split(",") if part]
+    specs = [parse_model(part) for part in models_on(arguments.device, given, tuple(DEFAULT_MODELS.split(",")))]
+    if gpu:
+        _check_torch_gpu()
     cpus = available_cpus()
     threads = core_counts() if arguments.threads == "cores" else parse_numbers(arguments.threads, "--threads")
+    if gpu and arguments.threads == "cores":
+        threads = (1,)
     for count in threads:
         if not 1 <= count <= len(cpus):
             raise UsageError(f"threads must be in [1, {len(cpus)}] (the CPUs of this process), got {count}")
@@ -87,9 +95,13 @@ def run_peers(arguments: Namespace) -> int:
     ]
     samples, failures = _measure(
         contestants, options, arguments.repeats, arguments.seconds, arguments.seed,
-        {count: cpu_order(count, cpus) for count in threads}, len(cpus),
+        {count: cpu_order(count, cpus) for count in threads}, len(cpus), arguments.device,
     )
-    result = summarise(samples, plan.flops, machine["peak_flops_per_s_1thread"])
+    peak = machine["peak_flops_per_s_1thread"]
+    if gpu:
+        peak = next((row["gpu"]["peak_flops_per_s"] for rows in samples.values() for row in rows.values()
+                     if row.get("gpu")), math.nan)
+    result = summarise(samples, plan.flops, peak)
     result.update(
         options, flops=plan.flops, machine=machine, environment=environment, failures=failures,
         samples={f"{name} @ {count}": values for (name, count), values in samples.items()},
@@ -98,9 +110,19 @@ def run_peers(arguments: Namespace) -> int:
     return 0 if result["rows"] else 1
 
 
+def _check_torch_gpu() -> None:
+    """Raise `UsageError` unless PyTorch sees a GPU too."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise UsageError(
+            f"PyTorch must see the GPU too, and torch {torch.__version__} does not; install a CUDA build of PyTorch"
+        )
+
+
 def _measure(
     contestants: Sequence[tuple[str, int]], plan: Mapping[str, Any], repeats: int, seconds: float, seed: int,
-    cpus: Mapping[int, list[int]], cores: int,
+    cpus: Mapping[int, list[int]], cores: int, device: str = "cpu",
 ) -> tuple[dict[tuple[str, int], dict[int, dict]], dict[str, str]]:
     """Each contestant once in each repetition, in random order, each time in a fresh process."""
     from .configuration import Measure
@@ -121,7 +143,7 @@ def _measure(
             job = {
                 "kind": "sample", "model": name, "mode": mode, "threads": count, "cpus": cpus[count],
                 "plan": dict(plan), "seed": seed, "check_iterations": CHECK_ITERATIONS, "target_s": seconds,
-                "warmup_s": measure.warmup_s,
+                "warmup_s": measure.warmup_s, "device": device,
             }
             variables = clean_environment(os.environ, sample_environment(measure, count, 0, cores))
             row = run_sample(
@@ -208,6 +230,10 @@ def as_text(result: Mapping[str, Any]) -> str:
             line += f"   {row['speedup']:.2f} [{row['speedup_low']:.2f}, {row['speedup_high']:.2f}] ({row['peer']})"
         lines.append(line)
     lines.append("")
-    lines.append("floor: direct FLOPs / (measured peak of one core x threads); brackets: 95 % interval of the paired ratio")
+    lines.append(
+        "floor: FLOPs of direct convolutions / (measured peak of one core x threads); Winograd's form needs fewer and may "
+        "pass it"
+    )
+    lines.append("brackets: 95 % interval of the paired ratio")
     lines.extend(f"not measured: {name}: {message}" for name, message in result["failures"].items())
     return "\n".join(lines)

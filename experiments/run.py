@@ -31,7 +31,7 @@ from .configuration import (
     find_configuration,
     from_dict,
 )
-from .models import DEFAULT_MODELS, describe_models, parse_model, process_environment
+from .models import DEFAULT_MODELS, describe_models, models_on, parse_model, process_environment
 from .progress import ProgressBar, format_seconds
 from .results import LASTING_FAILURES, Results, ResultsWriter, read_results
 
@@ -461,6 +461,7 @@ def add_parser(subparsers) -> None:
         metavar="M[,M...]",
         help="name[:option=value...]; default: %(default)s",
     )
+    add_device(compare)
     compare.add_argument(
         "--threads",
         default="cores",
@@ -494,7 +495,7 @@ def add_parser(subparsers) -> None:
         help="memory of its own for each activation, or shared in turn; default: %(default)s",
     )
     compare.add_argument("--no-fusion", action="store_true", help="one loop for each operation")
-    compare.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct or winograd; default: %(default)s")
+    compare.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct, winograd, or one of layout channels; default: %(default)s")
     compare.add_argument(
         "--seed", type=int, default=measure.seed, help="of data, weights and order; default: %(default)s"
     )
@@ -536,6 +537,14 @@ def add_parser(subparsers) -> None:
     status.set_defaults(run=run_status)
 
 
+def add_device(parser) -> None:
+    """Add `--device`."""
+    parser.add_argument(
+        "--device", choices=("cpu", "gpu"), default="cpu",
+        help="gpu: models are those of a GPU (taskiter stands for gpu_taskiter), on one thread; default: %(default)s",
+    )  # fmt: skip
+
+
 def _add_common(parser) -> None:
     parser.add_argument("--out", metavar="DIR", help="results folder; default: results/<date and time>")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
@@ -555,6 +564,9 @@ def parse_numbers(text: str, option: str) -> tuple[int, ...]:
 def configuration_from_arguments(arguments: Namespace) -> Configuration:
     """What `forktask compare` was asked for."""
     threads = core_counts() if arguments.threads == "cores" else parse_numbers(arguments.threads, "--threads")
+    if arguments.device == "gpu" and arguments.threads == "cores":
+        threads = (1,)
+    given = [part for part in arguments.models.split(",") if part]
     configuration = Configuration(
         grid=Grid(
             network=(arguments.network,),
@@ -565,7 +577,7 @@ def configuration_from_arguments(arguments: Namespace) -> Configuration:
             memory=(arguments.memory,),
             fusion=(not arguments.no_fusion,),
             conv=(arguments.conv,),
-            models=tuple(part for part in arguments.models.split(",") if part),
+            models=tuple(models_on(arguments.device, given, DEFAULT_MODELS)),
             threads=threads,
             interference=(arguments.interference,),
         ),
@@ -630,6 +642,11 @@ def _sweep_and_report(configuration: Configuration, arguments: Namespace) -> int
     if not results.of_kind("sample"):
         print("forktask: no figures: every configuration failed", file=sys.stderr)
         return 1
+    if configuration.uses_gpu:
+        from .gpu_report import report
+
+        print(report(out_dir, results, arguments.json))
+        return 1 if any(row["reason"] not in LASTING_FAILURES for row in _standing_failures(results)) else 0
     from .report import summary_json, summary_text, write_report
 
     write_report(out_dir)

@@ -30,17 +30,22 @@ class TorchExecutor:
     bound : BoundPlan
         Initial parameters and data are copied from here.
     mode : {"eager", "channels_last", "compile"}
+    device : {"cpu", "cuda"}
+        With float32 arithmetic on both: no TF32.
     network : NetworkSpec, optional
         Default: the one that the plan names.
     """
 
-    def __init__(self, bound, mode: str, network=None):
+    def __init__(self, bound, mode: str, device: str = "cpu", network=None):
         import torch
 
         from ..cython_src.network import get_network
 
         attributes = bound.plan.attributes
-        self.torch = torch
+        self.torch, self.device = torch, device
+        if device == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+            torch.backends.cudnn.benchmark = True
         self.training = attributes["phase"] == "train"
         self.module = torch_network(network or get_network(attributes["network"]))
         kept = [name for name, buffer in bound.plan.buffers.items() if buffer.role == "statistic"]
@@ -49,9 +54,10 @@ class TorchExecutor:
         unknown = [name for name in missing if not name.endswith("num_batches_tracked")]
         if unknown:
             raise AssertionError(f"parameters of PyTorch's module without a value: {unknown}")
-        self.images = torch.from_numpy(bound.arrays["dataset.images"].copy())
-        self.labels = torch.from_numpy(bound.arrays["dataset.labels"].astype("int64"))
-        self.order = torch.from_numpy(bound.arrays["batch_order"].astype("int64"))
+        self.module = self.module.to(device)
+        self.images = torch.from_numpy(bound.arrays["dataset.images"].copy()).to(device)
+        self.labels = torch.from_numpy(bound.arrays["dataset.labels"].astype("int64")).to(device)
+        self.order = torch.from_numpy(bound.arrays["batch_order"].astype("int64")).to(device)
         if mode == "channels_last":
             self.module = self.module.to(memory_format=torch.channels_last)
             self.images = self.images.contiguous(memory_format=torch.channels_last)
@@ -71,12 +77,19 @@ class TorchExecutor:
                 "adam": lambda: torch.optim.Adam(trained, **decay),
                 "adamw": lambda: torch.optim.AdamW(trained, **decay),
             }[attributes.get("optimizer", "sgd")]()
-        self.forward = torch.compile(self.module) if mode == "compile" else self.module
+        # On a GPU the compiled form that launches captured graphs.
+        compiled = "reduce-overhead" if device == "cuda" else "default"
+        self.forward = torch.compile(self.module, mode=compiled) if mode == "compile" else self.module
         self.losses: list = []
         self.probabilities = None
 
     def run(self, num_iterations: int, first_iteration: int = 0) -> None:
-        """Run steps. Losses are kept as tensors, so that no step waits for a number."""
+        """Run steps and wait for them. Losses are kept as tensors, so that no step waits for a number."""
+        self._run(num_iterations, first_iteration)
+        if self.device == "cuda":
+            self.torch.cuda.synchronize()
+
+    def _run(self, num_iterations: int, first_iteration: int) -> None:
         functional = self.torch.nn.functional
         for iteration in range(first_iteration, first_iteration + num_iterations):
             index = self.order[iteration % len(self.order)]
@@ -93,7 +106,8 @@ class TorchExecutor:
             if self.clip_norm:
                 self.torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.clip_norm)
             self.optimizer.step()
-            self.losses.append(loss.detach())
+            # A graph that is launched again overwrites its outputs.
+            self.losses.append(loss.detach().clone() if self.device == "cuda" else loss.detach())
 
 
 def _is_trained(name: str, attributes: Mapping[str, Any]) -> bool:
@@ -202,7 +216,7 @@ def measure_torch(job: Mapping[str, Any]) -> dict[str, Any]:
     torch.set_flush_denormal(True)
     bound = build(job)
     started = time.time()
-    executor = TorchExecutor(bound, job["mode"])
+    executor = TorchExecutor(bound, job["mode"], "cuda" if job.get("device") == "gpu" else "cpu")
     stepper = Stepper(executor)
     start = time.perf_counter()
     stepper.run(1)

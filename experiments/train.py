@@ -22,6 +22,7 @@ import numpy as np
 from ..cython_src.errors import UsageError
 from ..cython_src.storage import Storage
 from .data import Dataset, load_data, random_order
+from .gpu_sampling import GpuSampler, draw_samples, write_samples
 from .progress import ProgressBar, format_seconds
 from .safetensors import read_safetensors, write_atomically, write_safetensors
 
@@ -39,6 +40,8 @@ HISTORY_COLUMNS = (
     "error_rate",
     "learning_rate",
 )
+# Only where a GPU was sampled.
+GPU_COLUMNS = ("gpu_memory_bytes", "gpu_utilisation")
 # Of these, resuming may change the value: results are bit-identical over models and thread counts.
 CHANGEABLE = ("model", "threads", "epochs", "seeds", "out")
 
@@ -135,22 +138,22 @@ class Trainer:
 
     def __init__(self, config: TrainingConfig, data: Dataset, seed: int):
         from ..cython_src.lowering import initialise, lower
-        from ..cython_src.program import bind
-        from .models import make_executor
+        from .models import bind_for, convolution_for, make_executor, parse_model, storage_for
 
         self.config, self.data, self.seed = config, data, seed
         self.epoch, self.history = 0, []
         self.num_batches = len(data.train) // config.batch
         self._executors = ExitStack()
         self._evaluations: dict[int, tuple[str, Any, Any]] = {}
-        self.storage = Storage()
+        self.storage = storage_for(config.model)
+        self.sampler = GpuSampler() if parse_model(config.model).model.device == "gpu" else None
         share_images(self.storage, data)
         self.plan = lower(
             config.network,
             batch=config.batch,
             phase="train",
             granularity=config.granularity,
-            conv=config.conv,
+            conv=convolution_for(config.model, config.conv),
             num_images=len(data.labels),
             num_batches=self.num_batches,
             num_iterations_logged=self.num_batches,
@@ -158,7 +161,7 @@ class Trainer:
             momentum=config.momentum,
             weight_decay=config.weight_decay,
         )
-        self.bound = bind(self.plan, self.storage)
+        self.bound = bind_for(config.model, self.plan, self.storage)
         initialise(self.bound, seed)
         self.executor = self._executors.enter_context(make_executor(config.model, config.threads))
         self.executor.prepare(self.bound)
@@ -184,8 +187,15 @@ class Trainer:
         arrays["batch_order"][:] = order[: count * config.batch].reshape(count, config.batch)
         rates = learning_rate_table(config, self.epoch, count)
         arrays["learning_rates"][:] = rates
+        sampled = len(self.sampler.samples) if self.sampler else 0
+        if self.sampler:
+            self.sampler.start()
         start = time.perf_counter()
-        self.executor.run(count, first_iteration=self.epoch * count)
+        try:
+            self.executor.run(count, first_iteration=self.epoch * count)
+        finally:
+            if self.sampler:
+                self.sampler.stop()
         seconds = time.perf_counter() - start
         losses = arrays["losses"].astype(np.float64)
         if not np.isfinite(losses).all():
@@ -205,6 +215,7 @@ class Trainer:
             "valid_loss": valid_loss,
             "error_rate": error_rate,
             "learning_rate": float(rates[-1]),
+            **(self.sampler.summary(sampled) if self.sampler else {}),
         }
         self.history.append(row)
         return row
@@ -231,8 +242,7 @@ class Trainer:
     def _evaluation(self, batch: int, num_batches: int):
         """Prefix, bound plan and executor that evaluate `num_batches` batches at the present parameters."""
         from ..cython_src.lowering import lower
-        from ..cython_src.program import bind
-        from .models import make_executor
+        from .models import bind_for, convolution_for, make_executor
 
         key = (batch, num_batches)
         if key not in self._evaluations:
@@ -243,13 +253,13 @@ class Trainer:
                 self.config.network,
                 batch=batch,
                 phase="evaluate",
-                conv=self.config.conv,
+                conv=convolution_for(self.config.model, self.config.conv),
                 num_images=len(self.data.labels),
                 num_batches=num_batches,
                 num_iterations_logged=num_batches,
                 prefix=prefix,
             )
-            bound = bind(plan, self.storage)
+            bound = bind_for(self.config.model, plan, self.storage)
             executor = self._executors.enter_context(make_executor(self.config.model, self.config.threads))
             executor.prepare(bound)
             self._evaluations[key] = (prefix, bound, executor)
@@ -315,7 +325,7 @@ def read_checkpoint(path: Path, network: str, seed: int) -> tuple[dict[str, np.n
     try:
         state = json.loads(metadata["forktask"])
         found = (state["format_version"], state["network"], state["seed"])
-        rows = [(row["epoch"], set(row)) for row in state["history"]]
+        rows = [(row["epoch"], set(row) - set(GPU_COLUMNS)) for row in state["history"]]
         if rows != [(epoch, set(HISTORY_COLUMNS)) for epoch in range(1, state["epoch"] + 1)]:
             raise ValueError("its history does not fit its epoch")
     except (KeyError, TypeError, ValueError) as error:
@@ -332,7 +342,15 @@ def read_checkpoint(path: Path, network: str, seed: int) -> tuple[dict[str, np.n
 
 
 def share_images(storage: Storage, data: Dataset, prefix: str = "") -> None:
-    """Let a storage use the arrays of a data set, without a copy."""
+    """Let a storage use the arrays of a data set, without a copy.
+
+    Raises
+    ------
+    UsageError
+        Managed memory, which the arrays do not lie in.
+    """
+    if storage.managed:
+        raise UsageError("training uses the data set where it lies, which managed memory forbids; use memory=pinned")
     storage.arrays[f"{prefix}dataset.images"] = data.images
     storage.arrays[f"{prefix}dataset.labels"] = data.labels
 
@@ -403,6 +421,7 @@ def train(
                         f"many, got {config.epochs}"
                     )
     results = []
+    gpu_samples: dict[int, list] = {}
     with ProgressBar(config.epochs * config.seeds, "training") as bar:
         for number, (seed, checkpoint) in enumerate(checkpoints.items()):
             with Trainer(config, data, seed) as trainer:
@@ -424,6 +443,13 @@ def train(
                         f"{row['time_s']:.2f} s"
                     )
                 results.append(trainer.finish(out / f"parameters-seed-{seed}.safetensors"))
+                if trainer.sampler and trainer.sampler.samples:
+                    gpu_samples[seed] = trainer.sampler.samples
+                if trainer.sampler and trainer.sampler.problem and number == 0:
+                    report(trainer.sampler.problem)
+    if gpu_samples:
+        write_samples(out / "gpu.csv", gpu_samples)
+        draw_samples(out / "gpu", gpu_samples)
     write_history(out / "epochs.csv", histories)
     summary = _summarise(config, data, results)
     write_atomically(out / "summary.json", (json.dumps(summary, indent=1) + "\n").encode())
@@ -452,7 +478,9 @@ def _check_data_fits(config: TrainingConfig, data: Dataset) -> None:
 def write_history(path: Path, histories: dict[int, list[dict]]) -> None:
     """Write the rows of all seeds as CSV; the file is replaced as a whole."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, HISTORY_COLUMNS, lineterminator="\n")
+    sampled = any(name in row for history in histories.values() for row in history for name in GPU_COLUMNS)
+    columns = HISTORY_COLUMNS + (GPU_COLUMNS if sampled else ())
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     writer.writeheader()
     for history in histories.values():
         writer.writerows(history)
@@ -570,6 +598,14 @@ def read_marker(out: Path) -> TrainingConfig:
 
 def check_resumable(stored: TrainingConfig, config: TrainingConfig) -> None:
     """Raise `UsageError` if going on would mix two different runs."""
+    from .models import parse_model
+
+    devices = [parse_model(c.model).model.device for c in (stored, config)]
+    if devices[0] != devices[1]:
+        raise UsageError(
+            f"a resumed run must stay on the {devices[0]}, got the {devices[1]}: their results differ in the last bits; "
+            f"use a new folder"
+        )
     for field in fields(TrainingConfig):
         old, new = getattr(stored, field.name), getattr(config, field.name)
         if field.name not in CHANGEABLE and old != new:
@@ -587,7 +623,7 @@ def check_resumable(stored: TrainingConfig, config: TrainingConfig) -> None:
 
 def run_command(arguments: argparse.Namespace) -> int:
     """`forktask train`."""
-    from .models import check_threads, parse_model
+    from .models import check_threads, models_on, parse_model
 
     given = {
         field.name: getattr(arguments, field.name)
@@ -596,6 +632,9 @@ def run_command(arguments: argparse.Namespace) -> int:
     }
     start = read_marker(Path(given.get("out", TrainingConfig.out))) if arguments.resume else TrainingConfig()
     config = replace(start, **given)
+    if arguments.device == "gpu":
+        (model,) = models_on("gpu", [config.model], ())
+        config = replace(config, model=model, threads=given.get("threads", 1))
     config.check()
     parse_model(config.model)
     check_threads(config.threads, oversubscribe=arguments.oversubscribe)
@@ -655,7 +694,7 @@ def add_parser(subparsers) -> None:
         ("seed", int, "first seed of parameters and order"),
         ("seeds", int, "train with so many consecutive seeds"),
         ("granularity", str, "how layers are cut into blocks: auto, or ranges such as images=16"),
-        ("conv", str, "form of the convolutions: auto, direct or winograd"),
+        ("conv", str, "form of the convolutions: auto, direct, winograd, or one of layout channels"),
         ("out", str, "folder for curves, figure and checkpoints"),
     ):
         parser.add_argument(
@@ -665,6 +704,12 @@ def add_parser(subparsers) -> None:
             metavar=name.upper(),
             help=f"{text} (default: {getattr(default, name)})",
         )
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "gpu"),
+        default="cpu",
+        help="gpu: --model taskiter stands for gpu_taskiter, on one thread",
+    )
     parser.add_argument("--resume", action="store_true", help="go on after the last checkpoint in --out")
     parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")

@@ -61,6 +61,19 @@ static inline int scheduler_run_block(Scheduler *s, SchedulerWorker *me, const L
     return status;
 }
 
+/* Owner thread only: `node`, which would wait for the lock of a commutative access, goes back for another ready one, the oldest,
+ * that is run first. Returns that one, or `node` if there is none. */
+static inline int32_t scheduler_run_first(SchedulerWorker *me, const LoopRecord *loop, int32_t block, int32_t node)
+{
+    if (ft_likely(!forktask_locks_held(loop, block)))
+        return node;
+    int32_t other = deque_steal(&me->deque);
+    if (other < 0)
+        return node;
+    deque_push(&me->deque, node); /* in the place of the one taken, so nobody needs to be woken */
+    return other;
+}
+
 static inline uint64_t scheduler_random(SchedulerWorker *me)
 {
     uint64_t x = me->random; /* xorshift64 */

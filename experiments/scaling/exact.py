@@ -93,7 +93,8 @@ def measure_facts(job: Mapping[str, Any]) -> dict[str, Any]:
     Returns
     -------
     dict
-        "hashes": {array: SHA-256}; "graph": see `graph_facts`; "recordings"; "threads_seen", "threads_possible";
+        "hashes": {array: SHA-256}; "graph": see `graph_facts`; "recordings" (calls of `record_graph` in `prepare`; more
+        than one where barriers divide the graph) and "recordings_in_runs"; "threads_seen", "threads_possible";
         "allocations_per_pass" or None with the reason in "allocations_unknown".
     """
     import numpy as np
@@ -109,6 +110,7 @@ def measure_facts(job: Mapping[str, Any]) -> dict[str, Any]:
     logged = max(ALLOCATION_PASSES, job["passes"]) * plan.num_tasks
     with make_executor(spec, job["threads"], event_capacity=logged) as executor, recordings_counted() as recordings:
         executor.prepare(bound)
+        recorded_before = recordings[0]
         stepper = Stepper(executor, plan.iteration_stride)
         stepper.run(1)
         stepper.run(job["passes"] - 1)
@@ -128,7 +130,7 @@ def measure_facts(job: Mapping[str, Any]) -> dict[str, Any]:
             unknown = "the C library offers no way to count"
         else:
             allocations = allocations_per_pass(stepper.run, counter)
-        num_recordings = recordings[0]
+        recorded_in_runs = recordings[0] - recorded_before
     result = {
         "kind": "exact",
         "model": str(spec),
@@ -137,7 +139,8 @@ def measure_facts(job: Mapping[str, Any]) -> dict[str, Any]:
         "records": spec.model.records,
         "hashes": hashes,
         "graph": graph_facts(plan),
-        "recordings": num_recordings,
+        "recordings": recorded_before,
+        "recordings_in_runs": recorded_in_runs,
         "threads_seen": len(seen),
         "threads_possible": possible,
         "allocations_per_pass": allocations,
@@ -278,9 +281,13 @@ def failures(
                 )
         elif differs is not None:
             found += filter(None, [differs(k)])
-        expected = 1 if row["records"] else 0
-        if row["recordings"] != expected:
-            found.append(f"{_who(row)} must record its graph {_times(expected)}, recorded it {_times(row['recordings'])}")
+        if row["recordings_in_runs"]:
+            found.append(f"{_who(row)} must not record in a run, recorded {row['recordings_in_runs']} times in the runs")
+        if bool(row["recordings"]) != row["records"]:
+            found.append(
+                f"{_who(row)} must {'record its graph' if row['records'] else 'not record'} when it is prepared, recorded "
+                f"{row['recordings']} times"
+            )
         if row["threads_seen"] < row["threads_possible"]:
             found.append(
                 f"{_who(row)} must run blocks on {row['threads_possible']} threads, the event log has "
@@ -289,9 +296,9 @@ def failures(
         if row["allocations_per_pass"] and not may_allocate(row["model"], row["threads"]):
             found.append(f"{_who(row)} must not allocate in a step, calls malloc {row['allocations_per_pass']:g} times")
         if row["graph"] != first["graph"]:
-            found.append(f"{_who(row)} has another graph than {_who(first)}: {graph_difference(first['graph'], row['graph'])}")
+            found.append(f"{_who(row)} has another graph than {_who(first)}: {'; '.join(graph_differences(first['graph'], row['graph']))}")
     if stored_graph is not None and first["graph"] != stored_graph:
-        found.append(f"the graph is not the baseline's: {graph_difference(stored_graph, first['graph'])}")
+        found += [f"the graph is not the baseline's: {line}" for line in graph_differences(stored_graph, first["graph"])]
     return found
 
 
@@ -305,32 +312,28 @@ def may_allocate(model: str, threads: int) -> bool:
     return name in OUTSIDE_REFERENCES or (name == "forkjoin" and threads == 1 and "region=persistent" not in options)
 
 
-def graph_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Which counts and loops differ, in words."""
-    parts = [
-        f"{name.replace('_', ' ')} {before.get(name)} -> {now.get(name)}" for name in ("tasks", "edges", "cross_edges", "joins")
+def graph_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Which counts differ, in a line, and which loops, a line each."""
+    counts = [
+        f"{name.replace('_', ' ')} {before.get(name)} -> {now.get(name)}"
+        for name in ("tasks", "edges", "cross_edges", "joins")
         if before.get(name) != now.get(name)
-    ]  # fmt: skip
+    ]
+    lines = [", ".join(counts)] if counts else []
     old, new = before["loops"], now["loops"]
     for name in [*old, *(n for n in new if n not in old)]:
         if name not in new:
-            parts.append(f"loop {name} is gone")
+            lines.append(f"loop {name} is gone")
         elif name not in old:
-            parts.append(f"loop {name} is new ({new[name]['blocks']} blocks)")
-        else:
-            parts += [
-                f"loop {name}: {what} {old[name][what]} -> {new[name][what]}" for what in ("blocks", "edges")
-                if old[name][what] != new[name][what]
-            ]  # fmt: skip
-    return "; ".join(parts)
+            lines.append(f"loop {name} is new ({new[name]['blocks']} blocks)")
+        elif old[name] != new[name]:
+            changed = [w for w in ("blocks", "edges") if old[name][w] != new[name][w]]
+            lines.append(f"loop {name}: {', '.join(f'{w} {old[name][w]} -> {new[name][w]}' for w in changed)}")
+    return lines
 
 
 def _who(row: Mapping[str, Any]) -> str:
     return f"{row['model']} on {row['threads']} thread{'s' if row['threads'] > 1 else ''}"
-
-
-def _times(count: int) -> str:
-    return {0: "never", 1: "once"}.get(count, f"{count} times")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ...cython_src.errors import UsageError
-from .exact import graph_difference, graph_facts
+from .exact import graph_differences, graph_facts
 
 MODEL_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.scaling.model")
 BASELINE = "scaling_baseline.json"
@@ -156,7 +156,7 @@ def entry_of(
 
 
 def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs between two entries, a line each; the loops that changed come last."""
+    """What differs between two entries' predictions, a line each, and then the loops that changed, unless none differs."""
     lines = []
     before, after = _flat(stored["predicted"]), _flat(now["predicted"])
     for name in [*before, *(n for n in after if n not in before)]:
@@ -165,8 +165,8 @@ def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
             lines.append(f"{name}: {_said(old)} -> {_said(new)}")
         elif abs(new - old) > TOLERANCE * abs(old):
             lines.append(f"{name}: {_said(old)} -> {_said(new)} ({new / old - 1:+.2%})")
-    if stored["graph"] != now["graph"]:
-        lines.append(graph_difference(stored["graph"], now["graph"]))
+    if lines:
+        lines += graph_differences(stored["graph"], now["graph"])
     if now["assumed"] and lines:
         lines.append(f"durations assumed, not measured: {', '.join(now['assumed'])}")
     return lines

@@ -29,7 +29,7 @@ def compare(network, batch, **options):
     bound.arrays["dataset.labels"][...] %= plan.attributes["num_classes"]
     initialise(bound, 2)
     spec = network if not isinstance(network, str) else None
-    single, double = TorchExecutor(bound, "eager", spec), TorchExecutor(bound, "eager", spec)
+    single, double = (TorchExecutor(bound, "eager", network=spec) for _ in range(2))
     double.module.double()
     double.images = double.images.double()
     with make_executor("serial", 1) as executor:

@@ -44,7 +44,9 @@ def test_no_budget_measures_nothing():
 def test_order_is_tossed():
     """Check that rounds are A B B A or B A A B by the toss, and that a drift of the machine cancels."""
     machine = FakeMachine({"taskiter": 1.0, "forkjoin": 1.0})
-    drifting = lambda side: {**machine.sample(side), "step_time_s": 1.0 + 0.1 * len(machine.samples)}  # noqa: E731
+    drifting = lambda side: {  # noqa: E731
+        **machine.sample(side), "run_lengths": [1], "run_times_s": [1.0 + 0.1 * len(machine.samples)]
+    }  # fmt: skip
     tosses = iter([True, False, True])
     result = run_clock_test(
         "c", SIDES, 1.05, budget_s=120, sampler=drifting, measure_capacity=machine.capacity, clock=machine.clock,

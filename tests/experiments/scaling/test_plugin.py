@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 from experiments.scaling.fakes import FakeMachine
-from forktask.experiments.scaling import exact, model
+from forktask.experiments.scaling import exact, model, plugin
 
 pytest_plugins = ["pytester"]
 
@@ -34,7 +34,7 @@ def machine(monkeypatch):
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     facts = [
         {"kind": "exact", "model": m, "threads": n, "deterministic": True, "records": m == "taskiter", "hashes": {"x": "1"},
-         "graph": GRAPH, "recordings": int(m == "taskiter"), "threads_seen": n, "threads_possible": n,
+         "graph": GRAPH, "recordings": int(m == "taskiter"), "recordings_in_runs": 0, "threads_seen": n, "threads_possible": n,
          "allocations_per_pass": 0.0}
         for m, n in (("serial", 1), ("forkjoin", 2), ("taskiter", 2))
     ]
@@ -155,6 +155,28 @@ def test_bad_use(pytester, machine, change, said):
     result = run(pytester, CLAIM.replace(*change))
     assert result.parseoutcomes().get("passed", 0) == 0
     result.stdout.fnmatch_lines([f"E *UsageError: *{said}*"])
+
+
+def test_too_few_cpus(pytester, machine, monkeypatch):
+    """Check that a claim about more threads than there are CPUs is skipped with the reason, and nothing measured."""
+    from forktask.experiments.scaling import testing
+
+    monkeypatch.setattr(testing, "available_cpus", lambda: [0])
+    result = run(pytester, CLAIM)
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED*taskiter/forkjoin on 2 needs 2 CPUs to be timed, this process may use 1"])
+    assert not machine.samples
+
+
+def test_no_times_side_by_side(pytester, machine, monkeypatch):
+    """Check that under pytest-xdist claims about times and writing baselines are refused."""
+    run(pytester, CLAIM)
+    monkeypatch.setattr(plugin, "_is_xdist", lambda config: True)
+    result = run(pytester, CLAIM, baseline=False)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*need the machine for themselves, got pytest-xdist; run such tests with -n 0"])
+    result = run(pytester, CLAIM, "--scaling-update-baseline", baseline=False)
+    result.stdout.fnmatch_lines(["*must write from one process*"])
 
 
 @pytest.mark.parametrize("option", ["--scaling-budget=-1", "--scaling-budget=x"])
