@@ -18,6 +18,8 @@ COMMAND_MODULES: tuple[str, ...] = (
     ".train",
     ".infer",
     ".metg",
+    ".networks",
+    ".memory",
     ".gpu_profile",
     ".scaling.gate",
     ".scaling.power",
