@@ -25,7 +25,7 @@ def test_a_thousand_steps_take_no_memory(model):
     """Check that resident memory after 1000 further steps is what it was after the first 50."""
     bound = bind(lower(SMALL["resnet18"], 2, num_images=2))
     fill(bound, rate=1e-4)
-    with make_executor(model, 1 if model == "serial" else 2) as executor:
+    with make_executor(model, 2 if model == "taskiter" else 1) as executor:
         executor.prepare(bound)
         executor.run(50)
         before = resident_bytes()
