@@ -20,6 +20,7 @@ COMMAND_MODULES: tuple[str, ...] = (
     ".metg",
     ".networks",
     ".memory",
+    ".tune",
     ".gpu_profile",
     ".scaling.gate",
     ".scaling.power",

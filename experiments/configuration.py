@@ -32,6 +32,7 @@ from ..cython_src.errors import UsageError
 from .memory import parse_bytes
 from .models import DEFAULT_MODELS, check_threads, parse_models, process_environment
 from .results import short_id
+from .tune import problem_id, read_tuned
 
 QUICK_BATCH = 8
 QUICK_VALUES = 2
@@ -111,6 +112,8 @@ class Measure:
         Whether idle OpenMP threads spin. "auto": they do, unless there are more threads than cores or hogs.
     oversubscribe : bool
         Allow more threads than cores.
+    tuned : str
+        File of `forktask tune`: each model also takes part at the granularity found for it; "": none.
     memory_limit : str
         A plan that needs more, such as "1.5GiB", becomes a row that says so and what would fit; "": what is free.
     """
@@ -126,6 +129,7 @@ class Measure:
     wait_policy: str = "auto"
     oversubscribe: bool = False
     memory_limit: str = ""
+    tuned: str = ""
 
     def __post_init__(self):
         for name, least in (("repeats", 1), ("seed", 0), ("check_iterations", 1)):
@@ -213,6 +217,7 @@ class Configuration:
         A model limited to one thread takes part once, whatever the thread counts.
         """
         points: dict[str, Point] = {}
+        tuned = read_tuned(self.measure.tuned) if self.measure.tuned else {}
         for plan in self.plans():
             for hogs in self.grid.interference:
                 for spec in parse_models(self.grid.models):
@@ -221,6 +226,10 @@ class Configuration:
                     for threads in counts:
                         point = Point(str(spec), threads, plan, hogs)
                         points.setdefault(point.config_id, point)
+                        own = tuned.get((problem_id(plan), str(spec), threads))
+                        if own:
+                            point = Point(str(spec), threads, {**plan, "granularity": own}, hogs)
+                            points.setdefault(point.config_id, point)
         return list(points.values())
 
     def order(self) -> list[tuple[int, Point]]:
@@ -317,6 +326,7 @@ _MEASURE_TYPES = {
     "wait_policy": str,
     "oversubscribe": bool,
     "memory_limit": str,
+    "tuned": str,
 }
 
 

@@ -531,6 +531,12 @@ def add_parser(subparsers) -> None:
         metavar="SECONDS",
         help="longest time for one sample; default: %(default)s",
     )
+    compare.add_argument(
+        "--tuned",
+        default=measure.tuned,
+        metavar="FILE",
+        help="of `forktask tune`: each model also at its own granularity",
+    )
     compare.add_argument("--no-profile", action="store_true", help="leave out the repeats with the event log")
     compare.add_argument(
         "--interference", type=int, default=0, metavar="K", help="processes that spin on the same CPUs"
@@ -616,6 +622,7 @@ def configuration_from_arguments(arguments: Namespace) -> Configuration:
             profile=not arguments.no_profile,
             oversubscribe=arguments.oversubscribe,
             memory_limit=arguments.memory_limit,
+            tuned=arguments.tuned,
         ),
     )
     return configuration.quick() if arguments.quick else configuration
