@@ -891,6 +891,7 @@ def lower(
     label_smoothing: float = 0.0,
     clip_norm: float = 0.0,
     frozen: str = "",
+    recompute: bool = False,
     check_finite: bool = False,
     prefix: str = "",
 ) -> Plan:
@@ -938,6 +939,9 @@ def lower(
     frozen : str
         Layers, with commas between, whose parameters are not trained: each name stands for all layers that are called
         so or begin with it and a dot. Below the lowest trained layer nothing is sent back.
+    recompute : bool
+        Keep few activations and compute the others again in the backward pass; needs memory="shared", which overlays
+        them. The same bits.
     check_finite : bool
         A loss that is NaN or infinite fails its block, with status 4, and so stops the run in that iteration.
     prefix : str
@@ -976,6 +980,8 @@ def lower(
     ):
         if not 0 <= value < below:
             raise UsageError(f"{name} must be in [0, {below:g}), got {value!r}")
+    if recompute and memory != "shared":
+        raise UsageError(f"recompute saves memory with memory 'shared' only, got {memory!r}; use it, or do not recompute")
     cut = Granularity.parse(granularity)
     if layout == "auto" and (conv not in CONVOLUTIONS or not is_chain_of_stages(spec)):
         layout = "channels"
@@ -1003,7 +1009,11 @@ def lower(
         from .lowering_nhwc import ChannelOptions, lower_channels, parse_fusion
 
         builder.attributes.update(
-            optimizer=optimizer, label_smoothing=label_smoothing, clip_norm=clip_norm, frozen=frozen
+            optimizer=optimizer,
+            label_smoothing=label_smoothing,
+            clip_norm=clip_norm,
+            frozen=frozen,
+            recompute=recompute,
         )
         lower_channels(
             spec,
@@ -1022,6 +1032,7 @@ def lower(
                 label_smoothing=label_smoothing,
                 clip_norm=clip_norm,
                 frozen=tuple(name.strip() for name in frozen.split(",") if name.strip()),
+                recompute=recompute,
                 num_images=num_images or batch,
                 num_batches=num_batches,
                 num_iterations_logged=num_iterations_logged,
@@ -1036,6 +1047,7 @@ def lower(
         ("label_smoothing", label_smoothing, 0.0),
         ("clip_norm", clip_norm, 0.0),
         ("frozen", frozen, ""),
+        ("recompute", recompute, False),
     ):
         if value != only:
             raise UsageError(f"{name} must be {only!r} in layout {layout!r}, got {value!r}; choose layout 'channels'")

@@ -9,6 +9,7 @@ layers: it depends on the network alone.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -112,6 +113,7 @@ class ChannelOptions:
     label_smoothing: float
     clip_norm: float
     frozen: tuple[str, ...]
+    recompute: bool
     num_images: int
     num_batches: int
     num_iterations_logged: int
@@ -758,6 +760,26 @@ class _Lowering:
             case FullyConnected():
                 self.fully_connected_backward(unit, gradient)
 
+    def segments(self, units: Sequence[Unit]) -> list[Sequence[Unit]]:
+        """Cut units where a single tensor leads from one part to the next: such a tensor is kept, the others of a part
+        are computed again before its backward pass. About as many parts as units in a part; without recomputation,
+        and in the last part, every unit is a part of its own."""
+        if not self.options.recompute:
+            return [[unit] for unit in units]
+        last_reader = {name: i for i, unit in enumerate(units) for name in (*unit.inputs, unit.shortcut)}
+        open_until, cuts = last_reader["input"], []
+        for i, unit in enumerate(units):
+            if open_until <= i and unit.target in self.maps and unit.applied:
+                cuts.append(i + 1)
+            open_until = max(open_until, last_reader.get(unit.target, i))
+        wanted = math.isqrt(len(units))
+        chosen: list[int] = []
+        for cut in cuts:
+            if cut - (chosen[-1] if chosen else 0) >= wanted:
+                chosen.append(cut)
+        result = [units[start:stop] for start, stop in itertools.pairwise((0, *chosen))]
+        return [*result, *([unit] for unit in units[chosen[-1] if chosen else 0 :])]
+
     def masked(self, unit: Unit, gradient: FeatureMap) -> FeatureMap:
         """The gradient before a unit's own activation, in a map of its own where there is one."""
         if not unit.activation:
@@ -1167,7 +1189,11 @@ def lower_channels(spec: NetworkSpec, options: ChannelOptions, builder: PlanBuil
         low.gradients[head.sources[0]] = low.loss(logits, labels, classes, head, "backward")
         low.aliases[f"{head.sources[0]}.grad"] = _rows(low.gradients[head.sources[0]])
         low.unfinished = {unit.target for unit in units}
-        for unit in reversed(units):
-            low.backward(unit)
+        for segment in reversed(low.segments(units)):
+            if any(low.learns[unit.target] for unit in segment):
+                for unit in segment[:-1]:
+                    low.forward(unit, again=True)
+            for unit in reversed(segment):
+                low.backward(unit)
         low.update()
     builder.attributes["aliases"] = low.aliases
