@@ -26,13 +26,13 @@ def filled(rng, m):
     return array
 
 
-def run(kernel, operands, outputs, bounds, **attributes):
+def run(name, operands, outputs, bounds, **attributes):
     """Outputs of a kernel in float64; outputs are given as maps or shapes and hold NaN at the start."""
     arrays = {
-        name: np.full(value.shape if isinstance(value, ChannelMap) else value, np.nan)
-        for name, value in outputs.items()
+        output: np.full(value.shape if isinstance(value, ChannelMap) else value, np.nan)
+        for output, value in outputs.items()
     }
-    return run_kernel(kernel, {**operands, **arrays}, list(outputs), attributes, bounds, "float64")
+    return run_kernel(name, {**operands, **arrays}, list(outputs), attributes, bounds, "float64")
 
 
 def whole(m, *more):
