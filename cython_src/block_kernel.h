@@ -94,6 +94,16 @@ static inline void forktask_unlock(int32_t *lock)
     __atomic_store_n(lock, 0, __ATOMIC_RELEASE); /* release: pairs with the acquire in forktask_lock() */
 }
 
+/* Would the block wait for a lock? A hint: whoever holds it may let go. */
+static inline int forktask_locks_held(const LoopRecord *loop, ptrdiff_t block)
+{
+    if (__builtin_expect(loop->lock_offsets != NULL, 0))
+        for (int32_t i = loop->lock_offsets[block]; i < loop->lock_offsets[block + 1]; i++)
+            if (__atomic_load_n(&loop->locks[loop->lock_ids[i]], __ATOMIC_RELAXED))
+                return 1;
+    return 0;
+}
+
 /* Run block `block` of `loop` on the calling worker for replay number `replay`. Returns the kernel's status. */
 static inline int run_block(const LoopRecord *loop, ptrdiff_t block, int64_t replay, WorkerState *worker)
 {

@@ -18,7 +18,7 @@ BLOCKS_WANTED = 16  # enough for eight threads
 SHORTEST_FLOPS = 1e6  # about ten microseconds of one core
 BLOCK_BYTES = 16384  # what starting a block costs, in bytes moved
 LANES = 16  # floats of a vector: channels are cut in multiples
-WEIGHT_PIECE = 64  # channels of a piece of a weight gradient, at least
+WEIGHT_PIECES = (16, 32)  # output and input channels of a piece of a weight gradient, at least
 
 
 @dataclass(frozen=True)
@@ -138,9 +138,10 @@ def weight_blocks(
         return cut.images or batch, part, in_channels
     number = max(1, min(BLOCKS_WANTED, int(flops / SHORTEST_FLOPS)))
     best = None
+    sizes = (out_channels, in_channels)
     pieces = [
-        _halvings(n, WEIGHT_PIECE, LANES) if cut_it else [n]
-        for n, cut_it in ((out_channels, cut_outputs), (in_channels, cut_inputs))
+        _halvings(n, least, LANES) if cut_it else [n]
+        for n, least, cut_it in zip(sizes, WEIGHT_PIECES, (cut_outputs, cut_inputs), strict=True)
     ]
     for images, part_out, part_in in itertools.product(_halvings(batch, 1), *pieces):
         counts = math.ceil(batch / images), math.ceil(out_channels / part_out), math.ceil(in_channels / part_in)

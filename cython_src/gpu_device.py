@@ -7,7 +7,10 @@ whatever the device hands out, addresses are integers. CuPy is imported when a d
 from __future__ import annotations
 
 import ctypes
+import math
+import time
 from abc import ABC, abstractmethod
+from functools import cache
 
 import numpy as np
 
@@ -15,11 +18,21 @@ from . import gpu_kernels
 from .errors import UsageError
 
 
+# Lanes for float32 multiply-adds of a multiprocessor, by compute capability (CUDA C++ Programming Guide, "Throughput of
+# Native Arithmetic Instructions").
+LANES_OF_MULTIPROCESSOR = {
+    (7, 0): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 7): 128, (8, 9): 128, (9, 0): 128, (10, 0): 128, (12, 0): 128,
+}  # fmt: skip
+
+
 class Device(ABC):
     """What executors need of a GPU. Calls return before the work is done unless they say that they wait."""
 
     name: str
     architecture: str  # such as "sm_90"
+    costs_s: dict[str, float]  # what happens once: "context", "compilation"
+    peak_flops_per_s: float  # of float32 multiply-adds, by the clock that the driver names; nan: unknown
+    multiprocessors: int
 
     @abstractmethod
     def allocate(self, num_bytes: int) -> int:
@@ -91,8 +104,8 @@ class Device(ABC):
         """Run a captured graph."""
 
 
-def open_gpu(number: int = 0) -> Device:
-    """The GPU of this machine.
+def count_gpus() -> int:
+    """GPUs of this machine; makes no context on any.
 
     Raises
     ------
@@ -106,12 +119,29 @@ def open_gpu(number: int = 0) -> Device:
             f"a GPU needs CuPy, which cannot be imported ({error}); install it with pip install 'forktask[gpu]'"
         ) from None
     try:
-        count = cupy.cuda.runtime.getDeviceCount()
+        return cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
         raise UsageError(f"no GPU can be used here: {error}; use --device cpu, or install NVIDIA's driver") from None
+
+
+def open_gpu(number: int = 0) -> Device:
+    """A GPU of this machine.
+
+    Raises
+    ------
+    UsageError
+        What `count_gpus` refuses, or no such GPU.
+    """
+    count = count_gpus()
     if not 0 <= number < count:
         raise UsageError(f"the GPU's number must be in [0, {count}), got {number}; see nvidia-smi")
     return CupyDevice(number)
+
+
+@cache
+def default_gpu() -> Device:
+    """The process's GPU, the first one: plans that share memory must be on the same device."""
+    return open_gpu()
 
 
 class CupyDevice(Device):
@@ -124,16 +154,22 @@ class CupyDevice(Device):
     """
 
     def __init__(self, number: int = 0):
+        start = time.perf_counter()
         import cupy
         from cupy_backends.cuda.api import driver, runtime
 
         self._runtime, self._driver = runtime, driver
         cupy.cuda.Device(number).use()
         runtime.free(0)  # creates the context
+        self.costs_s = {"context": time.perf_counter() - start}
         properties = runtime.getDeviceProperties(number)
         self.number = number
         self.name = properties["name"].decode()
         self.architecture = f"sm_{properties['major']}{properties['minor']}"
+        self.multiprocessors = properties["multiProcessorCount"]
+        clock_hz = 1e3 * runtime.deviceGetAttribute(13, number)  # cudaDevAttrClockRate
+        lanes = LANES_OF_MULTIPROCESSOR.get((properties["major"], properties["minor"]), math.nan)
+        self.peak_flops_per_s = 2 * lanes * self.multiprocessors * clock_hz
         if properties["major"] * 10 + properties["minor"] < gpu_kernels.MINIMUM_ARCHITECTURE:
             raise UsageError(
                 f"the GPU must be of architecture sm_{gpu_kernels.MINIMUM_ARCHITECTURE} or newer, {self.name} is "
@@ -146,7 +182,9 @@ class CupyDevice(Device):
     def prepare(self, symbol):
         """The first function compiles all of them; CuPy keeps the result on disk."""
         if symbol not in self._functions:
+            start = time.perf_counter()
             self._functions[symbol] = self._module.get_function(symbol).kernel.ptr
+            self.costs_s.setdefault("compilation", time.perf_counter() - start)
 
     def allocate(self, num_bytes):
         return self._runtime.malloc(max(num_bytes, 1))

@@ -13,7 +13,8 @@ from libc.string cimport memcpy, memset
 from .block_kernel cimport KernelArgs, TaskContext
 from .kernel_nhwc cimport (
     ChannelMap, channel_end, clear_channel_halo, image_size, pixel, read_channel_map, row_size)
-from .matrix_kernels cimport PANEL, Matrix, OuterTask, PixelGroup, ProductTask, Tap
+from .matrix_kernels cimport (
+    PANEL, Matrix, OuterTask, PixelGroup, PlainTask, PlaneTap, ProductTask, Tap, Winograd)
 from .micro_kernels cimport Micro
 
 import numpy as np
@@ -28,7 +29,9 @@ cdef enum:
     MAX_PANELS = 1024
     MAX_GROUPS = 1024  # groups of pixels in a list
     ROW_FLOATS = 1 << 16  # copied rows of inputs
+    PAD_FLOATS = 1 << 17  # copied inputs between zeros
     MAX_INDEX = 4096  # weights of sixteen, or of a piece's, input channels
+    WEIGHT_TILES = 32  # Winograd tiles of a strip
     STRIP = 128  # pixels of a strip of the weight gradient, at least
 
 cdef enum Algorithm:
@@ -45,6 +48,7 @@ cdef enum Algorithm:
 cdef struct Convolution:
     ChannelMap source, target
     int kernel, stride, padding, dilation, groups, algorithm, option
+    int side  # outputs in a row of a Winograd tile, or 0
     bint transposed  # data gradient: `stride` is between outputs
 
 
@@ -58,6 +62,7 @@ cdef inline void read_convolution(Convolution *c, const int64_t *integers, bint 
     c.groups = <int> integers[14]
     c.algorithm = <int> integers[15]
     c.option = <int> integers[16]
+    c.side = 2 if c.algorithm == WINOGRAD2 else 4 if c.algorithm == WINOGRAD4 else 0
     c.transposed = transposed
     if transposed:  # of the equivalent convolution with reversed taps
         c.padding = (c.kernel - 1) * c.dilation - c.padding
@@ -106,6 +111,86 @@ cdef int phase_taps(const Convolution *c, int ry, int rx, int k, Tap *taps, int 
             taps[count].b = <Py_ssize_t> (ty * c.kernel + tx) * k * PANEL
             count += 1
     return count
+
+
+cdef void plain_product(const Convolution *c, const ProductTask *p, const Matrix *matrix, const float *x, float *out,
+                        int n0, int n1, int first, int rows, int columns, int step, int ry, int rx,
+                        float *scratch) noexcept nogil:
+    """The algorithms that know no tricks: bounds tested at each tap, or the input copied between zeros first."""
+    cdef PlaneTap taps[MAX_TAPS]
+    cdef PlainTask t
+    cdef int move = 1 if c.transposed else c.stride
+    cdef int apart = step  # outputs' distance, by which a data gradient's taps are divided
+    cdef bint padded = c.algorithm == PAD or c.algorithm == PAD_BLOCKED
+    cdef int channels = max(4, c.source.channels)
+    cdef int ty, tx, y, x_, n, panel, row, stop, count = 0, top = 0, bottom = 0, left = 0, right = 0
+    cdef int wide, high, chunk
+    cdef const float *source
+    for ty in range(c.kernel):
+        y = ry - c.padding + ty * c.dilation
+        for tx in range(c.kernel):
+            x_ = rx - c.padding + tx * c.dilation
+            if divide(y, apart) * apart == y and divide(x_, apart) * apart == x_:
+                taps[count].y = divide(y, apart)
+                taps[count].x = divide(x_, apart)
+                taps[count].b = <Py_ssize_t> (ty * c.kernel + tx) * p.k * PANEL
+                top = taps[count].y if count == 0 else min(top, taps[count].y)
+                bottom = taps[count].y if count == 0 else max(bottom, taps[count].y)
+                left = taps[count].x if count == 0 else min(left, taps[count].x)
+                right = taps[count].x if count == 0 else max(right, taps[count].x)
+                count += 1
+    wide = (columns - 1) * move + right - left + 1
+    chunk = rows
+    if padded:
+        chunk = min(rows, max(1, (PAD_FLOATS // (wide * channels) - (bottom - top + 1)) // move + 1))
+        for n in range(count):
+            taps[n].y -= top
+            taps[n].x -= left
+    t.taps = taps
+    t.num_taps = count
+    t.k = p.k
+    t.move = move
+    t.height = c.source.height
+    t.width = c.source.width
+    t.columns = columns
+    t.tests = not padded
+    t.blocked = c.algorithm == PAD_BLOCKED or c.algorithm == TESTED_BLOCKED
+    t.activation = p.activation
+    t.accumulate = p.accumulate
+    t.row = row_size(&c.source)
+    t.pixel = c.source.pitch
+    t.out_pixel = <Py_ssize_t> c.target.pitch * step
+    for n in range(n0, n1):
+        row = first
+        while row < first + rows:
+            stop = min(first + rows, row + chunk)
+            source = x + pixel(&c.source, n, 0, 0)
+            if padded:
+                high = (stop - row - 1) * move + bottom - top + 1
+                for y in range(high):
+                    for x_ in range(wide):
+                        ty = row * move + top + y
+                        tx = left + x_
+                        if 0 <= ty < c.source.height and 0 <= tx < c.source.width:
+                            memcpy(scratch + (<Py_ssize_t> y * wide + x_) * channels,
+                                   source + ty * row_size(&c.source) + <Py_ssize_t> tx * c.source.pitch,
+                                   channels * sizeof(float))
+                        else:
+                            memset(scratch + (<Py_ssize_t> y * wide + x_) * channels, 0, channels * sizeof(float))
+                source = scratch
+                t.row = <Py_ssize_t> wide * channels
+                t.pixel = channels
+            for y in range(row, stop):
+                t.y = (y - row if padded else y) * move
+                for panel in range(p.num_panels):
+                    t.x = source + (0 if p.panel_input == NULL else p.panel_input[panel])
+                    t.b = p.b + panel * p.panel
+                    t.bias = NULL if p.bias == NULL else p.bias + panel * PANEL
+                    t.lanes = p.last_columns if panel == p.num_panels - 1 else PANEL
+                    t.stored = p.store_columns if panel == p.num_panels - 1 else PANEL
+                    t.c = out + pixel(&c.target, n, y * step + ry, rx) + panel * PANEL
+                    matrix.plain(&t)
+            row = stop
 
 
 cdef void copied_product(const Convolution *c, ProductTask *t, const Matrix *matrix, const float *x, float *out,
@@ -258,6 +343,111 @@ cdef void statistics(const ChannelMap *m, const float *y, const Matrix *matrix, 
             p[2 * partials_pitch + j] = count
 
 
+cdef int num_tiles(int side, int channels, int total) noexcept nogil:
+    """Tiles of a chunk, as in nhwc_conv.py: transformed inputs near the L2 cache, sums long enough to be fast."""
+    return min((total + 3) // 4 * 4, min(96, max(48, 196608 // ((side + 2) * (side + 2) * channels) // 12 * 12)))
+
+
+cdef void read_tile(const ChannelMap *m, const float *x, int n, int y, int x_, int rows, int columns, int side,
+                    int channels, float *patch, const float **at, Py_ssize_t *row, Py_ssize_t *step) noexcept nogil:
+    """Where a tile's side x side inputs lie: in the map, or, if only the first of them are to be read, in a copy
+    with zeros beyond. (y, x_) may lie in the halo."""
+    cdef const float *p = x + pixel(m, n, y, x_)
+    cdef int i, j
+    if rows >= side and columns >= side:
+        at[0] = p
+        row[0] = row_size(m)
+        step[0] = m.pitch
+        return
+    for i in range(side):
+        for j in range(side):
+            if i < rows and j < columns:
+                memcpy(patch + (i * side + j) * channels, p + i * row_size(m) + <Py_ssize_t> j * m.pitch,
+                       channels * sizeof(float))
+            else:
+                memset(patch + (i * side + j) * channels, 0, channels * sizeof(float))
+    at[0] = patch
+    row[0] = side * channels
+    step[0] = channels
+
+
+cdef void winograd_product(const Convolution *c, ProductTask *t, const Matrix *matrix, const Winograd *winograd,
+                           const float *x, float *out, const int32_t *b, float *scratch) noexcept nogil:
+    """Chunks of tiles: inputs to points, a matrix product at each point, sums to outputs, 64 channels at a time."""
+    cdef int m = c.side, n = m + 2, points = n * n, which = m // 2 - 1
+    cdef int channels = (c.source.channels + PANEL - 1) // PANEL * PANEL
+    cdef int tiles_y = (b[3] - b[2] + m - 1) // m, tiles_x = (c.target.width + m - 1) // m
+    cdef int total = (b[1] - b[0]) * tiles_y * tiles_x, chunk = num_tiles(m, channels, total)
+    # Odd numbers of cache lines between points: a power of two would put them all in one cache set.
+    cdef Py_ssize_t v_point = <Py_ssize_t> chunk * channels + PANEL, s_point = <Py_ssize_t> chunk * 64 + PANEL
+    cdef PixelGroup *groups = <PixelGroup *> scratch
+    cdef float *patch = scratch + MAX_GROUPS * sizeof(PixelGroup) // sizeof(float)
+    cdef float *v = patch + points * channels
+    cdef float *sums = v + points * v_point
+    cdef float bias[64]
+    cdef const float *all_bias = t.bias
+    cdef const float *packed = t.b
+    cdef const int32_t *inputs = t.panel_input
+    cdef int panels = t.num_panels, last = t.last_columns, activation = t.activation, accumulate = t.accumulate
+    cdef int done = 0, count, i, j, p, panel, width, rows, columns, tile
+    cdef const float *at
+    cdef Py_ssize_t row, step
+    cdef Tap tap
+    tap.a = 0
+    tap.b = 0
+    t.taps = &tap
+    t.num_taps = 1
+    t.bias = NULL
+    t.activation = 0
+    t.accumulate = 0
+    t.store_columns = PANEL
+    t.last_columns = PANEL
+    t.pixel = channels
+    t.c = sums
+    t.groups = groups
+    t.panel = <Py_ssize_t> points * t.k * PANEL
+    while done < total:
+        count = min(chunk, total - done)
+        for i in range(count):
+            tile = done + i
+            rows = tile // tiles_x % tiles_y * m
+            columns = tile % tiles_x * m
+            read_tile(&c.source, x, b[0] + tile // (tiles_x * tiles_y), b[2] + rows - c.padding, columns - c.padding,
+                      b[3] - b[2] - rows + 2, c.target.width - columns + 2, n, channels, patch, &at, &row, &step)
+            winograd.input[which](at, row, step, channels, v + <Py_ssize_t> i * channels, v_point)
+        t.num_groups = (count + 3) // 4
+        panel = 0
+        while panel < panels:
+            t.num_panels = min(4, panels - panel)
+            width = t.num_panels * PANEL
+            t.out_pixel = width
+            for i in range(t.num_groups):
+                groups[i].a = 4 * i * channels
+                groups[i].c = 4 * i * width
+                groups[i].first = 0
+                groups[i].count = 4
+            t.panel_input = NULL if inputs == NULL else inputs + panel
+            for p in range(points):
+                t.a = v + p * v_point
+                t.b = packed + panel * t.panel + <Py_ssize_t> p * t.k * PANEL
+                t.c = sums + p * s_point
+                matrix.product(t)
+            if all_bias != NULL:
+                memset(bias, 0, sizeof(bias))
+                memcpy(bias, all_bias + panel * PANEL,
+                       (width if panel + t.num_panels < panels else width - PANEL + last) * sizeof(float))
+            for i in range(count):
+                tile = done + i
+                rows = tile // tiles_x % tiles_y * m
+                columns = tile % tiles_x * m
+                winograd.output[which](
+                    sums + i * width, s_point, width, NULL if all_bias == NULL else bias, activation, accumulate,
+                    out + pixel(&c.target, b[0] + tile // (tiles_x * tiles_y), b[2] + rows, columns) + panel * PANEL,
+                    row_size(&c.target), c.target.pitch, min(m, b[3] - b[2] - rows), min(m, c.target.width - columns))
+            panel += t.num_panels
+        done += count
+
+
 cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *context, bint transposed) noexcept nogil:
     """Forward pass and data gradient. bounds: images, rows, channels of the map that is written; partial."""
     cdef Convolution c
@@ -269,11 +459,12 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     cdef const float *x = <const float *> a.operand[0]
     cdef float *out = <float *> a.operand[2 if transposed else 3]
     cdef float *statistics_out = NULL if transposed else <float *> a.operand[4]
-    cdef int k, step, ry, rx, first, rows, columns, n, panel0 = b[4] // PANEL
+    cdef int k, step, points, ry, rx, first, rows, columns, n, panel0 = b[4] // PANEL
     cdef bint flat
     read_convolution(&c, a.integers, transposed)
     k = panel_inputs(c.target.channels, c.source.channels, c.groups, starts)
-    t.b = <const float *> a.operand[1] + <Py_ssize_t> panel0 * c.kernel * c.kernel * k * PANEL
+    points = (c.side + 2) * (c.side + 2) if c.side else c.kernel * c.kernel
+    t.b = <const float *> a.operand[1] + <Py_ssize_t> panel0 * points * k * PANEL
     t.bias = NULL if transposed or a.operand[2] == NULL else <const float *> a.operand[2] + b[4]
     t.taps = taps
     t.panel_input = NULL if c.groups == 1 else starts + panel0
@@ -288,7 +479,10 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     # Pixels side by side in both maps: one row for the whole block, or of an image.
     flat = (c.kernel == 1 and c.stride == 1 and c.padding == 0 and c.source.halo == 0 and c.target.halo == 0
             and b[2] == 0 and b[3] == c.target.height)
-    for ry in range(step):
+    if c.side:
+        winograd_product(&c, &t, matrix, (<const Micro *> a.micro).winograd, x, out + b[4], b,
+                         <float *> context.scratch)
+    for ry in range(0 if c.side else step):
         for rx in range(step):
             t.num_taps = phase_taps(&c, ry, rx, k, taps, &t.k)
             first = (b[2] - ry + step - 1) // step if b[2] > ry else 0
@@ -296,7 +490,11 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
             columns = (c.target.width - rx + step - 1) // step
             if rows <= 0 or columns <= 0:
                 continue
-            if flat and c.algorithm == DIRECT and (b[1] - b[0]) * rows * columns >= 4:
+            if TESTED <= c.algorithm <= PAD_BLOCKED:
+                t.k = k
+                plain_product(&c, &t, matrix, x, out + b[4], b[0], b[1], first, rows, columns, step, ry, rx,
+                              <float *> context.scratch)
+            elif flat and c.algorithm == DIRECT and (b[1] - b[0]) * rows * columns >= 4:
                 direct_flat(&c, &t, matrix, x, out + b[4], b[0], (b[1] - b[0]) * rows * columns, <float *> context.scratch)
             elif columns < 4 or c.algorithm == IM2COL:
                 copied_product(&c, &t, matrix, x, out + b[4], b[0], b[1], first, rows,
@@ -332,6 +530,9 @@ cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *contex
     cdef float *packed = <float *> a.operand[1]
     cdef int32_t starts[MAX_PANELS]
     cdef int32_t *index = <int32_t *> context.scratch
+    cdef float *plain = <float *> context.scratch + MAX_INDEX
+    cdef int code = <int> a.integers[5], side = 2 if code == WINOGRAD2 else 4 if code == WINOGRAD4 else 0
+    cdef int points = (side + 2) * (side + 2)
     cdef int out_channels = <int> a.integers[0], in_channels = <int> a.integers[1]
     cdef int kernel = <int> a.integers[2], groups = <int> a.integers[3]
     cdef bint transposed = a.integers[4] == 1
@@ -339,10 +540,11 @@ cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *contex
     cdef int written = in_channels if transposed else out_channels
     cdef int k = panel_inputs(written, out_channels if transposed else in_channels, groups, starts)
     cdef Py_ssize_t size = <Py_ssize_t> taps * k * PANEL
+    cdef Py_ssize_t at, all_weights = <Py_ssize_t> out_channels * part * taps
     cdef int p, o, i, c, t, lane, lanes, count, first, whole
     cdef float *panel
     for p in range(b[0], b[1]):
-        panel = packed + p * size
+        panel = plain if side else packed + p * size
         lanes = min(PANEL, written - p * PANEL)
         first = p * PANEL
         # All lanes' channels in one group, whose channels are all that the panel reads.
@@ -373,7 +575,8 @@ cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *contex
                 if taps == 1 and lanes == PANEL:
                     memcpy(panel + c * PANEL, weight + <Py_ssize_t> (o + c) * part + i, PANEL * sizeof(float))
                 else:
-                    matrix.spread_rows(weight + (<Py_ssize_t> (o + c) * part + i) * taps, taps, lanes, taps, index,
+                    at = (<Py_ssize_t> (o + c) * part + i) * taps
+                    matrix.spread_rows(weight + at, taps, lanes, taps, index, at + 16 * taps + 16 <= all_weights,
                                        panel + c * PANEL)
         else:
             c = 0
@@ -383,28 +586,34 @@ cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *contex
                     for t in range(taps):
                         index[i * taps + t] = (t * k + i) * PANEL
                 matrix.spread_rows(weight + (<Py_ssize_t> first * part + c) * taps, <Py_ssize_t> part * taps, lanes,
-                                   count * taps, index, panel + c * PANEL)
+                                   count * taps, index, False, panel + c * PANEL)
                 c += count
+        if side:
+            # The panel's points, an output channel's input by input.
+            (<const Micro *> a.micro).winograd.filter[side // 2 - 1](
+                plain, <Py_ssize_t> k * PANEL, k * PANEL, packed + <Py_ssize_t> p * points * k * PANEL,
+                <Py_ssize_t> k * PANEL)
     return 0
 
 
-cdef void pack_pixels(const ChannelMap *m, const float *x, int n0, int n1, int y0, int rows, int left, int columns,
+cdef void pack_pixels(const ChannelMap *m, const Matrix *matrix, const float *x, int n0, int n1, int y0, int rows, int left, int columns,
                       int step, int c, int width, int valid, float *out) noexcept nogil:
     """Copy channels [c, c + width) of `rows` physical rows y0, y0 + step, ... and `columns` columns likewise from `left`.
 
     Channels from `valid` on are left as zeros.
     """
-    cdef int n, y, x_, i
+    cdef int n, y, x_
     cdef const float *p
     for n in range(n0, n1):
         for y in range(rows):
             p = x + n * image_size(m) + (y0 + y * step) * row_size(m) + <Py_ssize_t> left * m.pitch + c
+            if valid == width:
+                matrix.gather(p, <Py_ssize_t> step * m.pitch, columns, width, out)
+                out += columns * width
+                continue
             for x_ in range(columns):
-                if valid == width:
-                    memcpy(out, p, width * sizeof(float))
-                else:
-                    memset(out, 0, width * sizeof(float))
-                    memcpy(out, p, valid * sizeof(float))
+                memset(out, 0, width * sizeof(float))
+                memcpy(out, p, valid * sizeof(float))
                 out += width
                 p += step * m.pitch
 
@@ -434,8 +643,8 @@ cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskCon
     out += <Py_ssize_t> b[6] * c.source.channels * part * taps
     if bias != NULL:
         bias += <Py_ssize_t> b[6] * c.source.channels
-    piece_out = 64 if taps > 1 else 128
-    piece_in = 16 if taps > 49 else 64 if taps > 1 else 256
+    piece_out = 128 if c.side or taps == 1 else 64
+    piece_in = 128 if c.side else 16 if taps > 49 else 64 if taps > 1 else 256
     k = panel_inputs(c.source.channels, c.target.channels, c.groups, starts)
     o = b[2]
     while o < b[3]:
@@ -454,8 +663,13 @@ cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskCon
             bound = min(c.target.channels, i + k)
         while i < bound:
             i_stop = min(bound, i + piece_in)
-            weight_piece(&c, matrix, dy, x, out, bias if first and b[4] == 0 else NULL, b[0], b[1], o, o_stop, i,
-                         i_stop, <float *> context.scratch)
+            if c.side:
+                winograd_weight_piece(&c, matrix, (<const Micro *> a.micro).winograd, dy, x, out,
+                                      bias if first and b[4] == 0 else NULL, b[0], b[1], o, o_stop, i, i_stop,
+                                      <float *> context.scratch)
+            else:
+                weight_piece(&c, matrix, dy, x, out, bias if first and b[4] == 0 else NULL, b[0], b[1], o, o_stop, i,
+                             i_stop, <float *> context.scratch)
             first = False
             i = i_stop
         o = o_stop
@@ -485,13 +699,9 @@ cdef void weight_piece(const Convolution *c, const Matrix *matrix, const float *
     cdef float *packed_dy = sums + chunks * sums_size
     cdef float *packed_x = packed_dy + chunks * dy_size
     cdef OuterTask t
-    cdef float zero[16]
-    cdef float total[16]
-    cdef float unused[16]
     memset(sums, 0, chunks * sums_size * sizeof(float))
-    if bias != NULL and not c.option:
-        for o in range(o0, o1):
-            bias[o] = 0
+    if bias != NULL:
+        sum_gradient(c, matrix, dy, n0, n1, o0, o1, bias)
     n = n0
     while n < n1:
         count_n = min(images, n1 - n)
@@ -501,23 +711,13 @@ cdef void weight_piece(const Convolution *c, const Matrix *matrix, const float *
             for chunk in range(chunks):
                 o = o0 + 32 * chunk
                 width = 32 if o1 - o > PANEL else PANEL
-                pack_pixels(g, dy, n, n + count_n, y + g.halo, count_y, g.halo, g.width, 1, o, width,
+                pack_pixels(g, matrix, dy, n, n + count_n, y + g.halo, count_y, g.halo, g.width, 1, o, width,
                             min(width, g.pitch - o), packed_dy + chunk * dy_size)
-                if bias != NULL:
-                    for r in range(width // PANEL):
-                        j = r * PANEL
-                        memset(zero, 0, sizeof(zero))
-                        memset(total, 0, sizeof(total))
-                        memset(unused, 0, sizeof(unused))
-                        matrix.shifted_sums(packed_dy + chunk * dy_size + j, width, count_n * count_y * g.width, zero,
-                                            total, unused)
-                        for lane in range(min(PANEL, o1 - o - j)):
-                            bias[o + j + lane] += total[lane]
             height = (count_y - 1) * move + (k - 1) * c.dilation + 1
             first = y * c.stride + m.halo - c.padding
             for r in range(inputs // unit):
                 u = r * unit
-                pack_pixels(m, x, n, n + count_n, first, height, m.halo - c.padding, columns,
+                pack_pixels(m, matrix, x, n, n + count_n, first, height, m.halo - c.padding, columns,
                             step, i0 + u, unit, min(unit, m.pitch - i0 - u), packed_x)
                 t.images = count_n
                 t.rows = count_y
@@ -538,8 +738,18 @@ cdef void weight_piece(const Convolution *c, const Matrix *matrix, const float *
                         matrix.outer(&t)
             y += count_y
         n += count_n
-    # From (tap, input channel, output channel) to (output channel, input channel, tap).
-    for chunk in range(chunks):
+    store_weights(c, matrix, sums, sums_size, out, o0, o1, i0, i1, rows_of, unit if joined else 0, index)
+
+
+cdef void store_weights(const Convolution *c, const Matrix *matrix, const float *sums, Py_ssize_t sums_size, float *out, int o0, int o1,
+                        int i0, int i1, int rows_of, int joined, int32_t *index) noexcept nogil:
+    """From (tap, input channel, output channel) to (output channel, input channel, tap).
+
+    `joined`: floats of a column where a row of taps was summed as one.
+    """
+    cdef int k = c.kernel, taps = k * k, outs = c.source.channels // c.groups, part = c.target.channels // c.groups
+    cdef int chunk, o, width, group, i, num, j, tap, r
+    for chunk in range((o1 - o0 + 31) // 32):
         o = o0 + 32 * chunk
         width = 32 if o1 - o > PANEL else PANEL
         group = o // outs
@@ -553,7 +763,7 @@ cdef void weight_piece(const Convolution *c, const Matrix *matrix, const float *
         for j in range(i1 - i0):
             for tap in range(taps):
                 if joined:
-                    index[num] = (tap // k * rows_of + tap % k * unit + j) * width
+                    index[num] = (tap // k * rows_of + tap % k * joined + j) * width
                 else:
                     index[num] = (tap * rows_of + j) * width
                 num += 1
@@ -561,6 +771,96 @@ cdef void weight_piece(const Convolution *c, const Matrix *matrix, const float *
             j = r * PANEL
             matrix.transpose_rows(sums + chunk * sums_size + j, index, num, min(PANEL, o1 - o - j),
                                   out + (<Py_ssize_t> (o + j) * part + i) * taps, <Py_ssize_t> part * taps, c.option)
+
+
+cdef void winograd_weight_piece(const Convolution *c, const Matrix *matrix, const Winograd *winograd, const float *dy,
+                                const float *x, float *out, float *bias, int n0, int n1, int o0, int o1, int i0,
+                                int i1, float *scratch) noexcept nogil:
+    """As weight_piece(), by products at Winograd's points: tiles of the gradient are the taps, weights the outputs."""
+    cdef const ChannelMap *g = &c.source
+    cdef const ChannelMap *m = &c.target
+    cdef int side = c.side, n = side + 2, points = n * n, which = side // 2 - 1
+    cdef int ins = (i1 - i0 + PANEL - 1) // PANEL * PANEL, outs = (o1 - o0 + PANEL - 1) // PANEL * PANEL
+    cdef int tiles_y = (g.height + side - 1) // side, tiles_x = (g.width + side - 1) // side
+    cdef int total = (n1 - n0) * tiles_y * tiles_x, chunk = min(WEIGHT_TILES, total)
+    # Sums of a point: chunks of 32 (or the last 16) output channels, input channels.
+    cdef Py_ssize_t point = <Py_ssize_t> ins * outs + PANEL
+    cdef Py_ssize_t v_point = <Py_ssize_t> chunk * ins + PANEL, d_point = <Py_ssize_t> chunk * outs + PANEL
+    cdef int32_t *index = <int32_t *> scratch
+    cdef float *sums = scratch + MAX_INDEX
+    cdef float *patch = sums + points * point
+    cdef float *v = patch + points * max(ins, outs)
+    cdef float *d = v + points * v_point
+    cdef float *taps = v  # at the end
+    cdef int done = 0, count, i, p, o, row_, column, tile, image, width
+    cdef const float *at
+    cdef Py_ssize_t row, step
+    cdef OuterTask t
+    memset(sums, 0, points * point * sizeof(float))
+    if bias != NULL:
+        sum_gradient(c, matrix, dy, n0, n1, o0, o1, bias)
+    t.images = 1
+    t.rows = 1
+    t.image = 0
+    t.row = 0
+    t.pixel = ins
+    t.m = ins
+    while done < total:
+        count = min(chunk, total - done)
+        for i in range(count):
+            tile = done + i
+            image = n0 + tile // (tiles_x * tiles_y)
+            row_ = tile // tiles_x % tiles_y * side
+            column = tile % tiles_x * side
+            read_tile(m, x + i0, image, row_ - c.padding, column - c.padding, g.height - row_ + 2,
+                      g.width - column + 2, n, ins, patch, &at, &row, &step)
+            winograd.input[which](at, row, step, ins, v + <Py_ssize_t> i * ins, v_point)
+            read_tile(g, dy + o0, image, row_, column, g.height - row_, g.width - column, side, outs, patch, &at, &row,
+                      &step)
+            # Pieces of 32 channels of all tiles follow each other.
+            o = 0
+            while o < outs:
+                width = min(32, outs - o)
+                winograd.gradient[which](at + o, row, step, width, d + <Py_ssize_t> o * count + i * width, d_point)
+                o += width
+        t.columns = count
+        for p in range(points):
+            t.a = v + p * v_point
+            o = 0
+            while o < outs:
+                t.width = min(32, outs - o)
+                t.b = d + p * d_point + <Py_ssize_t> o * count
+                t.c = sums + p * point + <Py_ssize_t> o * ins
+                matrix.outer(&t)
+                o += t.width
+        done += count
+    # 32 output channels at a time, as store_weights() takes them.
+    o = 0
+    while o < outs:
+        width = min(32, outs - o)
+        winograd.weights[which](sums + <Py_ssize_t> o * ins, point, ins * width, taps, <Py_ssize_t> ins * width)
+        store_weights(c, matrix, taps, 0, out, o0 + o, min(o1, o0 + o + width), i0, i1, ins, 0, index)
+        o += width
+
+
+cdef void sum_gradient(const Convolution *c, const Matrix *matrix, const float *dy, int n0, int n1, int o0, int o1,
+                       float *bias) noexcept nogil:
+    """bias[o] = sum of dY over images and pixels, added with `accumulate`."""
+    cdef const ChannelMap *g = &c.source
+    cdef float zero[16]
+    cdef float total[16]
+    cdef float unused[16]
+    cdef int n, y, r, lane, o
+    memset(zero, 0, sizeof(zero))
+    for r in range((o1 - o0 + PANEL - 1) // PANEL):
+        o = o0 + r * PANEL
+        memset(total, 0, sizeof(total))
+        memset(unused, 0, sizeof(unused))
+        for n in range(n0, n1):
+            for y in range(g.height):
+                matrix.shifted_sums(dy + pixel(g, n, y, 0) + o, g.pitch, g.width, zero, total, unused)
+        for lane in range(min(PANEL, o1 - o)):
+            bias[o + lane] = bias[o + lane] + total[lane] if c.option else total[lane]
 
 
 cdef void diagonal(const Convolution *c, const float *sums, float *out, int o0, int o1, int i0, int i1, int rows_of,

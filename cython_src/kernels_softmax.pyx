@@ -1,7 +1,7 @@
 """Softmax alone (inference) and with cross-entropy and its gradient (training), and the sums kept for each
 step."""
 
-from libc.math cimport expf, logf
+from libc.math cimport expf, isfinite, logf
 from libc.stdint cimport int32_t, uintptr_t
 
 from .block_kernel cimport KernelArgs, TaskContext
@@ -10,8 +10,8 @@ import numpy as np
 
 from .kernel_table import KernelSpec, register
 
-# Status of a kernel that met a label outside the classes.
-BAD_LABEL = 3
+# Status of a kernel that met a label outside the classes, or, when asked to look, a loss that is not finite.
+BAD_LABEL, NOT_FINITE = 3, 4
 
 
 cdef int softmax(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -103,7 +103,7 @@ cdef int softmax_loss(const void *args, Py_ssize_t block, const TaskContext *con
 
 cdef int loss_sum(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     """losses[iteration % length] = sum of the groups' losses / batch; correct likewise, not divided. Sums in
-    order."""
+    order. With check_finite a loss that is NaN or infinite is a failure, after it was logged."""
     cdef const KernelArgs *a = <const KernelArgs *> args
     cdef int groups = <int> a.integers[0], batch = <int> a.integers[1]
     cdef Py_ssize_t at = context.iteration % a.integers[2]
@@ -117,6 +117,8 @@ cdef int loss_sum(const void *args, Py_ssize_t block, const TaskContext *context
         hits += correct[g]
     (<float *> a.operand[2])[at] = loss / batch
     (<int32_t *> a.operand[3])[at] = hits
+    if a.integers[3] and not isfinite(loss):
+        return 4
     return 0
 
 
@@ -168,6 +170,8 @@ def _loss_sum_reference(operands, attributes, bounds, iteration):
     at = iteration % attributes["length"]
     operands["loss_log"][at] = operands["losses"].sum() / attributes["batch"]
     operands["correct_log"][at] = operands["correct"].sum()
+    if attributes["check_finite"] and not np.isfinite(operands["loss_log"][at]):
+        return NOT_FINITE
 
 
 SHAPE = ("classes", "lanes", "batch")
@@ -177,5 +181,5 @@ register(KernelSpec("softmax_loss", ("logits", "labels", "gradient", "losses", "
                     ("label_smoothing",), ("g0", "g1"),
                     _softmax_loss_reference, <uintptr_t> &softmax_loss))
 register(KernelSpec("loss_sum", ("losses", "correct", "loss_log", "correct_log"),
-                    ("groups", "batch", "length"), (), (),
+                    ("groups", "batch", "length", "check_finite"), (), (),
                     _loss_sum_reference, <uintptr_t> &loss_sum))

@@ -9,6 +9,7 @@ layers: it depends on the network alone.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -112,6 +113,7 @@ class ChannelOptions:
     label_smoothing: float
     clip_norm: float
     frozen: tuple[str, ...]
+    recompute: bool
     num_images: int
     num_batches: int
     num_iterations_logged: int
@@ -678,7 +680,7 @@ class _Lowering:
         accesses = read(losses), read(correct), update(log), update(correct_log)
         operands = {"losses": losses, "correct": correct, "loss_log": log, "correct_log": correct_log}
         self.loop("loss", "loss_sum", operands, [({}, accesses, 0.0, 8.0 * self.batch)], unit, phase, groups=self.batch,
-                  batch=self.batch, length=o.num_iterations_logged)  # fmt: skip
+                  batch=self.batch, length=o.num_iterations_logged, check_finite=b.attributes["check_finite"])  # fmt: skip
         return gradient
 
     # ---- backward ----
@@ -691,21 +693,30 @@ class _Lowering:
             if others & self.unfinished:
                 raise AssertionError(f"the gradient of {tensor!r} is still read by {others & self.unfinished}")
             return present, True
-        producer = self.producer[tensor]
-        halo = 0
-        if isinstance(producer.layer, Convolution) and not producer.activation and not self.is_depthwise(producer.layer):
-            shapes = self.shapes[producer.sources[0]], self.shapes[tensor]
-            halo = self.gradient_halo(producer.layer, *shapes) if self.learns[producer.sources[0]] else 0
-        new = self.map(name or f"{tensor}.gradient", tensor, halo, "gradient")
+        new = self.map(name or f"{tensor}.gradient", tensor, self.gradient_halo(tensor), "gradient")
         self.set_gradient(tensor, new)
         return new, False
 
-    def gradient_halo(self, layer: Convolution, source: tuple[int, ...], target: tuple[int, ...]) -> int:
-        """Halo that the data gradient needs around the gradient of a convolution's output."""
-        if self.is_depthwise(layer):
+    def gradient_halo(self, tensor: str) -> int:
+        """Halo around a tensor's gradient, for the data gradient of the convolution that made it, or of one that made
+        an input of sums, to which the gradient is passed on."""
+        unit = self.producer.get(tensor)
+        if unit is None or not self.learns[tensor]:
             return 0
-        sizes = {"in_height": target[1], "in_width": target[2], "out_height": source[1], "out_width": source[2]}
-        return nhwc_conv.required_halo(nhwc_conv.DATA, {**sizes, **self.geometry(layer)})
+        return 0 if unit.activation else self.gradient_halo_within(unit)
+
+    def gradient_halo_within(self, unit: Unit) -> int:
+        """Halo around the gradient before a unit's activation."""
+        match unit.layer:
+            case Convolution() if self.learns[unit.sources[0]] and not self.is_depthwise(unit.layer):
+                source, target = self.shapes[unit.sources[0]], self.shapes[unit.target]
+                sizes = {"in_height": target[1], "in_width": target[2], "out_height": source[1], "out_width": source[2]}
+                return nhwc_conv.required_halo(nhwc_conv.DATA, {**sizes, **self.geometry(unit.layer)})
+            case Add():
+                return max(self.gradient_halo(name) for name in unit.sources)
+            case BatchNorm() if unit.shortcut:
+                return self.gradient_halo(unit.shortcut_norm or unit.shortcut)
+        return 0
 
     def set_gradient(self, tensor: str, gradient: FeatureMap) -> None:
         self.gradients[tensor] = gradient
@@ -719,7 +730,7 @@ class _Lowering:
         present = self.gradients.get(tensor)
         name = f"{unit.layer.name}.{tensor}.gradient_sum"
         if present is not None:
-            new = self.map(f"{tensor}.gradient_{len(self.sharers)}", tensor, present.halo, "gradient")
+            new = self.map(f"{tensor}.gradient_{len(self.sharers)}", tensor, self.gradient_halo(tensor), "gradient")
             self.sum_maps(name, unit, "backward", present, gradient, new)
             self.gradients.pop(tensor)
             self.set_gradient(tensor, new)
@@ -749,14 +760,31 @@ class _Lowering:
             case FullyConnected():
                 self.fully_connected_backward(unit, gradient)
 
+    def segments(self, units: Sequence[Unit]) -> list[Sequence[Unit]]:
+        """Cut units where a single tensor leads from one part to the next: such a tensor is kept, the others of a part
+        are computed again before its backward pass. About as many parts as units in a part; without recomputation,
+        and in the last part, every unit is a part of its own."""
+        if not self.options.recompute:
+            return [[unit] for unit in units]
+        last_reader = {name: i for i, unit in enumerate(units) for name in (*unit.inputs, unit.shortcut)}
+        open_until, cuts = last_reader["input"], []
+        for i, unit in enumerate(units):
+            if open_until <= i and unit.target in self.maps and unit.applied:
+                cuts.append(i + 1)
+            open_until = max(open_until, last_reader.get(unit.target, i))
+        wanted = math.isqrt(len(units))
+        chosen: list[int] = []
+        for cut in cuts:
+            if cut - (chosen[-1] if chosen else 0) >= wanted:
+                chosen.append(cut)
+        result = [units[start:stop] for start, stop in itertools.pairwise((0, *chosen))]
+        return [*result, *([unit] for unit in units[chosen[-1] if chosen else 0 :])]
+
     def masked(self, unit: Unit, gradient: FeatureMap) -> FeatureMap:
         """The gradient before a unit's own activation, in a map of its own where there is one."""
         if not unit.activation:
             return gradient
-        halo = 0
-        if isinstance(unit.layer, Convolution) and self.learns[unit.sources[0]]:
-            halo = self.gradient_halo(unit.layer, self.shapes[unit.sources[0]], self.shapes[unit.target])
-        new = self.map(f"{unit.layer.name}.gradient", unit.target, halo, "gradient")
+        new = self.map(f"{unit.layer.name}.gradient", unit.target, self.gradient_halo_within(unit), "gradient")
         output = self.maps[unit.target]
         self.elementwise(
             f"{unit.layer.name}.activation_gradient", "nhwc_activation_backward", unit, "backward", new,
@@ -952,7 +980,7 @@ class _Lowering:
         target, _ = self.gradient_map(tensor, f"{tensor}.gradient_{unit.layer.name}" if present else "")
         yield target
         if present is not None:
-            new = self.map(f"{tensor}.gradient_sum_{unit.layer.name}", tensor, target.halo, "gradient")
+            new = self.map(f"{tensor}.gradient_sum_{unit.layer.name}", tensor, self.gradient_halo(tensor), "gradient")
             self.sum_maps(f"{unit.layer.name}.gradient_sum", unit, "backward", present, target, new)
             self.gradients.pop(tensor)
             self.set_gradient(tensor, new)
@@ -1161,7 +1189,11 @@ def lower_channels(spec: NetworkSpec, options: ChannelOptions, builder: PlanBuil
         low.gradients[head.sources[0]] = low.loss(logits, labels, classes, head, "backward")
         low.aliases[f"{head.sources[0]}.grad"] = _rows(low.gradients[head.sources[0]])
         low.unfinished = {unit.target for unit in units}
-        for unit in reversed(units):
-            low.backward(unit)
+        for segment in reversed(low.segments(units)):
+            if any(low.learns[unit.target] for unit in segment):
+                for unit in segment[:-1]:
+                    low.forward(unit, again=True)
+            for unit in reversed(segment):
+                low.backward(unit)
         low.update()
     builder.attributes["aliases"] = low.aliases

@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 struct MatrixKernels; /* matrix_kernels.h */
+struct WinogradKernels; /* winograd_kernels.h */
 struct ChannelKernels; /* inner loops with the channels in the lanes: channel_kernels.h */
 
 #define UNIT 16
@@ -76,6 +77,7 @@ typedef struct WinogradReduction {
 typedef struct MicroKernels {
     const char *name;
     const struct MatrixKernels *matrix;
+    const struct WinogradKernels *winograd;
     void (*conv)(const ConvTask *task);
     void (*weight_gradient)(const WeightGradientTask *task);
     /* Maximum of 2 x 2 windows of two rows: `width` pooled pixels of `lanes` floats. index: 0 ... 3

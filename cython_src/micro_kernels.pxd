@@ -2,8 +2,8 @@
 
 from libc.stdint cimport uint8_t
 
-from .matrix_kernels cimport Matrix
 from .channel_kernels cimport ChannelKernels
+from .matrix_kernels cimport Matrix, Winograd
 
 
 cdef extern from "micro_kernels.h" nogil:
@@ -53,6 +53,7 @@ cdef extern from "micro_kernels.h" nogil:
     ctypedef struct Micro "MicroKernels":
         const char *name
         const Matrix *matrix
+        const Winograd *winograd
         void (*conv)(const ConvTask *) noexcept nogil
         void (*weight_gradient)(const WeightGradientTask *) noexcept nogil
         void (*pool_row)(const float *, const float *, int, int, int, float *, uint8_t *) noexcept nogil

@@ -43,7 +43,8 @@ CODES = {name: code for code, name in enumerate(ALGORITHMS)}
 WINOGRAD_POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.5**0.5, -(0.5**0.5), 2.0**0.5, -(2.0**0.5))}
 
 # Scratch memory, as in kernels_nhwc_conv.pyx.
-MAX_GROUPS, GROUP_FLOATS, ROW_FLOATS, MAX_INDEX, STRIP = 1024, 6, 1 << 16, 4096, 128
+MAX_GROUPS, GROUP_FLOATS, ROW_FLOATS, PAD_FLOATS, MAX_INDEX = 1024, 6, 1 << 16, 1 << 17, 4096
+STRIP, WEIGHT_TILES = 128, 32
 MAX_KERNEL, MAX_CHANNELS = 15, 16384
 
 # Root mean square of the error over that of the result, over that of the direct sum, for 256 channels of normal
@@ -187,7 +188,8 @@ def choose_algorithm(option: str, direction: str, attributes: Mapping[str, int],
     Parameters
     ----------
     option : str
-        One of CONV_OPTIONS. Where an algorithm does not apply (Winograd to kernels that are not 3 x 3), direct.
+        One of CONV_OPTIONS. Where an algorithm does not apply (Winograd to kernels that are not 3 x 3; all but
+        Winograd to weight gradients), direct.
     direction : {"forward", "data", "weights"}
     attributes : mapping
         Of the kernel; groups.
@@ -210,8 +212,8 @@ def choose_algorithm(option: str, direction: str, attributes: Mapping[str, int],
     if option == "winograd":
         costs = {name: cost for name, cost in costs.items() if name.startswith("winograd")}
         return CODES[min(costs, key=costs.get)] if costs else CODES["direct"]
-    if option.startswith("winograd") and option not in costs:
-        return CODES["direct"]
+    if direction == "weights" or (option.startswith("winograd") and option not in costs):
+        return CODES[option] if option in costs else CODES["direct"]
     return CODES[option]
 
 
@@ -230,10 +232,19 @@ def scratch_bytes(
         Interior rows and channels that a block writes; for weight gradients its output and input channels.
     """
     if direction == WEIGHTS:
-        return _weight_gradient_scratch(attributes)
+        return _weight_gradient_scratch(algorithm, attributes, images)
     step = attributes["stride"] if direction == DATA else 1
     taps = attributes["kernel"] ** 2
     floats = GROUP_FLOATS * MAX_GROUPS
+    if side := winograd_side(algorithm):
+        points, ins = (side + 2) ** 2, -(-attributes["in_channels"] // UNIT) * UNIT
+        tiles = images * -(-rows // side) * -(-attributes["out_width"] // side)
+        tiles = min(-(-tiles // 4) * 4, 96, max(48, 196608 // (points * ins) // 12 * 12))
+        return 4 * (floats + points * (ins + tiles * (ins + 64) + 2 * UNIT))
+    if ALGORITHMS[algorithm].startswith("pad"):
+        reach = (attributes["kernel"] - 1) * attributes["dilation"] + 1
+        row = ((attributes["out_width"] - 1) * attributes["stride"] + reach) * max(4, attributes["in_channels"])
+        floats += max(PAD_FLOATS, row * (attributes["stride"] + reach))
     if -(-attributes["out_width"] // step) < 4 + (step > 1) or ALGORITHMS[algorithm] == "im2col":
         length = taps * max(4, attributes["in_channels"])
         chunk = min(192, max(12, ROW_FLOATS // length // 12 * 12)) if step == 1 else 192
@@ -241,9 +252,15 @@ def scratch_bytes(
     return 4 * floats
 
 
-def _weight_gradient_scratch(attributes: Mapping[str, int]) -> int:
+def _weight_gradient_scratch(algorithm: int, attributes: Mapping[str, int], images: int) -> int:
     kernel, pitch = attributes["kernel"], attributes["in_pitch"]
     height, width = attributes["dy_height"], attributes["dy_width"]
+    if side := winograd_side(algorithm):
+        points = (side + 2) ** 2
+        outs, ins = (min(128, -(-attributes[f"{m}_channels"] // UNIT) * UNIT) for m in ("dy", "in"))
+        tiles = min(WEIGHT_TILES, images * -(-height // side) * -(-width // side))
+        strip = max(points * (tiles * (ins + outs) + 2 * UNIT), kernel**2 * ins * 32)
+        return 4 * (MAX_INDEX + points * (ins * outs + UNIT + max(ins, outs)) + strip)
     taps = kernel**2
     outs = min(64 if taps > 1 else 128, -(-attributes["dy_channels"] // 32) * 32)
     ins = min(16 if taps > 49 else 64 if taps > 1 else 256, -(-attributes["in_channels"] // UNIT) * UNIT)
@@ -254,6 +271,12 @@ def _weight_gradient_scratch(attributes: Mapping[str, int]) -> int:
     reach = (kernel - 1) * attributes["dilation"] + 1
     strip = ((rows - 1) * move + reach) * ((width - 1) * move + reach)
     return 4 * (MAX_INDEX + taps * outs * ins + outs * images * rows * width + images * strip * unit + UNIT)
+
+
+def pack_scratch_bytes(algorithm: int, direction: int, shape: Sequence[int], groups: int = 1) -> int:
+    """Scratch memory of a block of `nhwc_conv_pack`."""
+    plain = shape[2] * shape[3] * packed_shape(0, direction, shape, groups)[2] * UNIT
+    return 4 * (MAX_INDEX + (plain if winograd_side(algorithm) else 0))
 
 
 def unpack(packed: np.ndarray, attributes: Mapping[str, int], direction: int) -> np.ndarray:

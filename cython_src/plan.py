@@ -129,6 +129,8 @@ class Block:
         Arithmetic operations, and bytes that must move at least, for the cost model.
     operands : mapping of str to str, optional
         Operands for which this block uses another buffer than its loop.
+    affinity : int, optional
+        Number of the worker that should run the block, modulo the number of workers: a hint to task executors.
     """
 
     bounds: tuple[int, ...]
@@ -136,6 +138,7 @@ class Block:
     flops: float = 0.0
     bytes: float = 0.0
     operands: Mapping[str, str] | None = None
+    affinity: int | None = None
 
 
 class UniformBlocks(Sequence):
@@ -331,6 +334,17 @@ class Plan:
     def task_loop(self) -> np.ndarray:
         """Index of each task's loop, int32, shape (num_tasks,)."""
         return np.repeat(np.arange(len(self.loops), dtype=np.int32), [loop.num_blocks for loop in self.loops])
+
+    @cached_property
+    def affinity(self) -> np.ndarray | None:
+        """Worker that each task asks for, -1 for any; int32, shape (num_tasks,); None if no task asks."""
+        found = np.full(self.num_tasks, -1, np.int32)
+        for loop in self.loops:
+            if not isinstance(loop.blocks, UniformBlocks):
+                for number, block in enumerate(loop.blocks):
+                    if block.affinity is not None:
+                        found[loop.first_task + number] = block.affinity
+        return found if (found >= 0).any() else None
 
     @property
     def flops(self) -> float:

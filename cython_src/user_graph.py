@@ -182,6 +182,7 @@ class _Task:
     flops: float
     name: str
     operation: str = "sum"
+    affinity: int | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -310,6 +311,7 @@ class TaskRecorder:
         args: Sequence = (),
         name: str | None = None,
         flops: float = 0.0,
+        affinity: int | None = None,
     ) -> None:
         """Record a task; nothing runs yet.
 
@@ -334,6 +336,9 @@ class TaskRecorder:
             For messages and event logs; default: the kernel's.
         flops : float
             Rough cost, for sharing out the work; without it the size of the regions is what counts.
+        affinity : int, optional
+            The worker, modulo their number, that should run the task: a hint, which replayed graphs follow unless that
+            worker is busy while another has nothing to do. Other models take no notice.
 
         Raises
         ------
@@ -386,8 +391,10 @@ class TaskRecorder:
                 raise UsageError(
                     f"a task of a compiled kernel may have {MAX_OPERANDS - 1} regions, got {len(regions)}; split it"
                 )
+        if affinity is not None and not (isinstance(affinity, numbers.Integral) and 0 <= affinity < 2**31):
+            raise UsageError(f"affinity must be the number of a worker, from 0 on, got {affinity!r}; leave it out")
         self._changed()
-        self._items.append(_Task(found, tuple(regions), args, float(flops), name or found.name, operation))
+        self._items.append(_Task(found, tuple(regions), args, float(flops), name or found.name, operation, affinity))
 
     def taskloop(self, iterations: range | int, grainsize: int) -> Iterator[slice]:
         """Cut a loop: `for i in graph.taskloop(range(n), grainsize=64): graph.task(f, updates=[x[i]])`.
@@ -502,7 +509,9 @@ class TaskRecorder:
             for _, region in task.regions:
                 for d, extent in enumerate(region.array.shape):
                     bounds.extend(region.box[d] if d < len(region.box) else (0, extent))
-        return Block(tuple(bounds or [number]), tuple(accesses), task.flops, task.num_bytes)
+        return Block(
+            tuple(bounds or [number]), tuple(accesses), task.flops, task.num_bytes, affinity=task.affinity
+        )
 
     def _groups(self, builder: PlanBuilder, blocks: list[Block]) -> Iterator[tuple[int, int]]:
         """(first, stop) of the longest runs of tasks that may form one loop, found in one pass over their cells."""

@@ -110,4 +110,16 @@ INLINE void transpose(Vec *v)
     }
 }
 
+/* Activation by its code: 0 none, 1 ReLU, 2 ReLU6. */
+INLINE Vec apply_activation(Vec v, int activation)
+{
+    if (activation)
+        v = (Vec)((VecI)v & ~(VecI)(v <= (Vec){0})); /* a NaN stays one */
+    if (activation == 2) {
+        VecI above = (VecI)(v >= splat(6.0f));
+        v = (Vec)(((VecI)v & ~above) | ((VecI)splat(6.0f) & above));
+    }
+    return v;
+}
+
 #endif

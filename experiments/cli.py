@@ -18,6 +18,10 @@ COMMAND_MODULES: tuple[str, ...] = (
     ".train",
     ".infer",
     ".metg",
+    ".networks",
+    ".memory",
+    ".tune",
+    ".gpu_profile",
     ".scaling.gate",
     ".scaling.power",
 )

@@ -149,10 +149,11 @@ def add_layer_times(plan, events: np.ndarray, layers: dict[str, float]) -> None:
 
 
 def sum_by_kind(layers: dict[str, float]) -> dict[str, float]:
-    """Seconds of conv1, conv2, ... summed: kind -> seconds."""
+    """Seconds of conv1, conv2, layer1.0.conv1, ... summed: kind -> seconds. Numbered parts of a name do not count."""
     sums: dict[str, float] = {}
     for layer, seconds in layers.items():
-        kind = layer.rstrip("0123456789")
+        words = [word for word in layer.split(".") if not word.isdigit()] or [layer]
+        kind = words[-1].rstrip("0123456789")
         sums[kind] = sums.get(kind, 0.0) + seconds
     return sums
 
@@ -186,7 +187,8 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
     if parameters is None:
         initialise(bound, 0)
     else:
-        set_arrays(bound.arrays, parameters, bound.plan.attributes["parameters"], job["checkpoint"])
+        statistics = [name for name, buffer in bound.plan.buffers.items() if buffer.role == "statistic"]
+        set_arrays(bound.arrays, parameters, [*bound.plan.attributes["parameters"], *statistics], job["checkpoint"])
     created = time.perf_counter()
     fused.warm_up()
     fused_s = sorted(fused.run() for _ in range(job["repeats"]))[job["repeats"] // 2]
@@ -477,7 +479,7 @@ def add_parser(subparsers) -> None:
         ("threads", ",".join(map(str, core_counts(min(2, core_counts()[-1])))), "numbers of threads"),
         ("data", "digits", "data set whose images are used in turn"),
         ("granularity", "auto", "how layers are cut into blocks: auto, or ranges such as images=16"),
-        ("conv", "auto", "form of the convolutions: auto, direct or winograd"),
+        ("conv", "auto", "form of the convolutions: auto, direct, winograd, or one of layout channels"),
     ):
         parser.add_argument(
             f"--{name}", default=default, metavar=name.upper(), help=f"{text} (default: {default})"

@@ -38,7 +38,8 @@ import numpy as np
 from ..cython_src import machine_peaks
 from ..cython_src.errors import UsageError
 from .environment import Disturbance, loaded_libraries, read_memory
-from .models import make_executor, parse_model
+from .memory import check_fits, parse_bytes
+from .models import ModelSpec, bind_for, convolution_for, make_executor, parse_model
 
 # Exit codes of the process; the reason is a JSON object with "failure" and "message" on standard output.
 EXIT_FAILURE = 3
@@ -222,25 +223,26 @@ class Timed:
         return float(np.median(times[lengths == short]) - short * self.step_time_s)
 
 
-def run_lengths_for(pass_time_s: float, target_s: float) -> tuple[int, int, int]:
+def run_lengths_for(pass_time_s: float, target_s: float, pairs: int | None = None) -> tuple[int, int, int]:
     """(short, long, pairs): run lengths in passes and how many of each, to last about `target_s` together.
 
-    The long run is four times the short one where steps are short enough; at least three pairs, at most 15.
+    The long run is four times the short one where steps are short enough; at least three pairs, at most 15, unless
+    `pairs` says how many.
     """
     budget = target_s / max(pass_time_s, 1e-9)  # passes
-    pairs = int(min(max(budget / 15, 3), 15))
+    pairs = int(min(max(budget / 15, 3), 15)) if pairs is None else pairs
     short = max(1, int(budget / pairs / 5))
     long = max(short + 1, min(4 * short, int(budget / pairs) - short))
     return short, long, pairs
 
 
-def time_runs(stepper: Stepper, pass_time_s: float, target_s: float) -> Timed:
+def time_runs(stepper: Stepper, pass_time_s: float, target_s: float, pairs: int | None = None) -> Timed:
     """Alternate short and long runs as A B B A, so that a slow drift cancels.
 
     Where long runs did not take longer than short ones, disturbances were larger than what is measured: the same is
     done again and added, up to `MAX_ROUNDS` times in all.
     """
-    short, long, pairs = run_lengths_for(pass_time_s, target_s)
+    short, long, pairs = run_lengths_for(pass_time_s, target_s, pairs)
     lengths: list[int] = []
     times: list[float] = []
     for _ in range(MAX_ROUNDS):
@@ -287,25 +289,23 @@ def fill_dataset(bound, seed: int) -> None:
         arrays["learning_rates"][...] = LEARNING_RATE
 
 
-def build(job: Mapping[str, Any]):
-    """The job's plan, bound to new memory, with data and initial parameters; or what the user's function makes."""
+def build(job: Mapping[str, Any], model: ModelSpec | str = "serial"):
+    """The job's plan, bound to new memory where `model` runs, with data and initial parameters; or what the user's
+    function makes."""
     if "function" in job["plan"]:
         from .scaling.subject import make_bound
 
         return make_bound(job["plan"])
     from ..cython_src.lowering import initialise, lower
-    from ..cython_src.program import bind
 
     batch = job["plan"]["batch"]
     batches = max(1, min(DATASET_BATCHES, DATASET_IMAGES // batch))
-    plan = lower(**job["plan"], num_images=batches * batch, num_batches=batches)
-    needed, free = sum(plan.memory_bytes().values()), read_memory()["available_bytes"]
-    if free is not None and needed > free:
-        # Asking first: the kernel grants more than there is, and later kills whom it likes.
-        raise MemoryError(
-            f"the plan needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free; lower the batch"
-        )
-    bound = bind(plan)
+    conv = convolution_for(model, job["plan"].get("conv", "auto"))
+    plan = lower(**{**job["plan"], "conv": conv}, num_images=batches * batch, num_batches=batches)
+    # Asking first: the kernel grants more than there is, and later kills whom it likes.
+    limit = parse_bytes(job["memory_limit"]) if job.get("memory_limit") else None
+    check_fits(plan, job["plan"], limit, read_memory()["available_bytes"], job["threads"])
+    bound = bind_for(model, plan)
     fill_dataset(bound, job["seed"])
     initialise(bound, job["seed"])
     return bound
@@ -375,7 +375,7 @@ def measure_sample(
     """
     spec = parse_model(job["model"])
     started = time.time()
-    bound = build(job) if bound is None else bound
+    bound = build(job, spec) if bound is None else bound
     stride = bound.iteration_stride
     costs = record_costs(bound.plan, spec.model, clock)
     executor = make_executor(spec, job["threads"], cpus=job["cpus"]) if executor is None else executor
@@ -405,7 +405,7 @@ def measure_sample(
         pass_time_s = warm.pass_time_s
         disturbance = Disturbance()
         before, usage, wall = disturbance.read(), resource.getrusage(resource.RUSAGE_SELF), clock()
-        timed = time_runs(stepper, pass_time_s, job["target_s"])
+        timed = time_runs(stepper, pass_time_s, job["target_s"], job.get("pairs"))
         wall = clock() - wall
         usage_after = resource.getrusage(resource.RUSAGE_SELF)
         disturbed = disturbance.since(before)
@@ -436,7 +436,8 @@ def measure_sample(
         "weights_hash": hashes["weights_hash"],
         "losses_hash": hashes["losses_hash"],
         "answer": answered,
-        "deterministic": bound.plan.deterministic,
+        "deterministic": bound.plan.deterministic and spec.model.reproducible,
+        "gpu": describe_gpu(bound) if spec.model.device == "gpu" else None,
         "disturbance": disturbed,
         "timed_wall_s": wall,
         "timed_cpu_s": usage_after.ru_utime + usage_after.ru_stime - usage.ru_utime - usage.ru_stime,
@@ -444,9 +445,21 @@ def measure_sample(
         "max_resident_bytes": usage_after.ru_maxrss * 1024,
         "frequency_hz": frequency_hz,
         "libraries": libraries,
-        "instruction_set": bound.instruction_set,
+        "instruction_set": f"{bound.instruction_set}, {spec}" if spec.model.mixes_devices else bound.instruction_set,
         "pid": os.getpid(),
         "started": started,
+    }
+
+
+def describe_gpu(bound) -> dict[str, Any]:
+    """The device of a plan bound to one, what happened once, and the copies so far: {"to_host", "to_device"} as
+    [number, bytes]."""
+    return {
+        "name": bound.device.name,
+        "architecture": bound.device.architecture,
+        "peak_flops_per_s": bound.device.peak_flops_per_s,
+        "costs_s": dict(bound.device.costs_s),
+        "copies": {f"to_{place}": list(count) for place, count in bound.copies.items()},
     }
 
 
@@ -517,10 +530,9 @@ def measure_runtime_cost(job: Mapping[str, Any], plan, clock=time.perf_counter) 
 
     The median of several runs; what a runtime does while others compute may cost more, or be hidden.
     """
-    from ..cython_src.program import bind
     from ..cython_src.task_bench import replica
 
-    bound = bind(replica(plan, np.ones(plan.num_tasks), 0))
+    bound = bind_for(job["model"], replica(plan, np.ones(plan.num_tasks), 0))
     with make_executor(job["model"], job["threads"], cpus=job["cpus"]) as executor:
         executor.prepare(bound)
         stepper = Stepper(executor, 1, clock)
@@ -539,6 +551,10 @@ def measure_profile(job: Mapping[str, Any], bound=None, clock=time.perf_counter)
     from .bounds import plan_bounds
 
     spec = parse_model(job["model"])
+    if spec.model.device == "gpu":
+        from .gpu_profile import measure_gpu_profile
+
+        return measure_gpu_profile(job)
     started = time.time()
     bound = build(job) if bound is None else bound
     plan, stride = bound.plan, bound.iteration_stride

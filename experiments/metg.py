@@ -25,16 +25,28 @@ import statistics
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from ..cython_src.errors import UsageError
 from .configuration import Measure, core_counts
-from .models import DEFAULT_MODELS, built_models, check_threads, parse_model, parse_models, process_environment
+from .models import (
+    DEFAULT_MODELS,
+    built_models,
+    check_threads,
+    models_on,
+    parse_model,
+    parse_models,
+    process_environment,
+)  # fmt: skip
 from .progress import ProgressBar
-from .run import clean_environment, hogs_running, parse_numbers, run_sample, sample_environment
+from .results import LASTING_FAILURES, ResultsWriter, canonical_json
+from .run import add_device, clean_environment, hogs_running, parse_numbers, run_sample, sample_environment
 
+SAMPLES = "metg.jsonl"
+PRESENTATION = ("out", "format", "json", "command")  # arguments that do not change what is measured
 MEASURE_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.metg_measure")
 HALF = 0.5
 MUCH_PRESSURE = 0.1  # part of the time in which some thread waited for a CPU: from here on figures are doubtful
@@ -43,8 +55,7 @@ EAGER_MODEL = "tasks"  # creates its tasks anew: what recording is compared to
 
 def add_parser(subparsers) -> None:
     """Add `metg`."""
-    defaults = [m for m in (*DEFAULT_MODELS, "openmp_tasks", "tbb") if m.partition(":")[0] in built_models()]
-    defaults = [m for m in defaults if m != "joblib"]
+    defaults = _default_models()
     parser = subparsers.add_parser(
         "metg",
         help="what a runtime costs a task: METG(50 %%) on Task Bench graphs",
@@ -58,6 +69,7 @@ def add_parser(subparsers) -> None:
     parser.add_argument("--granularity", default="auto", help="with --network; default: %(default)s")
     parser.add_argument("--models", default=",".join(defaults), metavar="M[,M...]",
                         help="name[:option=value...]; default: %(default)s")
+    add_device(parser)
     parser.add_argument("--threads", default="cores", metavar="N[,N...]",
                         help="default: 1,2,4,... up to the cores of this process")
     parser.add_argument("--width", type=int, default=16, help="tasks a step; default: %(default)s")
@@ -70,7 +82,8 @@ def add_parser(subparsers) -> None:
     parser.add_argument("--repeats", type=int, default=5, metavar="R", help="processes for each model; default: %(default)s")
     parser.add_argument("--interference", type=int, default=0, metavar="K", help="processes that spin on the same CPUs")
     parser.add_argument("--seed", type=int, default=1, help="of the order of measurements; default: %(default)s")
-    parser.add_argument("--out", metavar="DIR", help="folder for samples, table and figures; default: print only")
+    parser.add_argument("--out", metavar="DIR", help="folder for samples, table and figures; the same command again goes on with what is there; "
+                        "default: print only")
     parser.add_argument("--format", choices=("pdf", "svg", "png"), default="pdf", help="of figures; default: %(default)s")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--quick", action="store_true", help="one short repeat: a check that it works")
@@ -78,11 +91,29 @@ def add_parser(subparsers) -> None:
     parser.set_defaults(run=run)
 
 
+def _default_models() -> list[str]:
+    known = built_models()
+    return [m for m in (*DEFAULT_MODELS, "openmp_tasks", "tbb") if m.partition(":")[0] in known and m != "joblib"]
+
+
+def _check_gpu_graph(arguments: Namespace) -> None:
+    """Raise `UsageError` for graphs that have no GPU form."""
+    if arguments.network is not None:
+        raise UsageError(f"metg --device gpu runs Task Bench graphs, got --network {arguments.network}; give --pattern")
+    if arguments.kernel == "memory":
+        raise UsageError("--kernel memory has no GPU form, got --device gpu; use compute, load_imbalance or busy_wait")
+
+
 def run(arguments: Namespace) -> int:
     """`forktask metg`."""
-    models = [str(spec) for spec in parse_models(arguments.models.split(","))]
+    given = models_on(arguments.device, arguments.models.split(","), tuple(_default_models()))
+    models = [str(spec) for spec in parse_models(given)]
+    if arguments.device == "gpu":
+        _check_gpu_graph(arguments)
     cores = len(os.sched_getaffinity(0))
     counts = core_counts() if arguments.threads == "cores" else parse_numbers(arguments.threads, "--threads")
+    if arguments.device == "gpu" and arguments.threads == "cores":
+        counts = (1,)
     for threads in counts:
         check_threads(threads, cores, arguments.oversubscribe)
     if arguments.repeats < 1 or arguments.interference < 0:
@@ -91,7 +122,6 @@ def run(arguments: Namespace) -> int:
             f"{arguments.interference}"
         )
     graphs = _graphs(arguments)
-    folder = _output_folder(arguments.out)
     repeats = 1 if arguments.quick else arguments.repeats
     jobs = []
     for repetition in range(repeats):
@@ -103,7 +133,16 @@ def run(arguments: Namespace) -> int:
         jobs += block
     if not jobs:
         raise UsageError(f"no model runs on {arguments.threads} threads, got {arguments.models}; add a thread count of 1")
-    rows = _measure_all(jobs, arguments, cores, folder)
+    folder = None if arguments.out is None else Path(arguments.out)
+    with nullcontext() if folder is None else ResultsWriter(folder, SAMPLES) as writer:
+        try:
+            rows = _measure_all(jobs, arguments, repeats, cores, writer)
+        except KeyboardInterrupt:
+            if writer is not None:
+                kept = len(writer.results.of_kind("metg"))
+                print(f"forktask: interrupted; {kept} measurements are kept in {folder}, the same command goes on",
+                      file=sys.stderr)
+            raise
     table = summarise(rows)
     if folder is not None:
         (folder / "metg.csv").write_text(_as_csv(table))
@@ -150,35 +189,53 @@ def describe(graph: Mapping[str, Any]) -> str:
             f"{'' if graph['check'] else ', inputs not checked'}")
 
 
-def _output_folder(out: str | None) -> Path | None:
-    if out is None:
-        return None
-    folder = Path(out)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise UsageError(f"--out must be a new or empty folder, got {out}; choose another")
-        (folder / "metg.jsonl").touch()
-    except OSError as error:
-        raise UsageError(f"--out must be a folder that can be written, got {out} ({error.strerror})") from None
-    return folder
+def _start(arguments: Namespace, repeats: int, cores: int, writer: ResultsWriter) -> None:
+    """Write the run row; go on with what the folder holds if it was measured in the same way."""
+    from .environment import collect, environment_id
+
+    environment = collect(variables=clean_environment(os.environ, sample_environment(Measure(), 1, 0, cores)))
+    config = {k: v for k, v in vars(arguments).items() if isinstance(v, str | int | bool | None) and k not in PRESENTATION}
+    continued = writer.start({
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"), "config": {**config, "repeats": repeats},
+        "environment": environment, "environment_id": environment_id(environment),
+    })
+    if continued:
+        print(f"forktask: going on with {writer.out_dir}: {len(writer.results.of_kind('metg'))} measurements are there",
+              file=sys.stderr)
 
 
-def _measure_all(jobs, arguments: Namespace, cores: int, folder: Path | None) -> list[dict[str, Any]]:
-    """Measure all jobs one after the other, each in a process of its own; rows are written as they come."""
-    from .environment import available_cpus, collect, cpu_order
+def job_key(model: str, threads: int, graph: Mapping[str, Any], repetition: int) -> str:
+    """What tells one measurement from another."""
+    return canonical_json([model, threads, dict(graph), repetition])
+
+
+def _measure_all(
+    jobs, arguments: Namespace, repeats: int, cores: int, writer: ResultsWriter | None
+) -> list[dict[str, Any]]:
+    """Measure the jobs one after the other, each in a process of its own; rows are written as they come.
+
+    What the folder holds is not measured again, unless it failed in a way that a second attempt may mend.
+    """
+    from .environment import available_cpus, cpu_order
 
     cpus = available_cpus()
     measure = Measure()
-    rows: list[dict[str, Any]] = []
+    rows: dict[str, dict[str, Any]] = {}
+    durations: list[list[float]] = []
+    if writer is not None:
+        _start(arguments, repeats, cores, writer)
+        durations = [row["durations_s"] for row in writer.results.of_kind("durations")]
+        for row in writer.results.of_kind("metg"):
+            if row.get("failure", "") in ("", *LASTING_FAILURES):
+                rows[job_key(row["model"], row["threads"], row["graph"], row["repetition"])] = row
     with ProgressBar(len(jobs), "metg") as bar:
-        if folder is not None:
-            created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-            _append(folder, {"kind": "run", "schema_version": 1, "created": created, "config": {
-                k: v for k, v in vars(arguments).items() if isinstance(v, str | int | bool | None)
-            }, "environment": collect(variables=clean_environment(os.environ, sample_environment(measure, 1, 0, cores)))})
-        durations = [_measure_durations(jobs[0][3], cpus[:1], cores)] if "network" in jobs[0][3] else []
+        if "network" in jobs[0][3] and not durations:
+            durations = [_measure_durations(jobs[0][3], cpus[:1], cores)]
+            if writer is not None:
+                writer.append({"kind": "durations", "durations_s": durations[0]})
         for number, (repetition, model, threads, graph) in enumerate(jobs):
+            if job_key(model, threads, graph, repetition) in rows:
+                continue
             bar.show(number, f"repetition {repetition + 1}, {graph_name(graph)}, {model}, {threads} threads")
             order = cpu_order(threads, cpus, oversubscribe=arguments.oversubscribe)
             settings = {
@@ -190,16 +247,16 @@ def _measure_all(jobs, arguments: Namespace, cores: int, folder: Path | None) ->
                    "budget_s": 2.0 if arguments.quick else 20.0, **({"durations_s": durations[0]} if durations else {})}
             with hogs_running(arguments.interference, order):
                 row = run_sample(job, clean_environment(os.environ, settings), measure.time_limit_s, MEASURE_COMMAND)
-            row = {**row, "model": model, "threads": threads, "graph": graph, "repetition": repetition, "position": number,
+            row = {"kind": "metg", **row, "model": model, "threads": threads, "graph": graph, "repetition": repetition, "position": number,
                    "interference": arguments.interference, "variables": settings, "cpus": order}
             if "failure" in row:
                 bar.clear()
                 print(f"forktask: {graph_name(graph)}, {model}, {threads} threads: {row['failure']}: "
                       f"{row['message'].splitlines()[0]}", file=sys.stderr, flush=True)
-            rows.append(row)
-            if folder is not None:
-                _append(folder, row)
-    return rows
+            rows[job_key(model, threads, graph, repetition)] = row
+            if writer is not None:
+                writer.append(row)
+    return list(rows.values())
 
 
 def _measure_durations(graph: Mapping[str, Any], cpus: list[int], cores: int) -> list[float]:
@@ -209,11 +266,6 @@ def _measure_durations(graph: Mapping[str, Any], cpus: list[int], cores: int) ->
     if "failure" in row:
         raise UsageError(f"the blocks of {graph['network']} must run to be timed, got: {row['message'].splitlines()[0]}")
     return row["durations_s"]
-
-
-def _append(folder: Path, row: Mapping[str, Any]) -> None:
-    with open(folder / "metg.jsonl", "a") as samples:
-        samples.write(json.dumps(row) + "\n")
 
 
 # --- rows to table --------------------------------------------------------------------------------------------------
@@ -290,7 +342,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _summarise_group(group, unit_s: float) -> dict[str, Any]:
-    threads = group[0]["threads"]
+    threads = group[0]["parallel"]
     typical = statistics.median if group[0]["interference"] else min
     metgs, efficiencies = [], {}
     for row in group:

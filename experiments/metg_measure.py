@@ -23,11 +23,10 @@ from typing import Any
 import numpy as np
 
 from ..cython_src.kernels_bench import TASK_BENCH_KERNELS, time_work
-from ..cython_src.program import bind
 from ..cython_src.task_bench import replica, task_bench
 from .environment import Disturbance
 from .measure import Stepper, answer_job, build, record_costs
-from .models import make_executor, parse_model
+from .models import bind_for, make_executor, parse_model
 
 UNIT_WORK = 4000  # units for timing the kernel alone: long against the call, short against a time slice
 UNIT_TRIES = 15
@@ -53,6 +52,23 @@ def make_plan(job: Mapping[str, Any], work: int):
     return task_bench(**{**graph, "work": work, "kernel": graph["kernel"] if work else "empty"})
 
 
+def gpu_unit_time_s(kernel: str, tasks: int) -> float:
+    """Seconds of one unit of work on a GPU, `tasks` tasks at once: the slope between two lengths of one launch."""
+    if kernel == "busy_wait":
+        return 1e-9
+    times = []
+    for work in (UNIT_WORK, 10 * UNIT_WORK):
+        plan = task_bench("trivial", tasks, 2, kernel="compute", work=work, check=False)
+        with make_executor("gpu_stream", 1) as executor:
+            executor.prepare(bind_for("gpu_stream", plan))
+            stepper = Stepper(executor)
+            stepper.run(1)
+            times.append(min(stepper.run(10) for _ in range(UNIT_TRIES)) / 20)
+    if times[1] <= times[0]:
+        raise RuntimeError(f"ten times the work took no longer ({times[0]:.2g} and {times[1]:.2g} s): too disturbed to measure")
+    return (times[1] - times[0]) / (9 * UNIT_WORK)
+
+
 def work_ladder(start: float) -> Iterator[int]:
     """1, 2, 3, 4, 6, 8, 12, ...: whole numbers from `start` on, in steps of about the square root of two."""
     power = 1
@@ -64,7 +80,7 @@ def work_ladder(start: float) -> Iterator[int]:
 def time_graph(job: Mapping[str, Any], work: int, clock=time.perf_counter) -> dict[str, Any]:
     """Time the graph with some work: seconds of each iteration, over several runs, and of preparing it."""
     plan = make_plan(job, work)
-    bound = bind(plan)
+    bound = bind_for(job["model"], plan)
     with make_executor(job["model"], job["threads"], cpus=job["cpus"]) as executor:
         start = clock()
         executor.prepare(bound)
@@ -85,9 +101,15 @@ def measure(job: Mapping[str, Any], clock=time.perf_counter) -> dict[str, Any]:
     """Measure one model once; see the module's docstring."""
     spec = parse_model(job["model"])
     kernel, threads = job["graph"]["kernel"], job["threads"]
+    gpu = spec.model.device == "gpu"
+    if gpu:  # what runs at once is a step's tasks, as far as the device has multiprocessors
+        from ..cython_src.gpu_device import default_gpu
+
+        width = job["graph"].get("width", job["threads"])
+        threads = min(width, default_gpu().multiprocessors)
     disturbance = Disturbance()
     before, wall = disturbance.read(), clock()
-    unit_s = unit_time_s(kernel)
+    unit_s = gpu_unit_time_s(kernel, threads) if gpu else unit_time_s(kernel)
     empty = time_graph(job, 0)
     plan = make_plan(job, 0)
     costs = [record_costs(plan, spec.model) for _ in range(3)]
@@ -100,9 +122,9 @@ def measure(job: Mapping[str, Any], clock=time.perf_counter) -> dict[str, Any]:
         granularity_s = min(points[-1]["iteration_times_s"]) * threads / points[-1]["num_tasks"]
         if task_s / granularity_s > ENOUGH_EFFICIENCY or clock() - begun > job["budget_s"]:
             break
-    unit_s = min(unit_s, unit_time_s(kernel))
+    unit_s = min(unit_s, gpu_unit_time_s(kernel, threads) if gpu else unit_time_s(kernel))
     best = {name: None if costs[0][name] is None else min(c[name] for c in costs) for name in costs[0]}
-    return {"kind": "metg", "unit_s": unit_s, "empty": empty, "points": points, **best,
+    return {"kind": "metg", "parallel": threads, "unit_s": unit_s, "empty": empty, "points": points, **best,
             "disturbance": disturbance.since(before), "wall_s": clock() - wall}
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 
+from ..cython_src import gpu_device
 from ..cython_src.errors import UsageError
 
 
@@ -21,7 +22,7 @@ class Option:
     default : str or int
         The executor's own default; a spec that names it is the same as one that leaves it out.
     values : tuple of str
-        Allowed words; empty for a number.
+        Allowed words; empty for a number, or for any text where the default is a text.
     minimum : int
         Smallest allowed number.
     """
@@ -37,6 +38,8 @@ class Option:
                 raise UsageError(
                     f"option {name!r} of model {model!r} must be one of {', '.join(self.values)}; got {text!r}"
                 )
+            return text
+        if isinstance(self.default, str):
             return text
         if not text.isdecimal() or int(text) < self.minimum:
             raise UsageError(
@@ -64,6 +67,16 @@ class Model:
         Whether `prepare` records a task graph.
     closes : bool
         Whether it also closes the graph over iterations.
+    device : {"cpu", "gpu"}
+        Where plans are bound for it.
+    binding : mapping of str to Option
+        Options of a spec that are the business of binding, not of the executor.
+    moves_data : bool
+        It copies between host and device in every step; without data it is nothing.
+    mixes_devices : bool
+        Some kernels run on the host and some on the device: bits of its own.
+    reproducible : bool
+        Two runs of a deterministic plan give the same bits.
     """
 
     name: str
@@ -74,6 +87,16 @@ class Model:
     barrier: str = "none"
     records: bool = False
     closes: bool = False
+    device: str = "cpu"
+    binding: Mapping[str, Option] = field(default_factory=dict)
+    moves_data: bool = False
+    mixes_devices: bool = False
+    reproducible: bool = True
+
+    @property
+    def all_options(self) -> dict[str, Option]:
+        """Everything that a spec may set."""
+        return {**self.options, **self.binding}
 
 
 # The three switches of task models; TASKING_OPTIONS of the spec `tasking`.
@@ -81,7 +104,23 @@ CREATIONS = ("eager", "replayed")
 BARRIERS = ("loop", "phase", "iteration", "none")
 PLACEMENTS = ("stealing", "partitioned")
 TASKING_OPTIONS = ("creation", "barrier", "placement")
-_PLACEMENT = Option("partitioned", PLACEMENTS)
+_REPLAY_OPTIONS = {
+    "placement": Option("partitioned", PLACEMENTS),
+    "priority": Option("none", ("none", "path")),
+    "profile": Option(""),  # a results folder, whose measured durations place the tasks
+}
+_UNIT = {"unit": Option("loop", ("loop", "block")), "streams": Option(8, minimum=1)}
+_HOST_MEMORY = Option("pageable", ("pageable", "pinned", "managed"))
+_COPIED_MEMORY = Option("pageable", ("pageable", "pinned"))
+_CONVOLUTION = Option("tiled", ("tiled", "if", "pad", "if_reduction", "pad_reduction"))
+
+
+def _gpu(name: str, module: str, class_name: str, options=None, memory=_HOST_MEMORY, **rest) -> Model:
+    return Model(
+        f"gpu_{name}", module, class_name, options or {}, max_threads=1, device="gpu",
+        binding={"memory": memory, "convolution": _CONVOLUTION}, **rest,
+    )  # fmt: skip
+
 
 MODELS: dict[str, Model] = {
     model.name: model
@@ -113,7 +152,7 @@ MODELS: dict[str, Model] = {
             "taskgraph",
             ".tasking.executor",
             "TaskGraphExecutor",
-            {"barrier": Option("iteration", ("loop", "phase", "iteration")), "placement": _PLACEMENT},
+            {"barrier": Option("iteration", ("loop", "phase", "iteration")), **_REPLAY_OPTIONS},
             barrier="iteration",
             records=True,
         ),
@@ -121,7 +160,7 @@ MODELS: dict[str, Model] = {
             "taskiter",
             ".tasking.executor",
             "TaskIterExecutor",
-            {"placement": _PLACEMENT, "unroll": Option(1, minimum=1), "slots": Option(1, minimum=1)},
+            {**_REPLAY_OPTIONS, "unroll": Option(1, minimum=1), "slots": Option(1, minimum=1)},
             records=True,
             closes=True,
         ),
@@ -135,8 +174,46 @@ MODELS: dict[str, Model] = {
             },
         ),
         Model("tbb", ".forkjoin.tbb_executor", "TBBExecutor", {}, barrier="iteration", records=True),
+        _gpu("forkjoin", ".forkjoin.gpu_executor", "GpuForkJoinExecutor", barrier="loop"),
+        _gpu("stream", ".forkjoin.gpu_executor", "GpuStreamExecutor"),
+        _gpu(
+            "tasks",
+            ".tasking.gpu_executor",
+            "GpuTasksExecutor",
+            {"taskwait": Option("iteration", ("iteration", "none")), **_UNIT},
+            barrier="iteration",
+        ),
+        _gpu("taskgraph", ".tasking.gpu_executor", "GpuTaskGraphExecutor", _UNIT, barrier="iteration"),
+        _gpu("taskiter", ".tasking.gpu_executor", "GpuTaskIterExecutor", {"unroll": Option(4, minimum=1), **_UNIT}),
+        _gpu(
+            "hostload",
+            ".forkjoin.gpu_transfers",
+            "GpuHostLoadExecutor",
+            {"copies": Option("prefetch", ("synchronous", "prefetch"))},
+            memory=_COPIED_MEMORY,
+            moves_data=True,
+        ),
+        _gpu(
+            "offload",
+            ".forkjoin.gpu_transfers",
+            "GpuOffloadExecutor",
+            {"kernels": Option("conv", ("conv", "fc", "pool", "relu", "softmax", "sgd"))},
+            barrier="loop",
+            moves_data=True,
+            mixes_devices=True,
+        ),
+        _gpu(
+            "both",
+            ".tasking.gpu_both",
+            "GpuBothExecutor",
+            {"policy": Option("dmda", ("dmda", "cpu", "gpu"))},
+            moves_data=True,
+            mixes_devices=True,
+            reproducible=False,
+        ),
     )
 }
+DEFAULT_GPU_MODELS = ("gpu_forkjoin", "gpu_stream", "gpu_tasks", "gpu_tasks:taskwait=none", "gpu_taskgraph", "gpu_taskiter")
 DEFAULT_MODELS = (
     "serial",
     "forkjoin",
@@ -187,17 +264,44 @@ def _by_factors(pairs: list[str], text: str) -> list[str]:
     return model_of_factors(creation, given.get("barrier", "none"), placement).split(":") + rest
 
 
-def built_models() -> list[str]:
-    """Names of the models whose executor is part of this installation."""
+def built_models(device: str = "cpu") -> list[str]:
+    """Names of the models of a device whose executor is part of this installation."""
     package = __package__.rpartition(".")[0]
-    return [name for name, model in MODELS.items() if find_spec(model.module, package) is not None]
+    return [n for n, model in MODELS.items() if model.device == device and find_spec(model.module, package) is not None]
+
+
+def models_on(device: str, texts: list[str], default: tuple[str, ...]) -> list[str]:
+    """Specs as a command with `--device` takes them: on a GPU `taskiter` stands for `gpu_taskiter`.
+
+    Parameters
+    ----------
+    device : {"cpu", "gpu"}
+    texts : list of str
+        As given; equal to `default` if nothing was.
+    default : tuple of str
+        What the command runs on the CPU.
+
+    Raises
+    ------
+    UsageError
+        No GPU can be used.
+    """
+    if device == "cpu":
+        return list(texts)
+    gpu_device.count_gpus()
+    if tuple(texts) == tuple(default):
+        return list(DEFAULT_GPU_MODELS)
+    return [text if text.startswith("gpu_") else f"gpu_{text}" for text in texts]
 
 
 def describe_models() -> str:
     """Models and their options in one line, for help pages."""
     parts = []
-    for name in built_models():
-        options = [f"{option}={'|'.join(known.values) or 'N'}" for option, known in MODELS[name].options.items()]
+    for name in built_models() + built_models("gpu"):
+        options = [
+            f"{option}={'|'.join(known.values) or ('FOLDER' if known.default == '' else 'N')}"
+            for option, known in MODELS[name].all_options.items()
+        ]
         parts.append(f"{name} ({', '.join(options)})" if options else name)
     parts.append(
         f"tasking (creation={'|'.join(CREATIONS)}, barrier={'|'.join(BARRIERS)}, placement={'|'.join(PLACEMENTS)}): "
@@ -243,27 +347,27 @@ def parse_model(text: str) -> ModelSpec:
     if name == "tasking":
         name, *pairs = _by_factors(pairs, text)
     if name not in MODELS:
-        raise UsageError(f"no model is called {name!r}; known: {', '.join(built_models())}")
+        raise UsageError(f"no model is called {name!r}; known: {', '.join(built_models() + built_models('gpu'))}")
     model = MODELS[name]
-    if name not in built_models():
+    if name not in built_models(model.device):
         raise UsageError(
             f"model {name!r} is not part of this installation; available: {', '.join(built_models())}"
         )
     given: dict[str, str | int] = {}
     for pair in pairs:
         option, equals, value = pair.partition("=")
-        if not equals or option not in model.options:
-            known = ", ".join(model.options) or "none"
+        if not equals or option not in model.all_options:
+            known = ", ".join(model.all_options) or "none"
             raise UsageError(
                 f"options of model {name!r} are written option=value and may be {known}; got {pair!r} in {text!r}"
             )
         if option in given:
             raise UsageError(f"option {option!r} may be given once, got it twice in {text!r}")
-        given[option] = model.options[option].parse(name, option, value)
+        given[option] = model.all_options[option].parse(name, option, value)
     return ModelSpec(
         model,
         tuple(
-            (o, given[o]) for o, known in model.options.items() if o in given and given[o] != known.default
+            (o, given[o]) for o, known in model.all_options.items() if o in given and given[o] != known.default
         ),
     )
 
@@ -335,4 +439,68 @@ def make_executor(
         raise UsageError(f"model {spec.model.name!r} runs on at most {limit} thread, got {num_threads}")
     module = import_module(spec.model.module, __package__.rpartition(".")[0])
     executor = getattr(module, spec.model.class_name)
-    return executor(num_threads, cpus=cpus, event_capacity=event_capacity, **dict(spec.options))
+    options: dict = {name: value for name, value in spec.options if name in spec.model.options}
+    if "profile" in options:
+        options["durations_s"] = measured_durations(options.pop("profile"))
+    return executor(num_threads, cpus=cpus, event_capacity=event_capacity, **options)
+
+
+def measured_durations(folder: str) -> list[Mapping[str, list[float]]]:
+    """Seconds of each block by loop, from the profiles of a results folder; those of the serial model are the last.
+
+    Raises
+    ------
+    UsageError
+        No such folder, or no profile in it.
+    """
+    from .results import read_results
+
+    profiles = read_results(folder).of_kind("profile")
+    if not profiles:
+        raise UsageError(f"a folder of profiles must hold at least one, got none in {folder!r}; run without --no-profile")
+    return [row["block_time_s"] for row in sorted(profiles, key=lambda row: row["model"] == "serial")]
+
+
+def convolution_for(spec: ModelSpec | str, conv: str) -> str:
+    """What `lower` is asked for: "auto" is what suits the device, and only direct convolutions have CUDA kernels."""
+    spec = parse_model(spec) if isinstance(spec, str) else spec
+    return "direct" if conv == "auto" and spec.model.device == "gpu" else conv
+
+
+def bind_for(spec: ModelSpec | str, plan, storage=None):
+    """Bind a plan where a model runs it.
+
+    Parameters
+    ----------
+    spec : ModelSpec or str
+    plan : Plan
+    storage : Storage, optional
+        Made by `storage_for`; default: a new one.
+
+    Raises
+    ------
+    UsageError
+        A GPU model, and no GPU can be used.
+    """
+    from ..cython_src.program import bind
+
+    spec = parse_model(spec) if isinstance(spec, str) else spec
+    storage = storage_for(spec) if storage is None else storage
+    if spec.model.device == "cpu":
+        return bind(plan, storage)
+    from ..cython_src.gpu_program import GpuBoundPlan
+
+    convolution = dict(spec.options).get("convolution", "tiled")
+    return GpuBoundPlan(plan, storage, gpu_device.default_gpu(), convolution)
+
+
+def storage_for(spec: ModelSpec | str):
+    """A storage for plans of a model: in ordinary memory, or of the kind that a GPU model asks for."""
+    from ..cython_src.storage import Storage
+
+    spec = parse_model(spec) if isinstance(spec, str) else spec
+    if spec.model.device == "cpu":
+        return Storage()
+    from ..cython_src.gpu_program import device_storage
+
+    return device_storage(gpu_device.default_gpu(), dict(spec.options).get("memory", "pageable"))

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..cython_src.errors import UsageError
 from .progress import ProgressBar
+from .run import add_device
 
 TORCH_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.torch_worker")
 DEFAULT_MODELS = "serial,forkjoin,forkjoin:region=persistent,taskgraph,taskiter"
@@ -21,6 +22,7 @@ COMPILE_TIME_LIMIT_S = 300.0
 
 # Two programs that add in different orders drift apart; over the first steps a wrong gradient shows far above this.
 CHECK_ITERATIONS = 10
+CHECK_FLOPS = 2e11  # fewer iterations of large networks, but three
 LOSS_TOLERANCE = 2e-3
 
 
@@ -37,7 +39,8 @@ def add_parser(subparsers) -> None:
     parser.add_argument("--network", default="cifar10_cnn", help="default: %(default)s")
     parser.add_argument("--batch", type=int, default=64, metavar="B", help="default: %(default)s")
     parser.add_argument("--phase", choices=("train", "forward"), default="train", help="default: %(default)s")
-    parser.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct or winograd (ours); default: %(default)s")
+    add_device(parser)
+    parser.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct, winograd, or one of layout channels (ours); default: %(default)s")
     parser.add_argument("--models", default=DEFAULT_MODELS, metavar="M[,M...]", help="default: %(default)s")
     parser.add_argument("--modes", default=",".join(MODES), metavar="M[,M...]",
                         help="of PyTorch; default: %(default)s")
@@ -56,7 +59,7 @@ def run_peers(arguments: Namespace) -> int:
     from ..cython_src.lowering import lower
     from .configuration import core_counts
     from .environment import available_cpus, collect, cpu_order, measure_machine
-    from .models import parse_model
+    from .models import models_on, parse_model
     from .run import parse_numbers
     from .torch_worker import MODES
 
@@ -70,9 +73,15 @@ def run_peers(arguments: Namespace) -> int:
         raise UsageError(
             f"repeats must be at least 1 and seconds positive, got {arguments.repeats} and {arguments.seconds}"
         )
-    specs = [parse_model(part) for part in arguments.models.split(",") if part]
+    gpu = arguments.device == "gpu"
+    given = [part for part in arguments.models.split(",") if part]
+    specs = [parse_model(part) for part in models_on(arguments.device, given, tuple(DEFAULT_MODELS.split(",")))]
+    if gpu:
+        _check_torch_gpu()
     cpus = available_cpus()
     threads = core_counts() if arguments.threads == "cores" else parse_numbers(arguments.threads, "--threads")
+    if gpu and arguments.threads == "cores":
+        threads = (1,)
     for count in threads:
         if not 1 <= count <= len(cpus):
             raise UsageError(f"threads must be in [1, {len(cpus)}] (the CPUs of this process), got {count}")
@@ -87,9 +96,15 @@ def run_peers(arguments: Namespace) -> int:
     ]
     samples, failures = _measure(
         contestants, options, arguments.repeats, arguments.seconds, arguments.seed,
-        {count: cpu_order(count, cpus) for count in threads}, len(cpus),
+        {count: cpu_order(count, cpus) for count in threads}, len(cpus), arguments.device,
+        max(3, min(CHECK_ITERATIONS, int(CHECK_FLOPS / plan.flops))),
     )
-    result = summarise(samples, plan.flops, machine["peak_flops_per_s_1thread"])
+    peak = machine["peak_flops_per_s_1thread"]
+    if gpu:
+        peak = next((row["gpu"]["peak_flops_per_s"] for rows in samples.values() for row in rows.values()
+                     if row.get("gpu")), math.nan)
+    result = summarise(samples, plan.flops, peak)
+    result["convolutions"] = convolution_forms(plan)
     result.update(
         options, flops=plan.flops, machine=machine, environment=environment, failures=failures,
         samples={f"{name} @ {count}": values for (name, count), values in samples.items()},
@@ -98,9 +113,19 @@ def run_peers(arguments: Namespace) -> int:
     return 0 if result["rows"] else 1
 
 
+def _check_torch_gpu() -> None:
+    """Raise `UsageError` unless PyTorch sees a GPU too."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise UsageError(
+            f"PyTorch must see the GPU too, and torch {torch.__version__} does not; install a CUDA build of PyTorch"
+        )
+
+
 def _measure(
     contestants: Sequence[tuple[str, int]], plan: Mapping[str, Any], repeats: int, seconds: float, seed: int,
-    cpus: Mapping[int, list[int]], cores: int,
+    cpus: Mapping[int, list[int]], cores: int, device: str = "cpu", check_iterations: int = CHECK_ITERATIONS,
 ) -> tuple[dict[tuple[str, int], dict[int, dict]], dict[str, str]]:
     """Each contestant once in each repetition, in random order, each time in a fresh process."""
     from .configuration import Measure
@@ -120,8 +145,8 @@ def _measure(
             mode = name.removeprefix("torch ") if name.startswith("torch ") else None
             job = {
                 "kind": "sample", "model": name, "mode": mode, "threads": count, "cpus": cpus[count],
-                "plan": dict(plan), "seed": seed, "check_iterations": CHECK_ITERATIONS, "target_s": seconds,
-                "warmup_s": measure.warmup_s,
+                "plan": dict(plan), "seed": seed, "check_iterations": check_iterations, "target_s": seconds,
+                "warmup_s": measure.warmup_s, "device": device,
             }
             variables = clean_environment(os.environ, sample_environment(measure, count, 0, cores))
             row = run_sample(
@@ -133,6 +158,24 @@ def _measure(
             else:
                 samples[name, count][repetition] = row
     return {c: rows for c, rows in samples.items() if rows}, failures
+
+
+def convolution_forms(plan) -> dict[str, int]:
+    """How many passes of convolutions (forward, data gradient, weight gradient) are computed by which algorithm."""
+    from ..cython_src.nhwc_conv import ALGORITHMS
+
+    forms: dict[str, int] = {}
+    for loop in plan.loops:
+        if loop.kernel.startswith("nhwc_conv_") and loop.kernel != "nhwc_conv_pack":
+            form = ALGORITHMS[loop.attributes["algorithm"]]
+        elif loop.kernel.startswith("nhwc_depthwise"):
+            form = "depthwise"
+        elif loop.kernel.startswith(("conv_", "winograd_")) and loop.flops:
+            form = "winograd" if loop.kernel.startswith("winograd_") else "direct"
+        else:
+            continue
+        forms[form] = forms.get(form, 0) + 1
+    return forms
 
 
 def largest_difference(first: Sequence[float], second: Sequence[float]) -> float:
@@ -195,6 +238,7 @@ def as_text(result: Mapping[str, Any]) -> str:
     lines = [
         f"{result['network']}, batch {result['batch']}, {result['phase']}, on {environment['cpu']['model']}; "
         f"peak of one core {machine['peak_flops_per_s_1thread'] / 1e9:.0f} GFLOP/s ({machine['instruction_set']})",
+        "our convolutions: " + ", ".join(f"{form} in {n} passes" for form, n in result["convolutions"].items()),
         f"answers of the first steps agree within {result['largest_difference']:.1e} (relative)",
         "",
         f"{'threads':>7}  {'contestant':32} {'ms a step':>10} {'spread':>8} {'x floor':>8}   faster than PyTorch's best mode",
@@ -208,6 +252,10 @@ def as_text(result: Mapping[str, Any]) -> str:
             line += f"   {row['speedup']:.2f} [{row['speedup_low']:.2f}, {row['speedup_high']:.2f}] ({row['peer']})"
         lines.append(line)
     lines.append("")
-    lines.append("floor: direct FLOPs / (measured peak of one core x threads); brackets: 95 % interval of the paired ratio")
+    lines.append(
+        "floor: FLOPs of direct convolutions / (measured peak of one core x threads); Winograd's form needs fewer and may "
+        "pass it"
+    )
+    lines.append("brackets: 95 % interval of the paired ratio")
     lines.extend(f"not measured: {name}: {message}" for name, message in result["failures"].items())
     return "\n".join(lines)

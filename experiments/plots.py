@@ -817,7 +817,8 @@ def _caption_speedup(study: Study, plan_id: str) -> list[str]:
         f"Grey in (c): differences below {EQUIVALENCE_BAND:.0%}, taken as none; fewer than {MIN_PAIRS} pairs are never "
         "called a difference.",
         t1_text(study, plan_id) + "; the FLOP floor is the step's operations over one thread's "
-        "measured peak, the roofline floor sums max(operations / peak, bytes / bandwidth) over the loops.",
+        "measured peak, the roofline floor sums max(operations / peak, bytes / bandwidth) over the loops; Winograd's form "
+        "of convolutions needs fewer operations than are counted, those of the direct form.",
         "Thin lines: ideal (solid); area bound, work over the measured capacity of that many threads (dashed); "
         "fork-join bound, the sum over loops of max(work / capacity, longest block), from block durations of a "
         "separate serial run with the event log on (dotted)." if len(limits) else "",
@@ -829,7 +830,8 @@ def _caption_layers(study: Study, plan_id: str) -> list[str]:
     return [
         "(a) Busy time of one step by layer, forward and backward together, summed over all workers; numbers are "
         "shares. A longer bar than the serial one means that blocks ran slower side by side. "
-        "(b) Operations per second of busy time over one thread's measured peak; layers without arithmetic, or "
+        "(b) Operations per second of busy time over one thread's measured peak (those of direct convolutions: Winograd's "
+        "form needs fewer and may pass it); layers without arithmetic, or "
         "below 0.5% of the time, are left out. Times come from the event log of repeats apart from those that were timed.",
         *_caption_conditions(study, plan_id),
     ]

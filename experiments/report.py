@@ -338,8 +338,9 @@ _HOW_TO_READ = (
                      "repetitions it reaches from the lowest to the highest and holds the median in 94% of cases with "
                      "five, 88% with four, 75% with three only: give --repeats 6 or more for full cover."),
     ("FLOP floor, roofline floor", "Operations over one thread's measured FMA peak; sum over loops of max(operations / "
-                                   "peak, bytes / bandwidth). A roofline ratio below 1 means that data stayed in "
-                                   "caches which are faster than the measured memory."),
+                                   "peak, bytes / bandwidth). Operations are those of direct convolutions: Winograd's "
+                                   "form needs fewer and may pass both. Otherwise a roofline ratio below 1 means that "
+                                   "data stayed in caches which are faster than the measured memory."),
     ("area, fork-join bound, span, cycle mean", "Floors on the time of a step from the blocks' durations: all work "
         "spread evenly; the same loop by loop with a barrier; the longest chain of dependent blocks in a step; the "
         "longest cycle of the graph closed over steps, per step, below which no number of threads helps."),

@@ -26,7 +26,7 @@ from ..cython_src.errors import UsageError
 SCHEMA_VERSION = 1
 SAMPLES = "samples.jsonl"
 LOCK_WAIT_S = 1.0
-KINDS = ("run", "plan", "machine", "sample", "profile", "failure")
+KINDS = ("run", "plan", "machine", "sample", "profile", "failure", "metg", "durations")
 
 # Failures that a second attempt would only repeat: they stand for the configuration when a run is continued.
 LASTING_FAILURES = frozenset({"timeout", "memory", "mismatch"})
@@ -79,20 +79,20 @@ class Results:
         return {row["config_id"] for row in self.of_kind("failure") if row["reason"] in LASTING_FAILURES}
 
 
-def read_results(out_dir: str | os.PathLike) -> Results:
-    """Read a results folder without changing it.
+def read_results(out_dir: str | os.PathLike, samples: str = SAMPLES) -> Results:
+    """Read a results folder, the rows of one file in it, without changing it.
 
     Raises
     ------
     UsageError
         No results there, a line in the middle that is no row, or a newer schema.
     """
-    path = Path(out_dir) / SAMPLES
+    path = Path(out_dir) / samples
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(
-            f"a results folder must hold {SAMPLES}, got {str(out_dir)!r}; "
+            f"a results folder must hold {samples}, got {str(out_dir)!r}; "
             f"name the --out of a `forktask compare` or `forktask run`"
         ) from None
     except OSError as error:
@@ -130,6 +130,8 @@ class ResultsWriter:
     out_dir : path
         Made if it does not exist. It must be empty or hold a run of the same configuration and environment,
         which is then continued (see `start`).
+    samples : str
+        Name of the file of rows.
 
     Attributes
     ----------
@@ -142,9 +144,10 @@ class ResultsWriter:
         The folder cannot be written, belongs to somebody else, or another process writes to it.
     """
 
-    def __init__(self, out_dir: str | os.PathLike):
+    def __init__(self, out_dir: str | os.PathLike, samples: str = SAMPLES):
         self.out_dir = Path(out_dir)
-        path = self.out_dir / SAMPLES
+        self.samples = samples
+        path = self.out_dir / samples
         try:
             self.out_dir.mkdir(parents=True, exist_ok=True)
             foreign = not path.exists() and any(self.out_dir.iterdir())
@@ -166,7 +169,7 @@ class ResultsWriter:
                 f"folder with --out"
             )
         try:
-            self.results = read_results(self.out_dir)
+            self.results = read_results(self.out_dir, samples)
             self._set_partial_aside()
         except BaseException:
             self.close()
@@ -176,7 +179,7 @@ class ResultsWriter:
         if not self.results.partial:
             return
         tail = self.results.partial
-        with open(self.out_dir / (SAMPLES + ".partial"), "a") as aside:
+        with open(self.out_dir / (self.samples + ".partial"), "a") as aside:
             aside.write(tail + "\n")
         data = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
         os.ftruncate(self._fd, data.rfind(b"\n") + 1)
@@ -243,7 +246,7 @@ class ResultsWriter:
             os.fsync(self._fd)
         except OSError as error:
             raise UsageError(
-                f"rows must fit into {self.out_dir / SAMPLES}, got: {error.strerror}; make room and give the same "
+                f"rows must fit into {self.out_dir / self.samples}, got: {error.strerror}; make room and give the same "
                 f"command again"
             ) from None
         self.results.rows.append(dict(row))

@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -22,6 +22,8 @@ import numpy as np
 from ..cython_src.errors import UsageError
 from ..cython_src.storage import Storage
 from .data import Dataset, load_data, random_order
+from .gpu_sampling import GpuSampler, draw_samples, write_samples
+from .memory import check_fits, parse_bytes
 from .progress import ProgressBar, format_seconds
 from .safetensors import read_safetensors, write_atomically, write_safetensors
 
@@ -39,6 +41,8 @@ HISTORY_COLUMNS = (
     "error_rate",
     "learning_rate",
 )
+# Only where a GPU was sampled.
+GPU_COLUMNS = ("gpu_memory_bytes", "gpu_utilisation")
 # Of these, resuming may change the value: results are bit-identical over models and thread counts.
 CHANGEABLE = ("model", "threads", "epochs", "seeds", "out")
 
@@ -52,10 +56,20 @@ class TrainingConfig:
     network, data, model : str
         Name of a network, spec of a data set (`load_data`), spec of an execution model.
     threads, epochs, batch : int
+    optimizer : {"sgd", "adam", "adamw"}
     learning_rate, momentum, weight_decay : float
-        Of stochastic gradient descent in PyTorch's convention.
+        Of the optimiser, in PyTorch's convention.
     schedule : {"constant", "cosine", "step"}
         Cosine: down to 0 at the last iteration. Step: a tenth after 60 % and again after 85 % of the epochs.
+    warmup : float
+        Epochs over which the learning rate first rises from near 0, times the schedule.
+    label_smoothing, clip_norm, frozen, memory, recompute
+        As `lower` explains them.
+    start : str
+        Safetensors file of parameters to begin with, "": random ones. Its last layer may be missing or have another
+        number of classes; then that layer begins at random: fine-tuning.
+    memory_limit : str
+        Such as "1.5GiB": a plan that needs more is refused, with what would fit.
     seed, seeds : int
         First seed, and how many consecutive ones.
     granularity : str
@@ -72,10 +86,19 @@ class TrainingConfig:
     threads: int = field(default_factory=lambda: min(2, len(os.sched_getaffinity(0))))
     epochs: int = 8
     batch: int = 32
+    optimizer: str = "sgd"
     learning_rate: float = 0.01
     momentum: float = 0.9
     weight_decay: float = 5e-4
     schedule: str = "constant"
+    warmup: float = 0.0
+    label_smoothing: float = 0.0
+    clip_norm: float = 0.0
+    frozen: str = ""
+    start: str = ""
+    memory: str = "full"
+    recompute: bool = False
+    memory_limit: str = ""
     seed: int = 0
     seeds: int = 1
     granularity: str = "auto"
@@ -102,17 +125,21 @@ class TrainingConfig:
             raise UsageError(f"--weight-decay must not be negative, got {self.weight_decay}; try 0.0005")
         if self.schedule not in SCHEDULES:
             raise UsageError(f"--schedule must be one of {', '.join(SCHEDULES)}; got {self.schedule!r}")
+        if not 0 <= self.warmup <= self.epochs:
+            raise UsageError(f"--warmup must be in [0, {self.epochs}], the number of epochs; got {self.warmup}")
 
 
 def learning_rate_table(config: TrainingConfig, epoch: int, num_batches: int) -> np.ndarray:
     """Learning rates of one epoch's iterations: float64, shape (num_batches,)."""
-    if config.schedule == "constant":
-        return np.full(num_batches, config.learning_rate)
+    rates = np.full(num_batches, config.learning_rate)
+    done = epoch * num_batches + np.arange(num_batches)
     if config.schedule == "step":
-        drops = (epoch >= 0.6 * config.epochs) + (epoch >= 0.85 * config.epochs)
-        return np.full(num_batches, config.learning_rate * 0.1**drops)
-    progress = (epoch * num_batches + np.arange(num_batches)) / (config.epochs * num_batches)
-    return config.learning_rate * 0.5 * (1 + np.cos(np.pi * progress))
+        rates *= 0.1 ** ((epoch >= 0.6 * config.epochs) + (epoch >= 0.85 * config.epochs))
+    elif config.schedule == "cosine":
+        rates *= 0.5 * (1 + np.cos(np.pi * done / (config.epochs * num_batches)))
+    if config.warmup:
+        rates *= np.minimum(1.0, (done + 1) / (config.warmup * num_batches))
+    return rates
 
 
 class Trainer:
@@ -135,33 +162,51 @@ class Trainer:
 
     def __init__(self, config: TrainingConfig, data: Dataset, seed: int):
         from ..cython_src.lowering import initialise, lower
-        from ..cython_src.program import bind
-        from .models import make_executor
+        from .models import bind_for, convolution_for, make_executor, parse_model, storage_for
 
         self.config, self.data, self.seed = config, data, seed
         self.epoch, self.history = 0, []
         self.num_batches = len(data.train) // config.batch
         self._executors = ExitStack()
         self._evaluations: dict[int, tuple[str, Any, Any]] = {}
-        self.storage = Storage()
+        self.storage = storage_for(config.model)
+        self.sampler = GpuSampler() if parse_model(config.model).model.device == "gpu" else None
         share_images(self.storage, data)
         self.plan = lower(
             config.network,
             batch=config.batch,
             phase="train",
             granularity=config.granularity,
-            conv=config.conv,
+            conv=convolution_for(config.model, config.conv),
             num_images=len(data.labels),
             num_batches=self.num_batches,
             num_iterations_logged=self.num_batches,
             num_learning_rates=self.num_batches,
             momentum=config.momentum,
             weight_decay=config.weight_decay,
-        )
-        self.bound = bind(self.plan, self.storage)
+            **{name: getattr(config, name) for name in
+               ("optimizer", "label_smoothing", "clip_norm", "frozen", "memory", "recompute")},
+        )  # fmt: skip
+        if config.memory_limit:
+            options = {"network": config.network, "batch": config.batch, "memory": config.memory}
+            try:
+                check_fits(self.plan, options, parse_bytes(config.memory_limit), None, config.threads)
+            except MemoryError as error:
+                raise UsageError(str(error)) from None
+        self.bound = bind_for(config.model, self.plan, self.storage)
         initialise(self.bound, seed)
+        if config.start:
+            self._start_from(Path(config.start))
         self.executor = self._executors.enter_context(make_executor(config.model, config.threads))
         self.executor.prepare(self.bound)
+
+    def _start_from(self, path: Path) -> None:
+        """Take parameters and statistics from a file, but for a last layer that does not fit."""
+        arrays, _ = read_safetensors(path)
+        names = self._kept_names()
+        last = names_of_last_layer(self.plan.attributes["parameters"])
+        fitting = [n for n in names if n not in last or (n in arrays and arrays[n].shape == self.bound.arrays[n].shape)]
+        set_arrays(self.bound.arrays, arrays, fitting, path)
 
     def __enter__(self) -> Trainer:
         return self
@@ -184,8 +229,15 @@ class Trainer:
         arrays["batch_order"][:] = order[: count * config.batch].reshape(count, config.batch)
         rates = learning_rate_table(config, self.epoch, count)
         arrays["learning_rates"][:] = rates
+        sampled = len(self.sampler.samples) if self.sampler else 0
+        if self.sampler:
+            self.sampler.start()
         start = time.perf_counter()
-        self.executor.run(count, first_iteration=self.epoch * count)
+        try:
+            self.executor.run(count, first_iteration=self.epoch * count)
+        finally:
+            if self.sampler:
+                self.sampler.stop()
         seconds = time.perf_counter() - start
         losses = arrays["losses"].astype(np.float64)
         if not np.isfinite(losses).all():
@@ -205,6 +257,7 @@ class Trainer:
             "valid_loss": valid_loss,
             "error_rate": error_rate,
             "learning_rate": float(rates[-1]),
+            **(self.sampler.summary(sampled) if self.sampler else {}),
         }
         self.history.append(row)
         return row
@@ -231,8 +284,7 @@ class Trainer:
     def _evaluation(self, batch: int, num_batches: int):
         """Prefix, bound plan and executor that evaluate `num_batches` batches at the present parameters."""
         from ..cython_src.lowering import lower
-        from ..cython_src.program import bind
-        from .models import make_executor
+        from .models import bind_for, convolution_for, make_executor
 
         key = (batch, num_batches)
         if key not in self._evaluations:
@@ -243,13 +295,13 @@ class Trainer:
                 self.config.network,
                 batch=batch,
                 phase="evaluate",
-                conv=self.config.conv,
+                conv=convolution_for(self.config.model, self.config.conv),
                 num_images=len(self.data.labels),
                 num_batches=num_batches,
                 num_iterations_logged=num_batches,
                 prefix=prefix,
             )
-            bound = bind(plan, self.storage)
+            bound = bind_for(self.config.model, plan, self.storage)
             executor = self._executors.enter_context(make_executor(self.config.model, self.config.threads))
             executor.prepare(bound)
             self._evaluations[key] = (prefix, bound, executor)
@@ -282,7 +334,7 @@ class Trainer:
 
     def finish(self, path: Path) -> dict[str, Any]:
         """Test, write the parameters under PyTorch's names, and return a row of the summary."""
-        parameters = {name: self.bound.arrays[name] for name in self.plan.attributes["parameters"]}
+        parameters = {name: self.bound.arrays[name] for name in self._kept_names()}
         write_safetensors(path, parameters, {"network": self.config.network, "data": self.data.name})
         test_loss, test_error = self.evaluate(self.data.test)
         return {
@@ -297,10 +349,21 @@ class Trainer:
             ).hexdigest()[:16],
         }
 
+    def _kept_names(self) -> list[str]:
+        """Parameters and running statistics: what a network needs to be used."""
+        statistics = [name for name, buffer in self.plan.buffers.items() if buffer.role == "statistic"]
+        return [*self.plan.attributes["parameters"], *statistics]
+
     def _state_names(self) -> list[str]:
         """Buffers that a checkpoint holds."""
         roles = ("parameter", "optimizer_state", "statistic")
         return [name for name, buffer in self.plan.buffers.items() if buffer.role in roles]
+
+
+def names_of_last_layer(parameters: Sequence[str]) -> set[str]:
+    """Parameters of the layer that comes last."""
+    layer = parameters[-1].rpartition(".")[0]
+    return {name for name in parameters if name.rpartition(".")[0] == layer}
 
 
 def read_checkpoint(path: Path, network: str, seed: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -315,7 +378,7 @@ def read_checkpoint(path: Path, network: str, seed: int) -> tuple[dict[str, np.n
     try:
         state = json.loads(metadata["forktask"])
         found = (state["format_version"], state["network"], state["seed"])
-        rows = [(row["epoch"], set(row)) for row in state["history"]]
+        rows = [(row["epoch"], set(row) - set(GPU_COLUMNS)) for row in state["history"]]
         if rows != [(epoch, set(HISTORY_COLUMNS)) for epoch in range(1, state["epoch"] + 1)]:
             raise ValueError("its history does not fit its epoch")
     except (KeyError, TypeError, ValueError) as error:
@@ -332,7 +395,15 @@ def read_checkpoint(path: Path, network: str, seed: int) -> tuple[dict[str, np.n
 
 
 def share_images(storage: Storage, data: Dataset, prefix: str = "") -> None:
-    """Let a storage use the arrays of a data set, without a copy."""
+    """Let a storage use the arrays of a data set, without a copy.
+
+    Raises
+    ------
+    UsageError
+        Managed memory, which the arrays do not lie in.
+    """
+    if storage.managed:
+        raise UsageError("training uses the data set where it lies, which managed memory forbids; use memory=pinned")
     storage.arrays[f"{prefix}dataset.images"] = data.images
     storage.arrays[f"{prefix}dataset.labels"] = data.labels
 
@@ -403,6 +474,7 @@ def train(
                         f"many, got {config.epochs}"
                     )
     results = []
+    gpu_samples: dict[int, list] = {}
     with ProgressBar(config.epochs * config.seeds, "training") as bar:
         for number, (seed, checkpoint) in enumerate(checkpoints.items()):
             with Trainer(config, data, seed) as trainer:
@@ -424,6 +496,13 @@ def train(
                         f"{row['time_s']:.2f} s"
                     )
                 results.append(trainer.finish(out / f"parameters-seed-{seed}.safetensors"))
+                if trainer.sampler and trainer.sampler.samples:
+                    gpu_samples[seed] = trainer.sampler.samples
+                if trainer.sampler and trainer.sampler.problem and number == 0:
+                    report(trainer.sampler.problem)
+    if gpu_samples:
+        write_samples(out / "gpu.csv", gpu_samples)
+        draw_samples(out / "gpu", gpu_samples)
     write_history(out / "epochs.csv", histories)
     summary = _summarise(config, data, results)
     write_atomically(out / "summary.json", (json.dumps(summary, indent=1) + "\n").encode())
@@ -452,7 +531,9 @@ def _check_data_fits(config: TrainingConfig, data: Dataset) -> None:
 def write_history(path: Path, histories: dict[int, list[dict]]) -> None:
     """Write the rows of all seeds as CSV; the file is replaced as a whole."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, HISTORY_COLUMNS, lineterminator="\n")
+    sampled = any(name in row for history in histories.values() for row in history for name in GPU_COLUMNS)
+    columns = HISTORY_COLUMNS + (GPU_COLUMNS if sampled else ())
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     writer.writeheader()
     for history in histories.values():
         writer.writerows(history)
@@ -570,6 +651,14 @@ def read_marker(out: Path) -> TrainingConfig:
 
 def check_resumable(stored: TrainingConfig, config: TrainingConfig) -> None:
     """Raise `UsageError` if going on would mix two different runs."""
+    from .models import parse_model
+
+    devices = [parse_model(c.model).model.device for c in (stored, config)]
+    if devices[0] != devices[1]:
+        raise UsageError(
+            f"a resumed run must stay on the {devices[0]}, got the {devices[1]}: their results differ in the last bits; "
+            f"use a new folder"
+        )
     for field in fields(TrainingConfig):
         old, new = getattr(stored, field.name), getattr(config, field.name)
         if field.name not in CHANGEABLE and old != new:
@@ -587,7 +676,7 @@ def check_resumable(stored: TrainingConfig, config: TrainingConfig) -> None:
 
 def run_command(arguments: argparse.Namespace) -> int:
     """`forktask train`."""
-    from .models import check_threads, parse_model
+    from .models import check_threads, models_on, parse_model
 
     given = {
         field.name: getattr(arguments, field.name)
@@ -596,6 +685,9 @@ def run_command(arguments: argparse.Namespace) -> int:
     }
     start = read_marker(Path(given.get("out", TrainingConfig.out))) if arguments.resume else TrainingConfig()
     config = replace(start, **given)
+    if arguments.device == "gpu":
+        (model,) = models_on("gpu", [config.model], ())
+        config = replace(config, model=model, threads=given.get("threads", 1))
     config.check()
     parse_model(config.model)
     check_threads(config.threads, oversubscribe=arguments.oversubscribe)
@@ -648,14 +740,22 @@ def add_parser(subparsers) -> None:
         ("threads", int, "number of threads"),
         ("epochs", int, "passes over the training images"),
         ("batch", int, "images a step"),
-        ("learning_rate", float, "learning rate of stochastic gradient descent"),
+        ("learning_rate", float, "learning rate of the optimiser"),
         ("momentum", float, "its momentum"),
         ("weight_decay", float, "its weight decay"),
+        ("optimizer", str, "sgd, adam or adamw"),
         ("schedule", str, "how the learning rate changes: constant, cosine or step"),
+        ("warmup", float, "epochs over which the learning rate rises at first"),
+        ("label_smoothing", float, "share of the target that is spread over all classes"),
+        ("clip_norm", float, "largest global norm of the gradients; 0: not clipped"),
+        ("frozen", str, "layers that are not trained, with commas between: conv1 or all of layer1"),
+        ("start", str, "safetensors file of parameters to begin with; a last layer that does not fit stays random"),
+        ("memory", str, "full, or shared: activations and gradients overlay each other"),
+        ("memory_limit", str, "such as 1.5GiB: refuse what needs more, and say what would fit"),
         ("seed", int, "first seed of parameters and order"),
         ("seeds", int, "train with so many consecutive seeds"),
         ("granularity", str, "how layers are cut into blocks: auto, or ranges such as images=16"),
-        ("conv", str, "form of the convolutions: auto, direct or winograd"),
+        ("conv", str, "form of the convolutions: auto, direct, winograd, or one of layout channels"),
         ("out", str, "folder for curves, figure and checkpoints"),
     ):
         parser.add_argument(
@@ -665,6 +765,14 @@ def add_parser(subparsers) -> None:
             metavar=name.upper(),
             help=f"{text} (default: {getattr(default, name)})",
         )
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "gpu"),
+        default="cpu",
+        help="gpu: --model taskiter stands for gpu_taskiter, on one thread",
+    )
+    parser.add_argument("--recompute", action="store_true", default=argparse.SUPPRESS,
+                        help="compute activations again in the backward pass; with --memory shared")
     parser.add_argument("--resume", action="store_true", help="go on after the last checkpoint in --out")
     parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")

@@ -150,6 +150,11 @@ static int eager_execute(Eager *e, SchedulerWorker *me, int32_t slot)
         int32_t next = -1;
         if (ft_unlikely(ft_load(&s->ending, relaxed) == RUN_STOPPED))
             return 0;
+        int32_t first = scheduler_run_first(s, me, &s->loops[task->loop], task->block, slot);
+        if (ft_unlikely(first != slot)) {
+            slot = first;
+            continue;
+        }
         if (scheduler_run_block(s, me, &s->loops[task->loop], task->block, task->replay,
                                 s->loops[task->loop].first_task + task->block) != 0)
             return 0;

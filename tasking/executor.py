@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 
+from ..cython_src.dependences import by_priority, remaining_path
 from ..cython_src.errors import UsageError
 from ..cython_src.looping import RunWhile
 from ..cython_src.unroll import unroll
@@ -13,6 +14,7 @@ from .barriers import BARRIERS, barrier_after, record_with_barriers
 from .scheduler import EagerRuntime, PartitionRuntime, ReplayRuntime, Team
 
 PLACEMENTS = ("stealing", "partitioned")
+PRIORITIES = ("none", "path")
 
 # Idle threads look for work this long before they sleep: longer than a futex wake-up takes, short enough that a
 # phase without work costs no CPU. With more threads than CPUs a spinning thread keeps a working one away.
@@ -28,6 +30,30 @@ def default_spin_ns(num_threads, num_cpus):
     if policy == "active":
         return SPIN_NS_ACTIVE
     return SPIN_NS_OVERSUBSCRIBED if policy == "passive" or num_threads > num_cpus else SPIN_NS
+
+
+def measured_cost_ns(plan, durations_s):
+    """Duration of each task, float64, shape (num_tasks,), from measured blocks.
+
+    Parameters
+    ----------
+    plan : Plan
+    durations_s : sequence of mapping of str to sequence of float
+        Seconds of each block by loop, as profile rows hold them (`block_time_s`); the last that fits the plan is taken.
+
+    Raises
+    ------
+    UsageError
+        None fits.
+    """
+    for one in reversed(durations_s):
+        if all(len(one.get(loop.name, ())) == loop.num_blocks for loop in plan.loops):
+            cost = np.array([seconds for loop in plan.loops for seconds in one[loop.name]], np.float64) * 1e9
+            return np.maximum(cost, 1.0)
+    raise UsageError(
+        f"a profile must hold the durations of all {len(plan.loops)} loops of plan {plan.name!r}, block by block, but "
+        f"none of {len(durations_s)} does; measure one at the same batch and granularity"
+    )
 
 
 def expected_cost_ns(plan):
@@ -150,13 +176,30 @@ class TasksExecutor(_TaskingExecutor):
 
 
 class _ReplayExecutor(_TaskingExecutor):
+    """What both share.
+
+    Parameters
+    ----------
+    placement : {"partitioned", "stealing"}
+        One compiled program for each thread, from which idle threads may claim tasks; or work-stealing deques.
+    priority : {"none", "path"}
+        Which ready task goes first: the newest, whose data are in the cache; or the one with the longest path to the end of
+        the iteration.
+    durations_s : sequence of mapping of str to sequence of float, optional
+        Measured durations (`measured_cost_ns`), by which work is shared out and paths are weighed. Default: estimates from
+        the plan's flops and bytes.
+    """
+
     barrier = "none"
 
-    def __init__(self, num_threads, *, placement="partitioned", **options):
-        if placement not in PLACEMENTS:
-            raise UsageError(f"placement must be one of {', '.join(PLACEMENTS)}; got {placement!r}")
+    def __init__(self, num_threads, *, placement="partitioned", priority="none", durations_s=None, **options):
+        for name, value, known in (("placement", placement, PLACEMENTS), ("priority", priority, PRIORITIES)):
+            if value not in known:
+                raise UsageError(f"{name} must be one of {', '.join(known)}; got {value!r}")
         super().__init__(num_threads, **options)
         self.placement = placement
+        self.priority = priority
+        self.durations_s = durations_s
 
     def record(self, bound):
         """Find the plan's dependences: the TaskGraph that `prepare` takes, so that each step can be timed apart."""
@@ -178,9 +221,20 @@ class _ReplayExecutor(_TaskingExecutor):
     def _compile(self, bound, graph, workers=None):
         """The runtime for a graph; `workers` of another one to share."""
         options = (self.event_capacity, self.watchdog_s, workers)
+        cost = self._cost(bound.plan)
+        priority = None
+        if self.priority == "path" and bound.num_tasks == graph.num_tasks:
+            priority = remaining_path(graph, cost)
+            graph = by_priority(graph, priority)
         if self.placement == "stealing":
-            return ReplayRuntime(self._team, bound, graph, *options)
-        return PartitionRuntime(self._team, bound, graph, expected_cost_ns(bound.plan), *options)
+            return ReplayRuntime(self._team, bound, graph, *options, priority)
+        return PartitionRuntime(self._team, bound, graph, cost, *options, priority)
+
+    def _cost(self, plan):
+        """Duration of each task in ns."""
+        if self.durations_s is None:
+            return expected_cost_ns(plan)
+        return measured_cost_ns(plan, self.durations_s)
 
 
 class TaskGraphExecutor(_ReplayExecutor):
@@ -190,8 +244,8 @@ class TaskGraphExecutor(_ReplayExecutor):
     ----------
     barrier : {"iteration", "phase", "loop"}
         Where all tasks wait for all: between iterations only, or also after each change of phase or each loop.
-    placement : {"partitioned", "stealing"}
-        One compiled program for each thread, from which idle threads may claim tasks; or work-stealing deques.
+    placement, priority, durations_s
+        See `_ReplayExecutor`.
     """
 
     model = "taskgraph"
@@ -211,8 +265,8 @@ class TaskIterExecutor(_ReplayExecutor):
 
     Parameters
     ----------
-    placement : {"partitioned", "stealing"}
-        As for TaskGraphExecutor.
+    placement, priority, durations_s
+        See `_ReplayExecutor`.
     unroll : int
         Iterations that the recorded graph holds. Iterations of a run that are left over run from a graph of one.
     slots : int
@@ -244,6 +298,7 @@ class TaskIterExecutor(_ReplayExecutor):
     def prepare(self, bound, graph=None):
         """As the other executor's."""
         self._rest = None
+        self._plan = bound.plan
         if self.unroll == 1:
             super().prepare(bound, graph)
             return
@@ -272,6 +327,10 @@ class TaskIterExecutor(_ReplayExecutor):
     def iteration_stride(self):
         """Iterations that one pass of the prepared plan takes."""
         return (self._rest or self._runtime).bound.iteration_stride if self._runtime else 1
+
+    def _cost(self, plan):
+        times = len(plan.loops) // len(self._plan.loops) if plan.loops else 1
+        return np.tile(super()._cost(self._plan), times)
 
     def close(self):
         """End the threads. The executor cannot run any more."""

@@ -20,7 +20,9 @@
 #ifndef FORKTASK_PARTITION_H
 #define FORKTASK_PARTITION_H
 
+#if !defined(FORKTASK_RELACY)
 #include "placement.h"
+#endif
 #include "scheduler.h"
 
 #ifndef ORDER_PARTITION_PUBLISH
@@ -34,6 +36,12 @@
 #endif
 #ifndef ORDER_PARTITION_CLAIM
 #define ORDER_PARTITION_CLAIM relaxed
+#endif
+#ifndef ORDER_PARTITION_OPEN
+#define ORDER_PARTITION_OPEN release
+#endif
+#ifndef ORDER_PARTITION_SEE_OPEN
+#define ORDER_PARTITION_SEE_OPEN acquire
 #endif
 
 /* Entries of a program that a helper looks at, from the first unclaimed one on. Looking further costs more than it finds: with
@@ -59,8 +67,16 @@
 #endif
 /* Looks of a waiting worker without a pause in between, some 100 ns: an answer that is on its way arrives within these, and a pause
  * takes as long as a line needs from core to core. Then rounds with pauses before helping. */
+#ifndef PARTITION_LOOKS
 #define PARTITION_LOOKS 64
+#endif
+#ifndef PARTITION_PATIENCE
 #define PARTITION_PATIENCE 24
+#endif
+/* Rounds from one search for something to claim to the next. */
+#ifndef PARTITION_ROUNDS
+#define PARTITION_ROUNDS 8
+#endif
 
 typedef struct ProgramEntry {
     int32_t task;
@@ -179,7 +195,7 @@ static int partition_help(Partition *p, int32_t worker)
         int64_t length = partition_length(p, victim), *begin = &p->workers[worker].all_claimed[victim];
         /* acquire: the progress seen next is at least that of the opening, and from there to `open_until` the victim claims
          * its own tasks by compare-and-swap */
-        int64_t end = ft_load(&p->workers[victim].open_until, acquire) * length;
+        int64_t end = ft_load(&p->workers[victim].open_until, ORDER_PARTITION_SEE_OPEN) * length;
         int64_t passed = ft_load(&p->workers[victim].progress, relaxed); /* an old value makes the search start too early */
         *begin = *begin > passed ? *begin : passed;
         end = *begin + PARTITION_WINDOW < end ? *begin + PARTITION_WINDOW : end;
@@ -198,10 +214,11 @@ static int partition_help(Partition *p, int32_t worker)
                 || (iteration > 0 && !partition_has_finished(p, number, iteration - 1))
                 || !partition_is_ready(p, number, iteration))
                 continue;
-            if (!ft_cas(&claim->claimed, &claimed, (int32_t)iteration + 1, ORDER_PARTITION_CLAIM))
-                continue;
             const ProgramEntry *entry = &p->entries[number];
             const LoopRecord *loop = &s->loops[entry->loop];
+            if (forktask_locks_held(loop, entry->task - loop->first_task)
+                || !ft_cas(&claim->claimed, &claimed, (int32_t)iteration + 1, ORDER_PARTITION_CLAIM))
+                continue;
             if (scheduler_run_block(s, &s->workers[worker], loop, entry->task - loop->first_task,
                                     p->first_replay + iteration, entry->task) != 0)
                 return -1;
@@ -230,7 +247,7 @@ static int partition_wait(Partition *p, int32_t worker, int32_t on, int64_t valu
         if (ft_load(&s->ending, relaxed) != RUN_GOES_ON)
             return 0;
         ft_pause();
-        if (round < PARTITION_PATIENCE || round % 8 != 0)
+        if (round < PARTITION_PATIENCE || round % PARTITION_ROUNDS != 0)
             continue;
         int helped = partition_help(p, worker);
         if (helped < 0)
@@ -285,7 +302,7 @@ static void partition_work(void *argument, int32_t worker)
         if (me->is_open) {
             open_until = iteration + 1 + PARTITION_AHEAD / length;
             open_until = open_until < num_iterations ? open_until : num_iterations;
-            ft_store(&me->open_until, (int32_t)open_until, release); /* pairs with the acquire in partition_help() */
+            ft_store(&me->open_until, (int32_t)open_until, ORDER_PARTITION_OPEN); /* pairs with the acquire in partition_help() */
         }
         int is_open = iteration < open_until; /* what was opened stays open */
         for (int64_t position = 0; position < length; position++) {
@@ -366,9 +383,11 @@ static void partition_close(Partition *p)
     memset(p, 0, sizeof(*p));
 }
 
+#if !defined(FORKTASK_RELACY) /* the model checker compiles C++ and brings its own programs */
 /* ------------------------------------------------------------------------------------------------ compilation */
 
-/* A worker of the simulated run that gives tasks their order: a stack of ready tasks, newest on top. */
+/* A worker of the simulated run that gives tasks their order: a stack of ready tasks, newest on top; with priorities a
+ * heap, highest first. */
 typedef struct SimulatedWorker {
     int32_t *stack;
     int64_t bottom, top, capacity;
@@ -381,6 +400,8 @@ typedef struct Simulation {
     int32_t num_workers, num_tasks;
     const int32_t *offsets, *split, *successors;
     int32_t *pending, *home;
+    const double *priority;  /* NULL: newest first */
+    const int32_t *affinity; /* of each task: worker, -1: any; or NULL */
     int failed;
 } Simulation;
 
@@ -397,7 +418,38 @@ static void simulation_push(Simulation *m, int32_t task)
         w->stack = grown;
         w->capacity = capacity;
     }
-    w->stack[w->top++] = task;
+    int64_t place = w->top++;
+    for (int64_t above; m->priority != NULL && place > 0; place = above) {
+        above = (place - 1) / 2;
+        if (m->priority[w->stack[above]] >= m->priority[task])
+            break;
+        w->stack[place] = w->stack[above];
+    }
+    w->stack[place] = task;
+}
+
+/* The newest or the oldest ready task of a worker; with priorities the one with the highest. */
+static int32_t simulation_take(Simulation *m, SimulatedWorker *w, int oldest)
+{
+    if (m->priority == NULL)
+        return oldest ? w->stack[w->bottom++] : w->stack[--w->top];
+    int32_t best = w->stack[0], last = w->stack[--w->top];
+    int64_t place = 0, below;
+    while ((below = 2 * place + 1) < w->top) {
+        below += below + 1 < w->top && m->priority[w->stack[below + 1]] > m->priority[w->stack[below]];
+        if (m->priority[last] >= m->priority[w->stack[below]])
+            break;
+        w->stack[place] = w->stack[below];
+        place = below;
+    }
+    w->stack[place] = last;
+    return best;
+}
+
+/* May another worker than its home take the task that simulation_take() would give it? */
+static inline int simulation_may_move(const Simulation *m, const SimulatedWorker *from)
+{
+    return m->affinity == NULL || m->affinity[from->stack[from->bottom]] < 0; /* a heap's bottom stays 0 */
 }
 
 /* Successors in reverse, so that the first comes on top. */
@@ -414,10 +466,10 @@ static void simulation_release(Simulation *m, int32_t node)
     }
 }
 
-/* Give each task a home: the blocks of a loop go in contiguous parts of equal cost to the workers, so that loops cut
+/* Give each task a home, the one it asks for if it does: the blocks of a loop go in contiguous parts of equal cost to the workers, so that loops cut
  * alike keep their data in place; loops with fewer blocks than workers follow their data where the load allows. */
 static void partition_homes(const LoopRecord *loops, int32_t num_loops, int32_t num_workers, const double *cost,
-                            const int32_t *predecessor_offsets, const int32_t *predecessors, int32_t num_tasks,
+                            const int32_t *predecessor_offsets, const int32_t *predecessors, const int32_t *affinity,
                             int32_t *home, double *load)
 {
     for (int32_t l = 0; l < num_loops; l++) {
@@ -427,7 +479,9 @@ static void partition_homes(const LoopRecord *loops, int32_t num_loops, int32_t 
             total += cost[first + b];
         for (int32_t b = 0; b < n; b++) {
             int32_t task = first + b, w;
-            if (n >= num_workers) {
+            if (affinity != NULL && affinity[task] >= 0) {
+                w = affinity[task] % num_workers;
+            } else if (n >= num_workers) {
                 w = (int32_t)((before + cost[task] / 2) / total * num_workers);
                 w = w < num_workers ? w : num_workers - 1;
             } else {
@@ -445,11 +499,10 @@ static void partition_homes(const LoopRecord *loops, int32_t num_loops, int32_t 
             load[w] += cost[task];
         }
     }
-    (void)num_tasks;
 }
 
 /* Simulate one iteration: each worker runs its newest ready task (depth first: data stay in its cache), one that has none takes
- * the oldest of the worker with the most ready, and becomes its home. order[0 ... num_tasks - 1]: tasks as they start.
+ * the oldest of the worker with the most ready, and becomes its home. With priorities both take the highest. order[0 ... num_tasks - 1]: tasks as they start.
  * Returns 0, or -1 out of memory. */
 static int partition_order(Simulation *m, const double *cost, const int32_t *num_intra, int32_t num_nodes,
                            int32_t *order)
@@ -471,11 +524,12 @@ static int partition_order(Simulation *m, const double *cost, const int32_t *num
                 continue;
             if (worker->top == worker->bottom)
                 for (int32_t v = 0; v < m->num_workers; v++)
-                    if (m->workers[v].top - m->workers[v].bottom > from->top - from->bottom + 1)
+                    if (m->workers[v].top - m->workers[v].bottom > from->top - from->bottom + 1
+                        && simulation_may_move(m, &m->workers[v]))
                         from = &m->workers[v];
             if (from->top == from->bottom)
                 continue;
-            int32_t task = from == worker ? from->stack[--from->top] : from->stack[from->bottom++];
+            int32_t task = simulation_take(m, from, from != worker);
             m->home[task] = w;
             worker->running = task;
             worker->finish = now + cost[task];
@@ -495,11 +549,13 @@ static int partition_order(Simulation *m, const double *cost, const int32_t *num
     return m->failed ? -1 : 0;
 }
 
-/* Compile a closed graph. cost: of each task, any unit, positive. Returns 0, -1 (out of memory), -2 (no topological order). */
+/* Compile a closed graph. cost: of each task, any unit, positive. priority: which ready task first; NULL: the newest.
+ * affinity: worker that a task should have as home, -1: any; NULL: none. Returns 0, -1 (out of memory), -2 (no topological order). */
 static int partition_open(Partition *p, int32_t num_workers, const LoopRecord *loops, int32_t num_loops,
                           WorkerState *states, int64_t spin_ns, int32_t num_tasks, int32_t num_nodes,
                           const int32_t *successor_offsets, const int32_t *successor_split, const int32_t *successors,
-                          const int32_t *num_intra, const int32_t *task_loop, const double *cost)
+                          const int32_t *num_intra, const int32_t *task_loop, const double *cost,
+                          const double *priority, const int32_t *affinity)
 {
     int32_t num_edges = successor_offsets[num_nodes], num_joins = num_nodes - num_tasks;
     int64_t num_waits = 0, wait_capacity = 1024;
@@ -547,13 +603,15 @@ static int partition_open(Partition *p, int32_t num_workers, const LoopRecord *l
         for (int32_t i = successor_offsets[v]; i < successor_offsets[v + 1]; i++)
             by_task[fill[successors[i]]++] = 2 * v + (i >= successor_split[v]);
 
-    partition_homes(loops, num_loops, num_workers, cost, by_task_offsets, by_task, num_tasks, home, load);
+    partition_homes(loops, num_loops, num_workers, cost, by_task_offsets, by_task, affinity, home, load);
     m.num_workers = num_workers;
     m.num_tasks = num_tasks;
     m.offsets = successor_offsets;
     m.split = successor_split;
     m.successors = successors;
     m.home = home;
+    m.priority = priority;
+    m.affinity = affinity;
     for (int32_t w = 0; w < num_workers; w++)
         m.workers[w].running = -1;
     result = partition_order(&m, cost, num_intra, num_nodes, order);
@@ -723,4 +781,5 @@ end:
     return result;
 }
 
+#endif
 #endif

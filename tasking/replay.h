@@ -18,6 +18,7 @@
 #ifndef FORKTASK_REPLAY_H
 #define FORKTASK_REPLAY_H
 
+#include "reduce.h"
 #include "scheduler.h"
 
 #ifndef ORDER_REPLAY_COUNT_DOWN
@@ -42,9 +43,12 @@ typedef struct Replay {
     Scheduler scheduler;
     ReplayNode *nodes;
     int32_t *successors;
-    const int32_t *num_intra; /* shape (num_nodes,) */
+    int32_t *num_intra;       /* shape (num_nodes,): predecessors in the same iteration that are counted */
     int32_t num_tasks;
     int32_t num_nodes;
+    int32_t *roots;           /* tasks that are ready at the start, in the order in which they are pushed */
+    int32_t *root_homes;      /* and onto whose deque */
+    int32_t num_roots;
     int32_t num_ends;         /* nodes without a successor in the same iteration */
     int32_t num_iterations;   /* of this run */
     int64_t first_replay;
@@ -106,6 +110,11 @@ static void replay_work(void *argument, int32_t worker)
             int32_t next = -1;
             if (ft_unlikely(ft_load(&s->ending, relaxed) == RUN_STOPPED))
                 return;
+            int32_t first = scheduler_run_first(s, me, &s->loops[node->loop], node->block, number);
+            if (ft_unlikely(first != number)) {
+                number = first;
+                continue;
+            }
             if (scheduler_run_block(s, me, &s->loops[node->loop], node->block, r->first_replay + node->iteration,
                                     number) != 0)
                 return;
@@ -115,14 +124,10 @@ static void replay_work(void *argument, int32_t worker)
     }
 }
 
-/* Before a run, while the workers rest: counters to their start, ready tasks spread over the workers. */
-static void replay_reset(Replay *r, int64_t first_replay, int32_t num_iterations)
+/* While the workers rest: counters to their start. */
+static void replay_reset_counters(Replay *r)
 {
-    Scheduler *s = &r->scheduler;
-    int32_t num_roots = 0, k = 0;
-    scheduler_reset(s);
-    r->first_replay = first_replay;
-    r->num_iterations = num_iterations;
+    scheduler_reset(&r->scheduler);
     ft_store(&r->open_ends, r->num_ends, relaxed);
     for (int32_t v = 0; v < r->num_nodes; v++) {
         ft_store(&r->nodes[v].pending, r->num_intra[v], relaxed);
@@ -138,15 +143,31 @@ static void replay_reset(Replay *r, int64_t first_replay, int32_t num_iterations
         for (int32_t i = join->successor_begin; i < join->successor_split; i++)
             ft_sub(&r->nodes[r->successors[i]].pending, 1, relaxed);
     }
-    for (int32_t v = 0; v < r->num_tasks; v++)
-        num_roots += ft_load(&r->nodes[v].pending, relaxed) == 0;
-    /* Neighbouring roots to one worker; the owner takes the lowest first, thieves take from the far end. */
+}
+
+/* Before a run, while the workers rest: counters to their start, ready tasks onto the deques. */
+static void replay_reset(Replay *r, int64_t first_replay, int32_t num_iterations)
+{
+    r->first_replay = first_replay;
+    r->num_iterations = num_iterations;
+    replay_reset_counters(r);
+    for (int32_t i = 0; i < r->num_roots; i++) {
+        ReplayNode *root = &r->nodes[r->roots[i]];
+        ft_store(&root->pending, root->rearm, relaxed);
+        deque_push(&r->scheduler.workers[r->root_homes[i]].deque, r->roots[i]);
+    }
+}
+
+/* Once: neighbouring roots to one worker; the owner takes the lowest first, thieves take from the far end. */
+static void replay_find_roots(Replay *r)
+{
+    replay_reset_counters(r);
+    r->num_roots = 0;
     for (int32_t v = r->num_tasks - 1; v >= 0; v--)
-        if (ft_load(&r->nodes[v].pending, relaxed) == 0) {
-            int32_t root = num_roots - 1 - k++;
-            ft_store(&r->nodes[v].pending, r->nodes[v].rearm, relaxed);
-            deque_push(&s->workers[(int64_t)root * s->num_workers / num_roots].deque, v);
-        }
+        if (ft_load(&r->nodes[v].pending, relaxed) == 0)
+            r->roots[r->num_roots++] = v;
+    for (int32_t i = 0; i < r->num_roots; i++)
+        r->root_homes[i] = (int32_t)((int64_t)(r->num_roots - 1 - i) * r->scheduler.num_workers / r->num_roots);
 }
 
 static void replay_close(Replay *r)
@@ -154,41 +175,77 @@ static void replay_close(Replay *r)
     scheduler_close(&r->scheduler);
     free(r->nodes);
     free(r->successors);
+    free(r->num_intra);
+    free(r->roots);
+    free(r->root_homes);
     r->nodes = NULL;
-    r->successors = NULL;
+    r->successors = r->num_intra = r->roots = r->root_homes = NULL;
 }
 
-/* Build the nodes from a TaskGraph's arrays; loop and block of each task from `task_loop` and the loop records.
- * num_intra must live as long as the replay. Returns 0 or -1 (out of memory). */
+/* Build the nodes from a TaskGraph's arrays, without edges that others imply; loop and block of each task from `task_loop` and the
+ * loop records. Returns 0 or -1 (out of memory). */
 static int replay_open(Replay *r, int32_t num_workers, const LoopRecord *loops, WorkerState *states, int64_t spin_ns,
                        int32_t num_tasks, int32_t num_nodes, const int32_t *successor_offsets,
                        const int32_t *successor_split, const int32_t *successors, const int32_t *num_intra,
                        const int32_t *num_cross, const int32_t *task_loop)
 {
-    int32_t num_edges = successor_offsets[num_nodes];
+    int32_t num_edges = successor_offsets[num_nodes], kept = 0;
+    int32_t *offsets = calloc((size_t)num_nodes + 2, sizeof(int32_t));   /* edges by target: for offsets[v + 1] ... */
+    int32_t *predecessors = malloc(((size_t)num_edges + 1) * sizeof(int32_t));
+    int32_t *number = malloc(((size_t)num_edges + 1) * sizeof(int32_t)); /* edge by source -> edge by target */
+    uint8_t *implied = calloc((size_t)num_edges + 1, 1);
     memset(r, 0, sizeof(*r));
-    r->num_intra = num_intra;
     r->num_tasks = num_tasks;
     r->num_nodes = num_nodes;
     r->nodes = forktask_aligned_zeros((size_t)num_nodes * sizeof(ReplayNode));
     r->successors = malloc(((size_t)num_edges + 1) * sizeof(int32_t));
-    if (r->nodes == NULL || r->successors == NULL
-        || scheduler_open(&r->scheduler, num_workers, loops, states, num_nodes, spin_ns) != 0) {
+    r->num_intra = malloc(((size_t)num_nodes + 1) * sizeof(int32_t));
+    /* As many as could be; pages that are never used cost nothing. */
+    r->roots = malloc(((size_t)num_tasks + 1) * sizeof(int32_t));
+    r->root_homes = malloc(((size_t)num_tasks + 1) * sizeof(int32_t));
+    int good = offsets != NULL && predecessors != NULL && number != NULL && implied != NULL && r->nodes != NULL
+               && r->successors != NULL && r->num_intra != NULL && r->roots != NULL
+               && r->root_homes != NULL && scheduler_open(&r->scheduler, num_workers, loops, states, num_nodes, spin_ns) == 0;
+    if (good) {
+        for (int32_t v = 0; v < num_nodes; v++)
+            offsets[v + 2] = offsets[v + 1] + num_intra[v] + num_cross[v];
+        for (int32_t v = 0; v < num_nodes; v++)
+            for (int32_t i = successor_offsets[v]; i < successor_offsets[v + 1]; i++) {
+                number[i] = offsets[successors[i] + 1]++;
+                predecessors[number[i]] = 2 * v + (i >= successor_split[v]);
+            }
+        good = reduce_edges(num_tasks, offsets, predecessors, implied) >= 0;
+    }
+    if (good) {
+        memcpy(r->num_intra, num_intra, (size_t)num_nodes * sizeof(int32_t));
+        for (int32_t v = 0; v < num_nodes; v++)
+            r->nodes[v].rearm = num_intra[v] + num_cross[v];
+        for (int32_t v = 0; v < num_nodes; v++) {
+            ReplayNode *node = &r->nodes[v];
+            node->loop = v < num_tasks ? task_loop[v] : -1;
+            node->block = v < num_tasks ? v - loops[task_loop[v]].first_task : 0;
+            node->successor_begin = node->successor_split = kept;
+            for (int32_t i = successor_offsets[v]; i < successor_offsets[v + 1]; i++) {
+                if (implied[number[i]]) {
+                    r->nodes[successors[i]].rearm--;
+                    r->num_intra[successors[i]] -= i < successor_split[v];
+                    continue;
+                }
+                r->successors[kept++] = successors[i];
+                node->successor_split += i < successor_split[v];
+            }
+            node->successor_end = kept;
+            r->num_ends += node->successor_begin == node->successor_split;
+        }
+        replay_find_roots(r);
+    }
+    free(offsets);
+    free(predecessors);
+    free(number);
+    free(implied);
+    if (!good)
         replay_close(r);
-        return -1;
-    }
-    memcpy(r->successors, successors, (size_t)num_edges * sizeof(int32_t));
-    for (int32_t v = 0; v < num_nodes; v++) {
-        ReplayNode *node = &r->nodes[v];
-        node->rearm = num_intra[v] + num_cross[v];
-        node->loop = v < num_tasks ? task_loop[v] : -1;
-        node->block = v < num_tasks ? v - loops[task_loop[v]].first_task : 0;
-        node->successor_begin = successor_offsets[v];
-        node->successor_split = successor_split[v];
-        node->successor_end = successor_offsets[v + 1];
-        r->num_ends += node->successor_begin == node->successor_split;
-    }
-    return 0;
+    return good ? 0 : -1;
 }
 
 #endif

@@ -74,6 +74,9 @@ cdef extern from "replay.h" nogil:
         Scheduler scheduler
         ReplayNode *nodes
         int32_t num_tasks, num_nodes
+        int32_t *roots
+        int32_t *root_homes
+        int32_t num_roots
     int replay_open(Replay *r, int32_t num_workers, const LoopRecord *loops, WorkerState *states, int64_t spin_ns,
                     int32_t num_tasks, int32_t num_nodes, const int32_t *successor_offsets,
                     const int32_t *successor_split, const int32_t *successors, const int32_t *num_intra,
@@ -103,7 +106,8 @@ cdef extern from "partition.h" nogil:
     int partition_open(Partition *p, int32_t num_workers, const LoopRecord *loops, int32_t num_loops,
                        WorkerState *states, int64_t spin_ns, int32_t num_tasks, int32_t num_nodes,
                        const int32_t *successor_offsets, const int32_t *successor_split, const int32_t *successors,
-                       const int32_t *num_intra, const int32_t *task_loop, const double *cost)
+                       const int32_t *num_intra, const int32_t *task_loop, const double *cost,
+                       const double *priority, const int32_t *affinity)
     void partition_reset(Partition *p, int64_t first_replay, int32_t num_iterations)
     void partition_close(Partition *p)
     void partition_work(void *argument, int32_t worker) noexcept
@@ -349,12 +353,14 @@ cdef class ReplayRuntime(_GraphRuntime):
         Seconds without any progress after which the run is stopped; 0: never.
     workers : Workers, optional
         Of a runtime for the same plan, to share.
+    priority : float64, shape (num_nodes,), optional
+        By which the graph's successors are ordered (`by_priority`): the highest goes first.
     """
 
     cdef Replay replay
 
     def __cinit__(self, Team team, BoundPlan bound, graph, int64_t event_capacity=0, double watchdog_s=60.0,
-                  Workers workers=None):
+                  Workers workers=None, priority=None):
         cdef int error
         memset(&self.replay, 0, sizeof(self.replay))
         self._set_up(team, bound, event_capacity, watchdog_s, workers)
@@ -365,6 +371,28 @@ cdef class ReplayRuntime(_GraphRuntime):
             bound.task_loop)
         if error:
             raise MemoryError
+        self._place_roots(bound.plan.affinity, priority)
+
+    def root_homes(self):
+        """Where tasks that are ready at the start are put: {task: worker}."""
+        cdef int i
+        return {self.replay.roots[i]: self.replay.root_homes[i] for i in range(self.replay.num_roots)}
+
+    cdef _place_roots(self, affinity, priority):
+        """Ready tasks to the workers they ask for; the owner takes the one with the highest priority first."""
+        cdef int i
+        if affinity is None and priority is None:
+            return
+        roots = np.array([self.replay.roots[i] for i in range(self.replay.num_roots)], dtype=np.int64)
+        homes = np.array([self.replay.root_homes[i] for i in range(self.replay.num_roots)], dtype=np.int64)
+        if affinity is not None:
+            homes = np.where(affinity[roots] >= 0, affinity[roots] % self.team.num_threads, homes)
+        if priority is not None:
+            order = np.argsort(np.asarray(priority)[roots], kind="stable")
+            roots, homes = roots[order], homes[order]
+        for i in range(self.replay.num_roots):
+            self.replay.roots[i] = roots[i]
+            self.replay.root_homes[i] = homes[i]
 
     def __dealloc__(self):
         replay_close(&self.replay)
@@ -417,10 +445,14 @@ cdef class PartitionRuntime(_GraphRuntime):
     cdef Partition partition
 
     def __cinit__(self, Team team, BoundPlan bound, graph, cost, int64_t event_capacity=0, double watchdog_s=60.0,
-                  Workers workers=None):
+                  Workers workers=None, priority=None):
         cdef int error
         cdef int32_t num_nodes
         cdef double[::1] costs
+        cdef const double[::1] priorities
+        cdef const int32_t[::1] affinities
+        cdef const double *priority_of = NULL
+        cdef const int32_t *affinity_of = NULL
         memset(&self.partition, 0, sizeof(self.partition))
         self._set_up(team, bound, event_capacity, watchdog_s, workers)
         self._set_graph(graph)
@@ -430,11 +462,17 @@ cdef class PartitionRuntime(_GraphRuntime):
             raise UsageError(
                 f"cost must hold a positive number for each of {bound.num_tasks} tasks, got {len(costs) - 1}; "
                 f"leave it out for the plan's own")
+        if priority is not None and len(priority):
+            priorities = np.ascontiguousarray(priority, dtype=np.float64)
+            priority_of = &priorities[0]
+        if bound.plan.affinity is not None:
+            affinities = bound.plan.affinity
+            affinity_of = &affinities[0]
         with nogil:
             error = partition_open(
                 &self.partition, team.num_threads, bound.loops, bound.num_loops, self.workers.states, team.spin_ns,
                 bound.num_tasks, num_nodes, &self.offsets[0], &self.split[0], &self.successors[0], &self.intra[0],
-                bound.task_loop, &costs[0])
+                bound.task_loop, &costs[0], priority_of, affinity_of)
         if error == -2:
             raise AssertionError("a graph with a cycle in one iteration")
         if error:

@@ -1,6 +1,7 @@
 /* Softmax alone and with cross-entropy and its gradient, and the sums kept for each step (kernels_softmax.pyx). */
 
 #define BAD_LABEL 3
+#define NOT_FINITE 4
 
 __device__ inline int largest_logit(const float *z, int classes, int lanes)
 {
@@ -103,5 +104,7 @@ KERNEL(loss_sum)
     if (threadIdx.x == 0) {
         ((float *)a.operand[2])[at] = sums[0] / a.integers[1];
         ((int *)a.operand[3])[at] = hits[0];
+        if (a.integers[3] && !(sums[0] - sums[0] == 0)) /* NaN or infinite */
+            fail(a, NOT_FINITE);
     }
 }

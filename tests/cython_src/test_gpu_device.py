@@ -19,6 +19,12 @@ def has_gpu():
     return True
 
 
+@pytest.fixture(autouse=True)
+def no_cached_device():
+    """The process's device is not found out before."""
+    gpu_device.default_gpu.cache_clear()
+
+
 def test_without_cupy_one_sentence(monkeypatch):
     """Check what a user without CuPy reads, also through `bind`."""
     monkeypatch.setitem(sys.modules, "cupy", None)

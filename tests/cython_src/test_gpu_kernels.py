@@ -93,7 +93,7 @@ def test_every_kernel_of_the_lane_layouts_has_a_cuda_form():
     named = set()
     for phase in ("train", "forward", "evaluate"):
         for fusion in (True, False):
-            plan = lower("cifar10_cnn", 16, phase, fusion=fusion)
+            plan = lower("cifar10_cnn", 16, phase, fusion=fusion, conv="direct")
             named |= {loop.kernel for loop in plan.loops}
     assert named <= set(gpu_kernels.names())
 
@@ -133,7 +133,7 @@ def two_steps(plan, target="cpu"):
 def test_two_training_steps_equal_the_reference(name):
     """Check every array of a training plan after two steps of CUDA kernels against float64, as close as CPU kernels."""
     batch, options = LAYOUTS[name]
-    plan = lower(SMALL, batch, num_images=batch + 1, num_iterations_logged=4, **options)
+    plan = lower(SMALL, batch, num_images=batch + 1, num_iterations_logged=4, conv="direct", **options)
     expected, cpu = two_steps(plan, "float64").arrays, two_steps(plan).arrays
     got = two_steps(emulator.with_cuda_kernels(plan)).arrays
     checked = 0
@@ -189,7 +189,7 @@ def test_a_barrier_that_some_threads_miss_is_refused():
 def test_kernels_touch_what_they_declare(name):
     """Check the CUDA kernels' accesses: undeclared reads do not matter, undeclared writes do not happen."""
     batch, options = LAYOUTS[name]
-    plan = lower(SMALL, batch, num_images=batch + 1, num_iterations_logged=4, **options)
+    plan = lower(SMALL, batch, num_images=batch + 1, num_iterations_logged=4, conv="direct", **options)
     plan = emulator.with_cuda_kernels(plan)
     assert check_accesses(plan, "cpu", initialise=fill, num_replays=1, blocks_per_loop=2) > len(plan.loops)
 
@@ -198,7 +198,7 @@ def test_kernels_touch_what_they_declare(name):
 @pytest.mark.parametrize("phase", ["forward", "evaluate"])
 def test_inference_equals_the_cpu(phase):
     """Check probabilities, predictions, losses and hits of the CUDA kernels against the CPU kernels."""
-    plan = lower(SMALL, 21, phase, num_images=30, num_iterations_logged=4, layout="lanes")
+    plan = lower(SMALL, 21, phase, num_images=30, num_iterations_logged=4, layout="lanes", conv="direct")
     cpu, got = two_steps(plan).arrays, two_steps(emulator.with_cuda_kernels(plan)).arrays
     for buffer in plan.buffers.values():
         np.testing.assert_allclose(got[buffer.name], cpu[buffer.name], rtol=2e-5, atol=2e-6, err_msg=buffer.name)

@@ -23,7 +23,7 @@ def row(model="taskiter", threads=2, repetition=0, overhead_s=20e-9, prepare_s=1
 
     points = [{"work": w, "mean_work": float(w), "num_tasks": 16, "iteration_times_s": iteration_times(w), "prepare_s": prepare_s}
               for w in itertools.takewhile(lambda w: w < 1000, work_ladder(1))]
-    return {"kind": "metg", "model": model, "threads": threads, "graph": GRAPH, "repetition": repetition,
+    return {"kind": "metg", "model": model, "threads": threads, "parallel": threads, "graph": GRAPH, "repetition": repetition,
             "disturbance": {"pressure_some_us": 20000}, "wall_s": 1.0, "interference": 0,
             "unit_s": UNIT_S * (1 + repetition), "record_s": 1.6e-5, "close_s": None, "points": points,
             "empty": {"work": 0, "num_tasks": 16, "iteration_times_s": iteration_times(0), "prepare_s": prepare_s}, **more}
@@ -107,8 +107,20 @@ def test_a_tiny_run_prints_and_draws(tmp_path, capsys):
     assert kinds == ["run"] + ["metg"] * 4
     assert len(list(csv.DictReader((out / "metg.csv").open()))) == 4
     assert "METG(50 %)" in (out / "metg_fft.txt").read_text()
-    assert main(command) == 2
-    assert "new or empty folder" in capsys.readouterr().err
+    # Interrupted: the last row is missing, the one before is half-written. The same command measures those two.
+    lines = (out / "metg.jsonl").read_text().splitlines(keepends=True)
+    (out / "metg.jsonl").write_text("".join(lines[:3]) + lines[3][:100])
+    assert main(command) == 0
+    captured = capsys.readouterr()
+    again = json.loads(captured.out)
+    assert "2 measurements are there" in captured.err
+    assert [(e["model"], e["repeats"]) for e in again["results"]] == [(e["model"], 1) for e in table["results"]]
+    rows = [json.loads(line) for line in (out / "metg.jsonl").read_text().splitlines()]
+    assert [row["kind"] for row in rows] == ["run", "metg", "metg", "run", "metg", "metg"]
+    assert main(command) == 0  # nothing is missing
+    assert json.loads(capsys.readouterr().out) == again
+    assert main([*command, "--width", "5"]) == 2
+    assert "another configuration: width differ" in capsys.readouterr().err
 
 
 def test_the_graph_of_a_network_is_run_with_its_durations(capsys):

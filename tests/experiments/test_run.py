@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 
+from forktask.cython_src import gpu_device
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.cli import main, make_parser
 from forktask.experiments.configuration import (
@@ -389,8 +390,9 @@ def test_shipped_configurations_say_how_to_read_them(path):
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
-def test_shipped_configurations_lower_and_complete(path, sweep):
+def test_shipped_configurations_lower_and_complete(path, sweep, monkeypatch):
     """Check that every plan of each can be lowered, in full size too, and that the small sweep runs to its end."""
+    monkeypatch.setattr(gpu_device, "count_gpus", lambda: 1)
     configuration = read_configuration(path)
     for plan in configuration.plans():
         PlanRows()("id", plan)

@@ -186,6 +186,26 @@ def test_concurrent_and_commutative_tasks_are_not_ordered(model):
         graph.run(1, model=model, threads=2)
 
 
+@pytest.mark.parametrize("model", ["tasks", "taskgraph:placement=stealing", "taskiter:placement=stealing"])
+@pytest.mark.timeout(60)
+def test_a_thread_does_not_wait_for_a_lock_while_others_are_ready(model):
+    """Check that a commutative task whose region is taken goes back: the one that holds it waits for all that is ready."""
+    left = threading.Semaphore(0)
+    values = np.zeros(30)
+
+    def hold(t):
+        for _ in range(4):
+            assert left.acquire(timeout=20)
+
+    with UserGraph() as graph:
+        x = graph.array("x", values)
+        for i in range(3):
+            graph.task(hold if i == 0 else (lambda t: None), commutative=x[0], name=f"commutative{i}")
+        for i in range(4):  # few enough that an eager creator makes all before it runs one
+            graph.task(lambda t: left.release(), updates=x[1 + i], name=f"other{i}")
+        graph.run(1, model=model, threads=2)
+
+
 @pytest.mark.parametrize("model", [*built_models(), *REPLAYED])
 @pytest.mark.timeout(60)
 def test_reductions_give_the_same_bits_under_every_model(model):

@@ -1,1 +1,9 @@
 """A GPU made of the CPU: the CUDA sources compiled by the host's compiler, and a device that reorders streams."""
+
+import sys
+from pathlib import Path
+
+
+def measuring_command(module: str) -> list[str]:
+    """Command of a measuring process whose GPU is the fake device."""
+    return [sys.executable, "-P", str(Path(__file__).with_name("measuring.py")), module]

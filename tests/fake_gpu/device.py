@@ -74,8 +74,11 @@ class FakeDevice(Device):
 
     name = "fake device"
     architecture = "emulated"
+    peak_flops_per_s = 1e9
+    multiprocessors = 4
 
     def __init__(self, seed: int = 0, execute: bool = True):
+        self.costs_s = {"context": 0.25, "compilation": 0.5}
         self.random = random.Random(seed)
         self.execute = execute
         self.log: list[Operation] = []

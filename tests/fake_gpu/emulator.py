@@ -41,7 +41,7 @@ def library(defect: tuple[str, str] | None = None):
     with tempfile.TemporaryDirectory() as folder:
         file, result = Path(folder) / "kernels.cpp", Path(folder) / "kernels.so"
         file.write_text(source)
-        command = [compiler, "-std=c++17", "-O1", "-fPIC", "-shared", "-Wno-unknown-pragmas"]
+        command = [compiler, "-std=c++17", "-O2", "-fPIC", "-shared", "-Wno-unknown-pragmas"]
         include = ["-include", Path(__file__).with_name("emulation.h")]
         subprocess.run([*command, *include, file, "-o", result], check=True)
         return ctypes.PyDLL(str(result))  # keeps the GIL: the emulation's state is one for the process

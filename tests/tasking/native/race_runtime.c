@@ -148,7 +148,7 @@ int main(int argc, char **argv)
         for (int32_t t = 0; t < num_tasks; t++)
             cost[t] = 1 + random_below(9);
         if (partition_open(&partition, num_threads, &loop, 1, states, 2000, num_tasks, num_tasks, offsets, split,
-                           successors, num_intra, task_loop, cost) != 0)
+                           successors, num_intra, task_loop, cost, NULL, NULL) != 0)
             return 2;
         for (int open = 0; open < 2; open++) {
             for (int w = 0; w < num_threads; w++)

@@ -1,0 +1,167 @@
+"""The gate between two commits, on a small repository of its own."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from experiments.scaling.fakes import FakeMachine
+from forktask.cython_src.errors import UsageError
+from forktask.experiments.cli import main
+from forktask.experiments.scaling import clock, gate, subject
+
+MODULE = """
+import numpy as np
+from forktask.experiments.user_graph import UserGraph
+
+def fill(out):
+    out[...] = VALUE
+
+def graph():
+    made = UserGraph("own")
+    made.task(fill, writes=made.array("x", np.zeros(4)))
+    return made
+"""
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A repository with two commits of a package; `first` is a tag."""
+    folder = tmp_path / "repository"
+    (folder / "own").mkdir(parents=True)
+
+    def git(*words):
+        subprocess.run(
+            ["git", "-C", folder, "-c", "user.name=t", "-c", "user.email=t@example.org", *words],
+            check=True,
+            capture_output=True,
+        )
+
+    git("init", "--quiet")
+    for value in ("1", "2"):
+        (folder / "own" / "__init__.py").write_text(MODULE.replace("VALUE", value))
+        git("add", ".")
+        git("commit", "--quiet", "-m", value)
+        if value == "1":
+            git("tag", "first")
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+COMMAND = [
+    "gate",
+    "--against",
+    "first",
+    "--function",
+    "own:graph",
+    "--models",
+    "taskiter",
+    "--threads",
+    "1",
+    "--build",
+    "cp -r {source}/own {target}/own",
+]
+
+
+@pytest.fixture
+def two_speeds(monkeypatch):
+    """Samples by the value that the commit's package has; sets the time of the later commit."""
+    times = {"1": 1.0, "2": 1.0}
+    machine = FakeMachine({"taskiter": 1.0}, noise=0.01)
+
+    def sample(side):
+        text = Path(side.installation, "own", "__init__.py").read_text()
+        value = "2" if "= 2" in text else "1"
+        machine.times_s["taskiter"] = times[value]
+        return {**machine.sample(side), "weights_hash": value}
+
+    monkeypatch.setattr(clock, "sample", sample)
+    monkeypatch.setattr(clock, "capacity", machine.capacity)
+    monkeypatch.setattr(clock, "now", machine.clock)
+    return times
+
+
+def test_equal_commits_pass(repository, two_speeds, capsys):
+    """Check that both commits are installed, that no worse time passes, and that other results are mentioned."""
+    assert main(COMMAND) == 0
+    out = capsys.readouterr().out
+    assert (
+        "taskiter on 1: HEAD/first is 1.0" in out
+        and "pass" in out
+        and "the commits leave different results" in out
+    )
+    done = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True)
+    assert len(done.stdout.splitlines()) == 1
+
+
+def test_a_slower_commit_fails(repository, two_speeds, tmp_path):
+    """Check exit code 1, the summary and the rounds on disk."""
+    two_speeds["2"] = 1.1
+    assert main([*COMMAND, "--summary", str(tmp_path / "s.md"), "--jsonl", str(tmp_path / "s.jsonl")]) == 1
+    assert "## Gate: HEAD against first" in (tmp_path / "s.md").read_text()
+    rows = [json.loads(line) for line in (tmp_path / "s.jsonl").read_text().splitlines()]
+    assert rows[1]["verdict"] == "fail" and len(rows[1]["commits"]) == 2 and rows[1]["rounds"]
+
+
+def test_strict_means_that_the_budget_must_suffice(repository, two_speeds):
+    """Check that an open end is exit code 0, and 3 with --strict."""
+    two_speeds["2"] = 1.05
+    assert main([*COMMAND, "--budget", "20"]) == 0
+    assert main([*COMMAND, "--budget", "20", "--strict"]) == gate.INCONCLUSIVE_EXIT
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (["--against", "no_such"], "must be a commit of"),
+        (["--repository", "/"], "git rev-parse must work in /"),
+        (["--build", "false"], "must build, false ended with 1"),
+        (["--function", "own"], "package.module:function"),
+        (["--at-most", "0"], "must be positive"),
+    ],
+)
+def test_bad_use(repository, two_speeds, capsys, change, said):
+    """Check that each mistake gives one sentence and exit code 2."""
+    assert main([*COMMAND, *change]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_another_way_of_measuring_is_refused(repository, two_speeds, monkeypatch, capsys):
+    """Check that commits whose samples have other numbers of runs are not compared."""
+    ours = clock.sample
+    numbers = iter(range(1, 100))
+    monkeypatch.setattr(
+        clock,
+        "sample",
+        lambda side: {
+            **ours(side),
+            **dict(zip(("run_lengths", "run_times_s"), [[1] * (n := next(numbers)), [1.0] * n], strict=True)),
+        },
+    )
+    assert main(COMMAND) == 2
+    assert "both commits must take times in the same way" in capsys.readouterr().err
+
+
+def test_a_real_sample_comes_from_the_installation(tmp_path):
+    """Check that a measuring process imports what was installed for its side."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "__init__.py").write_text(MODULE.replace("VALUE", "3"))
+    row = clock.sample(
+        clock.Side("serial", 1, subject.describe_importable("own:graph"), installation=str(tmp_path))
+    )
+    assert row["kind"] == "sample" and clock.step_time_s(row) > 0
+    # What was asked for is what was done: the gate compares numbers of runs between commits.
+    assert len(row["run_times_s"]) % (2 * clock.PAIRS) == 0
+    row = clock.sample(
+        clock.Side("serial", 1, subject.describe_importable("own:none"), installation=str(tmp_path))
+    )
+    assert "must be importable" in row["message"]
+
+
+def test_an_installation_that_is_hidden_is_refused(tmp_path):
+    """Check that a build is refused if processes would import another one."""
+    (tmp_path / "forktask").mkdir()
+    (tmp_path / "forktask" / "__init__.py").write_text("__file__ = '/elsewhere/forktask/__init__.py'\n")
+    with pytest.raises(UsageError, match="must import what it built, got /elsewhere"):
+        gate.check_imported(tmp_path)

@@ -1,0 +1,70 @@
+"""The page docs/scaling_tests.md: its files work as they stand, its workflow asks for what there is."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from experiments.scaling.test_plugin import QUICK
+from forktask.experiments.cli import make_parser
+from forktask.experiments.scaling import power
+
+pytest_plugins = ["pytester"]
+
+PAGE = (Path(__file__).parents[3] / "docs" / "scaling_tests.md").read_text()
+
+
+def blocks(language):
+    """Code blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def test_the_first_test_of_the_page(pytester, monkeypatch):
+    """Check that the page's two files, as they stand, write their baseline and then pass, but for what is not timed."""
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    for text in blocks("py"):
+        (pytester.path / re.match(r"# (\w+\.py)\n", text)[1]).write_text(text)
+    pytester.makeini("[pytest]\npythonpath = .\n")
+    (commands,) = blocks("sh")
+    update = shlex.split(commands.splitlines()[0])
+    assert update[:3] == ["python", "-m", "pytest"] and "scaling_baseline.json" in commands
+    pytester.inline_run(*QUICK, *update[3:])
+    assert (pytester.path / "scaling_baseline.json").exists()
+    result = pytester.runpytest_inprocess(*QUICK, "-m", "scaling", "--scaling-budget=0")
+    result.assert_outcomes(passed=1, skipped=1)
+    coarser = (pytester.path / "test_scaling.py").read_text().replace("grain=16", "grain=48")
+    (pytester.path / "test_scaling.py").write_text(coarser)
+    result = pytester.runpytest_inprocess(*QUICK, "-m", "scaling", "-k", "means")
+    result.stdout.fnmatch_lines(["*has no entry for it*"])
+
+
+def test_options_in_the_workflow_exist(pytester):
+    """Check that the steps of the workflow call pytest and the gate with options that they have."""
+    (workflow,) = blocks("yaml")
+    steps = re.findall(r"- run: (.*)", workflow)
+    gates = [shlex.split(step)[1:] for step in steps if step.startswith("forktask ")]
+    assert [make_parser().parse_args(words).command for words in gates] == ["gate"]
+    (test,) = [shlex.split(step)[3:] for step in steps if "pytest -m" in step]
+    assert pytester.parseconfig(*QUICK, *test).getoption("scaling_jsonl") == "scaling.jsonl"
+    indents = {len(line) - len(line.lstrip()) for line in workflow.splitlines()}
+    assert "\t" not in workflow and indents <= {0, 2, 4, 6, 8, 10}
+
+
+def test_options_on_the_page_exist(pytester):
+    """Check each option of pytest that the page names."""
+    known = pytester.parseconfig(*QUICK).option
+    for option in sorted(set(re.findall(r"`(--scaling-[a-z-]+)", PAGE))):
+        assert hasattr(known, option[2:].replace("-", "_")), option
+
+
+def test_the_simulated_table_is_what_the_command_prints(capsys):
+    """Check the table of simulated rates against a smaller simulation: same rows, rates within their errors."""
+    text = PAGE[PAGE.index("<!-- simulated -->") :].split("```")[1].strip().splitlines()
+    rows = power.simulated(200, 1.05)
+    assert text[0] == power.format_simulated([])
+    for line, row in zip(text[1:], rows, strict=True):
+        assert line.startswith(power.format_simulated([row]).splitlines()[1][:31])
+        fail, passed, inconclusive = (float(rate) / 100 for rate in re.findall(r"([\d.]+)%", line)[-3:])
+        assert fail + passed + inconclusive == pytest.approx(1, abs=2e-4)
+        for shown, drawn in ((fail, row["fail"]), (passed, row["pass"])):
+            assert abs(shown - drawn) <= 4 * (shown * (1 - shown) / 200) ** 0.5 + 0.01

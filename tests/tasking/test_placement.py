@@ -1,0 +1,139 @@
+"""Priorities, affinity and measured durations: they move tasks, never results."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from forktask.cython_src.dependences import by_priority, record_graph, remaining_path
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.plan import Block, PlanBuilder, update
+from forktask.cython_src.program import bind
+from forktask.experiments.models import make_executor
+from forktask.tasking.executor import TaskGraphExecutor, TaskIterExecutor
+
+from .random_plans import kinds_plan, random_plan
+from .test_executor import assert_same, content, serial_content
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]
+
+
+def hinted(plan, seed):
+    """The plan with random hints."""
+    rng = np.random.default_rng(seed)
+    loops = tuple(
+        dataclasses.replace(loop, blocks=tuple(
+            dataclasses.replace(b, affinity=int(rng.integers(8)) if rng.random() < 0.4 else None) for b in loop.blocks))
+        for loop in plan.loops)
+    return dataclasses.replace(plan, loops=loops)
+
+
+@pytest.mark.parametrize("placement", ["stealing", "partitioned"])
+@pytest.mark.parametrize("executor", [TaskGraphExecutor, TaskIterExecutor])
+def test_hints_change_no_result(executor, placement):
+    """Check random plans with priorities, hints and durations of all lengths, in serial order's bits."""
+    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(seed=st.integers(0, 2**32), num_threads=st.integers(1, 6), iterations=st.integers(1, 8))
+    def check(seed, num_threads, iterations):
+        plan = (random_plan, kinds_plan)[seed % 2](seed)
+        rng = np.random.default_rng(seed)
+        durations = {loop.name: rng.exponential(1e-5, loop.num_blocks).tolist() for loop in plan.loops}
+        bound = bind(hinted(plan, seed))
+        with executor(num_threads, placement=placement, priority="path", durations_s=[{}, durations]) as made:
+            made.prepare(bound)
+            made.run(iterations)
+        assert_same(content(bound), serial_content(plan, [(iterations,)]))
+
+    check()
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), closed=st.booleans())
+def test_remaining_paths_are_the_longest(seed, closed):
+    """Check against a recursive definition, joins included, and that ordering successors keeps every edge."""
+    plan = random_plan(seed)
+    graph = record_graph(plan.accesses, closed=closed)
+    cost = np.random.default_rng(seed).exponential(1, plan.num_tasks)
+    source, target, token = graph.edges()
+    after = {v: [] for v in range(graph.num_nodes)}
+    for s, t, k in zip(source.tolist(), target.tolist(), token.tolist(), strict=True):
+        if not k:
+            after[s].append(t)
+
+    def longest(v):
+        return (cost[v] if v < plan.num_tasks else 0) + max(map(longest, after[v]), default=0)
+
+    path = remaining_path(graph, cost)
+    np.testing.assert_allclose(path, [longest(v) for v in range(graph.num_nodes)])
+    ordered = by_priority(graph, path)
+    edges = [sorted(zip(*(a.tolist() for a in (*g.edges(), g.edge_kind)), strict=True)) for g in (graph, ordered)]
+    assert edges[0] == edges[1]
+    for v in range(graph.num_nodes):
+        begin, split = ordered.successor_offsets[v], ordered.successor_split[v]
+        assert (np.diff(path[ordered.successors[begin:split]]) >= 0).all()
+
+
+def columns(costs, steps=1, affinity=None):
+    """Independent chains of `steps` tasks; the tasks of column i cost costs[i]."""
+    builder = PlanBuilder("columns")
+    builder.buffer("cells", (len(costs),), "uint64", role="statistic")
+    builder.buffer("trace", (len(costs) * steps, 2), "uint64", role="statistic")
+    for step in range(steps):
+        builder.loop(f"step{step}", "test_hash", {"cells": "cells", "trace": "trace"}, [
+            Block((step * len(costs) + i, 0, 0, 0, 0, i, i + 1), (update("cells", (i, i + 1)),), flops=100.0 * cost,
+                  affinity=None if affinity is None else affinity[i])
+            for i, cost in enumerate(costs)
+        ], attributes={"work": 0, "fail_iteration": -1, "fail_task": -1})
+    return builder.build()
+
+
+def programs(plan, num_threads, **options):
+    with TaskIterExecutor(num_threads, **options) as executor:
+        executor.prepare(bind(plan))
+        return [p.tolist() for p in executor._runtime.programs()]
+
+
+def test_the_longest_path_goes_first():
+    """Check one program: of four chains, the one with the most work left always has the next task."""
+    assert programs(columns([1e6, 3e6, 2.1e6, 1.7e6], 2), 1, priority="path")[0] == [1, 2, 3, 5, 6, 0, 7, 4]
+    assert programs(columns([1e6, 3e6, 2.1e6, 1.7e6], 2), 1)[0] == [0, 4, 1, 5, 2, 6, 3, 7]
+
+
+def test_tasks_have_the_home_they_ask_for():
+    """Check programs, hints beyond the number of workers, and that what asks for nothing fills up."""
+    assert programs(columns([1e6] * 4, affinity=[1, 0, 3, 2]), 2) == [[1, 3], [0, 2]]
+    assert programs(columns([1e6] * 4, affinity=[1, 1, 1, 1]), 2) == [[], [0, 1, 2, 3]]
+    assert columns([1, 1]).affinity is None
+    with TaskIterExecutor(3, placement="stealing") as executor:
+        executor.prepare(bind(columns([1e6] * 6, affinity=[2, 1, 0, 5, 4, 3])))
+        assert executor._runtime.root_homes() == {0: 2, 1: 1, 2: 0, 3: 2, 4: 1, 5: 0}
+
+
+def test_measured_durations_share_out_the_work():
+    """Check that a loop is cut by what was measured, not by its flops; the latest profile that fits counts."""
+    plan = columns([1e6] * 6)
+    assert programs(plan, 2) == [[0, 1, 2], [3, 4, 5]]
+    fits = {"step0": [5e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3]}
+    assert programs(plan, 2, durations_s=[{"step0": [1.0] * 6}, fits, {"other": [1.0]}]) == [[0], [1, 2, 3, 4, 5]]
+    with TaskIterExecutor(2, durations_s=[{"step0": [1.0]}]) as executor:
+        with pytest.raises(UsageError, match="none of 1 does"):
+            executor.prepare(bind(plan))
+
+
+def test_a_stored_profile_places_tasks(tmp_path):
+    """Check the option of a model spec, which names a results folder; the serial model's durations are preferred."""
+    rows = [{"kind": "run", "schema_version": 1},
+            {"kind": "profile", "model": "serial", "block_time_s": {"step0": [4e-3, 1e-3, 1e-3]}},
+            {"kind": "profile", "model": "taskiter", "block_time_s": {"step0": [1e-3, 1e-3, 1e-3]}}]
+    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with make_executor(f"taskiter:profile={tmp_path}", 2) as executor:
+        executor.prepare(bind(columns([1e6] * 3)))
+        assert [p.tolist() for p in executor._runtime.programs()] == [[0], [1, 2]]
+    (tmp_path / "samples.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    with pytest.raises(UsageError, match="must hold at least one"):
+        make_executor(f"taskgraph:profile={tmp_path}", 1)
+    with pytest.raises(UsageError, match="priority must be one of"):
+        TaskIterExecutor(1, priority="high")
