@@ -900,22 +900,42 @@ static void depthwise_pack(const float *weight, int channels, int padded, int ta
     }
 }
 
+/* Rows and columns of a tile's inputs that can be read: [i0, i1) x [j0, j1). */
+typedef struct Part {
+    int i0, i1, j0, j1;
+} Part;
+
+/* What of [start, start + count) can be read, one axis of the large side. */
+INLINE void clip(const WindowTask *t, int start, int count, int size, int *first, int *last)
+{
+    *first = at_least(0, -t->large_halo - start);
+    *last = at_most(count, size + t->large_halo - start);
+}
+
 /* R rows x T columns of outputs of one vector of channels. Each output is summed over taps in their order, so the
- * shape of the tile does not show in the result. x: the first tap of the first output. */
+ * shape of the tile does not show in the result. x: the first tap of the first output. With `whole`, all of the tile's
+ * inputs can be read; otherwise the tests cost little beside the arithmetic. */
 INLINE void depthwise_tile(const WindowTask *t, const float *x, const float *w, const float *bias, float *out,
-                           const int K, const int S, const int R, const int T)
+                           const int K, const int S, const int R, const int T, const int whole, const Part *part)
 {
     Vec sum[R][T];
     Vec start = bias ? load(bias) : (Vec){0};
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int q = 0; q < T; q++) sum[r][q] = start;
-    UNROLL for (int i = 0; i < (R - 1) * S + K; i++) UNROLL for (int j = 0; j < (T - 1) * S + K; j++)
+    UNROLL for (int i = 0; i < (R - 1) * S + K; i++)
     {
-        Vec v = load(x + i * t->in.row + j * t->pitch);
-        UNROLL for (int r = 0; r < R; r++) UNROLL for (int q = 0; q < T; q++)
+        if (!whole && (i < part->i0 || i >= part->i1))
+            continue;
+        UNROLL for (int j = 0; j < (T - 1) * S + K; j++)
         {
-            const int ky = i - r * S, kx = j - q * S;
-            if (ky >= 0 && ky < K && kx >= 0 && kx < K)
-                sum[r][q] += load(w + (ky * K + kx) * (ptrdiff_t)t->channels) * v;
+            if (!whole && (j < part->j0 || j >= part->j1))
+                continue;
+            Vec v = load(x + i * t->in.row + j * t->pitch);
+            UNROLL for (int r = 0; r < R; r++) UNROLL for (int q = 0; q < T; q++)
+            {
+                const int ky = i - r * S, kx = j - q * S;
+                if (ky >= 0 && ky < K && kx >= 0 && kx < K)
+                    sum[r][q] += load(w + (ky * K + kx) * (ptrdiff_t)t->channels) * v;
+            }
         }
     }
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int q = 0; q < T; q++)
@@ -927,13 +947,13 @@ INLINE void depthwise_tile(const WindowTask *t, const float *x, const float *w, 
     }
 }
 
-/* One output of taps [ky0, ky1) x [kx0, kx1), any kernel and stride. */
-INLINE void depthwise_pixel(const WindowTask *t, const float *x, const float *w, const float *bias, float *out, int ky0,
-                            int ky1, int kx0, int kx1)
+/* One output, any kernel and stride. */
+INLINE void depthwise_pixel(const WindowTask *t, const float *x, const float *w, const float *bias, float *out,
+                            const Part *part)
 {
     Vec sum = bias ? load(bias) : (Vec){0};
-    for (int ky = ky0; ky < ky1; ky++)
-        for (int kx = kx0; kx < kx1; kx++)
+    for (int ky = part->i0; ky < part->i1; ky++)
+        for (int kx = part->j0; kx < part->j1; kx++)
             sum += load(w + (ky * t->kernel + kx) * (ptrdiff_t)t->channels) *
                    load(x + ky * t->in.row + kx * t->pitch);
     if (t->activation)
@@ -941,87 +961,51 @@ INLINE void depthwise_pixel(const WindowTask *t, const float *x, const float *w,
     store_or_add(out, sum, t->accumulate);
 }
 
-/* Four outputs of a row, any kernel and stride, all taps. */
-INLINE void depthwise_four(const WindowTask *t, const float *x, const float *w, const float *bias, float *out)
+/* R x T outputs from (y, x) on, channels [c0, c1). K = 0: any kernel and stride, one output. */
+INLINE void depthwise_piece(const WindowTask *t, int n, int y, int x, int c0, int c1, const int K, const int S,
+                            const int R, const int T)
 {
-    Vec start = bias ? load(bias) : (Vec){0}, sum[4] = {start, start, start, start};
-    for (int ky = 0; ky < t->kernel; ky++)
-        for (int kx = 0; kx < t->kernel; kx++) {
-            Vec weight = load(w + (ky * t->kernel + kx) * (ptrdiff_t)t->channels);
-            UNROLL for (int q = 0; q < 4; q++) sum[q] +=
-                weight * load(x + ky * t->in.row + (kx + q * t->stride) * t->pitch);
-        }
-    UNROLL for (int q = 0; q < 4; q++)
-    {
-        Vec y = sum[q];
-        if (t->activation)
-            y = t->activation == 1 ? activated(y, 1) : activated(y, 2);
-        store_or_add(out + q * t->pitch, y, t->accumulate);
+    const int k = K ? K : t->kernel, s = K ? S : t->stride, top = y * s - t->padding, left = x * s - t->padding;
+    const int rows = (R - 1) * s + k, columns = (T - 1) * s + k;
+    Part part;
+    clip(t, top, rows, t->large_height, &part.i0, &part.i1);
+    clip(t, left, columns, t->large_width, &part.j0, &part.j1);
+    const int whole = part.i0 == 0 && part.j0 == 0 && part.i1 == rows && part.j1 == columns;
+    const float *in = t->in.p + n * t->in.image + top * t->in.row + left * t->pitch;
+    float *out = out_pixel(t, n, y, x);
+    for (int c = c0; c < c1; c += VL) {
+        const float *bias = t->bias ? t->bias + c : NULL;
+        if (K == 0)
+            depthwise_pixel(t, in + c, t->weight + c, bias, out + c, &part);
+        else if (whole && T == 4) /* smaller tiles are rare: one form of them is enough */
+            depthwise_tile(t, in + c, t->weight + c, bias, out + c, K, S, R, T, 1, &part);
+        else
+            depthwise_tile(t, in + c, t->weight + c, bias, out + c, K, S, R, T, 0, &part);
     }
 }
 
-/* Rows [y, y + R) and columns [x0, x1), all taps readable, channels [c0, c1). K = 0: any kernel and stride. */
-INLINE void depthwise_columns(const WindowTask *t, int n, int y, int x0, int x1, int c0, int c1, const int K, const int S,
-                              const int R)
+INLINE void depthwise_row(const WindowTask *t, int n, int y, int c0, int c1, const int K, const int S, const int R)
 {
-    const float *in = t->in.p + n * t->in.image + (y * t->stride - t->padding) * t->in.row - t->padding * t->pitch;
-    float *out = t->out.p + n * t->out.image + y * t->out.row;
-    int x = x0;
-    for (; x + 4 <= x1; x += 4)
-        for (int c = c0; c < c1; c += VL) {
-            const float *from = in + x * t->stride * t->pitch + c, *bias = t->bias ? t->bias + c : NULL;
-            if (K)
-                depthwise_tile(t, from, t->weight + c, bias, out + x * t->pitch + c, K, S, R, 4);
-            else
-                depthwise_four(t, from, t->weight + c, bias, out + x * t->pitch + c);
-        }
-    for (; x < x1; x++)
-        for (int c = c0; c < c1; c += VL) {
-            const float *from = in + x * t->stride * t->pitch + c, *bias = t->bias ? t->bias + c : NULL;
-            if (K)
-                depthwise_tile(t, from, t->weight + c, bias, out + x * t->pitch + c, K, S, R, 1);
-            else
-                depthwise_pixel(t, from, t->weight + c, bias, out + x * t->pitch + c, 0, t->kernel, 0, t->kernel);
-        }
+    int x = 0;
+    if (K)
+        for (; x + 4 <= t->small_width; x += 4)
+            depthwise_piece(t, n, y, x, c0, c1, K, S, R, 4);
+    if (K == 3)
+        for (; x + 2 <= t->small_width; x += 2)
+            depthwise_piece(t, n, y, x, c0, c1, K, S, R, 2);
+    for (; x < t->small_width; x++)
+        for (int r = 0; r < R; r++)
+            depthwise_piece(t, n, y + r, x, c0, c1, 0, 0, 1, 1);
 }
 
-/* First and one past the last output of an axis whose taps can all be read. */
-INLINE void readable(const WindowTask *t, int size, int count, int *first, int *last)
+INLINE void depthwise_rows(const WindowTask *t, int n, int c0, int c1, const int K, const int S)
 {
-    *first = at_most(count, at_least(0, ceiling(t->padding - t->large_halo, t->stride)));
-    int room = size + t->large_halo - t->kernel + t->padding;
-    *last = room < 0 ? *first : at_least(*first, at_most(count, room / t->stride + 1));
-}
-
-INLINE void depthwise_image(const WindowTask *t, int n, int c0, int c1, const int K, const int S)
-{
-    int xa, xb, ya, yb;
-    readable(t, t->large_width, t->small_width, &xa, &xb);
-    readable(t, t->large_height, t->small_height, &ya, &yb);
-    for (int y = t->y0; y < t->y1; y++) {
-        int inside = y >= ya && y < yb, from = inside ? xa : 0, to = inside ? xb : 0;
-        for (int x = 0; x < t->small_width; x++) { /* what meets the edges of a map without halo */
-            if (x == from)
-                x = to;
-            if (x >= t->small_width)
-                break;
-            int top = y * t->stride - t->padding, left = x * t->stride - t->padding, ky0, ky1, kx0, kx1;
-            clip_taps(top, t->kernel, t->large_height, &ky0, &ky1);
-            clip_taps(left, t->kernel, t->large_width, &kx0, &kx1);
-            for (int c = c0; c < c1; c += VL)
-                depthwise_pixel(t, t->in.p + n * t->in.image + top * t->in.row + left * t->pitch + c, t->weight + c,
-                                t->bias ? t->bias + c : NULL,
-                                t->out.p + n * t->out.image + y * t->out.row + x * t->pitch + c, ky0, ky1, kx0, kx1);
-        }
-        if (!inside)
-            continue;
-        if (K == 3 && S == 1 && y + 1 < at_most(t->y1, yb) && xa == 0 && xb == t->small_width) {
-            depthwise_columns(t, n, y, xa, xb, c0, c1, K, S, 2);
-            y++;
-        } else {
-            depthwise_columns(t, n, y, xa, xb, c0, c1, K, S, 1);
-        }
-    }
+    int y = t->y0;
+    if (K == 3 && S == 1)
+        for (; y + 2 <= t->y1; y += 2)
+            depthwise_row(t, n, y, c0, c1, K, S, 2);
+    for (; y < t->y1; y++)
+        depthwise_row(t, n, y, c0, c1, K, S, 1);
 }
 
 static void depthwise(const WindowTask *t)
@@ -1030,59 +1014,79 @@ static void depthwise(const WindowTask *t)
         for (int c = 0; c < t->channels; c += DEPTHWISE_CHANNELS) {
             int stop = at_most(t->channels, c + DEPTHWISE_CHANNELS);
             if (t->kernel == 3 && t->stride == 1)
-                depthwise_image(t, n, c, stop, 3, 1);
+                depthwise_rows(t, n, c, stop, 3, 1);
             else if (t->kernel == 3 && t->stride == 2)
-                depthwise_image(t, n, c, stop, 3, 2);
+                depthwise_rows(t, n, c, stop, 3, 2);
             else if (t->kernel == 5 && t->stride == 1)
-                depthwise_image(t, n, c, stop, 5, 1);
+                depthwise_rows(t, n, c, stop, 5, 1);
             else
-                depthwise_image(t, n, c, stop, 0, 0);
+                depthwise_rows(t, n, c, stop, 0, 0);
         }
 }
 
 static void depthwise_backward_data(const WindowTask *t) { gather(t, GATHER_DEPTHWISE); }
 
-/* Sums of KR kernel rows from ky on, for one vector of channels and rows [y0, y1) whose taps can all be read; T pixels
- * of the gradient side by side share what they read. S = 0: any stride. */
+/* Sums of KR kernel rows for one vector of channels; T pixels of the gradient side by side share what they read. */
 INLINE void weight_tile(const WindowTask *t, const float *dy, const float *x, const int K, const int KR, const int S,
-                        const int T, Vec (*sum)[K])
+                        const int T, const int whole, const Part *part, Vec (*sum)[K])
 {
     Vec g[T];
     UNROLL for (int q = 0; q < T; q++) g[q] = load(dy + q * t->pitch);
-    UNROLL for (int r = 0; r < KR; r++) UNROLL for (int j = 0; j < (T - 1) * S + K; j++)
+    UNROLL for (int r = 0; r < KR; r++)
     {
-        Vec v = load(x + r * t->in.row + j * t->pitch);
-        UNROLL for (int q = 0; q < T; q++)
+        if (!whole && (r < part->i0 || r >= part->i1))
+            continue;
+        UNROLL for (int j = 0; j < (T - 1) * S + K; j++)
         {
-            const int k = j - q * S;
-            if (k >= 0 && k < K)
-                sum[r][k] += g[q] * v;
+            if (!whole && (j < part->j0 || j >= part->j1))
+                continue;
+            Vec v = load(x + r * t->in.row + j * t->pitch);
+            UNROLL for (int q = 0; q < T; q++)
+            {
+                const int k = j - q * S;
+                if (k >= 0 && k < K)
+                    sum[r][k] += g[q] * v;
+            }
         }
     }
 }
 
-INLINE void weight_sums(const WindowTask *t, int n, int y0, int y1, int c, const int K, const int KR, const int S,
-                        const int T, int ky, float *sums)
+/* T pixels of row y from x on, kernel rows from ky on. */
+INLINE void weight_piece(const WindowTask *t, int n, int y, int x, int c, int ky, const int K, const int KR, const int S,
+                         const int T, Vec (*sum)[K])
+{
+    const int top = y * S - t->padding + ky, left = x * S - t->padding, columns = (T - 1) * S + K;
+    const float *dy = out_pixel(t, n, y, x) + c;
+    const float *in = t->in.p + n * t->in.image + top * t->in.row + left * t->pitch + c;
+    Part part;
+    clip(t, top, KR, t->large_height, &part.i0, &part.i1);
+    clip(t, left, columns, t->large_width, &part.j0, &part.j1);
+    if (T > 1 && part.i0 == 0 && part.j0 == 0 && part.i1 == KR && part.j1 == columns)
+        weight_tile(t, dy, in, K, KR, S, T, 1, &part, sum);
+    else
+        weight_tile(t, dy, in, K, KR, S, T, 0, &part, sum);
+}
+
+/* Rows [y0, y1) of one image, kernel rows from ky on, one vector of channels. */
+INLINE void weight_sums(const WindowTask *t, int n, int y0, int y1, int c, int ky, const int K, const int KR, const int S,
+                        const int T, float *sums)
 {
     Vec sum[KR][K];
     UNROLL for (int r = 0; r < KR; r++) UNROLL for (int k = 0; k < K; k++) sum[r][k] =
         load(sums + ((ky + r) * K + k) * (ptrdiff_t)t->channels + c);
     for (int y = y0; y < y1; y++) {
-        const float *dy = out_pixel(t, n, y, 0) + c;
-        const float *x = t->in.p + n * t->in.image + (y * t->stride - t->padding + ky) * t->in.row -
-                         t->padding * t->pitch + c;
-        int i = 0;
-        for (; i + T <= t->small_width; i += T)
-            weight_tile(t, dy + i * t->pitch, x + i * t->stride * t->pitch, K, KR, S, T, sum);
-        for (; i < t->small_width; i++)
-            weight_tile(t, dy + i * t->pitch, x + i * t->stride * t->pitch, K, KR, S, 1, sum);
+        int x = 0;
+        for (; x + T <= t->small_width; x += T)
+            weight_piece(t, n, y, x, c, ky, K, KR, S, T, sum);
+        for (; x < t->small_width; x++)
+            weight_piece(t, n, y, x, c, ky, K, KR, S, 1, sum);
     }
     UNROLL for (int r = 0; r < KR; r++) UNROLL for (int k = 0; k < K; k++)
         store(sums + ((ky + r) * K + k) * (ptrdiff_t)t->channels + c, sum[r][k]);
 }
 
-/* The same for any kernel and rows at the edge, tap by tap over what lies inside. */
-static void clipped_weight_sums(const WindowTask *t, int n, int y0, int y1, float *sums)
+/* The same for any kernel and stride, tap by tap over what lies inside. */
+static void any_weight_sums(const WindowTask *t, int n, int y0, int y1, float *sums)
 {
     for (int ky = 0; ky < t->kernel; ky++)
         for (int kx = 0; kx < t->kernel; kx++) {
@@ -1109,34 +1113,23 @@ static void clipped_weight_sums(const WindowTask *t, int n, int y0, int y1, floa
 static void depthwise_backward_weights(const WindowTask *t, float *sums)
 {
     memset(sums, 0, t->kernel * t->kernel * t->channels * sizeof(float));
-    int xa, xb, ya, yb;
-    readable(t, t->large_width, t->small_width, &xa, &xb);
-    readable(t, t->large_height, t->small_height, &ya, &yb);
-    int whole = xa == 0 && xb == t->small_width && (t->kernel == 3 || t->kernel == 5);
     /* Rows at a time: enough pixels to pay for loading the sums, few enough to stay in the first-level cache. */
-    int step = at_least(1, 32 / t->small_width);
+    const int step = at_least(1, 32 / t->small_width), form = t->stride <= 2 ? 10 * t->kernel + t->stride : 0;
     for (int n = 0; n < t->images; n++)
         for (int y = t->y0, next; y < t->y1; y = next) {
-            int inside = whole && y >= ya && y < yb;
-            next = at_most(y + step, inside ? at_most(yb, t->y1) : y < ya ? at_most(ya, t->y1) : t->y1);
-            if (!inside) {
-                clipped_weight_sums(t, n, y, next, sums);
+            next = at_most(y + step, t->y1);
+            if (form != 31 && form != 32 && form != 51) {
+                any_weight_sums(t, n, y, next, sums);
                 continue;
             }
-            for (int c = 0; c < t->channels; c += VL) {
-                if (t->kernel == 3 && t->stride == 1)
-                    weight_sums(t, n, y, next, c, 3, 3, 1, 4, 0, sums);
-                else if (t->kernel == 3 && t->stride == 2)
-                    weight_sums(t, n, y, next, c, 3, 3, 2, 2, 0, sums);
-                else if (t->kernel == 3)
-                    weight_sums(t, n, y, next, c, 3, 3, 0, 1, 0, sums);
+            for (int c = 0; c < t->channels; c += VL)
+                if (form == 31)
+                    weight_sums(t, n, y, next, c, 0, 3, 3, 1, 4, sums);
+                else if (form == 32)
+                    weight_sums(t, n, y, next, c, 0, 3, 3, 2, 2, sums);
                 else
                     for (int ky = 0; ky < 5; ky++)
-                        if (t->stride == 1)
-                            weight_sums(t, n, y, next, c, 5, 1, 1, 4, ky, sums);
-                        else
-                            weight_sums(t, n, y, next, c, 5, 1, 0, 1, ky, sums);
-            }
+                        weight_sums(t, n, y, next, c, ky, 5, 1, 1, 4, sums);
         }
 }
 

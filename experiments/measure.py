@@ -436,7 +436,7 @@ def measure_sample(
         "weights_hash": hashes["weights_hash"],
         "losses_hash": hashes["losses_hash"],
         "answer": answered,
-        "deterministic": bound.plan.deterministic,
+        "deterministic": bound.plan.deterministic and spec.model.reproducible,
         "gpu": describe_gpu(bound) if spec.model.device == "gpu" else None,
         "disturbance": disturbed,
         "timed_wall_s": wall,
@@ -445,7 +445,7 @@ def measure_sample(
         "max_resident_bytes": usage_after.ru_maxrss * 1024,
         "frequency_hz": frequency_hz,
         "libraries": libraries,
-        "instruction_set": bound.instruction_set,
+        "instruction_set": f"{bound.instruction_set}, {spec}" if spec.model.mixes_devices else bound.instruction_set,
         "pid": os.getpid(),
         "started": started,
     }

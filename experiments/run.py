@@ -319,6 +319,8 @@ class Sweep:
         # The first weights seen for a plan and instruction set: all others must equal them.
         expected: dict[tuple[str, str], dict] = {}
         for row in writer.results.of_kind("sample"):
+            if not row.get("deterministic", True):
+                continue
             expected.setdefault((row["plan_id"], row["instruction_set"]), row)
         deterministic = {row["plan_id"]: row["deterministic"] for row in writer.results.of_kind("plan")}
         failed: set[str] = set()
@@ -373,7 +375,7 @@ class Sweep:
                     "cpus": cpus,
                     "variables": settings,
                 }
-                if kind == "sample" and "failure" not in result and deterministic[point.plan_id]:
+                if kind == "sample" and "failure" not in result and deterministic[point.plan_id] and result.get("deterministic", True):
                     first = expected.setdefault((point.plan_id, result["instruction_set"]), {**result, **row})
                     result = check_same_answer(result, first)
                 if "failure" in result:

@@ -20,7 +20,9 @@
 #ifndef FORKTASK_PARTITION_H
 #define FORKTASK_PARTITION_H
 
+#if !defined(FORKTASK_RELACY)
 #include "placement.h"
+#endif
 #include "scheduler.h"
 
 #ifndef ORDER_PARTITION_PUBLISH
@@ -34,6 +36,12 @@
 #endif
 #ifndef ORDER_PARTITION_CLAIM
 #define ORDER_PARTITION_CLAIM relaxed
+#endif
+#ifndef ORDER_PARTITION_OPEN
+#define ORDER_PARTITION_OPEN release
+#endif
+#ifndef ORDER_PARTITION_SEE_OPEN
+#define ORDER_PARTITION_SEE_OPEN acquire
 #endif
 
 /* Entries of a program that a helper looks at, from the first unclaimed one on. Looking further costs more than it finds: with
@@ -59,8 +67,16 @@
 #endif
 /* Looks of a waiting worker without a pause in between, some 100 ns: an answer that is on its way arrives within these, and a pause
  * takes as long as a line needs from core to core. Then rounds with pauses before helping. */
+#ifndef PARTITION_LOOKS
 #define PARTITION_LOOKS 64
+#endif
+#ifndef PARTITION_PATIENCE
 #define PARTITION_PATIENCE 24
+#endif
+/* Rounds from one search for something to claim to the next. */
+#ifndef PARTITION_ROUNDS
+#define PARTITION_ROUNDS 8
+#endif
 
 typedef struct ProgramEntry {
     int32_t task;
@@ -179,7 +195,7 @@ static int partition_help(Partition *p, int32_t worker)
         int64_t length = partition_length(p, victim), *begin = &p->workers[worker].all_claimed[victim];
         /* acquire: the progress seen next is at least that of the opening, and from there to `open_until` the victim claims
          * its own tasks by compare-and-swap */
-        int64_t end = ft_load(&p->workers[victim].open_until, acquire) * length;
+        int64_t end = ft_load(&p->workers[victim].open_until, ORDER_PARTITION_SEE_OPEN) * length;
         int64_t passed = ft_load(&p->workers[victim].progress, relaxed); /* an old value makes the search start too early */
         *begin = *begin > passed ? *begin : passed;
         end = *begin + PARTITION_WINDOW < end ? *begin + PARTITION_WINDOW : end;
@@ -231,7 +247,7 @@ static int partition_wait(Partition *p, int32_t worker, int32_t on, int64_t valu
         if (ft_load(&s->ending, relaxed) != RUN_GOES_ON)
             return 0;
         ft_pause();
-        if (round < PARTITION_PATIENCE || round % 8 != 0)
+        if (round < PARTITION_PATIENCE || round % PARTITION_ROUNDS != 0)
             continue;
         int helped = partition_help(p, worker);
         if (helped < 0)
@@ -286,7 +302,7 @@ static void partition_work(void *argument, int32_t worker)
         if (me->is_open) {
             open_until = iteration + 1 + PARTITION_AHEAD / length;
             open_until = open_until < num_iterations ? open_until : num_iterations;
-            ft_store(&me->open_until, (int32_t)open_until, release); /* pairs with the acquire in partition_help() */
+            ft_store(&me->open_until, (int32_t)open_until, ORDER_PARTITION_OPEN); /* pairs with the acquire in partition_help() */
         }
         int is_open = iteration < open_until; /* what was opened stays open */
         for (int64_t position = 0; position < length; position++) {
@@ -367,6 +383,7 @@ static void partition_close(Partition *p)
     memset(p, 0, sizeof(*p));
 }
 
+#if !defined(FORKTASK_RELACY) /* the model checker compiles C++ and brings its own programs */
 /* ------------------------------------------------------------------------------------------------ compilation */
 
 /* A worker of the simulated run that gives tasks their order: a stack of ready tasks, newest on top; with priorities a
@@ -764,4 +781,5 @@ end:
     return result;
 }
 
+#endif
 #endif

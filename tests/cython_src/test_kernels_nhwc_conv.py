@@ -203,10 +203,10 @@ def check_case(case, algorithm, factor=0.0):
             nhwc_conv.scratch_bytes(code, 2, attributes, case.batch, part_out, part_in), factor)  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(42))
 def test_compiled_forms_equal_numpy_forms(seed):
     """Check all kernels, cut into blocks at random, in all instruction sets, halo and padding channels included."""
-    check_case(random_case(seed), ("direct", "im2col")[seed % 2])
+    check_case(random_case(seed), ("direct", "direct", "im2col", "if", "if_blocked", "pad", "pad_blocked")[seed % 7])
 
 
 @pytest.mark.parametrize("algorithm", ["winograd2", "winograd4"])

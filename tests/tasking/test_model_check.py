@@ -1,4 +1,5 @@
-"""Deque and sleep protocol under the memory-model checker Relacy, with every ordering weakened in turn."""
+"""Deque, sleep protocol, partitioned replay and eager tasks under the memory-model checker Relacy, with every ordering
+weakened in turn."""
 
 import os
 import shutil
@@ -32,6 +33,13 @@ NEEDED = [
     ("deque", "ORDER_DEQUE_STEAL_CAS", "acq_rel"),
     ("idle", "ORDER_IDLE_SLEEPER_FENCE", "acq_rel"),
     ("wake", "ORDER_IDLE_WOKEN", "relaxed"),
+    ("partition", "ORDER_PARTITION_PUBLISH", "relaxed"),
+    ("partition", "ORDER_PARTITION_SEE", "relaxed"),
+    ("partition", "ORDER_IDLE_WAKER_FENCE", "acq_rel"),
+    ("claims", "ORDER_PARTITION_DONE", "relaxed"),
+    ("opening", "ORDER_PARTITION_SEE_OPEN", "relaxed"),
+    ("eager", "ORDER_EAGER_CLOSE", "acquire"),
+    ("eager", "ORDER_EAGER_COUNT_DOWN", "relaxed"),
 ]
 # The checker sees no difference; tasking/README.md says for each why, and why it stays as it is.
 NOT_SEEN = [
@@ -39,14 +47,19 @@ NOT_SEEN = [
     ("deque", "ORDER_DEQUE_STEAL_TOP", "relaxed"),
     ("idle", "ORDER_IDLE_ANNOUNCE", "relaxed"),
     ("wake", "ORDER_IDLE_WAKE", "relaxed"),
+    ("opening", "ORDER_PARTITION_OPEN", "relaxed"),
+    ("eager", "ORDER_EAGER_CLOSE", "release"),
+    ("eager", "ORDER_EAGER_PUSH_EDGE", "relaxed"),
+    ("eager", "ORDER_EAGER_FOUND_CLOSED", "relaxed"),
+    ("eager", "ORDER_EAGER_RETIRE", "relaxed"),
 ]
 
 
 def build(folder, *definitions):
     program = folder / "model_check"
     subprocess.run(
-        [COMPILER, "-std=gnu++14", "-O1", "-w", "-DFORKTASK_RELACY", *definitions, "-I", ROOT / "tasking",
-         "-I", HERE / "native", *(flag for folder in INCLUDE[1:] for flag in ("-I", folder)),
+        [COMPILER, "-std=gnu++14", "-O1", "-w", "-fpermissive", "-DFORKTASK_RELACY", *definitions, "-I", ROOT / "tasking",
+         "-I", ROOT / "cython_src", "-I", HERE / "native", *(flag for folder in INCLUDE[1:] for flag in ("-I", folder)),
          HERE / "native" / "model_check.cpp", "-o", program, "-ldl"],
         check=True, capture_output=True, text=True,
     )
@@ -61,16 +74,19 @@ def check(program, name, executions):
 
 
 def test_the_protocols_hold(tmp_path):
-    """Check deque, sleep protocol and wake-up over random interleavings and stale reads."""
+    """Check deque, sleep protocol, wake-up, partitioned replay (no claims, claims, claims from the second iteration on) and eager
+    tasks over random interleavings and stale reads."""
     program = build(tmp_path)
     for name in ("deque", "idle", "wake"):
         assert check(program, name, 1_000_000 if LONG else 20_000)[0] == 0
+    for name in ("partition", "claims", "opening", "eager"):
+        assert check(program, name, 100_000 if LONG else 1_000)[0] == 0
 
 
 @pytest.mark.parametrize(("name", "order", "weakened"), NEEDED if LONG else NEEDED[:1])
 def test_a_weakened_ordering_is_caught(name, order, weakened, tmp_path):
     """Check that the checker objects: negative controls."""
-    status, output = check(build(tmp_path, f"-D{order}={weakened}"), name, 500_000)
+    status, output = check(build(tmp_path, f"-D{order}={weakened}"), name, 200_000)
     assert status == 3, output
 
 
@@ -78,4 +94,4 @@ def test_a_weakened_ordering_is_caught(name, order, weakened, tmp_path):
 @pytest.mark.parametrize(("name", "order", "weakened"), NOT_SEEN)
 def test_an_ordering_without_effect_is_known(name, order, weakened, tmp_path):
     """Check the list of orderings that the checker cannot tell from weaker ones."""
-    assert check(build(tmp_path, f"-D{order}={weakened}"), name, 200_000)[0] == 0
+    assert check(build(tmp_path, f"-D{order}={weakened}"), name, 50_000)[0] == 0

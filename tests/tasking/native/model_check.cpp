@@ -1,5 +1,5 @@
-// The deque, the sleep protocol and the counters of replay under Relacy, from the very headers of the runtime.
-//     c++ -DFORKTASK_RELACY -I tasking -I tests/tasking/native model_check.cpp && ./a.out NAME ITERATIONS
+// The deque, the sleep protocol, partitioned replay and eager tasks under Relacy, from the very headers of the runtime.
+//     c++ -fpermissive -DFORKTASK_RELACY -I tasking -I cython_src -I tests/tasking/native model_check.cpp && ./a.out NAME ITERATIONS
 // -DORDER_X=relaxed (and the like) weakens one ordering: then the check must fail.
 #include <cstdint>
 #include <cstring>
@@ -8,6 +8,21 @@
 
 #include "deque.h"
 #include "idle.h"
+
+// The model has a clock of its own: decisions that depend on it must repeat when Relacy replays an execution.
+#include "block_kernel.h"
+static int64_t model_clock, model_claim_ns;
+#define forktask_now_ns() (++model_clock)
+// Waits are short, and every look is an event of the model.
+#define PARTITION_LOOKS 0
+#define PARTITION_PATIENCE 0
+#define PARTITION_ROUNDS 2
+#define PARTITION_AHEAD 4
+#define PARTITION_LOOK 1
+#define PARTITION_CLAIM_NS model_claim_ns
+#define PARTITION_NAPS 0
+#include "partition.h"
+#include "eager.h"
 
 // Owner and two thieves over three items in a deque of four slots: each item once, with what was written before its push.
 struct deque_test : rl::test_suite<deque_test, 3> {
@@ -141,6 +156,219 @@ struct wake_test : rl::test_suite<wake_test, 2> {
     }
 };
 
+// Scheduler and blocks of the models of whole runtimes. A block finds out that its predecessors have run, and are not running.
+template <int num_workers, int num_tasks>
+struct Blocks {
+    SchedulerWorker runners[num_workers];
+    IdleWorker words[num_workers];
+    WorkerState states[num_workers];
+    LoopRecord loop;
+    rl::var<int> runs[num_tasks];
+
+    void open(Scheduler *s, BlockKernel kernel, int64_t spin_ns)
+    {
+        std::memset(states, 0, sizeof(states));
+        loop = LoopRecord();
+        loop.kernel = kernel;
+        loop.args = this;
+        loop.num_blocks = num_tasks;
+        loop.iteration_stride = 1;
+        s->workers = runners;
+        s->loops = &loop;
+        s->num_workers = num_workers;
+        s->spin_ns = spin_ns;
+        s->idle.workers = words;
+        s->idle.num_workers = num_workers;
+        s->idle.has_membarrier = 0;
+        for (int w = 0; w < num_workers; w++) {
+            states[w].failed_task = -1;
+            states[w].context.worker = w;
+            runners[w].state = &states[w];
+            runners[w].random = 1;
+        }
+        for (int t = 0; t < num_tasks; t++)
+            runs[t]($) = 0;
+        model_clock = 0;
+    }
+};
+
+// Two programs of two tasks: 0, 2 and 1, 3. 1 and 3 come after 0; 2 after 1; 0 of the next iteration after 2 and 3.
+// `mode`: 0 no iteration is open to claims, 1 all are, 2 the second is.
+static const int partition_iterations = 2;
+typedef Blocks<2, 4> PartitionBlocks;
+
+static int partition_block(const void *args, ptrdiff_t task, const TaskContext *context)
+{
+    PartitionBlocks *b = (PartitionBlocks *)args;
+    const int k = (int)context->iteration;
+    RL_ASSERT(b->runs[task]($) == k);
+    RL_ASSERT(task == 0 ? b->runs[2]($) == k && b->runs[3]($) == k : b->runs[task == 2 ? 1 : 0]($) == k + 1);
+    b->runs[task]($) = k + 1;
+    return 0;
+}
+
+template <int mode>
+struct partition_test : rl::test_suite<partition_test<mode>, 2> {
+    Partition p;
+    PartitionWorker workers[2];
+    ClaimWord claims[4];
+    ProgramEntry entries[5];
+    ProgramWait waits[3];
+    int32_t first[3], predecessor_offsets[5], predecessors[5];
+    int64_t seen[4], all_claimed[4];
+    PartitionBlocks blocks;
+
+    void before()
+    {
+        static const ProgramEntry the_entries[] = {{0, 0, 1, 0}, {2, 0, 1, 1}, {1, 0, 1, 2}, {3, 0, 1, 3}, {0, 0, 0, 3}};
+        static const ProgramWait the_waits[] = {{1, 0}, {1, 1}, {0, 1}};
+        static const int32_t the_first[] = {0, 2, 4}, offsets[] = {0, 2, 3, 4, 5}, before[] = {3, 7, 4, 0, 0};
+        std::memcpy(entries, the_entries, sizeof(entries));
+        std::memcpy(waits, the_waits, sizeof(waits));
+        std::memcpy(first, the_first, sizeof(first));
+        std::memcpy(predecessor_offsets, offsets, sizeof(offsets));
+        std::memcpy(predecessors, before, sizeof(before));
+        std::memset(seen, 0, sizeof(seen));
+        std::memset(all_claimed, 0, sizeof(all_claimed));
+        model_claim_ns = mode == 0 ? 1 << 30 : -(1 << 30);
+        p.workers = workers;
+        p.entries = entries;
+        p.first = first;
+        p.waits = waits;
+        p.claims = claims;
+        p.predecessor_offsets = predecessor_offsets;
+        p.predecessors = predecessors;
+        p.num_tasks = p.num_nodes = 4;
+        p.first_replay = 0;
+        p.num_iterations = partition_iterations;
+        blocks.open(&p.scheduler, partition_block, 0);
+        scheduler_reset_words();
+        for (int w = 0; w < 2; w++) {
+            workers[w].progress.store(0, rl::mo_relaxed, $);
+            workers[w].open_until.store(0, rl::mo_relaxed, $);
+            workers[w].wait_value.store(0, rl::mo_relaxed, $);
+            workers[w].wait_on.store(0, rl::mo_relaxed, $);
+            workers[w].is_open = mode == 1;
+            workers[w].wakes_helpers = 0;
+            workers[w].seen = seen + 2 * w;
+            workers[w].all_claimed = all_claimed + 2 * w;
+        }
+        for (int e = 0; e < 4; e++) {
+            claims[e].claimed.store(0, rl::mo_relaxed, $);
+            claims[e].done.store(0, rl::mo_relaxed, $);
+        }
+    }
+
+    void scheduler_reset_words()
+    {
+        p.scheduler.ending.store(RUN_GOES_ON, rl::mo_relaxed, $);
+        p.scheduler.idle.num_announced.store(0, rl::mo_relaxed, $);
+        for (int w = 0; w < 2; w++) {
+            blocks.words[w].word.store(WORKER_AWAKE, rl::mo_relaxed, $);
+            blocks.runners[w].num_executed_own = 0;
+            blocks.runners[w].num_executed.store(0, rl::mo_relaxed, $);
+            blocks.runners[w].current.store(-1, rl::mo_relaxed, $);
+        }
+    }
+
+    void thread(unsigned index) { partition_work(&p, (int32_t)index); }
+
+    void after()
+    {
+        for (int t = 0; t < 4; t++)
+            RL_ASSERT(blocks.runs[t]($) == partition_iterations);
+    }
+};
+
+// Eager tasks in a window of four, three iterations of: 0 and 1 write a cell each, 2 reads both. So a write waits for the reader
+// of the iteration before.
+static const int eager_iterations = 3;
+typedef Blocks<2, 3> EagerBlocks;
+
+static int eager_block(const void *args, ptrdiff_t task, const TaskContext *context)
+{
+    EagerBlocks *b = (EagerBlocks *)args;
+    const int k = (int)context->iteration;
+    RL_ASSERT(b->runs[task]($) == k);
+    if (task == 2)
+        RL_ASSERT(b->runs[0]($) == k + 1 && b->runs[1]($) == k + 1);
+    else
+        RL_ASSERT(b->runs[2]($) == k);
+    b->runs[task]($) = k + 1;
+    return 0;
+}
+
+struct eager_test : rl::test_suite<eager_test, 2> {
+    Eager e;
+    EagerTask tasks[4];
+    EagerEdge edges[16];
+    EagerCell cells[2];
+    EagerReader readers[8];
+    atomic_i32 slots[2][4];
+    EagerBlocks blocks;
+
+    void before()
+    {
+        static const int32_t task_offsets[] = {0, 1, 2, 4}, access_list[] = {0, 1, 0, 1}, list_offsets[] = {0, 1, 2};
+        static const int32_t list_cells[] = {0, 1};
+        static const uint8_t kinds[] = {1, 1, 0, 0}, wait_after[] = {0};
+        e.table = {3, 2, task_offsets, kinds, access_list, list_offsets, list_cells};
+        e.tasks = tasks;
+        e.edges = edges;
+        e.cells = cells;
+        e.groups = NULL;
+        e.readers = readers;
+        e.wait_after = wait_after;
+        e.window = 4;
+        e.edge_capacity = 16;
+        e.reader_capacity = 8;
+        e.num_loops = 1;
+        e.enough_ready = 2;
+        e.first_replay = 0;
+        e.num_iterations = eager_iterations;
+        e.next_serial = e.oldest = e.edge_head = e.edge_tail = 0;
+        e.out_of_memory = 0;
+        e.creator_waits.store(0, rl::mo_relaxed, $);
+        e.free_reader = 0;
+        for (int i = 0; i < 8; i++)
+            readers[i].next = i < 7 ? i + 1 : -1;
+        for (int c = 0; c < 2; c++) {
+            std::memset(&cells[c], 0, sizeof(cells[c]));
+            cells[c].writer = -1;
+            cells[c].readers.head = cells[c].readers.tail = -1;
+            cells[c].is_written = 1;
+        }
+        for (int t = 0; t < 4; t++) {
+            tasks[t].serial = -1;
+            tasks[t].successors.store(EAGER_CLOSED, rl::mo_relaxed, $);
+            tasks[t].pending.store(0, rl::mo_relaxed, $);
+        }
+        blocks.open(&e.scheduler, eager_block, 0);
+        e.scheduler.ending.store(RUN_GOES_ON, rl::mo_relaxed, $);
+        e.scheduler.idle.num_announced.store(0, rl::mo_relaxed, $);
+        for (int w = 0; w < 2; w++) {
+            SchedulerWorker *runner = &blocks.runners[w];
+            blocks.words[w].word.store(WORKER_AWAKE, rl::mo_relaxed, $);
+            runner->num_executed_own = 0;
+            runner->num_executed.store(0, rl::mo_relaxed, $);
+            runner->current.store(-1, rl::mo_relaxed, $);
+            runner->deque.slots = slots[w];
+            runner->deque.mask = 3;
+            for (int i = 0; i < 4; i++)
+                slots[w][i].store(-1, rl::mo_relaxed, $);
+            deque_reset(&runner->deque);
+        }
+    }
+
+    void thread(unsigned index) { eager_work(&e, (int32_t)index); }
+
+    void after()
+    {
+        for (int t = 0; t < 3; t++)
+            RL_ASSERT(blocks.runs[t]($) == eager_iterations);
+    }
+};
+
 template <class Test>
 static int simulate(const char *name, long iterations)
 {
@@ -168,5 +396,13 @@ int main(int argc, char **argv)
         return simulate<idle_test>("idle", iterations);
     if (!std::strcmp(argv[1], "wake"))
         return simulate<wake_test>("wake", iterations);
+    if (!std::strcmp(argv[1], "partition"))
+        return simulate<partition_test<0>>("partition", iterations);
+    if (!std::strcmp(argv[1], "claims"))
+        return simulate<partition_test<1>>("claims", iterations);
+    if (!std::strcmp(argv[1], "opening"))
+        return simulate<partition_test<2>>("opening", iterations);
+    if (!std::strcmp(argv[1], "eager"))
+        return simulate<eager_test>("eager", iterations);
     return 2;
 }

@@ -5,6 +5,12 @@
 
 #include <relacy/relacy.hpp>
 
+/* Relacy's own allocator is not wanted: the models allocate nothing while they run. */
+#undef malloc
+#undef calloc
+#undef realloc
+#undef free
+
 typedef rl::atomic<int32_t> atomic_i32;
 typedef rl::atomic<uint32_t> atomic_u32;
 typedef rl::atomic<int64_t> atomic_i64;
@@ -28,5 +34,6 @@ typedef rl::atomic<int64_t> atomic_i64;
  * which Relacy reports. */
 #define ft_futex_wait(word, value, timeout_ns) rl::yield(1, $)
 #define ft_futex_wake(word, count) ((void)0)
+#define ft_register_membarrier() 0
 
 #endif
