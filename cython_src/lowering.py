@@ -930,6 +930,7 @@ def lower(
     clip_norm: float = 0.0,
     frozen: str = "",
     recompute: bool = False,
+    seed: int = 0,
     check_finite: bool = False,
     prefix: str = "",
 ) -> Plan:
@@ -980,6 +981,8 @@ def lower(
     recompute : bool
         Keep few activations and compute the others again in the backward pass; needs memory="shared", which overlays
         them. The same bits.
+    seed : int
+        Of dropout.
     check_finite : bool
         A loss that is NaN or infinite fails its block, with status 4, and so stops the run in that iteration.
     prefix : str
@@ -1069,6 +1072,7 @@ def lower(
                 clip_norm=clip_norm,
                 frozen=tuple(name.strip() for name in frozen.split(",") if name.strip()),
                 recompute=recompute,
+                seed=seed,
                 num_images=num_images or batch,
                 num_batches=num_batches,
                 num_iterations_logged=num_iterations_logged,
