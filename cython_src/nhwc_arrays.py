@@ -153,7 +153,7 @@ def write_block(
     if accumulate:
         target += values
         return
-    _, height, _, own, pitch = geometry(attributes, prefix)
+    _, height, width, own, pitch = geometry(attributes, prefix)
     h = own if halo is None else halo
     y0, y1 = bounds.get("y0", 0), bounds.get("y1", height)
     c = slice(bounds.get("c0", 0), channel_end(bounds.get("c1", pitch), pitch))
