@@ -122,6 +122,7 @@ def inside(
     """
     _, height, width, own, pitch = geometry(attributes, prefix)
     h = own if halo is None else halo
+    array = array.reshape(len(array), height + 2 * h, width + 2 * h, pitch)  # a vector is a map of one pixel
     y0, y1 = bounds.get("y0", 0), bounds.get("y1", height)
     c = slice(bounds.get("c0", 0), channel_end(bounds.get("c1", pitch), pitch))
     return array[bounds["n0"] : bounds["n1"], y0 + h : y1 + h, h : h + width, c]
@@ -141,11 +142,12 @@ def write_block(
     if accumulate:
         target += values
         return
-    _, height, _, own, pitch = geometry(attributes, prefix)
+    _, height, width, own, pitch = geometry(attributes, prefix)
     h = own if halo is None else halo
     y0, y1 = bounds.get("y0", 0), bounds.get("y1", height)
     c = slice(bounds.get("c0", 0), channel_end(bounds.get("c1", pitch), pitch))
     first, last = 0 if y0 == 0 else y0 + h, height + 2 * h if y1 == height else y1 + h
+    array = array.reshape(len(array), height + 2 * h, width + 2 * h, pitch)
     array[bounds["n0"] : bounds["n1"], first:last, :, c] = 0
     target[...] = values
 
