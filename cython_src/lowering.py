@@ -628,7 +628,8 @@ class _Lowering:
             "softmax_loss",
             {"logits": logits, "labels": labels, "gradient": gradient, "losses": losses, "correct": correct},
             blocks,
-            attributes={"classes": classes, "lanes": self.lanes, "batch": self.batch, "label_smoothing": 0.0},
+            attributes={"classes": classes, "lanes": self.lanes, "batch": self.batch,
+                        "label_smoothing": b.attributes["label_smoothing"]},
             layer="softmax",
             phase=phase,
         )
@@ -691,7 +692,7 @@ class _Lowering:
                 if rows:
                     gradient, source = row_maps
                     share *= (y[0][1] - y[0][0]) / gradient.height
-                    gradient_box += (gradient.written_rows(*y[0]),)  # cut like what wrote them
+                    gradient_box += (gradient.interior_rows(*y[0]),)
                     input_box += ((0, source.channels), source.read_rows(*y[0]))
                 blocks.append(
                     Block(
@@ -852,6 +853,43 @@ class _Lowering:
             self.aliases[f"{name}.grad"] = _gradient_view(gradient, kind, outputs, inputs, shape_)
 
 
+    def adam(self, layer: str, decoupled: bool, betas: tuple[float, float], eps: float, weight_decay: float,
+             num_rates: int) -> None:  # fmt: skip
+        """Adam's or AdamW's step for weights and for biases, a loop each."""
+        b = self.builder
+        shapes = self.network.parameter_shapes()
+        weight, bias = self.parameters(layer)
+        outputs, inputs = shapes[weight][0], math.prod(shapes[weight][1:])
+        rates = b.buffer("learning_rates", (num_rates,), role="table")
+        partials, count = f"{layer}.partial_gradients", self.partials[layer]
+        for name, row, offset in ((weight, inputs, 0), (bias, 1, inputs)):
+            gradient = b.buffer(f"{name}.gradient_sum", shapes[name], role="gradient", carried=True)
+            moments = [b.buffer(f"{name}.{kind}", shapes[name], role="optimizer_state") for kind in ("exp_avg", "exp_avg_sq")]
+            blocks = []
+            for rows in self.channel_ranges(outputs):
+                accesses = [read(partials, (0, count), rows), write(gradient, rows), read(rates), update(name, rows)]
+                accesses += [update(moment, rows) for moment in moments]
+                size = 4.0 * (rows[1] - rows[0]) * row * (count + 7)
+                blocks.append(Block((rows[0] * row, rows[1] * row), tuple(accesses), bytes=size))
+            b.loop(
+                f"{name}.update", "optimizer_adam",
+                {"partials": partials, "gradient": gradient, "parameter": name, "first_moment": moments[0],
+                 "second_moment": moments[1], "learning_rates": rates},
+                blocks, layer=layer, phase="update",
+                attributes={
+                    "num_partials": count, "partial_stride": outputs * (inputs + 1), "row_length": row,
+                    "row_stride": inputs + 1, "row_offset": offset, "num_rates": num_rates,
+                    "decoupled": int(decoupled), "beta1": betas[0], "beta2": betas[1], "eps": eps,
+                    "weight_decay": weight_decay,
+                },
+            )  # fmt: skip
+            self.aliases[f"{name}.grad"] = _plain_view(gradient)
+
+
+def _plain_view(buffer: str) -> Callable:
+    return lambda arrays: arrays[buffer]
+
+
 def _gradient_view(buffer: str, kind: str, outputs: int, inputs: int, shape: tuple[int, ...]) -> Callable:
     part = slice(0, inputs) if kind == "weight" else inputs
     return lambda arrays: arrays[buffer].reshape(outputs, inputs + 1)[:, part].reshape(shape)
@@ -892,6 +930,7 @@ def lower(
     clip_norm: float = 0.0,
     frozen: str = "",
     recompute: bool = False,
+    seed: int = 0,
     check_finite: bool = False,
     prefix: str = "",
 ) -> Plan:
@@ -942,6 +981,8 @@ def lower(
     recompute : bool
         Keep few activations and compute the others again in the backward pass; needs memory="shared", which overlays
         them. The same bits.
+    seed : int
+        Of dropout.
     check_finite : bool
         A loss that is NaN or infinite fails its block, with status 4, and so stops the run in that iteration.
     prefix : str
@@ -999,6 +1040,8 @@ def lower(
         fusion=fusion,
         layout=layout,
         conv=conv,
+        optimizer=optimizer,
+        label_smoothing=label_smoothing,
         momentum=momentum,
         weight_decay=weight_decay,
         parameters=tuple(spec.parameter_shapes()),
@@ -1009,11 +1052,7 @@ def lower(
         from .lowering_nhwc import ChannelOptions, lower_channels, parse_fusion
 
         builder.attributes.update(
-            optimizer=optimizer,
-            label_smoothing=label_smoothing,
-            clip_norm=clip_norm,
-            frozen=frozen,
-            recompute=recompute,
+            clip_norm=clip_norm, frozen=frozen, recompute=recompute
         )
         lower_channels(
             spec,
@@ -1033,6 +1072,7 @@ def lower(
                 clip_norm=clip_norm,
                 frozen=tuple(name.strip() for name in frozen.split(",") if name.strip()),
                 recompute=recompute,
+                seed=seed,
                 num_images=num_images or batch,
                 num_batches=num_batches,
                 num_iterations_logged=num_iterations_logged,
@@ -1043,14 +1083,14 @@ def lower(
         )
         return builder.build(memory)
     for name, value, only in (
-        ("optimizer", optimizer, "sgd"),
-        ("label_smoothing", label_smoothing, 0.0),
         ("clip_norm", clip_norm, 0.0),
         ("frozen", frozen, ""),
         ("recompute", recompute, False),
     ):
         if value != only:
-            raise UsageError(f"{name} must be {only!r} in layout {layout!r}, got {value!r}; choose layout 'channels'")
+            raise UsageError(
+                f"{name} must be {only!r} in layout {layout!r}, got {value!r}; networks with norms have the others"
+            )
     if conv not in CONVOLUTIONS[: 3 if layout == "lanes" else 2]:
         raise UsageError(
             f"conv {conv!r} needs layout {'lanes' if conv in CONVOLUTIONS else 'channels'!r}, got {layout!r}; use conv "
@@ -1139,7 +1179,10 @@ def lower(
         low.aliases[f"{logits}.grad"] = _rows_by_image(dlogits, batch)
         low.backward(stages, dense, dlogits, inputs, relus, indices, hidden)
         for name in (*(layer.name for layer in reversed(dense)), *(stage.conv for stage in reversed(stages))):
-            low.sgd(name, momentum, weight_decay, num_learning_rates)
+            if optimizer == "sgd":
+                low.sgd(name, momentum, weight_decay, num_learning_rates)
+            else:
+                low.adam(name, optimizer == "adamw", betas, eps, weight_decay, num_learning_rates)
     builder.attributes["aliases"] = low.aliases
     builder.attributes["convolutions"] = low.convolutions
     return builder.build(memory)

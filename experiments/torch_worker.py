@@ -127,6 +127,7 @@ def torch_network(spec):
         AveragePool,
         BatchNorm,
         Convolution,
+        Dropout,
         FullyConnected,
         GlobalPool,
         MaxPool,
@@ -164,6 +165,8 @@ def torch_network(spec):
                         module = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
                     case FullyConnected():
                         module = nn.Linear(math.prod(before), layer.out_features)
+                    case Dropout():
+                        module = nn.Dropout(layer.rate)
                     case Add():
                         module = None
                     case Softmax():
