@@ -4,7 +4,7 @@ OUT ?= comparison
 BIN := $(VENV)/bin
 SOURCES := $(shell git ls-files 2>/dev/null)
 
-.PHONY: install compare test test-peers clean stress tsan model-check
+.PHONY: install compare test test-peers test-gpu clean stress tsan model-check
 
 install: $(VENV)/.installed
 
@@ -25,6 +25,13 @@ TORCH ?= torch
 test-peers: install
 	$(BIN)/pip install --quiet '$(TORCH)' safetensors
 	$(BIN)/python -P -m pytest -m torch tests
+
+# The tests that need an NVIDIA GPU. GPU names the packages: CuPy for the driver's CUDA, and the sampling library.
+GPU ?= .[gpu]
+
+test-gpu: install
+	$(BIN)/pip install --quiet '$(GPU)'
+	$(BIN)/python -P -m pytest -m gpu tests
 
 clean:
 	rm -rf $(VENV) build comparison

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from . import gpu_device, gpu_kernels, kernel_table
-from .coherence import DEVICE, HOST, Coherence
+from .coherence import DEVICE, HOST, INVALID, Coherence
 from .errors import UsageError
 from .gpu_device import Device
 from .plan import READ, WRITE, Plan
@@ -311,6 +311,15 @@ class GpuBoundPlan:
         if count and stream is None:
             self.device.synchronize(on)
         return count
+
+    def missing(self, uses: Sequence[tuple[str, bool, bool]], place: str) -> dict[str, int]:
+        """What `acquire` would copy: bytes of each buffer or arena."""
+        owners = {self._owner.get(name, name) for name, reads, _ in uses if reads}
+        return {
+            owner: self.plan.buffers[self._span[owner]].size_bytes
+            for owner in owners
+            if not self.managed and self._coherence[owner].state(owner, place) == INVALID
+        }
 
     def copy(self, name: str, place: str, stream, address: int | None = None) -> None:
         """Copy a buffer to `place`, whatever its state; `address`: of a device copy other than the usual one."""

@@ -1,7 +1,9 @@
-"""Convolution with 5 x 5 kernels, stride 1, padding 2: forward (alone, or with ReLU and pooling), data
+"""Convolution with 5 x 5 kernels and stride 1: forward (alone, or with ReLU and pooling), data
 gradient (alone, or with the backward pass of the pooling and ReLU before it) and weight gradient.
 
-Y[o, y, x] = b[o] + sum over c, ky, kx of W[o, c, ky, kx] * X[c, y + ky - 2, x + kx - 2].
+Y[o, y, x] = b[o] + sum over c, ky, kx of W[o, c, ky, kx] * X[c, y + ky - p, x + kx - p]
+
+The padding p is the halo of X; the data gradient's dY has a halo of 4 - p. The flat layout has padding 2 alone.
 
 Parameters are read in PyTorch's layout, (out, in, 5, 5), one number at a time, so nothing is packed. The data
 gradient is the same inner loop with the roles of the channels exchanged and the taps reversed.
@@ -12,7 +14,7 @@ from libc.string cimport memcpy
 
 from .block_kernel cimport KernelArgs, TaskContext
 from .kernel_maps cimport Map, clear_halo, offset, plane_size, read_map
-from .micro_kernels cimport TAPS, UNIT, ConvTask, Micro, WeightGradientTask
+from .micro_kernels cimport KERNEL, TAPS, UNIT, ConvTask, Micro, WeightGradientTask
 
 import numpy as np
 
@@ -31,21 +33,21 @@ cdef enum:
     SCRATCH_FLOATS = 8192
 
 
-cdef int rows_as_units(const Map *m, int rows, int *num_rows, int *num_units) noexcept nogil:
-    """Cut `rows` rows of a map into units: number of unit rows, units in each; returns scratch floats a row.
+cdef int rows_as_units(const Map *m, int width, int rows, int *num_rows, int *num_units) noexcept nogil:
+    """Cut `rows` rows of `width` pixels into units: number of unit rows, units in each; returns scratch floats a row.
 
     Narrow rows of the flat layout run on through the halo, whose results are ignored.
     """
     if m.lanes == UNIT:
         num_rows[0] = rows
-        num_units[0] = m.width
-        return m.width * UNIT
-    if m.width % UNIT == 0:
+        num_units[0] = width
+        return width * UNIT
+    if width % UNIT == 0:
         num_rows[0] = rows
-        num_units[0] = m.width // UNIT
-        return m.width
+        num_units[0] = width // UNIT
+        return width
     num_rows[0] = 1
-    num_units[0] = (rows * m.pitch - (m.pitch - m.width) + UNIT - 1) // UNIT
+    num_units[0] = (rows * m.pitch - (m.pitch - width) + UNIT - 1) // UNIT
     return m.pitch
 
 
@@ -63,7 +65,7 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     cdef float *out = <float *> a.operand[2 if flip else 3]
     cdef uint8_t *index = <uint8_t *> a.operand[3 if flip else 4] if epilogue != STORE else NULL
     cdef float *scratch = <float *> context.scratch
-    cdef int g, o, y, i, r, k, n, count, stop, unit_rows, units, scratch_row, step, tile, spread
+    cdef int g, o, y, i, r, k, n, count, stop, unit_rows, units, scratch_row, step, tile, spread, height, width
     cdef Py_ssize_t at, scratch_channel = 0
     read_map(&source, a.integers)
     read_map(&target, a.integers + 7)
@@ -74,7 +76,9 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     t.flip = flip
     t.w_out = TAPS if flip else source.channels * TAPS
     t.w_in = target.channels * TAPS if flip else TAPS
-    scratch_row = rows_as_units(&source, 2, &unit_rows, &units)
+    height = source.height + 2 * source.halo - (KERNEL - 1)
+    width = source.width + 2 * source.halo - (KERNEL - 1)
+    scratch_row = rows_as_units(&source, width, 2, &unit_rows, &units)
     # As many rows at a time as the flat layout can use, two of the lane layout: they stay in the cache.
     step = 2 if source.lanes == UNIT else (SCRATCH_FLOATS - 2 * UNIT) // scratch_row // 2 * 2
     tile = 5 if (b[3] - b[2]) % 5 == 0 else 4
@@ -92,7 +96,7 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
             stop = b[5] * k
             while y < stop:
                 n = min(step, stop - y)
-                scratch_row = rows_as_units(&source, n, &t.rows, &t.units)
+                scratch_row = rows_as_units(&source, width, n, &t.rows, &t.units)
                 t.input = x + offset(&source, g, 0, y - source.halo) - source.halo * source.lanes
                 if epilogue != STORE or unit_rows == 1:
                     t.out = scratch
@@ -118,10 +122,10 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
                 elif epilogue == UNPOOL:
                     for i in range(count):
                         for r in range(n):
-                            at = (<Py_ssize_t> g * target.channels + o + i) * source.height + y + r
+                            at = (<Py_ssize_t> g * target.channels + o + i) * height + y + r
                             micro.unpool_row(
                                 scratch + i * scratch_channel + r * scratch_row,
-                                index + at * source.width * source.lanes, source.width, source.lanes,
+                                index + at * width * source.lanes, width, source.lanes,
                                 out + offset(&target, g, o + i, 2 * (y + r)),
                                 out + offset(&target, g, o + i, 2 * (y + r) + 1))
                 elif unit_rows == 1:
@@ -163,7 +167,7 @@ cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskCon
     cdef Py_ssize_t row
     read_map(&dy, a.integers)
     read_map(&x, a.integers + 7)
-    rows_as_units(&dy, dy.height, &t.rows, &t.units)
+    rows_as_units(&dy, dy.width, dy.height, &t.rows, &t.units)
     t.dy = <const float *> a.operand[0] + offset(&dy, b[1], b[3], 0)
     t.x = <const float *> a.operand[1] + offset(&x, b[1], 0, -x.halo) - x.halo * x.lanes
     t.dy_channel = plane_size(&dy)
@@ -185,10 +189,13 @@ cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskCon
 
 
 def _taps(x, attributes, prefix, groups, y0, y1):
-    """Yield (ky, kx, shifted rows) for the interior rows [y0, y1) of a map, padded by two."""
-    inside = interior(x, attributes, prefix)[groups]
-    padded = np.pad(inside, ((0, 0), (0, 0), (2, 2), (2, 2), (0, 0)))
-    width = inside.shape[3]
+    """Yield (ky, kx, shifted rows) for the rows [y0, y1) of a convolution's result; the map is padded by its halo."""
+    if attributes[f"{prefix}_lanes"] == UNIT:
+        padded = x[groups]
+    else:  # a row's right halo is the next row's left one
+        inside, halo = interior(x, attributes, prefix)[groups], attributes[f"{prefix}_halo"]
+        padded = np.pad(inside, ((0, 0), (0, 0), (halo, halo), (halo, halo), (0, 0)))
+    width = padded.shape[3] - (KERNEL - 1)
     for ky in range(5):
         for kx in range(5):
             yield ky, kx, padded[:, :, y0 + ky : y1 + ky, kx : kx + width]

@@ -1,5 +1,5 @@
-"""Fully connected layer: logits = W x + b, its data gradient (alone, or with the backward pass of the pooling
-and ReLU before it) and its weight gradient.
+"""Fully connected layer: y = W x + b (alone, or with ReLU), its data gradient (alone, or with the backward pass of
+the ReLU, or pooling and ReLU, before it) and its weight gradient.
 
 Features are a map's elements in PyTorch's order (channel, row, column), so a map of the lane layout is used
 as it is.
@@ -29,6 +29,29 @@ cdef int fc_forward(const void *args, Py_ssize_t block, const TaskContext *conte
             <const float *> a.operand[0] + g * features * lanes, <const float *> a.operand[1],
             <const float *> a.operand[2], <float *> a.operand[3] + g * outputs * lanes, features, outputs,
             lanes)
+    return 0
+
+
+cdef int fc_relu_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """Positive parts of y. bounds: groups."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Py_ssize_t size = a.integers[1] * a.integers[2]
+    cdef float *out = <float *> a.operand[3] + b[0] * size
+    fc_forward(args, block, context)
+    (<const Micro *> a.micro).relu(out, out, (b[1] - b[0]) * size)
+    return 0
+
+
+cdef int fc_backward_data_relu(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """The data gradient where the layer's input is positive, else zero. bounds: groups."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Py_ssize_t size = a.integers[0] * a.integers[2]
+    cdef float *out = <float *> a.operand[2] + b[0] * size
+    fc_backward_data(args, block, context)
+    (<const Micro *> a.micro).relu_backward(out, <const float *> a.operand[3] + b[0] * size, out,
+                                            (b[1] - b[0]) * size)
     return 0
 
 
@@ -96,20 +119,33 @@ def _features(array, bounds):
 
 def _fc_forward_reference(operands, attributes, bounds, iteration):
     x = _features(operands["input"], bounds)
-    operands["output"][bounds["g0"] : bounds["g1"]] = (
-        np.einsum("of,gfl->gol", operands["weight"], x) + operands["bias"][None, :, None])
+    out = operands["output"][bounds["g0"] : bounds["g1"]]
+    y = np.einsum("of,gfl->gol", operands["weight"], x) + operands["bias"][None, :, None]
+    out[:] = y.reshape(out.shape)
+
+
+def _fc_relu_forward_reference(operands, attributes, bounds, iteration):
+    _fc_forward_reference(operands, attributes, bounds, iteration)
+    out = operands["output"][bounds["g0"] : bounds["g1"]]
+    out[:] = np.where(out <= 0, 0, out)
 
 
 def _fc_backward_data_reference(operands, attributes, bounds, iteration):
-    dx = np.einsum("of,gol->gfl", operands["weight"], operands["gradient"][bounds["g0"] : bounds["g1"]])
+    dx = np.einsum("of,gol->gfl", operands["weight"], _features(operands["gradient"], bounds))
     out = operands["output"][bounds["g0"] : bounds["g1"]]
     out[:] = dx.reshape(out.shape)
+
+
+def _fc_backward_data_relu_reference(operands, attributes, bounds, iteration):
+    _fc_backward_data_reference(operands, attributes, bounds, iteration)
+    out = operands["output"][bounds["g0"] : bounds["g1"]]
+    out[:] = np.where(operands["activation"][bounds["g0"] : bounds["g1"]] > 0, out, 0)
 
 
 def _fc_backward_data_unpool_reference(operands, attributes, bounds, iteration):
     g = slice(bounds["g0"], bounds["g1"])
     index = operands["index"][g]
-    dx = np.einsum("of,gol->gfl", operands["weight"], operands["gradient"][g]).reshape(index.shape)
+    dx = np.einsum("of,gol->gfl", operands["weight"], _features(operands["gradient"], bounds)).reshape(index.shape)
     out = interior(operands["output"], attributes, "out")[g]
     for i in (0, 1):
         for j in (0, 1):
@@ -118,7 +154,7 @@ def _fc_backward_data_unpool_reference(operands, attributes, bounds, iteration):
 
 
 def _fc_backward_weights_reference(operands, attributes, bounds, iteration):
-    dy = operands["gradient"][bounds["g0"] : bounds["g1"]]
+    dy = _features(operands["gradient"], bounds)
     out = operands["output"][bounds["partial"]]
     result = np.empty_like(out)
     result[:, :-1] = np.einsum("gol,gfl->of", dy, _features(operands["input"], bounds))
@@ -129,6 +165,10 @@ def _fc_backward_weights_reference(operands, attributes, bounds, iteration):
 SHAPE = ("features", "outputs", "lanes")
 register(KernelSpec("fc_forward", ("input", "weight", "bias", "output"), SHAPE, (), ("g0", "g1"),
                     _fc_forward_reference, <uintptr_t> &fc_forward))
+register(KernelSpec("fc_relu_forward", ("input", "weight", "bias", "output"), SHAPE, (), ("g0", "g1"),
+                    _fc_relu_forward_reference, <uintptr_t> &fc_relu_forward))
+register(KernelSpec("fc_backward_data_relu", ("gradient", "weight", "output", "activation"), SHAPE, (), ("g0", "g1"),
+                    _fc_backward_data_relu_reference, <uintptr_t> &fc_backward_data_relu))
 register(KernelSpec("fc_backward_data", ("gradient", "weight", "output"), SHAPE, (), ("g0", "g1"),
                     _fc_backward_data_reference, <uintptr_t> &fc_backward_data))
 register(KernelSpec("fc_backward_data_unpool", ("gradient", "weight", "index", "output"),

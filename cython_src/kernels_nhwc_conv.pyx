@@ -13,7 +13,8 @@ from libc.string cimport memcpy, memset
 from .block_kernel cimport KernelArgs, TaskContext
 from .kernel_nhwc cimport (
     ChannelMap, channel_end, clear_channel_halo, image_size, pixel, read_channel_map, row_size)
-from .matrix_kernels cimport PANEL, Matrix, OuterTask, PixelGroup, ProductTask, Tap, Winograd
+from .matrix_kernels cimport (
+    PANEL, Matrix, OuterTask, PixelGroup, PlainTask, PlaneTap, ProductTask, Tap, Winograd)
 from .micro_kernels cimport Micro
 
 import numpy as np
@@ -28,6 +29,7 @@ cdef enum:
     MAX_PANELS = 1024
     MAX_GROUPS = 1024  # groups of pixels in a list
     ROW_FLOATS = 1 << 16  # copied rows of inputs
+    PAD_FLOATS = 1 << 17  # copied inputs between zeros
     MAX_INDEX = 4096  # weights of sixteen, or of a piece's, input channels
     WEIGHT_TILES = 32  # Winograd tiles of a strip
     STRIP = 128  # pixels of a strip of the weight gradient, at least
@@ -109,6 +111,86 @@ cdef int phase_taps(const Convolution *c, int ry, int rx, int k, Tap *taps, int 
             taps[count].b = <Py_ssize_t> (ty * c.kernel + tx) * k * PANEL
             count += 1
     return count
+
+
+cdef void plain_product(const Convolution *c, const ProductTask *p, const Matrix *matrix, const float *x, float *out,
+                        int n0, int n1, int first, int rows, int columns, int step, int ry, int rx,
+                        float *scratch) noexcept nogil:
+    """The algorithms that know no tricks: bounds tested at each tap, or the input copied between zeros first."""
+    cdef PlaneTap taps[MAX_TAPS]
+    cdef PlainTask t
+    cdef int move = 1 if c.transposed else c.stride
+    cdef int apart = step  # outputs' distance, by which a data gradient's taps are divided
+    cdef bint padded = c.algorithm == PAD or c.algorithm == PAD_BLOCKED
+    cdef int channels = max(4, c.source.channels)
+    cdef int ty, tx, y, x_, n, panel, row, stop, count = 0, top = 0, bottom = 0, left = 0, right = 0
+    cdef int wide, high, chunk
+    cdef const float *source
+    for ty in range(c.kernel):
+        y = ry - c.padding + ty * c.dilation
+        for tx in range(c.kernel):
+            x_ = rx - c.padding + tx * c.dilation
+            if divide(y, apart) * apart == y and divide(x_, apart) * apart == x_:
+                taps[count].y = divide(y, apart)
+                taps[count].x = divide(x_, apart)
+                taps[count].b = <Py_ssize_t> (ty * c.kernel + tx) * p.k * PANEL
+                top = taps[count].y if count == 0 else min(top, taps[count].y)
+                bottom = taps[count].y if count == 0 else max(bottom, taps[count].y)
+                left = taps[count].x if count == 0 else min(left, taps[count].x)
+                right = taps[count].x if count == 0 else max(right, taps[count].x)
+                count += 1
+    wide = (columns - 1) * move + right - left + 1
+    chunk = rows
+    if padded:
+        chunk = min(rows, max(1, (PAD_FLOATS // (wide * channels) - (bottom - top + 1)) // move + 1))
+        for n in range(count):
+            taps[n].y -= top
+            taps[n].x -= left
+    t.taps = taps
+    t.num_taps = count
+    t.k = p.k
+    t.move = move
+    t.height = c.source.height
+    t.width = c.source.width
+    t.columns = columns
+    t.tests = not padded
+    t.blocked = c.algorithm == PAD_BLOCKED or c.algorithm == TESTED_BLOCKED
+    t.activation = p.activation
+    t.accumulate = p.accumulate
+    t.row = row_size(&c.source)
+    t.pixel = c.source.pitch
+    t.out_pixel = <Py_ssize_t> c.target.pitch * step
+    for n in range(n0, n1):
+        row = first
+        while row < first + rows:
+            stop = min(first + rows, row + chunk)
+            source = x + pixel(&c.source, n, 0, 0)
+            if padded:
+                high = (stop - row - 1) * move + bottom - top + 1
+                for y in range(high):
+                    for x_ in range(wide):
+                        ty = row * move + top + y
+                        tx = left + x_
+                        if 0 <= ty < c.source.height and 0 <= tx < c.source.width:
+                            memcpy(scratch + (<Py_ssize_t> y * wide + x_) * channels,
+                                   source + ty * row_size(&c.source) + <Py_ssize_t> tx * c.source.pitch,
+                                   channels * sizeof(float))
+                        else:
+                            memset(scratch + (<Py_ssize_t> y * wide + x_) * channels, 0, channels * sizeof(float))
+                source = scratch
+                t.row = <Py_ssize_t> wide * channels
+                t.pixel = channels
+            for y in range(row, stop):
+                t.y = (y - row if padded else y) * move
+                for panel in range(p.num_panels):
+                    t.x = source + (0 if p.panel_input == NULL else p.panel_input[panel])
+                    t.b = p.b + panel * p.panel
+                    t.bias = NULL if p.bias == NULL else p.bias + panel * PANEL
+                    t.lanes = p.last_columns if panel == p.num_panels - 1 else PANEL
+                    t.stored = p.store_columns if panel == p.num_panels - 1 else PANEL
+                    t.c = out + pixel(&c.target, n, y * step + ry, rx) + panel * PANEL
+                    matrix.plain(&t)
+            row = stop
 
 
 cdef void copied_product(const Convolution *c, ProductTask *t, const Matrix *matrix, const float *x, float *out,
@@ -408,7 +490,11 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
             columns = (c.target.width - rx + step - 1) // step
             if rows <= 0 or columns <= 0:
                 continue
-            if flat and c.algorithm == DIRECT and (b[1] - b[0]) * rows * columns >= 4:
+            if TESTED <= c.algorithm <= PAD_BLOCKED:
+                t.k = k
+                plain_product(&c, &t, matrix, x, out + b[4], b[0], b[1], first, rows, columns, step, ry, rx,
+                              <float *> context.scratch)
+            elif flat and c.algorithm == DIRECT and (b[1] - b[0]) * rows * columns >= 4:
                 direct_flat(&c, &t, matrix, x, out + b[4], b[0], (b[1] - b[0]) * rows * columns, <float *> context.scratch)
             elif columns < 4 or c.algorithm == IM2COL:
                 copied_product(&c, &t, matrix, x, out + b[4], b[0], b[1], first, rows,
@@ -454,6 +540,7 @@ cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *contex
     cdef int written = in_channels if transposed else out_channels
     cdef int k = panel_inputs(written, out_channels if transposed else in_channels, groups, starts)
     cdef Py_ssize_t size = <Py_ssize_t> taps * k * PANEL
+    cdef Py_ssize_t at, all_weights = <Py_ssize_t> out_channels * part * taps
     cdef int p, o, i, c, t, lane, lanes, count, first, whole
     cdef float *panel
     for p in range(b[0], b[1]):
@@ -488,7 +575,8 @@ cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *contex
                 if taps == 1 and lanes == PANEL:
                     memcpy(panel + c * PANEL, weight + <Py_ssize_t> (o + c) * part + i, PANEL * sizeof(float))
                 else:
-                    matrix.spread_rows(weight + (<Py_ssize_t> (o + c) * part + i) * taps, taps, lanes, taps, index,
+                    at = (<Py_ssize_t> (o + c) * part + i) * taps
+                    matrix.spread_rows(weight + at, taps, lanes, taps, index, at + 16 * taps + 16 <= all_weights,
                                        panel + c * PANEL)
         else:
             c = 0
@@ -498,7 +586,7 @@ cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *contex
                     for t in range(taps):
                         index[i * taps + t] = (t * k + i) * PANEL
                 matrix.spread_rows(weight + (<Py_ssize_t> first * part + c) * taps, <Py_ssize_t> part * taps, lanes,
-                                   count * taps, index, panel + c * PANEL)
+                                   count * taps, index, False, panel + c * PANEL)
                 c += count
         if side:
             # The panel's points, an output channel's input by input.
@@ -508,23 +596,24 @@ cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *contex
     return 0
 
 
-cdef void pack_pixels(const ChannelMap *m, const float *x, int n0, int n1, int y0, int rows, int left, int columns,
+cdef void pack_pixels(const ChannelMap *m, const Matrix *matrix, const float *x, int n0, int n1, int y0, int rows, int left, int columns,
                       int step, int c, int width, int valid, float *out) noexcept nogil:
     """Copy channels [c, c + width) of `rows` physical rows y0, y0 + step, ... and `columns` columns likewise from `left`.
 
     Channels from `valid` on are left as zeros.
     """
-    cdef int n, y, x_, i
+    cdef int n, y, x_
     cdef const float *p
     for n in range(n0, n1):
         for y in range(rows):
             p = x + n * image_size(m) + (y0 + y * step) * row_size(m) + <Py_ssize_t> left * m.pitch + c
+            if valid == width:
+                matrix.gather(p, <Py_ssize_t> step * m.pitch, columns, width, out)
+                out += columns * width
+                continue
             for x_ in range(columns):
-                if valid == width:
-                    memcpy(out, p, width * sizeof(float))
-                else:
-                    memset(out, 0, width * sizeof(float))
-                    memcpy(out, p, valid * sizeof(float))
+                memset(out, 0, width * sizeof(float))
+                memcpy(out, p, valid * sizeof(float))
                 out += width
                 p += step * m.pitch
 
@@ -622,13 +711,13 @@ cdef void weight_piece(const Convolution *c, const Matrix *matrix, const float *
             for chunk in range(chunks):
                 o = o0 + 32 * chunk
                 width = 32 if o1 - o > PANEL else PANEL
-                pack_pixels(g, dy, n, n + count_n, y + g.halo, count_y, g.halo, g.width, 1, o, width,
+                pack_pixels(g, matrix, dy, n, n + count_n, y + g.halo, count_y, g.halo, g.width, 1, o, width,
                             min(width, g.pitch - o), packed_dy + chunk * dy_size)
             height = (count_y - 1) * move + (k - 1) * c.dilation + 1
             first = y * c.stride + m.halo - c.padding
             for r in range(inputs // unit):
                 u = r * unit
-                pack_pixels(m, x, n, n + count_n, first, height, m.halo - c.padding, columns,
+                pack_pixels(m, matrix, x, n, n + count_n, first, height, m.halo - c.padding, columns,
                             step, i0 + u, unit, min(unit, m.pitch - i0 - u), packed_x)
                 t.images = count_n
                 t.rows = count_y

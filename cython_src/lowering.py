@@ -17,7 +17,8 @@ from .nhwc_conv import CONV_OPTIONS
 from .plan import Access, Block, Plan, PlanBuilder, block_grid, ranges, read, update, write
 
 UNIT = 16  # images of a group in the lane layout; floats of a unit in the inner loops
-TAPS = 25
+KERNEL = 5  # side of the convolutions' kernels
+TAPS = KERNEL * KERNEL
 SCRATCH_BYTES = 5 * 8192 * 4  # what the convolutions need: rows of five channels
 # Blocks of a loop that the default granularity aims at: enough for eight threads. Blocks of few channels read
 # their input again: at batch 64, sixteen blocks made the serial step 2 to 3 % slower than uncut channels. More only
@@ -73,10 +74,9 @@ class FeatureMap:
         return (0 if y0 == 0 else y0 + self.halo, self.rows if y1 == self.height else y1 + self.halo)
 
     def read_rows(self, y0: int, y1: int) -> tuple[int, int]:
-        """Physical rows that a 5 x 5 window centred on interior rows [y0, y1) needs."""
-        if y1 == self.height:
-            return (y0, self.rows)
-        return (y0, y1 + 2 * self.halo + self.flat)
+        """Physical rows that rows [y0, y1) of the result of a convolution need; its padding is the halo."""
+        stop = y1 + KERNEL - 1
+        return (y0, self.rows if stop >= self.height + 2 * self.halo else stop + self.flat)
 
     def interior_rows(self, y0: int, y1: int) -> tuple[int, int]:
         return (y0 + self.halo, y1 + self.halo)
@@ -337,11 +337,11 @@ class _Lowering:
                 Block(
                     (*g, *c, *y),
                     tuple(accesses),
-                    flops=2.0 * TAPS * source.channels * channels * rows * source.width * images,
+                    flops=2.0 * TAPS * source.channels * channels * rows * target.width * scale * images,
                     bytes=4.0
                     * images
                     * (
-                        source.channels * rows * source.width
+                        source.channels * rows * target.width * scale
                         + channels * (y[1] - y[0]) * target.width * (1.25 if index else 1)
                     ),
                 )
@@ -408,13 +408,18 @@ class _Lowering:
             attributes={**source.attributes("in"), **target.attributes("out")},
         )
 
-    def fully_connected(self, name: str, source: FeatureMap, features: int, outputs: int) -> str:
+    def fully_connected(
+        self, name: str, source: FeatureMap, features: int, outputs: int, relu: str | None, last: bool
+    ) -> FeatureMap:
+        """Fully connected layer alone, or with the ReLU of that name; its result is a map of single pixels."""
         weight, bias = self.parameters(name)
-        logits = self.builder.buffer("fc", (self.groups, outputs, self.lanes))
+        result = FeatureMap(relu or name, self.groups, outputs, 1, 1, self.lanes, 0)
+        # Logits are no map for the kernels after them.
+        self.builder.buffer(result.name, (self.groups, outputs, self.lanes) if last else result.shape)
         blocks = [
             Block(
                 g,
-                (read(source.name, g), read(weight), read(bias), write(logits, g)),
+                (read(source.name, g), read(weight), read(bias), write(result.name, g)),
                 flops=2.0 * features * outputs * self.images_in(g),
                 bytes=4.0 * features * self.images_in(g),
             )
@@ -422,14 +427,15 @@ class _Lowering:
         ]
         self.builder.loop(
             name,
-            "fc_forward",
-            {"input": source.name, "weight": weight, "bias": bias, "output": logits},
+            "fc_relu_forward" if relu else "fc_forward",
+            {"input": source.name, "weight": weight, "bias": bias, "output": result.name},
             blocks,
             attributes={"features": features, "outputs": outputs, "lanes": self.lanes},
             layer=name,
             phase="forward",
         )
-        return logits
+        self.aliases[result.name] = _rows_by_image(result.name, self.batch)
+        return result
 
     def softmax(self, logits: str, classes: int) -> None:
         b = self.builder
@@ -460,35 +466,51 @@ class _Lowering:
     def backward(
         self,
         stages: list[_Stage],
-        head: FullyConnected,
-        features: int,
+        dense: list[_Dense],
         dlogits: str,
         inputs: list[FeatureMap],
         relus: list[FeatureMap],
         indices: list[str],
+        hidden: list[FeatureMap],
     ) -> None:
-        """From the gradient of the logits to all weight gradients."""
+        """From the gradient of the logits to all weight gradients. `inputs` are those of the convolutions, `hidden`
+        those of the fully connected layers but the first."""
         last = stages[-1]
-        shape = {"features": features, "outputs": head.out_features, "lanes": self.lanes}
-        if self.fusion:
-            dy = self.stage_gradient(stages, len(stages) - 1)
-            self.head_data_gradient(head.name, dlogits, dy, shape, indices[-1])
-        else:
-            pooled = self.map(
-                f"{last.pool}.gradient", (last.channels, last.height // 2, last.width // 2), 0, "gradient"
+        gradient = dlogits
+        for i in reversed(range(len(dense))):
+            layer = dense[i]
+            shape = {"features": layer.features, "outputs": layer.outputs, "lanes": self.lanes}
+            below = hidden[i - 1] if i else None
+            if below:
+                # Gradient of the layer below: at once, or that of its ReLU first.
+                dy = self.map(f"{dense[i - 1].name}.gradient", (layer.features, 1, 1), 0, "gradient")
+                target = dy
+                if not self.fusion:
+                    target = self.map(f"{dense[i - 1].relu}.gradient", (layer.features, 1, 1), 0, "gradient")
+                self.dense_data_gradient(layer.name, gradient, target, shape, None, below if self.fusion else None)
+            elif self.fusion:
+                dy = self.stage_gradient(stages, len(stages) - 1)
+                self.dense_data_gradient(layer.name, gradient, dy, shape, indices[-1])
+            else:
+                pooled = self.map(
+                    f"{last.pool}.gradient", (last.channels, last.height // 2, last.width // 2), 0, "gradient"
+                )
+                self.dense_data_gradient(layer.name, gradient, pooled, shape)
+            self.weight_gradient(
+                layer.name,
+                "fc_backward_weights",
+                {"gradient": gradient, "input": below.name if below else last.pool},
+                shape,
+                layer.outputs,
+                layer.features,
+                None,
+                2.0 * layer.features * layer.outputs,
+                4.0 * layer.features,
             )
-            self.head_data_gradient(head.name, dlogits, pooled, shape)
-        self.weight_gradient(
-            head.name,
-            "fc_backward_weights",
-            {"gradient": dlogits, "input": last.pool},
-            shape,
-            head.out_features,
-            features,
-            None,
-            2.0 * features * head.out_features,
-            4.0 * features,
-        )
+            if below:
+                if not self.fusion:
+                    self.relu_gradient(dense[i - 1].relu, target, below, dy)
+                gradient = dy.name
         for i in reversed(range(len(stages))):
             stage = stages[i]
             if not self.fusion:
@@ -506,16 +528,7 @@ class _Lowering:
                     pooled,
                     indices[i],
                 )
-                self.elementwise(
-                    f"{stage.relu}.gradient",
-                    stage.relu,
-                    "relu_backward",
-                    "backward",
-                    {"gradient": positive.name, "activation": relus[i].name, "output": dy.name},
-                    positive,
-                    dy,
-                    positive,
-                )
+                self.relu_gradient(stage.relu, positive, relus[i], dy)
             self.convolution_weight_gradient(stage.conv, dy, inputs[i])
             if i == 0:
                 break
@@ -524,7 +537,7 @@ class _Lowering:
                 self.convolution_data_gradient(stage.conv, dy, below, indices[i - 1])
                 dy = below
             else:
-                shape_below = (stages[i - 1].channels, stage.height, stage.width)
+                shape_below = (stages[i - 1].channels, stages[i - 1].height // 2, stages[i - 1].width // 2)
                 pooled = self.map(f"{stages[i - 1].pool}.gradient", shape_below, 0, "gradient")
                 self.convolution_data_gradient(stage.conv, dy, pooled)
 
@@ -533,36 +546,61 @@ class _Lowering:
         stage = stages[i]
         # A data gradient needs a halo; so does the weight gradient in the flat layout where rows are no whole
         # units, because it runs on from one row to the next.
-        halo = 2 if i > 0 or (self.lanes == 1 and stage.width % UNIT) else 0
+        halo = KERNEL - 1 - stage.padding if i > 0 or (self.lanes == 1 and stage.width % UNIT) else 0
         return self.map(
             f"{stage.conv}.gradient", (stage.channels, stage.height, stage.width), halo, "gradient"
         )
 
-    def head_data_gradient(
-        self, name: str, dlogits: str, target: FeatureMap, shape: dict[str, int], index: str | None = None
+    def relu_gradient(self, name: str, gradient: FeatureMap, output: FeatureMap, target: FeatureMap) -> None:
+        self.elementwise(
+            f"{name}.gradient",
+            name,
+            "relu_backward",
+            "backward",
+            {"gradient": gradient.name, "activation": output.name, "output": target.name},
+            gradient,
+            target,
+            gradient,
+        )
+
+    def dense_data_gradient(
+        self,
+        name: str,
+        gradient: str,
+        target: FeatureMap,
+        shape: dict[str, int],
+        index: str | None = None,
+        activation: FeatureMap | None = None,
     ) -> None:
-        """Data gradient of the fully connected layer, spread by the pooling's index when one is given."""
+        """Data gradient of a fully connected layer, spread by the index of the pooling before it, or stopped where the
+        ReLU before it was, when one is given."""
         weight, _ = self.parameters(name)
-        operands = {"gradient": dlogits, "weight": weight, "output": target.name}
+        operands = {"gradient": gradient, "weight": weight, "output": target.name}
         attributes = dict(shape)
+        kernel = "fc_backward_data"
+        if activation:
+            operands["activation"] = activation.name
+            kernel += "_relu"
         if index:
             operands["index"] = index
+            kernel += "_unpool"
             attributes |= target.attributes("out")
             self.builder.scratch(4 * shape["features"] * self.lanes)
+        mask = index or (activation.name if activation else None)
         blocks = []
         for g in self.group_ranges():
-            images, spread = self.images_in(g), (read(index, g),) if index else ()
+            images, masks = self.images_in(g), (read(mask, g),) if mask else ()
             blocks.append(
                 Block(
                     g,
-                    (read(dlogits, g), read(weight), *spread, write(target.name, g)),
+                    (read(gradient, g), read(weight), *masks, write(target.name, g)),
                     flops=2.0 * shape["features"] * shape["outputs"] * images,
                     bytes=4.0 * images * shape["features"] * (5.25 if index else 1),
                 )
             )
         self.builder.loop(
             f"{name}.data_gradient",
-            "fc_backward_data_unpool" if index else "fc_backward_data",
+            kernel,
             operands,
             blocks,
             attributes=attributes,
@@ -572,7 +610,7 @@ class _Lowering:
 
     def loss(self, logits: str, labels: str, classes: int, length: int, phase: str) -> str:
         b = self.builder
-        gradient = b.buffer("fc.gradient", (self.groups, classes, self.lanes), role="gradient")
+        gradient = b.buffer(f"{logits}.gradient", (self.groups, classes, self.lanes), role="gradient")
         losses = b.buffer("group_losses", (self.groups,), role="temporary")
         correct = b.buffer("group_correct", (self.groups,), "int32", role="temporary")
         log = b.buffer(f"{self.prefix}losses", (length,), role="log")
@@ -590,7 +628,8 @@ class _Lowering:
             "softmax_loss",
             {"logits": logits, "labels": labels, "gradient": gradient, "losses": losses, "correct": correct},
             blocks,
-            attributes={"classes": classes, "lanes": self.lanes, "batch": self.batch, "label_smoothing": 0.0},
+            attributes={"classes": classes, "lanes": self.lanes, "batch": self.batch,
+                        "label_smoothing": b.attributes["label_smoothing"]},
             layer="softmax",
             phase=phase,
         )
@@ -653,7 +692,7 @@ class _Lowering:
                 if rows:
                     gradient, source = row_maps
                     share *= (y[0][1] - y[0][0]) / gradient.height
-                    gradient_box += (gradient.written_rows(*y[0]),)  # cut like what wrote them
+                    gradient_box += (gradient.interior_rows(*y[0]),)
                     input_box += ((0, source.channels), source.read_rows(*y[0]))
                 blocks.append(
                     Block(
@@ -704,16 +743,17 @@ class _Lowering:
         pooling."""
         weight, _ = self.parameters(layer)
         scale = 2 if index else 1
+        height, width = target.height // scale, target.width // scale
         name = f"{layer}.data_gradient"
-        form = self.form(name, gradient.channels, target.channels, gradient.height, gradient.width)
+        form = self.form(name, gradient.channels, target.channels, height, width)
         winograd = form == "winograd"
         if winograd:
             weight = self.transformed_weights(layer, True)
         blocks = []
         for g, c, y in block_grid(
-            self.group_ranges(), *self.convolution_ranges(form, target.channels, gradient.height, 1)
+            self.group_ranges(), *self.convolution_ranges(form, target.channels, height, 1)
         ):
-            size, images, channels = (y[1] - y[0]) * gradient.width, self.images_in(g), c[1] - c[0]
+            size, images, channels = (y[1] - y[0]) * width, self.images_in(g), c[1] - c[0]
             accesses = [
                 read(gradient.name, g, (0, gradient.channels), gradient.read_rows(*y)),
                 read(weight, (0, POINTS), (0, gradient.channels), c) if winograd else read(weight),
@@ -813,16 +853,54 @@ class _Lowering:
             self.aliases[f"{name}.grad"] = _gradient_view(gradient, kind, outputs, inputs, shape_)
 
 
+    def adam(self, layer: str, decoupled: bool, betas: tuple[float, float], eps: float, weight_decay: float,
+             num_rates: int) -> None:  # fmt: skip
+        """Adam's or AdamW's step for weights and for biases, a loop each."""
+        b = self.builder
+        shapes = self.network.parameter_shapes()
+        weight, bias = self.parameters(layer)
+        outputs, inputs = shapes[weight][0], math.prod(shapes[weight][1:])
+        rates = b.buffer("learning_rates", (num_rates,), role="table")
+        partials, count = f"{layer}.partial_gradients", self.partials[layer]
+        for name, row, offset in ((weight, inputs, 0), (bias, 1, inputs)):
+            gradient = b.buffer(f"{name}.gradient_sum", shapes[name], role="gradient", carried=True)
+            moments = [b.buffer(f"{name}.{kind}", shapes[name], role="optimizer_state") for kind in ("exp_avg", "exp_avg_sq")]
+            blocks = []
+            for rows in self.channel_ranges(outputs):
+                accesses = [read(partials, (0, count), rows), write(gradient, rows), read(rates), update(name, rows)]
+                accesses += [update(moment, rows) for moment in moments]
+                size = 4.0 * (rows[1] - rows[0]) * row * (count + 7)
+                blocks.append(Block((rows[0] * row, rows[1] * row), tuple(accesses), bytes=size))
+            b.loop(
+                f"{name}.update", "optimizer_adam",
+                {"partials": partials, "gradient": gradient, "parameter": name, "first_moment": moments[0],
+                 "second_moment": moments[1], "learning_rates": rates},
+                blocks, layer=layer, phase="update",
+                attributes={
+                    "num_partials": count, "partial_stride": outputs * (inputs + 1), "row_length": row,
+                    "row_stride": inputs + 1, "row_offset": offset, "num_rates": num_rates,
+                    "decoupled": int(decoupled), "beta1": betas[0], "beta2": betas[1], "eps": eps,
+                    "weight_decay": weight_decay,
+                },
+            )  # fmt: skip
+            self.aliases[f"{name}.grad"] = _plain_view(gradient)
+
+
+def _plain_view(buffer: str) -> Callable:
+    return lambda arrays: arrays[buffer]
+
+
 def _gradient_view(buffer: str, kind: str, outputs: int, inputs: int, shape: tuple[int, ...]) -> Callable:
     part = slice(0, inputs) if kind == "weight" else inputs
     return lambda arrays: arrays[buffer].reshape(outputs, inputs + 1)[:, part].reshape(shape)
 
 
 def _rows_by_image(buffer: str, batch: int) -> Callable:
-    """View function of a buffer (groups, n, lanes) as (batch, n)."""
+    """View function of a buffer (groups, n, lanes), or of a map of single pixels, as (batch, n)."""
 
     def view(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         array = arrays[buffer]
+        array = array.reshape(*array.shape[:2], array.shape[-1])
         return array.transpose(0, 2, 1).reshape(-1, array.shape[1])[:batch]
 
     return view
@@ -851,6 +929,8 @@ def lower(
     label_smoothing: float = 0.0,
     clip_norm: float = 0.0,
     frozen: str = "",
+    recompute: bool = False,
+    seed: int = 0,
     check_finite: bool = False,
     prefix: str = "",
 ) -> Plan:
@@ -898,6 +978,11 @@ def lower(
     frozen : str
         Layers, with commas between, whose parameters are not trained: each name stands for all layers that are called
         so or begin with it and a dot. Below the lowest trained layer nothing is sent back.
+    recompute : bool
+        Keep few activations and compute the others again in the backward pass; needs memory="shared", which overlays
+        them. The same bits.
+    seed : int
+        Of dropout.
     check_finite : bool
         A loss that is NaN or infinite fails its block, with status 4, and so stops the run in that iteration.
     prefix : str
@@ -936,11 +1021,14 @@ def lower(
     ):
         if not 0 <= value < below:
             raise UsageError(f"{name} must be in [0, {below:g}), got {value!r}")
+    if recompute and memory != "shared":
+        raise UsageError(f"recompute saves memory with memory 'shared' only, got {memory!r}; use it, or do not recompute")
     cut = Granularity.parse(granularity)
     if layout == "auto" and (conv not in CONVOLUTIONS or not is_chain_of_stages(spec)):
         layout = "channels"
     elif layout == "auto":
-        wanted = UNIT if conv == "winograd" else choose_lanes(batch, cut, _convolution_shapes(spec), conv)
+        flat = conv != "winograd" and all(stage.padding == 2 for stage in _stages(spec)[0])
+        wanted = choose_lanes(batch, cut, _convolution_shapes(spec), conv) if flat else UNIT
         layout = "lanes" if wanted == UNIT else "flat"
     builder = PlanBuilder(
         f"{spec.name} {phase} b{batch}",
@@ -952,6 +1040,8 @@ def lower(
         fusion=fusion,
         layout=layout,
         conv=conv,
+        optimizer=optimizer,
+        label_smoothing=label_smoothing,
         momentum=momentum,
         weight_decay=weight_decay,
         parameters=tuple(spec.parameter_shapes()),
@@ -962,7 +1052,7 @@ def lower(
         from .lowering_nhwc import ChannelOptions, lower_channels, parse_fusion
 
         builder.attributes.update(
-            optimizer=optimizer, label_smoothing=label_smoothing, clip_norm=clip_norm, frozen=frozen
+            clip_norm=clip_norm, frozen=frozen, recompute=recompute
         )
         lower_channels(
             spec,
@@ -981,6 +1071,8 @@ def lower(
                 label_smoothing=label_smoothing,
                 clip_norm=clip_norm,
                 frozen=tuple(name.strip() for name in frozen.split(",") if name.strip()),
+                recompute=recompute,
+                seed=seed,
                 num_images=num_images or batch,
                 num_batches=num_batches,
                 num_iterations_logged=num_iterations_logged,
@@ -991,13 +1083,14 @@ def lower(
         )
         return builder.build(memory)
     for name, value, only in (
-        ("optimizer", optimizer, "sgd"),
-        ("label_smoothing", label_smoothing, 0.0),
         ("clip_norm", clip_norm, 0.0),
         ("frozen", frozen, ""),
+        ("recompute", recompute, False),
     ):
         if value != only:
-            raise UsageError(f"{name} must be {only!r} in layout {layout!r}, got {value!r}; choose layout 'channels'")
+            raise UsageError(
+                f"{name} must be {only!r} in layout {layout!r}, got {value!r}; networks with norms have the others"
+            )
     if conv not in CONVOLUTIONS[: 3 if layout == "lanes" else 2]:
         raise UsageError(
             f"conv {conv!r} needs layout {'lanes' if conv in CONVOLUTIONS else 'channels'!r}, got {layout!r}; use conv "
@@ -1006,11 +1099,13 @@ def lower(
     if fusion not in (True, False, "all", "none"):
         raise UsageError(f"fusion must be all or none in layout {layout!r}, got {fusion!r}")
     fusion = fusion in (True, "all")
-    stages, head, features = _stages(spec)
+    stages, dense = _stages(spec)
+    if layout == "flat" and any(stage.padding != 2 for stage in stages):
+        raise UsageError(f"layout 'flat' needs convolutions with padding 2, {spec.name!r} has others; use layout 'lanes'")
     lanes = UNIT if layout == "lanes" else 1
     low = _Lowering(spec, batch, lanes, cut, fusion, weight_gradients == "chain", conv, builder, prefix)
 
-    source = low.map("input", spec.input_shape, 2, role="input")
+    source = low.map("input", spec.input_shape, stages[0].padding, role="input")
     labels = low.load(source, num_images or batch, num_batches)
     low.aliases["input"] = source.natural(batch)
     inputs, relus, indices = [], [], []
@@ -1018,7 +1113,7 @@ def lower(
         inputs.append(source)
         after = (stage.channels, stage.height, stage.width)
         pooled = (stage.channels, stage.height // 2, stage.width // 2)
-        target = low.map(stage.pool, pooled, 2 if i + 1 < len(stages) else 0)
+        target = low.map(stage.pool, pooled, stages[i + 1].padding if i + 1 < len(stages) else 0)
         index = low.index(f"{stage.pool}.index", pooled)
         if fusion:
             low.convolution(stage.conv, source, target, index)
@@ -1052,19 +1147,42 @@ def lower(
         low.aliases[stage.pool] = target.natural(batch)
         indices.append(index)
         source = target
-    logits = low.fully_connected(head.name, source, features, head.out_features)
-    low.aliases["fc"] = _rows_by_image(logits, batch)
+    hidden: list[FeatureMap] = []
+    for layer in dense:
+        result = low.fully_connected(
+            layer.name, source, layer.features, layer.outputs, layer.relu if fusion else None, layer is dense[-1]
+        )
+        if layer.relu:
+            if not fusion:
+                linear, result = result, low.map(layer.relu, (layer.outputs, 1, 1), 0)
+                low.elementwise(
+                    layer.relu,
+                    layer.relu,
+                    "relu_forward",
+                    "forward",
+                    {"input": linear.name, "output": result.name},
+                    linear,
+                    result,
+                    linear,
+                )
+                low.aliases[result.name] = _rows_by_image(result.name, batch)
+            hidden.append(result)
+        source = result
+    logits, classes = source.name, dense[-1].outputs
     if phase == "forward":
-        low.softmax(logits, head.out_features)
+        low.softmax(logits, classes)
         low.aliases["softmax"] = lambda arrays: arrays[f"{prefix}probabilities"]
     elif phase == "evaluate":
-        low.loss(logits, labels, head.out_features, num_iterations_logged, "forward")
+        low.loss(logits, labels, classes, num_iterations_logged, "forward")
     else:
-        dlogits = low.loss(logits, labels, head.out_features, num_iterations_logged, "backward")
-        low.aliases["fc.grad"] = _rows_by_image(dlogits, batch)
-        low.backward(stages, head, features, dlogits, inputs, relus, indices)
-        for layer in (head.name, *(stage.conv for stage in reversed(stages))):
-            low.sgd(layer, momentum, weight_decay, num_learning_rates)
+        dlogits = low.loss(logits, labels, classes, num_iterations_logged, "backward")
+        low.aliases[f"{logits}.grad"] = _rows_by_image(dlogits, batch)
+        low.backward(stages, dense, dlogits, inputs, relus, indices, hidden)
+        for name in (*(layer.name for layer in reversed(dense)), *(stage.conv for stage in reversed(stages))):
+            if optimizer == "sgd":
+                low.sgd(name, momentum, weight_decay, num_learning_rates)
+            else:
+                low.adam(name, optimizer == "adamw", betas, eps, weight_decay, num_learning_rates)
     builder.attributes["aliases"] = low.aliases
     builder.attributes["convolutions"] = low.convolutions
     return builder.build(memory)
@@ -1072,7 +1190,7 @@ def lower(
 
 @dataclass(frozen=True)
 class _Stage:
-    """Convolution, ReLU and pooling by name, with the convolution's output shape."""
+    """Convolution, ReLU and pooling by name, with the convolution's output shape and padding."""
 
     conv: str
     relu: str
@@ -1080,50 +1198,84 @@ class _Stage:
     channels: int
     height: int
     width: int
+    padding: int
+
+
+@dataclass(frozen=True)
+class _Dense:
+    """Fully connected layer, and the ReLU after it if there is one."""
+
+    name: str
+    relu: str
+    features: int
+    outputs: int
 
 
 def is_chain_of_stages(spec: NetworkSpec) -> bool:
-    """Whether the layers are stages of convolution, ReLU and pooling, one after the other, then fully connected and
-    softmax: what the layouts "lanes" and "flat" compute."""
-    layers = spec.layers
-    kinds = [type(layer) for layer in layers]
-    count = (len(kinds) - 2) // 3
-    names = ["input", *(layer.name for layer in layers)]
-    return (
-        count >= 1
-        and kinds == [Convolution, ReLU, MaxPool] * count + [FullyConnected, Softmax]
-        and list(spec.inputs().values()) == [(name,) for name in names[:-1]]
-    )
+    """Whether the layouts "lanes" and "flat" compute this network."""
+    try:
+        _stages(spec)
+    except UsageError:
+        return False
+    return True
 
 
-def _stages(spec: NetworkSpec) -> tuple[list[_Stage], FullyConnected, int]:
-    """Cut a network into the stages that have kernels; the fully connected layer and its number of
-    features."""
-    shapes = list(spec.shapes())
-    layers = [layer for layer, _, _ in shapes]
-    kinds = [type(layer) for layer in layers]
-    count = (len(kinds) - 2) // 3
-    if not is_chain_of_stages(spec):
-        raise UsageError(
-            f"a network must be stages of Convolution, ReLU, MaxPool, then FullyConnected and Softmax; "
-            f"{spec.name!r} is {', '.join(kind.__name__ for kind in kinds)}"
-        )
-    stages = []
-    for i in range(count):
-        conv, relu, pool = layers[3 * i : 3 * i + 3]
-        channels, height, width = shapes[3 * i][2]
-        plain = Convolution(conv.name, conv.out_channels, after=conv.after)
+def _stages(spec: NetworkSpec) -> tuple[list[_Stage], list[_Dense]]:
+    """Cut a network into the parts that have kernels in the layouts "lanes" and "flat".
+
+    Raises
+    ------
+    UsageError
+        It has another part.
+    """
+    shapes = {layer.name: (before, after) for layer, before, after in spec.shapes()}
+    names = ["input", *shapes]
+    rest = list(spec.layers)
+
+    def next_are(*kinds: type) -> bool:
+        return [type(layer) for layer in rest[: len(kinds)]] == list(kinds)
+
+    stages: list[_Stage] = []
+    dense: list[_Dense] = []
+    while next_are(Convolution, ReLU, MaxPool):
+        conv, relu, pool = rest[:3]
+        del rest[:3]
+        channels, height, width = shapes[conv.name][1]
+        plain = Convolution(conv.name, conv.out_channels, KERNEL, min(max(conv.padding, 0), 2), after=conv.after)
         if conv != plain or pool != MaxPool(pool.name, pool.size, after=pool.after):
             raise UsageError(
-                f"convolutions must have kernel 5, padding 2 and a bias, and pooling no overlap, got {conv} and {pool}"
+                f"convolutions must have kernel 5, padding 0 to 2 and a bias, and pooling no overlap, got {conv} and "
+                f"{pool}"
             )
         if pool.size != 2 or height % 2 or width % 2 or width > 254:
             raise UsageError(
                 f"pooling must have size 2 and its input even sides of at most 254, got size {pool.size} on "
                 f"{height} x {width} in {pool.name!r}"
             )
-        stages.append(_Stage(conv.name, relu.name, pool.name, channels, height, width))
-    return stages, layers[-2], math.prod(shapes[-2][1])
+        stages.append(_Stage(conv.name, relu.name, pool.name, channels, height, width, conv.padding))
+    while next_are(FullyConnected, ReLU) or next_are(FullyConnected, Softmax):
+        layer, after = rest[:2]
+        dense.append(
+            _Dense(
+                layer.name,
+                after.name if isinstance(after, ReLU) else "",
+                math.prod(shapes[layer.name][0]),
+                layer.out_features,
+            )
+        )
+        del rest[: 2 if isinstance(after, ReLU) else 1]
+    if (
+        not stages
+        or not dense
+        or not (next_are(Softmax) and len(rest) == 1)
+        or dense[-1].relu
+        or list(spec.inputs().values()) != [(name,) for name in names[:-1]]
+    ):
+        raise UsageError(
+            f"a network must be stages of Convolution, ReLU, MaxPool, then FullyConnected layers with ReLU between and "
+            f"Softmax; {spec.name!r} is {', '.join(type(layer).__name__ for layer in spec.layers)}"
+        )
+    return stages, dense
 
 
 def _convolution_shapes(spec: NetworkSpec) -> list[tuple[int, int, int, int]]:

@@ -9,6 +9,7 @@ layers: it depends on the network alone.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from .network import (
     AveragePool,
     BatchNorm,
     Convolution,
+    Dropout,
     FullyConnected,
     GlobalPool,
     Layer,
@@ -77,6 +79,17 @@ class FeatureMap(ChannelMap):
         return write(self.name, *self.box(images, self.written_rows(first, last), channels))
 
 
+class _Vector(FeatureMap):
+    """A vector of features (batch, length, 1) as a map of one pixel."""
+
+    @property
+    def pitch(self) -> int:
+        return self.channels
+
+    def box(self, images, rows, channels=None):
+        return (images,)
+
+
 def parse_fusion(fusion: bool | str) -> frozenset[str]:
     """The set of what is joined, from True, False, "all", "none" or names with commas between.
 
@@ -112,6 +125,8 @@ class ChannelOptions:
     label_smoothing: float
     clip_norm: float
     frozen: tuple[str, ...]
+    recompute: bool
+    seed: int
     num_images: int
     num_batches: int
     num_iterations_logged: int
@@ -261,7 +276,14 @@ class _Lowering:
 
     def halo(self, tensor: str) -> int:
         """Widest padding that a reader of a tensor needs."""
-        layers = [unit.layer for unit in self.readers.get(tensor, ()) if tensor in unit.sources]
+        readers = [unit for unit in self.readers.get(tensor, ()) if tensor in unit.sources]
+        if not self.options.training:  # dropout hands on what it gets
+            for unit in [unit for unit in readers if isinstance(unit.layer, Dropout)]:
+                return max(self.halo(unit.target), *(self.halo_of([other]) for other in readers), 0)
+        return self.halo_of(readers)
+
+    def halo_of(self, readers: Sequence[Unit]) -> int:
+        layers = [unit.layer for unit in readers]
         padded = [layer.padding for layer in layers if isinstance(layer, Convolution) and not self.is_depthwise(layer)]
         return max(padded, default=0)
 
@@ -344,6 +366,8 @@ class _Lowering:
                 self.pool(unit, again)
             case GlobalPool():
                 self.global_pool(unit)
+            case Dropout():
+                self.dropout(unit, again)
             case FullyConnected():
                 self.fully_connected(unit)
         if not again and unit.target in self.maps:
@@ -647,6 +671,49 @@ class _Lowering:
             )
         return self.vectors[name]
 
+    def dropout(self, unit: Unit, again: bool) -> None:
+        name = unit.sources[0]
+        if not self.options.training:
+            if name in self.maps:
+                self.maps[unit.target] = self.maps[name]
+            else:
+                self.vectors[unit.target] = self.vector(name)
+            return
+        if name in self.vectors:
+            source = self.vector_as_map(*self.vectors[name])
+            self.vectors[unit.target] = unit.target, source.channels
+            self.builder.buffer(unit.target, (self.batch, source.channels, 1))
+            self.aliases[unit.target] = _rows(unit.target)
+            target = self.vector_as_map(*self.vectors[unit.target])
+        else:
+            source, target = self.source_map(name), self.output_map(unit, again)
+        self.dropout_loop(f"{unit.layer.name}.again" if again else unit.layer.name, unit, phase_of(again), source, target)
+
+    def vector_as_map(self, buffer: str, length: int) -> FeatureMap:
+        """A vector of features as a map of one pixel, for kernels that treat each element alone."""
+        return _Vector(buffer, self.batch, length, 1, 1)
+
+    def dropout_loop(self, name: str, unit: Unit, phase: str, source: FeatureMap, target: FeatureMap) -> None:
+        """The same kernel forward and backward: its random numbers are a function of place and iteration."""
+        maps = {"input": source, "output": target}
+        self.elementwise(
+            name, "nhwc_dropout", unit, phase, target, {k: m.name for k, m in maps.items()}, maps,
+            **source.attributes("in"), out_halo=target.halo, seed=self.options.seed, layer=self.units.index(unit),
+            rate=unit.layer.rate,
+        )  # fmt: skip
+
+    def dropout_backward(self, unit: Unit, gradient: FeatureMap | str) -> None:
+        name = unit.sources[0]
+        loop = f"{unit.layer.name}.gradient"
+        if isinstance(gradient, str):
+            length = self.vectors[name][1]
+            target = self.gradients[name] = self.builder.buffer(f"{name}.gradient", (self.batch, length, 1), role="gradient")
+            maps = (self.vector_as_map(buffer, length) for buffer in (gradient, target))
+            self.dropout_loop(loop, unit, "backward", *maps)
+            return
+        with self.sent_back(unit, name) as target:
+            self.dropout_loop(loop, unit, "backward", gradient, target)
+
     # ---- the loss ----
 
     def softmax(self, logits: str, classes: int, unit: Unit) -> None:
@@ -755,8 +822,30 @@ class _Lowering:
                 self.pool_backward(unit, gradient)
             case GlobalPool():
                 self.global_pool_backward(unit, gradient)
+            case Dropout():
+                self.dropout_backward(unit, gradient)
             case FullyConnected():
                 self.fully_connected_backward(unit, gradient)
+
+    def segments(self, units: Sequence[Unit]) -> list[Sequence[Unit]]:
+        """Cut units where a single tensor leads from one part to the next: such a tensor is kept, the others of a part
+        are computed again before its backward pass. About as many parts as units in a part; without recomputation,
+        and in the last part, every unit is a part of its own."""
+        if not self.options.recompute:
+            return [[unit] for unit in units]
+        last_reader = {name: i for i, unit in enumerate(units) for name in (*unit.inputs, unit.shortcut)}
+        open_until, cuts = last_reader["input"], []
+        for i, unit in enumerate(units):
+            if open_until <= i and unit.target in self.maps and unit.applied:
+                cuts.append(i + 1)
+            open_until = max(open_until, last_reader.get(unit.target, i))
+        wanted = math.isqrt(len(units))
+        chosen: list[int] = []
+        for cut in cuts:
+            if cut - (chosen[-1] if chosen else 0) >= wanted:
+                chosen.append(cut)
+        result = [units[start:stop] for start, stop in itertools.pairwise((0, *chosen))]
+        return [*result, *([unit] for unit in units[chosen[-1] if chosen else 0 :])]
 
     def masked(self, unit: Unit, gradient: FeatureMap) -> FeatureMap:
         """The gradient before a unit's own activation, in a map of its own where there is one."""
@@ -1167,7 +1256,11 @@ def lower_channels(spec: NetworkSpec, options: ChannelOptions, builder: PlanBuil
         low.gradients[head.sources[0]] = low.loss(logits, labels, classes, head, "backward")
         low.aliases[f"{head.sources[0]}.grad"] = _rows(low.gradients[head.sources[0]])
         low.unfinished = {unit.target for unit in units}
-        for unit in reversed(units):
-            low.backward(unit)
+        for segment in reversed(low.segments(units)):
+            if any(low.learns[unit.target] for unit in segment):
+                for unit in segment[:-1]:
+                    low.forward(unit, again=True)
+            for unit in reversed(segment):
+                low.backward(unit)
         low.update()
     builder.attributes["aliases"] = low.aliases

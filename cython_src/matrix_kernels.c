@@ -216,21 +216,93 @@ static void transpose_rows(const float *rows, const int32_t *index, int n, int l
     }
 }
 
-static void spread_rows(const float *in, ptrdiff_t in_stride, int lanes, int n, const int32_t *index, float *out)
+static void spread_rows(const float *in, ptrdiff_t in_stride, int lanes, int n, const int32_t *index, int beyond,
+                        float *out)
 {
     for (int first = 0; first < PANEL; first += VL) {
         int r = 0;
         if (lanes >= first + VL)
-            for (; r + VL <= n; r += VL) {
+            for (; r + VL <= n || (beyond && r + VL / 2 < n); r += VL) {
+                const int rows = n - r < VL ? n - r : VL;
                 Vec v[VL];
                 UNROLL for (int i = 0; i < VL; i++) v[i] = load(in + (first + i) * in_stride + r);
                 transpose(v);
-                UNROLL for (int i = 0; i < VL; i++) store(out + index[r + i] + first, v[i]);
+                float square[VL * VL] __attribute__((aligned(64)));
+                UNROLL for (int i = 0; i < VL; i++) *(Vec *)(square + i * VL) = v[i];
+                for (int i = 0; i < rows; i++)
+                    store(out + index[r + i] + first, load(square + i * VL));
             }
         for (; r < n; r++)
             for (int i = first; i < first + VL; i++)
                 out[index[r] + i] = i < lanes ? in[i * in_stride + r] : 0.0f;
     }
+}
+
+/* Outputs [x, x + outputs) of a row, those past the last computed again from its input. */
+INLINE void plain_outputs(const PlainTask *t, int x, const int outputs)
+{
+    Vec acc[8];
+    UNROLL for (int i = 0; i < outputs * VECTORS_OF_PANEL; i++) acc[i] = (Vec){0};
+    for (int tap = 0; tap < t->num_taps; tap++) {
+        const int y = t->y + t->taps[tap].y;
+        if (t->tests && (y < 0 || y >= t->height))
+            continue;
+        const float *a[8], *b = t->b + t->taps[tap].b;
+        int inside[8];
+        UNROLL for (int r = 0; r < outputs; r++)
+        {
+            const int at = x + r < t->columns ? x + r : t->columns - 1;
+            const int column = at * t->move + t->taps[tap].x;
+            inside[r] = !t->tests || (column >= 0 && column < t->width);
+            a[r] = t->x + y * t->row + column * t->pixel;
+        }
+        for (int j = 0; j < t->k; j++) {
+            UNROLL for (int r = 0; r < outputs; r++)
+                if (inside[r]) {
+                    Vec s = splat(a[r][j]);
+                    UNROLL for (int v = 0; v < VECTORS_OF_PANEL; v++)
+                        acc[r * VECTORS_OF_PANEL + v] += s * load(b + v * VL);
+                }
+            b += PANEL;
+        }
+    }
+    float sums[8 * VL] __attribute__((aligned(64)));
+    UNROLL for (int i = 0; i < outputs * VECTORS_OF_PANEL; i++) *(Vec *)(sums + i * VL) = acc[i];
+    for (int r = 0; r < outputs && x + r < t->columns; r++)
+        for (int i = 0; i < PANEL && i < t->stored; i++) {
+            float sum = sums[r * PANEL + i] + (t->bias && i < t->lanes ? t->bias[i] : 0.0f);
+            float *c = t->c + (x + r) * t->out_pixel + i;
+            *c = apply_activation(splat(t->accumulate ? *c + sum : sum), t->activation)[0];
+        }
+}
+
+static void plain(const PlainTask *t)
+{
+    if (t->blocked)
+        for (int x = 0; x < t->columns; x += 8 / VECTORS_OF_PANEL)
+            plain_outputs(t, x, 8 / VECTORS_OF_PANEL);
+    else
+        for (int x = 0; x < t->columns; x++)
+            plain_outputs(t, x, 1);
+}
+
+INLINE void gather_vectors(const float *in, ptrdiff_t pixel, int n, const int vectors, float *out)
+{
+    for (int i = 0; i < n; i++, in += pixel, out += vectors * VL)
+        UNROLL for (int v = 0; v < vectors; v++) store(out + v * VL, load(in + v * VL));
+}
+
+static void gather(const float *in, ptrdiff_t pixel, int n, int width, float *out)
+{
+    typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
+    if (width == 2 * PANEL)
+        gather_vectors(in, pixel, n, 2 * VECTORS_OF_PANEL, out);
+    else if (width == PANEL)
+        gather_vectors(in, pixel, n, VECTORS_OF_PANEL, out);
+    else
+        for (int i = 0; i < n; i++)
+            for (int j = 0; j < width; j += 4)
+                *(Four *)(out + (ptrdiff_t)i * width + j) = *(const Four *)(in + i * pixel + j);
 }
 
 static void shifted_sums(const float *x, ptrdiff_t pixel, int n, const float *shift, float *sum, float *squares)
@@ -257,9 +329,11 @@ static void shifted_sums(const float *x, ptrdiff_t pixel, int n, const float *sh
 }
 
 const MatrixKernels ISA_SYMBOL(forktask_matrix) = {
+    .plain = plain,
     .product = product,
     .outer = outer,
     .transpose_rows = transpose_rows,
     .spread_rows = spread_rows,
+    .gather = gather,
     .shifted_sums = shifted_sums,
 };

@@ -46,14 +46,36 @@ typedef struct OuterTask {
     int images, rows, columns, m, width;
 } OuterTask;
 
+/* One tap by its place: rows and columns of the input from an output's, offset in a panel. */
+typedef struct PlaneTap {
+    ptrdiff_t b;
+    int32_t y, x;
+} PlaneTap;
+
+/* The convolution as one would write it first: a row of `columns` outputs of one panel. Output x's taps lie in rows
+ * y + tap.y and columns move * x + tap.x of an input of height x width pixels; with `tests` each is compared with these
+ * bounds, else all are inside. One output at a time, or with `blocked` several in registers. */
+typedef struct PlainTask {
+    const float *x, *b, *bias;
+    float *c;
+    const PlaneTap *taps;
+    ptrdiff_t row, pixel, out_pixel;
+    int num_taps, k, move, height, width, y, columns, tests, blocked, lanes, stored, activation, accumulate;
+} PlainTask;
+
 typedef struct MatrixKernels {
+    void (*plain)(const PlainTask *task);
     void (*product)(const ProductTask *task);
     void (*outer)(const OuterTask *task);
     /* out[lane * out_stride + r] = rows[index[r]][lane] for r < n, lane < lanes <= 16; added with `accumulate`. */
     void (*transpose_rows)(const float *rows, const int32_t *index, int n, int lanes, float *out, ptrdiff_t out_stride,
                            int accumulate);
-    /* out[index[r] + lane] = in[lane * in_stride + r] for r < n; lanes from `lanes` on get zero. */
-    void (*spread_rows)(const float *in, ptrdiff_t in_stride, int lanes, int n, const int32_t *index, float *out);
+    /* out[index[r] + lane] = in[lane * in_stride + r] for r < n; lanes from `lanes` on get zero. `beyond`: there are
+     * numbers for at least fifteen r more. */
+    void (*spread_rows)(const float *in, ptrdiff_t in_stride, int lanes, int n, const int32_t *index, int beyond,
+                        float *out);
+    /* Copy `n` pixels of `width` floats, a multiple of 4, `pixel` floats apart in the input, side by side. */
+    void (*gather)(const float *in, ptrdiff_t pixel, int n, int width, float *out);
     /* Sums of x - shift and of their squares over `n` pixels, `pixel` floats apart, sixteen channels; added. */
     void (*shifted_sums)(const float *x, ptrdiff_t pixel, int n, const float *shift, float *sum, float *squares);
 } MatrixKernels;

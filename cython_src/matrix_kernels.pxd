@@ -32,11 +32,26 @@ cdef extern from "matrix_kernels.h" nogil:
         Py_ssize_t image, row, pixel
         int images, rows, columns, m, width
 
+    ctypedef struct PlaneTap:
+        Py_ssize_t b
+        int32_t y, x
+
+    ctypedef struct PlainTask:
+        const float *x
+        const float *b
+        const float *bias
+        float *c
+        const PlaneTap *taps
+        Py_ssize_t row, pixel, out_pixel
+        int num_taps, k, move, height, width, y, columns, tests, blocked, lanes, stored, activation, accumulate
+
     ctypedef struct Matrix "MatrixKernels":
+        void (*plain)(const PlainTask *) noexcept nogil
         void (*product)(const ProductTask *) noexcept nogil
         void (*outer)(const OuterTask *) noexcept nogil
         void (*transpose_rows)(const float *, const int32_t *, int, int, float *, Py_ssize_t, int) noexcept nogil
-        void (*spread_rows)(const float *, Py_ssize_t, int, int, const int32_t *, float *) noexcept nogil
+        void (*spread_rows)(const float *, Py_ssize_t, int, int, const int32_t *, int, float *) noexcept nogil
+        void (*gather)(const float *, Py_ssize_t, int, int, float *) noexcept nogil
         void (*shifted_sums)(const float *, Py_ssize_t, int, const float *, float *, float *) noexcept nogil
 
 

@@ -420,37 +420,68 @@ static void relu_backward(const float *dy, const float *y, float *dx, ptrdiff_t 
         dx[i] = y[i] > 0 ? dy[i] : 0;
 }
 
+#include "micro_winograd.h"
+
 /* ---- fully connected layer ---- */
+
+/* Outputs, or features of the data gradient, that are summed at a time in the lane layout, in registers. */
+#if MICRO_ISA == AVX512
+#define FC_R 5
+#elif MICRO_ISA == AVX2 || defined(__aarch64__)
+#define FC_R 3
+#else
+#define FC_R 1
+#endif
+
+/* R outputs; even and odd features in sums of their own. */
+INLINE void fc_forward_tile(const float *x, const float *w, const float *bias, float *out, int features, const int R)
+{
+    Vec sum[2][FC_R][SUB];
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < SUB; i++)
+        sum[0][r][i] = splat(bias[r]), sum[1][r][i] = (Vec){0};
+    int f = 0;
+    for (; f + 2 <= features; f += 2)
+        UNROLL for (int h = 0; h < 2; h++) UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < SUB; i++)
+            sum[h][r][i] += w[(ptrdiff_t)r * features + f + h] * load(x + (ptrdiff_t)(f + h) * UNIT + i * VL);
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < SUB; i++)
+    {
+        if (f < features)
+            sum[0][r][i] += w[(ptrdiff_t)r * features + f] * load(x + (ptrdiff_t)f * UNIT + i * VL);
+        store(out + r * UNIT + i * VL, sum[0][r][i] + sum[1][r][i]);
+    }
+}
 
 static void fc_forward(const float *x, const float *w, const float *bias, float *logits, int features,
                        int outputs, int lanes)
 {
-    for (int o = 0; o < outputs; o++) {
-        const float *row = w + (ptrdiff_t)o * features;
-        if (lanes == 1) {
-            Vec sum[4] = {0};
-            float rest = 0;
-            int f = 0;
-            for (; f + 4 * VL <= features; f += 4 * VL)
-                UNROLL for (int i = 0; i < 4; i++) sum[i] += load(row + f + i * VL) * load(x + f + i * VL);
-            for (; f < features; f++)
-                rest += row[f] * x[f];
-            logits[o] = bias[o] + (lane_sum((sum[0] + sum[1]) + (sum[2] + sum[3])) + rest);
-        } else {
-            Vec sum[2][SUB];
-            for (int i = 0; i < SUB; i++)
-                sum[0][i] = splat(bias[o]), sum[1][i] = (Vec){0};
-            int f = 0;
-            for (; f + 2 <= features; f += 2)
-                UNROLL for (int h = 0; h < 2; h++) UNROLL for (int i = 0; i < SUB; i++) sum[h][i] +=
-                    row[f + h] * load(x + (ptrdiff_t)(f + h) * UNIT + i * VL);
-            for (; f < features; f++)
-                for (int i = 0; i < SUB; i++)
-                    sum[0][i] += row[f] * load(x + (ptrdiff_t)f * UNIT + i * VL);
-            for (int i = 0; i < SUB; i++)
-                store(logits + o * UNIT + i * VL, sum[0][i] + sum[1][i]);
-        }
+    int o = 0;
+    if (lanes != 1) {
+        for (; o + FC_R <= outputs; o += FC_R)
+            fc_forward_tile(x, w + (ptrdiff_t)o * features, bias + o, logits + o * UNIT, features, FC_R);
+        for (; o < outputs; o++)
+            fc_forward_tile(x, w + (ptrdiff_t)o * features, bias + o, logits + o * UNIT, features, 1);
     }
+    for (; o < outputs; o++) {
+        const float *row = w + (ptrdiff_t)o * features;
+        Vec sum[4] = {0};
+        float rest = 0;
+        int f = 0;
+        for (; f + 4 * VL <= features; f += 4 * VL)
+            UNROLL for (int i = 0; i < 4; i++) sum[i] += load(row + f + i * VL) * load(x + f + i * VL);
+        for (; f < features; f++)
+            rest += row[f] * x[f];
+        logits[o] = bias[o] + (lane_sum((sum[0] + sum[1]) + (sum[2] + sum[3])) + rest);
+    }
+}
+
+INLINE void fc_data_tile(const float *d, const float *w, float *dx, int features, int outputs, const int R)
+{
+    Vec sum[2 * FC_R][SUB];
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < SUB; i++) sum[r][i] = (Vec){0};
+    for (int o = 0; o < outputs; o++)
+        UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < SUB; i++)
+            sum[r][i] += w[(ptrdiff_t)o * features + r] * load(d + o * UNIT + i * VL);
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < SUB; i++) store(dx + r * UNIT + i * VL, sum[r][i]);
 }
 
 static void fc_backward_data(const float *dlogits, const float *w, float *dx, int features, int outputs,
@@ -462,55 +493,74 @@ static void fc_backward_data(const float *dlogits, const float *w, float *dx, in
         for (int o = 0; o < outputs; o++)
             for (int f = 0; f < features; f++)
                 dx[f] += dlogits[o] * w[(ptrdiff_t)o * features + f];
-    } else {
-        for (int f = 0; f < features; f++) {
-            Vec sum[SUB] = {0};
-            for (int o = 0; o < outputs; o++)
-                UNROLL for (int i = 0; i < SUB; i++) sum[i] +=
-                    w[(ptrdiff_t)o * features + f] * load(dlogits + o * UNIT + i * VL);
-            UNROLL for (int i = 0; i < SUB; i++) store(dx + (ptrdiff_t)f * UNIT + i * VL, sum[i]);
+        return;
+    }
+    int f = 0;
+    for (; f + 2 * FC_R <= features; f += 2 * FC_R)
+        fc_data_tile(dlogits, w + f, dx + (ptrdiff_t)f * UNIT, features, outputs, 2 * FC_R);
+    for (; f < features; f++)
+        fc_data_tile(dlogits, w + f, dx + (ptrdiff_t)f * UNIT, features, outputs, 1);
+}
+
+/* Lanes: sixteen features at a time are transposed, so that they stand in the lanes and the gradient of each image
+ * is a factor: nothing is summed across lanes. */
+static void fc_weights_lanes(const float *dlogits, const float *x, float *out, int groups, int features, int outputs,
+                             int accumulate)
+{
+    const ptrdiff_t row = features + 1;
+    for (int f = 0; f < features; f += UNIT) {
+        const int n = features - f < UNIT ? features - f : UNIT;
+        for (int g = 0; g < groups; g++) {
+            float turned[UNIT * UNIT], sums[REDUCE_R * UNIT];
+            transpose_unit(x + ((ptrdiff_t)g * features + f) * UNIT, UNIT, n, turned, UNIT);
+            for (int o = 0, r; o < outputs; o += r) {
+                WinogradReduction t = {.a_row = UNIT, .out_row = row, .length = UNIT, .accumulate = g > 0 || accumulate};
+                r = outputs - o < REDUCE_R ? outputs - o : REDUCE_R;
+                const float *d = dlogits + ((ptrdiff_t)g * outputs + o) * UNIT;
+                float *to = out + o * row + f;
+                if (n == UNIT) {
+                    reduce_tiles[r - 1](&t, d, turned, to);
+                    continue;
+                }
+                t.out_row = UNIT;
+                memset(sums, 0, sizeof sums);
+                for (int i = 0; i < r; i++)
+                    for (int k = 0; k < n; k++)
+                        sums[i * UNIT + k] = to[i * row + k];
+                reduce_tiles[r - 1](&t, d, turned, sums);
+                for (int i = 0; i < r; i++)
+                    for (int k = 0; k < n; k++)
+                        to[i * row + k] = sums[i * UNIT + k];
+            }
         }
+    }
+    for (int o = 0; o < outputs; o++) {
+        float *to = out + o * row + features, sum = accumulate ? *to : 0;
+        for (int g = 0; g < groups; g++)
+            sum += sum_rows(dlogits + ((ptrdiff_t)g * outputs + o) * UNIT, 1, 0, UNIT);
+        *to = sum;
     }
 }
 
 static void fc_backward_weights(const float *dlogits, const float *x, float *out, int groups, int features,
                                 int outputs, int lanes, int accumulate)
 {
+    if (lanes != 1) {
+        fc_weights_lanes(dlogits, x, out, groups, features, outputs, accumulate);
+        return;
+    }
     for (int o = 0; o < outputs; o++) {
         float *row = out + (ptrdiff_t)o * (features + 1);
         if (!accumulate)
             memset(row, 0, (features + 1) * sizeof(float));
         for (int g = 0; g < groups; g++) {
-            const float *d = dlogits + ((ptrdiff_t)g * outputs + o) * lanes,
-                        *in = x + (ptrdiff_t)g * features * lanes;
+            const float d = dlogits[(ptrdiff_t)g * outputs + o], *in = x + (ptrdiff_t)g * features;
             int f = 0;
-            if (lanes == 1) {
-                for (; f + VL <= features; f += VL)
-                    store(row + f, load(row + f) + d[0] * load(in + f));
-                for (; f < features; f++)
-                    row[f] += d[0] * in[f];
-                row[features] += d[0];
-                continue;
-            }
-            Vec dv[SUB], sum = {0};
-            UNROLL for (int i = 0; i < SUB; i++) dv[i] = load(d + i * VL), sum += dv[i];
-            for (; f < features; f += VL) {
-                Vec product[VL];
-                const int n = features - f < VL ? features - f : VL;
-                UNROLL for (int j = 0; j < VL; j++)
-                {
-                    const float *p = in + (ptrdiff_t)(f + (j < n ? j : 0)) * UNIT;
-                    product[j] = dv[0] * load(p);
-                    UNROLL for (int i = 1; i < SUB; i++) product[j] += dv[i] * load(p + i * VL);
-                }
-                Vec sums = lane_sums(product, VL);
-                if (n == VL)
-                    store(row + f, load(row + f) + sums);
-                else
-                    for (int j = 0; j < n; j++)
-                        row[f + j] += sums[j];
-            }
-            row[features] += lane_sum(sum);
+            for (; f + VL <= features; f += VL)
+                store(row + f, load(row + f) + d * load(in + f));
+            for (; f < features; f++)
+                row[f] += d * in[f];
+            row[features] += d;
         }
     }
 }
@@ -560,8 +610,6 @@ static void interleave_row(const float *const *rows, int width, float *out)
 }
 
 extern const ChannelKernels ISA_SYMBOL(forktask_channels);
-#include "micro_winograd.h"
-
 const MicroKernels ISA_SYMBOL(forktask_micro) = {
     .name = ISA_NAME,
     .matrix = &ISA_SYMBOL(forktask_matrix),

@@ -258,6 +258,19 @@ def convolutional_classifier(
 NETWORKS: dict[str, NetworkSpec] = {
     # The CIFAR-10 demonstration network of ConvNetJS, also in the notes of Stanford's CS231n.
     "cifar10_cnn": convolutional_classifier("cifar10_cnn", (3, 32, 32), (16, 20, 20), 10),
+    # LeCun, Bottou, Bengio, Haffner, Gradient-based learning applied to document recognition, 1998, in the form of
+    # today: ReLU, max-pooling, every map of conv2 sees every map of pool1. Images of 28 x 28 are padded to 32 x 32.
+    "lenet5": NetworkSpec(
+        "lenet5",
+        (1, 32, 32),
+        (
+            Convolution("conv1", 6, kernel=5, padding=0), ReLU("relu1"), MaxPool("pool1"),
+            Convolution("conv2", 16, kernel=5, padding=0), ReLU("relu2"), MaxPool("pool2"),
+            FullyConnected("fc1", 120), ReLU("relu3"),
+            FullyConnected("fc2", 84), ReLU("relu4"),
+            FullyConnected("fc3", 10), Softmax(),
+        ),
+    ),  # fmt: skip
 }
 
 # Modules of the package `networks`: each has `network(size, num_classes)`, which builds the form for images of

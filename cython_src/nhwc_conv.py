@@ -43,7 +43,8 @@ CODES = {name: code for code, name in enumerate(ALGORITHMS)}
 WINOGRAD_POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.5**0.5, -(0.5**0.5), 2.0**0.5, -(2.0**0.5))}
 
 # Scratch memory, as in kernels_nhwc_conv.pyx.
-MAX_GROUPS, GROUP_FLOATS, ROW_FLOATS, MAX_INDEX, STRIP, WEIGHT_TILES = 1024, 6, 1 << 16, 4096, 128, 32
+MAX_GROUPS, GROUP_FLOATS, ROW_FLOATS, PAD_FLOATS, MAX_INDEX = 1024, 6, 1 << 16, 1 << 17, 4096
+STRIP, WEIGHT_TILES = 128, 32
 MAX_KERNEL, MAX_CHANNELS = 15, 16384
 
 # Root mean square of the error over that of the result, over that of the direct sum, for 256 channels of normal
@@ -187,7 +188,8 @@ def choose_algorithm(option: str, direction: str, attributes: Mapping[str, int],
     Parameters
     ----------
     option : str
-        One of CONV_OPTIONS. Where an algorithm does not apply (Winograd to kernels that are not 3 x 3), direct.
+        One of CONV_OPTIONS. Where an algorithm does not apply (Winograd to kernels that are not 3 x 3; all but
+        Winograd to weight gradients), direct.
     direction : {"forward", "data", "weights"}
     attributes : mapping
         Of the kernel; groups.
@@ -210,8 +212,8 @@ def choose_algorithm(option: str, direction: str, attributes: Mapping[str, int],
     if option == "winograd":
         costs = {name: cost for name, cost in costs.items() if name.startswith("winograd")}
         return CODES[min(costs, key=costs.get)] if costs else CODES["direct"]
-    if option.startswith("winograd") and option not in costs:
-        return CODES["direct"]
+    if direction == "weights" or (option.startswith("winograd") and option not in costs):
+        return CODES[option] if option in costs else CODES["direct"]
     return CODES[option]
 
 
@@ -239,6 +241,10 @@ def scratch_bytes(
         tiles = images * -(-rows // side) * -(-attributes["out_width"] // side)
         tiles = min(-(-tiles // 4) * 4, 96, max(48, 196608 // (points * ins) // 12 * 12))
         return 4 * (floats + points * (ins + tiles * (ins + 64) + 2 * UNIT))
+    if ALGORITHMS[algorithm].startswith("pad"):
+        reach = (attributes["kernel"] - 1) * attributes["dilation"] + 1
+        row = ((attributes["out_width"] - 1) * attributes["stride"] + reach) * max(4, attributes["in_channels"])
+        floats += max(PAD_FLOATS, row * (attributes["stride"] + reach))
     if -(-attributes["out_width"] // step) < 4 + (step > 1) or ALGORITHMS[algorithm] == "im2col":
         length = taps * max(4, attributes["in_channels"])
         chunk = min(192, max(12, ROW_FLOATS // length // 12 * 12)) if step == 1 else 192

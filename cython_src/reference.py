@@ -12,6 +12,7 @@ layouts.
     Add             Y = X1 + X2
     MaxPool         Y = the largest X of each window; of equal ones the first in row order gets the gradient
     AveragePool     Y = the mean of each window
+    Dropout         Y = X times the layer's mask, which is given; without one, X
     GlobalPool      Y = the mean over all pixels
     FullyConnected  Y = X @ W.T + b over the flattened image, in the order C, H, W
     Softmax         probabilities; the loss is the mean of -log of the label's, or with label smoothing e of
@@ -33,6 +34,7 @@ from .network import (
     AveragePool,
     BatchNorm,
     Convolution,
+    Dropout,
     FullyConnected,
     GlobalPool,
     MaxPool,
@@ -76,6 +78,7 @@ def forward(
     statistics: Mapping[str, np.ndarray] | None = None,
     training: bool = True,
     label_smoothing: float = 0.0,
+    masks: Mapping[str, np.ndarray] | None = None,
 ) -> Step:
     """Loss, number of right answers and all activations.
 
@@ -91,6 +94,8 @@ def forward(
     training : bool
         Whether norms use the batch's statistics or the running ones.
     label_smoothing : float
+    masks : mapping of str to ndarray, optional
+        What dropout layers multiply with, by their names.
     """
     activations = {"input": np.asarray(images, np.float64)}
     running = {
@@ -100,6 +105,9 @@ def forward(
     inputs = network.inputs()
     for layer in _layers_before_softmax(network):
         x = [activations[name] for name in inputs[layer.name]]
+        if isinstance(layer, Dropout):
+            activations[layer.name] = x[0] * (masks or {}).get(layer.name, 1.0)
+            continue
         activations[layer.name] = _layer_forward(layer, parameters, x, running, training)
     logits = activations[inputs[network.layers[-1].name][0]]
     probabilities = activations["softmax"] = _softmax(logits)
@@ -116,9 +124,10 @@ def forward_backward(
     labels: np.ndarray,
     statistics: Mapping[str, np.ndarray] | None = None,
     label_smoothing: float = 0.0,
+    masks: Mapping[str, np.ndarray] | None = None,
 ) -> Step:
     """`forward` in training, and the gradients of the mean loss for every parameter and activation."""
-    step = forward(network, parameters, images, labels, statistics, True, label_smoothing)
+    step = forward(network, parameters, images, labels, statistics, True, label_smoothing, masks)
     inputs = network.inputs()
     # d loss / d logits = (softmax - target) / N
     logits = inputs[network.layers[-1].name][0]
@@ -127,7 +136,11 @@ def forward_backward(
     for layer in reversed(_layers_before_softmax(network)):
         x = [step.activations[name] for name in inputs[layer.name]]
         dy, y = step.gradients[layer.name], step.activations[layer.name]
-        for name, dx in zip(inputs[layer.name], _layer_backward(layer, parameters, x, y, dy, step.gradients), strict=True):
+        if isinstance(layer, Dropout):
+            parts = [dy * (masks or {}).get(layer.name, 1.0)]
+        else:
+            parts = _layer_backward(layer, parameters, x, y, dy, step.gradients)
+        for name, dx in zip(inputs[layer.name], parts, strict=True):
             step.gradients[name] = step.gradients[name] + dx if name in step.gradients else dx
     return step
 

@@ -29,8 +29,10 @@ from typing import Any
 
 from ..cython_src import gpu_device
 from ..cython_src.errors import UsageError
+from .memory import parse_bytes
 from .models import DEFAULT_MODELS, check_threads, parse_models, process_environment
 from .results import short_id
+from .tune import problem_id, read_tuned
 
 QUICK_BATCH = 8
 QUICK_VALUES = 2
@@ -52,7 +54,7 @@ class Grid:
 
     Attributes
     ----------
-    network, batch, phase, granularity, weight_gradients, memory, fusion, conv
+    network, batch, phase, granularity, weight_gradients, memory, fusion, conv, layout, optimizer, recompute
         What is computed: arguments of `lower`, one plan for each combination.
     models : of str
         Model specs (models.py).
@@ -68,14 +70,20 @@ class Grid:
     granularity: tuple[str, ...] = ("auto",)
     weight_gradients: tuple[str, ...] = ("partial",)
     memory: tuple[str, ...] = ("full",)
-    fusion: tuple[bool, ...] = (True,)
+    fusion: tuple[bool | str, ...] = (True,)
     conv: tuple[str, ...] = ("auto",)
+    layout: tuple[str, ...] = ("auto",)
+    optimizer: tuple[str, ...] = ("sgd",)
+    recompute: tuple[bool, ...] = (False,)
     models: tuple[str, ...] = DEFAULT_MODELS
     threads: tuple[int, ...] = field(default_factory=core_counts)
     interference: tuple[int, ...] = (0,)
 
 
-PLAN_AXES = ("network", "batch", "phase", "granularity", "weight_gradients", "memory", "fusion", "conv")
+PLAN_AXES = (
+    "network", "batch", "phase", "granularity", "weight_gradients", "memory", "fusion", "conv", "layout", "optimizer",
+    "recompute",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,10 @@ class Measure:
         Whether idle OpenMP threads spin. "auto": they do, unless there are more threads than cores or hogs.
     oversubscribe : bool
         Allow more threads than cores.
+    tuned : str
+        File of `forktask tune`: each model also takes part at the granularity found for it; "": none.
+    memory_limit : str
+        A plan that needs more, such as "1.5GiB", becomes a row that says so and what would fit; "": what is free.
     """
 
     repeats: int = 7
@@ -116,6 +128,8 @@ class Measure:
     pin: bool = True
     wait_policy: str = "auto"
     oversubscribe: bool = False
+    memory_limit: str = ""
+    tuned: str = ""
 
     def __post_init__(self):
         for name, least in (("repeats", 1), ("seed", 0), ("check_iterations", 1)):
@@ -124,6 +138,8 @@ class Measure:
         for name in ("target_s", "warmup_s", "time_limit_s"):
             if not 0 < getattr(self, name) < 1e7:
                 raise UsageError(f"{name} must be a positive number of seconds, got {getattr(self, name)}")
+        if self.memory_limit:
+            parse_bytes(self.memory_limit)
         if self.wait_policy not in ("active", "passive", "auto"):
             raise UsageError(f"wait_policy must be active, passive or auto; got {self.wait_policy!r}")
 
@@ -201,6 +217,7 @@ class Configuration:
         A model limited to one thread takes part once, whatever the thread counts.
         """
         points: dict[str, Point] = {}
+        tuned = read_tuned(self.measure.tuned) if self.measure.tuned else {}
         for plan in self.plans():
             for hogs in self.grid.interference:
                 for spec in parse_models(self.grid.models):
@@ -209,6 +226,10 @@ class Configuration:
                     for threads in counts:
                         point = Point(str(spec), threads, plan, hogs)
                         points.setdefault(point.config_id, point)
+                        own = tuned.get((problem_id(plan), str(spec), threads))
+                        if own:
+                            point = Point(str(spec), threads, {**plan, "granularity": own}, hogs)
+                            points.setdefault(point.config_id, point)
         return list(points.values())
 
     def order(self) -> list[tuple[int, Point]]:
@@ -258,8 +279,8 @@ def from_dict(values: Mapping[str, Any]) -> Configuration:
     """Inverse of `Configuration.as_dict`: what a results folder was measured with."""
     return Configuration(
         title=values["title"],
-        grid=Grid(**{f.name: tuple(values[f.name]) for f in fields(Grid)}),
-        measure=Measure(**{f.name: values[f.name] for f in fields(Measure)}),
+        grid=Grid(**{f.name: tuple(values[f.name]) for f in fields(Grid) if f.name in values}),
+        measure=Measure(**{f.name: values[f.name] for f in fields(Measure) if f.name in values}),
     )
 
 
@@ -267,6 +288,10 @@ def _typed(name: str, value: Any, wanted: type, where: str) -> Any:
     """`value` if it has the type of a key, or a `UsageError`."""
     if wanted is float and type(value) is int:
         value = float(value)
+    if isinstance(wanted, tuple):
+        if type(value) in wanted:
+            return value
+        wanted = wanted[-1]
     if type(value) is not wanted:
         words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
         raise UsageError(f"key {name!r} in {where} must be {words[wanted]}, got {value!r}")
@@ -280,8 +305,11 @@ _GRID_TYPES = {
     "granularity": str,
     "weight_gradients": str,
     "memory": str,
-    "fusion": bool,
+    "fusion": (bool, str),
     "conv": str,
+    "layout": str,
+    "optimizer": str,
+    "recompute": bool,
     "models": str,
     "threads": int,
     "interference": int,
@@ -297,6 +325,8 @@ _MEASURE_TYPES = {
     "pin": bool,
     "wait_policy": str,
     "oversubscribe": bool,
+    "memory_limit": str,
+    "tuned": str,
 }
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from ..cython_src.errors import UsageError
 from ..forkjoin.gpu_executor import GpuStreamExecutor
+from ..tasking.performance_models import OUTLIERS
 from .measure import EVENT_LOG_WARMUP, MAX_PROFILE_EVENTS, Stepper, build, describe_gpu, measure_runtime_cost
 from .models import make_executor, parse_model
 
@@ -104,7 +105,8 @@ def measure_gpu_profile(job: Mapping[str, Any], bound=None, clock=time.perf_coun
     dict
         kernels, calls: tables of a step (`_row`); busy_s: kernels of a step; loop_time_s: {loop: seconds of a step};
         copies: {"to_host", "to_device": [number, bytes] of a step}; step_time_s: without profiling; profiled_step_s:
-        {"kernels", "calls"}: with; runtime_cost_s: a step of empty kernels, None for a model that moves data.
+        {"kernels", "calls"}: with; lengths: performance models of a model that has them (`PerformanceModels.table`), else
+        None; runtime_cost_s: a step of empty kernels, None for a model that moves data.
     """
     spec = parse_model(job["model"])
     started = time.time()
@@ -125,6 +127,7 @@ def measure_gpu_profile(job: Mapping[str, Any], bound=None, clock=time.perf_coun
             wall = stepper.run(passes)
         finally:
             calls, bound.device = bound.device.times_s, plain
+        lengths = executor.models.table() if hasattr(executor, "models") else None
         copies = {
             f"to_{place}": [(now - then) / passes for now, then in zip(count, before[place], strict=True)]
             for place, count in bound.copies.items()
@@ -137,6 +140,7 @@ def measure_gpu_profile(job: Mapping[str, Any], bound=None, clock=time.perf_coun
         "loop_time_s": {name: sum(values) / kernel_passes for name, values in times.items()},
         "calls": [_row(name, values, passes, wall) for name, values in calls.items()],
         "copies": copies,
+        "lengths": lengths,
         "runtime_cost_s": None if spec.model.moves_data else measure_runtime_cost(job, bound.plan, clock),
         "step_time_s": step_time_s,
         "profiled_step_s": {"kernels": kernels_step_s, "calls": wall / (passes * stride)},
@@ -171,6 +175,11 @@ def format_profile(row: Mapping[str, Any]) -> str:
         lines.append(f"copies {text}: {number:.1f} a step, {size / 1e3:.1f} kB")
     if row["runtime_cost_s"] is not None:
         lines.append(f"the same launches with empty kernels: {row['runtime_cost_s'] * 1e6:.1f} us a step")
+    if row["lengths"]:
+        lines += ["", f"{'kernel and size':40} {'place':8} {'count':>6} {'mean us':>9}   outliers: number, longest us"]
+        for r in row["lengths"]:
+            named = ", ".join(f"{name} {r[name][0]}, {r[name][1] * 1e6:.0f}" for name in OUTLIERS if r[name][0])
+            lines.append(f"{r['kernel'] + ' ' + str(r['size']):40} {r['place']:8} {r['count']:6} {r['mean_s'] * 1e6:9.1f}   {named}")
     lines.append("once: " + ", ".join(f"{name} {s:.2f} s" for name, s in row["gpu"]["costs_s"].items()))
     for what, seconds in row["profiled_step_s"].items():
         lines.append(f"timing {what} itself: a step takes {seconds * 1e6:.1f} us meanwhile"

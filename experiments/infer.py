@@ -149,10 +149,11 @@ def add_layer_times(plan, events: np.ndarray, layers: dict[str, float]) -> None:
 
 
 def sum_by_kind(layers: dict[str, float]) -> dict[str, float]:
-    """Seconds of conv1, conv2, ... summed: kind -> seconds."""
+    """Seconds of conv1, conv2, layer1.0.conv1, ... summed: kind -> seconds. Numbered parts of a name do not count."""
     sums: dict[str, float] = {}
     for layer, seconds in layers.items():
-        kind = layer.rstrip("0123456789")
+        words = [word for word in layer.split(".") if not word.isdigit()] or [layer]
+        kind = words[-1].rstrip("0123456789")
         sums[kind] = sums.get(kind, 0.0) + seconds
     return sums
 
@@ -175,9 +176,10 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
     """
     from ..cython_src import machine_peaks
     from ..cython_src.lowering import initialise
+    from ..cython_src.network import get_network
 
     start = time.perf_counter()
-    data = load_data(job["data"])
+    data = load_data(job["data"]).with_channels(get_network(job["network"]).input_shape[0])
     parameters = read_safetensors(job["checkpoint"])[0] if job["checkpoint"] else None
     loaded = time.perf_counter()
     storage = Storage()
@@ -186,7 +188,8 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
     if parameters is None:
         initialise(bound, 0)
     else:
-        set_arrays(bound.arrays, parameters, bound.plan.attributes["parameters"], job["checkpoint"])
+        statistics = [name for name, buffer in bound.plan.buffers.items() if buffer.role == "statistic"]
+        set_arrays(bound.arrays, parameters, [*bound.plan.attributes["parameters"], *statistics], job["checkpoint"])
     created = time.perf_counter()
     fused.warm_up()
     fused_s = sorted(fused.run() for _ in range(job["repeats"]))[job["repeats"] // 2]
@@ -416,7 +419,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     specs = parse_models(models)
     network = get_network(arguments.network)
     Granularity.parse(arguments.granularity)
-    data = load_data(arguments.data)
+    data = load_data(arguments.data).with_channels(network.input_shape[0])
     if network.input_shape != data.images.shape[1:] or network.num_classes != data.num_classes:
         raise UsageError(
             f"network {network.name!r} takes images of shape {network.input_shape} in {network.num_classes} "

@@ -38,6 +38,7 @@ import numpy as np
 from ..cython_src import machine_peaks
 from ..cython_src.errors import UsageError
 from .environment import Disturbance, loaded_libraries, read_memory
+from .memory import check_fits, parse_bytes
 from .models import ModelSpec, bind_for, convolution_for, make_executor, parse_model
 
 # Exit codes of the process; the reason is a JSON object with "failure" and "message" on standard output.
@@ -301,12 +302,9 @@ def build(job: Mapping[str, Any], model: ModelSpec | str = "serial"):
     batches = max(1, min(DATASET_BATCHES, DATASET_IMAGES // batch))
     conv = convolution_for(model, job["plan"].get("conv", "auto"))
     plan = lower(**{**job["plan"], "conv": conv}, num_images=batches * batch, num_batches=batches)
-    needed, free = sum(plan.memory_bytes().values()), read_memory()["available_bytes"]
-    if free is not None and needed > free:
-        # Asking first: the kernel grants more than there is, and later kills whom it likes.
-        raise MemoryError(
-            f"the plan needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free; lower the batch"
-        )
+    # Asking first: the kernel grants more than there is, and later kills whom it likes.
+    limit = parse_bytes(job["memory_limit"]) if job.get("memory_limit") else None
+    check_fits(plan, job["plan"], limit, read_memory()["available_bytes"], job["threads"])
     bound = bind_for(model, plan)
     fill_dataset(bound, job["seed"])
     initialise(bound, job["seed"])
@@ -438,7 +436,7 @@ def measure_sample(
         "weights_hash": hashes["weights_hash"],
         "losses_hash": hashes["losses_hash"],
         "answer": answered,
-        "deterministic": bound.plan.deterministic,
+        "deterministic": bound.plan.deterministic and spec.model.reproducible,
         "gpu": describe_gpu(bound) if spec.model.device == "gpu" else None,
         "disturbance": disturbed,
         "timed_wall_s": wall,
@@ -447,7 +445,7 @@ def measure_sample(
         "max_resident_bytes": usage_after.ru_maxrss * 1024,
         "frequency_hz": frequency_hz,
         "libraries": libraries,
-        "instruction_set": bound.instruction_set,
+        "instruction_set": f"{bound.instruction_set}, {spec}" if spec.model.mixes_devices else bound.instruction_set,
         "pid": os.getpid(),
         "started": started,
     }

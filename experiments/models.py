@@ -73,6 +73,10 @@ class Model:
         Options of a spec that are the business of binding, not of the executor.
     moves_data : bool
         It copies between host and device in every step; without data it is nothing.
+    mixes_devices : bool
+        Some kernels run on the host and some on the device: bits of its own.
+    reproducible : bool
+        Two runs of a deterministic plan give the same bits.
     """
 
     name: str
@@ -86,6 +90,8 @@ class Model:
     device: str = "cpu"
     binding: Mapping[str, Option] = field(default_factory=dict)
     moves_data: bool = False
+    mixes_devices: bool = False
+    reproducible: bool = True
 
     @property
     def all_options(self) -> dict[str, Option]:
@@ -194,6 +200,16 @@ MODELS: dict[str, Model] = {
             {"kernels": Option("conv", ("conv", "fc", "pool", "relu", "softmax", "sgd"))},
             barrier="loop",
             moves_data=True,
+            mixes_devices=True,
+        ),
+        _gpu(
+            "both",
+            ".tasking.gpu_both",
+            "GpuBothExecutor",
+            {"policy": Option("dmda", ("dmda", "cpu", "gpu"))},
+            moves_data=True,
+            mixes_devices=True,
+            reproducible=False,
         ),
     )
 }

@@ -22,6 +22,7 @@ COMPILE_TIME_LIMIT_S = 300.0
 
 # Two programs that add in different orders drift apart; over the first steps a wrong gradient shows far above this.
 CHECK_ITERATIONS = 10
+CHECK_FLOPS = 2e11  # fewer iterations of large networks, but three
 LOSS_TOLERANCE = 2e-3
 
 
@@ -96,12 +97,14 @@ def run_peers(arguments: Namespace) -> int:
     samples, failures = _measure(
         contestants, options, arguments.repeats, arguments.seconds, arguments.seed,
         {count: cpu_order(count, cpus) for count in threads}, len(cpus), arguments.device,
+        max(3, min(CHECK_ITERATIONS, int(CHECK_FLOPS / plan.flops))),
     )
     peak = machine["peak_flops_per_s_1thread"]
     if gpu:
         peak = next((row["gpu"]["peak_flops_per_s"] for rows in samples.values() for row in rows.values()
                      if row.get("gpu")), math.nan)
     result = summarise(samples, plan.flops, peak)
+    result["convolutions"] = convolution_forms(plan)
     result.update(
         options, flops=plan.flops, machine=machine, environment=environment, failures=failures,
         samples={f"{name} @ {count}": values for (name, count), values in samples.items()},
@@ -122,7 +125,7 @@ def _check_torch_gpu() -> None:
 
 def _measure(
     contestants: Sequence[tuple[str, int]], plan: Mapping[str, Any], repeats: int, seconds: float, seed: int,
-    cpus: Mapping[int, list[int]], cores: int, device: str = "cpu",
+    cpus: Mapping[int, list[int]], cores: int, device: str = "cpu", check_iterations: int = CHECK_ITERATIONS,
 ) -> tuple[dict[tuple[str, int], dict[int, dict]], dict[str, str]]:
     """Each contestant once in each repetition, in random order, each time in a fresh process."""
     from .configuration import Measure
@@ -142,7 +145,7 @@ def _measure(
             mode = name.removeprefix("torch ") if name.startswith("torch ") else None
             job = {
                 "kind": "sample", "model": name, "mode": mode, "threads": count, "cpus": cpus[count],
-                "plan": dict(plan), "seed": seed, "check_iterations": CHECK_ITERATIONS, "target_s": seconds,
+                "plan": dict(plan), "seed": seed, "check_iterations": check_iterations, "target_s": seconds,
                 "warmup_s": measure.warmup_s, "device": device,
             }
             variables = clean_environment(os.environ, sample_environment(measure, count, 0, cores))
@@ -155,6 +158,24 @@ def _measure(
             else:
                 samples[name, count][repetition] = row
     return {c: rows for c, rows in samples.items() if rows}, failures
+
+
+def convolution_forms(plan) -> dict[str, int]:
+    """How many passes of convolutions (forward, data gradient, weight gradient) are computed by which algorithm."""
+    from ..cython_src.nhwc_conv import ALGORITHMS
+
+    forms: dict[str, int] = {}
+    for loop in plan.loops:
+        if loop.kernel.startswith("nhwc_conv_") and loop.kernel != "nhwc_conv_pack":
+            form = ALGORITHMS[loop.attributes["algorithm"]]
+        elif loop.kernel.startswith("nhwc_depthwise"):
+            form = "depthwise"
+        elif loop.kernel.startswith(("conv_", "winograd_")) and loop.flops:
+            form = "winograd" if loop.kernel.startswith("winograd_") else "direct"
+        else:
+            continue
+        forms[form] = forms.get(form, 0) + 1
+    return forms
 
 
 def largest_difference(first: Sequence[float], second: Sequence[float]) -> float:
@@ -217,6 +238,7 @@ def as_text(result: Mapping[str, Any]) -> str:
     lines = [
         f"{result['network']}, batch {result['batch']}, {result['phase']}, on {environment['cpu']['model']}; "
         f"peak of one core {machine['peak_flops_per_s_1thread'] / 1e9:.0f} GFLOP/s ({machine['instruction_set']})",
+        "our convolutions: " + ", ".join(f"{form} in {n} passes" for form, n in result["convolutions"].items()),
         f"answers of the first steps agree within {result['largest_difference']:.1e} (relative)",
         "",
         f"{'threads':>7}  {'contestant':32} {'ms a step':>10} {'spread':>8} {'x floor':>8}   faster than PyTorch's best mode",

@@ -319,6 +319,8 @@ class Sweep:
         # The first weights seen for a plan and instruction set: all others must equal them.
         expected: dict[tuple[str, str], dict] = {}
         for row in writer.results.of_kind("sample"):
+            if not row.get("deterministic", True):
+                continue
             expected.setdefault((row["plan_id"], row["instruction_set"]), row)
         deterministic = {row["plan_id"]: row["deterministic"] for row in writer.results.of_kind("plan")}
         failed: set[str] = set()
@@ -351,6 +353,7 @@ class Sweep:
                     "check_iterations": measure.check_iterations,
                     "target_s": measure.target_s,
                     "warmup_s": measure.warmup_s,
+                    "memory_limit": measure.memory_limit,
                 }
                 with hogs_running(point.interference, order_cpus(point.threads)):
                     result = run_sample(
@@ -372,7 +375,7 @@ class Sweep:
                     "cpus": cpus,
                     "variables": settings,
                 }
-                if kind == "sample" and "failure" not in result and deterministic[point.plan_id]:
+                if kind == "sample" and "failure" not in result and deterministic[point.plan_id] and result.get("deterministic", True):
                     first = expected.setdefault((point.plan_id, result["instruction_set"]), {**result, **row})
                     result = check_same_answer(result, first)
                 if "failure" in result:
@@ -495,6 +498,30 @@ def add_parser(subparsers) -> None:
         help="memory of its own for each activation, or shared in turn; default: %(default)s",
     )
     compare.add_argument("--no-fusion", action="store_true", help="one loop for each operation")
+    compare.add_argument(
+        "--fusion",
+        default="all",
+        help="what is joined in layout channels: all, none, or some of activation,residual,statistics; "
+        "default: %(default)s",
+    )
+    compare.add_argument(
+        "--layout",
+        choices=("auto", "lanes", "flat", "channels"),
+        default="auto",
+        help="what stands in the vector lanes: images, pixels or channels; default: %(default)s",
+    )
+    compare.add_argument("--optimizer", choices=("sgd", "adam", "adamw"), default="sgd", help="default: %(default)s")
+    compare.add_argument(
+        "--recompute",
+        action="store_true",
+        help="keep few activations and compute the others again; with --memory shared",
+    )
+    compare.add_argument(
+        "--memory-limit",
+        default=measure.memory_limit,
+        metavar="BYTES",
+        help="such as 1.5GiB: what needs more becomes a row that says so; default: what is free",
+    )
     compare.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct, winograd, or one of layout channels; default: %(default)s")
     compare.add_argument(
         "--seed", type=int, default=measure.seed, help="of data, weights and order; default: %(default)s"
@@ -505,6 +532,12 @@ def add_parser(subparsers) -> None:
         default=measure.time_limit_s,
         metavar="SECONDS",
         help="longest time for one sample; default: %(default)s",
+    )
+    compare.add_argument(
+        "--tuned",
+        default=measure.tuned,
+        metavar="FILE",
+        help="of `forktask tune`: each model also at its own granularity",
     )
     compare.add_argument("--no-profile", action="store_true", help="leave out the repeats with the event log")
     compare.add_argument(
@@ -575,8 +608,11 @@ def configuration_from_arguments(arguments: Namespace) -> Configuration:
             granularity=(arguments.granularity,),
             weight_gradients=(arguments.weight_gradients,),
             memory=(arguments.memory,),
-            fusion=(not arguments.no_fusion,),
+            fusion=(False if arguments.no_fusion else True if arguments.fusion == "all" else arguments.fusion,),
             conv=(arguments.conv,),
+            layout=(arguments.layout,),
+            optimizer=(arguments.optimizer,),
+            recompute=(arguments.recompute,),
             models=tuple(models_on(arguments.device, given, DEFAULT_MODELS)),
             threads=threads,
             interference=(arguments.interference,),
@@ -587,6 +623,8 @@ def configuration_from_arguments(arguments: Namespace) -> Configuration:
             time_limit_s=arguments.time_limit,
             profile=not arguments.no_profile,
             oversubscribe=arguments.oversubscribe,
+            memory_limit=arguments.memory_limit,
+            tuned=arguments.tuned,
         ),
     )
     return configuration.quick() if arguments.quick else configuration

@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from ..cython_src.errors import UsageError
 from .measure import LEARNING_RATE, Stepper, answer_job, build, time_runs, warm_up
 
 # What PyTorch users on a CPU try: as it is, channels in the innermost dimension, and compiled.
@@ -31,9 +32,11 @@ class TorchExecutor:
     mode : {"eager", "channels_last", "compile"}
     device : {"cpu", "cuda"}
         With float32 arithmetic on both: no TF32.
+    network : NetworkSpec, optional
+        Default: the one that the plan names.
     """
 
-    def __init__(self, bound, mode: str, device: str = "cpu"):
+    def __init__(self, bound, mode: str, device: str = "cpu", network=None):
         import torch
 
         from ..cython_src.network import get_network
@@ -44,10 +47,13 @@ class TorchExecutor:
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
             torch.backends.cudnn.benchmark = True
         self.training = attributes["phase"] == "train"
-        self.module = torch_network(get_network(attributes["network"]))
-        self.module.load_state_dict(
-            {name: torch.from_numpy(bound.view(name).copy()) for name in attributes["parameters"]}
-        )
+        self.module = torch_network(network or get_network(attributes["network"]))
+        kept = [name for name, buffer in bound.plan.buffers.items() if buffer.role == "statistic"]
+        present = {name: torch.from_numpy(bound.view(name).copy()) for name in (*attributes["parameters"], *kept)}
+        missing, _ = self.module.load_state_dict(present, strict=False)
+        unknown = [name for name in missing if not name.endswith("num_batches_tracked")]
+        if unknown:
+            raise AssertionError(f"parameters of PyTorch's module without a value: {unknown}")
         self.module = self.module.to(device)
         self.images = torch.from_numpy(bound.arrays["dataset.images"].copy()).to(device)
         self.labels = torch.from_numpy(bound.arrays["dataset.labels"].astype("int64")).to(device)
@@ -56,13 +62,21 @@ class TorchExecutor:
             self.module = self.module.to(memory_format=torch.channels_last)
             self.images = self.images.contiguous(memory_format=torch.channels_last)
         self.module.train(self.training)
-        update = next((loop.attributes for loop in bound.plan.loops if "momentum" in loop.attributes), None)
+        self.label_smoothing = attributes.get("label_smoothing", 0.0)
+        self.clip_norm = attributes.get("clip_norm", 0.0)
         self.optimizer = None
         if self.training:
-            self.optimizer = torch.optim.SGD(
-                self.module.parameters(), lr=LEARNING_RATE, momentum=update["momentum"],
-                weight_decay=update["weight_decay"], fused=True,
-            )
+            trained = [
+                parameter for name, parameter in self.module.named_parameters() if _is_trained(name, attributes)
+            ]
+            for parameter in {*self.module.parameters()} - {*trained}:
+                parameter.requires_grad_(False)
+            decay = {"lr": LEARNING_RATE, "weight_decay": attributes["weight_decay"], "fused": True}
+            self.optimizer = {
+                "sgd": lambda: torch.optim.SGD(trained, momentum=attributes["momentum"], **decay),
+                "adam": lambda: torch.optim.Adam(trained, **decay),
+                "adamw": lambda: torch.optim.AdamW(trained, **decay),
+            }[attributes.get("optimizer", "sgd")]()
         # On a GPU the compiled form that launches captured graphs.
         compiled = "reduce-overhead" if device == "cuda" else "default"
         self.forward = torch.compile(self.module, mode=compiled) if mode == "compile" else self.module
@@ -84,38 +98,117 @@ class TorchExecutor:
                 with self.torch.inference_mode():
                     self.probabilities = functional.softmax(self.forward(images), dim=1)
                 continue
-            loss = functional.cross_entropy(self.forward(images), self.labels.index_select(0, index))
+            loss = functional.cross_entropy(
+                self.forward(images), self.labels.index_select(0, index), label_smoothing=self.label_smoothing
+            )
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
+            if self.clip_norm:
+                self.torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.clip_norm)
             self.optimizer.step()
             # A graph that is launched again overwrites its outputs.
             self.losses.append(loss.detach().clone() if self.device == "cuda" else loss.detach())
 
 
+def _is_trained(name: str, attributes: Mapping[str, Any]) -> bool:
+    frozen = [part.strip() for part in attributes.get("frozen", "").split(",") if part.strip()]
+    return not any(name.startswith(f"{part}.") for part in frozen)
+
+
 def torch_network(spec):
-    """PyTorch's module for a NetworkSpec; parameters have the same names."""
+    """PyTorch's module for a NetworkSpec; parameters and statistics have the same names.
+
+    A layer's ReLU works in place where nothing else reads its input, as in the modules that people write.
+    """
     from torch import nn
 
-    from ..cython_src.network import Convolution, FullyConnected, MaxPool, ReLU
+    from ..cython_src.network import (
+        Add,
+        AveragePool,
+        BatchNorm,
+        Convolution,
+        Dropout,
+        FullyConnected,
+        GlobalPool,
+        MaxPool,
+        ReLU,
+        ReLU6,
+        Softmax,
+    )
 
-    modules: list[tuple[str, nn.Module]] = []
-    for layer, before, _ in spec.shapes():
-        if isinstance(layer, Convolution):
-            module: nn.Module = nn.Conv2d(before[0], layer.out_channels, layer.kernel, padding=layer.padding)
-        elif isinstance(layer, ReLU):
-            module = nn.ReLU(inplace=True)
-        elif isinstance(layer, MaxPool):
-            module = nn.MaxPool2d(layer.size)
-        elif isinstance(layer, FullyConnected):
-            if len(before) > 1:
-                modules.append((f"{layer.name}_flatten", nn.Flatten()))
-            module = nn.Linear(math.prod(before), layer.out_features)
-        else:
-            continue  # softmax is part of the loss
-        modules.append((layer.name, module))
-    from collections import OrderedDict
+    inputs = spec.inputs()
+    readers = [name for names in inputs.values() for name in names]
 
-    return nn.Sequential(OrderedDict(modules))
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.steps = []  # output, module or None for a sum, inputs, tensors that nobody reads later
+            for position, (layer, before, _) in enumerate(spec.shapes()):
+                module: nn.Module | None = None
+                match layer:
+                    case Convolution():
+                        module = nn.Conv2d(
+                            before[0], layer.out_channels, layer.kernel, layer.stride, layer.padding, layer.dilation,
+                            layer.groups, layer.bias,
+                        )  # fmt: skip
+                    case BatchNorm():
+                        module = nn.BatchNorm2d(before[0], layer.eps, layer.momentum)
+                    case ReLU():
+                        module = nn.ReLU(inplace=readers.count(inputs[layer.name][0]) == 1)
+                    case ReLU6():
+                        module = nn.ReLU6(inplace=readers.count(inputs[layer.name][0]) == 1)
+                    case MaxPool():
+                        module = nn.MaxPool2d(layer.size, layer.stride or layer.size, layer.padding)
+                    case AveragePool():
+                        module = nn.AvgPool2d(layer.size, layer.stride or layer.size)
+                    case GlobalPool():
+                        module = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+                    case FullyConnected():
+                        module = nn.Linear(math.prod(before), layer.out_features)
+                    case Dropout():
+                        module = nn.Dropout(layer.rate)
+                    case Add():
+                        module = None
+                    case Softmax():
+                        continue  # part of the loss
+                    case _:
+                        raise UsageError(f"the PyTorch worker has no module for {layer!r}; add one")
+                later = {name for other in spec.layers[position + 1 :] for name in inputs[other.name]}
+                flatten = isinstance(layer, FullyConnected) and len(before) > 1
+                unread = [name for name in (*inputs[layer.name], layer.name) if name not in later]
+                self.steps.append((layer.name, flatten, inputs[layer.name], unread))
+                if module is not None:
+                    _place(self, layer.name, module)
+            self.modules_by_name = dict(self.named_modules())
+            self.last = self.steps[-1][0]
+
+        def forward(self, x):
+            tensors = {"input": x}
+            for name, flatten, sources, unread in self.steps:
+                if len(sources) == 2:
+                    value = tensors[sources[0]] + tensors[sources[1]]
+                else:
+                    value = tensors[sources[0]]
+                    value = self.modules_by_name[name](value.flatten(1) if flatten else value)
+                tensors[name] = value
+                for dead in unread:
+                    if dead != self.last:
+                        tensors.pop(dead, None)
+            return tensors[self.last]
+
+    return Network()
+
+
+def _place(root, name: str, module) -> None:
+    """Register a module under a name with dots, making empty modules on the way."""
+    from torch import nn
+
+    *path, last = name.split(".")
+    for part in path:
+        if part not in root._modules:
+            root.add_module(part, nn.Module())
+        root = root._modules[part]
+    root.add_module(last, module)
 
 
 def measure_torch(job: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from ..cython_src.errors import UsageError
 from ..cython_src.storage import Storage
 from .data import Dataset, load_data, random_order
 from .gpu_sampling import GpuSampler, draw_samples, write_samples
+from .memory import check_fits, parse_bytes
 from .progress import ProgressBar, format_seconds
 from .safetensors import read_safetensors, write_atomically, write_safetensors
 
@@ -55,10 +56,20 @@ class TrainingConfig:
     network, data, model : str
         Name of a network, spec of a data set (`load_data`), spec of an execution model.
     threads, epochs, batch : int
+    optimizer : {"sgd", "adam", "adamw"}
     learning_rate, momentum, weight_decay : float
-        Of stochastic gradient descent in PyTorch's convention.
+        Of the optimiser, in PyTorch's convention.
     schedule : {"constant", "cosine", "step"}
         Cosine: down to 0 at the last iteration. Step: a tenth after 60 % and again after 85 % of the epochs.
+    warmup : float
+        Epochs over which the learning rate first rises from near 0, times the schedule.
+    label_smoothing, clip_norm, frozen, memory, recompute
+        As `lower` explains them.
+    start : str
+        Safetensors file of parameters to begin with, "": random ones. Its last layer may be missing or have another
+        number of classes; then that layer begins at random: fine-tuning.
+    memory_limit : str
+        Such as "1.5GiB": a plan that needs more is refused, with what would fit.
     seed, seeds : int
         First seed, and how many consecutive ones.
     granularity : str
@@ -75,10 +86,19 @@ class TrainingConfig:
     threads: int = field(default_factory=lambda: min(2, len(os.sched_getaffinity(0))))
     epochs: int = 8
     batch: int = 32
+    optimizer: str = "sgd"
     learning_rate: float = 0.01
     momentum: float = 0.9
     weight_decay: float = 5e-4
     schedule: str = "constant"
+    warmup: float = 0.0
+    label_smoothing: float = 0.0
+    clip_norm: float = 0.0
+    frozen: str = ""
+    start: str = ""
+    memory: str = "full"
+    recompute: bool = False
+    memory_limit: str = ""
     seed: int = 0
     seeds: int = 1
     granularity: str = "auto"
@@ -105,17 +125,21 @@ class TrainingConfig:
             raise UsageError(f"--weight-decay must not be negative, got {self.weight_decay}; try 0.0005")
         if self.schedule not in SCHEDULES:
             raise UsageError(f"--schedule must be one of {', '.join(SCHEDULES)}; got {self.schedule!r}")
+        if not 0 <= self.warmup <= self.epochs:
+            raise UsageError(f"--warmup must be in [0, {self.epochs}], the number of epochs; got {self.warmup}")
 
 
 def learning_rate_table(config: TrainingConfig, epoch: int, num_batches: int) -> np.ndarray:
     """Learning rates of one epoch's iterations: float64, shape (num_batches,)."""
-    if config.schedule == "constant":
-        return np.full(num_batches, config.learning_rate)
+    rates = np.full(num_batches, config.learning_rate)
+    done = epoch * num_batches + np.arange(num_batches)
     if config.schedule == "step":
-        drops = (epoch >= 0.6 * config.epochs) + (epoch >= 0.85 * config.epochs)
-        return np.full(num_batches, config.learning_rate * 0.1**drops)
-    progress = (epoch * num_batches + np.arange(num_batches)) / (config.epochs * num_batches)
-    return config.learning_rate * 0.5 * (1 + np.cos(np.pi * progress))
+        rates *= 0.1 ** ((epoch >= 0.6 * config.epochs) + (epoch >= 0.85 * config.epochs))
+    elif config.schedule == "cosine":
+        rates *= 0.5 * (1 + np.cos(np.pi * done / (config.epochs * num_batches)))
+    if config.warmup:
+        rates *= np.minimum(1.0, (done + 1) / (config.warmup * num_batches))
+    return rates
 
 
 class Trainer:
@@ -160,11 +184,29 @@ class Trainer:
             num_learning_rates=self.num_batches,
             momentum=config.momentum,
             weight_decay=config.weight_decay,
-        )
+            **{name: getattr(config, name) for name in
+               ("optimizer", "label_smoothing", "clip_norm", "frozen", "memory", "recompute")},
+        )  # fmt: skip
+        if config.memory_limit:
+            options = {"network": config.network, "batch": config.batch, "memory": config.memory}
+            try:
+                check_fits(self.plan, options, parse_bytes(config.memory_limit), None, config.threads)
+            except MemoryError as error:
+                raise UsageError(str(error)) from None
         self.bound = bind_for(config.model, self.plan, self.storage)
         initialise(self.bound, seed)
+        if config.start:
+            self._start_from(Path(config.start))
         self.executor = self._executors.enter_context(make_executor(config.model, config.threads))
         self.executor.prepare(self.bound)
+
+    def _start_from(self, path: Path) -> None:
+        """Take parameters and statistics from a file, but for a last layer that does not fit."""
+        arrays, _ = read_safetensors(path)
+        names = self._kept_names()
+        last = names_of_last_layer(self.plan.attributes["parameters"])
+        fitting = [n for n in names if n not in last or (n in arrays and arrays[n].shape == self.bound.arrays[n].shape)]
+        set_arrays(self.bound.arrays, arrays, fitting, path)
 
     def __enter__(self) -> Trainer:
         return self
@@ -292,7 +334,7 @@ class Trainer:
 
     def finish(self, path: Path) -> dict[str, Any]:
         """Test, write the parameters under PyTorch's names, and return a row of the summary."""
-        parameters = {name: self.bound.arrays[name] for name in self.plan.attributes["parameters"]}
+        parameters = {name: self.bound.arrays[name] for name in self._kept_names()}
         write_safetensors(path, parameters, {"network": self.config.network, "data": self.data.name})
         test_loss, test_error = self.evaluate(self.data.test)
         return {
@@ -307,10 +349,21 @@ class Trainer:
             ).hexdigest()[:16],
         }
 
+    def _kept_names(self) -> list[str]:
+        """Parameters and running statistics: what a network needs to be used."""
+        statistics = [name for name, buffer in self.plan.buffers.items() if buffer.role == "statistic"]
+        return [*self.plan.attributes["parameters"], *statistics]
+
     def _state_names(self) -> list[str]:
         """Buffers that a checkpoint holds."""
         roles = ("parameter", "optimizer_state", "statistic")
         return [name for name, buffer in self.plan.buffers.items() if buffer.role in roles]
+
+
+def names_of_last_layer(parameters: Sequence[str]) -> set[str]:
+    """Parameters of the layer that comes last."""
+    layer = parameters[-1].rpartition(".")[0]
+    return {name for name in parameters if name.rpartition(".")[0] == layer}
 
 
 def read_checkpoint(path: Path, network: str, seed: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -401,8 +454,10 @@ def train(
         Bad values, unknown network, data or model, a foreign folder, a run in the folder without `resume`, or
         a loss that is no longer finite.
     """
+    from ..cython_src.network import get_network
+
     config.check()
-    data = load_data(config.data)
+    data = load_data(config.data).with_channels(get_network(config.network).input_shape[0])
     _check_data_fits(config, data)
     out = _open_folder(config, resume)
     checkpoints = {
@@ -687,10 +742,18 @@ def add_parser(subparsers) -> None:
         ("threads", int, "number of threads"),
         ("epochs", int, "passes over the training images"),
         ("batch", int, "images a step"),
-        ("learning_rate", float, "learning rate of stochastic gradient descent"),
+        ("learning_rate", float, "learning rate of the optimiser"),
         ("momentum", float, "its momentum"),
         ("weight_decay", float, "its weight decay"),
+        ("optimizer", str, "sgd, adam or adamw"),
         ("schedule", str, "how the learning rate changes: constant, cosine or step"),
+        ("warmup", float, "epochs over which the learning rate rises at first"),
+        ("label_smoothing", float, "share of the target that is spread over all classes"),
+        ("clip_norm", float, "largest global norm of the gradients; 0: not clipped"),
+        ("frozen", str, "layers that are not trained, with commas between: conv1 or all of layer1"),
+        ("start", str, "safetensors file of parameters to begin with; a last layer that does not fit stays random"),
+        ("memory", str, "full, or shared: activations and gradients overlay each other"),
+        ("memory_limit", str, "such as 1.5GiB: refuse what needs more, and say what would fit"),
         ("seed", int, "first seed of parameters and order"),
         ("seeds", int, "train with so many consecutive seeds"),
         ("granularity", str, "how layers are cut into blocks: auto, or ranges such as images=16"),
@@ -710,6 +773,8 @@ def add_parser(subparsers) -> None:
         default="cpu",
         help="gpu: --model taskiter stands for gpu_taskiter, on one thread",
     )
+    parser.add_argument("--recompute", action="store_true", default=argparse.SUPPRESS,
+                        help="compute activations again in the backward pass; with --memory shared")
     parser.add_argument("--resume", action="store_true", help="go on after the last checkpoint in --out")
     parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")

@@ -150,7 +150,7 @@ static int eager_execute(Eager *e, SchedulerWorker *me, int32_t slot)
         int32_t next = -1;
         if (ft_unlikely(ft_load(&s->ending, relaxed) == RUN_STOPPED))
             return 0;
-        int32_t first = scheduler_run_first(me, &s->loops[task->loop], task->block, slot);
+        int32_t first = scheduler_run_first(s, me, &s->loops[task->loop], task->block, slot);
         if (ft_unlikely(first != slot)) {
             slot = first;
             continue;

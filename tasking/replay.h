@@ -110,7 +110,7 @@ static void replay_work(void *argument, int32_t worker)
             int32_t next = -1;
             if (ft_unlikely(ft_load(&s->ending, relaxed) == RUN_STOPPED))
                 return;
-            int32_t first = scheduler_run_first(me, &s->loops[node->loop], node->block, number);
+            int32_t first = scheduler_run_first(s, me, &s->loops[node->loop], node->block, number);
             if (ft_unlikely(first != number)) {
                 number = first;
                 continue;

@@ -61,19 +61,6 @@ static inline int scheduler_run_block(Scheduler *s, SchedulerWorker *me, const L
     return status;
 }
 
-/* Owner thread only: `node`, which would wait for the lock of a commutative access, goes back for another ready one, the oldest,
- * that is run first. Returns that one, or `node` if there is none. */
-static inline int32_t scheduler_run_first(SchedulerWorker *me, const LoopRecord *loop, int32_t block, int32_t node)
-{
-    if (ft_likely(!forktask_locks_held(loop, block)))
-        return node;
-    int32_t other = deque_steal(&me->deque);
-    if (other < 0)
-        return node;
-    deque_push(&me->deque, node); /* in the place of the one taken, so nobody needs to be woken */
-    return other;
-}
-
 static inline uint64_t scheduler_random(SchedulerWorker *me)
 {
     uint64_t x = me->random; /* xorshift64 */
@@ -105,6 +92,23 @@ static inline int32_t scheduler_steal(Scheduler *s, int32_t worker)
             result = DEQUE_LOST_RACE;
     }
     return result;
+}
+
+/* Owner thread only: `node`, which would wait for the lock of a commutative access, goes onto the deque for another ready one,
+ * its own oldest or anybody's, that is run first. Returns that one, or `node` if there is none. */
+static inline int32_t scheduler_run_first(Scheduler *s, SchedulerWorker *me, const LoopRecord *loop, int32_t block,
+                                          int32_t node)
+{
+    if (ft_likely(!forktask_locks_held(loop, block)))
+        return node;
+    /* From its own deque, or now and then from another: the own one may hold nothing but tasks of the same lock. */
+    int32_t other = scheduler_random(me) % 4 != 0 ? deque_steal(&me->deque) : DEQUE_EMPTY;
+    if (other < 0)
+        other = scheduler_steal(s, (int32_t)(me - s->workers));
+    if (other < 0)
+        return node;
+    deque_push(&me->deque, node); /* nobody is woken for it: who is free now would wait too */
+    return other;
 }
 
 /* Owner thread only, with an empty deque: steal, spin, sleep. Returns a node, or DEQUE_EMPTY when the run has ended. */

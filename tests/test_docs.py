@@ -24,7 +24,8 @@ from forktask.experiments.models import parse_models
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-COMMANDS = ("info", "compare", "run", "status", "report", "plot", "peers", "train", "infer", "metg", "gate", "scaling-power")
+COMMANDS = ("info", "compare", "run", "status", "report", "plot", "peers", "train", "infer", "metg", "profile", "gate", "scaling-power",
+            "networks", "memory", "tune")
 PLACEHOLDERS = {"COMMAND": "compare", "DIR": "results", "FOLDER": "folder", "FILE.toml": "strong_scaling", "FILE": "weights.safetensors"}
 
 # Runs a page's examples in one namespace and writes what each printed, as a JSON list.

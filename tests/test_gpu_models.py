@@ -33,7 +33,7 @@ MODELS = {
 
 
 def small_plan(**options):
-    options = {"granularity": "images=2", "layout": "flat", **options}
+    options = {"granularity": "images=2", "layout": "flat", "conv": "direct", **options}
     return lower(SMALL, 4, num_images=12, num_batches=3, num_iterations_logged=8, num_learning_rates=5, **options)
 
 

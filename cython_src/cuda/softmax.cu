@@ -104,7 +104,7 @@ KERNEL(loss_sum)
     if (threadIdx.x == 0) {
         ((float *)a.operand[2])[at] = sums[0] / a.integers[1];
         ((int *)a.operand[3])[at] = hits[0];
-        if (a.integers[3] && !isfinite(sums[0]))
+        if (a.integers[3] && !(sums[0] - sums[0] == 0)) /* NaN or infinite */
             fail(a, NOT_FINITE);
     }
 }

@@ -1,7 +1,8 @@
 """The clock tier: ratios of times taken side by side in one job, judged by a sequential test.
 
-A round is four samples from fresh processes, as A B B A or B A A B by a toss, with the capacity of the machine measured
-before and after. Rounds go on until the test decides or the budget is spent. Nothing absolute is stored or compared.
+A round is four samples from fresh processes, as A B B A or B A A B by a toss, with the capacity of the
+machine measured before and after. Rounds go on until the test decides or the budget is spent. Nothing
+absolute is stored or compared.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from .sequential import FAIL, GO_ON, PASS, Decision, decide, judge
 INCONCLUSIVE = "inconclusive"
 DEFAULT_BUDGET_S = 120.0
 TARGET_S = 0.1  # of the timed runs of a sample: a process lives about four times as long
-PAIRS = 20  # of short and long runs in it: of many runs that are as short as a step allows, some are undisturbed
+PAIRS = (
+    20  # of short and long runs in it: of many runs that are as short as a step allows, some are undisturbed
+)
 WARMUP_S = 0.1
 CHECK_ITERATIONS = 2
 CAPACITY_S = 0.04
 TIME_LIMIT_S = 120.0
-# A round with more than this, and with more than twice the usual here, is disturbed: shares of the timed wall time, and
-# the relative change of the capacity.
+# A round with more than this, and with more than twice the usual here, is disturbed: shares of the timed wall
+# time, and the relative change of the capacity.
 DISTURBED = {"pressure": 0.1, "steal": 0.05, "throttled": 0.001, "capacity_change": 0.1}
 USUAL_TIMES = 2.0
 FIRST_ROUNDS = 3  # measured before any is judged: by then it shows what is usual here
@@ -129,7 +132,8 @@ def run_clock_test(
     toss: Callable[[], bool] | None = None,
     max_rounds: int | None = None,
 ) -> ClockResult:
-    """Measure rounds until the claim "time of A / time of B is at most `limit`" passes, fails, or the budget is spent.
+    """Measure rounds until the claim "time of A / time of B is at most `limit`" passes, fails, or the budget
+    is spent.
 
     Parameters
     ----------
@@ -153,11 +157,9 @@ def run_clock_test(
     RuntimeError
         A process failed, or two samples of one plan and length left different results.
     """
-    from . import clock as this  # where tests put their own sampler
-
-    sampler = this.sample if sampler is None else sampler
-    measure_capacity = this.capacity if measure_capacity is None else measure_capacity
-    clock = this.now if clock is None else clock
+    sampler = sampler or sample
+    measure_capacity = measure_capacity or capacity
+    clock = clock or now
     toss = toss or (lambda: random.SystemRandom().random() < 0.5)
     threads = max(side.threads for side in sides)
     rounds: list[Round] = []
@@ -169,7 +171,7 @@ def run_clock_test(
         begun = clock()
         order = "ABBA" if toss() else "BAAB"
         rows = [_checked(sampler(sides[side == "B"]), sides[side == "B"]) for side in order]
-        _check_same_results(rows, order, sides)
+        _check_same_results(rows, sides)
         after = measure_capacity(threads)
         rounds.append(_round(order, rows, (before, after), per_capacity))
         before = after
@@ -196,7 +198,9 @@ def run_clock_test(
 
 def describe(value: float, low: float, high: float) -> str:
     """A ratio with its interval: `1.02 [0.98, 1.07]`; dots where a few rounds say nothing yet."""
-    return f"{value:.3f} [{'...' if low == 0 else f'{low:.3f}'}, {'...' if math.isinf(high) else f'{high:.3f}'}]"
+    return (
+        f"{value:.3f} [{'...' if low == 0 else f'{low:.3f}'}, {'...' if math.isinf(high) else f'{high:.3f}'}]"
+    )
 
 
 def _checked(row: Mapping[str, Any], side: Side) -> Mapping[str, Any]:
@@ -207,7 +211,7 @@ def _checked(row: Mapping[str, Any], side: Side) -> Mapping[str, Any]:
     return row
 
 
-def _check_same_results(rows: Sequence[Mapping[str, Any]], order: str, sides: tuple[Side, Side]) -> None:
+def _check_same_results(rows: Sequence[Mapping[str, Any]], sides: tuple[Side, Side]) -> None:
     """A ratio of times means nothing unless both sides computed the same."""
     if (sides[0].plan, sides[0].installation) != (sides[1].plan, sides[1].installation):
         return  # two commits may compute something else by right
@@ -219,9 +223,9 @@ def _check_same_results(rows: Sequence[Mapping[str, Any]], order: str, sides: tu
 def step_time_s(row: Mapping[str, Any]) -> float:
     """Time of a step in a sample: of its fastest run, divided by the run's steps.
 
-    Neighbours can only add to a time. A run as long as a scheduler's slice or shorter often meets none of them, and on a
-    machine with four times as many busy threads as CPUs the fastest of forty runs was found to spread by 2 % from process
-    to process where their mean spread by 6 and slopes by 15.
+    Neighbours can only add to a time. A run as long as a scheduler's slice or shorter often meets none of
+    them, and on a machine with four times as many busy threads as CPUs the fastest of forty runs was found to
+    spread by 2 % from process to process where their mean spread by 6 and slopes by 15.
     """
     return min(t / n for t, n in zip(row["run_times_s"], row["run_lengths"], strict=True))
 
@@ -256,8 +260,8 @@ def _disturbance(rows: Sequence[Mapping[str, Any]], capacity: tuple[float, float
 def mark_disturbed(rounds: list[Round]) -> None:
     """Say of the latest round whether it counts; of the first few all at once, when they are there.
 
-    The rule looks at whole rounds and not at whose sample was hit, so it favours nobody and the test stays exact. What
-    is usual on a machine is no reason: on one that is always disturbed, nothing would be left.
+    The rule looks at whole rounds and not at whose sample was hit, so it favours nobody and the test stays
+    exact. What is usual on a machine is no reason: on one that is always disturbed, nothing would be left.
     """
     if len(rounds) < FIRST_ROUNDS:
         return

@@ -2,8 +2,8 @@
 
     python -P -m forktask.experiments.scaling.exact < job.json
 
-reads a job (one JSON object with `model`, `threads`, `plan`, `seed`, `passes`) and writes the facts of one model on
-one number of threads. `facts_of` starts these processes; `failures` compares what they say.
+reads a job (one JSON object with `model`, `threads`, `plan`, `seed`, `passes`) and writes the facts of one
+model on one number of threads. `facts_of` starts these processes; `failures` compares what they say.
 """
 
 from __future__ import annotations
@@ -70,10 +70,11 @@ def malloc_counter() -> Callable[[], int] | None:
 
 
 def allocations_per_pass(run: Callable[[int], None], counter: Callable[[], int]) -> float:
-    """Allocator calls that one more pass costs: (calls of a long run - calls of a short one) / difference in passes.
+    """Allocator calls that one more pass costs: (calls of a long run - calls of a short one) / difference in
+    passes.
 
-    What a run costs whatever its length does not count. The least of a few tries: another thread of the process, of a
-    library say, may allocate meanwhile.
+    What a run costs whatever its length does not count. The least of a few tries: another thread of the
+    process, of a library say, may allocate meanwhile.
     """
     per_pass = []
     for _ in range(ALLOCATION_TRIES):
@@ -93,8 +94,9 @@ def measure_facts(job: Mapping[str, Any]) -> dict[str, Any]:
     Returns
     -------
     dict
-        "hashes": {array: SHA-256}; "graph": see `graph_facts`; "recordings" (calls of `record_graph` in `prepare`; more
-        than one where barriers divide the graph) and "recordings_in_runs"; "threads_seen", "threads_possible";
+        "hashes": {array: SHA-256}; "graph": see `graph_facts`; "recordings" (calls of `record_graph` in
+        `prepare`; more than one where barriers divide the graph) and "recordings_in_runs"; "threads_seen",
+        "threads_possible";
         "allocations_per_pass" or None with the reason in "allocations_unknown".
     """
     import numpy as np
@@ -108,7 +110,10 @@ def measure_facts(job: Mapping[str, Any]) -> dict[str, Any]:
     # A loop with fewer blocks than threads keeps some of them idle by right.
     possible = min(job["threads"], max(loop.num_blocks for loop in plan.loops))
     logged = max(ALLOCATION_PASSES, job["passes"]) * plan.num_tasks
-    with make_executor(spec, job["threads"], event_capacity=logged) as executor, recordings_counted() as recordings:
+    with (
+        make_executor(spec, job["threads"], event_capacity=logged) as executor,
+        recordings_counted() as recordings,
+    ):
         executor.prepare(bound)
         recorded_before = recordings[0]
         stepper = Stepper(executor, plan.iteration_stride)
@@ -159,12 +164,14 @@ def _check_each_task_ran(events, plan, passes: int) -> None:
 
 
 def graph_facts(plan) -> dict[str, Any]:
-    """Numbers of tasks, edges and joins of the closed graph, and for each loop its blocks and the edges into them.
+    """Numbers of tasks, edges and joins of the closed graph, and for each loop its blocks and the edges into
+    them.
 
     Returns
     -------
     dict
-        "tasks", "edges" (within an iteration), "cross_edges" (to the next one), "joins", "loops": {name: {"blocks",
+        "tasks", "edges" (within an iteration), "cross_edges" (to the next one), "joins", "loops": {name:
+        {"blocks",
         "edges"}}; loops that share a name are added up.
     """
     import numpy as np
@@ -243,8 +250,15 @@ def _run(plan: Mapping[str, Any], model: str, threads: int, arrays_file: str | N
     library = counter_library()
     if library is not None:
         settings["LD_PRELOAD"] = " ".join([*filter(None, [settings.get("LD_PRELOAD")]), str(library)])
-    job = {"model": model, "threads": threads, "cpus": None, "plan": dict(plan), "seed": 1, "passes": PASSES,
-           "arrays_file": arrays_file}
+    job = {
+        "model": model,
+        "threads": threads,
+        "cpus": None,
+        "plan": dict(plan),
+        "seed": 1,
+        "passes": PASSES,
+        "arrays_file": arrays_file,
+    }
     row = run_sample(job, clean_environment(os.environ, settings), TIME_LIMIT_S, EXACT_COMMAND)
     return {"kind": "exact", "model": model, "threads": threads, **row}
 
@@ -282,7 +296,9 @@ def failures(
         elif differs is not None:
             found += filter(None, [differs(k)])
         if row["recordings_in_runs"]:
-            found.append(f"{_who(row)} must not record in a run, recorded {row['recordings_in_runs']} times in the runs")
+            found.append(
+                f"{_who(row)} must not record in a run, recorded {row['recordings_in_runs']} times in the runs"
+            )
         if bool(row["recordings"]) != row["records"]:
             found.append(
                 f"{_who(row)} must {'record its graph' if row['records'] else 'not record'} when it is prepared, recorded "
@@ -294,22 +310,31 @@ def failures(
                 f"{row['threads_seen']}"
             )
         if row["allocations_per_pass"] and not may_allocate(row["model"], row["threads"]):
-            found.append(f"{_who(row)} must not allocate in a step, calls malloc {row['allocations_per_pass']:g} times")
+            found.append(
+                f"{_who(row)} must not allocate in a step, calls malloc {row['allocations_per_pass']:g} times"
+            )
         if row["graph"] != first["graph"]:
-            found.append(f"{_who(row)} has another graph than {_who(first)}: {'; '.join(graph_differences(first['graph'], row['graph']))}")
+            found.append(
+                f"{_who(row)} has another graph than {_who(first)}: {'; '.join(graph_differences(first['graph'], row['graph']))}"
+            )
     if stored_graph is not None and first["graph"] != stored_graph:
-        found += [f"the graph is not the baseline's: {line}" for line in graph_differences(stored_graph, first["graph"])]
+        found += [
+            f"the graph is not the baseline's: {line}"
+            for line in graph_differences(stored_graph, first["graph"])
+        ]
     return found
 
 
 def may_allocate(model: str, threads: int) -> bool:
     """Whether allocations in a step are not ours to forbid.
 
-    libgomp keeps its team for the next parallel region, but not one of a single thread: `prange` on one thread costs
-    an allocation a loop.
+    libgomp keeps its team for the next parallel region, but not one of a single thread: `prange` on one
+    thread costs an allocation a loop.
     """
     name, _, options = model.partition(":")
-    return name in OUTSIDE_REFERENCES or (name == "forkjoin" and threads == 1 and "region=persistent" not in options)
+    return name in OUTSIDE_REFERENCES or (
+        name == "forkjoin" and threads == 1 and "region=persistent" not in options
+    )
 
 
 def graph_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -328,7 +353,9 @@ def graph_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list
             lines.append(f"loop {name} is new ({new[name]['blocks']} blocks)")
         elif old[name] != new[name]:
             changed = [w for w in ("blocks", "edges") if old[name][w] != new[name][w]]
-            lines.append(f"loop {name}: {', '.join(f'{w} {old[name][w]} -> {new[name][w]}' for w in changed)}")
+            lines.append(
+                f"loop {name}: {', '.join(f'{w} {old[name][w]} -> {new[name][w]}' for w in changed)}"
+            )
     return lines
 
 

@@ -1,6 +1,7 @@
 """`forktask gate`: is this commit slower than another one? Both are built here and now and measured in turns.
 
-No time is stored anywhere: a number from another machine, or from this one yesterday, says nothing about a commit.
+No time is stored anywhere: a number from another machine, or from this one yesterday, says nothing about a
+commit.
 """
 
 from __future__ import annotations
@@ -31,25 +32,48 @@ def add_parser(subparsers) -> None:
         description="Build two commits of a repository and measure them in turns. Exit code 0: no model is slower than "
         "allowed; 1: one is; with --strict also 3: for one the budget did not suffice to say.",
     )
-    parser.add_argument("--against", required=True, metavar="REF", help="commit, branch or tag to compare with")
-    parser.add_argument("--commit", default="HEAD", metavar="REF", help="what is judged; default: %(default)s")
+    parser.add_argument(
+        "--against", required=True, metavar="REF", help="commit, branch or tag to compare with"
+    )
+    parser.add_argument(
+        "--commit", default="HEAD", metavar="REF", help="what is judged; default: %(default)s"
+    )
     parser.add_argument("--repository", default=".", metavar="DIR", help="default: where you are")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--network", default="cifar10_cnn", help="default: %(default)s")
-    what.add_argument("--function", metavar="M:F", help="a function of your own package that makes a graph instead")
+    what.add_argument(
+        "--function", metavar="M:F", help="a function of your own package that makes a graph instead"
+    )
     parser.add_argument("--batch", type=int, default=16, help="of the network; default: %(default)s")
     parser.add_argument("--phase", choices=("train", "forward"), default="train", help="default: %(default)s")
-    parser.add_argument("--models", default="forkjoin,taskiter", metavar="M[,M...]", help="default: %(default)s")
+    parser.add_argument(
+        "--models", default="forkjoin,taskiter", metavar="M[,M...]", help="default: %(default)s"
+    )
     parser.add_argument("--threads", type=int, metavar="N", help="default: 2, or 1 where there is one CPU")
-    parser.add_argument("--at-most", type=float, default=1.05, metavar="X",
-                        help="allowed ratio of step times, this commit over the other; default: %(default)s")
-    parser.add_argument("--budget", type=float, default=120.0, metavar="S",
-                        help="seconds of measuring for each model; default: %(default)s")
+    parser.add_argument(
+        "--at-most",
+        type=float,
+        default=1.05,
+        metavar="X",
+        help="allowed ratio of step times, this commit over the other; default: %(default)s",
+    )
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=120.0,
+        metavar="S",
+        help="seconds of measuring for each model; default: %(default)s",
+    )
     parser.add_argument("--strict", action="store_true", help="end with 3 where the budget did not suffice")
-    parser.add_argument("--build", metavar="COMMAND",
-                        help="how a commit is installed: {source} is its folder, {target} where packages must go; "
-                        "default: pip install --no-deps --target {target} {source}")
-    parser.add_argument("--summary", metavar="FILE", help="append a Markdown summary; also to $GITHUB_STEP_SUMMARY")
+    parser.add_argument(
+        "--build",
+        metavar="COMMAND",
+        help="how a commit is installed: {source} is its folder, {target} where packages must go; "
+        "default: pip install --no-deps --target {target} {source}",
+    )
+    parser.add_argument(
+        "--summary", metavar="FILE", help="append a Markdown summary; also to $GITHUB_STEP_SUMMARY"
+    )
     parser.add_argument("--jsonl", metavar="FILE", help="write all rounds, one JSON object a line")
     parser.set_defaults(run=run)
 
@@ -90,7 +114,9 @@ def run(arguments: Namespace) -> int:
 
             def sample(side, results=results, run_counts=run_counts):
                 row = clock.sample(side)
-                results.setdefault(side.installation, set()).add((row.get("weights_hash"), row.get("losses_hash")))
+                results.setdefault(side.installation, set()).add(
+                    (row.get("weights_hash"), row.get("losses_hash"))
+                )
                 count = len(row.get("run_times_s", ()))
                 run_counts[side.installation] = min(count, run_counts.get(side.installation, count))
                 if len(set(run_counts.values())) > 1 and "failure" not in row:
@@ -102,12 +128,22 @@ def run(arguments: Namespace) -> int:
 
             claim = f"{spec} on {count}: {arguments.commit}/{arguments.against}"
             try:
-                done = clock.run_clock_test(claim, sides, arguments.at_most, budget_s=arguments.budget, sampler=sample)
+                done = clock.run_clock_test(
+                    claim, sides, arguments.at_most, budget_s=arguments.budget, sampler=sample
+                )
             except RuntimeError as error:
                 raise UsageError(f"both commits must run {subject.name_of(plan)}, got: {error}") from None
             same = len(set.union(*results.values())) == 1 if results else None
-            rows.append({"kind": "clock", "subject": subject.name_of(plan), "said": f"at most {arguments.at_most:g}",
-                         "same_results": same, "commits": commits, **as_row(done)})
+            rows.append(
+                {
+                    "kind": "clock",
+                    "subject": subject.name_of(plan),
+                    "said": f"at most {arguments.at_most:g}",
+                    "same_results": same,
+                    "commits": commits,
+                    **as_row(done),
+                }
+            )
             print(describe(rows[-1]), flush=True)
     _report(arguments, rows)
     if any(row["verdict"] == FAIL for row in rows):
@@ -194,13 +230,21 @@ def build(repository: str, commit: str, folder: Path, command: str | None) -> Pa
         words = [word.format(source=source, target=target) for word in words]
         try:
             done = subprocess.run(
-                words, cwd=source, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=BUILD_LIMIT_S
+                words,
+                cwd=source,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=BUILD_LIMIT_S,
+                check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise UsageError(f"{shlex.join(words)} must build commit {commit[:12]}, got: {error}") from None
         if done.returncode:
             tail = "\n".join(done.stdout.strip().splitlines()[-20:])
-            raise UsageError(f"commit {commit[:12]} must build, {shlex.join(words)} ended with {done.returncode}:\n{tail}")
+            raise UsageError(
+                f"commit {commit[:12]} must build, {shlex.join(words)} ended with {done.returncode}:\n{tail}"
+            )
     if (target / "forktask").is_dir():
         check_imported(target)
     return target
@@ -217,7 +261,9 @@ def check_imported(target: Path) -> None:
     """Refuse an installation that is hidden by another one: an editable install comes before all paths."""
     program = "import forktask; print(forktask.__file__)"
     environment = {**os.environ, "PYTHONPATH": str(target)}
-    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, env=environment, check=False
+    )
     if not done.stdout.startswith(str(target)):
         found = (done.stdout or done.stderr).strip().splitlines()
         raise UsageError(

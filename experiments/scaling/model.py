@@ -1,13 +1,15 @@
-"""The model tier: what the graph allows, from durations stored in a baseline. No clock, so it cannot fail by chance.
+"""The model tier: what the graph allows, from durations stored in a baseline. No clock, so it cannot fail by
+chance.
 
-The baseline is a small JSON file in git, `scaling_baseline.json` beside the tests: for each test and subject the graph's
-counts, the nanoseconds of each block, and what follows from both: work, span, cycle mean, and the fork-join bound and
-speedups on each number of threads. The graph of today with the *stored* durations must give the stored predictions. So
-what changes them is a change of the graph, and the counts of each loop name the one.
+The baseline is a small JSON file in git, `scaling_baseline.json` beside the tests: for each test and subject
+the graph's counts, the nanoseconds of each block, and what follows from both: work, span, cycle mean, and the
+fork-join bound and speedups on each number of threads. The graph of today with the *stored* durations must
+give the stored predictions. So what changes them is a change of the graph, and the counts of each loop name
+the one.
 
     python -P -m forktask.experiments.scaling.model < job.json
 
-reads a job (`plan`, `threads`, `stored` or null, `update`) and writes the entry for today's graph.
+reads a job (`plan`, `thread_counts`, `stored` or null, `update`) and writes the entry for today's graph.
 """
 
 from __future__ import annotations
@@ -39,9 +41,9 @@ TOLERANCE = 5e-6
 def make_entry(job: Mapping[str, Any]) -> dict[str, Any]:
     """Graph, durations and predictions of the job's plan.
 
-    Durations come from the stored entry where a loop has as many blocks as there; from a profile of a serial run where
-    `update` asks for it; else, for this one comparison, a loop cut anew keeps its stored work in equal blocks, and a new
-    loop costs per flop and byte what the stored ones do. "assumed" names such loops.
+    Durations come from the stored entry where a loop has as many blocks as there; from a profile of a serial
+    run where `update` asks for it; else, for this one comparison, a loop cut anew keeps its stored work in
+    equal blocks, and a new loop costs per flop and byte what the stored ones do. "assumed" names such loops.
     """
     from ..measure import build
 
@@ -64,7 +66,7 @@ def make_entry(job: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "graph": graph,
         "block_ns": block_ns,
-        "predicted": predictions(plan, block_ns, job["threads"]),
+        "predicted": predictions(plan, block_ns, job["thread_counts"]),
         "assumed": missing,
     }
 
@@ -72,7 +74,7 @@ def make_entry(job: Mapping[str, Any]) -> dict[str, Any]:
 def _profile(job: Mapping[str, Any], bound) -> dict[str, list[int]]:
     from ..measure import measure_profile
 
-    row = measure_profile({**job, "model": "serial", "threads": 1, "cpus": None, "target_s": PROFILE_S}, bound)
+    row = measure_profile({**job, "model": "serial", "cpus": None, "target_s": PROFILE_S}, bound)
     return {name: [max(1, round(t * 1e9)) for t in times] for name, times in row["block_time_s"].items()}
 
 
@@ -84,7 +86,9 @@ def _assumed(plan, stored: Mapping[str, Any], missing: Sequence[str]) -> dict[st
     for loop in plan.loops:
         expected.setdefault(loop.name, []).extend(cost[loop.first_task : loop.first_task + loop.num_blocks])
     both = [name for name in expected if name in stored["block_ns"]]
-    rate = sum(sum(stored["block_ns"][n]) for n in both) / sum(sum(expected[n]) for n in both) if both else 1.0
+    rate = (
+        sum(sum(stored["block_ns"][n]) for n in both) / sum(sum(expected[n]) for n in both) if both else 1.0
+    )
     result = {}
     for name in missing:
         if name in stored["block_ns"]:
@@ -101,21 +105,25 @@ def predictions(plan, block_ns: Mapping[str, Sequence[float]], threads: Sequence
     Returns
     -------
     dict
-        "work_us", "span_us", "cycle_mean_us", "threads": {P: {"forkjoin_us", "speedup": {"forkjoin", "taskgraph",
+        "work_us", "span_us", "cycle_mean_us", "threads": {P: {"forkjoin_us", "speedup": {"forkjoin",
+        "taskgraph",
         "taskiter"}}}. Undisturbed threads, no cost of the runtime: upper bounds of speedup.
     """
     from ..bounds import durations_by_loop, graph_bounds_of, predicted_times, record_graph
 
     seconds = {name: [t * 1e-9 for t in times] for name, times in block_ns.items()}
     loop_times = durations_by_loop([(loop.name, loop.num_blocks) for loop in plan.loops], seconds)
-    graph = graph_bounds_of(record_graph(plan.accesses, closed=True), [t for blocks in loop_times for t in blocks])
+    graph = graph_bounds_of(
+        record_graph(plan.accesses, closed=True), [t for blocks in loop_times for t in blocks]
+    )
     counts = {}
     for n in threads:
         floors = predicted_times(loop_times, n, graph=graph)
         counts[str(n)] = {
             "forkjoin_us": _rounded(floors["forkjoin"] * 1e6),
             "speedup": {
-                model: _rounded(graph.work_s / floors[model]) for model in ("forkjoin", "taskgraph", "taskiter")
+                model: _rounded(graph.work_s / floors[model])
+                for model in ("forkjoin", "taskgraph", "taskiter")
             },
         }
     return {
@@ -147,11 +155,21 @@ def entry_of(
     from ..configuration import Measure
     from ..run import clean_environment, run_sample, sample_environment
 
-    job = {"plan": dict(plan), "seed": 1, "cpus": None, "threads": list(threads), "stored": stored, "update": update}
+    job = {
+        "plan": dict(plan),
+        "seed": 1,
+        "cpus": None,
+        "threads": 1,
+        "thread_counts": list(threads),
+        "stored": stored,
+        "update": update,
+    }
     settings = sample_environment(Measure(), 1, 0, 1)
     row = run_sample(job, clean_environment(os.environ, settings), TIME_LIMIT_S, MODEL_COMMAND)
     if "failure" in row:
-        raise RuntimeError(f"the graph could not be made ({row['failure']}): {row['message'].splitlines()[0]}")
+        raise RuntimeError(
+            f"the graph could not be made ({row['failure']}): {row['message'].splitlines()[0]}"
+        )
     return row
 
 
@@ -173,7 +191,10 @@ def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _flat(predicted: Mapping[str, Any]) -> dict[str, float]:
-    flat = {f"{n.removesuffix('_us').replace('_', ' ')} (us)": predicted[n] for n in ("work_us", "span_us", "cycle_mean_us")}
+    flat = {
+        f"{n.removesuffix('_us').replace('_', ' ')} (us)": predicted[n]
+        for n in ("work_us", "span_us", "cycle_mean_us")
+    }
     for count, values in predicted["threads"].items():
         flat[f"fork-join bound on {count} (us)"] = values["forkjoin_us"]
         flat.update({f"predicted speedup of {m} on {count}": s for m, s in values["speedup"].items()})

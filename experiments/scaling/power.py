@@ -1,13 +1,14 @@
-"""`forktask scaling-power`: how often the clock tier cries wolf, and how often it misses one, measured on this machine.
+"""`forktask scaling-power`: how often the clock tier cries wolf, and how often it misses one, measured on
+this machine.
 
-Two kinds of tests take turns: A/A tests, of a model against itself, whose failures are false alarms; and tests in which
-one side is made slower by a known part, whose failures are what is wanted. Each is a whole test of its own, with fresh
-processes, tossed rounds, discarded ones, and the budget. Rows are appended to a file, so that measuring can be done in
-slices.
+Two kinds of tests take turns: A/A tests, of a model against itself, whose failures are false alarms; and
+tests in which one side is made slower by a known part, whose failures are what is wanted. Each is a whole
+test of its own, with fresh processes, tossed rounds, discarded ones, and the budget. Rows are appended to a
+file, so that measuring can be done in slices.
 
-Beside what was measured stands what the same rounds give when they are drawn again (labelled *resampled*): runs of
-consecutive rounds of the A/A tests, with the sign of each tossed, shifted by the slowdown. There are enough of these to
-see rates of a per mille, and other limits and slowdowns can be asked for.
+Beside what was measured stands what the same rounds give when they are drawn again (labelled *resampled*):
+runs of consecutive rounds of the A/A tests, with the sign of each tossed, shifted by the slowdown. There are
+enough of these to see rates of a per mille, and other limits and slowdowns can be asked for.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import random
 import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,11 @@ from ...cython_src.errors import UsageError
 RESAMPLES = 4000
 BLOCK = 5  # consecutive rounds drawn together: what disturbs a machine lasts a while
 SEED = 20260101
+VERDICTS = {
+    "fail": "fail",
+    "pass": "pass",
+    "inconclusive": "go on",
+}  # of a whole test, and of the sequential one
 
 
 def add_parser(subparsers) -> None:
@@ -38,14 +44,36 @@ def add_parser(subparsers) -> None:
         description="Run whole clock tests of a model against itself, and against itself made slower, and count. Rows are "
         "appended to the file; the same command goes on.",
     )
-    parser.add_argument("--out", required=True, metavar="FILE", help="JSON Lines, appended to")
-    parser.add_argument("--tests", type=int, default=100, metavar="N", help="A/A tests in all; default: %(default)s")
-    parser.add_argument("--slowed", type=int, default=60, metavar="N",
-                        help="tests with a slowdown in all; default: %(default)s")
-    parser.add_argument("--slowdown", type=float, default=0.1, metavar="X", help="injected; default: %(default)s")
-    parser.add_argument("--at-most", type=float, default=1.05, metavar="X", help="the claim; default: %(default)s")
-    parser.add_argument("--budget", type=float, default=120.0, metavar="S", help="of a test; default: %(default)s")
-    parser.add_argument("--interference", type=int, default=0, metavar="K", help="processes that spin on the same CPUs")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--out", metavar="FILE", help="JSON Lines, appended to")
+    what.add_argument(
+        "--simulate",
+        type=int,
+        metavar="N",
+        help="measure nothing: N tests with random numbers for each noise and ratio, 60 rounds at most",
+    )
+    parser.add_argument(
+        "--tests", type=int, default=100, metavar="N", help="A/A tests in all; default: %(default)s"
+    )
+    parser.add_argument(
+        "--slowed",
+        type=int,
+        default=60,
+        metavar="N",
+        help="tests with a slowdown in all; default: %(default)s",
+    )
+    parser.add_argument(
+        "--slowdown", type=float, default=0.1, metavar="X", help="injected; default: %(default)s"
+    )
+    parser.add_argument(
+        "--at-most", type=float, default=1.05, metavar="X", help="the claim; default: %(default)s"
+    )
+    parser.add_argument(
+        "--budget", type=float, default=120.0, metavar="S", help="of a test; default: %(default)s"
+    )
+    parser.add_argument(
+        "--interference", type=int, default=0, metavar="K", help="processes that spin on the same CPUs"
+    )
     parser.add_argument("--network", default="cifar10_cnn", help="default: %(default)s")
     parser.add_argument("--batch", type=int, default=16, help="default: %(default)s")
     parser.add_argument("--model", default="taskiter", help="default: %(default)s")
@@ -61,11 +89,26 @@ def run(arguments: Namespace) -> int:
     from ..models import check_threads, parse_model
     from ..run import hogs_running
 
+    if arguments.simulate is not None:
+        if arguments.simulate < 1:
+            raise UsageError(f"--simulate must be at least 1, got {arguments.simulate}")
+        rows = simulated(arguments.simulate, arguments.at_most)
+        print(json.dumps(rows, indent=1) if arguments.json else format_simulated(rows))
+        return 0
     model = str(parse_model(arguments.model))
     check_threads(arguments.threads)
-    for name, least in (("tests", 0), ("slowed", 0), ("interference", 0), ("slowdown", 0), ("budget", 1), ("at_most", 0.01)):
+    for name, least in (
+        ("tests", 0),
+        ("slowed", 0),
+        ("interference", 0),
+        ("slowdown", 0),
+        ("budget", 1),
+        ("at_most", 0.01),
+    ):
         if getattr(arguments, name) < least:
-            raise UsageError(f"--{name.replace('_', '-')} must be at least {least}, got {getattr(arguments, name)}")
+            raise UsageError(
+                f"--{name.replace('_', '-')} must be at least {least}, got {getattr(arguments, name)}"
+            )
     settings = {
         "model": model, "threads": arguments.threads, "network": arguments.network, "batch": arguments.batch,
         "at_most": arguments.at_most, "budget_s": arguments.budget, "interference": arguments.interference,
@@ -85,7 +128,9 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def next_kind(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], arguments: Namespace) -> float | None:
+def next_kind(
+    rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], arguments: Namespace
+) -> float | None:
     """The slowdown of the next test, 0 for an A/A test: the kind that is further from done; None when both are."""
     mine = [row["slowdown"] for row in rows if row["settings"] == settings]
     wanted = {0.0: arguments.tests, arguments.slowdown: arguments.slowed}
@@ -104,7 +149,7 @@ def measure_test(settings: Mapping[str, Any], slowdown: float) -> dict[str, Any]
     result = clock.run_clock_test("A/A", (slow, base), settings["at_most"], budget_s=settings["budget_s"])
     return {
         "kind": "power", "settings": dict(settings), "slowdown": slowdown,
-        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"), "load": list(os.getloadavg()),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"), "load": list(os.getloadavg()),
         **as_row(result),
     }  # fmt: skip
 
@@ -147,9 +192,12 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        "settings"; "measured": list of {"slowdown", "tests", "fail", "pass", "inconclusive", "fail_low", "fail_high",
-        "median_s", "longest_s", "median_rounds", "discarded"}; "resampled": list of {"slowdown", "at_most", "fail",
-        "pass", "inconclusive"} as rates; "round_s", "spread" (standard deviation of a round's log ratio, robust).
+        "settings"; "measured": list of {"slowdown", "tests", "fail", "pass", "inconclusive", "fail_low",
+        "fail_high",
+        "median_s", "longest_s", "median_rounds", "discarded"}; "resampled": list of {"slowdown", "at_most",
+        "fail",
+        "pass", "inconclusive"} as rates; "round_s", "spread" (standard deviation of a round's log ratio,
+        robust).
     """
     from ..statistics import binomial_interval
 
@@ -190,7 +238,9 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return tables
 
 
-def resampled(log_ratios: Sequence[float], slowdown: float, limit: float, rounds: int, seed: int = SEED) -> dict[str, Any]:
+def resampled(
+    log_ratios: Sequence[float], slowdown: float, limit: float, rounds: int, seed: int = SEED
+) -> dict[str, Any]:
     """Rates of verdicts over tests put together from measured A/A rounds.
 
     Parameters
@@ -218,9 +268,67 @@ def resampled(log_ratios: Sequence[float], slowdown: float, limit: float, rounds
         verdict, length = first_decision(x, limit, min(FIRST_ROUNDS, rounds))
         verdicts.append(verdict)
         lengths.append(length)
-    rates = {name: verdicts.count(said) / RESAMPLES for name, said in
-             (("fail", "fail"), ("pass", "pass"), ("inconclusive", "go on"))}  # fmt: skip
+    rates = {name: verdicts.count(said) / RESAMPLES for name, said in VERDICTS.items()}
     return {**rates, "tests": RESAMPLES, "median_rounds": _median(lengths), "most_rounds": rounds}
+
+
+SIMULATED_ROUNDS = 60
+NOISES = (
+    ("normal", 0.01),
+    ("normal", 0.02),
+    ("normal", 0.05),
+    ("normal", 0.08),
+    ("Student t(2)", 0.03),
+    ("Cauchy", 0.03),
+)
+
+
+def simulated(num_tests: int, limit: float) -> list[dict[str, Any]]:
+    """Rates of verdicts where noise and true ratio are known: rounds are random numbers.
+
+    Returns
+    -------
+    list of dict
+        "noise", "scale" (of a round's log ratio: standard deviation, or the distribution's own scale),
+        "ratio", "fail",
+        "pass", "inconclusive", "median_rounds", "rounds_95".
+    """
+    import numpy as np
+
+    from .clock import FIRST_ROUNDS
+    from .sequential import first_decision
+
+    generator = np.random.default_rng(SEED)
+    draw = {
+        "normal": generator.standard_normal,
+        "Student t(2)": lambda n: generator.standard_t(2, n),
+        "Cauchy": generator.standard_cauchy,
+    }
+    rows = []
+    for noise, scale in NOISES:
+        for ratio in (1.0, limit, limit**2):
+            done = [
+                first_decision(math.log(ratio) + scale * draw[noise](SIMULATED_ROUNDS), limit, FIRST_ROUNDS)
+                for _ in range(num_tests)
+            ]
+            verdicts, lengths = [v for v, _ in done], [n for _, n in done]
+            rows.append({
+                "noise": noise, "scale": scale, "ratio": ratio,
+                **{name: verdicts.count(said) / num_tests for name, said in VERDICTS.items()},
+                "median_rounds": _median(lengths), "rounds_95": float(np.quantile(lengths, 0.95)),
+            })  # fmt: skip
+    return rows
+
+
+def format_simulated(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The table as text."""
+    lines = ["noise of a round     true ratio     fail     pass  inconclusive  rounds: median, 95 %"]
+    lines += [
+        f"{row['noise'] + ', ' + format(row['scale'], '.0%'):19}  {row['ratio']:10.4f}  {row['fail']:7.2%}  {row['pass']:7.2%}  "
+        f"{row['inconclusive']:12.2%}  {row['median_rounds']:14.0f}, {row['rounds_95']:.0f}"
+        for row in rows
+    ]
+    return "\n".join(lines)
 
 
 def _median(values: Sequence[float]) -> float:
@@ -230,28 +338,38 @@ def _median(values: Sequence[float]) -> float:
 
 
 def format_tables(tables: Sequence[Mapping[str, Any]]) -> str:
-    """The tables as text."""
-    lines = []
+    """The tables as text: measured rates above, resampled ones (marked) below."""
+    blocks = []
     for table in tables:
         s = table["settings"]
-        hogs = f", {s['interference']} hog{'s' if s['interference'] > 1 else ''}" if s["interference"] else ""
-        lines.append(
-            f"{s['network']}, batch {s['batch']}, {s['model']} on {s['threads']} against itself{hogs}; claimed at most "
-            f"{s['at_most']:g} within {s['budget_s']:g} s; a round takes {table['round_s']:.2f} s"
-            + (f", its log ratio spreads by {table['spread']:.3f}" if "spread" in table else "")
+        hogs = (
+            f", {s['interference']} hog{'s' if s['interference'] > 1 else ''} beside it"
+            if s["interference"]
+            else ""
         )
+        spread = f", spread of its log ratio {table['spread']:.3f}" if "spread" in table else ""
+        lines = [
+            f"{s['network']}, batch {s['batch']}, {s['model']} on {s['threads']} against itself{hogs}",
+            f"at most {s['at_most']:g} within {s['budget_s']:g} s; a round takes {table['round_s']:.2f} s{spread}",
+            "measured           tests   fail  95 % interval     pass  open  time: median, longest  rounds  discarded  load",
+        ]
         for m in table["measured"]:
-            what = f"slowed by {m['slowdown']:.0%}" if m["slowdown"] else "A/A"
+            interval = f"[{m['fail_low']:.1%}, {m['fail_high']:.1%}]"
             lines.append(
-                f"  measured   {what:14} {m['tests']:4} tests: {m['fail']:4} fail ({m['fail'] / m['tests']:6.1%} "
-                f"[{m['fail_low']:.1%}, {m['fail_high']:.1%}]), {m['pass']:4} pass, {m['inconclusive']:3} inconclusive; "
-                f"median {m['median_s']:.0f} s, {m['median_rounds']:.0f} rounds, longest {m['longest_s']:.0f} s; "
-                f"{m['discarded']} rounds discarded; load {m['low_load']:.1f} to {m['high_load']:.1f}"
+                f"{_what(m['slowdown']):17}  {m['tests']:5}  {m['fail'] / m['tests']:5.1%}  {interval:15}  "
+                f"{m['pass'] / m['tests']:5.1%}  {m['inconclusive']:4}  {m['median_s']:12.0f} s, {m['longest_s']:.0f} s  "
+                f"{m['median_rounds']:6.0f}  {m['discarded']:9}  {m['low_load']:.0f} to {m['high_load']:.0f}"
             )
+        if table["resampled"]:
+            lines.append("resampled          limit    fail     pass    open  rounds")
         for r in table["resampled"]:
-            what = f"slowed by {r['slowdown']:.0%}" if r["slowdown"] else "A/A"
             lines.append(
-                f"  resampled  {what:14} at most {r['at_most']:g}: {r['fail']:.2%} fail, {r['pass']:.1%} pass, "
-                f"{r['inconclusive']:.1%} inconclusive; median {r['median_rounds']:.0f} rounds of {r['most_rounds']}"
+                f"{_what(r['slowdown']):17}  {r['at_most']:5g}  {r['fail']:6.2%}  {r['pass']:6.1%}  {r['inconclusive']:6.1%}"
+                f"  {r['median_rounds']:.0f} of {r['most_rounds']}"
             )
-    return "\n".join(lines)
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def _what(slowdown: float) -> str:
+    return f"slowed by {slowdown:.0%}" if slowdown else "A/A"

@@ -1,23 +1,24 @@
 """A sequential test of a ratio of times: passes, fails, or goes on, with its errors spent over all looks.
 
-Each round measures both sides as A B B A or B A A B; which of the two is tossed. Its log ratio is x. Suppose that A takes
-m times as long as B and that nothing else tells them apart. Then swapping the names changes the sign of x - log m and
-nothing else, so this sign is a fair coin *by the toss*, whatever the noise: heavy tails, drift, rounds that resemble
-their neighbours. Bets on fair coins win nothing on average. A bet of the part b of what one has, b chosen from all
-|x - log m| so far and this one, multiplies it by 1 + b or 1 - b; starting with 1, the chance that it ever reaches 1/a is at most
-a (Ville's inequality), at whichever round one looks or stops. So:
+Each round measures both sides as A B B A or B A A B; which of the two is tossed. Its log ratio is x. Suppose
+that A takes m times as long as B and that nothing else tells them apart. Then swapping the names changes the
+sign of x - log m and nothing else, so this sign is a fair coin *by the toss*, whatever the noise: heavy tails,
+drift, rounds that resemble their neighbours. Bets on fair coins win nothing on average. A bet of the part b of
+what one has, b chosen from all |x - log m| so far and this one, multiplies it by 1 + b or 1 - b; starting with
+1, the chance that it ever reaches 1/a is at most a (Ville's inequality), at whichever round one looks or stops.
+So:
 
 * bet on the ratio being above the limit: at 1/error the claim "at most the limit" has failed;
 * bet on it being below: at 1/error it has passed;
 * all m at which neither bet has won form an interval that covers the true ratio at all looks together.
 
-A bet grows with |x - log m|, as a rank test weighs large differences more, but only so far: a single wild round
-decides nothing.
+A bet grows with |x - log m|, as a rank test weighs large differences more, but only so far: a single wild
+round decides nothing.
 
 References
 ----------
-Ville (1939); Shafer, "Testing by betting", JRSS A 184 (2021); Ramdas et al., "Game-theoretic statistics and safe
-anytime-valid inference", Statistical Science 38 (2023). The toss in place of assumptions: Fisher (1935).
+Ville (1939); Shafer, "Testing by betting", JRSS A 184 (2021); Ramdas et al., "Game-theoretic statistics and
+safe anytime-valid inference", Statistical Science 38 (2023). The toss in place of assumptions: Fisher (1935).
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ import numpy as np
 
 PASS, FAIL, GO_ON = "pass", "fail", "go on"
 
-# Chance of a false alarm where the true ratio is exactly the limit, and less the further it lies inside; and of a false
-# pass likewise. False alarms cost trust, so they are the rarer.
+# Chance of a false alarm where the true ratio is exactly the limit, and less the further it lies inside; and
+# of a false pass likewise. False alarms cost trust, so they are the rarer.
 FALSE_ALARM = 0.005
 FALSE_PASS = 0.025
-# How boldly bets grow with |x|; the stake is shared out among them, so that none must be right. See `log_stakes`.
+# How boldly bets grow with |x|; the stake is shared out among them, so that none must be right. See
+# `log_stakes`.
 BOLDNESS = (0.5, 3.0)
-# Largest bet: of a round far out in a heavy tail the sign says little, and whoever bets all of it is ruined. Simulated: a
-# smaller one needs a round more without noise, a larger one loses a tenth of the verdicts with Cauchy noise.
+# Largest bet: of a round far out in a heavy tail the sign says little, and whoever bets all of it is ruined.
+# Simulated: a smaller one needs a round more without noise, a larger one loses a tenth of the verdicts with
+# Cauchy noise.
 LARGEST_BET = 0.85
 WIDEST = math.log(16)  # an interval is looked for this far from the median
 
@@ -53,7 +56,8 @@ class Decision:
     ratio : float
         Median of the rounds; NaN without rounds.
     low, high : float
-        Interval that covers the true ratio, at all looks together, but for FALSE_ALARM (below) and FALSE_PASS (above).
+        Interval that covers the true ratio, at all looks together, but for FALSE_ALARM (below) and FALSE_PASS
+        (above).
     rounds : int
     """
 
@@ -74,8 +78,9 @@ def log_stakes(differences: np.ndarray) -> np.ndarray:
 
     Notes
     -----
-    The bet on round i is LARGEST_BET tanh(boldness |d_i| / s_i), s_i the median of |d_1|, ..., |d_i|: for normal noise
-    tanh is the best bet, at a boldness of mean x median / variance. Half of the stake is placed with each boldness.
+    The bet on round i is LARGEST_BET tanh(boldness |d_i| / s_i), s_i the median of |d_1|, ..., |d_i|: for
+    normal noise tanh is the best bet, at a boldness of mean x median / variance. Half of the stake is placed
+    with each boldness.
     """
     size = np.abs(differences)
     scale = _running_medians(size)

@@ -1,7 +1,8 @@
-"""What a scaling test is about: a network, or a function that makes the user's own graph; and how a process gets it.
+"""What a scaling test is about: a network, or a function that makes the user's own graph; and how a process
+gets it.
 
-Every measurement runs in a fresh process, so a subject must be something that another process can make again: the
-arguments of `lower`, or a function of a module's top level with JSON arguments.
+Every measurement runs in a fresh process, so a subject must be something that another process can make again:
+the arguments of `lower`, or a function of a module's top level with JSON arguments.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from ...cython_src.errors import UsageError
-
 
 _kept: list[Any] = []  # what was made: a graph owns kernels that its bound plan only points to
 
@@ -46,7 +46,9 @@ def describe(subject: str | Callable, arguments: Mapping[str, Any]) -> dict[str,
         ) from None
     if isinstance(subject, str):
         if "batch" not in arguments:
-            raise UsageError(f"a network needs a batch, got {subject!r} without; write scaling({subject!r}, batch=16)")
+            raise UsageError(
+                f"a network needs a batch, got {subject!r} without; write scaling({subject!r}, batch=16)"
+            )
         return {"network": subject, **arguments}
     if not inspect.isfunction(subject):
         raise UsageError(
@@ -118,7 +120,9 @@ def _load(plan: Mapping[str, Any]) -> Callable:
         try:
             return getattr(import_module(plan["module"]), plan["function"])
         except (ImportError, AttributeError) as error:
-            raise UsageError(f"{plan['module']}:{plan['function']} must be importable, got: {error}") from None
+            raise UsageError(
+                f"{plan['module']}:{plan['function']} must be importable, got: {error}"
+            ) from None
     sys.path[:] = plan["path"]
     try:
         found = find_spec(plan["module"])
@@ -133,5 +137,7 @@ def _load(plan: Mapping[str, Any]) -> Callable:
         spec.loader.exec_module(module)
     function = getattr(module, plan["function"], None)
     if function is None:
-        raise UsageError(f"{plan['file']} must have a function {plan['function']!r}, found none; was the file changed?")
+        raise UsageError(
+            f"{plan['file']} must have a function {plan['function']!r}, found none; was the file changed?"
+        )
     return function

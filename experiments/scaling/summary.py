@@ -27,15 +27,15 @@ def junit_properties(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]
         elif row["kind"] == "model":
             for count, values in row["predicted"]["threads"].items():
                 for name, speedup in values["speedup"].items():
-                    found.append((f"scaling.predicted_speedup {name} on {count}, {row['subject']}", f"{speedup:g}"))
+                    found.append(
+                        (f"scaling.predicted_speedup {name} on {count}, {row['subject']}", f"{speedup:g}")
+                    )
         elif row["kind"] == "clock":
-            found.append(
-                (
-                    f"scaling.clock {row['claim']}, {row['subject']}",
-                    f"{row['verdict']}: {row['value_text']}, {row['said']}, {row['num_rounds']} rounds, "
-                    f"{row['num_discarded']} discarded, {row['elapsed_s']:.1f} s",
-                )
+            verdict = (
+                f"{row['verdict']}: {row['value_text']}, {row['said']}, {row['num_rounds']} rounds, "
+                f"{row['num_discarded']} discarded, {row['elapsed_s']:.1f} s"
             )
+            found.append((f"scaling.clock {row['claim']}, {row['subject']}", verdict))
     return found
 
 
@@ -92,12 +92,20 @@ def markdown(rows: Sequence[Mapping[str, Any]], title: str = "Scaling tests") ->
     for row in claims:
         discarded = [f"{k + 1} ({r['discarded']})" for k, r in enumerate(row["rounds"]) if r["discarded"]]
         if discarded:
-            lines += [f"Disturbed rounds of {row['claim']}, discarded and repeated: {', '.join(discarded)}.", ""]
+            lines += [
+                f"Disturbed rounds of {row['claim']}, discarded and repeated: {', '.join(discarded)}.",
+                "",
+            ]
         if row.get("same_results") is False:
             lines += [f"{row['claim']}: the commits leave different results.", ""]
     broken = [row for row in rows if row["kind"] == "tier" and row["failures"]]
     for row in broken:
-        lines += [f"### {row['tier']} tier, {row['subject']}", "", *(f"- {_cell(line)}" for line in row["failures"]), ""]
+        lines += [
+            f"### {row['tier']} tier, {row['subject']}",
+            "",
+            *(f"- {_cell(line)}" for line in row["failures"]),
+            "",
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -60,7 +60,9 @@ class ScalingTest:
         self.models = [str(spec) for spec in parse_models(list(models))]
         self.threads = sorted(set(threads))
         if not self.threads or not all(isinstance(n, int) and n >= 1 for n in self.threads):
-            raise UsageError(f"threads of a scaling test must be whole numbers from 1 on, got {list(threads)}")
+            raise UsageError(
+                f"threads of a scaling test must be whole numbers from 1 on, got {list(threads)}"
+            )
         self.rtol = rtol
         self.baselines = baselines
         self.folder = folder
@@ -76,8 +78,8 @@ class ScalingTest:
         Parameters
         ----------
         what : str or callable
-            A network's name, with the arguments of `lower`; or a function of a module's top level that returns a
-            `UserGraph`, a `Plan` or a `BoundPlan`, with its own.
+            A network's name, with the arguments of `lower`; or a function of a module's top level that
+            returns a `UserGraph`, a `Plan` or a `BoundPlan`, with its own.
 
         Returns
         -------
@@ -130,7 +132,9 @@ class Case:
             test.baselines.put(test.folder, test.test, self.name, now)
         predicted = self._compare(stored, now)
         if now is not None:
-            test.rows.append({"kind": "model", "subject": self.name, "predicted": now["predicted"], "graph": now["graph"]})
+            test.rows.append(
+                {"kind": "model", "subject": self.name, "predicted": now["predicted"], "graph": now["graph"]}
+            )
         test.rows.append({"kind": "tier", "tier": "model", "subject": self.name, "failures": predicted})
         if found or predicted:
             # Where the graph changed, the exact tier has named the loops already.
@@ -143,17 +147,16 @@ class Case:
         if test.baselines.update:
             return []
         if stored is None:
-            return [
-                f"{test.folder / model.BASELINE} has no entry for it; run pytest --scaling-update-baseline once and commit "
-                f"the file"
-            ]
+            remedy = "run pytest --scaling-update-baseline once and commit the file"
+            return [f"{test.folder / model.BASELINE} has no entry for it; {remedy}"]
         lines = model.differences(stored, now)
         if lines:
             lines.append("if that is meant, run pytest --scaling-update-baseline and commit the file")
         return lines
 
     def assert_ratio(self, claim: str, *, at_most: float, threads: int | None = None) -> None:
-        """Claim that a model takes at most so many times as long as another one: `assert_ratio("taskiter/forkjoin", ...)`.
+        """Claim that a model takes at most so many times as long as another one:
+        `assert_ratio("taskiter/forkjoin", ...)`.
 
         Parameters
         ----------
@@ -167,14 +170,16 @@ class Case:
         Raises
         ------
         AssertionError
-            The interval of the ratio lies above the limit. Where the budget ends first, the test goes on and ends as
-            skipped (an error with --scaling-strict).
+            The interval of the ratio lies above the limit. Where the budget ends first, the test goes on and
+            ends as skipped (an error with --scaling-strict).
         UsageError
         """
         __tracebackhide__ = True
         names = claim.split("/")
         if len(names) != 2:
-            raise UsageError(f"a ratio names two models with a slash between them, got {claim!r}; write 'taskiter/forkjoin'")
+            raise UsageError(
+                f"a ratio names two models with a slash between them, got {claim!r}; write 'taskiter/forkjoin'"
+            )
         threads = self._threads(threads)
         sides = tuple(self._side(name, threads) for name in names)
         _check_limit("at_most", at_most)
@@ -183,9 +188,9 @@ class Case:
     def assert_efficiency(self, name: str, *, at_least: float, threads: int | None = None) -> None:
         """Claim that a model on P threads makes good use of them.
 
-        Efficiency is the serial step time over (capacity x step time on P threads). The capacity is what P spinning
-        threads do compared to one, measured before and after each round: where the machine gives 1.7 cores, 1.7 is what
-        is expected.
+        Efficiency is the serial step time over (capacity x step time on P threads). The capacity is what P
+        spinning threads do compared to one, measured before and after each round: where the machine gives 1.7
+        cores, 1.7 is what is expected.
 
         Parameters
         ----------
@@ -221,7 +226,9 @@ class Case:
         limit = spec.model.max_threads or threads
         return clock.Side(str(spec), min(threads, limit), self.plan)
 
-    def _claim(self, claim: str, sides: tuple[clock.Side, clock.Side], limit: float, said: str, efficiency: bool) -> None:
+    def _claim(
+        self, claim: str, sides: tuple[clock.Side, clock.Side], limit: float, said: str, efficiency: bool
+    ) -> None:
         __tracebackhide__ = True
         test = self._test
         if test.xdist:
@@ -250,7 +257,11 @@ def as_row(result: clock.ClockResult, efficiency: bool = False) -> dict[str, Any
     decision = result.decision
     value, low, high = decision.ratio, decision.low, decision.high
     if efficiency:
-        value, low, high = 1 / value, (0.0 if math.isinf(high) else 1 / high), (math.inf if low == 0 else 1 / low)
+        value, low, high = (
+            1 / value,
+            (0.0 if math.isinf(high) else 1 / high),
+            (math.inf if low == 0 else 1 / low),
+        )
     known = decision.rounds > 0
     return {
         "claim": result.claim,
@@ -287,7 +298,10 @@ def _without_hashes(row: Mapping[str, Any]) -> dict[str, Any]:
         return dict(row)
     from ..results import short_id
 
-    return {**{k: v for k, v in row.items() if k not in ("hashes", "graph")}, "results_id": short_id(row["hashes"])}
+    return {
+        **{k: v for k, v in row.items() if k not in ("hashes", "graph")},
+        "results_id": short_id(row["hashes"]),
+    }
 
 
 def _tolerated(folder: Path, rows: Sequence[Mapping[str, Any]], k: int, rtol: float) -> str | None:

@@ -7,8 +7,18 @@ from networks_for_tests import SMALL, fill
 from forktask.cython_src import reference
 from forktask.cython_src.checks import run_serial
 from forktask.cython_src.lowering import lower
+from forktask.cython_src.network import (
+    BatchNorm,
+    Convolution,
+    Dropout,
+    FullyConnected,
+    GlobalPool,
+    NetworkSpec,
+    ReLU,
+    Softmax,
+)
 from forktask.cython_src.program import bind
-from forktask.cython_src.storage import Storage
+from forktask.experiments.models import make_executor
 
 STEPS = 3
 CASES = {
@@ -192,3 +202,47 @@ def test_bad_options_are_refused(options, message):
 
     with pytest.raises(UsageError, match=message):
         lower(SMALL["resnet18"], 2, **options)
+
+
+@pytest.mark.parametrize("target", ["float64", "cpu"])
+def test_dropout_masks_maps_and_vectors_and_their_gradients(target):
+    """Check the share of zeros, that masks change with the iteration, and all gradients given the masks; evaluation
+    leaves dropout out."""
+    network = NetworkSpec(
+        "dropped", (3, 8, 8),
+        (Convolution("conv1", 16, 3, 1), ReLU("relu"), Dropout("drop1", 0.25), Convolution("conv2", 32, 3, 1, bias=False),
+         BatchNorm("bn"), ReLU("relu2"), GlobalPool("pool"), Dropout("drop2", 0.5), FullyConnected("linear", 10), Softmax()),
+    )  # fmt: skip
+    plan = lower(network, 8, num_images=8, momentum=0.0, weight_decay=0.0, seed=5)
+    bound = bind(plan, target=target)
+    fill(bound, rate=0.0)
+    arrays = bound.arrays
+    seen = []
+    for iteration in (0, 1):
+        with make_executor("serial", 1) as executor:
+            executor.prepare(bound)
+            executor.run(1, first_iteration=iteration)
+        masks = {}
+        for name, source, rate in (("drop1", "relu", 0.25), ("drop2", "pool", 0.5)):
+            x, y = np.array(bound.view(source), np.float64), np.array(bound.view(name), np.float64)
+            kept = (y != 0) | (x == 0)
+            assert abs(1 - kept[x != 0].mean() - rate) < 0.1
+            masks[name] = kept / (1 - rate)
+        seen.append(masks)
+        parameters = {name: arrays[name] for name in plan.attributes["parameters"]}
+        chosen = arrays["batch_order"][0]
+        step = reference.forward_backward(network, parameters, arrays["dataset.images"][chosen],
+                                          arrays["dataset.labels"][chosen], masks=masks)  # fmt: skip
+        tolerance = 1e-9 if target == "float64" else 1e-4
+        assert arrays["losses"][iteration] == pytest.approx(step.loss, rel=tolerance)
+        for name in parameters:
+            close(bound.view(f"{name}.grad"), step.gradients[name], tolerance)
+    assert (seen[0]["drop1"] != seen[1]["drop1"]).any()
+    evaluation = bind(lower(network, 8, "evaluate", prefix="e.", num_images=8), bound.storage, target=target)
+    for name in ("dataset.images", "dataset.labels", "batch_order"):
+        evaluation.arrays[f"e.{name}"][...] = arrays[name]
+    run_serial(evaluation, 1)
+    statistics = {name: arrays[name] for name in network.statistic_shapes()}
+    expected = reference.forward(network, parameters, arrays["dataset.images"][chosen], arrays["dataset.labels"][chosen],
+                                 statistics, training=False)  # fmt: skip
+    assert evaluation.arrays["e.losses"][0] == pytest.approx(expected.loss, rel=tolerance)

@@ -203,5 +203,5 @@ def test_choice_is_by_cost_and_shown():
     assert set(lower(network, 1).attributes["convolutions"].values()) == {"direct"}
     with pytest.raises(UsageError, match="needs layout 'lanes'"):
         lower(network, 16, conv="winograd", layout="flat")
-    with pytest.raises(UsageError, match="conv must be one of auto, direct, winograd; got 'fft'"):
+    with pytest.raises(UsageError, match="conv must be one of auto.* got .fft."):
         lower(network, 16, conv="fft")

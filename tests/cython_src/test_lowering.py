@@ -266,3 +266,33 @@ def test_units_stay_within_the_plane(width):
         flat = FeatureMap("map", 1, 1, height, width, 1, 2)
         units = -(-(height * flat.pitch - (flat.pitch - width)) // 16)
         assert 16 * units + 4 * flat.pitch + 4 <= flat.rows * flat.pitch
+
+
+@pytest.mark.parametrize("layout", ["lanes", "flat"])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_adam_and_smoothed_labels_equal_their_formulas(layout, optimizer):
+    """Check parameters after three steps, gradients from the reference."""
+    plan = lower(SMALL, 4, num_images=4, layout=layout, optimizer=optimizer, label_smoothing=0.1, weight_decay=0.1)
+    bound = prepare(plan, "float64")
+    arrays = bound.arrays
+    parameters = {name: arrays[name].copy() for name in plan.attributes["parameters"]}
+    moments = {name: [np.zeros_like(p), np.zeros_like(p)] for name, p in parameters.items()}
+    run(bound, 3)
+    chosen = arrays["batch_order"][0]
+    for t in (1, 2, 3):
+        step = reference.forward_backward(
+            SMALL, parameters, arrays["dataset.images"][chosen], arrays["dataset.labels"][chosen], label_smoothing=0.1
+        )
+        for name, p in parameters.items():
+            g, (m, s) = step.gradients[name].copy(), moments[name]
+            if optimizer == "adamw":
+                p *= 1 - 0.01 * 0.1
+            else:
+                g += 0.1 * p
+            m += 0.1 * (g - m)
+            s += 0.001 * (g**2 - s)
+            p -= 0.01 * m / (1 - 0.9**t) / (np.sqrt(s / (1 - 0.999**t)) + 1e-8)
+    assert arrays["losses"][2] == pytest.approx(step.loss, rel=1e-9)
+    for name, expected in parameters.items():
+        np.testing.assert_allclose(arrays[name], expected, rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(bound.view(f"{name}.grad"), step.gradients[name], rtol=1e-7, atol=1e-12)

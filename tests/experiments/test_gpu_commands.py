@@ -94,7 +94,7 @@ def test_a_sample_of_a_gpu_model():
 
 
 @needs_compiler
-@pytest.mark.parametrize("model", ["gpu_stream", "gpu_hostload"])
+@pytest.mark.parametrize("model", ["gpu_stream", "gpu_hostload", "gpu_both:policy=gpu"])
 def test_a_profile_of_a_gpu_model(fake_gpu, model):
     """Check the tables of kernels, calls and copies, and that they are printed."""
     row = measure_gpu_profile(job(model))
@@ -103,8 +103,9 @@ def test_a_profile_of_a_gpu_model(fake_gpu, model):
     calls = {r["name"]: r["calls"] for r in row["calls"]}
     assert calls["launch"] == len(row["kernels"]) - (model == "gpu_hostload")
     assert row["copies"]["to_device"][0] == (2 if model == "gpu_hostload" else 0)
-    assert (row["runtime_cost_s"] is None) == (model == "gpu_hostload")
+    assert (row["runtime_cost_s"] is None) == (model != "gpu_stream")
     text = format_profile(row)
+    assert ("first call 1" in text) == (model == "gpu_both:policy=gpu")
     assert "conv2.weight_gradient (conv_backward_weights)" in text and "copies host to device" in text
 
 

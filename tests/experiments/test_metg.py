@@ -23,7 +23,7 @@ def row(model="taskiter", threads=2, repetition=0, overhead_s=20e-9, prepare_s=1
 
     points = [{"work": w, "mean_work": float(w), "num_tasks": 16, "iteration_times_s": iteration_times(w), "prepare_s": prepare_s}
               for w in itertools.takewhile(lambda w: w < 1000, work_ladder(1))]
-    return {"kind": "metg", "model": model, "threads": threads, "graph": GRAPH, "repetition": repetition,
+    return {"kind": "metg", "model": model, "threads": threads, "parallel": threads, "graph": GRAPH, "repetition": repetition,
             "disturbance": {"pressure_some_us": 20000}, "wall_s": 1.0, "interference": 0,
             "unit_s": UNIT_S * (1 + repetition), "record_s": 1.6e-5, "close_s": None, "points": points,
             "empty": {"work": 0, "num_tasks": 16, "iteration_times_s": iteration_times(0), "prepare_s": prepare_s}, **more}

@@ -1,7 +1,6 @@
 """Graphs under scaling tests, in a module of their own so that measuring processes import nothing else."""
 
 import numpy as np
-
 from forktask.experiments.user_graph import UserGraph
 
 

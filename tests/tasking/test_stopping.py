@@ -257,3 +257,24 @@ def test_random_failures_leave_executors_usable():
                 executor.prepare(bound)
                 executor.run(7)
                 assert_same(content(bound, executor), serial_content(good, [(7,)]))
+
+
+@pytest.mark.parametrize("target", ["cpu", "float64"])
+def test_a_loss_that_is_not_finite_stops_when_asked_to_look(target):
+    """Check the iteration of the failure, that unasked nothing happens, and that the executor stays usable."""
+    from forktask.cython_src.lowering import initialise, lower
+
+    for check in (True, False):
+        bound = bind(lower("cifar10_cnn", batch=8, check_finite=check, num_learning_rates=4), target=target)
+        initialise(bound, 1)
+        bound.arrays["dataset.images"][...] = np.random.default_rng(1).random(bound.arrays["dataset.images"].shape)
+        bound.arrays["learning_rates"][:] = 0, 0, np.nan, 0  # the update of iteration 2 spoils the loss of iteration 3
+        with TaskIterExecutor(2) as executor:
+            executor.prepare(bound)
+            if check:
+                with pytest.raises(BlockFailure, match=r"^loss\[0\] failed in iteration 3 with status 4"):
+                    executor.run(20)
+                initialise(bound, 1)
+                bound.arrays["learning_rates"][:] = 0
+            executor.run(5)
+        assert np.isfinite(bound.arrays["losses"][:5]).all() == check

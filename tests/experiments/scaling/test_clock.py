@@ -44,7 +44,7 @@ def test_no_budget_measures_nothing():
 def test_order_is_tossed():
     """Check that rounds are A B B A or B A A B by the toss, and that a drift of the machine cancels."""
     machine = FakeMachine({"taskiter": 1.0, "forkjoin": 1.0})
-    drifting = lambda side: {  # noqa: E731
+    drifting = lambda side: {
         **machine.sample(side), "run_lengths": [1], "run_times_s": [1.0 + 0.1 * len(machine.samples)]
     }  # fmt: skip
     tosses = iter([True, False, True])
@@ -59,12 +59,18 @@ def test_order_is_tossed():
 
 @pytest.mark.parametrize(
     "name, value, said",
-    [("pressure_some_us", 50_000, "pressure"), ("steal_ticks", 4, "steal"), ("throttled_us", 10_000, "throttled")],
+    [
+        ("pressure_some_us", 50_000, "pressure"),
+        ("steal_ticks", 4, "steal"),
+        ("throttled_us", 10_000, "throttled"),
+    ],
 )
 def test_disturbed_rounds_are_discarded_and_repeated(name, value, said):
     """Check that rounds with pressure, steal or a spent quota count for nothing and are listed with the reason."""
     machine = FakeMachine({"taskiter": 1.0, "forkjoin": 1.0}, noise=0.01)
-    machine.disturbance = lambda number: {**QUIET, name: value} if 4 <= number < 8 or 16 <= number < 20 else QUIET
+    machine.disturbance = lambda number: (
+        {**QUIET, name: value} if 4 <= number < 8 or 16 <= number < 20 else QUIET
+    )
     result = run(machine)
     assert [k for k, r in enumerate(result.rounds) if r.discarded] == [1, 4]
     assert said in result.rounds[1].discarded
@@ -109,16 +115,26 @@ def test_efficiency_is_relative_to_the_capacity():
 def test_other_results_are_an_error():
     """Check that no ratio is given between models that computed something else."""
     machine = FakeMachine({"taskiter": 1.0, "forkjoin": 1.0})
-    wrong = lambda side: {**machine.sample(side), "weights_hash": side.model}  # noqa: E731
+    wrong = lambda side: {**machine.sample(side), "weights_hash": side.model}
     with pytest.raises(RuntimeError, match="must leave the same results"):
-        run_clock_test("c", SIDES, 1.05, budget_s=9, sampler=wrong, measure_capacity=machine.capacity, clock=machine.clock)
+        run_clock_test(
+            "c",
+            SIDES,
+            1.05,
+            budget_s=9,
+            sampler=wrong,
+            measure_capacity=machine.capacity,
+            clock=machine.clock,
+        )
 
 
 def test_a_process_that_fails_is_an_error():
     """Check that a crash is no slow sample."""
-    broken = lambda side: {"failure": "crash", "message": "killed by SIGSEGV"}  # noqa: E731
+    broken = lambda side: {"failure": "crash", "message": "killed by SIGSEGV"}
     with pytest.raises(RuntimeError, match="taskiter on 2 threads did not run .* SIGSEGV"):
-        run_clock_test("c", SIDES, 1.05, budget_s=9, sampler=broken, measure_capacity=lambda n: 2.0, toss=lambda: True)
+        run_clock_test(
+            "c", SIDES, 1.05, budget_s=9, sampler=broken, measure_capacity=lambda n: 2.0, toss=lambda: True
+        )
 
 
 def test_false_alarms_and_power_of_the_whole_procedure():

@@ -8,8 +8,9 @@ import subprocess
 import sys
 
 import pytest
-from experiments.scaling import graphs
 from forktask.experiments.scaling import exact, subject
+
+from experiments.scaling import graphs
 
 GRAPH = {"tasks": 4, "edges": 3, "cross_edges": 4, "joins": 0, "loops": {"f": {"blocks": 4, "edges": 7}}}
 
@@ -32,13 +33,19 @@ def test_nothing_to_say():
 @pytest.mark.parametrize(
     "change, said",
     [
-        ({"hashes": {"x": "1", "y": "3"}}, "taskiter on 2 threads leaves other bits than serial on 1 thread in y"),
+        (
+            {"hashes": {"x": "1", "y": "3"}},
+            "taskiter on 2 threads leaves other bits than serial on 1 thread in y",
+        ),
         ({"recordings_in_runs": 3}, "must not record in a run, recorded 3 times in the runs"),
         ({"recordings": 0}, "must record its graph when it is prepared, recorded 0 times"),
         ({"records": False}, "must not record when it is prepared, recorded 1 times"),
         ({"threads_seen": 1}, "must run blocks on 2 threads, the event log has 1"),
         ({"allocations_per_pass": 2.0}, "must not allocate in a step, calls malloc 2 times"),
-        ({"failure": "crash", "message": "killed by SIGSEGV\nmore"}, r"did not run \(crash\): killed by SIGSEGV"),
+        (
+            {"failure": "crash", "message": "killed by SIGSEGV\nmore"},
+            r"did not run \(crash\): killed by SIGSEGV",
+        ),
     ],
 )
 def test_each_failure_is_said(change, said):
@@ -94,7 +101,9 @@ def test_malloc_is_counted():
         "print(json.dumps([idle, one, count() - before]))\n"
     )
     environment = {**os.environ, "LD_PRELOAD": str(exact.counter_library())}
-    done = subprocess.run([sys.executable, "-P", "-c", program], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
     idle, one, three = json.loads(done.stdout)
     # Python itself calls malloc now and then.
     assert idle == 0 and 1000 <= one < 1010 and 3000 <= three < 3030
@@ -108,7 +117,10 @@ def test_facts_of_a_graph():
     assert exact.failures(rows, rows[0]["graph"]) == []
     assert rows[2]["recordings"] == 1 and rows[2]["recordings_in_runs"] == 0 and rows[2]["threads_seen"] == 2
     assert "Python" in rows[0]["allocations_unknown"]
-    assert rows[0]["graph"]["loops"] == {"smooth.0": {"blocks": 3, "edges": 3}, "add.0": {"blocks": 3, "edges": 6}}
+    assert rows[0]["graph"]["loops"] == {
+        "smooth.0": {"blocks": 3, "edges": 3},
+        "add.0": {"blocks": 3, "edges": 6},
+    }
 
 
 def test_random_results_are_seen():
@@ -119,8 +131,8 @@ def test_random_results_are_seen():
 
 def test_recordings_are_counted_wherever_they_happen():
     """Check that each call from the package counts while counting, and none afterwards."""
-    from forktask.experiments import bounds
     from forktask.cython_src import checks, dependences
+    from forktask.experiments import bounds
 
     plan = graphs.means().plan()
     with exact.recordings_counted() as count:

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 from experiments.scaling.fakes import FakeMachine
@@ -30,8 +31,11 @@ def repository(tmp_path, monkeypatch):
     (folder / "own").mkdir(parents=True)
 
     def git(*words):
-        subprocess.run(["git", "-C", folder, "-c", "user.name=t", "-c", "user.email=t@example.org", *words], check=True,
-                       capture_output=True)
+        subprocess.run(
+            ["git", "-C", folder, "-c", "user.name=t", "-c", "user.email=t@example.org", *words],
+            check=True,
+            capture_output=True,
+        )
 
     git("init", "--quiet")
     for value in ("1", "2"):
@@ -45,8 +49,19 @@ def repository(tmp_path, monkeypatch):
     return folder
 
 
-COMMAND = ["gate", "--against", "first", "--function", "own:graph", "--models", "taskiter", "--threads", "1",
-           "--build", "cp -r {source}/own {target}/own"]
+COMMAND = [
+    "gate",
+    "--against",
+    "first",
+    "--function",
+    "own:graph",
+    "--models",
+    "taskiter",
+    "--threads",
+    "1",
+    "--build",
+    "cp -r {source}/own {target}/own",
+]
 
 
 @pytest.fixture
@@ -56,7 +71,7 @@ def two_speeds(monkeypatch):
     machine = FakeMachine({"taskiter": 1.0}, noise=0.01)
 
     def sample(side):
-        text = open(f"{side.installation}/own/__init__.py").read()
+        text = Path(side.installation, "own", "__init__.py").read_text()
         value = "2" if "= 2" in text else "1"
         machine.times_s["taskiter"] = times[value]
         return {**machine.sample(side), "weights_hash": value}
@@ -71,7 +86,11 @@ def test_equal_commits_pass(repository, two_speeds, capsys):
     """Check that both commits are installed, that no worse time passes, and that other results are mentioned."""
     assert main(COMMAND) == 0
     out = capsys.readouterr().out
-    assert "taskiter on 1: HEAD/first is 1.0" in out and "pass" in out and "the commits leave different results" in out
+    assert (
+        "taskiter on 1: HEAD/first is 1.0" in out
+        and "pass" in out
+        and "the commits leave different results" in out
+    )
     done = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True)
     assert len(done.stdout.splitlines()) == 1
 
@@ -112,8 +131,14 @@ def test_another_way_of_measuring_is_refused(repository, two_speeds, monkeypatch
     """Check that commits whose samples have other numbers of runs are not compared."""
     ours = clock.sample
     numbers = iter(range(1, 100))
-    monkeypatch.setattr(clock, "sample", lambda side: {**ours(side), **dict(
-        zip(("run_lengths", "run_times_s"), [[1] * (n := next(numbers)), [1.0] * n], strict=True))})
+    monkeypatch.setattr(
+        clock,
+        "sample",
+        lambda side: {
+            **ours(side),
+            **dict(zip(("run_lengths", "run_times_s"), [[1] * (n := next(numbers)), [1.0] * n], strict=True)),
+        },
+    )
     assert main(COMMAND) == 2
     assert "both commits must take times in the same way" in capsys.readouterr().err
 
@@ -122,11 +147,15 @@ def test_a_real_sample_comes_from_the_installation(tmp_path):
     """Check that a measuring process imports what was installed for its side."""
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "__init__.py").write_text(MODULE.replace("VALUE", "3"))
-    row = clock.sample(clock.Side("serial", 1, subject.describe_importable("own:graph"), installation=str(tmp_path)))
+    row = clock.sample(
+        clock.Side("serial", 1, subject.describe_importable("own:graph"), installation=str(tmp_path))
+    )
     assert row["kind"] == "sample" and clock.step_time_s(row) > 0
     # What was asked for is what was done: the gate compares numbers of runs between commits.
     assert len(row["run_times_s"]) % (2 * clock.PAIRS) == 0
-    row = clock.sample(clock.Side("serial", 1, subject.describe_importable("own:none"), installation=str(tmp_path)))
+    row = clock.sample(
+        clock.Side("serial", 1, subject.describe_importable("own:none"), installation=str(tmp_path))
+    )
     assert "must be importable" in row["message"]
 
 

@@ -3,15 +3,23 @@
 import json
 
 import pytest
-from experiments.scaling import graphs
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.scaling import model, subject
+
+from experiments.scaling import graphs
 
 
 def entry(grain=16, stored=None, update=False):
     """An entry, made in this process."""
-    job = {"plan": subject.describe(graphs.means, {"grain": grain}), "seed": 1, "threads": [1, 2], "stored": stored,
-           "update": update}
+    job = {
+        "plan": subject.describe(graphs.means, {"grain": grain}),
+        "seed": 1,
+        "threads": 1,
+        "cpus": None,
+        "thread_counts": [1, 2],
+        "stored": stored,
+        "update": update,
+    }
     return model.make_entry(job)
 
 
@@ -20,7 +28,9 @@ def stored():
     """The entry of three slices with durations that are easy to add."""
     measured = entry(update=True)
     assert all(t > 0 for times in measured["block_ns"].values() for t in times)
-    return entry(stored={**measured, "block_ns": {"smooth.0": [2000, 3000, 4000], "add.0": [1000, 1000, 1000]}})
+    return entry(
+        stored={**measured, "block_ns": {"smooth.0": [2000, 3000, 4000], "add.0": [1000, 1000, 1000]}}
+    )
 
 
 def test_predictions_follow_from_stored_durations(stored):
@@ -103,7 +113,14 @@ def test_a_function_must_return_a_graph():
 def test_a_subject_from_a_file_that_cannot_be_imported(tmp_path):
     """Check that a function in a test file is found by the file, as pytest's importlib mode leaves it."""
     file = tmp_path / "test_own.py"
-    file.write_text("from experiments.scaling.graphs import means\n\ndef mine(grain):\n    return means(grain)\n")
-    plan = {**subject.describe(graphs.means, {"grain": 16}), "function": "mine", "module": "a.test_own", "file": str(file)}
+    file.write_text(
+        "from experiments.scaling.graphs import means\n\ndef mine(grain):\n    return means(grain)\n"
+    )
+    plan = {
+        **subject.describe(graphs.means, {"grain": 16}),
+        "function": "mine",
+        "module": "a.test_own",
+        "file": str(file),
+    }
     assert subject.make_bound(plan).num_tasks == 6
     assert subject.name_of(plan) == "mine(grain=16)"

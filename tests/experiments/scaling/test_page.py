@@ -4,8 +4,10 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
 from experiments.scaling.test_plugin import QUICK
 from forktask.experiments.cli import make_parser
+from forktask.experiments.scaling import power
 
 pytest_plugins = ["pytester"]
 
@@ -53,3 +55,16 @@ def test_options_on_the_page_exist(pytester):
     known = pytester.parseconfig(*QUICK).option
     for option in sorted(set(re.findall(r"`(--scaling-[a-z-]+)", PAGE))):
         assert hasattr(known, option[2:].replace("-", "_")), option
+
+
+def test_the_simulated_table_is_what_the_command_prints(capsys):
+    """Check the table of simulated rates against a smaller simulation: same rows, rates within their errors."""
+    text = PAGE[PAGE.index("<!-- simulated -->") :].split("```")[1].strip().splitlines()
+    rows = power.simulated(200, 1.05)
+    assert text[0] == power.format_simulated([])
+    for line, row in zip(text[1:], rows, strict=True):
+        assert line.startswith(power.format_simulated([row]).splitlines()[1][:31])
+        fail, passed, inconclusive = (float(rate) / 100 for rate in re.findall(r"([\d.]+)%", line)[-3:])
+        assert fail + passed + inconclusive == pytest.approx(1, abs=2e-4)
+        for shown, drawn in ((fail, row["fail"]), (passed, row["pass"])):
+            assert abs(shown - drawn) <= 4 * (shown * (1 - shown) / 200) ** 0.5 + 0.01

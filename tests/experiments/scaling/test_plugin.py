@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-import xml.etree.ElementTree as ElementTree
+from xml.etree import ElementTree
 
 import pytest
 from experiments.scaling.fakes import FakeMachine
@@ -12,8 +12,12 @@ from forktask.experiments.scaling import exact, model, plugin
 pytest_plugins = ["pytester"]
 
 GRAPH = {"tasks": 4, "edges": 3, "cross_edges": 4, "joins": 0, "loops": {"f": {"blocks": 4, "edges": 7}}}
-PREDICTED = {"work_us": 4.0, "span_us": 1.0, "cycle_mean_us": 1.0,
-             "threads": {"2": {"forkjoin_us": 2.0, "speedup": {"forkjoin": 2.0, "taskgraph": 2.0, "taskiter": 2.0}}}}
+PREDICTED = {
+    "work_us": 4.0,
+    "span_us": 1.0,
+    "cycle_mean_us": 1.0,
+    "threads": {"2": {"forkjoin_us": 2.0, "speedup": {"forkjoin": 2.0, "taskgraph": 2.0, "taskiter": 2.0}}},
+}
 ENTRY = {"graph": GRAPH, "block_ns": {"f": [1000] * 4}, "predicted": PREDICTED, "assumed": []}
 CLAIM = """
     import pytest
@@ -33,9 +37,20 @@ def machine(monkeypatch):
     """A fake machine, and processes of the exact and the model tier that find all well."""
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     facts = [
-        {"kind": "exact", "model": m, "threads": n, "deterministic": True, "records": m == "taskiter", "hashes": {"x": "1"},
-         "graph": GRAPH, "recordings": int(m == "taskiter"), "recordings_in_runs": 0, "threads_seen": n, "threads_possible": n,
-         "allocations_per_pass": 0.0}
+        {
+            "kind": "exact",
+            "model": m,
+            "threads": n,
+            "deterministic": True,
+            "records": m == "taskiter",
+            "hashes": {"x": "1"},
+            "graph": GRAPH,
+            "recordings": int(m == "taskiter"),
+            "recordings_in_runs": 0,
+            "threads_seen": n,
+            "threads_possible": n,
+            "allocations_per_pass": 0.0,
+        }
         for m, n in (("serial", 1), ("forkjoin", 2), ("taskiter", 2))
     ]
     monkeypatch.setattr(exact, "facts_of", lambda plan, models, threads, folder: facts)
@@ -55,7 +70,9 @@ def test_pass(pytester, machine):
     """Check that a test within its limits passes."""
     result = run(pytester, CLAIM)
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["exact cifar10_cnn(batch=16): ok", "model *: ok", "clock *taskiter/forkjoin on 2 is *pass*"])
+    result.stdout.fnmatch_lines(
+        ["exact cifar10_cnn(batch=16): ok", "model *: ok", "clock *taskiter/forkjoin on 2 is *pass*"]
+    )
 
 
 def test_fail(pytester, machine):
@@ -63,7 +80,9 @@ def test_fail(pytester, machine):
     machine.times_s["taskiter"] = 1.2
     result = run(pytester, CLAIM)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["E *AssertionError: cifar10_cnn(batch=16): taskiter/forkjoin on 2 is 1.?*claimed at most 1.05*"])
+    result.stdout.fnmatch_lines(
+        ["E *AssertionError: cifar10_cnn(batch=16): taskiter/forkjoin on 2 is 1.?*claimed at most 1.05*"]
+    )
     result.stdout.no_fnmatch_line("*testing.py*_claim*")
 
 
@@ -86,11 +105,15 @@ def test_inconclusive_is_an_error_when_strict(pytester, machine):
 def test_all_claims_are_looked_at(pytester, machine):
     """Check that a claim without an end does not hide a later one that fails."""
     machine.times_s["taskiter"] = 1.05
-    result = run(pytester, CLAIM.replace(
-        'scaling("cifar10_cnn", batch=16).assert_ratio("taskiter/forkjoin", at_most=1.05)',
-        'step = scaling("cifar10_cnn", batch=16)\n        step.assert_ratio("taskiter/forkjoin", at_most=1.05)\n'
-        '        step.assert_efficiency("taskiter", at_least=1.1)',
-    ), "--scaling-budget=30")
+    result = run(
+        pytester,
+        CLAIM.replace(
+            'scaling("cifar10_cnn", batch=16).assert_ratio("taskiter/forkjoin", at_most=1.05)',
+            'step = scaling("cifar10_cnn", batch=16)\n        step.assert_ratio("taskiter/forkjoin", at_most=1.05)\n'
+            '        step.assert_efficiency("taskiter", at_least=1.1)',
+        ),
+        "--scaling-budget=30",
+    )
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["E *efficiency of taskiter on 2 is 0.9*claimed at least 1.1*"])
 
@@ -122,7 +145,9 @@ def test_missing_and_changed_baselines(pytester, machine, monkeypatch):
 def test_reports(pytester, machine, monkeypatch):
     """Check JUnit properties, Markdown, the job summary of GitHub and JSON Lines of one run."""
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(pytester.path / "step.md"))
-    run(pytester, CLAIM, "--junitxml=j.xml", "--scaling-summary=out.md", "--scaling-jsonl=out.jsonl").assert_outcomes(passed=1)
+    run(
+        pytester, CLAIM, "--junitxml=j.xml", "--scaling-summary=out.md", "--scaling-jsonl=out.jsonl"
+    ).assert_outcomes(passed=1)
     properties = {
         p.get("name"): p.get("value") for p in ElementTree.parse(pytester.path / "j.xml").iter("property")
     }
@@ -164,7 +189,9 @@ def test_too_few_cpus(pytester, machine, monkeypatch):
     monkeypatch.setattr(testing, "available_cpus", lambda: [0])
     result = run(pytester, CLAIM)
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED*taskiter/forkjoin on 2 needs 2 CPUs to be timed, this process may use 1"])
+    result.stdout.fnmatch_lines(
+        ["SKIPPED*taskiter/forkjoin on 2 needs 2 CPUs to be timed, this process may use 1"]
+    )
     assert not machine.samples
 
 
@@ -174,7 +201,9 @@ def test_no_times_side_by_side(pytester, machine, monkeypatch):
     monkeypatch.setattr(plugin, "_is_xdist", lambda config: True)
     result = run(pytester, CLAIM, baseline=False)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*need the machine for themselves, got pytest-xdist; run such tests with -n 0"])
+    result.stdout.fnmatch_lines(
+        ["*need the machine for themselves, got pytest-xdist; run such tests with -n 0"]
+    )
     result = run(pytester, CLAIM, "--scaling-update-baseline", baseline=False)
     result.stdout.fnmatch_lines(["*must write from one process*"])
 
@@ -233,4 +262,4 @@ def test_plans_that_are_not_deterministic(pytester):
 def test_the_plugin_is_light():
     """Check that pytest sessions that use no scaling test do not import NumPy for it."""
     program = "import sys, forktask.experiments.scaling.plugin; sys.exit('numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-P", "-c", program]).returncode == 0
+    assert subprocess.run([sys.executable, "-P", "-c", program], check=False).returncode == 0

@@ -2,6 +2,8 @@
 
 import json
 import random
+import re
+from pathlib import Path
 
 import pytest
 from experiments.scaling.fakes import FakeMachine
@@ -20,13 +22,14 @@ def test_tests_are_measured_in_turns_and_gone_on_with(tmp_path, monkeypatch, cap
     assert not machine.samples
     assert main([*COMMAND, "--out", out, "--tests", "4", "--slowed", "2"]) == 0
     assert main([*COMMAND, "--out", out]) == 0
-    rows = [json.loads(line) for line in open(out)]
+    rows = [json.loads(line) for line in Path(out).read_text().splitlines()]
     assert [row["slowdown"] for row in rows].count(0) == 6 and len(rows) == 9
     assert {row["slowdown"] for row in rows[:3]} == {0, 0.1}
     assert [row["verdict"] for row in rows if row["slowdown"]] == ["fail"] * 3
     text = capsys.readouterr().out
-    assert "measured   A/A               6 tests:    0 fail" in text and "measured   slowed by 10%     3 tests:    3 fail" in text
-    assert "resampled  A/A            at most 1.05: 0.00% fail" in text
+    assert re.search(r"A/A +6 +0.0%  \[0.0%, 45.9%\] +100.0% +0 ", text)
+    assert re.search(r"slowed by 10% +3 +100.0%  \[29.2%, 100.0%\] +0.0% +0 ", text)
+    assert re.search(r"resampled .*\nA/A +1 +0\.\d+%|A/A +1.05 +0.00% +100.0% +0.0%", text)
 
 
 def test_resampled_rates():
@@ -38,9 +41,26 @@ def test_resampled_rates():
     assert power.resampled(rounds, 0.0, 1.0, 40)["fail"] <= 0.006
 
 
+def test_simulated_rates(capsys):
+    """Check that the simulation prints a row for each noise and ratio, and that known ones come out right."""
+    assert main(["scaling-power", "--simulate", "100", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == 3 * len(power.NOISES)
+    assert [rows[0][k] for k in ("ratio", "fail", "pass")] == [1.0, 0.0, 1.0]
+    assert rows[2]["ratio"] == pytest.approx(1.05**2) and rows[2]["fail"] == 1.0
+    assert all(row["fail"] + row["pass"] + row["inconclusive"] == pytest.approx(1) for row in rows)
+    assert main(["scaling-power", "--simulate", "0"]) == 2
+
+
 @pytest.mark.parametrize(
     "count, total, low, high",  # values of Clopper and Pearson's tables
-    [(0, 100, 0.0, 0.0362), (1, 20, 0.0013, 0.2487), (60, 60, 0.9404, 1.0), (5, 10, 0.1871, 0.8129), (0, 0, 0.0, 1.0)],
+    [
+        (0, 100, 0.0, 0.0362),
+        (1, 20, 0.0013, 0.2487),
+        (60, 60, 0.9404, 1.0),
+        (5, 10, 0.1871, 0.8129),
+        (0, 0, 0.0, 1.0),
+    ],
 )
 def test_binomial_interval(count, total, low, high):
     """Check the exact interval of a rate against known values."""

@@ -1,0 +1,126 @@
+"""How long tasks take where: histories by kernel, size and place, kept in a file, with their outliers by name."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..cython_src.errors import UsageError
+
+FORMAT_VERSION = 1
+CALIBRATION = 3  # lengths that a history needs before it is believed
+OUTLIER = 3.0  # times the mean, from which on a length is one
+OUTLIERS = ("first call", "transfer wait", "contention")
+
+
+@dataclass
+class History:
+    """Lengths of one kernel at one size in one place.
+
+    Attributes
+    ----------
+    count : int
+    mean_s : float
+        Of lengths that are no outliers.
+    outliers : dict of str to list of float
+        "first call": compilation, page faults, cold caches; "transfer wait": the length holds a copy that had to come
+        first; "contention": `OUTLIER` times the mean or more, for none of these reasons.
+    """
+
+    count: int = 0
+    mean_s: float = 0.0
+    outliers: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, length_s: float, first: bool = False, transfer: bool = False) -> str | None:
+        """Note a length; returns the name of the outlier that it is, None for a usual one."""
+        name = None
+        if first:
+            name = "first call"
+        elif self.count >= CALIBRATION and length_s > OUTLIER * self.mean_s:
+            name = "transfer wait" if transfer else "contention"
+        if name is not None:
+            self.outliers.setdefault(name, []).append(length_s)
+            return name
+        self.count += 1
+        self.mean_s += (length_s - self.mean_s) / self.count
+        return None
+
+
+class PerformanceModels:
+    """Histories of all kernels, sizes and places, and the cost of copies.
+
+    Parameters
+    ----------
+    latency_s, bandwidth_bytes_per_s : float
+        Of a copy, until copies have been timed.
+    """
+
+    def __init__(self, latency_s: float = 1e-5, bandwidth_bytes_per_s: float = 1e10):
+        self.histories: dict[tuple[str, int, str], History] = {}
+        self.latency_s, self.bandwidth_bytes_per_s = latency_s, bandwidth_bytes_per_s
+        self._seen: set[tuple[str, int, str]] = set()  # in this process: a first call is one in each
+
+    def add(self, kernel: str, size: int, place: str, length_s: float, transfer: bool = False) -> str | None:
+        """Note how long a task took; see `History.add`."""
+        key = (kernel, size, place)
+        first = key not in self._seen
+        self._seen.add(key)
+        return self.histories.setdefault(key, History()).add(length_s, first, transfer)
+
+    def expected_s(self, kernel: str, size: int, place: str) -> float | None:
+        """Expected length; None until the history is long enough."""
+        history = self.histories.get((kernel, size, place))
+        return history.mean_s if history and history.count >= CALIBRATION else None
+
+    def count(self, kernel: str, size: int, place: str) -> int:
+        """Usual lengths and first calls noted in this process or before."""
+        history = self.histories.get((kernel, size, place))
+        return 0 if history is None else history.count + len(history.outliers.get("first call", ()))
+
+    def transfer_s(self, sizes: Iterable[int]) -> float:
+        """Expected time of copies of so many bytes each."""
+        return sum(self.latency_s + size / self.bandwidth_bytes_per_s for size in sizes)
+
+    def save(self, path: Path) -> None:
+        """Write the histories as JSON."""
+        rows = [
+            {"kernel": k, "size": s, "place": p, "count": h.count, "mean_s": h.mean_s, "outliers": h.outliers}
+            for (k, s, p), h in sorted(self.histories.items())
+        ]
+        path.write_text(json.dumps({"format_version": FORMAT_VERSION, "histories": rows}, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> PerformanceModels:
+        """Read what `save` wrote.
+
+        Raises
+        ------
+        UsageError
+            Missing, damaged or of another format.
+        """
+        models = cls()
+        try:
+            content = json.loads(path.read_text())
+            if content["format_version"] != FORMAT_VERSION:
+                raise ValueError(f"format {content['format_version']}")
+            for row in content["histories"]:
+                if not (row["count"] >= 0 and math.isfinite(row["mean_s"]) and set(row["outliers"]) <= set(OUTLIERS)):
+                    raise ValueError(f"a history of {row['kernel']}")
+                key = (row["kernel"], row["size"], row["place"])
+                models.histories[key] = History(row["count"], row["mean_s"], row["outliers"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"{path} must hold performance models ({error!r}); delete it to measure them anew") from None
+        return models
+
+    def table(self) -> list[Mapping]:
+        """A row for each history: kernel, size, place, count, mean_s and each kind of outlier's number and largest."""
+        return [
+            {
+                "kernel": kernel, "size": size, "place": place, "count": h.count, "mean_s": h.mean_s,
+                **{name: (len(h.outliers.get(name, ())), max(h.outliers.get(name, ()), default=0.0)) for name in OUTLIERS},
+            }
+            for (kernel, size, place), h in sorted(self.histories.items())
+        ]  # fmt: skip

@@ -1,0 +1,117 @@
+"""Planned and measured memory."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "cython_src"))
+from networks_for_tests import SMALL, fill
+
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.lowering import lower
+from forktask.cython_src.program import bind
+from forktask.experiments.cli import main
+from forktask.experiments.memory import check_fits, format_bytes, parse_bytes, planned_bytes, resident_bytes, what_fits
+from forktask.experiments.models import make_executor
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize("model", ["serial", "forkjoin", "taskiter"])
+def test_a_thousand_steps_take_no_memory(model):
+    """Check that resident memory after 1000 further steps is what it was after the first 50."""
+    bound = bind(lower(SMALL["resnet18"], 2, num_images=2))
+    fill(bound, rate=1e-4)
+    with make_executor(model, 2 if model == "taskiter" else 1) as executor:
+        executor.prepare(bound)
+        executor.run(50)
+        before = resident_bytes()
+        for k in range(4):
+            executor.run(250, first_iteration=50 + 250 * k)
+        assert resident_bytes() - before <= MIB // 4
+    assert np.isfinite(bound.arrays["losses"]).all()
+
+
+def test_planned_bytes_are_those_of_the_arrays():
+    """Check the sum over kinds against the arrays that a bound plan holds."""
+    plan = lower(SMALL["mobilenet_v2"], 4, num_images=4, optimizer="adam")
+    planned = planned_bytes(plan, 2)
+    held = sum(array.nbytes for array in bind(plan).arrays.values()) + 2 * plan.scratch_bytes
+    assert sum(size for kind, size in planned.items() if kind not in ("libraries", "plan and graph")) == held
+    weights = 4 * (SMALL["mobilenet_v2"].num_parameters + sum(n for (n,) in SMALL["mobilenet_v2"].statistic_shapes().values()))
+    assert planned["weights"] == weights
+    assert planned["optimiser"] == 8 * SMALL["mobilenet_v2"].num_parameters
+
+
+def test_sharing_and_recomputation_save_memory():
+    """Check the order of the three forms for a real network, planned only."""
+    full, shared, again = (
+        sum(lower("mobilenet_v1", 32, **options).memory_bytes().values())
+        for options in ({}, {"memory": "shared"}, {"memory": "shared", "recompute": True})
+    )
+    assert again < 0.85 * shared and shared < 0.85 * full
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "preact_resnet18"])
+def test_recomputation_gives_the_same_bits(name):
+    """Check weights, losses and statistics of three steps with and without."""
+    bounds = []
+    for options in ({}, {"memory": "shared", "recompute": True}):
+        bound = bind(lower(SMALL[name], 3, num_images=3, **options))
+        fill(bound, rate=1e-3)
+        with make_executor("taskiter", 2) as executor:
+            executor.prepare(bound)
+            executor.run(3)
+        bounds.append(bound)
+    names = [loop.name for loop in bounds[1].plan.loops]
+    assert any(loop.endswith(".again") for loop in names)
+    for name_, buffer in bounds[0].plan.buffers.items():
+        if buffer.role in ("parameter", "statistic", "log", "optimizer_state"):
+            np.testing.assert_array_equal(bounds[0].arrays[name_], bounds[1].arrays[name_], err_msg=name_)
+
+
+def test_what_does_not_fit_is_refused_with_what_would():
+    """Check the sentence, and that its advice holds."""
+    options = {"network": "mobilenet_v1", "batch": 64}
+    plan = lower(**options)
+    limit = int(0.6 * sum(planned_bytes(plan, 1).values()))
+    with pytest.raises(MemoryError, match=r"the plan needs .* the memory limit is .* would fit"):
+        check_fits(plan, options, limit, None)
+    advice = what_fits(options, limit)
+    batch = int(advice.split("batch ")[1].split()[0])
+    assert sum(planned_bytes(lower("mobilenet_v1", batch), 1).values()) <= limit
+    assert what_fits(options, MIB) == "no smaller batch fits either"
+    check_fits(plan, options, 2 * sum(planned_bytes(plan, 1).values()), None)
+
+
+def test_sizes_are_read_and_written():
+    """Check units of a limit, and that bad ones are refused."""
+    assert [parse_bytes(t) for t in ("1500000000", "1.5G", "1.5GiB", "12kb")] == [1_500_000_000, 1_500_000_000, 3 * 2**29, 12_000]
+    for text in ("", "much", "-3G", "1.5X"):
+        with pytest.raises(UsageError, match="memory limit"):
+            parse_bytes(text)
+    assert format_bytes(3 * 2**29) == "1.5 GiB"
+
+
+def test_command_measures_and_keeps_rows_that_do_not_fit(capsys):
+    """Check a sweep over the batch in which one row fits and one does not."""
+    command = ["memory", "--network", "cifar10_cnn", "--batch", "16,4096", "--memory-limit", "200MiB", "--model", "forkjoin"]
+    assert main([*command, "--json"]) == 0
+    fits, too_large = json.loads(capsys.readouterr().out)["rows"]
+    assert "would fit" in too_large["failure"] and "resident" not in too_large
+    resident, planned = fits["resident"], sum(fits["planned"].values())
+    assert 0.5 * planned < resident["later"] < 2 * planned
+    assert resident["later"] - resident["running"] < MIB // 2
+
+
+def test_networks_are_listed(capsys):
+    """Check the table's figures against the plan's."""
+    assert main(["networks", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    for name in ("resnet18", "mobilenet_v2", "cifar10_cnn"):
+        plan = lower(name, 2)
+        assert rows[name]["train_flops"] == pytest.approx(plan.flops / 2, rel=0.02)
+    assert rows["resnet18"]["num_parameters"] == 11_173_962

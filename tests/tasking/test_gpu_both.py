@@ -1,0 +1,119 @@
+"""Host and device together: performance models, where loops go, and that results stay right."""
+
+import numpy as np
+import pytest
+from fake_gpu import emulator
+from fake_gpu.device import FakeDevice
+from forktask.cython_src.checks import run_serial
+from forktask.cython_src.coherence import DEVICE, HOST
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.gpu_program import GpuBoundPlan, device_storage
+from forktask.cython_src.lowering import initialise, lower
+from forktask.cython_src.network import convolutional_classifier
+from forktask.cython_src.program import bind
+from forktask.tasking.gpu_both import GpuBothExecutor, choose_place
+from forktask.tasking.performance_models import PerformanceModels
+
+SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
+
+
+def small_plan():
+    return lower(SMALL, 4, num_images=8, num_iterations_logged=8, granularity="images=2", layout="flat", conv="direct")
+
+
+def fill(bound):
+    initialise(bound, 1)
+    arrays = bound.arrays
+    arrays["dataset.images"][...] = np.random.default_rng(2).standard_normal(arrays["dataset.images"].shape)
+    arrays["dataset.labels"][...] = np.arange(8) % 3
+    arrays["batch_order"][...] = np.arange(4)
+    arrays["learning_rates"][...] = 0.05
+
+
+def known(**lengths_s):
+    """Models with a history of each "kernel_place": seconds."""
+    models = PerformanceModels(latency_s=1.0, bandwidth_bytes_per_s=100.0)
+    for name, length_s in lengths_s.items():
+        kernel, place = name.split("_")
+        for _ in range(4):
+            models.add(kernel, 1, place, length_s)
+    return models
+
+
+def test_outliers_have_names():
+    """Check first call, transfer wait and contention, and that none of them spoils the mean."""
+    models = PerformanceModels()
+    assert models.add("f", 1, HOST, 50.0) == "first call"
+    assert models.expected_s("f", 1, HOST) is None
+    assert [models.add("f", 1, HOST, length) for length in (1.0, 2.0, 3.0)] == [None] * 3
+    assert models.expected_s("f", 1, HOST) == 2.0
+    assert models.add("f", 1, HOST, 7.0) == "contention"
+    assert models.add("f", 1, HOST, 7.0, transfer=True) == "transfer wait"
+    assert models.add("f", 1, HOST, 2.0, transfer=True) is None
+    assert models.expected_s("f", 1, HOST) == 2.0 and models.expected_s("f", 2, HOST) is None
+    (row,) = models.table()
+    assert (row["first call"], row["contention"], row["transfer wait"]) == ((1, 50.0), (1, 7.0), (1, 7.0))
+
+
+def test_models_are_kept(tmp_path):
+    """Check that histories survive a file, that a first call counts anew, and what a bad file is told."""
+    path = tmp_path / "models.json"
+    known(f_host=2.0, f_device=1.0).save(path)
+    models = PerformanceModels.load(path)
+    assert models.expected_s("f", 1, HOST) == 2.0 and models.count("f", 1, DEVICE) == 4
+    assert models.add("f", 1, HOST, 9.0) == "first call"
+    for text in ("", "{}", '{"format_version": 9, "histories": []}', path.read_text().replace("2.0", "NaN")):
+        bad = tmp_path / "bad.json"
+        bad.write_text(text)
+        with pytest.raises(UsageError, match="must hold performance models"):
+            PerformanceModels.load(bad)
+    with pytest.raises(UsageError, match="must hold performance models"):
+        PerformanceModels.load(tmp_path / "none.json")
+
+
+def test_a_loop_goes_where_it_ends_first():
+    """Check length, copies, queues and readiness of data, in virtual time; a copy of 100 bytes takes two seconds."""
+    models = known(f_host=10.0, f_device=5.0)
+    nothing = {HOST: [], DEVICE: []}
+    free = {HOST: 0.0, DEVICE: 0.0}
+    assert choose_place(models, "f", 1, free, 0.0, nothing) == DEVICE
+    assert choose_place(models, "f", 1, {HOST: 0.0, DEVICE: 6.0}, 0.0, nothing) == HOST
+    assert choose_place(models, "f", 1, {HOST: 0.0, DEVICE: 6.0}, 7.0, nothing) == DEVICE  # nobody can start before
+    assert choose_place(models, "f", 1, free, 0.0, {HOST: [], DEVICE: [100, 100]}) == DEVICE  # 9 s
+    assert choose_place(models, "f", 1, free, 0.0, {HOST: [], DEVICE: [100, 100, 100]}) == HOST  # 11 s
+
+
+def test_what_is_not_known_is_learnt():
+    """Check that both places are tried in turn until both have a history."""
+    models, places = PerformanceModels(), []
+    while any(models.expected_s("f", 1, place) is None for place in (HOST, DEVICE)):
+        places.append(choose_place(models, "f", 1, {HOST: 0.0, DEVICE: 0.0}, 0.0, {HOST: [], DEVICE: []}))
+        models.add("f", 1, places[-1], 1.0)
+    assert places == [HOST, DEVICE] * 4
+
+
+@pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
+@pytest.mark.parametrize("kind", ["pageable", "pinned"])
+@pytest.mark.parametrize("policy", ["dmda", "cpu", "gpu"])
+def test_results_are_right_wherever_loops_run(policy, kind):
+    """Check twelve steps against the CPU, with random delays, while placements change as lengths are learnt."""
+    cpu = bind(small_plan())
+    fill(cpu)
+    run_serial(cpu, 12)
+    for seed in range(2):
+        device = FakeDevice(seed)
+        bound = GpuBoundPlan(small_plan(), device_storage(device, kind), device)
+        fill(bound)
+        with GpuBothExecutor(policy=policy) as executor:
+            executor.prepare(bound)
+            executor.run(5)
+            executor.run(7, 5)
+        for buffer in bound.plan.buffers.values():
+            if buffer.persistent and buffer.dtype == "float32":
+                array, wanted = bound.arrays[buffer.name], cpu.arrays[buffer.name]
+                assert np.linalg.norm(array - wanted) <= 1e-4 * np.linalg.norm(wanted) + 1e-12, buffer.name
+        assert bool(executor.placed[HOST]) == (policy != "gpu") and bool(executor.placed[DEVICE]) == (policy != "cpu")
+        if policy == "cpu":
+            assert (cpu.arrays["conv1.weight"] == bound.arrays["conv1.weight"]).all()
+    with pytest.raises(UsageError, match="policy must be dmda, cpu or gpu; got 'heft'"):
+        GpuBothExecutor(policy="heft")
