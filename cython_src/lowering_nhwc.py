@@ -483,6 +483,7 @@ class _Lowering:
             out_channels=shape[0], in_channels=shape[1] * layer.groups, kernel=shape[2], groups=layer.groups,
             direction=direction, algorithm=algorithm,
         )  # fmt: skip
+        self.builder.scratch(nhwc_conv.pack_scratch_bytes(algorithm, direction, shape, layer.groups))
         return name
 
     def vector_buffer(self, name: str, feature_map: FeatureMap) -> str:
