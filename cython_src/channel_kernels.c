@@ -888,6 +888,7 @@ static void average_pool_backward(const WindowTask *t) { gather(t, GATHER_AVERAG
 
 /* Channels that are taken through all rows at once: the pixels of a tile stay in the first-level cache. */
 #define DEPTHWISE_CHANNELS 128
+#define DEPTHWISE_ROWS 2 /* of a 3 x 3 tile of four columns: its sums and the weights fit into 32 registers */
 
 static void depthwise_pack(const float *weight, int channels, int padded, int taps, int flip, float *out)
 {
@@ -918,9 +919,12 @@ INLINE void clip(const WindowTask *t, int start, int count, int size, int *first
 INLINE void depthwise_tile(const WindowTask *t, const float *x, const float *w, const float *bias, float *out,
                            const int K, const int S, const int R, const int T, const int whole, const Part *part)
 {
-    Vec sum[R][T];
-    Vec start = bias ? load(bias) : (Vec){0};
+    const ptrdiff_t channels = t->channels;
+    const int HELD = MICRO_ISA == AVX512 && K == 3; /* weights in registers */
+    Vec sum[R][T], weight[HELD ? K * K : 1], start = bias ? load(bias) : (Vec){0};
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int q = 0; q < T; q++) sum[r][q] = start;
+    if (HELD)
+        UNROLL for (int k = 0; k < K * K; k++) weight[k] = load(w + k * channels);
     UNROLL for (int i = 0; i < (R - 1) * S + K; i++)
     {
         if (!whole && (i < part->i0 || i >= part->i1))
@@ -933,8 +937,12 @@ INLINE void depthwise_tile(const WindowTask *t, const float *x, const float *w, 
             UNROLL for (int r = 0; r < R; r++) UNROLL for (int q = 0; q < T; q++)
             {
                 const int ky = i - r * S, kx = j - q * S;
-                if (ky >= 0 && ky < K && kx >= 0 && kx < K)
-                    sum[r][q] += load(w + (ky * K + kx) * (ptrdiff_t)t->channels) * v;
+                if (ky >= 0 && ky < K && kx >= 0 && kx < K) {
+                    if (HELD)
+                        sum[r][q] += weight[HELD ? ky * K + kx : 0] * v;
+                    else
+                        sum[r][q] += load(w + (ky * K + kx) * channels) * v;
+                }
             }
         }
     }
@@ -992,7 +1000,8 @@ INLINE void depthwise_row(const WindowTask *t, int n, int y, int c0, int c1, con
             depthwise_piece(t, n, y, x, c0, c1, K, S, R, 4);
     if (K == 3)
         for (; x + 2 <= t->small_width; x += 2)
-            depthwise_piece(t, n, y, x, c0, c1, K, S, R, 2);
+            for (int r = 0; r < R; r++)
+                depthwise_piece(t, n, y + r, x, c0, c1, K, S, 1, 2);
     for (; x < t->small_width; x++)
         for (int r = 0; r < R; r++)
             depthwise_piece(t, n, y + r, x, c0, c1, 0, 0, 1, 1);
@@ -1002,8 +1011,8 @@ INLINE void depthwise_rows(const WindowTask *t, int n, int c0, int c1, const int
 {
     int y = t->y0;
     if (K == 3 && S == 1)
-        for (; y + 2 <= t->y1; y += 2)
-            depthwise_row(t, n, y, c0, c1, K, S, 2);
+        for (; y + DEPTHWISE_ROWS <= t->y1; y += DEPTHWISE_ROWS)
+            depthwise_row(t, n, y, c0, c1, K, S, DEPTHWISE_ROWS);
     for (; y < t->y1; y++)
         depthwise_row(t, n, y, c0, c1, K, S, 1);
 }
@@ -1024,65 +1033,169 @@ static void depthwise(const WindowTask *t)
         }
 }
 
-static void depthwise_backward_data(const WindowTask *t) { gather(t, GATHER_DEPTHWISE); }
-
-/* Sums of KR kernel rows for one vector of channels; T pixels of the gradient side by side share what they read. */
-INLINE void weight_tile(const WindowTask *t, const float *dy, const float *x, const int K, const int KR, const int S,
-                        const int T, const int whole, const Part *part, Vec (*sum)[K])
+/* Stride 2, 3 x 3: row y and columns 2 j - padding to 2 (j + T) - padding of the large side, from windows j - 1 to
+ * j + T - 1 of two rows (y + padding even: kernel rows 2 and 0) or one (odd: kernel row 1). i0, i1: rows of windows
+ * that exist; j0, j1: columns of them; x0, x1: columns of the result that exist. */
+INLINE void strided_tile(const WindowTask *t, const float *g, const float *w, float *out, const int even, const int T,
+                         const int whole, const Part *part, int x0, int x1)
 {
-    Vec g[T];
-    UNROLL for (int q = 0; q < T; q++) g[q] = load(dy + q * t->pitch);
-    UNROLL for (int r = 0; r < KR; r++)
+    Vec sum[2 * T];
+    UNROLL for (int q = 0; q < 2 * T; q++) sum[q] = (Vec){0};
+    UNROLL for (int r = 0; r < 1 + even; r++)
     {
-        if (!whole && (r < part->i0 || r >= part->i1))
+        if (r < part->i0 || r >= part->i1)
             continue;
-        UNROLL for (int j = 0; j < (T - 1) * S + K; j++)
+        const float *taps = w + (even ? 6 - 6 * r : 3) * (ptrdiff_t)t->channels;
+        UNROLL for (int i = 0; i < T + 1; i++)
         {
-            if (!whole && (j < part->j0 || j >= part->j1))
+            if (!whole && (i < part->j0 || i >= part->j1))
                 continue;
-            Vec v = load(x + r * t->in.row + j * t->pitch);
-            UNROLL for (int q = 0; q < T; q++)
-            {
-                const int k = j - q * S;
-                if (k >= 0 && k < K)
-                    sum[r][k] += g[q] * v;
+            Vec v = load(g + r * t->in.row + i * t->pitch);
+            if (i > 0) {
+                sum[2 * i - 2] += load(taps) * v;
+                sum[2 * i - 1] += load(taps + t->channels) * v;
             }
+            if (i < T)
+                sum[2 * i] += load(taps + 2 * (ptrdiff_t)t->channels) * v;
         }
     }
+    UNROLL for (int q = 0; q < 2 * T; q++)
+        if (whole || (q >= x0 && q < x1))
+            store_or_add(out + q * t->pitch, sum[q], t->accumulate);
 }
 
-/* T pixels of row y from x on, kernel rows from ky on. */
-INLINE void weight_piece(const WindowTask *t, int n, int y, int x, int c, int ky, const int K, const int KR, const int S,
-                         const int T, Vec (*sum)[K])
+INLINE void strided_row(const WindowTask *t, int n, int y, const int even, const int T)
 {
-    const int top = y * S - t->padding + ky, left = x * S - t->padding, columns = (T - 1) * S + K;
-    const float *dy = out_pixel(t, n, y, x) + c;
-    const float *in = t->in.p + n * t->in.image + top * t->in.row + left * t->pitch + c;
     Part part;
-    clip(t, top, KR, t->large_height, &part.i0, &part.i1);
-    clip(t, left, columns, t->large_width, &part.j0, &part.j1);
-    if (T > 1 && part.i0 == 0 && part.j0 == 0 && part.i1 == KR && part.j1 == columns)
-        weight_tile(t, dy, in, K, KR, S, T, 1, &part, sum);
-    else
-        weight_tile(t, dy, in, K, KR, S, T, 0, &part, sum);
+    const int oy = (y + t->padding) / 2 - even;
+    part.i0 = at_least(0, -oy), part.i1 = at_most(1 + even, t->small_height - oy);
+    for (int j = t->padding / 2; 2 * j - t->padding < t->large_width; j += T) {
+        const int left = 2 * j - t->padding, x0 = at_least(0, -left), x1 = at_most(2 * T, t->large_width - left);
+        part.j0 = at_least(0, 1 - j), part.j1 = at_most(T + 1, t->small_width - j + 1);
+        const float *g = t->in.p + n * t->in.image + oy * t->in.row + (j - 1) * t->pitch;
+        float *out = out_pixel(t, n, y, left);
+        const int whole = part.j0 == 0 && part.j1 == T + 1 && x0 == 0 && x1 == 2 * T;
+        for (int c = 0; c < t->channels; c += VL)
+            if (whole)
+                strided_tile(t, g + c, t->weight + c, out + c, even, T, 1, &part, x0, x1);
+            else
+                strided_tile(t, g + c, t->weight + c, out + c, even, T, 0, &part, x0, x1);
+    }
 }
 
-/* Rows [y0, y1) of one image, kernel rows from ky on, one vector of channels. */
-INLINE void weight_sums(const WindowTask *t, int n, int y0, int y1, int c, int ky, const int K, const int KR, const int S,
-                        const int T, float *sums)
+static void depthwise_backward_data(const WindowTask *t)
 {
-    Vec sum[KR][K];
-    UNROLL for (int r = 0; r < KR; r++) UNROLL for (int k = 0; k < K; k++) sum[r][k] =
-        load(sums + ((ky + r) * K + k) * (ptrdiff_t)t->channels + c);
-    for (int y = y0; y < y1; y++) {
-        int x = 0;
-        for (; x + T <= t->small_width; x += T)
-            weight_piece(t, n, y, x, c, ky, K, KR, S, T, sum);
-        for (; x < t->small_width; x++)
-            weight_piece(t, n, y, x, c, ky, K, KR, S, 1, sum);
+    if (t->kernel != 3 || t->stride != 2) {
+        gather(t, GATHER_DEPTHWISE);
+        return;
     }
-    UNROLL for (int r = 0; r < KR; r++) UNROLL for (int k = 0; k < K; k++)
-        store(sums + ((ky + r) * K + k) * (ptrdiff_t)t->channels + c, sum[r][k]);
+    for (int n = 0; n < t->images; n++)
+        for (int y = t->y0; y < t->y1; y++)
+            if ((y + t->padding) % 2)
+                strided_row(t, n, y, 0, 4);
+            else
+                strided_row(t, n, y, 1, 4);
+}
+
+/* Sums of a 3 x 3 or 5 x 5 kernel's taps for one vector of channels over rows [y0, y1) of one image. They are named,
+ * not an array: only so does the compiler keep them in registers. Pixels side by side share what they read. */
+#define TAP(J) (whole || (left + (J) >= lowest && left + (J) < highest) ? load(in + (J) * pitch) : (Vec){0})
+#define TAP_ROW(R) \
+    if (top + (R) >= -t->large_halo && top + (R) < t->large_height + t->large_halo && (in = in_row + (R) * t->in.row, 1))
+#define SUM_ONE(R, A, B, C)                                  \
+    TAP_ROW(R)                                               \
+    {                                                        \
+        A += g0 * TAP(0);                                    \
+        B += g0 * TAP(1);                                    \
+        C += g0 * TAP(2);                                    \
+    }
+#define SUM_TWO(R, A, B, C)                                                                  \
+    TAP_ROW(R)                                                                               \
+    {                                                                                        \
+        Vec v0 = TAP(0), v1 = TAP(1), v2 = TAP(2), v3 = TAP(3), v4 = TAP(4);                 \
+        A += g0 * v0, B += g0 * v1, C += g0 * v2;                                            \
+        A += g1 * v2, B += g1 * v3, C += g1 * v4;                                            \
+    }
+#define SUM_FOUR(R, A, B, C)                                                                           \
+    TAP_ROW(R)                                                                                         \
+    {                                                                                                  \
+        Vec v0 = TAP(0), v1 = TAP(1), v2 = TAP(2), v3 = TAP(3), v4 = TAP(4), v5 = TAP(5);              \
+        A += g0 * v0, B += g0 * v1, C += g0 * v2;                                                      \
+        A += g1 * v1, B += g1 * v2, C += g1 * v3;                                                      \
+        A += g2 * v2, B += g2 * v3, C += g2 * v4;                                                      \
+        A += g3 * v3, B += g3 * v4, C += g3 * v5;                                                      \
+    }
+#define SUM_ROWS(FORM)      \
+    FORM(0, s0, s1, s2)     \
+    FORM(1, s3, s4, s5)     \
+    FORM(2, s6, s7, s8)
+
+/* One piece of a row: what it reads begins at column `left` of the input. */
+#define WEIGHT_PIECE(COLUMNS, ...)                                                           \
+    {                                                                                        \
+        const int left = x * S - t->padding;                                                 \
+        const float *at = dy + x * pitch, *in_row = input + x * S * pitch, *in;              \
+        Vec g0 = load(at);                                                                   \
+        if (left >= lowest && left + (COLUMNS) <= highest) {                                 \
+            const int whole = 1;                                                             \
+            __VA_ARGS__                                                                            \
+        } else {                                                                             \
+            const int whole = 0;                                                             \
+            __VA_ARGS__                                                                            \
+        }                                                                                    \
+    }
+
+INLINE void weight_sums_3x3(const WindowTask *t, int n, int y0, int y1, int c, const int S, float *sums)
+{
+    const ptrdiff_t pitch = t->pitch, channels = t->channels;
+    const int lowest = -t->large_halo, highest = t->large_width + t->large_halo;
+    sums += c;
+    Vec s0 = load(sums), s1 = load(sums + channels), s2 = load(sums + 2 * channels), s3 = load(sums + 3 * channels),
+        s4 = load(sums + 4 * channels), s5 = load(sums + 5 * channels), s6 = load(sums + 6 * channels),
+        s7 = load(sums + 7 * channels), s8 = load(sums + 8 * channels);
+    for (int y = y0; y < y1; y++) {
+        const int top = y * S - t->padding;
+        const float *dy = out_pixel(t, n, y, 0) + c;
+        const float *input = t->in.p + n * t->in.image + top * t->in.row - t->padding * pitch + c;
+        int x = 0;
+        if (S == 1)
+            for (; x + 4 <= t->small_width; x += 4)
+                WEIGHT_PIECE(6, Vec g1 = load(at + pitch), g2 = load(at + 2 * pitch), g3 = load(at + 3 * pitch);
+                             SUM_ROWS(SUM_FOUR))
+        if (S == 2)
+            for (; x + 2 <= t->small_width; x += 2)
+                WEIGHT_PIECE(5, Vec g1 = load(at + pitch); SUM_ROWS(SUM_TWO))
+        for (; x < t->small_width; x++)
+            WEIGHT_PIECE(3, SUM_ROWS(SUM_ONE))
+    }
+    store(sums, s0), store(sums + channels, s1), store(sums + 2 * channels, s2), store(sums + 3 * channels, s3);
+    store(sums + 4 * channels, s4), store(sums + 5 * channels, s5), store(sums + 6 * channels, s6);
+    store(sums + 7 * channels, s7), store(sums + 8 * channels, s8);
+}
+
+/* Kernel row ky of 5. */
+INLINE void weight_sums_5x5(const WindowTask *t, int n, int y0, int y1, int c, int ky, float *sums)
+{
+    const ptrdiff_t pitch = t->pitch, channels = t->channels;
+    const int S = 1, lowest = -t->large_halo, highest = t->large_width + t->large_halo;
+    sums += ky * 5 * channels + c;
+    Vec s0 = load(sums), s1 = load(sums + channels), s2 = load(sums + 2 * channels), s3 = load(sums + 3 * channels),
+        s4 = load(sums + 4 * channels);
+    for (int y = y0; y < y1; y++) {
+        const int top = y - t->padding + ky;
+        const float *dy = out_pixel(t, n, y, 0) + c;
+        const float *input = t->in.p + n * t->in.image + top * t->in.row - t->padding * pitch + c;
+        for (int x = 0; x < t->small_width; x++)
+            WEIGHT_PIECE(5, TAP_ROW(0) {
+                s0 += g0 * TAP(0);
+                s1 += g0 * TAP(1);
+                s2 += g0 * TAP(2);
+                s3 += g0 * TAP(3);
+                s4 += g0 * TAP(4);
+            })
+    }
+    store(sums, s0), store(sums + channels, s1), store(sums + 2 * channels, s2), store(sums + 3 * channels, s3);
+    store(sums + 4 * channels, s4);
 }
 
 /* The same for any kernel and stride, tap by tap over what lies inside. */
@@ -1124,12 +1237,12 @@ static void depthwise_backward_weights(const WindowTask *t, float *sums)
             }
             for (int c = 0; c < t->channels; c += VL)
                 if (form == 31)
-                    weight_sums(t, n, y, next, c, 0, 3, 3, 1, 4, sums);
+                    weight_sums_3x3(t, n, y, next, c, 1, sums);
                 else if (form == 32)
-                    weight_sums(t, n, y, next, c, 0, 3, 3, 2, 2, sums);
+                    weight_sums_3x3(t, n, y, next, c, 2, sums);
                 else
                     for (int ky = 0; ky < 5; ky++)
-                        weight_sums(t, n, y, next, c, ky, 5, 1, 1, 4, sums);
+                        weight_sums_5x5(t, n, y, next, c, ky, sums);
         }
 }
 

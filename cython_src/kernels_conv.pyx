@@ -190,10 +190,12 @@ cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskCon
 
 def _taps(x, attributes, prefix, groups, y0, y1):
     """Yield (ky, kx, shifted rows) for the rows [y0, y1) of a convolution's result; the map is padded by its halo."""
-    inside = interior(x, attributes, prefix)[groups]
-    halo = attributes[f"{prefix}_halo"]
-    padded = np.pad(inside, ((0, 0), (0, 0), (halo, halo), (halo, halo), (0, 0)))
-    width = padded.shape[3] - 4
+    if attributes[f"{prefix}_lanes"] == UNIT:
+        padded = x[groups]
+    else:  # a row's right halo is the next row's left one
+        inside, halo = interior(x, attributes, prefix)[groups], attributes[f"{prefix}_halo"]
+        padded = np.pad(inside, ((0, 0), (0, 0), (halo, halo), (halo, halo), (0, 0)))
+    width = padded.shape[3] - (KERNEL - 1)
     for ky in range(5):
         for kx in range(5):
             yield ky, kx, padded[:, :, y0 + ky : y1 + ky, kx : kx + width]

@@ -692,7 +692,7 @@ class _Lowering:
                 if rows:
                     gradient, source = row_maps
                     share *= (y[0][1] - y[0][0]) / gradient.height
-                    gradient_box += (gradient.written_rows(*y[0]),)  # cut like what wrote them
+                    gradient_box += (gradient.interior_rows(*y[0]),)
                     input_box += ((0, source.channels), source.read_rows(*y[0]))
                 blocks.append(
                     Block(

@@ -7,7 +7,7 @@ is the halo. Whoever writes a region writes its padding channels and the halo be
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,22 +78,7 @@ class ChannelMap:
         """Physical rows that the producer of interior rows [y0, y1) writes, halo included."""
         return (0 if y0 == 0 else y0 + self.halo, self.rows if y1 == self.height else y1 + self.halo)
 
-    def window_rows(self, y0: int, y1: int, kernel: int, stride: int, padding: int) -> tuple[int, int]:
-        """Physical rows of this map that rows [y0, y1) of a window operation read. The halo, where the map has
-        one, is read as zeros; pooling and depthwise convolution need none."""
-        start = y0 * stride - padding
-        stop = (y1 - 1) * stride - padding + kernel
-        return (max(0, start + self.halo), min(self.rows, stop + self.halo))
-
-    def gradient_rows(self, y0: int, y1: int, kernel: int, stride: int, padding: int) -> tuple[int, int]:
-        """Physical rows of this map, the output's gradient of a window operation, that interior rows [y0, y1) of
-        the input's gradient need."""
-        start = -(-(y0 + padding - kernel + 1) // stride)
-        stop = (y1 - 1 + padding) // stride + 1
-        start, stop = max(0, start), min(self.height, stop)
-        return (start + self.halo, max(start, stop) + self.halo)
-
-    def natural(self):
+    def natural(self) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
         """Function of the arrays that gives the map as (batch, channels, height, width), a view."""
         h, height, width = self.halo, self.height, self.width
 
@@ -125,7 +110,11 @@ def geometry(attributes: Mapping[str, Any], prefix: str) -> tuple[int, int, int,
 
 
 def inside(
-    array: np.ndarray, attributes: Mapping[str, Any], prefix: str, bounds: Mapping[str, int], halo: int | None = None
+    array: np.ndarray,
+    attributes: Mapping[str, Any],
+    prefix: str,
+    bounds: Mapping[str, int],
+    halo: int | None = None,
 ) -> np.ndarray:
     """View of a block's interior, shape (images, rows, width, physical channels).
 
@@ -188,7 +177,9 @@ def block_statistics(values: np.ndarray) -> np.ndarray:
     return np.stack([mean, squares, np.full_like(mean, values[..., 0].size)])
 
 
-def windows(source: np.ndarray, kernel: int, stride: int, padding: int, y0: int, y1: int, width: int, fill=0.0):
+def windows(
+    source: np.ndarray, kernel: int, stride: int, padding: int, y0: int, y1: int, width: int, fill=0.0
+):
     """Yield tap number and the elements that the tap meets for output rows [y0, y1), `width` columns.
 
     Parameters
@@ -209,7 +200,9 @@ def windows(source: np.ndarray, kernel: int, stride: int, padding: int, y0: int,
             yield ky * kernel + kx, padded[:, rows, kx : (width - 1) * stride + kx + 1 : stride]
 
 
-def scatter_windows(contributions, shape: tuple[int, ...], kernel: int, stride: int, padding: int, dtype) -> np.ndarray:
+def scatter_windows(
+    contributions, shape: tuple[int, ...], kernel: int, stride: int, padding: int, dtype
+) -> np.ndarray:
     """Transpose of `windows` over all output rows: contributions[tap] are added where the tap met its element.
 
     Parameters
@@ -223,11 +216,18 @@ def scatter_windows(contributions, shape: tuple[int, ...], kernel: int, stride: 
     first = contributions(0)
     rows, columns = first.shape[1:3]
     total = np.zeros(
-        (n, max(height + padding, (rows - 1) * stride + kernel), max(width + padding, (columns - 1) * stride + kernel), channels),
+        (
+            n,
+            max(height + padding, (rows - 1) * stride + kernel),
+            max(width + padding, (columns - 1) * stride + kernel),
+            channels,
+        ),
         dtype,
     )
     for ky in range(kernel):
         for kx in range(kernel):
             part = contributions(ky * kernel + kx)
-            total[:, ky : (rows - 1) * stride + ky + 1 : stride, kx : (columns - 1) * stride + kx + 1 : stride] += part
+            total[
+                :, ky : (rows - 1) * stride + ky + 1 : stride, kx : (columns - 1) * stride + kx + 1 : stride
+            ] += part
     return total[:, padding : padding + height, padding : padding + width]

@@ -21,6 +21,7 @@ COMMAND_MODULES: tuple[str, ...] = (
     ".networks",
     ".memory",
     ".tune",
+    ".convolutions",
     ".gpu_profile",
     ".scaling.gate",
     ".scaling.power",

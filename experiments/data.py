@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +46,8 @@ class Dataset:
     class_names : tuple of str
     smoke_test : bool
         Too easy to compare networks on; said wherever results are shown.
+    grey : bool
+        The channels are equal.
     """
 
     name: str
@@ -57,6 +59,15 @@ class Dataset:
     test: np.ndarray
     class_names: tuple[str, ...]
     smoke_test: bool = False
+    grey: bool = False
+
+    def with_channels(self, channels: int) -> Dataset:
+        """The data for a network of so many input channels: grey images have one channel if that is asked for."""
+        if channels != 1 or not self.grey:
+            return self
+        images = aligned_empty((len(self.images), 1, *self.images.shape[2:]), np.float32)
+        images[:] = self.images[:, :1]
+        return replace(self, images=images)
 
     @property
     def num_classes(self) -> int:
@@ -117,6 +128,7 @@ def _load_digits() -> Dataset:
         test=test,
         class_names=tuple("0123456789"),
         smoke_test=True,
+        grey=True,
     )
 
 
@@ -162,7 +174,8 @@ def _load_idx(folder: Path) -> Dataset:
         parts.append((labels, _to_square(pixels, images_path)))
     labels = np.concatenate([labels for labels, _ in parts]).astype(np.int32)
     pixels = np.concatenate([pixels for _, pixels in parts])
-    return _with_split("idx", "IDX files", pixels, labels, len(parts[-1][0]), tuple("0123456789"))
+    data = _with_split("idx", "IDX files", pixels, labels, len(parts[-1][0]), tuple("0123456789"))
+    return replace(data, grey=True)
 
 
 def _with_split(name, title, pixels, labels, num_test, class_names) -> Dataset:

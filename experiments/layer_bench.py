@@ -55,61 +55,107 @@ def cases(m: ChannelMap) -> dict[str, tuple]:
         "norm_statistics": (
             "nhwc_norm_statistics",
             {"input": array(), "partials": np.zeros(statistics_shape(1, m.pitch), np.float32)},
-            base, rows, 1, 0,
+            base,
+            rows,
+            1,
+            0,
         ),
         "norm_apply": (
             "nhwc_norm_apply",
             {"input": array(), "output": array(), **picked("scale", "shift")},
-            {**base, "residual_halo": 0, "out_halo": 0, "activation": 1}, whole, 2, 0,
+            {**base, "residual_halo": 0, "out_halo": 0, "activation": 1},
+            whole,
+            2,
+            0,
         ),
         "norm_apply, halo": (
             "nhwc_norm_apply",
             {"input": array(), "output": array(padded), **picked("scale", "shift")},
-            {**base, "residual_halo": 0, "out_halo": 1, "activation": 1}, whole, 2, 0,
+            {**base, "residual_halo": 0, "out_halo": 1, "activation": 1},
+            whole,
+            2,
+            0,
         ),
         "norm_apply, residual": (
             "nhwc_norm_apply",
             {"input": array(), "residual": array(), "output": array(), **picked("scale", "shift")},
-            {**base, "residual_halo": 0, "out_halo": 0, "activation": 1}, whole, 3, 0,
+            {**base, "residual_halo": 0, "out_halo": 0, "activation": 1},
+            whole,
+            3,
+            0,
         ),
         "norm_backward_statistics": (
             "nhwc_norm_backward_statistics",
-            {"gradient": array(), "input": array(), "partials": np.zeros((1, 2, m.pitch), np.float32), **vectors},
-            {**base, **halos}, rows, 2, 0,
+            {
+                "gradient": array(),
+                "input": array(),
+                "partials": np.zeros((1, 2, m.pitch), np.float32),
+                **vectors,
+            },
+            {**base, **halos},
+            rows,
+            2,
+            0,
         ),
         "norm_backward_statistics, result": (
             "nhwc_norm_backward_statistics",
             {
-                "gradient": array(), "activations": array(), "input": array(),
-                "partials": np.zeros((1, 2, m.pitch), np.float32), **picked("mean", "inv_std"),
+                "gradient": array(),
+                "activations": array(),
+                "input": array(),
+                "partials": np.zeros((1, 2, m.pitch), np.float32),
+                **picked("mean", "inv_std"),
             },
-            {**base, **halos}, rows, 3, 0,
+            {**base, **halos},
+            rows,
+            3,
+            0,
         ),
         "norm_backward_apply": (
             "nhwc_norm_backward_apply",
             {
-                "gradient": array(), "input": array(), "coefficients": np.ones((3, m.pitch), np.float32),
-                "output": array(), **picked("scale", "shift", "mean"),
+                "gradient": array(),
+                "input": array(),
+                "coefficients": np.ones((3, m.pitch), np.float32),
+                "output": array(),
+                **picked("scale", "shift", "mean"),
             },
-            {**base, **halos, **outs}, whole, 3, 0,
+            {**base, **halos, **outs},
+            whole,
+            3,
+            0,
         ),
         "activation": (
-            "nhwc_activation", {"input": array(), "output": array()}, {**base, "out_halo": 0, "activation": 1},
-            whole, 2, 0,
+            "nhwc_activation",
+            {"input": array(), "output": array()},
+            {**base, "out_halo": 0, "activation": 1},
+            whole,
+            2,
+            0,
         ),
         "add": (
-            "nhwc_add", {"first": array(), "second": array(), "output": array()},
-            {**base, "second_halo": 0, "out_halo": 0, "activation": 1}, whole, 3, 0,
+            "nhwc_add",
+            {"first": array(), "second": array(), "output": array()},
+            {**base, "second_halo": 0, "out_halo": 0, "activation": 1},
+            whole,
+            3,
+            0,
         ),
         "global_pool": (
             "nhwc_global_pool",
             {"input": array(), "output": np.zeros((m.batch, m.channels, 1), np.float32)},
-            base, (0, m.batch, 0, m.channels), 1, 0,
+            base,
+            (0, m.batch, 0, m.channels),
+            1,
+            0,
         ),
     }
     for kernel, stride, padding in ((2, 2, 0), (3, 2, 1)):
         small = ChannelMap(
-            "small", m.batch, m.channels, (m.height + 2 * padding - kernel) // stride + 1,
+            "small",
+            m.batch,
+            m.channels,
+            (m.height + 2 * padding - kernel) // stride + 1,
             (m.width + 2 * padding - kernel) // stride + 1,
         )
         window = {"kernel": kernel, "stride": stride, "padding": padding}
@@ -119,22 +165,39 @@ def cases(m: ChannelMap) -> dict[str, tuple]:
         backward = {**small.attributes("in"), **m.attributes("out"), **window, "accumulate": 0}
         result |= {
             f"max_pool {kernel}x{kernel}": (
-                "nhwc_max_pool", {"input": array(), "output": array(small), "index": index}, forward, box,
-                1 + 1.25 / stride**2, 0,
+                "nhwc_max_pool",
+                {"input": array(), "output": array(small), "index": index},
+                forward,
+                box,
+                1 + 1.25 / stride**2,
+                0,
             ),
             f"max_pool_backward {kernel}x{kernel}": (
-                "nhwc_max_pool_backward", {"gradient": array(small), "index": index, "output": array()}, backward,
-                whole, 1 + 1.25 / stride**2, 0,
+                "nhwc_max_pool_backward",
+                {"gradient": array(small), "index": index, "output": array()},
+                backward,
+                whole,
+                1 + 1.25 / stride**2,
+                0,
             ),
             f"average_pool {kernel}x{kernel}": (
-                "nhwc_average_pool", {"input": array(), "output": array(small)}, forward, box, 1 + 1 / stride**2, 0,
+                "nhwc_average_pool",
+                {"input": array(), "output": array(small)},
+                forward,
+                box,
+                1 + 1 / stride**2,
+                0,
             ),
         }
     for kernel, stride in ((3, 1), (3, 2), (5, 1)):
         padding = kernel // 2
         large = ChannelMap("large", m.batch, m.channels, m.height, m.width, padding)
         small = ChannelMap(
-            "small", m.batch, m.channels, (m.height - 1) // stride + 1, (m.width - 1) // stride + 1,
+            "small",
+            m.batch,
+            m.channels,
+            (m.height - 1) // stride + 1,
+            (m.width - 1) // stride + 1,
             padding if stride == 1 else 0,
         )
         window = {"kernel": kernel, "stride": stride, "padding": padding}
@@ -145,44 +208,74 @@ def cases(m: ChannelMap) -> dict[str, tuple]:
         name = f"{kernel}x{kernel} / {stride}"
         result |= {
             f"depthwise {name}": (
-                "nhwc_depthwise_forward", {"input": array(large), "weight": weight, "output": array(small)}, forward,
-                (*box, 0), 1 + 1 / stride**2, flops,
+                "nhwc_depthwise_forward",
+                {"input": array(large), "weight": weight, "output": array(small)},
+                forward,
+                (*box, 0),
+                1 + 1 / stride**2,
+                flops,
             ),
             f"depthwise, statistics {name}": (
                 "nhwc_depthwise_forward",
                 {
-                    "input": array(large), "weight": weight, "output": array(small),
+                    "input": array(large),
+                    "weight": weight,
+                    "output": array(small),
                     "statistics": np.zeros(statistics_shape(1, m.pitch), np.float32),
                 },
-                forward, (*box, 0), 1 + 1 / stride**2, flops,
+                forward,
+                (*box, 0),
+                1 + 1 / stride**2,
+                flops,
             ),
             f"depthwise_backward_data {name}": (
-                "nhwc_depthwise_backward_data", {"gradient": array(small), "weight": weight, "output": array(large)},
-                {**small.attributes("in"), **large.attributes("out"), **window, "accumulate": 0}, whole,
-                1 + 1 / stride**2, flops,
+                "nhwc_depthwise_backward_data",
+                {"gradient": array(small), "weight": weight, "output": array(large)},
+                {**small.attributes("in"), **large.attributes("out"), **window, "accumulate": 0},
+                whole,
+                1 + 1 / stride**2,
+                flops,
             ),
             f"depthwise_backward_weights {name}": (
                 "nhwc_depthwise_backward_weights",
                 {
-                    "gradient": array(small), "input": array(large),
+                    "gradient": array(small),
+                    "input": array(large),
                     "output": np.zeros((1, m.channels, kernel**2), np.float32),
                 },
-                {**small.attributes("gradient"), **large.attributes("in"), **window, "accumulate": 0}, (*box, 0),
-                1 + 1 / stride**2, flops,
+                {**small.attributes("gradient"), **large.attributes("in"), **window, "accumulate": 0},
+                (*box, 0),
+                1 + 1 / stride**2,
+                flops,
             ),
         }
     size = m.batch * m.height * m.width * m.channels
-    flat = {"num_partials": 1, "partial_stride": size, "row_length": size, "row_stride": size, "row_offset": 0}
+    flat = {
+        "num_partials": 1,
+        "partial_stride": size,
+        "row_length": size,
+        "row_stride": size,
+        "row_offset": 0,
+    }
     flat |= {"num_rates": 1, "weight_decay": 1e-4}
     state = {n: np.ones(size, np.float32) for n in ("partials", "gradient", "parameter", "first", "second")}
     shared = {n: state[n] for n in ("partials", "gradient", "parameter")}
     shared["learning_rates"] = np.full(1, 1e-6, np.float32)
     result["optimizer_sgd"] = (
-        "optimizer_sgd", {**shared, "velocity": state["first"]}, {**flat, "momentum": 0.9}, (0, size), 6, 0,
+        "optimizer_sgd",
+        {**shared, "velocity": state["first"]},
+        {**flat, "momentum": 0.9},
+        (0, size),
+        6,
+        0,
     )
     result["optimizer_adam"] = (
-        "optimizer_adam", {**shared, "first_moment": state["first"], "second_moment": state["second"]},
-        {**flat, "decoupled": 0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}, (0, size), 8, 0,
+        "optimizer_adam",
+        {**shared, "first_moment": state["first"], "second_moment": state["second"]},
+        {**flat, "decoupled": 0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
+        (0, size),
+        8,
+        0,
     )
     return result
 
@@ -236,7 +329,9 @@ def parse_map(text: str) -> ChannelMap:
     try:
         batch, height, width, channels = (int(n) for n in text.split("x"))
     except ValueError:
-        raise UsageError(f"a map must be given as batch x height x width x channels (1x32x32x64), got {text!r}") from None
+        raise UsageError(
+            f"a map must be given as batch x height x width x channels (1x32x32x64), got {text!r}"
+        ) from None
     if min(batch, height, width) < 1 or channels < 16 or channels % 16:
         raise UsageError(f"a map must have positive sizes and a multiple of 16 channels, got {text!r}")
     return ChannelMap("map", batch, channels, height, width)
@@ -259,7 +354,9 @@ def main(argv: list[str] | None = None) -> int:
         print(f"peak {peak / 1e9:.0f} GFLOP/s")
         for text in arguments.maps:
             m = parse_map(text)
-            print(f"{text:36s} {'us':>9s} {'GB/s':>7s} {'triad':>7s} {'of it':>6s} {'GFLOP/s':>8s} {'of peak':>8s}")
+            print(
+                f"{text:36s} {'us':>9s} {'GB/s':>7s} {'triad':>7s} {'of it':>6s} {'GFLOP/s':>8s} {'of peak':>8s}"
+            )
             for name, case in cases(m).items():
                 if arguments.kernels and not any(part in name for part in arguments.kernels):
                     continue

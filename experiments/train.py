@@ -454,8 +454,10 @@ def train(
         Bad values, unknown network, data or model, a foreign folder, a run in the folder without `resume`, or
         a loss that is no longer finite.
     """
+    from ..cython_src.network import get_network
+
     config.check()
-    data = load_data(config.data)
+    data = load_data(config.data).with_channels(get_network(config.network).input_shape[0])
     _check_data_fits(config, data)
     out = _open_folder(config, resume)
     checkpoints = {

@@ -617,9 +617,12 @@ static int partition_open(Partition *p, int32_t num_workers, const LoopRecord *l
     result = partition_order(&m, cost, num_intra, num_nodes, order);
     if (result != 0)
         goto end;
-    result = placement_search(num_workers, loops, num_loops, num_tasks, by_task_offsets, by_task, cost, home, order);
-    if (result != 0)
+    /* Who asks for priorities or places gets them. */
+    if (priority == NULL && affinity == NULL
+        && placement_search(num_workers, loops, num_loops, num_tasks, by_task_offsets, by_task, cost, home, order) != 0) {
+        result = -1;
         goto end;
+    }
     result = -1;
 
     for (int32_t t = 0; t < num_tasks; t++)

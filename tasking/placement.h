@@ -12,9 +12,6 @@
 #ifndef FORKTASK_PLACEMENT_H
 #define FORKTASK_PLACEMENT_H
 
-#ifdef PLACEMENT_TRACE
-#include <stdio.h>
-#endif
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -383,8 +380,7 @@ static int placement_search(int32_t num_workers, const LoopRecord *loops, int32_
     for (int32_t i = 0; i < num_tasks; i++)
         if (order[i] < sample)
             tried[k++] = order[i];
-    double plain = placement_time(&g, &work, home, tried);
-    best = PLACEMENT_GAIN * plain;
+    best = PLACEMENT_GAIN * placement_time(&g, &work, home, tried);
     for (int32_t number = 0; number < 2 * (1 + 3 + 4 * 3) && !failed; number++) {
         int32_t which = number / 2;
         PlacementFamily family = {0, 0, 0, number % 2};
@@ -419,10 +415,6 @@ static int placement_search(int32_t num_workers, const LoopRecord *loops, int32_
             memcpy(order, tried, (size_t)num_tasks * sizeof(int32_t));
         }
     }
-#ifdef PLACEMENT_TRACE
-    fprintf(stderr, "placement: best %.1f ns/task (plain %.1f) swing %g slope %d chunk %d depth %d\n", best / sample,
-            plain / sample, chosen.swing, chosen.slope, chosen.chunk, chosen.depth_first);
-#endif
 end:
     placement_graph_close(&g);
     placement_work_close(&work);

@@ -9,7 +9,7 @@ the one.
 
     python -P -m forktask.experiments.scaling.model < job.json
 
-reads a job (`plan`, `threads`, `stored` or null, `update`) and writes the entry for today's graph.
+reads a job (`plan`, `thread_counts`, `stored` or null, `update`) and writes the entry for today's graph.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def make_entry(job: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "graph": graph,
         "block_ns": block_ns,
-        "predicted": predictions(plan, block_ns, job["threads"]),
+        "predicted": predictions(plan, block_ns, job["thread_counts"]),
         "assumed": missing,
     }
 
@@ -74,9 +74,7 @@ def make_entry(job: Mapping[str, Any]) -> dict[str, Any]:
 def _profile(job: Mapping[str, Any], bound) -> dict[str, list[int]]:
     from ..measure import measure_profile
 
-    row = measure_profile(
-        {**job, "model": "serial", "threads": 1, "cpus": None, "target_s": PROFILE_S}, bound
-    )
+    row = measure_profile({**job, "model": "serial", "cpus": None, "target_s": PROFILE_S}, bound)
     return {name: [max(1, round(t * 1e9)) for t in times] for name, times in row["block_time_s"].items()}
 
 
@@ -161,7 +159,8 @@ def entry_of(
         "plan": dict(plan),
         "seed": 1,
         "cpus": None,
-        "threads": list(threads),
+        "threads": 1,
+        "thread_counts": list(threads),
         "stored": stored,
         "update": update,
     }

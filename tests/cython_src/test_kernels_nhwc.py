@@ -59,7 +59,11 @@ def compare(kernel, operands, outputs, attributes, blocks, tolerance, iteration=
             wanted = expected[output]
             size = np.nanmax(np.abs(wanted), initial=1.0)
             np.testing.assert_allclose(
-                got[output], wanted, rtol=0, atol=tolerance * EPSILON * size, err_msg=f"{kernel} {output} {name}"
+                got[output],
+                wanted,
+                rtol=0,
+                atol=tolerance * EPSILON * size,
+                err_msg=f"{kernel} {output} {name}",
             )
     return expected
 
@@ -70,12 +74,18 @@ def maps(size, *own_halos):
 
 
 @FEW
-@given(sizes, halos, halos, halos, st.sampled_from([0, 1, 2]), st.sampled_from(["", "plain", "scaled"]), seeds)
+@given(
+    sizes, halos, halos, halos, st.sampled_from([0, 1, 2]), st.sampled_from(["", "plain", "scaled"]), seeds
+)
 def test_norm_apply(size, in_halo, residual_halo, out_halo, activation, residual, seed):
     """Check scale, shift, residual and activation, whatever the halos; the halo of the result is zero."""
     rng = np.random.default_rng(seed)
     source, other, target = maps(size, in_halo, residual_halo, out_halo)
-    operands = {"input": random_map(rng, source), "scale": vector(rng, source), "shift": vector(rng, source, -2, 2)}
+    operands = {
+        "input": random_map(rng, source),
+        "scale": vector(rng, source),
+        "shift": vector(rng, source, -2, 2),
+    }
     if residual:
         operands["residual"] = random_map(rng, other)
     if residual == "scaled":
@@ -114,7 +124,13 @@ def test_norm_statistics(size, halo, mean, seed):
     attributes = source.attributes("in")
     for name in INSTRUCTION_SETS:
         merged = run_kernel(
-            "nhwc_norm_statistics", {"input": x, "partials": partials}, ["partials"], attributes, blocks, "cpu", name
+            "nhwc_norm_statistics",
+            {"input": x, "partials": partials},
+            ["partials"],
+            attributes,
+            blocks,
+            "cpu",
+            name,
         )["partials"]
         operands = {
             "partials": merged,
@@ -123,7 +139,9 @@ def test_norm_statistics(size, halo, mean, seed):
             "running_mean": normal(rng, channels),
             "running_var": rng.uniform(1, 2, channels).astype(np.float32),
         }
-        operands |= {n: fill(np.empty(source.pitch, np.float32)) for n in ("scale", "shift", "mean", "inv_std")}
+        operands |= {
+            n: fill(np.empty(source.pitch, np.float32)) for n in ("scale", "shift", "mean", "inv_std")
+        }
         got = run_kernel(
             "nhwc_norm_finish",
             operands,
@@ -167,7 +185,15 @@ def test_norm_evaluate():
 
 @FEW
 @given(
-    sizes, halos, halos, halos, halos, st.sampled_from([0, 1, 2]), st.booleans(), st.sampled_from([None, 0, 1]), seeds
+    sizes,
+    halos,
+    halos,
+    halos,
+    halos,
+    st.sampled_from([0, 1, 2]),
+    st.booleans(),
+    st.sampled_from([None, 0, 1]),
+    seeds,
 )
 def test_norm_backward(size, in_halo, gradient_halo, out_halo, halo, activation, argument, branch, seed):
     """Check sums, coefficients and data gradient, the mask from the result or from its argument, and the branch."""
@@ -179,7 +205,11 @@ def test_norm_backward(size, in_halo, gradient_halo, out_halo, halo, activation,
         mask = {"scale": vector(rng, source), "shift": vector(rng, source, -2, 2)}
     elif activation:
         mask = {"activations": np.maximum(4 * random_map(rng, other), 0)}
-    shared = {"gradient": random_map(rng, gradient), "input": random_map(rng, source), "mean": vector(rng, source)}
+    shared = {
+        "gradient": random_map(rng, gradient),
+        "input": random_map(rng, source),
+        "mean": vector(rng, source),
+    }
     shared |= mask
     attributes = {
         **source.attributes("in"),
@@ -220,7 +250,16 @@ def test_norm_backward(size, in_halo, gradient_halo, out_halo, halo, activation,
 
 
 @FEW
-@given(sizes, halos, halos, halos, st.sampled_from([0, 1, 2]), st.sampled_from([0, 1]), st.sampled_from([0, 1]), seeds)
+@given(
+    sizes,
+    halos,
+    halos,
+    halos,
+    st.sampled_from([0, 1, 2]),
+    st.sampled_from([0, 1]),
+    st.sampled_from([0, 1]),
+    seeds,
+)
 def test_elementwise(size, in_halo, halo, out_halo, activation, accumulate, second_accumulate, seed):
     """Check activation and sum of two maps, forward and backward."""
     rng = np.random.default_rng(seed)
@@ -229,9 +268,7 @@ def test_elementwise(size, in_halo, halo, out_halo, activation, accumulate, seco
     base = {**source.attributes("in"), "activation": activation}
     blocks = boxes(rng, source)
     attributes = {**base, "out_halo": out_halo}
-    compare(
-        "nhwc_activation", {"input": x, "output": empty_map(target)}, ["output"], attributes, blocks, 0
-    )
+    compare("nhwc_activation", {"input": x, "output": empty_map(target)}, ["output"], attributes, blocks, 0)
     operands = {"first": x, "second": y, "output": empty_map(target)}
     compare("nhwc_add", operands, ["output"], {**attributes, "second_halo": halo}, blocks, 2)
     output = random_map(rng, target) if accumulate else empty_map(target)
@@ -260,7 +297,13 @@ def test_dropout(size, in_halo, out_halo, rate, seed):
     rng = np.random.default_rng(seed)
     source, target = maps(size, in_halo, out_halo)
     operands = {"input": random_map(rng, source), "output": empty_map(target)}
-    attributes = {**source.attributes("in"), "out_halo": out_halo, "seed": seed * 7919, "layer": 3, "rate": rate}
+    attributes = {
+        **source.attributes("in"),
+        "out_halo": out_halo,
+        "seed": seed * 7919,
+        "layer": 3,
+        "rate": rate,
+    }
     blocks = [b[:4] for b in boxes(rng, source, channels=False)]
     compare("nhwc_dropout", operands, ["output"], attributes, blocks, 2, iteration=2**32 + 5)
 
@@ -337,9 +380,10 @@ def test_load_images(size, halo, image, seed):
 def test_optimizers(rows, length, partials, form, summed, clipped, seed):
     """Check SGD with and without momentum, Adam and AdamW on whole gradients and on columns of others."""
     rng = np.random.default_rng(seed)
-    row_length, columns, offset = {"all": (rows * length, rows * length, 0), "rows": (length, length + 1, 0)}.get(
-        form, (1, length + 1, length)
-    )
+    row_length, columns, offset = {
+        "all": (rows * length, rows * length, 0),
+        "rows": (length, length + 1, 0),
+    }.get(form, (1, length + 1, length))
     size = rows * length if form != "last" else rows
     stride = columns if form == "all" else rows * columns
     attributes = {
@@ -356,7 +400,9 @@ def test_optimizers(rows, length, partials, form, summed, clipped, seed):
     tolerance = 20 + 4 * partials
     operands = {**base, "squares": fill(np.empty(len(blocks), np.float32))}
     numbered_blocks = [(*b, i) for i, b in enumerate(blocks)]
-    compare("gradient_sum", operands, ["gradient", "squares"], attributes, numbered_blocks, tolerance + 4 * size)
+    compare(
+        "gradient_sum", operands, ["gradient", "squares"], attributes, numbered_blocks, tolerance + 4 * size
+    )
     base |= {"parameter": normal(rng, size), "learning_rates": rng.uniform(0.01, 0.1, 3).astype(np.float32)}
     if clipped:
         base["scale"] = np.array([0.3], np.float32)
@@ -364,7 +410,15 @@ def test_optimizers(rows, length, partials, form, summed, clipped, seed):
     for momentum in (True, False):
         operands = {**base, "velocity": normal(rng, size)} if momentum else base
         outputs = ["gradient", "parameter", "velocity"] if momentum else ["gradient", "parameter"]
-        compare("optimizer_sgd", operands, outputs, {**attributes, "momentum": 0.9}, blocks, tolerance, iteration=4)
+        compare(
+            "optimizer_sgd",
+            operands,
+            outputs,
+            {**attributes, "momentum": 0.9},
+            blocks,
+            tolerance,
+            iteration=4,
+        )
     attributes |= {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
     operands = {**base, "first_moment": normal(rng, size), "second_moment": np.abs(normal(rng, size)) + 0.1}
     outputs = ["gradient", "parameter", "first_moment", "second_moment"]
@@ -422,7 +476,11 @@ def test_pooling(case):
     operands = {"input": x, "output": empty_map(small), "index": index}
     got = compare("nhwc_max_pool", operands, ["output", "index"], forward, boxes(rng, small), 0)
     gradient = random_map(rng, small)
-    operands = {"gradient": gradient, "index": got["index"], "output": gradient_target(rng, large, accumulate)}
+    operands = {
+        "gradient": gradient,
+        "index": got["index"],
+        "output": gradient_target(rng, large, accumulate),
+    }
     taps = window["kernel"] ** 2
     compare("nhwc_max_pool_backward", operands, ["output"], backward, boxes(rng, large), taps + 2)
     operands = {"input": x, "output": empty_map(small)}
@@ -437,7 +495,11 @@ def test_depthwise(case, with_bias, with_statistics, activation):
     """Check depthwise convolution, with bias, statistics and activation, and both gradients."""
     large, small, window, accumulate, rng = case
     channels, kernel = large.channels, window["kernel"]
-    weight, gradient, x = normal(rng, channels, 1, kernel, kernel), random_map(rng, small), random_map(rng, large)
+    weight, gradient, x = (
+        normal(rng, channels, 1, kernel, kernel),
+        random_map(rng, small),
+        random_map(rng, large),
+    )
     operands = {"input": x, "weight": weight, "output": empty_map(small)}
     outputs = ["output"]
     cut = boxes(rng, small)
@@ -461,5 +523,10 @@ def test_depthwise(case, with_bias, with_statistics, activation):
     if not accumulate:
         outputs = {name: fill(array) for name, array in outputs.items()}
     operands = {"gradient": gradient, "input": x, **outputs}
-    attributes = {**small.attributes("gradient"), **large.attributes("in"), **window, "accumulate": accumulate}
+    attributes = {
+        **small.attributes("gradient"),
+        **large.attributes("in"),
+        **window,
+        "accumulate": accumulate,
+    }
     compare("nhwc_depthwise_backward_weights", operands, list(outputs), attributes, blocks, tolerance)

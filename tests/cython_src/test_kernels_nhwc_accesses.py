@@ -41,7 +41,9 @@ class Step:
         cut = self.channel_ranges if channels else [(0, m.channels)]
         return block_grid(self.image_ranges, ranges(m.height, max(1, m.height // 2)), cut)
 
-    def elementwise(self, name, m, maps, outputs, vectors=(), channels=True, updates=(), extra=None, **attributes):
+    def elementwise(
+        self, name, m, maps, outputs, vectors=(), channels=True, updates=(), extra=None, **attributes
+    ):
         """A loop over boxes of equal geometry: `maps` by operand, those in `outputs` written, in `updates` updated."""
         operands = {operand: a.name for operand, a in maps.items()} | dict(vectors)
         blocks = []
@@ -55,7 +57,9 @@ class Step:
                     kind = update if operand in updates else read
                     inside = (a.halo, a.halo + a.width)
                     accesses.append(kind(a.name, n, a.interior_rows(*y), inside, box))
-            accesses += [read(buffer, *([(0, 3)] if "coefficients" in buffer else []), box) for _, buffer in vectors]
+            accesses += [
+                read(buffer, *([(0, 3)] if "coefficients" in buffer else []), box) for _, buffer in vectors
+            ]
             bounds = (*n, *y, *c) if channels else (*n, *y)
             if extra:
                 buffer, rows = extra
@@ -63,13 +67,34 @@ class Step:
                 accesses.append(write(buffer, (len(blocks), len(blocks) + 1), (0, rows), box))
                 bounds += (len(blocks),)
             blocks.append(Block(bounds, tuple(accesses)))
-        halos = {f"{operand}_halo": a.halo for operand, a in maps.items() if operand not in ("input", "first")}
+        halos = {
+            f"{operand}_halo": a.halo for operand, a in maps.items() if operand not in ("input", "first")
+        }
         halos = {("out_halo" if k == "output_halo" else k): v for k, v in halos.items()}
-        self.loop(name, operands, blocks, **m.attributes("in"), **{**attributes, **{
-            k: v for k, v in halos.items() if k in attributes}})
+        self.loop(
+            name,
+            operands,
+            blocks,
+            **m.attributes("in"),
+            **{**attributes, **{k: v for k, v in halos.items() if k in attributes}},
+        )
 
-    def window(self, name, source, target, kernel, stride, padding, operands, backward=False, index=None, partials=None,
-               statistics=None, weight=None, **attributes):
+    def window(
+        self,
+        name,
+        source,
+        target,
+        kernel,
+        stride,
+        padding,
+        operands,
+        backward=False,
+        index=None,
+        partials=None,
+        statistics=None,
+        weight=None,
+        **attributes,
+    ):
         """A pooling or depthwise loop over boxes of the target; the halo is not read."""
         operands = dict(operands)
         blocks = []
@@ -108,7 +133,9 @@ class Step:
         parameter, statistic = {"role": "parameter"}, {"role": "statistic"}
         depth = self.buffer("depth", CHANNELS, 1, 3, 3, **parameter)
         gamma, beta = (self.buffer(n, CHANNELS, **parameter) for n in ("gamma", "beta"))
-        running = {f"running_{n}": self.buffer(f"running_{n}", CHANNELS, **statistic) for n in ("mean", "var")}
+        running = {
+            f"running_{n}": self.buffer(f"running_{n}", CHANNELS, **statistic) for n in ("mean", "var")
+        }
 
         # Load, depthwise convolution with statistics, normalisation with a residual.
         source = self.map("source", halo=1)
@@ -120,19 +147,42 @@ class Step:
             "labels": self.buffer("labels", BATCH, 1, dtype="int32", role="input"),
         }
         blocks = [
-            Block(n, (
-                read(operands["images"]), read(operands["dataset_labels"]), read(operands["batch_order"]),
-                write(source.name, n), write(operands["labels"], n),
-            ))
+            Block(
+                n,
+                (
+                    read(operands["images"]),
+                    read(operands["dataset_labels"]),
+                    read(operands["batch_order"]),
+                    write(source.name, n),
+                    write(operands["labels"], n),
+                ),
+            )
             for n in self.image_ranges
         ]
-        self.loop("nhwc_load_images", operands, blocks, **source.attributes("out"), batch=BATCH, num_batches=2,
-                  num_images=IMAGES)
+        self.loop(
+            "nhwc_load_images",
+            operands,
+            blocks,
+            **source.attributes("out"),
+            batch=BATCH,
+            num_batches=2,
+            num_images=IMAGES,
+        )
         z = self.map("z")
         parts = self.buffer("parts", *statistics_shape(2 * BATCH, 32))
-        self.window("nhwc_depthwise_forward", source, z, 3, 1, 1,
-                    {"input": source.name, "weight": depth, "output": z.name}, partials=True, statistics=parts,
-                    weight=depth, activation=0)
+        self.window(
+            "nhwc_depthwise_forward",
+            source,
+            z,
+            3,
+            1,
+            1,
+            {"input": source.name, "weight": depth, "output": z.name},
+            partials=True,
+            statistics=parts,
+            weight=depth,
+            activation=0,
+        )
         again = self.buffer("again", *statistics_shape(2 * BATCH, 32))
         self.elementwise("nhwc_norm_statistics", z, {"input": z}, (), channels=False, extra=(again, 3))
         norm = self.vectors("norm", "scale", "shift", "mean", "inv_std")
@@ -149,35 +199,95 @@ class Step:
                         cut = padded if shape[-1] == 32 else c
                         accesses.append(kind(buffer, *((0, n) for n in shape[:-1]), cut))
                 blocks.append(Block(c, tuple(accesses)))
-            self.loop(name, {**dict(reads), **dict(writes), **dict(updates)}, blocks, channels=CHANNELS, **attributes)
+            self.loop(
+                name,
+                {**dict(reads), **dict(writes), **dict(updates)},
+                blocks,
+                channels=CHANNELS,
+                **attributes,
+            )
 
         affine = {"weight": gamma, "bias": beta}
-        by_channels("nhwc_norm_finish", {"partials": parts, **affine}, norm, running, num_partials=2 * BATCH,
-                    count=BATCH * SIZE**2, eps=1e-5, momentum=0.1)
+        by_channels(
+            "nhwc_norm_finish",
+            {"partials": parts, **affine},
+            norm,
+            running,
+            num_partials=2 * BATCH,
+            count=BATCH * SIZE**2,
+            eps=1e-5,
+            momentum=0.1,
+        )
         second = self.vectors("second", "scale", "shift")
         by_channels("nhwc_norm_evaluate", {**affine, **running}, second, eps=1e-5)
         y = self.map("y", halo=1)
         vectors = list({"scale": norm["scale"], "shift": norm["shift"]}.items())
-        self.elementwise("nhwc_norm_apply", z, {"input": z, "residual": source, "output": y}, ("output",), vectors,
-                         residual_halo=1, out_halo=1, activation=2)
+        self.elementwise(
+            "nhwc_norm_apply",
+            z,
+            {"input": z, "residual": source, "output": y},
+            ("output",),
+            vectors,
+            residual_halo=1,
+            out_halo=1,
+            activation=2,
+        )
         plain = self.map("plain")
         vectors = list({"scale": second["scale"], "shift": second["shift"]}.items())
-        self.elementwise("nhwc_norm_apply", z, {"input": z, "output": plain}, ("output",), vectors,
-                         residual_halo=0, out_halo=0, activation=1)
+        self.elementwise(
+            "nhwc_norm_apply",
+            z,
+            {"input": z, "output": plain},
+            ("output",),
+            vectors,
+            residual_halo=0,
+            out_halo=0,
+            activation=1,
+        )
         # Sum, activation, dropout, pooling.
         total = self.map("total", halo=2)
-        self.elementwise("nhwc_add", y, {"first": y, "second": plain, "output": total}, ("output",),
-                         second_halo=0, out_halo=2, activation=1)
+        self.elementwise(
+            "nhwc_add",
+            y,
+            {"first": y, "second": plain, "output": total},
+            ("output",),
+            second_halo=0,
+            out_halo=2,
+            activation=1,
+        )
         active = self.map("active")
-        self.elementwise("nhwc_activation", total, {"input": total, "output": active}, ("output",), out_halo=0,
-                         activation=2)
+        self.elementwise(
+            "nhwc_activation",
+            total,
+            {"input": total, "output": active},
+            ("output",),
+            out_halo=0,
+            activation=2,
+        )
         dropped = self.map("dropped", halo=1)
-        self.elementwise("nhwc_dropout", active, {"input": active, "output": dropped}, ("output",), channels=False,
-                         out_halo=1, seed=3, layer=1, rate=0.25)
+        self.elementwise(
+            "nhwc_dropout",
+            active,
+            {"input": active, "output": dropped},
+            ("output",),
+            channels=False,
+            out_halo=1,
+            seed=3,
+            layer=1,
+            rate=0.25,
+        )
         largest, mean = self.map("largest", 3), self.map("average", 2)
         index = self.buffer("index", BATCH, 3, 3, 32, dtype="uint8")
-        self.window("nhwc_max_pool", dropped, largest, 3, 2, 1, {"input": dropped.name, "output": largest.name},
-                    index=index)
+        self.window(
+            "nhwc_max_pool",
+            dropped,
+            largest,
+            3,
+            2,
+            1,
+            {"input": dropped.name, "output": largest.name},
+            index=index,
+        )
         self.window("nhwc_average_pool", largest, mean, 2, 1, 0, {"input": largest.name, "output": mean.name})
         pooled = self.buffer("pooled", BATCH, CHANNELS, 1)
         blocks = [
@@ -189,63 +299,163 @@ class Step:
         # Backward.
         dmean, dlargest = self.map("dmean", 2), self.map("dlargest", 3, halo=1)
         blocks = [
-            Block((*n, *y_, *c), (
-                read(pooled, n, c), write(dmean.name, n, dmean.written_rows(*y_), (0, 2), dmean.channel_box(*c)),
-            ))
+            Block(
+                (*n, *y_, *c),
+                (
+                    read(pooled, n, c),
+                    write(dmean.name, n, dmean.written_rows(*y_), (0, 2), dmean.channel_box(*c)),
+                ),
+            )
             for n, y_, c in self.boxes(dmean)
         ]
-        self.loop("nhwc_global_pool_backward", {"gradient": pooled, "output": dmean.name}, blocks,
-                  **dmean.attributes("out"), accumulate=0)
-        self.window("nhwc_average_pool_backward", dmean, dlargest, 2, 1, 0,
-                    {"gradient": dmean.name, "output": dlargest.name}, backward=True, accumulate=0)
+        self.loop(
+            "nhwc_global_pool_backward",
+            {"gradient": pooled, "output": dmean.name},
+            blocks,
+            **dmean.attributes("out"),
+            accumulate=0,
+        )
+        self.window(
+            "nhwc_average_pool_backward",
+            dmean,
+            dlargest,
+            2,
+            1,
+            0,
+            {"gradient": dmean.name, "output": dlargest.name},
+            backward=True,
+            accumulate=0,
+        )
         ddropped = self.map("ddropped")
-        self.window("nhwc_max_pool_backward", dlargest, ddropped, 3, 2, 1,
-                    {"gradient": dlargest.name, "output": ddropped.name}, backward=True, index=index, accumulate=0)
+        self.window(
+            "nhwc_max_pool_backward",
+            dlargest,
+            ddropped,
+            3,
+            2,
+            1,
+            {"gradient": dlargest.name, "output": ddropped.name},
+            backward=True,
+            index=index,
+            accumulate=0,
+        )
         dactive = self.map("dactive")
-        self.elementwise("nhwc_dropout", ddropped, {"input": ddropped, "output": dactive}, ("output",),
-                         channels=False, out_halo=0, seed=3, layer=1, rate=0.25)
+        self.elementwise(
+            "nhwc_dropout",
+            ddropped,
+            {"input": ddropped, "output": dactive},
+            ("output",),
+            channels=False,
+            out_halo=0,
+            seed=3,
+            layer=1,
+            rate=0.25,
+        )
         dtotal = self.map("dtotal")
-        self.elementwise("nhwc_activation_backward", dactive,
-                         {"gradient": dactive, "activations": active, "output": dtotal}, ("output",),
-                         activations_halo=0, out_halo=0, activation=2, accumulate=0)
+        self.elementwise(
+            "nhwc_activation_backward",
+            dactive,
+            {"gradient": dactive, "activations": active, "output": dtotal},
+            ("output",),
+            activations_halo=0,
+            out_halo=0,
+            activation=2,
+            accumulate=0,
+        )
         dy, dplain = self.map("dy"), self.map("dplain", halo=1)
-        self.elementwise("nhwc_add_backward", dtotal,
-                         {"gradient": dtotal, "activations": total, "first": dy, "second": dplain},
-                         ("first", "second"), activations_halo=2, first_halo=0, second_halo=1, activation=1,
-                         accumulate_first=0, accumulate_second=0)
+        self.elementwise(
+            "nhwc_add_backward",
+            dtotal,
+            {"gradient": dtotal, "activations": total, "first": dy, "second": dplain},
+            ("first", "second"),
+            activations_halo=2,
+            first_halo=0,
+            second_halo=1,
+            activation=1,
+            accumulate_first=0,
+            accumulate_second=0,
+        )
         sums = self.buffer("sums", 2 * BATCH, 2, 32)
         vectors = list({"mean": norm["mean"], "inv_std": norm["inv_std"]}.items())
-        self.elementwise("nhwc_norm_backward_statistics", z, {"gradient": dy, "activations": y, "input": z}, (),
-                         vectors, channels=False, extra=(sums, 2), gradient_halo=0, activations_halo=1, activation=2)
+        self.elementwise(
+            "nhwc_norm_backward_statistics",
+            z,
+            {"gradient": dy, "activations": y, "input": z},
+            (),
+            vectors,
+            channels=False,
+            extra=(sums, 2),
+            gradient_halo=0,
+            activations_halo=1,
+            activation=2,
+        )
         results = {
             "gradient_weight": self.buffer("dgamma", 1, CHANNELS),
             "gradient_bias": self.buffer("dbeta", 1, CHANNELS),
             "coefficients": self.buffer("coefficients", 3, 32),
         }
-        by_channels("nhwc_norm_backward_finish", {"partials": sums, "weight": gamma, "inv_std": norm["inv_std"]},
-                    results, num_partials=2 * BATCH, count=BATCH * SIZE**2, evaluation=0)
+        by_channels(
+            "nhwc_norm_backward_finish",
+            {"partials": sums, "weight": gamma, "inv_std": norm["inv_std"]},
+            results,
+            num_partials=2 * BATCH,
+            count=BATCH * SIZE**2,
+            evaluation=0,
+        )
         dz = self.map("dz", halo=1)
         vectors = list({"mean": norm["mean"], "coefficients": "coefficients"}.items())
-        self.elementwise("nhwc_norm_backward_apply", z,
-                         {"gradient": dy, "activations": y, "input": z, "output": dz, "branch": dplain},
-                         ("output",), vectors, updates=("branch",), gradient_halo=0, activations_halo=1, out_halo=1,
-                         branch_halo=1, activation=2, accumulate_branch=1)
+        self.elementwise(
+            "nhwc_norm_backward_apply",
+            z,
+            {"gradient": dy, "activations": y, "input": z, "output": dz, "branch": dplain},
+            ("output",),
+            vectors,
+            updates=("branch",),
+            gradient_halo=0,
+            activations_halo=1,
+            out_halo=1,
+            branch_halo=1,
+            activation=2,
+            accumulate_branch=1,
+        )
         dsource = self.map("dsource")
-        self.window("nhwc_depthwise_backward_data", dz, dsource, 3, 1, 1,
-                    {"gradient": dz.name, "weight": depth, "output": dsource.name}, backward=True, weight=depth,
-                    accumulate=0)
+        self.window(
+            "nhwc_depthwise_backward_data",
+            dz,
+            dsource,
+            3,
+            1,
+            1,
+            {"gradient": dz.name, "weight": depth, "output": dsource.name},
+            backward=True,
+            weight=depth,
+            accumulate=0,
+        )
         ddepth = self.buffer("ddepth", 2 * BATCH, CHANNELS, 9)
         blocks = []
         for n, rows, c in self.boxes(dz):
             number, box = n[0] * 2 + (rows[0] > 0), dz.channel_box(*c)
-            blocks.append(Block((*n, *rows, *c, number), (
-                read(dz.name, n, dz.interior_rows(*rows), (1, 1 + SIZE), box),
-                read(source.name, n, (rows[0], rows[1] + 2), (0, source.columns), box),
-                write(ddepth, (number, number + 1), c),
-            )))
-        self.loop("nhwc_depthwise_backward_weights",
-                  {"gradient": dz.name, "input": source.name, "output": ddepth}, blocks, **dz.attributes("gradient"),
-                  **source.attributes("in"), kernel=3, stride=1, padding=1, accumulate=0)
+            blocks.append(
+                Block(
+                    (*n, *rows, *c, number),
+                    (
+                        read(dz.name, n, dz.interior_rows(*rows), (1, 1 + SIZE), box),
+                        read(source.name, n, (rows[0], rows[1] + 2), (0, source.columns), box),
+                        write(ddepth, (number, number + 1), c),
+                    ),
+                )
+            )
+        self.loop(
+            "nhwc_depthwise_backward_weights",
+            {"gradient": dz.name, "input": source.name, "output": ddepth},
+            blocks,
+            **dz.attributes("gradient"),
+            **source.attributes("in"),
+            kernel=3,
+            stride=1,
+            padding=1,
+            accumulate=0,
+        )
 
         # Update: clipped Adam for the convolution, SGD for the normalisation.
         size = CHANNELS * 9
@@ -255,33 +465,94 @@ class Step:
         gradient = self.buffer("gradient", CHANNELS, 9, role="gradient", carried=True)
         squares = self.buffer("squares", 2)
         pieces = [(c, (9 * c[0], 9 * c[1])) for c in self.channel_ranges]
-        self.loop("gradient_sum", {"partials": ddepth, "gradient": gradient, "squares": squares}, [
-            Block((*e, i), (read(ddepth, (0, 2 * BATCH), c), write(gradient, c), write(squares, (i, i + 1))))
-            for i, (c, e) in enumerate(pieces)
-        ], num_partials=2 * BATCH, **flat)
+        self.loop(
+            "gradient_sum",
+            {"partials": ddepth, "gradient": gradient, "squares": squares},
+            [
+                Block(
+                    (*e, i), (read(ddepth, (0, 2 * BATCH), c), write(gradient, c), write(squares, (i, i + 1)))
+                )
+                for i, (c, e) in enumerate(pieces)
+            ],
+            num_partials=2 * BATCH,
+            **flat,
+        )
         scale, log = self.buffer("clip", 1), self.buffer("norm_log", 2, role="log")
-        self.loop("gradient_scale", {"squares": squares, "scale": scale, "norm_log": log},
-                  [Block((), (read(squares), write(scale), update(log)))], num_squares=2, length=2, max_norm=0.01)
-        moments = {f"{n}_moment": self.buffer(f"{n}_moment", CHANNELS, 9, **state) for n in ("first", "second")}
-        operands = {"gradient": gradient, "parameter": depth, **moments, "learning_rates": rates, "scale": scale}
-        self.loop("optimizer_adam", operands, [
-            Block(e, (
-                read(gradient, c), update(depth, c), *(update(m, c) for m in moments.values()), read(rates),
-                read(scale),
-            ))
-            for c, e in pieces
-        ], num_partials=0, **flat, num_rates=RATES, decoupled=1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.01)
+        self.loop(
+            "gradient_scale",
+            {"squares": squares, "scale": scale, "norm_log": log},
+            [Block((), (read(squares), write(scale), update(log)))],
+            num_squares=2,
+            length=2,
+            max_norm=0.01,
+        )
+        moments = {
+            f"{n}_moment": self.buffer(f"{n}_moment", CHANNELS, 9, **state) for n in ("first", "second")
+        }
+        operands = {
+            "gradient": gradient,
+            "parameter": depth,
+            **moments,
+            "learning_rates": rates,
+            "scale": scale,
+        }
+        self.loop(
+            "optimizer_adam",
+            operands,
+            [
+                Block(
+                    e,
+                    (
+                        read(gradient, c),
+                        update(depth, c),
+                        *(update(m, c) for m in moments.values()),
+                        read(rates),
+                        read(scale),
+                    ),
+                )
+                for c, e in pieces
+            ],
+            num_partials=0,
+            **flat,
+            num_rates=RATES,
+            decoupled=1,
+            beta1=0.9,
+            beta2=0.999,
+            eps=1e-8,
+            weight_decay=0.01,
+        )
         flat = {"partial_stride": CHANNELS, "row_length": CHANNELS, "row_stride": CHANNELS, "row_offset": 0}
         for parameter_name, partial in (("gamma", "dgamma"), ("beta", "dbeta")):
             velocity = self.buffer(f"{parameter_name}.velocity", CHANNELS, **state)
             kept = self.buffer(f"{parameter_name}.grad", CHANNELS, role="gradient", carried=True)
-            operands = {"partials": partial, "gradient": kept, "parameter": parameter_name, "velocity": velocity}
-            self.loop("optimizer_sgd", {**operands, "learning_rates": rates}, [
-                Block(c, (
-                    read(partial, (0, 1), c), write(kept, c), update(parameter_name, c), update(velocity, c), read(rates),
-                ))
-                for c in self.channel_ranges
-            ], num_partials=1, **flat, num_rates=RATES, momentum=0.9, weight_decay=0.01)
+            operands = {
+                "partials": partial,
+                "gradient": kept,
+                "parameter": parameter_name,
+                "velocity": velocity,
+            }
+            self.loop(
+                "optimizer_sgd",
+                {**operands, "learning_rates": rates},
+                [
+                    Block(
+                        c,
+                        (
+                            read(partial, (0, 1), c),
+                            write(kept, c),
+                            update(parameter_name, c),
+                            update(velocity, c),
+                            read(rates),
+                        ),
+                    )
+                    for c in self.channel_ranges
+                ],
+                num_partials=1,
+                **flat,
+                num_rates=RATES,
+                momentum=0.9,
+                weight_decay=0.01,
+            )
         return b.build()
 
 

@@ -26,13 +26,13 @@ def filled(rng, m):
     return array
 
 
-def run(kernel, operands, outputs, bounds, **attributes):
+def run(name, operands, outputs, bounds, **attributes):
     """Outputs of a kernel in float64; outputs are given as maps or shapes and hold NaN at the start."""
     arrays = {
-        name: np.full(value.shape if isinstance(value, ChannelMap) else value, np.nan)
-        for name, value in outputs.items()
+        output: np.full(value.shape if isinstance(value, ChannelMap) else value, np.nan)
+        for output, value in outputs.items()
     }
-    return run_kernel(kernel, {**operands, **arrays}, list(outputs), attributes, bounds, "float64")
+    return run_kernel(name, {**operands, **arrays}, list(outputs), attributes, bounds, "float64")
 
 
 def whole(m, *more):
@@ -95,7 +95,11 @@ def test_windows_equal_pytorch(torch, kernel, stride, padding, halo):
         return
     for name, function in (("max", functional.max_pool2d), ("average", functional.avg_pool2d)):
         y, gradient = gradient_of(torch, large, x, lambda t, f=function: f(t, kernel, stride, padding))
-        index = {"index": np.zeros((2, small.height, small.width, small.pitch), np.uint8)} if name == "max" else {}
+        index = (
+            {"index": np.zeros((2, small.height, small.width, small.pitch), np.uint8)}
+            if name == "max"
+            else {}
+        )
         arrays = {"input": x, "output": np.full(small.shape, np.nan), **index}
         got = run_kernel(f"nhwc_{name}_pool", arrays, ["output", *index], forward, whole(small), "float64")
         check(small, got["output"], y)
@@ -140,7 +144,9 @@ def test_norm_equals_pytorch(torch, activation, training):
             np.testing.assert_allclose(got[name], getattr(norm, name), **CLOSE)
     else:
         sizes = {"channels": CHANNELS, "eps": 1e-5}
-        got = run_kernel("nhwc_norm_evaluate", {**affine, **running, **vectors}, list(vectors), sizes, cut, "float64")
+        got = run_kernel(
+            "nhwc_norm_evaluate", {**affine, **running, **vectors}, list(vectors), sizes, cut, "float64"
+        )
     vectors = {n: got[n] for n in vectors}
     halos = {"residual_halo": 1, "out_halo": 2, "activation": activation}
     operands = {"input": z, "scale": vectors["scale"], "shift": vectors["shift"], "residual": residual}
@@ -217,7 +223,9 @@ def test_optimizers_equal_pytorch(torch, name, max_norm):
         optimizer.step()
         operands |= {"parameter": parameter, **state, "learning_rates": np.array([rate])}
         outputs = ["parameter", *state]
-        got = run_kernel(kernel, operands, outputs, attributes, [(0, 7), (7, size)], "float64", iteration=iteration)
+        got = run_kernel(
+            kernel, operands, outputs, attributes, [(0, 7), (7, size)], "float64", iteration=iteration
+        )
         parameter, state = got["parameter"], {n: got[n] for n in state}
         np.testing.assert_allclose(parameter, tensor.detach(), **CLOSE)
 

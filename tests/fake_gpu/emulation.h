@@ -21,6 +21,7 @@
 #define __global__
 #define KERNEL(name) extern "C" void name(const GpuArgs &a)
 
+using std::isfinite;
 using std::min;
 
 struct Index {

@@ -12,6 +12,7 @@ from forktask.cython_src.dependences import by_priority, record_graph, remaining
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.plan import Block, PlanBuilder, update
 from forktask.cython_src.program import bind
+from forktask.cython_src.task_bench import task_bench
 from forktask.experiments.models import make_executor
 from forktask.tasking.executor import TaskGraphExecutor, TaskIterExecutor
 
@@ -137,3 +138,14 @@ def test_a_stored_profile_places_tasks(tmp_path):
         make_executor(f"taskgraph:profile={tmp_path}", 1)
     with pytest.raises(UsageError, match="priority must be one of"):
         TaskIterExecutor(1, priority="high")
+
+
+@pytest.mark.parametrize(("pattern", "most"), [("stencil_1d", 32), ("nearest", 56), ("fft", 40), ("no_comm", 0)])
+def test_short_tasks_seldom_wait_for_the_other_worker(pattern, most):
+    """Check that homes and order fit the pattern: 16 x 16 tasks in equal parts, and at most so many waits between programs."""
+    plan = task_bench(pattern, 16, 16)
+    with TaskIterExecutor(2) as executor:
+        executor.prepare(bind(plan))
+        assert [len(program) for program in executor._runtime.programs()] == [128, 128]
+        assert executor._runtime.num_waits() <= most
+        executor.run(50)

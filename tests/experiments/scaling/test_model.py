@@ -14,7 +14,9 @@ def entry(grain=16, stored=None, update=False):
     job = {
         "plan": subject.describe(graphs.means, {"grain": grain}),
         "seed": 1,
-        "threads": [1, 2],
+        "threads": 1,
+        "cpus": None,
+        "thread_counts": [1, 2],
         "stored": stored,
         "update": update,
     }
