@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from networks_for_tests import SMALL
-
 from forktask.cython_src.lowering import initialise, lower
 from forktask.cython_src.network import FAMILIES, get_network
 from forktask.cython_src.program import bind
 from forktask.experiments.measure import fill_dataset
 from forktask.experiments.models import make_executor
+from networks_for_tests import SMALL
 
 pytestmark = pytest.mark.torch
 STEPS = 3
@@ -41,7 +40,12 @@ def compare(network, batch, **options):
 
     def check(actual, other, truth, name, relative=1e-5):
         error, allowed = (np.linalg.norm(np.asarray(a, np.float64) - truth) for a in (actual, other))
-        assert error <= 4 * allowed + relative * np.linalg.norm(truth) + 1e-6, (name, error, allowed, np.linalg.norm(truth))
+        assert error <= 4 * allowed + relative * np.linalg.norm(truth) + 1e-6, (
+            name,
+            error,
+            allowed,
+            np.linalg.norm(truth),
+        )
 
     truth = [float(x) for x in double.losses]
     check(bound.arrays["losses"][:STEPS], [float(x) for x in single.losses], truth, "losses")
@@ -50,7 +54,9 @@ def compare(network, batch, **options):
         if buffer.role == "statistic" or name in plan.attributes["parameters"]:
             check(bound.arrays[name], *(state[name].numpy() for state in states), name, 5e-3)
     if not options.get("clip_norm"):  # PyTorch clips the gradient in its place, we where it is used
-        gradients = [{n: p.grad.numpy() for n, p in peer.module.named_parameters()} for peer in (single, double)]
+        gradients = [
+            {n: p.grad.numpy() for n, p in peer.module.named_parameters()} for peer in (single, double)
+        ]
         for name in gradients[0]:
             check(bound.view(f"{name}.grad"), gradients[0][name], gradients[1][name], name, 2e-2)
     assert torch.get_default_dtype() == torch.float32
@@ -79,5 +85,7 @@ def test_parameter_names_are_pytorchs():
         network = get_network(name)
         module = torch_network(network)
         assert {n: tuple(p.shape) for n, p in module.named_parameters()} == network.parameter_shapes()
-        statistics = {n: tuple(b.shape) for n, b in module.named_buffers() if not n.endswith("num_batches_tracked")}
+        statistics = {
+            n: tuple(b.shape) for n, b in module.named_buffers() if not n.endswith("num_batches_tracked")
+        }
         assert statistics == network.statistic_shapes()
