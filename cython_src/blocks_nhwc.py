@@ -144,7 +144,11 @@ def weight_blocks(
         for n, least, cut_it in zip(sizes, WEIGHT_PIECES, (cut_outputs, cut_inputs), strict=True)
     ]
     for images, part_out, part_in in itertools.product(_halvings(batch, 1), *pieces):
-        counts = math.ceil(batch / images), math.ceil(out_channels / part_out), math.ceil(in_channels / part_in)
+        counts = (
+            math.ceil(batch / images),
+            math.ceil(out_channels / part_out),
+            math.ceil(in_channels / part_in),
+        )
         count = math.prod(counts)
         moved = (
             2 * weight_bytes * counts[0]

@@ -14,8 +14,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from . import blocks_nhwc, kernel_table, nhwc_conv
 from .blocks_nhwc import Window
 from .errors import UsageError
@@ -36,7 +34,7 @@ from .network import (
     Softmax,
 )
 from .nhwc_arrays import STATISTICS_ROWS, ChannelMap, statistics_shape
-from .plan import Access, Block, Plan, PlanBuilder, block_grid, ranges, read, update, write
+from .plan import Access, Block, PlanBuilder, block_grid, ranges, read, update, write
 
 # What can be joined, each a switch of its own:
 # activation   ReLU into the convolution or norm before it
@@ -202,15 +200,15 @@ def join_layers(spec: NetworkSpec, fusion: frozenset[str]) -> list[Unit]:
             after = consumers.get(unit.target, [])
             return after[0] if len(after) == 1 and isinstance(after[0], kinds) else None
 
-        if isinstance(layer, BatchNorm) and "residual" in fusion and (add := following(Add)):
-            if add.name not in taken and add.inputs[0] != add.inputs[1]:
-                unit.shortcut = next(name for name in add.inputs if name != unit.target)
-                other = layers[unit.shortcut]
-                if isinstance(other, BatchNorm) and len(consumers[unit.shortcut]) == 1:
-                    unit.shortcut_norm, unit.shortcut = unit.shortcut, inputs[unit.shortcut][0]
-                    unapplied.add(other.name)
-                unit.target = add.name
-                taken.add(add.name)
+        add = following(Add) if isinstance(layer, BatchNorm) and "residual" in fusion else None
+        if add and add.name not in taken and add.inputs[0] != add.inputs[1]:
+            unit.shortcut = next(name for name in add.inputs if name != unit.target)
+            other = layers[unit.shortcut]
+            if isinstance(other, BatchNorm) and len(consumers[unit.shortcut]) == 1:
+                unit.shortcut_norm, unit.shortcut = unit.shortcut, inputs[unit.shortcut][0]
+                unapplied.add(other.name)
+            unit.target = add.name
+            taken.add(add.name)
         joins = isinstance(layer, BatchNorm | Add | Convolution)
         if joins and "activation" in fusion and (activation := following((ReLU, ReLU6))):
             unit.activation = ACTIVATIONS[type(activation)]
@@ -231,9 +229,13 @@ class _Lowering:
     options: ChannelOptions
     builder: PlanBuilder
     maps: dict[str, FeatureMap] = field(default_factory=dict)  # of feature maps that are kept, by tensor
-    vectors: dict[str, tuple[str, int]] = field(default_factory=dict)  # buffer and length of tensors without pixels
+    vectors: dict[str, tuple[str, int]] = field(
+        default_factory=dict
+    )  # buffer and length of tensors without pixels
     gradients: dict[str, FeatureMap | str] = field(default_factory=dict)
-    sharers: dict[str, set[str]] = field(default_factory=dict)  # gradient buffer -> tensors that it belongs to
+    sharers: dict[str, set[str]] = field(
+        default_factory=dict
+    )  # gradient buffer -> tensors that it belongs to
     unfinished: set[str] = field(default_factory=set)  # tensors whose producer has not run backward yet
     partials: dict[str, tuple[str, int]] = field(default_factory=dict)  # parameter -> partial gradients
     aliases: dict[str, Callable] = field(default_factory=dict)
@@ -251,7 +253,9 @@ class _Lowering:
         self.statistic_shapes = self.spec.statistic_shapes()
         for prefix in self.options.frozen:
             if not any(name.startswith(f"{prefix}.") for name in self.parameter_shapes):
-                raise UsageError(f"frozen must name layers with parameters of {self.spec.name!r}, got {prefix!r}")
+                raise UsageError(
+                    f"frozen must name layers with parameters of {self.spec.name!r}, got {prefix!r}"
+                )
         self.learns: dict[str, bool] = {"input": False}  # tensor -> whether a parameter before it is trained
         for unit in self.units:
             self.learns[unit.target] = self.trained(unit) or any(self.learns[name] for name in unit.inputs)
@@ -284,7 +288,11 @@ class _Lowering:
 
     def halo_of(self, readers: Sequence[Unit]) -> int:
         layers = [unit.layer for unit in readers]
-        padded = [layer.padding for layer in layers if isinstance(layer, Convolution) and not self.is_depthwise(layer)]
+        padded = [
+            layer.padding
+            for layer in layers
+            if isinstance(layer, Convolution) and not self.is_depthwise(layer)
+        ]
         return max(padded, default=0)
 
     def map(self, name: str, tensor: str, halo: int, role: str = "activation") -> FeatureMap:
@@ -315,12 +323,26 @@ class _Lowering:
             phase=phase,
         )
 
-    def pixels(self, feature_map: FeatureMap) -> list[tuple[tuple[int, int], tuple[int, int], dict[str, int]]]:
+    def pixels(
+        self, feature_map: FeatureMap
+    ) -> list[tuple[tuple[int, int], tuple[int, int], dict[str, int]]]:
         """Blocks of images and rows of loops without windows: images, rows, bounds with the block's number."""
         images, rows = blocks_nhwc.pixel_blocks(self.options.granularity, self.batch, feature_map.height)
         grid = block_grid(ranges(self.batch, images), ranges(feature_map.height, rows))
         return [
-            (n, y, dict(n0=n[0], n1=n[1], y0=y[0], y1=y[1], c0=0, c1=feature_map.channels, partial=number))
+            (
+                n,
+                y,
+                {
+                    "n0": n[0],
+                    "n1": n[1],
+                    "y0": y[0],
+                    "y1": y[1],
+                    "c0": 0,
+                    "c1": feature_map.channels,
+                    "partial": number,
+                },
+            )
             for number, (n, y) in enumerate(grid)
         ]
 
@@ -441,8 +463,18 @@ class _Lowering:
                 if layer.bias:
                     accesses.append(read(operands["bias"], c))
                 if statistics:
-                    accesses.append(write(partials, (number, number + 1), (0, STATISTICS_ROWS), target.channel_box(*c)))
-                bounds = dict(n0=n[0], n1=n[1], y0=y[0], y1=y[1], c0=c[0], c1=c[1], partial=number)
+                    accesses.append(
+                        write(partials, (number, number + 1), (0, STATISTICS_ROWS), target.channel_box(*c))
+                    )
+                bounds = {
+                    "n0": n[0],
+                    "n1": n[1],
+                    "y0": y[0],
+                    "y1": y[1],
+                    "c0": c[0],
+                    "c1": c[1],
+                    "partial": number,
+                }
                 size = 4.0 * (
                     self.batch * (source.pitch * source.height * source.width / len(ranges(target.channels, part))
                                   + target.pitch * target.height * target.width) + math.prod(shape)
@@ -462,7 +494,9 @@ class _Lowering:
         names = ("dy", "in") if direction == "weights" else ("in", "out")
         maps = (target, source) if direction == "weights" else (source, target)
         attributes = {**maps[0].attributes(names[0]), **maps[1].attributes(names[1]), **self.geometry(layer)}
-        return nhwc_conv.choose_algorithm(self.options.conv, direction, {**attributes, "groups": layer.groups}, self.batch)
+        return nhwc_conv.choose_algorithm(
+            self.options.conv, direction, {**attributes, "groups": layer.groups}, self.batch
+        )
 
     def pack(self, unit: Unit, weight: str, direction: int, algorithm: int, again: bool = False) -> str:
         """Copy of the weights in the order of the inner loops: once for each direction and step."""
@@ -474,9 +508,14 @@ class _Lowering:
         self.builder.buffer(name, packed_shape, role="packed")
         size = 8.0 * math.prod(shape)
         blocks = []
-        pieces = ranges(packed_shape[0], -(-packed_shape[0] // max(1, min(BLOCKS_OF_PACK, int(size / PACK_BYTES)))))
+        pieces = ranges(
+            packed_shape[0], -(-packed_shape[0] // max(1, min(BLOCKS_OF_PACK, int(size / PACK_BYTES))))
+        )
         for o in pieces:
-            accesses = read(weight, *nhwc_conv.weight_box(algorithm, direction, o, shape, layer.groups)), write(name, o)
+            accesses = (
+                read(weight, *nhwc_conv.weight_box(algorithm, direction, o, shape, layer.groups)),
+                write(name, o),
+            )
             blocks.append(({"o0": o[0], "o1": o[1]}, accesses, 0.0, size / len(pieces)))
         self.loop(
             name, "nhwc_conv_pack", {"weight": weight, "packed": name}, blocks, unit, phase_of(direction == 1),
@@ -490,7 +529,9 @@ class _Lowering:
         return self.builder.buffer(name, (feature_map.pitch,), role="temporary")
 
     def statistics_buffer(self, norm: str, count: int, feature_map: FeatureMap) -> str:
-        return self.builder.buffer(f"{norm}.partials", statistics_shape(count, feature_map.pitch), role="temporary")
+        return self.builder.buffer(
+            f"{norm}.partials", statistics_shape(count, feature_map.pitch), role="temporary"
+        )
 
     def elementwise(
         self, name: str, kernel: str, unit: Unit, phase: str, cut: FeatureMap, operands: Mapping[str, str],
@@ -550,7 +591,9 @@ class _Lowering:
                 )  # fmt: skip
             else:
                 operands = {"weight": weight, "bias": bias, **running, "scale": scale, "shift": shift}
-                accesses = [read(operands[kind]) for kind in ("weight", "bias", "running_mean", "running_var")]
+                accesses = [
+                    read(operands[kind]) for kind in ("weight", "bias", "running_mean", "running_var")
+                ]
                 accesses += [write(scale), write(shift)]
                 self.loop(
                     f"{name}.finish", "nhwc_norm_evaluate", operands,
@@ -688,7 +731,9 @@ class _Lowering:
             target = self.vector_as_map(*self.vectors[unit.target])
         else:
             source, target = self.source_map(name), self.output_map(unit, again)
-        self.dropout_loop(f"{unit.layer.name}.again" if again else unit.layer.name, unit, phase_of(again), source, target)
+        self.dropout_loop(
+            f"{unit.layer.name}.again" if again else unit.layer.name, unit, phase_of(again), source, target
+        )
 
     def vector_as_map(self, buffer: str, length: int) -> FeatureMap:
         """A vector of features as a map of one pixel, for kernels that treat each element alone."""
@@ -708,7 +753,9 @@ class _Lowering:
         loop = f"{unit.layer.name}.gradient"
         if isinstance(gradient, str):
             length = self.vectors[name][1]
-            target = self.gradients[name] = self.builder.buffer(f"{name}.gradient", (self.batch, length, 1), role="gradient")
+            target = self.gradients[name] = self.builder.buffer(
+                f"{name}.gradient", (self.batch, length, 1), role="gradient"
+            )
             maps = (self.vector_as_map(buffer, length) for buffer in (gradient, target))
             self.dropout_loop(loop, unit, "backward", *maps)
             return
@@ -727,7 +774,17 @@ class _Lowering:
             accesses = read(logits, n), write(probabilities, n), write(predictions, n)
             blocks.append(({"g0": n[0], "g1": n[1]}, accesses, 0.0, 8.0 * classes * (n[1] - n[0])))
         operands = {"logits": logits, "probabilities": probabilities, "predictions": predictions}
-        self.loop("softmax", "softmax", operands, blocks, unit, "forward", classes=classes, lanes=1, batch=self.batch)
+        self.loop(
+            "softmax",
+            "softmax",
+            operands,
+            blocks,
+            unit,
+            "forward",
+            classes=classes,
+            lanes=1,
+            batch=self.batch,
+        )
 
     def loss(self, logits: str, labels: str, classes: int, unit: Unit, phase: str) -> str:
         b, o = self.builder, self.options
@@ -738,9 +795,21 @@ class _Lowering:
         correct_log = b.buffer(f"{o.prefix}correct", (o.num_iterations_logged,), "int32", role="log")
         blocks = []
         for n in self.image_blocks():
-            accesses = read(logits, n), read(labels, n), write(gradient, n), write(losses, n), write(correct, n)
+            accesses = (
+                read(logits, n),
+                read(labels, n),
+                write(gradient, n),
+                write(losses, n),
+                write(correct, n),
+            )
             blocks.append(({"g0": n[0], "g1": n[1]}, accesses, 0.0, 8.0 * classes * (n[1] - n[0])))
-        operands = {"logits": logits, "labels": labels, "gradient": gradient, "losses": losses, "correct": correct}
+        operands = {
+            "logits": logits,
+            "labels": labels,
+            "gradient": gradient,
+            "losses": losses,
+            "correct": correct,
+        }
         self.loop("softmax", "softmax_loss", operands, blocks, unit, phase, classes=classes, lanes=1, batch=self.batch,
                   label_smoothing=o.label_smoothing)  # fmt: skip
         accesses = read(losses), read(correct), update(log), update(correct_log)
@@ -757,7 +826,9 @@ class _Lowering:
         if present is not None:
             others = self.sharers[present.name] - {tensor}
             if others & self.unfinished:
-                raise AssertionError(f"the gradient of {tensor!r} is still read by {others & self.unfinished}")
+                raise AssertionError(
+                    f"the gradient of {tensor!r} is still read by {others & self.unfinished}"
+                )
             return present, True
         new = self.map(name or f"{tensor}.gradient", tensor, self.gradient_halo(tensor), "gradient")
         self.set_gradient(tensor, new)
@@ -776,7 +847,12 @@ class _Lowering:
         match unit.layer:
             case Convolution() if self.learns[unit.sources[0]] and not self.is_depthwise(unit.layer):
                 source, target = self.shapes[unit.sources[0]], self.shapes[unit.target]
-                sizes = {"in_height": target[1], "in_width": target[2], "out_height": source[1], "out_width": source[2]}
+                sizes = {
+                    "in_height": target[1],
+                    "in_width": target[2],
+                    "out_height": source[1],
+                    "out_width": source[2],
+                }
                 return nhwc_conv.required_halo(nhwc_conv.DATA, {**sizes, **self.geometry(unit.layer)})
             case Add():
                 return max(self.gradient_halo(name) for name in unit.sources)
@@ -796,7 +872,9 @@ class _Lowering:
         present = self.gradients.get(tensor)
         name = f"{unit.layer.name}.{tensor}.gradient_sum"
         if present is not None:
-            new = self.map(f"{tensor}.gradient_{len(self.sharers)}", tensor, self.gradient_halo(tensor), "gradient")
+            new = self.map(
+                f"{tensor}.gradient_{len(self.sharers)}", tensor, self.gradient_halo(tensor), "gradient"
+            )
             self.sum_maps(name, unit, "backward", present, gradient, new)
             self.gradients.pop(tensor)
             self.set_gradient(tensor, new)
@@ -852,7 +930,9 @@ class _Lowering:
         """The gradient before a unit's own activation, in a map of its own where there is one."""
         if not unit.activation:
             return gradient
-        new = self.map(f"{unit.layer.name}.gradient", unit.target, self.gradient_halo_within(unit), "gradient")
+        new = self.map(
+            f"{unit.layer.name}.gradient", unit.target, self.gradient_halo_within(unit), "gradient"
+        )
         output = self.maps[unit.target]
         self.elementwise(
             f"{unit.layer.name}.activation_gradient", "nhwc_activation_backward", unit, "backward", new,
@@ -886,7 +966,9 @@ class _Lowering:
         if self.trained(unit):
             self.convolution_weight_gradient(unit, gradient, source, flops)
 
-    def convolution_data_gradient(self, unit: Unit, gradient: FeatureMap, window: Window, flops: float) -> None:
+    def convolution_data_gradient(
+        self, unit: Unit, gradient: FeatureMap, window: Window, flops: float
+    ) -> None:
         layer = unit.layer
         weight = f"{layer.name}.weight"
         shape = self.parameter_shapes[weight]
@@ -909,7 +991,9 @@ class _Lowering:
         )  # fmt: skip
         blocks = []
         for n, y, c in block_grid(ranges(self.batch, images), ranges(target.height, rows), channels):
-            share = (n[1] - n[0]) * (y[1] - y[0]) * (c[1] - c[0]) / (self.batch * target.height * target.channels)
+            share = (
+                (n[1] - n[0]) * (y[1] - y[0]) * (c[1] - c[0]) / (self.batch * target.height * target.channels)
+            )
             first, last = window.gradient_rows(y)
             first, last = max(first, -gradient.halo), min(last, gradient.height + gradient.halo)
             accesses = [gradient.read(n, (first, max(last, first + 1)), c if depthwise else None),
@@ -918,7 +1002,7 @@ class _Lowering:
                 accesses.append(read(weight, c))
             else:
                 accesses.append(read(packed, *nhwc_conv.packed_box(algorithm, 1, c, shape, layer.groups)))
-            bounds = dict(n0=n[0], n1=n[1], y0=y[0], y1=y[1], c0=c[0], c1=c[1])
+            bounds = {"n0": n[0], "n1": n[1], "y0": y[0], "y1": y[1], "c0": c[0], "c1": c[1]}
             blocks.append((bounds, accesses, flops * share, size * share))
         attributes = {**gradient.attributes("in"), **target.attributes("out"), **self.geometry(layer)}
         attributes["accumulate"] = int(accumulate)
@@ -929,7 +1013,9 @@ class _Lowering:
             self.builder.scratch(nhwc_conv.scratch_bytes(algorithm, 1, attributes, images, rows, part))
         self.loop(f"{layer.name}.data_gradient", kernel, operands, blocks, unit, "backward", **attributes)
 
-    def convolution_weight_gradient(self, unit: Unit, gradient: FeatureMap, source: FeatureMap, flops: float) -> None:
+    def convolution_weight_gradient(
+        self, unit: Unit, gradient: FeatureMap, source: FeatureMap, flops: float
+    ) -> None:
         layer, b = unit.layer, self.builder
         shape = self.parameter_shapes[f"{layer.name}.weight"]
         row = math.prod(shape[1:])
@@ -941,7 +1027,9 @@ class _Lowering:
         )  # fmt: skip
         groups = ranges(self.batch, images)
         count = 1 if self.options.chain else len(groups)
-        partials = b.buffer(f"{layer.name}.weight.partials", (count, shape[0], row), role="gradient", carried=count == 1)
+        partials = b.buffer(
+            f"{layer.name}.weight.partials", (count, shape[0], row), role="gradient", carried=count == 1
+        )
         self.partials[f"{layer.name}.weight"] = partials, count
         operands = {"gradient": gradient.name, "input": source.name, "output": partials}
         if layer.bias:
@@ -953,8 +1041,13 @@ class _Lowering:
         kernel = "nhwc_depthwise_backward_weights"
         if not depthwise:
             kernel = "nhwc_conv_backward_weights"
-            attributes |= {"groups": layer.groups, "algorithm": self.algorithm(layer, source, gradient, "weights")}
-            b.scratch(nhwc_conv.scratch_bytes(attributes["algorithm"], 2, attributes, images, part_out, part_in))
+            attributes |= {
+                "groups": layer.groups,
+                "algorithm": self.algorithm(layer, source, gradient, "weights"),
+            }
+            b.scratch(
+                nhwc_conv.scratch_bytes(attributes["algorithm"], 2, attributes, images, part_out, part_in)
+            )
         outs, ins = ranges(shape[0], part_out), ranges(shape[1] * layer.groups, part_in)
         window = self.window(layer, self.shapes[unit.sources[0]], self.shapes[unit.target])
         links = [[n] for n in groups] if self.options.chain else [groups]
@@ -964,13 +1057,15 @@ class _Lowering:
                 number = 0 if self.options.chain else groups.index(n)
                 share = (n[1] - n[0]) / self.batch / len(outs) / len(ins)
                 written = update if link else write
-                elements = (0, row) if len(ins) == 1 else (i[0] * shape[2] * shape[3], i[1] * shape[2] * shape[3])
+                elements = (
+                    (0, row) if len(ins) == 1 else (i[0] * shape[2] * shape[3], i[1] * shape[2] * shape[3])
+                )
                 accesses = [gradient.read(n, None, o), written(partials, (number, number + 1), o, elements),
                             source.read_window(n, window, (0, gradient.height), i if layer.groups == 1 else o if depthwise else None)]  # fmt: skip
                 if layer.bias and i[0] == 0:
                     accesses.append(written(operands["bias_output"], (number, number + 1), o))
-                bounds = dict(n0=n[0], n1=n[1], o0=o[0], o1=o[1], i0=i[0], i1=i[1], y0=0, y1=gradient.height,
-                              c0=o[0], c1=o[1], partial=number)  # fmt: skip
+                bounds = {"n0": n[0], "n1": n[1], "o0": o[0], "o1": o[1], "i0": i[0], "i1": i[1], "y0": 0, "y1": gradient.height,
+                              "c0": o[0], "c1": o[1], "partial": number}  # fmt: skip
                 size = sum(map_bytes) * self.batch + 4.0 * math.prod(shape) * len(part)
                 blocks.append((bounds, accesses, flops * share, size * share))
             self.loop(
@@ -1048,7 +1143,9 @@ class _Lowering:
         target, _ = self.gradient_map(tensor, f"{tensor}.gradient_{unit.layer.name}" if present else "")
         yield target
         if present is not None:
-            new = self.map(f"{tensor}.gradient_sum_{unit.layer.name}", tensor, self.gradient_halo(tensor), "gradient")
+            new = self.map(
+                f"{tensor}.gradient_sum_{unit.layer.name}", tensor, self.gradient_halo(tensor), "gradient"
+            )
             self.sum_maps(f"{unit.layer.name}.gradient_sum", unit, "backward", present, target, new)
             self.gradients.pop(tensor)
             self.set_gradient(tensor, new)
@@ -1102,12 +1199,25 @@ class _Lowering:
             blocks = []
             for n in self.image_blocks():
                 accesses = read(gradient, n), read(weight), write(target, n)
-                blocks.append(({"g0": n[0], "g1": n[1]}, accesses, flops * (n[1] - n[0]), 4.0 * features * (n[1] - n[0])))
+                blocks.append(
+                    (
+                        {"g0": n[0], "g1": n[1]},
+                        accesses,
+                        flops * (n[1] - n[0]),
+                        4.0 * features * (n[1] - n[0]),
+                    )
+                )
             operands = {"gradient": gradient, "weight": weight, "output": target}
-            self.loop(f"{layer.name}.data_gradient", "fc_backward_data", operands, blocks, unit, "backward", **shape)
+            self.loop(
+                f"{layer.name}.data_gradient", "fc_backward_data", operands, blocks, unit, "backward", **shape
+            )
         if not self.trained(unit):
             return
-        groups = self.image_blocks() if self.options.chain else ranges(self.batch, max(1, -(-self.batch // FC_PARTIALS)))
+        groups = (
+            self.image_blocks()
+            if self.options.chain
+            else ranges(self.batch, max(1, -(-self.batch // FC_PARTIALS)))
+        )
         count = 1 if self.options.chain else len(groups)
         partials = b.buffer(f"{layer.name}.partials", (count, layer.out_features, features + 1), role="gradient",
                             carried=count == 1)  # fmt: skip
@@ -1117,7 +1227,11 @@ class _Lowering:
         for link, part in enumerate(links):
             blocks = []
             for number, n in enumerate(part):
-                accesses = read(gradient, n), read(source, n), (update if link else write)(partials, (number, number + 1))
+                accesses = (
+                    read(gradient, n),
+                    read(source, n),
+                    (update if link else write)(partials, (number, number + 1)),
+                )
                 blocks.append(({"partial": number, "g0": n[0], "g1": n[1]}, accesses, flops * (n[1] - n[0]),
                                4.0 * features * (n[1] - n[0])))  # fmt: skip
             self.loop(
@@ -1148,14 +1262,18 @@ class _Lowering:
                 gradient, partials = partials, ""
             else:
                 gradient = b.buffer(f"{name}.gradient_sum", shape, role="gradient", carried=True)
-            cut = ranges(outputs, max(1, min(outputs, max(UPDATE_ELEMENTS // row, -(-outputs // BLOCKS_OF_UPDATE)))))
+            cut = ranges(
+                outputs, max(1, min(outputs, max(UPDATE_ELEMENTS // row, -(-outputs // BLOCKS_OF_UPDATE))))
+            )
             parts.append((name, partials, gradient, elements, cut))
             self.aliases[f"{name}.grad"] = _parameter_view(gradient, shape)
         scale = self.clip(parts) if o.clip_norm else ""
         for name, partials, gradient, elements, cut in parts:
             self.optimizer_step(name, partials, gradient, elements, cut, rates, scale)
 
-    def summed(self, name: str, partials: str, gradient: str, elements: Mapping[str, int], o: tuple[int, int]):
+    def summed(
+        self, name: str, partials: str, gradient: str, elements: Mapping[str, int], o: tuple[int, int]
+    ):
         """Accesses of a loop that sums partials into the gradient, or reads the gradient where there are none."""
         where = (0, 1) if self.builder.shape(gradient) != self.parameter_shapes[name] else None
         box = (where, o) if where else (o,)
@@ -1175,13 +1293,26 @@ class _Lowering:
             row = elements["row_length"]
             blocks = []
             for c in cut:
-                accesses = [*self.summed(name, partials, gradient, elements, c), write(squares, (number, number + 1))]
+                accesses = [
+                    *self.summed(name, partials, gradient, elements, c),
+                    write(squares, (number, number + 1)),
+                ]
                 bounds = {"e0": c[0] * row, "e1": c[1] * row, "partial": number}
                 size = 4.0 * (c[1] - c[0]) * row * (elements["num_partials"] + 1)
                 blocks.append((bounds, accesses, 0.0, size))
                 number += 1
-            operands = {"gradient": gradient, "squares": squares} | ({"partials": partials} if partials else {})
-            self.loop(f"{name}.gradient_sum", "gradient_sum", operands, blocks, self.unit_of(name), "update", **elements)
+            operands = {"gradient": gradient, "squares": squares} | (
+                {"partials": partials} if partials else {}
+            )
+            self.loop(
+                f"{name}.gradient_sum",
+                "gradient_sum",
+                operands,
+                blocks,
+                self.unit_of(name),
+                "update",
+                **elements,
+            )
             parts[i] = (name, "", gradient, elements, cut)
         accesses = read(squares), write(scale), update(log)
         self.loop("gradient_scale", "gradient_scale", {"squares": squares, "scale": scale, "norm_log": log},
@@ -1207,12 +1338,21 @@ class _Lowering:
             attributes["momentum"] = o.momentum
         else:
             states = {"first_moment": f"{name}.exp_avg", "second_moment": f"{name}.exp_avg_sq"}
-            attributes |= {"beta1": o.betas[0], "beta2": o.betas[1], "eps": o.eps, "decoupled": int(o.optimizer == "adamw")}
+            attributes |= {
+                "beta1": o.betas[0],
+                "beta2": o.betas[1],
+                "eps": o.eps,
+                "decoupled": int(o.optimizer == "adamw"),
+            }
         for operand, state in states.items():
             operands[operand] = b.buffer(state, shape, role="optimizer_state")
         blocks = []
         for c in cut:
-            accesses = [*self.summed(name, partials, gradient, elements, c), read(rates), update(parameter, c)]
+            accesses = [
+                *self.summed(name, partials, gradient, elements, c),
+                read(rates),
+                update(parameter, c),
+            ]
             accesses += [update(state, c) for state in states.values()]
             if scale:
                 accesses.append(read(scale))
@@ -1242,7 +1382,9 @@ def lower_channels(spec: NetworkSpec, options: ChannelOptions, builder: PlanBuil
     """Append the loops of one step to a builder, and set its attribute "aliases"."""
     *_, last = spec.layers
     if not isinstance(last, Softmax) or not isinstance(spec.layers[-2], FullyConnected):
-        raise UsageError(f"a network must end with FullyConnected and Softmax, {spec.name!r} does not; add them")
+        raise UsageError(
+            f"a network must end with FullyConnected and Softmax, {spec.name!r} does not; add them"
+        )
     low = _Lowering(spec, options, builder)
     labels = low.load()
     *units, head = low.units

@@ -74,8 +74,11 @@ def _shape(plan) -> tuple:
 
 
 def search(
-    contestants: Sequence[tuple[str, int]], found: Sequence[str], measure: Callable[[str, int, str], float | None],
-    seed: int, show: Callable[[int, str], None] = lambda number, text: None,
+    contestants: Sequence[tuple[str, int]],
+    found: Sequence[str],
+    measure: Callable[[str, int, str], float | None],
+    seed: int,
+    show: Callable[[int, str], None] = lambda number, text: None,
 ) -> list[dict[str, Any]]:
     """The best granularity of each contestant.
 
@@ -144,9 +147,13 @@ def read_tuned(path: str | os.PathLike) -> dict[tuple[str, str, int], str]:
             for row in problem["rows"]
         }
     except OSError as error:
-        raise UsageError(f"tuned must be a file of forktask tune, got {str(path)!r}: {error.strerror}; run it first") from None
+        raise UsageError(
+            f"tuned must be a file of forktask tune, got {str(path)!r}: {error.strerror}; run it first"
+        ) from None
     except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"tuned must be a file of forktask tune, got {str(path)!r}: {error!r}; run it again") from None
+        raise UsageError(
+            f"tuned must be a file of forktask tune, got {str(path)!r}: {error!r}; run it again"
+        ) from None
 
 
 def add_parser(subparsers) -> None:
@@ -160,14 +167,28 @@ def add_parser(subparsers) -> None:
     parser.add_argument("--network", default="cifar10_cnn", help="default: %(default)s")
     parser.add_argument("--batch", type=int, default=64, metavar="B", help="default: %(default)s")
     parser.add_argument("--phase", choices=("train", "forward"), default="train", help="default: %(default)s")
-    parser.add_argument("--models", default="forkjoin,forkjoin:region=persistent,taskgraph,taskiter",
-                        metavar="M[,M...]", help="default: %(default)s")
-    parser.add_argument("--threads", default="cores", metavar="N[,N...]", help="default: the cores of this process")
-    parser.add_argument("--budget", type=int, default=12, metavar="N", help="candidates; default: %(default)s")
-    parser.add_argument("--seconds", type=float, default=0.3, metavar="S", help="timed for each; default: %(default)s")
+    parser.add_argument(
+        "--models",
+        default="forkjoin,forkjoin:region=persistent,taskgraph,taskiter",
+        metavar="M[,M...]",
+        help="default: %(default)s",
+    )
+    parser.add_argument(
+        "--threads", default="cores", metavar="N[,N...]", help="default: the cores of this process"
+    )
+    parser.add_argument(
+        "--budget", type=int, default=12, metavar="N", help="candidates; default: %(default)s"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=0.3, metavar="S", help="timed for each; default: %(default)s"
+    )
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
-    parser.add_argument("--out", default="tuned.json", metavar="FILE",
-                        help="where it is kept, beside what the file holds; default: %(default)s")
+    parser.add_argument(
+        "--out",
+        default="tuned.json",
+        metavar="FILE",
+        help="where it is kept, beside what the file holds; default: %(default)s",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run_tune)
 
@@ -203,7 +224,10 @@ def run_tune(arguments: Namespace) -> int:
             "plan": {**plan, "granularity": granularity}, "seed": arguments.seed, "check_iterations": 1,
             "target_s": settings.target_s, "warmup_s": settings.warmup_s,
         }  # fmt: skip
-        variables = {**sample_environment(settings, count, 0, len(cpus)), **process_environment(parse_model(model))}
+        variables = {
+            **sample_environment(settings, count, 0, len(cpus)),
+            **process_environment(parse_model(model)),
+        }
         row = run_sample(job, clean_environment(os.environ, variables), settings.time_limit_s)
         return None if "failure" in row else row["step_time_s"]
 
@@ -230,5 +254,7 @@ def as_text(problem: Mapping[str, Any], out: Path) -> str:
         lines.append(
             f"{row['model']:32} {row['threads']:7} {auto:>11} {row['step_time_s'] * 1e3:11.3f}  {row['granularity']}"
         )
-    lines.append(f"kept in {out}; compare with: forktask compare --network {plan['network']} --batch {plan['batch']} --tuned {out}")
+    lines.append(
+        f"kept in {out}; compare with: forktask compare --network {plan['network']} --batch {plan['batch']} --tuned {out}"
+    )
     return "\n".join(lines)

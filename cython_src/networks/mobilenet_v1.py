@@ -1,8 +1,8 @@
 """MobileNetV1: Howard et al., MobileNets, 2017, table 1.
 
-    stem     3x3, 32                         (large images: stride 2)
-    blocks   [3x3 depthwise; 1x1] with channels 64, 128/2, 128, 256/2, 256, 512/2, 512 x 5, 1024/2, 1024 (/stride)
-    global average pool, fully connected
+stem     3x3, 32                         (large images: stride 2)
+blocks   [3x3 depthwise; 1x1] with channels 64, 128/2, 128, 256/2, 256, 512/2, 512 x 5, 1024/2, 1024 (/stride)
+global average pool, fully connected
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """MobileNetV2: Sandler et al., Inverted Residuals and Linear Bottlenecks, 2018, table 2.
 
-    stem     3x3, 32                         (large images: stride 2, and ReLU6 as in the paper instead of ReLU)
-    blocks   [1x1 to expansion x channels; 3x3 depthwise; 1x1 linear], STAGES
-    1x1, 1280; global average pool, fully connected
+stem     3x3, 32                         (large images: stride 2, and ReLU6 as in the paper instead of ReLU)
+blocks   [1x1 to expansion x channels; 3x3 depthwise; 1x1 linear], STAGES
+1x1, 1280; global average pool, fully connected
 """
 
 from __future__ import annotations
@@ -11,7 +11,15 @@ from ..network import Add, FullyConnected, GlobalPool, Layer, NetworkSpec, ReLU,
 from .parts import SMALL_IMAGE, convolution_norm
 
 # Expansion, channels, blocks, stride of the first of them. The second stage halves large images only.
-STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+STAGES = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
 
 
 def network(
@@ -26,7 +34,9 @@ def network(
     for expansion, channels_out, count, first_stride in stages:
         for block in range(count):
             stride = 1 if block or (small and channels_out == stages[1][1]) else first_stride
-            layers += _block(f"layers.{number}", layers[-1].name, channels, expansion, channels_out, stride, small)
+            layers += _block(
+                f"layers.{number}", layers[-1].name, channels, expansion, channels_out, stride, small
+            )
             channels, number = channels_out, number + 1
     layers += convolution_norm("conv2", "bn2", last, 1)
     layers += [GlobalPool("pool"), FullyConnected("linear", num_classes), Softmax()]
@@ -40,7 +50,11 @@ def _block(
 ) -> list[Layer]:
     """bn(1x1) of relu(bn(depthwise)) of relu(bn(1x1)) of x, and + x where the shape is the same (or is projected)."""
     inner = expansion * channels
-    expand = convolution_norm(f"{name}.conv1", f"{name}.bn1", inner, 1, after=source) if expansion > 1 or project else []
+    expand = (
+        convolution_norm(f"{name}.conv1", f"{name}.bn1", inner, 1, after=source)
+        if expansion > 1 or project
+        else []
+    )
     layers = [
         *expand,
         *convolution_norm(f"{name}.conv2", f"{name}.bn2", inner, 3, stride, groups=inner),

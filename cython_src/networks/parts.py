@@ -7,7 +7,9 @@ from ..network import BatchNorm, Convolution, Layer, MaxPool, ReLU
 SMALL_IMAGE = 32  # up to here networks begin without halving the image: their CIFAR-10 forms
 
 
-def convolution(name: str, channels: int, kernel: int, stride: int = 1, groups: int = 1, after: str = "") -> Convolution:
+def convolution(
+    name: str, channels: int, kernel: int, stride: int = 1, groups: int = 1, after: str = ""
+) -> Convolution:
     """Without bias; the padding keeps the size."""
     return Convolution(name, channels, kernel, kernel // 2, stride, groups, bias=False, after=after)
 

@@ -10,7 +10,9 @@ from ..network import Add, BatchNorm, FullyConnected, GlobalPool, Layer, Network
 from .parts import SMALL_IMAGE, convolution, imagenet_pool
 
 
-def network(name: str, size: int, num_classes: int, width: int = 64, blocks: tuple[int, ...] = (2, 2, 2, 2)) -> NetworkSpec:
+def network(
+    name: str, size: int, num_classes: int, width: int = 64, blocks: tuple[int, ...] = (2, 2, 2, 2)
+) -> NetworkSpec:
     """The network for images of size x size; `width` channels in the first stage, twice as many in each further one."""
     kernel, stride = (3, 1) if size <= SMALL_IMAGE else (7, 2)
     layers: list[Layer] = [convolution("conv1", width, kernel, stride), *imagenet_pool(size)]

@@ -1,11 +1,11 @@
 """ResNet18: He et al., Deep Residual Learning for Image Recognition, 2015, table 1.
 
-    stem     3x3, 64                         (large images: 7x7, 64, stride 2; 3x3 max pool, stride 2)
-    layer1   [3x3, 64;  3x3, 64]  x 2
-    layer2   [3x3, 128; 3x3, 128] x 2, stride 2
-    layer3   [3x3, 256; 3x3, 256] x 2, stride 2
-    layer4   [3x3, 512; 3x3, 512] x 2, stride 2
-    global average pool, fully connected
+stem     3x3, 64                         (large images: 7x7, 64, stride 2; 3x3 max pool, stride 2)
+layer1   [3x3, 64;  3x3, 64]  x 2
+layer2   [3x3, 128; 3x3, 128] x 2, stride 2
+layer3   [3x3, 256; 3x3, 256] x 2, stride 2
+layer4   [3x3, 512; 3x3, 512] x 2, stride 2
+global average pool, fully connected
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from ..network import Add, FullyConnected, GlobalPool, Layer, NetworkSpec, ReLU,
 from .parts import SMALL_IMAGE, convolution_norm, imagenet_pool
 
 
-def network(name: str, size: int, num_classes: int, width: int = 64, blocks: tuple[int, ...] = (2, 2, 2, 2)) -> NetworkSpec:
+def network(
+    name: str, size: int, num_classes: int, width: int = 64, blocks: tuple[int, ...] = (2, 2, 2, 2)
+) -> NetworkSpec:
     """The network for images of size x size; `width` channels in the first stage, twice as many in each further one."""
     kernel, stride = (3, 1) if size <= SMALL_IMAGE else (7, 2)
     layers: list[Layer] = [*convolution_norm("conv1", "bn1", width, kernel, stride), *imagenet_pool(size)]
@@ -37,5 +39,7 @@ def _block(name: str, source: str, channels: int, channels_out: int, stride: int
     shortcut = source
     if stride != 1 or channels != channels_out:
         shortcut = f"{name}.shortcut.1"
-        layers += convolution_norm(f"{name}.shortcut.0", shortcut, channels_out, 1, stride, after=source, relu=False)
+        layers += convolution_norm(
+            f"{name}.shortcut.0", shortcut, channels_out, 1, stride, after=source, relu=False
+        )
     return [*layers, Add(f"{name}.sum", (f"{name}.bn2", shortcut)), ReLU(f"{name}.relu")]

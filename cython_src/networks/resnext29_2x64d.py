@@ -1,10 +1,10 @@
 """ResNeXt29 (2x64d): Xie et al., Aggregated Residual Transformations for Deep Neural Networks, 2016.
 
-    stem     1x1, 64                         (large images: 7x7, 64, stride 2; 3x3 max pool, stride 2)
-    layer1   [1x1, 128; 3x3, 128 in 2 groups; 1x1, 256]  x 3
-    layer2   [1x1, 256; 3x3, 256 in 2 groups; 1x1, 512]  x 3, stride 2
-    layer3   [1x1, 512; 3x3, 512 in 2 groups; 1x1, 1024] x 3, stride 2
-    global average pool, fully connected
+stem     1x1, 64                         (large images: 7x7, 64, stride 2; 3x3 max pool, stride 2)
+layer1   [1x1, 128; 3x3, 128 in 2 groups; 1x1, 256]  x 3
+layer2   [1x1, 256; 3x3, 256 in 2 groups; 1x1, 512]  x 3, stride 2
+layer3   [1x1, 512; 3x3, 512 in 2 groups; 1x1, 1024] x 3, stride 2
+global average pool, fully connected
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from .parts import SMALL_IMAGE, convolution_norm, imagenet_pool
 GROUPS = 2
 
 
-def network(name: str, size: int, num_classes: int, width: int = 64, blocks: tuple[int, ...] = (3, 3, 3)) -> NetworkSpec:
+def network(
+    name: str, size: int, num_classes: int, width: int = 64, blocks: tuple[int, ...] = (3, 3, 3)
+) -> NetworkSpec:
     """The network for images of size x size; `width` channels a group in the first stage."""
     kernel, stride = (1, 1) if size <= SMALL_IMAGE else (7, 2)
     layers: list[Layer] = [*convolution_norm("conv1", "bn1", width, kernel, stride), *imagenet_pool(size)]
@@ -39,5 +41,7 @@ def _block(name: str, source: str, channels: int, inner: int, stride: int) -> li
     shortcut = source
     if stride != 1 or channels != 2 * inner:
         shortcut = f"{name}.shortcut.1"
-        layers += convolution_norm(f"{name}.shortcut.0", shortcut, 2 * inner, 1, stride, after=source, relu=False)
+        layers += convolution_norm(
+            f"{name}.shortcut.0", shortcut, 2 * inner, 1, stride, after=source, relu=False
+        )
     return [*layers, Add(f"{name}.sum", (f"{name}.bn3", shortcut)), ReLU(f"{name}.relu")]

@@ -1,7 +1,6 @@
 """Small forms of the networks, and data for them."""
 
 import numpy as np
-
 from forktask.cython_src.lowering import initialise
 from forktask.cython_src.network import (
     Add,
@@ -15,7 +14,13 @@ from forktask.cython_src.network import (
     ReLU,
     Softmax,
 )
-from forktask.cython_src.networks import mobilenet_v1, mobilenet_v2, preact_resnet18, resnet18, resnext29_2x64d
+from forktask.cython_src.networks import (
+    mobilenet_v1,
+    mobilenet_v2,
+    preact_resnet18,
+    resnet18,
+    resnext29_2x64d,
+)
 
 # Layers without norms, biases, a pooled branch, a tensor with four readers, a sum of a layer with itself.
 BRANCHES = NetworkSpec(
@@ -65,7 +70,9 @@ def fill(bound, seed=0, rate=0.05):
         if arrays[name].ndim == 1:
             arrays[name] += rng.normal(size=arrays[name].shape).astype(np.float32) * 0.2
     prefix = next(name for name in arrays if name.endswith("dataset.images")).removesuffix("dataset.images")
-    images, labels, order = (arrays[prefix + name] for name in ("dataset.images", "dataset.labels", "batch_order"))
+    images, labels, order = (
+        arrays[prefix + name] for name in ("dataset.images", "dataset.labels", "batch_order")
+    )
     images[...] = rng.normal(size=images.shape)
     labels[...] = rng.integers(bound.plan.attributes["num_classes"], size=labels.shape)
     order[...] = rng.integers(len(images), size=order.shape)

@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from networks_for_tests import SMALL, fill
-
 from forktask.cython_src import reference
 from forktask.cython_src.checks import run_serial
 from forktask.cython_src.lowering import lower
@@ -19,6 +17,7 @@ from forktask.cython_src.network import (
 )
 from forktask.cython_src.program import bind
 from forktask.experiments.models import make_executor
+from networks_for_tests import SMALL, fill
 
 STEPS = 3
 CASES = {
@@ -60,7 +59,12 @@ def close(actual, expected, tolerance):
 
 @pytest.mark.parametrize(
     ("name", "case"),
-    [(name, case) for i, name in enumerate(SMALL) for k, case in enumerate(CASES) if not k or name == "branches" or i % 4 == k % 4],
+    [
+        (name, case)
+        for i, name in enumerate(SMALL)
+        for k, case in enumerate(CASES)
+        if not k or name == "branches" or i % 4 == k % 4
+    ],
 )
 def test_three_steps_equal_the_reference(name, case):
     """Check losses, right answers, all parameters, gradients, statistics and activations after three steps."""
@@ -93,7 +97,9 @@ def test_evaluation_uses_running_statistics(memory):
         arrays[f"{phase}.batch_order"][...] = [3, 1]
         run_serial(other, 1)
         images, labels = arrays[f"{phase}.dataset.images"][[3, 1]], np.array([4, 2])
-        expected = reference.forward(network, truth.parameters, images, labels, step.statistics, training=False)
+        expected = reference.forward(
+            network, truth.parameters, images, labels, step.statistics, training=False
+        )
         if phase == "evaluate":
             assert arrays["evaluate.losses"][0] == pytest.approx(expected.loss, rel=1e-9)
         else:
@@ -171,7 +177,9 @@ def test_frozen_layers_stay_and_stop_the_backward_pass():
     run_serial(bound, 1)
     names = [loop.name for loop in plan.loops]
     assert "layer2.0.conv1.weight_gradient" in names and "layer2.0.conv1.data_gradient" not in names
-    assert not any(name.startswith(("layer1.0.conv1.w", "bn1.gradient")) and "packed" not in name for name in names)
+    assert not any(
+        name.startswith(("layer1.0.conv1.w", "bn1.gradient")) and "packed" not in name for name in names
+    )
     run_serial(start, 1)
     for name in plan.attributes["parameters"]:
         moved = not name.startswith(("conv1", "bn1", "layer1"))

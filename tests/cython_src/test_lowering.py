@@ -227,7 +227,7 @@ def test_initialise_is_the_same_for_every_target():
         ((SMALL, 4, "train", "pixels=3"), "granularity must be"),
         ((SMALL, 16, "train", "images=5"), "multiple of 16"),
         ((NetworkSpec("odd", (3, 8, 8), (Convolution("c", 4), Softmax())), 4), "must end with"),
-        ((convolutional_classifier("odd", (3, 6, 6), (4, 4), 2), 4), "even sides"),
+        ((convolutional_classifier("odd", (3, 6, 6), (4, 4), 2), 4), "must come after GlobalPool"),
     ],
 )
 def test_bad_input_is_said_in_one_sentence(arguments, message):

@@ -1,7 +1,6 @@
 """Descriptions of networks: shapes and sizes."""
 
 import pytest
-
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.network import Add, Convolution, NetworkSpec, ReLU, get_network, network_names
 

@@ -8,14 +8,20 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "cython_src"))
-from networks_for_tests import SMALL, fill
-
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering import lower
 from forktask.cython_src.program import bind
 from forktask.experiments.cli import main
-from forktask.experiments.memory import check_fits, format_bytes, parse_bytes, planned_bytes, resident_bytes, what_fits
+from forktask.experiments.memory import (
+    check_fits,
+    format_bytes,
+    parse_bytes,
+    planned_bytes,
+    resident_bytes,
+    what_fits,
+)
 from forktask.experiments.models import make_executor
+from networks_for_tests import SMALL, fill
 
 MIB = 2**20
 
@@ -41,7 +47,10 @@ def test_planned_bytes_are_those_of_the_arrays():
     planned = planned_bytes(plan, 2)
     held = sum(array.nbytes for array in bind(plan).arrays.values()) + 2 * plan.scratch_bytes
     assert sum(size for kind, size in planned.items() if kind not in ("libraries", "plan and graph")) == held
-    weights = 4 * (SMALL["mobilenet_v2"].num_parameters + sum(n for (n,) in SMALL["mobilenet_v2"].statistic_shapes().values()))
+    weights = 4 * (
+        SMALL["mobilenet_v2"].num_parameters
+        + sum(n for (n,) in SMALL["mobilenet_v2"].statistic_shapes().values())
+    )
     assert planned["weights"] == weights
     assert planned["optimiser"] == 8 * SMALL["mobilenet_v2"].num_parameters
 
@@ -89,7 +98,12 @@ def test_what_does_not_fit_is_refused_with_what_would():
 
 def test_sizes_are_read_and_written():
     """Check units of a limit, and that bad ones are refused."""
-    assert [parse_bytes(t) for t in ("1500000000", "1.5G", "1.5GiB", "12kb")] == [1_500_000_000, 1_500_000_000, 3 * 2**29, 12_000]
+    assert [parse_bytes(t) for t in ("1500000000", "1.5G", "1.5GiB", "12kb")] == [
+        1_500_000_000,
+        1_500_000_000,
+        3 * 2**29,
+        12_000,
+    ]
     for text in ("", "much", "-3G", "1.5X"):
         with pytest.raises(UsageError, match="memory limit"):
             parse_bytes(text)
@@ -98,7 +112,17 @@ def test_sizes_are_read_and_written():
 
 def test_command_measures_and_keeps_rows_that_do_not_fit(capsys):
     """Check a sweep over the batch in which one row fits and one does not."""
-    command = ["memory", "--network", "cifar10_cnn", "--batch", "16,4096", "--memory-limit", "200MiB", "--model", "forkjoin"]
+    command = [
+        "memory",
+        "--network",
+        "cifar10_cnn",
+        "--batch",
+        "16,4096",
+        "--memory-limit",
+        "200MiB",
+        "--model",
+        "forkjoin",
+    ]
     assert main([*command, "--json"]) == 0
     fits, too_large = json.loads(capsys.readouterr().out)["rows"]
     assert "would fit" in too_large["failure"] and "resident" not in too_large

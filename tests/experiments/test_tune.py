@@ -3,7 +3,6 @@
 import json
 
 import pytest
-
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering import lower
 from forktask.experiments.cli import main
@@ -18,13 +17,19 @@ def test_candidates_differ_and_can_be_lowered():
     found = candidates(OPTIONS, 6, 1)
     assert found[0] == "auto" and len(found) == 6 == len(set(found))
     assert found == candidates(OPTIONS, 6, 1)
-    cuts = {tuple((loop.num_blocks, loop.blocks[0].bounds) for loop in lower(**OPTIONS, granularity=g).loops) for g in found}
+    cuts = {
+        tuple((loop.num_blocks, loop.blocks[0].bounds) for loop in lower(**OPTIONS, granularity=g).loops)
+        for g in found
+    }
     assert len(cuts) == 6
 
 
 def test_every_model_gets_the_same_budget_and_its_own_best():
     """Check the number of runs of each model, failures, and what is found."""
-    times = {("a", 1): {"auto": 3.0, "x": 2.0, "y": 1.0, "z": 4.0}, ("b", 2): {"auto": 1.0, "x": 5.0, "y": None, "z": 2.0}}
+    times = {
+        ("a", 1): {"auto": 3.0, "x": 2.0, "y": 1.0, "z": 4.0},
+        ("b", 2): {"auto": 1.0, "x": 5.0, "y": None, "z": 2.0},
+    }
     calls = []
 
     def measure(model, threads, granularity):
@@ -32,14 +37,29 @@ def test_every_model_gets_the_same_budget_and_its_own_best():
         return times[model, threads][granularity]
 
     rows = search(list(times), ["auto", "x", "y", "z"], measure, 0)
-    assert [(row["model"], row["granularity"], row["auto_time_s"]) for row in rows] == [("a", "y", 3.0), ("b", "auto", 1.0)]
+    assert [(row["model"], row["granularity"], row["auto_time_s"]) for row in rows] == [
+        ("a", "y", 3.0),
+        ("b", "auto", 1.0),
+    ]
     assert calls.count("a") == 4 + FINAL_REPEATS * FINALISTS and calls.count("b") <= calls.count("a")
 
 
 def test_what_is_found_is_used_by_compare(tmp_path, capsys):
     """Check the command from end to end, the file, and the points that a sweep with it has."""
     out = tmp_path / "tuned.json"
-    command = ["tune", "--batch", "16", "--models", "serial", "--threads", "1", "--budget", "2", "--seconds", "0.01"]
+    command = [
+        "tune",
+        "--batch",
+        "16",
+        "--models",
+        "serial",
+        "--threads",
+        "1",
+        "--budget",
+        "2",
+        "--seconds",
+        "0.01",
+    ]
     assert main([*command, "--out", str(out), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     row = found["rows"][0]
