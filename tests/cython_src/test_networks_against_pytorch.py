@@ -40,7 +40,7 @@ def compare(network, batch, factor=4, **options):
 
     def check(actual, other, truth, name, relative=1e-5):
         error, allowed = (np.linalg.norm(np.asarray(a, np.float64) - truth) for a in (actual, other))
-        assert error <= factor * allowed + relative * np.linalg.norm(truth) + 1e-6, (
+        assert error <= factor * (allowed + relative / 4 * np.linalg.norm(truth)) + 1e-6, (
             name,
             error,
             allowed,
