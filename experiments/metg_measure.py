@@ -130,7 +130,7 @@ def measure(job: Mapping[str, Any], clock=time.perf_counter) -> dict[str, Any]:
 
 def measure_durations(job: Mapping[str, Any]) -> dict[str, Any]:
     """Median time of each block of a network, run serially, in seconds."""
-    bound = build({"plan": {k: v for k, v in job["graph"].items() if k != "kernel"}, "seed": 1})
+    bound = build({"plan": {k: v for k, v in job["graph"].items() if k != "kernel"}, "seed": 1, "threads": 1})
     plan = bound.plan
     with make_executor("serial", 1, cpus=job["cpus"], event_capacity=DURATION_PASSES * plan.num_tasks) as executor:
         executor.prepare(bound)

@@ -195,7 +195,7 @@ def test_what_does_not_fit_is_not_begun(monkeypatch):
     """Check that memory is asked for before it is touched."""
     monkeypatch.setattr("forktask.experiments.measure.read_memory", lambda: {"available_bytes": 1 << 20})
     with pytest.raises(MemoryError, match="lower the batch"):
-        build({"plan": {"network": "cifar10_cnn", "batch": 64}, "seed": 1})
+        build({"plan": {"network": "cifar10_cnn", "batch": 64}, "seed": 1, "threads": 1})
 
 
 def test_block_times_are_medians_and_sums_are_means():
