@@ -190,17 +190,21 @@ def test_concurrent_and_commutative_tasks_are_not_ordered(model):
 @pytest.mark.timeout(60)
 def test_a_thread_does_not_wait_for_a_lock_while_others_are_ready(model):
     """Check that a commutative task whose region is taken goes back: the one that holds it waits for all that is ready."""
-    left = threading.Semaphore(0)
+    left, held = threading.Semaphore(0), threading.Event()
     values = np.zeros(30)
 
     def hold(t):
+        held.set()
         for _ in range(4):
             assert left.acquire(timeout=20)
 
     with UserGraph() as graph:
         x = graph.array("x", values)
-        for i in range(3):
-            graph.task(hold if i == 0 else (lambda t: None), commutative=x[0], name=f"commutative{i}")
+        graph.task(hold, commutative=x[0], name="commutative0")
+        # Only then the others: a lock is looked at before it is taken, and two that start at once may both see it free.
+        graph.task(lambda t: held.wait(20), updates=x[9], name="wait")
+        for i in range(1, 3):
+            graph.task(lambda *t: None, commutative=x[0], reads=x[9], name=f"commutative{i}")
         for i in range(4):  # few enough that an eager creator makes all before it runs one
             graph.task(lambda t: left.release(), updates=x[1 + i], name=f"other{i}")
         graph.run(1, model=model, threads=2)
