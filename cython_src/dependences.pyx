@@ -84,6 +84,41 @@ class TaskGraph:
         return source, self.successors, token
 
 
+def topological_order(const int32_t[::1] offsets, const int32_t[::1] split, const int32_t[::1] successors):
+    """Nodes so that each edge within an iteration points forward, int32, shape (num_nodes,).
+
+    Raises
+    ------
+    ValueError
+        These edges hold a cycle.
+    """
+    cdef Py_ssize_t n = split.shape[0], u, k, head = 0, tail = 0
+    cdef int32_t w
+    order_array = np.empty(n, dtype=np.int32)
+    waiting_array = np.zeros(n, dtype=np.int32)
+    cdef int32_t[::1] order = order_array, waiting = waiting_array
+    with nogil:
+        for u in range(n):
+            for k in range(offsets[u], split[u]):
+                waiting[successors[k]] += 1
+        for u in range(n):
+            if waiting[u] == 0:
+                order[tail] = <int32_t> u
+                tail += 1
+        while head < tail:
+            u = order[head]
+            head += 1
+            for k in range(offsets[u], split[u]):
+                w = successors[k]
+                waiting[w] -= 1
+                if waiting[w] == 0:
+                    order[tail] = w
+                    tail += 1
+    if tail != n:
+        raise ValueError("the edges within an iteration form a cycle")
+    return order_array
+
+
 def remaining_path(graph, cost):
     """Longest path from each node to the end of its iteration, its own cost included, in the unit of `cost`.
 
@@ -97,31 +132,16 @@ def remaining_path(graph, cost):
     -------
     float64, shape (num_nodes,)
     """
-    cdef int32_t n = graph.num_nodes, v, s, first = 0, filled = 0
-    cdef Py_ssize_t i
+    cdef int32_t n = graph.num_nodes, v
+    cdef Py_ssize_t i, k
     cdef const int32_t[::1] offsets = graph.successor_offsets, split = graph.successor_split
     cdef const int32_t[::1] successors = graph.successors
-    pending_array = np.array(graph.num_intra, dtype=np.int32)
-    order_array = np.empty(max(n, 1), np.int32)
+    cdef const int32_t[::1] order = topological_order(offsets, split, successors)
     path_array = np.zeros(n)
     path_array[:graph.num_tasks] = cost
-    cdef int32_t[::1] pending = pending_array, order = order_array
     cdef double[::1] path = path_array
     cdef double longest
-    for v in range(n):
-        if pending[v] == 0:
-            order[filled] = v
-            filled += 1
-    while first < filled:
-        v = order[first]
-        first += 1
-        for i in range(offsets[v], split[v]):
-            s = successors[i]
-            pending[s] -= 1
-            if pending[s] == 0:
-                order[filled] = s
-                filled += 1
-    for i in range(filled - 1, -1, -1):
+    for i in range(n - 1, -1, -1):
         v = order[i]
         longest = 0
         for k in range(offsets[v], split[v]):

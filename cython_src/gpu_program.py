@@ -18,7 +18,7 @@ from .errors import UsageError
 from .gpu_device import Device
 from .plan import READ, WRITE, Plan
 from .program import EVENT_DTYPE, BlockFailure, bind
-from .storage import Storage
+from .storage import Storage, view_of
 
 NO_FAILURE = 2**64 - 1
 ALIGNMENT = 256
@@ -230,13 +230,8 @@ class GpuBoundPlan:
         return record
 
     def view(self, name: str) -> np.ndarray:
-        """Array that users know as `name`; see `BoundPlan.view`."""
-        aliases = self.plan.attributes.get("aliases", {})
-        if name in aliases:
-            return aliases[name](self.arrays)
-        if name in self.arrays:
-            return self.arrays[name]
-        raise UsageError(f"no array is called {name!r}; known: {', '.join(sorted({*aliases, *self.arrays}))}")
+        """Array that users know as `name`; see `storage.view_of`."""
+        return view_of(self.plan, self.arrays, name)
 
     def launch(
         self,

@@ -16,7 +16,7 @@ import numpy as np
 from . import kernel_table
 from .errors import UsageError
 from .plan import commutative_locks
-from .storage import Storage, aligned_empty
+from .storage import Storage, aligned_empty, view_of
 
 EVENT_DTYPE = np.dtype(
     [("start_ns", "<i8"), ("stop_ns", "<i8"), ("iteration", "<i8"), ("task", "<i4"), ("worker", "<i4")]
@@ -99,12 +99,7 @@ cdef class BoundPlan:
 
     def view(self, name):
         """Array that users know as `name`: a buffer, or one of the plan's aliases (PyTorch names, activations)."""
-        aliases = self.plan.attributes.get("aliases", {})
-        if name in aliases:
-            return aliases[name](self.arrays)
-        if name in self.arrays:
-            return self.arrays[name]
-        raise UsageError(f"no array is called {name!r}; known: {', '.join(sorted({*aliases, *self.arrays}))}")
+        return view_of(self.plan, self.arrays, name)
 
     def run_task(self, int loop, int block, int64_t iteration, Workers workers, int worker=0):
         """Run one block on the calling thread, without the GIL. For tests and for executors written in Python."""

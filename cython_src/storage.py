@@ -22,6 +22,22 @@ def aligned_empty(shape: tuple[int, ...], dtype="float32", alignment: int = 64) 
     return raw[offset : offset + num_bytes].view(dtype).reshape(shape)
 
 
+def view_of(plan: Plan, arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    """Array that users know as `name`: a buffer, or one of the plan's aliases (PyTorch names, activations).
+
+    Raises
+    ------
+    UsageError
+        Neither is called so.
+    """
+    aliases = plan.attributes.get("aliases", {})
+    if name in aliases:
+        return aliases[name](arrays)
+    if name in arrays:
+        return arrays[name]
+    raise UsageError(f"no array is called {name!r}; known: {', '.join(sorted({*aliases, *arrays}))}")
+
+
 class Storage:
     """Owner of persistent buffers.
 

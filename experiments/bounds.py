@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from ..cython_src.dependences import TaskGraph, record_graph
+from ..cython_src.dependences import TaskGraph, record_graph, topological_order
 from ..cython_src.plan import Plan
 from . import graph_bounds
 
@@ -91,7 +91,7 @@ def _flat(graph: TaskGraph):
 def span(graph: TaskGraph, task_durations_s) -> float:
     """Longest path within one iteration, seconds."""
     weights = node_durations(graph, task_durations_s)
-    order = graph_bounds.topological_order(*_flat(graph))
+    order = topological_order(*_flat(graph))
     return graph_bounds.longest_path(order, *_flat(graph), weights)
 
 
@@ -106,7 +106,7 @@ def cycle_mean(graph: TaskGraph, task_durations_s) -> CycleMean:
     if not graph.closed:
         raise ValueError("the cycle mean needs a closed graph; record it with closed=True")
     weights = node_durations(graph, task_durations_s)
-    order = graph_bounds.topological_order(*_flat(graph))
+    order = topological_order(*_flat(graph))
     tolerance = 1e-10 * float(weights.sum())
     mean, cycle, potentials = graph_bounds.maximum_cycle_mean(order, *_flat(graph), weights, tolerance)
     return CycleMean(mean, cycle, potentials, tolerance)

@@ -9,41 +9,6 @@ from libc.stdint cimport int32_t
 import numpy as np
 
 
-def topological_order(const int32_t[::1] offsets, const int32_t[::1] split, const int32_t[::1] successors):
-    """Nodes so that each edge within an iteration points forward, int32, shape (num_nodes,).
-
-    Raises
-    ------
-    ValueError
-        These edges hold a cycle.
-    """
-    cdef Py_ssize_t n = split.shape[0], u, k, head = 0, tail = 0
-    cdef int32_t w
-    order_array = np.empty(n, dtype=np.int32)
-    waiting_array = np.zeros(n, dtype=np.int32)
-    cdef int32_t[::1] order = order_array, waiting = waiting_array
-    with nogil:
-        for u in range(n):
-            for k in range(offsets[u], split[u]):
-                waiting[successors[k]] += 1
-        for u in range(n):
-            if waiting[u] == 0:
-                order[tail] = <int32_t> u
-                tail += 1
-        while head < tail:
-            u = order[head]
-            head += 1
-            for k in range(offsets[u], split[u]):
-                w = successors[k]
-                waiting[w] -= 1
-                if waiting[w] == 0:
-                    order[tail] = w
-                    tail += 1
-    if tail != n:
-        raise ValueError("the edges within an iteration form a cycle")
-    return order_array
-
-
 def longest_path(const int32_t[::1] order, const int32_t[::1] offsets, const int32_t[::1] split,
                  const int32_t[::1] successors, const double[::1] weight):
     """Largest sum of node weights on a path within an iteration."""
@@ -76,7 +41,7 @@ def maximum_cycle_mean(const int32_t[::1] order, const int32_t[::1] offsets, con
     Parameters
     ----------
     order, offsets, split, successors : int32 arrays
-        See `topological_order` and `TaskGraph`.
+        See `dependences.topological_order` and `TaskGraph`.
     weight : float64, shape (num_nodes,), seconds, not negative
     tolerance : float
         Seconds by which a potential must rise to count: above rounding, far below any duration.

@@ -74,6 +74,12 @@ def depend_lists(table):
     return lists
 
 
+cdef const int32_t *numbers(array) except NULL:
+    """Address of an int32 array, which must outlive its use."""
+    cdef uintptr_t address = array.ctypes.data
+    return <const int32_t *> address
+
+
 cdef class OpenMPTaskTeam:
     """Depend lists of a bound plan, and runs with them.
 
@@ -106,26 +112,16 @@ cdef class OpenMPTaskTeam:
         self.record.num_threads = num_threads
         address = waits.ctypes.data
         self.record.wait_after = <const uint8_t *> address
-        address = reads[0].ctypes.data
-        self.record.read_offsets = <const int32_t *> address
-        address = reads[1].ctypes.data
-        self.record.read_cells = <const int32_t *> address
-        address = writes[0].ctypes.data
-        self.record.write_offsets = <const int32_t *> address
-        address = writes[1].ctypes.data
-        self.record.write_cells = <const int32_t *> address
-        address = updates[0].ctypes.data
-        self.record.update_offsets = <const int32_t *> address
-        address = updates[1].ctypes.data
-        self.record.update_cells = <const int32_t *> address
-        address = concurrents[0].ctypes.data
-        self.record.concurrent_offsets = <const int32_t *> address
-        address = concurrents[1].ctypes.data
-        self.record.concurrent_cells = <const int32_t *> address
-        address = commutatives[0].ctypes.data
-        self.record.commutative_offsets = <const int32_t *> address
-        address = commutatives[1].ctypes.data
-        self.record.commutative_cells = <const int32_t *> address
+        self.record.read_offsets = numbers(reads[0])
+        self.record.read_cells = numbers(reads[1])
+        self.record.write_offsets = numbers(writes[0])
+        self.record.write_cells = numbers(writes[1])
+        self.record.update_offsets = numbers(updates[0])
+        self.record.update_cells = numbers(updates[1])
+        self.record.concurrent_offsets = numbers(concurrents[0])
+        self.record.concurrent_cells = numbers(concurrents[1])
+        self.record.commutative_offsets = numbers(commutatives[0])
+        self.record.commutative_cells = numbers(commutatives[1])
         address = cells.ctypes.data
         self.record.cells = <char *> address
         address = threads.ctypes.data

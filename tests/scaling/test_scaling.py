@@ -1,7 +1,7 @@
 """Scaling tests of this project, with its own plugin."""
 
 import pytest
-from scaling.graphs import means
+from experiments.scaling.graphs import means
 
 
 @pytest.mark.scaling(
