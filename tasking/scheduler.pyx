@@ -27,7 +27,7 @@ cdef extern from "eager.h" nogil:
         pass
     ctypedef void (*TeamJob)(void *argument, int32_t worker) noexcept
     ctypedef struct SchedulerDeque "Deque":
-        pass
+        int64_t mask
     ctypedef struct SchedulerWorker:
         SchedulerDeque deque
         WorkerState *state
@@ -73,7 +73,7 @@ cdef extern from "replay.h" nogil:
     ctypedef struct Replay:
         Scheduler scheduler
         ReplayNode *nodes
-        int32_t num_tasks, num_nodes
+        int32_t num_tasks, num_nodes, num_edges
         int32_t *roots
         int32_t *root_homes
         int32_t num_roots
@@ -92,6 +92,8 @@ cdef extern from "idle.h" nogil:
 cdef extern from "partition.h" nogil:
     ctypedef struct ProgramEntry:
         int32_t task, loop, is_awaited, wait_begin
+    ctypedef struct ClaimWord:
+        pass
     ctypedef struct PartitionWorker:
         atomic_i64 progress
         atomic_i32 open_until
@@ -102,7 +104,8 @@ cdef extern from "partition.h" nogil:
         PartitionWorker *workers
         ProgramEntry *entries
         int32_t *first
-        int32_t num_tasks
+        int32_t *predecessor_offsets
+        int32_t num_tasks, num_nodes
     int partition_open(Partition *p, int32_t num_workers, const LoopRecord *loops, int32_t num_loops,
                        WorkerState *states, int64_t spin_ns, int32_t num_tasks, int32_t num_nodes,
                        const int32_t *successor_offsets, const int32_t *successor_split, const int32_t *successors,
@@ -319,10 +322,10 @@ cdef class _Runtime:
 
 
 cdef class _GraphRuntime(_Runtime):
-    """A recorded graph, checked and closed."""
+    """A recorded graph, checked and closed. It is copied into a form of its own: the graph is let go when that is done."""
 
     cdef object graph
-    # own what the C structures point to; never empty, so that each has an address
+    # never empty, so that each has an address
     cdef const int32_t[::1] offsets, split, successors, intra, cross
 
     cdef _set_graph(self, graph):
@@ -337,6 +340,9 @@ cdef class _GraphRuntime(_Runtime):
         self.split, self.successors, self.intra, self.cross = (
             array if len(array) else np.zeros(1, np.int32)
             for array in (self.graph.successor_split, self.graph.successors, self.graph.num_intra, self.graph.num_cross))
+
+    cdef _drop_graph(self):
+        self.graph = self.offsets = self.split = self.successors = self.intra = self.cross = None
 
 
 cdef class ReplayRuntime(_GraphRuntime):
@@ -369,9 +375,18 @@ cdef class ReplayRuntime(_GraphRuntime):
             &self.replay, team.num_threads, bound.loops, self.workers.states, team.spin_ns, bound.num_tasks,
             self.graph.num_nodes, &self.offsets[0], &self.split[0], &self.successors[0], &self.intra[0], &self.cross[0],
             bound.task_loop)
+        self._drop_graph()
         if error:
             raise MemoryError
         self._place_roots(bound.plan.affinity, priority)
+
+    def memory_bytes(self):
+        """Bytes of the nodes, edges and deques."""
+        cdef int64_t n = self.replay.num_nodes, deques = 0
+        cdef int w
+        for w in range(self.team.num_threads):
+            deques += 4 * (self.replay.scheduler.workers[w].deque.mask + 1)
+        return n * (sizeof(ReplayNode) + 4) + 8 * self.replay.num_tasks + 4 * self.replay.num_edges + deques
 
     def root_homes(self):
         """Where tasks that are ready at the start are put: {task: worker}."""
@@ -473,6 +488,7 @@ cdef class PartitionRuntime(_GraphRuntime):
                 &self.partition, team.num_threads, bound.loops, bound.num_loops, self.workers.states, team.spin_ns,
                 bound.num_tasks, num_nodes, &self.offsets[0], &self.split[0], &self.successors[0], &self.intra[0],
                 bound.task_loop, &costs[0], priority_of, affinity_of)
+        self._drop_graph()
         if error == -2:
             raise AssertionError("a graph with a cycle in one iteration")
         if error:
@@ -491,6 +507,12 @@ cdef class PartitionRuntime(_GraphRuntime):
     def num_waits(self):
         """Waits between programs that are left after all implied ones were dropped."""
         return self.partition.entries[self.partition.num_tasks].wait_begin
+
+    def memory_bytes(self):
+        """Bytes of the programs, claims, waits and edges."""
+        cdef int64_t n = self.partition.num_tasks
+        return (n * (sizeof(ProgramEntry) + sizeof(ClaimWord)) + 8 * self.num_waits()
+                + 4 * (self.partition.num_nodes + self.partition.predecessor_offsets[self.partition.num_nodes]))
 
     def run(self, num_iterations, first_iteration=0):
         """Run whole passes of the plan; see the executors."""

@@ -38,10 +38,9 @@ def fastest_ns(executor, count, tries):
 
 
 def graph_bytes(graph):
-    """(bytes a task, bytes an edge) of the arrays of a recorded graph."""
+    """(bytes a task, bytes an edge) of the arrays of a recorded graph, which holds no kinds of edges for replay."""
     per_node = [graph.successor_offsets, graph.successor_split, graph.num_intra, graph.num_cross]
-    per_edge = [graph.successors, graph.edge_kind]
-    return (sum(a.nbytes for a in per_node) / graph.num_tasks, sum(a.nbytes for a in per_edge) / max(1, graph.num_edges))
+    return sum(a.nbytes for a in per_node) / graph.num_tasks, graph.successors.nbytes / max(1, graph.num_edges)
 
 
 def measure(pattern, width, num_tasks, placement, threads):
