@@ -19,7 +19,7 @@ PACK_BYTES = 262144  # of a block that packs weights, at least
 
 def convolution(low: Lowering, unit: Unit, again: bool) -> None:
     layer, b = unit.layer, low.builder
-    source, target = low.source_map(unit.sources[0]), low.output_map(unit, again)
+    source, target = low.maps[unit.sources[0]], low.output_map(unit, again)
     weight = low.parameter(f"{layer.name}.weight")
     shape = low.parameter_shapes[weight]
     window = low.window(layer, low.shapes[unit.sources[0]], low.shapes[unit.target])

@@ -1,9 +1,10 @@
-"""Fully connected layers, whose inputs have no pixels."""
+"""Fully connected layers, and the maps that they read as vectors."""
 
 from __future__ import annotations
 
 from ..plan import ranges, read, update, write
-from .state import Lowering, rows_of
+from .gradients import gradient_map, sent_back
+from .state import Lowering, Vector
 from .units import Unit
 
 FC_PARTIALS = 4  # partial sums of a fully connected layer's weight gradient
@@ -11,48 +12,92 @@ FC_PARTIALS = 4  # partial sums of a fully connected layer's weight gradient
 
 def fully_connected(low: Lowering, unit: Unit) -> None:
     layer = unit.layer
-    source, features = low.vector(unit.sources[0])
+    source, target = features_of(low, unit), low.output_map(unit, False)
     weight, bias = low.parameter(f"{layer.name}.weight"), low.parameter(f"{layer.name}.bias")
-    output = low.builder.buffer(unit.target, (low.batch, layer.out_features, 1))
-    low.vectors[unit.target] = output, layer.out_features
-    low.aliases[unit.target] = rows_of(output)
+    features = source.channels
     blocks = []
     for n in low.image_blocks():
         count = n[1] - n[0]
-        accesses = read(source, n), read(weight), read(bias), write(output, n)
+        accesses = source.read(n), read(weight), read(bias), target.write(n)
         blocks.append(({"g0": n[0], "g1": n[1]}, accesses, 2.0 * features * layer.out_features * count,
                        4.0 * (features + layer.out_features) * count))  # fmt: skip
-    low.loop(layer.name, "fc_forward", {"input": source, "weight": weight, "bias": bias, "output": output}, blocks, unit,
-        "forward", features=features, outputs=layer.out_features, lanes=1,
+    operands = {"input": source.name, "weight": weight, "bias": bias, "output": target.name}
+    low.loop(
+        layer.name, "fc_forward", operands, blocks, unit, "forward", features=features, outputs=layer.out_features,
+        lanes=1,
     )  # fmt: skip
 
 
-def fully_connected_backward(low: Lowering, unit: Unit, gradient: str) -> None:
-    layer, b = unit.layer, low.builder
-    source, features = low.vectors[unit.sources[0]]
-    shape = {"features": features, "outputs": layer.out_features, "lanes": 1}
-    flops = 2.0 * features * layer.out_features
-    if low.learns[unit.sources[0]]:
-        target = b.buffer(f"{unit.sources[0]}.gradient", (low.batch, features, 1), role="gradient")
-        low.gradients[unit.sources[0]] = target
-        weight = f"{layer.name}.weight"
+def features_of(low: Lowering, unit: Unit) -> Vector:
+    """What a fully connected layer reads; a map with pixels is copied in the order channel, row, column."""
+    tensor = unit.sources[0]
+    source = low.maps[tensor]
+    if isinstance(source, Vector):
+        return source
+    name = f"{tensor}.flat"
+    if name not in low.maps:
+        flat = low.maps[name] = low.new_vector(name, source.channels * source.height * source.width)
+        low.builder.buffer(name, flat.shape)
         blocks = []
         for n in low.image_blocks():
-            accesses = read(gradient, n), read(weight), write(target, n)
-            blocks.append(
-                (
-                    {"g0": n[0], "g1": n[1]},
-                    accesses,
-                    flops * (n[1] - n[0]),
-                    4.0 * features * (n[1] - n[0]),
-                )
-            )
-        operands = {"gradient": gradient, "weight": weight, "output": target}
+            size = 8.0 * flat.channels * (n[1] - n[0])
+            blocks.append(({"n0": n[0], "n1": n[1]}, (source.read(n), flat.write(n)), 0.0, size))
         low.loop(
-            f"{layer.name}.data_gradient", "fc_backward_data", operands, blocks, unit, "backward", **shape
-        )
-    if not low.trained(unit):
-        return
+            name, "nhwc_flatten", {"input": source.name, "output": name}, blocks, unit, "forward",
+            **source.attributes("in"),
+        )  # fmt: skip
+    return low.maps[name]
+
+
+def fully_connected_backward(low: Lowering, unit: Unit, gradient: Vector) -> None:
+    tensor = unit.sources[0]
+    if low.learns[tensor] and isinstance(low.maps[tensor], Vector):
+        with sent_back(low, unit, tensor) as target:
+            data_gradient(low, unit, gradient, target)
+    elif low.learns[tensor]:
+        flat = low.new_vector(f"{unit.layer.name}.flat_gradient", low.maps[f"{tensor}.flat"].channels)
+        low.builder.buffer(flat.name, flat.shape, role="gradient")
+        data_gradient(low, unit, gradient, flat)
+        spread(low, unit, flat)
+    if low.trained(unit):
+        weight_gradient(low, unit, gradient)
+
+
+def data_gradient(low: Lowering, unit: Unit, gradient: Vector, target: Vector) -> None:
+    layer = unit.layer
+    weight, features = f"{layer.name}.weight", target.channels
+    blocks = []
+    for n in low.image_blocks():
+        count = n[1] - n[0]
+        accesses = gradient.read(n), read(weight), target.write(n)
+        flops = 2.0 * features * layer.out_features * count
+        blocks.append(({"g0": n[0], "g1": n[1]}, accesses, flops, 4.0 * features * count))
+    operands = {"gradient": gradient.name, "weight": weight, "output": target.name}
+    low.loop(
+        f"{layer.name}.data_gradient", "fc_backward_data", operands, blocks, unit, "backward", features=features,
+        outputs=layer.out_features, lanes=1,
+    )  # fmt: skip
+
+
+def spread(low: Lowering, unit: Unit, flat: Vector) -> None:
+    """The gradient of a flattened map, back in the map's own order."""
+    target, accumulate = gradient_map(low, unit.sources[0])
+    blocks = []
+    size = 4.0 * flat.channels / target.height * (2 + accumulate)
+    for n, y, bounds in low.pixels(target):
+        accesses = flat.read(n), target.write(n, y, accumulate=accumulate)
+        blocks.append((bounds, accesses, 0.0, size * (n[1] - n[0]) * (y[1] - y[0])))
+    low.loop(
+        f"{unit.layer.name}.flat_gradient", "nhwc_flatten_backward", {"gradient": flat.name, "output": target.name},
+        blocks, unit, "backward", **target.attributes("out"), accumulate=int(accumulate),
+    )  # fmt: skip
+
+
+def weight_gradient(low: Lowering, unit: Unit, gradient: Vector) -> None:
+    layer, b = unit.layer, low.builder
+    source = features_of(low, unit)
+    features = source.channels
+    flops = 2.0 * features * layer.out_features
     groups = (
         low.image_blocks() if low.options.chain else ranges(low.batch, max(1, -(-low.batch // FC_PARTIALS)))
     )
@@ -66,13 +111,14 @@ def fully_connected_backward(low: Lowering, unit: Unit, gradient: str) -> None:
         blocks = []
         for number, n in enumerate(part):
             accesses = (
-                read(gradient, n),
-                read(source, n),
+                gradient.read(n),
+                source.read(n),
                 (update if link else write)(partials, (number, number + 1)),
             )
             blocks.append(({"partial": number, "g0": n[0], "g1": n[1]}, accesses, flops * (n[1] - n[0]),
                            4.0 * features * (n[1] - n[0])))  # fmt: skip
-        low.loop(f"{layer.name}.weight_gradient" + (f".{link}" if low.options.chain else ""), "fc_backward_weights",
-            {"gradient": gradient, "input": source, "output": partials}, blocks, unit, "backward", **shape,
-            accumulate=int(link > 0),
+        low.loop(
+            f"{layer.name}.weight_gradient" + (f".{link}" if low.options.chain else ""), "fc_backward_weights",
+            {"gradient": gradient.name, "input": source.name, "output": partials}, blocks, unit, "backward",
+            features=features, outputs=layer.out_features, lanes=1, accumulate=int(link > 0),
         )  # fmt: skip

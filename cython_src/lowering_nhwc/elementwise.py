@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from .gradients import gradient_map, sent_back
-from .state import FeatureMap, Lowering, phase_of, rows_of
+from .state import FeatureMap, Lowering, phase_of
 from .units import ACTIVATIONS, Unit
 
 
 def add(low: Lowering, unit: Unit, again: bool) -> None:
-    first, second = (low.source_map(name) for name in unit.sources)
+    first, second = (low.maps[name] for name in unit.sources)
     target = low.output_map(unit, again)
     low.sum_maps(f"{unit.layer.name}.again" if again else unit.layer.name, unit, phase_of(again), first, second,
                   target, unit.activation)  # fmt: skip
 
 
 def activation(low: Lowering, unit: Unit, again: bool) -> None:
-    maps = {"input": low.source_map(unit.sources[0]), "output": low.output_map(unit, again)}
+    maps = {"input": low.maps[unit.sources[0]], "output": low.output_map(unit, again)}
     low.elementwise(f"{unit.layer.name}.again" if again else unit.layer.name, "nhwc_activation", unit, phase_of(again),
         maps["output"], {k: m.name for k, m in maps.items()}, maps, **maps["input"].attributes("in"),
         out_halo=maps["output"].halo, activation=ACTIVATIONS[type(unit.layer)],
@@ -34,23 +34,17 @@ def activation_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None
 
 
 def dropout(low: Lowering, unit: Unit, again: bool) -> None:
-    name = unit.sources[0]
+    source = low.maps[unit.sources[0]]
     if not low.options.training:
-        if name in low.maps:
-            low.maps[unit.target] = low.maps[name]
-        else:
-            low.vectors[unit.target] = low.vector(name)
+        low.maps[unit.target] = source
         return
-    if name in low.vectors:
-        source = low.vector_as_map(*low.vectors[name])
-        low.vectors[unit.target] = unit.target, source.channels
-        low.builder.buffer(unit.target, (low.batch, source.channels, 1))
-        low.aliases[unit.target] = rows_of(unit.target)
-        target = low.vector_as_map(*low.vectors[unit.target])
-    else:
-        source, target = low.source_map(name), low.output_map(unit, again)
     dropout_loop(
-        low, f"{unit.layer.name}.again" if again else unit.layer.name, unit, phase_of(again), source, target
+        low,
+        f"{unit.layer.name}.again" if again else unit.layer.name,
+        unit,
+        phase_of(again),
+        source,
+        low.output_map(unit, again),
     )
 
 
@@ -65,16 +59,6 @@ def dropout_loop(
     )  # fmt: skip
 
 
-def dropout_backward(low: Lowering, unit: Unit, gradient: FeatureMap | str) -> None:
-    name = unit.sources[0]
-    loop = f"{unit.layer.name}.gradient"
-    if isinstance(gradient, str):
-        length = low.vectors[name][1]
-        target = low.gradients[name] = low.builder.buffer(
-            f"{name}.gradient", (low.batch, length, 1), role="gradient"
-        )
-        maps = (low.vector_as_map(buffer, length) for buffer in (gradient, target))
-        dropout_loop(low, loop, unit, "backward", *maps)
-        return
-    with sent_back(low, unit, name) as target:
-        dropout_loop(low, loop, unit, "backward", gradient, target)
+def dropout_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
+    with sent_back(low, unit, unit.sources[0]) as target:
+        dropout_loop(low, f"{unit.layer.name}.gradient", unit, "backward", gradient, target)

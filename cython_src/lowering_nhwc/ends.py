@@ -7,7 +7,7 @@ import math
 from .. import blocks_nhwc
 from ..network import Softmax
 from ..plan import ranges, read, update, write
-from .state import FeatureMap, Lowering
+from .state import FeatureMap, Lowering, Vector
 from .units import Unit
 
 
@@ -36,16 +36,16 @@ def load(low: Lowering) -> str:
     return labels
 
 
-def softmax(low: Lowering, logits: str, classes: int, unit: Unit) -> None:
-    b, prefix = low.builder, low.options.prefix
+def softmax(low: Lowering, logits: Vector, unit: Unit) -> None:
+    b, prefix, classes = low.builder, low.options.prefix, logits.channels
     probabilities = b.buffer(f"{prefix}probabilities", (low.batch, classes), role="log")
     predictions = b.buffer(f"{prefix}predictions", (low.batch,), "int32", role="log")
     low.aliases["softmax"] = lambda arrays: arrays[probabilities]
     blocks = []
     for n in low.image_blocks():
-        accesses = read(logits, n), write(probabilities, n), write(predictions, n)
+        accesses = logits.read(n), write(probabilities, n), write(predictions, n)
         blocks.append(({"g0": n[0], "g1": n[1]}, accesses, 0.0, 8.0 * classes * (n[1] - n[0])))
-    operands = {"logits": logits, "probabilities": probabilities, "predictions": predictions}
+    operands = {"logits": logits.name, "probabilities": probabilities, "predictions": predictions}
     low.loop(
         "softmax",
         "softmax",
@@ -59,9 +59,11 @@ def softmax(low: Lowering, logits: str, classes: int, unit: Unit) -> None:
     )
 
 
-def loss(low: Lowering, logits: str, labels: str, classes: int, unit: Unit, phase: str) -> str:
-    b, o = low.builder, low.options
-    gradient = b.buffer(f"{unit.sources[0]}.gradient", (low.batch, classes, 1), role="gradient")
+def loss(low: Lowering, logits: Vector, labels: str, unit: Unit, phase: str) -> Vector:
+    """Append loss and answers; returns the gradient of the logits."""
+    b, o, classes = low.builder, low.options, logits.channels
+    gradient = low.new_vector(f"{unit.sources[0]}.gradient", classes)
+    b.buffer(gradient.name, gradient.shape, role="gradient")
     losses = b.buffer("image_losses", (low.batch,), role="temporary")
     correct = b.buffer("image_correct", (low.batch,), "int32", role="temporary")
     log = b.buffer(f"{o.prefix}losses", (o.num_iterations_logged,), role="log")
@@ -69,17 +71,17 @@ def loss(low: Lowering, logits: str, labels: str, classes: int, unit: Unit, phas
     blocks = []
     for n in low.image_blocks():
         accesses = (
-            read(logits, n),
+            logits.read(n),
             read(labels, n),
-            write(gradient, n),
+            gradient.write(n),
             write(losses, n),
             write(correct, n),
         )
         blocks.append(({"g0": n[0], "g1": n[1]}, accesses, 0.0, 8.0 * classes * (n[1] - n[0])))
     operands = {
-        "logits": logits,
+        "logits": logits.name,
         "labels": labels,
-        "gradient": gradient,
+        "gradient": gradient.name,
         "losses": losses,
         "correct": correct,
     }

@@ -11,7 +11,7 @@ from .units import Unit
 def norm(low: Lowering, unit: Unit, again: bool) -> None:
     layer, b, o = unit.layer, low.builder, low.options
     name = layer.name
-    source = low.source_map(unit.sources[0])
+    source = low.maps[unit.sources[0]]
     scale, shift = (low.vector_buffer(f"{name}.{kind}", source) for kind in ("scale", "shift"))
     if not again:
         weight, bias = low.parameter(f"{name}.weight"), low.parameter(f"{name}.bias")
@@ -55,7 +55,7 @@ def norm(low: Lowering, unit: Unit, again: bool) -> None:
     maps = {"input": source, "output": target}
     constant = [read(scale), read(shift)]
     if unit.shortcut:
-        maps["residual"] = low.source_map(unit.shortcut)
+        maps["residual"] = low.maps[unit.shortcut]
         operands["residual"] = maps["residual"].name
     if unit.shortcut_norm:
         for kind in ("scale", "shift"):

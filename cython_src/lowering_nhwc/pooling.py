@@ -6,13 +6,13 @@ from ..blocks_nhwc import Window
 from ..network import MaxPool
 from ..plan import Access, read, write
 from .gradients import gradient_map
-from .state import FeatureMap, Lowering, phase_of, rows_of
+from .state import FeatureMap, Lowering, phase_of
 from .units import Unit
 
 
 def pool(low: Lowering, unit: Unit, again: bool) -> None:
     layer = unit.layer
-    source, target = low.source_map(unit.sources[0]), low.output_map(unit, again)
+    source, target = low.maps[unit.sources[0]], low.output_map(unit, again)
     window = low.window(layer, low.shapes[unit.sources[0]], low.shapes[unit.target])
     largest = isinstance(layer, MaxPool)
     operands = {"input": source.name, "output": target.name}
@@ -69,27 +69,26 @@ def pool_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
 
 
 def global_pool(low: Lowering, unit: Unit) -> None:
-    source = low.source_map(unit.sources[0])
-    output = low.builder.buffer(unit.target, (low.batch, source.channels, 1))
-    low.vectors[unit.target] = output, source.channels
-    low.aliases[unit.target] = rows_of(output)
+    source = low.maps[unit.sources[0]]
+    target = low.output_map(unit, False)
     size = 4.0 * source.height * source.width * source.pitch
     blocks = [
-        ({"n0": n[0], "n1": n[1], "c0": 0, "c1": source.channels}, (source.read(n), write(output, n)), 0.0,
+        ({"n0": n[0], "n1": n[1], "c0": 0, "c1": source.channels}, (source.read(n), target.write(n)), 0.0,
          size * (n[1] - n[0]))
         for n in low.image_blocks()
     ]  # fmt: skip
-    low.loop(unit.layer.name, "nhwc_global_pool", {"input": source.name, "output": output}, blocks, unit, "forward",
+    low.loop(unit.layer.name, "nhwc_global_pool", {"input": source.name, "output": target.name}, blocks, unit, "forward",
               **source.attributes("in"))  # fmt: skip
 
 
-def global_pool_backward(low: Lowering, unit: Unit, gradient: str) -> None:
+def global_pool_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
     target, accumulate = gradient_map(low, unit.sources[0])
     blocks = []
     size = 4.0 * target.height * target.width * target.pitch
     for n, y, bounds in low.pixels(target):
-        accesses = read(gradient, n), target.write(n, y, accumulate=accumulate)
+        accesses = gradient.read(n), target.write(n, y, accumulate=accumulate)
         blocks.append((bounds, accesses, 0.0, size * (n[1] - n[0]) * (y[1] - y[0]) / target.height))
-    low.loop(f"{unit.layer.name}.gradient", "nhwc_global_pool_backward", {"gradient": gradient, "output": target.name},
+    operands = {"gradient": gradient.name, "output": target.name}
+    low.loop(f"{unit.layer.name}.gradient", "nhwc_global_pool_backward", operands,
         blocks, unit, "backward", **target.attributes("out"), accumulate=int(accumulate),
     )  # fmt: skip

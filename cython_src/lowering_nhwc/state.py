@@ -45,14 +45,21 @@ class FeatureMap(ChannelMap):
 
 
 class Vector(FeatureMap):
-    """A vector of features (batch, length, 1) as a map of one pixel."""
+    """Features without pixels, (batch, length, 1): a map of one pixel for kernels that treat each element alone."""
 
     @property
     def pitch(self) -> int:
         return self.channels
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return (self.batch, self.channels, 1)
+
     def box(self, images, rows, channels=None):
         return (images,)
+
+    def natural(self) -> Callable:
+        return lambda arrays: arrays[self.name].reshape(self.batch, self.channels)
 
 
 @dataclass(frozen=True)
@@ -93,14 +100,9 @@ class Lowering:
     spec: NetworkSpec
     options: ChannelOptions
     builder: PlanBuilder
-    maps: dict[str, FeatureMap] = field(default_factory=dict)  # of feature maps that are kept, by tensor
-    vectors: dict[str, tuple[str, int]] = field(
-        default_factory=dict
-    )  # buffer and length of tensors without pixels
-    gradients: dict[str, FeatureMap | str] = field(default_factory=dict)
-    sharers: dict[str, set[str]] = field(
-        default_factory=dict
-    )  # gradient buffer -> tensors that it belongs to
+    maps: dict[str, FeatureMap] = field(default_factory=dict)  # that are kept, by tensor
+    gradients: dict[str, FeatureMap] = field(default_factory=dict)
+    sharers: dict[str, set[str]] = field(default_factory=dict)  # gradient's buffer -> tensors that it belongs to
     unfinished: set[str] = field(default_factory=set)  # tensors whose producer has not run backward yet
     partials: dict[str, tuple[str, int]] = field(default_factory=dict)  # parameter -> partial gradients
     aliases: dict[str, Callable] = field(default_factory=dict)
@@ -159,7 +161,8 @@ class Lowering:
         return max(padded, default=0)
 
     def map(self, name: str, tensor: str, halo: int, role: str = "activation") -> FeatureMap:
-        new = FeatureMap(name, self.batch, *self.shapes[tensor], halo)
+        shape = self.shapes[tensor]
+        new = FeatureMap(name, self.batch, *shape, halo) if len(shape) == 3 else self.new_vector(name, *shape)
         self.builder.buffer(name, new.shape, role=role)
         return new
 
@@ -214,14 +217,6 @@ class Lowering:
         new = self.map(name, unit.target, self.halo(unit.target))
         self.maps[unit.target] = new
         return new
-
-    def source_map(self, name: str) -> FeatureMap:
-        if name not in self.maps:
-            raise UsageError(
-                f"in layout 'channels' a layer after pixels are gone must be FullyConnected, Dropout or Softmax, got one "
-                f"that reads {name!r}; move it"
-            )
-        return self.maps[name]
 
     def window(self, layer: Layer, source: tuple[int, ...], target: tuple[int, ...]) -> Window:
         if isinstance(layer, Convolution):
@@ -279,27 +274,13 @@ class Lowering:
     def image_blocks(self) -> list[tuple[int, int]]:
         return ranges(self.batch, blocks_nhwc.pixel_blocks(self.options.granularity, self.batch, 1)[0])
 
-    def vector(self, name: str) -> tuple[str, int]:
-        if name not in self.vectors:
-            raise UsageError(
-                f"in layout 'channels' FullyConnected and Softmax must come after GlobalPool, got one that reads "
-                f"{name!r}, which has pixels; pool first, or use layout 'auto'"
-            )
-        return self.vectors[name]
-
-    def vector_as_map(self, buffer: str, length: int) -> FeatureMap:
-        """A vector of features as a map of one pixel, for kernels that treat each element alone."""
-        return Vector(buffer, self.batch, length, 1, 1)
+    def new_vector(self, name: str, length: int) -> Vector:
+        return Vector(name, self.batch, length, 1, 1)
 
 
 def phase_of(backward: bool) -> str:
     """Recomputation and packing for data gradients belong to the backward pass."""
     return "backward" if backward else "forward"
-
-
-def rows_of(buffer: str) -> Callable:
-    """View function of a buffer (batch, n, 1) as (batch, n)."""
-    return lambda arrays: arrays[buffer].reshape(len(arrays[buffer]), -1)
 
 
 def parameter_view(buffer: str, shape: tuple[int, ...]) -> Callable:

@@ -26,16 +26,18 @@ from .convolutions import convolution, convolution_backward
 from .dense import fully_connected, fully_connected_backward
 from .elementwise import activation, activation_backward, add, dropout, dropout_backward
 from .ends import load, loss, softmax
-from .gradients import masked, pass_on
+from .gradients import masked, pass_on, set_gradient
 from .norms import norm, norm_backward
 from .pooling import global_pool, global_pool_backward, pool, pool_backward
-from .state import ChannelOptions, Lowering, rows_of
+from .state import ChannelOptions, Lowering
 from .units import Unit
 from .updates import append_updates
 
 
 def forward(low: Lowering, unit: Unit, again: bool = False) -> None:
-    """Loops of a unit; `again`: of its recomputation, into buffers of their own."""
+    """Loops of a unit; `again`: of its recomputation, into buffers of their own. What has no pixels is small and kept."""
+    if again and len(low.shapes[unit.target]) == 1:
+        return
     match unit.layer:
         case Convolution():
             convolution(low, unit, again)
@@ -53,7 +55,7 @@ def forward(low: Lowering, unit: Unit, again: bool = False) -> None:
             dropout(low, unit, again)
         case FullyConnected():
             fully_connected(low, unit)
-    if not again and unit.target in low.maps:
+    if not again and unit.applied:
         low.aliases[unit.target] = low.maps[unit.target].natural()
 
 
@@ -69,8 +71,9 @@ def backward(low: Lowering, unit: Unit) -> None:
         case BatchNorm():
             norm_backward(low, unit, gradient)
         case Add():
+            gradient = masked(low, unit, gradient)
             for name in unit.sources:
-                pass_on(low, unit, name, masked(low, unit, gradient))
+                pass_on(low, unit, name, gradient)
         case ReLU() | ReLU6():
             activation_backward(low, unit, gradient)
         case MaxPool() | AveragePool():
@@ -92,7 +95,7 @@ def segments(low: Lowering, units: Sequence[Unit]) -> list[Sequence[Unit]]:
     last_reader = {name: i for i, unit in enumerate(units) for name in (*unit.inputs, unit.shortcut)}
     open_until, cuts = last_reader["input"], []
     for i, unit in enumerate(units):
-        if open_until <= i and unit.target in low.maps and unit.applied:
+        if open_until <= i and len(low.shapes[unit.target]) == 3 and unit.applied:
             cuts.append(i + 1)
         open_until = max(open_until, last_reader.get(unit.target, i))
     wanted = math.isqrt(len(units))
@@ -106,24 +109,25 @@ def segments(low: Lowering, units: Sequence[Unit]) -> list[Sequence[Unit]]:
 
 def lower_channels(spec: NetworkSpec, options: ChannelOptions, builder: PlanBuilder) -> None:
     """Append the loops of one step to a builder, and set its attribute "aliases"."""
-    *_, last = spec.layers
-    if not isinstance(last, Softmax) or not isinstance(spec.layers[-2], FullyConnected):
-        raise UsageError(
-            f"a network must end with FullyConnected and Softmax, {spec.name!r} does not; add them"
-        )
     low = Lowering(spec, options, builder)
+    if not isinstance(spec.layers[-1], Softmax) or len(low.shapes[low.units[-1].sources[0]]) != 1:
+        raise UsageError(
+            f"a network must end with Softmax after a layer without pixels, {spec.name!r} does not; add FullyConnected "
+            f"or GlobalPool, and Softmax"
+        )
     labels = load(low)
     *units, head = low.units
     for unit in units:
         forward(low, unit)
-    logits, classes = low.vector(head.sources[0])
+    logits = low.maps[head.sources[0]]
     if options.phase == "forward":
-        softmax(low, logits, classes, head)
+        softmax(low, logits, head)
     elif options.phase == "evaluate":
-        loss(low, logits, labels, classes, head, "forward")
+        loss(low, logits, labels, head, "forward")
     else:
-        low.gradients[head.sources[0]] = loss(low, logits, labels, classes, head, "backward")
-        low.aliases[f"{head.sources[0]}.grad"] = rows_of(low.gradients[head.sources[0]])
+        gradient = loss(low, logits, labels, head, "backward")
+        set_gradient(low, head.sources[0], gradient)
+        low.aliases[f"{head.sources[0]}.grad"] = gradient.natural()
         low.unfinished = {unit.target for unit in units}
         for segment in reversed(segments(low, units)):
             if any(low.learns[unit.target] for unit in segment):
