@@ -522,7 +522,7 @@ def add_parser(subparsers) -> None:
         metavar="BYTES",
         help="such as 1.5GiB: what needs more becomes a row that says so; default: what is free",
     )
-    compare.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct, winograd, or one of layout channels; default: %(default)s")
+    compare.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct, winograd, im2col, if, if_blocked, pad, pad_blocked; default: %(default)s")
     compare.add_argument(
         "--seed", type=int, default=measure.seed, help="of data, weights and order; default: %(default)s"
     )
