@@ -34,6 +34,9 @@ SMALLEST_LAYER = 0.015
 # Segments wide enough for a number, as a fraction of the longest bar.
 SMALLEST_LABEL = {"double": 0.075, "single": 0.12}
 
+# Where the speedup axis ends at the latest, below: a fraction of one serial thread.
+SLOWEST_SPEEDUP = 0.4
+
 _COLORS = sns.color_palette("colorblind")
 _GREY = "0.45"
 # Colour, marker and line of each model; variants of one model cycle through the markers behind the first.
@@ -342,7 +345,9 @@ def draw_speedup(study: Study, plan_id: str, column: str) -> Figure:
                     points[f"{prefix}_high"], styles[model], model_label(model), size=size)
         _x_axis(axis, counts, "threads")
     low, high = _limits_with_intervals(table[table["model"] != "serial"], 1.0, max(counts))
+    low = max(low, SLOWEST_SPEEDUP)
     _log2_axis(speedup, "y", _power_ticks(low, high), low, high)
+    _name_those_below(speedup, table[table["model"].isin(models)], low, styles)
     speedup.set_ylabel("speedup")
     panel_title(speedup, "over the best serial run")
     top = min(max([1.0, *table["efficiency"], *table["efficiency_high"].dropna()]),
@@ -388,6 +393,16 @@ def _limits_with_intervals(points, lowest: float, highest: float) -> tuple[float
     low = max(min([low, *points["speedup_low"].dropna()]), low / 2)
     high = min(max([high, *points["speedup_high"].dropna()]), high * 2)
     return low / 1.15, high * 1.12
+
+
+def _name_those_below(axis, points, low: float, styles: dict[str, ModelStyle]) -> None:
+    """Values of what is too slow for the axis, at its lower edge: one such model would press all others together."""
+    below = points[points["speedup"] < low]
+    for threads, group in below.groupby("threads"):
+        for row, point in enumerate(group.to_dict("records")):
+            axis.annotate(f"{model_label(point['model'])} {point['speedup']:.2g} \u2193", (threads, 0.03 + 0.09 * row),
+                          xycoords=("data", "axes fraction"), ha="right" if threads > 1 else "left", fontsize=6.5,
+                          color=styles[point["model"]].color)
 
 
 def _physical_cores(study: Study, axes, counts: Sequence[int]) -> None:
@@ -809,8 +824,8 @@ def _caption_speedup(study: Study, plan_id: str) -> list[str]:
     forms = sorted(m for m in study.samples["model"].unique() if base_model(m) == "forkjoin")
     limits = analysis.bound_table(study)
     return [
-        "(a) Speedup over the fastest serial run of the same network and batch at any granularity, (b) speedup "
-        "divided by threads, (c) time of each task model divided by that of the better fork-join form on as many "
+        "(a) Speedup over the fastest serial run of the same network and batch at any granularity (values below "
+        f"{SLOWEST_SPEEDUP:g} are written at the edge), (b) speedup divided by threads, (c) time of each task model divided by that of the better fork-join form on as many "
         f"threads ({' or '.join(model_label(m) for m in forms) or 'none measured'}; chosen by its median).",
         f"Markers: medians of ratios paired by repetition block; bars and bands: {CONFIDENCE:.0%} bootstrap intervals; "
         "small dots: every repetition. In (b) and (c) points of one thread count stand side by side for legibility.",
