@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import os
 import shutil
 import subprocess
 import tempfile
@@ -13,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from forktask.cython_src import gpu_blas, gpu_kernels, kernel_table
 
+COMPILED = "FORKTASK_EMULATED_KERNELS"  # environment variable: a compiled library, for child processes
 STATUS = (
     "ok",
     "some threads of a CUDA block ended while others wait at a barrier",
@@ -33,16 +36,31 @@ def library(defect: tuple[str, str] | None = None):
     compiler = shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         return None
-    files = gpu_kernels.SOURCE_FILES if defect is None else (file_of(defect),)
+    if defect is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            return _load(_compile(compiler, folder, (file_of(defect),), defect))
+    # Measuring processes load what the process that started them has compiled.
+    if not os.path.exists(os.environ.get(COMPILED, "")):
+        folder = tempfile.mkdtemp(prefix="forktask-emulated-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ[COMPILED] = _compile(compiler, folder, gpu_kernels.SOURCE_FILES)
+    return _load(os.environ[COMPILED])
+
+
+def _compile(compiler: str, folder: str, files: tuple[str, ...], defect: tuple[str, str] = ("", "")) -> str:
+    """Path of the shared library of some source files."""
     texts = [(gpu_kernels.SOURCE_FOLDER / name).read_text() for name in (*gpu_kernels.HEADERS, *files)]
-    source = "\n".join(texts) if defect is None else "\n".join(texts).replace(*defect)
-    with tempfile.TemporaryDirectory() as folder:
-        file, result = Path(folder) / "kernels.cpp", Path(folder) / "kernels.so"
-        file.write_text(source)
-        command = [compiler, "-std=c++17", "-O2", "-fPIC", "-shared", "-Wno-unknown-pragmas"]
-        include = ["-include", Path(__file__).with_name("emulation.h")]
-        subprocess.run([*command, *include, file, "-o", result], check=True)
-        return ctypes.PyDLL(str(result))  # keeps the GIL: the emulation's state is one for the process
+    source = "\n".join(texts)
+    file, result = Path(folder) / "kernels.cpp", Path(folder) / "kernels.so"
+    file.write_text(source.replace(*defect) if defect[0] else source)
+    command = [compiler, "-std=c++17", "-O2", "-fPIC", "-shared", "-Wno-unknown-pragmas"]
+    include = ["-include", Path(__file__).with_name("emulation.h")]
+    subprocess.run([*command, *include, file, "-o", result], check=True)
+    return str(result)
+
+
+def _load(path: str):
+    return ctypes.PyDLL(path)  # keeps the GIL: the emulation's state is one for the process
 
 
 def file_of(defect: tuple[str, str]) -> str:
