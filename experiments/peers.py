@@ -59,7 +59,7 @@ def run_peers(arguments: Namespace) -> int:
     from ..cython_src.lowering import lower
     from .configuration import core_counts
     from .environment import available_cpus, collect, cpu_order, measure_machine
-    from .models import models_on, parse_model
+    from .models import convolution_for, models_on, parse_model
     from .run import parse_numbers
     from .torch_worker import MODES
 
@@ -87,7 +87,8 @@ def run_peers(arguments: Namespace) -> int:
             raise UsageError(f"threads must be in [1, {len(cpus)}] (the CPUs of this process), got {count}")
     options = {"network": arguments.network, "batch": arguments.batch, "phase": arguments.phase,
                "conv": arguments.conv}
-    plan = lower(**options)
+    # What our models of this device compute; for the table, each is lowered anew where it is measured.
+    plan = lower(**{**options, "conv": convolution_for(specs[0], arguments.conv)})
     environment = collect()
     machine = measure_machine(threads, environment=environment)
     contestants = [(f"torch {mode}", count) for count in threads for mode in modes]

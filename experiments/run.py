@@ -31,7 +31,14 @@ from .configuration import (
     find_configuration,
     from_dict,
 )
-from .models import DEFAULT_MODELS, describe_models, models_on, parse_model, process_environment
+from .models import (
+    DEFAULT_MODELS,
+    GPU_CONVOLUTIONS,
+    describe_models,
+    models_on,
+    parse_model,
+    process_environment,
+)
 from .progress import ProgressBar, format_seconds
 from .results import LASTING_FAILURES, Results, ResultsWriter, read_results
 
@@ -683,6 +690,7 @@ def _sweep_and_report(configuration: Configuration, arguments: Namespace) -> int
     if configuration.uses_gpu:
         from .gpu_report import report
 
+        print(f"forktask: {GPU_CONVOLUTIONS}", file=sys.stderr)
         print(report(out_dir, results, arguments.json))
         return 1 if any(row["reason"] not in LASTING_FAILURES for row in _standing_failures(results)) else 0
     from .report import summary_json, summary_text, write_report

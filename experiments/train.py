@@ -679,7 +679,7 @@ def check_resumable(stored: TrainingConfig, config: TrainingConfig) -> None:
 
 def run_command(arguments: argparse.Namespace) -> int:
     """`forktask train`."""
-    from .models import check_threads, models_on, parse_model
+    from .models import GPU_CONVOLUTIONS, check_threads, convolution_for, models_on, parse_model
 
     given = {
         field.name: getattr(arguments, field.name)
@@ -699,6 +699,9 @@ def run_command(arguments: argparse.Namespace) -> int:
     def report(line: str) -> None:
         print(line, file=stream, flush=True)
 
+    if parse_model(config.model).model.device == "gpu":
+        convolution_for(config.model, config.conv)  # raises where a form has no CUDA kernels
+        report(GPU_CONVOLUTIONS)
     try:
         summary = train(config, arguments.resume, report)
     except KeyboardInterrupt:
