@@ -117,6 +117,17 @@ static inline int32_t scheduler_run_first(Scheduler *s, SchedulerWorker *me, con
     return other;
 }
 
+/* Any thread: may workers of this run swap CPUs? */
+static inline int scheduler_may_swap(Scheduler *s)
+{
+#if defined(FORKTASK_RELACY)
+    (void)s;
+    return 0;
+#else
+    return s->places != NULL && s->places->num_places == s->num_workers;
+#endif
+}
+
 /* Owner thread only, that waits: has it swapped CPUs with a worker, from `first` on, that lost its own? Then time has gone by. */
 static inline int scheduler_swap_places(Scheduler *s, int32_t worker, int32_t first, int64_t now)
 {
@@ -124,19 +135,14 @@ static inline int scheduler_swap_places(Scheduler *s, int32_t worker, int32_t fi
     (void)s, (void)worker, (void)first, (void)now;
     return 0;
 #else
-    return s->places != NULL && s->places->num_places == s->num_workers
-           && places_swap(s->places, &s->idle, worker, first, now);
+    return scheduler_may_swap(s) && places_swap(s->places, &s->idle, worker, first, now);
 #endif
 }
 
 /* Owner thread only, with an empty deque: steal, spin, sleep. Returns a node, or DEQUE_EMPTY when the run has ended. */
 static int32_t scheduler_find_work(Scheduler *s, int32_t worker)
 {
-    int64_t start = 0, nap_ns = -1;
-#if !defined(FORKTASK_RELACY)
-    if (s->places != NULL)
-        nap_ns = 2 * s->spin_ns; /* from time to time: has somebody lost its CPU? */
-#endif
+    int64_t start = 0, nap_ns = scheduler_may_swap(s) ? 2 * s->spin_ns : -1; /* naps: has somebody lost its CPU? */
     for (int round = 1;; round++) {
         if (scheduler_ended(s))
             return DEQUE_EMPTY;
