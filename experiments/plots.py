@@ -862,8 +862,9 @@ def _caption_speedup(study: Study, plan_id: str) -> list[str]:
     limits = analysis.bound_table(study)
     return [
         "(a) Speedup over the fastest serial run of the same network and batch at any granularity (values below "
-        f"{SLOWEST_SPEEDUP:g} are written at the edge), (b) speedup divided by threads, (c) time of each task model divided by that of the better fork-join form on as many "
-        f"threads ({' or '.join(model_label(m) for m in forms) or 'none measured'}; chosen by its median).",
+        f"{SLOWEST_SPEEDUP:g} are written at the edge), (b) speedup divided by threads, (c) time of each task model "
+        "divided by that of the better fork-join form on as many threads "
+        f"({' or '.join(model_label(m) for m in forms) or 'none measured'}; chosen by its median).",
         f"Markers: medians of ratios paired by repetition block; bars and bands: {CONFIDENCE:.0%} bootstrap intervals; "
         "small dots: every repetition. In (b) and (c) points of one thread count stand side by side for legibility.",
         f"Grey in (c): differences below {EQUIVALENCE_BAND:.0%}, taken as none; fewer than {MIN_PAIRS} pairs are never "

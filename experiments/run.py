@@ -31,7 +31,14 @@ from .configuration import (
     find_configuration,
     from_dict,
 )
-from .models import DEFAULT_MODELS, describe_models, models_on, parse_model, process_environment
+from .models import (
+    DEFAULT_MODELS,
+    GPU_CONVOLUTIONS,
+    describe_models,
+    models_on,
+    parse_model,
+    process_environment,
+)
 from .progress import ProgressBar, format_seconds
 from .results import LASTING_FAILURES, Results, ResultsWriter, read_results
 
@@ -541,7 +548,7 @@ def add_parser(subparsers) -> None:
         metavar="BYTES",
         help="such as 1.5GiB: what needs more becomes a row that says so; default: what is free",
     )
-    compare.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct, winograd, or one of layout channels; default: %(default)s")
+    compare.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct, winograd, im2col, if, if_blocked, pad, pad_blocked; default: %(default)s")
     compare.add_argument(
         "--seed", type=int, default=measure.seed, help="of data, weights and order; default: %(default)s"
     )
@@ -702,6 +709,7 @@ def _sweep_and_report(configuration: Configuration, arguments: Namespace) -> int
     if configuration.uses_gpu:
         from .gpu_report import report
 
+        print(f"forktask: {GPU_CONVOLUTIONS}", file=sys.stderr)
         print(report(out_dir, results, arguments.json))
         return 1 if any(row["reason"] not in LASTING_FAILURES for row in _standing_failures(results)) else 0
     from .report import summary_json, summary_text, write_report
