@@ -38,11 +38,15 @@ cdef extern from "eager.h" nogil:
     ctypedef struct Idle:
         atomic_i32 num_announced
         IdleWorker *workers
+    ctypedef struct Places:
+        int64_t num_swaps
+    void places_restore(Places *p)
     ctypedef struct Scheduler:
         Idle idle
         SchedulerWorker *workers
         int32_t num_workers
         atomic_i32 ending
+        Places *places
     ctypedef struct EagerTable:
         int32_t num_tasks, num_cells
         const int32_t *task_offsets
@@ -130,6 +134,7 @@ cdef extern from "team.h" nogil:
     """
     ctypedef struct CTeam "Team":
         int32_t num_threads
+        Places places
     ctypedef struct TouchJob:
         WorkerState *states
         size_t scratch_bytes
@@ -267,8 +272,18 @@ cdef class Team:
                     scheduler_end(scheduler, RUN_STOPPED)
             with nogil:
                 done = team_wait(&self.team, POLL_NS)
+        places_restore(&self.team.places)
         self.busy = False
         return error
+
+    cdef Places *places(self, BoundPlan bound):
+        """For workers that may swap CPUs: threads that wait for Python's lock use no CPU time, and have not lost their CPU."""
+        return NULL if bound.needs_gil else &self.team.places
+
+    @property
+    def num_swaps(self):
+        """How often a worker gave its CPU to one that had lost its own."""
+        return self.team.places.num_swaps
 
 
 cdef _dump_workers(Scheduler *s):
@@ -378,6 +393,7 @@ cdef class ReplayRuntime(_GraphRuntime):
         self._drop_graph()
         if error:
             raise MemoryError
+        self.replay.scheduler.places = team.places(bound)
         self._place_roots(bound.plan.affinity, priority)
 
     def memory_bytes(self):
@@ -493,6 +509,7 @@ cdef class PartitionRuntime(_GraphRuntime):
             raise AssertionError("a graph with a cycle in one iteration")
         if error:
             raise MemoryError
+        self.partition.scheduler.places = team.places(bound)
 
     def __dealloc__(self):
         partition_close(&self.partition)
@@ -597,6 +614,7 @@ cdef class EagerRuntime(_Runtime):
             &waits[0], window)
         if error:
             raise MemoryError
+        self.eager.scheduler.places = team.places(bound)
 
     def __dealloc__(self):
         eager_close(&self.eager)

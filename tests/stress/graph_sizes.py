@@ -50,7 +50,7 @@ def measure(pattern, width, num_tasks, placement, threads):
     tries = 5 if n < 200_000 else 2
     row = {"tasks": n, "record": cpu_ns(lambda: record_graph(plan.accesses, closed=False), tries) / n}
     row["close"] = cpu_ns(lambda: record_graph(plan.accesses, closed=True), tries) / n - row["record"]
-    count = max(1, 100_000 // n)
+    count = max(1, 1_000_000 // n)  # as many tasks in each run: starting one costs tens of microseconds
     cpus = sorted(os.sched_getaffinity(0))[:threads]
     with make_executor(f"taskiter:placement={placement}", threads, cpus=cpus if len(cpus) == threads else None) as executor:
         graph = executor.record(bound)
