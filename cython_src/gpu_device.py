@@ -16,6 +16,7 @@ import numpy as np
 
 from . import gpu_kernels
 from .errors import UsageError
+from .gpu_blas import Blas, Product
 
 
 # Lanes for float32 multiply-adds of a multiprocessor, by compute capability (CUDA C++ Programming Guide, "Throughput of
@@ -69,6 +70,14 @@ class Device(ABC):
     @abstractmethod
     def launch(self, symbol: str, tiles: int, rows: int, shared_bytes: int, args: np.ndarray, stream) -> None:
         """Run a CUDA function of `gpu_kernels` over tiles x rows CUDA blocks. `args` is copied now."""
+
+    @abstractmethod
+    def prepare_products(self, stream) -> None:
+        """Get ready for `multiply` on a stream; else its first product does."""
+
+    @abstractmethod
+    def multiply(self, product: Product, addresses: tuple[int, int, int], tf32: bool, stream) -> None:
+        """A matrix product by the device's library: left, right and out begin at these addresses."""
 
     @abstractmethod
     def copy_to_device(self, address: int, array: np.ndarray, stream) -> None:
@@ -175,16 +184,23 @@ class CupyDevice(Device):
                 f"the GPU must be of architecture sm_{gpu_kernels.MINIMUM_ARCHITECTURE} or newer, {self.name} is "
                 f"{self.architecture}; use another GPU"
             )
-        self._module = cupy.RawModule(code=gpu_kernels.source(), options=gpu_kernels.COMPILE_OPTIONS, backend="nvrtc")
+        self._compile = cupy.RawModule
+        self._modules: dict[str, object] = {}
         self._functions: dict[str, int] = {}
+        self._blas: Blas | None = None
         self._pinned: list[int] = []
 
     def prepare(self, symbol):
-        """The first function compiles all of them; CuPy keeps the result on disk."""
+        """The first function of a file compiles all of that file; CuPy keeps the result on disk."""
         if symbol not in self._functions:
             start = time.perf_counter()
-            self._functions[symbol] = self._module.get_function(symbol).kernel.ptr
-            self.costs_s.setdefault("compilation", time.perf_counter() - start)
+            file = gpu_kernels.symbols()[symbol]
+            if file not in self._modules:
+                self._modules[file] = self._compile(
+                    code=gpu_kernels.source(file), options=gpu_kernels.COMPILE_OPTIONS, backend="nvrtc"
+                )
+            self._functions[symbol] = self._modules[file].get_function(symbol).kernel.ptr
+            self.costs_s["compilation"] = self.costs_s.get("compilation", 0.0) + time.perf_counter() - start
 
     def allocate(self, num_bytes):
         return self._runtime.malloc(max(num_bytes, 1))
@@ -218,6 +234,20 @@ class CupyDevice(Device):
             self._functions[symbol], tiles, rows, 1, gpu_kernels.THREADS, 1, 1, shared_bytes, stream,
             ctypes.addressof(address), 0,
         )  # fmt: skip
+
+    def prepare_products(self, stream):
+        self._open_blas().prepare(stream)
+
+    def multiply(self, product, addresses, tf32, stream):
+        self._open_blas().multiply(product, addresses, tf32, stream)
+
+    def _open_blas(self) -> Blas:
+        if self._blas is None:
+            from cupy_backends.cuda.libs import cublas  # loads the library, wherever it is installed
+
+            major = cublas.getVersion(cublas.create()) // 10000
+            self._blas = Blas(ctypes.CDLL(f"libcublas.so.{major}"), self.allocate)
+        return self._blas
 
     def copy_to_device(self, address, array, stream):
         self._runtime.memcpyAsync(address, array.ctypes.data, array.nbytes, 1, stream)

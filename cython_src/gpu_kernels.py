@@ -7,16 +7,26 @@ Nothing here needs a GPU or CuPy. A form has the name, operands, attributes and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
+from . import nhwc_conv
 from .errors import UsageError
+from .gpu_blas import Products
+from .nhwc_arrays import UNIT
 
 SOURCE_FOLDER = Path(__file__).parent / "cuda"
-SOURCE_FILES = ("conv.cu", "conv_forms.cu", "pool.cu", "fc.cu", "softmax.cu", "step.cu", "bench.cu")
+# What stands before each file when it is compiled.
+HEADERS = ("common.cuh", "channels.cuh")
+SOURCE_FILES = (
+    "conv.cu", "conv_forms.cu", "pool.cu", "fc.cu", "softmax.cu", "step.cu", "bench.cu", "nhwc_conv.cu",
+    "nhwc_depthwise.cu", "nhwc_norm.cu", "nhwc_elementwise.cu", "nhwc_pool.cu", "optimizer.cu",
+)  # fmt: skip
 # Denormals are flushed, as the CPU models do; expf, logf and division stay accurate.
 COMPILE_OPTIONS = ("-std=c++17", "--ftz=true", "--prec-div=true", "--prec-sqrt=true", "--fmad=true")
 MINIMUM_ARCHITECTURE = 70  # kernel parameters are __grid_constant__
@@ -31,8 +41,8 @@ ARGS_DTYPE = np.dtype(
         ("counter", "<u8"),
         ("failure", "<u8"),
         ("replay", "<i8"),
+        ("reals", "<f8", MAX_REALS),
         ("integers", "<i4", MAX_INTEGERS),
-        ("reals", "<f4", MAX_REALS),
         ("bounds_width", "<i4"),
         ("first_block", "<i4"),
         ("first_task", "<i4"),
@@ -49,6 +59,12 @@ CONVOLUTION_TILES = (4, 2)  # output channels of a thread
 # on each of 128. A guess until it is measured; results do not depend on it.
 THREADS_WANTED = 128 * 128
 MAX_TILES = 4096  # of a block in kernels whose threads stride through their elements
+# Layout "channels": numbers of a tile that each of 16 x 8 threads computes, rows (pixels, or output channels of a weight
+# gradient) by columns (channels, or taps and input channels), the largest first.
+PRODUCT_TILES = ((8, 8), (4, 4), (4, 2))
+GRADIENT_TILES = ((8, 8), (4, 4))
+PRODUCT_STEP = 16  # of a sum that lie in shared memory together
+STRIP_CHANNELS = 8  # channels of a CUDA block that sums over pixels
 CONVOLUTION_FORMS = ("tiled", "if", "pad", "if_reduction", "pad_reduction")
 
 
@@ -69,12 +85,15 @@ class Launch:
     shared_bytes: int = 0
 
 
-def source() -> str:
-    """All CUDA sources as one translation unit, without includes of any kind."""
-    return "\n".join((SOURCE_FOLDER / name).read_text() for name in ("common.cuh", *SOURCE_FILES))
+@cache
+def source(file: str) -> str:
+    """One of `SOURCE_FILES` as a translation unit, without includes of any kind."""
+    return "\n".join((SOURCE_FOLDER / name).read_text() for name in (*HEADERS, file))
 
 
 def _strided(items) -> int:
+    if np.max(items) >= 2**31:
+        raise UsageError("a block on a GPU must have fewer than 2^31 numbers; use a finer granularity")
     return max(1, min(MAX_TILES, math.ceil(int(np.max(items)) / THREADS)))
 
 
@@ -85,7 +104,8 @@ def _extents(bounds: np.ndarray, *columns: int) -> np.ndarray:
 
 def _convolution(symbol: str, scale: int) -> Callable[[Mapping, np.ndarray], Launch]:
     def launch(attributes: Mapping, bounds: np.ndarray) -> Launch:
-        windows = np.ceil((bounds[:, 5] - bounds[:, 4]) * scale / 2) * math.ceil(attributes["in_width"] / 2)
+        width = attributes["in_width"] + 2 * attributes["in_halo"] - 4
+        windows = np.ceil((bounds[:, 5] - bounds[:, 4]) * scale / 2) * math.ceil(width / 2)
         items = (bounds[:, 1] - bounds[:, 0]) * windows * attributes["in_lanes"]
         channels = bounds[:, 3] - bounds[:, 2]
         for count in CONVOLUTION_TILES:
@@ -100,7 +120,7 @@ def _convolution(symbol: str, scale: int) -> Callable[[Mapping, np.ndarray], Lau
 
 def _convolution_form(symbol: str, reduction: bool) -> Callable[[Mapping, np.ndarray], Launch]:
     def launch(attributes: Mapping, bounds: np.ndarray) -> Launch:
-        items = _extents(bounds, 0, 2, 4) * attributes["in_width"] * attributes["in_lanes"]
+        items = _extents(bounds, 0, 2, 4) * attributes["out_width"] * attributes["in_lanes"]
         if reduction:
             return Launch(symbol, int(min(items.max(), MAX_TILES)), 4 * THREADS)
         return Launch(symbol, _strided(items))
@@ -131,6 +151,122 @@ def _softmax_loss(attributes: Mapping, bounds: np.ndarray) -> Launch:
     return Launch("softmax_loss", math.ceil(int(_extents(bounds, 0).max()) / groups), 8 * THREADS)
 
 
+def _channel_end(bounds: np.ndarray, column: int, pitch: int) -> np.ndarray:
+    """One past the last physical channel of each block."""
+    return np.minimum(-(-bounds[:, column] // UNIT) * UNIT, pitch)
+
+
+def _per_channel(symbol: str, step: int = 1) -> Callable[[Mapping, np.ndarray], Launch]:
+    """A thread for `step` channels of each pixel that is written, bounds BOX."""
+
+    def launch(attributes: Mapping, bounds: np.ndarray) -> Launch:
+        prefix = "out" if "out_pitch" in attributes else "in"
+        channels = _channel_end(bounds, 5, attributes[f"{prefix}_pitch"]) - bounds[:, 4]
+        return Launch(symbol, _strided(_extents(bounds, 0, 2) * attributes[f"{prefix}_width"] * channels / step))
+
+    return launch
+
+
+def _per_strip(symbol: str) -> Callable[[Mapping, np.ndarray], Launch]:
+    """A CUDA block for each STRIP_CHANNELS channels of the pitch."""
+    return lambda attributes, bounds: Launch(symbol, math.ceil(attributes["in_pitch"] / STRIP_CHANNELS), 4 * THREADS)
+
+
+def _per_vector_element(symbol: str) -> Callable[[Mapping, np.ndarray], Launch]:
+    """A thread for each channel of a vector."""
+    return lambda attributes, bounds: Launch(symbol, _strided(_extents(bounds, 0) + UNIT))
+
+
+def _per_parameter(symbol: str) -> Callable[[Mapping, np.ndarray], Launch]:
+    return lambda attributes, bounds: Launch(symbol, _strided(_extents(bounds, 0)))
+
+
+def _statistics(attributes: Mapping, bounds: np.ndarray) -> Launch:
+    """The second launch of a convolution that is followed by a norm: statistics of its result."""
+    if attributes["activation"]:
+        raise UsageError("a convolution with statistics must have no activation on a GPU; lower the plan anew")
+    channels = _channel_end(bounds, 5, attributes["out_pitch"]) - bounds[:, 4]
+    return Launch("nhwc_conv_statistics", math.ceil(int(channels.max()) / STRIP_CHANNELS), 4 * THREADS)
+
+
+def _product_bytes(tile: tuple[int, int], longs: int) -> int:
+    """Shared memory of a tile of a matrix product, and `longs` offsets."""
+    rows, columns = 16 * tile[0], 8 * tile[1]
+    return 4 * PRODUCT_STEP * (rows + 4 + columns) + 8 * longs
+
+
+def _nhwc_convolution(symbol: str, data: bool) -> Callable[[Mapping, np.ndarray], Launch]:
+    def launch(attributes: Mapping, bounds: np.ndarray) -> Launch:
+        _check_algorithm(symbol, attributes)
+        shape = [attributes[f"{name}_channels"] for name in ("out", "in")]
+        # Panels of a tile must read the same channels.
+        starts, _ = nhwc_conv.panel_inputs(
+            nhwc_conv.FORWARD, (shape[0], shape[1] // attributes["groups"]), attributes["groups"]
+        )
+        phase = attributes["stride"] if data else 1
+        rows = -(-(bounds[:, 3] - bounds[:, 2]) // phase)
+        pixels = (bounds[:, 1] - bounds[:, 0]).astype(np.int64) * rows * -(-attributes["out_width"] // phase)
+        ends = _channel_end(bounds, 5, attributes["out_pitch"])
+        for tile in PRODUCT_TILES:
+            pixel_tiles = np.ceil(pixels / (16 * tile[0]))
+            channel_tiles = np.ceil((ends - bounds[:, 4]) / (8 * tile[1]))
+            tiles = phase * phase * pixel_tiles * channel_tiles
+            wide = max(1, 8 * tile[1] // UNIT)
+            whole = all(
+                len({*starts[p : min(p + wide, end // UNIT)]}) <= 1
+                for first, end in zip(bounds[:, 4].tolist(), (-(-ends // UNIT) * UNIT).tolist(), strict=True)
+                for p in range(first // UNIT, end // UNIT, wide)
+            )
+            empty = (ends - bounds[:, 4]).min() <= 4 * tile[1] and tile is not PRODUCT_TILES[-1]
+            if whole and not empty and tiles.sum() * THREADS >= THREADS_WANTED:
+                break
+        return Launch(f"{symbol}_{tile[0]}x{tile[1]}", int(tiles.max()), _product_bytes(tile, 2 * 16 * tile[0]))
+
+    return launch
+
+
+def _nhwc_weight_gradient(attributes: Mapping, bounds: np.ndarray) -> Launch:
+    symbol = "nhwc_conv_backward_weights"
+    _check_algorithm(symbol, attributes)
+    groups, taps = attributes["groups"], attributes["kernel"] ** 2
+    outs, inputs = attributes["dy_channels"] // groups, attributes["in_channels"] // groups
+    inputs = np.full(len(bounds), inputs) if groups > 1 else bounds[:, 5] - bounds[:, 4]
+    for tile in GRADIENT_TILES:
+        if groups > 1:
+            of_block = (bounds[:, 3] - 1) // outs - bounds[:, 2] // outs + 1
+            row_tiles = of_block * math.ceil(outs / (16 * tile[0]))
+        else:
+            row_tiles = np.ceil((bounds[:, 3] - bounds[:, 2]) / (16 * tile[0]))
+        tiles = row_tiles * np.ceil(taps * inputs / (8 * tile[1]))
+        if outs > 8 * tile[0] and tiles.sum() * THREADS >= THREADS_WANTED:
+            break
+    return Launch(f"{symbol}_{tile[0]}x{tile[1]}", int(tiles.max()),
+                  _product_bytes(tile, 4 * PRODUCT_STEP + 8 * tile[1]))  # fmt: skip
+
+
+def _check_algorithm(symbol: str, attributes: Mapping) -> None:
+    name = nhwc_conv.ALGORITHMS[attributes["algorithm"]]
+    if name != "direct":
+        raise UsageError(f"algorithm {name!r} of kernel {symbol!r} has no CUDA form; lower the plan with conv 'direct'")
+
+
+def _nhwc_pack(attributes: Mapping, bounds: np.ndarray) -> Launch:
+    _check_algorithm("nhwc_conv_pack", attributes)
+    shape = attributes["out_channels"], attributes["in_channels"] // attributes["groups"]
+    _, depth = nhwc_conv.panel_inputs(attributes["direction"], shape, attributes["groups"])
+    return Launch("nhwc_conv_pack", _strided(_extents(bounds, 0) * attributes["kernel"] ** 2 * depth * UNIT))
+
+
+def _nhwc_dropout(attributes: Mapping, bounds: np.ndarray) -> Launch:
+    counters = math.ceil(attributes["in_width"] * attributes["in_pitch"] / 64) * 16
+    return Launch("nhwc_dropout", _strided(_extents(bounds, 0, 2) * counters))
+
+
+def _nhwc_load_images(attributes: Mapping, bounds: np.ndarray) -> Launch:
+    plane = math.prod(attributes[f"out_{name}"] for name in ("height", "width", "pitch"))
+    return Launch("nhwc_load_images", _strided(_extents(bounds, 0) * plane))
+
+
 _LAUNCHES: dict[str, Callable[[Mapping, np.ndarray], Launch]] = {
     "load_images": _load_images,
     "conv_forward": _convolution("conv_forward", 1),
@@ -158,12 +294,81 @@ _LAUNCHES: dict[str, Callable[[Mapping, np.ndarray], Launch]] = {
     "softmax_loss": _softmax_loss,
     "loss_sum": lambda attributes, bounds: Launch("loss_sum", 1, 8 * THREADS),
     "sgd": lambda attributes, bounds: Launch("sgd", _strided(_extents(bounds, 0) * (attributes["inputs"] + 1))),
+    "fc_relu_forward": lambda attributes, bounds: Launch(
+        "fc_relu_forward", int(_extents(bounds, 0).max()) * attributes["outputs"], 4 * THREADS
+    ),
+    "fc_backward_data_relu": _fc_data("fc_backward_data_relu"),
+    "nhwc_load_images": _nhwc_load_images,
+    "nhwc_conv_pack": _nhwc_pack,
+    "nhwc_conv_forward": _nhwc_convolution("nhwc_conv_forward", False),
+    "nhwc_conv_backward_data": _nhwc_convolution("nhwc_conv_backward_data", True),
+    "nhwc_conv_backward_weights": _nhwc_weight_gradient,
+    "nhwc_depthwise_forward": _per_channel("nhwc_depthwise_forward"),
+    "nhwc_depthwise_backward_data": _per_channel("nhwc_depthwise_backward_data"),
+    "nhwc_depthwise_backward_weights": lambda attributes, bounds: Launch(
+        "nhwc_depthwise_backward_weights",
+        math.ceil(int((bounds[:, 5] - bounds[:, 4]).max()) / STRIP_CHANNELS) * (attributes["kernel"] ** 2 + 1),
+        4 * THREADS,
+    ),
+    "nhwc_norm_statistics": _per_strip("nhwc_norm_statistics"),
+    "nhwc_norm_finish": _per_vector_element("nhwc_norm_finish"),
+    "nhwc_norm_evaluate": _per_vector_element("nhwc_norm_evaluate"),
+    "nhwc_norm_apply": _per_channel("nhwc_norm_apply", 4),
+    "nhwc_norm_backward_statistics": _per_strip("nhwc_norm_backward_statistics"),
+    "nhwc_norm_backward_finish": _per_vector_element("nhwc_norm_backward_finish"),
+    "nhwc_norm_backward_apply": _per_channel("nhwc_norm_backward_apply", 4),
+    "nhwc_activation": _per_channel("nhwc_activation", 4),
+    "nhwc_activation_backward": _per_channel("nhwc_activation_backward", 4),
+    "nhwc_add": _per_channel("nhwc_add", 4),
+    "nhwc_add_backward": _per_channel("nhwc_add_backward", 4),
+    "nhwc_dropout": _nhwc_dropout,
+    "nhwc_max_pool": _per_channel("nhwc_max_pool"),
+    "nhwc_max_pool_backward": _per_channel("nhwc_max_pool_backward"),
+    "nhwc_average_pool": _per_channel("nhwc_average_pool"),
+    "nhwc_average_pool_backward": _per_channel("nhwc_average_pool_backward"),
+    "nhwc_global_pool": lambda attributes, bounds: Launch("nhwc_global_pool", _strided(_extents(bounds, 0, 2))),
+    "nhwc_global_pool_backward": _per_channel("nhwc_global_pool_backward"),
+    "optimizer_sgd": _per_parameter("optimizer_sgd"),
+    "optimizer_adam": _per_parameter("optimizer_adam"),
+    "gradient_sum": lambda attributes, bounds: Launch("gradient_sum", 1, 4 * THREADS),
+    "gradient_scale": lambda attributes, bounds: Launch("gradient_scale", 1),
     "hash_chain": lambda attributes, bounds: Launch("hash_chain", 1),
     "replica": lambda attributes, bounds: Launch("replica", 1),
 }
 
-# A kernel's attribute and the largest value for which its CUDA form is right: divisors of THREADS.
-_LANES_OF_THREADS = ("fc_forward", "softmax_loss")
+# What a kernel that has an optional operand launches after itself where the operand is given.
+_AFTER: dict[tuple[str, str], Callable[[Mapping, np.ndarray], Launch]] = {
+    ("nhwc_conv_forward", "statistics"): _statistics,
+    ("nhwc_depthwise_forward", "statistics"): _statistics,
+    ("nhwc_conv_backward_weights", "bias_output"): lambda attributes, bounds: Launch(
+        "nhwc_conv_bias_gradient", math.ceil(int(_extents(bounds, 2).max()) / STRIP_CHANNELS), 4 * THREADS
+    ),
+}
+
+
+
+def _bias_and_activation(attributes: Mapping, bounds: np.ndarray, operands: Collection[str]) -> Launch | None:
+    return _per_channel("nhwc_conv_bias")(attributes, bounds) if "bias" in operands or attributes["activation"] else None
+
+
+def _fc_bias(symbol: str) -> Callable[[Mapping, np.ndarray, Collection[str]], Launch]:
+    return lambda attributes, bounds, operands: Launch(
+        symbol, _strided(_extents(bounds, 0) * attributes["outputs"] * attributes["lanes"])
+    )
+
+
+# What is left to do after a loop's matrix products.
+_BESIDE_PRODUCTS: dict[str, Callable[[Mapping, np.ndarray, Collection[str]], Launch | None]] = {
+    "nhwc_conv_forward": _bias_and_activation,
+    "fc_forward": _fc_bias("fc_bias"),
+    "fc_relu_forward": _fc_bias("fc_bias_relu"),
+    "fc_backward_weights": lambda attributes, bounds, operands: Launch(
+        "fc_bias_gradient", _strided(attributes["outputs"])
+    ),
+}
+
+# Kernels whose lanes must divide THREADS.
+_LANES_OF_THREADS = ("fc_forward", "fc_relu_forward", "softmax_loss")
 TASK_BENCH_MEMORY = 2
 
 
@@ -172,8 +377,11 @@ def names() -> tuple[str, ...]:
     return tuple(_LAUNCHES)
 
 
-def launch_of(kernel: str, attributes: Mapping, bounds: np.ndarray, convolution: str = "tiled") -> Launch:
-    """How to launch a loop.
+def launches_of(
+    kernel: str, attributes: Mapping, bounds: np.ndarray, operands: Collection[str] = (), convolution: str = "tiled",
+    products: Products | None = None,
+) -> tuple[Launch | Products, ...]:  # fmt: skip
+    """How to launch a loop: one after the other, all with the same arguments.
 
     Parameters
     ----------
@@ -181,8 +389,12 @@ def launch_of(kernel: str, attributes: Mapping, bounds: np.ndarray, convolution:
     attributes : mapping of str to number
         The loop's.
     bounds : int32, shape (num_blocks, bounds_width)
+    operands : collection of str
+        The operands that the loop gives, of which some are optional.
     convolution : {"tiled", "if", "pad", "if_reduction", "pad_reduction"}
         Form of the kernel `conv_forward` (a convolution that is fused with nothing).
+    products : Products, optional
+        What cuBLAS does of it; `gpu_blas.products_of`.
 
     Raises
     ------
@@ -194,24 +406,37 @@ def launch_of(kernel: str, attributes: Mapping, bounds: np.ndarray, convolution:
     if kernel.startswith("task_bench_"):
         if attributes["kernel"] == TASK_BENCH_MEMORY:
             raise UsageError("kernel 'memory' of Task Bench has no CUDA form; use compute, load_imbalance or busy_wait")
-        return Launch("task_bench", 1)
+        return (Launch("task_bench", 1),)
     if kernel not in _LAUNCHES:
-        raise UsageError(f"kernel {kernel!r} has no CUDA form; those that have one are {', '.join(_LAUNCHES)}")
+        raise UsageError(f"kernel {kernel!r} has no CUDA form{_REMEDIES.get(kernel.partition('_')[0], '')}; use the CPU")
     if kernel in _LANES_OF_THREADS and THREADS % attributes["lanes"]:
         raise UsageError(f"lanes of {kernel!r} must divide {THREADS}, got {attributes['lanes']}; use 1 or 16")
     if kernel == "conv_forward" and convolution != "tiled":
-        return _convolution_form(f"conv_forward_{convolution}", "reduction" in convolution)(attributes, bounds)
-    return _LAUNCHES[kernel](attributes, bounds)
+        return (_convolution_form(f"conv_forward_{convolution}", "reduction" in convolution)(attributes, bounds),)
+    after = [launch for (name, operand), launch in _AFTER.items() if name == kernel and operand in operands]
+    launches = tuple(launch(attributes, bounds) for launch in (_LAUNCHES[kernel], *after))
+    if products is None:
+        return launches
+    beside = _BESIDE_PRODUCTS.get(kernel)
+    epilogue = beside(attributes, bounds, operands) if beside else None
+    return (products, *([epilogue] if epilogue else []), *launches[1:])
 
 
-def symbols() -> tuple[str, ...]:
-    """All CUDA functions, in the order of the sources."""
-    counted = ("conv_forward", "conv_relu_pool", "conv_backward_data", "conv_backward_data_unpool")
-    return (
-        *(f"{name}_{count}" for count in sorted(CONVOLUTION_TILES) for name in counted),
-        "conv_backward_weights",
-        *(f"conv_forward_{form}" for form in CONVOLUTION_FORMS[1:]),
-        *(name for name in _LAUNCHES if name not in (*counted, "conv_backward_weights")),
-        "task_bench",
-        "advance_counter",
-    )
+# What helps instead of a kernel without a CUDA form, by the beginning of its name.
+_REMEDIES = {"winograd": "; lower the plan with conv 'direct'"}
+
+
+@cache
+def symbols() -> dict[str, str]:
+    """All CUDA functions: the file that each stands in."""
+    result = {}
+    for file in SOURCE_FILES:
+        text = (SOURCE_FOLDER / file).read_text()
+        result |= dict.fromkeys(re.findall(r"^KERNEL\((\w+)\)", text, re.M), file)
+        # Forms by the size of a tile: a macro that is used with sizes.
+        for macro, parameters, body in re.findall(r"^#define (\w+)\(([\w, ]+)\) *\\\n((?:.*\\\n)*.*)", text, re.M):
+            for sizes in re.findall(rf"^{macro}\(([\d, ]+)\)$", text, re.M):
+                values = dict(zip(parameters.split(", "), sizes.split(", "), strict=True))
+                for name in re.findall(r"KERNEL\(([\w#]+)\)", body):
+                    result["".join(values.get(part, part) for part in name.split("##"))] = file
+    return result

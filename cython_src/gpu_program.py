@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from . import gpu_device, gpu_kernels, kernel_table
-from .coherence import DEVICE, HOST, INVALID, Coherence
+from .coherence import DEVICE, HOST, Coherence
 from .errors import UsageError
+from .gpu_blas import PRODUCTS, Products, products_of
 from .gpu_device import Device
-from .plan import READ, WRITE, Plan
+from .gpu_kernels import Launch
+from .plan import READ, WRITE, Plan, UniformBlocks
 from .program import EVENT_DTYPE, BlockFailure, bind
 from .storage import Storage, view_of
 
@@ -55,11 +57,11 @@ class DeviceCopies:
         self.coherence = Coherence()
         self.address: dict[str, int] = {}
 
-    def add(self, name: str, num_bytes: int) -> int:
+    def add(self, name: str, num_bytes: int, cuts: Sequence[int]) -> int:
         """Address of a buffer; at first only the host's copy is right."""
         if name not in self.address:
             self.address[name] = self.device.allocate(num_bytes)
-        self.coherence.add(name, owner=HOST)
+        self.coherence.add(name, HOST, cuts)
         return self.address[name]
 
 
@@ -96,7 +98,10 @@ class GpuBoundPlan:
     device : Device, optional
         Default: the machine's first GPU.
     convolution : str
-        See `gpu_kernels.launch_of`.
+        See `gpu_kernels.launches_of`.
+    products : {"cublas", "tf32", "own"}
+        Blocks that are whole matrix products: by cuBLAS in float32; by cuBLAS with factors rounded to TF32 (10 bits of
+        mantissa instead of 23); or by the same kernels as all others.
 
     Attributes
     ----------
@@ -114,18 +119,35 @@ class GpuBoundPlan:
     needs_gil = False
 
     def __init__(
-        self, plan: Plan, storage: Storage | None = None, device: Device | None = None, convolution: str = "tiled"
-    ):
-        self.plan = plan
+        self, plan: Plan, storage: Storage | None = None, device: Device | None = None, convolution: str = "tiled",
+        products: str = "cublas",
+    ):  # fmt: skip
+        if products not in PRODUCTS:
+            raise UsageError(f"products must be one of {', '.join(PRODUCTS)}; got {products!r}")
+        self.plan, self.tf32 = plan, products == "tf32"
         self.device = gpu_device.default_gpu() if device is None else device
         self.storage = Storage() if storage is None else storage
+        if convolution != "tiled" and not any(loop.kernel == "conv_forward" for loop in plan.loops):
+            raise UsageError(
+                f"convolution {convolution!r} is a form of the kernel 'conv_forward', which this plan has not; lower it with "
+                f"layout 'lanes' or 'flat' and fusion 'none', or use 'tiled'"
+            )
         own = plan.attributes.get("kernels")
+        for loop in plan.loops:
+            if not isinstance(loop.blocks, UniformBlocks) and any(block.operands for block in loop.blocks):
+                raise UsageError(f"blocks of loop {loop.name!r} have operands of their own, which no CUDA form takes; use the CPU")
         self.launches = [
-            gpu_kernels.launch_of(loop.kernel, loop.attributes, loop.bounds, convolution) for loop in plan.loops
+            gpu_kernels.launches_of(
+                loop.kernel, loop.attributes, loop.bounds, loop.operands, convolution,
+                self._products(kernel_table.get(loop.kernel, own), loop) if products != "own" else None,
+            )
+            for loop in plan.loops
         ]
         self.host = bind(plan, self.storage)
         self.arrays = CoherentArrays(self)
-        self.instruction_set = self.device.architecture
+        # What decides the bits of results; models that agree in it must agree bit for bit.
+        forms = [f"convolution={convolution}"] * (convolution != "tiled") + [f"products={products}"] * (products != "cublas")
+        self.instruction_set = ", ".join([self.device.architecture, *forms])
         self.num_loops, self.num_tasks = len(plan.loops), plan.num_tasks
         self.iteration_stride, self.scratch_bytes = plan.iteration_stride, plan.scratch_bytes
         self.copies = {HOST: [0, 0], DEVICE: [0, 0]}
@@ -145,12 +167,34 @@ class GpuBoundPlan:
         self._coherence = {
             owner: shared if plan.buffers[name].persistent else own_memory for owner, name in self._span.items()
         }
+        self._cuts = self._find_cuts()
         for owner in self._members:
-            own_memory.add(owner)
+            own_memory.add(owner, cuts=self._cuts[owner])
         self.uses = [self._uses(loop) for loop in plan.loops]
         self.copy_stream = self.device.stream()
         self._allocate()
         self._records = [self._record(k, loop, own) for k, loop in enumerate(plan.loops)]
+
+    @staticmethod
+    def _products(spec, loop) -> Products | None:
+        rows = [dict(zip(spec.bounds, row, strict=False)) for row in loop.bounds.tolist()]
+        return products_of(loop.kernel, loop.attributes, rows)
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether some loops are matrix products."""
+        return any(isinstance(how, Products) for launches in self.launches for how in launches)
+
+    def prepare(self, streams: Iterable = ()) -> None:
+        """Compile and load what is launched, and get ready for products on these streams: what must not happen while a
+        graph is captured."""
+        for launches in self.launches:
+            for how in launches:
+                if isinstance(how, Launch):
+                    self.device.prepare(how.symbol)
+        if self.multiplies:
+            for stream in streams:
+                self.device.prepare_products(stream)
 
     def _allocate(self) -> None:
         plan, device = self.plan, self.device
@@ -162,13 +206,13 @@ class GpuBoundPlan:
             if self.managed:
                 address[owner] = self.host.arrays[name].ctypes.data
             elif plan.buffers[name].persistent:
-                address[owner] = self.storage.device_copies.add(owner, plan.buffers[name].size_bytes)
+                address[owner] = self.storage.device_copies.add(owner, plan.buffers[name].size_bytes, self._cuts[owner])
             else:
                 sizes[owner] = plan.buffers[name].size_bytes
         if self.managed:
             for owner, name in self._span.items():
                 if plan.buffers[name].persistent:
-                    self.storage.device_copies.coherence.add(owner)
+                    self.storage.device_copies.coherence.add(owner, cuts=self._cuts[owner])
         offsets, total = {}, 0
         for key, size in sizes.items():
             offsets[key] = total
@@ -183,6 +227,73 @@ class GpuBoundPlan:
             device.copy_to_device(self._bounds_address[k], array, self.copy_stream)
         device.copy_to_device(self.failure_address, np.array([NO_FAILURE], np.uint64), self.copy_stream)
         device.synchronize(self.copy_stream)
+
+    def _find_cuts(self) -> dict[str, list[int]]:
+        """Where the first dimension of each buffer is cut by what blocks access; an arena is of one piece."""
+        cuts = {}
+        for owner in self._members:
+            shape = self.plan.buffers[owner].shape if owner in self.plan.buffers else ()
+            cuts[owner] = {0, shape[0] if shape else 1}
+        for loop in self.plan.loops:
+            for block in loop.blocks if isinstance(loop.blocks, tuple) else ():
+                for access in block.accesses:
+                    if access.box and access.buffer in cuts:
+                        cuts[access.buffer].update(access.box[0])
+        return {owner: sorted(found) for owner, found in cuts.items()}
+
+    def _touched(self, block) -> Iterator[tuple[str, int, int, float]]:
+        """(buffer or arena, piece, kind of access, written part of the piece) of a block; a part past 1 is no part."""
+        for access in block.accesses:
+            owner = self._owner[access.buffer]
+            shape = self.plan.buffers[access.buffer].shape
+            cuts = self._cuts[owner]
+            if owner != access.buffer or not shape:
+                yield owner, 0, access.kind, 0.0
+                continue
+            first, last = access.box[0] if access.box else (0, shape[0])
+            rest = math.prod(stop - start for start, stop in access.box[1:]) * math.prod(shape[max(1, len(access.box)) :])
+            part = rest / math.prod(shape[1:])
+            for piece in range(cuts.index(first), cuts.index(last)):
+                yield owner, piece, access.kind, part
+
+    def uses_of(self, loop: int, first_block: int, num_blocks: int) -> list[tuple[str, bool, bool, tuple[int, int]]]:
+        """What some blocks of a loop use: memory, whether old content is needed, whether it is written, rows."""
+        touched: dict[tuple[str, int], list] = {}
+        for block in self.plan.loops[loop].blocks[first_block : first_block + num_blocks]:
+            for owner, piece, kind, part in self._touched(block):
+                use = touched.setdefault((owner, piece), [False, False, 0.0])
+                use[0] |= kind != WRITE
+                use[1] |= kind != READ
+                use[2] += part if kind == WRITE else 0.0
+        result: list = []
+        for (owner, piece), (reads, writes, part) in sorted(touched.items()):
+            use = owner, reads or (writes and part < 1 - 1e-9), writes
+            rows = tuple(self._cuts[owner][piece : piece + 2])
+            if result and result[-1][:3] == use and result[-1][3][1] == rows[0]:
+                rows = (result.pop()[3][0], rows[1])
+            result.append((*use, rows))
+        return result
+
+    def parts(self, loop: int, most: int) -> list[tuple[int, int]]:
+        """Cut a loop into up to `most` ranges of blocks (first, number) of about equal cost, no two of which write to the
+        same piece of a buffer: they may run in different places."""
+        blocks = self.plan.loops[loop].blocks
+        if most == 1 or not isinstance(blocks, tuple):
+            return [(0, len(blocks))]
+        written: dict[tuple[str, int], list[int]] = {}
+        for number, block in enumerate(blocks):
+            for owner, piece, kind, _ in self._touched(block):
+                if kind != READ:
+                    written.setdefault((owner, piece), [number, number])[1] = number
+        together = set()  # blocks that must not be cut off from the one before
+        for first, last in written.values():
+            together.update(range(first + 1, last + 1))
+        costs = np.cumsum([block.flops + block.bytes for block in blocks])
+        starts = [0]
+        for number in range(1, len(blocks)):
+            if number not in together and costs[number - 1] >= costs[-1] * len(starts) / most and len(starts) < most:
+                starts.append(number)
+        return [(a, b - a) for a, b in zip(starts, [*starts[1:], len(blocks)], strict=True)]
 
     def _uses(self, loop) -> list[tuple[str, bool, bool]]:
         plan = self.plan
@@ -255,7 +366,7 @@ class GpuBoundPlan:
         addresses : mapping of str to int, optional
             Device copies of some buffers to use instead of the usual ones.
         """
-        how, record = self.launches[loop], self._records[loop]
+        record = self._records[loop]
         if addresses:
             record = self._with_addresses(loop, record, addresses)
         record["replay"], record["counter"] = replay, self.counter_address if captured else 0
@@ -263,7 +374,14 @@ class GpuBoundPlan:
         while first_block < stop:
             rows = min(stop - first_block, gpu_kernels.MAX_GRID_ROWS)
             record["first_block"] = first_block
-            self.device.launch(how.symbol, how.tiles, rows, how.shared_bytes, record, stream)
+            for how in self.launches[loop]:
+                if isinstance(how, Launch):
+                    self.device.launch(how.symbol, how.tiles, rows, how.shared_bytes, record, stream)
+                    continue
+                for product in how.blocks[first_block : first_block + rows]:
+                    factors = (product.left, product.right, product.out)
+                    addresses = tuple(int(record["operand"][matrix.operand]) for matrix in factors)
+                    self.device.multiply(product, addresses, self.tf32, stream)
             first_block += rows
 
     def _with_addresses(self, loop: int, record: np.ndarray, addresses: Mapping[str, int]) -> np.ndarray:
@@ -285,41 +403,57 @@ class GpuBoundPlan:
         self.device.copy_to_device(self.counter_address, np.array([replay], np.int64), self.copy_stream)
         self.device.synchronize(self.copy_stream)
 
-    def acquire(self, uses: Sequence[tuple[str, bool, bool]], place: str, stream=None) -> int:
+    def acquire(self, uses: Sequence[tuple], place: str, stream=None) -> int:
         """Copy what is out of date at `place` before it is used there; returns the number of copies.
 
         Parameters
         ----------
-        uses : sequence of (str, bool, bool)
-            Buffer or arena, whether its old content is needed, whether it is written.
+        uses : sequence of (str, bool, bool) or (str, bool, bool, (int, int))
+            Buffer or arena, whether its old content is needed, whether it is written, and the rows if not all.
         stream : optional
             Where the copies run; None: on one of their own, and wait for them.
         """
         count = 0
         on = self.copy_stream if stream is None else stream
-        for name, reads, writes in uses:
+        for name, reads, writes, *rows in uses:
             owner = self._owner.get(name, name)
-            if self._coherence[owner].acquire(owner, place, reads, writes) is None or self.managed:
-                continue
-            self.copy(self._span[owner], place, on)
-            count += 1
+            for copied in self._coherence[owner].acquire(owner, place, reads, writes, *rows):
+                if not self.managed:
+                    self.copy(self._span[owner], place, on, rows=copied if self._is_cut(owner) else None)
+                    count += 1
         if count and stream is None:
             self.device.synchronize(on)
         return count
 
-    def missing(self, uses: Sequence[tuple[str, bool, bool]], place: str) -> dict[str, int]:
-        """What `acquire` would copy: bytes of each buffer or arena."""
-        owners = {self._owner.get(name, name) for name, reads, _ in uses if reads}
-        return {
-            owner: self.plan.buffers[self._span[owner]].size_bytes
-            for owner in owners
-            if not self.managed and self._coherence[owner].state(owner, place) == INVALID
-        }
+    def _is_cut(self, owner: str) -> bool:
+        return len(self._coherence[owner].pieces(owner)) > 1
 
-    def copy(self, name: str, place: str, stream, address: int | None = None) -> None:
-        """Copy a buffer to `place`, whatever its state; `address`: of a device copy other than the usual one."""
+    def pieces(self, uses: Sequence[tuple]) -> Iterator[tuple[str, int]]:
+        """Buffer or arena and number of each piece that is used."""
+        for name, _, _, *rows in uses:
+            owner = self._owner.get(name, name)
+            for piece in self._coherence[owner].pieces(owner, *rows):
+                yield owner, piece
+
+    def missing(self, uses: Sequence[tuple], place: str) -> list[tuple[str, int]]:
+        """What `acquire` would copy: buffer or arena and bytes of each copy."""
+        copies = []
+        for name, reads, _, *rows in uses if not self.managed else ():
+            owner = self._owner.get(name, name)
+            buffer = self.plan.buffers[self._span[owner]]
+            for start, stop in self._coherence[owner].missing(owner, place, *rows) if reads else ():
+                whole = buffer.size_bytes
+                copies.append((owner, whole * (stop - start) // buffer.shape[0] if self._is_cut(owner) else whole))
+        return copies
+
+    def copy(self, name: str, place: str, stream, address: int | None = None, rows: tuple[int, int] | None = None) -> None:
+        """Copy a buffer, or some rows of it, to `place`, whatever its state; `address`: of a device copy other than the
+        usual one."""
         array = self.host.arrays[name]
         address = self.address[name] if address is None else address
+        if rows is not None:
+            address += rows[0] * (array.nbytes // len(array))
+            array = array[slice(*rows)]
         if place == DEVICE:
             self.device.copy_to_device(address, array, stream)
         else:

@@ -30,7 +30,7 @@ from typing import Any
 from ..cython_src import gpu_device
 from ..cython_src.errors import UsageError
 from .memory import parse_bytes
-from .models import DEFAULT_MODELS, check_threads, parse_models, process_environment
+from .models import DEFAULT_MODELS, check_threads, convolution_for, parse_models, process_environment
 from .results import short_id
 from .tune import problem_id, read_tuned
 
@@ -198,6 +198,8 @@ class Configuration:
             process_environment(spec)  # raises where a library is missing
         if self.uses_gpu:
             gpu_device.count_gpus()  # raises where there is none
+            for model, conv in itertools.product(self.grid.models, self.grid.conv):
+                convolution_for(model, conv)  # raises where a form has no CUDA kernels
         for threads in self.grid.threads:
             check_threads(threads, oversubscribe=self.measure.oversubscribe)
 

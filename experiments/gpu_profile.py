@@ -19,6 +19,7 @@ import numpy as np
 from ..cython_src.errors import UsageError
 from ..forkjoin.gpu_executor import GpuStreamExecutor
 from ..tasking.performance_models import OUTLIERS
+from . import gpu_faults
 from .measure import EVENT_LOG_WARMUP, MAX_PROFILE_EVENTS, Stepper, build, describe_gpu, measure_runtime_cost
 from .models import make_executor, parse_model
 
@@ -104,7 +105,8 @@ def measure_gpu_profile(job: Mapping[str, Any], bound=None, clock=time.perf_coun
     -------
     dict
         kernels, calls: tables of a step (`_row`); busy_s: kernels of a step; loop_time_s: {loop: seconds of a step};
-        copies: {"to_host", "to_device": [number, bytes] of a step}; step_time_s: without profiling; profiled_step_s:
+        copies: {"to_host", "to_device": [number, bytes] of a step}; page_faults: of a step on managed memory
+        (`gpu_faults.FaultCounter.per`), else None; step_time_s: without profiling; profiled_step_s:
         {"kernels", "calls"}: with; lengths: performance models of a model that has them (`PerformanceModels.table`), else
         None; runtime_cost_s: a step of empty kernels, None for a model that moves data.
     """
@@ -123,10 +125,12 @@ def measure_gpu_profile(job: Mapping[str, Any], bound=None, clock=time.perf_coun
         plain = bound.device
         bound.device = CallTimes(plain, clock)
         before = {place: tuple(count) for place, count in bound.copies.items()}
+        faults = gpu_faults.FaultCounter() if bound.managed else None
         try:
             wall = stepper.run(passes)
         finally:
             calls, bound.device = bound.device.times_s, plain
+        page_faults = faults.per(passes * stride) if faults else None
         lengths = executor.models.table() if hasattr(executor, "models") else None
         copies = {
             f"to_{place}": [(now - then) / passes for now, then in zip(count, before[place], strict=True)]
@@ -140,6 +144,7 @@ def measure_gpu_profile(job: Mapping[str, Any], bound=None, clock=time.perf_coun
         "loop_time_s": {name: sum(values) / kernel_passes for name, values in times.items()},
         "calls": [_row(name, values, passes, wall) for name, values in calls.items()],
         "copies": copies,
+        "page_faults": page_faults,
         "lengths": lengths,
         "runtime_cost_s": None if spec.model.moves_data else measure_runtime_cost(job, bound.plan, clock),
         "step_time_s": step_time_s,
@@ -173,6 +178,8 @@ def format_profile(row: Mapping[str, Any]) -> str:
     for place, text in (("to_device", "host to device"), ("to_host", "device to host")):
         number, size = row["copies"][place]
         lines.append(f"copies {text}: {number:.1f} a step, {size / 1e3:.1f} kB")
+    if row["page_faults"]:
+        lines.append(gpu_faults.as_text(row["page_faults"]))
     if row["runtime_cost_s"] is not None:
         lines.append(f"the same launches with empty kernels: {row['runtime_cost_s'] * 1e6:.1f} us a step")
     if row["lengths"]:
@@ -209,7 +216,7 @@ def add_parser(subparsers) -> None:
 
 def run_profile(arguments: Namespace) -> int:
     """`forktask profile`."""
-    from .models import models_on
+    from .models import GPU_CONVOLUTIONS, models_on
 
     if arguments.device == "cpu":
         raise UsageError("profile times the launches of a GPU, got --device cpu; forktask compare has the CPU's layers")
@@ -223,5 +230,5 @@ def run_profile(arguments: Namespace) -> int:
     row = measure_gpu_profile(
         {"model": model, "threads": 1, "cpus": None, "plan": plan, "seed": 1, "target_s": arguments.seconds}
     )
-    print(json.dumps(row, indent=1) if arguments.json else format_profile(row))
+    print(json.dumps(row, indent=1) if arguments.json else f"{format_profile(row)}\n{GPU_CONVOLUTIONS}")
     return 0

@@ -25,11 +25,14 @@ class Option:
         Allowed words; empty for a number, or for any text where the default is a text.
     minimum : int
         Smallest allowed number.
+    what : str
+        What a text names, for help pages.
     """
 
     default: str | int
     values: tuple[str, ...] = ()
     minimum: int = 0
+    what: str = "N"
 
     def parse(self, model: str, name: str, text: str) -> str | int:
         """The value that `text` stands for, or a `UsageError`."""
@@ -107,18 +110,19 @@ TASKING_OPTIONS = ("creation", "barrier", "placement")
 _REPLAY_OPTIONS = {
     "placement": Option("partitioned", PLACEMENTS),
     "priority": Option("none", ("none", "path")),
-    "profile": Option(""),  # a results folder, whose measured durations place the tasks
+    "profile": Option("", what="FOLDER"),  # a results folder, whose measured durations place the tasks
 }
 _UNIT = {"unit": Option("loop", ("loop", "block")), "streams": Option(8, minimum=1)}
 _HOST_MEMORY = Option("pageable", ("pageable", "pinned", "managed"))
 _COPIED_MEMORY = Option("pageable", ("pageable", "pinned"))
 _CONVOLUTION = Option("tiled", ("tiled", "if", "pad", "if_reduction", "pad_reduction"))
+_PRODUCTS = Option("cublas", ("cublas", "tf32", "own"))
 
 
 def _gpu(name: str, module: str, class_name: str, options=None, memory=_HOST_MEMORY, **rest) -> Model:
     return Model(
         f"gpu_{name}", module, class_name, options or {}, max_threads=1, device="gpu",
-        binding={"memory": memory, "convolution": _CONVOLUTION}, **rest,
+        binding={"memory": memory, "convolution": _CONVOLUTION, "products": _PRODUCTS}, **rest,
     )  # fmt: skip
 
 
@@ -197,7 +201,7 @@ MODELS: dict[str, Model] = {
             "offload",
             ".forkjoin.gpu_transfers",
             "GpuOffloadExecutor",
-            {"kernels": Option("conv", ("conv", "fc", "pool", "relu", "softmax", "sgd"))},
+            {"kernels": Option("conv", ("conv", "fc", "pool", "relu", "softmax", "sgd", "depthwise", "norm", "optimizer"))},
             barrier="loop",
             moves_data=True,
             mixes_devices=True,
@@ -206,7 +210,7 @@ MODELS: dict[str, Model] = {
             "both",
             ".tasking.gpu_both",
             "GpuBothExecutor",
-            {"policy": Option("dmda", ("dmda", "cpu", "gpu"))},
+            {"policy": Option("dmda", ("dmda", "cpu", "gpu")), "split": Option(4, minimum=1), "models": Option("", what="FILE")},
             moves_data=True,
             mixes_devices=True,
             reproducible=False,
@@ -299,7 +303,7 @@ def describe_models() -> str:
     parts = []
     for name in built_models() + built_models("gpu"):
         options = [
-            f"{option}={'|'.join(known.values) or ('FOLDER' if known.default == '' else 'N')}"
+            f"{option}={'|'.join(known.values) or known.what}"
             for option, known in MODELS[name].all_options.items()
         ]
         parts.append(f"{name} ({', '.join(options)})" if options else name)
@@ -461,10 +465,23 @@ def measured_durations(folder: str) -> list[Mapping[str, list[float]]]:
     return [row["block_time_s"] for row in sorted(profiles, key=lambda row: row["model"] == "serial")]
 
 
+GPU_CONVOLUTIONS = "convolutions on the GPU: direct (Winograd and the other forms have no CUDA kernels)"
+
+
 def convolution_for(spec: ModelSpec | str, conv: str) -> str:
-    """What `lower` is asked for: "auto" is what suits the device, and only direct convolutions have CUDA kernels."""
+    """What `lower` is asked for: "auto" is what suits the device, and only direct convolutions have CUDA kernels.
+
+    Raises
+    ------
+    UsageError
+        Another form on a GPU.
+    """
     spec = parse_model(spec) if isinstance(spec, str) else spec
-    return "direct" if conv == "auto" and spec.model.device == "gpu" else conv
+    if spec.model.device == "cpu":
+        return conv
+    if conv not in ("auto", "direct"):
+        raise UsageError(f"convolutions on a GPU must be direct, got --conv {conv}; leave it out")
+    return "direct"
 
 
 def bind_for(spec: ModelSpec | str, plan, storage=None):
@@ -490,8 +507,9 @@ def bind_for(spec: ModelSpec | str, plan, storage=None):
         return bind(plan, storage)
     from ..cython_src.gpu_program import GpuBoundPlan
 
-    convolution = dict(spec.options).get("convolution", "tiled")
-    return GpuBoundPlan(plan, storage, gpu_device.default_gpu(), convolution)
+    options = dict(spec.options)
+    return GpuBoundPlan(plan, storage, gpu_device.default_gpu(), options.get("convolution", "tiled"),
+                        options.get("products", "cublas"))  # fmt: skip
 
 
 def storage_for(spec: ModelSpec | str):

@@ -40,7 +40,7 @@ def add_parser(subparsers) -> None:
     parser.add_argument("--batch", type=int, default=64, metavar="B", help="default: %(default)s")
     parser.add_argument("--phase", choices=("train", "forward"), default="train", help="default: %(default)s")
     add_device(parser)
-    parser.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct, winograd, or one of layout channels (ours); default: %(default)s")
+    parser.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct, winograd, im2col, if, if_blocked, pad, pad_blocked (ours); default: %(default)s")
     parser.add_argument("--models", default=DEFAULT_MODELS, metavar="M[,M...]", help="default: %(default)s")
     parser.add_argument("--modes", default=",".join(MODES), metavar="M[,M...]",
                         help="of PyTorch; default: %(default)s")
@@ -59,7 +59,7 @@ def run_peers(arguments: Namespace) -> int:
     from ..cython_src.lowering import lower
     from .configuration import core_counts
     from .environment import available_cpus, collect, cpu_order, measure_machine
-    from .models import models_on, parse_model
+    from .models import convolution_for, models_on, parse_model
     from .run import parse_numbers
     from .torch_worker import MODES
 
@@ -87,7 +87,8 @@ def run_peers(arguments: Namespace) -> int:
             raise UsageError(f"threads must be in [1, {len(cpus)}] (the CPUs of this process), got {count}")
     options = {"network": arguments.network, "batch": arguments.batch, "phase": arguments.phase,
                "conv": arguments.conv}
-    plan = lower(**options)
+    # What our models of this device compute; for the table, each is lowered anew where it is measured.
+    plan = lower(**{**options, "conv": convolution_for(specs[0], arguments.conv)})
     environment = collect()
     machine = measure_machine(threads, environment=environment)
     contestants = [(f"torch {mode}", count) for count in threads for mode in modes]
@@ -170,8 +171,8 @@ def convolution_forms(plan) -> dict[str, int]:
             form = ALGORITHMS[loop.attributes["algorithm"]]
         elif loop.kernel.startswith("nhwc_depthwise"):
             form = "depthwise"
-        elif loop.kernel.startswith(("conv_", "winograd_")) and loop.flops:
-            form = "winograd" if loop.kernel.startswith("winograd_") else "direct"
+        elif loop.name in plan.attributes.get("convolutions", ()):
+            form = plan.attributes["convolutions"][loop.name]
         else:
             continue
         forms[form] = forms.get(form, 0) + 1

@@ -16,7 +16,8 @@ class GpuOffloadExecutor(GpuExecutor):
     Parameters
     ----------
     kernels : str
-        Beginning of the names of the kernels that run on the device; "conv" offloads the convolutions.
+        What runs on the device, as the names of kernels begin, whatever the layout: "conv" offloads the convolutions;
+        "pool" means all poolings.
     """
 
     model = "offload"
@@ -26,12 +27,16 @@ class GpuOffloadExecutor(GpuExecutor):
         self.kernels = kernels
 
     def _prepare(self, bound):
-        self._on_device = [loop.kernel.startswith(self.kernels) for loop in bound.plan.loops]
+        self._on_device = [self._offloads(loop.kernel.removeprefix("nhwc_")) for loop in bound.plan.loops]
         if not any(self._on_device):
             known = ", ".join(sorted({loop.kernel for loop in bound.plan.loops}))
             raise UsageError(f"no kernel of this plan begins with {self.kernels!r}; its kernels are {known}")
         self._stream = bound.device.stream()
         self._host_worker = Workers(1, bound.scratch_bytes)
+
+    def _offloads(self, kernel: str) -> bool:
+        pooling = kernel.startswith(("max_pool", "average_pool", "global_pool"))
+        return kernel.startswith(self.kernels) or (self.kernels == "pool" and pooling)
 
     def _bring(self, bound):
         """Nothing is brought in advance: every loop asks for what it uses."""

@@ -3,13 +3,16 @@
 References
 ----------
 The policy is that of StarPU's `dmda` scheduler (deque model, data aware): expected end = when the place is free, plus the
-copies that are missing there, plus the expected length. Here the unit is a block loop and the order that of the plan, since
-copies are whole buffers.
+copies that are missing there, plus the expected length. Here the order is that of the plan, and a task is a range of a
+loop's blocks that writes what no other task of the loop writes to: pieces of buffers along their first dimension, the unit
+of copies. So a part of a loop may run on the host and the rest on the device.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+from pathlib import Path
 
 from ..cython_src.coherence import DEVICE, HOST, PLACES
 from ..cython_src.errors import UsageError
@@ -20,7 +23,7 @@ from .performance_models import PerformanceModels
 
 def choose_place(models: PerformanceModels, kernel: str, size: int, free_s: dict[str, float], ready_s: float,
                  missing_bytes: dict[str, list[int]]) -> str:  # fmt: skip
-    """Where a loop should run.
+    """Where a task should run.
 
     Parameters
     ----------
@@ -43,20 +46,46 @@ def choose_place(models: PerformanceModels, kernel: str, size: int, free_s: dict
                + expected[place])  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Task:
+    """Blocks [first, first + count) of a loop.
+
+    Attributes
+    ----------
+    size : int
+        Operations and bytes, by which lengths are told apart.
+    uses : list
+        See `GpuBoundPlan.uses_of`.
+    """
+
+    loop: int
+    first: int
+    count: int
+    kernel: str
+    size: int
+    uses: list
+
+
 class GpuBothExecutor(GpuExecutor):
-    """Loops on the host's thread and on one stream of the device, side by side as far as data allow.
+    """Tasks on the host's thread and on one stream of the device, side by side as far as data allow.
 
     Parameters
     ----------
     policy : {"dmda", "cpu", "gpu"}
-        Where loops run: where they are expected to end first, or all in one place.
+        Where tasks run: where they are expected to end first, or all in one place.
+    split : int
+        Tasks of a loop, at most; 1: loops are not divided.
+    models : str
+        File of performance models: read if it is there, written when the executor is closed. Default: none.
 
     Attributes
     ----------
     models : PerformanceModels
-        Histories, empty at first; they may be exchanged for loaded ones before a run.
+        Histories, empty at first unless they were read.
     placed : dict of place to int
-        Loops run there so far.
+        Tasks run there so far.
+    divided : set of int
+        Loops of which some tasks ran on the host and some on the device in one replay.
 
     Notes
     -----
@@ -66,20 +95,36 @@ class GpuBothExecutor(GpuExecutor):
     model = "both"
     logs = False
 
-    def __init__(self, num_threads: int = 1, *, policy: str = "dmda", **options):
+    def __init__(self, num_threads: int = 1, *, policy: str = "dmda", split: int = 4, models: str = "", **options):
         super().__init__(num_threads, **options)
         if policy not in ("dmda", "cpu", "gpu"):
             raise UsageError(f"policy must be dmda, cpu or gpu; got {policy!r}")
-        self.policy = policy
-        self.models = PerformanceModels()
+        if split < 1:
+            raise UsageError(f"split must be at least 1, got {split}")
+        self.policy, self.split = policy, split if policy == "dmda" else 1
+        self._file = Path(models) if models else None
+        self.models = PerformanceModels.load(self._file) if self._file and self._file.exists() else PerformanceModels()
         self.clock = time.perf_counter
         self.placed = {place: 0 for place in PLACES}
+        self.divided: set[int] = set()
 
     def _prepare(self, bound):
         self._stream = bound.device.stream()
         self._host_worker = Workers(1, bound.scratch_bytes)
-        self._events = [[bound.device.event(timing=True) for _ in range(2)] for _ in range(bound.num_loops)]
-        self._size = [int(loop.flops + loop.bytes) for loop in bound.plan.loops]
+        self._tasks = []
+        for number, loop in enumerate(bound.plan.loops):
+            for first, count in bound.parts(number, self.split):
+                whole = count == loop.num_blocks
+                part = [loop] if whole else loop.blocks[first : first + count]
+                size = int(sum(piece.flops + piece.bytes for piece in part))
+                uses = bound.uses[number] if whole else bound.uses_of(number, first, count)
+                self._tasks.append(Task(number, first, count, loop.kernel, size, uses))
+        self._events = [[bound.device.event(timing=True) for _ in range(2)] for _ in self._tasks]
+
+    def close(self):
+        if self._file and self.bound is not None:
+            self.models.save(self._file)
+        super().close()
 
     def _bring(self, bound):
         """Nothing is brought in advance: every loop asks for what it uses."""
@@ -89,45 +134,48 @@ class GpuBothExecutor(GpuExecutor):
             self._run_replay(bound, replay)
 
     def _run_replay(self, bound, replay):
-        device, kernels = bound.device, [loop.kernel for loop in bound.plan.loops]
+        device = bound.device
         free_s = {HOST: 0.0, DEVICE: 0.0}
-        written_s: dict[str, float] = {}  # when the last writer of each buffer is expected to end
+        written_s: dict[tuple[str, int], float] = {}  # when the last writer of each piece is expected to end
         on_device: list[tuple[int, bool]] = []
         in_flight: set[str] = set()  # what the device may not have read from the host's memory yet
-        for loop, uses in enumerate(bound.uses):
-            needed = {place: bound.missing(uses, place) for place in PLACES}
-            missing = {place: list(copies.values()) for place, copies in needed.items()}
-            ready_s = max((written_s.get(name, 0.0) for name, _, _ in uses), default=0.0)
+        places: dict[int, set[str]] = {}
+        for number, task in enumerate(self._tasks):
+            needed = {place: bound.missing(task.uses, place) for place in PLACES}
+            missing = {place: [size for _, size in copies] for place, copies in needed.items()}
+            ready_s = max((written_s.get(piece, 0.0) for piece in bound.pieces(task.uses)), default=0.0)
             if self.policy == "dmda":
-                place = choose_place(self.models, kernels[loop], self._size[loop], free_s, ready_s, missing)
+                place = choose_place(self.models, task.kernel, task.size, free_s, ready_s, missing)
             else:
                 place = HOST if self.policy == "cpu" else DEVICE
             self.placed[place] += 1
-            length_s = self.models.expected_s(kernels[loop], self._size[loop], place) or 0.0
+            places.setdefault(task.loop, set()).add(place)
+            length_s = self.models.expected_s(task.kernel, task.size, place) or 0.0
             free_s[place] = max(free_s[place], ready_s) + self.models.transfer_s(missing[place]) + length_s
-            for name, _, writes in uses:
-                if writes:
-                    written_s[name] = free_s[place]
+            for piece in bound.pieces([use for use in task.uses if use[2]]):
+                written_s[piece] = free_s[place]
             if place == DEVICE:
-                start, stop = self._events[loop]
-                bound.acquire(uses, DEVICE, self._stream)
+                start, stop = self._events[number]
+                bound.acquire(task.uses, DEVICE, self._stream)
                 device.record(start, self._stream)
-                bound.launch(loop, self._stream, replay)
+                bound.launch(task.loop, self._stream, replay, first_block=task.first, num_blocks=task.count)
                 device.record(stop, self._stream)
-                on_device.append((loop, bool(missing[DEVICE])))
-                in_flight |= needed[DEVICE].keys()
+                on_device.append((number, bool(missing[DEVICE])))
+                in_flight |= {name for name, _ in needed[DEVICE]}
                 continue
-            # Copies back come after all launches so far, in stream order; a host loop that needs none runs beside them,
+            # Copies back come after all launches so far, in stream order; a host task that needs none runs beside them,
             # unless it writes what a copy to the device has still to read.
-            overwrites = any(writes and name in in_flight for name, _, writes in uses)
-            if bound.acquire(uses, HOST, self._stream) or overwrites:
+            overwrites = any(use[2] and use[0] in in_flight for use in task.uses)
+            if bound.acquire(task.uses, HOST, self._stream) or overwrites:
                 device.synchronize(self._stream)
                 in_flight.clear()
             begin = self.clock()
-            for block in range(bound.plan.loops[loop].num_blocks):
-                if bound.host.run_task(loop, block, replay, self._host_worker):
+            for block in range(task.first, task.first + task.count):
+                if bound.host.run_task(task.loop, block, replay, self._host_worker):
                     bound.host.raise_failure(self._host_worker)
-            self.models.add(kernels[loop], self._size[loop], HOST, self.clock() - begin, bool(missing[HOST]))
+            self.models.add(task.kernel, task.size, HOST, self.clock() - begin, bool(missing[HOST]))
         device.synchronize(self._stream)
-        for loop, transfer in on_device:
-            self.models.add(kernels[loop], self._size[loop], DEVICE, device.elapsed_s(*self._events[loop]), transfer)
+        for number, transfer in on_device:
+            task = self._tasks[number]
+            self.models.add(task.kernel, task.size, DEVICE, device.elapsed_s(*self._events[number]), transfer)
+        self.divided |= {loop for loop, used in places.items() if len(used) > 1}

@@ -101,8 +101,7 @@ class GpuTaskGraphExecutor(_StreamExecutor):
         super()._prepare(bound)
         self._origin = bound.device.stream()
         # Kernels are compiled and loaded by a first launch; that must not happen within a capture.
-        for loop in range(bound.num_loops):
-            bound.device.prepare(bound.launches[loop].symbol)
+        bound.prepare(self._streams)
         bound.device.prepare("advance_counter")
         self._graphs = {n: self._capture(n) for n in {1, self.unroll}}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,12 +86,17 @@ class PerformanceModels:
         return sum(self.latency_s + size / self.bandwidth_bytes_per_s for size in sizes)
 
     def save(self, path: Path) -> None:
-        """Write the histories as JSON."""
+        """Write the histories as JSON; whoever reads the file meanwhile finds the old one."""
         rows = [
             {"kernel": k, "size": s, "place": p, "count": h.count, "mean_s": h.mean_s, "outliers": h.outliers}
             for (k, s, p), h in sorted(self.histories.items())
         ]
-        path.write_text(json.dumps({"format_version": FORMAT_VERSION, "histories": rows}, indent=1) + "\n")
+        beside = path.with_name(f"{path.name}.{os.getpid()}")
+        try:
+            beside.write_text(json.dumps({"format_version": FORMAT_VERSION, "histories": rows}, indent=1) + "\n")
+            os.replace(beside, path)
+        except OSError as error:
+            raise UsageError(f"performance models must go into a file in a folder that is there, got {path} ({error})") from None
 
     @classmethod
     def load(cls, path: Path) -> PerformanceModels:

@@ -6,9 +6,11 @@ from fake_gpu import emulator
 from fake_gpu.device import FakeDevice
 from forktask.cython_src.checks import run_serial
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.gpu_kernels import Launch
 from forktask.cython_src.gpu_program import GpuBoundPlan, device_storage
 from forktask.cython_src.lowering import initialise, lower
 from forktask.cython_src.network import convolutional_classifier
+from forktask.cython_src.networks import resnet18
 from forktask.cython_src.plan import READ
 from forktask.cython_src.program import BlockFailure, bind
 from forktask.cython_src.task_bench import task_bench
@@ -19,6 +21,7 @@ from forktask.tasking.gpu_executor import GpuTaskGraphExecutor, GpuTaskIterExecu
 pytestmark = pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
 
 SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
+RESIDUAL = resnet18.network("small_resnet", 8, 3, width=16, blocks=(1, 1))
 MODELS = {
     "forkjoin": (GpuForkJoinExecutor, {}),
     "stream": (GpuStreamExecutor, {}),
@@ -51,10 +54,10 @@ def persistent(bound):
     return {b.name: bound.arrays[b.name].copy() for b in bound.plan.buffers.values() if b.persistent}
 
 
-def run(plan, model, seed=0, iterations=5, storage=None, **options):
+def run(plan, model, seed=0, iterations=5, storage=None, products="cublas", **options):
     executor, settings = MODELS[model]
     device = FakeDevice(seed, **options)
-    bound = GpuBoundPlan(plan, device_storage(device, storage) if storage else None, device)
+    bound = GpuBoundPlan(plan, device_storage(device, storage) if storage else None, device, products=products)
     fill(bound)
     with executor(**settings) as gpu:
         gpu.prepare(bound)
@@ -170,25 +173,27 @@ def test_convolutions_on_the_device_the_rest_on_the_host():
 
 
 def launches_in_order(bound):
-    """(operation, loop, first block, blocks, replay) of every launch of a plan's loop, in the order of the log."""
+    """(operation, loop, first block, blocks, replay) of every launch of a plan's loop, in the order of the log; a loop
+    may have several."""
     loops = {address: k for k, address in enumerate(bound._bounds_address)}
     seen = {}
     for operation in bound.device.log:
         if operation.label[0] == "launch" and operation.label[1] != "advance_counter":
             args, rows = operation.label[2:]
             key = loops[int(args["bounds"])], int(args["first_block"])
-            seen[key] = seen.get(key, -1) + 1
-            yield operation, *key, rows, seen[key]
+            seen[key, operation.label[1]] = replay = seen.get((key, operation.label[1]), -1) + 1
+            yield operation, *key, rows, replay
 
 
 def assert_conflicts_are_ordered(bound, iterations):
     """Every two tasks that touch a cell, one of them writing, must be ordered as in the plan, by streams and events."""
     table, first = bound.plan.accesses, [loop.first_task for loop in bound.plan.loops]
-    operation_of = {}
+    operations = {}  # the first and the last of each task and replay
     for operation, loop, block, rows, replay in launches_in_order(bound):
         for k in range(block, block + rows):
-            operation_of[first[loop] + k, replay] = operation
-    assert len(operation_of) == bound.num_tasks * iterations
+            start, _ = operations.get((first[loop] + k, replay), (operation, operation))
+            operations[first[loop] + k, replay] = start, operation
+    assert len(operations) == bound.num_tasks * iterations
     touched = {}
     checked = 0
     for replay in range(iterations):
@@ -206,7 +211,7 @@ def assert_conflicts_are_ordered(bound, iterations):
                 if wrote:
                     break
     for other, former, task, replay in pairs:
-        before, after = operation_of[other, former], operation_of[task, replay]
+        before, after = operations[other, former][1], operations[task, replay][0]
         checked += 1
         assert after.before >> before.number & 1, (
             f"{bound.plan.task_name(task)} of replay {replay} is not ordered after "
@@ -218,8 +223,48 @@ def assert_conflicts_are_ordered(bound, iterations):
 @pytest.mark.parametrize("model", MODELS)
 def test_every_conflict_is_ordered(model):
     """Check by brute force over cells, not by the dependence analysis, that events and streams order all conflicts."""
-    bound = run(small_plan(weight_gradients="chain"), model, execute=False)
+    bound = run(small_plan(weight_gradients="chain"), model, execute=False, products="own")
     assert assert_conflicts_are_ordered(bound, 5) > 400
+
+
+@pytest.mark.parametrize("model", ["tasks, blocks, no taskwait", "taskiter, blocks"])
+def test_every_conflict_of_a_residual_network_is_ordered(model):
+    """Check the same for loops of several launches: statistics after convolutions."""
+    plan = lower(RESIDUAL, 2, num_images=12, num_batches=6, num_iterations_logged=8, granularity="images=1", conv="direct",
+                 num_learning_rates=5)  # fmt: skip
+    executor, settings = MODELS[model]
+    bound = GpuBoundPlan(plan, None, FakeDevice(3, execute=False), products="own")
+    assert any(len(launches) > 1 for launches in bound.launches)
+    with executor(**settings) as gpu:
+        gpu.prepare(bound)
+        bound.device.log.clear()
+        gpu.run(4)
+    assert assert_conflicts_are_ordered(bound, 4) > 400
+
+
+@pytest.mark.parametrize("products", ["cublas", "own"])
+def test_models_agree_on_a_residual_network(products):
+    """Check two steps of a network with norms and a shortcut: the same bits under a model that overlaps iterations, with
+    matrix products by the library and by our kernels; the two agree within rounding."""
+    plan = lower(RESIDUAL, 2, num_images=12, num_batches=6, num_iterations_logged=8, granularity="images=1", conv="direct",
+                 num_learning_rates=5)  # fmt: skip
+    got = {}
+    for model in ("stream", "taskiter, blocks"):
+        executor, settings = MODELS[model]
+        bound = GpuBoundPlan(plan, None, FakeDevice(3), products=products)
+        initialise(bound, 1)
+        bound.arrays["dataset.images"][...] = np.random.default_rng(1).standard_normal((12, 3, 8, 8))
+        bound.arrays["dataset.labels"][...] = np.arange(12) % 3
+        bound.arrays["batch_order"][...] = np.arange(12).reshape(6, 2)
+        bound.arrays["learning_rates"][...] = 0.05
+        with executor(**settings) as gpu:
+            gpu.prepare(bound)
+            gpu.run(2)
+        got[model] = persistent(bound)
+        assert (bound.device.counts.get("multiply", 0) > 0) == (products == "cublas")
+    assert_same_bits(*got.values())
+    with pytest.raises(UsageError, match="products must be one of cublas, tf32, own; got 'magma'"):
+        GpuBoundPlan(plan, None, FakeDevice(3), products="magma")
 
 
 def test_every_conflict_of_task_bench_is_ordered():
@@ -250,7 +295,7 @@ def test_a_dependence_left_out_is_noticed(monkeypatch):
         return program
 
     monkeypatch.setattr(gpu_executor, "map_to_streams", one_wait_less)
-    bound = run(small_plan(), "tasks, blocks, no taskwait", execute=False)
+    bound = run(small_plan(), "tasks, blocks, no taskwait", execute=False, products="own")
     with pytest.raises(AssertionError, match="is not ordered after"):
         assert_conflicts_are_ordered(bound, 5)
 
@@ -263,7 +308,8 @@ def test_captured_graphs_are_captured_once():
     executor = GpuTaskIterExecutor(unroll=2)
     executor.prepare(bound)
     launches = device.counts["launch"]
-    assert launches == 3 * bound.num_loops + 2  # two graphs, each with its counter
+    per_step = sum(isinstance(how, Launch) for launches_of_loop in bound.launches for how in launches_of_loop)
+    assert launches == 3 * per_step + 2  # two graphs, each with its counter
     executor.run(1)
     executor.run(4, 1)
     assert device.counts["launch"] == launches

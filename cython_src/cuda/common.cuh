@@ -17,7 +17,7 @@
 
 #ifndef FORKTASK_EMULATED
 #define KERNEL(name) extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ GpuArgs a)
-extern __shared__ float shared[]; /* of the CUDA block; undefined on entry */
+extern __shared__ __align__(16) float shared[]; /* of the CUDA block; undefined on entry */
 
 __device__ inline long long now_ns()
 {
@@ -34,8 +34,8 @@ struct GpuArgs {
     const long long *counter;    /* added to `replay`: what changes when a captured graph is launched again; or NULL */
     unsigned long long *failure; /* smallest code of a failed block, see fail(); all ones: none */
     long long replay;
+    double reals[MAX_REALS];
     int integers[MAX_INTEGERS];
-    float reals[MAX_REALS];
     int bounds_width, first_block, first_task, iteration_stride, iteration_offset, reserved;
 };
 

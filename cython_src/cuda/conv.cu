@@ -1,4 +1,4 @@
-/* Convolution with 5 x 5 kernels, stride 1, padding 2: forward (alone, or with ReLU and pooling), data gradient (alone,
+/* Convolution with 5 x 5 kernels and stride 1, whose padding is the halo of the map it reads: forward (alone, or with ReLU and pooling), data gradient (alone,
  * or with the backward pass of the pooling and ReLU before it) and weight gradient. Formulas: kernels_conv.pyx. */
 
 #define STORE 0
@@ -6,7 +6,7 @@
 #define UNPOOL 2
 #define CHANNELS_AT_ONCE 16 /* input channels whose weights lie in shared memory together */
 
-/* Y[o] += sum over c, ky, kx of W[o, c, ky, kx] X[c, y + ky - 2, x + kx - 2], for a window of 2 x 2 pixels and COUNT
+/* Y[o] += sum over c, ky, kx of W[o, c, ky, kx] X[c, y + ky - p, x + kx - p], for a window of 2 x 2 pixels and COUNT
  * output channels a thread, in the order c, ky, kx whatever COUNT is.
  *
  * Input comes through the L1 cache (consecutive threads take consecutive lanes or pixels), weights from shared memory,
@@ -22,7 +22,8 @@ template <int COUNT, bool FLIP, int EPILOGUE> __device__ void convolve(const Gpu
     unsigned char *index = (unsigned char *)a.operand[FLIP ? 3 : 4];
     const int spread = EPILOGUE == UNPOOL ? 2 : 1, scale = EPILOGUE == POOL ? 2 : 1;
     const int first_row = b[4] * scale, rows = (b[5] - b[4]) * scale;
-    const int windows_x = divide_up(source.width, 2), windows_y = divide_up(rows, 2);
+    const int height = source.height + 2 * source.halo - 4, width = source.width + 2 * source.halo - 4;
+    const int windows_x = EPILOGUE == POOL ? target.width : divide_up(width, 2), windows_y = divide_up(rows, 2);
     const int items = (b[1] - b[0]) * windows_y * windows_x * source.lanes;
     const int tiles = divide_up(items, THREADS);
     const int o0 = b[2] + (int)blockIdx.x / tiles * COUNT;
@@ -34,7 +35,7 @@ template <int COUNT, bool FLIP, int EPILOGUE> __device__ void convolve(const Gpu
     const int wy = item / source.lanes / windows_x % windows_y;
     const int g = b[0] + item / source.lanes / windows_x / windows_y;
     const int y = first_row + 2 * wy, x = 2 * px;
-    const bool active = item < items, two_rows = 2 * wy + 1 < rows, two_columns = x + 1 < source.width;
+    const bool active = item < items, two_rows = 2 * wy + 1 < rows, two_columns = x + 1 < width;
     float sum[COUNT][4];
     for (int o = 0; o < COUNT; o++)
         for (int k = 0; k < 4; k++)
@@ -55,7 +56,7 @@ template <int COUNT, bool FLIP, int EPILOGUE> __device__ void convolve(const Gpu
         if (!active)
             continue;
         for (int c = 0; c < count; c++) {
-            const float *corner = input + pixel(source, g, c0 + c, y - 2, x - 2) + lane;
+            const float *corner = input + pixel(source, g, c0 + c, y - source.halo, x - source.halo) + lane;
             const float *here = weights + c * TAPS * COUNT;
             float v[6][6];
 #pragma unroll
@@ -108,8 +109,8 @@ template <int COUNT, bool FLIP, int EPILOGUE> __device__ void convolve(const Gpu
                 if constexpr (EPILOGUE == STORE) {
                     out[pixel(target, g, channel, yy, xx) + lane] = sum[o][k];
                 } else {
-                    const int at = index[((((long long)g * target.channels + channel) * source.height + yy)
-                                          * source.width + xx) * source.lanes + lane];
+                    const int at = index[((((long long)g * target.channels + channel) * height + yy) * width + xx)
+                                             * source.lanes + lane];
                     for (int i = 0; i < 4; i++)
                         out[pixel(target, g, channel, 2 * yy + i / 2, 2 * xx + i % 2) + lane]
                             = at == i ? sum[o][k] : 0;
@@ -127,7 +128,7 @@ template <int COUNT, bool FLIP, int EPILOGUE> __device__ void convolve(const Gpu
 CONVOLUTIONS(2)
 CONVOLUTIONS(4)
 
-/* dW[o, c, ky, kx] = sum over groups, rows, columns, lanes of dY[o, y, x] X[c, y + ky - 2, x + kx - 2]; the last number
+/* dW[o, c, ky, kx] = sum over groups, rows, columns, lanes of dY[o, y, x] X[c, y + ky - p, x + kx - p]; the last number
  * of a row is the bias's gradient, the sum of dY.
  *
  * A CUDA block for each pair (o, c). A thread walks along rows with a 5 x 5 window in registers; each thread's rows,
@@ -152,7 +153,7 @@ KERNEL(conv_backward_weights)
     for (int u = threadIdx.x; u < units; u += THREADS) {
         const int lane = u % dy.lanes, y = u / dy.lanes % dy.height, g = b[1] + u / dy.lanes / dy.height;
         const float *d = gradient + pixel(dy, g, o, y, 0) + lane;
-        const float *p = input + pixel(in, g, c, y - 2, -2) + lane;
+        const float *p = input + pixel(in, g, c, y - in.halo, -in.halo) + lane;
         const long long row = (long long)in.pitch * in.lanes;
 #pragma unroll
         for (int k = 0; k < 4; k++)

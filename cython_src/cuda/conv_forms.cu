@@ -4,7 +4,7 @@
 
 template <bool ASK> __device__ inline float tap_product(const GpuArgs &a, const Map &source, const Place &p, int k)
 {
-    const int c = k / TAPS, y = p.y + k % TAPS / 5 - 2, x = p.x + k % 5 - 2;
+    const int c = k / TAPS, y = p.y + k % TAPS / 5 - source.halo, x = p.x + k % 5 - source.halo;
     if (ASK && (y < 0 || y >= source.height || x < 0 || x >= source.width))
         return 0;
     const float *weight = (const float *)a.operand[1] + (long long)p.channel * source.channels * TAPS;
@@ -17,9 +17,9 @@ template <bool ASK> __device__ void convolve_output(const GpuArgs &a)
     const int *b = block_bounds(a), rows = b[5] - b[4];
     float *out = (float *)a.operand[3];
     clear_halo(target, out, b[0], b[1], b[2], b[3], b[4], b[5]);
-    const long long items = (long long)(b[1] - b[0]) * (b[3] - b[2]) * rows * source.width * source.lanes;
+    const long long items = (long long)(b[1] - b[0]) * (b[3] - b[2]) * rows * target.width * source.lanes;
     for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
-        const Place p = place_of(i, b, rows, source.width, source.lanes);
+        const Place p = place_of(i, b, rows, target.width, source.lanes);
         float sum = ((const float *)a.operand[2])[p.channel];
         for (int k = 0; k < source.channels * TAPS; k++)
             sum += tap_product<ASK>(a, source, p, k);
@@ -34,9 +34,9 @@ template <bool ASK> __device__ void convolve_output_reduction(const GpuArgs &a)
     const int *b = block_bounds(a), rows = b[5] - b[4];
     float *out = (float *)a.operand[3];
     clear_halo(target, out, b[0], b[1], b[2], b[3], b[4], b[5]);
-    const long long items = (long long)(b[1] - b[0]) * (b[3] - b[2]) * rows * source.width * source.lanes;
+    const long long items = (long long)(b[1] - b[0]) * (b[3] - b[2]) * rows * target.width * source.lanes;
     for (long long i = blockIdx.x; i < items; i += gridDim.x) {
-        const Place p = place_of(i, b, rows, source.width, source.lanes);
+        const Place p = place_of(i, b, rows, target.width, source.lanes);
         float sum = 0;
         for (int k = threadIdx.x; k < source.channels * TAPS; k += THREADS)
             sum += tap_product<ASK>(a, source, p, k);

@@ -1,8 +1,8 @@
-/* Fully connected layer: logits = W x + b, data gradient (alone, or with the backward pass of the pooling and ReLU
- * before it) and weight gradient. Formulas: kernels_fc.pyx. */
+/* Fully connected layer: y = W x + b (alone, or with ReLU), data gradient (alone, or with the backward pass of the ReLU,
+ * or pooling and ReLU, before it) and weight gradient. Formulas: kernels_fc.pyx. */
 
 /* A CUDA block for each group and output; its threads are lanes times strips of features, which a tree adds up. */
-KERNEL(fc_forward)
+template <bool RELU> __device__ void fully_connected(const GpuArgs &a)
 {
     float *sums = shared; /* [THREADS] */
     const int features = a.integers[0], outputs = a.integers[1], lanes = a.integers[2], strips = THREADS / lanes;
@@ -22,10 +22,14 @@ KERNEL(fc_forward)
         if (strip < half)
             sums[threadIdx.x] += sums[threadIdx.x + half * lanes];
     }
-    if (strip == 0)
-        ((float *)a.operand[3])[((long long)g * outputs + o) * lanes + lane]
-            = sums[lane] + ((const float *)a.operand[2])[o];
+    if (strip == 0) {
+        const float y = sums[lane] + ((const float *)a.operand[2])[o];
+        ((float *)a.operand[3])[((long long)g * outputs + o) * lanes + lane] = RELU && y <= 0 ? 0 : y;
+    }
 }
+
+KERNEL(fc_forward) { fully_connected<false>(a); }
+KERNEL(fc_relu_forward) { fully_connected<true>(a); }
 
 __device__ inline float fc_data_gradient(const GpuArgs &a, int g, int f, int lane)
 {
@@ -46,6 +50,18 @@ KERNEL(fc_backward_data)
     for (long long i = thread_of_row(); i < items; i += threads_of_row())
         ((float *)a.operand[2])[(long long)b[0] * features * lanes + i]
             = fc_data_gradient(a, b[0] + (int)(i / lanes / features), (int)(i / lanes % features), (int)(i % lanes));
+}
+
+KERNEL(fc_backward_data_relu)
+{
+    const int features = a.integers[0], lanes = a.integers[2];
+    const int *b = block_bounds(a);
+    const long long first = (long long)b[0] * features * lanes, items = (long long)(b[1] - b[0]) * features * lanes;
+    for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
+        const float value
+            = fc_data_gradient(a, b[0] + (int)(i / lanes / features), (int)(i / lanes % features), (int)(i % lanes));
+        ((float *)a.operand[2])[first + i] = ((const float *)a.operand[3])[first + i] > 0 ? value : 0;
+    }
 }
 
 KERNEL(fc_backward_data_unpool)
@@ -85,5 +101,36 @@ KERNEL(fc_backward_weights)
                 sum += f < features ? dy[lane] * x[lane] : dy[lane];
         }
         out[i] = a.integers[3] ? out[i] + sum : sum;
+    }
+}
+
+/* What cuBLAS leaves of a fully connected layer: y + b, and ReLU; a thread for each number. */
+template <bool RELU> __device__ inline void add_bias(const GpuArgs &a)
+{
+    const int outputs = a.integers[1], lanes = a.integers[2];
+    const int *b = block_bounds(a);
+    float *out = (float *)a.operand[3] + (long long)b[0] * outputs * lanes;
+    const long long items = (long long)(b[1] - b[0]) * outputs * lanes;
+    for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
+        const float y = out[i] + ((const float *)a.operand[2])[i / lanes % outputs];
+        out[i] = RELU && y <= 0 ? 0 : y;
+    }
+}
+
+KERNEL(fc_bias) { add_bias<false>(a); }
+KERNEL(fc_bias_relu) { add_bias<true>(a); }
+
+/* And of its weight gradient: the last column, with one lane; a thread for each output. */
+KERNEL(fc_bias_gradient)
+{
+    const int features = a.integers[0], outputs = a.integers[1];
+    const int *b = block_bounds(a);
+    const float *gradient = (const float *)a.operand[0];
+    for (int o = thread_of_row(); o < outputs; o += threads_of_row()) {
+        float *p = (float *)a.operand[2] + ((long long)b[0] * outputs + o + 1) * (features + 1) - 1;
+        float sum = 0;
+        for (int g = b[1]; g < b[2]; g++)
+            sum += gradient[(long long)g * outputs + o];
+        *p = a.integers[3] ? *p + sum : sum;
     }
 }

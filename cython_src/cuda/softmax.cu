@@ -41,7 +41,7 @@ KERNEL(softmax_loss)
     const int classes = a.integers[0], lanes = a.integers[1], batch = a.integers[2];
     const int *b = block_bounds(a);
     const int g = b[0] + (int)blockIdx.x * (THREADS / lanes) + (int)threadIdx.x / lanes, lane = threadIdx.x % lanes;
-    const float scale = (float)(1.0 / batch);
+    const float scale = (float)(1.0 / batch), smoothing = (float)a.reals[0], share = (float)(a.reals[0] / classes);
     loss[threadIdx.x] = hit[threadIdx.x] = 0;
     if (g < b[1]) {
         const float *z = (const float *)a.operand[0] + (long long)g * classes * lanes + lane;
@@ -53,15 +53,19 @@ KERNEL(softmax_loss)
         } else if (image) {
             const int best = largest_logit(z, classes, lanes);
             const float largest = z[best * lanes];
-            float total = 0;
-            for (int o = 0; o < classes; o++)
+            float total = 0, shifted = 0;
+            for (int o = 0; o < classes; o++) {
                 total += dz[o * lanes] = expf(z[o * lanes] - largest);
-            loss[threadIdx.x] = logf(total) - (z[label * lanes] - largest);
+                shifted += z[o * lanes] - largest;
+            }
+            loss[threadIdx.x] = logf(total) - (1 - smoothing) * (z[label * lanes] - largest);
+            if (smoothing != 0)
+                loss[threadIdx.x] -= share * shifted;
             hit[threadIdx.x] = best == label;
             total = scale / total;
             for (int o = 0; o < classes; o++)
-                dz[o * lanes] *= total;
-            dz[label * lanes] -= scale;
+                dz[o * lanes] = dz[o * lanes] * total - share * scale;
+            dz[label * lanes] -= (1 - smoothing) * scale;
         } else {
             for (int o = 0; o < classes; o++)
                 dz[o * lanes] = 0;

@@ -43,6 +43,7 @@ KERNEL(sgd)
     const float *partial = (const float *)a.operand[0];
     float *gradient = (float *)a.operand[1];
     const float rate = ((const float *)a.operand[6])[iteration_of(a) % a.integers[3]];
+    const float momentum = (float)a.reals[0], decay = (float)a.reals[1];
     const long long size = (long long)outputs * (inputs + 1), items = (long long)(b[1] - b[0]) * (inputs + 1);
     for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
         const int o = b[0] + (int)(i / (inputs + 1)), k = (int)(i % (inputs + 1));
@@ -53,7 +54,7 @@ KERNEL(sgd)
         for (int p = 1; p < partials; p++)
             sum += partial[p * size + at];
         gradient[at] = sum;
-        *v = a.reals[0] * *v + (sum + a.reals[1] * *w);
+        *v = momentum * *v + (sum + decay * *w);
         *w -= rate * *v;
     }
 }

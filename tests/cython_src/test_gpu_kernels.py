@@ -41,11 +41,12 @@ def nvrtc():
     return ctypes.CDLL(found[0]) if found else None
 
 
-def compile_for(library, target):
-    """(status, log, machine code or PTX) of the sources for a target such as sm_90."""
+def compile_for(library, file, target):
+    """(status, log, machine code or PTX) of a source file for a target such as sm_90."""
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
-    library.nvrtcCreateProgram(ctypes.byref(program), gpu_kernels.source().encode(), b"forktask.cu", 0, None, None)
-    options = [option.encode() for option in (*gpu_kernels.COMPILE_OPTIONS, f"-arch={target}")]
+    library.nvrtcCreateProgram(ctypes.byref(program), gpu_kernels.source(file).encode(), file.encode(), 0, None, None)
+    say = ["--ptxas-options=-v"] if target.startswith("sm_") else []
+    options = [option.encode() for option in (*gpu_kernels.COMPILE_OPTIONS, f"-arch={target}", *say)]
     status = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
     library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
     log = ctypes.create_string_buffer(size.value)
@@ -58,9 +59,11 @@ def compile_for(library, target):
     return status, log.value.decode(), code.raw
 
 
-@pytest.mark.parametrize("target", ["sm_75", "compute_80", "sm_90", "compute_100"])
-def test_sources_compile_without_warnings(target):
-    """Check that NVRTC makes machine code (sm) or PTX (compute) of every CUDA function and has nothing to say about it."""
+@pytest.mark.parametrize("target", ["compute_75", "sm_90", "compute_100"])
+@pytest.mark.parametrize("file", gpu_kernels.SOURCE_FILES)
+def test_sources_compile_without_warnings(file, target):
+    """Check that NVRTC makes machine code (sm) or PTX (compute) of every CUDA function and has nothing to say about it;
+    that machine code keeps everything in registers, and few enough for three CUDA blocks on a multiprocessor."""
     library = nvrtc()
     if library is None:
         pytest.skip("needs the wheel nvidia-cuda-nvrtc-cu12 (pip install forktask[test])")
@@ -71,21 +74,26 @@ def test_sources_compile_without_warnings(target):
     kind, _, architecture = target.partition("_")
     if int(architecture) not in list(known):
         pytest.skip(f"this NVRTC does not know {target}")
-    status, log, code = compile_for(library, target)
+    status, log, code = compile_for(library, file, target)
     assert status == 0, log
-    assert not log.strip("\0 \n"), log
-    for symbol in gpu_kernels.symbols():
-        name = symbol.encode()
+    spoken = log.strip("\0 \n")
+    if kind == "sm":
+        assert re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores", spoken).count(("0", "0")) == spoken.count("spill stores")
+        assert max(int(n) for n in re.findall(r"Used (\d+) registers", spoken)) <= 65536 // 3 // gpu_kernels.THREADS
+        spoken = re.sub(r"^ptxas( info +:|  +\.) .*$", "", spoken, flags=re.M).strip()
+    assert not spoken, log
+    for name in [symbol.encode() for symbol, place in gpu_kernels.symbols().items() if place == file]:
         assert b".text." + name + b"\0" in code if kind == "sm" else b".entry " + name + b"(" in code
 
 
-def test_symbols_are_those_of_the_sources():
-    """Check that the table of CUDA functions and the sources name the same ones."""
-    text = gpu_kernels.source()
-    single = set(re.findall(r"^KERNEL\((\w+)\)", text, re.M))
-    counts = re.findall(r"^CONVOLUTIONS\((\d)\)", text, re.M)
-    templates = re.findall(r"KERNEL\((\w+)##count\)", text)
-    assert {*single, *(t + n for t in templates for n in counts)} == set(gpu_kernels.symbols())
+def test_every_launch_names_a_symbol_of_the_sources():
+    """Check that the table of CUDA functions was read off the sources as a whole: forms by tile, and others."""
+    symbols = gpu_kernels.symbols()
+    assert {"conv_forward_2", "conv_forward_4", "nhwc_conv_forward_8x8", "nhwc_conv_backward_data_4x2"} <= set(symbols)
+    assert symbols["advance_counter"] == "step.cu" and symbols["task_bench"] == "bench.cu"
+    for file in gpu_kernels.SOURCE_FILES:
+        text = gpu_kernels.source(file)
+        assert len(re.findall(r"^KERNEL\(", text, re.M)) <= sum(place == file for place in symbols.values())
 
 
 def test_every_kernel_of_the_lane_layouts_has_a_cuda_form():
@@ -100,22 +108,24 @@ def test_every_kernel_of_the_lane_layouts_has_a_cuda_form():
 
 def test_constants_agree_with_the_sources():
     """Check that the record of arguments and the constants are the same in Python and CUDA."""
-    text = gpu_kernels.source()
-    for name in ("THREADS", "MAX_OPERANDS", "MAX_INTEGERS", "MAX_REALS", "TAPS", "CHANNELS_AT_ONCE"):
-        assert int(re.search(rf"#define {name} (\d+)", text).group(1)) == getattr(gpu_kernels, name)
+    text = "".join(gpu_kernels.source(file) for file in gpu_kernels.SOURCE_FILES)
+    for name in ("THREADS", "MAX_OPERANDS", "MAX_INTEGERS", "MAX_REALS", "TAPS", "CHANNELS_AT_ONCE", "STRIP_CHANNELS"):
+        assert int(re.search(rf"#define {name} +(\d+)", text).group(1)) == getattr(gpu_kernels, name)
+    assert int(re.search(r"#define STEP +(\d+)", text).group(1)) == gpu_kernels.PRODUCT_STEP
+    assert int(re.search(r"#define PANEL +(\d+)", text).group(1)) == gpu_kernels.UNIT
 
 
 def test_what_has_no_cuda_form_is_refused():
     """Check the sentences for unknown kernels, forms and lanes."""
     bounds = np.array([[0, 1]], np.int32)
     with pytest.raises(UsageError, match="no CUDA form"):
-        gpu_kernels.launch_of("test_hash", {}, bounds)
+        gpu_kernels.launches_of("test_hash", {}, bounds)
     with pytest.raises(UsageError, match="convolution must be one of tiled, if"):
-        gpu_kernels.launch_of("conv_forward", {}, bounds, "winograd")
+        gpu_kernels.launches_of("conv_forward", {}, bounds, convolution="winograd")
     with pytest.raises(UsageError, match="lanes of 'fc_forward' must divide 128"):
-        gpu_kernels.launch_of("fc_forward", {"lanes": 3}, bounds)
+        gpu_kernels.launches_of("fc_forward", {"lanes": 3}, bounds)
     with pytest.raises(UsageError, match="'memory' of Task Bench"):
-        gpu_kernels.launch_of("task_bench_1", {"kernel": 2}, bounds)
+        gpu_kernels.launches_of("task_bench_1", {"kernel": 2}, bounds)
 
 
 # --- run by the CPU

@@ -54,6 +54,31 @@ def test_without_a_gpu_one_sentence_and_code_2(command, no_gpu, capsys, tmp_path
     assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir())
 
 
+@pytest.mark.parametrize("command", ["compare --device gpu", "train --device gpu", "metg --device gpu", "profile",
+                                     "peers --device gpu"])  # fmt: skip
+def test_without_cupy_one_sentence_and_code_2(command, monkeypatch, capsys, tmp_path):
+    """Check what a user reads who has not installed the extra."""
+    if command.startswith("peers"):
+        pytest.importorskip("torch", reason="needs PyTorch")
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    out = ["--out", str(tmp_path / "out")] if command.split()[0] not in ("profile", "peers") else []
+    assert main([*command.split(), *out]) == 2
+    error = capsys.readouterr().err
+    assert "a GPU needs CuPy, which cannot be imported" in error and "pip install 'forktask[gpu]'" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["compare --device gpu", "train --device gpu --model stream", "peers --device gpu"])
+def test_other_convolutions_than_direct_are_refused(command, fake_gpu, monkeypatch, capsys, tmp_path):
+    """Check one sentence and code 2 for a form of convolutions that has no CUDA kernels, before anything is measured."""
+    if command.startswith("peers"):
+        pytest.importorskip("torch", reason="needs PyTorch")
+        monkeypatch.setattr("forktask.experiments.peers._check_torch_gpu", lambda: None)
+    out = ["--out", str(tmp_path / "out")] if not command.startswith("peers") else []
+    assert main([*command.split(), "--conv", "winograd", *out]) == 2
+    assert "convolutions on a GPU must be direct, got --conv winograd; leave it out" in capsys.readouterr().err
+
+
 def test_models_on_a_gpu(fake_gpu):
     """Check how model names are read with --device gpu, and that binding options belong to specs."""
     assert models_on("cpu", ["taskiter"], ()) == ["taskiter"]
@@ -104,6 +129,7 @@ def test_a_profile_of_a_gpu_model(fake_gpu, model):
     assert calls["launch"] == len(row["kernels"]) - (model == "gpu_hostload")
     assert row["copies"]["to_device"][0] == (2 if model == "gpu_hostload" else 0)
     assert (row["runtime_cost_s"] is None) == (model != "gpu_stream")
+    assert row["page_faults"] is None
     text = format_profile(row)
     assert ("first call 1" in text) == (model == "gpu_both:policy=gpu")
     assert "conv2.weight_gradient (conv_backward_weights)" in text and "copies host to device" in text

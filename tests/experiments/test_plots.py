@@ -52,6 +52,20 @@ def test_speedup_figure_shows_every_point(two):
         assert line.get_ydata() == pytest.approx(values.to_numpy())
 
 
+def test_a_model_far_too_slow_is_named_at_the_edge():
+    """Check that one model with a fiftieth of the speed leaves the axis to the others, and is written with its value."""
+    rows = synthetic_rows(threads=(1, 2))
+    for row in rows:
+        if row["kind"] == "sample" and row["model"] == "joblib" and row["threads"] == 2:
+            row["step_time_s"] *= 50
+    study = analysis.study_from_rows(rows)
+    axis = plots.draw(study, "speedup").axes[0]
+    table = analysis.speed_table(study)
+    value = table.loc[(table["model"] == "joblib") & (table["threads"] == 2), "speedup"].item()
+    assert [text.get_text() for text in axis.texts] == [f"joblib {value:.2g} \u2193"]
+    assert axis.get_ylim()[0] == pytest.approx(plots.SLOWEST_SPEEDUP)
+
+
 @pytest.fixture(scope="module")
 def noisy():
     """Step times that vary tenfold, as on a machine that others use too."""
@@ -122,7 +136,7 @@ def test_sweeps_over_batch_and_granularity_are_drawn(sweep):
 def test_available_figures_can_all_be_drawn(two, sweep):
     """Check that what is offered works and what is not offered is refused with a reason."""
     assert plots.available_figures(two, two.plan_ids()[0]) == ["speedup", "layers", "overhead"]
-    assert plots.available_figures(sweep, sweep.plan_ids()[0]) == [f for f in plots.FIGURES if f != "factorial"]
+    assert plots.available_figures(sweep, sweep.plan_ids()[0]) == [f for f in plots.FIGURES if f not in ("factorial", "interference")]
     for name in ("batch", "granularity"):
         with pytest.raises(UsageError, match="at least"):
             plots.draw(two, name)

@@ -184,6 +184,18 @@ class FakeDevice(Device):
 
         self._give(stream, ("launch", symbol, args, rows), action)
 
+    def prepare_products(self, stream):
+        self._count("prepare_products")
+
+    def multiply(self, product, addresses, tf32, stream):
+        self._count("multiply")
+
+        def action():
+            if self.execute:
+                emulator.multiply(product, addresses)
+
+        self._give(stream, ("multiply", product, addresses), action)
+
     def copy_to_device(self, address, array, stream):
         self._count("copy_to_device")
         source = array if self._is_pinned(array) else array.copy()

@@ -22,7 +22,12 @@
 #define KERNEL(name) extern "C" void name(const GpuArgs &a)
 
 using std::isfinite;
+using std::max;
 using std::min;
+
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
 
 struct Index {
     unsigned x, y, z;
@@ -32,7 +37,7 @@ static Index threadIdx, blockIdx, gridDim;
 enum { EMULATED_THREADS = 128, STACK_BYTES = 64 << 10, SHARED_FLOATS = 16 << 10 };
 enum { EMULATION_OK, MISSED_BARRIER, DIFFERENT_BARRIERS, SHARED_OVERFLOW };
 
-static float shared[SHARED_FLOATS];
+alignas(16) static float shared[SHARED_FLOATS];
 
 static inline unsigned long long atomicMin(unsigned long long *at, unsigned long long value)
 {

@@ -92,6 +92,79 @@ def test_what_is_not_known_is_learnt():
     assert places == [HOST, DEVICE] * 4
 
 
+def test_a_loop_is_divided_where_its_parts_write_apart():
+    """Check the parts of each loop by brute force over cells: none shares a piece that it writes, and all blocks are in."""
+    bound = GpuBoundPlan(small_plan(), None, FakeDevice())
+    divided = 0
+    for number, loop in enumerate(bound.plan.loops):
+        parts = bound.parts(number, 4)
+        assert [first for first, _ in parts] == [0, *np.cumsum([count for _, count in parts])[:-1].tolist()]
+        assert sum(count for _, count in parts) == loop.num_blocks and len(parts) <= 4
+        written = [
+            {piece for piece in bound.pieces([use for use in bound.uses_of(number, *part) if use[2]])} for part in parts
+        ]
+        assert sum(map(len, written)) == len(set().union(*written))
+        divided += len(parts) > 1
+        assert bound.parts(number, 1) == [(0, loop.num_blocks)]
+    assert divided > 5
+
+
+def test_parts_use_what_their_blocks_touch():
+    """Check rows and flags of the uses of parts against the accesses of their blocks."""
+    bound = GpuBoundPlan(small_plan(), None, FakeDevice())
+    number = next(k for k, loop in enumerate(bound.plan.loops) if loop.name == "conv2")
+    first, second = (bound.uses_of(number, k, 1) for k in (0, 1))
+    for part, rows in ((first, (0, 2)), (second, (2, 4))):
+        by_name = {name: use for name, *use in part}
+        assert by_name["pool1"] == [True, False, rows] and by_name["pool2"] == [False, True, rows]
+        assert by_name["conv2.weight"] == [True, False, (0, 4)]
+
+
+@pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
+def test_tasks_of_one_loop_run_in_both_places():
+    """Check that loops are divided between host and device when both are as fast, in virtual time, and stay right."""
+    cpu = bind(small_plan())
+    fill(cpu)
+    run_serial(cpu, 4)
+    device = FakeDevice(7)
+    bound = GpuBoundPlan(small_plan(), None, device)
+    fill(bound)
+    with GpuBothExecutor() as executor:
+        executor.models = PerformanceModels(latency_s=0.0, bandwidth_bytes_per_s=1e30)
+        executor.prepare(bound)
+        for task in executor._tasks:
+            for place in (HOST, DEVICE):
+                for _ in range(4):
+                    executor.models.add(task.kernel, task.size, place, 1.0)
+        executor.run(1)
+        assert len(executor.divided) > 4 and min(executor.placed.values()) > 5
+        executor.run(3, 1)
+    for buffer in bound.plan.buffers.values():
+        if buffer.persistent and buffer.dtype == "float32":
+            array, wanted = bound.arrays[buffer.name], cpu.arrays[buffer.name]
+            assert np.linalg.norm(array - wanted) <= 1e-4 * np.linalg.norm(wanted) + 1e-12, buffer.name
+    with pytest.raises(UsageError, match="split must be at least 1, got 0"):
+        GpuBothExecutor(split=0)
+
+
+@pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
+def test_models_are_read_and_written_by_the_executor(tmp_path):
+    """Check the option for a file of performance models: made at the end of a run, read at the beginning of the next."""
+    path = tmp_path / "models.json"
+    counts = []
+    for _ in range(2):
+        bound = GpuBoundPlan(small_plan(), None, FakeDevice())
+        fill(bound)
+        with GpuBothExecutor(models=str(path)) as executor:
+            counts.append(len(executor.models.histories))
+            executor.prepare(bound)
+            executor.run(2)
+        assert path.exists()
+    assert counts[0] == 0 and counts[1] > 10 and [p.name for p in tmp_path.iterdir()] == ["models.json"]
+    with pytest.raises(UsageError, match="must go into a file in a folder that is there"):
+        PerformanceModels().save(tmp_path / "none" / "models.json")
+
+
 @pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
 @pytest.mark.parametrize("kind", ["pageable", "pinned"])
 @pytest.mark.parametrize("policy", ["dmda", "cpu", "gpu"])

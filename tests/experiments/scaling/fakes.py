@@ -1,4 +1,4 @@
-"""A machine that takes no time: samples and capacities made up, and a clock that they advance."""
+"""A machine that takes no time: samples, capacities and tosses made up from a seed, and a clock that samples advance."""
 
 import random
 
@@ -19,6 +19,7 @@ class FakeMachine:
         self.times_s = times_s
         self.noise = noise
         self.random = random.Random(seed)
+        self.coin = random.Random(seed)
         self.now = 0.0
         self.samples = []
         self.disturbance = lambda number: QUIET
@@ -27,6 +28,9 @@ class FakeMachine:
 
     def clock(self):
         return self.now
+
+    def toss(self):
+        return self.coin.random() < 0.5
 
     def sample(self, side):
         self.now += 0.5
@@ -50,4 +54,5 @@ class FakeMachine:
         monkeypatch.setattr(clock, "sample", self.sample)
         monkeypatch.setattr(clock, "capacity", self.capacity)
         monkeypatch.setattr(clock, "now", self.clock)
+        monkeypatch.setattr(clock, "toss_coin", self.toss)
         return self

@@ -15,7 +15,7 @@ def run(machine, limit=1.05, budget_s=120.0, sides=SIDES, **options):
     """A test on a fake machine."""
     return run_clock_test(
         "taskiter/forkjoin", sides, limit, budget_s=budget_s, sampler=machine.sample, measure_capacity=machine.capacity,
-        clock=machine.clock, **options,
+        clock=machine.clock, toss=machine.toss, **options,
     )  # fmt: skip
 
 

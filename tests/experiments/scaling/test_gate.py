@@ -68,17 +68,15 @@ COMMAND = [
 def two_speeds(monkeypatch):
     """Samples by the value that the commit's package has; sets the time of the later commit."""
     times = {"1": 1.0, "2": 1.0}
-    machine = FakeMachine({"taskiter": 1.0}, noise=0.01)
+    machine = FakeMachine({"taskiter": 1.0}, noise=0.01).install(monkeypatch)
 
-    def sample(side):
+    def sample_of_commit(side):
         text = Path(side.installation, "own", "__init__.py").read_text()
         value = "2" if "= 2" in text else "1"
         machine.times_s["taskiter"] = times[value]
         return {**machine.sample(side), "weights_hash": value}
 
-    monkeypatch.setattr(clock, "sample", sample)
-    monkeypatch.setattr(clock, "capacity", machine.capacity)
-    monkeypatch.setattr(clock, "now", machine.clock)
+    monkeypatch.setattr(clock, "sample", sample_of_commit)
     return times
 
 
@@ -86,11 +84,8 @@ def test_equal_commits_pass(repository, two_speeds, capsys):
     """Check that both commits are installed, that no worse time passes, and that other results are mentioned."""
     assert main(COMMAND) == 0
     out = capsys.readouterr().out
-    assert (
-        "taskiter on 1: HEAD/first is 1.0" in out
-        and "pass" in out
-        and "the commits leave different results" in out
-    )
+    assert "taskiter on 1: HEAD/first is " in out and ": pass" in out
+    assert "the commits leave different results" in out
     done = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True)
     assert len(done.stdout.splitlines()) == 1
 
