@@ -9,7 +9,7 @@ from ..blocks_nhwc import Window
 from ..network import Convolution
 from ..nhwc_arrays import STATISTICS_ROWS
 from ..plan import block_grid, ranges, read, update, write
-from .gradients import gradient_map, masked
+from .gradients import gradient_map, masked, pass_on
 from .state import FeatureMap, Lowering, phase_of
 from .units import Unit
 
@@ -38,6 +38,9 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
         operands["packed"] = packed
     if layer.bias:
         operands["bias"] = low.parameter(f"{layer.name}.bias")
+    residual = low.maps[unit.shortcut] if unit.shortcut else None
+    if residual:
+        operands["residual"] = residual.name
     cuts = ranges(low.batch, images), ranges(target.height, rows)
     statistics = unit.statistics and not again and low.options.training
     if statistics:
@@ -55,6 +58,8 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
                 accesses.append(read(packed, *nhwc_conv.packed_box(algorithm, 0, c, shape, layer.groups)))
             if layer.bias:
                 accesses.append(read(operands["bias"], c))
+            if residual:
+                accesses.append(residual.read(n, y, c))
             if statistics:
                 accesses.append(
                     write(partials, (number, number + 1), (0, STATISTICS_ROWS), target.channel_box(*c))
@@ -70,7 +75,7 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
             }
             size = 4.0 * (
                 low.batch * (source.pitch * source.height * source.width / len(ranges(target.channels, part))
-                              + target.pitch * target.height * target.width) + math.prod(shape)
+                              + (1 + bool(residual)) * target.pitch * target.height * target.width) + math.prod(shape)
             )  # fmt: skip
             blocks.append((bounds, accesses, flops * share, size * share))
     attributes = {**source.attributes("in"), **target.attributes("out"), **low.geometry(layer)}
@@ -134,6 +139,8 @@ def convolution_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> Non
         convolution_data_gradient(low, unit, gradient, window, flops)
     if low.trained(unit):
         convolution_weight_gradient(low, unit, gradient, source, flops)
+    if unit.shortcut:
+        pass_on(low, unit, unit.shortcut, gradient)
 
 
 def convolution_data_gradient(
