@@ -96,13 +96,19 @@ def sent_back(low: Lowering, unit: Unit, tensor: str) -> Iterator[FeatureMap]:
         set_gradient(low, tensor, new)
 
 
-def can_add_in_place(low: Lowering, tensor: str, gradient: FeatureMap) -> bool:
-    """Whether a kernel that reads `gradient` may add what it sends back to what is there already: nobody else needs that,
-    and it is another map."""
+@contextlib.contextmanager
+def sent_to(low: Lowering, unit: Unit, tensor: str, gradient: FeatureMap) -> Iterator[tuple[FeatureMap, bool]]:
+    """The map for what a kernel that reads `gradient` sends back to a tensor, and whether it adds to what is there.
+
+    It does not add in place where the map is still needed: by others, or, as `gradient`, by the unit itself.
+    """
     present = low.gradients.get(tensor)
-    return present is not None and present.name != gradient.name and not (
-        (low.sharers[present.name] - {tensor}) & low.unfinished
-    )
+    others = low.sharers[present.name] - {tensor} if present is not None else set()
+    if present is not None and (present.name == gradient.name or others & low.unfinished):
+        with sent_back(low, unit, tensor) as target:
+            yield target, False
+    else:
+        yield gradient_map(low, tensor)
 
 
 def masked(low: Lowering, unit: Unit, gradient: FeatureMap) -> FeatureMap:

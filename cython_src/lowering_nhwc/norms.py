@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-
 from ..plan import read, update, write
-from .gradients import can_add_in_place, gradient_map, pass_on, sent_back
+from .gradients import gradient_map, pass_on, sent_to
 from .state import FeatureMap, Lowering, phase_of
 from .units import Unit
 
@@ -117,9 +115,7 @@ def norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
         pass_on(low, unit, shortcut, gradient)
     if not any(learns):
         return
-    present = can_add_in_place(low, unit.sources[0], gradient)
-    place = contextlib.nullcontext(gradient_map(low, unit.sources[0])[0]) if present else sent_back(low, unit, unit.sources[0])
-    with place as target:
+    with sent_to(low, unit, unit.sources[0], gradient) as (target, present):
         common |= {"coefficients": coefficients, "output": target.name}
         maps["output"] = target
         if present:
