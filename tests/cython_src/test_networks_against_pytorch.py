@@ -1,11 +1,12 @@
 """Whole networks against PyTorch itself."""
 
 import os
+from functools import partial
 
 import numpy as np
 import pytest
 from forktask.cython_src.lowering import initialise, lower
-from forktask.cython_src.network import FAMILIES, ReLU, ReLU6, get_network
+from forktask.cython_src.network import FAMILIES, MaxPool, ReLU, ReLU6, get_network
 from forktask.cython_src.program import bind
 from forktask.experiments.measure import fill_dataset
 from forktask.experiments.models import make_executor
@@ -17,27 +18,49 @@ FACTOR = 8  # our error over PyTorch's own, at most, where that is not below
 RELATIVE = 1e-6  # of a number's norm
 
 
-def same_signs(module, relus):
-    """Let a PyTorch network's activations pass what it is told to pass: `passes` and `value`, by layer."""
+def follow(module, spec):
+    """Let a PyTorch network's activations and largest elements be those that it is told: `passes` and `value`, or
+    `where`, by layer."""
     from torch import nn
 
-    class Told(nn.Module):
+    class ToldActivation(nn.Module):
         def forward(self, x):
             return x * self.passes + self.value
 
-    for name in relus:
-        module.modules_by_name[name] = Told()
+    class ToldPool(nn.Module):
+        def forward(self, x):
+            return x.flatten(2).gather(2, self.where.flatten(2)).view(self.where.shape)
+
+    for layer in spec.layers:
+        if isinstance(layer, ReLU | ReLU6):
+            module.modules_by_name[layer.name] = ToldActivation()
+        elif isinstance(layer, MaxPool):
+            module.modules_by_name[layer.name] = ToldPool()
 
 
-def tell(module, activations):
-    """Set what passes from the activations that another program found."""
+def tell(module, spec, activations, places):
+    """Tell what another program found: `activations(name)`, and `places(layer)` of largest elements, rows * width +
+    columns."""
     import torch
 
-    for name, (y, limit) in activations.items():
-        told = module.modules_by_name[name]
-        y = torch.tensor(np.asarray(y))
-        told.passes = ((y > 0) & (y < limit)).double()
-        told.value = limit * (y >= limit).double() if np.isfinite(limit) else 0.0
+    for layer in spec.layers:
+        told = module.modules_by_name.get(layer.name)
+        if isinstance(layer, ReLU | ReLU6):
+            limit = 6.0 if isinstance(layer, ReLU6) else np.inf
+            y = torch.tensor(np.asarray(activations(layer.name)))
+            told.passes = ((y > 0) & (y < limit)).double()
+            told.value = limit * (y >= limit).double() if limit < np.inf else 0.0
+        elif isinstance(layer, MaxPool):
+            told.where = torch.tensor(np.asarray(places(layer)), dtype=torch.int64)
+
+
+def places_of(bound, layer, width):
+    """Places of a pool's largest elements, from the index that its kernel leaves: the tap, row by row."""
+    channels = bound.view(layer.name).shape[1]
+    tap = bound.arrays[f"{layer.name}.index"][..., :channels].transpose(0, 3, 1, 2).astype(np.int64)
+    stride = layer.stride or layer.size
+    rows, columns = (stride * np.arange(n) - layer.padding for n in tap.shape[2:])
+    return (rows[:, None] + tap // layer.size) * width + columns + tap % layer.size
 
 
 def compare(network, batch, factor=FACTOR, relative=RELATIVE, **options):
@@ -45,8 +68,9 @@ def compare(network, batch, factor=FACTOR, relative=RELATIVE, **options):
 
     Rounding grows from layer to layer and step to step, so PyTorch's own error in float32 is the measure: ours may be
     `factor` times as large. One thing is taken out: an activation whose argument is zero within rounding passes the
-    gradient in one program and stops it in another, which alone can change a gradient by a hundredth. So the truth is
-    PyTorch in float64 told which elements pass: for our error those that passed in our run, for PyTorch's those in its.
+    gradient in one program and stops it in another, which alone can change a gradient by a hundredth; so does a pool over
+    equal numbers. So the truth is PyTorch in float64 told which elements pass: for our error those of our run, for
+    PyTorch's those of its.
     """
     torch = pytest.importorskip("torch")
     from forktask.experiments.torch_worker import TorchExecutor
@@ -57,16 +81,22 @@ def compare(network, batch, factor=FACTOR, relative=RELATIVE, **options):
     bound.arrays["dataset.labels"][...] %= plan.attributes["num_classes"]
     initialise(bound, 2)
     spec = get_network(network) if isinstance(network, str) else network
-    limits = {r.name: 6.0 if isinstance(r, ReLU6) else np.inf for r in spec.layers if isinstance(r, ReLU | ReLU6)}
     single, truth, truth_of_single = (TorchExecutor(bound, "eager", network=spec) for _ in range(3))
     for peer in (truth, truth_of_single):
-        same_signs(peer.module.double(), limits)
+        follow(peer.module.double(), spec)
         peer.images = peer.images.double()
+    widths = {layer.name: before[-1] for layer, before, _ in spec.shapes()}
     seen = {}
-    for name in limits:
-        single.module.modules_by_name[name].register_forward_hook(
-            lambda module, inputs, output, name=name: seen.update({name: output.detach().clone()})
-        )
+
+    def watch(module, inputs, output, layer):
+        seen[layer.name] = output.detach().clone()
+        if isinstance(layer, MaxPool):
+            size = layer.size, layer.stride or layer.size, layer.padding
+            seen[layer.name] = torch.nn.functional.max_pool2d(inputs[0], *size, return_indices=True)[1]
+
+    for layer in spec.layers:
+        if isinstance(layer, ReLU | ReLU6 | MaxPool):
+            single.module.modules_by_name[layer.name].register_forward_hook(partial(watch, layer=layer))
     worst = 0.0
 
     def check(actual, other, expected, expected_of_other, name):
@@ -84,8 +114,8 @@ def compare(network, batch, factor=FACTOR, relative=RELATIVE, **options):
         for step in range(STEPS):
             executor.run(1, first_iteration=step)
             single.run(1, step)
-            tell(truth.module, {name: (bound.view(name), limit) for name, limit in limits.items()})
-            tell(truth_of_single.module, {name: (seen[name], limit) for name, limit in limits.items()})
+            tell(truth.module, spec, bound.view, lambda layer: places_of(bound, layer, widths[layer.name]))
+            tell(truth_of_single.module, spec, seen.get, lambda layer: seen[layer.name])
             truth.run(1, step)
             truth_of_single.run(1, step)
             check(bound.arrays["losses"][step], *(float(peer.losses[step]) for peer in peers), "losses")
