@@ -321,29 +321,6 @@ cdef void direct_flat(const Convolution *c, ProductTask *t, const Matrix *matrix
             num = 0
 
 
-cdef void statistics(const ChannelMap *m, const float *y, const Matrix *matrix, const int32_t *b, int partials_pitch,
-                     float *out) noexcept nogil:
-    """Mean, sum of squared deviations and number of a block's pixels, for sixteen channels at a time."""
-    cdef float shift[16]
-    cdef float sums[16]
-    cdef float squares[16]
-    cdef int n, row, c, i, j, count = (b[1] - b[0]) * (b[3] - b[2]) * m.width
-    cdef float *p
-    for i in range((channel_end(m, b[5]) - b[4]) // PANEL):
-        c = b[4] + i * PANEL
-        memcpy(shift, y + pixel(m, b[0], (b[2] + b[3]) // 2, m.width // 2) + c, sizeof(shift))
-        memset(sums, 0, sizeof(sums))
-        memset(squares, 0, sizeof(squares))
-        for n in range(b[0], b[1]):
-            for row in range(b[2], b[3]):
-                matrix.shifted_sums(y + pixel(m, n, row, 0) + c, m.pitch, m.width, shift, sums, squares)
-        p = out + c
-        for j in range(PANEL):
-            p[j] = shift[j] + sums[j] / count
-            p[partials_pitch + j] = max(<float> 0, squares[j] - sums[j] * (sums[j] / count))
-            p[2 * partials_pitch + j] = count
-
-
 cdef int num_tiles(int side, int channels, int total) noexcept nogil:
     """Tiles of a chunk, as in nhwc_conv.py: transformed inputs near the L2 cache, sums long enough to be fast."""
     return min((total + 3) // 4 * 4, min(96, max(48, 196608 // ((side + 2) * (side + 2) * channels) // 12 * 12)))
@@ -466,6 +443,7 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     """Forward pass and data gradient. bounds: images, rows, channels of the map that is written; partial."""
     cdef Convolution c
     cdef ProductTask t
+    cdef ChannelTask done
     cdef Tap taps[MAX_TAPS]
     cdef int32_t starts[MAX_PANELS]
     cdef const int32_t *b = a.bounds + block * a.bounds_width
@@ -525,8 +503,10 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     if statistics_out != NULL:
         if c.option:
             return 1  # they are of the sums before the activation
-        statistics(&c.target, out, matrix, b, c.target.pitch,
-                   statistics_out + <Py_ssize_t> b[6] * 3 * c.target.pitch)
+        set_block(&done, &c.target, b, b[4], b[5])
+        set_plane(&done, 0, out, &c.target, b, b[4])
+        (<const Micro *> a.micro).channels.statistics(
+            &done, statistics_out + <Py_ssize_t> b[6] * 3 * c.target.pitch + b[4], c.target.pitch)
     return 0
 
 
