@@ -24,7 +24,7 @@ TORCH ?= torch
 
 test-peers: install
 	$(BIN)/pip install --quiet '$(TORCH)' safetensors
-	$(BIN)/python -P -m pytest -m torch tests
+	FORKTASK_LONG_TESTS=1 $(BIN)/python -P -m pytest -m torch tests
 
 # The tests that need an NVIDIA GPU. GPU names the packages: CuPy for the driver's CUDA, and the sampling library.
 GPU ?= .[gpu]

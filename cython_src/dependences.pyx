@@ -49,9 +49,10 @@ class TaskGraph:
         Successors of node v in the same iteration are successors[successor_offsets[v]:successor_split[v]], those in
         the next iteration successors[successor_split[v]:successor_offsets[v + 1]].
     successors : int32
-    edge_kind : uint8
+    edge_kind : uint8 or None
         FLOW (read after write), ANTI (write after read or write), SHARING (overlaid memory), SELF (keeps a task that
-        depends on nothing from running twice at once); aligned with `successors`.
+        depends on nothing from running twice at once); aligned with `successors`. None unless it was asked for:
+        nothing that runs a graph needs it, and an edge then takes 4 bytes.
     num_intra, num_cross : int32, shape (num_nodes,)
         Predecessors in the same and in the former iteration.
     closed : bool
@@ -63,7 +64,7 @@ class TaskGraph:
     successor_offsets: np.ndarray
     successor_split: np.ndarray
     successors: np.ndarray
-    edge_kind: np.ndarray
+    edge_kind: np.ndarray | None
     num_intra: np.ndarray
     num_cross: np.ndarray
     closed: bool
@@ -160,8 +161,8 @@ def by_priority(graph, priority):
     """
     source, target, token = graph.edges()
     order = np.lexsort((np.asarray(priority)[target], token, source))
-    return replace(graph, successors=np.ascontiguousarray(target[order]),
-                   edge_kind=np.ascontiguousarray(graph.edge_kind[order]))
+    kind = None if graph.edge_kind is None else np.ascontiguousarray(graph.edge_kind[order])
+    return replace(graph, successors=np.ascontiguousarray(target[order]), edge_kind=kind)
 
 
 cdef struct IntVector:
@@ -469,7 +470,7 @@ cdef class _Recorder:
         return 0
 
 
-def record_graph(access_table, bint closed=True):
+def record_graph(access_table, bint closed=True, *, bint edge_kinds=False):
     """Find the dependences of a plan.
 
     Parameters
@@ -478,6 +479,8 @@ def record_graph(access_table, bint closed=True):
     closed : bool
         Also find the edges from each iteration to the next. A graph that is not closed needs a barrier between
         iterations.
+    edge_kinds : bool
+        Also keep why each edge is there: `TaskGraph.edge_kind`.
 
     Returns
     -------
@@ -546,7 +549,7 @@ def record_graph(access_table, bint closed=True):
                     push(&target, consumer)
                     push(&token, 0 if p >= first else 1)
                     push(&kind, recorder.list_kind.data[which])
-        return _flat_graph(n, num_joins, &source, &target, &token, &kind, closed)
+        return _flat_graph(n, num_joins, &source, &target, &token, &kind, closed, edge_kinds)
     finally:
         free(join_of)
         free(seen)
@@ -557,7 +560,7 @@ def record_graph(access_table, bint closed=True):
 
 
 cdef object _flat_graph(int32_t num_tasks, int32_t num_joins, IntVector *source, IntVector *target, IntVector *token,
-                        IntVector *kind, bint closed):
+                        IntVector *kind, bint closed, bint edge_kinds):
     """Put the edges in order of their source, those within the iteration first: a counting sort."""
     cdef int32_t num_nodes = num_tasks + num_joins, v, place
     cdef Py_ssize_t i
@@ -580,7 +583,7 @@ cdef object _flat_graph(int32_t num_tasks, int32_t num_joins, IntVector *source,
     offsets_array = np.zeros(num_nodes + 1, np.int32)
     split_array = np.zeros(num_nodes, np.int32)
     successors_array = np.empty(source.size, np.int32)
-    kinds_array = np.empty(source.size, np.uint8)
+    kinds_array = np.empty(source.size if edge_kinds else 0, np.uint8)
     next_array = np.empty(2 * num_nodes, np.int32)
     cdef int32_t[::1] offsets = offsets_array, split = split_array, successors = successors_array, following = next_array
     cdef uint8_t[::1] kinds = kinds_array
@@ -597,14 +600,15 @@ cdef object _flat_graph(int32_t num_tasks, int32_t num_joins, IntVector *source,
         place = following[v]
         following[v] += 1
         successors[place] = target.data[i]
-        kinds[place] = <uint8_t> kind.data[i]
+        if edge_kinds:
+            kinds[place] = <uint8_t> kind.data[i]
     return TaskGraph(
         num_tasks=int(num_tasks),
         num_joins=int(num_joins),
         successor_offsets=offsets_array,
         successor_split=split_array,
         successors=successors_array,
-        edge_kind=kinds_array,
+        edge_kind=kinds_array if edge_kinds else None,
         num_intra=num_intra_array,
         num_cross=num_cross_array,
         closed=bool(closed),

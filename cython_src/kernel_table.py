@@ -14,6 +14,7 @@ KERNEL_MODULES: tuple[str, ...] = (
     ".kernels_load",
     ".kernels_reduction",
     ".kernels_conv",
+    ".kernels_conv_forms",
     ".kernels_nhwc_conv",
     ".kernels_winograd",
     ".kernels_pool",
@@ -24,6 +25,7 @@ KERNEL_MODULES: tuple[str, ...] = (
     ".kernels_nhwc_norm",
     ".kernels_nhwc_elementwise",
     ".kernels_nhwc_pool",
+    ".kernels_nhwc_flatten",
     ".kernels_nhwc_depthwise",
 )
 

@@ -10,10 +10,11 @@ import numpy as np
 
 from .errors import UsageError
 from .granularity import Granularity
+from .kernels_conv_forms import FORMS, form_scratch_bytes
 from .kernels_winograd import gradient_scratch_bytes, transform_scratch_bytes
 from .map_arrays import interior
 from .network import Convolution, FullyConnected, MaxPool, NetworkSpec, ReLU, Softmax, get_network
-from .nhwc_conv import CONV_OPTIONS
+from .nhwc_conv import CODES, CONV_OPTIONS
 from .plan import Access, Block, Plan, PlanBuilder, block_grid, ranges, read, update, write
 
 UNIT = 16  # images of a group in the lane layout; floats of a unit in the inner loops
@@ -26,7 +27,7 @@ SCRATCH_BYTES = 5 * 8192 * 4  # what the convolutions need: rows of five channel
 BLOCKS_WANTED = 8
 BLOCKS_OF_IMAGES = 32
 CHANNEL_TILES = (5, 4)  # output channels that the inner loops take at a time
-CONVOLUTIONS = ("auto", "direct", "winograd")
+CONVOLUTIONS = ("auto", "direct", "winograd", *FORMS)  # of the layout "lanes"; "flat" has the first two
 WINOGRAD_TILE = 4  # side of a tile of results
 POINTS = 64  # products of a tile
 
@@ -212,6 +213,17 @@ class _Lowering:
         self.convolutions[loop] = form
         return form
 
+    def kernel(self, form: str, what: str) -> str:
+        """Name of the kernel that computes a part of a convolution in a form."""
+        return f"{'conv_form' if form in FORMS else 'winograd' if form == 'winograd' else 'conv'}_{what}"
+
+    def form_attributes(self, form: str, channels: int, width: int) -> dict[str, int]:
+        """Further attributes of the kernels in a form, for which it asks scratch memory; see `form_scratch_bytes`."""
+        if form not in FORMS:
+            return {}
+        self.builder.scratch(form_scratch_bytes(form, channels, width))
+        return {"algorithm": CODES[form]}
+
     def winograd_ranges(self, channels: int, height: int) -> tuple[list, list]:
         """Channels and rows (of the convolution's result) of blocks in Winograd form, by cost: rows first,
         since blocks of fewer channels transform the same input again."""
@@ -352,12 +364,16 @@ class _Lowering:
             operands["index"] = index
         self.builder.loop(
             name,
-            ("winograd" if winograd else "conv") + ("_relu_pool" if index else "_forward"),
+            self.kernel(form, "relu_pool" if index else "forward"),
             operands,
             blocks,
             layer=name,
             phase="forward",
-            attributes={**source.attributes("in"), **target.attributes("out")},
+            attributes={
+                **source.attributes("in"),
+                **target.attributes("out"),
+                **self.form_attributes(form, source.channels, target.width * scale),
+            },
         )
         self.builder.scratch(
             transform_scratch_bytes(source.channels, target.channels) if winograd else SCRATCH_BYTES
@@ -724,9 +740,13 @@ class _Lowering:
             self.builder.scratch(gradient_scratch_bytes(source.channels, gradient.channels))
         self.weight_gradient(
             layer,
-            f"{'winograd' if form == 'winograd' else 'conv'}_backward_weights",
+            self.kernel(form, "backward_weights"),
             {"gradient": gradient.name, "input": source.name},
-            {**gradient.attributes("dy"), **source.attributes("in")},
+            {
+                **gradient.attributes("dy"),
+                **source.attributes("in"),
+                **self.form_attributes(form, source.channels, gradient.width),
+            },
             gradient.channels,
             source.channels * TAPS,
             channels,
@@ -775,12 +795,16 @@ class _Lowering:
             operands["index"] = index
         self.builder.loop(
             name,
-            f"{'winograd' if winograd else 'conv'}_backward_data" + ("_unpool" if index else ""),
+            self.kernel(form, "backward_data_unpool" if index else "backward_data"),
             operands,
             blocks,
             layer=layer,
             phase="backward",
-            attributes={**gradient.attributes("in"), **target.attributes("out")},
+            attributes={
+                **gradient.attributes("in"),
+                **target.attributes("out"),
+                **self.form_attributes(form, gradient.channels, width),
+            },
         )
         self.builder.scratch(
             transform_scratch_bytes(gradient.channels, target.channels) if winograd else SCRATCH_BYTES
@@ -961,8 +985,8 @@ def lower(
         chains of few channels the better of the other two, see `choose_lanes`, if one of them has the `conv` asked for.
     conv : str
         Form of the convolutions. Layout "lanes": "direct" (every product), "winograd" (fewer products, more rounding),
-        or "auto": for each pass of each layer what `choose_convolution` says. Layout "channels": one of
-        `nhwc_conv.CONV_OPTIONS`.
+        one of `kernels_conv_forms.FORMS` (to compare with), or "auto": for each pass of each layer what
+        `choose_convolution` says. Layout "channels": one of `nhwc_conv.CONV_OPTIONS`.
     num_images, num_batches : int
         Size of the data set (default: `batch`) and rows of "batch_order".
     num_iterations_logged, num_learning_rates : int
@@ -1027,7 +1051,7 @@ def lower(
     if layout == "auto" and (conv not in CONVOLUTIONS or not is_chain_of_stages(spec)):
         layout = "channels"
     elif layout == "auto":
-        flat = conv != "winograd" and all(stage.padding == 2 for stage in _stages(spec)[0])
+        flat = conv in ("auto", "direct") and all(stage.padding == 2 for stage in _stages(spec)[0])
         wanted = choose_lanes(batch, cut, _convolution_shapes(spec), conv) if flat else UNIT
         layout = "lanes" if wanted == UNIT else "flat"
     builder = PlanBuilder(
@@ -1091,7 +1115,7 @@ def lower(
             raise UsageError(
                 f"{name} must be {only!r} in layout {layout!r}, got {value!r}; networks with norms have the others"
             )
-    if conv not in CONVOLUTIONS[: 3 if layout == "lanes" else 2]:
+    if conv not in CONVOLUTIONS[: None if layout == "lanes" else 2]:
         raise UsageError(
             f"conv {conv!r} needs layout {'lanes' if conv in CONVOLUTIONS else 'channels'!r}, got {layout!r}; use conv "
             f"'auto' or 'direct'"

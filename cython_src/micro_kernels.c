@@ -567,6 +567,7 @@ static void fc_backward_weights(const float *dlogits, const float *x, float *out
 
 extern const struct MatrixKernels ISA_SYMBOL(forktask_matrix);
 extern const struct WinogradKernels ISA_SYMBOL(forktask_winograd);
+extern const struct ConvForms ISA_SYMBOL(forktask_conv_forms);
 
 /* ---- update, input ---- */
 
@@ -635,4 +636,5 @@ const MicroKernels ISA_SYMBOL(forktask_micro) = {
     .winograd_reduce = winograd_reduce,
     .winograd_gradient_output = winograd_gradient_output,
     .sum_rows = sum_rows,
+    .forms = &ISA_SYMBOL(forktask_conv_forms),
 };

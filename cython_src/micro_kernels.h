@@ -17,6 +17,7 @@
 
 struct MatrixKernels; /* matrix_kernels.h */
 struct WinogradKernels; /* winograd_kernels.h */
+struct ConvForms; /* conv_forms.h */
 struct ChannelKernels; /* inner loops with the channels in the lanes: channel_kernels.h */
 
 #define UNIT 16
@@ -120,6 +121,7 @@ typedef struct MicroKernels {
     void (*winograd_gradient_output)(const float *m, ptrdiff_t point, int lanes, float *out, ptrdiff_t out_lane,
                                      int accumulate);
     float (*sum_rows)(const float *in, int rows, ptrdiff_t row, ptrdiff_t n); /* n: a multiple of 16 */
+    const struct ConvForms *forms;
 } MicroKernels;
 
 extern const MicroKernels forktask_micro_generic;

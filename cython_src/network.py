@@ -148,7 +148,7 @@ class NetworkSpec:
         Raises
         ------
         UsageError
-            A name that comes twice, or a layer that takes what comes later or nowhere.
+            A name that comes twice, a layer that takes what comes later or nowhere, or one that nobody reads.
         """
         result: dict[str, tuple[str, ...]] = {}
         last = "input"
@@ -161,6 +161,10 @@ class NetworkSpec:
                     raise UsageError(f"layer {layer.name!r} must come after its input {name!r}; move or rename it")
             result[layer.name] = names
             last = layer.name
+        read = {name for names in result.values() for name in names}
+        for name in result:
+            if name not in read and name != last:
+                raise UsageError(f"what layer {name!r} computes must be read by another, in {self.name!r}; leave it out")
         return result
 
     def shapes(self) -> Iterator[tuple[Layer, tuple[int, ...], tuple[int, ...]]]:
@@ -207,6 +211,29 @@ class NetworkSpec:
         return shape[0]
 
 
+# What layers are made of, with the least value; a pool's stride of 0 is its size.
+LEAST = {
+    "out_channels": 1, "kernel": 1, "padding": 0, "stride": 1, "groups": 1, "dilation": 1, "size": 1, "out_features": 1,
+}  # fmt: skip
+
+
+def _check_layer(layer: Layer) -> None:
+    """Raise `UsageError` for a number that makes no sense whatever comes before the layer."""
+    pool = isinstance(layer, MaxPool | AveragePool)
+    for field, least in LEAST.items():
+        least = 0 if pool and field == "stride" else least
+        value = getattr(layer, field, least)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise UsageError(f"{field} of {layer.name!r} must be a whole number of at least {least}, got {value!r}")
+    if isinstance(layer, MaxPool) and 2 * layer.padding > layer.size:
+        raise UsageError(
+            f"padding of {layer.name!r} must be at most half of its size {layer.size}, got {layer.padding}; some windows "
+            f"would hold nothing"
+        )
+    if isinstance(layer, Dropout) and not 0 <= layer.rate < 1:
+        raise UsageError(f"rate of {layer.name!r} must be in [0, 1), got {layer.rate!r}")
+
+
 def _shape_after(layer: Layer, before: list[tuple[int, ...]]) -> tuple[int, ...]:
     """Shape of one image after a layer.
 
@@ -215,6 +242,7 @@ def _shape_after(layer: Layer, before: list[tuple[int, ...]]) -> tuple[int, ...]
     UsageError
         The layer does not fit what comes before it.
     """
+    _check_layer(layer)
     shape = before[0]
     if isinstance(layer, Add):
         if before[0] != before[1]:
@@ -222,10 +250,12 @@ def _shape_after(layer: Layer, before: list[tuple[int, ...]]) -> tuple[int, ...]
         return shape
     if isinstance(layer, FullyConnected):
         return (layer.out_features,)
-    if not isinstance(layer, Convolution | MaxPool | AveragePool | GlobalPool):
+    if not isinstance(layer, Convolution | BatchNorm | MaxPool | AveragePool | GlobalPool):
         return shape
     if len(shape) != 3:
         raise UsageError(f"{layer.name!r} must come after a layer with channels, height and width, got shape {shape}")
+    if isinstance(layer, BatchNorm):
+        return shape
     if isinstance(layer, GlobalPool):
         return (shape[0],)
     if isinstance(layer, Convolution):
@@ -245,12 +275,13 @@ def _shape_after(layer: Layer, before: list[tuple[int, ...]]) -> tuple[int, ...]
 
 
 def convolutional_classifier(
-    name: str, input_shape: tuple[int, int, int], channels: tuple[int, ...], num_classes: int
+    name: str, input_shape: tuple[int, int, int], channels: tuple[int, ...], num_classes: int, kernel: int = 5
 ) -> NetworkSpec:
-    """Stages of 5 x 5 convolution, ReLU and 2 x 2 pooling, then one fully connected layer and softmax."""
+    """Stages of convolution, ReLU and 2 x 2 pooling, then one fully connected layer and softmax. The kernels are odd
+    and the convolutions keep height and width."""
     layers: list[Layer] = []
     for i, out_channels in enumerate(channels, start=1):
-        layers += [Convolution(f"conv{i}", out_channels), ReLU(f"relu{i}"), MaxPool(f"pool{i}")]
+        layers += [Convolution(f"conv{i}", out_channels, kernel, kernel // 2), ReLU(f"relu{i}"), MaxPool(f"pool{i}")]
     layers += [FullyConnected("fc", num_classes), Softmax()]
     return NetworkSpec(name, input_shape, tuple(layers))
 
@@ -271,6 +302,9 @@ NETWORKS: dict[str, NetworkSpec] = {
             FullyConnected("fc3", 10), Softmax(),
         ),
     ),  # fmt: skip
+    # A small CNN for images that are no squares and large beside the network, 270 x 360 in colour: the size to which
+    # notes on convolutional networks in StarPU crop theirs. The layers are this project's choice.
+    "starpu_cnn": convolutional_classifier("starpu_cnn", (3, 270, 360), (16, 32, 64), 10, kernel=3),
 }
 
 # Modules of the package `networks`: each has `network(size, num_classes)`, which builds the form for images of

@@ -244,27 +244,56 @@ def _python_arguments(BoundPlan bound, spec, loop, operands):
     return <uintptr_t> <void *> kernel
 
 
-def _compiled_arguments(BoundPlan bound, spec, loop, uintptr_t micro_address, operands):
-    """Address of the record of a compiled kernel; the bound plan keeps it."""
+class _ArgumentMemory:
+    """What kernels read besides their operands, one after the other in the order of the loops.
+
+    A replay of a large graph reads all of it once, whatever the caches hold: in a row, processors fetch it ahead.
+    """
+
+    def __init__(self):
+        self.chunks = []
+        self.newest = np.empty(0, np.uint8)
+        self.used = 0  # bytes of the newest chunk
+        self.placed = {}  # id of an array that several loops share -> (address, the array)
+
+    def place(self, array):
+        """Copy an array; returns the address of the copy, a multiple of 8."""
+        size = (array.nbytes + 7) // 8 * 8
+        if self.used + size > len(self.newest):
+            # Large arrays come in huge pages where the system has them.
+            self.newest = aligned_empty((max(size, min(4096 << 2 * len(self.chunks), 8 << 20)),), np.uint8)
+            self.chunks.append(self.newest)
+            self.used = 0
+        copy = self.newest[self.used : self.used + array.nbytes]
+        copy[:] = array.reshape(-1).view(np.uint8)
+        self.used += size
+        return copy.ctypes.data
+
+    def place_once(self, array):
+        """The same; an array that was placed before is not copied again."""
+        if id(array) not in self.placed:
+            self.placed[id(array)] = (self.place(array), array)
+        return self.placed[id(array)][0]
+
+
+def _compiled_arguments(BoundPlan bound, spec, loop, uintptr_t micro_address, memory, operands):
+    """Address of the record of a compiled kernel, in `memory`."""
     cdef KernelArgs *args
     cdef uintptr_t address
-    record = aligned_empty((sizeof(KernelArgs),), np.uint8)
-    record[:] = 0
     integers = np.array([loop.attributes[name] for name in spec.integers], dtype=np.int64)
     reals = np.array([loop.attributes[name] for name in spec.reals], dtype=np.float64)
     bounds = loop.bounds
-    bound.keep.extend((record, integers, reals, bounds))
-    address = record.ctypes.data
+    address = memory.place(np.zeros(sizeof(KernelArgs), np.uint8))
     args = <KernelArgs *> address
     for i, name in enumerate(spec.operands):
         if name in operands:  # an optional operand that is absent stays NULL
             address = bound.arrays[operands[name]].ctypes.data
             args.operand[<int> i] = <void *> address
-    address = integers.ctypes.data
+    address = memory.place(integers)
     args.integers = <const int64_t *> address
-    address = reals.ctypes.data
+    address = memory.place(reals)
     args.reals = <const double *> address
-    address = bounds.ctypes.data
+    address = memory.place_once(bounds)
     args.bounds = <const int32_t *> address
     args.bounds_width = bounds.shape[1]
     args.num_blocks = loop.num_blocks
@@ -328,7 +357,8 @@ def bind(plan, storage=None, target="cpu", instruction_set=None, *, arrays=None)
     bound.iteration_stride = plan.iteration_stride
     bound.scratch_bytes = plan.scratch_bytes
     bound.errors = []
-    bound.keep = []
+    memory = _ArgumentMemory()
+    bound.keep = [memory]
     bound.needs_gil = False
     bound.loops = <LoopRecord *> calloc(max(bound.num_loops, 1), sizeof(LoopRecord))
     bound.task_loop = <int32_t *> calloc(max(bound.num_tasks, 1), sizeof(int32_t))
@@ -361,7 +391,7 @@ def bind(plan, storage=None, target="cpu", instruction_set=None, *, arrays=None)
         if target == "cpu" and spec.address is not None:
             address = spec.address
             bound.loops[k].kernel = <BlockKernel> address
-            make_arguments = partial(_compiled_arguments, bound, spec, loop, micro_address)
+            make_arguments = partial(_compiled_arguments, bound, spec, loop, micro_address, memory)
         else:
             bound.loops[k].kernel = <BlockKernel> _run_python_kernel
             bound.needs_gil = True

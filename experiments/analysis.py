@@ -172,7 +172,7 @@ def _separate_interference(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[st
         if not hogs or row["kind"] == "plan":
             result.append(row)
             continue
-        plan_id = _plan_beside(row["plan_id"], hogs)
+        plan_id = plan_beside(row["plan_id"], hogs)
         if plan_id not in made and row["plan_id"] in plans:
             made.add(plan_id)
             result.append({**plans[row["plan_id"]], "plan_id": plan_id, "interference": hogs})
@@ -349,7 +349,7 @@ def _missing_points(study: Study) -> list[str]:
         if plan.get("interference"):
             continue
         for hogs in study.config.get("interference") or [0]:
-            this = _plan_beside(plan_id, hogs)
+            this = plan_beside(plan_id, hogs)
             for model in models:
                 for count in (1,) if base_model(model) == "serial" else threads:
                     asked += repeats
@@ -360,7 +360,7 @@ def _missing_points(study: Study) -> list[str]:
     return []
 
 
-def _plan_beside(plan_id: str, hogs: int) -> str:
+def plan_beside(plan_id: str, hogs: int) -> str:
     """Id under which a plan's samples beside spinning processes are kept."""
     return f"{plan_id}-{hogs}" if hogs else plan_id
 

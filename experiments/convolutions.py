@@ -1,19 +1,25 @@
-"""`forktask convolutions`: how fast and how exact each algorithm is for each convolution of a network, on one core."""
+"""`forktask convolutions`: how fast and how exact each algorithm is for each convolution of a network, on one core.
+
+In the layout "channels" a loop is taken from the plan and run by itself with each algorithm. In the layout "lanes" the
+network is lowered once for each algorithm, nothing fused, and the loops of equal names are compared.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from ..cython_src import nhwc_conv
 from ..cython_src.errors import UsageError
-from ..cython_src.lowering import lower
+from ..cython_src.lowering import CONVOLUTIONS, direct_cost, lower, winograd_cost
 from ..cython_src.machine_peaks import measure_peak_flops
-from ..cython_src.nhwc_arrays import ChannelMap, inside
+from ..cython_src.map_arrays import interior
+from ..cython_src.nhwc_arrays import inside
 from ..cython_src.plan import UPDATE, Access, Block, BlockLoop, Plan, PlanBuilder
 from ..cython_src.program import BoundPlan, Workers, bind
 
@@ -24,6 +30,8 @@ PASSES = {
     "nhwc_conv_backward_weights": ("weights", nhwc_conv.WEIGHTS, {"gradient": "dy", "input": "in"}),
 }
 DEFAULT_ALGORITHMS = "direct,winograd2,winograd4"
+# How a loop's name ends in the layout "lanes" -> the pass.
+LANES_PASSES = {".data_gradient": "data", ".weight_gradient": "weights", "": "forward"}
 
 
 def add_parser(subparsers) -> None:
@@ -31,16 +39,18 @@ def add_parser(subparsers) -> None:
     parser = subparsers.add_parser(
         "convolutions",
         help="time, GFLOP/s and error of each convolution of a network by each algorithm",
-        description="Run each convolution of a network (channels in the vector lanes) by itself, on one core, by each "
-        "algorithm. GFLOP/s are those of the direct convolution, whatever the algorithm; the error is the largest, of one "
-        "image, over the largest result, against float64. * marks what the default takes: the cheapest by the cost "
-        f"model (`model`, direct = 1) whose error is below {nhwc_conv.ERROR_LIMIT:g} times that of direct sums.",
+        description="Run each convolution of a network by itself, on one core, by each algorithm. GFLOP/s are those of the direct convolution, whatever the algorithm; the error is the largest, of one "
+        "image (of sixteen where images stand in the vector lanes), over the largest result, against float64. * marks "
+        "what the default takes: the cheapest by the cost model (`model`, direct = 1) whose error is below "
+        f"{nhwc_conv.ERROR_LIMIT:g} times that of direct sums.",
     )
     parser.add_argument("--network", default="resnet18", help="default: %(default)s")
     parser.add_argument("--batch", type=int, default=16, help="default: %(default)s")
     parser.add_argument("--phase", default="train", choices=("train", "forward"), help="default: %(default)s")
-    parser.add_argument("--conv", default=DEFAULT_ALGORITHMS, metavar="A[,A...]",
-                        help=f"all, or some of {', '.join(nhwc_conv.ALGORITHMS)}; default: %(default)s")  # fmt: skip
+    parser.add_argument("--conv", metavar="A[,A...]",
+                        help=f"all, or some of {', '.join(nhwc_conv.ALGORITHMS)}, or with images in the vector lanes of "
+                        f"{', '.join(CONVOLUTIONS[1:])}; default: {DEFAULT_ALGORITHMS}, or direct,winograd")  # fmt: skip
+    parser.add_argument("--layout", default="auto", choices=("auto", "lanes", "channels"), help="default: %(default)s")
     parser.add_argument("--instruction-set", help="default: the best of this processor")
     parser.add_argument("--seconds", type=float, default=0.05, help="for each figure; default: %(default)s")
     parser.add_argument("--json", action="store_true")
@@ -49,12 +59,23 @@ def add_parser(subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table, or JSON."""
-    names = nhwc_conv.ALGORITHMS if arguments.conv == "all" else tuple(arguments.conv.split(","))
+    options = {"network": arguments.network, "batch": arguments.batch, "phase": arguments.phase}
+    plan = lower(**options, layout=arguments.layout)
+    lanes = plan.attributes["layout"] == "lanes"
+    if plan.attributes["layout"] == "flat":
+        raise UsageError(f"batch must be a multiple of 16 for this table, or layout channels, got {arguments.batch}")
+    known = CONVOLUTIONS[1:] if lanes else nhwc_conv.ALGORITHMS
+    given = arguments.conv or ("direct,winograd" if lanes else DEFAULT_ALGORITHMS)
+    names = known if given == "all" else tuple(given.split(","))
     for name in names:
-        if name not in nhwc_conv.ALGORITHMS:
-            raise UsageError(f"--conv must name algorithms among {', '.join(nhwc_conv.ALGORITHMS)}, got {name!r}")
-    plan = lower(arguments.network, arguments.batch, arguments.phase, layout="channels")
-    result = measure_convolutions(plan, names, arguments.seconds, arguments.instruction_set)
+        if name not in known:
+            raise UsageError(
+                f"--conv must name algorithms of layout {plan.attributes['layout']!r}, {', '.join(known)}; got {name!r}"
+            )
+    if lanes:
+        result = measure_lanes(options, names, arguments.seconds, arguments.instruction_set)
+    else:
+        result = measure_convolutions(plan, names, arguments.seconds, arguments.instruction_set)
     print(json.dumps(result) if arguments.json else format_table(result))
     return 0
 
@@ -134,6 +155,106 @@ def _measure_loop(plan, loops, algorithms, seconds, instruction_set, peak) -> li
             }
         )
     return rows
+
+
+def measure_lanes(
+    options: Mapping[str, Any], algorithms: Sequence[str], seconds: float = 0.05, instruction_set: str | None = None
+) -> dict:
+    """As `measure_convolutions`, for a network with sixteen images in the vector lanes.
+
+    Parameters
+    ----------
+    options : mapping
+        network, batch and phase of `lower`.
+    algorithms : sequence of str
+        Of `lowering.CONVOLUTIONS`, without "auto".
+    """
+    picked = lower(**options, layout="lanes").attributes["convolutions"]
+    plans = {
+        name: lower(**options, layout="lanes", conv=name, fusion=False)
+        for name in dict.fromkeys((*algorithms, *picked.values(), "direct"))
+    }
+    peak = max(measure_peak_flops(0.06, instruction_set, None)["flops_per_s"] for _ in range(3))
+    rows = []
+    for name in picked:
+        kind = _lanes_pass(name)
+        direct = next(loop for loop in plans["direct"].loops if loop.name == name)
+        truth = _run_lanes(plans["direct"], name, "float64", None)[0]
+        shape = _lanes_shape(direct.attributes, kind)
+        model = {"direct": 1.0, "winograd": winograd_cost(*shape) / direct_cost(*shape)}
+        for algorithm in dict.fromkeys((*algorithms, picked[name])):
+            result, time_s = _run_lanes(plans[algorithm], name, "cpu", instruction_set, seconds)
+            rows.append({
+                "layers": [name],
+                "pass": kind,
+                "shape": "{}->{}, 5x5, {}x{}".format(*shape),
+                "algorithm": algorithm,
+                "picked": algorithm == picked[name],
+                "cost": model.get(algorithm),
+                "time_s": time_s,
+                "flops": direct.flops,
+                "flops_per_s": direct.flops / time_s,
+                "fraction_of_peak": direct.flops / time_s / peak,
+                "error": float(np.abs(result - truth).max() / np.abs(truth).max()),
+            })  # fmt: skip
+    return {
+        "peak_flops_per_s": peak, "instruction_set": instruction_set or "best", "batch": options["batch"], "rows": rows,
+    }  # fmt: skip
+
+
+def _lanes_pass(name: str) -> str:
+    return next(kind for end, kind in LANES_PASSES.items() if name.endswith(end))
+
+
+def _lanes_shape(attributes, kind) -> tuple[int, int, int, int]:
+    """Channels read and written, height and width of the result, as `lowering.choose_convolution` takes them."""
+    if kind == "weights":
+        return attributes["dy_channels"], attributes["in_channels"], attributes["dy_height"], attributes["dy_width"]
+    return attributes["in_channels"], attributes["out_channels"], attributes["out_height"], attributes["out_width"]
+
+
+def _run_lanes(
+    plan: Plan, name: str, target: str, instruction_set: str | None, seconds: float = 0.0
+) -> tuple[np.ndarray, float]:
+    """Result and time of a convolution of a plan that is not fused, with what transforms its weights, on random data."""
+    wanted = [loop for loop in plan.loops if loop.name in (name, f"{name}.transform")]
+    builder = PlanBuilder(name)
+    for loop in wanted:
+        for buffer in loop.operands.values():
+            builder.buffer(buffer, plan.buffers[buffer].shape, role="dataset")
+        accesses = tuple(Access(UPDATE, buffer) for buffer in loop.operands.values())
+        blocks = [Block(tuple(b.bounds), () if i else accesses) for i, b in enumerate(loop.blocks)]
+        builder.loop(loop.name, loop.kernel, loop.operands, blocks, attributes=loop.attributes)
+    builder.scratch(plan.scratch_bytes)
+    bound = bind(builder.build(), target=target, instruction_set=instruction_set)
+    workers = Workers(1, plan.scratch_bytes)
+    convolution = wanted[-1]
+    weights = _lanes_pass(name) == "weights"
+    maps = {"gradient": "dy" if weights else "in", "input": "in"}
+    rng = np.random.default_rng(1)
+    for operand in ("weight", "bias", *maps):
+        buffer = next((loop.operands[operand] for loop in wanted if operand in loop.operands), None)
+        if buffer is None:
+            continue
+        part = bound.arrays[buffer]
+        if operand in maps:
+            part = interior(part, convolution.attributes, maps[operand])
+        part[...] = rng.standard_normal(part.shape, np.float32)
+    for number, loop in enumerate(wanted):
+        for block in range(loop.num_blocks):
+            bound.run_task(number, block, 0, workers)
+            bound.raise_failure(workers)
+    fastest = [np.inf] * convolution.num_blocks
+    stop = time.perf_counter() + seconds
+    while target == "cpu" and (time.perf_counter() < stop or np.inf in fastest):
+        for block in range(convolution.num_blocks):
+            start = time.perf_counter()
+            bound.run_task(len(wanted) - 1, block, 0, workers)
+            fastest[block] = min(fastest[block], time.perf_counter() - start)
+    result = bound.arrays[convolution.operands["output"]].astype(np.float64)
+    if weights:
+        return result.sum(axis=0), sum(fastest)  # one partial sum a block
+    return interior(result, convolution.attributes, "out"), sum(fastest)
 
 
 def _shape(attributes) -> str:

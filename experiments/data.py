@@ -1,12 +1,13 @@
 """Data sets: handwritten digits (shipped), CIFAR binary files, IDX files, synthetic images.
 
-Everything becomes standardised float32 images of 3 x 32 x 32 with a fixed split. Pixels pass through a table
-of 256 values, so that the same files give the same bits on every machine.
+Everything becomes standardised float32 images of 3 x 32 x 32 with a fixed split; synthetic ones have the network's
+shape. Pixels pass through a table of 256 values, so that the same files give the same bits on every machine.
 """
 
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from ..cython_src.errors import UsageError
+from ..cython_src.network import NetworkSpec
 from ..cython_src.storage import aligned_empty
+from .environment import read_memory
 
 SIDE = 32
 CHANNELS = 3
@@ -74,7 +77,7 @@ class Dataset:
         return len(self.class_names)
 
 
-def load_data(spec: str) -> Dataset:
+def load_data(spec: str, network: NetworkSpec | None = None) -> Dataset:
     """Load a data set.
 
     Parameters
@@ -82,6 +85,8 @@ def load_data(spec: str) -> Dataset:
     spec : str
         "digits"; "cifar10:FOLDER" or "cifar100:FOLDER" with the binary files; "idx:FOLDER" with the four
         of the MNIST family, plain or gzip; "synthetic:N" with N random training images.
+    network : NetworkSpec, optional
+        Whose shape of images and number of classes synthetic data have; default: 3 x 32 x 32 and 10.
 
     Raises
     ------
@@ -100,7 +105,7 @@ def load_data(spec: str) -> Dataset:
             )
         return _load_idx(folder) if kind == "idx" else _load_cifar(folder, kind)
     if kind == "synthetic" and argument:
-        return _make_synthetic(argument)
+        return _make_synthetic(argument, network)
     raise UsageError(f"data must be one of {SPECS}; got {spec!r}")
 
 
@@ -194,7 +199,7 @@ def _with_split(name, title, pixels, labels, num_test, class_names) -> Dataset:
     )
 
 
-def _make_synthetic(argument: str) -> Dataset:
+def _make_synthetic(argument: str, network: NetworkSpec | None) -> Dataset:
     try:
         count = int(argument)
     except ValueError:
@@ -206,10 +211,17 @@ def _make_synthetic(argument: str) -> Dataset:
         )
     num_other = max(count // 10, 1)
     total = count + 2 * num_other
+    shape, classes = (network.input_shape, network.num_classes) if network else ((CHANNELS, SIDE, SIDE), 10)
+    needed, free = 4 * total * math.prod(shape), read_memory()["available_bytes"]
+    if free is not None and needed > free:
+        raise UsageError(
+            f"--data synthetic:{count} needs {needed / 2**30:.1f} GiB in images of shape {shape}, and "
+            f"{free / 2**30:.1f} GiB are free; use fewer"
+        )
     generator = np.random.default_rng(SPLIT_SEED)
-    images = aligned_empty((total, CHANNELS, SIDE, SIDE), np.float32)
+    images = aligned_empty((total, *shape), np.float32)
     generator.standard_normal(out=images, dtype=np.float32)
-    labels = generator.integers(0, 10, total, dtype=np.int32)
+    labels = generator.integers(0, classes, total, dtype=np.int32)
     indices = np.arange(total, dtype=np.int32)
     return Dataset(
         name="synthetic",
@@ -219,7 +231,7 @@ def _make_synthetic(argument: str) -> Dataset:
         train=indices[:count],
         valid=indices[count : count + num_other],
         test=indices[count + num_other :],
-        class_names=tuple("0123456789"),
+        class_names=tuple(map(str, range(classes))),
         smoke_test=True,
     )
 

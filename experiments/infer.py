@@ -480,7 +480,7 @@ def add_parser(subparsers) -> None:
         ("threads", ",".join(map(str, core_counts(min(2, core_counts()[-1])))), "numbers of threads"),
         ("data", "digits", "data set whose images are used in turn"),
         ("granularity", "auto", "how layers are cut into blocks: auto, or ranges such as images=16"),
-        ("conv", "auto", "form of the convolutions: auto, direct, winograd, or one of layout channels"),
+        ("conv", "auto", "form of the convolutions: auto, direct, winograd, im2col, if, if_blocked, pad, pad_blocked"),
     ):
         parser.add_argument(
             f"--{name}", default=default, metavar=name.upper(), help=f"{text} (default: {default})"

@@ -40,7 +40,7 @@ def add_parser(subparsers) -> None:
     parser.add_argument("--batch", type=int, default=64, metavar="B", help="default: %(default)s")
     parser.add_argument("--phase", choices=("train", "forward"), default="train", help="default: %(default)s")
     add_device(parser)
-    parser.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct, winograd, or one of layout channels (ours); default: %(default)s")
+    parser.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct, winograd, im2col, if, if_blocked, pad, pad_blocked (ours); default: %(default)s")
     parser.add_argument("--models", default=DEFAULT_MODELS, metavar="M[,M...]", help="default: %(default)s")
     parser.add_argument("--modes", default=",".join(MODES), metavar="M[,M...]",
                         help="of PyTorch; default: %(default)s")
@@ -173,8 +173,8 @@ def convolution_forms(plan, device: str = "cpu") -> dict[str, int]:
                 form = "direct"
         elif loop.kernel.startswith("nhwc_depthwise"):
             form = "depthwise"
-        elif loop.kernel.startswith(("conv_", "winograd_")) and loop.flops:
-            form = "winograd" if loop.kernel.startswith("winograd_") else "direct"
+        elif loop.name in plan.attributes.get("convolutions", ()):
+            form = plan.attributes["convolutions"][loop.name]
         else:
             continue
         forms[form] = forms.get(form, 0) + 1

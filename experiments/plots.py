@@ -22,7 +22,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from ..cython_src.errors import UsageError
-from . import analysis, factorial
+from . import analysis, factorial, interference
 from .analysis import Study, base_model, model_label, model_rank
 from .statistics import CONFIDENCE, EQUIVALENCE_BAND, MIN_PAIRS
 
@@ -676,9 +676,43 @@ def draw_factorial(study: Study, plan_id: str, column: str) -> Figure:
     return figure
 
 
+def draw_interference(study: Study, plan_id: str, column: str) -> Figure:
+    """Step time beside hogs over that without, and what of it the cores that they take do not explain."""
+    table = interference.interference_table(study)
+    table = table[table["plan_id"] == plan_id] if len(table) else table
+    if not len(table):
+        raise UsageError("a figure over hogs needs points with and without them, got one kind; run interference.toml")
+    threads = int(table["threads"].max())
+    table = table[table["threads"] == threads]
+    models = list(dict.fromkeys(table["model"]))
+    styles = model_styles(models)
+    figure, (times, losses) = new_figure(column, 2, 2.1, (1.0, 1.0))
+    for number, model in enumerate(models):
+        own, x_shift = table[table["model"] == model], 0.05 * (number - (len(models) - 1) / 2)
+        _series(times, own["hogs"] + x_shift, own["slowdown"], own["slowdown_low"], own["slowdown_high"], styles[model],
+                "", band=False)
+        _series(losses, own["hogs"] + x_shift, 100 * own["loss"], 100 * own["loss_low"], 100 * own["loss_high"],
+                styles[model], "", band=False)
+    left = table.groupby("hogs")["capacity"].first()
+    times.plot(left.index, 1 / left, color=_GREY, linewidth=0.9, linestyle=":", zorder=3)
+    times.set_ylabel("step time / without hogs")
+    panel_title(times, "Slowdown (dotted: capacity taken)")
+    losses.axhspan(0, 10, color="0.9", linewidth=0, zorder=0)
+    losses.axhline(0, color=_GREY, linewidth=0.7, zorder=1)
+    losses.set_ylabel("loss beyond the capacity taken (%)")
+    panel_title(losses, "Loss (grey: up to 10 %)")
+    for axis in (times, losses):
+        axis.set_xticks(sorted(set(table["hogs"])))
+        axis.set_xlabel("spinning processes")
+    add_legend(figure, column, model_handles(styles, models))
+    _header(figure, study, [analysis.problem_name(study.plans[plan_id]), blocks_text(study.plans[plan_id]),
+                            f"{threads} threads"], column)
+    return figure
+
+
 _DRAW = {
     "speedup": draw_speedup, "layers": draw_layers, "overhead": draw_overhead, "batch": draw_batch,
-    "granularity": draw_granularity, "factorial": draw_factorial,
+    "granularity": draw_granularity, "factorial": draw_factorial, "interference": draw_interference,
 }
 FIGURES = tuple(_DRAW)
 
@@ -729,6 +763,9 @@ def available_figures(study: Study, plan_id: str) -> list[str]:
     cells = factorial.factorial_table(study)
     if len(cells) and plan_id in set(cells["plan_id"]):
         found.append("factorial")
+    beside = interference.interference_table(study)
+    if len(beside) and plan_id in set(beside["plan_id"]):
+        found.append("interference")
     return found
 
 
@@ -825,8 +862,9 @@ def _caption_speedup(study: Study, plan_id: str) -> list[str]:
     limits = analysis.bound_table(study)
     return [
         "(a) Speedup over the fastest serial run of the same network and batch at any granularity (values below "
-        f"{SLOWEST_SPEEDUP:g} are written at the edge), (b) speedup divided by threads, (c) time of each task model divided by that of the better fork-join form on as many "
-        f"threads ({' or '.join(model_label(m) for m in forms) or 'none measured'}; chosen by its median).",
+        f"{SLOWEST_SPEEDUP:g} are written at the edge), (b) speedup divided by threads, (c) time of each task model "
+        "divided by that of the better fork-join form on as many threads "
+        f"({' or '.join(model_label(m) for m in forms) or 'none measured'}; chosen by its median).",
         f"Markers: medians of ratios paired by repetition block; bars and bands: {CONFIDENCE:.0%} bootstrap intervals; "
         "small dots: every repetition. In (b) and (c) points of one thread count stand side by side for legibility.",
         f"Grey in (c): differences below {EQUIVALENCE_BAND:.0%}, taken as none; fewer than {MIN_PAIRS} pairs are never "
@@ -885,7 +923,18 @@ def _caption_factorial(study: Study, plan_id: str) -> list[str]:
     ]
 
 
+def _caption_interference(study: Study, plan_id: str) -> list[str]:
+    return [
+        "(a) Step time beside spinning processes, one on each of the last CPUs, over that of the same model without, paired by "
+        "repetition; dotted: what the CPU time taken explains, from threads that only spin beside the same processes. "
+        "(b) Slowdown times the capacity that is left, less one: time in which CPUs were there and not used, or used for "
+        f"nothing. Markers: medians, bars: {CONFIDENCE:.0%} bootstrap intervals.",
+        *_caption_conditions(study, plan_id),
+    ]
+
+
 _CAPTIONS = {
+    "interference": _caption_interference,
     "factorial": _caption_factorial,
     "speedup": _caption_speedup, "layers": _caption_layers, "overhead": _caption_overhead,
     "batch": _caption_sweep("Images per second over the batch size."),

@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from ..cython_src.errors import UsageError
-from . import analysis, factorial, plots
+from . import analysis, factorial, interference, plots
 from .analysis import Study, model_label
 from .plots import format_time
 from .statistics import EQUIVALENCE_BAND, MIN_PAIRS
@@ -137,6 +137,15 @@ EFFECT_COLUMNS: tuple[Column, ...] = (
     ("share", lambda r: _percent(r["share"]), True),
     ("verdict", lambda r: r["verdict"] + r["note"], False),
 )
+INTERFERENCE_COLUMNS: tuple[Column, ...] = (
+    ("hogs", lambda r: _count(r["hogs"]), True),
+    ("model", lambda r: model_label(r["model"]), False),
+    ("threads", lambda r: _count(r["threads"]), True),
+    ("capacity left", lambda r: _number(r["capacity"], 3), True),
+    ("slowdown", lambda r: _number(r["slowdown"], 3), True),
+    ("95% interval", lambda r: _interval(r["slowdown_low"], r["slowdown_high"], 3), True),
+    ("loss beyond capacity", lambda r: _percent(r["loss"], 1), True),
+)
 DISTURBANCE_COLUMNS: tuple[Column, ...] = (
     ("model", lambda r: model_label(r["model"]), False),
     ("threads", lambda r: _count(r["threads"]), True),
@@ -249,6 +258,9 @@ def _summary_text(study: Study) -> str:
                       "What each switch contributes:",
                       *text_table(EFFECT_COLUMNS, table_records(factorial.effect_table(study), plan_id)), "",
                       factorial.answer(study, plan_id)]
+        beside = [r for r in table_records(interference.interference_table(study), plan_id) if r["hogs"]]
+        if beside:
+            lines += ["Beside other processes:", *text_table(INTERFERENCE_COLUMNS, beside), ""]
         lines += headline(study, plan_id)
         lines += [""]
     own_best = analysis.own_best_table(study) if len(study.samples) else pd.DataFrame()
@@ -293,6 +305,7 @@ def _summary_json(study: Study) -> dict:
             accounting=rows(analysis.accounting_table(study)), costs=rows(analysis.cost_table(study)),
             disturbances=rows(analysis.disturbance_table(study)),
             factorial=rows(factorial.factorial_table(study)), effects=rows(factorial.effect_table(study)),
+            interference=rows(interference.interference_table(study)),
             layers={plan_id: rows(analysis.layer_table(study, plan_id)) for plan_id in study.plan_ids()},
         )
     return answer
@@ -444,6 +457,11 @@ def _html_page(study: Study, figures: Sequence[tuple[str, str, str, str]]) -> st
             out += [_html_figure(*f[1:], prefix=f"{plan_id}-{f[1]}") for f in shown if f[1] == "factorial"]
             out += [_html_table(FACTORIAL_COLUMNS, cells),
                     _html_table(EFFECT_COLUMNS, table_records(factorial.effect_table(study), plan_id))]
+        beside = [r for r in table_records(interference.interference_table(study), plan_id) if r["hogs"]]
+        if beside:
+            out += ["<h3>Beside other processes</h3>"]
+            out += [_html_figure(*f[1:], prefix=f"{plan_id}-{f[1]}") for f in shown if f[1] == "interference"]
+            out += [_html_table(INTERFERENCE_COLUMNS, beside)]
         out += ["<h3>Disturbances, sums over all repetitions</h3>",
                 _html_table(DISTURBANCE_COLUMNS, table_records(analysis.disturbance_table(study), plan_id))]
     own_best = analysis.own_best_table(study) if len(study.samples) else pd.DataFrame()

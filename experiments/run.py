@@ -84,7 +84,12 @@ def clean_environment(own: Mapping[str, str], settings: Mapping[str, str]) -> di
 
 @contextlib.contextmanager
 def hogs_running(count: int, cpus: Sequence[int]) -> Iterator[list[subprocess.Popen]]:
-    """Keep `count` processes spinning, each on one of `cpus`, from the last one on; they end with this process."""
+    """Keep `count` processes spinning, each on one of `cpus`, from the last one on; they end with this process.
+
+    A process group of their own, so that Ctrl-C is not theirs, but the same session: Linux shares a CPU between sessions first
+    (autogroups), and a session whose threads are on two CPUs weighs half on each; a hog of its own session would take two thirds of
+    a CPU instead of half.
+    """
     program = (
         "import os, sys\np = int(sys.argv[1])\nos.sched_setaffinity(0, {int(sys.argv[2])})\n"
         "print(flush=True)\nwhile os.getppid() == p:\n    for _ in range(100000): pass\n"
@@ -98,7 +103,7 @@ def hogs_running(count: int, cpus: Sequence[int]) -> Iterator[list[subprocess.Po
                     [sys.executable, "-P", "-S", "-c", program, str(os.getpid()), str(cpu)],
                     stdout=subprocess.PIPE,
                     stdin=subprocess.DEVNULL,
-                    start_new_session=True,
+                    process_group=0,
                 )
             )
         for hog in hogs:
@@ -286,7 +291,11 @@ class Sweep:
             if not writer.results.of_kind("machine"):
                 self._say("measuring the machine's limits")
                 if self.machine_row is None:
-                    writer.append(measure_machine(environment=self.environment["environment"]))
+                    row = measure_machine(environment=self.environment["environment"])
+                    row["capacity_beside"] = self._capacity_beside(
+                        lambda n: cpu_order(n, cpus, oversubscribe=measure.oversubscribe)
+                    )
+                    writer.append(row)
                 else:
                     writer.append(self.machine_row())
             known = {row["plan_id"] for row in writer.results.of_kind("plan")}
@@ -304,6 +313,16 @@ class Sweep:
                 )
                 raise
             return writer.results
+
+    def _capacity_beside(self, order_cpus) -> dict[str, dict[str, float]]:
+        """What is left of the CPUs of each number of threads beside hogs: {threads: {hogs: part}}."""
+        from .interference import measure_capacity_beside
+
+        found: dict[str, dict[str, float]] = {}
+        for threads, hogs in sorted({(point.threads, point.interference) for point in self.configuration.points()}):
+            if hogs:
+                found.setdefault(str(threads), {})[str(hogs)] = measure_capacity_beside(hogs, order_cpus(threads))
+        return found
 
     def _total(self) -> int:
         measure = self.configuration.measure
@@ -529,7 +548,7 @@ def add_parser(subparsers) -> None:
         metavar="BYTES",
         help="such as 1.5GiB: what needs more becomes a row that says so; default: what is free",
     )
-    compare.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct, winograd, or one of layout channels; default: %(default)s")
+    compare.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct, winograd, im2col, if, if_blocked, pad, pad_blocked; default: %(default)s")
     compare.add_argument(
         "--seed", type=int, default=measure.seed, help="of data, weights and order; default: %(default)s"
     )

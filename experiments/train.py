@@ -457,7 +457,8 @@ def train(
     from ..cython_src.network import get_network
 
     config.check()
-    data = load_data(config.data).with_channels(get_network(config.network).input_shape[0])
+    network = get_network(config.network)
+    data = load_data(config.data, network).with_channels(network.input_shape[0])
     _check_data_fits(config, data)
     out = _open_folder(config, resume)
     checkpoints = {
@@ -521,7 +522,7 @@ def _check_data_fits(config: TrainingConfig, data: Dataset) -> None:
         raise UsageError(
             f"network {config.network!r} takes images of shape {network.input_shape} in "
             f"{network.num_classes} classes; "
-            f"--data {data.name} has {data.images.shape[1:]} in {data.num_classes}; choose another"
+            f"--data {data.name} has {data.images.shape[1:]} in {data.num_classes}; choose another, or synthetic:N"
         )
     if config.batch > len(data.train):
         raise UsageError(
@@ -760,7 +761,7 @@ def add_parser(subparsers) -> None:
         ("seed", int, "first seed of parameters and order"),
         ("seeds", int, "train with so many consecutive seeds"),
         ("granularity", str, "how layers are cut into blocks: auto, or ranges such as images=16"),
-        ("conv", str, "form of the convolutions: auto, direct, winograd, or one of layout channels"),
+        ("conv", str, "form of the convolutions: auto, direct, winograd, im2col, if, if_blocked, pad, pad_blocked"),
         ("out", str, "folder for curves, figure and checkpoints"),
     ):
         parser.add_argument(

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..cython_src.dependences import FLOW, TaskGraph, record_graph
+from ..cython_src.dependences import TaskGraph, record_graph
 
 BARRIERS = ("loop", "phase", "iteration", "none")
 
@@ -37,7 +37,7 @@ def record_with_barriers(plan, barrier: str) -> TaskGraph:
     Returns
     -------
     TaskGraph
-        Closed. With n barriers its last n nodes are these.
+        Closed, without kinds of edges. With n barriers its last n nodes are these.
     """
     if barrier == "none" or not plan.num_tasks:
         return record_graph(plan.accesses, closed=True)
@@ -65,7 +65,7 @@ def with_barriers(segments: Sequence[TaskGraph]) -> TaskGraph:
     num_tasks = sum(graph.num_tasks for graph in segments)
     first_barrier = num_tasks + sum(graph.num_joins for graph in segments)
     num_nodes = first_barrier + len(segments)
-    sources, targets, kinds, begins = [], [], [], []
+    sources, targets, begins = [], [], []
     first_task, first_join = 0, num_tasks
     for number, graph in enumerate(segments):
         name = np.concatenate([
@@ -76,14 +76,12 @@ def with_barriers(segments: Sequence[TaskGraph]) -> TaskGraph:
         begins.append(name[graph.num_intra == 0])
         sources += [name[source], ends]
         targets += [name[target], np.full(len(ends), first_barrier + number)]
-        kinds += [graph.edge_kind, np.full(len(ends), FLOW)]
         if number:
             sources.append(np.full(len(begins[-1]), first_barrier + number - 1))
             targets.append(begins[-1])
-            kinds.append(np.full(len(begins[-1]), FLOW))
         first_task += graph.num_tasks
         first_join += graph.num_joins
-    source, target, kind = np.concatenate(sources), np.concatenate(targets), np.concatenate(kinds)
+    source, target = np.concatenate(sources), np.concatenate(targets)
     order = np.argsort(source, kind="stable")
     counts = np.bincount(source, minlength=num_nodes)
     split = np.cumsum(counts)
@@ -97,7 +95,7 @@ def with_barriers(segments: Sequence[TaskGraph]) -> TaskGraph:
         successor_offsets=offsets.astype(np.int32),
         successor_split=split.astype(np.int32),
         successors=np.concatenate([target[order], begins[0]]).astype(np.int32),
-        edge_kind=np.concatenate([kind[order], np.full(len(begins[0]), FLOW)]).astype(np.uint8),
+        edge_kind=None,
         num_intra=np.bincount(target, minlength=num_nodes).astype(np.int32),
         num_cross=num_cross,
         closed=True,

@@ -258,6 +258,8 @@ static int partition_wait(Partition *p, int32_t worker, int32_t on, int64_t valu
             continue;
         }
         int64_t now = forktask_now_ns();
+        if (scheduler_swap_places(s, worker, on >= 0 ? on : worker + 1, now))
+            continue;
         if (start == 0) {
             start = now;
         } else if (now - start > s->spin_ns) {
@@ -291,14 +293,6 @@ static void partition_work(void *argument, int32_t worker)
     me->look_ns = forktask_now_ns();
     me->passes = 0;
     for (int64_t iteration = 0; iteration < num_iterations && length > 0; iteration++) {
-        if (me->passes == passes_per_look) {
-            int64_t now = forktask_now_ns();
-            me->is_open = now - me->look_ns > PARTITION_CLAIM_NS * length * me->passes;
-            me->wakes_helpers = now - me->look_ns > PARTITION_WAKE_NS * length * me->passes;
-            me->look_ns = now;
-            me->passes = 0;
-        }
-        me->passes++;
         if (me->is_open) {
             open_until = iteration + 1 + PARTITION_AHEAD / length;
             open_until = open_until < num_iterations ? open_until : num_iterations;
@@ -343,6 +337,13 @@ static void partition_work(void *argument, int32_t worker)
                 idle_notify_one(&s->idle);
         }
         ft_store(&runner->num_executed, runner->num_executed_own, relaxed);
+        if (++me->passes == passes_per_look) { /* for the next iterations, or the next run */
+            int64_t now = forktask_now_ns();
+            me->is_open = now - me->look_ns > PARTITION_CLAIM_NS * length * me->passes;
+            me->wakes_helpers = now - me->look_ns > PARTITION_WAKE_NS * length * me->passes;
+            me->look_ns = now;
+            me->passes = 0;
+        }
     }
     ft_store(&runner->current, -1, relaxed);
     /* Help the others until all is done. */
@@ -359,13 +360,16 @@ static void partition_reset(Partition *p, int64_t first_replay, int32_t num_iter
     scheduler_reset(&p->scheduler);
     p->first_replay = first_replay;
     p->num_iterations = num_iterations;
+    int was_open = 0;
     for (int32_t w = 0; w < p->scheduler.num_workers; w++) {
+        was_open |= ft_load(&p->workers[w].open_until, relaxed) > 0;
         ft_store(&p->workers[w].progress, 0, relaxed);
         ft_store(&p->workers[w].open_until, 0, relaxed);
     }
     memset(p->seen, 0, (size_t)p->scheduler.num_workers * (size_t)p->scheduler.num_workers * sizeof(int64_t));
     memset(p->all_claimed, 0, (size_t)p->scheduler.num_workers * (size_t)p->scheduler.num_workers * sizeof(int64_t));
-    memset((void *)p->claims, 0, (size_t)p->num_tasks * sizeof(ClaimWord));
+    if (was_open)
+        memset((void *)p->claims, 0, (size_t)p->num_tasks * sizeof(ClaimWord));
 }
 
 static void partition_close(Partition *p)

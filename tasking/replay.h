@@ -46,6 +46,7 @@ typedef struct Replay {
     int32_t *num_intra;       /* shape (num_nodes,): predecessors in the same iteration that are counted */
     int32_t num_tasks;
     int32_t num_nodes;
+    int32_t num_edges;        /* that are counted */
     int32_t *roots;           /* tasks that are ready at the start, in the order in which they are pushed */
     int32_t *root_homes;      /* and onto whose deque */
     int32_t num_roots;
@@ -237,6 +238,7 @@ static int replay_open(Replay *r, int32_t num_workers, const LoopRecord *loops, 
             node->successor_end = kept;
             r->num_ends += node->successor_begin == node->successor_split;
         }
+        r->num_edges = kept;
         replay_find_roots(r);
     }
     free(offsets);

@@ -8,6 +8,9 @@
 #include "block_kernel.h"
 #include "deque.h"
 #include "idle.h"
+#if !defined(FORKTASK_RELACY)
+#include "places.h"
+#endif
 
 enum { RUN_GOES_ON = 0, RUN_DONE = 1, RUN_STOPPED = 2 };
 
@@ -31,6 +34,9 @@ typedef struct Scheduler {
     const LoopRecord *loops;
     int32_t num_workers;
     int64_t spin_ns; /* how long a worker looks for work before it sleeps */
+#if !defined(FORKTASK_RELACY)
+    struct Places *places; /* NULL: workers keep their CPUs */
+#endif
 } Scheduler;
 
 /* Any thread. The first reason to end stays. */
@@ -111,10 +117,32 @@ static inline int32_t scheduler_run_first(Scheduler *s, SchedulerWorker *me, con
     return other;
 }
 
+/* Any thread: may workers of this run swap CPUs? */
+static inline int scheduler_may_swap(Scheduler *s)
+{
+#if defined(FORKTASK_RELACY)
+    (void)s;
+    return 0;
+#else
+    return s->places != NULL && s->places->num_places == s->num_workers;
+#endif
+}
+
+/* Owner thread only, that waits: has it swapped CPUs with a worker, from `first` on, that lost its own? Then time has gone by. */
+static inline int scheduler_swap_places(Scheduler *s, int32_t worker, int32_t first, int64_t now)
+{
+#if defined(FORKTASK_RELACY)
+    (void)s, (void)worker, (void)first, (void)now;
+    return 0;
+#else
+    return scheduler_may_swap(s) && places_swap(s->places, &s->idle, worker, first, now);
+#endif
+}
+
 /* Owner thread only, with an empty deque: steal, spin, sleep. Returns a node, or DEQUE_EMPTY when the run has ended. */
 static int32_t scheduler_find_work(Scheduler *s, int32_t worker)
 {
-    int64_t start = 0;
+    int64_t start = 0, nap_ns = scheduler_may_swap(s) ? 2 * s->spin_ns : -1; /* naps: has somebody lost its CPU? */
     for (int round = 1;; round++) {
         if (scheduler_ended(s))
             return DEQUE_EMPTY;
@@ -125,6 +153,8 @@ static int32_t scheduler_find_work(Scheduler *s, int32_t worker)
         if (round % 64 != 0)
             continue;
         int64_t now = forktask_now_ns();
+        if (scheduler_swap_places(s, worker, worker + 1, now))
+            continue;
         if (start == 0) {
             start = now;
         } else if (now - start > s->spin_ns) {
@@ -136,7 +166,8 @@ static int32_t scheduler_find_work(Scheduler *s, int32_t worker)
                 idle_cancel(&s->idle, worker);
                 return node >= 0 ? node : DEQUE_EMPTY;
             }
-            idle_sleep(&s->idle, worker, -1);
+            idle_sleep(&s->idle, worker, nap_ns);
+            nap_ns = nap_ns < 5000000 ? 2 * nap_ns : nap_ns;
             start = 0;
         }
     }

@@ -27,7 +27,7 @@ cdef extern from "eager.h" nogil:
         pass
     ctypedef void (*TeamJob)(void *argument, int32_t worker) noexcept
     ctypedef struct SchedulerDeque "Deque":
-        pass
+        int64_t mask
     ctypedef struct SchedulerWorker:
         SchedulerDeque deque
         WorkerState *state
@@ -38,11 +38,15 @@ cdef extern from "eager.h" nogil:
     ctypedef struct Idle:
         atomic_i32 num_announced
         IdleWorker *workers
+    ctypedef struct Places:
+        int64_t num_swaps
+    void places_restore(Places *p)
     ctypedef struct Scheduler:
         Idle idle
         SchedulerWorker *workers
         int32_t num_workers
         atomic_i32 ending
+        Places *places
     ctypedef struct EagerTable:
         int32_t num_tasks, num_cells
         const int32_t *task_offsets
@@ -73,7 +77,7 @@ cdef extern from "replay.h" nogil:
     ctypedef struct Replay:
         Scheduler scheduler
         ReplayNode *nodes
-        int32_t num_tasks, num_nodes
+        int32_t num_tasks, num_nodes, num_edges
         int32_t *roots
         int32_t *root_homes
         int32_t num_roots
@@ -92,6 +96,8 @@ cdef extern from "idle.h" nogil:
 cdef extern from "partition.h" nogil:
     ctypedef struct ProgramEntry:
         int32_t task, loop, is_awaited, wait_begin
+    ctypedef struct ClaimWord:
+        pass
     ctypedef struct PartitionWorker:
         atomic_i64 progress
         atomic_i32 open_until
@@ -102,7 +108,8 @@ cdef extern from "partition.h" nogil:
         PartitionWorker *workers
         ProgramEntry *entries
         int32_t *first
-        int32_t num_tasks
+        int32_t *predecessor_offsets
+        int32_t num_tasks, num_nodes
     int partition_open(Partition *p, int32_t num_workers, const LoopRecord *loops, int32_t num_loops,
                        WorkerState *states, int64_t spin_ns, int32_t num_tasks, int32_t num_nodes,
                        const int32_t *successor_offsets, const int32_t *successor_split, const int32_t *successors,
@@ -127,6 +134,7 @@ cdef extern from "team.h" nogil:
     """
     ctypedef struct CTeam "Team":
         int32_t num_threads
+        Places places
     ctypedef struct TouchJob:
         WorkerState *states
         size_t scratch_bytes
@@ -264,8 +272,18 @@ cdef class Team:
                     scheduler_end(scheduler, RUN_STOPPED)
             with nogil:
                 done = team_wait(&self.team, POLL_NS)
+        places_restore(&self.team.places)
         self.busy = False
         return error
+
+    cdef Places *places(self, BoundPlan bound):
+        """For workers that may swap CPUs: threads that wait for Python's lock use no CPU time, and have not lost their CPU."""
+        return NULL if bound.needs_gil else &self.team.places
+
+    @property
+    def num_swaps(self):
+        """How often a worker gave its CPU to one that had lost its own."""
+        return self.team.places.num_swaps
 
 
 cdef _dump_workers(Scheduler *s):
@@ -319,10 +337,10 @@ cdef class _Runtime:
 
 
 cdef class _GraphRuntime(_Runtime):
-    """A recorded graph, checked and closed."""
+    """A recorded graph, checked and closed. It is copied into a form of its own: the graph is let go when that is done."""
 
     cdef object graph
-    # own what the C structures point to; never empty, so that each has an address
+    # never empty, so that each has an address
     cdef const int32_t[::1] offsets, split, successors, intra, cross
 
     cdef _set_graph(self, graph):
@@ -337,6 +355,9 @@ cdef class _GraphRuntime(_Runtime):
         self.split, self.successors, self.intra, self.cross = (
             array if len(array) else np.zeros(1, np.int32)
             for array in (self.graph.successor_split, self.graph.successors, self.graph.num_intra, self.graph.num_cross))
+
+    cdef _drop_graph(self):
+        self.graph = self.offsets = self.split = self.successors = self.intra = self.cross = None
 
 
 cdef class ReplayRuntime(_GraphRuntime):
@@ -369,9 +390,19 @@ cdef class ReplayRuntime(_GraphRuntime):
             &self.replay, team.num_threads, bound.loops, self.workers.states, team.spin_ns, bound.num_tasks,
             self.graph.num_nodes, &self.offsets[0], &self.split[0], &self.successors[0], &self.intra[0], &self.cross[0],
             bound.task_loop)
+        self._drop_graph()
         if error:
             raise MemoryError
+        self.replay.scheduler.places = team.places(bound)
         self._place_roots(bound.plan.affinity, priority)
+
+    def memory_bytes(self):
+        """Bytes of the nodes, edges and deques."""
+        cdef int64_t n = self.replay.num_nodes, deques = 0
+        cdef int w
+        for w in range(self.team.num_threads):
+            deques += 4 * (self.replay.scheduler.workers[w].deque.mask + 1)
+        return n * (sizeof(ReplayNode) + 4) + 8 * self.replay.num_tasks + 4 * self.replay.num_edges + deques
 
     def root_homes(self):
         """Where tasks that are ready at the start are put: {task: worker}."""
@@ -473,10 +504,12 @@ cdef class PartitionRuntime(_GraphRuntime):
                 &self.partition, team.num_threads, bound.loops, bound.num_loops, self.workers.states, team.spin_ns,
                 bound.num_tasks, num_nodes, &self.offsets[0], &self.split[0], &self.successors[0], &self.intra[0],
                 bound.task_loop, &costs[0], priority_of, affinity_of)
+        self._drop_graph()
         if error == -2:
             raise AssertionError("a graph with a cycle in one iteration")
         if error:
             raise MemoryError
+        self.partition.scheduler.places = team.places(bound)
 
     def __dealloc__(self):
         partition_close(&self.partition)
@@ -491,6 +524,12 @@ cdef class PartitionRuntime(_GraphRuntime):
     def num_waits(self):
         """Waits between programs that are left after all implied ones were dropped."""
         return self.partition.entries[self.partition.num_tasks].wait_begin
+
+    def memory_bytes(self):
+        """Bytes of the programs, claims, waits and edges."""
+        cdef int64_t n = self.partition.num_tasks
+        return (n * (sizeof(ProgramEntry) + sizeof(ClaimWord)) + 8 * self.num_waits()
+                + 4 * (self.partition.num_nodes + self.partition.predecessor_offsets[self.partition.num_nodes]))
 
     def run(self, num_iterations, first_iteration=0):
         """Run whole passes of the plan; see the executors."""
@@ -575,6 +614,7 @@ cdef class EagerRuntime(_Runtime):
             &waits[0], window)
         if error:
             raise MemoryError
+        self.eager.scheduler.places = team.places(bound)
 
     def __dealloc__(self):
         eager_close(&self.eager)

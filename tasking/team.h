@@ -21,6 +21,7 @@
 #include "atomics.h"
 #include "block_kernel.h"
 #include "idle.h"
+#include "places.h"
 
 typedef void (*TeamJob)(void *argument, int32_t worker);
 
@@ -36,6 +37,7 @@ typedef struct Team {
     int64_t spin_ns;
     pthread_t *threads;
     struct TeamThread *arguments;
+    Places places;
 } Team;
 
 typedef struct TeamThread {
@@ -106,6 +108,7 @@ static void team_close(Team *team)
             pthread_join(team->threads[w], NULL);
         team->num_threads = 0;
     }
+    places_close(&team->places);
     free(team->threads);
     free(team->arguments);
     team->threads = NULL;
@@ -160,6 +163,8 @@ static int team_open(Team *team, int32_t num_threads, const int32_t *cpus, int64
             team->num_threads++;
     }
     pthread_sigmask(SIG_SETMASK, &former, NULL);
+    if (error == 0 && places_open(&team->places, num_threads, team->threads, cpus) != 0)
+        error = ENOMEM;
     if (error)
         team_close(team);
     return error;

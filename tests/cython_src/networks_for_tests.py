@@ -12,7 +12,9 @@ from forktask.cython_src.network import (
     MaxPool,
     NetworkSpec,
     ReLU,
+    ReLU6,
     Softmax,
+    convolutional_classifier,
 )
 from forktask.cython_src.networks import (
     mobilenet_v1,
@@ -45,6 +47,35 @@ BRANCHES = NetworkSpec(
     ),
 )  # fmt: skip
 
+# Maps read by fully connected layers, two of them by a pool too; sums and activations without pixels; vectors that
+# several layers read.
+DENSE = NetworkSpec(
+    "dense",
+    (3, 9, 17),
+    (
+        Convolution("conv1", 20, 3, 1),
+        ReLU("relu1"),
+        FullyConnected("left", 24),
+        ReLU("relu2"),
+        MaxPool("pool1", 2, after="relu1"),
+        FullyConnected("right", 24),
+        FullyConnected("middle", 24, after="relu1"),
+        Add("sum1", ("relu2", "right")),
+        Add("sum2", ("middle", "sum1")),
+        ReLU6("relu3"),
+        FullyConnected("linear1", 24),
+        Add("sum3", ("linear1", "relu3")),
+        FullyConnected("linear", 10),
+        Softmax(),
+    ),
+)  # fmt: skip
+# No fully connected layer: each class has a map.
+MAPS_OF_CLASSES = NetworkSpec(
+    "maps_of_classes",
+    (3, 6, 6),
+    (Convolution("conv1", 16, 3, 1), ReLU("relu"), Convolution("conv2", 10, 1, 0), GlobalPool("pool"), Softmax()),
+)
+
 SMALL = {
     "resnet18": resnet18.network("small_resnet", 8, 10, width=16, blocks=(1, 2)),
     "resnet18, large images": resnet18.network("small_resnet_64", 33, 7, width=16, blocks=(1, 1)),
@@ -58,6 +89,9 @@ SMALL = {
         "small_mobile2_64", 34, 10, width=16, stages=((1, 16, 1, 1), (2, 24, 2, 2)), last=48
     ),
     "branches": BRANCHES,
+    "starpu_cnn": convolutional_classifier("small_starpu", (3, 14, 19), (16, 20), 10, kernel=3),
+    "dense": DENSE,
+    "maps of classes": MAPS_OF_CLASSES,
 }
 
 

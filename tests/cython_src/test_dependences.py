@@ -113,7 +113,7 @@ def oracle(tasks, num_replays, one_at_a_time):
 def test_closed_graph_is_the_flat_graph_of_n_iterations(case, num_replays):
     """Check that the cyclic graph orders what N registered iterations would, and nothing else."""
     accesses, tasks = case
-    graph = record_graph(accesses)
+    graph = record_graph(accesses, edge_kinds=True)
     alone = np.zeros(len(tasks), dtype=bool)
     source, _, _ = graph.edges()
     alone[source[graph.edge_kind == SELF]] = True
@@ -175,7 +175,7 @@ def test_arrays_are_consistent(case):
 
 
 def edges_of(tasks, num_cells, closed=False):
-    graph = record_graph(table(tasks, num_cells), closed=closed)
+    graph = record_graph(table(tasks, num_cells), closed=closed, edge_kinds=True)
     source, target, token = graph.edges()
     kinds = [("flow", "anti", "sharing", "self")[k] for k in graph.edge_kind]
     return set(zip(source.tolist(), target.tolist(), token.tolist(), kinds, strict=True))
@@ -286,7 +286,7 @@ def test_unread_persistent_data_cost_nothing():
     builder.loop(
         "read", "k", {"x": "data", "y": "y"}, [Block((), (read("data"), write("y", (i, i + 1)))) for i in range(50)]
     )
-    graph = record_graph(builder.build().accesses)
+    graph = record_graph(builder.build().accesses, edge_kinds=True)
     assert graph.num_edges == 50
     assert set(graph.edge_kind.tolist()) == {ANTI}
     assert FLOW not in graph.edge_kind

@@ -346,6 +346,28 @@ def test_global_pool(size, halo, accumulate, seed):
 
 
 @FEW
+@given(sizes, st.sampled_from([7, 16, 21, 37]), halos, st.sampled_from([0, 1]), seeds)
+def test_flatten(size, width, halo, accumulate, seed):
+    """Check that vectors have the elements of maps in the order channel, row, column, and the way back."""
+    rng = np.random.default_rng(seed)
+    (m,) = maps((*size[:3], width), halo)
+    blocks = boxes(rng, m)
+    x = random_map(rng, m)
+    shape = (m.batch, m.channels * m.height * m.width, 1)
+    operands = {"input": x, "output": fill(np.empty(shape, np.float32))}
+    images = sorted({b[:2] for b in blocks})
+    flat = compare("nhwc_flatten", operands, ["output"], m.attributes("in"), images, 0)["output"]
+    natural = m.natural()({m.name: x})
+    np.testing.assert_array_equal(flat.reshape(natural.shape), natural)
+    output = random_map(rng, m) if accumulate else empty_map(m)
+    operands = {"gradient": flat.astype(np.float32), "output": output}
+    attributes = {**m.attributes("out"), "accumulate": accumulate}
+    back = compare("nhwc_flatten_backward", operands, ["output"], attributes, blocks, accumulate)["output"]
+    if not accumulate:
+        np.testing.assert_array_equal(back, x)
+
+
+@FEW
 @given(sizes, halos, st.booleans(), seeds)
 def test_load_images(size, halo, image, seed):
     """Check that images arrive with the channels last, their labels with them, zeros elsewhere."""

@@ -2,7 +2,21 @@
 
 import pytest
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.network import Add, Convolution, NetworkSpec, ReLU, get_network, network_names
+from forktask.cython_src.lowering import lower
+from forktask.cython_src.network import (
+    Add,
+    BatchNorm,
+    Convolution,
+    Dropout,
+    FullyConnected,
+    GlobalPool,
+    MaxPool,
+    NetworkSpec,
+    ReLU,
+    Softmax,
+    get_network,
+    network_names,
+)
 
 
 @pytest.mark.parametrize(
@@ -43,12 +57,41 @@ def test_every_network_can_be_described(name):
         ((Convolution("a", 4, 3, 0), Add("b", ("a", "input"))), "one shape"),
         ((Convolution("a", 4, 9, 0),), "must fit"),
         ((Convolution("a", 4, 3, 1, groups=2),), "must divide"),
+        ((Convolution("a", 0, 3, 1),), "out_channels of 'a' must be a whole number of at least 1"),
+        ((Convolution("a", 4, 3, 1, stride=0),), "stride of 'a'"),
+        ((MaxPool("a", 2, 1, 2),), "at most half"),
+        ((Dropout("a", 1.0),), r"in \[0, 1\)"),
+        ((FullyConnected("a", 4), BatchNorm("b")), "channels, height and width"),
+        ((FullyConnected("a", 4), FullyConnected("b", 4, after="input"), Softmax()), "must be read by another"),
     ],
 )
 def test_layers_that_do_not_fit_are_refused(layers, message):
     """Check that a network that cannot be computed says which layer is wrong."""
     with pytest.raises(UsageError, match=message):
         list(NetworkSpec("bad", (3, 8, 8), layers).shapes())
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        (Convolution("a", 10, 3, 1), Softmax()),
+        (GlobalPool("a"), Softmax(), ReLU("b")),
+        (Convolution("a", 10, 3, 1), GlobalPool("b")),
+    ],
+)
+def test_networks_without_an_answer_are_refused(layers):
+    """Check that the sentence says how a network must end."""
+    with pytest.raises(UsageError, match="must end with Softmax after a layer without pixels"):
+        lower(NetworkSpec("bad", (3, 8, 8), layers), 2)
+
+
+def test_the_network_for_large_images_fits_a_small_memory():
+    """Check the size of the network for images of 270 x 360: its FLOPs, and what a step of sixteen images takes."""
+    network = get_network("starpu_cnn")
+    plan = lower(network, 16, memory="shared")
+    assert network.input_shape == (3, 270, 360)
+    assert plan.flops / 16 == pytest.approx(1.5e9, rel=0.1)
+    assert sum(plan.memory_bytes().values()) < 16 * 40e6
 
 
 def test_unknown_network_is_refused():

@@ -1,5 +1,7 @@
 """Whole networks against PyTorch itself."""
 
+import os
+
 import numpy as np
 import pytest
 from forktask.cython_src.lowering import initialise, lower
@@ -68,6 +70,14 @@ def test_full_networks_equal_pytorch(name, conv):
     """Check three training steps of each network's CIFAR-10 form. Winograd's form rounds more, as it says, and with
     four images norms divide by small deviations."""
     compare(name, 4, factor=4 if conv == "direct" else 40, conv=conv)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.environ.get("FORKTASK_LONG_TESTS"), reason="minutes; `make test-peers` runs it")
+@pytest.mark.parametrize("name", [*(f"{family}{form}" for form in ("_64", "_224") for family in FAMILIES), "starpu_cnn"])
+def test_networks_for_large_images_equal_pytorch(name):
+    """Check three training steps of the forms with the ImageNet stem, and of the network for images of 270 x 360."""
+    compare(name, 2)
 
 
 @pytest.mark.parametrize("name", SMALL)

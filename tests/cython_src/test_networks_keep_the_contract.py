@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from forktask.cython_src.checks import AccessError, check_accesses, check_orders, find_unused_reads
+from forktask.cython_src.kernels_conv_forms import FORMS
 from forktask.cython_src.lowering import initialise, lower
 from forktask.cython_src.plan import READ
 from forktask.cython_src.program import bind
@@ -25,6 +26,9 @@ CASES = {
         "granularity": "images=16,channels=7,rows=4",
         "conv": "winograd",
     },
+    "im2col, channels": {"batch": 16, "granularity": "images=16,channels=7", "conv": "im2col"},
+    "if_blocked": {"batch": 16, "conv": "if_blocked"},
+    "pad, chain, no fusion": {"batch": 16, "conv": "pad", "weight_gradients": "chain", "fusion": False},
     "winograd, no fusion": {"batch": 16, "conv": "winograd", "fusion": False},
     "forward": {"batch": 16, "phase": "forward"},
     "evaluate": {"batch": 16, "phase": "evaluate"},
@@ -50,8 +54,9 @@ def fill(bound):
 @pytest.mark.parametrize(
     ("network", "case"),
     [
-        *(("cifar10_cnn", case) for case in CASES),
+        *(("cifar10_cnn", case) for case in CASES if not any(form in case for form in FORMS)),
         *(("lenet5", case) for case in ("lanes, not full", "winograd, channels and rows", "chain", "no fusion")),
+        *(("lenet5", case) for case in CASES if any(form in case for form in FORMS)),
     ],
 )
 def test_kernels_touch_what_they_declare(network, case, target):

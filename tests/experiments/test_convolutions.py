@@ -19,6 +19,23 @@ def test_table_names_every_algorithm_and_the_default(capsys):
     assert {"direct", "winograd4"} <= {row["algorithm"] for row in rows}
 
 
+def test_table_of_images_in_the_lanes(capsys):
+    """Check that each pass of the small network has a row for each form, and that no form is far from float64."""
+    from forktask.cython_src.kernels_conv_forms import FORMS
+
+    command = ["convolutions", "--network", "cifar10_cnn", "--batch", "16", "--seconds", "0", "--conv", "all"]
+    assert main([*command, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {row["pass"] for row in rows} == {"forward", "data", "weights"}
+    for name in {row["layers"][0] for row in rows}:
+        of_loop = {row["algorithm"]: row for row in rows if row["layers"] == [name]}
+        assert set(of_loop) == {"direct", "winograd", *FORMS}
+        assert sum(row["picked"] for row in of_loop.values()) == 1
+        assert all(row["error"] < (1e-4 if form == "winograd" else 1e-5) for form, row in of_loop.items())
+    assert main([*command[:5], "--seconds", "0", "--conv", "direct"]) == 0
+    assert "conv2.data_gradient" not in capsys.readouterr().out.splitlines()[0]
+
+
 def test_unknown_algorithm_is_refused(capsys):
     """Check that a misspelt algorithm is one sentence and exit code 2."""
     assert main(["convolutions", "--conv", "fft"]) == 2

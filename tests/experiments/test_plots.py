@@ -136,7 +136,7 @@ def test_sweeps_over_batch_and_granularity_are_drawn(sweep):
 def test_available_figures_can_all_be_drawn(two, sweep):
     """Check that what is offered works and what is not offered is refused with a reason."""
     assert plots.available_figures(two, two.plan_ids()[0]) == ["speedup", "layers", "overhead"]
-    assert plots.available_figures(sweep, sweep.plan_ids()[0]) == [f for f in plots.FIGURES if f != "factorial"]
+    assert plots.available_figures(sweep, sweep.plan_ids()[0]) == [f for f in plots.FIGURES if f not in ("factorial", "interference")]
     for name in ("batch", "granularity"):
         with pytest.raises(UsageError, match="at least"):
             plots.draw(two, name)

@@ -237,6 +237,14 @@ def test_resuming_refuses_what_does_not_fit(tmp_path):
         run(SMALL, tmp_path, resume=True)
 
 
+def test_large_images_can_be_trained_on(tmp_path):
+    """Check an epoch of the network for images of 270 x 360, on synthetic data, which take the network's shape."""
+    config = replace(SMALL, network="starpu_cnn", data="synthetic:10", batch=2, epochs=1, learning_rate=1e-4)
+    summary = run(config, tmp_path)
+    assert len(hashes(summary)) == 1
+    assert np.isfinite(read_safetensors(tmp_path / "run" / "parameters-seed-0.safetensors")[0]["fc.weight"]).all()
+
+
 def test_classes_must_fit_the_network():
     """Check that a network of ten classes refuses a hundred."""
     data = replace(load_data("synthetic:16"), class_names=tuple(map(str, range(100))))

@@ -131,7 +131,7 @@ def run_battery(make_plan, fill, *, num_orders, num_replays=3):
         np.testing.assert_array_equal(array, results[1][name], err_msg=name)
     assert len(set(shared.arena_of.values())) < len(shared.arena_of)
     assert sum(shared.memory_bytes().values()) < sum(full.memory_bytes().values())
-    graph, graph_shared = record_graph(full.accesses), record_graph(shared.accesses)
+    graph, graph_shared = (record_graph(plan.accesses, edge_kinds=True) for plan in (full, shared))
     assert not (graph.edge_kind == SHARING).any()
     assert (graph_shared.edge_kind == SHARING).any()
     plain = {e[:3] for e in labelled_edges(graph)}

@@ -38,10 +38,9 @@ def fastest_ns(executor, count, tries):
 
 
 def graph_bytes(graph):
-    """(bytes a task, bytes an edge) of the arrays of a recorded graph."""
+    """(bytes a task, bytes an edge) of the arrays of a recorded graph, which holds no kinds of edges for replay."""
     per_node = [graph.successor_offsets, graph.successor_split, graph.num_intra, graph.num_cross]
-    per_edge = [graph.successors, graph.edge_kind]
-    return (sum(a.nbytes for a in per_node) / graph.num_tasks, sum(a.nbytes for a in per_edge) / max(1, graph.num_edges))
+    return sum(a.nbytes for a in per_node) / graph.num_tasks, graph.successors.nbytes / max(1, graph.num_edges)
 
 
 def measure(pattern, width, num_tasks, placement, threads):
@@ -51,7 +50,7 @@ def measure(pattern, width, num_tasks, placement, threads):
     tries = 5 if n < 200_000 else 2
     row = {"tasks": n, "record": cpu_ns(lambda: record_graph(plan.accesses, closed=False), tries) / n}
     row["close"] = cpu_ns(lambda: record_graph(plan.accesses, closed=True), tries) / n - row["record"]
-    count = max(1, 100_000 // n)
+    count = max(1, 1_000_000 // n)  # as many tasks in each run: starting one costs tens of microseconds
     cpus = sorted(os.sched_getaffinity(0))[:threads]
     with make_executor(f"taskiter:placement={placement}", threads, cpus=cpus if len(cpus) == threads else None) as executor:
         graph = executor.record(bound)

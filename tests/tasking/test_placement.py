@@ -56,7 +56,7 @@ def test_hints_change_no_result(executor, placement):
 def test_remaining_paths_are_the_longest(seed, closed):
     """Check against a recursive definition, joins included, and that ordering successors keeps every edge."""
     plan = random_plan(seed)
-    graph = record_graph(plan.accesses, closed=closed)
+    graph = record_graph(plan.accesses, closed=closed, edge_kinds=True)
     cost = np.random.default_rng(seed).exponential(1, plan.num_tasks)
     source, target, token = graph.edges()
     after = {v: [] for v in range(graph.num_nodes)}
@@ -75,6 +75,20 @@ def test_remaining_paths_are_the_longest(seed, closed):
     for v in range(graph.num_nodes):
         begin, split = ordered.successor_offsets[v], ordered.successor_split[v]
         assert (np.diff(path[ordered.successors[begin:split]]) >= 0).all()
+
+
+@pytest.mark.parametrize(("pattern", "width"), [("stencil_1d", 16), ("spread", 16), ("nearest", 64), ("all_to_all", 32)])
+@pytest.mark.parametrize("placement", ["stealing", "partitioned"])
+def test_a_graph_takes_128_bytes_a_task_and_4_an_edge(placement, pattern, width):
+    """Check the recorded graph, and what the runtime makes of it and keeps."""
+    plan = task_bench(pattern, width, 4000 // width, check=False)
+    with TaskIterExecutor(4, placement=placement) as executor:
+        bound = bind(plan)
+        graph = executor.record(bound)
+        size = sum(array.nbytes for array in vars(graph).values() if isinstance(array, np.ndarray))
+        executor.prepare(bound, graph)
+        for found in (size, executor._runtime.memory_bytes()):
+            assert found <= 128 * plan.num_tasks + 4 * graph.num_edges
 
 
 def columns(costs, steps=1, affinity=None):

@@ -46,7 +46,7 @@ def test_the_closed_unrolled_graph_orders_what_the_plain_one_orders(seed, times)
     flat = record_graph(repeated(plan.accesses, 2 * times), closed=False)
     source, target, _ = flat.edges()
     expected = order_of(flat.num_nodes, source, target, np.arange(flat.num_tasks))
-    closed = record_graph(unroll(plan, times).accesses)
+    closed = record_graph(unroll(plan, times).accesses, edge_kinds=True)
     np.testing.assert_array_equal(unrolled_order(closed, 2, without_self=True), expected)
 
 

@@ -1,0 +1,65 @@
+"""Loss beside other processes: capacity, table, figure, and the shipped experiment."""
+
+import math
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from forktask.cython_src.errors import UsageError
+from forktask.experiments import analysis, configuration, interference, plots, report
+
+sys.path.insert(0, str(Path(__file__).parent))
+import synthetic_results  # noqa: E402
+
+SLOWDOWN = {"forkjoin": 2.0, "taskiter": 1.4}
+
+
+@pytest.fixture(scope="module")
+def study():
+    """Every sample once more beside a hog, slower by a known factor."""
+    rows = synthetic_results.synthetic_rows(models=("serial", *SLOWDOWN), threads=(1, 2), noise=0.0)
+    beside = [
+        {**row, "interference": 1, "config_id": row["config_id"] + "h", "step_time_s": row["step_time_s"] * SLOWDOWN[row["model"]]}
+        for row in rows if row["kind"] == "sample" and row["model"] in SLOWDOWN
+    ]
+    rows = [{**row, "capacity_beside": {"2": {"1": 0.75}}} if row["kind"] == "machine" else row for row in rows]
+    return analysis.study_from_rows([*rows, *beside])
+
+
+def test_the_loss_is_what_the_capacity_does_not_explain(study, tmp_path):
+    """Check slowdown and loss of each model, where no capacity was measured, and that table, figure and caption show it."""
+    table = interference.interference_table(study)
+    of = {(r["model"], r["threads"]): r for r in table[table["hogs"] == 1].to_dict("records")}
+    assert of["forkjoin", 2]["loss"] == pytest.approx(0.5)
+    assert of["taskiter", 2]["loss"] == pytest.approx(0.05)
+    assert of["taskiter", 1]["slowdown"] == pytest.approx(1.4) and math.isnan(of["taskiter", 1]["loss"])
+    assert ("serial", 1) not in of
+    assert set(table[table["hogs"] == 0]["loss"]) == {0.0}
+    plan_id = table["plan_id"].iloc[0]
+    assert "interference" in plots.available_figures(study, plan_id)
+    plots.save(plots.draw(study, "interference", plan_id), tmp_path / "f.svg")
+    assert "only spin" in plots.caption(study, "interference", plan_id)
+    assert "Beside other processes" in report._summary_text(study)
+
+
+def test_without_hogs_there_is_no_figure():
+    """Check other studies."""
+    study = analysis.study_from_rows(synthetic_results.synthetic_rows())
+    assert not len(interference.interference_table(study))
+    with pytest.raises(UsageError, match="interference.toml"):
+        plots.draw(study, "interference")
+
+
+def test_a_hog_takes_part_of_a_core():
+    """Check that spinning threads keep between a fifth and all of what they do alone; the machine may be busy."""
+    cpus = sorted(os.sched_getaffinity(0))[:2]
+    assert 0.2 < interference.measure_capacity_beside(1, cpus, 0.1) <= 1.0
+
+
+def test_the_shipped_experiment_compares_with_and_without():
+    """Check interference.toml."""
+    grid = configuration.find_configuration("interference").grid
+    assert 0 in grid.interference and len(grid.interference) > 1
+    assert {"forkjoin", "taskiter"} <= set(grid.models)
