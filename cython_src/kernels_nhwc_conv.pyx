@@ -11,7 +11,7 @@ from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 from .block_kernel cimport KernelArgs, TaskContext
-from .channel_kernels cimport ChannelTask, set_block, set_plane
+from .channel_kernels cimport RESIDUAL_PLAIN, ChannelTask, set_block, set_plane
 from .kernel_nhwc cimport (
     ChannelMap, channel_end, clear_channel_halo, image_size, pixel, read_channel_map, row_size)
 from .matrix_kernels cimport (
@@ -426,6 +426,19 @@ cdef void winograd_product(const Convolution *c, ProductTask *t, const Matrix *m
         done += count
 
 
+cdef void add_residual(const Convolution *c, void *residual, float *out, const int32_t *b,
+                       const Micro *micro) noexcept nogil:
+    """out = activation(out + residual), a map of the same geometry, in a block that was just written."""
+    cdef ChannelTask task
+    set_block(&task, &c.target, b, b[4], b[5])
+    set_plane(&task, 0, out, &c.target, b, b[4])
+    set_plane(&task, 1, out, &c.target, b, b[4])
+    set_plane(&task, 2, residual, &c.target, b, b[4])
+    task.activation = c.option
+    task.residual = RESIDUAL_PLAIN
+    micro.channels.activate(&task)
+
+
 cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *context, bint transposed) noexcept nogil:
     """Forward pass and data gradient. bounds: images, rows, channels of the map that is written; partial."""
     cdef Convolution c
@@ -438,6 +451,7 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     cdef const float *x = <const float *> a.operand[0]
     cdef float *out = <float *> a.operand[2 if transposed else 3]
     cdef float *statistics_out = NULL if transposed else <float *> a.operand[4]
+    cdef void *residual = NULL if transposed else a.operand[5]
     cdef int k, step, points, ry, rx, first, rows, columns, n, panel0 = b[4] // PANEL
     cdef bint flat
     read_convolution(&c, a.integers, transposed)
@@ -452,7 +466,7 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     t.num_panels = (b[5] + PANEL - 1) // PANEL - panel0
     t.last_columns = b[5] - (panel0 + t.num_panels - 1) * PANEL
     t.store_columns = min(PANEL, c.target.pitch - (panel0 + t.num_panels - 1) * PANEL)
-    t.activation = 0 if transposed else c.option
+    t.activation = 0 if transposed or residual != NULL else c.option
     t.accumulate = c.option if transposed else 0
     step = c.stride if transposed else 1
     # Pixels side by side in both maps: one row for the whole block, or of an image.
@@ -481,6 +495,8 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
             else:
                 direct_product(&c, &t, matrix, x, out + b[4], b[0], b[1], first, rows, columns, step, ry, rx,
                                <float *> context.scratch)
+    if residual != NULL:
+        add_residual(&c, residual, out, b, <const Micro *> a.micro)
     if not t.accumulate:
         for n in range(b[0], b[1]):
             clear_channel_halo(&c.target, out, n, b[2], b[3], b[4], channel_end(&c.target, b[5]))
@@ -899,6 +915,8 @@ def _forward_reference(operands, attributes, bounds, iteration):
     for ky, kx, part in _taps(x, attributes, height, width):
         y += np.einsum("nyxi,oi->nyxo", part[:, y0:y1], weight[:, :, ky, kx], optimize=True)
     y = np.pad(y, ((0, 0),) * 3 + ((0, physical_end(bounds["c1"], pitch) - bounds["c1"]),))
+    if "residual" in operands:
+        y += inside(operands["residual"], attributes, "out", bounds)
     if "statistics" in operands:
         c = slice(bounds["c0"], physical_end(bounds["c1"], pitch))
         operands["statistics"][bounds["partial"], :, c] = block_statistics(y)
@@ -952,7 +970,7 @@ register(KernelSpec(
     ("out_channels", "in_channels", "kernel", "groups", "direction", "algorithm"), (), ("o0", "o1"),
     _pack_reference, <uintptr_t> &conv_pack))
 register(KernelSpec(
-    "nhwc_conv_forward", ("input", "packed", "bias?", "output", "statistics?"), MAPS + GEOMETRY + ("activation",), (),
+    "nhwc_conv_forward", ("input", "packed", "bias?", "output", "statistics?", "residual?"), MAPS + GEOMETRY + ("activation",), (),
     BOX + ("partial",), _forward_reference, <uintptr_t> &conv_forward))
 register(KernelSpec(
     "nhwc_conv_backward_data", ("gradient", "packed", "output"), MAPS + GEOMETRY + ("accumulate",), (), BOX,
