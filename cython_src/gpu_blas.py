@@ -76,6 +76,8 @@ class Products:
 
 def _is_matrix(attributes: Mapping, bounds: Mapping, maps: tuple[str, str]) -> bool:
     """Whether the pixels of a block of a 1 x 1 convolution lie side by side in both maps."""
+    if attributes["algorithm"] != nhwc_conv.CODES["direct"]:
+        return False
     plain = attributes["kernel"] == attributes["stride"] == attributes["groups"] == 1 and attributes["padding"] == 0
     whole = all(attributes[f"{m}_halo"] == 0 and attributes[f"{m}_pitch"] % UNIT == 0 for m in maps)
     height = attributes[f"{maps[0]}_height"]

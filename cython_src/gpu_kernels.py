@@ -25,7 +25,7 @@ SOURCE_FOLDER = Path(__file__).parent / "cuda"
 HEADERS = ("common.cuh", "channels.cuh")
 SOURCE_FILES = (
     "conv.cu", "conv_forms.cu", "pool.cu", "fc.cu", "softmax.cu", "step.cu", "bench.cu", "nhwc_conv.cu",
-    "nhwc_depthwise.cu", "nhwc_norm.cu", "nhwc_elementwise.cu", "nhwc_pool.cu", "optimizer.cu",
+    "nhwc_winograd.cu", "nhwc_depthwise.cu", "nhwc_norm.cu", "nhwc_elementwise.cu", "nhwc_pool.cu", "optimizer.cu",
 )  # fmt: skip
 # Denormals are flushed, as the CPU models do; expf, logf and division stay accurate.
 COMPILE_OPTIONS = ("-std=c++17", "--ftz=true", "--prec-div=true", "--prec-sqrt=true", "--fmad=true")
@@ -63,6 +63,8 @@ MAX_TILES = 4096  # of a block in kernels whose threads stride through their ele
 # gradient) by columns (channels, or taps and input channels), the largest first.
 PRODUCT_TILES = ((8, 8), (4, 4), (4, 2))
 GRADIENT_TILES = ((8, 8), (4, 4))
+WINOGRAD_CHANNELS = (32, 16)  # of a CUDA block
+GPU_ALGORITHMS = ("direct", "winograd2")  # of the layout "channels"
 PRODUCT_STEP = 16  # of a sum that lie in shared memory together
 STRIP_CHANNELS = 8  # channels of a CUDA block that sums over pixels
 CONVOLUTION_FORMS = ("tiled", "if", "pad", "if_reduction", "pad_reduction")
@@ -197,12 +199,8 @@ def _product_bytes(tile: tuple[int, int], longs: int) -> int:
 
 def _nhwc_convolution(symbol: str, data: bool) -> Callable[[Mapping, np.ndarray], Launch]:
     def launch(attributes: Mapping, bounds: np.ndarray) -> Launch:
-        _check_algorithm(symbol, attributes)
-        shape = [attributes[f"{name}_channels"] for name in ("out", "in")]
-        # Panels of a tile must read the same channels.
-        starts, _ = nhwc_conv.panel_inputs(
-            nhwc_conv.FORWARD, (shape[0], shape[1] // attributes["groups"]), attributes["groups"]
-        )
+        if _is_winograd(symbol, attributes):
+            return _winograd(symbol, attributes, bounds)
         phase = attributes["stride"] if data else 1
         rows = -(-(bounds[:, 3] - bounds[:, 2]) // phase)
         pixels = (bounds[:, 1] - bounds[:, 0]).astype(np.int64) * rows * -(-attributes["out_width"] // phase)
@@ -211,12 +209,7 @@ def _nhwc_convolution(symbol: str, data: bool) -> Callable[[Mapping, np.ndarray]
             pixel_tiles = np.ceil(pixels / (16 * tile[0]))
             channel_tiles = np.ceil((ends - bounds[:, 4]) / (8 * tile[1]))
             tiles = phase * phase * pixel_tiles * channel_tiles
-            wide = max(1, 8 * tile[1] // UNIT)
-            whole = all(
-                len({*starts[p : min(p + wide, end // UNIT)]}) <= 1
-                for first, end in zip(bounds[:, 4].tolist(), (-(-ends // UNIT) * UNIT).tolist(), strict=True)
-                for p in range(first // UNIT, end // UNIT, wide)
-            )
+            whole = _panels_agree(attributes, bounds, ends, 8 * tile[1])
             empty = (ends - bounds[:, 4]).min() <= 4 * tile[1] and tile is not PRODUCT_TILES[-1]
             if whole and not empty and tiles.sum() * THREADS >= THREADS_WANTED:
                 break
@@ -225,9 +218,34 @@ def _nhwc_convolution(symbol: str, data: bool) -> Callable[[Mapping, np.ndarray]
     return launch
 
 
+def _panels_agree(attributes: Mapping, bounds: np.ndarray, ends: np.ndarray, channels: int) -> bool:
+    """Whether all panels of a tile of so many channels read the same input channels, for every block."""
+    groups = attributes["groups"]
+    starts, _ = nhwc_conv.panel_inputs(
+        nhwc_conv.FORWARD, (attributes["out_channels"], attributes["in_channels"] // groups), groups
+    )
+    wide = channels // UNIT
+    return all(
+        len({*starts[p : min(p + wide, -(-end // UNIT))]}) <= 1
+        for first, end in zip(bounds[:, 4].tolist(), ends.tolist(), strict=True)
+        for p in range(first // UNIT, -(-end // UNIT), wide)
+    )
+
+
+def _winograd(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
+    ends = _channel_end(bounds, 5, attributes["out_pitch"])
+    outs = next(n for n in WINOGRAD_CHANNELS if n == UNIT or _panels_agree(attributes, bounds, ends, n))
+    tiles = (bounds[:, 1] - bounds[:, 0]).astype(np.int64) * -(-(bounds[:, 3] - bounds[:, 2]) // 2)
+    tiles = tiles * -(-attributes["out_width"] // 2)
+    blocks = np.ceil(tiles / (512 // outs)) * np.ceil((ends - bounds[:, 4]) / outs)
+    shared_bytes = 4 * (16 * 512 + 3 * (512 // outs))
+    return Launch(f"{symbol.replace('conv', 'winograd')}_{outs}", int(blocks.max()), shared_bytes)
+
+
 def _nhwc_weight_gradient(attributes: Mapping, bounds: np.ndarray) -> Launch:
+    """Direct, whatever the algorithm's tiles are for the other passes: its operands are the same."""
     symbol = "nhwc_conv_backward_weights"
-    _check_algorithm(symbol, attributes)
+    _is_winograd(symbol, attributes)
     groups, taps = attributes["groups"], attributes["kernel"] ** 2
     outs, inputs = attributes["dy_channels"] // groups, attributes["in_channels"] // groups
     inputs = np.full(len(bounds), inputs) if groups > 1 else bounds[:, 5] - bounds[:, 4]
@@ -244,22 +262,32 @@ def _nhwc_weight_gradient(attributes: Mapping, bounds: np.ndarray) -> Launch:
                   _product_bytes(tile, 4 * PRODUCT_STEP + 8 * tile[1]))  # fmt: skip
 
 
-def _check_algorithm(symbol: str, attributes: Mapping) -> None:
+def _is_winograd(symbol: str, attributes: Mapping) -> bool:
+    """Whether a convolution is of Winograd's form F(2x2, 3x3) or direct; others are refused."""
     name = nhwc_conv.ALGORITHMS[attributes["algorithm"]]
-    if name != "direct":
-        raise UsageError(f"algorithm {name!r} of kernel {symbol!r} has no CUDA form; lower the plan with conv 'direct'")
+    if name not in GPU_ALGORITHMS:
+        raise UsageError(
+            f"algorithm {name!r} of kernel {symbol!r} has no CUDA form; lower the plan with conv 'direct' or 'winograd2'"
+        )
+    return name == "winograd2"
 
 
 def _nhwc_pack(attributes: Mapping, bounds: np.ndarray) -> Launch:
-    _check_algorithm("nhwc_conv_pack", attributes)
     shape = attributes["out_channels"], attributes["in_channels"] // attributes["groups"]
     _, depth = nhwc_conv.panel_inputs(attributes["direction"], shape, attributes["groups"])
+    if _is_winograd("nhwc_conv_pack", attributes):
+        return Launch("nhwc_winograd_pack", _strided(_extents(bounds, 0) * depth * UNIT))
     return Launch("nhwc_conv_pack", _strided(_extents(bounds, 0) * attributes["kernel"] ** 2 * depth * UNIT))
 
 
 def _nhwc_dropout(attributes: Mapping, bounds: np.ndarray) -> Launch:
     counters = math.ceil(attributes["in_width"] * attributes["in_pitch"] / 64) * 16
     return Launch("nhwc_dropout", _strided(_extents(bounds, 0, 2) * counters))
+
+
+def _nhwc_flatten(attributes: Mapping, bounds: np.ndarray) -> Launch:
+    features = math.prod(attributes[f"in_{name}"] for name in ("channels", "height", "width"))
+    return Launch("nhwc_flatten", _strided(_extents(bounds, 0) * features))
 
 
 def _nhwc_load_images(attributes: Mapping, bounds: np.ndarray) -> Launch:
@@ -328,6 +356,8 @@ _LAUNCHES: dict[str, Callable[[Mapping, np.ndarray], Launch]] = {
     "nhwc_average_pool_backward": _per_channel("nhwc_average_pool_backward"),
     "nhwc_global_pool": lambda attributes, bounds: Launch("nhwc_global_pool", _strided(_extents(bounds, 0, 2))),
     "nhwc_global_pool_backward": _per_channel("nhwc_global_pool_backward"),
+    "nhwc_flatten": _nhwc_flatten,
+    "nhwc_flatten_backward": _per_channel("nhwc_flatten_backward"),
     "optimizer_sgd": _per_parameter("optimizer_sgd"),
     "optimizer_adam": _per_parameter("optimizer_adam"),
     "gradient_sum": lambda attributes, bounds: Launch("gradient_sum", 1, 4 * THREADS),
@@ -336,8 +366,9 @@ _LAUNCHES: dict[str, Callable[[Mapping, np.ndarray], Launch]] = {
     "replica": lambda attributes, bounds: Launch("replica", 1),
 }
 
-# What a kernel that has an optional operand launches after itself where the operand is given.
+# What a kernel that has an optional operand launches after itself where the operand is given, in this order.
 _AFTER: dict[tuple[str, str], Callable[[Mapping, np.ndarray], Launch]] = {
+    ("nhwc_conv_forward", "residual"): _per_channel("nhwc_conv_residual"),
     ("nhwc_conv_forward", "statistics"): _statistics,
     ("nhwc_depthwise_forward", "statistics"): _statistics,
     ("nhwc_conv_backward_weights", "bias_output"): lambda attributes, bounds: Launch(

@@ -597,6 +597,7 @@ class GpuExecutor(ABC):
             raise UsageError(f"a GPU model needs a plan bound with target 'gpu', got {bound.target!r}; bind it again")
         self.bound = bound
         self.workers = LaunchLog(bound.device, self.event_capacity)
+        bound.prepare()
         self._prepare(bound)
 
     def run(self, num_iterations: int, first_iteration: int = 0) -> None:

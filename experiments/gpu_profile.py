@@ -208,6 +208,7 @@ def add_parser(subparsers) -> None:
     parser.add_argument("--phase", choices=("train", "forward"), default="train", help="default: %(default)s")
     parser.add_argument("--granularity", default="auto", help="default: %(default)s")
     parser.add_argument("--no-fusion", action="store_true", help="one loop for each operation")
+    parser.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct, winograd2; default: %(default)s")
     parser.add_argument("--model", default="gpu_stream", help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=0.5, help="of each measurement; default: %(default)s")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -216,7 +217,7 @@ def add_parser(subparsers) -> None:
 
 def run_profile(arguments: Namespace) -> int:
     """`forktask profile`."""
-    from .models import GPU_CONVOLUTIONS, models_on
+    from .models import describe_gpu_convolutions, models_on
 
     if arguments.device == "cpu":
         raise UsageError("profile times the launches of a GPU, got --device cpu; forktask compare has the CPU's layers")
@@ -225,10 +226,10 @@ def run_profile(arguments: Namespace) -> int:
     (model,) = models_on("gpu", [arguments.model], ())
     plan = {
         "network": arguments.network, "batch": arguments.batch, "phase": arguments.phase,
-        "granularity": arguments.granularity, "fusion": not arguments.no_fusion,
+        "granularity": arguments.granularity, "fusion": not arguments.no_fusion, "conv": arguments.conv,
     }  # fmt: skip
     row = measure_gpu_profile(
         {"model": model, "threads": 1, "cpus": None, "plan": plan, "seed": 1, "target_s": arguments.seconds}
     )
-    print(json.dumps(row, indent=1) if arguments.json else f"{format_profile(row)}\n{GPU_CONVOLUTIONS}")
+    print(json.dumps(row, indent=1) if arguments.json else f"{format_profile(row)}\n{describe_gpu_convolutions(arguments.conv)}")
     return 0

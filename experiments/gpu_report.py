@@ -19,7 +19,7 @@ from .statistics import ratio_interval, spread
 
 EPOCH_IMAGES = 50_000
 COLUMNS = (
-    "batch", "model", "threads", "samples", "step_time_s", "iqr_s", "epoch_s", "vs_forkjoin", "vs_forkjoin_low",
+    "network", "batch", "model", "threads", "samples", "step_time_s", "iqr_s", "epoch_s", "vs_forkjoin", "vs_forkjoin_low",
     "vs_forkjoin_high", "vs_stream", "vs_stream_low", "vs_stream_high", "overhead_s", "busy_s", "idle_share", "context_s",
     "compilation_s", "prepare_s", "first_replay_s",
 )  # fmt: skip
@@ -53,7 +53,7 @@ def summarise(results: Results) -> list[dict[str, Any]]:
         entry: dict[str, Any] = dict.fromkeys(COLUMNS)
         batch = plans[plan_id]["options"]["batch"]
         entry |= {
-            "batch": batch, "model": model, "threads": threads, "samples": middle.count, "step_time_s": middle.median,
+            "network": plans[plan_id]["network"], "batch": batch, "model": model, "threads": threads, "samples": middle.count, "step_time_s": middle.median,
             "iqr_s": middle.iqr, "epoch_s": middle.median * EPOCH_IMAGES / batch,
             "prepare_s": spread([row["prepare_s"] for row in rows.values()]).median,
             "first_replay_s": spread([row["first_replay_s"] for row in rows.values()]).median,
@@ -77,7 +77,7 @@ def summarise(results: Results) -> list[dict[str, Any]]:
                     "idle_share": 1 - profile["busy_s"] / middle.median,
                 }  # fmt: skip
         table.append(entry)
-    table.sort(key=lambda e: (e["batch"], parse_model(e["model"]).model.device, e["model"], e["threads"]))
+    table.sort(key=lambda e: (e["network"], e["batch"], parse_model(e["model"]).model.device, e["model"], e["threads"]))
     return table
 
 
@@ -99,17 +99,19 @@ def _check_answers(samples: Mapping[tuple[str, str, int], Mapping[int, Mapping]]
 def as_text(table: list[dict[str, Any]], device: str) -> str:
     """The table for a terminal."""
     width = max(len(e["model"]) + len(str(e["threads"])) + 3 for e in table)
+    several = len({e["network"] for e in table}) > 1
+    column = max(len(e["network"]) for e in table) + 2 if several else 0
     lines = [
-        f"GPU: {device}",
+        f"GPU: {device}" + ("" if several else f"; {table[0]['network']}"),
         "",
-        f"{'batch':>5}  {'model':{width}} {'us a step':>10} {'spread':>8} {'epoch s':>8}   {'vs gpu_forkjoin':21} "
+        f"{'network' if several else '':{column}}{'batch':>5}  {'model':{width}} {'us a step':>10} {'spread':>8} {'epoch s':>8}   {'vs gpu_forkjoin':21} "
         f"{'vs gpu_stream':21} {'overhead us':>11} {'idle':>5} {'once s':>7}",
     ]
     for e in table:
         name = e["model"] + (f" @ {e['threads']}" if not e["model"].startswith("gpu_") else "")
         once = sum(e[k] or 0.0 for k in ("context_s", "compilation_s", "prepare_s"))
         lines.append(
-            f"{e['batch']:>5}  {name:{width}} {e['step_time_s'] * 1e6:10.1f} {e['iqr_s'] * 1e6:8.1f} {e['epoch_s']:8.2f}   "
+            f"{e['network'] if several else '':{column}}{e['batch']:>5}  {name:{width}} {e['step_time_s'] * 1e6:10.1f} {e['iqr_s'] * 1e6:8.1f} {e['epoch_s']:8.2f}   "
             f"{_ratio(e, 'forkjoin'):21} {_ratio(e, 'stream'):21} "
             f"{'' if e['overhead_s'] is None else format(e['overhead_s'] * 1e6, '.1f'):>11} "
             f"{'' if e['idle_share'] is None else format(e['idle_share'], '.0%'):>5} {once:7.2f}"
@@ -138,8 +140,9 @@ def draw_batches(table: list[dict[str, Any]], path: Path) -> None:
     import seaborn as sns
 
     best: dict[str, dict[int, float]] = {}
+    several = len({e["network"] for e in table}) > 1
     for e in table:  # of thread counts the fastest
-        line = best.setdefault(e["model"], {})
+        line = best.setdefault(f"{e['network']}, {e['model']}" if several else e["model"], {})
         line[e["batch"]] = min(line.get(e["batch"], math.inf), e["epoch_s"])
     colors = sns.color_palette("colorblind", len(best))
     with sns.axes_style("ticks"), plt.rc_context({"font.size": 8, "axes.labelsize": 8, "pdf.fonttype": 42}):

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 
 from ..cython_src import gpu_device
 from ..cython_src.errors import UsageError
+from ..cython_src.gpu_kernels import GPU_ALGORITHMS
 
 
 @dataclass(frozen=True)
@@ -465,11 +466,15 @@ def measured_durations(folder: str) -> list[Mapping[str, list[float]]]:
     return [row["block_time_s"] for row in sorted(profiles, key=lambda row: row["model"] == "serial")]
 
 
-GPU_CONVOLUTIONS = "convolutions on the GPU: direct (Winograd and the other forms have no CUDA kernels)"
+def describe_gpu_convolutions(conv: str) -> str:
+    """One line: what `convolution_for` makes of an option on a GPU."""
+    if conv == "winograd2":
+        return "convolutions on the GPU: Winograd's F(2x2, 3x3) where it applies, weight gradients direct"
+    return "convolutions on the GPU: direct" + " (what auto means there)" * (conv == "auto")
 
 
 def convolution_for(spec: ModelSpec | str, conv: str) -> str:
-    """What `lower` is asked for: "auto" is what suits the device, and only direct convolutions have CUDA kernels.
+    """What `lower` is asked for: "auto" is what suits the device, and not all forms have CUDA kernels.
 
     Raises
     ------
@@ -479,9 +484,9 @@ def convolution_for(spec: ModelSpec | str, conv: str) -> str:
     spec = parse_model(spec) if isinstance(spec, str) else spec
     if spec.model.device == "cpu":
         return conv
-    if conv not in ("auto", "direct"):
-        raise UsageError(f"convolutions on a GPU must be direct, got --conv {conv}; leave it out")
-    return "direct"
+    if conv not in ("auto", *GPU_ALGORITHMS):
+        raise UsageError(f"convolutions on a GPU must be {' or '.join(GPU_ALGORITHMS)}, got --conv {conv}; leave it out")
+    return "direct" if conv == "auto" else conv
 
 
 def bind_for(spec: ModelSpec | str, plan, storage=None):

@@ -105,7 +105,7 @@ def run_peers(arguments: Namespace) -> int:
         peak = next((row["gpu"]["peak_flops_per_s"] for rows in samples.values() for row in rows.values()
                      if row.get("gpu")), math.nan)
     result = summarise(samples, plan.flops, peak)
-    result["convolutions"] = convolution_forms(plan)
+    result["convolutions"] = convolution_forms(plan, arguments.device)
     result.update(
         options, flops=plan.flops, machine=machine, environment=environment, failures=failures,
         samples={f"{name} @ {count}": values for (name, count), values in samples.items()},
@@ -161,7 +161,7 @@ def _measure(
     return {c: rows for c, rows in samples.items() if rows}, failures
 
 
-def convolution_forms(plan) -> dict[str, int]:
+def convolution_forms(plan, device: str = "cpu") -> dict[str, int]:
     """How many passes of convolutions (forward, data gradient, weight gradient) are computed by which algorithm."""
     from ..cython_src.nhwc_conv import ALGORITHMS
 
@@ -169,6 +169,8 @@ def convolution_forms(plan) -> dict[str, int]:
     for loop in plan.loops:
         if loop.kernel.startswith("nhwc_conv_") and loop.kernel != "nhwc_conv_pack":
             form = ALGORITHMS[loop.attributes["algorithm"]]
+            if device == "gpu" and loop.kernel == "nhwc_conv_backward_weights":
+                form = "direct"
         elif loop.kernel.startswith("nhwc_depthwise"):
             form = "depthwise"
         elif loop.name in plan.attributes.get("convolutions", ()):

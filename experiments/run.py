@@ -33,7 +33,7 @@ from .configuration import (
 )
 from .models import (
     DEFAULT_MODELS,
-    GPU_CONVOLUTIONS,
+    describe_gpu_convolutions,
     describe_models,
     models_on,
     parse_model,
@@ -710,7 +710,8 @@ def _sweep_and_report(configuration: Configuration, arguments: Namespace) -> int
     if configuration.uses_gpu:
         from .gpu_report import report
 
-        print(f"forktask: {GPU_CONVOLUTIONS}", file=sys.stderr)
+        for conv in configuration.grid.conv:
+            print(f"forktask: {describe_gpu_convolutions(conv)}", file=sys.stderr)
         print(report(out_dir, results, arguments.json))
         return 1 if any(row["reason"] not in LASTING_FAILURES for row in _standing_failures(results)) else 0
     from .report import summary_json, summary_text, write_report

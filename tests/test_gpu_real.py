@@ -16,11 +16,13 @@ from forktask.cython_src.checks import run_serial
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu_program import GpuBoundPlan, device_storage
 from forktask.cython_src.lowering import initialise, lower
+from forktask.cython_src.networks import mobilenet_v2, preact_resnet18, resnet18, resnext29_2x64d
 from forktask.cython_src.program import BlockFailure, bind
 from forktask.cython_src.task_bench import task_bench
 from forktask.experiments.gpu_profile import format_profile, measure_gpu_profile
 from forktask.forkjoin.gpu_executor import GpuForkJoinExecutor, GpuStreamExecutor
 from forktask.forkjoin.gpu_transfers import GpuHostLoadExecutor, GpuOffloadExecutor
+from forktask.tasking.gpu_both import GpuBothExecutor
 from forktask.tasking.gpu_executor import GpuTaskGraphExecutor, GpuTaskIterExecutor, GpuTasksExecutor
 
 STEPS, BATCH = 5, 16
@@ -45,6 +47,18 @@ PLANS = {
     "unfused": {"layout": "lanes", "fusion": False},
     "shared": {"layout": "flat", "memory": "shared"},
 }
+
+
+NETWORKS = {
+    "resnet18": (resnet18.network("small_resnet", 16, 10, width=32, blocks=(1, 2)), {}),
+    "resnet18, winograd": (resnet18.network("small_resnet", 15, 10, width=32, blocks=(1, 1)), {"conv": "winograd2"}),
+    "preact_resnet18": (preact_resnet18.network("small_preact", 16, 10, width=16, blocks=(1, 1)), {"fusion": "none"}),
+    "resnext29": (resnext29_2x64d.network("small_resnext", 16, 10, width=32, blocks=(1, 1)), {"weight_gradients": "chain"}),
+    "mobilenet_v2": (
+        mobilenet_v2.network("small_mobile", 16, 10, width=32, stages=((1, 16, 1, 1), (6, 24, 2, 2)), last=64),
+        {"optimizer": "adamw", "eps": 0.01, "clip_norm": 1.0, "label_smoothing": 0.1},
+    ),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -77,14 +91,20 @@ def persistent(bound):
     return {b.name: bound.arrays[b.name].copy() for b in bound.plan.buffers.values() if b.persistent}
 
 
-def run(gpu, plan, model, kind="pageable", convolution="tiled"):
+def make_network_plan(name, **options):
+    network, own = NETWORKS[name]
+    return lower(network, BATCH, num_images=64, num_batches=4, num_iterations_logged=8, num_learning_rates=3,
+                 **{"conv": "direct", **own, **options})  # fmt: skip
+
+
+def run(gpu, plan, model, kind="pageable", convolution="tiled", products="cublas", steps=STEPS):
     executor, settings = MODELS[model]
-    bound = GpuBoundPlan(plan, device_storage(gpu, kind), gpu, convolution)
+    bound = GpuBoundPlan(plan, device_storage(gpu, kind), gpu, convolution, products)
     fill(bound)
     with executor(**settings) as running:
         running.prepare(bound)
         running.run(2)
-        running.run(STEPS - 2, 2)
+        running.run(steps - 2, 2)
     arrays = persistent(bound)
     bound.close()
     return arrays
@@ -119,6 +139,55 @@ def test_models_agree_bit_for_bit(gpu, model, name):
     expected, got = run(gpu, plan, "stream"), run(gpu, plan, model, "pinned")
     for buffer in expected:
         assert got[buffer].tobytes() == expected[buffer].tobytes(), buffer
+
+
+@pytest.mark.parametrize("products", ["cublas", "own"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_numbers_of_networks_are_the_cpus(gpu, name, products):
+    """Check two training steps of small forms of the networks against float64, within rounding."""
+    plan = make_network_plan(name)
+    bound = bind(plan, target="float64")
+    fill(bound)
+    run_serial(bound, 2)
+    got = run(gpu, plan, "stream", products=products, steps=2)
+    for parameter in plan.attributes["parameters"]:
+        np.testing.assert_allclose(got[parameter], bound.arrays[parameter], rtol=2e-3, atol=2e-4, err_msg=parameter)
+    np.testing.assert_allclose(got["losses"][:2], bound.arrays["losses"][:2], rtol=1e-4)
+
+
+@pytest.mark.parametrize("products", ["cublas", "tf32", "own"])
+@pytest.mark.parametrize("model", ["tasks, blocks", "taskgraph", "taskiter", "taskiter, blocks", "host load, prefetch"])
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
+def test_models_agree_bit_for_bit_on_networks(gpu, name, model, products):
+    """Check that launches of blocks, several streams and captured graphs leave the bits of a single stream, whoever
+    computes the matrix products."""
+    plan = make_network_plan(name)
+    expected, got = (run(gpu, plan, m, "pinned", products=products) for m in ("stream", model))
+    for buffer in expected:
+        assert got[buffer].tobytes() == expected[buffer].tobytes(), buffer
+
+
+def test_tf32_rounds_factors(gpu):
+    """Check that TF32 changes results, by about ten bits of mantissa (on GPUs that have it)."""
+    plan = make_network_plan("mobilenet_v2")
+    exact, rounded = (run(gpu, plan, "stream", products=products, steps=2) for products in ("cublas", "tf32"))
+    np.testing.assert_allclose(rounded["losses"][:2], exact["losses"][:2], rtol=2e-2)
+    assert int(gpu.architecture[3:]) < 80 or any(exact[n].tobytes() != rounded[n].tobytes() for n in exact)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
+def test_loops_divided_between_host_and_device(gpu, name):
+    """Check ten steps while tasks are placed as their lengths are learnt."""
+    plan = make_network_plan(name)
+    bound = GpuBoundPlan(plan, device_storage(gpu, "pinned"), gpu)
+    fill(bound)
+    with GpuBothExecutor() as executor:
+        executor.prepare(bound)
+        executor.run(STEPS)
+    assert min(executor.placed.values()) > 0
+    losses, expected = bound.arrays["losses"][:STEPS], on_cpu(plan)["losses"][:STEPS]
+    np.testing.assert_allclose(losses, expected, rtol=1e-2)
+    bound.close()
 
 
 def test_managed_memory_gives_the_same(gpu):
@@ -188,7 +257,7 @@ def test_compute_sanitizer_finds_nothing(gpu):
         pytest.skip("needs compute-sanitizer")
     if "FORKTASK_SANITIZED" in os.environ:
         pytest.skip("runs within compute-sanitizer")
-    tests = "test_numbers_are_the_cpus or test_forms_of_the_convolution_agree"
+    tests = "test_numbers_are_the_cpus or test_forms_of_the_convolution_agree or test_numbers_of_networks_are_the_cpus"
     for check in ("memcheck", "racecheck"):
         done = subprocess.run(
             [tool, "--tool", check, "--error-exitcode", "9", sys.executable, "-P", "-m", "pytest", "-q", "-p",

@@ -9,45 +9,10 @@
 #define ROWS_16 16  /* threads along the rows of a tile */
 #define COLUMNS_8 8 /* threads along its columns */
 
-struct Geometry {
-    ChannelMap source, target;
-    int kernel, stride, padding, dilation, groups, algorithm, option;
-};
-
-__device__ inline Geometry geometry_at(const int *integers)
-{
-    Geometry g;
-    g.source = channel_map_at(integers);
-    g.target = channel_map_at(integers + 5);
-    g.kernel = integers[10];
-    g.stride = integers[11];
-    g.padding = integers[12];
-    g.dilation = integers[13];
-    g.groups = integers[14];
-    g.algorithm = integers[15];
-    g.option = integers[16];
-    return g;
-}
-
 /* Row or column of a tile that a thread's i-th number lies in: groups of four apart, so that threads read side by side. */
 template <int COUNT> __device__ inline int spread(int thread, int threads, int i)
 {
     return COUNT < 4 ? thread * COUNT + i : i / 4 * 4 * threads + thread * 4 + i % 4;
-}
-
-/* A thread's numbers of one row of shared memory. */
-template <int COUNT> __device__ inline void load_spread(const float *p, int thread, int threads, float (&v)[COUNT])
-{
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        if (COUNT < 4)
-            v[i] = p[thread * COUNT + i];
-        else if (i % 4 == 0) {
-            const float4 four = load4(p + i * threads + thread * 4);
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                v[i + j] = lane4(four, j);
-        }
 }
 
 /* sum += the product of a step: left[k][row], right[k][column]; numbers past `count` are zero up to a multiple of 4. */
@@ -67,26 +32,6 @@ __device__ inline void multiply_step(const float *left, const float *right, int 
                 for (int j = 0; j < TN; j++)
                     sum[i][j] += l[i] * r[j];
         }
-}
-
-/* How many channels a panel of sixteen written channels sums over, the same for all panels, and the first of them; as
- * nhwc_conv.panel_inputs(). */
-__device__ inline int panel_depth(int written, int read, int groups)
-{
-    const int part = written / groups;
-    int count = read;
-    if (groups > 1) {
-        count = 0;
-        for (int c = 0; c < written; c += PANEL)
-            count = max(count, (min(written, c + PANEL) - 1) / part + 1 - c / part);
-        count *= read / groups;
-    }
-    return max(4, count);
-}
-
-__device__ inline int panel_start(int panel, int depth, int written, int read, int groups)
-{
-    return max(0, min(PANEL * panel / (written / groups) * (read / groups), read - depth));
 }
 
 /* Bounds: panels. Operands: weights (O, I / groups, k, k), panels (taps, K, 16). */
@@ -205,7 +150,7 @@ template <int TM, int TN, bool DATA> __device__ void nhwc_convolve(const GpuArgs
             if (DATA)
                 *p = accumulate ? *p + sum[i][j] : sum[i][j];
             else
-                *p = activate(sum[i][j] + (bias && c < b[5] ? bias[c] : 0), g.option);
+                *p = activate(sum[i][j] + (bias && c < b[5] ? bias[c] : 0), a.operand[5] ? 0 : g.option);
         }
     }
 }
@@ -320,12 +265,26 @@ KERNEL(nhwc_conv_bias_gradient)
 KERNEL(nhwc_conv_bias)
 {
     const ChannelMap m = channel_map_at(a.integers + 5);
-    const int *b = block_bounds(a), activation = a.integers[16];
+    const int *b = block_bounds(a), activation = a.operand[5] ? 0 : a.integers[16];
     const float *bias = (const float *)a.operand[2];
     float *out = (float *)a.operand[3];
     for_channels(m, b, b[4], channel_end(m, b[5]), 1, [&](int n, int y, int x, int c) {
         float *p = out + pixel(m, n, y, x) + c;
         *p = activate(*p + (bias && c < b[5] ? bias[c] : 0), activation);
+    });
+}
+
+/* After a forward pass: the shortcut of a residual block, a map of the result's geometry, and the activation that the
+ * convolution left to it. Bounds: images, rows, channels. */
+KERNEL(nhwc_conv_residual)
+{
+    const ChannelMap m = channel_map_at(a.integers + 5);
+    const int *b = block_bounds(a), activation = a.integers[16];
+    const float *residual = (const float *)a.operand[5];
+    float *out = (float *)a.operand[3];
+    for_channels(m, b, b[4], channel_end(m, b[5]), 1, [&](int n, int y, int x, int c) {
+        const long long at = pixel(m, n, y, x) + c;
+        out[at] = activate(out[at] + residual[at], activation);
     });
 }
 

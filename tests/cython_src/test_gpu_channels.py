@@ -57,14 +57,19 @@ STEPS = {
     "mobilenet_v1": (SMALL["mobilenet_v1"], {"granularity": "images=2", **ADAM}),
     "mobilenet_v2": (SMALL["mobilenet_v2"], {"granularity": "images=2,rows=3", "optimizer": "adam", **SMOOTH}),
     "branches": (SMALL["branches"], {"granularity": "rows=4", "frozen": "conv1"}),
+    "winograd": (SMALL["resnet18"], {"granularity": "images=1,rows=3", "conv": "winograd2"}),
     "mixed": (MIXED, {"granularity": "channels=16,rows=2", "momentum": 0.0, "seed": 5}),
+    "maps of classes": (SMALL["maps of classes"], {"granularity": "images=1,channels=16"}),
+    "dense": (SMALL["dense"], {"granularity": "images=1,rows=4"}),
+    "starpu_cnn": (SMALL["starpu_cnn"], {"granularity": "images=1,channels=16"}),
     "lenet": (LENET, {"granularity": "images=16"}),
 }
 
 
 def make_plan(name, batch=2, **more):
     network, options = STEPS[name]
-    return lower(network, batch, num_images=batch + 1, num_iterations_logged=4, conv="direct", **{**options, **more})
+    options = {"conv": "direct", **options, **more}
+    return lower(network, batch, num_images=batch + 1, num_iterations_logged=4, **options)
 
 
 def steps(plan, target="cpu", count=2):
@@ -109,7 +114,7 @@ def test_two_training_steps_equal_the_reference(name, products):
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", ["resnet18", "branches", "mixed"])
+@pytest.mark.parametrize("name", ["resnet18", "preact_resnet18", "branches", "mixed", "dense", "winograd"])
 def test_kernels_touch_what_they_declare(name):
     """Check the CUDA kernels' accesses: undeclared reads do not matter, undeclared writes do not happen."""
     plan = emulator.with_cuda_kernels(make_plan(name, granularity="images=1,channels=16,rows=4"))
@@ -191,6 +196,53 @@ def test_convolutions_of_any_geometry(shape, tile, monkeypatch):
         compare("nhwc_conv_backward_weights", operands, outputs, attributes, bounds, batch * out_size * out_size)
 
 
+WINOGRADS = [
+    # in, out, height, width, padding, groups
+    (16, 40, 7, 6, 1, 1),
+    (36, 16, 5, 9, 2, 1),
+    (32, 32, 8, 7, 0, 2),
+]
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", WINOGRADS)
+def test_winograd_of_any_geometry(shape):
+    """Check packed weights, forward pass with bias and ReLU, and data gradients, added to what is there, of blocks whose
+    tiles are cut at the edge: within what Winograd's transforms may cost."""
+    ins, outs, height, width, padding, groups = shape
+    geometry = {"kernel": 3, "stride": 1, "padding": padding, "dilation": 1, "groups": groups, "algorithm": 6}
+    sizes = {"in_height": height + 2 * padding - 2, "in_width": width + 2 * padding - 2, "out_height": height, "out_width": width}
+    x = ChannelMap("x", 2, ins, height, width, padding)
+    y = ChannelMap("y", 2, outs, sizes["in_height"], sizes["in_width"], nhwc_conv.required_halo(1, {**sizes, **geometry}))
+    rng = np.random.default_rng(1)
+    weight = rng.standard_normal((outs, ins // groups, 3, 3)).astype(np.float32)
+    for direction, (source, target) in enumerate(((x, y), (y, x))):
+        name = ("nhwc_conv_forward", "nhwc_conv_backward_data")[direction]
+        pack = {"out_channels": outs, "in_channels": ins, "kernel": 3, "groups": groups, "direction": direction, "algorithm": 6}
+        panels = nhwc_conv.packed_shape(6, direction, weight.shape, groups)
+        packed = np.full(panels, np.nan, np.float32)
+        run_kernel("nhwc_conv_pack", {"weight": weight, "packed": packed}, pack, {"o0": 0, "o1": panels[0]})
+        exact = nhwc_conv.pack(weight.astype(float), pack, (0, panels[0]))
+        np.testing.assert_allclose(packed, exact, atol=4 * EPSILON * abs(exact).max())
+        operands = {("input", "gradient")[direction]: inside_random(rng, source), "packed": packed}
+        if direction == 0:
+            operands["bias"] = rng.standard_normal(outs).astype(np.float32)
+        attributes = {**source.attributes("in"), **target.attributes("out"), **geometry}
+        attributes["accumulate" if direction else "activation"] = 1
+        spec = kernel_table.get(name)
+        for rows, channels in (((0, target.height), (0, target.channels)), ((1, 4), (0, 16))):
+            bounds = {"n0": 0, "n1": 2, "y0": rows[0], "y1": rows[1], "c0": channels[0], "c1": channels[1], "partial": 0}
+            bounds = {k: bounds[k] for k in spec.bounds}
+            before = inside_random(rng, target) if direction else np.full(target.shape, np.nan, np.float32)
+            got, expected = before.copy(), before.astype(float)
+            run_kernel(name, {**operands, "output": got}, attributes, bounds)
+            wide = {k: a.astype(float) for k, a in operands.items()} | {"packed": exact}
+            spec.reference({**wide, "output": expected}, attributes, bounds, 0)
+            assert (np.isnan(got) == np.isnan(expected)).all()
+            there = ~np.isnan(expected)
+            assert abs(got - expected)[there].max() <= 40 * EPSILON * abs(expected[there]).max()
+
+
 def inside_random(rng, m):
     """Random numbers in the interior, zeros in the halo and the padding channels."""
     array = np.zeros(m.shape, np.float32)
@@ -239,9 +291,9 @@ def test_which_blocks_are_whole_products():
 
 def test_what_has_no_cuda_form_is_refused_by_name():
     """Check the sentences for other algorithms than the direct one, in both layouts."""
-    for conv, words in (("winograd", "algorithm 'winograd"), ("im2col", "algorithm 'im2col' of kernel 'nhwc_conv_pack'")):
+    for conv, words in (("winograd4", "algorithm 'winograd4"), ("im2col", "algorithm 'im2col' of kernel 'nhwc_conv_pack'")):
         plan = lower(SMALL["resnet18"], 2, conv=conv)
-        with pytest.raises(UsageError, match=f"{words}.*has no CUDA form; lower the plan with conv 'direct'"):
+        with pytest.raises(UsageError, match=f"{words}.*has no CUDA form; lower the plan with conv 'direct' or 'winograd2'"):
             for loop in plan.loops:
                 gpu_kernels.launches_of(loop.kernel, loop.attributes, loop.bounds, loop.operands)
     with pytest.raises(UsageError, match="'winograd_forward' has no CUDA form; lower the plan with conv 'direct'"):

@@ -76,7 +76,7 @@ def test_other_convolutions_than_direct_are_refused(command, fake_gpu, monkeypat
         monkeypatch.setattr("forktask.experiments.peers._check_torch_gpu", lambda: None)
     out = ["--out", str(tmp_path / "out")] if not command.startswith("peers") else []
     assert main([*command.split(), "--conv", "winograd", *out]) == 2
-    assert "convolutions on a GPU must be direct, got --conv winograd; leave it out" in capsys.readouterr().err
+    assert "convolutions on a GPU must be direct or winograd2, got --conv winograd; leave it out" in capsys.readouterr().err
 
 
 def test_models_on_a_gpu(fake_gpu):
@@ -158,7 +158,7 @@ def made_up_results(answers=((1.0, 2.0), (1.0, 2.0), (1.0, 2.0))):
     """Two batches, three models, three repetitions."""
     rows = []
     for batch in (16, 32):
-        rows.append({"kind": "plan", "plan_id": f"p{batch}", "options": {"batch": batch}})
+        rows.append({"kind": "plan", "plan_id": f"p{batch}", "network": "net", "options": {"batch": batch}})
         for model, step_s, answer in zip(("serial", "gpu_forkjoin", "gpu_stream"), (4e-3, 3e-4, 1e-4), answers, strict=True):
             gpu = {"name": "made up", "costs_s": {"context": 0.25, "compilation": 0.5}} if model != "serial" else None
             own = {"plan_id": f"p{batch}", "model": model, "threads": 1}
@@ -173,7 +173,7 @@ def made_up_results(answers=((1.0, 2.0), (1.0, 2.0), (1.0, 2.0))):
 def test_the_table_of_both_devices(tmp_path):
     """Check ratios, idle share, time of an epoch, one-time costs, the printed table and the figure."""
     text = gpu_report.report(str(tmp_path), made_up_results())
-    assert "GPU: made up" in text and "serial @ 1" in text and "3.00" in text
+    assert "GPU: made up; net\n" in text and "serial @ 1" in text and "3.00" in text
     table = json.loads(gpu_report.report(str(tmp_path), made_up_results(), as_json=True))
     assert [(e["batch"], e["model"]) for e in table] == [
         (b, m) for b in (16, 32) for m in ("serial", "gpu_forkjoin", "gpu_stream")
@@ -184,6 +184,18 @@ def test_the_table_of_both_devices(tmp_path):
     assert stream["epoch_s"] == pytest.approx(1.01e-4 * 50_000 / 16)
     assert (stream["context_s"], stream["compilation_s"]) == (0.25, 0.5) and table[0]["context_s"] is None
     assert {"gpu.csv", "gpu_batch.pdf", "gpu_batch.png", "gpu_batch.txt"} == {p.name for p in tmp_path.iterdir()}
+
+
+def test_networks_have_a_column_where_there_are_several(tmp_path):
+    """Check the table and the lines of the figure of a sweep over two networks."""
+    rows = made_up_results().rows
+    for row in rows:
+        if row["kind"] == "plan" and row["plan_id"] == "p32":
+            row["network"] = "another"
+    text = gpu_report.report(str(tmp_path), Results(Path("x"), rows))
+    assert text.splitlines()[2].startswith("network  batch") and "\nanother     32  serial @ 1" in text
+    table = json.loads(gpu_report.report(str(tmp_path), Results(Path("x"), rows), as_json=True))
+    assert [e["network"] for e in table] == 3 * ["another"] + 3 * ["net"]
 
 
 def test_devices_that_disagree_are_refused():
