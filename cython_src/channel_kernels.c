@@ -140,8 +140,8 @@ INLINE void each_chunk(const ChannelTask *t, const int planes, Body *body, float
 
 /* ---- batch normalisation ---- */
 
-/* Sums of x - shift and of its square, the shift being the block's first pixel: it lies within the distribution, so
- * nothing is lost where the mean is large. */
+/* Sums of x - shift and of its square, the shift being a pixel in the middle of the block's first image: it lies within
+ * the distribution, so nothing is lost where the mean is large; a pixel at the border may lack half of its taps. */
 INLINE void statistics_part(const ChannelTask *t, const float *x, int pixels, int c, const int N, float *sums,
                             ptrdiff_t stride)
 {
@@ -169,19 +169,35 @@ INLINE void statistics_body(const ChannelTask *t, float *const *p, int pixels, f
 #undef CALL
 }
 
-static void statistics(const ChannelTask *t, float *out, ptrdiff_t stride)
+/* A block's statistics, of rows that may come one after the other: the shift stands where the number of pixels will. */
+INLINE void start_statistics(const ChannelTask *t, float *out, ptrdiff_t stride)
 {
-    float count = (float)t->images * t->rows * t->pixels;
+    const float *middle = t->plane[0].p + t->rows / 2 * t->plane[0].row + t->pixels / 2 * t->pitch;
     memset(out, 0, t->channels * sizeof(float));
     memset(out + stride, 0, t->channels * sizeof(float));
-    memcpy(out + 2 * stride, t->plane[0].p, t->channels * sizeof(float));
+    memcpy(out + 2 * stride, middle, t->channels * sizeof(float));
+}
+
+static void add_statistics(const ChannelTask *t, float *out, ptrdiff_t stride)
+{
     each_chunk(t, 1, statistics_body, out, stride, 0, 0);
-    for (int c = 0; c < t->channels; c += VL) {
+}
+
+INLINE void finish_statistics(float count, int channels, float *out, ptrdiff_t stride)
+{
+    for (int c = 0; c < channels; c += VL) {
         Vec sum = load(out + c), mean = sum / count, square = load(out + stride + c) - sum * mean;
         store(out + c, load(out + 2 * stride + c) + mean);
         store(out + stride + c, clip_below(square));
         store(out + 2 * stride + c, splat(count));
     }
+}
+
+static void statistics(const ChannelTask *t, float *out, ptrdiff_t stride)
+{
+    start_statistics(t, out, stride);
+    add_statistics(t, out, stride);
+    finish_statistics((float)t->images * t->rows * t->pixels, t->channels, out, stride);
 }
 
 static void merge_statistics(const float *partial, int partials, ptrdiff_t pitch, int channels, float count, float *mean,
@@ -452,39 +468,71 @@ static void activate_backward(const ChannelTask *t)
 
 #define WORDS 16 /* calls of the generator side by side */
 
+typedef uint32_t VecW __attribute__((vector_size(VL * 4), may_alias));
+
+/* High and low halves of 64-bit products, lane by lane. */
+INLINE void products(VecW x, uint32_t factor, VecW *high, VecW *low)
+{
+#if MICRO_ISA == AVX512
+    __m512i m = _mm512_set1_epi32((int)factor), even = _mm512_mul_epu32((__m512i)x, m);
+    __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64((__m512i)x, 32), m);
+    *high = (VecW)_mm512_mask_mov_epi32(_mm512_srli_epi64(even, 32), 0xAAAA, odd);
+    *low = (VecW)_mm512_mask_mov_epi32(even, 0xAAAA, _mm512_slli_epi64(odd, 32));
+#elif MICRO_ISA == AVX2
+    __m256i m = _mm256_set1_epi32((int)factor), even = _mm256_mul_epu32((__m256i)x, m);
+    __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64((__m256i)x, 32), m);
+    *high = (VecW)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA);
+    *low = (VecW)_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
+#else
+    for (int i = 0; i < VL; i++) {
+        uint64_t product = (uint64_t)x[i] * factor;
+        (*high)[i] = (uint32_t)(product >> 32), (*low)[i] = (uint32_t)product;
+    }
+#endif
+}
+
 /* Philox4x32-10: words[w][lane] from the counter (first + lane, row, layer, iteration). */
-static void philox(uint32_t first, uint32_t row, uint32_t layer, uint32_t iteration, uint64_t seed,
+INLINE void philox(uint32_t first, uint32_t row, uint32_t layer, uint32_t iteration, uint64_t seed,
                    uint32_t words[4][WORDS])
 {
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    for (int i = 0; i < WORDS; i++)
-        words[0][i] = first + i, words[1][i] = row, words[2][i] = layer, words[3][i] = iteration;
-    for (int round = 0; round < 10; round++) {
-        for (int i = 0; i < WORDS; i++) {
-            uint64_t a = (uint64_t)words[0][i] * 0xD2511F53u, b = (uint64_t)words[2][i] * 0xCD9E8D57u;
-            uint32_t c1 = words[1][i], c3 = words[3][i];
-            words[0][i] = (uint32_t)(b >> 32) ^ c1 ^ k0;
-            words[1][i] = (uint32_t)b;
-            words[2][i] = (uint32_t)(a >> 32) ^ c3 ^ k1;
-            words[3][i] = (uint32_t)a;
+    for (int v = 0; v < WORDS; v += VL) {
+        VecW c0, c1 = (VecW){0} + row, c2 = (VecW){0} + layer, c3 = (VecW){0} + iteration, h0, h2;
+        UNROLL for (int i = 0; i < VL; i++) c0[i] = i;
+        c0 += first + v;
+        uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+        for (int round = 0; round < 10; round++) {
+            VecW l0, l2;
+            products(c0, 0xD2511F53u, &h0, &l0);
+            products(c2, 0xCD9E8D57u, &h2, &l2);
+            c0 = h2 ^ c1 ^ k0, c1 = l2;
+            c2 = h0 ^ c3 ^ k1, c3 = l0;
+            k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
         }
-        k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+        *(VecW *)(words[0] + v) = c0, *(VecW *)(words[1] + v) = c1;
+        *(VecW *)(words[2] + v) = c2, *(VecW *)(words[3] + v) = c3;
     }
 }
 
 static void dropout(const ChannelTask *t, int height, int first_row, uint64_t seed, uint32_t layer, uint32_t iteration,
                     uint32_t threshold, float scale)
 {
-    ptrdiff_t elements = t->pixels * t->pitch;
-    uint32_t words[4][WORDS];
+    const ptrdiff_t elements = t->pixels * t->pitch;
+    _Alignas(64) uint32_t words[4][WORDS];
     for (int n = 0; n < t->images; n++)
         for (int y = 0; y < t->rows; y++) {
             const float *x = t->plane[0].p + n * t->plane[0].image + y * t->plane[0].row;
             float *out = t->plane[1].p + n * t->plane[1].image + y * t->plane[1].row;
-            for (ptrdiff_t e = 0; e < elements; e++) {
-                if (e % (4 * WORDS) == 0)
-                    philox((uint32_t)(e / 4), (uint32_t)(first_row + n * height + y), layer, iteration, seed, words);
-                out[e] = words[e / WORDS % 4][e % WORDS] >= threshold ? x[e] * scale : 0;
+            for (ptrdiff_t start = 0; start < elements; start += 4 * WORDS) {
+                philox((uint32_t)(start / 4), (uint32_t)(first_row + n * height + y), layer, iteration, seed, words);
+                const ptrdiff_t rest = elements - start, stop = rest < 4 * WORDS ? rest : 4 * WORDS;
+                const uint32_t *word = words[0];
+                ptrdiff_t e = 0;
+                for (; e + VL <= stop; e += VL) {
+                    VecI kept = (VecI)(*(const VecW *)(word + e) >= threshold);
+                    store(out + start + e, (Vec)(kept & (VecI)(load(x + start + e) * scale)));
+                }
+                for (; e < stop; e++)
+                    out[start + e] = word[e] >= threshold ? x[start + e] * scale : 0;
             }
         }
 }
@@ -679,6 +727,10 @@ INLINE void cover_next(const WindowTask *t, int i, Cover *cover)
     cover->last += cover->last * t->stride <= i + t->padding;
 }
 
+/* Where channel c stands among weights of `taps` taps: the taps of a unit of channels follow one another. They would lie
+ * in the same cache sets if all channels of a tap did. */
+INLINE ptrdiff_t unit_offset(int c, int taps) { return (ptrdiff_t)(c / UNIT * UNIT) * taps + c % UNIT; }
+
 INLINE float *out_pixel(const WindowTask *t, int n, int y, int x)
 {
     return t->out.p + n * t->out.image + y * t->out.row + x * t->pitch;
@@ -694,6 +746,26 @@ INLINE float *out_pixel(const WindowTask *t, int n, int y, int x)
             for (; c < t->channels; c += NARROW * VL)              \
                 BODY(NARROW);                                      \
     }
+
+/* Rows and columns of a tile's inputs that can be read, or exist: [i0, i1) x [j0, j1). */
+typedef struct Part {
+    int i0, i1, j0, j1;
+} Part;
+
+/* What of [start, start + count) can be read, one axis of the large side. */
+INLINE void clip(const WindowTask *t, int start, int count, int size, int *first, int *last)
+{
+    *first = at_least(0, -t->large_halo - start);
+    *last = at_most(count, size + t->large_halo - start);
+}
+
+/* How many of a tile's columns cannot be read, as a constant: none, the first, the last, both; or as `part` says. */
+enum { EDGE_NONE, EDGE_LAST, EDGE_FIRST, EDGE_BOTH, EDGE_ANY };
+
+INLINE int readable(int j, const int columns, const int edge, const Part *part)
+{
+    return edge == EDGE_ANY ? j >= part->j0 && j < part->j1 : j >= edge / 2 && j < columns - edge % 2;
+}
 
 /* ---- pooling ---- */
 
@@ -725,20 +797,55 @@ INLINE void store_bytes(uint8_t *p, VecI v)
 }
 
 /* g where the index is `tap`, else zero. */
-INLINE Vec picked(const float *g, const uint8_t *index, int tap)
+INLINE Vec picked(Vec g, const uint8_t *index, int tap)
 {
 #if MICRO_ISA == AVX512
     __mmask16 mask = _mm_cmpeq_epi8_mask(_mm_loadu_si128((const __m128i *)index), _mm_set1_epi8((char)tap));
-    return (Vec)_mm512_maskz_loadu_ps(mask, g);
+    return (Vec)_mm512_maskz_mov_ps(mask, (__m512)g);
 #elif MICRO_ISA == AVX2
     VecI where = (VecI)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)index));
-    return (Vec)((where == tap) & (VecI)load(g));
+    return (Vec)((where == tap) & (VecI)g);
 #else
-    Vec v;
-    UNROLL for (int i = 0; i < VL; i++) v[i] = index[i] == tap ? g[i] : 0;
-    return v;
+    UNROLL for (int i = 0; i < VL; i++) g[i] = index[i] == tap ? g[i] : 0;
+    return g;
 #endif
 }
+
+#if MICRO_ISA == AVX512
+/* The largest of a window's elements and its number, K at most 3 and all else constant. Returns whether a NaN (or two
+ * infinities) may be among them; then the result may be wrong. */
+INLINE int max_of_small(const float *window, ptrdiff_t row, ptrdiff_t pitch, float *out, uint8_t *index, const int N,
+                        const int K, const int ky0, const int kx0)
+{
+    Vec best[4], sum[4]; /* a sum is NaN if one of its numbers is: additions have pipes that nothing else here needs */
+    VecI where[4];
+    __mmask16 unordered = 0;
+    UNROLL for (int tap = ky0 * K + kx0, number = 0; tap < K * K; tap++)
+    {
+        if (tap % K < kx0)
+            continue;
+        UNROLL for (int v = 0; v < N; v++)
+        {
+            Vec x = load(window + tap / K * row + tap % K * pitch + v * VL);
+            if (number == 0) {
+                best[v] = sum[v] = x, where[v] = (VecI){0} + tap;
+            } else {
+                __mmask16 larger = _mm512_cmp_ps_mask((__m512)x, (__m512)best[v], _CMP_GT_OQ);
+                sum[v] += x;
+                best[v] = (Vec)_mm512_max_ps((__m512)x, (__m512)best[v]); /* the second of equals */
+                where[v] = (VecI)_mm512_mask_mov_epi32((__m512i)where[v], larger, _mm512_set1_epi32(tap));
+            }
+        }
+        number++;
+    }
+    UNROLL for (int v = 0; v < N; v++)
+    {
+        unordered |= _mm512_cmp_ps_mask((__m512)sum[v], (__m512)sum[v], _CMP_UNORD_Q);
+        store(out + v * VL, best[v]), store_bytes(index + v * VL, where[v]);
+    }
+    return unordered;
+}
+#endif
 
 INLINE void max_window(const WindowTask *t, const float *window, float *out, uint8_t *index, const int K, int ky0,
                        int ky1, int kx0, int kx1)
@@ -756,6 +863,22 @@ INLINE void max_window(const WindowTask *t, const float *window, float *out, uin
         UNROLL for (int v = 0; v < N; v++) store(out + c + v * VL, best[v]), store_bytes(index + c + v * VL, where[v]); \
     }
     EACH_GROUP(MAX_GROUP)
+}
+
+/* A window of which at most the first row and column are missing. */
+INLINE void max_window_small(const WindowTask *t, const float *window, float *out, uint8_t *index, const int K,
+                             const int ky0, const int kx0)
+{
+#if MICRO_ISA == AVX512
+    int unordered = 0;
+#define SMALL_GROUP(N) \
+    unordered |= max_of_small(window + c, t->in.row, t->pitch, out + c, index + c, N, K, ky0, kx0);
+    EACH_GROUP(SMALL_GROUP)
+    if (unordered)
+        max_window(t, window, out, index, t->kernel, ky0, t->kernel, kx0, t->kernel);
+#else
+    max_window(t, window, out, index, K, ky0, K, kx0, K);
+#endif
 }
 
 INLINE void average_window(const WindowTask *t, const float *window, float *out, float factor, int ky0, int ky1, int kx0,
@@ -787,17 +910,25 @@ INLINE void pool(const WindowTask *t, const int maximum)
                 const float *window = t->in.p + n * t->in.image + top * t->in.row + left * t->pitch;
                 float *out = out_pixel(t, n, y, x);
                 uint8_t *index = t->index + (((ptrdiff_t)n * t->small_height + y) * t->small_width + x) * t->pitch;
-                int whole = ky0 == 0 && kx0 == 0 && ky1 == K && kx1 == K;
-                if (maximum && K == 2 && whole)
-                    max_window(t, window, out, index, 2, 0, 2, 0, 2);
-                else if (maximum && K == 3 && whole)
-                    max_window(t, window, out, index, 3, 0, 3, 0, 3);
+                /* Constants for whole windows and for those of 3 x 3 that lack a first row or column. */
+#define SMALL_WINDOW(K, KY0, KX0)                                                  \
+    {                                                                              \
+        if (maximum)                                                               \
+            max_window_small(t, window, out, index, K, KY0, KX0);                  \
+        else                                                                       \
+            average_window(t, window, out, factor, KY0, K, KX0, K);                \
+    }
+                const int edge = ky1 < K || kx1 < K || ky0 > 1 || kx0 > 1 ? 4 : 2 * ky0 + kx0;
+                if (K == 2 && edge == 0)
+                    SMALL_WINDOW(2, 0, 0)
+                else if (K == 3 && edge == 0)
+                    SMALL_WINDOW(3, 0, 0)
+                else if (K == 3 && edge == 1)
+                    SMALL_WINDOW(3, 0, 1)
+                else if (K == 3 && edge == 2)
+                    SMALL_WINDOW(3, 1, 0)
                 else if (maximum)
                     max_window(t, window, out, index, K, ky0, ky1, kx0, kx1);
-                else if (K == 2 && whole)
-                    average_window(t, window, out, factor, 0, 2, 0, 2);
-                else if (K == 3 && whole)
-                    average_window(t, window, out, factor, 0, 3, 0, 3);
                 else
                     average_window(t, window, out, factor, ky0, ky1, kx0, kx1);
             }
@@ -832,15 +963,15 @@ INLINE void gather(const WindowTask *t, const int form)
                     (y + t->padding - oy * t->stride) * t->kernel + x + t->padding - ox * t->stride;               \
                 const float *g = t->in.p + n * t->in.image + oy * t->in.row + ox * t->pitch + c;                   \
                 const ptrdiff_t at = (((ptrdiff_t)n * t->small_height + oy) * t->small_width + ox) * t->pitch + c; \
-                const float *weight = t->weight + tap * (ptrdiff_t)t->channels + c;                                \
                 UNROLL for (int v = 0; v < N; v++)                                                                 \
                 {                                                                                                  \
                     if (form == GATHER_MAX)                                                                        \
-                        sum[v] += picked(g + v * VL, t->index + at + v * VL, tap);                                 \
+                        sum[v] += picked(load(g + v * VL), t->index + at + v * VL, tap);                           \
                     else if (form == GATHER_AVERAGE)                                                               \
                         sum[v] += load(g + v * VL);                                                                \
                     else                                                                                           \
-                        sum[v] += load(weight + v * VL) * load(g + v * VL);                                        \
+                        sum[v] += load(t->weight + unit_offset(c + v * VL, t->kernel * t->kernel) + tap * UNIT) *  \
+                                  load(g + v * VL);                                                                \
                 }                                                                                                  \
             }                                                                                                      \
         UNROLL for (int v = 0; v < N; v++)                                                                         \
@@ -856,394 +987,438 @@ INLINE void gather(const WindowTask *t, const int form)
     }
 }
 
-/* Two rows and columns of gradient from each maximum: windows of 2 x 2 that do not meet. */
-static void max_pool_backward_2x2(const WindowTask *t)
+/* Add what a window of gradient g sends through a tap: all where its maximum stood there, or all, or its weighted g. */
+INLINE void add_sent(Vec *sum, const int form, Vec g, const uint8_t *index, int tap, Vec weight)
+{
+#if MICRO_ISA == AVX512
+    if (form == GATHER_MAX) {
+        __mmask16 mask = _mm_cmpeq_epi8_mask(_mm_loadu_si128((const __m128i *)index), _mm_set1_epi8((char)tap));
+        *sum = (Vec)_mm512_mask_add_ps((__m512)*sum, mask, (__m512)*sum, (__m512)g);
+        return;
+    }
+#endif
+    if (form == GATHER_MAX)
+        *sum += picked(g, index, tap);
+    else if (form == GATHER_AVERAGE)
+        *sum += g;
+    else
+        *sum += weight * g;
+}
+
+/* Rows of the large side that windows of 3 x 3, stride 2, send to: the middle of one row of windows, or the row that two
+ * rows of windows share, or both, one below the other. */
+enum { ROW_MIDDLE, ROW_SHARED, ROW_BOTH };
+#define NUM_ROWS(ROWS) (ROWS == ROW_BOTH ? 2 : 1)
+
+/* Row of taps through which row r of windows sends to row o, or -1. */
+INLINE int sending_taps(const int rows, int r, int o)
+{
+    if (rows == ROW_MIDDLE || (rows == ROW_BOTH && o == 0))
+        return r == 0 ? 1 : -1;
+    return r == 0 ? 2 : 0;
+}
+
+/* T pairs of columns from T + 1 windows a row. A pair is the middle of its window and the column that it shares with the
+ * next window. EDGE_LAST: the last window does not exist. EDGE_ANY: only the part's rows and columns of windows do, and
+ * columns [x0, x1) of the result. */
+INLINE void strided_tile(const WindowTask *t, const int form, const float *g, const uint8_t *index, const float *w,
+                         float *out, const int rows, const int T, const int edge, const Part *part, int x0, int x1)
+{
+    const ptrdiff_t pitch = t->pitch, row = t->in.row, index_row = t->small_width * pitch, out_row = t->out.row;
+    const int accumulate = t->accumulate;
+    Vec sum[2][8], weight[9];
+    UNROLL for (int o = 0; o < NUM_ROWS(rows); o++) UNROLL for (int q = 0; q < 2 * T; q++) sum[o][q] = (Vec){0};
+    UNROLL for (int k = 0; k < 9; k++) weight[k] = form == GATHER_DEPTHWISE ? load(w + k * UNIT) : (Vec){0};
+    UNROLL for (int r = 0; r < (rows == ROW_MIDDLE ? 1 : 2); r++)
+    {
+        if (r < part->i0 || r >= part->i1)
+            continue;
+        UNROLL for (int i = 0; i < T + 1; i++)
+        {
+            if (!readable(i, T + 1, edge, part))
+                continue;
+            Vec v = load(g + r * row + i * pitch);
+            const uint8_t *at = index + r * index_row + i * pitch;
+            UNROLL for (int o = 0; o < NUM_ROWS(rows); o++)
+            {
+                const int ky = sending_taps(rows, r, o), tap = ky < 0 ? 0 : 3 * ky;
+                if (ky < 0)
+                    continue;
+                if (i > 0)
+                    add_sent(&sum[o][2 * i - 1], form, v, at, tap, weight[tap]);
+                if (i < T) {
+                    add_sent(&sum[o][2 * i], form, v, at, tap + 1, weight[tap + 1]);
+                    add_sent(&sum[o][2 * i + 1], form, v, at, tap + 2, weight[tap + 2]);
+                }
+            }
+        }
+    }
+    UNROLL for (int o = 0; o < NUM_ROWS(rows); o++) UNROLL for (int q = 0; q < 2 * T; q++)
+    {
+        if (form == GATHER_AVERAGE)
+            sum[o][q] *= 1.0f / 9;
+        if (edge != EDGE_ANY || (q >= x0 && q < x1))
+            store_or_add(out + o * out_row + q * pitch, sum[o][q], accumulate);
+    }
+}
+
+/* T pairs of columns, the first in the middle of window j; all channels. */
+INLINE void strided_piece(const WindowTask *t, const int form, int n, int y, int j, const int rows, const int T)
+{
+    const int oy = (y + t->padding) / 2 - (rows == ROW_SHARED), left = 2 * j + 1 - t->padding;
+    const int x0 = at_least(0, -left), x1 = at_most(2 * T, t->large_width - left);
+    const Part part = {at_least(0, -oy), at_most(rows == ROW_MIDDLE ? 1 : 2, t->small_height - oy), at_least(0, -j),
+                       at_most(T + 1, t->small_width - j)};
+    const float *g = t->in.p + n * t->in.image + oy * t->in.row + j * t->pitch;
+    const uint8_t *index = t->index + (((ptrdiff_t)n * t->small_height + oy) * t->small_width + j) * t->pitch;
+    float *out = out_pixel(t, n, y, left);
+    const int inside = part.j0 == 0 && x0 == 0 && x1 == 2 * T;
+#define STRIDED_TILES(EDGE)                   \
+    for (int c = 0; c < t->channels; c += VL) \
+        strided_tile(t, form, g + c, index + c, t->weight + unit_offset(c, 9), out + c, rows, T, EDGE, &part, x0, x1);
+    if (inside && part.j1 == T + 1) {
+        STRIDED_TILES(EDGE_NONE)
+    } else if (inside && part.j1 == T) {
+        STRIDED_TILES(EDGE_LAST)
+    } else {
+        STRIDED_TILES(EDGE_ANY)
+    }
+}
+
+INLINE void strided_row(const WindowTask *t, const int form, int n, int y, const int rows)
+{
+    int j = (t->padding + 1) / 2 - 1;
+    for (; 2 * j + 1 - t->padding + 4 < t->large_width; j += 4)
+        strided_piece(t, form, n, y, j, rows, 4);
+    for (; 2 * j + 1 - t->padding < t->large_width; j += 2)
+        strided_piece(t, form, n, y, j, rows, 2);
+}
+
+INLINE void gather_strided(const WindowTask *t, const int form)
+{
+    for (int n = 0; n < t->images; n++)
+        for (int y = t->y0; y < t->y1; y++)
+            if ((y + t->padding) % 2 == 0)
+                strided_row(t, form, n, y, ROW_SHARED);
+#if MICRO_ISA == AVX512 /* enough registers for two rows of sums */
+            else if (y + 1 < t->y1)
+                strided_row(t, form, n, y++, ROW_BOTH);
+#endif
+            else
+                strided_row(t, form, n, y, ROW_MIDDLE);
+}
+
+/* Windows of 2 x 2 that do not meet: each sends its gradient to two columns of two rows. */
+INLINE void pairs(const WindowTask *t, const int maximum)
 {
     for (int n = 0; n < t->images; n++)
         for (int y = t->y0; y < t->y1; y++)
             for (int x = 0; x < t->small_width; x++) {
-                const float *g = t->in.p + n * t->in.image + y / 2 * t->in.row + x * t->pitch;
+                const float *from = t->in.p + n * t->in.image + y / 2 * t->in.row + x * t->pitch;
                 const uint8_t *index =
                     t->index + (((ptrdiff_t)n * t->small_height + y / 2) * t->small_width + x) * t->pitch;
                 float *out = out_pixel(t, n, y, 2 * x);
                 for (int c = 0; c < t->channels; c += VL) {
-                    store_or_add(out + c, picked(g + c, index + c, y % 2 * 2), t->accumulate);
-                    store_or_add(out + t->pitch + c, picked(g + c, index + c, y % 2 * 2 + 1), t->accumulate);
+                    Vec g = load(from + c), first = g * 0.25f, second = first;
+                    if (maximum) {
+                        first = picked(g, index + c, y % 2 * 2);
+                        second = picked(g, index + c, y % 2 * 2 + 1);
+                    }
+                    store_or_add(out + c, first, t->accumulate);
+                    store_or_add(out + t->pitch + c, second, t->accumulate);
                 }
             }
 }
 
-static void max_pool_backward(const WindowTask *t)
+INLINE void pool_backward(const WindowTask *t, const int form)
 {
     if (t->kernel == 2 && t->stride == 2 && t->padding == 0 && t->large_height == 2 * t->small_height &&
         t->large_width == 2 * t->small_width)
-        max_pool_backward_2x2(t);
+        pairs(t, form == GATHER_MAX);
+    else if (t->kernel == 3 && t->stride == 2)
+        gather_strided(t, form);
     else
-        gather(t, GATHER_MAX);
+        gather(t, form);
 }
 
-static void average_pool_backward(const WindowTask *t) { gather(t, GATHER_AVERAGE); }
+static void max_pool_backward(const WindowTask *t) { pool_backward(t, GATHER_MAX); }
+static void average_pool_backward(const WindowTask *t) { pool_backward(t, GATHER_AVERAGE); }
 
 /* ---- depthwise convolution ---- */
 
-/* Channels that are taken through all rows at once: the pixels of a tile stay in the first-level cache. */
-#define DEPTHWISE_CHANNELS 128
-#define DEPTHWISE_ROWS 2 /* of a 3 x 3 tile of four columns: its sums and the weights fit into 32 registers */
+/* Bytes of input and output that tiles side by side may touch: what the next row of tiles needs again then still is in
+ * the first-level cache. */
+#define DEPTHWISE_BYTES 24576
 
 static void depthwise_pack(const float *weight, int channels, int padded, int taps, int flip, float *out)
 {
-    for (int tap = 0; tap < taps; tap++) {
-        const float *from = weight + (flip ? taps - 1 - tap : tap);
-        for (int c = 0; c < channels; c++)
-            out[tap * padded + c] = from[c * taps];
-        for (int c = channels; c < padded; c++)
-            out[tap * padded + c] = 0;
+    for (int c = 0; c < padded; c++, weight += taps) {
+        float *to = out + unit_offset(c, taps);
+        for (int tap = 0; tap < taps; tap++, to += UNIT)
+            *to = c >= channels ? 0 : weight[flip ? taps - 1 - tap : tap];
     }
 }
 
-/* Rows and columns of a tile's inputs that can be read: [i0, i1) x [j0, j1). */
-typedef struct Part {
-    int i0, i1, j0, j1;
-} Part;
-
-/* What of [start, start + count) can be read, one axis of the large side. */
-INLINE void clip(const WindowTask *t, int start, int count, int size, int *first, int *last)
-{
-    *first = at_least(0, -t->large_halo - start);
-    *last = at_most(count, size + t->large_halo - start);
-}
+/* Taps (ky, kx) that input (i, j) of a tile meets, and the outputs (r, q) whose they are. */
+#define EACH_TAP(KH, KW)                                                                                 \
+    UNROLL for (int ky = 0; ky < KH; ky++) UNROLL for (int kx = 0, r = (i - ky) / S, q; kx < KW; kx++)   \
+        if (q = (j - kx) / S, i >= ky && (i - ky) % S == 0 && r < R && j >= kx && (j - kx) % S == 0 && q < T)
 
 /* R rows x T columns of outputs of one vector of channels. Each output is summed over taps in their order, so the
- * shape of the tile does not show in the result. x: the first tap of the first output. With `whole`, all of the tile's
- * inputs can be read; otherwise the tests cost little beside the arithmetic. */
+ * shape of the tile does not show in the result. x: the first tap of the first output. */
 INLINE void depthwise_tile(const WindowTask *t, const float *x, const float *w, const float *bias, float *out,
-                           const int K, const int S, const int R, const int T, const int whole, const Part *part)
+                           const int K, const int S, const int R, const int T, const int edge, const Part *part)
 {
-    const ptrdiff_t channels = t->channels;
+    const ptrdiff_t pitch = t->pitch, row = t->in.row, out_row = t->out.row;
+    const int activation = t->activation, accumulate = t->accumulate;
     const int HELD = MICRO_ISA == AVX512 && K == 3; /* weights in registers */
-    Vec sum[R][T], weight[HELD ? K * K : 1], start = bias ? load(bias) : (Vec){0};
+    Vec sum[4][4], weight[9], start = bias ? load(bias) : (Vec){0}; /* fixed sizes: only such arrays are kept in registers */
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int q = 0; q < T; q++) sum[r][q] = start;
     if (HELD)
-        UNROLL for (int k = 0; k < K * K; k++) weight[k] = load(w + k * channels);
+        UNROLL for (int k = 0; k < K * K; k++) weight[k] = load(w + k * UNIT);
     UNROLL for (int i = 0; i < (R - 1) * S + K; i++)
     {
-        if (!whole && (i < part->i0 || i >= part->i1))
+        if (i < part->i0 || i >= part->i1)
             continue;
         UNROLL for (int j = 0; j < (T - 1) * S + K; j++)
         {
-            if (!whole && (j < part->j0 || j >= part->j1))
+            if (!readable(j, (T - 1) * S + K, edge, part))
                 continue;
-            Vec v = load(x + i * t->in.row + j * t->pitch);
-            UNROLL for (int r = 0; r < R; r++) UNROLL for (int q = 0; q < T; q++)
-            {
-                const int ky = i - r * S, kx = j - q * S;
-                if (ky >= 0 && ky < K && kx >= 0 && kx < K) {
-                    if (HELD)
-                        sum[r][q] += weight[HELD ? ky * K + kx : 0] * v;
-                    else
-                        sum[r][q] += load(w + (ky * K + kx) * channels) * v;
-                }
-            }
+            Vec v = load(x + i * row + j * pitch);
+            EACH_TAP(K, K)
+                sum[r][q] += (HELD ? weight[HELD ? ky * 3 + kx : 0] : load(w + (ky * K + kx) * UNIT)) * v;
         }
     }
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int q = 0; q < T; q++)
     {
         Vec y = sum[r][q];
-        if (t->activation)
-            y = t->activation == 1 ? activated(y, 1) : activated(y, 2);
-        store_or_add(out + r * t->out.row + q * t->pitch, y, t->accumulate);
+        if (activation)
+            y = activation == 1 ? activated(y, 1) : activated(y, 2);
+        store_or_add(out + r * out_row + q * pitch, y, accumulate);
     }
 }
+
+/* Add to the sums of KH rows of a kernel's taps what a tile of R x T outputs' gradients sends them. */
+INLINE void weights_tile(const WindowTask *t, const float *x, const float *dy, float *sums, const int KH, const int K,
+                         const int S, const int R, const int T, const int edge, const Part *part)
+{
+    const ptrdiff_t pitch = t->pitch, row = t->in.row, out_row = t->out.row;
+    Vec g[4][4], sum[9];
+    UNROLL for (int k = 0; k < KH * K; k++) sum[k] = load(sums + k * UNIT);
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int q = 0; q < T; q++)
+        g[r][q] = load(dy + r * out_row + q * pitch);
+    UNROLL for (int i = 0; i < (R - 1) * S + KH; i++)
+    {
+        if (i < part->i0 || i >= part->i1)
+            continue;
+        UNROLL for (int j = 0; j < (T - 1) * S + K; j++)
+        {
+            if (!readable(j, (T - 1) * S + K, edge, part))
+                continue;
+            Vec v = load(x + i * row + j * pitch);
+            EACH_TAP(KH, K)
+                sum[ky * K + kx] += g[r][q] * v;
+        }
+    }
+    UNROLL for (int k = 0; k < KH * K; k++) store(sums + k * UNIT, sum[k]);
+}
+
+/* Outputs from (y, x) on, channels [c0, c1): they themselves, or, with `sums`, what their gradients add to the sums of
+ * the weights' gradient. */
+typedef void Piece(const WindowTask *t, float *sums, int n, int y, int x, int c0, int c1);
 
 /* One output, any kernel and stride. */
-INLINE void depthwise_pixel(const WindowTask *t, const float *x, const float *w, const float *bias, float *out,
-                            const Part *part)
+static void any_pixel(const WindowTask *t, float *sums, int n, int y, int x, int c0, int c1)
 {
-    Vec sum = bias ? load(bias) : (Vec){0};
-    for (int ky = part->i0; ky < part->i1; ky++)
-        for (int kx = part->j0; kx < part->j1; kx++)
-            sum += load(w + (ky * t->kernel + kx) * (ptrdiff_t)t->channels) *
-                   load(x + ky * t->in.row + kx * t->pitch);
-    if (t->activation)
-        sum = t->activation == 1 ? activated(sum, 1) : activated(sum, 2);
-    store_or_add(out, sum, t->accumulate);
-}
-
-/* R x T outputs from (y, x) on, channels [c0, c1). K = 0: any kernel and stride, one output. */
-INLINE void depthwise_piece(const WindowTask *t, int n, int y, int x, int c0, int c1, const int K, const int S,
-                            const int R, const int T)
-{
-    const int k = K ? K : t->kernel, s = K ? S : t->stride, top = y * s - t->padding, left = x * s - t->padding;
-    const int rows = (R - 1) * s + k, columns = (T - 1) * s + k;
-    Part part;
-    clip(t, top, rows, t->large_height, &part.i0, &part.i1);
-    clip(t, left, columns, t->large_width, &part.j0, &part.j1);
-    const int whole = part.i0 == 0 && part.j0 == 0 && part.i1 == rows && part.j1 == columns;
+    const int top = y * t->stride - t->padding, left = x * t->stride - t->padding;
     const float *in = t->in.p + n * t->in.image + top * t->in.row + left * t->pitch;
     float *out = out_pixel(t, n, y, x);
+    Part part;
+    clip(t, top, t->kernel, t->large_height, &part.i0, &part.i1);
+    clip(t, left, t->kernel, t->large_width, &part.j0, &part.j1);
     for (int c = c0; c < c1; c += VL) {
-        const float *bias = t->bias ? t->bias + c : NULL;
-        if (K == 0)
-            depthwise_pixel(t, in + c, t->weight + c, bias, out + c, &part);
-        else if (whole && T == 4) /* smaller tiles are rare: one form of them is enough */
-            depthwise_tile(t, in + c, t->weight + c, bias, out + c, K, S, R, T, 1, &part);
-        else
-            depthwise_tile(t, in + c, t->weight + c, bias, out + c, K, S, R, T, 0, &part);
+        Vec sum = t->bias ? load(t->bias + c) : (Vec){0};
+        for (int ky = part.i0; ky < part.i1; ky++)
+            for (int kx = part.j0; kx < part.j1; kx++) {
+                const ptrdiff_t tap = unit_offset(c, t->kernel * t->kernel) + (ky * t->kernel + kx) * UNIT;
+                Vec v = load(in + ky * t->in.row + kx * t->pitch + c);
+                if (sums)
+                    store(sums + tap, load(sums + tap) + load(out + c) * v);
+                else
+                    sum += load(t->weight + tap) * v;
+            }
+        if (sums)
+            continue;
+        if (t->activation)
+            sum = t->activation == 1 ? activated(sum, 1) : activated(sum, 2);
+        store_or_add(out + c, sum, t->accumulate);
     }
 }
 
-INLINE void depthwise_row(const WindowTask *t, int n, int y, int c0, int c1, const int K, const int S, const int R)
+/* R x T outputs. */
+INLINE void depthwise_piece(const WindowTask *t, float *sums, int n, int y, int x, int c0, int c1, const int weights,
+                            const int K, const int S, const int R, const int T)
 {
-    int x = 0;
-    if (K)
-        for (; x + 4 <= t->small_width; x += 4)
-            depthwise_piece(t, n, y, x, c0, c1, K, S, R, 4);
-    if (K == 3)
-        for (; x + 2 <= t->small_width; x += 2)
-            for (int r = 0; r < R; r++)
-                depthwise_piece(t, n, y + r, x, c0, c1, K, S, 1, 2);
-    for (; x < t->small_width; x++)
+    const int KH = weights && K > 3 ? 1 : K; /* rows of taps whose sums fit into the registers */
+    const int rows = (R - 1) * S + KH, columns = (T - 1) * S + K, left = x * S - t->padding;
+    float *out = out_pixel(t, n, y, x);
+    Part part;
+    clip(t, left, columns, t->large_width, &part.j0, &part.j1);
+    const int edge = part.j0 > 1 || part.j1 < columns - 1 ? EDGE_ANY : 2 * part.j0 + columns - part.j1;
+    if (K == 3 && edge == EDGE_ANY) {
         for (int r = 0; r < R; r++)
-            depthwise_piece(t, n, y + r, x, c0, c1, 0, 0, 1, 1);
+            for (int q = 0; q < T; q++)
+                any_pixel(t, sums, n, y + r, x + q, c0, c1);
+        return;
+    }
+    for (int ky = 0; ky < K; ky += KH) {
+        const int top = y * S - t->padding + ky;
+        clip(t, top, rows, t->large_height, &part.i0, &part.i1);
+        const float *in = t->in.p + n * t->in.image + top * t->in.row + left * t->pitch;
+#define TILES(EDGE)                                                                                                    \
+    for (int c = c0; c < c1; c += VL)                                                                                  \
+        if (weights)                                                                                                   \
+            weights_tile(t, in + c, out + c, sums + unit_offset(c, K * K) + ky * K * UNIT, KH, K, S, R, T, EDGE, &part); \
+        else                                                                                                           \
+            depthwise_tile(t, in + c, t->weight + unit_offset(c, K * K), t->bias ? t->bias + c : NULL, out + c, K, S, R, T, \
+                           EDGE, &part);
+        if (edge == EDGE_NONE) {
+            TILES(EDGE_NONE)
+        } else if (K != 3) {
+            TILES(EDGE_ANY)
+        } else if (edge == EDGE_LAST) {
+            TILES(EDGE_LAST)
+        } else if (edge == EDGE_FIRST) {
+            TILES(EDGE_FIRST)
+        } else {
+            TILES(EDGE_BOTH)
+        }
+    }
 }
 
-INLINE void depthwise_rows(const WindowTask *t, int n, int c0, int c1, const int K, const int S)
+/* How a kernel and stride are cut: pieces of `rows` x 4 outputs, of 2 x 4, 1 x 4 and 2 x 2 (NULL: there is none), and
+ * single ones. */
+typedef struct Pieces {
+    int rows;
+    Piece *most, *two, *row, *square;
+} Pieces;
+
+#define PIECE(NAME, WEIGHTS, K, S, R, T)                                                                            \
+    static __attribute__((noinline)) void NAME(const WindowTask *t, float *sums, int n, int y, int x, int c0, int c1) \
+    {                                                                                                               \
+        depthwise_piece(t, sums, n, y, x, c0, c1, WEIGHTS, K, S, R, T);                                             \
+    }
+PIECE(forward_row, 0, 3, 1, 1, 4)
+PIECE(forward_two, 0, 3, 1, 2, 4)
+PIECE(forward_square, 0, 3, 1, 2, 2)
+PIECE(strided_forward_row, 0, 3, 2, 1, 4)
+PIECE(wide_forward_row, 0, 5, 1, 1, 4)
+PIECE(weights_row, 1, 3, 1, 1, 4)
+PIECE(strided_weights_row, 1, 3, 2, 1, 4)
+PIECE(wide_weights_row, 1, 5, 1, 1, 4)
+#if MICRO_ISA == AVX512 /* as many rows as the registers hold sums of, or gradients */
+PIECE(forward_four, 0, 3, 1, 4, 4)
+PIECE(strided_forward_two, 0, 3, 2, 2, 4)
+PIECE(weights_four, 1, 3, 1, 4, 4)
+PIECE(weights_two, 1, 3, 1, 2, 4)
+PIECE(weights_square, 1, 3, 1, 2, 2)
+PIECE(strided_weights_two, 1, 3, 2, 2, 4)
+PIECE(strided_forward_square, 0, 3, 2, 2, 2)
+PIECE(strided_weights_square, 1, 3, 2, 2, 2)
+static const Pieces forward_pieces = {4, forward_four, forward_two, forward_row, forward_square};
+static const Pieces strided_forward_pieces = {2, strided_forward_two, NULL, strided_forward_row, strided_forward_square};
+static const Pieces weights_pieces = {4, weights_four, weights_two, weights_row, weights_square};
+static const Pieces strided_weights_pieces = {2, strided_weights_two, NULL, strided_weights_row, strided_weights_square};
+#else
+static const Pieces forward_pieces = {2, forward_two, NULL, forward_row, forward_square};
+static const Pieces strided_forward_pieces = {1, strided_forward_row, NULL, NULL, NULL};
+static const Pieces weights_pieces = {1, weights_row, NULL, NULL, NULL};
+static const Pieces strided_weights_pieces = {1, strided_weights_row, NULL, NULL, NULL};
+#endif
+static const Pieces wide_forward_pieces = {1, wide_forward_row, NULL, NULL, NULL};
+static const Pieces wide_weights_pieces = {1, wide_weights_row, NULL, NULL, NULL};
+static const Pieces any_pieces = {1, NULL, NULL, NULL, NULL};
+
+static const Pieces *choose_pieces(const WindowTask *t, int weights)
 {
-    int y = t->y0;
-    if (K == 3 && S == 1)
-        for (; y + DEPTHWISE_ROWS <= t->y1; y += DEPTHWISE_ROWS)
-            depthwise_row(t, n, y, c0, c1, K, S, DEPTHWISE_ROWS);
-    for (; y < t->y1; y++)
-        depthwise_row(t, n, y, c0, c1, K, S, 1);
+    switch (t->stride <= 2 ? 10 * t->kernel + t->stride : 0) {
+    case 31: return weights ? &weights_pieces : &forward_pieces;
+    case 32: return weights ? &strided_weights_pieces : &strided_forward_pieces;
+    case 51: return weights ? &wide_weights_pieces : &wide_forward_pieces;
+    default: return &any_pieces;
+    }
+}
+
+static void depthwise_rows(const WindowTask *t, const Pieces *pieces, float *sums, int n, int c0, int c1)
+{
+    for (int y = t->y0, rows; y < t->y1; y += rows) {
+        const int left = t->y1 - y;
+        rows = left >= pieces->rows ? pieces->rows : left >= 2 && pieces->two ? 2 : 1;
+        Piece *wide = rows == pieces->rows ? pieces->most : rows == 2 ? pieces->two : pieces->row;
+        int x = 0;
+        if (wide)
+            for (; x + 4 <= t->small_width; x += 4)
+                wide(t, sums, n, y, x, c0, c1);
+        if (pieces->square && rows > 1)
+            for (; x + 2 <= t->small_width; x += 2)
+                for (int r = 0; r < rows; r += 2)
+                    pieces->square(t, sums, n, y + r, x, c0, c1);
+        for (; x < t->small_width; x++)
+            for (int r = 0; r < rows; r++)
+                any_pixel(t, sums, n, y + r, x, c0, c1);
+    }
+}
+
+/* Channels that are taken through all rows of all images at once. */
+INLINE int depthwise_channels(const WindowTask *t)
+{
+    const int rows = 3 * 4 + 2;
+    const int pieces = DEPTHWISE_BYTES / (int)sizeof(float) / (rows * t->small_width * UNIT);
+    return pieces < 4 ? 4 * UNIT : pieces * UNIT;
+}
+
+/* Add the outputs of image n, channels [c, stop), to the block's statistics, while they still are in a cache. */
+static void depthwise_statistics(const WindowTask *t, int n, int c, int stop)
+{
+    float *out = t->statistics + c;
+    ChannelTask done = {.plane = {{out_pixel(t, n, t->y0, 0) + c, t->out.image, t->out.row}}, .pitch = t->pitch,
+                        .images = 1, .rows = t->y1 - t->y0, .pixels = t->small_width, .channels = stop - c};
+    if (n == 0)
+        start_statistics(&done, out, t->statistics_stride);
+    add_statistics(&done, out, t->statistics_stride);
+    if (n == t->images - 1)
+        finish_statistics((float)t->images * done.rows * done.pixels, stop - c, out, t->statistics_stride);
 }
 
 static void depthwise(const WindowTask *t)
 {
-    for (int n = 0; n < t->images; n++)
-        for (int c = 0; c < t->channels; c += DEPTHWISE_CHANNELS) {
-            int stop = at_most(t->channels, c + DEPTHWISE_CHANNELS);
-            if (t->kernel == 3 && t->stride == 1)
-                depthwise_rows(t, n, c, stop, 3, 1);
-            else if (t->kernel == 3 && t->stride == 2)
-                depthwise_rows(t, n, c, stop, 3, 2);
-            else if (t->kernel == 5 && t->stride == 1)
-                depthwise_rows(t, n, c, stop, 5, 1);
-            else
-                depthwise_rows(t, n, c, stop, 0, 0);
+    const Pieces *pieces = choose_pieces(t, 0);
+    const int step = depthwise_channels(t);
+    for (int c = 0; c < t->channels; c += step)
+        for (int n = 0; n < t->images; n++) {
+            int stop = at_most(t->channels, c + step);
+            depthwise_rows(t, pieces, NULL, n, c, stop);
+            if (t->statistics)
+                depthwise_statistics(t, n, c, stop);
         }
-}
-
-/* Stride 2, 3 x 3: row y and columns 2 j - padding to 2 (j + T) - padding of the large side, from windows j - 1 to
- * j + T - 1 of two rows (y + padding even: kernel rows 2 and 0) or one (odd: kernel row 1). i0, i1: rows of windows
- * that exist; j0, j1: columns of them; x0, x1: columns of the result that exist. */
-INLINE void strided_tile(const WindowTask *t, const float *g, const float *w, float *out, const int even, const int T,
-                         const int whole, const Part *part, int x0, int x1)
-{
-    Vec sum[2 * T];
-    UNROLL for (int q = 0; q < 2 * T; q++) sum[q] = (Vec){0};
-    UNROLL for (int r = 0; r < 1 + even; r++)
-    {
-        if (r < part->i0 || r >= part->i1)
-            continue;
-        const float *taps = w + (even ? 6 - 6 * r : 3) * (ptrdiff_t)t->channels;
-        UNROLL for (int i = 0; i < T + 1; i++)
-        {
-            if (!whole && (i < part->j0 || i >= part->j1))
-                continue;
-            Vec v = load(g + r * t->in.row + i * t->pitch);
-            if (i > 0) {
-                sum[2 * i - 2] += load(taps) * v;
-                sum[2 * i - 1] += load(taps + t->channels) * v;
-            }
-            if (i < T)
-                sum[2 * i] += load(taps + 2 * (ptrdiff_t)t->channels) * v;
-        }
-    }
-    UNROLL for (int q = 0; q < 2 * T; q++)
-        if (whole || (q >= x0 && q < x1))
-            store_or_add(out + q * t->pitch, sum[q], t->accumulate);
-}
-
-INLINE void strided_row(const WindowTask *t, int n, int y, const int even, const int T)
-{
-    Part part;
-    const int oy = (y + t->padding) / 2 - even;
-    part.i0 = at_least(0, -oy), part.i1 = at_most(1 + even, t->small_height - oy);
-    for (int j = t->padding / 2; 2 * j - t->padding < t->large_width; j += T) {
-        const int left = 2 * j - t->padding, x0 = at_least(0, -left), x1 = at_most(2 * T, t->large_width - left);
-        part.j0 = at_least(0, 1 - j), part.j1 = at_most(T + 1, t->small_width - j + 1);
-        const float *g = t->in.p + n * t->in.image + oy * t->in.row + (j - 1) * t->pitch;
-        float *out = out_pixel(t, n, y, left);
-        const int whole = part.j0 == 0 && part.j1 == T + 1 && x0 == 0 && x1 == 2 * T;
-        for (int c = 0; c < t->channels; c += VL)
-            if (whole)
-                strided_tile(t, g + c, t->weight + c, out + c, even, T, 1, &part, x0, x1);
-            else
-                strided_tile(t, g + c, t->weight + c, out + c, even, T, 0, &part, x0, x1);
-    }
 }
 
 static void depthwise_backward_data(const WindowTask *t)
 {
-    if (t->kernel != 3 || t->stride != 2) {
+    if (t->kernel == 3 && t->stride == 2)
+        gather_strided(t, GATHER_DEPTHWISE);
+    else
         gather(t, GATHER_DEPTHWISE);
-        return;
-    }
-    for (int n = 0; n < t->images; n++)
-        for (int y = t->y0; y < t->y1; y++)
-            if ((y + t->padding) % 2)
-                strided_row(t, n, y, 0, 4);
-            else
-                strided_row(t, n, y, 1, 4);
-}
-
-/* Sums of a 3 x 3 or 5 x 5 kernel's taps for one vector of channels over rows [y0, y1) of one image. They are named,
- * not an array: only so does the compiler keep them in registers. Pixels side by side share what they read. */
-#define TAP(J) (whole || (left + (J) >= lowest && left + (J) < highest) ? load(in + (J) * pitch) : (Vec){0})
-#define TAP_ROW(R) \
-    if (top + (R) >= -t->large_halo && top + (R) < t->large_height + t->large_halo && (in = in_row + (R) * t->in.row, 1))
-#define SUM_ONE(R, A, B, C)                                  \
-    TAP_ROW(R)                                               \
-    {                                                        \
-        A += g0 * TAP(0);                                    \
-        B += g0 * TAP(1);                                    \
-        C += g0 * TAP(2);                                    \
-    }
-#define SUM_TWO(R, A, B, C)                                                                  \
-    TAP_ROW(R)                                                                               \
-    {                                                                                        \
-        Vec v0 = TAP(0), v1 = TAP(1), v2 = TAP(2), v3 = TAP(3), v4 = TAP(4);                 \
-        A += g0 * v0, B += g0 * v1, C += g0 * v2;                                            \
-        A += g1 * v2, B += g1 * v3, C += g1 * v4;                                            \
-    }
-#define SUM_FOUR(R, A, B, C)                                                                           \
-    TAP_ROW(R)                                                                                         \
-    {                                                                                                  \
-        Vec v0 = TAP(0), v1 = TAP(1), v2 = TAP(2), v3 = TAP(3), v4 = TAP(4), v5 = TAP(5);              \
-        A += g0 * v0, B += g0 * v1, C += g0 * v2;                                                      \
-        A += g1 * v1, B += g1 * v2, C += g1 * v3;                                                      \
-        A += g2 * v2, B += g2 * v3, C += g2 * v4;                                                      \
-        A += g3 * v3, B += g3 * v4, C += g3 * v5;                                                      \
-    }
-#define SUM_ROWS(FORM)      \
-    FORM(0, s0, s1, s2)     \
-    FORM(1, s3, s4, s5)     \
-    FORM(2, s6, s7, s8)
-
-/* One piece of a row: what it reads begins at column `left` of the input. */
-#define WEIGHT_PIECE(COLUMNS, ...)                                                           \
-    {                                                                                        \
-        const int left = x * S - t->padding;                                                 \
-        const float *at = dy + x * pitch, *in_row = input + x * S * pitch, *in;              \
-        Vec g0 = load(at);                                                                   \
-        if (left >= lowest && left + (COLUMNS) <= highest) {                                 \
-            const int whole = 1;                                                             \
-            __VA_ARGS__                                                                            \
-        } else {                                                                             \
-            const int whole = 0;                                                             \
-            __VA_ARGS__                                                                            \
-        }                                                                                    \
-    }
-
-INLINE void weight_sums_3x3(const WindowTask *t, int n, int y0, int y1, int c, const int S, float *sums)
-{
-    const ptrdiff_t pitch = t->pitch, channels = t->channels;
-    const int lowest = -t->large_halo, highest = t->large_width + t->large_halo;
-    sums += c;
-    Vec s0 = load(sums), s1 = load(sums + channels), s2 = load(sums + 2 * channels), s3 = load(sums + 3 * channels),
-        s4 = load(sums + 4 * channels), s5 = load(sums + 5 * channels), s6 = load(sums + 6 * channels),
-        s7 = load(sums + 7 * channels), s8 = load(sums + 8 * channels);
-    for (int y = y0; y < y1; y++) {
-        const int top = y * S - t->padding;
-        const float *dy = out_pixel(t, n, y, 0) + c;
-        const float *input = t->in.p + n * t->in.image + top * t->in.row - t->padding * pitch + c;
-        int x = 0;
-        if (S == 1)
-            for (; x + 4 <= t->small_width; x += 4)
-                WEIGHT_PIECE(6, Vec g1 = load(at + pitch), g2 = load(at + 2 * pitch), g3 = load(at + 3 * pitch);
-                             SUM_ROWS(SUM_FOUR))
-        if (S == 2)
-            for (; x + 2 <= t->small_width; x += 2)
-                WEIGHT_PIECE(5, Vec g1 = load(at + pitch); SUM_ROWS(SUM_TWO))
-        for (; x < t->small_width; x++)
-            WEIGHT_PIECE(3, SUM_ROWS(SUM_ONE))
-    }
-    store(sums, s0), store(sums + channels, s1), store(sums + 2 * channels, s2), store(sums + 3 * channels, s3);
-    store(sums + 4 * channels, s4), store(sums + 5 * channels, s5), store(sums + 6 * channels, s6);
-    store(sums + 7 * channels, s7), store(sums + 8 * channels, s8);
-}
-
-/* Kernel row ky of 5. */
-INLINE void weight_sums_5x5(const WindowTask *t, int n, int y0, int y1, int c, int ky, float *sums)
-{
-    const ptrdiff_t pitch = t->pitch, channels = t->channels;
-    const int S = 1, lowest = -t->large_halo, highest = t->large_width + t->large_halo;
-    sums += ky * 5 * channels + c;
-    Vec s0 = load(sums), s1 = load(sums + channels), s2 = load(sums + 2 * channels), s3 = load(sums + 3 * channels),
-        s4 = load(sums + 4 * channels);
-    for (int y = y0; y < y1; y++) {
-        const int top = y - t->padding + ky;
-        const float *dy = out_pixel(t, n, y, 0) + c;
-        const float *input = t->in.p + n * t->in.image + top * t->in.row - t->padding * pitch + c;
-        for (int x = 0; x < t->small_width; x++)
-            WEIGHT_PIECE(5, TAP_ROW(0) {
-                s0 += g0 * TAP(0);
-                s1 += g0 * TAP(1);
-                s2 += g0 * TAP(2);
-                s3 += g0 * TAP(3);
-                s4 += g0 * TAP(4);
-            })
-    }
-    store(sums, s0), store(sums + channels, s1), store(sums + 2 * channels, s2), store(sums + 3 * channels, s3);
-    store(sums + 4 * channels, s4);
-}
-
-/* The same for any kernel and stride, tap by tap over what lies inside. */
-static void any_weight_sums(const WindowTask *t, int n, int y0, int y1, float *sums)
-{
-    for (int ky = 0; ky < t->kernel; ky++)
-        for (int kx = 0; kx < t->kernel; kx++) {
-            int left = kx - t->padding, top = ky - t->padding;
-            int xa = at_least(0, ceiling(-left, t->stride));
-            int room = t->large_width - 1 - left, xb = room < 0 ? 0 : at_most(t->small_width, room / t->stride + 1);
-            for (int c = 0; c < t->channels; c += VL) {
-                float *to = sums + (ky * t->kernel + kx) * (ptrdiff_t)t->channels + c;
-                Vec sum = load(to);
-                for (int y = y0; y < y1; y++) {
-                    int row = y * t->stride + top;
-                    if (row < 0 || row >= t->large_height)
-                        continue;
-                    const float *dy = t->out.p + n * t->out.image + y * t->out.row + c;
-                    const float *x = t->in.p + n * t->in.image + row * t->in.row + left * t->pitch + c;
-                    for (int i = xa; i < xb; i++)
-                        sum += load(dy + i * t->pitch) * load(x + i * t->stride * t->pitch);
-                }
-                store(to, sum);
-            }
-        }
 }
 
 static void depthwise_backward_weights(const WindowTask *t, float *sums)
 {
+    const Pieces *pieces = choose_pieces(t, 1);
+    const int step = depthwise_channels(t);
     memset(sums, 0, t->kernel * t->kernel * t->channels * sizeof(float));
-    /* Rows at a time: enough pixels to pay for loading the sums, few enough to stay in the first-level cache. */
-    const int step = at_least(1, 32 / t->small_width), form = t->stride <= 2 ? 10 * t->kernel + t->stride : 0;
-    for (int n = 0; n < t->images; n++)
-        for (int y = t->y0, next; y < t->y1; y = next) {
-            next = at_most(y + step, t->y1);
-            if (form != 31 && form != 32 && form != 51) {
-                any_weight_sums(t, n, y, next, sums);
-                continue;
-            }
-            for (int c = 0; c < t->channels; c += VL)
-                if (form == 31)
-                    weight_sums_3x3(t, n, y, next, c, 1, sums);
-                else if (form == 32)
-                    weight_sums_3x3(t, n, y, next, c, 2, sums);
-                else
-                    for (int ky = 0; ky < 5; ky++)
-                        weight_sums_5x5(t, n, y, next, c, ky, sums);
-        }
+    for (int c = 0; c < t->channels; c += step)
+        for (int n = 0; n < t->images; n++)
+            depthwise_rows(t, pieces, sums, n, c, at_most(t->channels, c + step));
 }
 
 const ChannelKernels ISA_SYMBOL(forktask_channels) = {

@@ -48,9 +48,10 @@ typedef struct OptimizerTask {
  * passes gather, so in is small. Rows and columns up to large_halo outside may be read: they are zero. */
 typedef struct WindowTask {
     ChannelPlane in, out;
-    const float *weight, *bias; /* depthwise: (kernel^2, channels), channels last; bias may be NULL */
+    const float *weight, *bias; /* depthwise: (channels / 16, kernel^2, 16); bias may be NULL */
     uint8_t *index;             /* maximum: of the small side, without halo */
-    ptrdiff_t pitch;
+    float *statistics;          /* depthwise, forward: as of statistics(); or NULL */
+    ptrdiff_t pitch, statistics_stride;
     int images, y0, y1, channels, large_height, large_width, large_halo, small_height, small_width;
     int kernel, stride, padding, accumulate, activation;
 } WindowTask;
@@ -96,11 +97,11 @@ typedef struct ChannelKernels {
     void (*max_pool_backward)(const WindowTask *task);
     void (*average_pool)(const WindowTask *task);
     void (*average_pool_backward)(const WindowTask *task);
-    /* out[tap][c] = weight[c][tap], taps in reverse order with `flip`, zero for channels past `channels` */
+    /* out[c / 16][tap][c % 16] = weight[c][tap], taps in reverse order with `flip`, zero for channels past `channels` */
     void (*depthwise_pack)(const float *weight, int channels, int padded, int taps, int flip, float *out);
     void (*depthwise)(const WindowTask *task);
     void (*depthwise_backward_data)(const WindowTask *task);
-    /* sums[tap][c] = sum over the pixels of `out`, here the output's gradient, of it and the tap's input */
+    /* sums[c / 16][tap][c % 16] = sum over the pixels of `out`, here the output's gradient, of it and the tap's input */
     void (*depthwise_backward_weights)(const WindowTask *task, float *sums);
 } ChannelKernels;
 

@@ -37,7 +37,8 @@ cdef extern from "channel_kernels.h" nogil:
         const float *weight
         const float *bias
         uint8_t *index
-        Py_ssize_t pitch
+        float *statistics
+        Py_ssize_t pitch, statistics_stride
         int images, y0, y1, channels, large_height, large_width, large_halo, small_height, small_width
         int kernel, stride, padding, accumulate, activation
 
@@ -109,6 +110,7 @@ cdef inline void set_windows(WindowTask *task, void *source, const ChannelMap *s
     task.out = planes.plane[1]
     task.weight = task.bias = NULL
     task.index = NULL
+    task.statistics = NULL
     task.pitch = target_map.pitch
     task.images = bounds[1] - bounds[0]
     task.y0 = bounds[2]

@@ -285,6 +285,11 @@ def _nhwc_dropout(attributes: Mapping, bounds: np.ndarray) -> Launch:
     return Launch("nhwc_dropout", _strided(_extents(bounds, 0, 2) * counters))
 
 
+def _nhwc_flatten(attributes: Mapping, bounds: np.ndarray) -> Launch:
+    features = math.prod(attributes[f"in_{name}"] for name in ("channels", "height", "width"))
+    return Launch("nhwc_flatten", _strided(_extents(bounds, 0) * features))
+
+
 def _nhwc_load_images(attributes: Mapping, bounds: np.ndarray) -> Launch:
     plane = math.prod(attributes[f"out_{name}"] for name in ("height", "width", "pitch"))
     return Launch("nhwc_load_images", _strided(_extents(bounds, 0) * plane))
@@ -351,6 +356,8 @@ _LAUNCHES: dict[str, Callable[[Mapping, np.ndarray], Launch]] = {
     "nhwc_average_pool_backward": _per_channel("nhwc_average_pool_backward"),
     "nhwc_global_pool": lambda attributes, bounds: Launch("nhwc_global_pool", _strided(_extents(bounds, 0, 2))),
     "nhwc_global_pool_backward": _per_channel("nhwc_global_pool_backward"),
+    "nhwc_flatten": _nhwc_flatten,
+    "nhwc_flatten_backward": _per_channel("nhwc_flatten_backward"),
     "optimizer_sgd": _per_parameter("optimizer_sgd"),
     "optimizer_adam": _per_parameter("optimizer_adam"),
     "gradient_sum": lambda attributes, bounds: Launch("gradient_sum", 1, 4 * THREADS),
@@ -359,8 +366,9 @@ _LAUNCHES: dict[str, Callable[[Mapping, np.ndarray], Launch]] = {
     "replica": lambda attributes, bounds: Launch("replica", 1),
 }
 
-# What a kernel that has an optional operand launches after itself where the operand is given.
+# What a kernel that has an optional operand launches after itself where the operand is given, in this order.
 _AFTER: dict[tuple[str, str], Callable[[Mapping, np.ndarray], Launch]] = {
+    ("nhwc_conv_forward", "residual"): _per_channel("nhwc_conv_residual"),
     ("nhwc_conv_forward", "statistics"): _statistics,
     ("nhwc_depthwise_forward", "statistics"): _statistics,
     ("nhwc_conv_backward_weights", "bias_output"): lambda attributes, bounds: Launch(

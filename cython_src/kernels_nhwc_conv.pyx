@@ -11,6 +11,7 @@ from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 from .block_kernel cimport KernelArgs, TaskContext
+from .channel_kernels cimport RESIDUAL_PLAIN, ChannelTask, set_block, set_plane
 from .kernel_nhwc cimport (
     ChannelMap, channel_end, clear_channel_halo, image_size, pixel, read_channel_map, row_size)
 from .matrix_kernels cimport (
@@ -320,29 +321,6 @@ cdef void direct_flat(const Convolution *c, ProductTask *t, const Matrix *matrix
             num = 0
 
 
-cdef void statistics(const ChannelMap *m, const float *y, const Matrix *matrix, const int32_t *b, int partials_pitch,
-                     float *out) noexcept nogil:
-    """Mean, sum of squared deviations and number of a block's pixels, for sixteen channels at a time."""
-    cdef float shift[16]
-    cdef float sums[16]
-    cdef float squares[16]
-    cdef int n, row, c, i, j, count = (b[1] - b[0]) * (b[3] - b[2]) * m.width
-    cdef float *p
-    for i in range((channel_end(m, b[5]) - b[4]) // PANEL):
-        c = b[4] + i * PANEL
-        memcpy(shift, y + pixel(m, b[0], (b[2] + b[3]) // 2, m.width // 2) + c, sizeof(shift))
-        memset(sums, 0, sizeof(sums))
-        memset(squares, 0, sizeof(squares))
-        for n in range(b[0], b[1]):
-            for row in range(b[2], b[3]):
-                matrix.shifted_sums(y + pixel(m, n, row, 0) + c, m.pitch, m.width, shift, sums, squares)
-        p = out + c
-        for j in range(PANEL):
-            p[j] = shift[j] + sums[j] / count
-            p[partials_pitch + j] = max(<float> 0, squares[j] - sums[j] * (sums[j] / count))
-            p[2 * partials_pitch + j] = count
-
-
 cdef int num_tiles(int side, int channels, int total) noexcept nogil:
     """Tiles of a chunk, as in nhwc_conv.py: transformed inputs near the L2 cache, sums long enough to be fast."""
     return min((total + 3) // 4 * 4, min(96, max(48, 196608 // ((side + 2) * (side + 2) * channels) // 12 * 12)))
@@ -448,10 +426,24 @@ cdef void winograd_product(const Convolution *c, ProductTask *t, const Matrix *m
         done += count
 
 
+cdef void add_residual(const Convolution *c, void *residual, float *out, const int32_t *b,
+                       const Micro *micro) noexcept nogil:
+    """out = activation(out + residual), a map of the same geometry, in a block that was just written."""
+    cdef ChannelTask task
+    set_block(&task, &c.target, b, b[4], b[5])
+    set_plane(&task, 0, out, &c.target, b, b[4])
+    set_plane(&task, 1, out, &c.target, b, b[4])
+    set_plane(&task, 2, residual, &c.target, b, b[4])
+    task.activation = c.option
+    task.residual = RESIDUAL_PLAIN
+    micro.channels.activate(&task)
+
+
 cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *context, bint transposed) noexcept nogil:
     """Forward pass and data gradient. bounds: images, rows, channels of the map that is written; partial."""
     cdef Convolution c
     cdef ProductTask t
+    cdef ChannelTask done
     cdef Tap taps[MAX_TAPS]
     cdef int32_t starts[MAX_PANELS]
     cdef const int32_t *b = a.bounds + block * a.bounds_width
@@ -459,6 +451,7 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     cdef const float *x = <const float *> a.operand[0]
     cdef float *out = <float *> a.operand[2 if transposed else 3]
     cdef float *statistics_out = NULL if transposed else <float *> a.operand[4]
+    cdef void *residual = NULL if transposed else a.operand[5]
     cdef int k, step, points, ry, rx, first, rows, columns, n, panel0 = b[4] // PANEL
     cdef bint flat
     read_convolution(&c, a.integers, transposed)
@@ -473,7 +466,7 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     t.num_panels = (b[5] + PANEL - 1) // PANEL - panel0
     t.last_columns = b[5] - (panel0 + t.num_panels - 1) * PANEL
     t.store_columns = min(PANEL, c.target.pitch - (panel0 + t.num_panels - 1) * PANEL)
-    t.activation = 0 if transposed else c.option
+    t.activation = 0 if transposed or residual != NULL else c.option
     t.accumulate = c.option if transposed else 0
     step = c.stride if transposed else 1
     # Pixels side by side in both maps: one row for the whole block, or of an image.
@@ -502,14 +495,18 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
             else:
                 direct_product(&c, &t, matrix, x, out + b[4], b[0], b[1], first, rows, columns, step, ry, rx,
                                <float *> context.scratch)
+    if residual != NULL:
+        add_residual(&c, residual, out, b, <const Micro *> a.micro)
     if not t.accumulate:
         for n in range(b[0], b[1]):
             clear_channel_halo(&c.target, out, n, b[2], b[3], b[4], channel_end(&c.target, b[5]))
     if statistics_out != NULL:
         if c.option:
             return 1  # they are of the sums before the activation
-        statistics(&c.target, out, matrix, b, c.target.pitch,
-                   statistics_out + <Py_ssize_t> b[6] * 3 * c.target.pitch)
+        set_block(&done, &c.target, b, b[4], b[5])
+        set_plane(&done, 0, out, &c.target, b, b[4])
+        (<const Micro *> a.micro).channels.statistics(
+            &done, statistics_out + <Py_ssize_t> b[6] * 3 * c.target.pitch + b[4], c.target.pitch)
     return 0
 
 
@@ -918,6 +915,8 @@ def _forward_reference(operands, attributes, bounds, iteration):
     for ky, kx, part in _taps(x, attributes, height, width):
         y += np.einsum("nyxi,oi->nyxo", part[:, y0:y1], weight[:, :, ky, kx], optimize=True)
     y = np.pad(y, ((0, 0),) * 3 + ((0, physical_end(bounds["c1"], pitch) - bounds["c1"]),))
+    if "residual" in operands:
+        y += inside(operands["residual"], attributes, "out", bounds)
     if "statistics" in operands:
         c = slice(bounds["c0"], physical_end(bounds["c1"], pitch))
         operands["statistics"][bounds["partial"], :, c] = block_statistics(y)
@@ -971,7 +970,7 @@ register(KernelSpec(
     ("out_channels", "in_channels", "kernel", "groups", "direction", "algorithm"), (), ("o0", "o1"),
     _pack_reference, <uintptr_t> &conv_pack))
 register(KernelSpec(
-    "nhwc_conv_forward", ("input", "packed", "bias?", "output", "statistics?"), MAPS + GEOMETRY + ("activation",), (),
+    "nhwc_conv_forward", ("input", "packed", "bias?", "output", "statistics?", "residual?"), MAPS + GEOMETRY + ("activation",), (),
     BOX + ("partial",), _forward_reference, <uintptr_t> &conv_forward))
 register(KernelSpec(
     "nhwc_conv_backward_data", ("gradient", "packed", "output"), MAPS + GEOMETRY + ("accumulate",), (), BOX,

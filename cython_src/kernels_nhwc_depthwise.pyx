@@ -22,13 +22,13 @@ from .nhwc_arrays import (
 
 
 def scratch_bytes(channels, kernel):
-    """Scratch memory of the kernels' blocks of up to `channels` channels: weights or their gradient, channels last."""
+    """Scratch memory of the kernels' blocks of up to `channels` channels: weights or their gradient."""
     return 4 * nhwc_arrays.channel_end(channels, 1 << 30) * (kernel * kernel + 1)
 
 
 cdef const float *pack(const KernelArgs *a, const WindowTask *task, const float *weight, const int32_t *b, int flip,
                        float *scratch) noexcept nogil:
-    """A block's weights, channels last; padding channels are zero."""
+    """A block's weights in the order of the inner loops; padding channels are zero."""
     cdef int taps = task.kernel * task.kernel
     (<const Micro *> a.micro).channels.depthwise_pack(
         weight + <Py_ssize_t> b[4] * taps, b[5] - b[4], task.channels, taps, flip, scratch)
@@ -56,18 +56,18 @@ cdef int depthwise_forward(const void *args, Py_ssize_t block, const TaskContext
         for c in range(task.channels):
             bias[c] = (<const float *> a.operand[2])[b[4] + c] if c < b[5] - b[4] else 0
         task.bias = bias
-    set_block(&done, &target, b, b[4], b[5])
-    set_plane(&done, 0, a.operand[3], &target, b, b[4])
     if a.operand[4] == NULL:
         task.activation = activation
+    else:
+        task.statistics = <float *> a.operand[4] + <Py_ssize_t> b[6] * 3 * target.pitch + b[4]
+        task.statistics_stride = target.pitch
     micro.channels.depthwise(&task)
-    if a.operand[4] != NULL:
-        micro.channels.statistics(
-            &done, <float *> a.operand[4] + <Py_ssize_t> b[6] * 3 * target.pitch + b[4], target.pitch)
-        if activation:
-            set_plane(&done, 1, a.operand[3], &target, b, b[4])
-            done.activation = activation
-            micro.channels.activate(&done)
+    if a.operand[4] != NULL and activation:
+        set_block(&done, &target, b, b[4], b[5])
+        set_plane(&done, 0, a.operand[3], &target, b, b[4])
+        set_plane(&done, 1, a.operand[3], &target, b, b[4])
+        done.activation = activation
+        micro.channels.activate(&done)
     for n in range(b[0], b[1]):
         clear_channel_halo(&target, <float *> a.operand[3], n, b[2], b[3], b[4], channel_end(&target, b[5]))
     return 0
@@ -117,7 +117,8 @@ cdef int depthwise_backward_weights(const void *args, Py_ssize_t block, const Ta
     out = <float *> a.operand[2] + (<Py_ssize_t> b[6] * gradient.channels + b[4]) * taps
     for c in range(count):
         for tap in range(taps):
-            out[c * taps + tap] = sums[tap * task.channels + c] + (out[c * taps + tap] if accumulate else 0)
+            out[c * taps + tap] = sums[(c // 16 * taps + tap) * 16 + c % 16] + (
+                out[c * taps + tap] if accumulate else 0)
     if a.operand[3] != NULL:
         sums += taps * task.channels
         memset(sums, 0, task.channels * sizeof(float))

@@ -182,6 +182,27 @@ cdef int norm_backward_finish(const void *args, Py_ssize_t block, const TaskCont
     return 0
 
 
+cdef void add_rows(const ChannelTask *whole, float *scratch, const Micro *micro) noexcept nogil:
+    """norm_backward_apply row by row, each added to what stands in plane 2."""
+    cdef ChannelTask task = whole[0]
+    cdef ChannelTask total
+    cdef int image, row, i
+    task.images = task.rows = 1
+    total = task
+    total.activation = total.mask = 0
+    total.residual = RESIDUAL_PLAIN
+    for image in range(whole.images):
+        for row in range(whole.rows):
+            for i in range(5):
+                if whole.plane[i].p != NULL:
+                    task.plane[i].p = whole.plane[i].p + image * whole.plane[i].image + row * whole.plane[i].row
+            total.plane[1] = total.plane[2] = task.plane[2]
+            total.plane[0] = total.plane[2]
+            task.plane[2].p = total.plane[0].p = scratch
+            micro.channels.norm_backward_apply(&task)
+            micro.channels.activate(&total)
+
+
 cdef int norm_backward_apply(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     """bounds: images, rows, channels."""
     cdef const KernelArgs *a = <const KernelArgs *> args
@@ -211,9 +232,13 @@ cdef int norm_backward_apply(const void *args, Py_ssize_t block, const TaskConte
         task.mask = MASK_RESULT if a.operand[1] != NULL else MASK_ARGUMENT
     if a.operand[8] != NULL:
         task.residual = BRANCH_ADD if a.integers[10] else BRANCH_WRITE
-    (<const Micro *> a.micro).channels.norm_backward_apply(&task)
+    if a.operand[9] != NULL:
+        add_rows(&task, <float *> context.scratch, <const Micro *> a.micro)
+    else:
+        (<const Micro *> a.micro).channels.norm_backward_apply(&task)
     for n in range(b[0], b[1]):
-        clear_channel_halo(&out, <float *> a.operand[7], n, b[2], b[3], b[4], end)
+        if a.operand[9] == NULL:
+            clear_channel_halo(&out, <float *> a.operand[7], n, b[2], b[3], b[4], end)
         if task.residual == BRANCH_WRITE:
             clear_channel_halo(&branch, <float *> a.operand[8], n, b[2], b[3], b[4], end)
     return 0
@@ -320,7 +345,8 @@ def _backward_apply_reference(operands, attributes, bounds, iteration):
     g = _gradient(operands, attributes, bounds, z)
     a, b, c = _vector(operands, "coefficients", bounds, attributes)
     dz = a * g + (b * (z - _vector(operands, "mean", bounds, attributes)) + c)
-    write_block(operands["output"], attributes, "in", bounds, dz, attributes["out_halo"])
+    added = int("previous" in operands)
+    write_block(operands["output"], attributes, "in", bounds, dz, attributes["out_halo"], added)
     if "branch" in operands:
         write_block(operands["branch"], attributes, "in", bounds, g, attributes["branch_halo"],
                     attributes["accumulate_branch"])
@@ -362,9 +388,11 @@ register(KernelSpec(
     ("channels", "num_partials", "count", "evaluation"), (), ("c0", "c1"), _backward_finish_reference,
     <uintptr_t> &norm_backward_finish))
 # branch: g, the gradient of the residual, written or added.
+# "previous" is the output's buffer again: the result is added to what is there. It takes scratch memory, a row.
 register(KernelSpec(
     "nhwc_norm_backward_apply",
-    ("gradient", "activations?", "scale?", "shift?", "input", "mean", "coefficients", "output", "branch?"),
+    ("gradient", "activations?", "scale?", "shift?", "input", "mean", "coefficients", "output", "branch?",
+     "previous?"),
     MAP + ("gradient_halo", "activations_halo", "out_halo", "branch_halo", "activation", "accumulate_branch"),
     (), BOX, _backward_apply_reference,
     <uintptr_t> &norm_backward_apply))

@@ -8,7 +8,7 @@ passes gather: each element of the gradient adds up what the windows it lies in 
 from libc.stdint cimport int32_t, uint8_t, uintptr_t
 
 from .block_kernel cimport KernelArgs, TaskContext
-from .channel_kernels cimport ChannelTask, WindowTask, set_block, set_plane, set_windows
+from .channel_kernels cimport ChannelKernels, ChannelTask, WindowTask, set_block, set_plane, set_windows
 from .kernel_nhwc cimport ChannelMap, channel_end, clear_channel_halo, clear_pixels, pixel, read_channel_map
 from .micro_kernels cimport Micro
 
@@ -19,73 +19,50 @@ from .kernel_table import KernelSpec, register
 from .nhwc_arrays import BOX, inside, nhwc_attributes, scatter_windows, windows, write_block
 
 
-cdef void set_pool(WindowTask *task, const KernelArgs *a, const int32_t *b, void *index, void *output,
-                   int backward) noexcept nogil:
-    """Task of a block, from the operand 0 to `output`."""
+ctypedef void (*WindowLoop)(const WindowTask *) noexcept nogil
+
+
+cdef const ChannelKernels *loops(const void *args) noexcept nogil:
+    return (<const Micro *> (<const KernelArgs *> args).micro).channels
+
+
+cdef int pool(const void *args, Py_ssize_t block, WindowLoop loop, int index, int output, int backward) noexcept nogil:
+    """A block of windows, from operand 0 to operand `output`; the maximum's places are operand `index`, or -1.
+    bounds: images, rows of the output, channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
     cdef ChannelMap source, target
     cdef const ChannelMap *small = &source if backward else &target
+    cdef WindowTask task
+    cdef int n
     read_channel_map(&source, a.integers)
     read_channel_map(&target, a.integers + 5)
-    set_windows(task, a.operand[0], &source, output, &target, backward, a.integers + 10, b)
-    if index != NULL:
-        task.index = <uint8_t *> index + <Py_ssize_t> b[0] * small.height * small.width * small.pitch + b[4]
+    set_windows(&task, a.operand[0], &source, a.operand[output], &target, backward, a.integers + 10, b)
+    if index >= 0:
+        task.index = <uint8_t *> a.operand[index] + <Py_ssize_t> b[0] * small.height * small.width * small.pitch + b[4]
     if backward:
         task.accumulate = <int> a.integers[13]
-
-
-cdef void clear_halos(const KernelArgs *a, const int32_t *b, void *output) noexcept nogil:
-    """Of a block of the target."""
-    cdef ChannelMap m
-    cdef int n
-    read_channel_map(&m, a.integers + 5)
-    for n in range(b[0], b[1]):
-        clear_channel_halo(&m, <float *> output, n, b[2], b[3], b[4], channel_end(&m, b[5]))
+    loop(&task)
+    if not task.accumulate:
+        for n in range(b[0], b[1]):
+            clear_channel_halo(&target, <float *> a.operand[output], n, b[2], b[3], b[4], channel_end(&target, b[5]))
+    return 0
 
 
 cdef int max_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: images, pooled rows, channels."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef WindowTask task
-    set_pool(&task, a, b, a.operand[2], a.operand[1], 0)
-    (<const Micro *> a.micro).channels.max_pool(&task)
-    clear_halos(a, b, a.operand[1])
-    return 0
+    return pool(args, block, loops(args).max_pool, 2, 1, 0)
 
 
 cdef int max_pool_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: images, rows of the input's gradient, channels."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef WindowTask task
-    set_pool(&task, a, b, a.operand[1], a.operand[2], 1)
-    (<const Micro *> a.micro).channels.max_pool_backward(&task)
-    if not task.accumulate:
-        clear_halos(a, b, a.operand[2])
-    return 0
+    return pool(args, block, loops(args).max_pool_backward, 1, 2, 1)
 
 
 cdef int average_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: images, pooled rows, channels."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef WindowTask task
-    set_pool(&task, a, b, NULL, a.operand[1], 0)
-    (<const Micro *> a.micro).channels.average_pool(&task)
-    clear_halos(a, b, a.operand[1])
-    return 0
+    return pool(args, block, loops(args).average_pool, -1, 1, 0)
 
 
 cdef int average_pool_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: images, rows of the input's gradient, channels."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef WindowTask task
-    set_pool(&task, a, b, NULL, a.operand[1], 1)
-    (<const Micro *> a.micro).channels.average_pool_backward(&task)
-    if not task.accumulate:
-        clear_halos(a, b, a.operand[1])
-    return 0
+    return pool(args, block, loops(args).average_pool_backward, -1, 1, 1)
 
 
 cdef int global_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:

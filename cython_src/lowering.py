@@ -30,6 +30,7 @@ CHANNEL_TILES = (5, 4)  # output channels that the inner loops take at a time
 CONVOLUTIONS = ("auto", "direct", "winograd", *FORMS)  # of the layout "lanes"; "flat" has the first two
 WINOGRAD_TILE = 4  # side of a tile of results
 POINTS = 64  # products of a tile
+WINOGRAD_ERROR = 5.0  # root mean square, over that of direct sums: what "auto" accepts for fewer products
 
 
 @dataclass(frozen=True)

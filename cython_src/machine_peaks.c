@@ -64,6 +64,38 @@ typedef float vec16 __attribute__((vector_size(64), may_alias));
             *(VEC *)(a + i + lanes) = *(const VEC *)(b + i + lanes) + s * *(const VEC *)(c + i + lanes);     \
         }                                                                                                    \
         __asm__ volatile("" : : "r"(a) : "memory");                                                          \
+    }                                                                                                        \
+    ATTRIBUTE static void read_##NAME(float *a, const float *b, const float *c, size_t count)                \
+    {                                                                                                        \
+        const size_t lanes = sizeof(VEC) / sizeof(float);                                                    \
+        VEC s0 = {0}, s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0, s6 = s0, s7 = s0;                         \
+        for (size_t i = 0; i < count; i += 8 * lanes) {                                                      \
+            const VEC *v = (const VEC *)(b + i);                                                             \
+            s0 += v[0]; s1 += v[1]; s2 += v[2]; s3 += v[3];                                                  \
+            s4 += v[4]; s5 += v[5]; s6 += v[6]; s7 += v[7];                                                  \
+        }                                                                                                    \
+        s0 += s1 + s2 + s3 + s4 + s5 + s6 + s7;                                                              \
+        KEEP(s0);                                                                                            \
+    }                                                                                                        \
+    ATTRIBUTE static void copy_##NAME(float *a, const float *b, const float *c, size_t count)                \
+    {                                                                                                        \
+        const size_t lanes = sizeof(VEC) / sizeof(float);                                                    \
+        for (size_t i = 0; i < count; i += 2 * lanes) {                                                      \
+            *(VEC *)(a + i) = *(const VEC *)(b + i);                                                         \
+            *(VEC *)(a + i + lanes) = *(const VEC *)(b + i + lanes);                                         \
+        }                                                                                                    \
+        __asm__ volatile("" : : "r"(a) : "memory");                                                          \
+    }                                                                                                        \
+    ATTRIBUTE static void fill_##NAME(float *a, const float *b, const float *c, size_t count)                \
+    {                                                                                                        \
+        const size_t lanes = sizeof(VEC) / sizeof(float);                                                    \
+        VEC s = {0};                                                                                         \
+        KEEP(s);                                                                                             \
+        for (size_t i = 0; i < count; i += 2 * lanes) {                                                      \
+            *(VEC *)(a + i) = s;                                                                             \
+            *(VEC *)(a + i + lanes) = s;                                                                     \
+        }                                                                                                    \
+        __asm__ volatile("" : : "r"(a) : "memory");                                                          \
     }
 
 DEFINE_LOOPS(generic, , vec4, KEEP_XMM)
@@ -73,14 +105,19 @@ DEFINE_LOOPS(avx512, __attribute__((target("avx512f"))), vec16, KEEP_ZMM)
 #endif
 
 typedef double (*FmaLoop)(void);
-typedef void (*TriadLoop)(float *, const float *, const float *, size_t);
+typedef void (*StreamLoop)(float *, const float *, const float *, size_t);
+
+#define STREAMS(NAME) {triad_##NAME, read_##NAME, copy_##NAME, fill_##NAME}
+#define NUM_STREAMS 4
+static const int arrays_of_stream[NUM_STREAMS] = {3, 1, 2, 1};
 
 #if defined(__x86_64__)
 static const FmaLoop fma_loops[PEAKS_NUM_ISAS] = {fma_generic, fma_avx2, fma_avx512};
-static const TriadLoop triad_loops[PEAKS_NUM_ISAS] = {triad_generic, triad_avx2, triad_avx512};
+static const StreamLoop stream_loops[PEAKS_NUM_ISAS][NUM_STREAMS] = {STREAMS(generic), STREAMS(avx2),
+                                                                     STREAMS(avx512)};
 #else
 static const FmaLoop fma_loops[PEAKS_NUM_ISAS] = {fma_generic, NULL, NULL};
-static const TriadLoop triad_loops[PEAKS_NUM_ISAS] = {triad_generic, NULL, NULL};
+static const StreamLoop stream_loops[PEAKS_NUM_ISAS][NUM_STREAMS] = {STREAMS(generic)};
 #endif
 
 /* Register plus register: an addition of a constant may be removed at renaming on some CPUs. */
@@ -153,17 +190,18 @@ static Window run_window(const Team *team, float *arrays, size_t count, size_t *
             units += integer_chain();
         } else {
             /* One slice of a large set, or several passes over a small one. */
+            const int stream = team->kind - PEAKS_TRIAD, num_arrays = arrays_of_stream[stream];
             size_t done = 0;
             while (done < SLICE_BYTES) {
                 size_t n = SLICE_BYTES / sizeof(float);
                 if (n > count - *position)
                     n = count - *position;
                 float *a = arrays + *position;
-                triad_loops[team->isa](a, a + count, a + 2 * count, n);
+                stream_loops[team->isa][stream](a, num_arrays > 1 ? a + count : a, num_arrays > 2 ? a + 2 * count : a, n);
                 *position = *position + n == count ? 0 : *position + n;
                 done += n * sizeof(float);
             }
-            units += 3.0 * done;
+            units += (double)num_arrays * done;
         }
         now = forktask_now_ns();
     } while (now - start < duration);
@@ -190,14 +228,15 @@ static void *member_main(void *argument)
         }
     }
     forktask_flush_denormals();
-    if (!error && team->kind == PEAKS_TRIAD) {
-        /* A whole number of steps of the widest loop: 2 x 16 floats. The extra line keeps the arrays off one
-         * another's cache sets. First touch by the thread that will use them. */
-        count = team->bytes_per_thread / 3 / 128 * 32 + 32;
-        if (posix_memalign((void **)&arrays, 4096, 3 * count * sizeof(float)))
+    if (!error && team->kind >= PEAKS_TRIAD && team->kind <= PEAKS_FILL) {
+        /* A whole number of steps of the widest loop: 2 x 16 floats, or 8 x 16 of the one array that is read. The
+         * extra step keeps the arrays off one another's cache sets. First touch by the thread that will use them. */
+        const size_t num_arrays = arrays_of_stream[team->kind - PEAKS_TRIAD], step = num_arrays > 1 ? 32 : 128;
+        count = team->bytes_per_thread / num_arrays / (4 * step) * step + step;
+        if (posix_memalign((void **)&arrays, 4096, num_arrays * count * sizeof(float)))
             error = ENOMEM;
         else
-            for (size_t i = 0; i < 3 * count; i++)
+            for (size_t i = 0; i < num_arrays * count; i++)
                 arrays[i] = 1.0f;
     }
     if (error)

@@ -15,7 +15,7 @@ from .instruction_sets import NAMES, choose
 
 
 cdef extern from "machine_peaks.h" nogil:
-    int PEAKS_FMA, PEAKS_TRIAD, PEAKS_CHAIN
+    int PEAKS_FMA, PEAKS_TRIAD, PEAKS_READ, PEAKS_COPY, PEAKS_FILL, PEAKS_CHAIN
     int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t bytes_per_thread,
                        int num_windows, double window_s, double *rates)
     void peaks_clock(double *cost_ns, double *step_ns)
@@ -119,10 +119,15 @@ def measure_frequency(double seconds=0.02, cpu=None):
     return max(_run_team(PEAKS_CHAIN, 0, 1, None if cpu is None else [cpu], 0, seconds))
 
 
-def measure_bandwidth(int threads=1, double seconds=0.1, Py_ssize_t working_set_bytes=256 << 20, cpus=None):
-    """Memory bandwidth of a triad a[i] = b[i] + s c[i], bytes per second of all threads together.
+_STREAMS = {"triad": PEAKS_TRIAD, "read": PEAKS_READ, "copy": PEAKS_COPY, "fill": PEAKS_FILL}
 
-    Counted as in STREAM: three arrays, each byte once; the line fill that a store causes is not counted.
+
+def measure_bandwidth(int threads=1, double seconds=0.1, Py_ssize_t working_set_bytes=256 << 20, cpus=None,
+                      stream="triad"):
+    """Memory bandwidth of a triad a[i] = b[i] + s c[i], bytes per second of all threads together; or of reading one
+    array, of copying one to another, or of filling one.
+
+    Counted as in STREAM: each array once; the line fill that a store causes is not counted.
 
     Parameters
     ----------
@@ -134,15 +139,18 @@ def measure_bandwidth(int threads=1, double seconds=0.1, Py_ssize_t working_set_
         a cache level gives that level's.
     cpus : sequence of int, optional
         One logical CPU for each thread.
+    stream : {"triad", "read", "copy", "fill"}
 
     Returns
     -------
     float
     """
+    if stream not in _STREAMS:
+        raise UsageError(f"stream must be one of {', '.join(_STREAMS)}, got {stream!r}; use one")
     if working_set_bytes < 4096:
         raise UsageError(f"working_set_bytes must be at least 4096, got {working_set_bytes}; "
                          f"use half of the cache level to measure")
-    return max(_run_team(PEAKS_TRIAD, _isa_index(None), threads, cpus, working_set_bytes // threads, seconds))
+    return max(_run_team(_STREAMS[stream], _isa_index(None), threads, cpus, working_set_bytes // threads, seconds))
 
 
 def measure_capacity(int threads, double seconds=0.1, cpus=None):

@@ -4,10 +4,12 @@
     python -m forktask.experiments.layer_bench --kernels norm_apply max_pool --maps 1x32x32x64 64x32x32x128
 
 Each kernel runs as one block over a whole map (batch x height x width x channels). Bytes count each map that the
-kernel reads or writes once, without halo. The bandwidth beside it is that of a triad over as many bytes, measured
-in turns with the kernel in the same run; the fastest time of both counts, because other programs' load only adds.
-Depthwise convolutions also show GFLOP/s and the fraction of the multiply-add peak, their limit where a tap's
-arithmetic takes longer than its bytes.
+kernel reads or writes once, without halo. The bandwidth beside it is what plain loops reach that read and write as
+many bytes over arrays of the same size: as much as it writes is copied, the rest of what it reads is only read (or,
+where it writes more than it reads, filled). Reads and writes differ, because a line is fetched before it is written.
+The loops run in turns with the kernel; the fastest time of each counts, because other programs' load only adds.
+Depthwise convolutions also show GFLOP/s and the fraction of the multiply-add peak. The last column is the fraction of
+the kernel's limit, the longer of the times that its bytes take at that bandwidth and its arithmetic at the peak.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ UPDATE = 2
 
 
 def cases(m: ChannelMap) -> dict[str, tuple]:
-    """Name -> kernel, operands (arrays), attributes, bounds, maps read or written, flops."""
+    """Name -> kernel, operands (arrays), attributes, bounds, maps read, maps written, flops. What is read and written
+    counts in both."""
     whole = (0, m.batch, 0, m.height, 0, m.channels)
     rows = (*whole[:4], 0)
     pixels = m.batch * m.height * m.width
@@ -59,13 +62,15 @@ def cases(m: ChannelMap) -> dict[str, tuple]:
             rows,
             1,
             0,
+            0,
         ),
         "norm_apply": (
             "nhwc_norm_apply",
             {"input": array(), "output": array(), **picked("scale", "shift")},
             {**base, "residual_halo": 0, "out_halo": 0, "activation": 1},
             whole,
-            2,
+            1,
+            1,
             0,
         ),
         "norm_apply, halo": (
@@ -73,7 +78,8 @@ def cases(m: ChannelMap) -> dict[str, tuple]:
             {"input": array(), "output": array(padded), **picked("scale", "shift")},
             {**base, "residual_halo": 0, "out_halo": 1, "activation": 1},
             whole,
-            2,
+            1,
+            1,
             0,
         ),
         "norm_apply, residual": (
@@ -81,7 +87,8 @@ def cases(m: ChannelMap) -> dict[str, tuple]:
             {"input": array(), "residual": array(), "output": array(), **picked("scale", "shift")},
             {**base, "residual_halo": 0, "out_halo": 0, "activation": 1},
             whole,
-            3,
+            2,
+            1,
             0,
         ),
         "norm_backward_statistics": (
@@ -95,6 +102,7 @@ def cases(m: ChannelMap) -> dict[str, tuple]:
             {**base, **halos},
             rows,
             2,
+            0,
             0,
         ),
         "norm_backward_statistics, result": (
@@ -110,6 +118,7 @@ def cases(m: ChannelMap) -> dict[str, tuple]:
             rows,
             3,
             0,
+            0,
         ),
         "norm_backward_apply": (
             "nhwc_norm_backward_apply",
@@ -122,7 +131,8 @@ def cases(m: ChannelMap) -> dict[str, tuple]:
             },
             {**base, **halos, **outs},
             whole,
-            3,
+            2,
+            1,
             0,
         ),
         "activation": (
@@ -130,7 +140,8 @@ def cases(m: ChannelMap) -> dict[str, tuple]:
             {"input": array(), "output": array()},
             {**base, "out_halo": 0, "activation": 1},
             whole,
-            2,
+            1,
+            1,
             0,
         ),
         "add": (
@@ -138,7 +149,8 @@ def cases(m: ChannelMap) -> dict[str, tuple]:
             {"first": array(), "second": array(), "output": array()},
             {**base, "second_halo": 0, "out_halo": 0, "activation": 1},
             whole,
-            3,
+            2,
+            1,
             0,
         ),
         "global_pool": (
@@ -147,6 +159,7 @@ def cases(m: ChannelMap) -> dict[str, tuple]:
             base,
             (0, m.batch, 0, m.channels),
             1,
+            0,
             0,
         ),
     }
@@ -169,7 +182,8 @@ def cases(m: ChannelMap) -> dict[str, tuple]:
                 {"input": array(), "output": array(small), "index": index},
                 forward,
                 box,
-                1 + 1.25 / stride**2,
+                1,
+                1.25 / stride**2,
                 0,
             ),
             f"max_pool_backward {kernel}x{kernel}": (
@@ -177,7 +191,8 @@ def cases(m: ChannelMap) -> dict[str, tuple]:
                 {"gradient": array(small), "index": index, "output": array()},
                 backward,
                 whole,
-                1 + 1.25 / stride**2,
+                1.25 / stride**2,
+                1,
                 0,
             ),
             f"average_pool {kernel}x{kernel}": (
@@ -185,34 +200,36 @@ def cases(m: ChannelMap) -> dict[str, tuple]:
                 {"input": array(), "output": array(small)},
                 forward,
                 box,
-                1 + 1 / stride**2,
+                1,
+                1 / stride**2,
                 0,
             ),
         }
-    for kernel, stride in ((3, 1), (3, 2), (5, 1)):
+    for kernel, stride, halo in ((3, 1, 0), (3, 1, 1), (3, 2, 0), (3, 2, 1), (5, 1, 2)):
         padding = kernel // 2
-        large = ChannelMap("large", m.batch, m.channels, m.height, m.width, padding)
+        large = ChannelMap("large", m.batch, m.channels, m.height, m.width, halo)
         small = ChannelMap(
             "small",
             m.batch,
             m.channels,
             (m.height - 1) // stride + 1,
             (m.width - 1) // stride + 1,
-            padding if stride == 1 else 0,
+            halo if stride == 1 else 0,
         )
         window = {"kernel": kernel, "stride": stride, "padding": padding}
         weight = np.ones((m.channels, 1, kernel, kernel), np.float32)
         box = (0, m.batch, 0, small.height, 0, m.channels)
         flops = 2.0 * pixels / stride**2 * m.channels * kernel**2
         forward = {**large.attributes("in"), **small.attributes("out"), **window, "activation": 0}
-        name = f"{kernel}x{kernel} / {stride}"
+        name = f"{kernel}x{kernel} / {stride}{', halo' if halo else ''}"
         result |= {
             f"depthwise {name}": (
                 "nhwc_depthwise_forward",
                 {"input": array(large), "weight": weight, "output": array(small)},
                 forward,
                 (*box, 0),
-                1 + 1 / stride**2,
+                1,
+                1 / stride**2,
                 flops,
             ),
             f"depthwise, statistics {name}": (
@@ -225,7 +242,8 @@ def cases(m: ChannelMap) -> dict[str, tuple]:
                 },
                 forward,
                 (*box, 0),
-                1 + 1 / stride**2,
+                1,
+                1 / stride**2,
                 flops,
             ),
             f"depthwise_backward_data {name}": (
@@ -233,7 +251,8 @@ def cases(m: ChannelMap) -> dict[str, tuple]:
                 {"gradient": array(small), "weight": weight, "output": array(large)},
                 {**small.attributes("in"), **large.attributes("out"), **window, "accumulate": 0},
                 whole,
-                1 + 1 / stride**2,
+                1 / stride**2,
+                1,
                 flops,
             ),
             f"depthwise_backward_weights {name}": (
@@ -246,6 +265,7 @@ def cases(m: ChannelMap) -> dict[str, tuple]:
                 {**small.attributes("gradient"), **large.attributes("in"), **window, "accumulate": 0},
                 (*box, 0),
                 1 + 1 / stride**2,
+                0,
                 flops,
             ),
         }
@@ -266,7 +286,8 @@ def cases(m: ChannelMap) -> dict[str, tuple]:
         {**shared, "velocity": state["first"]},
         {**flat, "momentum": 0.9},
         (0, size),
-        6,
+        3,
+        3,
         0,
     )
     result["optimizer_adam"] = (
@@ -274,21 +295,22 @@ def cases(m: ChannelMap) -> dict[str, tuple]:
         {**shared, "first_moment": state["first"], "second_moment": state["second"]},
         {**flat, "decoupled": 0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
         (0, size),
-        8,
+        4,
+        4,
         0,
     )
     return result
 
 
 def measure(m: ChannelMap, case: tuple, seconds: float, instruction_set=None, cpu=None) -> dict:
-    """Fastest time of a kernel on a map, and the bandwidth of a triad over as many bytes.
+    """Fastest time of a kernel on a map, and the bandwidth of plain loops that read and write as much.
 
     Returns
     -------
     dict
         "time_s", "bytes", "bytes_per_s", "bandwidth_bytes_per_s", "flops".
     """
-    kernel, operands, attributes, bounds, num_maps, flops = case
+    kernel, operands, attributes, bounds, read, written, flops = case
     builder = PlanBuilder("one kernel")
     for name, array in operands.items():
         builder.buffer(name, array.shape, array.dtype.name, role="dataset")
@@ -298,9 +320,11 @@ def measure(m: ChannelMap, case: tuple, seconds: float, instruction_set=None, cp
     bound = bind(builder.build(), instruction_set=instruction_set)
     for name, array in operands.items():
         bound.arrays[name][...] = array
-    moved = int(4 * num_maps * m.batch * m.height * m.width * m.channels)
+    map_bytes = 4 * m.batch * m.height * m.width * m.channels
+    moved, copied = (read + written) * map_bytes, min(read, written) * map_bytes
+    streams = {"copy": 2 * copied, "read": read * map_bytes - copied, "fill": written * map_bytes - copied}
     cpus = None if cpu is None else [cpu]
-    rates, times = [], []
+    rates, times = {name: [] for name, share in streams.items() if share}, []
     with SerialExecutor(1, cpus=cpus) as executor:
         executor.prepare(bound)
         executor.run(2)
@@ -309,8 +333,9 @@ def measure(m: ChannelMap, case: tuple, seconds: float, instruction_set=None, cp
         count = max(1, round(1e-3 / (time.perf_counter() - start)))
         stop = start + seconds
         while time.perf_counter() < stop or len(times) < 5:
-            if len(times) % 20 == 0 and len(rates) < 5:
-                rates.append(measure_bandwidth(1, 0.02, moved, cpus))
+            if len(times) % 20 == 0 and len(times) < 100:
+                for name, values in rates.items():
+                    values.append(measure_bandwidth(1, 0.01, int(moved), cpus, name))
             start = time.perf_counter()
             executor.run(count)
             times.append((time.perf_counter() - start) / count)
@@ -319,7 +344,7 @@ def measure(m: ChannelMap, case: tuple, seconds: float, instruction_set=None, cp
         "time_s": best,
         "bytes": moved,
         "bytes_per_s": moved / best,
-        "bandwidth_bytes_per_s": max(rates),
+        "bandwidth_bytes_per_s": moved / sum(streams[name] / max(values) for name, values in rates.items()),
         "flops": flops,
     }
 
@@ -355,7 +380,8 @@ def main(argv: list[str] | None = None) -> int:
         for text in arguments.maps:
             m = parse_map(text)
             print(
-                f"{text:36s} {'us':>9s} {'GB/s':>7s} {'triad':>7s} {'of it':>6s} {'GFLOP/s':>8s} {'of peak':>8s}"
+                f"{text:36s} {'us':>9s} {'GB/s':>7s} {'loops':>7s} {'of it':>6s} {'GFLOP/s':>8s} {'of peak':>8s}"
+                f" {'of limit':>8s}"
             )
             for name, case in cases(m).items():
                 if arguments.kernels and not any(part in name for part in arguments.kernels):
@@ -363,11 +389,10 @@ def main(argv: list[str] | None = None) -> int:
                 row = measure(m, case, arguments.seconds, arguments.instruction_set, arguments.cpu)
                 rate, bandwidth = row["bytes_per_s"], row["bandwidth_bytes_per_s"]
                 line = f"{name:36s} {row['time_s'] * 1e6:9.1f} {rate / 1e9:7.1f} {bandwidth / 1e9:7.1f}"
+                speed = row["flops"] / row["time_s"]
                 line += f" {rate / bandwidth:6.0%}"
-                if row["flops"]:
-                    speed = row["flops"] / row["time_s"]
-                    line += f" {speed / 1e9:8.1f} {speed / peak:8.0%}"
-                print(line, flush=True)
+                line += f" {speed / 1e9:8.1f} {speed / peak:8.0%}" if speed else f"{'':18s}"
+                print(f"{line} {max(rate / bandwidth, speed / peak):8.0%}", flush=True)
     except UsageError as error:
         print(f"layer_bench: error: {error}", file=sys.stderr)
         return 2

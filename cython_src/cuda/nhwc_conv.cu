@@ -150,7 +150,7 @@ template <int TM, int TN, bool DATA> __device__ void nhwc_convolve(const GpuArgs
             if (DATA)
                 *p = accumulate ? *p + sum[i][j] : sum[i][j];
             else
-                *p = activate(sum[i][j] + (bias && c < b[5] ? bias[c] : 0), g.option);
+                *p = activate(sum[i][j] + (bias && c < b[5] ? bias[c] : 0), a.operand[5] ? 0 : g.option);
         }
     }
 }
@@ -265,12 +265,26 @@ KERNEL(nhwc_conv_bias_gradient)
 KERNEL(nhwc_conv_bias)
 {
     const ChannelMap m = channel_map_at(a.integers + 5);
-    const int *b = block_bounds(a), activation = a.integers[16];
+    const int *b = block_bounds(a), activation = a.operand[5] ? 0 : a.integers[16];
     const float *bias = (const float *)a.operand[2];
     float *out = (float *)a.operand[3];
     for_channels(m, b, b[4], channel_end(m, b[5]), 1, [&](int n, int y, int x, int c) {
         float *p = out + pixel(m, n, y, x) + c;
         *p = activate(*p + (bias && c < b[5] ? bias[c] : 0), activation);
+    });
+}
+
+/* After a forward pass: the shortcut of a residual block, a map of the result's geometry, and the activation that the
+ * convolution left to it. Bounds: images, rows, channels. */
+KERNEL(nhwc_conv_residual)
+{
+    const ChannelMap m = channel_map_at(a.integers + 5);
+    const int *b = block_bounds(a), activation = a.integers[16];
+    const float *residual = (const float *)a.operand[5];
+    float *out = (float *)a.operand[3];
+    for_channels(m, b, b[4], channel_end(m, b[5]), 1, [&](int n, int y, int x, int c) {
+        const long long at = pixel(m, n, y, x) + c;
+        out[at] = activate(out[at] + residual[at], activation);
     });
 }
 

@@ -217,7 +217,9 @@ KERNEL(nhwc_norm_backward_apply)
     const float *mean = (const float *)a.operand[5], *coefficients = (const float *)a.operand[6];
     const Mask mask = {(const float *)a.operand[1], (const float *)a.operand[2], (const float *)a.operand[3], a.integers[9]};
     float *out = (float *)a.operand[7], *branch = (float *)a.operand[8];
-    clear_channel_halo(target, out, b[0], b[1], b[2], b[3], b[4], end);
+    const bool added = a.operand[9] != 0; /* the result is added to what is there */
+    if (!added)
+        clear_channel_halo(target, out, b[0], b[1], b[2], b[3], b[4], end);
     if (branch && !accumulate)
         clear_channel_halo(side, branch, b[0], b[1], b[2], b[3], b[4], end);
     for_channels(m, b, b[4], end, 4, [&](int n, int y, int x, int c) {
@@ -226,9 +228,9 @@ KERNEL(nhwc_norm_backward_apply)
         const float4 g = each4([&](int i) { return masked(mask, lane4(d, i), lane4(z, i), at + i, c + i); });
         const float4 v0 = load4(coefficients + c), v1 = load4(coefficients + m.pitch + c);
         const float4 v2 = load4(coefficients + 2 * m.pitch + c), v3 = load4(mean + c);
-        store4(out + pixel(target, n, y, x) + c, each4([&](int i) {
-                   return lane4(v0, i) * lane4(g, i) + (lane4(v1, i) * (lane4(z, i) - lane4(v3, i)) + lane4(v2, i));
-               }));
+        put4(out + pixel(target, n, y, x) + c, each4([&](int i) {
+                 return lane4(v0, i) * lane4(g, i) + (lane4(v1, i) * (lane4(z, i) - lane4(v3, i)) + lane4(v2, i));
+             }), added);
         if (branch)
             put4(branch + pixel(side, n, y, x) + c, g, accumulate);
     });

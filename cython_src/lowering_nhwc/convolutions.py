@@ -9,7 +9,7 @@ from ..blocks_nhwc import Window
 from ..network import Convolution
 from ..nhwc_arrays import STATISTICS_ROWS
 from ..plan import block_grid, ranges, read, update, write
-from .gradients import gradient_map, masked
+from .gradients import masked, pass_on, sent_to
 from .state import FeatureMap, Lowering, phase_of
 from .units import Unit
 
@@ -38,6 +38,9 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
         operands["packed"] = packed
     if layer.bias:
         operands["bias"] = low.parameter(f"{layer.name}.bias")
+    residual = low.maps[unit.shortcut] if unit.shortcut else None
+    if residual:
+        operands["residual"] = residual.name
     cuts = ranges(low.batch, images), ranges(target.height, rows)
     statistics = unit.statistics and not again and low.options.training
     if statistics:
@@ -55,6 +58,8 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
                 accesses.append(read(packed, *nhwc_conv.packed_box(algorithm, 0, c, shape, layer.groups)))
             if layer.bias:
                 accesses.append(read(operands["bias"], c))
+            if residual:
+                accesses.append(residual.read(n, y, c))
             if statistics:
                 accesses.append(
                     write(partials, (number, number + 1), (0, STATISTICS_ROWS), target.channel_box(*c))
@@ -70,7 +75,7 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
             }
             size = 4.0 * (
                 low.batch * (source.pitch * source.height * source.width / len(ranges(target.channels, part))
-                              + target.pitch * target.height * target.width) + math.prod(shape)
+                              + (1 + bool(residual)) * target.pitch * target.height * target.width) + math.prod(shape)
             )  # fmt: skip
             blocks.append((bounds, accesses, flops * share, size * share))
     attributes = {**source.attributes("in"), **target.attributes("out"), **low.geometry(layer)}
@@ -134,6 +139,8 @@ def convolution_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> Non
         convolution_data_gradient(low, unit, gradient, window, flops)
     if low.trained(unit):
         convolution_weight_gradient(low, unit, gradient, source, flops)
+    if unit.shortcut:
+        pass_on(low, unit, unit.shortcut, gradient)
 
 
 def convolution_data_gradient(
@@ -143,43 +150,43 @@ def convolution_data_gradient(
     weight = f"{layer.name}.weight"
     shape = low.parameter_shapes[weight]
     depthwise = low.is_depthwise(layer)
-    target, accumulate = gradient_map(low, unit.sources[0])
-    operands = {"gradient": gradient.name, "output": target.name}
-    if depthwise:
-        operands["weight"] = weight
-    else:
-        algorithm = chosen_algorithm(low, layer, gradient, target, "data")
-        packed = operands["packed"] = pack(low, unit, weight, 1, algorithm)
-    images, rows, part = blocks_nhwc.output_blocks(
-        low.options.granularity, low.batch, window, target.height, target.channels, 4.0 * math.prod(shape),
-        4.0 * gradient.pitch * gradient.width, 4.0 * target.pitch * target.width, flops,
-    )  # fmt: skip
-    channels = ranges(target.channels, part)
-    size = 4.0 * (
-        low.batch * (gradient.pitch * gradient.height * gradient.width
-                      + (1 + accumulate) * target.pitch * target.height * target.width) + math.prod(shape)
-    )  # fmt: skip
-    blocks = []
-    for n, y, c in block_grid(ranges(low.batch, images), ranges(target.height, rows), channels):
-        share = (n[1] - n[0]) * (y[1] - y[0]) * (c[1] - c[0]) / (low.batch * target.height * target.channels)
-        first, last = window.gradient_rows(y)
-        first, last = max(first, -gradient.halo), min(last, gradient.height + gradient.halo)
-        accesses = [gradient.read(n, (first, max(last, first + 1)), c if depthwise else None),
-                    target.write(n, y, c, accumulate)]  # fmt: skip
+    with sent_to(low, unit, unit.sources[0], gradient) as (target, accumulate):
+        operands = {"gradient": gradient.name, "output": target.name}
         if depthwise:
-            accesses.append(read(weight, c))
+            operands["weight"] = weight
         else:
-            accesses.append(read(packed, *nhwc_conv.packed_box(algorithm, 1, c, shape, layer.groups)))
-        bounds = {"n0": n[0], "n1": n[1], "y0": y[0], "y1": y[1], "c0": c[0], "c1": c[1]}
-        blocks.append((bounds, accesses, flops * share, size * share))
-    attributes = {**gradient.attributes("in"), **target.attributes("out"), **low.geometry(layer)}
-    attributes["accumulate"] = int(accumulate)
-    kernel = "nhwc_depthwise_backward_data"
-    if not depthwise:
-        kernel = "nhwc_conv_backward_data"
-        attributes |= {"groups": layer.groups, "algorithm": algorithm}
-        low.builder.scratch(nhwc_conv.scratch_bytes(algorithm, 1, attributes, images, rows, part))
-    low.loop(f"{layer.name}.data_gradient", kernel, operands, blocks, unit, "backward", **attributes)
+            algorithm = chosen_algorithm(low, layer, gradient, target, "data")
+            packed = operands["packed"] = pack(low, unit, weight, 1, algorithm)
+        images, rows, part = blocks_nhwc.output_blocks(
+            low.options.granularity, low.batch, window, target.height, target.channels, 4.0 * math.prod(shape),
+            4.0 * gradient.pitch * gradient.width, 4.0 * target.pitch * target.width, flops,
+        )  # fmt: skip
+        channels = ranges(target.channels, part)
+        size = 4.0 * (
+            low.batch * (gradient.pitch * gradient.height * gradient.width
+                          + (1 + accumulate) * target.pitch * target.height * target.width) + math.prod(shape)
+        )  # fmt: skip
+        blocks = []
+        for n, y, c in block_grid(ranges(low.batch, images), ranges(target.height, rows), channels):
+            share = (n[1] - n[0]) * (y[1] - y[0]) * (c[1] - c[0]) / (low.batch * target.height * target.channels)
+            first, last = window.gradient_rows(y)
+            first, last = max(first, -gradient.halo), min(last, gradient.height + gradient.halo)
+            accesses = [gradient.read(n, (first, max(last, first + 1)), c if depthwise else None),
+                        target.write(n, y, c, accumulate)]  # fmt: skip
+            if depthwise:
+                accesses.append(read(weight, c))
+            else:
+                accesses.append(read(packed, *nhwc_conv.packed_box(algorithm, 1, c, shape, layer.groups)))
+            bounds = {"n0": n[0], "n1": n[1], "y0": y[0], "y1": y[1], "c0": c[0], "c1": c[1]}
+            blocks.append((bounds, accesses, flops * share, size * share))
+        attributes = {**gradient.attributes("in"), **target.attributes("out"), **low.geometry(layer)}
+        attributes["accumulate"] = int(accumulate)
+        kernel = "nhwc_depthwise_backward_data"
+        if not depthwise:
+            kernel = "nhwc_conv_backward_data"
+            attributes |= {"groups": layer.groups, "algorithm": algorithm}
+            low.builder.scratch(nhwc_conv.scratch_bytes(algorithm, 1, attributes, images, rows, part))
+        low.loop(f"{layer.name}.data_gradient", kernel, operands, blocks, unit, "backward", **attributes)
 
 
 def convolution_weight_gradient(

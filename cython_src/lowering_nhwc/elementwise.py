@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .gradients import gradient_map, sent_back
+from .gradients import sent_back, sent_to
 from .state import FeatureMap, Lowering, phase_of
 from .units import ACTIVATIONS, Unit
 
@@ -24,13 +24,14 @@ def activation(low: Lowering, unit: Unit, again: bool) -> None:
 
 def activation_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
     output = low.maps[unit.target]
-    target, accumulate = gradient_map(low, unit.sources[0])
-    low.elementwise(f"{unit.layer.name}.gradient", "nhwc_activation_backward", unit, "backward", target,
-        {"gradient": gradient.name, "activations": output.name, "output": target.name},
-        {"gradient": gradient, "activations": output, "output": target},
-        accumulated=("output",) if accumulate else (), **gradient.attributes("in"), activations_halo=output.halo,
-        out_halo=target.halo, activation=ACTIVATIONS[type(unit.layer)], accumulate=int(accumulate),
-    )  # fmt: skip
+    with sent_to(low, unit, unit.sources[0], gradient) as (target, accumulate):
+        maps = {"gradient": gradient, "activations": output, "output": target}
+        low.elementwise(
+            f"{unit.layer.name}.gradient", "nhwc_activation_backward", unit, "backward", target,
+            {k: m.name for k, m in maps.items()}, maps, accumulated=("output",) if accumulate else (),
+            **gradient.attributes("in"), activations_halo=output.halo, out_halo=target.halo,
+            activation=ACTIVATIONS[type(unit.layer)], accumulate=int(accumulate),
+        )  # fmt: skip
 
 
 def dropout(low: Lowering, unit: Unit, again: bool) -> None:

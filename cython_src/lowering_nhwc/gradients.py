@@ -36,20 +36,28 @@ def gradient_halo(low: Lowering, tensor: str) -> int:
 def gradient_halo_within(low: Lowering, unit: Unit) -> int:
     """Halo around the gradient before a unit's activation."""
     match unit.layer:
+        case Convolution() if unit.shortcut:
+            return max(gradient_halo(low, unit.shortcut), _data_gradient_halo(low, unit))
         case Convolution() if low.learns[unit.sources[0]] and not low.is_depthwise(unit.layer):
-            source, target = low.shapes[unit.sources[0]], low.shapes[unit.target]
-            sizes = {
-                "in_height": target[1],
-                "in_width": target[2],
-                "out_height": source[1],
-                "out_width": source[2],
-            }
-            return nhwc_conv.required_halo(nhwc_conv.DATA, {**sizes, **low.geometry(unit.layer)})
+            return _data_gradient_halo(low, unit)
         case Add():
             return max(gradient_halo(low, name) for name in unit.sources)
         case BatchNorm() if unit.shortcut:
             return gradient_halo(low, unit.shortcut_norm or unit.shortcut)
     return 0
+
+
+def _data_gradient_halo(low: Lowering, unit: Unit) -> int:
+    source, target = low.shapes[unit.sources[0]], low.shapes[unit.target]
+    if not low.learns[unit.sources[0]]:
+        return 0
+    sizes = {
+        "in_height": target[1],
+        "in_width": target[2],
+        "out_height": source[1],
+        "out_width": source[2],
+    }
+    return nhwc_conv.required_halo(nhwc_conv.DATA, {**sizes, **low.geometry(unit.layer)})
 
 
 def set_gradient(low: Lowering, tensor: str, gradient: FeatureMap) -> None:
@@ -86,6 +94,21 @@ def sent_back(low: Lowering, unit: Unit, tensor: str) -> Iterator[FeatureMap]:
         low.sum_maps(f"{unit.layer.name}.gradient_sum", unit, "backward", present, target, new)
         low.gradients.pop(tensor)
         set_gradient(low, tensor, new)
+
+
+@contextlib.contextmanager
+def sent_to(low: Lowering, unit: Unit, tensor: str, gradient: FeatureMap) -> Iterator[tuple[FeatureMap, bool]]:
+    """The map for what a kernel that reads `gradient` sends back to a tensor, and whether it adds to what is there.
+
+    It does not add in place where the map is still needed: by others, or, as `gradient`, by the unit itself.
+    """
+    present = low.gradients.get(tensor)
+    others = low.sharers[present.name] - {tensor} if present is not None else set()
+    if present is not None and (present.name == gradient.name or others & low.unfinished):
+        with sent_back(low, unit, tensor) as target:
+            yield target, False
+    else:
+        yield gradient_map(low, tensor)
 
 
 def masked(low: Lowering, unit: Unit, gradient: FeatureMap) -> FeatureMap:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..plan import read, update, write
-from .gradients import gradient_map, pass_on, sent_back
+from .gradients import gradient_map, pass_on, sent_to
 from .state import FeatureMap, Lowering, phase_of
 from .units import Unit
 
@@ -115,14 +115,19 @@ def norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
         pass_on(low, unit, shortcut, gradient)
     if not any(learns):
         return
-    with sent_back(low, unit, unit.sources[0]) as target:
+    with sent_to(low, unit, unit.sources[0], gradient) as (target, present):
         common |= {"coefficients": coefficients, "output": target.name}
         maps["output"] = target
+        if present:
+            common["previous"] = target.name
+            b.scratch(4 * source.width * source.pitch)
         branch, added = target, False
         if learns[1] and unit.activation:
             branch, added = gradient_map(low, shortcut)
             common["branch"], maps["branch"] = branch.name, branch
-        low.elementwise(f"{name}.gradient", "nhwc_norm_backward_apply", unit, "backward", source, common, maps,
-            [*constant, read(coefficients)], ["branch"] if added else [], **shapes, out_halo=target.halo,
-            branch_halo=branch.halo, accumulate_branch=int(added),
+        accumulated = [operand for operand, yes in (("output", present), ("branch", added)) if yes]
+        low.elementwise(
+            f"{name}.gradient", "nhwc_norm_backward_apply", unit, "backward", source, common, maps,
+            [*constant, read(coefficients)], accumulated, **shapes, out_halo=target.halo, branch_halo=branch.halo,
+            accumulate_branch=int(added),
         )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..blocks_nhwc import Window
 from ..network import MaxPool
 from ..plan import Access, read, write
-from .gradients import gradient_map
+from .gradients import gradient_map, sent_to
 from .state import FeatureMap, Lowering, phase_of
 from .units import Unit
 
@@ -47,25 +47,25 @@ def pool_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
     layer = unit.layer
     largest = isinstance(layer, MaxPool)
     window = low.window(layer, low.shapes[unit.sources[0]], low.shapes[unit.target])
-    target, accumulate = gradient_map(low, unit.sources[0])
-    operands = {"gradient": gradient.name, "output": target.name}
-    if largest:
-        operands["index"] = f"{unit.target}.index"
-    blocks = []
-    size = 4.0 * (target.height * target.width + 1.25 * gradient.height * gradient.width) * target.pitch
-    for n, y, bounds in low.pixels(target):
-        first, last = window.gradient_rows(y)
-        rows = max(first, 0), min(last, gradient.height)
-        accesses = [target.write(n, y, accumulate=accumulate)]
-        if rows[0] < rows[1]:
-            accesses.append(gradient.read(n, rows))
-            if largest:
-                accesses.append(read(operands["index"], n, rows))
-        blocks.append((bounds, accesses, 0.0, size * (n[1] - n[0]) * (y[1] - y[0]) / target.height))
-    low.loop(f"{layer.name}.gradient", "nhwc_max_pool_backward" if largest else "nhwc_average_pool_backward", operands,
-        blocks, unit, "backward", **gradient.attributes("in"), **target.attributes("out"), kernel=layer.size,
-        stride=window.stride, padding=window.padding, accumulate=int(accumulate),
-    )  # fmt: skip
+    with sent_to(low, unit, unit.sources[0], gradient) as (target, accumulate):
+        operands = {"gradient": gradient.name, "output": target.name}
+        if largest:
+            operands["index"] = f"{unit.target}.index"
+        blocks = []
+        size = 4.0 * (target.height * target.width + 1.25 * gradient.height * gradient.width) * target.pitch
+        for n, y, bounds in low.pixels(target):
+            first, last = window.gradient_rows(y)
+            rows = max(first, 0), min(last, gradient.height)
+            accesses = [target.write(n, y, accumulate=accumulate)]
+            if rows[0] < rows[1]:
+                accesses.append(gradient.read(n, rows))
+                if largest:
+                    accesses.append(read(operands["index"], n, rows))
+            blocks.append((bounds, accesses, 0.0, size * (n[1] - n[0]) * (y[1] - y[0]) / target.height))
+        low.loop(f"{layer.name}.gradient", "nhwc_max_pool_backward" if largest else "nhwc_average_pool_backward", operands,
+            blocks, unit, "backward", **gradient.attributes("in"), **target.attributes("out"), kernel=layer.size,
+            stride=window.stride, padding=window.padding, accumulate=int(accumulate),
+        )  # fmt: skip
 
 
 def global_pool(low: Lowering, unit: Unit) -> None:

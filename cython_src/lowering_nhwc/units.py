@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..errors import UsageError
-from ..network import Add, BatchNorm, Convolution, Layer, NetworkSpec, ReLU, ReLU6
+from ..network import Add, BatchNorm, Convolution, Dropout, Layer, NetworkSpec, ReLU, ReLU6
 
 # What can be joined, each a switch of its own:
 # activation   ReLU into the convolution or norm before it
-# residual     the addition of a shortcut into the norm before it
+# residual     the addition of a shortcut into the norm or convolution before it
 # statistics   sums for batch norm into the convolution before it
 FUSIONS = ("activation", "residual", "statistics")
 ACTIVATIONS = {ReLU: 1, ReLU6: 2}
@@ -32,6 +33,17 @@ def parse_fusion(fusion: bool | str) -> frozenset[str]:
     return frozenset(names)
 
 
+def _can_add(convolution: Convolution, add: Add, layers: Mapping, consumers: Mapping[str, list[Layer]]) -> bool:
+    """Whether a convolution can add a shortcut to its result: then the two maps must be alike, without halo."""
+    shortcut = next(name for name in add.inputs if name != convolution.name or add.inputs[0] == add.inputs[1])
+    readers = [*consumers[shortcut], *consumers.get(add.name, ())]
+    for reader in consumers.get(add.name, ()):
+        if isinstance(reader, ReLU | ReLU6):
+            readers += consumers.get(reader.name, ())
+    needs_halo = any(isinstance(r, Dropout) or (isinstance(r, Convolution) and r.padding) for r in readers)
+    return layers[shortcut] is not None and convolution.groups == 1 and not needs_halo
+
+
 @dataclass
 class Unit:
     """A layer with what is joined to it.
@@ -46,7 +58,7 @@ class Unit:
     activation : int
         0 none, 1 ReLU, 2 ReLU6.
     shortcut : str
-        What a norm adds.
+        What a norm or a convolution adds.
     shortcut_norm : str
         The norm of the shortcut that is applied on the fly; `shortcut` is then what that norm reads.
     applied : bool
@@ -96,11 +108,14 @@ def join_layers(spec: NetworkSpec, fusion: frozenset[str]) -> list[Unit]:
             after = consumers.get(unit.target, [])
             return after[0] if len(after) == 1 and isinstance(after[0], kinds) else None
 
-        add = following(Add) if isinstance(layer, BatchNorm) and "residual" in fusion else None
+        add = following(Add) if isinstance(layer, BatchNorm | Convolution) and "residual" in fusion else None
+        if add and isinstance(layer, Convolution) and not _can_add(layer, add, layers, consumers):
+            add = None
         if add and add.name not in taken and add.inputs[0] != add.inputs[1]:
             unit.shortcut = next(name for name in add.inputs if name != unit.target)
             other = layers[unit.shortcut]
-            if isinstance(other, BatchNorm) and len(consumers[unit.shortcut]) == 1:
+            alone = isinstance(layer, BatchNorm) and len(consumers[unit.shortcut]) == 1
+            if isinstance(other, BatchNorm) and alone:
                 unit.shortcut_norm, unit.shortcut = unit.shortcut, inputs[unit.shortcut][0]
                 unapplied.add(other.name)
             unit.target = add.name
@@ -111,7 +126,7 @@ def join_layers(spec: NetworkSpec, fusion: frozenset[str]) -> list[Unit]:
             unit.target = activation.name
             taken.add(activation.name)
         if isinstance(layer, Convolution) and not unit.activation and "statistics" in fusion:
-            norms = [after for after in consumers.get(layer.name, []) if isinstance(after, BatchNorm)]
+            norms = [after for after in consumers.get(unit.target, []) if isinstance(after, BatchNorm)]
             unit.statistics = norms[0].name if norms else ""
         units.append(unit)
     return sorted(units, key=lambda unit: position[unit.target])

@@ -69,12 +69,15 @@ DENSE = NetworkSpec(
         Softmax(),
     ),
 )  # fmt: skip
-# No fully connected layer: each class has a map.
+# No fully connected layer: each class has a map. A sum and its activation belong to a convolution.
 MAPS_OF_CLASSES = NetworkSpec(
     "maps_of_classes",
     (3, 6, 6),
-    (Convolution("conv1", 16, 3, 1), ReLU("relu"), Convolution("conv2", 10, 1, 0), GlobalPool("pool"), Softmax()),
-)
+    (
+        Convolution("conv1", 20, 3, 1), ReLU("relu1"), Convolution("conv2", 20, 1, 0), Add("sum", ("conv2", "relu1")),
+        ReLU("relu2"), Convolution("conv3", 10, 1, 0), GlobalPool("pool"), Softmax(),
+    ),
+)  # fmt: skip
 
 SMALL = {
     "resnet18": resnet18.network("small_resnet", 8, 10, width=16, blocks=(1, 2)),

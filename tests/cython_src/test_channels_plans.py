@@ -100,6 +100,15 @@ def test_the_graph_of_resnet18_is_as_wide_as_it_should_be():
     assert plan.num_tasks > 8 * len(plan.loops)
 
 
+@pytest.mark.parametrize("name", ["resnet18", "preact_resnet18", "resnext29_2x64d", "mobilenet_v2"])
+def test_sums_and_statistics_have_no_loops_of_their_own(name):
+    """Check that shortcuts are added, forward and back, and norms' sums are taken, where a map is written anyway."""
+    kernels = [loop.kernel for loop in lower(get_network(name), 2).loops]
+    assert not {"nhwc_add", "nhwc_norm_statistics", "nhwc_activation"} & {*kernels}
+    apart = [loop.kernel for loop in lower(get_network(name), 2, fusion="activation").loops]
+    assert "nhwc_add" in apart and "nhwc_norm_statistics" in apart
+
+
 def test_batch_one_has_enough_blocks():
     """Check that a single image keeps eight threads busy in every convolution."""
     plan = lower(get_network("resnet18"), 1)

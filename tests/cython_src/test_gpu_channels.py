@@ -59,6 +59,9 @@ STEPS = {
     "branches": (SMALL["branches"], {"granularity": "rows=4", "frozen": "conv1"}),
     "winograd": (SMALL["resnet18"], {"granularity": "images=1,rows=3", "conv": "winograd2"}),
     "mixed": (MIXED, {"granularity": "channels=16,rows=2", "momentum": 0.0, "seed": 5}),
+    "maps of classes": (SMALL["maps of classes"], {"granularity": "images=1,channels=16"}),
+    "dense": (SMALL["dense"], {"granularity": "images=1,rows=4"}),
+    "starpu_cnn": (SMALL["starpu_cnn"], {"granularity": "images=1,channels=16"}),
     "lenet": (LENET, {"granularity": "images=16"}),
 }
 
@@ -111,7 +114,7 @@ def test_two_training_steps_equal_the_reference(name, products):
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", ["resnet18", "branches", "mixed", "winograd"])
+@pytest.mark.parametrize("name", ["resnet18", "preact_resnet18", "branches", "mixed", "dense", "winograd"])
 def test_kernels_touch_what_they_declare(name):
     """Check the CUDA kernels' accesses: undeclared reads do not matter, undeclared writes do not happen."""
     plan = emulator.with_cuda_kernels(make_plan(name, granularity="images=1,channels=16,rows=4"))

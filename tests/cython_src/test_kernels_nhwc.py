@@ -511,6 +511,28 @@ def test_pooling(case):
     compare("nhwc_average_pool_backward", operands, ["output"], backward, boxes(rng, large), taps + 4)
 
 
+@pytest.mark.parametrize("kernel, stride, padding", [(2, 2, 0), (3, 2, 1), (3, 1, 1)])
+def test_maximum_of_special_numbers(kernel, stride, padding):
+    """Check that a NaN is a window's maximum, wherever it stands, and what infinities of both signs give."""
+    large = ChannelMap("large", 1, 150, 10, 10)
+    side = (10 + 2 * padding - kernel) // stride + 1
+    small = ChannelMap("small", 1, 150, side, side)
+    x = random_map(np.random.default_rng(0), large)
+    x[0, 4, 4, ::7] = np.nan
+    x[0, 5, 5, ::5] = np.inf
+    x[0, 5, 6, ::3] = -np.inf
+    x[0, 5:, 5:, 33] = -np.inf
+    operands = {"input": x, "output": empty_map(small), "index": fill(np.empty(small.shape, np.uint8))}
+    attributes = {**large.attributes("in"), **small.attributes("out")}
+    attributes |= {"kernel": kernel, "stride": stride, "padding": padding}
+    blocks = [(0, 1, 0, side, 0, 150)]
+    expected = run_kernel("nhwc_max_pool", operands, ["output", "index"], attributes, blocks, "float64")
+    for name in INSTRUCTION_SETS:
+        got = run_kernel("nhwc_max_pool", operands, ["output", "index"], attributes, blocks, "cpu", name)
+        np.testing.assert_array_equal(got["output"], expected["output"])
+        np.testing.assert_array_equal(got["index"], expected["index"])
+
+
 @settings(FEW, max_examples=60)
 @given(window_cases(lambda kernel: kernel - 1), st.booleans(), st.booleans(), st.sampled_from([0, 1, 2]))
 def test_depthwise(case, with_bias, with_statistics, activation):

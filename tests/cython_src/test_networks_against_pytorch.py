@@ -1,11 +1,12 @@
 """Whole networks against PyTorch itself."""
 
 import os
+from functools import partial
 
 import numpy as np
 import pytest
 from forktask.cython_src.lowering import initialise, lower
-from forktask.cython_src.network import FAMILIES, get_network
+from forktask.cython_src.network import FAMILIES, MaxPool, ReLU, ReLU6, get_network
 from forktask.cython_src.program import bind
 from forktask.experiments.measure import fill_dataset
 from forktask.experiments.models import make_executor
@@ -13,14 +14,63 @@ from networks_for_tests import SMALL
 
 pytestmark = pytest.mark.torch
 STEPS = 3
+FACTOR = 8  # our error over PyTorch's own, at most, where that is not below
+RELATIVE = 1e-6  # of a number's norm
 
 
-def compare(network, batch, factor=4, **options):
-    """Losses, gradients, parameters and statistics of three steps against PyTorch in float64.
+def follow(module, spec):
+    """Let a PyTorch network's activations and largest elements be those that it is told: `passes` and `value`, or
+    `where`, by layer."""
+    from torch import nn
+
+    class ToldActivation(nn.Module):
+        def forward(self, x):
+            return x * self.passes + self.value
+
+    class ToldPool(nn.Module):
+        def forward(self, x):
+            return x.flatten(2).gather(2, self.where.flatten(2)).view(self.where.shape)
+
+    for layer in spec.layers:
+        if isinstance(layer, ReLU | ReLU6):
+            module.modules_by_name[layer.name] = ToldActivation()
+        elif isinstance(layer, MaxPool):
+            module.modules_by_name[layer.name] = ToldPool()
+
+
+def tell(module, spec, activations, places):
+    """Tell what another program found: `activations(name)`, and `places(layer)` of largest elements, rows * width +
+    columns."""
+    import torch
+
+    for layer in spec.layers:
+        told = module.modules_by_name.get(layer.name)
+        if isinstance(layer, ReLU | ReLU6):
+            limit = 6.0 if isinstance(layer, ReLU6) else np.inf
+            y = torch.tensor(np.asarray(activations(layer.name)))
+            told.passes = ((y > 0) & (y < limit)).double()
+            told.value = limit * (y >= limit).double() if limit < np.inf else 0.0
+        elif isinstance(layer, MaxPool):
+            told.where = torch.tensor(np.asarray(places(layer)), dtype=torch.int64)
+
+
+def places_of(bound, layer, width):
+    """Places of a pool's largest elements, from the index that its kernel leaves: the tap, row by row."""
+    channels = bound.view(layer.name).shape[1]
+    tap = bound.arrays[f"{layer.name}.index"][..., :channels].transpose(0, 3, 1, 2).astype(np.int64)
+    stride = layer.stride or layer.size
+    rows, columns = (stride * np.arange(n) - layer.padding for n in tap.shape[2:])
+    return (rows[:, None] + tap // layer.size) * width + columns + tap % layer.size
+
+
+def compare(network, batch, factor=FACTOR, relative=RELATIVE, **options):
+    """Losses, gradients, parameters and statistics of three steps against PyTorch in float64, step by step.
 
     Rounding grows from layer to layer and step to step, so PyTorch's own error in float32 is the measure: ours may be
-    `factor` times as large. And where it moves a number across zero, a ReLU lets another gradient pass: that alone may
-    change a gradient by some thousandths.
+    `factor` times as large. One thing is taken out: an activation whose argument is zero within rounding passes the
+    gradient in one program and stops it in another, which alone can change a gradient by a hundredth; so does a pool over
+    equal numbers. So the truth is PyTorch in float64 told which elements pass: for our error those of our run, for
+    PyTorch's those of its.
     """
     torch = pytest.importorskip("torch")
     from forktask.experiments.torch_worker import TorchExecutor
@@ -30,46 +80,62 @@ def compare(network, batch, factor=4, **options):
     fill_dataset(bound, 1)
     bound.arrays["dataset.labels"][...] %= plan.attributes["num_classes"]
     initialise(bound, 2)
-    spec = network if not isinstance(network, str) else None
-    single, double = (TorchExecutor(bound, "eager", network=spec) for _ in range(2))
-    double.module.double()
-    double.images = double.images.double()
+    spec = get_network(network) if isinstance(network, str) else network
+    single, truth, truth_of_single = (TorchExecutor(bound, "eager", network=spec) for _ in range(3))
+    for peer in (truth, truth_of_single):
+        follow(peer.module.double(), spec)
+        peer.images = peer.images.double()
+    widths = {layer.name: before[-1] for layer, before, _ in spec.shapes()}
+    seen = {}
+
+    def watch(module, inputs, output, layer):
+        seen[layer.name] = output.detach().clone()
+        if isinstance(layer, MaxPool):
+            size = layer.size, layer.stride or layer.size, layer.padding
+            seen[layer.name] = torch.nn.functional.max_pool2d(inputs[0], *size, return_indices=True)[1]
+
+    for layer in spec.layers:
+        if isinstance(layer, ReLU | ReLU6 | MaxPool):
+            single.module.modules_by_name[layer.name].register_forward_hook(partial(watch, layer=layer))
+    worst = 0.0
+
+    def check(actual, other, expected, expected_of_other, name):
+        nonlocal worst
+        error, allowed = (
+            np.linalg.norm(np.asarray(a, np.float64) - e) for a, e in ((actual, expected), (other, expected_of_other))
+        )
+        allowed += relative * np.linalg.norm(expected) + 1e-9
+        worst = max(worst, error / allowed)
+        assert error <= factor * allowed, (name, error / allowed, allowed, np.linalg.norm(expected))
+
+    peers = (single, truth, truth_of_single)
     with make_executor("serial", 1) as executor:
         executor.prepare(bound)
-        executor.run(STEPS)
-    for peer in (single, double):
-        peer.run(STEPS)
-
-    def check(actual, other, truth, name, relative=1e-5):
-        error, allowed = (np.linalg.norm(np.asarray(a, np.float64) - truth) for a in (actual, other))
-        assert error <= factor * (allowed + relative / 4 * np.linalg.norm(truth)) + 1e-6, (
-            name,
-            error,
-            allowed,
-            np.linalg.norm(truth),
-        )
-
-    truth = [float(x) for x in double.losses]
-    check(bound.arrays["losses"][:STEPS], [float(x) for x in single.losses], truth, "losses")
-    states = [peer.module.state_dict() for peer in (single, double)]
-    for name, buffer in plan.buffers.items():
-        if buffer.role == "statistic" or name in plan.attributes["parameters"]:
-            check(bound.arrays[name], *(state[name].numpy() for state in states), name, 5e-3)
-    if not options.get("clip_norm"):  # PyTorch clips the gradient in its place, we where it is used
-        gradients = [
-            {n: p.grad.numpy() for n, p in peer.module.named_parameters()} for peer in (single, double)
-        ]
-        for name in gradients[0]:
-            check(bound.view(f"{name}.grad"), gradients[0][name], gradients[1][name], name, 2e-2)
+        for step in range(STEPS):
+            executor.run(1, first_iteration=step)
+            single.run(1, step)
+            tell(truth.module, spec, bound.view, lambda layer: places_of(bound, layer, widths[layer.name]))
+            tell(truth_of_single.module, spec, seen.get, lambda layer: seen[layer.name])
+            truth.run(1, step)
+            truth_of_single.run(1, step)
+            check(bound.arrays["losses"][step], *(float(peer.losses[step]) for peer in peers), "losses")
+            states = [peer.module.state_dict() for peer in peers]
+            for name, buffer in plan.buffers.items():
+                if buffer.role == "statistic" or name in plan.attributes["parameters"]:
+                    check(bound.arrays[name], *(state[name].numpy() for state in states), (step, name))
+            if not options.get("clip_norm"):  # PyTorch clips the gradient in its place, we where it is used
+                gradients = [{n: p.grad.numpy() for n, p in peer.module.named_parameters()} for peer in peers]
+                for name in gradients[0]:
+                    check(bound.view(f"{name}.grad"), *(g[name] for g in gradients), (step, f"{name}.grad"))
     assert torch.get_default_dtype() == torch.float32
+    return worst
 
 
 @pytest.mark.parametrize("conv", ["direct", "auto"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_full_networks_equal_pytorch(name, conv):
-    """Check three training steps of each network's CIFAR-10 form. Winograd's form rounds more, as it says, and with
-    four images norms divide by small deviations."""
-    compare(name, 4, factor=4 if conv == "direct" else 40, conv=conv)
+    """Check three training steps of each network's CIFAR-10 form."""
+    compare(name, 4, conv=conv)
 
 
 @pytest.mark.slow
@@ -82,9 +148,10 @@ def test_networks_for_large_images_equal_pytorch(name):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_small_networks_equal_pytorch(name):
-    """Check the same, layers of every kind, other optimisers, smoothed labels and clipping."""
-    compare(SMALL[name], 6, label_smoothing=0.1, optimizer="adamw")
-    compare(SMALL[name], 6, clip_norm=0.5)
+    """Check the same, layers of every kind, other optimisers, smoothed labels and clipping. Norms over few pixels
+    enlarge rounding, by chance more in one program than in the other."""
+    compare(SMALL[name], 6, 2 * FACTOR, label_smoothing=0.1, optimizer="adamw")
+    compare(SMALL[name], 6, 2 * FACTOR, clip_norm=0.5)
 
 
 def test_parameter_names_are_pytorchs():

@@ -301,12 +301,20 @@ def test_measuring_leaves_the_affinity_alone():
     assert os.sched_getaffinity(0) == before
 
 
+@pytest.mark.parametrize("stream", ["triad", "read", "copy", "fill"])
+def test_streams(stream):
+    """Check that each loop runs over working sets of any size and gives a rate that memory can have."""
+    for size in (4096, 5000, 1 << 20):
+        assert 1e8 < machine_peaks.measure_bandwidth(1, 0.006, size, stream=stream) < 1e13
+
+
 @pytest.mark.parametrize("call, message", [
     (lambda: machine_peaks.measure_capacity(0), r"threads must be in \[1, 4096\], got 0"),
     (lambda: machine_peaks.measure_capacity(2, 0.1, [0]), "one logical CPU for each of the 2 threads"),
     (lambda: machine_peaks.measure_capacity(1, 0.1, [-1]), "got -1"),
     (lambda: machine_peaks.measure_bandwidth(1, 0.0), r"seconds must be in \(0, 60\], got 0.0"),
     (lambda: machine_peaks.measure_bandwidth(1, 0.1, 100), "working_set_bytes must be at least 4096, got 100"),
+    (lambda: machine_peaks.measure_bandwidth(1, 0.1, 4096, stream="scale"), "stream must be one of triad, .* got 'scale'"),
     (lambda: machine_peaks.measure_peak_flops(0.1, "mmx"), "instruction set must be one this processor has .* got 'mmx'"),
 ])
 def test_bad_arguments(call, message):
