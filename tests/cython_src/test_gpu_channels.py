@@ -57,7 +57,7 @@ STEPS = {
     "mobilenet_v1": (SMALL["mobilenet_v1"], {"granularity": "images=2", **ADAM}),
     "mobilenet_v2": (SMALL["mobilenet_v2"], {"granularity": "images=2,rows=3", "optimizer": "adam", **SMOOTH}),
     "branches": (SMALL["branches"], {"granularity": "rows=4", "frozen": "conv1"}),
-    "winograd": (SMALL["resnet18"], {"granularity": "images=1,rows=3", "conv": "winograd2"}),
+    "winograd": (SMALL["preact_resnet18"], {"granularity": "images=1,rows=3", "conv": "winograd2"}),
     "mixed": (MIXED, {"granularity": "channels=16,rows=2", "momentum": 0.0, "seed": 5}),
     "maps of classes": (SMALL["maps of classes"], {"granularity": "images=1,channels=16"}),
     "dense": (SMALL["dense"], {"granularity": "images=1,rows=4"}),
