@@ -79,6 +79,7 @@ template <int OUTS, bool DATA> __device__ void winograd(const GpuArgs &a)
     float *out = (float *)a.operand[DATA ? 2 : 3];
     const int end = channel_end(g.target, b[5]), padding = DATA ? 2 - g.padding : g.padding, width = g.target.width;
     const bool accumulate = DATA && g.option;
+    const int activation = !DATA && a.operand[5] ? 0 : g.option; /* with a shortcut it comes after that */
     if (!accumulate)
         clear_channel_halo(g.target, out, b[0], b[1], b[2], b[3], b[4], end);
     const int tiles_x = divide_up(width, 2), tiles_y = divide_up(b[3] - b[2], 2), total = (b[1] - b[0]) * tiles_y * tiles_x;
@@ -179,7 +180,7 @@ template <int OUTS, bool DATA> __device__ void winograd(const GpuArgs &a)
                     if (DATA)
                         *p = accumulate ? *p + v[j] : v[j];
                     else
-                        *p = activate(v[j] + add, g.option);
+                        *p = activate(v[j] + add, activation);
                 }
         }
     }
