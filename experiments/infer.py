@@ -179,7 +179,8 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
     from ..cython_src.network import get_network
 
     start = time.perf_counter()
-    data = load_data(job["data"]).with_channels(get_network(job["network"]).input_shape[0])
+    network = get_network(job["network"])
+    data = load_data(job["data"], network).with_channels(network.input_shape[0])
     parameters = read_safetensors(job["checkpoint"])[0] if job["checkpoint"] else None
     loaded = time.perf_counter()
     storage = Storage()
@@ -419,12 +420,12 @@ def run_command(arguments: argparse.Namespace) -> int:
     specs = parse_models(models)
     network = get_network(arguments.network)
     Granularity.parse(arguments.granularity)
-    data = load_data(arguments.data).with_channels(network.input_shape[0])
+    data = load_data(arguments.data, network).with_channels(network.input_shape[0])
     if network.input_shape != data.images.shape[1:] or network.num_classes != data.num_classes:
         raise UsageError(
             f"network {network.name!r} takes images of shape {network.input_shape} in {network.num_classes} "
             f"classes; "
-            f"--data {arguments.data} has {data.images.shape[1:]} in {data.num_classes}; choose another"
+            f"--data {arguments.data} has {data.images.shape[1:]} in {data.num_classes}; choose another, or synthetic:N"
         )
     if arguments.checkpoint is not None and not Path(arguments.checkpoint).is_file():
         raise UsageError(
