@@ -115,6 +115,17 @@ INLINE void each_chunk(const ChannelTask *t, const int planes, Body *body, float
             }
 }
 
+/* Floats ahead at which lines are asked for, or 0: maps that do not fit the second-level cache come from further away than
+ * the processor looks ahead by itself; for others it would only cost time. */
+#define L2_BYTES 1048576
+#define AHEAD 4096
+#define ASK(P, WRITE) UNROLL for (int v = 0; v < N; v++) __builtin_prefetch((P) + v * VL + ahead, WRITE, 2)
+
+INLINE ptrdiff_t ahead_of(const ChannelTask *t, int planes)
+{
+    return sizeof(float) * planes * t->pitch * t->images * t->rows * t->pixels > L2_BYTES ? AHEAD : 0;
+}
+
 /* Run CALL(N) with c the first channel, for N vectors of channels at a time. */
 #define EACH_PART(CALL)                                        \
     int c = 0;                                                 \
@@ -147,13 +158,17 @@ INLINE void statistics_part(const ChannelTask *t, const float *x, int pixels, in
 {
     Vec shift[WIDE], sum[WIDE], square[WIDE];
     UNROLL for (int v = 0; v < N; v++) shift[v] = load(sums + 2 * stride + c + v * VL), sum[v] = square[v] = (Vec){0};
-    for (int i = 0; i < pixels; i++, x += t->pitch)
+    const ptrdiff_t ahead = ahead_of(t, 1);
+    for (int i = 0; i < pixels; i++, x += t->pitch) {
+        if (ahead)
+            ASK(x + c, 0);
         UNROLL for (int v = 0; v < N; v++)
         {
             Vec d = load(x + c + v * VL) - shift[v];
             sum[v] += d;
             square[v] += d * d;
         }
+    }
     UNROLL for (int v = 0; v < N; v++)
     {
         store(sums + c + v * VL, load(sums + c + v * VL) + sum[v]);
@@ -251,7 +266,14 @@ INLINE void norm_apply_part(const ChannelTask *t, float *const *p, int pixels, i
         if (residual == RESIDUAL_SCALED) /* two shifts are one */
             scale2[v] = load(vector[2] + c + v * VL), shift[v] += load(vector[3] + c + v * VL);
     }
+    const ptrdiff_t ahead = ahead_of(t, residual ? 3 : 2);
     for (int i = 0; i < pixels; i++) {
+        if (ahead) {
+            ASK(x, 0);
+            ASK(y, 1);
+            if (residual)
+                ASK(r, 0);
+        }
         UNROLL for (int v = 0; v < N; v++)
         {
             Vec out = scale[v] * load(x + v * VL) + shift[v];
@@ -296,7 +318,14 @@ INLINE void backward_statistics_part(const ChannelTask *t, float *const *p, int 
         if (mask == MASK_ARGUMENT)
             scale[v] = load(vector[2] + c + v * VL), shift[v] = load(vector[3] + c + v * VL);
     }
+    const ptrdiff_t ahead = ahead_of(t, mask == MASK_RESULT ? 3 : 2);
     for (int i = 0; i < pixels; i++) {
+        if (ahead) {
+            ASK(x, 0);
+            ASK(dy, 0);
+            if (mask == MASK_RESULT)
+                ASK(y, 0);
+        }
         UNROLL for (int v = 0; v < N; v++)
         {
             Vec z = load(x + v * VL), g = load(dy + v * VL);
@@ -350,8 +379,18 @@ INLINE void backward_apply_part(const ChannelTask *t, float *const *p, int pixel
         if (mask == MASK_ARGUMENT)
             scale[v] = load(vector[4] + c + v * VL), offset[v] = load(vector[5] + c + v * VL);
     }
+    const ptrdiff_t ahead = ahead_of(t, 3 + (mask == MASK_RESULT) + (branch != BRANCH_NONE));
     for (int i = 0; i < pixels; i++) {
         const ptrdiff_t at = i * pitch + c;
+        if (ahead) {
+            ASK(p[0] + at, 0);
+            ASK(p[1] + at, 0);
+            ASK(p[2] + at, 1);
+            if (mask == MASK_RESULT)
+                ASK(p[3] + at, 0);
+            if (branch)
+                ASK(p[4] + at, 1);
+        }
         UNROLL for (int v = 0; v < N; v++)
         {
             Vec z = load(p[1] + at + v * VL), g = load(p[0] + at + v * VL);
@@ -1146,10 +1185,6 @@ static void average_pool_backward(const WindowTask *t) { pool_backward(t, GATHER
 
 /* ---- depthwise convolution ---- */
 
-/* Bytes of input and output that tiles side by side may touch: what the next row of tiles needs again then still is in
- * the first-level cache. */
-#define DEPTHWISE_BYTES 24576
-
 static void depthwise_pack(const float *weight, int channels, int padded, int taps, int flip, float *out)
 {
     for (int c = 0; c < padded; c++, weight += taps) {
@@ -1223,12 +1258,12 @@ INLINE void weights_tile(const WindowTask *t, const float *x, const float *dy, f
     UNROLL for (int k = 0; k < KH * K; k++) store(sums + k * UNIT, sum[k]);
 }
 
-/* Outputs from (y, x) on, channels [c0, c1): they themselves, or, with `sums`, what their gradients add to the sums of
+/* Outputs from (y, x) on, all channels: they themselves, or, with `sums`, what their gradients add to the sums of
  * the weights' gradient. */
-typedef void Piece(const WindowTask *t, float *sums, int n, int y, int x, int c0, int c1);
+typedef void Piece(const WindowTask *t, float *sums, int n, int y, int x);
 
 /* One output, any kernel and stride. */
-static void any_pixel(const WindowTask *t, float *sums, int n, int y, int x, int c0, int c1)
+static void any_pixel(const WindowTask *t, float *sums, int n, int y, int x)
 {
     const int top = y * t->stride - t->padding, left = x * t->stride - t->padding;
     const float *in = t->in.p + n * t->in.image + top * t->in.row + left * t->pitch;
@@ -1236,7 +1271,7 @@ static void any_pixel(const WindowTask *t, float *sums, int n, int y, int x, int
     Part part;
     clip(t, top, t->kernel, t->large_height, &part.i0, &part.i1);
     clip(t, left, t->kernel, t->large_width, &part.j0, &part.j1);
-    for (int c = c0; c < c1; c += VL) {
+    for (int c = 0; c < t->channels; c += VL) {
         Vec sum = t->bias ? load(t->bias + c) : (Vec){0};
         for (int ky = part.i0; ky < part.i1; ky++)
             for (int kx = part.j0; kx < part.j1; kx++) {
@@ -1256,7 +1291,7 @@ static void any_pixel(const WindowTask *t, float *sums, int n, int y, int x, int
 }
 
 /* R x T outputs. */
-INLINE void depthwise_piece(const WindowTask *t, float *sums, int n, int y, int x, int c0, int c1, const int weights,
+INLINE void depthwise_piece(const WindowTask *t, float *sums, int n, int y, int x, const int weights,
                             const int K, const int S, const int R, const int T)
 {
     const int KH = weights && K > 3 ? 1 : K; /* rows of taps whose sums fit into the registers */
@@ -1268,7 +1303,7 @@ INLINE void depthwise_piece(const WindowTask *t, float *sums, int n, int y, int 
     if (K == 3 && edge == EDGE_ANY) {
         for (int r = 0; r < R; r++)
             for (int q = 0; q < T; q++)
-                any_pixel(t, sums, n, y + r, x + q, c0, c1);
+                any_pixel(t, sums, n, y + r, x + q);
         return;
     }
     for (int ky = 0; ky < K; ky += KH) {
@@ -1276,7 +1311,7 @@ INLINE void depthwise_piece(const WindowTask *t, float *sums, int n, int y, int 
         clip(t, top, rows, t->large_height, &part.i0, &part.i1);
         const float *in = t->in.p + n * t->in.image + top * t->in.row + left * t->pitch;
 #define TILES(EDGE)                                                                                                    \
-    for (int c = c0; c < c1; c += VL)                                                                                  \
+    for (int c = 0; c < t->channels; c += VL)                                                                                  \
         if (weights)                                                                                                   \
             weights_tile(t, in + c, out + c, sums + unit_offset(c, K * K) + ky * K * UNIT, KH, K, S, R, T, EDGE, &part); \
         else                                                                                                           \
@@ -1304,9 +1339,9 @@ typedef struct Pieces {
 } Pieces;
 
 #define PIECE(NAME, WEIGHTS, K, S, R, T)                                                                            \
-    static __attribute__((noinline)) void NAME(const WindowTask *t, float *sums, int n, int y, int x, int c0, int c1) \
+    static __attribute__((noinline)) void NAME(const WindowTask *t, float *sums, int n, int y, int x) \
     {                                                                                                               \
-        depthwise_piece(t, sums, n, y, x, c0, c1, WEIGHTS, K, S, R, T);                                             \
+        depthwise_piece(t, sums, n, y, x, WEIGHTS, K, S, R, T);                                             \
     }
 PIECE(forward_row, 0, 3, 1, 1, 4)
 PIECE(forward_two, 0, 3, 1, 2, 4)
@@ -1349,7 +1384,7 @@ static const Pieces *choose_pieces(const WindowTask *t, int weights)
     }
 }
 
-static void depthwise_rows(const WindowTask *t, const Pieces *pieces, float *sums, int n, int c0, int c1)
+static void depthwise_rows(const WindowTask *t, const Pieces *pieces, float *sums, int n)
 {
     for (int y = t->y0, rows; y < t->y1; y += rows) {
         const int left = t->y1 - y;
@@ -1358,49 +1393,37 @@ static void depthwise_rows(const WindowTask *t, const Pieces *pieces, float *sum
         int x = 0;
         if (wide)
             for (; x + 4 <= t->small_width; x += 4)
-                wide(t, sums, n, y, x, c0, c1);
+                wide(t, sums, n, y, x);
         if (pieces->square && rows > 1)
             for (; x + 2 <= t->small_width; x += 2)
                 for (int r = 0; r < rows; r += 2)
-                    pieces->square(t, sums, n, y + r, x, c0, c1);
+                    pieces->square(t, sums, n, y + r, x);
         for (; x < t->small_width; x++)
             for (int r = 0; r < rows; r++)
-                any_pixel(t, sums, n, y + r, x, c0, c1);
+                any_pixel(t, sums, n, y + r, x);
     }
 }
 
-/* Channels that are taken through all rows of all images at once. */
-INLINE int depthwise_channels(const WindowTask *t)
+/* Add the outputs of image n to the block's statistics, while they still are in a cache. */
+static void depthwise_statistics(const WindowTask *t, int n)
 {
-    const int rows = 3 * 4 + 2;
-    const int pieces = DEPTHWISE_BYTES / (int)sizeof(float) / (rows * t->small_width * UNIT);
-    return pieces < 4 ? 4 * UNIT : pieces * UNIT;
-}
-
-/* Add the outputs of image n, channels [c, stop), to the block's statistics, while they still are in a cache. */
-static void depthwise_statistics(const WindowTask *t, int n, int c, int stop)
-{
-    float *out = t->statistics + c;
-    ChannelTask done = {.plane = {{out_pixel(t, n, t->y0, 0) + c, t->out.image, t->out.row}}, .pitch = t->pitch,
-                        .images = 1, .rows = t->y1 - t->y0, .pixels = t->small_width, .channels = stop - c};
+    ChannelTask done = {.plane = {{out_pixel(t, n, t->y0, 0), t->out.image, t->out.row}}, .pitch = t->pitch, .images = 1,
+                        .rows = t->y1 - t->y0, .pixels = t->small_width, .channels = t->channels};
     if (n == 0)
-        start_statistics(&done, out, t->statistics_stride);
-    add_statistics(&done, out, t->statistics_stride);
+        start_statistics(&done, t->statistics, t->statistics_stride);
+    add_statistics(&done, t->statistics, t->statistics_stride);
     if (n == t->images - 1)
-        finish_statistics((float)t->images * done.rows * done.pixels, stop - c, out, t->statistics_stride);
+        finish_statistics((float)t->images * done.rows * done.pixels, t->channels, t->statistics, t->statistics_stride);
 }
 
 static void depthwise(const WindowTask *t)
 {
     const Pieces *pieces = choose_pieces(t, 0);
-    const int step = depthwise_channels(t);
-    for (int c = 0; c < t->channels; c += step)
-        for (int n = 0; n < t->images; n++) {
-            int stop = at_most(t->channels, c + step);
-            depthwise_rows(t, pieces, NULL, n, c, stop);
-            if (t->statistics)
-                depthwise_statistics(t, n, c, stop);
-        }
+    for (int n = 0; n < t->images; n++) {
+        depthwise_rows(t, pieces, NULL, n);
+        if (t->statistics)
+            depthwise_statistics(t, n);
+    }
 }
 
 static void depthwise_backward_data(const WindowTask *t)
@@ -1414,11 +1437,9 @@ static void depthwise_backward_data(const WindowTask *t)
 static void depthwise_backward_weights(const WindowTask *t, float *sums)
 {
     const Pieces *pieces = choose_pieces(t, 1);
-    const int step = depthwise_channels(t);
     memset(sums, 0, t->kernel * t->kernel * t->channels * sizeof(float));
-    for (int c = 0; c < t->channels; c += step)
-        for (int n = 0; n < t->images; n++)
-            depthwise_rows(t, pieces, sums, n, c, at_most(t->channels, c + step));
+    for (int n = 0; n < t->images; n++)
+        depthwise_rows(t, pieces, sums, n);
 }
 
 const ChannelKernels ISA_SYMBOL(forktask_channels) = {

@@ -30,6 +30,7 @@ CHANNEL_TILES = (5, 4)  # output channels that the inner loops take at a time
 CONVOLUTIONS = ("auto", "direct", "winograd", *FORMS)  # of the layout "lanes"; "flat" has the first two
 WINOGRAD_TILE = 4  # side of a tile of results
 POINTS = 64  # products of a tile
+DRAWN_TOGETHER = 1 << 16  # random initial weights
 WINOGRAD_ERROR = 5.0  # root mean square, over that of direct sums: what "auto" accepts for fewer products
 
 
@@ -1314,14 +1315,16 @@ def initialise(bound, seed: int = 0) -> None:
     biases; the optimiser's state to zero and running statistics to mean 0 and variance 1.
 
     Drawn in double precision and rounded, in the order of the layers: the same for every target and
-    instruction set.
+    instruction set. Some at a time: the memory of a layer's numbers in double precision would stay with the process.
     """
     generator = np.random.default_rng(seed)
     for name in bound.plan.attributes["parameters"]:
         array = bound.arrays[name]
         if array.ndim > 1:
             deviation = math.sqrt(2.0 / math.prod(array.shape[1:]))
-            array[...] = (generator.standard_normal(array.shape) * deviation).astype(np.float32)
+            numbers = array.reshape(-1)
+            for start, stop in ranges(numbers.size, DRAWN_TOGETHER):
+                numbers[start:stop] = (generator.standard_normal(stop - start) * deviation).astype(np.float32)
         else:
             array[...] = 1 if name.endswith(".weight") else 0
     for name, buffer in bound.plan.buffers.items():

@@ -58,6 +58,11 @@ INLINE void product_tile(const ProductTask *t, const PixelGroup *g, const int gr
     const float *b = t->b + column / PANEL * t->panel + column % PANEL;
     const ptrdiff_t pixel = t->pixel;
     const int k = t->k;
+    /* The lines that will be written are on their way while the sums are taken. */
+    UNROLL for (int i = 0; i < groups; i++)
+        UNROLL for (int r = 0; r < GROUP_PIXELS; r++)
+            UNROLL for (int v = 0; v < vectors; v++)
+                __builtin_prefetch(t->c + g[i].c + r * t->out_pixel + column + v * VL, 1);
     UNROLL for (int i = 0; i < groups * GROUP_PIXELS * vectors; i++) acc[i] = (Vec){0};
     for (int tap = 0; tap < t->num_taps; tap++) {
         const float *bt = b + t->taps[tap].b;

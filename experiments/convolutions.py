@@ -187,7 +187,7 @@ def measure_lanes(
             rows.append({
                 "layers": [name],
                 "pass": kind,
-                "shape": "{}->{}, 5x5, {}x{}".format(*shape),
+                "shape": "{}->{}, 5x5, {}x{}".format(*(shape[1::-1] if kind == "weights" else shape[:2]), *shape[2:]),
                 "algorithm": algorithm,
                 "picked": algorithm == picked[name],
                 "cost": model.get(algorithm),

@@ -34,7 +34,7 @@ KINDS = {
     "log": "data and logs",
 }
 LIBRARIES_BYTES = (
-    64 << 20
+    40 << 20
 )  # of Python, NumPy and this package, about: measured is what `forktask memory` shows
 NODE_BYTES = 128  # of a recorded task, at most
 EDGE_BYTES = 4

@@ -124,7 +124,8 @@ def run_sample(
 ) -> dict[str, Any]:
     """Measure one job in a fresh process and return its row, or {"failure": reason, "message": ...}.
 
-    The process runs in a session of its own, so Ctrl-C reaches only this one, which then ends it.
+    The process runs in a process group of its own, so Ctrl-C reaches only this one, which then ends it; in the same session, for
+    the sake of `hogs_running`.
     """
     child = subprocess.Popen(
         list(command),
@@ -133,7 +134,7 @@ def run_sample(
         stderr=subprocess.PIPE,
         text=True,
         env=dict(environment),
-        start_new_session=True,
+        process_group=0,
     )
     try:
         output, errors = child.communicate(json.dumps(dict(job)), timeout=time_limit_s)

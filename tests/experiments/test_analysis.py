@@ -177,6 +177,18 @@ def test_missing_samples_beside_hogs_are_counted():
     assert any("117 of 234 samples" in text for text in analysis.study_from_rows(rows).warnings)
 
 
+def test_a_granularity_of_one_model_is_no_gap():
+    """Check that what `tune` found for one model is not asked of the others."""
+    rows = synthetic_rows()
+    plan = next(r for r in rows if r["kind"] == "plan")
+    rows[0]["config"]["granularity"] = [plan["granularity"]]
+    own = [{**r, "plan_id": "own", "config_id": f"own {r['config_id']}"} for r in rows
+           if r["kind"] == "sample" and r["plan_id"] == plan["plan_id"] and r["model"] == "taskiter" and r["threads"] == 2]
+    assert own
+    rows += [{**plan, "plan_id": "own", "granularity": "images=3"}, *own]
+    assert not any("not complete" in text for text in analysis.study_from_rows(rows).warnings)
+
+
 def test_step_times_lost_in_noise_are_left_out_and_said():
     """Check that a slope of zero or less is no sample."""
     rows = synthetic_rows()
