@@ -136,6 +136,14 @@ def test_a_profile_of_a_gpu_model(fake_gpu, model):
 
 
 @needs_compiler
+def test_a_profile_of_managed_memory_counts_page_faults(fake_gpu):
+    """Check that faults of the host are counted, and what is said where the driver does not show those of the GPU."""
+    row = measure_gpu_profile(job("gpu_stream:memory=managed"))
+    assert row["page_faults"]["host"] >= 0 and row["copies"]["to_device"][0] == 0
+    assert "page faults of a step: host" in format_profile(row)
+
+
+@needs_compiler
 def test_a_sweep_with_gpu_models(fake_gpu, tmp_path):
     """Check that a sweep measures GPU models in processes of their own and that its report can be made."""
     grid = Grid(batch=(1,), models=("gpu_forkjoin", "gpu_stream"), threads=(1,), granularity=("images=1",))
