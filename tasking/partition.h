@@ -258,7 +258,8 @@ static int partition_wait(Partition *p, int32_t worker, int32_t on, int64_t valu
             continue;
         }
         int64_t now = forktask_now_ns();
-        if (scheduler_swap_places(s, worker, on >= 0 ? on : worker + 1, now))
+        /* Not if nobody may claim from its program: then all would wait for this worker instead. */
+        if (me->is_open && scheduler_swap_places(s, worker, on >= 0 ? on : worker + 1, now))
             continue;
         if (start == 0) {
             start = now;
