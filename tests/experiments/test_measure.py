@@ -193,7 +193,7 @@ def test_blas_on_several_threads_is_refused(monkeypatch):
 
 def test_what_does_not_fit_is_not_begun(monkeypatch):
     """Check that memory is asked for before it is touched."""
-    monkeypatch.setattr("forktask.experiments.measure.read_memory", lambda: {"available_bytes": 75 << 20})
+    monkeypatch.setattr("forktask.experiments.measure.read_memory", lambda: {"available_bytes": 51 << 20})
     with pytest.raises(MemoryError, match="batch [0-9]+ would fit"):
         build({"plan": {"network": "cifar10_cnn", "batch": 64}, "seed": 1, "threads": 1})
 
