@@ -12,7 +12,7 @@ from typing import Any
 
 from ..cython_src.errors import UsageError
 from .models import parse_model
-from .peers import LOSS_TOLERANCE, largest_difference
+from .peers import LOSS_TOLERANCE, differences
 from .results import Results
 from .safetensors import write_atomically
 from .statistics import ratio_interval, spread
@@ -88,7 +88,7 @@ def _check_answers(samples: Mapping[tuple[str, str, int], Mapping[int, Mapping]]
         for row in rows.values():
             name, answer = first.setdefault(plan_id, (model, row["answer"]))
             count = min(len(answer), len(row["answer"]), 10)  # programs that add in different orders drift apart
-            difference = largest_difference(answer[:count], row["answer"][:count])
+            difference = max(differences(answer[:count], row["answer"][:count]))
             if difference > LOSS_TOLERANCE:
                 raise UsageError(
                     f"answers must agree within {LOSS_TOLERANCE:g} before times are compared, but {model} differs from "

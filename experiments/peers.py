@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import math
 import os
@@ -24,6 +25,7 @@ COMPILE_TIME_LIMIT_S = 300.0
 CHECK_ITERATIONS = 10
 CHECK_FLOPS = 2e11  # fewer iterations of large networks, but three
 LOSS_TOLERANCE = 2e-3
+DRIFT = 4.0  # times what PyTorch's own modes differ by, where that is more
 
 
 def add_parser(subparsers) -> None:
@@ -181,11 +183,22 @@ def convolution_forms(plan, device: str = "cpu") -> dict[str, int]:
     return forms
 
 
-def largest_difference(first: Sequence[float], second: Sequence[float]) -> float:
-    """Largest relative difference of two answers; infinite if they have different lengths or hold no number."""
+def differences(first: Sequence[float], second: Sequence[float]) -> list[float]:
+    """Relative differences of two answers; infinite if they have different lengths or hold no number."""
     if len(first) != len(second) or not first or not all(map(math.isfinite, (*first, *second))):
-        return math.inf
-    return max(abs(a - b) / max(abs(a), abs(b), 1e-6) for a, b in zip(first, second, strict=True))
+        return [math.inf]
+    return [abs(a - b) / max(abs(a), abs(b), 1e-6) for a, b in zip(first, second, strict=True)]
+
+
+def tolerances(answers: Sequence[Sequence[float]]) -> list[float]:
+    """How far each number of an answer may be from the first answer's.
+
+    Networks with norms and many layers drift apart fast: after ten steps of MobileNetV1, PyTorch's own two memory formats
+    differ by 5 % in the loss. In the first steps, where a wrong gradient shows, they hardly differ, and no more is allowed.
+    """
+    own = [differences(answers[0], answer) for answer in answers]
+    steps = zip(*(each for each in own if not math.isinf(max(each))), strict=True)
+    return list(itertools.accumulate((max(LOSS_TOLERANCE, DRIFT * max(step)) for step in steps), max))
 
 
 def summarise(
@@ -203,14 +216,18 @@ def summarise(
     reference_name, reference = next(
         ((key, next(iter(rows.values()))["answer"]) for key, rows in samples.items()), (None, [])
     )
+    of_torch = [next(iter(rows.values())) for (name, _), rows in samples.items() if name.startswith("torch ") and rows]
+    allowed = tolerances([row["answer"] for row in of_torch] or [reference])
     difference = 0.0
     for (name, count), rows in samples.items():
         for row in rows.values():
-            differs = largest_difference(reference, row["answer"])
-            if differs > LOSS_TOLERANCE:
+            each = differences(reference, row["answer"])
+            differs = max(each)
+            if math.isinf(differs) or any(d > limit for d, limit in zip(each, allowed, strict=True)):
                 raise UsageError(
-                    f"answers must agree within {LOSS_TOLERANCE:g} before times are compared, but {name} on {count} "
-                    f"threads differs from {reference_name[0]} by {differs:.2g}; this is a fault of the program"
+                    f"answers must agree within {LOSS_TOLERANCE:g}, and later losses as far as PyTorch's modes do among "
+                    f"themselves, before times are compared, but {name} on {count} threads differs from "
+                    f"{reference_name[0]} by {differs:.2g}; this is a fault of the program"
                 )
             difference = max(difference, differs)
     times = {key: {r: row["step_time_s"] for r, row in rows.items()} for key, rows in samples.items()}
