@@ -224,10 +224,11 @@ def summarise(
             each = differences(reference, row["answer"])
             differs = max(each)
             if math.isinf(differs) or any(d > limit for d, limit in zip(each, allowed, strict=True)):
+                more = "" if len(of_torch) > 1 else ", or, if only later losses differ, give two --modes to see how far theirs do"
                 raise UsageError(
                     f"answers must agree within {LOSS_TOLERANCE:g}, and later losses as far as PyTorch's modes do among "
                     f"themselves, before times are compared, but {name} on {count} threads differs from "
-                    f"{reference_name[0]} by {differs:.2g}; this is a fault of the program"
+                    f"{reference_name[0]} by {differs:.2g}; this is a fault of the program{more}"
                 )
             difference = max(difference, differs)
     times = {key: {r: row["step_time_s"] for r, row in rows.items()} for key, rows in samples.items()}
