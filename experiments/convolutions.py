@@ -131,30 +131,35 @@ def _measure_loop(plan, loops, algorithms, seconds, instruction_set, peak) -> li
         done.add(code)
         algorithm = nhwc_conv.ALGORITHMS[code]
         bound, workers = _bind(plan, loop, code, direction, "cpu", instruction_set)
-        fastest = [np.inf] * loop.num_blocks
-        stop = time.perf_counter() + seconds
-        while time.perf_counter() < stop or np.inf in fastest:
-            for block in range(loop.num_blocks):
-                start = time.perf_counter()
-                bound.run_task(0, block, 0, workers)
-                fastest[block] = min(fastest[block], time.perf_counter() - start)
-        total = sum(fastest)
-        rows.append(
-            {
-                "layers": [one.name for one in loops],
-                "pass": name,
-                "shape": _shape(attributes),
-                "algorithm": algorithm,
-                "picked": algorithm == picked,
-                "cost": costs[algorithm] / costs["direct"] if algorithm in costs else None,
-                "time_s": total,
-                "flops": loop.flops,
-                "flops_per_s": loop.flops / total,
-                "fraction_of_peak": loop.flops / total / peak,
-                "error": _error(plan, loop, code, direction, instruction_set),
-            }
-        )
+        rows.append({
+            "layers": [one.name for one in loops],
+            "pass": name,
+            "shape": _shape(attributes),
+            "algorithm": algorithm,
+            "picked": algorithm == picked,
+            "cost": costs[algorithm] / costs["direct"] if algorithm in costs else None,
+            **_rates(_fastest_s(bound, workers, 0, loop.num_blocks, seconds), loop.flops, peak),
+            "error": _error(plan, loop, code, direction, instruction_set),
+        })  # fmt: skip
     return rows
+
+
+def _fastest_s(bound: BoundPlan, workers: Workers, loop: int, num_blocks: int, seconds: float) -> float:
+    """Time of a loop: the sum of each block's fastest run within so many seconds."""
+    fastest = [np.inf] * num_blocks
+    stop = time.perf_counter() + seconds
+    while time.perf_counter() < stop or np.inf in fastest:
+        for block in range(num_blocks):
+            start = time.perf_counter()
+            bound.run_task(loop, block, 0, workers)
+            fastest[block] = min(fastest[block], time.perf_counter() - start)
+    return sum(fastest)
+
+
+def _rates(time_s: float, flops: int, peak: float) -> dict[str, float]:
+    return {
+        "time_s": time_s, "flops": flops, "flops_per_s": flops / time_s, "fraction_of_peak": flops / time_s / peak,
+    }  # fmt: skip
 
 
 def measure_lanes(
@@ -191,10 +196,7 @@ def measure_lanes(
                 "algorithm": algorithm,
                 "picked": algorithm == picked[name],
                 "cost": model.get(algorithm),
-                "time_s": time_s,
-                "flops": direct.flops,
-                "flops_per_s": direct.flops / time_s,
-                "fraction_of_peak": direct.flops / time_s / peak,
+                **_rates(time_s, direct.flops, peak),
                 "error": float(np.abs(result - truth).max() / np.abs(truth).max()),
             })  # fmt: skip
     return {
@@ -244,17 +246,13 @@ def _run_lanes(
         for block in range(loop.num_blocks):
             bound.run_task(number, block, 0, workers)
             bound.raise_failure(workers)
-    fastest = [np.inf] * convolution.num_blocks
-    stop = time.perf_counter() + seconds
-    while target == "cpu" and (time.perf_counter() < stop or np.inf in fastest):
-        for block in range(convolution.num_blocks):
-            start = time.perf_counter()
-            bound.run_task(len(wanted) - 1, block, 0, workers)
-            fastest[block] = min(fastest[block], time.perf_counter() - start)
+    time_s = np.inf
+    if target == "cpu":
+        time_s = _fastest_s(bound, workers, len(wanted) - 1, convolution.num_blocks, seconds)
     result = bound.arrays[convolution.operands["output"]].astype(np.float64)
     if weights:
-        return result.sum(axis=0), sum(fastest)  # one partial sum a block
-    return interior(result, convolution.attributes, "out"), sum(fastest)
+        return result.sum(axis=0), time_s  # one partial sum a block
+    return interior(result, convolution.attributes, "out"), time_s
 
 
 def _shape(attributes) -> str:
