@@ -30,6 +30,10 @@
 #ifndef SCHEDULER_PATIENCE
 #define SCHEDULER_PATIENCE 64
 #endif
+/* Looks from one look at the clock to the next. */
+#ifndef SCHEDULER_ROUNDS
+#define SCHEDULER_ROUNDS 64
+#endif
 
 enum { RUN_GOES_ON = 0, RUN_DONE = 1, RUN_STOPPED = 2 };
 
@@ -221,7 +225,7 @@ static int32_t scheduler_find_work(Scheduler *s, int32_t worker)
         if (node >= 0)
             return node;
         ft_pause();
-        if (round % 64 != 0)
+        if (round % SCHEDULER_ROUNDS != 0)
             continue;
         int64_t now = forktask_now_ns();
         if (scheduler_swap_places(s, worker, worker + 1, now))

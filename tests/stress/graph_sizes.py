@@ -65,7 +65,7 @@ def table(title, rows):
     """Print rows of equal keys."""
     print(title)
     for row in [{name: name for name in rows[0]}, *rows]:
-        print("".join(f"{value:>20}" if isinstance(value, str) else f"{value:20.{int(value < 1000)}f}"
+        print("".join(f"{value:>20}" if isinstance(value, str) else f"{value:20.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
                       for value in row.values()), flush=True)
 
 
@@ -96,7 +96,7 @@ def main():
     for name in made[0][0]:
         medians = [statistics.median(times[name, k]) for k in range(len(made))]
         rows.append({"run": name, **{str(made[k][1]["tasks"]): medians[k] for k in range(len(made))},
-                     "largest / least": round(max(medians) / min(medians), 2)})
+                     "largest / least": max(medians) / min(medians)})
     table(f"run, core-ns a task, median of {arguments.rounds} rounds", rows)
     rows = [{"run": f"{name} / serial", **{str(made[k][1]["tasks"]): statistics.median(
         a / b for a, b in zip(times[name, k], times["serial", k])) for k in range(len(made))}} for name in placements]
