@@ -25,6 +25,7 @@ COMPILE_TIME_LIMIT_S = 300.0
 CHECK_ITERATIONS = 10
 CHECK_FLOPS = 2e11  # fewer iterations of large networks, but three
 LOSS_TOLERANCE = 2e-3
+EARLY_STEPS = 2  # the losses of random weights and after one update: nobody drifts yet
 DRIFT = 4.0  # times what PyTorch's own modes differ by, where that is more
 
 
@@ -107,6 +108,9 @@ def run_peers(arguments: Namespace) -> int:
     if gpu:
         peak = next((row["gpu"]["peak_flops_per_s"] for rows in samples.values() for row in rows.values()
                      if row.get("gpu")), math.nan)
+    for (name, count), message in wrong_modes(samples).items():
+        failures[f"{name} @ {count}"] = message
+        del samples[name, count]
     floors = [("FLOP", {n: plan.flops / peak / n for n in threads})]
     if not gpu:
         loops = [{"flops": loop.flops, "bytes": loop.bytes} for loop in plan.loops]
@@ -205,6 +209,24 @@ def tolerances(answers: Sequence[Sequence[float]]) -> list[float]:
     own = [differences(answers[0], answer) for answer in answers]
     steps = zip(*(each for each in own if not math.isinf(max(each))), strict=True)
     return list(itertools.accumulate((max(LOSS_TOLERANCE, DRIFT * max(step)) for step in steps), max))
+
+
+def wrong_modes(samples: Mapping[tuple[str, int], Mapping[int, Mapping]]) -> dict[tuple[str, int], str]:
+    """What is wrong with PyTorch's modes whose first losses differ from those of its first mode.
+
+    torch.compile 2.13, for one, sends no gradient through LeNet-5's pooling on a CPU: such a mode can be neither a
+    reference nor a peer.
+    """
+    of_torch = {key: next(iter(rows.values()))["answer"] for key, rows in samples.items() if key[0].startswith("torch ")}
+    if not of_torch:
+        return {}
+    (first, _), answer = next(iter(of_torch.items()))
+    early = {key: max(differences(answer[:EARLY_STEPS], other[:EARLY_STEPS])) for key, other in of_torch.items()}
+    return {
+        key: f"wrong answers: a loss before or after its first update differs from that of {first} by {differs:.2g}, "
+        f"and {LOSS_TOLERANCE:g} is allowed"
+        for key, differs in early.items() if differs > LOSS_TOLERANCE
+    }
 
 
 def summarise(

@@ -8,7 +8,7 @@ import pytest
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.cli import main
-from forktask.experiments.peers import LOSS_TOLERANCE, as_text, differences, summarise, tolerances
+from forktask.experiments.peers import LOSS_TOLERANCE, as_text, differences, summarise, tolerances, wrong_modes
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch: make test-peers")
 
@@ -55,6 +55,17 @@ def test_later_losses_may_differ_as_far_as_pytorchs_do():
     for answer in ((2.3, 2.02, 1.5), (2.3, 2.0, 1.7)):
         with pytest.raises(UsageError, match="answers must agree"):
             summarise({**peers, ("serial", 1): rows(1.0, answer=answer)}, {})
+
+
+def test_a_wrong_mode_of_pytorch_is_no_reference():
+    """Check that a mode with another second loss is named, and one that only drifts later is not."""
+    eager, later = rows(1.0, answer=(2.3, 2.0, 1.5)), rows(1.0, answer=(2.3, 2.0, 1.4))
+    wrong = rows(0.5, answer=(2.3, 2.1, 1.5))
+    found = wrong_modes({
+        ("torch eager", 1): eager, ("torch channels_last", 1): later, ("torch compile", 1): wrong, ("serial", 1): wrong,
+    })
+    assert list(found) == [("torch compile", 1)] and "torch eager by 0.048" in found["torch compile", 1]
+    assert wrong_modes({("serial", 1): eager}) == {}
 
 
 @pytest.mark.parametrize(
