@@ -11,6 +11,7 @@ import argparse
 import os
 import statistics
 import time
+from functools import partial
 
 from forktask.cython_src.dependences import record_graph
 from forktask.cython_src.program import bind
@@ -55,7 +56,7 @@ def prepare(pattern, width, num_tasks, placements, threads):
         executor = executors[placement] = make_executor(
             f"taskiter:placement={placement}", threads, cpus=cpus if len(cpus) == threads else None)
         graph = executor.record(bound)
-        row[f"prepare {placement}"] = cpu_ns(lambda: executor.prepare(bound, graph), 1) / n
+        row[f"prepare {placement}"] = cpu_ns(partial(executor.prepare, bound, graph), 1) / n
     row["edges"] = graph.num_edges / n
     row["B/task"], row["B/edge"] = graph_bytes(graph)
     return executors, row
