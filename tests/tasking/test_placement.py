@@ -1,6 +1,5 @@
 """Priorities, affinity and measured durations: they move tasks, never results."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -16,20 +15,10 @@ from forktask.cython_src.task_bench import task_bench
 from forktask.experiments.models import make_executor
 from forktask.tasking.executor import TaskGraphExecutor, TaskIterExecutor
 
-from .random_plans import kinds_plan, random_plan
+from .random_plans import hinted, kinds_plan, random_plan
 from .test_executor import assert_same, content, serial_content
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]
-
-
-def hinted(plan, seed):
-    """The plan with random hints."""
-    rng = np.random.default_rng(seed)
-    loops = tuple(
-        dataclasses.replace(loop, blocks=tuple(
-            dataclasses.replace(b, affinity=int(rng.integers(8)) if rng.random() < 0.4 else None) for b in loop.blocks))
-        for loop in plan.loops)
-    return dataclasses.replace(plan, loops=loops)
 
 
 @pytest.mark.parametrize("placement", ["stealing", "partitioned"])
