@@ -123,7 +123,7 @@ INLINE void each_chunk(const ChannelTask *t, const int planes, Body *body, float
 
 INLINE ptrdiff_t ahead_of(const ChannelTask *t, int planes)
 {
-    return sizeof(float) * planes * t->pitch * t->images * t->rows * t->pixels > L2_BYTES ? AHEAD : 0;
+    return t->streamed || sizeof(float) * planes * t->pitch * t->images * t->rows * t->pixels > L2_BYTES ? AHEAD : 0;
 }
 
 /* Run CALL(N) with c the first channel, for N vectors of channels at a time. */
@@ -355,15 +355,31 @@ INLINE void backward_statistics_body(const ChannelTask *t, float *const *p, int 
 #undef CALL
 }
 
-static void norm_backward_statistics(const ChannelTask *t, float *out, ptrdiff_t stride)
+/* A block's backward sums, of rows that may come one after the other. */
+static void start_backward_statistics(int channels, float *out, ptrdiff_t stride)
 {
-    memset(out, 0, t->channels * sizeof(float));
-    memset(out + stride, 0, t->channels * sizeof(float));
+    memset(out, 0, channels * sizeof(float));
+    memset(out + stride, 0, channels * sizeof(float));
+}
+
+static void add_backward_statistics(const ChannelTask *t, float *out, ptrdiff_t stride)
+{
 #define CALL(A, B) each_chunk(t, B == MASK_RESULT ? 3 : 2, backward_statistics_body, out, stride, A, B)
     BY_ACTIVATION(CALL, t->mask)
 #undef CALL
-    for (int c = 0; c < t->channels; c += VL)
-        store(out + stride + c, load(out + stride + c) * load(t->vector[1] + c));
+}
+
+static void finish_backward_statistics(int channels, const float *inv_std, float *out, ptrdiff_t stride)
+{
+    for (int c = 0; c < channels; c += VL)
+        store(out + stride + c, load(out + stride + c) * load(inv_std + c));
+}
+
+static void norm_backward_statistics(const ChannelTask *t, float *out, ptrdiff_t stride)
+{
+    start_backward_statistics(t->channels, out, stride);
+    add_backward_statistics(t, out, stride);
+    finish_backward_statistics(t->channels, t->vector[1], out, stride);
 }
 
 INLINE void backward_apply_part(const ChannelTask *t, float *const *p, int pixels, int c, const int N,
@@ -1416,11 +1432,49 @@ static void depthwise_statistics(const WindowTask *t, int n)
         finish_statistics((float)t->images * done.rows * done.pixels, t->channels, t->statistics, t->statistics_stride);
 }
 
+/* Rows of outputs whose inputs, computed where they are needed, lie in `staged` at a time. */
+INLINE int strip_of(const WindowTask *t)
+{
+    const int rows = ((int)(STAGED_FLOATS / (t->large_width * t->pitch)) - t->kernel) / t->stride + 1;
+    return rows < 4 ? 4 : rows / 4 * 4;
+}
+
+/* The task of rows [y, y + rows) of image n, on its normalised inputs, which are computed now. Its map has one image. */
+INLINE WindowTask staged_rows(const WindowTask *t, int n, int y, int rows)
+{
+    const int first = at_least(0, y * t->stride - t->padding);
+    const int last = at_most(t->large_height, (y + rows - 1) * t->stride - t->padding + t->kernel);
+    const ptrdiff_t row = t->large_width * t->pitch;
+    ChannelTask norm = {.plane = {{t->in.p + n * t->in.image + first * t->in.row, 0, t->in.row}, {t->staged, 0, row}},
+                        .vector = {t->scale, t->shift}, .pitch = t->pitch, .images = 1, .rows = last - first,
+                        .pixels = t->large_width, .channels = t->channels, .activation = t->in_activation, .streamed = 1};
+    WindowTask part = *t;
+    norm_apply(&norm);
+    part.in = (ChannelPlane){t->staged - first * row, 0, row};
+    part.large_halo = 0;
+    part.y0 = y, part.y1 = y + rows;
+    return part;
+}
+
+/* depthwise_rows() on inputs as they are, or normalised. */
+static void depthwise_image(const WindowTask *t, const Pieces *pieces, float *sums, int n)
+{
+    if (!t->scale) {
+        depthwise_rows(t, pieces, sums, n);
+        return;
+    }
+    const int strip = strip_of(t);
+    for (int y = t->y0; y < t->y1; y += strip) {
+        const WindowTask part = staged_rows(t, n, y, at_most(strip, t->y1 - y));
+        depthwise_rows(&part, pieces, sums, n);
+    }
+}
+
 static void depthwise(const WindowTask *t)
 {
     const Pieces *pieces = choose_pieces(t, 0);
     for (int n = 0; n < t->images; n++) {
-        depthwise_rows(t, pieces, NULL, n);
+        depthwise_image(t, pieces, NULL, n);
         if (t->statistics)
             depthwise_statistics(t, n);
     }
@@ -1439,7 +1493,73 @@ static void depthwise_backward_weights(const WindowTask *t, float *sums)
     const Pieces *pieces = choose_pieces(t, 1);
     memset(sums, 0, t->kernel * t->kernel * t->channels * sizeof(float));
     for (int n = 0; n < t->images; n++)
-        depthwise_rows(t, pieces, sums, n);
+        depthwise_image(t, pieces, sums, n);
+}
+
+/* Rows of the input's gradient that strip [y, y + rows) of outputs writes, and rows of the output's gradient that they and
+ * the strip need. */
+INLINE void strip_gradients(const WindowTask *w, int y, int rows, int *large0, int *large1, int *small0, int *small1)
+{
+    *large0 = at_most(w->large_height, y * w->stride);
+    *large1 = y + rows == w->small_height ? w->large_height : at_most(w->large_height, (y + rows) * w->stride);
+    *small0 = at_most(y, at_least(0, ceiling(*large0 + w->padding - w->kernel + 1, w->stride)));
+    *small1 = at_least(y + rows, at_most(w->small_height, (*large1 - 1 + w->padding) / w->stride + 1));
+}
+
+static void depthwise_backward(const DepthwiseBackwardTask *t)
+{
+    const WindowTask *w = &t->window;
+    const Pieces *pieces = choose_pieces(w, 1);
+    const ptrdiff_t row = w->small_width * w->pitch;
+    const int strip = strip_of(w);
+    memset(t->sums, 0, w->kernel * w->kernel * w->channels * sizeof(float));
+    if (w->scale)
+        start_backward_statistics(w->channels, t->partials, t->partials_stride);
+    for (int n = 0; n < w->images; n++)
+        for (int y = 0, rows; y < w->small_height; y += rows) {
+            rows = at_most(strip, w->small_height - y);
+            int large0, large1, small0, small1;
+            strip_gradients(w, y, rows, &large0, &large1, &small0, &small1);
+            ChannelTask norm = t->norm;
+            norm.images = 1, norm.rows = small1 - small0, norm.streamed = 1;
+            UNROLL for (int i = 0; i < 4; i++) if (norm.plane[i].p) norm.plane[i].p +=
+                n * norm.plane[i].image + small0 * norm.plane[i].row;
+            norm.plane[2] = (ChannelPlane){t->staged, 0, row};
+            norm_backward_apply(&norm);
+            const ChannelPlane gradient = {t->staged - small0 * row, 0, row};
+
+            WindowTask part = *w;
+            if (w->scale)
+                part = staged_rows(w, n, y, rows);
+            part.out = gradient;
+            part.y0 = y, part.y1 = y + rows;
+            depthwise_rows(&part, pieces, t->sums, n);
+
+            WindowTask data = *w;
+            data.in = gradient, data.out = t->output;
+            data.out.p += n * t->output.image;
+            data.weight = t->weight, data.scale = NULL;
+            data.images = 1, data.y0 = large0, data.y1 = large1;
+            if (w->stride == 1) { /* a convolution of the gradient with the weights turned round */
+                data.large_height = w->small_height, data.large_width = w->small_width, data.large_halo = 0;
+                data.small_height = w->large_height, data.small_width = w->large_width;
+                data.padding = w->kernel - 1 - w->padding;
+                depthwise_rows(&data, choose_pieces(&data, 0), NULL, 0);
+            } else {
+                depthwise_backward_data(&data);
+            }
+            if (w->scale && large1 > large0) {
+                ChannelTask sums = {.plane = {{data.out.p + large0 * data.out.row, 0, data.out.row},
+                                              {w->in.p + n * w->in.image + large0 * w->in.row, 0, w->in.row}},
+                                    .vector = {t->mean, t->inv_std, w->scale, w->shift}, .pitch = w->pitch, .images = 1,
+                                    .rows = large1 - large0, .pixels = w->large_width, .channels = w->channels,
+                                    .activation = w->in_activation,
+                                    .mask = w->in_activation ? MASK_ARGUMENT : MASK_NONE};
+                add_backward_statistics(&sums, t->partials, t->partials_stride);
+            }
+        }
+    if (w->scale)
+        finish_backward_statistics(w->channels, t->inv_std, t->partials, t->partials_stride);
 }
 
 const ChannelKernels ISA_SYMBOL(forktask_channels) = {
@@ -1465,4 +1585,5 @@ const ChannelKernels ISA_SYMBOL(forktask_channels) = {
     .depthwise = depthwise,
     .depthwise_backward_data = depthwise_backward_data,
     .depthwise_backward_weights = depthwise_backward_weights,
+    .depthwise_backward = depthwise_backward,
 };

@@ -28,6 +28,7 @@ typedef struct ChannelTask {
     int mask;       /* backward: where the activation's mask comes from, MASK_... */
     int residual;   /* norm_apply: RESIDUAL_...; backward: the branch, BRANCH_... */
     int accumulate; /* add to the output */
+    int streamed;   /* more follows from where this came: ask for lines ahead, however small the task */
 } ChannelTask;
 
 /* Flat parameters and their gradient: element e stands at e / row_length * row_stride + e % row_length of a partial,
@@ -49,12 +50,32 @@ typedef struct OptimizerTask {
 typedef struct WindowTask {
     ChannelPlane in, out;
     const float *weight, *bias; /* depthwise: (channels / 16, kernel^2, 16); bias may be NULL */
+    const float *scale, *shift; /* depthwise, forward: reads activation(scale in + shift); or NULL */
+    float *staged;              /* with scale: rows of that, STAGED_FLOATS or more */
     uint8_t *index;             /* maximum: of the small side, without halo */
     float *statistics;          /* depthwise, forward: as of statistics(); or NULL */
     ptrdiff_t pitch, statistics_stride;
     int images, y0, y1, channels, large_height, large_width, large_halo, small_height, small_width;
-    int kernel, stride, padding, accumulate, activation;
+    int kernel, stride, padding, accumulate, activation, in_activation;
 } WindowTask;
+
+/* Rows of a map that are computed where they are needed, strip by strip, take about as much of the second-level cache. */
+#define STAGED_FLOATS 49152
+
+/* The backward pass of norm, depthwise convolution, norm in one pass over their maps, strip by strip: the gradient of the
+ * second norm's input is computed from that of its result, serves both gradients of the convolution, and is not kept; the
+ * convolution's input is normalised anew; the gradient of that is written, and summed for the first norm. */
+typedef struct DepthwiseBackwardTask {
+    WindowTask window;         /* in: the convolution's input, normalised with `scale` if that is not NULL; out: not used */
+    ChannelTask norm;          /* as of norm_backward_apply without branch; plane 2 is not used */
+    ChannelPlane output;       /* gradient of the convolution's (normalised) input */
+    const float *weight;       /* packed; taps in reverse order with stride 1 */
+    const float *mean, *inv_std; /* of the first norm, with `scale` */
+    float *staged;             /* rows of the second norm's gradient */
+    float *sums;               /* of the weights' gradient, as of depthwise_backward_weights */
+    float *partials;           /* of the first norm, as of norm_backward_statistics, with `scale` */
+    ptrdiff_t partials_stride;
+} DepthwiseBackwardTask;
 
 enum { MASK_NONE, MASK_RESULT, MASK_ARGUMENT };
 enum { RESIDUAL_NONE, RESIDUAL_PLAIN, RESIDUAL_SCALED };
@@ -103,6 +124,7 @@ typedef struct ChannelKernels {
     void (*depthwise_backward_data)(const WindowTask *task);
     /* sums[c / 16][tap][c % 16] = sum over the pixels of `out`, here the output's gradient, of it and the tap's input */
     void (*depthwise_backward_weights)(const WindowTask *task, float *sums);
+    void (*depthwise_backward)(const DepthwiseBackwardTask *task);
 } ChannelKernels;
 
 #endif
