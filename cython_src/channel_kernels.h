@@ -43,6 +43,16 @@ typedef struct OptimizerTask {
     float scale, rate, momentum, decay, shrink, beta1, beta2, eps, correction, step;
 } OptimizerTask;
 
+/* Lines of a map to ask for while a depthwise convolution computes others, so that they come meanwhile: with pixel (y, x),
+ * from p + step (y row + x pitch) on. */
+typedef struct Ahead {
+    const float *p;
+    ptrdiff_t image, row;
+    int step, write;
+} Ahead;
+
+#define MAX_AHEAD 3
+
 /* Pooling or depthwise convolution of some images, rows [y0, y1) of `out`, all columns. Planes stand at the first
  * channel of interior pixel (0, 0) of the first image. `small` is the side that windows are counted on, `large` the
  * side they lie in: window (y, x) begins at (stride y - padding, stride x - padding). Forward, in is large; backward
@@ -51,16 +61,18 @@ typedef struct WindowTask {
     ChannelPlane in, out;
     const float *weight, *bias; /* depthwise: (channels / 16, kernel^2, 16); bias may be NULL */
     const float *scale, *shift; /* depthwise, forward: reads activation(scale in + shift); or NULL */
-    float *staged;              /* with scale: rows of that, STAGED_FLOATS or more */
+    float *staged;              /* with scale: ring of rows of that, see STRIP_FLOATS */
     uint8_t *index;             /* maximum: of the small side, without halo */
     float *statistics;          /* depthwise, forward: as of statistics(); or NULL */
+    Ahead ahead[MAX_AHEAD];
     ptrdiff_t pitch, statistics_stride;
-    int images, y0, y1, channels, large_height, large_width, large_halo, small_height, small_width;
+    int num_ahead, images, y0, y1, channels, large_height, large_width, large_halo, small_height, small_width;
     int kernel, stride, padding, accumulate, activation, in_activation;
 } WindowTask;
 
-/* Rows of a map that are computed where they are needed, strip by strip, take about as much of the second-level cache. */
-#define STAGED_FLOATS 49152
+/* A depthwise convolution between norms goes over its maps in strips of outputs. What it needs of a map that it computes for
+ * itself lies in a ring of rows, two strips' worth; one strip's takes no more floats than this, unless four rows do. */
+#define STRIP_FLOATS 32768
 
 /* The backward pass of norm, depthwise convolution, norm in one pass over their maps, strip by strip: the gradient of the
  * second norm's input is computed from that of its result, serves both gradients of the convolution, and is not kept; the
@@ -71,7 +83,7 @@ typedef struct DepthwiseBackwardTask {
     ChannelPlane output;       /* gradient of the convolution's (normalised) input */
     const float *weight;       /* packed; taps in reverse order with stride 1 */
     const float *mean, *inv_std; /* of the first norm, with `scale` */
-    float *staged;             /* rows of the second norm's gradient */
+    float *staged;             /* ring of rows of the second norm's gradient */
     float *sums;               /* of the weights' gradient, as of depthwise_backward_weights */
     float *partials;           /* of the first norm, as of norm_backward_statistics, with `scale` */
     ptrdiff_t partials_stride;

@@ -9,7 +9,7 @@ cdef extern from "channel_kernels.h" nogil:
     const int MASK_NONE, MASK_RESULT, MASK_ARGUMENT
     const int RESIDUAL_NONE, RESIDUAL_PLAIN, RESIDUAL_SCALED
     const int BRANCH_NONE, BRANCH_WRITE, BRANCH_ADD
-    const int STAGED_FLOATS
+    const int STRIP_FLOATS
 
     ctypedef struct ChannelPlane:
         float *p
@@ -43,7 +43,7 @@ cdef extern from "channel_kernels.h" nogil:
         uint8_t *index
         float *statistics
         Py_ssize_t pitch, statistics_stride
-        int images, y0, y1, channels, large_height, large_width, large_halo, small_height, small_width
+        int num_ahead, images, y0, y1, channels, large_height, large_width, large_halo, small_height, small_width
         int kernel, stride, padding, accumulate, activation, in_activation
 
     ctypedef struct DepthwiseBackwardTask:
@@ -142,4 +142,4 @@ cdef inline void set_windows(WindowTask *task, void *source, const ChannelMap *s
     task.kernel = <int> window[0]
     task.stride = <int> window[1]
     task.padding = <int> window[2]
-    task.accumulate = task.activation = task.in_activation = 0
+    task.accumulate = task.activation = task.in_activation = task.num_ahead = 0

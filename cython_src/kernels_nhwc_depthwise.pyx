@@ -14,7 +14,7 @@ from libc.string cimport memset
 
 from .block_kernel cimport KernelArgs, TaskContext
 from .channel_kernels cimport (
-    MASK_ARGUMENT, MASK_NONE, STAGED_FLOATS, ChannelTask, DepthwiseBackwardTask, WindowTask, set_block, set_plane,
+    MASK_ARGUMENT, MASK_NONE, STRIP_FLOATS, ChannelTask, DepthwiseBackwardTask, WindowTask, set_block, set_plane,
     set_windows, with_halo)
 from .kernel_nhwc cimport ChannelMap, channel_end, clear_channel_halo, pixel, read_channel_map
 from .micro_kernels cimport Micro
@@ -33,20 +33,20 @@ def scratch_bytes(channels, kernel):
 
 
 def staged_bytes(width, pitch, kernel, stride):
-    """Scratch memory for rows of a normalised input, `width` pixels each, that a block has at a time."""
-    return 4 * width * pitch * ((_strip(width, pitch, kernel, stride) - 1) * stride + kernel)
+    """Scratch memory for the ring of rows of a normalised input, `width` pixels each."""
+    return 8 * width * pitch * ((_strip(width, pitch, kernel, stride) - 1) * stride + kernel)
 
 
 def backward_scratch_bytes(channels, width, out_width, pitch, kernel, stride):
     """Scratch memory of `nhwc_depthwise_norm_backward`: weights, their gradient, rows of the input and of the gradient."""
-    rows = _strip(width, pitch, kernel, stride) + kernel
+    rows = 2 * (_strip(width, pitch, kernel, stride) + kernel)
     return (2 * scratch_bytes(channels, kernel) + staged_bytes(width, pitch, kernel, stride)
             + 4 * out_width * pitch * rows)
 
 
 def _strip(width, pitch, kernel, stride):
     """Rows of outputs of a strip, as strip_of() in channel_kernels.c."""
-    return max(4, ((STAGED_FLOATS // (width * pitch) - kernel) // stride + 1) // 4 * 4)
+    return max(4, ((STRIP_FLOATS // (width * pitch) - kernel) // stride + 1) // 4 * 4)
 
 
 cdef const float *pack(const KernelArgs *a, const WindowTask *task, const float *weight, const int32_t *b, int flip,
@@ -234,8 +234,8 @@ cdef int depthwise_norm_backward(const void *args, Py_ssize_t block, const TaskC
 cdef Py_ssize_t staged_floats(const WindowTask *task) noexcept nogil:
     """As staged_bytes()."""
     cdef Py_ssize_t row = <Py_ssize_t> task.large_width * task.pitch
-    cdef int rows = max(4, ((<int> (STAGED_FLOATS // row) - task.kernel) // task.stride + 1) // 4 * 4)
-    return row * ((rows - 1) * task.stride + task.kernel)
+    cdef int rows = max(4, ((<int> (STRIP_FLOATS // row) - task.kernel) // task.stride + 1) // 4 * 4)
+    return 2 * row * ((rows - 1) * task.stride + task.kernel)
 
 
 def _rows(array, attributes, prefix, bounds):
