@@ -1517,7 +1517,7 @@ INLINE Ring input_ring(const WindowTask *t, int strip)
 }
 
 /* The task of rows [y, y + rows) of image n, on its normalised inputs, the missing ones of which are computed now. */
-INLINE WindowTask staged_rows(const WindowTask *t, Ring *ring, int n, int y, int rows, int streamed)
+INLINE WindowTask staged_rows(const WindowTask *t, Ring *ring, int n, int y, int rows)
 {
     const int last = at_most(t->large_height, (y + rows - 1) * t->stride - t->padding + t->kernel);
     const int todo = advance(ring, at_least(0, y * t->stride - t->padding), last);
@@ -1527,7 +1527,7 @@ INLINE WindowTask staged_rows(const WindowTask *t, Ring *ring, int n, int y, int
     ChannelTask norm = {.plane = {{t->in.p + n * t->in.image + todo * t->in.row, 0, t->in.row},
                                   {part.in.p + todo * ring->row, 0, ring->row}},
                         .vector = {t->scale, t->shift}, .pitch = t->pitch, .images = 1, .rows = last - todo,
-                        .pixels = t->large_width, .channels = t->channels, .activation = t->in_activation, .streamed = streamed};
+                        .pixels = t->large_width, .channels = t->channels, .activation = t->in_activation, .streamed = 1};
     if (todo < last)
         norm_apply(&norm);
     return part;
@@ -1539,22 +1539,16 @@ INLINE int from_memory(const WindowTask *t)
     return sizeof(float) * t->images * (t->in.image + t->out.image) > L2_BYTES;
 }
 
-/* The same where the task is one of many over larger maps: then images of this size come from further away. */
-INLINE int part_from_memory(const WindowTask *t)
-{
-    return from_memory(t) || sizeof(float) * t->in.image >= L2_BYTES / 8;
-}
-
 /* depthwise_rows() on inputs as they are, or normalised; sums: of the weights' gradient. */
 static void depthwise_image(const WindowTask *t, const Pieces *pieces, float *sums, int n)
 {
-    const int strip = strip_of(t), new_rows = t->kernel - t->stride - t->padding, ask = t->scale ? part_from_memory(t) : from_memory(t);
+    const int strip = strip_of(t), new_rows = t->kernel - t->stride - t->padding, ask = t->scale || from_memory(t);
     Ring ring = input_ring(t, strip);
     for (int y = t->y0, rows; y < t->y1; y += rows) {
         rows = at_most(strip, t->y1 - y);
         WindowTask part = *t;
         if (t->scale)
-            part = staged_rows(t, &ring, n, y, rows, ask && t->stride > 1);
+            part = staged_rows(t, &ring, n, y, rows);
         part.y0 = y, part.y1 = y + rows;
         /* With a stride a strip's inputs are many: they are asked for where they are read first. */
         if (ask && !(t->scale && t->stride > 1))
@@ -1615,7 +1609,7 @@ static void depthwise_backward(const DepthwiseBackwardTask *t)
     const WindowTask *w = &t->window;
     const Pieces *pieces = choose_pieces(w, 1);
     const ptrdiff_t row = w->small_width * w->pitch;
-    const int strip = strip_of(w), ask = part_from_memory(w);
+    const int strip = strip_of(w);
     Ring gradients = {t->staged, row, 2 * (strip + w->kernel), 0, 0, 0};
     memset(t->sums, 0, w->kernel * w->kernel * w->channels * sizeof(float));
     if (w->scale)
@@ -1630,7 +1624,7 @@ static void depthwise_backward(const DepthwiseBackwardTask *t)
             const int todo = advance(&gradients, small0, small1);
             const ChannelPlane gradient = ring_plane(&gradients);
             ChannelTask norm = t->norm;
-            norm.images = 1, norm.rows = small1 - todo;
+            norm.images = 1, norm.rows = small1 - todo, norm.streamed = 1;
             UNROLL for (int i = 0; i < 2; i++) norm.plane[i].p += n * norm.plane[i].image + todo * norm.plane[i].row;
             norm.plane[2] = (ChannelPlane){gradient.p + todo * row, 0, row};
             if (todo < small1)
@@ -1638,13 +1632,11 @@ static void depthwise_backward(const DepthwiseBackwardTask *t)
 
             WindowTask part = *w;
             if (w->scale)
-                part = staged_rows(w, &inputs, n, y, rows, ask && w->stride > 1);
+                part = staged_rows(w, &inputs, n, y, rows);
             part.out = gradient;
             part.y0 = y, part.y1 = y + rows;
-            if (ask) {
-                add_ahead(&part, &t->norm.plane[0], n, strip + small1 - y - rows, 1, 0);
-                add_ahead(&part, &t->norm.plane[1], n, strip + small1 - y - rows, 1, 0);
-            }
+            add_ahead(&part, &t->norm.plane[0], n, strip + small1 - y - rows, 1, 0);
+            add_ahead(&part, &t->norm.plane[1], n, strip + small1 - y - rows, 1, 0);
             depthwise_rows(&part, pieces, t->sums, n);
 
             WindowTask data = *w;
@@ -1652,10 +1644,9 @@ static void depthwise_backward(const DepthwiseBackwardTask *t)
             data.out.p += n * t->output.image;
             data.weight = t->weight, data.scale = NULL;
             data.images = 1, data.y0 = large0, data.y1 = large1;
-            if (ask && w->stride == 1)
+            if (w->stride == 1)
                 add_ahead(&data, &w->in, n, strip + w->kernel - 1 - w->padding, 1, 0);
-            if (ask)
-                add_ahead(&data, &t->output, n, 4, 1, 1);
+            add_ahead(&data, &t->output, n, 4, 1, 1);
             if (w->stride == 1) { /* a convolution of the gradient with the weights turned round */
                 data.large_height = w->small_height, data.large_width = w->small_width, data.large_halo = 0;
                 data.small_height = w->large_height, data.small_width = w->large_width;
