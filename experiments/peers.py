@@ -25,6 +25,7 @@ COMPILE_TIME_LIMIT_S = 300.0
 CHECK_ITERATIONS = 10
 CHECK_FLOPS = 2e11  # fewer iterations of large networks, but three
 LOSS_TOLERANCE = 2e-3
+EARLY_STEPS = 2  # the losses of random weights and after one update: nobody drifts yet
 DRIFT = 4.0  # times what PyTorch's own modes differ by, where that is more
 
 
@@ -59,6 +60,7 @@ def add_parser(subparsers) -> None:
 def run_peers(arguments: Namespace) -> int:
     """`forktask peers`."""
     from ..cython_src.lowering import lower
+    from .bounds import roofline_floor
     from .configuration import core_counts
     from .environment import available_cpus, collect, cpu_order, measure_machine
     from .models import convolution_for, models_on, parse_model
@@ -106,7 +108,15 @@ def run_peers(arguments: Namespace) -> int:
     if gpu:
         peak = next((row["gpu"]["peak_flops_per_s"] for rows in samples.values() for row in rows.values()
                      if row.get("gpu")), math.nan)
-    result = summarise(samples, plan.flops, peak)
+    for (name, count), message in wrong_modes(samples).items():
+        failures[f"{name} @ {count}"] = message
+        del samples[name, count]
+    floors = [("FLOP", {n: plan.flops / peak / n for n in threads})]
+    if not gpu:
+        loops = [{"flops": loop.flops, "bytes": loop.bytes} for loop in plan.loops]
+        bandwidth = machine["bandwidth_bytes_per_s"]
+        floors.append(("roofline", {n: roofline_floor(loops, peak * n, bandwidth[str(n)]) for n in threads}))
+    result = summarise(samples, dict(floors))
     result["convolutions"] = convolution_forms(plan, arguments.device)
     result.update(
         options, flops=plan.flops, machine=machine, environment=environment, failures=failures,
@@ -201,10 +211,35 @@ def tolerances(answers: Sequence[Sequence[float]]) -> list[float]:
     return list(itertools.accumulate((max(LOSS_TOLERANCE, DRIFT * max(step)) for step in steps), max))
 
 
+def wrong_modes(samples: Mapping[tuple[str, int], Mapping[int, Mapping]]) -> dict[tuple[str, int], str]:
+    """What is wrong with PyTorch's modes whose first losses differ from those of its first mode.
+
+    torch.compile 2.13, for one, sends no gradient through LeNet-5's pooling on a CPU: such a mode can be neither a
+    reference nor a peer.
+    """
+    of_torch = {key: next(iter(rows.values()))["answer"] for key, rows in samples.items() if key[0].startswith("torch ")}
+    if not of_torch:
+        return {}
+    (first, _), answer = next(iter(of_torch.items()))
+    early = {key: max(differences(answer[:EARLY_STEPS], other[:EARLY_STEPS])) for key, other in of_torch.items()}
+    return {
+        key: f"wrong answers: a loss before or after its first update differs from that of {first} by {differs:.2g}, "
+        f"and {LOSS_TOLERANCE:g} is allowed"
+        for key, differs in early.items() if differs > LOSS_TOLERANCE
+    }
+
+
 def summarise(
-    samples: Mapping[tuple[str, int], Mapping[int, Mapping]], flops: float, peak_flops_per_s: float
+    samples: Mapping[tuple[str, int], Mapping[int, Mapping]], floors_s: Mapping[str, Mapping[int, float]]
 ) -> dict[str, Any]:
-    """Medians, fractions of the floor and, for our models, the ratio to PyTorch's fastest mode at as many threads.
+    """Medians, multiples of the floors and, for our models, the ratio to PyTorch's fastest mode at as many threads.
+
+    Parameters
+    ----------
+    samples : mapping
+        Rows by contestant and threads, then repetition.
+    floors_s : mapping
+        Seconds a step takes at least, by name of the floor ("FLOP", "roofline") and threads.
 
     Raises
     ------
@@ -243,7 +278,7 @@ def summarise(
         middle = spread(list(values.values()))
         row = {
             "name": name, "threads": count, "step_time_s": middle.median, "iqr_s": middle.iqr, "samples": middle.count,
-            "floor_s": flops / peak_flops_per_s / count, "times_floor": middle.median * peak_flops_per_s * count / flops,
+            "floors_s": {floor: of_threads[count] for floor, of_threads in floors_s.items()},
         }
         if not name.startswith("torch ") and count in best_torch:
             ratio = ratio_interval(times[best_torch[count]], values)
@@ -262,21 +297,27 @@ def as_text(result: Mapping[str, Any]) -> str:
         "our convolutions: " + ", ".join(f"{form} in {n} passes" for form, n in result["convolutions"].items()),
         f"answers of the first steps agree within {result['largest_difference']:.1e} (relative)",
         "",
-        f"{'threads':>7}  {'contestant':32} {'ms a step':>10} {'spread':>8} {'x floor':>8}   faster than PyTorch's best mode",
+        f"{'threads':>7}  {'contestant':32} {'ms a step':>10} {'spread':>8}"
+        + "".join(f" {'x ' + floor:>10}" for floor in result["rows"][0]["floors_s"]) + "   faster than PyTorch's best mode",
     ]
     for row in result["rows"]:
         line = (
-            f"{row['threads']:>7}  {row['name']:32} {row['step_time_s'] * 1e3:10.3f} {row['iqr_s'] * 1e3:8.3f} "
-            f"{row['times_floor']:8.2f}"
+            f"{row['threads']:>7}  {row['name']:32} {row['step_time_s'] * 1e3:10.3f} {row['iqr_s'] * 1e3:8.3f}"
+            + "".join(f" {row['step_time_s'] / floor_s:10.2f}" for floor_s in row["floors_s"].values())
         )
         if "speedup" in row:
             line += f"   {row['speedup']:.2f} [{row['speedup_low']:.2f}, {row['speedup_high']:.2f}] ({row['peer']})"
         lines.append(line)
     lines.append("")
     lines.append(
-        "floor: FLOPs of direct convolutions / (measured peak of one core x threads); Winograd's form needs fewer and may "
-        "pass it"
+        "FLOP: floor of direct convolutions' operations / (measured peak of one core x threads); Winograd's form needs fewer "
+        "and may pass it"
     )
+    if "roofline" in result["rows"][0]["floors_s"]:
+        lines.append(
+            "roofline: sum over loops of the longer of that and of their bytes / measured memory bandwidth; what stays in "
+            "caches from loop to loop may pass it"
+        )
     lines.append("brackets: 95 % interval of the paired ratio")
     lines.extend(f"not measured: {name}: {message}" for name, message in result["failures"].items())
     return "\n".join(lines)
