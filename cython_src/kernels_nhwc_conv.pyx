@@ -653,7 +653,7 @@ cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskCon
     out += <Py_ssize_t> b[6] * c.source.channels * part * taps
     if bias != NULL:
         bias += <Py_ssize_t> b[6] * c.source.channels
-    piece_out = 128 if c.side or taps == 1 else 64
+    piece_out = 128 if c.side else 256 if taps == 1 else 64
     piece_in = 128 if c.side else 16 if taps > 49 else 64 if taps > 1 else 256
     k = panel_inputs(c.source.channels, c.target.channels, c.groups, starts)
     o = b[2]
