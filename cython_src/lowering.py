@@ -978,8 +978,8 @@ def lower(
         A partial buffer for each block of images, summed in order by the update; or blocks that add to one
         buffer in turn.
     fusion : bool or str
-        What is joined into one loop: True or "all", False or "none", or some of "activation", "residual" and
-        "statistics" with commas between (layout "channels": `lowering_nhwc.FUSIONS`). In the other layouts all or
+        What is joined into one loop: True or "all", False or "none", or some of "activation", "residual", "statistics",
+        "depthwise" and "normalise" with commas between (layout "channels": `lowering_nhwc.FUSIONS`). In the other layouts all or
         none: convolution, ReLU and pooling in one loop, or a loop each.
     memory : {"full", "shared"}
         Whether transient buffers are overlaid.
