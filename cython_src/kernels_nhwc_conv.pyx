@@ -8,14 +8,14 @@ of their own; in each, one output to the next moves by one pixel of the gradient
 """
 
 from libc.stdint cimport int32_t, int64_t, uintptr_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy, memmove, memset
 
 from .block_kernel cimport KernelArgs, TaskContext
 from .channel_kernels cimport RESIDUAL_PLAIN, ChannelTask, set_block, set_plane
 from .kernel_nhwc cimport (
     ChannelMap, channel_end, clear_channel_halo, image_size, pixel, read_channel_map, row_size)
 from .matrix_kernels cimport (
-    PANEL, Matrix, OuterTask, PixelGroup, PlainGradientTask, PlainTask, PlaneTap, ProductTask, Tap, Winograd)
+    PANEL, Matrix, OuterTask, PixelGroup, PlainGradientTask, PlainTask, PlaneTap, ProductTask, Request, Tap, Winograd)
 from .micro_kernels cimport Micro
 
 import numpy as np
@@ -33,6 +33,7 @@ cdef enum:
     PAD_FLOATS = 1 << 17  # copied inputs between zeros
     MAX_INDEX = 4096  # weights of sixteen, or of a piece's, input channels
     WEIGHT_TILES = 32  # Winograd tiles of a strip
+    SMALL_WEIGHTS = 1 << 16  # floats that may stay in the L2 cache beside a list of pixels
     STRIP = 128  # pixels of a strip of the weight gradient, at least
 
 cdef enum Algorithm:
@@ -272,10 +273,10 @@ cdef void direct_product(const Convolution *c, ProductTask *t, const Matrix *mat
     """Product straight from the map, rows of at least four pixels."""
     cdef PixelGroup *groups = <PixelGroup *> scratch
     cdef int move = 1 if c.transposed else c.stride
-    cdef int of_row = (columns + 3) // 4, limit, n, y, i, at, num = 0
+    cdef int of_row = (columns + 3) // 4, n, y, i, at, num = 0, filled = 0
+    # A list's inputs stay in the L2 cache while all panels pass. More groups than it has are filled in, one row's.
+    cdef int limit = min(MAX_GROUPS, max(24, 32768 // c.source.pitch)) - of_row
     cdef Py_ssize_t a_row, c_row
-    # A list's inputs stay in the L2 cache while all panels pass.
-    limit = min(MAX_GROUPS, max(24, 32768 // c.source.pitch)) - of_row
     t.a = x
     t.c = out
     t.groups = groups
@@ -287,38 +288,49 @@ cdef void direct_product(const Convolution *c, ProductTask *t, const Matrix *mat
             c_row = pixel(&c.target, n, y * step + ry, rx)
             for i in range(of_row):
                 at = min(4 * i, columns - 4)
-                groups[num].a = a_row + at * t.pixel
-                groups[num].c = c_row + at * t.out_pixel
-                groups[num].first = 4 * i - at
-                groups[num].count = 4 - groups[num].first
-                num += 1
-            if num > limit or (n + 1 == n1 and y + 1 == first + rows):
+                groups[filled].a = a_row + at * t.pixel
+                groups[filled].c = c_row + at * t.out_pixel
+                groups[filled].first = 4 * i - at
+                groups[filled].count = 4 - groups[filled].first
+                filled += 1
+            if filled > limit and num > 0:
+                # The row that was just filled in comes from memory while the list before it is summed.
                 t.num_groups = num
+                t.more_groups = filled - num
                 matrix.product(t)
-                num = 0
+                memmove(groups, groups + num, (filled - num) * sizeof(PixelGroup))
+                filled -= num
+            num = filled
+    t.num_groups = num
+    t.more_groups = 0
+    matrix.product(t)
 
 
 cdef void direct_flat(const Convolution *c, ProductTask *t, const Matrix *matrix, const float *x, float *out, int n0,
                       int total, float *scratch) noexcept nogil:
     """Product of `total` >= 4 pixels that follow on in both maps."""
     cdef PixelGroup *groups = <PixelGroup *> scratch
-    cdef int limit = min(MAX_GROUPS, max(24, 32768 // c.source.pitch)), num = 0, i, at
+    # A list's inputs stay in the L2 cache while all panels pass, its results too where the weights leave them room.
+    # Whole tiles of three groups; a tile of the next list besides.
+    cdef int beside = c.target.pitch if <Py_ssize_t> t.k * t.num_panels * PANEL <= SMALL_WEIGHTS else 0
+    cdef int limit = min(MAX_GROUPS - 3, max(24, 32768 // (c.source.pitch + beside))) // 3 * 3
+    cdef int all_groups = (total + 3) // 4, done = 0, i, at
     t.a = x + n0 * image_size(&c.source)
     t.c = out + n0 * image_size(&c.target)
     t.groups = groups
     t.pixel = c.source.pitch
     t.out_pixel = c.target.pitch
-    for i in range((total + 3) // 4):
-        at = min(4 * i, total - 4)
-        groups[num].a = at * t.pixel
-        groups[num].c = at * t.out_pixel
-        groups[num].first = 4 * i - at
-        groups[num].count = 4 - groups[num].first
-        num += 1
-        if num == limit or 4 * i + 4 >= total:
-            t.num_groups = num
-            matrix.product(t)
-            num = 0
+    while done < all_groups:
+        t.num_groups = min(limit, all_groups - done)
+        t.more_groups = min(3, all_groups - done - t.num_groups)
+        for i in range(t.num_groups + t.more_groups):
+            at = min(4 * (done + i), total - 4)
+            groups[i].a = at * t.pixel
+            groups[i].c = at * t.out_pixel
+            groups[i].first = 4 * (done + i) - at
+            groups[i].count = 4 - groups[i].first
+        matrix.product(t)
+        done += t.num_groups
 
 
 cdef int num_tiles(int side, int channels, int total) noexcept nogil:
@@ -468,6 +480,7 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     t.store_columns = min(PANEL, c.target.pitch - (panel0 + t.num_panels - 1) * PANEL)
     t.activation = 0 if transposed or residual != NULL else c.option
     t.accumulate = c.option if transposed else 0
+    t.more_groups = 0
     step = c.stride if transposed else 1
     # Pixels side by side in both maps: one row for the whole block, or of an image.
     flat = (c.kernel == 1 and c.stride == 1 and c.padding == 0 and c.source.halo == 0 and c.target.halo == 0
@@ -640,7 +653,7 @@ cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskCon
     out += <Py_ssize_t> b[6] * c.source.channels * part * taps
     if bias != NULL:
         bias += <Py_ssize_t> b[6] * c.source.channels
-    piece_out = 128 if c.side or taps == 1 else 64
+    piece_out = 128 if c.side else 256 if taps == 1 else 64
     piece_in = 128 if c.side else 16 if taps > 49 else 64 if taps > 1 else 256
     k = panel_inputs(c.source.channels, c.target.channels, c.groups, starts)
     o = b[2]
@@ -676,6 +689,14 @@ cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskCon
     return 0
 
 
+cdef inline void request(Request *r, const ChannelMap *m, const float *x, int n, int y, int x_, int step) noexcept nogil:
+    """Lines of the pixels from a physical place on, every `step`-th of a row and a column."""
+    r.at = x + n * image_size(m) + y * row_size(m) + <Py_ssize_t> x_ * m.pitch
+    r.image = image_size(m)
+    r.row = step * row_size(m)
+    r.pixel = <Py_ssize_t> step * m.pitch
+
+
 cdef void weight_piece(const Convolution *c, const Matrix *matrix, const float *dy, const float *x, float *out,
                        float *bias, int n0, int n1, int o0, int o1, int i0, int i1, float *scratch) noexcept nogil:
     """Output channels [o0, o1) and input channels [i0, i1), within one group or a panel of several."""
@@ -692,7 +713,8 @@ cdef void weight_piece(const Convolution *c, const Matrix *matrix, const float *
     cdef int chunks = (o1 - o0 + 31) // 32, columns = (g.width - 1) * move + (k - 1) * c.dilation + 1
     cdef int images = max(1, STRIP // (g.height * g.width)) if g.height * g.width < STRIP else 1
     cdef int rows = g.height if g.height * g.width <= STRIP else (STRIP + g.width - 1) // g.width
-    cdef int n, y, count_n, count_y, chunk, width, u, tap, height, r, o, i, j, first, num, lane, group
+    cdef int n, y, count_n, count_y, chunk, width, u, tap, height, r, o, first, next_n, next_y
+    cdef bint last
     cdef Py_ssize_t sums_size = <Py_ssize_t> calls * rows_of * 32, dy_size = <Py_ssize_t> images * rows * g.width * 32
     cdef int32_t *index = <int32_t *> scratch
     cdef float *sums = scratch + MAX_INDEX
@@ -715,6 +737,9 @@ cdef void weight_piece(const Convolution *c, const Matrix *matrix, const float *
                             min(width, g.pitch - o), packed_dy + chunk * dy_size)
             height = (count_y - 1) * move + (k - 1) * c.dilation + 1
             first = y * c.stride + m.halo - c.padding
+            next_y = y + count_y if y + count_y < g.height else 0
+            next_n = n if next_y > 0 else n + count_n
+            last = next_n >= n1
             for r in range(inputs // unit):
                 u = r * unit
                 pack_pixels(m, matrix, x, n, n + count_n, first, height, m.halo - c.padding, columns,
@@ -735,6 +760,18 @@ cdef void weight_piece(const Convolution *c, const Matrix *matrix, const float *
                         else:
                             t.a = packed_x + <Py_ssize_t> c.dilation * (tap // k * columns + tap % k) * unit
                         t.c = sums + chunk * sums_size + (<Py_ssize_t> tap * rows_of + u) * t.width
+                        # The next strip comes from memory meanwhile: each of its inputs once, by the taps that meet
+                        # what no strip had before, and each of its gradients.
+                        t.ahead[0].lines = 0
+                        t.ahead[1].lines = 0
+                        if not last and not image:
+                            if chunk == 0 and tap // k + c.stride >= k and tap % k + c.stride >= k:
+                                t.ahead[0].lines = 1
+                                request(&t.ahead[0], m, x + i0 + u, next_n, next_y * c.stride + m.halo - c.padding
+                                        + tap // k * c.dilation, m.halo - c.padding + tap % k * c.dilation, c.stride)
+                            if r == 0 and tap == 0:
+                                t.ahead[1].lines = t.width // PANEL
+                                request(&t.ahead[1], g, dy + o0 + 32 * chunk, next_n, next_y + g.halo, g.halo, 1)
                         matrix.outer(&t)
             y += count_y
         n += count_n
@@ -812,6 +849,7 @@ cdef void plain_weight_piece(const Convolution *c, const Matrix *matrix, const f
                     product.pixel = product.m
                     product.row = product.pixel * g.width
                     product.image = 0
+                    product.ahead[0].lines = product.ahead[1].lines = 0
                     product.width = width
                     product.a = copied
                     product.b = packed_dy + chunk * dy_size
@@ -896,6 +934,8 @@ cdef void winograd_weight_piece(const Convolution *c, const Matrix *matrix, cons
     t.row = 0
     t.pixel = ins
     t.m = ins
+    t.ahead[0].lines = 0
+    t.ahead[1].lines = 0
     while done < total:
         count = min(chunk, total - done)
         for i in range(count):

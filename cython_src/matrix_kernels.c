@@ -5,6 +5,8 @@
 
 #define VECTORS_OF_PANEL (PANEL / VL)
 
+#define LINE 16 /* floats of a cache line */
+
 /* Registers: `groups` x 4 pixels x `vectors` sums, one column vector of b each, one broadcast. */
 #if MICRO_ISA == AVX512
 #define WIDE 2        /* vectors of columns at a time: two panels */
@@ -50,9 +52,9 @@ INLINE void store_tile(const ProductTask *t, const PixelGroup *g, const int grou
     }
 }
 
-/* Columns [column, column + vectors * VL) of `groups` groups. */
+/* Columns [column, column + vectors * VL) of `groups` groups. The input of those `next` comes from memory meanwhile. */
 INLINE void product_tile(const ProductTask *t, const PixelGroup *g, const int groups, int column, const int vectors,
-                         ptrdiff_t input)
+                         ptrdiff_t input, const PixelGroup *next)
 {
     Vec acc[NARROW_GROUPS * GROUP_PIXELS * 2];
     const float *b = t->b + column / PANEL * t->panel + column % PANEL;
@@ -68,22 +70,29 @@ INLINE void product_tile(const ProductTask *t, const PixelGroup *g, const int gr
         const float *bt = b + t->taps[tap].b;
         const float *a[NARROW_GROUPS];
         UNROLL for (int i = 0; i < groups; i++) a[i] = t->a + input + g[i].a + t->taps[tap].a;
-        for (int j = 0; j < k; j++) {
-            Vec w[2];
-            UNROLL for (int v = 0; v < vectors; v++)
-                w[v] = load(bt + v * VL / PANEL * t->panel + v * VL % PANEL);
-            UNROLL for (int i = 0; i < groups; i++)
-                UNROLL for (int r = 0; r < GROUP_PIXELS; r++)
-                {
-                    Vec x = splat(a[i][r * pixel]);
-                    UNROLL for (int v = 0; v < vectors; v++)
-                        acc[(i * GROUP_PIXELS + r) * vectors + v] += x * w[v];
-                }
-            UNROLL for (int i = 0; i < groups; i++) a[i]++;
-            bt += PANEL;
+        for (int line = 0; line < k; line += LINE) {
+            const int terms = k - line < LINE ? k - line : LINE;
+            if (next)
+                UNROLL for (int i = 0; i < groups; i++)
+                    UNROLL for (int r = 0; r < GROUP_PIXELS; r++)
+                        __builtin_prefetch(t->a + input + next[i].a + t->taps[tap].a + line + r * pixel, 0, 2);
+            for (int j = 0; j < terms; j++) {
+                Vec w[2];
+                UNROLL for (int v = 0; v < vectors; v++)
+                    w[v] = load(bt + v * VL / PANEL * t->panel + v * VL % PANEL);
+                UNROLL for (int i = 0; i < groups; i++)
+                    UNROLL for (int r = 0; r < GROUP_PIXELS; r++)
+                    {
+                        Vec x = splat(a[i][r * pixel]);
+                        UNROLL for (int v = 0; v < vectors; v++)
+                            acc[(i * GROUP_PIXELS + r) * vectors + v] += x * w[v];
+                    }
+                UNROLL for (int i = 0; i < groups; i++) a[i]++;
+                bt += PANEL;
+            }
         }
     }
-    int plain = !t->bias && !t->accumulate && !t->activation &&
+    int plain = !t->bias && !t->activation &&
                 column + vectors * VL <= (t->num_panels - 1) * PANEL + t->store_columns;
     UNROLL for (int i = 0; i < groups; i++) plain &= g[i].count == GROUP_PIXELS;
     if (plain) {
@@ -92,7 +101,13 @@ INLINE void product_tile(const ProductTask *t, const PixelGroup *g, const int gr
             float *c = t->c + g[i].c + column;
             UNROLL for (int r = 0; r < GROUP_PIXELS; r++)
                 UNROLL for (int v = 0; v < vectors; v++)
-                    store(c + r * t->out_pixel + v * VL, acc[(i * GROUP_PIXELS + r) * vectors + v]);
+                {
+                    float *p = c + r * t->out_pixel + v * VL;
+                    Vec sum = acc[(i * GROUP_PIXELS + r) * vectors + v];
+                    if (t->accumulate)
+                        sum += load(p);
+                    store(p, sum);
+                }
         }
         return;
     }
@@ -101,16 +116,19 @@ INLINE void product_tile(const ProductTask *t, const PixelGroup *g, const int gr
     store_tile(t, g, groups, column, vectors, sums);
 }
 
+/* Where the tile of N groups after this one starts, if there is one whose input may not be in the L2 cache yet. */
+#define NEXT(N) (column == 0 && g + 2 * (N) <= t->num_groups + t->more_groups ? t->groups + g + (N) : NULL)
+
 static __attribute__((noinline)) void wide_tiles(const ProductTask *t, int column, ptrdiff_t input)
 {
     int g = 0;
     for (; g + WIDE_GROUPS <= t->num_groups; g += WIDE_GROUPS)
-        product_tile(t, t->groups + g, WIDE_GROUPS, column, WIDE, input);
+        product_tile(t, t->groups + g, WIDE_GROUPS, column, WIDE, input, NEXT(WIDE_GROUPS));
 #if WIDE_GROUPS > 1
     if (t->num_groups - g == 2)
-        product_tile(t, t->groups + g, 2, column, WIDE, input);
+        product_tile(t, t->groups + g, 2, column, WIDE, input, NULL);
     else if (t->num_groups - g == 1)
-        product_tile(t, t->groups + g, 1, column, WIDE, input);
+        product_tile(t, t->groups + g, 1, column, WIDE, input, NULL);
 #endif
 }
 
@@ -119,11 +137,11 @@ static __attribute__((noinline)) void narrow_tiles(const ProductTask *t, int col
 {
     int g = 0;
     for (; g + NARROW_GROUPS <= t->num_groups; g += NARROW_GROUPS)
-        product_tile(t, t->groups + g, NARROW_GROUPS, column, NARROW, input);
+        product_tile(t, t->groups + g, NARROW_GROUPS, column, NARROW, input, NEXT(NARROW_GROUPS));
     for (; g + 3 <= t->num_groups; g += 3)
-        product_tile(t, t->groups + g, 3, column, NARROW, input);
+        product_tile(t, t->groups + g, 3, column, NARROW, input, NEXT(3));
     for (; g < t->num_groups; g++)
-        product_tile(t, t->groups + g, 1, column, NARROW, input);
+        product_tile(t, t->groups + g, 1, column, NARROW, input, NEXT(1));
 }
 #endif
 
@@ -147,7 +165,8 @@ static void product(const ProductTask *t)
     }
 }
 
-INLINE void outer_tile(const OuterTask *t, int m, const int rows, int column, const int vectors, const int width)
+INLINE void outer_tile(const OuterTask *t, int m, const int rows, int column, const int vectors, const int width,
+                       const Request *ahead, const int lines)
 {
     Vec acc[OUTER_ROWS * 2];
     float *c = t->c + (ptrdiff_t)m * width + column;
@@ -157,7 +176,11 @@ INLINE void outer_tile(const OuterTask *t, int m, const int rows, int column, co
     for (int image = 0; image < t->images; image++)
         for (int y = 0; y < t->rows; y++) {
             const float *a = t->a + image * t->image + y * t->row + m;
+            const float *soon = lines ? ahead->at + image * ahead->image + y * ahead->row : NULL;
             for (int x = 0; x < t->columns; x++) {
+                UNROLL for (int i = 0; i < lines; i++) __builtin_prefetch(soon + i * LINE, 0, 2);
+                if (lines)
+                    soon += ahead->pixel;
                 Vec w[2];
                 UNROLL for (int v = 0; v < vectors; v++) w[v] = load(b + v * VL);
                 UNROLL for (int i = 0; i < rows; i++)
@@ -173,27 +196,38 @@ INLINE void outer_tile(const OuterTask *t, int m, const int rows, int column, co
         UNROLL for (int v = 0; v < vectors; v++) store(c + i * width + v * VL, acc[i * vectors + v]);
 }
 
+INLINE void wide_outer(const OuterTask *t, int m, const Request *ahead)
+{
+    const int lines = ahead ? ahead->lines : 0;
+    for (int column = 0; column < 2 * PANEL; column += 2 * VL)
+        if (column > 0 || lines == 0)
+            outer_tile(t, m, OUTER_ROWS, column, 2, 2 * PANEL, NULL, 0);
+        else if (lines == 1)
+            outer_tile(t, m, OUTER_ROWS, column, 2, 2 * PANEL, ahead, 1);
+        else
+            outer_tile(t, m, OUTER_ROWS, column, 2, 2 * PANEL, ahead, 2);
+}
+
 static void outer(const OuterTask *t)
 {
     int m = 0;
     for (; m + OUTER_ROWS <= t->m; m += OUTER_ROWS) {
         if (t->width == 2 * PANEL)
-            for (int column = 0; column < 2 * PANEL; column += 2 * VL)
-                outer_tile(t, m, OUTER_ROWS, column, 2, 2 * PANEL);
+            wide_outer(t, m, m < 2 * OUTER_ROWS ? &t->ahead[m / OUTER_ROWS] : NULL);
         else
 #if VL < PANEL
             for (int column = 0; column < PANEL; column += 2 * VL)
-                outer_tile(t, m, OUTER_ROWS, column, 2, PANEL);
+                outer_tile(t, m, OUTER_ROWS, column, 2, PANEL, NULL, 0);
 #else
-            outer_tile(t, m, OUTER_ROWS, 0, 1, PANEL);
+            outer_tile(t, m, OUTER_ROWS, 0, 1, PANEL, NULL, 0);
 #endif
     }
     for (; m + 4 <= t->m; m += 4)
         for (int column = 0; column < t->width; column += VL)
-            outer_tile(t, m, 4, column, 1, t->width);
+            outer_tile(t, m, 4, column, 1, t->width, NULL, 0);
     for (; m < t->m; m++)
         for (int column = 0; column < t->width; column += VL)
-            outer_tile(t, m, 1, column, 1, t->width);
+            outer_tile(t, m, 1, column, 1, t->width, NULL, 0);
 }
 
 static void transpose_rows(const float *rows, const int32_t *index, int n, int lanes, float *out, ptrdiff_t out_stride,

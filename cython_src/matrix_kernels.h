@@ -35,7 +35,16 @@ typedef struct ProductTask {
     const int32_t *panel_input; /* NULL: zero for all */
     ptrdiff_t pixel, out_pixel, panel;
     int num_taps, k, num_groups, num_panels, last_columns, activation, accumulate, store_columns;
+    int more_groups; /* groups that follow in the list, for the next call: their input is asked for */
 } ProductTask;
+
+/* Memory that will be read soon and is asked for in time: `lines` cache lines, up to two, for each image, row and
+ * column of a sum, so many floats apart. No lines: nothing. */
+typedef struct Request {
+    const float *at;
+    ptrdiff_t image, row, pixel;
+    int lines;
+} Request;
 
 /* c[m][column] += sum over images, rows, columns x of a[m] * b[column]: a is `image`, `row` and `pixel` floats apart,
  * b follows on in pieces of `width` floats, 16 or 32, as do the rows of c. */
@@ -44,6 +53,7 @@ typedef struct OuterTask {
     float *c;
     ptrdiff_t image, row, pixel;
     int images, rows, columns, m, width;
+    Request ahead[2]; /* made while the first and the second rows of a tile are summed */
 } OuterTask;
 
 /* One tap by its place: rows and columns of the input from an output's, offset in a panel. */

@@ -24,6 +24,12 @@ cdef extern from "matrix_kernels.h" nogil:
         const int32_t *panel_input
         Py_ssize_t pixel, out_pixel, panel
         int num_taps, k, num_groups, num_panels, last_columns, activation, accumulate, store_columns
+        int more_groups
+
+    ctypedef struct Request:
+        const float *at
+        Py_ssize_t image, row, pixel
+        int lines
 
     ctypedef struct OuterTask:
         const float *a
@@ -31,6 +37,7 @@ cdef extern from "matrix_kernels.h" nogil:
         float *c
         Py_ssize_t image, row, pixel
         int images, rows, columns, m, width
+        Request ahead[2]
 
     ctypedef struct PlaneTap:
         Py_ssize_t b

@@ -261,7 +261,7 @@ def _weight_gradient_scratch(algorithm: int, attributes: Mapping[str, int], imag
         strip = max(points * (tiles * (ins + outs) + 2 * UNIT), kernel**2 * ins * 32)
         return 4 * (MAX_INDEX + points * (ins * outs + UNIT + max(ins, outs)) + strip)
     taps = kernel**2
-    outs = min(64 if taps > 1 else 128, -(-attributes["dy_channels"] // 32) * 32)
+    outs = min(64 if taps > 1 else 256, -(-attributes["dy_channels"] // 32) * 32)
     ins = min(16 if taps > 49 else 64 if taps > 1 else 256, -(-attributes["in_channels"] // UNIT) * UNIT)
     unit = min(pitch, UNIT)
     if (name := ALGORITHMS[algorithm]) != "direct":
