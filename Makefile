@@ -36,11 +36,13 @@ test-gpu: install
 clean:
 	rm -rf $(VENV) build comparison
 
-# Long forms of tests of the task runtime; short ones run in `make test`.
+# Long forms of tests of the task runtime; short ones run in `make test`. STRESS_GRAPHS=100000 asks for a number of random
+# graphs in place of a time.
 STRESS_SECONDS ?= 120
+STRESS_GRAPHS ?= 0
 
 stress: install
-	$(BIN)/python -P tests/stress/stress_graphs.py --seconds $(STRESS_SECONDS)
+	$(BIN)/python -P tests/stress/stress_graphs.py --seconds $(STRESS_SECONDS) --graphs $(STRESS_GRAPHS)
 
 tsan: install
 	FORKTASK_LONG_TESTS=1 $(BIN)/python -P -m pytest tests/tasking/test_native.py

@@ -73,6 +73,16 @@ def pixel_blocks(cut: Granularity, batch: int, height: int) -> tuple[int, int]:
     return images, math.ceil(height / pieces)
 
 
+def image_channel_blocks(cut: Granularity, batch: int, channels: int, flops: float) -> tuple[int, int]:
+    """Images and channels of a block of a loop that treats each channel alone, but needs all rows."""
+    if not cut.is_auto:
+        return cut.images or batch, min(cut.channels or channels, channels)
+    number = max(1, min(BLOCKS_WANTED, int(flops / SHORTEST_FLOPS)))
+    images = math.ceil(batch / number)
+    pieces = math.ceil(number / 2 / batch)
+    return images, min(channels, math.ceil(channels / pieces / LANES) * LANES)
+
+
 def output_blocks(
     cut: Granularity, batch: int, window: Window, height: int, channels: int, weight_bytes: float, in_row_bytes: float,
     out_row_bytes: float, flops: float,

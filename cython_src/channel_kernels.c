@@ -123,7 +123,7 @@ INLINE void each_chunk(const ChannelTask *t, const int planes, Body *body, float
 
 INLINE ptrdiff_t ahead_of(const ChannelTask *t, int planes)
 {
-    return sizeof(float) * planes * t->pitch * t->images * t->rows * t->pixels > L2_BYTES ? AHEAD : 0;
+    return t->streamed || sizeof(float) * planes * t->pitch * t->images * t->rows * t->pixels > L2_BYTES ? AHEAD : 0;
 }
 
 /* Run CALL(N) with c the first channel, for N vectors of channels at a time. */
@@ -355,15 +355,31 @@ INLINE void backward_statistics_body(const ChannelTask *t, float *const *p, int 
 #undef CALL
 }
 
-static void norm_backward_statistics(const ChannelTask *t, float *out, ptrdiff_t stride)
+/* A block's backward sums, of rows that may come one after the other. */
+static void start_backward_statistics(int channels, float *out, ptrdiff_t stride)
 {
-    memset(out, 0, t->channels * sizeof(float));
-    memset(out + stride, 0, t->channels * sizeof(float));
+    memset(out, 0, channels * sizeof(float));
+    memset(out + stride, 0, channels * sizeof(float));
+}
+
+static void add_backward_statistics(const ChannelTask *t, float *out, ptrdiff_t stride)
+{
 #define CALL(A, B) each_chunk(t, B == MASK_RESULT ? 3 : 2, backward_statistics_body, out, stride, A, B)
     BY_ACTIVATION(CALL, t->mask)
 #undef CALL
-    for (int c = 0; c < t->channels; c += VL)
-        store(out + stride + c, load(out + stride + c) * load(t->vector[1] + c));
+}
+
+static void finish_backward_statistics(int channels, const float *inv_std, float *out, ptrdiff_t stride)
+{
+    for (int c = 0; c < channels; c += VL)
+        store(out + stride + c, load(out + stride + c) * load(inv_std + c));
+}
+
+static void norm_backward_statistics(const ChannelTask *t, float *out, ptrdiff_t stride)
+{
+    start_backward_statistics(t->channels, out, stride);
+    add_backward_statistics(t, out, stride);
+    finish_backward_statistics(t->channels, t->vector[1], out, stride);
 }
 
 INLINE void backward_apply_part(const ChannelTask *t, float *const *p, int pixels, int c, const int N,
@@ -1101,6 +1117,21 @@ INLINE void strided_tile(const WindowTask *t, const int form, const float *g, co
     }
 }
 
+/* As ask_ahead(), for R x T pixels of the large side. */
+INLINE void ask_large(const WindowTask *t, int n, int y, int x, int c, const int R, const int T)
+{
+    for (int i = 0; i < t->num_ahead; i++) {
+        const Ahead *a = &t->ahead[i];
+        const float *p = a->p + n * a->image + y * a->row + x * t->pitch + c;
+        for (int r = 0; r < R; r++, p += a->row)
+            UNROLL for (int q = 0; q < T; q++)
+                if (a->write)
+                    __builtin_prefetch(p + q * t->pitch, 1, 2);
+                else
+                    __builtin_prefetch(p + q * t->pitch, 0, 2);
+    }
+}
+
 /* T pairs of columns, the first in the middle of window j; all channels. */
 INLINE void strided_piece(const WindowTask *t, const int form, int n, int y, int j, const int rows, const int T)
 {
@@ -1112,9 +1143,11 @@ INLINE void strided_piece(const WindowTask *t, const int form, int n, int y, int
     const uint8_t *index = t->index + (((ptrdiff_t)n * t->small_height + oy) * t->small_width + j) * t->pitch;
     float *out = out_pixel(t, n, y, left);
     const int inside = part.j0 == 0 && x0 == 0 && x1 == 2 * T;
-#define STRIDED_TILES(EDGE)                   \
-    for (int c = 0; c < t->channels; c += VL) \
-        strided_tile(t, form, g + c, index + c, t->weight + unit_offset(c, 9), out + c, rows, T, EDGE, &part, x0, x1);
+#define STRIDED_TILES(EDGE)                                                                                            \
+    for (int c = 0; c < t->channels; c += VL) {                                                                        \
+        strided_tile(t, form, g + c, index + c, t->weight + unit_offset(c, 9), out + c, rows, T, EDGE, &part, x0, x1); \
+        ask_large(t, n, y, left, c, NUM_ROWS(rows), 2 * T);                                                            \
+    }
     if (inside && part.j1 == T + 1) {
         STRIDED_TILES(EDGE_NONE)
     } else if (inside && part.j1 == T) {
@@ -1290,6 +1323,22 @@ static void any_pixel(const WindowTask *t, float *sums, int n, int y, int x)
     }
 }
 
+/* Ask for what belongs to R x T windows from (y, x) on, channel c: some with each tile, since the processor keeps track of a
+ * few dozen lines at a time. */
+INLINE void ask_ahead(const WindowTask *t, int y, int x, int c, const int R, const int T)
+{
+    for (int i = 0; i < t->num_ahead; i++) {
+        const Ahead *a = &t->ahead[i];
+        const float *p = a->p + a->step * (y * a->row + x * t->pitch) + c;
+        for (int r = 0; r < R * a->step; r++, p += a->row)
+            for (int q = 0; q < T * a->step; q++)
+                if (a->write)
+                    __builtin_prefetch(p + q * t->pitch, 1, 2);
+                else
+                    __builtin_prefetch(p + q * t->pitch, 0, 2);
+    }
+}
+
 /* R x T outputs. */
 INLINE void depthwise_piece(const WindowTask *t, float *sums, int n, int y, int x, const int weights,
                             const int K, const int S, const int R, const int T)
@@ -1311,12 +1360,15 @@ INLINE void depthwise_piece(const WindowTask *t, float *sums, int n, int y, int 
         clip(t, top, rows, t->large_height, &part.i0, &part.i1);
         const float *in = t->in.p + n * t->in.image + top * t->in.row + left * t->pitch;
 #define TILES(EDGE)                                                                                                    \
-    for (int c = 0; c < t->channels; c += VL)                                                                                  \
+    for (int c = 0; c < t->channels; c += VL) {                                                                        \
         if (weights)                                                                                                   \
             weights_tile(t, in + c, out + c, sums + unit_offset(c, K * K) + ky * K * UNIT, KH, K, S, R, T, EDGE, &part); \
         else                                                                                                           \
             depthwise_tile(t, in + c, t->weight + unit_offset(c, K * K), t->bias ? t->bias + c : NULL, out + c, K, S, R, T, \
-                           EDGE, &part);
+                           EDGE, &part);                                                                               \
+        if (ky == 0)                                                                                                   \
+            ask_ahead(t, y, x, c, R, T);                                                                               \
+    }
         if (edge == EDGE_NONE) {
             TILES(EDGE_NONE)
         } else if (K != 3) {
@@ -1384,6 +1436,12 @@ static const Pieces *choose_pieces(const WindowTask *t, int weights)
     }
 }
 
+/* Ask for rows of a plane from `row` on while the rows before are computed. */
+INLINE void add_ahead(WindowTask *t, const ChannelPlane *plane, int n, int row, int step, int write)
+{
+    t->ahead[t->num_ahead++] = (Ahead){plane->p + n * plane->image + row * plane->row, 0, plane->row, step, write};
+}
+
 static void depthwise_rows(const WindowTask *t, const Pieces *pieces, float *sums, int n)
 {
     for (int y = t->y0, rows; y < t->y1; y += rows) {
@@ -1404,29 +1462,113 @@ static void depthwise_rows(const WindowTask *t, const Pieces *pieces, float *sum
     }
 }
 
-/* Add the outputs of image n to the block's statistics, while they still are in a cache. */
-static void depthwise_statistics(const WindowTask *t, int n)
+/* Add rows [y0, y1) of the outputs of image n to the block's statistics, while they still are in a cache. */
+static void depthwise_statistics(const WindowTask *t, int n, int y0, int y1)
 {
-    ChannelTask done = {.plane = {{out_pixel(t, n, t->y0, 0), t->out.image, t->out.row}}, .pitch = t->pitch, .images = 1,
-                        .rows = t->y1 - t->y0, .pixels = t->small_width, .channels = t->channels};
-    if (n == 0)
+    ChannelTask done = {.plane = {{out_pixel(t, n, y0, 0), t->out.image, t->out.row}}, .pitch = t->pitch, .images = 1,
+                        .rows = y1 - y0, .pixels = t->small_width, .channels = t->channels};
+    if (n == 0 && y0 == t->y0)
         start_statistics(&done, t->statistics, t->statistics_stride);
     add_statistics(&done, t->statistics, t->statistics_stride);
-    if (n == t->images - 1)
-        finish_statistics((float)t->images * done.rows * done.pixels, t->channels, t->statistics, t->statistics_stride);
+    if (n == t->images - 1 && y1 == t->y1)
+        finish_statistics((float)t->images * (t->y1 - t->y0) * t->small_width, t->channels, t->statistics,
+                          t->statistics_stride);
+}
+
+/* Rows of outputs of a strip. */
+INLINE int strip_of(const WindowTask *t)
+{
+    const int rows = ((int)(STRIP_FLOATS / (t->large_width * t->pitch)) - t->kernel) / t->stride + 1;
+    return rows < 4 ? 4 : rows / 4 * 4;
+}
+
+/* Rows [first, last) of an image, of which row `first` stands at p + at * row, in a buffer of `capacity` rows. Strips come
+ * one after the other; the rows that two of them share are computed once, and now and then moved to the front. */
+typedef struct Ring {
+    float *p;
+    ptrdiff_t row;
+    int capacity, at, first, last;
+} Ring;
+
+/* Make place for rows [first, last), which do not begin before those of the strip before; returns the first row that is
+ * still to be computed. */
+INLINE int advance(Ring *r, int first, int last)
+{
+    if (first >= r->last) {
+        r->at = 0, r->first = r->last = first;
+    } else if (r->at + last - r->first > r->capacity) {
+        memmove(r->p, r->p + (r->at + first - r->first) * r->row, (r->last - first) * r->row * sizeof(float));
+        r->at = 0, r->first = first;
+    }
+    const int todo = r->last;
+    r->last = at_least(todo, last);
+    return todo;
+}
+
+/* The ring as a map of one image. */
+INLINE ChannelPlane ring_plane(const Ring *r)
+{
+    return (ChannelPlane){r->p + (r->at - r->first) * r->row, 0, r->row};
+}
+
+INLINE Ring input_ring(const WindowTask *t, int strip)
+{
+    return (Ring){t->staged, t->large_width * t->pitch, 2 * ((strip - 1) * t->stride + t->kernel), 0, 0, 0};
+}
+
+/* The task of rows [y, y + rows) of image n, on its normalised inputs, the missing ones of which are computed now. */
+INLINE WindowTask staged_rows(const WindowTask *t, Ring *ring, int n, int y, int rows)
+{
+    const int last = at_most(t->large_height, (y + rows - 1) * t->stride - t->padding + t->kernel);
+    const int todo = advance(ring, at_least(0, y * t->stride - t->padding), last);
+    WindowTask part = *t;
+    part.in = ring_plane(ring);
+    part.large_halo = 0;
+    ChannelTask norm = {.plane = {{t->in.p + n * t->in.image + todo * t->in.row, 0, t->in.row},
+                                  {part.in.p + todo * ring->row, 0, ring->row}},
+                        .vector = {t->scale, t->shift}, .pitch = t->pitch, .images = 1, .rows = last - todo,
+                        .pixels = t->large_width, .channels = t->channels, .activation = t->in_activation, .streamed = 1};
+    if (todo < last)
+        norm_apply(&norm);
+    return part;
+}
+
+/* Whether lines are worth asking for: both maps together do not fit the second-level cache. */
+INLINE int from_memory(const WindowTask *t)
+{
+    return sizeof(float) * t->images * (t->in.image + t->out.image) > L2_BYTES;
+}
+
+/* depthwise_rows() on inputs as they are, or normalised; sums: of the weights' gradient. */
+static void depthwise_image(const WindowTask *t, const Pieces *pieces, float *sums, int n)
+{
+    const int strip = strip_of(t), new_rows = t->kernel - t->stride - t->padding, ask = t->scale || from_memory(t);
+    Ring ring = input_ring(t, strip);
+    for (int y = t->y0, rows; y < t->y1; y += rows) {
+        rows = at_most(strip, t->y1 - y);
+        WindowTask part = *t;
+        if (t->scale)
+            part = staged_rows(t, &ring, n, y, rows);
+        part.y0 = y, part.y1 = y + rows;
+        /* With a stride a strip's inputs are many: they are asked for where they are read first. */
+        if (ask && !(t->scale && t->stride > 1))
+            add_ahead(&part, &t->in, n, (t->scale ? strip : pieces->rows) * t->stride + new_rows, t->stride, 0);
+        if (ask)
+            add_ahead(&part, &t->out, n, pieces->rows, 1, !sums);
+        depthwise_rows(&part, pieces, sums, n);
+        if (t->statistics && !sums)
+            depthwise_statistics(t, n, y, y + rows);
+    }
 }
 
 static void depthwise(const WindowTask *t)
 {
     const Pieces *pieces = choose_pieces(t, 0);
-    for (int n = 0; n < t->images; n++) {
-        depthwise_rows(t, pieces, NULL, n);
-        if (t->statistics)
-            depthwise_statistics(t, n);
-    }
+    for (int n = 0; n < t->images; n++)
+        depthwise_image(t, pieces, NULL, n);
 }
 
-static void depthwise_backward_data(const WindowTask *t)
+static void gather_depthwise(const WindowTask *t)
 {
     if (t->kernel == 3 && t->stride == 2)
         gather_strided(t, GATHER_DEPTHWISE);
@@ -1434,12 +1576,98 @@ static void depthwise_backward_data(const WindowTask *t)
         gather(t, GATHER_DEPTHWISE);
 }
 
+static void depthwise_backward_data(const WindowTask *t)
+{
+    WindowTask task = *t;
+    if (from_memory(t)) {
+        add_ahead(&task, &t->out, 0, 2, 1, 1);
+        task.ahead[0].image = t->out.image;
+    }
+    gather_depthwise(&task);
+}
+
 static void depthwise_backward_weights(const WindowTask *t, float *sums)
 {
     const Pieces *pieces = choose_pieces(t, 1);
     memset(sums, 0, t->kernel * t->kernel * t->channels * sizeof(float));
     for (int n = 0; n < t->images; n++)
-        depthwise_rows(t, pieces, sums, n);
+        depthwise_image(t, pieces, sums, n);
+}
+
+/* Rows of the input's gradient that strip [y, y + rows) of outputs writes, and rows of the output's gradient that they and
+ * the strip need. */
+INLINE void strip_gradients(const WindowTask *w, int y, int rows, int *large0, int *large1, int *small0, int *small1)
+{
+    *large0 = at_most(w->large_height, y * w->stride);
+    *large1 = y + rows == w->small_height ? w->large_height : at_most(w->large_height, (y + rows) * w->stride);
+    *small0 = at_most(y, at_least(0, ceiling(*large0 + w->padding - w->kernel + 1, w->stride)));
+    *small1 = at_least(y + rows, at_most(w->small_height, (*large1 - 1 + w->padding) / w->stride + 1));
+}
+
+static void depthwise_backward(const DepthwiseBackwardTask *t)
+{
+    const WindowTask *w = &t->window;
+    const Pieces *pieces = choose_pieces(w, 1);
+    const ptrdiff_t row = w->small_width * w->pitch;
+    const int strip = strip_of(w);
+    Ring gradients = {t->staged, row, 2 * (strip + w->kernel), 0, 0, 0};
+    memset(t->sums, 0, w->kernel * w->kernel * w->channels * sizeof(float));
+    if (w->scale)
+        start_backward_statistics(w->channels, t->partials, t->partials_stride);
+    for (int n = 0; n < w->images; n++) {
+        Ring inputs = input_ring(w, strip);
+        gradients.first = gradients.last = 0;
+        for (int y = 0, rows; y < w->small_height; y += rows) {
+            rows = at_most(strip, w->small_height - y);
+            int large0, large1, small0, small1;
+            strip_gradients(w, y, rows, &large0, &large1, &small0, &small1);
+            const int todo = advance(&gradients, small0, small1);
+            const ChannelPlane gradient = ring_plane(&gradients);
+            ChannelTask norm = t->norm;
+            norm.images = 1, norm.rows = small1 - todo, norm.streamed = 1;
+            UNROLL for (int i = 0; i < 2; i++) norm.plane[i].p += n * norm.plane[i].image + todo * norm.plane[i].row;
+            norm.plane[2] = (ChannelPlane){gradient.p + todo * row, 0, row};
+            if (todo < small1)
+                norm_backward_apply(&norm);
+
+            WindowTask part = *w;
+            if (w->scale)
+                part = staged_rows(w, &inputs, n, y, rows);
+            part.out = gradient;
+            part.y0 = y, part.y1 = y + rows;
+            add_ahead(&part, &t->norm.plane[0], n, strip + small1 - y - rows, 1, 0);
+            add_ahead(&part, &t->norm.plane[1], n, strip + small1 - y - rows, 1, 0);
+            depthwise_rows(&part, pieces, t->sums, n);
+
+            WindowTask data = *w;
+            data.in = gradient, data.out = t->output;
+            data.out.p += n * t->output.image;
+            data.weight = t->weight, data.scale = NULL;
+            data.images = 1, data.y0 = large0, data.y1 = large1;
+            if (w->stride == 1)
+                add_ahead(&data, &w->in, n, strip + w->kernel - 1 - w->padding, 1, 0);
+            add_ahead(&data, &t->output, n, 4, 1, 1);
+            if (w->stride == 1) { /* a convolution of the gradient with the weights turned round */
+                data.large_height = w->small_height, data.large_width = w->small_width, data.large_halo = 0;
+                data.small_height = w->large_height, data.small_width = w->large_width;
+                data.padding = w->kernel - 1 - w->padding;
+                depthwise_rows(&data, choose_pieces(&data, 0), NULL, 0);
+            } else {
+                gather_depthwise(&data);
+            }
+            if (w->scale && large1 > large0) {
+                ChannelTask sums = {.plane = {{data.out.p + large0 * data.out.row, 0, data.out.row},
+                                              {w->in.p + n * w->in.image + large0 * w->in.row, 0, w->in.row}},
+                                    .vector = {t->mean, t->inv_std, w->scale, w->shift}, .pitch = w->pitch, .images = 1,
+                                    .rows = large1 - large0, .pixels = w->large_width, .channels = w->channels,
+                                    .activation = w->in_activation,
+                                    .mask = w->in_activation ? MASK_ARGUMENT : MASK_NONE};
+                add_backward_statistics(&sums, t->partials, t->partials_stride);
+            }
+        }
+    }
+    if (w->scale)
+        finish_backward_statistics(w->channels, t->inv_std, t->partials, t->partials_stride);
 }
 
 const ChannelKernels ISA_SYMBOL(forktask_channels) = {
@@ -1465,4 +1693,5 @@ const ChannelKernels ISA_SYMBOL(forktask_channels) = {
     .depthwise = depthwise,
     .depthwise_backward_data = depthwise_backward_data,
     .depthwise_backward_weights = depthwise_backward_weights,
+    .depthwise_backward = depthwise_backward,
 };

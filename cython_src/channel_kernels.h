@@ -28,6 +28,7 @@ typedef struct ChannelTask {
     int mask;       /* backward: where the activation's mask comes from, MASK_... */
     int residual;   /* norm_apply: RESIDUAL_...; backward: the branch, BRANCH_... */
     int accumulate; /* add to the output */
+    int streamed;   /* more follows from where this came: ask for lines ahead, however small the task */
 } ChannelTask;
 
 /* Flat parameters and their gradient: element e stands at e / row_length * row_stride + e % row_length of a partial,
@@ -42,6 +43,16 @@ typedef struct OptimizerTask {
     float scale, rate, momentum, decay, shrink, beta1, beta2, eps, correction, step;
 } OptimizerTask;
 
+/* Lines of a map to ask for while a depthwise convolution computes others, so that they come meanwhile: with pixel (y, x),
+ * from p + step (y row + x pitch) on. */
+typedef struct Ahead {
+    const float *p;
+    ptrdiff_t image, row;
+    int step, write;
+} Ahead;
+
+#define MAX_AHEAD 3
+
 /* Pooling or depthwise convolution of some images, rows [y0, y1) of `out`, all columns. Planes stand at the first
  * channel of interior pixel (0, 0) of the first image. `small` is the side that windows are counted on, `large` the
  * side they lie in: window (y, x) begins at (stride y - padding, stride x - padding). Forward, in is large; backward
@@ -49,12 +60,34 @@ typedef struct OptimizerTask {
 typedef struct WindowTask {
     ChannelPlane in, out;
     const float *weight, *bias; /* depthwise: (channels / 16, kernel^2, 16); bias may be NULL */
+    const float *scale, *shift; /* depthwise, forward: reads activation(scale in + shift); or NULL */
+    float *staged;              /* with scale: ring of rows of that, see STRIP_FLOATS */
     uint8_t *index;             /* maximum: of the small side, without halo */
     float *statistics;          /* depthwise, forward: as of statistics(); or NULL */
+    Ahead ahead[MAX_AHEAD];
     ptrdiff_t pitch, statistics_stride;
-    int images, y0, y1, channels, large_height, large_width, large_halo, small_height, small_width;
-    int kernel, stride, padding, accumulate, activation;
+    int num_ahead, images, y0, y1, channels, large_height, large_width, large_halo, small_height, small_width;
+    int kernel, stride, padding, accumulate, activation, in_activation;
 } WindowTask;
+
+/* A depthwise convolution between norms goes over its maps in strips of outputs. What it needs of a map that it computes for
+ * itself lies in a ring of rows, two strips' worth; one strip's takes no more floats than this, unless four rows do. */
+#define STRIP_FLOATS 16384
+
+/* The backward pass of norm, depthwise convolution, norm in one pass over their maps, strip by strip: the gradient of the
+ * second norm's input is computed from that of its result, serves both gradients of the convolution, and is not kept; the
+ * convolution's input is normalised anew; the gradient of that is written, and summed for the first norm. */
+typedef struct DepthwiseBackwardTask {
+    WindowTask window;         /* in: the convolution's input, normalised with `scale` if that is not NULL; out: not used */
+    ChannelTask norm;          /* as of norm_backward_apply without branch; plane 2 is not used */
+    ChannelPlane output;       /* gradient of the convolution's (normalised) input */
+    const float *weight;       /* packed; taps in reverse order with stride 1 */
+    const float *mean, *inv_std; /* of the first norm, with `scale` */
+    float *staged;             /* ring of rows of the second norm's gradient */
+    float *sums;               /* of the weights' gradient, as of depthwise_backward_weights */
+    float *partials;           /* of the first norm, as of norm_backward_statistics, with `scale` */
+    ptrdiff_t partials_stride;
+} DepthwiseBackwardTask;
 
 enum { MASK_NONE, MASK_RESULT, MASK_ARGUMENT };
 enum { RESIDUAL_NONE, RESIDUAL_PLAIN, RESIDUAL_SCALED };
@@ -103,6 +136,7 @@ typedef struct ChannelKernels {
     void (*depthwise_backward_data)(const WindowTask *task);
     /* sums[c / 16][tap][c % 16] = sum over the pixels of `out`, here the output's gradient, of it and the tap's input */
     void (*depthwise_backward_weights)(const WindowTask *task, float *sums);
+    void (*depthwise_backward)(const DepthwiseBackwardTask *task);
 } ChannelKernels;
 
 #endif

@@ -9,6 +9,7 @@ cdef extern from "channel_kernels.h" nogil:
     const int MASK_NONE, MASK_RESULT, MASK_ARGUMENT
     const int RESIDUAL_NONE, RESIDUAL_PLAIN, RESIDUAL_SCALED
     const int BRANCH_NONE, BRANCH_WRITE, BRANCH_ADD
+    const int STRIP_FLOATS
 
     ctypedef struct ChannelPlane:
         float *p
@@ -19,7 +20,7 @@ cdef extern from "channel_kernels.h" nogil:
         const float *vector[6]
         Py_ssize_t pitch
         int images, rows, pixels, channels
-        int activation, mask, residual, accumulate
+        int activation, mask, residual, accumulate, streamed
 
     ctypedef struct OptimizerTask:
         const float *partial
@@ -36,11 +37,26 @@ cdef extern from "channel_kernels.h" nogil:
         ChannelPlane out
         const float *weight
         const float *bias
+        const float *scale
+        const float *shift
+        float *staged
         uint8_t *index
         float *statistics
         Py_ssize_t pitch, statistics_stride
-        int images, y0, y1, channels, large_height, large_width, large_halo, small_height, small_width
-        int kernel, stride, padding, accumulate, activation
+        int num_ahead, images, y0, y1, channels, large_height, large_width, large_halo, small_height, small_width
+        int kernel, stride, padding, accumulate, activation, in_activation
+
+    ctypedef struct DepthwiseBackwardTask:
+        WindowTask window
+        ChannelTask norm
+        ChannelPlane output
+        const float *weight
+        const float *mean
+        const float *inv_std
+        float *staged
+        float *sums
+        float *partials
+        Py_ssize_t partials_stride
 
     ctypedef struct ChannelKernels:
         void (*statistics)(const ChannelTask *, float *, Py_ssize_t) noexcept nogil
@@ -65,6 +81,7 @@ cdef extern from "channel_kernels.h" nogil:
         void (*depthwise)(const WindowTask *) noexcept nogil
         void (*depthwise_backward_data)(const WindowTask *) noexcept nogil
         void (*depthwise_backward_weights)(const WindowTask *, float *) noexcept nogil
+        void (*depthwise_backward)(const DepthwiseBackwardTask *) noexcept nogil
 
 
 cdef inline ChannelMap with_halo(const ChannelMap *m, int halo) noexcept nogil:
@@ -92,7 +109,7 @@ cdef inline void set_block(ChannelTask *task, const ChannelMap *m, const int32_t
     task.rows = bounds[3] - bounds[2]
     task.pixels = m.width
     task.channels = channel_end(m, c1) - c0
-    task.activation = task.mask = task.residual = task.accumulate = 0
+    task.activation = task.mask = task.residual = task.accumulate = task.streamed = 0
 
 
 cdef inline void set_windows(WindowTask *task, void *source, const ChannelMap *source_map, void *target,
@@ -108,7 +125,8 @@ cdef inline void set_windows(WindowTask *task, void *source, const ChannelMap *s
     set_plane(&planes, 1, target, target_map, box, bounds[4])
     task.input = planes.plane[0]
     task.out = planes.plane[1]
-    task.weight = task.bias = NULL
+    task.weight = task.bias = task.scale = task.shift = NULL
+    task.staged = NULL
     task.index = NULL
     task.statistics = NULL
     task.pitch = target_map.pitch
@@ -124,4 +142,4 @@ cdef inline void set_windows(WindowTask *task, void *source, const ChannelMap *s
     task.kernel = <int> window[0]
     task.stride = <int> window[1]
     task.padding = <int> window[2]
-    task.accumulate = task.activation = 0
+    task.accumulate = task.activation = task.in_activation = task.num_ahead = 0

@@ -13,19 +13,19 @@
 #define FORM_X 2
 #endif
 
-INLINE ptrdiff_t weight_at(const FormTask *t, int c, int tap) { return c * t->w_in + (t->flip ? TAPS - 1 - tap : tap); }
+INLINE ptrdiff_t weight_at(const ConvTask *t, int c, int tap) { return c * t->w_in + (t->flip ? TAPS - 1 - tap : tap); }
 
-static void plain(const FormTask *t, int tests)
+static void plain(const ConvTask *t, const Extent *exist)
 {
     for (int o = 0; o < t->channels_out; o++)
         for (int y = 0; y < t->rows; y++)
-            for (int x = 0; x < t->columns; x++) {
+            for (int x = 0; x < t->units; x++) {
                 Vec sum[SUB];
                 UNROLL for (int i = 0; i < SUB; i++) sum[i] = splat(t->bias ? t->bias[o] : 0.0f);
                 for (int c = 0; c < t->channels_in; c++)
                     for (int ky = 0; ky < KERNEL; ky++)
                         for (int kx = 0; kx < KERNEL; kx++) {
-                            if (tests && (y + ky < t->top || y + ky >= t->bottom || x + kx < t->left || x + kx >= t->right))
+                            if (exist && (y + ky < exist->top || y + ky >= exist->bottom || x + kx < exist->left || x + kx >= exist->right))
                                 continue;
                             const float *p = t->in + c * t->in_channel + (y + ky) * t->in_row + (x + kx) * UNIT;
                             Vec weight = splat(t->w[o * t->w_out + weight_at(t, c, ky * KERNEL + kx)]);
@@ -38,33 +38,33 @@ static void plain(const FormTask *t, int tests)
 
 /* ---- tiles of R channels x N pixels ---- */
 
-INLINE void start_tile(const FormTask *t, const int R, const int N, int o, Vec sum[FORM_R][FORM_X * SUB])
+INLINE void start_tile(const ConvTask *t, const int R, const int N, int o, Vec sum[FORM_R][FORM_X * SUB])
 {
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < N * SUB; i++)
         sum[r][i] = splat(t->bias ? t->bias[o + r] : 0.0f);
 }
 
-INLINE void store_tile(const FormTask *t, const int R, const int N, int o, int y, int x, Vec sum[FORM_R][FORM_X * SUB])
+INLINE void store_tile(const ConvTask *t, const int R, const int N, int o, int y, int x, Vec sum[FORM_R][FORM_X * SUB])
 {
     float *to = t->out + o * t->out_channel + y * t->out_row + x * UNIT;
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < N * SUB; i++)
         store(to + r * t->out_channel + i * VL, sum[r][i]);
 }
 
-INLINE void tested_tile(const FormTask *t, const int R, const int N, int o, int y, int x)
+INLINE void tested_tile(const ConvTask *t, const Extent *exist, const int R, const int N, int o, int y, int x)
 {
     Vec sum[FORM_R][FORM_X * SUB];
     start_tile(t, R, N, o, sum);
     for (int c = 0; c < t->channels_in; c++)
         for (int ky = 0; ky < KERNEL; ky++) {
-            if (y + ky < t->top || y + ky >= t->bottom)
+            if (y + ky < exist->top || y + ky >= exist->bottom)
                 continue;
             for (int kx = 0; kx < KERNEL; kx++) {
                 const float *w = t->w + o * t->w_out + weight_at(t, c, ky * KERNEL + kx);
                 const float *p = t->in + c * t->in_channel + (y + ky) * t->in_row + (x + kx) * UNIT;
                 UNROLL for (int n = 0; n < N; n++)
                 {
-                    if (x + n + kx < t->left || x + n + kx >= t->right)
+                    if (x + n + kx < exist->left || x + n + kx >= exist->right)
                         continue;
                     UNROLL for (int i = 0; i < SUB; i++)
                     {
@@ -77,7 +77,7 @@ INLINE void tested_tile(const FormTask *t, const int R, const int N, int o, int 
     store_tile(t, R, N, o, y, x, sum);
 }
 
-INLINE void product_tile(const FormTask *t, const int R, const int N, int o, int y, int x)
+INLINE void product_tile(const ConvTask *t, const Extent *unused, const int R, const int N, int o, int y, int x)
 {
     Vec sum[FORM_R][FORM_X * SUB];
     start_tile(t, R, N, o, sum);
@@ -97,9 +97,9 @@ INLINE void product_tile(const FormTask *t, const int R, const int N, int o, int
     store_tile(t, R, N, o, y, x, sum);
 }
 
-typedef void (*FormTile)(const FormTask *, int, int, int);
+typedef void (*FormTile)(const ConvTask *, const Extent *, int, int, int);
 #define TILE(KIND, R, N) \
-    static void KIND##_##R##_##N(const FormTask *t, int o, int y, int x) { KIND##_tile(t, R, N, o, y, x); }
+    static void KIND##_##R##_##N(const ConvTask *t, const Extent *exist, int o, int y, int x) { KIND##_tile(t, exist, R, N, o, y, x); }
 #if FORM_R == 5
 #define TILES(KIND, N)                                                                                   \
     TILE(KIND, 1, N) TILE(KIND, 2, N) TILE(KIND, 3, N) TILE(KIND, 4, N) TILE(KIND, 5, N)                 \
@@ -122,23 +122,23 @@ TILES(product, 2)
 #define WIDE(KIND) KIND##_tiles_2
 #endif
 
-static void run_tiles(const FormTask *t, const FormTile *wide, const FormTile *narrow)
+static void run_tiles(const ConvTask *t, const Extent *exist, const FormTile *wide, const FormTile *narrow)
 {
     for (int o = 0, r; o < t->channels_out; o += r) {
         r = t->channels_out - o < FORM_R ? t->channels_out - o : FORM_R;
         for (int y = 0; y < t->rows; y++) {
             int x = 0;
-            for (; x + FORM_X <= t->columns; x += FORM_X)
-                wide[r - 1](t, o, y, x);
-            for (; x < t->columns; x++)
-                narrow[r - 1](t, o, y, x);
+            for (; x + FORM_X <= t->units; x += FORM_X)
+                wide[r - 1](t, exist, o, y, x);
+            for (; x < t->units; x++)
+                narrow[r - 1](t, exist, o, y, x);
         }
     }
 }
 
-static void tested(const FormTask *t) { run_tiles(t, WIDE(tested), tested_tiles_1); }
+static void tested(const ConvTask *t, const Extent *exist) { run_tiles(t, exist, WIDE(tested), tested_tiles_1); }
 
-static void product(const FormTask *t) { run_tiles(t, WIDE(product), product_tiles_1); }
+static void product(const ConvTask *t) { run_tiles(t, NULL, WIDE(product), product_tiles_1); }
 
 static void copy_taps(const float *in, ptrdiff_t in_channel, ptrdiff_t in_row, int channels, int rows, int columns,
                       float *out)
@@ -155,7 +155,7 @@ static void copy_taps(const float *in, ptrdiff_t in_channel, ptrdiff_t in_row, i
 
 /* ---- weight gradient ---- */
 
-static void gradient_plain(const FormGradientTask *t, int tests)
+static void gradient_plain(const WeightGradientTask *t, const Extent *exist)
 {
     for (int o = 0; o < t->channels_out; o++)
         for (int c = 0; c < t->channels_in; c++)
@@ -163,8 +163,8 @@ static void gradient_plain(const FormGradientTask *t, int tests)
                 for (int kx = 0; kx < KERNEL; kx++) {
                     Vec sum = {0};
                     for (int y = 0; y < t->rows; y++)
-                        for (int x = 0; x < t->columns; x++) {
-                            if (tests && (y + ky < t->top || y + ky >= t->bottom || x + kx < t->left || x + kx >= t->right))
+                        for (int x = 0; x < t->units; x++) {
+                            if (exist && (y + ky < exist->top || y + ky >= exist->bottom || x + kx < exist->left || x + kx >= exist->right))
                                 continue;
                             const float *d = t->dy + o * t->dy_channel + y * t->dy_row + x * UNIT;
                             const float *p = t->x + c * t->x_channel + (y + ky) * t->x_row + (x + kx) * UNIT;
@@ -178,15 +178,15 @@ static void gradient_plain(const FormGradientTask *t, int tests)
 #define MAX_SUMS (FORM_R * KERNEL)
 
 /* R channels x one kernel row. Taps of copied inputs are `tap` floats apart, else a pixel. */
-INLINE void gradient_tile(const FormGradientTask *t, const int R, const int tests, ptrdiff_t tap, int ky, const float *dy,
+INLINE void gradient_tile(const WeightGradientTask *t, const Extent *exist, const int R, ptrdiff_t tap, int ky, const float *dy,
                           const float *x, float *out)
 {
     Vec sum[FORM_R][KERNEL];
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int k = 0; k < KERNEL; k++) sum[r][k] = (Vec){0};
     for (int row = 0; row < t->rows; row++) {
-        if (tests && (row + ky < t->top || row + ky >= t->bottom))
+        if (exist && (row + ky < exist->top || row + ky >= exist->bottom))
             continue;
-        for (int column = 0; column < t->columns; column++)
+        for (int column = 0; column < t->units; column++)
             UNROLL for (int i = 0; i < SUB; i++)
             {
                 const float *d = dy + row * t->dy_row + column * UNIT + i * VL;
@@ -195,7 +195,7 @@ INLINE void gradient_tile(const FormGradientTask *t, const int R, const int test
                 UNROLL for (int r = 0; r < R; r++) v[r] = load(d + r * t->dy_channel);
                 UNROLL for (int k = 0; k < KERNEL; k++)
                 {
-                    if (tests && (column + k < t->left || column + k >= t->right))
+                    if (exist && (column + k < exist->left || column + k >= exist->right))
                         continue;
                     Vec in = load(p + k * tap);
                     UNROLL for (int r = 0; r < R; r++) sum[r][k] += v[r] * in;
@@ -213,7 +213,7 @@ INLINE void gradient_tile(const FormGradientTask *t, const int R, const int test
     }
 }
 
-INLINE void run_gradient(const FormGradientTask *t, const int tests, const int copied)
+INLINE void run_gradient(const WeightGradientTask *t, const Extent *exist, const int copied)
 {
     const ptrdiff_t tap = copied ? t->x_channel / TAPS : UNIT, ky_size = copied ? KERNEL * tap : t->x_row;
     for (int o = 0, r; o < t->channels_out; o += r) {
@@ -224,21 +224,21 @@ INLINE void run_gradient(const FormGradientTask *t, const int tests, const int c
                 const float *x = t->x + c * t->x_channel + ky * ky_size;
                 float *out = t->out + o * t->out_channel + c * TAPS + ky * KERNEL;
                 switch (r) {
-                case 1: gradient_tile(t, 1, tests, tap, ky, dy, x, out); break;
-                case 2: gradient_tile(t, 2, tests, tap, ky, dy, x, out); break;
+                case 1: gradient_tile(t, exist, 1, tap, ky, dy, x, out); break;
+                case 2: gradient_tile(t, exist, 2, tap, ky, dy, x, out); break;
 #if FORM_R == 5
-                case 3: gradient_tile(t, 3, tests, tap, ky, dy, x, out); break;
-                case 4: gradient_tile(t, 4, tests, tap, ky, dy, x, out); break;
-                case 5: gradient_tile(t, 5, tests, tap, ky, dy, x, out); break;
+                case 3: gradient_tile(t, exist, 3, tap, ky, dy, x, out); break;
+                case 4: gradient_tile(t, exist, 4, tap, ky, dy, x, out); break;
+                case 5: gradient_tile(t, exist, 5, tap, ky, dy, x, out); break;
 #endif
                 }
             }
     }
 }
 
-static void gradient_tested(const FormGradientTask *t) { run_gradient(t, 1, 0); }
+static void gradient_tested(const WeightGradientTask *t, const Extent *exist) { run_gradient(t, exist, 0); }
 
-static void gradient_product(const FormGradientTask *t) { run_gradient(t, 0, 1); }
+static void gradient_product(const WeightGradientTask *t) { run_gradient(t, NULL, 1); }
 
 const ConvForms ISA_SYMBOL(forktask_conv_forms) = {
     .plain = plain,

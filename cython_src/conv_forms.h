@@ -8,36 +8,27 @@
 
 #include <stddef.h>
 
-/* `in` is the pixel under tap (0, 0) of the first output. Where bounds are tested, the pixels (y, x) counted from it
- * with top <= y < bottom and left <= x < right exist. Weights as in ConvTask. */
-typedef struct FormTask {
-    const float *in, *w, *bias; /* bias may be NULL: zero */
-    float *out;
-    ptrdiff_t in_channel, in_row, w_out, w_in, out_channel, out_row;
-    int channels_in, channels_out, rows, columns, flip, top, bottom, left, right;
-} FormTask;
+#include "micro_kernels.h"
 
-/* out[o * out_channel + c * 25 + tap] (+)= sum over (y, x, lane) of dy[o][y][x] * x[c][y + ky][x + kx]. */
-typedef struct FormGradientTask {
-    const float *dy, *x;
-    float *out;
-    ptrdiff_t dy_channel, dy_row, x_channel, x_row, out_channel;
-    int channels_in, channels_out, rows, columns, accumulate, top, bottom, left, right;
-} FormGradientTask;
+/* The inputs (y, x), counted from the one under tap (0, 0) of the first output, that exist. */
+typedef struct Extent {
+    int top, bottom, left, right; /* top <= y < bottom, left <= x < right */
+} Extent;
 
+/* Tasks have pixels of UNIT floats, weight gradients one group, no sum of dY. */
 typedef struct ConvForms {
-    /* One output pixel at a time; with `tests`, bounds are tested at every tap. */
-    void (*plain)(const FormTask *task, int tests);
+    /* One output pixel at a time; bounds are tested at every tap unless `exist` is NULL. */
+    void (*plain)(const ConvTask *task, const Extent *exist);
     /* A tile of outputs in registers; bounds are tested at every tap and pixel. */
-    void (*tested)(const FormTask *task);
+    void (*tested)(const ConvTask *task, const Extent *exist);
     /* out[(c * 25 + tap)][y][x] = pixel under the tap, `rows` x `columns` of each. */
     void (*copy_taps)(const float *in, ptrdiff_t in_channel, ptrdiff_t in_row, int channels, int rows, int columns,
                       float *out);
     /* Product of weights and what copy_taps made: `in` of the task, in_row = columns * UNIT. */
-    void (*product)(const FormTask *task);
-    void (*gradient_plain)(const FormGradientTask *task, int tests); /* one tap at a time */
-    void (*gradient_tested)(const FormGradientTask *task);           /* a tile of taps in registers */
-    void (*gradient_product)(const FormGradientTask *task);          /* `x` is what copy_taps made */
+    void (*product)(const ConvTask *task);
+    void (*gradient_plain)(const WeightGradientTask *task, const Extent *exist);  /* one tap at a time */
+    void (*gradient_tested)(const WeightGradientTask *task, const Extent *exist); /* a tile of taps in registers */
+    void (*gradient_product)(const WeightGradientTask *task);                     /* `x` is what copy_taps made */
 } ConvForms;
 
 #endif

@@ -338,6 +338,12 @@ _LAUNCHES: dict[str, Callable[[Mapping, np.ndarray], Launch]] = {
         math.ceil(int((bounds[:, 5] - bounds[:, 4]).max()) / STRIP_CHANNELS) * (attributes["kernel"] ** 2 + 1),
         4 * THREADS,
     ),
+    "nhwc_norm_depthwise": _per_channel("nhwc_norm_depthwise"),
+    "nhwc_depthwise_norm_backward": lambda attributes, bounds: Launch(
+        "nhwc_depthwise_norm_backward",
+        _strided(_extents(bounds, 0) * (_channel_end(bounds, 3, attributes["in_pitch"]) - bounds[:, 2])
+                 * attributes["in_height"] * attributes["in_width"]),
+    ),
     "nhwc_norm_statistics": _per_strip("nhwc_norm_statistics"),
     "nhwc_norm_finish": _per_vector_element("nhwc_norm_finish"),
     "nhwc_norm_evaluate": _per_vector_element("nhwc_norm_evaluate"),
@@ -371,6 +377,17 @@ _AFTER: dict[tuple[str, str], Callable[[Mapping, np.ndarray], Launch]] = {
     ("nhwc_conv_forward", "residual"): _per_channel("nhwc_conv_residual"),
     ("nhwc_conv_forward", "statistics"): _statistics,
     ("nhwc_depthwise_forward", "statistics"): _statistics,
+    ("nhwc_norm_depthwise", "statistics"): _statistics,
+    ("nhwc_depthwise_norm_backward", "weight_partials"): lambda attributes, bounds: Launch(
+        "nhwc_depthwise_norm_weights",
+        math.ceil(int((bounds[:, 3] - bounds[:, 2]).max()) / STRIP_CHANNELS) * attributes["kernel"] ** 2,
+        4 * THREADS,
+    ),
+    ("nhwc_depthwise_norm_backward", "statistics"): lambda attributes, bounds: Launch(
+        "nhwc_depthwise_norm_sums",
+        math.ceil(int((_channel_end(bounds, 3, attributes["in_pitch"]) - bounds[:, 2]).max()) / STRIP_CHANNELS),
+        4 * THREADS,
+    ),
     ("nhwc_conv_backward_weights", "bias_output"): lambda attributes, bounds: Launch(
         "nhwc_conv_bias_gradient", math.ceil(int(_extents(bounds, 2).max()) / STRIP_CHANNELS), 4 * THREADS
     ),

@@ -10,9 +10,9 @@ gradient is the same inner loop with the roles of the channels exchanged and the
 """
 
 from libc.stdint cimport int32_t, uint8_t, uintptr_t
-from libc.string cimport memcpy
 
 from .block_kernel cimport KernelArgs, TaskContext
+from .kernel_epilogue cimport POOL, STORE, UNPOOL, Epilogue, finish_rows
 from .kernel_maps cimport Map, clear_halo, offset, plane_size, read_map
 from .micro_kernels cimport KERNEL, TAPS, UNIT, ConvTask, Micro, WeightGradientTask
 
@@ -21,12 +21,6 @@ import numpy as np
 from . import map_arrays
 from .kernel_table import KernelSpec, register
 from .map_arrays import interior, map_attributes
-
-# What becomes of a convolution's rows: stored; pooled after ReLU; spread by the index of an earlier pooling.
-cdef enum Epilogue:
-    STORE
-    POOL
-    UNPOOL
 
 cdef enum:
     # Of a channel, five at a time (lowering asks for them): two rows of 255 pixels of sixteen images.
@@ -65,8 +59,8 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     cdef float *out = <float *> a.operand[2 if flip else 3]
     cdef uint8_t *index = <uint8_t *> a.operand[3 if flip else 4] if epilogue != STORE else NULL
     cdef float *scratch = <float *> context.scratch
-    cdef int g, o, y, i, r, k, n, count, stop, unit_rows, units, scratch_row, step, tile, spread, height, width
-    cdef Py_ssize_t at, scratch_channel = 0
+    cdef int g, o, y, i, k, n, count, stop, unit_rows, units, scratch_row, step, tile, spread, width
+    cdef Py_ssize_t scratch_channel = 0
     read_map(&source, a.integers)
     read_map(&target, a.integers + 7)
     t.in_channel = plane_size(&source)
@@ -76,7 +70,6 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     t.flip = flip
     t.w_out = TAPS if flip else source.channels * TAPS
     t.w_in = target.channels * TAPS if flip else TAPS
-    height = source.height + 2 * source.halo - (KERNEL - 1)
     width = source.width + 2 * source.halo - (KERNEL - 1)
     scratch_row = rows_as_units(&source, width, 2, &unit_rows, &units)
     # As many rows at a time as the flat layout can use, two of the lane layout: they stay in the cache.
@@ -109,31 +102,10 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
                     t.out_channel = plane_size(&target)
                     t.out_row = <Py_ssize_t> target.pitch * target.lanes
                 micro.conv(&t)
-                if epilogue == POOL:
+                if t.out == scratch:
                     for i in range(count):
-                        for r in range(0, n, 2):
-                            at = (<Py_ssize_t> g * target.channels + o + i) * target.height + (y + r) // 2
-                            micro.pool_row(
-                                scratch + i * scratch_channel + r * scratch_row,
-                                scratch + i * scratch_channel + (r + 1) * scratch_row, target.width,
-                                target.lanes, 1,
-                                out + offset(&target, g, o + i, (y + r) // 2),
-                                index + at * target.width * target.lanes)
-                elif epilogue == UNPOOL:
-                    for i in range(count):
-                        for r in range(n):
-                            at = (<Py_ssize_t> g * target.channels + o + i) * height + y + r
-                            micro.unpool_row(
-                                scratch + i * scratch_channel + r * scratch_row,
-                                index + at * width * source.lanes, width, source.lanes,
-                                out + offset(&target, g, o + i, 2 * (y + r)),
-                                out + offset(&target, g, o + i, 2 * (y + r) + 1))
-                elif unit_rows == 1:
-                    for i in range(count):
-                        for r in range(n):
-                            memcpy(out + offset(&target, g, o + i, y + r),
-                                   scratch + i * scratch_channel + r * scratch_row,
-                                   target.width * target.lanes * sizeof(float))
+                        finish_rows(micro, epilogue, &target, out, index, g, o + i, y, 0, n, width,
+                                    scratch + i * scratch_channel, scratch_row)
                 y += n
             for i in range(count):
                 clear_halo(&target, out, g, o + i, b[4] * spread, b[5] * spread)

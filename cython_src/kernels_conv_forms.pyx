@@ -14,20 +14,16 @@ from libc.stdint cimport int32_t, uint8_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 from .block_kernel cimport KernelArgs, TaskContext
+from .kernel_epilogue cimport POOL, STORE, UNPOOL, Epilogue, finish_rows
 from .kernel_maps cimport Map, clear_halo, offset, plane_size, read_map
 from .micro_kernels cimport (
-    KERNEL, TAPS, UNIT, ConvTask, FormGradientTask, FormTask, Micro, WeightGradientTask)
+    KERNEL, TAPS, UNIT, ConvTask, Extent, Micro, WeightGradientTask)
 
 from . import kernels_conv
 from .errors import UsageError
 from .kernel_table import KernelSpec, register
 from .map_arrays import map_attributes
 from .nhwc_conv import ALGORITHMS
-
-cdef enum Epilogue:
-    STORE
-    POOL
-    UNPOOL
 
 cdef enum Algorithm:  # as in nhwc_conv.ALGORITHMS
     IM2COL = 1
@@ -82,8 +78,8 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
                   Epilogue epilogue) noexcept nogil:
     """bounds: groups, output channels, rows (pooled rows where a pooling is involved)."""
     cdef Map source, target
-    cdef FormTask t
-    cdef ConvTask direct
+    cdef ConvTask t
+    cdef Extent exist
     cdef const Micro *micro = <const Micro *> a.micro
     cdef const int32_t *b = a.bounds + block * a.bounds_width
     cdef const float *x = <const float *> a.operand[0]
@@ -95,8 +91,8 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     cdef float *copied
     cdef const float *first
     cdef int algorithm = <int> a.integers[14]
-    cdef int g, o, y, first_row, row, i, r, n, count, rows, strip, height, width, scale, spread
-    cdef Py_ssize_t at, tile_channel, tile_row
+    cdef int g, o, y, first_row, i, n, count, rows, strip, height, width, scale, spread
+    cdef Py_ssize_t tile_channel, tile_row
     read_map(&source, a.integers)
     read_map(&target, a.integers + 7)
     height = source.height + 2 * source.halo - (KERNEL - 1)
@@ -108,12 +104,13 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     spread = 2 if epilogue == UNPOOL else 1
     strip = PAIR if algorithm == IM2COL else PAD_ROWS if algorithm >= PAD else height
     t.channels_in = source.channels
-    t.columns = width
+    t.units = width
+    t.pixel = UNIT
     t.flip = flip
     t.w_out = TAPS if flip else source.channels * TAPS
     t.w_in = target.channels * TAPS if flip else TAPS
-    t.left = source.halo
-    t.right = source.halo + source.width
+    exist.left = source.halo
+    exist.right = source.halo + source.width
     for g in range(b[0], b[1]):
         y = b[4] * scale
         while y < b[5] * scale:
@@ -142,8 +139,8 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
                     n = min(PAIR, y + rows - first_row)
                     t.rows = n
                     t.input = first + (first_row - y) * t.in_row
-                    t.top = max(0, source.halo - first_row)
-                    t.bottom = source.halo + source.height - first_row
+                    exist.top = max(0, source.halo - first_row)
+                    exist.bottom = source.halo + source.height - first_row
                     if epilogue == STORE:
                         t.out = out + offset(&target, g, o, first_row)
                         t.out_channel = plane_size(&target)
@@ -155,39 +152,14 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
                     if algorithm == IM2COL:
                         micro.forms.product(&t)
                     elif algorithm == TESTED_BLOCKED:
-                        micro.forms.tested(&t)
+                        micro.forms.tested(&t, &exist)
                     elif algorithm == PAD_BLOCKED:
-                        direct.input = t.input
-                        direct.w = t.w
-                        direct.bias = t.bias
-                        direct.out = t.out
-                        direct.in_channel = t.in_channel
-                        direct.in_row = t.in_row
-                        direct.w_out = t.w_out
-                        direct.w_in = t.w_in
-                        direct.out_channel = t.out_channel
-                        direct.out_row = t.out_row
-                        direct.channels_in = t.channels_in
-                        direct.channels_out = count
-                        direct.rows = n
-                        direct.units = width
-                        direct.pixel = UNIT
-                        direct.flip = flip
-                        micro.conv(&direct)
+                        micro.conv(&t)
                     else:
-                        micro.forms.plain(&t, algorithm == TESTED)
-                    for i in range(count if epilogue == POOL else 0):
-                        row = first_row // 2
-                        at = (<Py_ssize_t> g * target.channels + o + i) * target.height + row
-                        micro.pool_row(tile + i * tile_channel, tile + i * tile_channel + tile_row, target.width, UNIT, 1,
-                                       out + offset(&target, g, o + i, row), index + at * target.width * UNIT)
-                    for i in range(count if epilogue == UNPOOL else 0):
-                        for r in range(n):
-                            row = first_row + r
-                            at = (<Py_ssize_t> g * target.channels + o + i) * height + row
-                            micro.unpool_row(tile + i * tile_channel + r * tile_row, index + at * width * UNIT, width, UNIT,
-                                             out + offset(&target, g, o + i, 2 * row),
-                                             out + offset(&target, g, o + i, 2 * row + 1))
+                        micro.forms.plain(&t, &exist if algorithm == TESTED else NULL)
+                    for i in range(count if t.out == tile else 0):
+                        finish_rows(micro, epilogue, &target, out, index, g, o + i, first_row, 0, n, width,
+                                    tile + i * tile_channel, tile_row)
                     first_row += n
                 o += count
             y += rows
@@ -219,8 +191,8 @@ cdef int conv_form_backward_weights(const void *args, Py_ssize_t block, const Ta
     cdef const int32_t *b = a.bounds + block * a.bounds_width
     cdef const Micro *micro = <const Micro *> a.micro
     cdef Map dy, x
-    cdef FormGradientTask t
-    cdef WeightGradientTask direct
+    cdef WeightGradientTask t
+    cdef Extent exist
     cdef float *copied = <float *> context.scratch
     cdef float *to
     cdef float total
@@ -232,14 +204,17 @@ cdef int conv_form_backward_weights(const void *args, Py_ssize_t block, const Ta
     strip = PAIR if algorithm == IM2COL else PAD_ROWS if algorithm >= PAD else dy.height
     t.channels_in = x.channels
     t.channels_out = b[4] - b[3]
-    t.columns = dy.width
+    t.units = dy.width
+    t.pixel = UNIT
+    t.groups = 1
+    t.dy_group = t.x_group = 0
     t.dy_channel = plane_size(&dy)
     t.dy_row = <Py_ssize_t> dy.pitch * UNIT
     t.out_channel = x.channels * TAPS + 1
     t.out = <float *> a.operand[2] + (<Py_ssize_t> b[0] * dy.channels + b[3]) * t.out_channel
     t.accumulate = <int> a.integers[14]
-    t.left = x.halo
-    t.right = x.halo + x.width
+    exist.left = x.halo
+    exist.right = x.halo + x.width
     for g in range(b[1], b[2]):
         y = 0
         while y < dy.height:
@@ -249,8 +224,8 @@ cdef int conv_form_backward_weights(const void *args, Py_ssize_t block, const Ta
             t.x = inputs + offset(&x, g, 0, y - x.halo) - x.halo * UNIT
             t.x_channel = plane_size(&x)
             t.x_row = <Py_ssize_t> x.pitch * UNIT
-            t.top = max(0, x.halo - y)
-            t.bottom = x.halo + x.height - y
+            exist.top = max(0, x.halo - y)
+            exist.bottom = x.halo + x.height - y
             if algorithm == IM2COL:
                 micro.forms.copy_taps(t.x, t.x_channel, t.x_row, x.channels, rows, dy.width, copied)
                 t.x = copied
@@ -263,29 +238,13 @@ cdef int conv_form_backward_weights(const void *args, Py_ssize_t block, const Ta
                 t.x_row = <Py_ssize_t> (dy.width + KERNEL - 1) * UNIT
                 t.x_channel = (rows + KERNEL - 1) * t.x_row
                 if algorithm == PAD:
-                    micro.forms.gradient_plain(&t, False)
+                    micro.forms.gradient_plain(&t, NULL)
             elif algorithm == TESTED_BLOCKED:
-                micro.forms.gradient_tested(&t)
+                micro.forms.gradient_tested(&t, &exist)
             else:
-                micro.forms.gradient_plain(&t, True)
+                micro.forms.gradient_plain(&t, &exist)
             if algorithm == PAD_BLOCKED:
-                direct.dy = t.dy
-                direct.x = t.x
-                direct.out = t.out
-                direct.dy_group = direct.x_group = 0
-                direct.dy_channel = t.dy_channel
-                direct.dy_row = t.dy_row
-                direct.x_channel = t.x_channel
-                direct.x_row = t.x_row
-                direct.out_channel = t.out_channel
-                direct.groups = 1
-                direct.channels_in = t.channels_in
-                direct.channels_out = t.channels_out
-                direct.rows = rows
-                direct.units = dy.width
-                direct.pixel = UNIT
-                direct.accumulate = t.accumulate
-                micro.weight_gradient(&direct)
+                micro.weight_gradient(&t)  # with dY's sums
             else:
                 for o in range(t.channels_out):
                     total = micro.sum_rows(t.dy + o * t.dy_channel, rows, t.dy_row, <Py_ssize_t> dy.width * UNIT)

@@ -15,7 +15,7 @@ from .channel_kernels cimport RESIDUAL_PLAIN, ChannelTask, set_block, set_plane
 from .kernel_nhwc cimport (
     ChannelMap, channel_end, clear_channel_halo, image_size, pixel, read_channel_map, row_size)
 from .matrix_kernels cimport (
-    PANEL, Matrix, OuterTask, PixelGroup, PlainTask, PlaneTap, ProductTask, Request, Tap, Winograd,
+    PANEL, Matrix, OuterTask, PixelGroup, PlainGradientTask, PlainTask, PlaneTap, ProductTask, Request, Tap, Winograd,
     request_writes)
 from .micro_kernels cimport Micro
 
@@ -718,9 +718,12 @@ cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskCon
                 winograd_weight_piece(&c, matrix, (<const Micro *> a.micro).winograd, dy, x, out,
                                       bias if first and b[4] == 0 else NULL, b[0], b[1], o, o_stop, i, i_stop,
                                       <float *> context.scratch)
-            else:
+            elif c.algorithm == DIRECT:
                 weight_piece(&c, matrix, dy, x, out, bias if first and b[4] == 0 else NULL, b[0], b[1], o, o_stop, i,
                              i_stop, <float *> context.scratch)
+            else:
+                plain_weight_piece(&c, matrix, dy, x, out, bias if first and b[4] == 0 else NULL, b[0], b[1], o, o_stop, i,
+                                   i_stop, <float *> context.scratch)
             first = False
             i = i_stop
         o = o_stop
@@ -814,6 +817,98 @@ cdef void weight_piece(const Convolution *c, const Matrix *matrix, const float *
             y += count_y
         n += count_n
     store_weights(c, matrix, sums, sums_size, out, o0, o1, i0, i1, rows_of, unit if joined else 0, index)
+
+
+cdef void plain_weight_piece(const Convolution *c, const Matrix *matrix, const float *dy, const float *x, float *out,
+                             float *bias, int n0, int n1, int o0, int o1, int i0, int i1, float *scratch) noexcept nogil:
+    """As weight_piece(), by the algorithms that know no tricks: inputs of all taps copied side by side before the product,
+    bounds tested at each tap, or the input copied between zeros first."""
+    cdef const ChannelMap *g = &c.source
+    cdef const ChannelMap *m = &c.target
+    cdef int taps = c.kernel * c.kernel, reach = (c.kernel - 1) * c.dilation + 1
+    cdef int inputs = m.pitch if m.pitch < PANEL else (i1 - i0 + PANEL - 1) // PANEL * PANEL
+    cdef int valid = min(inputs, m.pitch - i0), chunks = (o1 - o0 + 31) // 32
+    cdef bint padded = c.algorithm == PAD or c.algorithm == PAD_BLOCKED, copied_taps = c.algorithm == IM2COL
+    cdef int rows = min(g.height, (STRIP + g.width - 1) // g.width), high, wide = (g.width - 1) * c.stride + reach
+    cdef int n, y, count, chunk, width, o, tap, row, column, r, s
+    cdef Py_ssize_t sums_size = <Py_ssize_t> taps * inputs * 32, dy_size = <Py_ssize_t> rows * g.width * 32
+    cdef int32_t *index = <int32_t *> scratch
+    cdef float *sums = scratch + MAX_INDEX
+    cdef float *packed_dy = sums + chunks * sums_size
+    cdef float *copied = packed_dy + (chunks * dy_size if copied_taps else 0)
+    cdef float *to
+    cdef const float *image
+    cdef OuterTask product
+    cdef PlainGradientTask t
+    memset(sums, 0, chunks * sums_size * sizeof(float))
+    if bias != NULL:
+        sum_gradient(c, matrix, dy, n0, n1, o0, o1, bias)
+    t.dy_row = row_size(g)
+    t.dy_pixel = g.pitch
+    t.row = <Py_ssize_t> wide * inputs if padded else row_size(m)
+    t.pixel = inputs if padded else m.pitch
+    t.columns = g.width
+    t.inputs = min(valid, i1 - i0)
+    t.move = c.stride
+    t.height = m.height
+    t.width = m.width
+    t.tests = not padded
+    t.blocked = c.algorithm == PAD_BLOCKED or c.algorithm == TESTED_BLOCKED
+    for n in range(n0, n1):
+        image = x + pixel(m, n, 0, 0) + i0
+        y = 0
+        while y < g.height:
+            count = min(rows, g.height - y)
+            # The window of the input that these rows read, or for each of their pixels the inputs of all taps.
+            high = count if copied_taps else (count - 1) * c.stride + reach if padded else 0
+            to = copied
+            for r in range(high):
+                for s in range(g.width * taps if copied_taps else wide):
+                    if copied_taps:
+                        tap = s % taps
+                        row = (y + r) * c.stride - c.padding + tap // c.kernel * c.dilation
+                        column = s // taps * c.stride - c.padding + tap % c.kernel * c.dilation
+                    else:
+                        row = y * c.stride - c.padding + r
+                        column = s - c.padding
+                    if 0 <= row < m.height and 0 <= column < m.width:
+                        memcpy(to, image + row * row_size(m) + <Py_ssize_t> column * m.pitch, valid * sizeof(float))
+                        memset(to + valid, 0, (inputs - valid) * sizeof(float))
+                    else:
+                        memset(to, 0, inputs * sizeof(float))
+                    to += inputs
+            for chunk in range(chunks):
+                o = o0 + 32 * chunk
+                width = 32 if o1 - o > PANEL else PANEL
+                if copied_taps:
+                    pack_pixels(g, matrix, dy, n, n + 1, y + g.halo, count, g.halo, g.width, 1, o, width,
+                                min(width, g.pitch - o), packed_dy + chunk * dy_size)
+                    product.images = 1
+                    product.rows = count
+                    product.columns = g.width
+                    product.m = taps * inputs
+                    product.pixel = product.m
+                    product.row = product.pixel * g.width
+                    product.image = 0
+                    product.ahead[0].lines = product.ahead[1].lines = 0
+                    product.width = width
+                    product.a = copied
+                    product.b = packed_dy + chunk * dy_size
+                    product.c = sums + chunk * sums_size
+                    matrix.outer(&product)
+                    continue
+                t.rows = count
+                t.c_row = width
+                t.x = copied if padded else image
+                for tap in range(taps):
+                    t.top = tap // c.kernel * c.dilation + (0 if padded else y * c.stride - c.padding)
+                    t.left = tap % c.kernel * c.dilation - (0 if padded else c.padding)
+                    for r in range(width // PANEL):
+                        t.dy = dy + pixel(g, n, y, 0) + o + r * PANEL
+                        t.c = sums + chunk * sums_size + <Py_ssize_t> tap * inputs * width + r * PANEL
+                        matrix.plain_gradient(&t)
+            y += count
+    store_weights(c, matrix, sums, sums_size, out, o0, o1, i0, i1, inputs, 0, index)
 
 
 cdef void store_weights(const Convolution *c, const Matrix *matrix, const float *sums, Py_ssize_t sums_size, float *out, int o0, int o1,

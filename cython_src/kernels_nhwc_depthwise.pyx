@@ -3,13 +3,19 @@
 y[n, i, j, c] = bias[c] + sum over (ky, kx) of w[c, ky, kx] x[n, stride i - padding + ky, stride j - padding + kx, c];
 what lies outside the map is zero, whether or not the map has a halo. Weights are PyTorch's (channels, 1, kernel,
 kernel), for any kernel size and stride.
+
+Between two norms the input may be given as it is before its norm and activation: they are applied row by row where they
+are needed (`nhwc_norm_depthwise`), and one kernel goes back from the second norm's result to the first one's, with the sums
+that the first one needs (`nhwc_depthwise_norm_backward`).
 """
 
 from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memset
 
 from .block_kernel cimport KernelArgs, TaskContext
-from .channel_kernels cimport ChannelTask, WindowTask, set_block, set_plane, set_windows
+from .channel_kernels cimport (
+    MASK_ARGUMENT, MASK_NONE, STRIP_FLOATS, ChannelTask, DepthwiseBackwardTask, WindowTask, set_block, set_plane,
+    set_windows, with_halo)
 from .kernel_nhwc cimport ChannelMap, channel_end, clear_channel_halo, pixel, read_channel_map
 from .micro_kernels cimport Micro
 
@@ -18,12 +24,29 @@ import numpy as np
 from . import nhwc_arrays
 from .kernel_table import KernelSpec, register
 from .nhwc_arrays import (
-    BOX, activate, block_statistics, inside, nhwc_attributes, scatter_windows, windows, write_block)
+    BOX, activate, block_statistics, inside, nhwc_attributes, passes, scatter_windows, windows, write_block)
 
 
 def scratch_bytes(channels, kernel):
     """Scratch memory of the kernels' blocks of up to `channels` channels: weights or their gradient."""
     return 4 * nhwc_arrays.channel_end(channels, 1 << 30) * (kernel * kernel + 1)
+
+
+def staged_bytes(width, pitch, kernel, stride):
+    """Scratch memory for the ring of rows of a normalised input, `width` pixels each."""
+    return 8 * width * pitch * ((_strip(width, pitch, kernel, stride) - 1) * stride + kernel)
+
+
+def backward_scratch_bytes(channels, width, out_width, pitch, kernel, stride):
+    """Scratch memory of `nhwc_depthwise_norm_backward`: weights, their gradient, rows of the input and of the gradient."""
+    rows = 2 * (_strip(width, pitch, kernel, stride) + kernel)
+    return (2 * scratch_bytes(channels, kernel) + staged_bytes(width, pitch, kernel, stride)
+            + 4 * out_width * pitch * rows)
+
+
+def _strip(width, pitch, kernel, stride):
+    """Rows of outputs of a strip, as strip_of() in channel_kernels.c."""
+    return max(4, ((STRIP_FLOATS // (width * pitch) - kernel) // stride + 1) // 4 * 4)
 
 
 cdef const float *pack(const KernelArgs *a, const WindowTask *task, const float *weight, const int32_t *b, int flip,
@@ -35,9 +58,8 @@ cdef const float *pack(const KernelArgs *a, const WindowTask *task, const float 
     return scratch
 
 
-cdef int depthwise_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+cdef int forward(const KernelArgs *a, Py_ssize_t block, const TaskContext *context, bint normalise) noexcept nogil:
     """bounds: images, rows, channels, partial of the statistics."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
     cdef const int32_t *b = a.bounds + block * a.bounds_width
     cdef const Micro *micro = <const Micro *> a.micro
     cdef float *scratch = <float *> context.scratch
@@ -56,6 +78,11 @@ cdef int depthwise_forward(const void *args, Py_ssize_t block, const TaskContext
         for c in range(task.channels):
             bias[c] = (<const float *> a.operand[2])[b[4] + c] if c < b[5] - b[4] else 0
         task.bias = bias
+    if normalise:
+        task.scale = <const float *> a.operand[5] + b[4]
+        task.shift = <const float *> a.operand[6] + b[4]
+        task.in_activation = <int> a.integers[14]
+        task.staged = scratch + (taps + 1) * task.channels
     if a.operand[4] == NULL:
         task.activation = activation
     else:
@@ -71,6 +98,14 @@ cdef int depthwise_forward(const void *args, Py_ssize_t block, const TaskContext
     for n in range(b[0], b[1]):
         clear_channel_halo(&target, <float *> a.operand[3], n, b[2], b[3], b[4], channel_end(&target, b[5]))
     return 0
+
+
+cdef int depthwise_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    return forward(<const KernelArgs *> args, block, context, False)
+
+
+cdef int norm_depthwise(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    return forward(<const KernelArgs *> args, block, context, True)
 
 
 cdef int depthwise_backward_data(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -98,6 +133,15 @@ cdef int depthwise_backward_data(const void *args, Py_ssize_t block, const TaskC
     return 0
 
 
+cdef void store_sums(const float *sums, int taps, int count, bint accumulate, float *out) noexcept nogil:
+    """A block's weight gradient in PyTorch's order, or added to what is there."""
+    cdef int c, tap
+    for c in range(count):
+        for tap in range(taps):
+            out[c * taps + tap] = sums[(c // 16 * taps + tap) * 16 + c % 16] + (
+                out[c * taps + tap] if accumulate else 0)
+
+
 cdef int depthwise_backward_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     """bounds: images, rows of the output's gradient, channels, partial."""
     cdef const KernelArgs *a = <const KernelArgs *> args
@@ -108,17 +152,14 @@ cdef int depthwise_backward_weights(const void *args, Py_ssize_t block, const Ta
     cdef const float *dy
     cdef ChannelMap gradient, source
     cdef WindowTask task
-    cdef int n, y, x, c, tap, taps, count = b[5] - b[4], accumulate = <int> a.integers[13]
+    cdef int n, y, x, c, taps, count = b[5] - b[4], accumulate = <int> a.integers[13]
     read_channel_map(&gradient, a.integers)
     read_channel_map(&source, a.integers + 5)
     set_windows(&task, a.operand[1], &source, a.operand[0], &gradient, 0, a.integers + 10, b)
     taps = task.kernel * task.kernel
     micro.channels.depthwise_backward_weights(&task, sums)
-    out = <float *> a.operand[2] + (<Py_ssize_t> b[6] * gradient.channels + b[4]) * taps
-    for c in range(count):
-        for tap in range(taps):
-            out[c * taps + tap] = sums[(c // 16 * taps + tap) * 16 + c % 16] + (
-                out[c * taps + tap] if accumulate else 0)
+    store_sums(sums, taps, count, accumulate,
+               <float *> a.operand[2] + (<Py_ssize_t> b[6] * gradient.channels + b[4]) * taps)
     if a.operand[3] != NULL:
         sums += taps * task.channels
         memset(sums, 0, task.channels * sizeof(float))
@@ -132,6 +173,69 @@ cdef int depthwise_backward_weights(const void *args, Py_ssize_t block, const Ta
         for c in range(count):
             out[c] = sums[c] + (out[c] if accumulate else 0)
     return 0
+
+
+cdef int depthwise_norm_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, channels, partial."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *bounds = a.bounds + block * a.bounds_width
+    cdef int32_t *b = [bounds[0], bounds[1], 0, 0, bounds[2], bounds[3]]
+    cdef const Micro *micro = <const Micro *> a.micro
+    cdef ChannelMap small, gradient, large, out
+    cdef ChannelTask planes
+    cdef DepthwiseBackwardTask task
+    cdef float *scratch = <float *> context.scratch
+    cdef float *packed
+    cdef int n, i, taps, end
+    read_channel_map(&small, a.integers)
+    read_channel_map(&large, a.integers + 5)
+    gradient = with_halo(&small, <int> a.integers[13])
+    out = with_halo(&large, <int> a.integers[14])
+    b[3] = small.height
+    end = channel_end(&large, b[5])
+    set_windows(&task.window, a.operand[7], &large, a.operand[1], &small, 0, a.integers + 10, b)
+    taps = task.window.kernel * task.window.kernel
+    task.sums = scratch
+    packed = scratch + taps * task.window.channels
+    task.weight = pack(a, &task.window, <const float *> a.operand[6], b, task.window.stride == 1, packed)
+    task.staged = packed + (taps + 1) * task.window.channels
+    if a.operand[8] != NULL:
+        task.window.scale = <const float *> a.operand[8] + b[4]
+        task.window.shift = <const float *> a.operand[9] + b[4]
+        task.window.in_activation = <int> a.integers[16]
+        task.window.staged = task.staged
+        task.staged += staged_floats(&task.window)
+        task.mean = <const float *> a.operand[10] + b[4]
+        task.inv_std = <const float *> a.operand[11] + b[4]
+        task.partials = <float *> a.operand[14] + <Py_ssize_t> bounds[4] * 2 * large.pitch + b[4]
+        task.partials_stride = large.pitch
+    set_block(&task.norm, &small, b, b[4], b[5])
+    set_plane(&task.norm, 0, a.operand[0], &gradient, b, b[4])
+    set_plane(&task.norm, 1, a.operand[1], &small, b, b[4])
+    for i in range(2, 5):
+        set_plane(&task.norm, i, NULL, &small, b, b[4])
+    for i in range(3):
+        task.norm.vector[i] = <const float *> a.operand[5] + i * small.pitch + b[4]
+    task.norm.vector[3] = <const float *> a.operand[4] + b[4]
+    for i in range(2):
+        task.norm.vector[4 + i] = <const float *> a.operand[2 + i] + b[4]
+    task.norm.activation = <int> a.integers[15]
+    task.norm.mask = MASK_ARGUMENT if task.norm.activation else MASK_NONE
+    set_plane(&planes, 0, a.operand[12], &out, b, b[4])
+    task.output = planes.plane[0]
+    micro.channels.depthwise_backward(&task)
+    store_sums(task.sums, taps, b[5] - b[4], False,
+               <float *> a.operand[13] + (<Py_ssize_t> bounds[4] * small.channels + b[4]) * taps)
+    for n in range(b[0], b[1]):
+        clear_channel_halo(&out, <float *> a.operand[12], n, 0, large.height, b[4], end)
+    return 0
+
+
+cdef Py_ssize_t staged_floats(const WindowTask *task) noexcept nogil:
+    """As staged_bytes()."""
+    cdef Py_ssize_t row = <Py_ssize_t> task.large_width * task.pitch
+    cdef int rows = max(4, ((<int> (STRIP_FLOATS // row) - task.kernel) // task.stride + 1) // 4 * 4)
+    return 2 * row * ((rows - 1) * task.stride + task.kernel)
 
 
 def _rows(array, attributes, prefix, bounds):
@@ -150,8 +254,22 @@ def _padded(vector, bounds, pitch):
     return np.pad(part, ((0, 0), (0, nhwc_arrays.channel_end(bounds["c1"], pitch) - bounds["c1"])))
 
 
+def _vector(operands, name, bounds, attributes):
+    """A block's part of a vector, or of several."""
+    return operands[name][..., bounds["c0"] : nhwc_arrays.channel_end(bounds["c1"], attributes["in_pitch"])]
+
+
+def _normalised(operands, attributes, bounds):
+    """Argument and result of the activation before the convolution."""
+    x = (_vector(operands, "input_scale", bounds, attributes) * _rows(operands["input"], attributes, "in", bounds)
+         + _vector(operands, "input_shift", bounds, attributes))
+    return x, activate(x, attributes["input_activation"])
+
+
 def _forward_reference(operands, attributes, bounds, iteration):
     x = _rows(operands["input"], attributes, "in", bounds)
+    if "input_scale" in operands:
+        x = _normalised(operands, attributes, bounds)[1]
     pitch = attributes["out_pitch"]
     weight = _padded(operands["weight"], bounds, pitch)
     y = np.zeros(())
@@ -189,12 +307,43 @@ def _backward_weights_reference(operands, attributes, bounds, iteration):
         target[...] = target + values if attributes["accumulate"] else values
 
 
+def _norm_backward_reference(operands, attributes, bounds, iteration):
+    z = _rows(operands["result"], attributes, "out", bounds)
+    g = inside(operands["gradient"], attributes, "out", {**bounds}, attributes["gradient_halo"])
+    scale, shift, mean, (a, b, c) = (
+        _vector(operands, name, bounds, attributes) for name in ("scale", "shift", "mean", "coefficients")
+    )
+    dz = a * np.where(passes(scale * z + shift, attributes["activation"]), g, 0) + (b * (z - mean) + c)
+    weight = _padded(operands["weight"], bounds, attributes["in_pitch"])
+    x = source = _rows(operands["input"], attributes, "in", bounds)
+    if "input_scale" in operands:
+        argument, x = _normalised(operands, attributes, bounds)
+    channels, count = slice(bounds["c0"], bounds["c1"]), bounds["c1"] - bounds["c0"]
+    taps = windows(x, *_window(attributes), 0, attributes["out_height"], attributes["out_width"])
+    operands["weight_partials"][bounds["partial"], channels] = np.stack(
+        [(dz * part).sum(axis=(0, 1, 2))[:count] for _, part in taps], axis=-1)
+    dx = scatter_windows(lambda tap: weight[tap] * dz, x.shape, *_window(attributes), operands["output"].dtype)
+    write_block(operands["output"], attributes, "in", bounds, dx, attributes["output_halo"])
+    if "input_scale" in operands:
+        dx = np.where(passes(argument, attributes["input_activation"]), dx, 0)
+        xhat = (source - _vector(operands, "input_mean", bounds, attributes)) * _vector(
+            operands, "input_inv_std", bounds, attributes)
+        channels = slice(bounds["c0"], nhwc_arrays.channel_end(bounds["c1"], attributes["in_pitch"]))
+        operands["statistics"][bounds["partial"], 0, channels] = dx.sum(axis=(0, 1, 2))
+        operands["statistics"][bounds["partial"], 1, channels] = (dx * xhat).sum(axis=(0, 1, 2))
+
+
 WINDOW = ("kernel", "stride", "padding")
 MAPS = nhwc_attributes("in") + nhwc_attributes("out") + WINDOW
 # statistics: those of the block before the activation, as nhwc_norm_statistics writes them, in its `partial`.
 register(KernelSpec("nhwc_depthwise_forward", ("input", "weight", "bias?", "output", "statistics?"),
                     MAPS + ("activation",), (), BOX + ("partial",), _forward_reference,
                     <uintptr_t> &depthwise_forward))
+# The input is activation(input_scale input + input_shift); scratch memory of scratch_bytes() and staged_bytes().
+register(KernelSpec("nhwc_norm_depthwise",
+                    ("input", "weight", "bias?", "output", "statistics?", "input_scale", "input_shift"),
+                    MAPS + ("activation", "input_activation"), (), BOX + ("partial",), _forward_reference,
+                    <uintptr_t> &norm_depthwise))
 # bounds: rows of the input's gradient.
 register(KernelSpec("nhwc_depthwise_backward_data", ("gradient", "weight", "output"), MAPS + ("accumulate",), (), BOX,
                     _backward_data_reference, <uintptr_t> &depthwise_backward_data))
@@ -202,3 +351,14 @@ register(KernelSpec("nhwc_depthwise_backward_data", ("gradient", "weight", "outp
 register(KernelSpec("nhwc_depthwise_backward_weights", ("gradient", "input", "output", "bias_output?"),
                     nhwc_attributes("gradient") + nhwc_attributes("in") + WINDOW + ("accumulate",), (),
                     BOX + ("partial",), _backward_weights_reference, <uintptr_t> &depthwise_backward_weights))
+# gradient: of activation(scale result + shift), `result` being what the convolution computed, and mean, coefficients as in
+# nhwc_norm_backward_apply. The convolution's input is `input`, or that normalised (input_scale, input_shift, ...); output is
+# its gradient, statistics (num_partials, 2, pitch) are as of nhwc_norm_backward_statistics. weight_partials: (num_partials,
+# channels, kernel^2).
+register(KernelSpec("nhwc_depthwise_norm_backward",
+                    ("gradient", "result", "scale", "shift", "mean", "coefficients", "weight", "input", "input_scale?",
+                     "input_shift?", "input_mean?", "input_inv_std?", "output", "weight_partials", "statistics?"),
+                    nhwc_attributes("out") + nhwc_attributes("in") + WINDOW
+                    + ("gradient_halo", "output_halo", "activation", "input_activation"), (),
+                    ("n0", "n1", "c0", "c1", "partial"), _norm_backward_reference,
+                    <uintptr_t> &depthwise_norm_backward))

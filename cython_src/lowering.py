@@ -14,7 +14,7 @@ from .kernels_conv_forms import FORMS, form_scratch_bytes
 from .kernels_winograd import gradient_scratch_bytes, transform_scratch_bytes
 from .map_arrays import interior
 from .network import Convolution, FullyConnected, MaxPool, NetworkSpec, ReLU, Softmax, get_network
-from .nhwc_conv import CODES, CONV_OPTIONS
+from .nhwc_conv import CODES, CONV_OPTIONS, ERROR_LIMIT, RELATIVE_ERROR
 from .plan import Access, Block, Plan, PlanBuilder, block_grid, ranges, read, update, write
 
 UNIT = 16  # images of a group in the lane layout; floats of a unit in the inner loops
@@ -31,7 +31,6 @@ CONVOLUTIONS = ("auto", "direct", "winograd", *FORMS)  # of the layout "lanes"; 
 WINOGRAD_TILE = 4  # side of a tile of results
 POINTS = 64  # products of a tile
 DRAWN_TOGETHER = 1 << 16  # random initial weights
-WINOGRAD_ERROR = 5.0  # root mean square, over that of direct sums: what "auto" accepts for fewer products
 
 
 @dataclass(frozen=True)
@@ -116,9 +115,11 @@ def winograd_cost(channels_in: int, channels_out: int, height: int, width: int) 
 
 
 def choose_convolution(channels_in: int, channels_out: int, height: int, width: int) -> str:
-    """The cheaper form of a convolution in the lane layout, "direct" or "winograd": with few channels on both sides
-    the transforms outweigh the products saved."""
+    """The cheaper form of a convolution in the lane layout whose error is within the limit, "direct" or "winograd": with
+    few channels on both sides the transforms outweigh the products saved."""
     shape = (channels_in, channels_out, height, width)
+    if RELATIVE_ERROR["winograd"] > ERROR_LIMIT:
+        return "direct"
     return "winograd" if winograd_cost(*shape) < direct_cost(*shape) else "direct"
 
 
@@ -977,8 +978,8 @@ def lower(
         A partial buffer for each block of images, summed in order by the update; or blocks that add to one
         buffer in turn.
     fusion : bool or str
-        What is joined into one loop: True or "all", False or "none", or some of "activation", "residual" and
-        "statistics" with commas between (layout "channels": `lowering_nhwc.FUSIONS`). In the other layouts all or
+        What is joined into one loop: True or "all", False or "none", or some of "activation", "residual", "statistics",
+        "depthwise" and "normalise" with commas between (layout "channels": `lowering_nhwc.FUSIONS`). In the other layouts all or
         none: convolution, ReLU and pooling in one loop, or a loop each.
     memory : {"full", "shared"}
         Whether transient buffers are overlaid.

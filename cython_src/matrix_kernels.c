@@ -325,6 +325,40 @@ static void plain(const PlainTask *t)
             plain_outputs(t, x, 1);
 }
 
+/* Input channels [first, first + inputs), a register for each. */
+INLINE void plain_gradient_inputs(const PlainGradientTask *t, int first, const int inputs)
+{
+    Vec sum[8][VECTORS_OF_PANEL];
+    UNROLL for (int i = 0; i < inputs; i++) UNROLL for (int v = 0; v < VECTORS_OF_PANEL; v++) sum[i][v] = (Vec){0};
+    for (int y = 0; y < t->rows; y++)
+        for (int x = 0; x < t->columns; x++) {
+            const int row = t->top + t->move * y, column = t->left + t->move * x;
+            if (t->tests && (row < 0 || row >= t->height || column < 0 || column >= t->width))
+                continue;
+            const float *in = t->x + row * t->row + column * t->pixel + first, *dy = t->dy + y * t->dy_row + x * t->dy_pixel;
+            UNROLL for (int v = 0; v < VECTORS_OF_PANEL; v++)
+            {
+                Vec gradient = load(dy + v * VL);
+                UNROLL for (int i = 0; i < inputs; i++) sum[i][v] += splat(in[i]) * gradient;
+            }
+        }
+    UNROLL for (int i = 0; i < inputs; i++) UNROLL for (int v = 0; v < VECTORS_OF_PANEL; v++)
+    {
+        float *to = t->c + (first + i) * t->c_row + v * VL;
+        store(to, load(to) + sum[i][v]);
+    }
+}
+
+static void plain_gradient(const PlainGradientTask *t)
+{
+    int i = 0;
+    if (t->blocked)
+        for (; i + 8 / VECTORS_OF_PANEL <= t->inputs; i += 8 / VECTORS_OF_PANEL)
+            plain_gradient_inputs(t, i, 8 / VECTORS_OF_PANEL);
+    for (; i < t->inputs; i++)
+        plain_gradient_inputs(t, i, 1);
+}
+
 INLINE void gather_vectors(const float *in, ptrdiff_t pixel, int n, const int vectors, float *out)
 {
     for (int i = 0; i < n; i++, in += pixel, out += vectors * VL)
@@ -369,6 +403,7 @@ static void shifted_sums(const float *x, ptrdiff_t pixel, int n, const float *sh
 
 const MatrixKernels ISA_SYMBOL(forktask_matrix) = {
     .plain = plain,
+    .plain_gradient = plain_gradient,
     .product = product,
     .outer = outer,
     .transpose_rows = transpose_rows,

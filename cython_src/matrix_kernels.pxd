@@ -54,8 +54,16 @@ cdef extern from "matrix_kernels.h" nogil:
         Py_ssize_t row, pixel, out_pixel
         int num_taps, k, move, height, width, y, columns, tests, blocked, lanes, stored, activation, accumulate
 
+    ctypedef struct PlainGradientTask:
+        const float *dy
+        const float *x
+        float *c
+        Py_ssize_t dy_row, dy_pixel, row, pixel, c_row
+        int rows, columns, inputs, top, left, move, height, width, tests, blocked
+
     ctypedef struct Matrix "MatrixKernels":
         void (*plain)(const PlainTask *) noexcept nogil
+        void (*plain_gradient)(const PlainGradientTask *) noexcept nogil
         void (*product)(const ProductTask *) noexcept nogil
         void (*outer)(const OuterTask *) noexcept nogil
         void (*transpose_rows)(const float *, const int32_t *, int, int, float *, Py_ssize_t, int) noexcept nogil

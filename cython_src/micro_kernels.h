@@ -24,8 +24,8 @@ struct ChannelKernels; /* inner loops with the channels in the lanes: channel_ke
 #define KERNEL 5 /* side of the convolutions' kernels */
 #define TAPS (KERNEL * KERNEL)
 
-/* out[o][y][u] = bias[o] + sum over (c, ky, kx) of w[o * w_out + c * w_in + tap] * in[c][y + ky][u * 16 + kx
- * * pixel], with tap = 5 ky + kx, or 24 minus that when `flip` is set (the data gradient, with w_out and w_in
+/* out[o][y][u] = bias[o] + sum over (c, ky, kx) of w[o * w_out + c * w_in + tap] * in[c][y + ky][u * 16 +
+ * kx * pixel], with tap = 5 ky + kx, or 24 minus that when `flip` is set (the data gradient, with w_out and w_in
  * exchanged). `in` points at the first tap of the first output. Strides are in floats. */
 typedef struct ConvTask {
     const float *in, *w, *bias; /* bias may be NULL: zero */

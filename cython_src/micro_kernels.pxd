@@ -6,32 +6,6 @@ from .channel_kernels cimport ChannelKernels
 from .matrix_kernels cimport Matrix, Winograd
 
 
-cdef extern from "conv_forms.h" nogil:
-    ctypedef struct FormTask:
-        const float *input "in"
-        const float *w
-        const float *bias
-        float *out
-        Py_ssize_t in_channel, in_row, w_out, w_in, out_channel, out_row
-        int channels_in, channels_out, rows, columns, flip, top, bottom, left, right
-
-    ctypedef struct FormGradientTask:
-        const float *dy
-        const float *x
-        float *out
-        Py_ssize_t dy_channel, dy_row, x_channel, x_row, out_channel
-        int channels_in, channels_out, rows, columns, accumulate, top, bottom, left, right
-
-    ctypedef struct ConvForms:
-        void (*plain)(const FormTask *, int) noexcept nogil
-        void (*tested)(const FormTask *) noexcept nogil
-        void (*copy_taps)(const float *, Py_ssize_t, Py_ssize_t, int, int, int, float *) noexcept nogil
-        void (*product)(const FormTask *) noexcept nogil
-        void (*gradient_plain)(const FormGradientTask *, int) noexcept nogil
-        void (*gradient_tested)(const FormGradientTask *) noexcept nogil
-        void (*gradient_product)(const FormGradientTask *) noexcept nogil
-
-
 cdef extern from "micro_kernels.h" nogil:
     const int UNIT
     const int TAPS
@@ -52,6 +26,22 @@ cdef extern from "micro_kernels.h" nogil:
         Py_ssize_t dy_group, dy_channel, dy_row, x_group, x_channel, x_row, out_channel
         int groups, channels_in, channels_out, rows, units, pixel, accumulate
 
+
+cdef extern from "conv_forms.h" nogil:
+    ctypedef struct Extent:
+        int top, bottom, left, right
+
+    ctypedef struct ConvForms:
+        void (*plain)(const ConvTask *, const Extent *) noexcept nogil
+        void (*tested)(const ConvTask *, const Extent *) noexcept nogil
+        void (*copy_taps)(const float *, Py_ssize_t, Py_ssize_t, int, int, int, float *) noexcept nogil
+        void (*product)(const ConvTask *) noexcept nogil
+        void (*gradient_plain)(const WeightGradientTask *, const Extent *) noexcept nogil
+        void (*gradient_tested)(const WeightGradientTask *, const Extent *) noexcept nogil
+        void (*gradient_product)(const WeightGradientTask *) noexcept nogil
+
+
+cdef extern from "micro_kernels.h" nogil:
     const int WINOGRAD_TILE
     const int WINOGRAD_POINTS
     const int WINOGRAD_STRIP

@@ -48,9 +48,9 @@ STRIP, WEIGHT_TILES = 128, 32
 MAX_KERNEL, MAX_CHANNELS = 15, 16384
 
 # Root mean square of the error over that of the result, over that of the direct sum, for 256 channels of normal
-# numbers. The default stays below ERROR_LIMIT.
-RELATIVE_ERROR = {"winograd2": 0.6, "winograd4": 1.9}
-ERROR_LIMIT = 4.0
+# numbers; F(4x4, 5x5) with images in the lanes is "winograd". The default takes none above ERROR_LIMIT, in any layout.
+RELATIVE_ERROR = {"winograd2": 0.6, "winograd4": 1.9, "winograd": 5.0}
+ERROR_LIMIT = 5.0
 
 
 def winograd_side(algorithm: int) -> int:
@@ -188,8 +188,7 @@ def choose_algorithm(option: str, direction: str, attributes: Mapping[str, int],
     Parameters
     ----------
     option : str
-        One of CONV_OPTIONS. Where an algorithm does not apply (Winograd to kernels that are not 3 x 3; all but
-        Winograd to weight gradients), direct.
+        One of CONV_OPTIONS. Where an algorithm does not apply (Winograd to kernels that are not 3 x 3), direct.
     direction : {"forward", "data", "weights"}
     attributes : mapping
         Of the kernel; groups.
@@ -212,8 +211,8 @@ def choose_algorithm(option: str, direction: str, attributes: Mapping[str, int],
     if option == "winograd":
         costs = {name: cost for name, cost in costs.items() if name.startswith("winograd")}
         return CODES[min(costs, key=costs.get)] if costs else CODES["direct"]
-    if direction == "weights" or (option.startswith("winograd") and option not in costs):
-        return CODES[option] if option in costs else CODES["direct"]
+    if option.startswith("winograd") and option not in costs:
+        return CODES["direct"]
     return CODES[option]
 
 
@@ -265,6 +264,12 @@ def _weight_gradient_scratch(algorithm: int, attributes: Mapping[str, int], imag
     outs = min(64 if taps > 1 else 256, -(-attributes["dy_channels"] // 32) * 32)
     ins = min(16 if taps > 49 else 64 if taps > 1 else 256, -(-attributes["in_channels"] // UNIT) * UNIT)
     unit = min(pitch, UNIT)
+    if (name := ALGORITHMS[algorithm]) != "direct":
+        ins = min(pitch, ins) if pitch < UNIT else ins
+        rows, reach = min(height, -(-STRIP // width)), (kernel - 1) * attributes["dilation"] + 1
+        window = ((rows - 1) * attributes["stride"] + reach) * ((width - 1) * attributes["stride"] + reach)
+        copied = {"im2col": rows * width * (taps * ins + outs), "pad": window * ins, "pad_blocked": window * ins}
+        return 4 * (MAX_INDEX + taps * outs * ins + copied.get(name, 0))
     images = max(1, STRIP // (height * width))
     rows = height if height * width <= STRIP else -(-STRIP // width)
     move = 1 if kernel == 1 else attributes["stride"]

@@ -130,7 +130,7 @@ class Block:
     operands : mapping of str to str, optional
         Operands for which this block uses another buffer than its loop.
     affinity : int, optional
-        Number of the worker that should run the block, modulo the number of workers: a hint to task executors.
+        Number of the worker that should run the block, modulo the number of workers: a hint that replayed graphs follow.
     """
 
     bounds: tuple[int, ...]

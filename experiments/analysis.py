@@ -492,7 +492,7 @@ def floor_table(study: Study) -> pd.DataFrame:
         own = study.step_times(plan_id, "serial", 1)
         t1 = float(np.median(list(serial[1].values()))) if serial else math.nan
         flops_floor = plan["flops"] / peak
-        roofline = sum(max(loop["flops"] / peak, loop["bytes"] / bandwidth) for loop in plan["loops"])
+        roofline = bounds.roofline_floor(plan["loops"], peak, bandwidth)
         rows.append({
             "plan_id": plan_id, "t1_s": t1, "serial_s": float(np.median(list(own.values()))) if own else math.nan,
             "flop_floor_s": flops_floor, "roofline_floor_s": roofline,

@@ -14,7 +14,7 @@ not part of a bound: it shows as a distance from it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -164,6 +164,19 @@ def durations_by_loop(
             raise ValueError(f"loop {name!r} has {num_blocks} blocks, got {len(blocks)} durations")
         result.append(blocks)
     return result
+
+
+def roofline_floor(loops: Iterable[Mapping], flops_per_s: float, bytes_per_s: float) -> float:
+    """Seconds an iteration takes at least on a machine: sum over its loops of max(flops / peak, bytes / bandwidth).
+
+    Parameters
+    ----------
+    loops : iterable of mapping
+        "flops" (of direct convolutions) and "bytes" (each region once) of a loop, as in a plan's row.
+    flops_per_s, bytes_per_s : float
+        Of all threads together. Bandwidth is that of memory: what stays in caches from loop to loop may be faster.
+    """
+    return sum(max(loop["flops"] / flops_per_s, loop["bytes"] / bytes_per_s) for loop in loops)
 
 
 def area_bound(work_s: float, capacity: float) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..cython_src import nhwc_conv
 from ..cython_src.errors import UsageError
-from ..cython_src.lowering import CONVOLUTIONS, WINOGRAD_ERROR, direct_cost, lower, winograd_cost
+from ..cython_src.lowering import CONVOLUTIONS, direct_cost, lower, winograd_cost
 from ..cython_src.machine_peaks import measure_peak_flops
 from ..cython_src.map_arrays import interior
 from ..cython_src.nhwc_arrays import inside
@@ -42,7 +42,7 @@ def add_parser(subparsers) -> None:
         description="Run each convolution of a network by itself, on one core, by each algorithm. GFLOP/s are those of the direct convolution, whatever the algorithm; the error is the largest, of one "
         "image (of sixteen where images stand in the vector lanes), over the largest result, against float64. * marks "
         "what the default takes: the cheapest by the cost model (`model`, direct = 1) whose error is below "
-        f"{nhwc_conv.ERROR_LIMIT:g} times that of direct sums ({WINOGRAD_ERROR:g} times with images in the lanes).",
+        f"{nhwc_conv.ERROR_LIMIT:g} times that of direct sums.",
     )
     parser.add_argument("--network", default="resnet18", help="default: %(default)s")
     parser.add_argument("--batch", type=int, default=16, help="default: %(default)s")

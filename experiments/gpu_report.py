@@ -12,7 +12,7 @@ from typing import Any
 
 from ..cython_src.errors import UsageError
 from .models import parse_model
-from .peers import LOSS_TOLERANCE, differences
+from .peers import LOSS_TOLERANCES, disagreement
 from .results import Results
 from .safetensors import write_atomically
 from .statistics import ratio_interval, spread
@@ -87,12 +87,11 @@ def _check_answers(samples: Mapping[tuple[str, str, int], Mapping[int, Mapping]]
     for (plan_id, model, _), rows in samples.items():
         for row in rows.values():
             name, answer = first.setdefault(plan_id, (model, row["answer"]))
-            count = min(len(answer), len(row["answer"]), 10)  # programs that add in different orders drift apart
-            difference = max(differences(answer[:count], row["answer"][:count]))
-            if difference > LOSS_TOLERANCE:
+            count = len(LOSS_TOLERANCES)
+            if wrong := disagreement(answer[:count], row["answer"][:count]):
                 raise UsageError(
-                    f"answers must agree within {LOSS_TOLERANCE:g} before times are compared, but {model} differs from "
-                    f"{name} by {difference:.2g}; this is a fault of the program"
+                    f"answers must agree before times are compared, but beside {name}'s that of {model} {wrong}; this is a "
+                    "fault of the program"
                 )
 
 

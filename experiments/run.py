@@ -528,7 +528,7 @@ def add_parser(subparsers) -> None:
     compare.add_argument(
         "--fusion",
         default="all",
-        help="what is joined in layout channels: all, none, or some of activation,residual,statistics; "
+        help="what is joined in layout channels: all, none, or some of activation,residual,statistics,depthwise,normalise; "
         "default: %(default)s",
     )
     compare.add_argument(

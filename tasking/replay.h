@@ -2,7 +2,7 @@
  *
  * Every node of the graph is stored once and runs once an iteration. Node states:
  *
- *     WAITING (pending > 0) --last predecessor--> READY (in a deque, or next on this worker) --> RUNNING --> WAITING ...
+ *     WAITING (pending > 0) --last predecessor--> READY (in a deque or inbox, or next on this worker) --> RUNNING --> WAITING ...
  *
  * `pending` starts at the number of predecessors in the same iteration (nothing comes before the first). The worker that
  * brings it to zero sets it to rearm = same-iteration + former-iteration predecessors before the node can run, so
@@ -28,6 +28,10 @@
 #define ORDER_REPLAY_LAST acquire
 #endif
 
+/* A worker asks for the node that stands so many places behind the one it begins: nodes stand in the order of the loops, so it comes
+ * to it soon. In graphs past the caches a task else waits for memory; 64 and 96 places are no better, and 16 worse. */
+#define REPLAY_AHEAD 32
+
 typedef struct ReplayNode {
     atomic_i32 pending;
     int32_t rearm;
@@ -44,6 +48,7 @@ typedef struct Replay {
     ReplayNode *nodes;
     int32_t *successors;
     int32_t *num_intra;       /* shape (num_nodes,): predecessors in the same iteration that are counted */
+    int32_t *homes;           /* shape (num_nodes,): the worker a task asks for, -1: any; NULL: none asks */
     int32_t num_tasks;
     int32_t num_nodes;
     int32_t num_edges;        /* that are counted */
@@ -83,6 +88,8 @@ static void replay_release(Replay *r, SchedulerWorker *me, int32_t number, int32
         ft_store(&successor->pending, successor->rearm, relaxed);
         if (successor->loop < 0) {
             replay_release(r, me, s, next); /* joins lead to tasks only: one level, two at the barrier */
+        } else if (ft_unlikely(r->homes != NULL) && r->homes[s] >= 0 && &r->scheduler.workers[r->homes[s]] != me) {
+            scheduler_send(&r->scheduler, r->homes[s], s);
         } else {
             if (*next >= 0) {
                 deque_push(&me->deque, *next);
@@ -100,7 +107,9 @@ static void replay_work(void *argument, int32_t worker)
     Scheduler *s = &r->scheduler;
     SchedulerWorker *me = &s->workers[worker];
     for (;;) {
-        int32_t number = deque_take(&me->deque);
+        int32_t number = scheduler_receive(s, me, worker);
+        if (number < 0)
+            number = deque_take(&me->deque);
         if (number < 0) {
             number = scheduler_find_work(s, worker);
             if (number < 0)
@@ -109,6 +118,7 @@ static void replay_work(void *argument, int32_t worker)
         while (number >= 0) {
             ReplayNode *node = &r->nodes[number];
             int32_t next = -1;
+            __builtin_prefetch(node + REPLAY_AHEAD, 1);
             if (ft_unlikely(ft_load(&s->ending, relaxed) == RUN_STOPPED))
                 return;
             int32_t first = scheduler_run_first(s, me, &s->loops[node->loop], node->block, number);
@@ -159,6 +169,21 @@ static void replay_reset(Replay *r, int64_t first_replay, int32_t num_iterations
     }
 }
 
+/* Once, while the workers rest: homes[v] is the worker that task v asks for, -1: any. Returns 0 or -1 (out of memory). */
+static int replay_set_homes(Replay *r, const int32_t *homes)
+{
+    r->homes = malloc((size_t)r->num_nodes * sizeof(int32_t));
+    r->scheduler.links = malloc((size_t)r->num_nodes * sizeof(atomic_i32));
+    if (r->homes == NULL || r->scheduler.links == NULL)
+        return -1;
+    for (int32_t v = 0; v < r->num_nodes; v++)
+        r->homes[v] = v < r->num_tasks ? homes[v] : -1;
+    for (int32_t i = 0; i < r->num_roots; i++)
+        if (r->homes[r->roots[i]] >= 0)
+            r->root_homes[i] = r->homes[r->roots[i]];
+    return 0;
+}
+
 /* Once: neighbouring roots to one worker; the owner takes the lowest first, thieves take from the far end. */
 static void replay_find_roots(Replay *r)
 {
@@ -179,8 +204,11 @@ static void replay_close(Replay *r)
     free(r->num_intra);
     free(r->roots);
     free(r->root_homes);
+    free(r->homes);
+    free(r->scheduler.links);
     r->nodes = NULL;
-    r->successors = r->num_intra = r->roots = r->root_homes = NULL;
+    r->successors = r->num_intra = r->roots = r->root_homes = r->homes = NULL;
+    r->scheduler.links = NULL;
 }
 
 /* Build the nodes from a TaskGraph's arrays, without edges that others imply; loop and block of each task from `task_loop` and the
@@ -198,7 +226,7 @@ static int replay_open(Replay *r, int32_t num_workers, const LoopRecord *loops, 
     memset(r, 0, sizeof(*r));
     r->num_tasks = num_tasks;
     r->num_nodes = num_nodes;
-    r->nodes = forktask_aligned_zeros((size_t)num_nodes * sizeof(ReplayNode));
+    r->nodes = forktask_aligned_zeros(((size_t)num_nodes + REPLAY_AHEAD) * sizeof(ReplayNode));
     r->successors = malloc(((size_t)num_edges + 1) * sizeof(int32_t));
     r->num_intra = malloc(((size_t)num_nodes + 1) * sizeof(int32_t));
     /* As many as could be; pages that are never used cost nothing. */

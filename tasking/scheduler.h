@@ -1,4 +1,12 @@
-/* What replayed and eager tasks share: workers with a deque each, the search for work, and how a run ends. */
+/* What replayed and eager tasks share: workers with a deque each, the search for work, and how a run ends.
+ *
+ * Where nodes ask for a worker, each worker has an inbox besides: a list of ready nodes that others have sent, newest first. Anybody
+ * adds to it by compare-and-swap; it is only ever emptied as a whole, by one exchange, so there is no ABA. U. Acar, G. Blelloch,
+ * R. Blumofe, "The Data Locality of Work Stealing" (SPAA 2000), have such mailboxes; there a node is in a deque as well, here in
+ * one place only.
+ *
+ * Who writes: `inbox`: senders, and who empties it. `links` of a node: its sender, then whoever has emptied the inbox.
+ */
 #ifndef FORKTASK_SCHEDULER_H
 #define FORKTASK_SCHEDULER_H
 
@@ -10,6 +18,21 @@
 #include "idle.h"
 #if !defined(FORKTASK_RELACY)
 #include "places.h"
+#endif
+
+#ifndef ORDER_INBOX_SEND
+#define ORDER_INBOX_SEND release
+#endif
+#ifndef ORDER_INBOX_RECEIVE
+#define ORDER_INBOX_RECEIVE acquire
+#endif
+/* Looks for work in vain, some 20 ns each, before a worker empties the inbox of another: that one may come to it soon. */
+#ifndef SCHEDULER_PATIENCE
+#define SCHEDULER_PATIENCE 64
+#endif
+/* Looks from one look at the clock to the next. */
+#ifndef SCHEDULER_ROUNDS
+#define SCHEDULER_ROUNDS 64
 #endif
 
 enum { RUN_GOES_ON = 0, RUN_DONE = 1, RUN_STOPPED = 2 };
@@ -24,6 +47,8 @@ typedef struct SchedulerWorker {
     atomic_i64 num_executed; /* blocks finished in this run */
     atomic_i32 current;      /* node whose kernel runs, -1: none */
     char padding2[FT_PAIR_OF_LINES - sizeof(atomic_i64) - sizeof(atomic_i32)];
+    atomic_i32 inbox;        /* newest node sent to this worker, -1: none */
+    char padding3[FT_PAIR_OF_LINES - sizeof(atomic_i32)];
 } SchedulerWorker;
 
 typedef struct Scheduler {
@@ -32,6 +57,7 @@ typedef struct Scheduler {
     char padding[FT_PAIR_OF_LINES - sizeof(atomic_i32)];
     SchedulerWorker *workers;
     const LoopRecord *loops;
+    atomic_i32 *links; /* shape (nodes,): the node sent before to the same inbox; NULL: no node asks for a worker */
     int32_t num_workers;
     int64_t spin_ns; /* how long a worker looks for work before it sleeps */
 #if !defined(FORKTASK_RELACY)
@@ -76,6 +102,42 @@ static inline uint64_t scheduler_random(SchedulerWorker *me)
     return me->random = x;
 }
 
+/* Any thread: hand a node that is ready to a worker. */
+static inline void scheduler_send(Scheduler *s, int32_t worker, int32_t node)
+{
+    atomic_i32 *inbox = &s->workers[worker].inbox;
+    int32_t newest = ft_load(inbox, relaxed); /* the swap decides */
+    do
+        ft_store(&s->links[node], newest, relaxed);
+    /* release: pairs with the acquire in scheduler_receive(), which sees the link and whatever made the node ready */
+    while (!ft_cas(inbox, &newest, node, ORDER_INBOX_SEND));
+    if (idle_anyone(&s->idle) && !idle_notify_worker(&s->idle, worker))
+        idle_notify_one(&s->idle); /* it may be busy for long */
+}
+
+/* Owner thread of `me` only: empty an inbox, its own or another's. Returns the newest node, the others go onto its deque; or
+ * DEQUE_EMPTY. */
+static inline int32_t scheduler_receive(Scheduler *s, SchedulerWorker *me, int32_t worker)
+{
+    atomic_i32 *inbox = &s->workers[worker].inbox;
+    if (ft_likely(s->links == NULL) || ft_load(inbox, relaxed) < 0) /* hint only; the exchange decides */
+        return DEQUE_EMPTY;
+    int32_t node = ft_exchange(inbox, -1, ORDER_INBOX_RECEIVE), newer = -1, older;
+    if (node < 0)
+        return DEQUE_EMPTY;
+    while ((older = ft_load(&s->links[node], relaxed)) >= 0) { /* turn the list round: the newest is to run first */
+        ft_store(&s->links[node], newer, relaxed);
+        newer = node;
+        node = older;
+    }
+    for (; newer >= 0; newer = ft_load(&s->links[node], relaxed)) {
+        deque_push(&me->deque, node);
+        idle_notify_one(&s->idle);
+        node = newer;
+    }
+    return node;
+}
+
 /* Owner thread only: one attempt on every other deque, from a random one on. DEQUE_EMPTY only if all were empty. */
 static inline int32_t scheduler_steal(Scheduler *s, int32_t worker)
 {
@@ -98,6 +160,15 @@ static inline int32_t scheduler_steal(Scheduler *s, int32_t worker)
             result = DEQUE_LOST_RACE;
     }
     return result;
+}
+
+/* Owner thread only: what is in the inboxes of others. */
+static inline int32_t scheduler_receive_for_others(Scheduler *s, int32_t worker)
+{
+    int32_t node = DEQUE_EMPTY;
+    for (int32_t i = 1; i < s->num_workers && node < 0 && s->links != NULL; i++)
+        node = scheduler_receive(s, &s->workers[worker], (worker + i) % s->num_workers);
+    return node;
 }
 
 /* Owner thread only: `node`, which would wait for the lock of a commutative access, goes onto the deque for another ready one,
@@ -146,11 +217,15 @@ static int32_t scheduler_find_work(Scheduler *s, int32_t worker)
     for (int round = 1;; round++) {
         if (scheduler_ended(s))
             return DEQUE_EMPTY;
-        int32_t node = scheduler_steal(s, worker);
+        int32_t node = scheduler_receive(s, &s->workers[worker], worker);
+        if (node < 0)
+            node = scheduler_steal(s, worker);
+        if (node < 0 && round % SCHEDULER_PATIENCE == 0)
+            node = scheduler_receive_for_others(s, worker);
         if (node >= 0)
             return node;
         ft_pause();
-        if (round % 64 != 0)
+        if (round % SCHEDULER_ROUNDS != 0)
             continue;
         int64_t now = forktask_now_ns();
         if (scheduler_swap_places(s, worker, worker + 1, now))
@@ -162,6 +237,10 @@ static int32_t scheduler_find_work(Scheduler *s, int32_t worker)
             do
                 node = scheduler_steal(s, worker); /* a lost race is no proof of emptiness: look again */
             while (node == DEQUE_LOST_RACE);
+            if (node < 0)
+                node = scheduler_receive(s, &s->workers[worker], worker);
+            if (node < 0)
+                node = scheduler_receive_for_others(s, worker);
             if (node >= 0 || scheduler_ended(s)) {
                 idle_cancel(&s->idle, worker);
                 return node >= 0 ? node : DEQUE_EMPTY;
@@ -180,6 +259,7 @@ static void scheduler_reset(Scheduler *s)
     for (int32_t w = 0; w < s->num_workers; w++) {
         SchedulerWorker *worker = &s->workers[w];
         deque_reset(&worker->deque);
+        ft_store(&worker->inbox, -1, relaxed);
         worker->num_executed_own = 0;
         ft_store(&worker->num_executed, 0, relaxed);
         ft_store(&worker->current, -1, relaxed);

@@ -80,11 +80,13 @@ cdef extern from "replay.h" nogil:
         int32_t num_tasks, num_nodes, num_edges
         int32_t *roots
         int32_t *root_homes
+        int32_t *homes
         int32_t num_roots
     int replay_open(Replay *r, int32_t num_workers, const LoopRecord *loops, WorkerState *states, int64_t spin_ns,
                     int32_t num_tasks, int32_t num_nodes, const int32_t *successor_offsets,
                     const int32_t *successor_split, const int32_t *successors, const int32_t *num_intra,
                     const int32_t *num_cross, const int32_t *task_loop)
+    int replay_set_homes(Replay *r, const int32_t *homes)
     void replay_reset(Replay *r, int64_t first_replay, int32_t num_iterations)
     void replay_close(Replay *r)
     void replay_work(void *argument, int32_t worker) noexcept
@@ -394,36 +396,40 @@ cdef class ReplayRuntime(_GraphRuntime):
         if error:
             raise MemoryError
         self.replay.scheduler.places = team.places(bound)
-        self._place_roots(bound.plan.affinity, priority)
+        if bound.plan.affinity is not None:
+            self._set_homes(bound.plan.affinity)
+        if priority is not None:
+            self._sort_roots(np.asarray(priority))
 
     def memory_bytes(self):
-        """Bytes of the nodes, edges and deques."""
+        """Bytes of the nodes, edges, deques and, where tasks ask for workers, homes and inboxes."""
         cdef int64_t n = self.replay.num_nodes, deques = 0
         cdef int w
         for w in range(self.team.num_threads):
             deques += 4 * (self.replay.scheduler.workers[w].deque.mask + 1)
-        return n * (sizeof(ReplayNode) + 4) + 8 * self.replay.num_tasks + 4 * self.replay.num_edges + deques
+        return (n * (sizeof(ReplayNode) + (4 if self.replay.homes == NULL else 12)) + 8 * self.replay.num_tasks
+                + 4 * self.replay.num_edges + deques)
 
     def root_homes(self):
         """Where tasks that are ready at the start are put: {task: worker}."""
         cdef int i
         return {self.replay.roots[i]: self.replay.root_homes[i] for i in range(self.replay.num_roots)}
 
-    cdef _place_roots(self, affinity, priority):
-        """Ready tasks to the workers they ask for; the owner takes the one with the highest priority first."""
+    cdef _set_homes(self, affinity):
+        """Ready tasks to the workers they ask for."""
+        cdef const int32_t[::1] homes = np.where(affinity >= 0, affinity % self.team.num_threads, -1).astype(np.int32)
+        if replay_set_homes(&self.replay, &homes[0]):
+            raise MemoryError
+
+    cdef _sort_roots(self, priority):
+        """The owner takes the one with the highest priority first."""
         cdef int i
-        if affinity is None and priority is None:
-            return
         roots = np.array([self.replay.roots[i] for i in range(self.replay.num_roots)], dtype=np.int64)
         homes = np.array([self.replay.root_homes[i] for i in range(self.replay.num_roots)], dtype=np.int64)
-        if affinity is not None:
-            homes = np.where(affinity[roots] >= 0, affinity[roots] % self.team.num_threads, homes)
-        if priority is not None:
-            order = np.argsort(np.asarray(priority)[roots], kind="stable")
-            roots, homes = roots[order], homes[order]
+        order = np.argsort(priority[roots], kind="stable")
         for i in range(self.replay.num_roots):
-            self.replay.roots[i] = roots[i]
-            self.replay.root_homes[i] = homes[i]
+            self.replay.roots[i] = roots[order[i]]
+            self.replay.root_homes[i] = homes[order[i]]
 
     def __dealloc__(self):
         replay_close(&self.replay)

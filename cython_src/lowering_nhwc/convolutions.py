@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from .. import blocks_nhwc, nhwc_conv
+from .. import blocks_nhwc, kernels_nhwc_depthwise, nhwc_conv
 from ..blocks_nhwc import Window
 from ..network import Convolution
 from ..nhwc_arrays import STATISTICS_ROWS
 from ..plan import block_grid, ranges, read, update, write
-from .gradients import masked, pass_on, sent_to
+from .gradients import gradient_map, masked, pass_on, sent_to
 from .state import FeatureMap, Lowering, phase_of
 from .units import Unit
 
@@ -19,7 +19,7 @@ PACK_BYTES = 262144  # of a block that packs weights, at least
 
 def convolution(low: Lowering, unit: Unit, again: bool) -> None:
     layer, b = unit.layer, low.builder
-    source, target = low.maps[unit.sources[0]], low.output_map(unit, again)
+    source, target = low.source_map(unit), low.output_map(unit, again)
     weight = low.parameter(f"{layer.name}.weight")
     shape = low.parameter_shapes[weight]
     window = low.window(layer, low.shapes[unit.sources[0]], low.shapes[unit.target])
@@ -30,8 +30,14 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
         4.0 * source.pitch * source.width, 4.0 * target.pitch * target.width, flops,
     )  # fmt: skip
     operands = {"input": source.name, "output": target.name}
+    norm = low.producer[unit.sources[0]] if unit.normalises else None
+    vectors = []
     if depthwise:
         operands["weight"] = weight
+        b.scratch(depthwise_scratch(low, unit, source))
+        if norm:
+            vectors = [f"{norm.layer.name}.scale", f"{norm.layer.name}.shift"]
+            operands |= dict(zip(("input_scale", "input_shift"), vectors, strict=True))
     else:
         algorithm = chosen_algorithm(low, layer, source, target, "forward")
         packed = pack(low, unit, weight, 0, algorithm, again)
@@ -54,6 +60,7 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
             accesses = [source.read_window(n, window, y, c if depthwise else None), target.write(n, y, c)]
             if depthwise:
                 accesses.append(read(weight, c))
+                accesses += [read(vector, source.channel_box(*c)) for vector in vectors]
             else:
                 accesses.append(read(packed, *nhwc_conv.packed_box(algorithm, 0, c, shape, layer.groups)))
             if layer.bias:
@@ -81,12 +88,23 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
     attributes = {**source.attributes("in"), **target.attributes("out"), **low.geometry(layer)}
     attributes["activation"] = unit.activation
     kernel = "nhwc_depthwise_forward"
+    if norm:
+        kernel = "nhwc_norm_depthwise"
+        attributes["input_activation"] = norm.activation
     if not depthwise:
         kernel = "nhwc_conv_forward"
         attributes |= {"groups": layer.groups, "algorithm": algorithm}
         b.scratch(nhwc_conv.scratch_bytes(algorithm, 0, attributes, images, rows, part))
     low.loop(f"{layer.name}.again" if again else layer.name, kernel, operands, blocks, unit, phase_of(again),
               **attributes)  # fmt: skip
+
+
+def depthwise_scratch(low: Lowering, unit: Unit, source: FeatureMap) -> int:
+    layer = unit.layer
+    size = kernels_nhwc_depthwise.scratch_bytes(source.channels, layer.kernel)
+    if unit.normalises:
+        size += kernels_nhwc_depthwise.staged_bytes(source.width, source.pitch, layer.kernel, layer.stride)
+    return size
 
 
 def chosen_algorithm(
@@ -128,6 +146,9 @@ def pack(low: Lowering, unit: Unit, weight: str, direction: int, algorithm: int,
 
 
 def convolution_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
+    if unit.joins_backward:
+        depthwise_norm_backward(low, unit, gradient)
+        return
     layer = unit.layer
     gradient = masked(low, unit, gradient)
     source = low.maps[unit.sources[0]]
@@ -243,3 +264,53 @@ def convolution_weight_gradient(
         low.loop(f"{layer.name}.weight_gradient" + (f".{link}" if low.options.chain else ""), kernel, operands, blocks,
             unit, "backward", **attributes, accumulate=int(link > 0),
         )  # fmt: skip
+
+
+def depthwise_norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
+    """Of a depthwise convolution and the norm after it, whose coefficients are there: weight gradient, gradient of the
+    source, and what the norm sums that the convolution applies."""
+    layer, b = unit.layer, low.builder
+    source, result = low.source_map(unit), low.maps[unit.target]
+    after = low.readers[unit.target][0]
+    before = low.producer[unit.sources[0]] if unit.normalises else None
+    weight = f"{layer.name}.weight"
+    target, _ = gradient_map(low, unit.sources[0])
+    flops = 4.0 * layer.kernel**2 * low.batch * result.channels * result.height * result.width
+    images, part = blocks_nhwc.image_channel_blocks(low.options.granularity, low.batch, source.channels, flops)
+    groups, channels = ranges(low.batch, images), ranges(source.channels, part)
+    partials = b.buffer(
+        f"{weight}.partials", (len(groups), source.channels, layer.kernel**2), role="gradient", carried=len(groups) == 1
+    )
+    low.partials[weight] = partials, len(groups)
+    vectors = {name: f"{after.layer.name}.{name}" for name in ("scale", "shift", "mean", "coefficients")}
+    operands = {
+        "gradient": gradient.name, "result": result.name, **vectors, "weight": weight, "input": source.name,
+        "output": target.name, "weight_partials": partials,
+    }  # fmt: skip
+    if before:
+        name = before.layer.name
+        kinds = ("scale", "shift", "mean", "inv_std")
+        vectors |= {f"input_{kind}": f"{name}.{kind}" for kind in kinds}
+        sums = b.buffer(f"{name}.gradient_partials", (len(groups), 2, source.pitch), role="temporary")
+        operands |= {f"input_{kind}": f"{name}.{kind}" for kind in kinds} | {"statistics": sums}
+        low.gradient_sums[name] = sums
+    moved = 8.0 * low.batch * source.pitch * (result.height * result.width + source.height * source.width)
+    blocks = []
+    for n, c in block_grid(groups, channels):
+        number, box = groups.index(n), source.channel_box(*c)
+        accesses = [gradient.read(n, None, c), result.read(n, None, c), source.read(n, None, c), read(weight, c)]
+        for kind, vector in vectors.items():
+            accesses.append(read(vector, (0, 3), box) if kind == "coefficients" else read(vector, box))
+        accesses += [target.write(n, None, c), write(partials, (number, number + 1), c)]
+        if before:
+            accesses.append(write(sums, (number, number + 1), (0, 2), box))
+        share = (n[1] - n[0]) * (c[1] - c[0]) / (low.batch * source.channels)
+        bounds = {"n0": n[0], "n1": n[1], "c0": c[0], "c1": c[1], "partial": number}
+        blocks.append((bounds, accesses, flops * share, moved * share))
+    b.scratch(kernels_nhwc_depthwise.backward_scratch_bytes(
+        source.channels, source.width, result.width, source.pitch, layer.kernel, layer.stride
+    ))  # fmt: skip
+    low.loop(f"{layer.name}.gradient", "nhwc_depthwise_norm_backward", operands, blocks, unit, "backward",
+        **result.attributes("out"), **source.attributes("in"), **low.geometry(layer), gradient_halo=gradient.halo,
+        output_halo=target.halo, activation=after.activation, input_activation=before.activation if before else 0,
+    )  # fmt: skip

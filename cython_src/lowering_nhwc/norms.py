@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..plan import read, update, write
-from .gradients import gradient_map, pass_on, sent_to
+from .gradients import gradient_map, pass_on, sent_to, set_gradient
 from .state import FeatureMap, Lowering, phase_of
 from .units import Unit
 
@@ -72,8 +72,10 @@ def norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
     name = layer.name
     source = low.maps[unit.sources[0]]
     mean, inv_std = f"{name}.mean", f"{name}.inv_std"
-    count = len(low.pixels(source))
-    partials = b.buffer(f"{name}.gradient_partials", (count, 2, source.pitch), role="temporary")
+    partials = low.gradient_sums.get(name) or b.buffer(
+        f"{name}.gradient_partials", (len(low.pixels(source)), 2, source.pitch), role="temporary"
+    )
+    count = b.shape(partials)[0]
     common = {"gradient": gradient.name, "input": source.name, "mean": mean}
     maps = {"gradient": gradient, "input": source}
     constant = [read(mean)]
@@ -86,10 +88,11 @@ def norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
         constant += [read(common["scale"]), read(common["shift"])]
     shapes = {**source.attributes("in"), "gradient_halo": gradient.halo, "activations_halo": activations_halo,
               "activation": unit.activation}  # fmt: skip
-    low.elementwise(f"{name}.gradient_statistics", "nhwc_norm_backward_statistics", unit, "backward", source,
-        {**common, "inv_std": inv_std, "partials": partials}, maps, [*constant, read(inv_std)], partials=partials,
-        **shapes,
-    )  # fmt: skip
+    if name not in low.gradient_sums:
+        low.elementwise(f"{name}.gradient_statistics", "nhwc_norm_backward_statistics", unit, "backward", source,
+            {**common, "inv_std": inv_std, "partials": partials}, maps, [*constant, read(inv_std)], partials=partials,
+            **shapes,
+        )  # fmt: skip
     weight = f"{name}.weight"
     coefficients = b.buffer(f"{name}.coefficients", (3, source.pitch), role="temporary")
     results = {
@@ -109,6 +112,9 @@ def norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
     if low.trained(unit):
         for kind, buffer in results.items():
             low.partials[f"{name}.{kind}"] = buffer, 1
+    if unit.sources[0] in low.producer and low.producer[unit.sources[0]].joins_backward:  # which does the rest, from the gradient as it is
+        set_gradient(low, unit.sources[0], gradient)
+        return
     shortcut = unit.shortcut_norm or unit.shortcut
     learns = low.learns[unit.sources[0]], bool(shortcut) and low.learns[shortcut]
     if shortcut and not unit.activation:

@@ -105,6 +105,7 @@ class Lowering:
     sharers: dict[str, set[str]] = field(default_factory=dict)  # gradient's buffer -> tensors that it belongs to
     unfinished: set[str] = field(default_factory=set)  # tensors whose producer has not run backward yet
     partials: dict[str, tuple[str, int]] = field(default_factory=dict)  # parameter -> partial gradients
+    gradient_sums: dict[str, str] = field(default_factory=dict)  # norm -> partial sums of its gradient, if taken already
     aliases: dict[str, Callable] = field(default_factory=dict)
 
     def __post_init__(self):
@@ -126,6 +127,30 @@ class Lowering:
         self.learns: dict[str, bool] = {"input": False}  # tensor -> whether a parameter before it is trained
         for unit in self.units:
             self.learns[unit.target] = self.trained(unit) or any(self.learns[name] for name in unit.inputs)
+        for unit in self.units:
+            if isinstance(unit.layer, Convolution) and self.is_depthwise(unit.layer):
+                self.join_norms(unit)
+
+    def join_norms(self, unit: Unit) -> None:
+        """Decide what of the norms before and after a depthwise convolution its own loops do."""
+        fusion, options = self.options.fusion, self.options
+        before = self.producer.get(unit.sources[0])
+        alone = self.readers[unit.sources[0]] == [unit]
+        after = self.readers.get(unit.target, [])
+        unit.joins_backward = (
+            "depthwise" in fusion and options.training and not options.chain and alone
+            and len(after) == 1 and isinstance(after[0].layer, BatchNorm) and not after[0].shortcut and after[0].applied
+            and not unit.layer.bias and not unit.activation and self.trained(unit) and self.learns[unit.sources[0]]
+        )  # fmt: skip
+        if before and isinstance(before.layer, BatchNorm) and not before.shortcut and alone and "normalise" in fusion:
+            unit.normalises = unit.joins_backward or not options.training
+            before.applied = not unit.normalises
+
+    def source_map(self, unit: Unit) -> FeatureMap:
+        """The map that a convolution reads: of its source, or of what the norm that it applies reads."""
+        if unit.normalises:
+            return self.maps[self.producer[unit.sources[0]].sources[0]]
+        return self.maps[unit.sources[0]]
 
     @property
     def batch(self) -> int:

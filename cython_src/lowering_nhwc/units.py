@@ -12,7 +12,9 @@ from ..network import Add, BatchNorm, Convolution, Dropout, Layer, NetworkSpec, 
 # activation   ReLU into the convolution or norm before it
 # residual     the addition of a shortcut into the norm or convolution before it
 # statistics   sums for batch norm into the convolution before it
-FUSIONS = ("activation", "residual", "statistics")
+# depthwise    backward pass of a depthwise convolution and of the norm after it, with the sums that the norm before needs
+# normalise    a norm and its activation into the depthwise convolution that reads it; in training with `depthwise` only
+FUSIONS = ("activation", "residual", "statistics", "depthwise", "normalise")
 ACTIVATIONS = {ReLU: 1, ReLU6: 2}
 
 
@@ -62,9 +64,13 @@ class Unit:
     shortcut_norm : str
         The norm of the shortcut that is applied on the fly; `shortcut` is then what that norm reads.
     applied : bool
-        Of a norm: whether it writes a map; false where it is applied by the unit that adds its result.
+        Of a norm: whether it writes a map; false where it is applied by the unit that reads its result.
     statistics : str
         The norm for which a convolution sums.
+    normalises : bool
+        Of a depthwise convolution: it applies the norm that makes its source, which then writes no map.
+    joins_backward : bool
+        Of a depthwise convolution: its backward pass includes that of the norm that reads it.
     """
 
     layer: Layer
@@ -75,6 +81,8 @@ class Unit:
     shortcut_norm: str = ""
     applied: bool = True
     statistics: str = ""
+    normalises: bool = False
+    joins_backward: bool = False
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -56,6 +56,7 @@ STEPS = {
     "resnext29": (SMALL["resnext29_2x64d"], {"fusion": "none", "granularity": "images=2,channels=32"}),
     "mobilenet_v1": (SMALL["mobilenet_v1"], {"granularity": "images=2", **ADAM}),
     "mobilenet_v2": (SMALL["mobilenet_v2"], {"granularity": "images=2,rows=3", "optimizer": "adam", **SMOOTH}),
+    "mobilenet_v2, kept maps": (SMALL["mobilenet_v2"], {"granularity": "images=2", "fusion": "activation,residual,statistics"}),
     "branches": (SMALL["branches"], {"granularity": "rows=4", "frozen": "conv1"}),
     "winograd": (SMALL["preact_resnet18"], {"granularity": "images=1,rows=3", "conv": "winograd2"}),
     "mixed": (MIXED, {"granularity": "channels=16,rows=2", "momentum": 0.0, "seed": 5}),
@@ -282,7 +283,7 @@ def test_which_blocks_are_whole_products():
         found.setdefault(gpu_blas.products_of(loop.kernel, loop.attributes, rows) is not None, set()).add(loop.kernel)
     assert found[True] == {"fc_forward", "fc_backward_data", "fc_backward_weights", "nhwc_conv_forward",
                            "nhwc_conv_backward_data", "nhwc_conv_backward_weights"}  # fmt: skip
-    assert {"nhwc_depthwise_forward", "nhwc_norm_apply"} <= found[False]
+    assert {"nhwc_norm_depthwise", "nhwc_depthwise_norm_backward", "nhwc_norm_apply"} <= found[False]
     for loop in make_plan("resnet18").loops:
         rows = [dict(zip(kernel_table.get(loop.kernel).bounds, b.bounds, strict=True)) for b in loop.blocks]
         if loop.attributes.get("kernel") == 3:

@@ -1,14 +1,17 @@
 """What a task costs in graphs of 10^3 to 10^6 tasks: recording, closing, preparing, memory and running.
 
-    python -P tests/stress/graph_sizes.py --pattern stencil_1d --placement partitioned
+    python -P tests/stress/graph_sizes.py --pattern stencil_1d --rounds 15
 
-Recording and closing are CPU time, best of several; running is wall time of the fastest run x threads / tasks, on two threads, beside
-the same for serial execution: kernels' arguments leave the caches too, whatever the runtime.
+Recording and closing are CPU time, best of several; running is wall time x threads / tasks of runs of some two million tasks each, so
+that starting a run does not count. All sizes and placements take turns within each round, since the clock of a machine changes
+from one second to the next. Serial execution stands beside: kernels' arguments leave the caches too, whatever the runtime.
 """
 
 import argparse
 import os
+import statistics
 import time
+from functools import partial
 
 from forktask.cython_src.dependences import record_graph
 from forktask.cython_src.program import bind
@@ -26,15 +29,11 @@ def cpu_ns(function, tries):
     return min(times)
 
 
-def fastest_ns(executor, count, tries):
-    """Fastest of several runs of `count` iterations, in ns for one."""
+def run_ns(executor, count):
+    """Wall time of one run of `count` iterations, in ns."""
+    start = time.perf_counter_ns()
     executor.run(count)
-    times = []
-    for _ in range(tries):
-        start = time.perf_counter_ns()
-        executor.run(count)
-        times.append(time.perf_counter_ns() - start)
-    return min(times) / count
+    return time.perf_counter_ns() - start
 
 
 def graph_bytes(graph):
@@ -43,43 +42,66 @@ def graph_bytes(graph):
     return sum(a.nbytes for a in per_node) / graph.num_tasks, graph.successors.nbytes / max(1, graph.num_edges)
 
 
-def measure(pattern, width, num_tasks, placement, threads):
-    """One row of the table, in ns and bytes a task."""
+def prepare(pattern, width, num_tasks, placements, threads):
+    """Executors of one size, prepared, by name; and a row with what recording costs, in ns and bytes a task."""
     plan = task_bench(pattern, width, max(2, num_tasks // width), kernel="empty", check=False)
     bound, n = bind(plan), plan.num_tasks
     tries = 5 if n < 200_000 else 2
     row = {"tasks": n, "record": cpu_ns(lambda: record_graph(plan.accesses, closed=False), tries) / n}
     row["close"] = cpu_ns(lambda: record_graph(plan.accesses, closed=True), tries) / n - row["record"]
-    count = max(1, 1_000_000 // n)  # as many tasks in each run: starting one costs tens of microseconds
     cpus = sorted(os.sched_getaffinity(0))[:threads]
-    with make_executor(f"taskiter:placement={placement}", threads, cpus=cpus if len(cpus) == threads else None) as executor:
+    executors = {"serial": make_executor("serial", 1)}
+    executors["serial"].prepare(bound)
+    for placement in placements:
+        executor = executors[placement] = make_executor(
+            f"taskiter:placement={placement}", threads, cpus=cpus if len(cpus) == threads else None)
         graph = executor.record(bound)
-        row["prepare"] = cpu_ns(lambda: executor.prepare(bound, graph), 1) / n
-        row["run"] = fastest_ns(executor, count, 30) * threads / n
-    with make_executor("serial", 1) as executor:
-        executor.prepare(bound)
-        row["serial"] = fastest_ns(executor, count, 10) / n
+        row[f"prepare {placement}"] = cpu_ns(partial(executor.prepare, bound, graph), 1) / n
     row["edges"] = graph.num_edges / n
     row["B/task"], row["B/edge"] = graph_bytes(graph)
-    return row
+    return executors, row
+
+
+def table(title, rows):
+    """Print rows of equal keys."""
+    print(title)
+    for row in [{name: name for name in rows[0]}, *rows]:
+        print("".join(f"{value:>20}" if isinstance(value, str) else f"{value:20.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+                      for value in row.values()), flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pattern", default="stencil_1d")
-    parser.add_argument("--placement", default="partitioned", choices=("partitioned", "stealing"))
+    parser.add_argument("--placements", default="partitioned,stealing")
     parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--largest", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
-    size = 1000
-    while size <= arguments.largest:
-        row = measure(arguments.pattern, arguments.width, size, arguments.placement, arguments.threads)
-        if size == 1000:
-            print("".join(f"{name:>10}" for name in row), flush=True)
-        print("".join(f"{value:10.0f}" if name in ("tasks", "record", "close", "prepare") else f"{value:10.1f}"
-                      for name, value in row.items()), flush=True)
-        size *= 10
+    placements, threads = arguments.placements.split(","), arguments.threads
+    sizes = [size for size in (1000, 10_000, 100_000, 1_000_000) if size <= arguments.largest]
+    made = [prepare(arguments.pattern, arguments.width, size, placements, threads) for size in sizes]
+    table("once, ns and bytes a task", [row for _, row in made])
+    times = {(name, k): [] for name in made[0][0] for k in range(len(made))}
+    for repetition in range(-1, arguments.rounds):  # the first one warms up
+        for name in made[0][0]:
+            for k in range(len(made)):
+                executors, row = made[(k + repetition) % len(made)]
+                count = max(2, round(2_000_000 / row["tasks"]))
+                cores = 1 if name == "serial" else threads
+                value = run_ns(executors[name], count) * cores / count / row["tasks"]
+                if repetition >= 0:
+                    times[name, made.index((executors, row))].append(value)
+    rows = []
+    for name in made[0][0]:
+        medians = [statistics.median(times[name, k]) for k in range(len(made))]
+        rows.append({"run": name, **{str(made[k][1]["tasks"]): medians[k] for k in range(len(made))},
+                     "largest / least": max(medians) / min(medians)})
+    table(f"run, core-ns a task, median of {arguments.rounds} rounds", rows)
+    rows = [{"run": f"{name} / serial", **{str(made[k][1]["tasks"]): statistics.median(
+        a / b for a, b in zip(times[name, k], times["serial", k])) for k in range(len(made))}} for name in placements]
+    table("in the same round", rows)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Random plans for the tests of the task runtime."""
 
+import dataclasses
+
 import numpy as np
 
 from forktask.cython_src.plan import Block, PlanBuilder, commutative, concurrent, read, reduction, update, write
@@ -126,3 +128,13 @@ def shared_plan(seed, memory="shared"):
               for i in range(num_cells)]
     builder.loop("close", "test_copy", {"out": "out", "in": f"t{num_stages - 1}"}, blocks)
     return builder.build(memory=memory)
+
+
+def hinted(plan, seed):
+    """The plan; two of five blocks ask for a random worker."""
+    rng = np.random.default_rng(seed)
+    loops = tuple(
+        dataclasses.replace(loop, blocks=tuple(
+            dataclasses.replace(b, affinity=int(rng.integers(8)) if rng.random() < 0.4 else None) for b in loop.blocks))
+        for loop in plan.loops)
+    return dataclasses.replace(plan, loops=loops)

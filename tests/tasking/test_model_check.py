@@ -1,4 +1,4 @@
-"""Deque, sleep protocol, partitioned replay and eager tasks under the memory-model checker Relacy, with every ordering
+"""Deque, sleep protocol, replay with inboxes, partitioned replay and eager tasks under the memory-model checker Relacy, with every ordering
 weakened in turn."""
 
 import os
@@ -40,6 +40,12 @@ NEEDED = [
     ("opening", "ORDER_PARTITION_SEE_OPEN", "relaxed"),
     ("eager", "ORDER_EAGER_CLOSE", "acquire"),
     ("eager", "ORDER_EAGER_COUNT_DOWN", "relaxed"),
+    ("replay", "ORDER_INBOX_SEND", "relaxed"),
+    ("replay", "ORDER_INBOX_RECEIVE", "relaxed"),
+    ("replay", "ORDER_REPLAY_COUNT_DOWN", "acquire"),
+    ("replay", "ORDER_REPLAY_COUNT_DOWN", "release"),
+    ("replay", "ORDER_REPLAY_LAST", "relaxed"),
+    ("replay", "ORDER_IDLE_WAKER_FENCE", "acq_rel"),
 ]
 # The checker sees no difference; tasking/README.md says for each why, and why it stays as it is.
 NOT_SEEN = [
@@ -74,10 +80,10 @@ def check(program, name, executions):
 
 
 def test_the_protocols_hold(tmp_path):
-    """Check deque, sleep protocol, wake-up, partitioned replay (no claims, claims, claims from the second iteration on) and eager
+    """Check deque, sleep protocol, wake-up, replay with inboxes, partitioned replay (no claims, claims, claims from the second iteration on) and eager
     tasks over random interleavings and stale reads."""
     program = build(tmp_path)
-    for name in ("deque", "idle", "wake"):
+    for name in ("deque", "idle", "wake", "replay"):
         assert check(program, name, 1_000_000 if LONG else 20_000)[0] == 0
     for name in ("partition", "claims", "opening", "eager"):
         assert check(program, name, 100_000 if LONG else 1_000)[0] == 0

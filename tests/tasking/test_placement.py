@@ -1,6 +1,5 @@
 """Priorities, affinity and measured durations: they move tasks, never results."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -16,20 +15,10 @@ from forktask.cython_src.task_bench import task_bench
 from forktask.experiments.models import make_executor
 from forktask.tasking.executor import TaskGraphExecutor, TaskIterExecutor
 
-from .random_plans import kinds_plan, random_plan
+from .random_plans import hinted, kinds_plan, random_plan
 from .test_executor import assert_same, content, serial_content
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]
-
-
-def hinted(plan, seed):
-    """The plan with random hints."""
-    rng = np.random.default_rng(seed)
-    loops = tuple(
-        dataclasses.replace(loop, blocks=tuple(
-            dataclasses.replace(b, affinity=int(rng.integers(8)) if rng.random() < 0.4 else None) for b in loop.blocks))
-        for loop in plan.loops)
-    return dataclasses.replace(plan, loops=loops)
 
 
 @pytest.mark.parametrize("placement", ["stealing", "partitioned"])
@@ -125,6 +114,33 @@ def test_tasks_have_the_home_they_ask_for():
     with TaskIterExecutor(3, placement="stealing") as executor:
         executor.prepare(bind(columns([1e6] * 6, affinity=[2, 1, 0, 5, 4, 3])))
         assert executor._runtime.root_homes() == {0: 2, 1: 1, 2: 0, 3: 2, 4: 1, 5: 0}
+
+
+def test_stealing_hands_tasks_to_the_worker_they_ask_for():
+    """Check two chains of 5 us tasks that begin on one worker and ask for the other: without inboxes, each would stay where it is."""
+    steps, columns = 100, 2
+    builder = PlanBuilder("crossing")
+    builder.buffer("cells", (columns,), "uint64", role="statistic")
+    builder.buffer("trace", (columns * steps, 2), "uint64", role="statistic")
+    for step in range(steps):
+        builder.loop(f"step{step}", "test_hash", {"cells": "cells", "trace": "trace"}, [
+            Block((step * columns + i, 0, 0, 0, 0, i, i + 1), (update("cells", (i, i + 1)),),
+                  affinity=i if step == 0 else 1 - i)
+            for i in range(columns)
+        ], attributes={"work": 2000, "fail_iteration": -1, "fail_task": -1})
+    asked = np.array([i if step == 0 else 1 - i for step in range(steps) for i in range(columns)])
+    best = 0.0
+    with TaskIterExecutor(2, placement="stealing", event_capacity=4 * columns * steps) as executor:
+        bound = bind(builder.build())
+        executor.prepare(bound)
+        for _ in range(20):  # where a worker has lost its CPU, the other one does its tasks
+            executor.workers.clear_events()
+            executor.run(4)
+            events = executor.workers.events()
+            best = max(best, float((asked[events["task"]] == events["worker"]).mean()))
+            if best > 0.9:
+                break
+    assert best > 0.6
 
 
 def test_measured_durations_share_out_the_work():

@@ -1,4 +1,4 @@
-// The deque, the sleep protocol, partitioned replay and eager tasks under Relacy, from the very headers of the runtime.
+// The deque, the sleep protocol, replay with inboxes, partitioned replay and eager tasks under Relacy, from the very headers of the runtime.
 //     c++ -fpermissive -DFORKTASK_RELACY -I tasking -I cython_src -I tests/tasking/native model_check.cpp && ./a.out NAME ITERATIONS
 // -DORDER_X=relaxed (and the like) weakens one ordering: then the check must fail.
 #include <cstdint>
@@ -21,8 +21,11 @@ static int64_t model_clock, model_claim_ns;
 #define PARTITION_LOOK 1
 #define PARTITION_CLAIM_NS model_claim_ns
 #define PARTITION_NAPS 0
+#define SCHEDULER_PATIENCE 1
+#define SCHEDULER_ROUNDS 2
 #include "partition.h"
 #include "eager.h"
+#include "replay.h"
 
 // Owner and two thieves over three items in a deque of four slots: each item once, with what was written before its push.
 struct deque_test : rl::test_suite<deque_test, 3> {
@@ -175,6 +178,7 @@ struct Blocks {
         loop.iteration_stride = 1;
         s->workers = runners;
         s->loops = &loop;
+        s->links = NULL;
         s->num_workers = num_workers;
         s->spin_ns = spin_ns;
         s->idle.workers = words;
@@ -369,6 +373,63 @@ struct eager_test : rl::test_suite<eager_test, 2> {
     }
 };
 
+// Replay of: 0 and 1, then 2, then 0 and 1 of the next iteration. All but 1 ask for the worker that makes them ready seldom.
+static const int replay_iterations = 3;
+
+struct replay_test : rl::test_suite<replay_test, 2> {
+    Replay r;
+    ReplayNode nodes[3];
+    int32_t num_intra[3], successors[4], roots[2], root_homes[2], homes[3];
+    atomic_i32 slots[2][4], links[3];
+    EagerBlocks blocks;
+
+    void before()
+    {
+        static const int32_t edges[] = {2, 2, 0, 1}, before[] = {0, 0, 2}, all[] = {1, 1, 2}, begin[] = {0, 1, 2};
+        static const int32_t split[] = {1, 2, 2}, end[] = {1, 2, 4}, the_roots[] = {0, 1}, where[] = {1, 0}, ask[] = {1, -1, 0};
+        std::memcpy(successors, edges, sizeof(edges));
+        std::memcpy(num_intra, before, sizeof(before));
+        std::memcpy(roots, the_roots, sizeof(roots));
+        std::memcpy(root_homes, where, sizeof(where));
+        std::memcpy(homes, ask, sizeof(ask));
+        for (int v = 0; v < 3; v++) {
+            nodes[v].rearm = all[v];
+            nodes[v].loop = 0;
+            nodes[v].block = v;
+            nodes[v].successor_begin = begin[v];
+            nodes[v].successor_split = split[v];
+            nodes[v].successor_end = end[v];
+            links[v].store(-1, rl::mo_relaxed, $);
+        }
+        r.nodes = nodes;
+        r.successors = successors;
+        r.num_intra = num_intra;
+        r.homes = homes;
+        r.roots = roots;
+        r.root_homes = root_homes;
+        r.num_tasks = r.num_nodes = 3;
+        r.num_roots = 2;
+        r.num_ends = 1;
+        blocks.open(&r.scheduler, eager_block, 0);
+        r.scheduler.links = links;
+        for (int w = 0; w < 2; w++) {
+            blocks.runners[w].deque.slots = slots[w];
+            blocks.runners[w].deque.mask = 3;
+            for (int i = 0; i < 4; i++)
+                slots[w][i].store(-1, rl::mo_relaxed, $);
+        }
+        replay_reset(&r, 0, replay_iterations);
+    }
+
+    void thread(unsigned index) { replay_work(&r, (int32_t)index); }
+
+    void after()
+    {
+        for (int t = 0; t < 3; t++)
+            RL_ASSERT(blocks.runs[t]($) == replay_iterations);
+    }
+};
+
 template <class Test>
 static int simulate(const char *name, long iterations)
 {
@@ -404,5 +465,7 @@ int main(int argc, char **argv)
         return simulate<partition_test<2>>("opening", iterations);
     if (!std::strcmp(argv[1], "eager"))
         return simulate<eager_test>("eager", iterations);
+    if (!std::strcmp(argv[1], "replay"))
+        return simulate<replay_test>("replay", iterations);
     return 2;
 }

@@ -137,9 +137,16 @@ int main(int argc, char **argv)
                         num_intra, num_cross, task_loop) != 0)
             return 2;
         for (int again = 0; again < 2; again++) {
+            if (again) { /* most tasks ask for a worker */
+                int32_t homes[MAX_TASKS];
+                for (int32_t t = 0; t < num_tasks; t++)
+                    homes[t] = (int32_t)random_below((uint32_t)num_threads + 1) - 1;
+                if (replay_set_homes(&replay, homes) != 0)
+                    return 2;
+            }
             replay_reset(&replay, 0, iterations);
             run(&team, replay_work, &replay);
-            check(expected, "replay", round);
+            check(expected, again ? "replay with inboxes" : "replay", round);
         }
         replay_close(&replay);
 
