@@ -36,12 +36,16 @@ test-gpu: install
 clean:
 	rm -rf $(VENV) build comparison
 
-# Long forms of tests of the task runtime; short ones run in `make test`. STRESS_GRAPHS=100000 asks for a number of random
-# graphs in place of a time.
+# Long forms of tests of the task runtime; short ones run in `make test`. First the C sources by themselves, so many random graphs on each
+# number of threads, then random plans under all executors; STRESS_GRAPHS=100000 asks for a number of plans in place of a time.
+STRESS_ROUNDS ?= 1000
 STRESS_SECONDS ?= 120
 STRESS_GRAPHS ?= 0
 
 stress: install
+	mkdir -p build
+	$(CC) -std=gnu11 -O2 -I tasking -I cython_src tests/tasking/native/race_runtime.c -o build/race_runtime -lpthread
+	for threads in 1 2 3 4 8 16; do build/race_runtime $(STRESS_ROUNDS) $$threads $$(date +%N) || exit 1; done
 	$(BIN)/python -P tests/stress/stress_graphs.py --seconds $(STRESS_SECONDS) --graphs $(STRESS_GRAPHS)
 
 tsan: install

@@ -28,9 +28,11 @@
 #define ORDER_REPLAY_LAST acquire
 #endif
 
-/* A worker asks for the node that stands so many places behind the one it begins: nodes stand in the order of the loops, so it comes
- * to it soon. In graphs past the caches a task else waits for memory; 64 and 96 places are no better, and 16 worse. */
+/* In graphs past a core's L2, a worker asks for the node that stands so many places behind the one it begins: nodes stand in the order
+ * of the loops, so it comes to it soon, and else would wait for memory. 64 and 96 places are no better, 16 are worse. In smaller
+ * graphs this would only fetch lines from the other worker's cache. */
 #define REPLAY_AHEAD 32
+#define REPLAY_AHEAD_FROM 16384 /* nodes: half of an L2 of 1 MiB */
 
 typedef struct ReplayNode {
     atomic_i32 pending;
@@ -106,6 +108,7 @@ static void replay_work(void *argument, int32_t worker)
     Replay *r = argument;
     Scheduler *s = &r->scheduler;
     SchedulerWorker *me = &s->workers[worker];
+    const ptrdiff_t ahead = r->num_nodes < REPLAY_AHEAD_FROM ? 0 : REPLAY_AHEAD;
     for (;;) {
         int32_t number = scheduler_receive(s, me, worker);
         if (number < 0)
@@ -118,7 +121,7 @@ static void replay_work(void *argument, int32_t worker)
         while (number >= 0) {
             ReplayNode *node = &r->nodes[number];
             int32_t next = -1;
-            __builtin_prefetch(node + REPLAY_AHEAD, 1);
+            __builtin_prefetch(node + ahead, 1);
             if (ft_unlikely(ft_load(&s->ending, relaxed) == RUN_STOPPED))
                 return;
             int32_t first = scheduler_run_first(s, me, &s->loops[node->loop], node->block, number);

@@ -32,7 +32,7 @@ cdef extern from "eager.h" nogil:
         SchedulerDeque deque
         WorkerState *state
         atomic_i64 num_executed
-        atomic_i32 current
+        atomic_i32 current, inbox
     ctypedef struct IdleWorker:
         atomic_u32 word
     ctypedef struct Idle:
@@ -290,11 +290,14 @@ cdef class Team:
 
 cdef _dump_workers(Scheduler *s):
     cdef int w
+    cdef int32_t newest
     lines = [f"ending {load_i32(&s.ending)}, {load_i32(&s.idle.num_announced)} workers announced as idle"]
     for w in range(s.num_workers):
+        newest = load_i32(&s.workers[w].inbox)
         lines.append(
             f"worker {w}: {load_i64(&s.workers[w].num_executed)} blocks finished, runs "
             f"{load_i32(&s.workers[w].current)}, {deque_size_hint(&s.workers[w].deque)} in its deque, "
+            f"{'nothing' if newest < 0 else f'task {newest} first'} in its inbox, "
             f"{'asleep' if load_u32(&s.idle.workers[w].word) else 'awake'}")
     return lines
 

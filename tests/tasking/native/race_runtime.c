@@ -1,4 +1,5 @@
-/* Deque, sleep protocol, replay, partitioned replay and eager tasks in plain C, made to be compiled with ThreadSanitizer:
+/* race_runtime [rounds [threads [seed]]]: deque, sleep protocol, replay with and without inboxes, partitioned replay and eager tasks in
+ * plain C, made to be compiled with ThreadSanitizer, and without it for many more graphs (`make stress`):
  *     cc -std=gnu11 -g -O1 -fsanitize=thread ...
  * Random layered graphs whose tasks hash what their predecessors wrote; every result is compared with serial order. Data are
  * not atomic, so a missing happens-before edge is a data race that the sanitizer reports. */
@@ -36,7 +37,7 @@ static int block(const void *args, ptrdiff_t task, const TaskContext *context)
     return 0;
 }
 
-static uint64_t random_state = 1;
+static uint64_t seed = 1, random_state;
 static uint32_t random_below(uint32_t n)
 {
     random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
@@ -105,7 +106,7 @@ static void run(Team *team, TeamJob job, void *argument)
 static void check(const uint64_t *expected, const char *what, int round)
 {
     if (memcmp(cells, expected, sizeof(cells)) != 0) {
-        fprintf(stderr, "round %d: %s differs from serial order\n", round, what);
+        fprintf(stderr, "seed %llu, round %d: %s differs from serial order\n", (unsigned long long)seed, round, what);
         exit(1);
     }
     memset(cells, 0, sizeof(cells));
@@ -114,6 +115,7 @@ static void check(const uint64_t *expected, const char *what, int round)
 int main(int argc, char **argv)
 {
     int rounds = argc > 1 ? atoi(argv[1]) : 200, num_threads = argc > 2 ? atoi(argv[2]) : 4;
+    random_state = seed = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
     Team team;
     WorkerState *states = forktask_aligned_zeros((size_t)num_threads * sizeof(WorkerState));
     if (states == NULL || team_open(&team, num_threads, NULL, 2000) != 0)
@@ -124,7 +126,7 @@ int main(int argc, char **argv)
         int iterations = 1 + (int)random_below(random_below(4) ? 6 : 60);
         uint64_t expected[CELLS];
         random_state += (uint64_t)round;
-        spins = random_below(2) ? 20000 : 0;
+        spins = random_below(8) ? (random_below(2) ? 500 : 0) : 20000;
         make_graph();
         LoopRecord loop = {block, NULL, 0, num_tasks, 1, 0};
         memset(cells, 0, sizeof(cells));
