@@ -824,6 +824,12 @@ INLINE int readable(int j, const int columns, const int edge, const Part *part)
 
 /* ---- pooling ---- */
 
+/* Whether lines are worth asking for: both maps together do not fit the second-level cache. */
+INLINE int from_memory(const WindowTask *t)
+{
+    return sizeof(float) * t->images * (t->in.image + t->out.image) > L2_BYTES;
+}
+
 /* The larger of best and x, which is a tap of that number; of equals the first, but a NaN stays. */
 INLINE void keep_larger(Vec *best, VecI *where, Vec x, int tap)
 {
@@ -952,9 +958,24 @@ INLINE void average_window(const WindowTask *t, const float *window, float *out,
     EACH_GROUP(AVERAGE_GROUP)
 }
 
+/* Ask for what the window a row further down reads first, and for its result. */
+INLINE void ask_window(const WindowTask *t, const float *window, const float *out, const uint8_t *index, const int maximum)
+{
+    const float *next = window + t->kernel * t->in.row;
+    for (int r = 0; r < t->stride; r++)
+        for (int q = 0; q < t->stride; q++)
+            for (int c = 0; c < t->channels; c += 16)
+                __builtin_prefetch(next + r * t->in.row + q * t->pitch + c, 0, 2);
+    for (int c = 0; c < t->channels; c += 16)
+        __builtin_prefetch(out + t->out.row + c, 1, 2);
+    if (maximum)
+        for (int c = 0; c < t->channels; c += 64)
+            __builtin_prefetch(index + t->small_width * t->pitch + c, 1, 2);
+}
+
 INLINE void pool(const WindowTask *t, const int maximum)
 {
-    const int K = t->kernel;
+    const int K = t->kernel, ask = from_memory(t);
     const float factor = 1.0f / (K * K);
     for (int n = 0; n < t->images; n++)
         for (int y = t->y0; y < t->y1; y++)
@@ -965,6 +986,8 @@ INLINE void pool(const WindowTask *t, const int maximum)
                 const float *window = t->in.p + n * t->in.image + top * t->in.row + left * t->pitch;
                 float *out = out_pixel(t, n, y, x);
                 uint8_t *index = t->index + (((ptrdiff_t)n * t->small_height + y) * t->small_width + x) * t->pitch;
+                if (ask)
+                    ask_window(t, window, out, index, maximum);
                 /* Constants for whole windows and for those of 3 x 3 that lack a first row or column. */
 #define SMALL_WINDOW(K, KY0, KX0)                                                  \
     {                                                                              \
@@ -1198,12 +1221,23 @@ INLINE void pairs(const WindowTask *t, const int maximum)
                     }
                     store_or_add(out + c, first, t->accumulate);
                     store_or_add(out + t->pitch + c, second, t->accumulate);
+                    ask_large(t, n, y, 2 * x, c, 1, 2);
                 }
             }
 }
 
-INLINE void pool_backward(const WindowTask *t, const int form)
+/* A task that asks for lines of its result before it writes them. */
+INLINE WindowTask asking(const WindowTask *t)
 {
+    WindowTask task = *t;
+    if (from_memory(t))
+        task.ahead[task.num_ahead++] = (Ahead){t->out.p + 2 * t->out.row, t->out.image, t->out.row, 1, 1};
+    return task;
+}
+
+INLINE void pool_backward(const WindowTask *task, const int form)
+{
+    const WindowTask asks = asking(task), *t = &asks;
     if (t->kernel == 2 && t->stride == 2 && t->padding == 0 && t->large_height == 2 * t->small_height &&
         t->large_width == 2 * t->small_width)
         pairs(t, form == GATHER_MAX);
@@ -1533,16 +1567,10 @@ INLINE WindowTask staged_rows(const WindowTask *t, Ring *ring, int n, int y, int
     return part;
 }
 
-/* Whether lines are worth asking for: both maps together do not fit the second-level cache. */
-INLINE int from_memory(const WindowTask *t)
-{
-    return sizeof(float) * t->images * (t->in.image + t->out.image) > L2_BYTES;
-}
-
 /* depthwise_rows() on inputs as they are, or normalised; sums: of the weights' gradient. */
 static void depthwise_image(const WindowTask *t, const Pieces *pieces, float *sums, int n)
 {
-    const int strip = strip_of(t), new_rows = t->kernel - t->stride - t->padding, ask = t->scale || from_memory(t);
+    const int strip = strip_of(t), new_rows = t->kernel - t->stride - t->padding, ask = t->scale || (t->stride == 1 && from_memory(t));
     Ring ring = input_ring(t, strip);
     for (int y = t->y0, rows; y < t->y1; y += rows) {
         rows = at_most(strip, t->y1 - y);
@@ -1550,8 +1578,8 @@ static void depthwise_image(const WindowTask *t, const Pieces *pieces, float *su
         if (t->scale)
             part = staged_rows(t, &ring, n, y, rows);
         part.y0 = y, part.y1 = y + rows;
-        /* With a stride a strip's inputs are many: they are asked for where they are read first. */
-        if (ask && !(t->scale && t->stride > 1))
+        /* With a stride a tile's inputs are many and come sooner unasked; staged ones are asked for where they are staged. */
+        if (ask && t->stride == 1)
             add_ahead(&part, &t->in, n, (t->scale ? strip : pieces->rows) * t->stride + new_rows, t->stride, 0);
         if (ask)
             add_ahead(&part, &t->out, n, pieces->rows, 1, !sums);
@@ -1578,11 +1606,7 @@ static void gather_depthwise(const WindowTask *t)
 
 static void depthwise_backward_data(const WindowTask *t)
 {
-    WindowTask task = *t;
-    if (from_memory(t)) {
-        add_ahead(&task, &t->out, 0, 2, 1, 1);
-        task.ahead[0].image = t->out.image;
-    }
+    const WindowTask task = asking(t);
     gather_depthwise(&task);
 }
 

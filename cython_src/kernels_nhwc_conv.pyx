@@ -15,7 +15,8 @@ from .channel_kernels cimport RESIDUAL_PLAIN, ChannelTask, set_block, set_plane
 from .kernel_nhwc cimport (
     ChannelMap, channel_end, clear_channel_halo, image_size, pixel, read_channel_map, row_size)
 from .matrix_kernels cimport (
-    PANEL, Matrix, OuterTask, PixelGroup, PlainGradientTask, PlainTask, PlaneTap, ProductTask, Request, Tap, Winograd)
+    PANEL, Matrix, OuterTask, PixelGroup, PlainGradientTask, PlainTask, PlaneTap, ProductTask, Request, Tap, Winograd,
+    request_writes)
 from .micro_kernels cimport Micro
 
 import numpy as np
@@ -32,6 +33,7 @@ cdef enum:
     ROW_FLOATS = 1 << 16  # copied rows of inputs
     PAD_FLOATS = 1 << 17  # copied inputs between zeros
     MAX_INDEX = 4096  # weights of sixteen, or of a piece's, input channels
+    WINOGRAD_PANELS = 2  # panels that are summed at a time
     WEIGHT_TILES = 32  # Winograd tiles of a strip
     SMALL_WEIGHTS = 1 << 16  # floats that may stay in the L2 cache beside a list of pixels
     STRIP = 128  # pixels of a strip of the weight gradient, at least
@@ -334,8 +336,11 @@ cdef void direct_flat(const Convolution *c, ProductTask *t, const Matrix *matrix
 
 
 cdef int num_tiles(int side, int channels, int total) noexcept nogil:
-    """Tiles of a chunk, as in nhwc_conv.py: transformed inputs near the L2 cache, sums long enough to be fast."""
-    return min((total + 3) // 4 * 4, min(96, max(48, 196608 // ((side + 2) * (side + 2) * channels) // 12 * 12)))
+    """Tiles of a chunk: transformed inputs and sums fit the L2 cache. nhwc_conv.py has the largest."""
+    cdef int most = (24 if channels <= 128 else 48) * (4 // side)
+    # Chunks of nearly equal size, of whole groups.
+    cdef int chunks = (total + most - 1) // most
+    return ((total + chunks - 1) // chunks + 3) // 4 * 4
 
 
 cdef void read_tile(const ChannelMap *m, const float *x, int n, int y, int x_, int rows, int columns, int side,
@@ -361,26 +366,42 @@ cdef void read_tile(const ChannelMap *m, const float *x, int n, int y, int x_, i
     step[0] = channels
 
 
+cdef inline void request_outputs(const Convolution *c, float *out, const int32_t *b, int tiles_y, int tiles_x, int first,
+                                 int stop, int width) noexcept nogil:
+    """Ask memory for rows [first, stop) of the outputs of tiles, c.side of each: they will be written."""
+    cdef int i, j, tile
+    cdef float *p
+    for i in range(first, stop):
+        tile = i // c.side
+        p = out + pixel(&c.target, b[0] + tile // (tiles_x * tiles_y), b[2] + tile // tiles_x % tiles_y * c.side + i % c.side,
+                        tile % tiles_x * c.side)
+        for j in range(c.side):
+            request_writes(p + j * c.target.pitch, width)
+
+
 cdef void winograd_product(const Convolution *c, ProductTask *t, const Matrix *matrix, const Winograd *winograd,
                            const float *x, float *out, const int32_t *b, float *scratch) noexcept nogil:
-    """Chunks of tiles: inputs to points, a matrix product at each point, sums to outputs, 64 channels at a time."""
+    """Panels that read the same channels, chunks of tiles: inputs to points, a matrix product at each point, sums to
+    outputs, two panels at a time. What is read or written next is asked for from memory in time."""
     cdef int m = c.side, n = m + 2, points = n * n, which = m // 2 - 1
-    cdef int channels = (c.source.channels + PANEL - 1) // PANEL * PANEL
+    cdef int channels = (t.k + PANEL - 1) // PANEL * PANEL
     cdef int tiles_y = (b[3] - b[2] + m - 1) // m, tiles_x = (c.target.width + m - 1) // m
     cdef int total = (b[1] - b[0]) * tiles_y * tiles_x, chunk = num_tiles(m, channels, total)
     # Odd numbers of cache lines between points: a power of two would put them all in one cache set.
-    cdef Py_ssize_t v_point = <Py_ssize_t> chunk * channels + PANEL, s_point = <Py_ssize_t> chunk * 64 + PANEL
+    cdef Py_ssize_t v_point = <Py_ssize_t> chunk * channels + PANEL
+    cdef Py_ssize_t s_point = <Py_ssize_t> chunk * WINOGRAD_PANELS * PANEL + PANEL
     cdef PixelGroup *groups = <PixelGroup *> scratch
     cdef float *patch = scratch + MAX_GROUPS * sizeof(PixelGroup) // sizeof(float)
     cdef float *v = patch + points * channels
     cdef float *sums = v + points * v_point
-    cdef float bias[64]
+    cdef float bias[32]
     cdef const float *all_bias = t.bias
     cdef const float *packed = t.b
     cdef const int32_t *inputs = t.panel_input
     cdef int panels = t.num_panels, last = t.last_columns, activation = t.activation, accumulate = t.accumulate
-    cdef int done = 0, count, i, j, p, panel, width, rows, columns, tile
+    cdef int done, count, i, p, run, run_stop, panel, width, rows, columns, tile
     cdef const float *at
+    cdef const float *next
     cdef Py_ssize_t row, step
     cdef Tap tap
     tap.a = 0
@@ -392,50 +413,70 @@ cdef void winograd_product(const Convolution *c, ProductTask *t, const Matrix *m
     t.accumulate = 0
     t.store_columns = PANEL
     t.last_columns = PANEL
+    t.panel_input = NULL
     t.pixel = channels
     t.c = sums
     t.groups = groups
     t.panel = <Py_ssize_t> points * t.k * PANEL
-    while done < total:
-        count = min(chunk, total - done)
-        for i in range(count):
-            tile = done + i
-            rows = tile // tiles_x % tiles_y * m
-            columns = tile % tiles_x * m
-            read_tile(&c.source, x, b[0] + tile // (tiles_x * tiles_y), b[2] + rows - c.padding, columns - c.padding,
-                      b[3] - b[2] - rows + 2, c.target.width - columns + 2, n, channels, patch, &at, &row, &step)
-            winograd.input[which](at, row, step, channels, v + <Py_ssize_t> i * channels, v_point)
-        t.num_groups = (count + 3) // 4
-        panel = 0
-        while panel < panels:
-            t.num_panels = min(4, panels - panel)
-            width = t.num_panels * PANEL
-            t.out_pixel = width
-            for i in range(t.num_groups):
-                groups[i].a = 4 * i * channels
-                groups[i].c = 4 * i * width
-                groups[i].first = 0
-                groups[i].count = 4
-            t.panel_input = NULL if inputs == NULL else inputs + panel
-            for p in range(points):
-                t.a = v + p * v_point
-                t.b = packed + panel * t.panel + <Py_ssize_t> p * t.k * PANEL
-                t.c = sums + p * s_point
-                matrix.product(t)
-            if all_bias != NULL:
-                memset(bias, 0, sizeof(bias))
-                memcpy(bias, all_bias + panel * PANEL,
-                       (width if panel + t.num_panels < panels else width - PANEL + last) * sizeof(float))
+    run = 0
+    while run < panels:
+        run_stop = panels
+        if inputs != NULL:
+            x += inputs[run]
+            run_stop = run + 1
+            while run_stop < panels and inputs[run_stop] == inputs[run]:
+                run_stop += 1
+        done = 0
+        while done < total:
+            count = min(chunk, total - done)
             for i in range(count):
                 tile = done + i
                 rows = tile // tiles_x % tiles_y * m
                 columns = tile % tiles_x * m
-                winograd.output[which](
-                    sums + i * width, s_point, width, NULL if all_bias == NULL else bias, activation, accumulate,
-                    out + pixel(&c.target, b[0] + tile // (tiles_x * tiles_y), b[2] + rows, columns) + panel * PANEL,
-                    row_size(&c.target), c.target.pitch, min(m, b[3] - b[2] - rows), min(m, c.target.width - columns))
-            panel += t.num_panels
-        done += count
+                read_tile(&c.source, x, b[0] + tile // (tiles_x * tiles_y), b[2] + rows - c.padding,
+                          columns - c.padding, b[3] - b[2] - rows + 2, c.target.width - columns + 2, n, channels, patch,
+                          &at, &row, &step)
+                next = NULL
+                if tile + 1 < total and row == row_size(&c.source):
+                    tile += 1
+                    next = x + pixel(&c.source, b[0] + tile // (tiles_x * tiles_y),
+                                     b[2] + tile // tiles_x % tiles_y * m - c.padding, tile % tiles_x * m - c.padding)
+                winograd.input[which](at, row, step, channels, next, v + <Py_ssize_t> i * channels, v_point)
+            t.num_groups = (count + 3) // 4
+            panel = run
+            while panel < run_stop:
+                t.num_panels = min(WINOGRAD_PANELS, run_stop - panel)
+                width = t.num_panels * PANEL
+                t.out_pixel = width
+                for i in range(t.num_groups):
+                    groups[i].a = 4 * i * channels
+                    groups[i].c = 4 * i * width
+                    groups[i].first = 0
+                    groups[i].count = 4
+                for p in range(points):
+                    t.a = v + p * v_point
+                    t.b = packed + panel * t.panel + <Py_ssize_t> p * t.k * PANEL
+                    t.c = sums + p * s_point
+                    request_outputs(c, out + panel * PANEL, b, tiles_y, tiles_x, (done * points + count * p) * m // points,
+                                    (done * points + count * (p + 1)) * m // points, width)
+                    matrix.product(t)
+                if all_bias != NULL:
+                    memset(bias, 0, sizeof(bias))
+                    memcpy(bias, all_bias + panel * PANEL,
+                           (width if panel + t.num_panels < panels else width - PANEL + last) * sizeof(float))
+                for i in range(count):
+                    tile = done + i
+                    rows = tile // tiles_x % tiles_y * m
+                    columns = tile % tiles_x * m
+                    winograd.output[which](
+                        sums + i * width, s_point, width, NULL if all_bias == NULL else bias, activation, accumulate,
+                        out + pixel(&c.target, b[0] + tile // (tiles_x * tiles_y), b[2] + rows, columns) + panel * PANEL,
+                        row_size(&c.target), c.target.pitch, min(m, b[3] - b[2] - rows), min(m, c.target.width - columns))
+                panel += t.num_panels
+            done += count
+        if inputs != NULL:
+            x -= inputs[run]
+        run = run_stop
 
 
 cdef void add_residual(const Convolution *c, void *residual, float *out, const int32_t *b,
@@ -921,9 +962,9 @@ cdef void winograd_weight_piece(const Convolution *c, const Matrix *matrix, cons
     cdef float *v = patch + points * max(ins, outs)
     cdef float *d = v + points * v_point
     cdef float *taps = v  # at the end
-    cdef int done = 0, count, i, p, o, row_, column, tile, image, width
+    cdef int done = 0, count, i, p, o, row_, column, tile, soon, image, width
     cdef const float *at
-    cdef Py_ssize_t row, step
+    cdef Py_ssize_t row, step, next
     cdef OuterTask t
     memset(sums, 0, points * point * sizeof(float))
     if bias != NULL:
@@ -943,16 +984,22 @@ cdef void winograd_weight_piece(const Convolution *c, const Matrix *matrix, cons
             image = n0 + tile // (tiles_x * tiles_y)
             row_ = tile // tiles_x % tiles_y * side
             column = tile % tiles_x * side
+            soon = min(tile + 1, total - 1)
+            next = pixel(m, n0 + soon // (tiles_x * tiles_y), soon // tiles_x % tiles_y * side - c.padding,
+                         soon % tiles_x * side - c.padding)
             read_tile(m, x + i0, image, row_ - c.padding, column - c.padding, g.height - row_ + 2,
                       g.width - column + 2, n, ins, patch, &at, &row, &step)
-            winograd.input[which](at, row, step, ins, v + <Py_ssize_t> i * ins, v_point)
+            winograd.input[which](at, row, step, ins, x + i0 + next if row == row_size(m) else NULL,
+                                  v + <Py_ssize_t> i * ins, v_point)
+            next = pixel(g, n0 + soon // (tiles_x * tiles_y), soon // tiles_x % tiles_y * side, soon % tiles_x * side)
             read_tile(g, dy + o0, image, row_, column, g.height - row_, g.width - column, side, outs, patch, &at, &row,
                       &step)
             # Pieces of 32 channels of all tiles follow each other.
             o = 0
             while o < outs:
                 width = min(32, outs - o)
-                winograd.gradient[which](at + o, row, step, width, d + <Py_ssize_t> o * count + i * width, d_point)
+                winograd.gradient[which](at + o, row, step, width, dy + o0 + next + o if row == row_size(g) else NULL,
+                                         d + <Py_ssize_t> o * count + i * width, d_point)
                 o += width
         t.columns = count
         for p in range(points):

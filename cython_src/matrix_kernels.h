@@ -46,6 +46,13 @@ typedef struct Request {
     int lines;
 } Request;
 
+/* Ask for `n` floats that will be written soon. */
+static inline void request_writes(const float *at, int n)
+{
+    for (int i = 0; i < n; i += 16)
+        __builtin_prefetch(at + i, 1, 2);
+}
+
 /* c[m][column] += sum over images, rows, columns x of a[m] * b[column]: a is `image`, `row` and `pixel` floats apart,
  * b follows on in pieces of `width` floats, 16 or 32, as do the rows of c. */
 typedef struct OuterTask {

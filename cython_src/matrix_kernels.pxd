@@ -26,6 +26,8 @@ cdef extern from "matrix_kernels.h" nogil:
         int num_taps, k, num_groups, num_panels, last_columns, activation, accumulate, store_columns
         int more_groups
 
+    void request_writes(const float *at, int n)
+
     ctypedef struct Request:
         const float *at
         Py_ssize_t image, row, pixel
@@ -72,8 +74,8 @@ cdef extern from "matrix_kernels.h" nogil:
 
 cdef extern from "winograd_kernels.h" nogil:
     ctypedef struct Winograd "WinogradKernels":
-        void (**input)(const float *, Py_ssize_t, Py_ssize_t, int, float *, Py_ssize_t) noexcept nogil
-        void (**gradient)(const float *, Py_ssize_t, Py_ssize_t, int, float *, Py_ssize_t) noexcept nogil
+        void (**input)(const float *, Py_ssize_t, Py_ssize_t, int, const float *, float *, Py_ssize_t) noexcept nogil
+        void (**gradient)(const float *, Py_ssize_t, Py_ssize_t, int, const float *, float *, Py_ssize_t) noexcept nogil
         void (**filter)(const float *, Py_ssize_t, int, float *, Py_ssize_t) noexcept nogil
         void (**output)(const float *, Py_ssize_t, int, const float *, int, int, float *, Py_ssize_t, Py_ssize_t, int,
                         int) noexcept nogil

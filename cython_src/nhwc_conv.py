@@ -236,10 +236,10 @@ def scratch_bytes(
     taps = attributes["kernel"] ** 2
     floats = GROUP_FLOATS * MAX_GROUPS
     if side := winograd_side(algorithm):
-        points, ins = (side + 2) ** 2, -(-attributes["in_channels"] // UNIT) * UNIT
+        points, ins = (side + 2) ** 2, -(-attributes["in_channels"] // attributes["groups"] // UNIT) * UNIT
         tiles = images * -(-rows // side) * -(-attributes["out_width"] // side)
-        tiles = min(-(-tiles // 4) * 4, 96, max(48, 196608 // (points * ins) // 12 * 12))
-        return 4 * (floats + points * (ins + tiles * (ins + 64) + 2 * UNIT))
+        tiles = min(-(-tiles // 4) * 4, 192 // side)  # as num_tiles()
+        return 4 * (floats + points * (ins + tiles * (ins + 2 * UNIT) + 2 * UNIT))
     if ALGORITHMS[algorithm].startswith("pad"):
         reach = (attributes["kernel"] - 1) * attributes["dilation"] + 1
         row = ((attributes["out_width"] - 1) * attributes["stride"] + reach) * max(4, attributes["in_channels"])

@@ -109,6 +109,15 @@ INLINE void gradient_1d(const int m, const Vec *in, const int si, Vec *out, cons
     }
 }
 
+#define LINE 16 /* floats of a cache line */
+
+/* Ask memory for a tile of n x n pixels, from column `first` on: the tile before it had the others. */
+INLINE void ask(const int n, const int first, const float *x, ptrdiff_t row, ptrdiff_t pixel)
+{
+    UNROLL for (int i = 0; i < n; i++)
+        UNROLL for (int j = first; j < n; j++) __builtin_prefetch(x + i * row + j * pixel);
+}
+
 /* Both directions: columns of `in` x `in` numbers first, then rows. LOAD(y, x) and STORE(y, x, v) reach memory. */
 #define BOTH_WAYS(TRANSFORM, M, IN, OUT, LOAD, STORE)                    \
     do {                                                                 \
@@ -135,19 +144,25 @@ INLINE void gradient_1d(const int m, const Vec *in, const int si, Vec *out, cons
 #define LOAD_W(Y, X) load(w + ((Y) * 3 + (X)) * tap + c)
 
 #define TRANSFORMS(M)                                                                                              \
-    static void input_##M(const float *x_, ptrdiff_t row, ptrdiff_t pixel, int channels, float *out,               \
-                          ptrdiff_t point)                                                                         \
+    static void input_##M(const float *x_, ptrdiff_t row, ptrdiff_t pixel, int channels, const float *next,        \
+                          float *out, ptrdiff_t point)                                                             \
     {                                                                                                              \
         enum { M_ = M };                                                                                           \
-        for (int c = 0; c < channels; c += VL)                                                                     \
+        for (int c = 0; c < channels; c += VL) {                                                                   \
+            if (next && c % LINE == 0)                                                                             \
+                ask(M + 2, 2, next + c, row, pixel);                                                               \
             BOTH_WAYS(input_1d, M, (M + 2), (M + 2), LOAD_X, STORE_POINT);                                         \
+        }                                                                                                          \
     }                                                                                                              \
-    static void gradient_##M(const float *x_, ptrdiff_t row, ptrdiff_t pixel, int channels, float *out,            \
-                             ptrdiff_t point)                                                                      \
+    static void gradient_##M(const float *x_, ptrdiff_t row, ptrdiff_t pixel, int channels, const float *next,     \
+                             float *out, ptrdiff_t point)                                                          \
     {                                                                                                              \
         enum { M_ = M };                                                                                           \
-        for (int c = 0; c < channels; c += VL)                                                                     \
+        for (int c = 0; c < channels; c += VL) {                                                                   \
+            if (next && c % LINE == 0)                                                                             \
+                ask(M, 0, next + c, row, pixel);                                                                   \
             BOTH_WAYS(gradient_1d, M, M, (M + 2), LOAD_X, STORE_POINT);                                            \
+        }                                                                                                          \
     }                                                                                                              \
     static void filter_##M(const float *w, ptrdiff_t tap, int channels, float *out, ptrdiff_t point)               \
     {                                                                                                              \

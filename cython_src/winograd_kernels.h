@@ -10,10 +10,12 @@
 
 /* All counts of channels are multiples of 16. Functions for m = 2 and m = 4. */
 typedef struct WinogradKernels {
-    /* n x n inputs, `row` and `pixel` floats apart -> points. */
-    void (*input[2])(const float *x, ptrdiff_t row, ptrdiff_t pixel, int channels, float *out, ptrdiff_t point);
+    /* n x n inputs, `row` and `pixel` floats apart -> points. The tile at `next`, or NULL, comes from memory meanwhile. */
+    void (*input[2])(const float *x, ptrdiff_t row, ptrdiff_t pixel, int channels, const float *next, float *out,
+                     ptrdiff_t point);
     /* m x m gradients of outputs -> points, as taps of the weight gradient. */
-    void (*gradient[2])(const float *dy, ptrdiff_t row, ptrdiff_t pixel, int channels, float *out, ptrdiff_t point);
+    void (*gradient[2])(const float *dy, ptrdiff_t row, ptrdiff_t pixel, int channels, const float *next, float *out,
+                        ptrdiff_t point);
     /* 9 taps, `tap` floats apart, of `channels` numbers -> points. */
     void (*filter[2])(const float *w, ptrdiff_t tap, int channels, float *out, ptrdiff_t point);
     /* Points -> the first `rows` x `columns` of m x m outputs: act(bias + ...), added with `accumulate`. */
