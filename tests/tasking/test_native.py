@@ -70,23 +70,23 @@ def test_no_race_in_deque(tmp_path):
 
 
 @needs_sanitizer
-def test_no_race_in_runtime(tmp_path):
+@pytest.mark.parametrize("num_threads", (1, 2, 3, 4, 8, 16) if LONG else (2, 5))
+def test_no_race_in_runtime(num_threads, tmp_path):
     """Check replay, partitioned replay and eager tasks under ThreadSanitizer, against serial order; no wake-up is lost even
     where threads sleep at once and take no naps."""
     program = build(tmp_path, "race_runtime", "-fsanitize=thread", "-DPARTITION_NAPS=0")
-    for num_threads in (1, 2, 3, 4, 8, 16) if LONG else (2, 5):
-        done = run(program, 1000 if LONG else 30, num_threads, timeout=900)
-        assert done.returncode == 0, done.stderr
+    done = run(program, 1000 if LONG else 30, num_threads, timeout=900)
+    assert done.returncode == 0, done.stderr
 
 
 @needs_sanitizer
-def test_no_race_when_claims_open_and_close(tmp_path):
+@pytest.mark.parametrize("num_threads", (2, 3, 4, 8) if LONG else (3,))
+def test_no_race_when_claims_open_and_close(num_threads, tmp_path):
     """Check partitioned replay where homes open a few iterations ahead and decide anew in each iteration."""
     program = build(tmp_path, "race_runtime", "-fsanitize=thread", "-DPARTITION_NAPS=0", "-DPARTITION_LOOK=1",
                     "-DPARTITION_AHEAD=60", "-DPARTITION_CLAIM_NS=2000")
-    for num_threads in (2, 3, 4, 8) if LONG else (3,):
-        done = run(program, 1000 if LONG else 40, num_threads, timeout=900)
-        assert done.returncode == 0, done.stderr
+    done = run(program, 1000 if LONG else 40, num_threads, timeout=900)
+    assert done.returncode == 0, done.stderr
 
 
 # An ordering that hands over data -> the sanitizer must see a race when it is gone.
