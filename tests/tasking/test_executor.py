@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.plan import Block, PlanBuilder, commutative, update
 from forktask.cython_src.program import BlockFailure, Workers, bind
 from forktask.tasking.executor import TaskGraphExecutor, TaskIterExecutor, TasksExecutor
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from .random_plans import kinds_plan, random_plan, shared_plan
 
