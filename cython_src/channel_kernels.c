@@ -270,7 +270,8 @@ INLINE void norm_apply_part(const ChannelTask *t, float *const *p, int pixels, i
     for (int i = 0; i < pixels; i++) {
         if (ahead) {
             ASK(x, 0);
-            ASK(y, 1);
+            if (!t->streamed)
+                ASK(y, 1);
             if (residual)
                 ASK(r, 0);
         }
@@ -401,7 +402,8 @@ INLINE void backward_apply_part(const ChannelTask *t, float *const *p, int pixel
         if (ahead) {
             ASK(p[0] + at, 0);
             ASK(p[1] + at, 0);
-            ASK(p[2] + at, 1);
+            if (!t->streamed)
+                ASK(p[2] + at, 1);
             if (mask == MASK_RESULT)
                 ASK(p[3] + at, 0);
             if (branch)

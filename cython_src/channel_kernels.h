@@ -28,7 +28,7 @@ typedef struct ChannelTask {
     int mask;       /* backward: where the activation's mask comes from, MASK_... */
     int residual;   /* norm_apply: RESIDUAL_...; backward: the branch, BRANCH_... */
     int accumulate; /* add to the output */
-    int streamed;   /* more follows from where this came: ask for lines ahead, however small the task */
+    int streamed;   /* the result is a buffer in a cache, more inputs follow from memory: ask for them, however small the task */
 } ChannelTask;
 
 /* Flat parameters and their gradient: element e stands at e / row_length * row_stride + e % row_length of a partial,

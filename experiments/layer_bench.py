@@ -269,6 +269,47 @@ def cases(m: ChannelMap) -> dict[str, tuple]:
                 flops,
             ),
         }
+        if halo:
+            continue
+        input_vectors = {f"input_{name}": vector for name, vector in vectors.items()}
+        between = {**small.attributes("out"), **large.attributes("in"), **window, "input_activation": 1}
+        result |= {
+            f"depthwise, norm before {name}": (
+                "nhwc_norm_depthwise",
+                {
+                    "input": array(large),
+                    "weight": weight,
+                    "output": array(small),
+                    "statistics": np.zeros(statistics_shape(1, m.pitch), np.float32),
+                    **{n: input_vectors[n] for n in ("input_scale", "input_shift")},
+                },
+                {**between, "activation": 0},
+                (*box, 0),
+                1,
+                1 / stride**2,
+                flops,
+            ),
+            f"depthwise_backward, both norms {name}": (
+                "nhwc_depthwise_norm_backward",
+                {
+                    "gradient": array(small),
+                    "result": array(small),
+                    "coefficients": np.ones((3, m.pitch), np.float32),
+                    "weight": weight,
+                    "input": array(large),
+                    "output": array(large),
+                    "weight_partials": np.zeros((1, m.channels, kernel**2), np.float32),
+                    "statistics": np.zeros((1, 2, m.pitch), np.float32),
+                    **picked("scale", "shift", "mean"),
+                    **input_vectors,
+                },
+                {**between, "activation": 1, "gradient_halo": 0, "output_halo": 0},
+                (0, m.batch, 0, m.channels, 0),
+                1 + 2 / stride**2,
+                1,
+                2 * flops,
+            ),
+        }
     size = m.batch * m.height * m.width * m.channels
     flat = {
         "num_partials": 1,
@@ -316,7 +357,7 @@ def measure(m: ChannelMap, case: tuple, seconds: float, instruction_set=None, cp
         builder.buffer(name, array.shape, array.dtype.name, role="dataset")
     accesses = tuple(Access(UPDATE, name) for name in operands)
     builder.loop("loop", kernel, {n: n for n in operands}, [Block(bounds, accesses)], attributes=attributes)
-    builder.scratch(1 << 20)
+    builder.scratch(1 << 23)
     bound = bind(builder.build(), instruction_set=instruction_set)
     for name, array in operands.items():
         bound.arrays[name][...] = array

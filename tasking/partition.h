@@ -312,6 +312,15 @@ static void partition_work(void *argument, int32_t worker)
                 return;
             int mine = 1;
             if (is_open) {
+                /* A commutative task would wait for its lock here: others first, while there are some. */
+                const LoopRecord *held = &s->loops[entry->loop];
+                while (forktask_locks_held(held, entry->task - held->first_task)) {
+                    int helped = partition_help(p, worker);
+                    if (helped < 0)
+                        return;
+                    if (helped == 0)
+                        break;
+                }
                 int32_t claimed = ft_load(&claims[position].claimed, relaxed); /* the swap decides */
                 mine = claimed <= iteration
                        && ft_cas(&claims[position].claimed, &claimed, (int32_t)iteration + 1, ORDER_PARTITION_CLAIM);

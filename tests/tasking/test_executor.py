@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.plan import Block, PlanBuilder, commutative, update
 from forktask.cython_src.program import BlockFailure, Workers, bind
 from forktask.tasking.executor import TaskGraphExecutor, TaskIterExecutor, TasksExecutor
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from .random_plans import kinds_plan, random_plan, shared_plan
 
@@ -180,3 +180,29 @@ def test_the_wait_policy_of_openmp_steers_idle_workers(monkeypatch):
     passive = default_spin_ns(2, 2)
     monkeypatch.delenv("OMP_WAIT_POLICY")
     assert active > default_spin_ns(2, 2) > default_spin_ns(4, 2) == passive
+
+
+@pytest.mark.usefixtures("hash_kernel")
+def test_a_home_runs_other_tasks_while_a_commutative_one_would_wait():
+    """Check `partitioned`: tasks that exclude each other come first in both programs, and another one starts before the second of
+    them does: in some iteration, as both homes may look before either holds the lock."""
+    builder = PlanBuilder("excluded")
+    builder.buffer("cells", (5,), "uint64", role="statistic")
+    builder.buffer("folds", (1,), "uint64", role="statistic")
+    builder.buffer("trace", (8,), "uint64", role="statistic")
+    for number, name in enumerate(("together", "apart")):
+        blocks = []
+        for k in range(4):
+            bounds = [4 * number + k] + 16 * [0]
+            cell = (0, 1) if number == 0 else (k + 1, k + 2)
+            at = 9 if number == 0 else 5  # commutative, updated
+            bounds[at : at + 2] = cell
+            blocks.append(Block(tuple(bounds), ((commutative if number == 0 else update)("cells", cell),), flops=1e6))
+        builder.loop(name, "test_kinds", {n: n for n in ("cells", "folds", "trace")}, blocks, attributes={"work": 50_000})
+    bound = bind(builder.build())
+    with TaskIterExecutor(2, event_capacity=2000) as executor:
+        executor.prepare(bound)
+        executor.run(200)
+        events = executor.workers.events()
+    starts = [events["task"][events["iteration"] == k] for k in range(200)]
+    assert any(tasks[1] >= 4 for tasks in starts)
