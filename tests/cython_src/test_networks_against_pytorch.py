@@ -63,6 +63,22 @@ def places_of(bound, layer, width):
     return (rows[:, None] + tap // layer.size) * width + columns + tap % layer.size
 
 
+def activations_of(bound, spec):
+    """Name of an activation -> its result; where a depthwise convolution applies it with the norm before it, computed
+    from what that norm reads."""
+    inputs = spec.inputs()
+
+    def result(name):
+        if name in bound.plan.attributes["aliases"] or name in bound.arrays:
+            return bound.view(name)
+        norm = inputs[name][0]
+        z = bound.view(inputs[norm][0])
+        scale, shift = (bound.arrays[f"{norm}.{kind}"][: z.shape[1], None, None] for kind in ("scale", "shift"))
+        return scale * z + shift
+
+    return result
+
+
 def compare(network, batch, factor=FACTOR, relative=RELATIVE, **options):
     """Losses, gradients, parameters and statistics of three steps against PyTorch in float64, step by step.
 
@@ -114,7 +130,7 @@ def compare(network, batch, factor=FACTOR, relative=RELATIVE, **options):
         for step in range(STEPS):
             executor.run(1, first_iteration=step)
             single.run(1, step)
-            tell(truth.module, spec, bound.view, lambda layer: places_of(bound, layer, widths[layer.name]))
+            tell(truth.module, spec, activations_of(bound, spec), lambda layer: places_of(bound, layer, widths[layer.name]))
             tell(truth_of_single.module, spec, seen.get, lambda layer: seen[layer.name])
             truth.run(1, step)
             truth_of_single.run(1, step)
