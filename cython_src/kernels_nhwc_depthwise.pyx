@@ -34,19 +34,24 @@ def scratch_bytes(channels, kernel):
 
 def staged_bytes(width, pitch, kernel, stride):
     """Scratch memory for the ring of rows of a normalised input, `width` pixels each."""
-    return 8 * width * pitch * ((_strip(width, pitch, kernel, stride) - 1) * stride + kernel)
+    return 4 * staged_floats(width, pitch, kernel, stride)
 
 
 def backward_scratch_bytes(channels, width, out_width, pitch, kernel, stride):
     """Scratch memory of `nhwc_depthwise_norm_backward`: weights, their gradient, rows of the input and of the gradient."""
-    rows = 2 * (_strip(width, pitch, kernel, stride) + kernel)
+    rows = 2 * (strip_rows(width, pitch, kernel, stride) + kernel)
     return (2 * scratch_bytes(channels, kernel) + staged_bytes(width, pitch, kernel, stride)
             + 4 * out_width * pitch * rows)
 
 
-def _strip(width, pitch, kernel, stride):
+cdef int strip_rows(Py_ssize_t width, int pitch, int kernel, int stride) noexcept nogil:
     """Rows of outputs of a strip, as strip_of() in channel_kernels.c."""
-    return max(4, ((STRIP_FLOATS // (width * pitch) - kernel) // stride + 1) // 4 * 4)
+    return max(4, ((<int> (STRIP_FLOATS // (width * pitch)) - kernel) // stride + 1) // 4 * 4)
+
+
+cdef Py_ssize_t staged_floats(Py_ssize_t width, int pitch, int kernel, int stride) noexcept nogil:
+    """Of the ring of rows of a normalised input, as input_ring() in channel_kernels.c."""
+    return 2 * width * pitch * ((strip_rows(width, pitch, kernel, stride) - 1) * stride + kernel)
 
 
 cdef const float *pack(const KernelArgs *a, const WindowTask *task, const float *weight, const int32_t *b, int flip,
@@ -204,7 +209,7 @@ cdef int depthwise_norm_backward(const void *args, Py_ssize_t block, const TaskC
         task.window.shift = <const float *> a.operand[9] + b[4]
         task.window.in_activation = <int> a.integers[16]
         task.window.staged = task.staged
-        task.staged += staged_floats(&task.window)
+        task.staged += staged_floats(large.width, large.pitch, task.window.kernel, task.window.stride)
         task.mean = <const float *> a.operand[10] + b[4]
         task.inv_std = <const float *> a.operand[11] + b[4]
         task.partials = <float *> a.operand[14] + <Py_ssize_t> bounds[4] * 2 * large.pitch + b[4]
@@ -229,13 +234,6 @@ cdef int depthwise_norm_backward(const void *args, Py_ssize_t block, const TaskC
     for n in range(b[0], b[1]):
         clear_channel_halo(&out, <float *> a.operand[12], n, 0, large.height, b[4], end)
     return 0
-
-
-cdef Py_ssize_t staged_floats(const WindowTask *task) noexcept nogil:
-    """As staged_bytes()."""
-    cdef Py_ssize_t row = <Py_ssize_t> task.large_width * task.pitch
-    cdef int rows = max(4, ((<int> (STRIP_FLOATS // row) - task.kernel) // task.stride + 1) // 4 * 4)
-    return 2 * row * ((rows - 1) * task.stride + task.kernel)
 
 
 def _rows(array, attributes, prefix, bounds):

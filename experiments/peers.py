@@ -108,12 +108,12 @@ def run_peers(arguments: Namespace) -> int:
     for (name, count), message in wrong_modes(samples).items():
         failures[f"{name} @ {count}"] = message
         del samples[name, count]
-    floors = [("FLOP", {n: plan.flops / peak / n for n in threads})]
+    floors = {"FLOP": {n: plan.flops / peak / n for n in threads}}
     if not gpu:
         loops = [{"flops": loop.flops, "bytes": loop.bytes} for loop in plan.loops]
         bandwidth = machine["bandwidth_bytes_per_s"]
-        floors.append(("roofline", {n: roofline_floor(loops, peak * n, bandwidth[str(n)]) for n in threads}))
-    result = summarise(samples, dict(floors))
+        floors["roofline"] = {n: roofline_floor(loops, peak * n, bandwidth[str(n)]) for n in threads}
+    result = summarise(samples, floors)
     result["convolutions"] = convolution_forms(plan, arguments.device)
     result.update(
         options, flops=plan.flops, machine=machine, environment=environment, failures=failures,
@@ -276,6 +276,7 @@ def summarise(
 def as_text(result: Mapping[str, Any]) -> str:
     """The table for a terminal."""
     environment, machine = result["environment"], result["machine"]
+    floors = [*result["rows"][0]["floors_s"]] if result["rows"] else []
     lines = [
         f"{result['network']}, batch {result['batch']}, {result['phase']}, on {environment['cpu']['model']}; "
         f"peak of one core {machine['peak_flops_per_s_1thread'] / 1e9:.0f} GFLOP/s ({machine['instruction_set']})",
@@ -283,7 +284,7 @@ def as_text(result: Mapping[str, Any]) -> str:
         f"answers of the first steps agree within {result['largest_difference']:.1e} (relative)",
         "",
         f"{'threads':>7}  {'contestant':32} {'ms a step':>10} {'spread':>8}"
-        + "".join(f" {'x ' + floor:>10}" for floor in result["rows"][0]["floors_s"]) + "   faster than PyTorch's best mode",
+        + "".join(f" {'x ' + floor:>10}" for floor in floors) + "   faster than PyTorch's best mode",
     ]
     for row in result["rows"]:
         line = (
@@ -298,7 +299,7 @@ def as_text(result: Mapping[str, Any]) -> str:
         "FLOP: floor of direct convolutions' operations / (measured peak of one core x threads); Winograd's form needs fewer "
         "and may pass it"
     )
-    if "roofline" in result["rows"][0]["floors_s"]:
+    if "roofline" in floors:
         lines.append(
             "roofline: sum over loops of the longer of that and of their bytes / measured memory bandwidth; what stays in "
             "caches from loop to loop may pass it"

@@ -289,10 +289,10 @@ def depthwise_norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> 
     }  # fmt: skip
     if before:
         name = before.layer.name
-        kinds = ("scale", "shift", "mean", "inv_std")
-        vectors |= {f"input_{kind}": f"{name}.{kind}" for kind in kinds}
+        applied = {f"input_{kind}": f"{name}.{kind}" for kind in ("scale", "shift", "mean", "inv_std")}
+        vectors |= applied
         sums = b.buffer(f"{name}.gradient_partials", (len(groups), 2, source.pitch), role="temporary")
-        operands |= {f"input_{kind}": f"{name}.{kind}" for kind in kinds} | {"statistics": sums}
+        operands |= applied | {"statistics": sums}
         low.gradient_sums[name] = sums
     moved = 8.0 * low.batch * source.pitch * (result.height * result.width + source.height * source.width)
     blocks = []

@@ -38,6 +38,15 @@ def test_the_fastest_mode_at_as_many_threads_is_the_peer():
     assert "speedup" not in found["torch eager", 1]
 
 
+def test_without_any_time_the_table_says_what_failed():
+    """Check the table when no contestant could be measured."""
+    result = summarise({}, {"FLOP": {1: 1.0}}) | {
+        "network": "lenet5", "batch": 4, "phase": "train", "environment": {"cpu": {"model": "x"}}, "convolutions": {},
+        "machine": {"peak_flops_per_s_1thread": 1e9, "instruction_set": "generic"}, "failures": {"serial @ 1": "no memory"},
+    }
+    assert as_text(result).endswith("not measured: serial @ 1: no memory")
+
+
 def test_no_time_is_shown_before_answers_agree():
     """Check that other losses, fewer losses and no losses are refused."""
     for answer in ((2.3, 2.25), (2.3,), (math.nan, 2.2)):

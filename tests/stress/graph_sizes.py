@@ -87,12 +87,13 @@ def main():
     for repetition in range(-1, arguments.rounds):  # the first one warms up
         for name in made[0][0]:
             for k in range(len(made)):
-                executors, row = made[(k + repetition) % len(made)]
+                which = (k + repetition) % len(made)
+                executors, row = made[which]
                 count = max(2, round(2_000_000 / row["tasks"]))
                 cores = 1 if name == "serial" else threads
                 value = run_ns(executors[name], count) * cores / count / row["tasks"]
                 if repetition >= 0:
-                    times[name, made.index((executors, row))].append(value)
+                    times[name, which].append(value)
     rows = []
     for name in made[0][0]:
         medians = [statistics.median(times[name, k]) for k in range(len(made))]
