@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "block_kernel.h"
+#include "cython_src/binding/block_kernel.h"
 
 /* Nanoseconds of the model. Measured on a Zen 4 server: a flag travels from core to core in 40 to 50 ns, and there are two
  * such trips, for the counter and for the data, besides the store that waits for the line. */

@@ -21,7 +21,7 @@
 #include <time.h>
 
 #include "atomics.h"
-#include "block_kernel.h"
+#include "cython_src/binding/block_kernel.h"
 #include "idle.h"
 
 /* Time in which a worker that runs must have used its CPU: long against a look, short against a time slice. */

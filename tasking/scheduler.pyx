@@ -8,8 +8,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memset
 from posix.unistd cimport getpid
 
-from ..cython_src.block_kernel cimport LoopRecord, WorkerState, forktask_now_ns
-from ..cython_src.program cimport BoundPlan, Workers
+from ..cython_src.binding.block_kernel cimport LoopRecord, WorkerState, forktask_now_ns
+from ..cython_src.binding.bind cimport BoundPlan, Workers
 
 import os
 
@@ -18,7 +18,7 @@ import numpy as np
 from ..cython_src.errors import UsageError
 
 
-cdef extern from "eager.h" nogil:
+cdef extern from "tasking/eager.h" nogil:
     ctypedef struct atomic_i32:
         pass
     ctypedef struct atomic_i64:
@@ -68,7 +68,7 @@ cdef extern from "eager.h" nogil:
     void eager_close(Eager *e)
     void eager_work(void *argument, int32_t worker) noexcept
 
-cdef extern from "replay.h" nogil:
+cdef extern from "tasking/replay.h" nogil:
     ctypedef struct ReplayNode:
         atomic_i32 pending
         int32_t rearm
@@ -91,11 +91,11 @@ cdef extern from "replay.h" nogil:
     void replay_close(Replay *r)
     void replay_work(void *argument, int32_t worker) noexcept
 
-cdef extern from "idle.h" nogil:
+cdef extern from "tasking/idle.h" nogil:
     int ft_register_membarrier()
 
 
-cdef extern from "partition.h" nogil:
+cdef extern from "tasking/partition.h" nogil:
     ctypedef struct ProgramEntry:
         int32_t task, loop, is_awaited, wait_begin
     ctypedef struct ClaimWord:
@@ -121,7 +121,7 @@ cdef extern from "partition.h" nogil:
     void partition_close(Partition *p)
     void partition_work(void *argument, int32_t worker) noexcept
 
-cdef extern from "team.h" nogil:
+cdef extern from "tasking/team.h" nogil:
     """
     static inline int64_t load_i64(atomic_i64 *p) { return ft_load(p, relaxed); }
     static inline int32_t load_i32(atomic_i32 *p) { return ft_load(p, acquire); }
