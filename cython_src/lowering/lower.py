@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..errors import UsageError
-from .granularity import Granularity
+from ..kernels.convolution.algorithms import CODES, CONV_OPTIONS, ERROR_LIMIT, RELATIVE_ERROR
 from ..kernels.convolution.lanes_forms import FORMS, form_scratch_bytes
 from ..kernels.convolution.lanes_winograd import gradient_scratch_bytes, transform_scratch_bytes
 from ..kernels.maps.lanes import interior
 from ..networks.layers import Convolution, FullyConnected, MaxPool, NetworkSpec, ReLU, Softmax, get_network
-from ..kernels.convolution.algorithms import CODES, CONV_OPTIONS, ERROR_LIMIT, RELATIVE_ERROR
 from ..plan.model import Access, Block, Plan, PlanBuilder, block_grid, ranges, read, update, write
+from .granularity import Granularity
 
 UNIT = 16  # images of a group in the lane layout; floats of a unit in the inner loops
 KERNEL = 5  # side of the convolutions' kernels
@@ -185,9 +185,7 @@ class _Lowering:
                 f"use a multiple, or layout 'auto' or 'flat'"
             )
         if not per_block:
-            per_block = self.lanes * math.ceil(
-                self.groups / (BLOCKS_OF_IMAGES if self.lanes > 1 else BLOCKS_WANTED)
-            )
+            per_block = self.lanes * math.ceil(self.groups / (BLOCKS_OF_IMAGES if self.lanes > 1 else BLOCKS_WANTED))
         return ranges(self.groups, per_block // self.lanes)
 
     def channel_ranges(self, channels: int) -> list[tuple[int, int]]:
@@ -281,9 +279,7 @@ class _Lowering:
 
     def load(self, target: FeatureMap, num_images: int, num_batches: int) -> str:
         b = self.builder
-        images = b.buffer(
-            f"{self.prefix}dataset.images", (num_images, *self.network.input_shape), role="dataset"
-        )
+        images = b.buffer(f"{self.prefix}dataset.images", (num_images, *self.network.input_shape), role="dataset")
         all_labels = b.buffer(f"{self.prefix}dataset.labels", (num_images,), "int32", role="dataset")
         order = b.buffer(f"{self.prefix}batch_order", (num_batches, self.batch), "int32", role="table")
         labels = b.buffer("labels", (self.groups, self.lanes), "int32", role="input")
@@ -324,9 +320,7 @@ class _Lowering:
             for kind in ("weight", "bias")
         )
 
-    def convolution(
-        self, name: str, source: FeatureMap, target: FeatureMap, index: str | None = None
-    ) -> None:
+    def convolution(self, name: str, source: FeatureMap, target: FeatureMap, index: str | None = None) -> None:
         """Convolution alone, or with ReLU and pooling when `index` is given."""
         weight, bias = self.parameters(name)
         scale = 2 if index else 1
@@ -378,9 +372,7 @@ class _Lowering:
                 **self.form_attributes(form, source.channels, target.width * scale),
             },
         )
-        self.builder.scratch(
-            transform_scratch_bytes(source.channels, target.channels) if winograd else SCRATCH_BYTES
-        )
+        self.builder.scratch(transform_scratch_bytes(source.channels, target.channels) if winograd else SCRATCH_BYTES)
 
     def elementwise(
         self,
@@ -403,9 +395,7 @@ class _Lowering:
             accesses = []
             for operand, buffer in operands.items():
                 if buffer == index:
-                    accesses.append(
-                        Access(1 if operand == "index" and phase == "forward" else 0, index, (g, c, y))
-                    )
+                    accesses.append(Access(1 if operand == "index" and phase == "forward" else 0, index, (g, c, y)))
                     continue
                 feature_map = target if buffer == target.name else source
                 scale = feature_map.height // cut.height
@@ -566,9 +556,7 @@ class _Lowering:
         # A data gradient needs a halo; so does the weight gradient in the flat layout where rows are no whole
         # units, because it runs on from one row to the next.
         halo = KERNEL - 1 - stage.padding if i > 0 or (self.lanes == 1 and stage.width % UNIT) else 0
-        return self.map(
-            f"{stage.conv}.gradient", (stage.channels, stage.height, stage.width), halo, "gradient"
-        )
+        return self.map(f"{stage.conv}.gradient", (stage.channels, stage.height, stage.width), halo, "gradient")
 
     def relu_gradient(self, name: str, gradient: FeatureMap, output: FeatureMap, target: FeatureMap) -> None:
         self.elementwise(
@@ -618,13 +606,7 @@ class _Lowering:
                 )
             )
         self.builder.loop(
-            f"{name}.data_gradient",
-            kernel,
-            operands,
-            blocks,
-            attributes=attributes,
-            layer=name,
-            phase="backward",
+            f"{name}.data_gradient", kernel, operands, blocks, attributes=attributes, layer=name, phase="backward"
         )
 
     def loss(self, logits: str, labels: str, classes: int, length: int, phase: str) -> str:
@@ -647,8 +629,12 @@ class _Lowering:
             "softmax_loss",
             {"logits": logits, "labels": labels, "gradient": gradient, "losses": losses, "correct": correct},
             blocks,
-            attributes={"classes": classes, "lanes": self.lanes, "batch": self.batch,
-                        "label_smoothing": b.attributes["label_smoothing"]},
+            attributes={
+                "classes": classes,
+                "lanes": self.lanes,
+                "batch": self.batch,
+                "label_smoothing": b.attributes["label_smoothing"],
+            },
             layer="softmax",
             phase=phase,
         )
@@ -656,15 +642,11 @@ class _Lowering:
             "loss",
             "loss_sum",
             {"losses": losses, "correct": correct, "loss_log": log, "correct_log": correct_log},
-            [
-                Block(
-                    (),
-                    (read(losses), read(correct), update(log), update(correct_log)),
-                    bytes=8.0 * self.groups,
-                )
-            ],
+            [Block((), (read(losses), read(correct), update(log), update(correct_log)), bytes=8.0 * self.groups)],
             attributes={
-                "groups": self.groups, "batch": self.batch, "length": length,
+                "groups": self.groups,
+                "batch": self.batch,
+                "length": length,
                 "check_finite": b.attributes["check_finite"],
             },
             layer="softmax",
@@ -773,9 +755,7 @@ class _Lowering:
         if winograd:
             weight = self.transformed_weights(layer, True)
         blocks = []
-        for g, c, y in block_grid(
-            self.group_ranges(), *self.convolution_ranges(form, target.channels, height, 1)
-        ):
+        for g, c, y in block_grid(self.group_ranges(), *self.convolution_ranges(form, target.channels, height, 1)):
             size, images, channels = (y[1] - y[0]) * width, self.images_in(g), c[1] - c[0]
             accesses = [
                 read(gradient.name, g, (0, gradient.channels), gradient.read_rows(*y)),
@@ -809,9 +789,7 @@ class _Lowering:
                 **self.form_attributes(form, gradient.channels, width),
             },
         )
-        self.builder.scratch(
-            transform_scratch_bytes(gradient.channels, target.channels) if winograd else SCRATCH_BYTES
-        )
+        self.builder.scratch(transform_scratch_bytes(gradient.channels, target.channels) if winograd else SCRATCH_BYTES)
 
     def sgd(self, layer: str, momentum: float, weight_decay: float, num_rates: int) -> None:
         b = self.builder
@@ -879,9 +857,9 @@ class _Lowering:
         for name, kind, shape_ in ((weight, "weight", shape), (bias, "bias", (outputs,))):
             self.aliases[f"{name}.grad"] = _gradient_view(gradient, kind, outputs, inputs, shape_)
 
-
-    def adam(self, layer: str, decoupled: bool, betas: tuple[float, float], eps: float, weight_decay: float,
-             num_rates: int) -> None:  # fmt: skip
+    def adam(
+        self, layer: str, decoupled: bool, betas: tuple[float, float], eps: float, weight_decay: float, num_rates: int
+    ) -> None:
         """Adam's or AdamW's step for weights and for biases, a loop each."""
         b = self.builder
         shapes = self.network.parameter_shapes()
@@ -891,7 +869,9 @@ class _Lowering:
         partials, count = f"{layer}.partial_gradients", self.partials[layer]
         for name, row, offset in ((weight, inputs, 0), (bias, 1, inputs)):
             gradient = b.buffer(f"{name}.gradient_sum", shapes[name], role="gradient", carried=True)
-            moments = [b.buffer(f"{name}.{kind}", shapes[name], role="optimizer_state") for kind in ("exp_avg", "exp_avg_sq")]
+            moments = [
+                b.buffer(f"{name}.{kind}", shapes[name], role="optimizer_state") for kind in ("exp_avg", "exp_avg_sq")
+            ]
             blocks = []
             for rows in self.channel_ranges(outputs):
                 accesses = [read(partials, (0, count), rows), write(gradient, rows), read(rates), update(name, rows)]
@@ -899,17 +879,33 @@ class _Lowering:
                 size = 4.0 * (rows[1] - rows[0]) * row * (count + 7)
                 blocks.append(Block((rows[0] * row, rows[1] * row), tuple(accesses), bytes=size))
             b.loop(
-                f"{name}.update", "optimizer_adam",
-                {"partials": partials, "gradient": gradient, "parameter": name, "first_moment": moments[0],
-                 "second_moment": moments[1], "learning_rates": rates},
-                blocks, layer=layer, phase="update",
+                f"{name}.update",
+                "optimizer_adam",
+                {
+                    "partials": partials,
+                    "gradient": gradient,
+                    "parameter": name,
+                    "first_moment": moments[0],
+                    "second_moment": moments[1],
+                    "learning_rates": rates,
+                },
+                blocks,
+                layer=layer,
+                phase="update",
                 attributes={
-                    "num_partials": count, "partial_stride": outputs * (inputs + 1), "row_length": row,
-                    "row_stride": inputs + 1, "row_offset": offset, "num_rates": num_rates,
-                    "decoupled": int(decoupled), "beta1": betas[0], "beta2": betas[1], "eps": eps,
+                    "num_partials": count,
+                    "partial_stride": outputs * (inputs + 1),
+                    "row_length": row,
+                    "row_stride": inputs + 1,
+                    "row_offset": offset,
+                    "num_rates": num_rates,
+                    "decoupled": int(decoupled),
+                    "beta1": betas[0],
+                    "beta2": betas[1],
+                    "eps": eps,
                     "weight_decay": weight_decay,
                 },
-            )  # fmt: skip
+            )
             self.aliases[f"{name}.grad"] = _plain_view(gradient)
 
 
@@ -1049,7 +1045,9 @@ def lower(
         if not 0 <= value < below:
             raise UsageError(f"{name} must be in [0, {below:g}), got {value!r}")
     if recompute and memory != "shared":
-        raise UsageError(f"recompute saves memory with memory 'shared' only, got {memory!r}; use it, or do not recompute")
+        raise UsageError(
+            f"recompute saves memory with memory 'shared' only, got {memory!r}; use it, or do not recompute"
+        )
     cut = Granularity.parse(granularity)
     if layout == "auto" and (conv not in CONVOLUTIONS or not is_chain_of_stages(spec)):
         layout = "channels"
@@ -1078,9 +1076,7 @@ def lower(
     if layout == "channels":
         from .channels import ChannelOptions, lower_channels, parse_fusion
 
-        builder.attributes.update(
-            clip_norm=clip_norm, frozen=frozen, recompute=recompute
-        )
+        builder.attributes.update(clip_norm=clip_norm, frozen=frozen, recompute=recompute)
         lower_channels(
             spec,
             ChannelOptions(
@@ -1109,11 +1105,7 @@ def lower(
             builder,
         )
         return builder.build(memory)
-    for name, value, only in (
-        ("clip_norm", clip_norm, 0.0),
-        ("frozen", frozen, ""),
-        ("recompute", recompute, False),
-    ):
+    for name, value, only in (("clip_norm", clip_norm, 0.0), ("frozen", frozen, ""), ("recompute", recompute, False)):
         if value != only:
             raise UsageError(
                 f"{name} must be {only!r} in layout {layout!r}, got {value!r}; networks with norms have the others"
@@ -1128,7 +1120,9 @@ def lower(
     fusion = fusion in (True, "all")
     stages, dense = _stages(spec)
     if layout == "flat" and any(stage.padding != 2 for stage in stages):
-        raise UsageError(f"layout 'flat' needs convolutions with padding 2, {spec.name!r} has others; use layout 'lanes'")
+        raise UsageError(
+            f"layout 'flat' needs convolutions with padding 2, {spec.name!r} has others; use layout 'lanes'"
+        )
     lanes = UNIT if layout == "lanes" else 1
     low = _Lowering(spec, batch, lanes, cut, fusion, weight_gradients == "chain", conv, builder, prefix)
 
@@ -1306,9 +1300,7 @@ def _stages(spec: NetworkSpec) -> tuple[list[_Stage], list[_Dense]]:
 
 
 def _convolution_shapes(spec: NetworkSpec) -> list[tuple[int, int, int, int]]:
-    return [
-        (before[0], *after) for layer, before, after in spec.shapes() if isinstance(layer, Convolution)
-    ]
+    return [(before[0], *after) for layer, before, after in spec.shapes() if isinstance(layer, Convolution)]
 
 
 def initialise(bound, seed: int = 0) -> None:

@@ -17,8 +17,8 @@ from functools import lru_cache
 
 import pandas as pd
 
-from .study import Study, plan_beside
 from .statistics import Estimate, ratio_interval
+from .study import Study, plan_beside
 
 CAPACITY_S = 1.0  # of each measurement: long against a time slice
 UNIT_WORK = 4000
@@ -75,11 +75,20 @@ def interference_table(study: Study) -> pd.DataFrame:
                 slowdown = ratio_interval(beside, alone) if hogs else Estimate(1.0, 1.0, 1.0, len(alone))
                 if not (set(alone) & set(beside)):
                     continue
-                rows.append({
-                    "plan_id": plan_id, "threads": threads, "model": model, "hogs": hogs, "capacity": left,
-                    "slowdown": slowdown.value, "slowdown_low": slowdown.low, "slowdown_high": slowdown.high,
-                    "loss": slowdown.value * left - 1, "loss_low": slowdown.low * left - 1,
-                    "loss_high": slowdown.high * left - 1,
-                })
+                rows.append(
+                    {
+                        "plan_id": plan_id,
+                        "threads": threads,
+                        "model": model,
+                        "hogs": hogs,
+                        "capacity": left,
+                        "slowdown": slowdown.value,
+                        "slowdown_low": slowdown.low,
+                        "slowdown_high": slowdown.high,
+                        "loss": slowdown.value * left - 1,
+                        "loss_low": slowdown.low * left - 1,
+                        "loss_high": slowdown.high * left - 1,
+                    }
+                )
     table = pd.DataFrame(rows)
     return table[table.groupby("plan_id")["hogs"].transform("max") > 0] if len(table) else table

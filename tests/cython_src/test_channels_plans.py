@@ -2,15 +2,16 @@
 
 import numpy as np
 import pytest
-from forktask.cython_src.kernels.simd import instruction_sets
+from networks_for_tests import SMALL, fill
+
+from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import check_accesses, check_orders, span_in_tasks
-from forktask.cython_src.plan.dependences import record_graph
+from forktask.cython_src.kernels.simd import instruction_sets
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.layers import get_network
-from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.plan.dependences import record_graph
 from forktask.experiments.sampling.measure import result_hashes
 from forktask.experiments.sampling.models import make_executor
-from networks_for_tests import SMALL, fill
 
 CASES = {
     "by cost": {},
@@ -26,9 +27,7 @@ PAIRS = [(name, case) for i, name in enumerate(SMALL) for k, case in enumerate(C
 def test_kernels_touch_what_they_declare(name, case, target):
     """Check accesses on poisoned memory, on a sample of each loop's blocks."""
     plan = lower(SMALL[name], 2, num_images=3, num_iterations_logged=4, **CASES[case])
-    check_accesses(
-        plan, target, initialise=fill, num_replays=1, blocks_per_loop=1 if target == "numpy" else 2
-    )
+    check_accesses(plan, target, initialise=fill, num_replays=1, blocks_per_loop=1 if target == "numpy" else 2)
 
 
 @pytest.mark.parametrize("instruction_set", instruction_sets.available())
@@ -46,18 +45,21 @@ def test_compiled_kernels_equal_the_float64_form(name, case, instruction_set):
     for parameter in plan.attributes["parameters"]:
         expected = truth.view(f"{parameter}.grad")
         tolerance = 1e-2 * np.abs(expected).max() + 1e-5
-        np.testing.assert_allclose(
-            bound.view(f"{parameter}.grad"), expected, rtol=0, atol=tolerance, err_msg=parameter
-        )
+        np.testing.assert_allclose(bound.view(f"{parameter}.grad"), expected, rtol=0, atol=tolerance, err_msg=parameter)
 
 
-MODELS = ("forkjoin", "forkjoin:region=persistent:schedule=dynamic", "tasks:taskwait=none", "taskgraph",
-          "taskiter:placement=stealing", "taskiter:placement=partitioned")  # fmt: skip
+MODELS = (
+    "forkjoin",
+    "forkjoin:region=persistent:schedule=dynamic",
+    "tasks:taskwait=none",
+    "taskgraph",
+    "taskiter:placement=stealing",
+    "taskiter:placement=partitioned",
+)
 
 
 @pytest.mark.parametrize(
-    ("name", "case"),
-    [("resnet18", "by cost"), ("mobilenet_v1", "cut everywhere"), ("branches", "nothing joined")],
+    ("name", "case"), [("resnet18", "by cost"), ("mobilenet_v1", "cut everywhere"), ("branches", "nothing joined")]
 )
 def test_every_model_leaves_the_same_bits(name, case):
     """Check weights, losses and running statistics after four steps on 1 to 8 threads."""
@@ -69,9 +71,7 @@ def test_every_model_leaves_the_same_bits(name, case):
         with make_executor(spec, threads) as executor:
             executor.prepare(bound)
             executor.run(4)
-        statistics = b"".join(
-            bound.arrays[n].tobytes() for n, b in plan.buffers.items() if b.role == "statistic"
-        )
+        statistics = b"".join(bound.arrays[n].tobytes() for n, b in plan.buffers.items() if b.role == "statistic")
         return result_hashes(bound), statistics
 
     expected = after_four_steps("serial", 1)

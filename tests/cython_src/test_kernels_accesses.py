@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from forktask.cython_src.binding.checks import check_accesses
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.layers import convolutional_classifier

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
-from forktask.cython_src.kernels.simd import instruction_sets
+from test_lowering import prepare, reference_steps, run
+
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.kernels.simd import instruction_sets
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.layers import (
     Convolution,
@@ -14,20 +16,26 @@ from forktask.cython_src.networks.layers import (
     Softmax,
     get_network,
 )
-from test_lowering import prepare, reference_steps, run
 
 # Every padding, odd numbers of features, one fully connected layer that is wider than the one before it.
 SMALL = NetworkSpec(
     "small",
     (2, 14, 18),
     (
-        Convolution("c1", 3, padding=1), ReLU("r1"), MaxPool("p1"),
-        Convolution("c2", 7, padding=2), ReLU("r2"), MaxPool("p2"),
-        FullyConnected("f1", 19), ReLU("r3"),
-        FullyConnected("f2", 23), ReLU("r4"),
-        FullyConnected("f3", 5), Softmax(),
+        Convolution("c1", 3, padding=1),
+        ReLU("r1"),
+        MaxPool("p1"),
+        Convolution("c2", 7, padding=2),
+        ReLU("r2"),
+        MaxPool("p2"),
+        FullyConnected("f1", 19),
+        ReLU("r3"),
+        FullyConnected("f2", 23),
+        ReLU("r4"),
+        FullyConnected("f3", 5),
+        Softmax(),
     ),
-)  # fmt: skip
+)
 CASES = [
     ("lenet5", 16, {}),
     ("lenet5", 5, {"fusion": False, "conv": "winograd"}),

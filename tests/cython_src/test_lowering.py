@@ -3,19 +3,14 @@ granularities."""
 
 import numpy as np
 import pytest
-from forktask.cython_src.kernels.simd import instruction_sets
-from forktask.cython_src.networks import reference
-from forktask.cython_src.errors import UsageError
-from forktask.cython_src.lowering.lower import FeatureMap, initialise, lower
-from forktask.cython_src.networks.layers import (
-    Convolution,
-    NetworkSpec,
-    Softmax,
-    convolutional_classifier,
-    get_network,
-)
+
 from forktask.cython_src.binding.bind import Workers, bind
 from forktask.cython_src.binding.storage import Storage
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.kernels.simd import instruction_sets
+from forktask.cython_src.lowering.lower import FeatureMap, initialise, lower
+from forktask.cython_src.networks import reference
+from forktask.cython_src.networks.layers import Convolution, NetworkSpec, Softmax, convolutional_classifier, get_network
 
 SMALL = convolutional_classifier("small", (2, 16, 24), (3, 6), 4)
 RATE = 0.01
@@ -95,9 +90,7 @@ def test_plan_equals_independent_step_in_float64(batch, options):
     for name, value in sgd.parameters.items():
         np.testing.assert_allclose(bound.view(name), value, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(bound.view(f"{name}.grad"), step.gradients[name], rtol=1e-8, atol=1e-12)
-        np.testing.assert_allclose(
-            bound.view(f"{name}.momentum"), sgd.velocities[name], rtol=1e-8, atol=1e-12
-        )
+        np.testing.assert_allclose(bound.view(f"{name}.momentum"), sgd.velocities[name], rtol=1e-8, atol=1e-12)
     if options.get("memory") != "shared":  # overlaid activations do not outlive the step
         for name, value in step.activations.items():
             if name in plan.attributes["aliases"]:
@@ -117,9 +110,7 @@ def test_compiled_plan_equals_float64(batch, options, instruction_set):
     plan = lower(SMALL, batch, num_images=batch + 3, num_batches=2, num_learning_rates=2, **options)
     expected, got = run(prepare(plan, "float64"), 3), run(prepare(plan, "cpu", instruction_set), 3)
     tolerance = np.finfo(np.float32).eps * np.sqrt(batch * 16 * 24) * 16
-    np.testing.assert_allclose(
-        got.view("losses")[:3], expected.view("losses")[:3], rtol=tolerance, atol=tolerance
-    )
+    np.testing.assert_allclose(got.view("losses")[:3], expected.view("losses")[:3], rtol=tolerance, atol=tolerance)
     # p - 1 of a sure answer cancels: its rounding error is that of p, 1 / batch in the gradient of a logit.
     cancellation = max(1.0, 1 / batch / np.abs(expected.view("fc.grad")).max())
     for name in plan.attributes["parameters"]:
@@ -135,11 +126,7 @@ def test_bits_do_not_depend_on_order_or_memory(batch, options):
     """Check that weights and losses have the same bits whatever the order of blocks, and with overlaid
     memory."""
     results = []
-    for memory, order in (
-        ("full", None),
-        ("full", np.random.default_rng(5)),
-        ("shared", np.random.default_rng(6)),
-    ):
+    for memory, order in (("full", None), ("full", np.random.default_rng(5)), ("shared", np.random.default_rng(6))):
         plan = lower(SMALL, batch, num_images=batch + 3, **{**options, "memory": memory})
         bound = run(prepare(plan), 3, order)
         names = [*plan.attributes["parameters"], "losses"]
@@ -158,9 +145,7 @@ def test_network_of_the_study_runs_at_any_batch(batch):
     assert bound.view("correct")[0] == correct[0]
     for name in plan.attributes["parameters"]:
         scale = np.abs(step.gradients[name]).max()
-        np.testing.assert_allclose(
-            bound.view(f"{name}.grad"), step.gradients[name], rtol=0, atol=2e-5 * scale
-        )
+        np.testing.assert_allclose(bound.view(f"{name}.grad"), step.gradients[name], rtol=0, atol=2e-5 * scale)
 
 
 @pytest.mark.parametrize("batch", [1, 16, 19])
@@ -176,15 +161,11 @@ def test_inference_gives_probabilities(batch, fusion):
     arrays = bound.arrays
     order = arrays["batch_order"][0]
     parameters = {n: arrays[n] for n in plan.attributes["parameters"]}
-    step = reference.forward(
-        SMALL, parameters, arrays["dataset.images"][order], arrays["dataset.labels"][order]
-    )
+    step = reference.forward(SMALL, parameters, arrays["dataset.images"][order], arrays["dataset.labels"][order])
     np.testing.assert_allclose(bound.view("probabilities"), step.activations["softmax"], atol=1e-5)
     np.testing.assert_array_equal(bound.view("predictions"), step.activations["softmax"].argmax(axis=1))
     loops = {loop.layer for loop in plan.loops}
-    assert loops >= (
-        {"conv1", "pool2", "fc", "softmax"} if not fusion else {"conv1", "conv2", "fc", "softmax"}
-    )
+    assert loops >= ({"conv1", "pool2", "fc", "softmax"} if not fusion else {"conv1", "conv2", "fc", "softmax"})
     assert all(loop.phase in ("load", "forward") for loop in plan.loops)
 
 

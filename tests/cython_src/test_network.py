@@ -1,6 +1,7 @@
 """Descriptions of networks: shapes and sizes."""
 
 import pytest
+
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.layers import (

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.analysis import study as analysis
-from forktask.experiments.sweep import configuration
 from forktask.experiments.analysis import interference
-from forktask.experiments.report import plots
-from forktask.experiments.report import report
+from forktask.experiments.analysis import study as analysis
+from forktask.experiments.report import plots, report
+from forktask.experiments.sweep import configuration
 
 sys.path.insert(0, str(Path(__file__).parent))
-import synthetic_results  # noqa: E402
+import synthetic_results
 
 SLOWDOWN = {"forkjoin": 2.0, "taskiter": 1.4}
 
@@ -25,8 +24,14 @@ def study():
     """Every sample once more beside a hog, slower by a known factor."""
     rows = synthetic_results.synthetic_rows(models=("serial", *SLOWDOWN), threads=(1, 2), noise=0.0)
     beside = [
-        {**row, "interference": 1, "config_id": row["config_id"] + "h", "step_time_s": row["step_time_s"] * SLOWDOWN[row["model"]]}
-        for row in rows if row["kind"] == "sample" and row["model"] in SLOWDOWN
+        {
+            **row,
+            "interference": 1,
+            "config_id": row["config_id"] + "h",
+            "step_time_s": row["step_time_s"] * SLOWDOWN[row["model"]],
+        }
+        for row in rows
+        if row["kind"] == "sample" and row["model"] in SLOWDOWN
     ]
     rows = [{**row, "capacity_beside": {"2": {"1": 0.75}}} if row["kind"] == "machine" else row for row in rows]
     return analysis.study_from_rows([*rows, *beside])

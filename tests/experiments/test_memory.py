@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "cython_src"))
+from networks_for_tests import SMALL, fill
+
+from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
-from forktask.cython_src.binding.bind import bind
 from forktask.experiments.commands.main import main
 from forktask.experiments.sampling.memory import (
     check_fits,
@@ -21,7 +23,6 @@ from forktask.experiments.sampling.memory import (
     what_fits,
 )
 from forktask.experiments.sampling.models import make_executor
-from networks_for_tests import SMALL, fill
 
 MIB = 2**20
 
@@ -48,8 +49,7 @@ def test_planned_bytes_are_those_of_the_arrays():
     held = sum(array.nbytes for array in bind(plan).arrays.values()) + 2 * plan.scratch_bytes
     assert sum(size for kind, size in planned.items() if kind not in ("libraries", "plan and graph")) == held
     weights = 4 * (
-        SMALL["mobilenet_v2"].num_parameters
-        + sum(n for (n,) in SMALL["mobilenet_v2"].statistic_shapes().values())
+        SMALL["mobilenet_v2"].num_parameters + sum(n for (n,) in SMALL["mobilenet_v2"].statistic_shapes().values())
     )
     assert planned["weights"] == weights
     assert planned["optimiser"] == 8 * SMALL["mobilenet_v2"].num_parameters

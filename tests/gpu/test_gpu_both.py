@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 from gpu.fake_gpu import emulator
 from gpu.fake_gpu.device import FakeDevice
+
+from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import run_serial
-from forktask.cython_src.gpu.coherence import DEVICE, HOST
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu.bind import GpuBoundPlan, device_storage
+from forktask.cython_src.gpu.coherence import DEVICE, HOST
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.layers import convolutional_classifier
-from forktask.cython_src.binding.bind import bind
 from forktask.tasking.gpu_both import GpuBothExecutor, choose_place
 from forktask.tasking.performance_models import PerformanceModels
 

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu.fake_gpu import emulator
-from forktask.cython_src.gpu import launches as gpu_kernels
-from forktask.cython_src.binding import kernel_table
-from forktask.cython_src.binding.checks import check_accesses, check_orders, run_serial
-from forktask.cython_src.errors import UsageError
-from forktask.cython_src.lowering.lower import FeatureMap, lower
-from forktask.cython_src.networks.layers import convolutional_classifier
-from forktask.cython_src.binding.bind import bind
-from forktask.cython_src.graphs.task_bench import task_bench
-
 from cython_src.kernel_testing import EPSILON, random_map
 from cython_src.test_kernels_accesses import fill
+from gpu.fake_gpu import emulator
+
+from forktask.cython_src.binding import kernel_table
+from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.binding.checks import check_accesses, check_orders, run_serial
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.gpu import launches as gpu_kernels
+from forktask.cython_src.graphs.task_bench import task_bench
+from forktask.cython_src.lowering.lower import FeatureMap, lower
+from forktask.cython_src.networks.layers import convolutional_classifier
 
 needs_compiler = pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
 SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
@@ -79,7 +79,9 @@ def test_sources_compile_without_warnings(file, target):
     assert status == 0, log
     spoken = log.strip("\0 \n")
     if kind == "sm":
-        assert re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores", spoken).count(("0", "0")) == spoken.count("spill stores")
+        assert re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores", spoken).count(
+            ("0", "0")
+        ) == spoken.count("spill stores")
         assert max(int(n) for n in re.findall(r"Used (\d+) registers", spoken)) <= 65536 // 3 // gpu_kernels.THREADS
         spoken = re.sub(r"^ptxas( info +:|  +\.) .*$", "", spoken, flags=re.M).strip()
     assert not spoken, log
@@ -90,7 +92,9 @@ def test_sources_compile_without_warnings(file, target):
 def test_every_launch_names_a_symbol_of_the_sources():
     """Check that the table of CUDA functions was read off the sources as a whole: forms by tile, and others."""
     symbols = gpu_kernels.symbols()
-    assert {"conv_forward_2", "conv_forward_4", "channels_conv_forward_8x8", "channels_conv_backward_data_4x2"} <= set(symbols)
+    assert {"conv_forward_2", "conv_forward_4", "channels_conv_forward_8x8", "channels_conv_backward_data_4x2"} <= set(
+        symbols
+    )
     assert symbols["advance_counter"] == "gpu/step.cu" and symbols["task_bench"] == "kernels/bench/bench.cu"
     for file in gpu_kernels.SOURCE_FILES:
         text = gpu_kernels.source(file)
@@ -172,11 +176,17 @@ def test_results_do_not_depend_on_the_order_of_threads():
 
 
 @needs_compiler
-@pytest.mark.parametrize("defect", [
-    ("        __syncthreads();\n        if (!active)\n            continue;", "        if (!active)\n            continue;"),
-    ("    __syncthreads();\n    float quarter = 0;", "    float quarter = 0;"),
-    ("        __syncthreads();\n        if (strip < half)", "        if (strip < half)"),
-])
+@pytest.mark.parametrize(
+    "defect",
+    [
+        (
+            "        __syncthreads();\n        if (!active)\n            continue;",
+            "        if (!active)\n            continue;",
+        ),
+        ("    __syncthreads();\n    float quarter = 0;", "    float quarter = 0;"),
+        ("        __syncthreads();\n        if (strip < half)", "        if (strip < half)"),
+    ],
+)
 def test_a_missing_barrier_shows(defect):
     """Check that the emulation finds barriers that were taken out (negative control)."""
     plan = lower(SMALL, 2, num_images=3, num_iterations_logged=4, layout="flat")

@@ -1,12 +1,13 @@
 """Graphs mapped to streams and events: all dependences enforced, none twice."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.layers import convolutional_classifier
 from forktask.tasking.gpu_streams import LaunchGraph, launch_graph, map_to_streams
-from hypothesis import given
-from hypothesis import strategies as st
 
 SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
 

@@ -64,10 +64,29 @@ NOT_SEEN = [
 def build(folder, *definitions):
     program = folder / "model_check"
     subprocess.run(
-        [COMPILER, "-std=gnu++14", "-O1", "-w", "-fpermissive", "-DFORKTASK_RELACY", *definitions, "-I", ROOT / "tasking",
-         "-I", ROOT, "-I", HERE / "native", *(flag for folder in INCLUDE[1:] for flag in ("-I", folder)),
-         HERE / "native" / "model_check.cpp", "-o", program, "-ldl"],
-        check=True, capture_output=True, text=True,
+        [
+            COMPILER,
+            "-std=gnu++14",
+            "-O1",
+            "-w",
+            "-fpermissive",
+            "-DFORKTASK_RELACY",
+            *definitions,
+            "-I",
+            ROOT / "tasking",
+            "-I",
+            ROOT,
+            "-I",
+            HERE / "native",
+            *(flag for folder in INCLUDE[1:] for flag in ("-I", folder)),
+            HERE / "native" / "model_check.cpp",
+            "-o",
+            program,
+            "-ldl",
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     return program
 

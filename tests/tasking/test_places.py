@@ -31,11 +31,16 @@ def test_workers_swap_cpus_beside_a_hog_and_go_back(placement):
         while executor._team.num_swaps == 0 and time.monotonic() < end:
             executor.run(20, done)
             done += 20
-            assert sorted(os.sched_getaffinity(worker) == {cpu} for worker, cpu in zip(workers, CPUS, strict=True)) == [True, True]
+            assert sorted(os.sched_getaffinity(worker) == {cpu} for worker, cpu in zip(workers, CPUS, strict=True)) == [
+                True,
+                True,
+            ]
         assert executor._team.num_swaps > 0
 
 
-@pytest.mark.parametrize(("options", "target"), [({"cpus": CPUS}, "numpy"), ({}, "cpu"), ({"cpus": CPUS[:1] * 2}, "cpu")])
+@pytest.mark.parametrize(
+    ("options", "target"), [({"cpus": CPUS}, "numpy"), ({}, "cpu"), ({"cpus": CPUS[:1] * 2}, "cpu")]
+)
 def test_no_worker_swaps_where_that_would_mean_nothing(options, target):
     """Check blocks that wait for Python's lock, threads that are not pinned, and threads that share a CPU."""
     plan = task_bench("stencil_1d", 4, 8, kernel="compute", work=500)
