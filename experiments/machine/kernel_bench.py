@@ -54,7 +54,7 @@ def measure_kernels(
         "step_time_s", "median_step_time_s"; "floor_s"; "ratio" (fastest step to floor) and "loop_ratio" (sum
         of loops to floor).
     """
-    plan = lower(network, batch, num_images=max(batch, 64), num_batches=4, **options)
+    plan = lower(network, batch=batch, num_images=max(batch, 64), num_batches=4, **options)
     bound = bind(plan, instruction_set=instruction_set)
     initialise(bound, seed=1)
     rng = np.random.default_rng(1)

@@ -39,7 +39,7 @@ CASES = {
 
 def run(network, target, steps=STEPS, batch=3, **options):
     """Bound plan after `steps` steps, and the reference's optimiser and last step on the same data."""
-    plan = lower(network, batch, num_images=batch + 2, num_batches=2, **options)
+    plan = lower(network, batch=batch, num_images=batch + 2, num_batches=2, **options)
     bound = bind(plan, target=target)
     fill(bound)
     arrays = bound.arrays
@@ -102,7 +102,7 @@ def test_evaluation_uses_running_statistics(memory):
     network = SMALL["mobilenet_v2"]
     bound, truth, step = run(network, "float64", steps=2)
     for phase in ("evaluate", "forward"):
-        plan = lower(network, 2, phase, prefix=f"{phase}.", num_images=4, memory=memory)
+        plan = lower(network, batch=2, phase=phase, prefix=f"{phase}.", num_images=4, memory=memory)
         other = bind(plan, bound.storage, target="float64")
         arrays = other.arrays
         arrays[f"{phase}.dataset.images"][...] = np.random.default_rng(1).normal(size=(4, 3, 8, 8))
@@ -125,7 +125,7 @@ def test_label_smoothing_equals_the_reference():
 
 def optimised(network, steps, optimizer, batch=3, **options):
     """Parameters after steps of a formula of their own, gradients from the reference."""
-    plan = lower(network, batch, num_images=batch, optimizer=optimizer, weight_decay=0.1, **options)
+    plan = lower(network, batch=batch, num_images=batch, optimizer=optimizer, weight_decay=0.1, **options)
     bound = bind(plan, target="float64")
     fill(bound, rate=0.01)
     arrays = bound.arrays
@@ -180,9 +180,9 @@ def test_frozen_layers_stay_and_stop_the_backward_pass():
     """Check that frozen parameters keep their values, that trained ones move as ever, and that no loop computes what
     nobody needs."""
     network = SMALL["resnet18"]
-    start = bind(lower(network, 3, num_images=5, num_batches=2), target="float64")
+    start = bind(lower(network, batch=3, num_images=5, num_batches=2), target="float64")
     fill(start)
-    plan = lower(network, 3, num_images=5, num_batches=2, frozen="conv1,bn1,layer1")
+    plan = lower(network, batch=3, num_images=5, num_batches=2, frozen="conv1,bn1,layer1")
     bound = bind(plan, target="float64")
     fill(bound)
     run_serial(bound, 1)
@@ -193,7 +193,7 @@ def test_frozen_layers_stay_and_stop_the_backward_pass():
     for name in plan.attributes["parameters"]:
         moved = not name.startswith(("conv1", "bn1", "layer1"))
         assert moved == (f"{name}.grad" in plan.attributes["aliases"])
-        initial = bind(lower(network, 3, num_images=5, num_batches=2), target="float64")
+        initial = bind(lower(network, batch=3, num_images=5, num_batches=2), target="float64")
         break
     fill(initial)
     for name in plan.attributes["parameters"]:
@@ -218,7 +218,7 @@ def test_bad_options_are_refused(options, message):
     from forktask.cython_src.errors import UsageError
 
     with pytest.raises(UsageError, match=message):
-        lower(SMALL["resnet18"], 2, **options)
+        lower(SMALL["resnet18"], batch=2, **options)
 
 
 @pytest.mark.parametrize("target", ["float64", "cpu"])
@@ -241,7 +241,7 @@ def test_dropout_masks_maps_and_vectors_and_their_gradients(target):
             Softmax(),
         ),
     )
-    plan = lower(network, 8, num_images=8, momentum=0.0, weight_decay=0.0, seed=5)
+    plan = lower(network, batch=8, num_images=8, momentum=0.0, weight_decay=0.0, seed=5)
     bound = bind(plan, target=target)
     fill(bound, rate=0.0)
     arrays = bound.arrays
@@ -267,7 +267,9 @@ def test_dropout_masks_maps_and_vectors_and_their_gradients(target):
         for name in parameters:
             close(bound.view(f"{name}.grad"), step.gradients[name], tolerance)
     assert (seen[0]["drop1"] != seen[1]["drop1"]).any()
-    evaluation = bind(lower(network, 8, "evaluate", prefix="e.", num_images=8), bound.storage, target=target)
+    evaluation = bind(
+        lower(network, batch=8, phase="evaluate", prefix="e.", num_images=8), bound.storage, target=target
+    )
     for name in ("dataset.images", "dataset.labels", "batch_order"):
         evaluation.arrays[f"e.{name}"][...] = arrays[name]
     run_serial(evaluation, 1)

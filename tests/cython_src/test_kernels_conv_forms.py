@@ -112,7 +112,7 @@ def test_networks_train_in_every_form(form):
     """Check losses and gradients of two steps against the direct form, a group that is not full, and what is noted."""
     results = []
     for conv in ("direct", form):
-        plan = lower("lenet5", 20, conv=conv)
+        plan = lower("lenet5", batch=20, conv=conv)
         assert plan.attributes["layout"] == "lanes"
         assert set(plan.attributes["convolutions"].values()) == {conv}
         bound = bind(plan)
@@ -128,4 +128,4 @@ def test_networks_train_in_every_form(form):
 def test_forms_need_whole_groups_of_images():
     """Check that images in the rows of pixels have no such forms, and that the sentence says so."""
     with pytest.raises(UsageError, match="conv 'im2col' needs layout 'lanes'"):
-        lower("cifar10_cnn", 3, conv="im2col", layout="flat")
+        lower("cifar10_cnn", batch=3, conv="im2col", layout="flat")

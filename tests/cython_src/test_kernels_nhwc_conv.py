@@ -356,7 +356,7 @@ def test_blocks_of_every_algorithm_touch_what_they_declare(conv):
             Softmax(),
         ),
     )
-    plan = lower(spec, 2, granularity="images=1,channels=16,rows=4", layout="channels", conv=conv, num_images=3)
+    plan = lower(spec, batch=2, granularity="images=1,channels=16,rows=4", layout="channels", conv=conv, num_images=3)
     assert check_accesses(plan, "cpu", initialise=fill_network, num_replays=1, blocks_per_loop=2) > len(plan.loops)
 
 

@@ -199,12 +199,12 @@ def test_choice_is_by_cost_and_shown():
     assert choose_convolution(16, 20, 16, 16) == "winograd"
     assert choose_convolution(1, 1, 16, 16) == "direct"
     network = convolutional_classifier("small", (2, 8, 8), (16,), 3)
-    plan = lower(network, 16, conv="winograd")
+    plan = lower(network, batch=16, conv="winograd")
     assert plan.attributes["conv"] == "winograd"
     assert plan.attributes["convolutions"] == {"conv1": "winograd", "conv1.weight_gradient": "winograd"}
-    assert set(lower(network, 16, conv="direct").attributes["convolutions"].values()) == {"direct"}
-    assert set(lower(network, 1).attributes["convolutions"].values()) == {"direct"}
+    assert set(lower(network, batch=16, conv="direct").attributes["convolutions"].values()) == {"direct"}
+    assert set(lower(network, batch=1).attributes["convolutions"].values()) == {"direct"}
     with pytest.raises(UsageError, match="needs layout 'lanes'"):
-        lower(network, 16, conv="winograd", layout="flat")
+        lower(network, batch=16, conv="winograd", layout="flat")
     with pytest.raises(UsageError, match="conv must be one of auto.* got .fft."):
-        lower(network, 16, conv="fft")
+        lower(network, batch=16, conv="fft")

@@ -81,7 +81,7 @@ CASES = [
 def test_plan_equals_independent_step_in_float64(batch, options):
     """Check losses, activations, gradients and parameters of three steps of the NumPy form, to rounding in
     float64."""
-    plan = lower(SMALL, batch, num_images=batch + 3, num_batches=2, num_learning_rates=2, **options)
+    plan = lower(SMALL, batch=batch, num_images=batch + 3, num_batches=2, num_learning_rates=2, **options)
     bound = prepare(plan, "float64")
     sgd, step, losses, correct = reference_steps(bound, SMALL, 3)
     run(bound, 3)
@@ -107,7 +107,7 @@ def test_compiled_plan_equals_float64(batch, options, instruction_set):
     Weights and images are drawn so that no unit lies close enough to zero, or to its neighbour in a pooling
     window, to be decided by it.
     """
-    plan = lower(SMALL, batch, num_images=batch + 3, num_batches=2, num_learning_rates=2, **options)
+    plan = lower(SMALL, batch=batch, num_images=batch + 3, num_batches=2, num_learning_rates=2, **options)
     expected, got = run(prepare(plan, "float64"), 3), run(prepare(plan, "cpu", instruction_set), 3)
     tolerance = np.finfo(np.float32).eps * np.sqrt(batch * 16 * 24) * 16
     np.testing.assert_allclose(got.view("losses")[:3], expected.view("losses")[:3], rtol=tolerance, atol=tolerance)
@@ -127,7 +127,7 @@ def test_bits_do_not_depend_on_order_or_memory(batch, options):
     memory."""
     results = []
     for memory, order in (("full", None), ("full", np.random.default_rng(5)), ("shared", np.random.default_rng(6))):
-        plan = lower(SMALL, batch, num_images=batch + 3, **{**options, "memory": memory})
+        plan = lower(SMALL, batch=batch, num_images=batch + 3, **{**options, "memory": memory})
         bound = run(prepare(plan), 3, order)
         names = [*plan.attributes["parameters"], "losses"]
         results.append(b"".join(np.ascontiguousarray(bound.view(n)).tobytes() for n in names))
@@ -137,7 +137,7 @@ def test_bits_do_not_depend_on_order_or_memory(batch, options):
 @pytest.mark.parametrize("batch", [1, 5, 8, 16, 24, 100])
 def test_network_of_the_study_runs_at_any_batch(batch):
     """Check loss and gradients of one step of the CIFAR-10 network at the default granularity."""
-    plan = lower("cifar10_cnn", batch)
+    plan = lower("cifar10_cnn", batch=batch)
     bound = prepare(plan)
     _, step, losses, correct = reference_steps(bound, get_network("cifar10_cnn"), 1)
     run(bound, 1)
@@ -154,9 +154,9 @@ def test_inference_gives_probabilities(batch, fusion):
     """Check probabilities and predictions against the independent form, with parameters shared through
     storage."""
     storage = Storage()
-    train = bind(lower(SMALL, 4, prefix="train."), storage)
+    train = bind(lower(SMALL, batch=4, prefix="train."), storage)
     initialise(train, 3)
-    plan = lower(SMALL, batch, "forward", fusion=fusion)
+    plan = lower(SMALL, batch=batch, phase="forward", fusion=fusion)
     bound = run(prepare(plan, storage=storage), 1)
     arrays = bound.arrays
     order = arrays["batch_order"][0]
@@ -171,7 +171,7 @@ def test_inference_gives_probabilities(batch, fusion):
 
 def test_batch_of_one_has_work_for_several_threads():
     """Check that the default granularity cuts every convolution of batch 1 into at least four blocks."""
-    plan = lower("cifar10_cnn", 1)
+    plan = lower("cifar10_cnn", batch=1)
     for loop in plan.loops:
         if loop.kernel.startswith("conv_"):
             assert loop.num_blocks >= 4, loop.name
@@ -183,14 +183,14 @@ def test_flops_count_direct_convolutions_of_real_images():
     forward = 2 * 25 * (3 * 16 * 1024 + 16 * 20 * 256 + 20 * 20 * 64) + 2 * 320 * 10
     data = 2 * 25 * (16 * 20 * 256 + 20 * 20 * 64) + 2 * 320 * 10
     for batch, options in ((1, {}), (24, {"layout": "lanes"}), (24, {"granularity": "images=1,rows=2"})):
-        plan = lower("cifar10_cnn", batch, **options)
+        plan = lower("cifar10_cnn", batch=batch, **options)
         flops = sum(loop.flops for loop in plan.loops if loop.phase in ("forward", "backward"))
         assert flops == pytest.approx(batch * (2 * forward + data))
 
 
 def test_initialise_is_the_same_for_every_target():
     """Check that parameters depend on the seed alone."""
-    plan = lower(SMALL, 2)
+    plan = lower(SMALL, batch=2)
     bounds = [bind(plan), bind(plan, target="float64"), bind(plan)]
     for bound, seed in zip(bounds, (4, 4, 5), strict=True):
         initialise(bound, seed)
@@ -201,25 +201,32 @@ def test_initialise_is_the_same_for_every_target():
 
 def test_odd_sides_are_computed_with_channels_in_the_lanes():
     """Check that a chain which the other layouts cannot compute, for a side that pooling would halve to a fraction, is lowered."""
-    assert lower(convolutional_classifier("odd", (3, 6, 6), (4, 4), 2), 4).attributes["layout"] == "channels"
+    assert lower(convolutional_classifier("odd", (3, 6, 6), (4, 4), 2), batch=4).attributes["layout"] == "channels"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("network", "options", "message"),
     [
-        (("nonsense", 4), "network must be one of"),
-        ((SMALL, 0), "batch must be a whole number of at least 1, got 0"),
-        ((SMALL, 4, "sideways"), "phase must be one of"),
-        ((SMALL, 4, "train", "images=0"), "granularity must be"),
-        ((SMALL, 4, "train", "pixels=3"), "granularity must be"),
-        ((SMALL, 16, "train", "images=5"), "multiple of 16"),
-        ((NetworkSpec("odd", (3, 8, 8), (Convolution("c", 4), Softmax())), 4), "must end with"),
+        ("nonsense", {}, "network must be one of"),
+        (SMALL, {"batch": 0}, "batch must be a whole number of at least 1; got 0"),
+        (SMALL, {"phase": "sideways"}, "phase must be one of"),
+        (SMALL, {"layuot": "lanes"}, "did you mean 'layout'"),
+        (SMALL, {"granularity": "images=0"}, "granularity must be"),
+        (SMALL, {"granularity": "pixels=3"}, "granularity must be"),
+        (SMALL, {"batch": 16, "granularity": "images=5", "layout": "lanes"}, "multiple of 16"),
+        (NetworkSpec("odd", (3, 8, 8), (Convolution("c", 4), Softmax())), {"batch": 4}, "must end with"),
     ],
 )
-def test_bad_input_is_said_in_one_sentence(arguments, message):
+def test_bad_input_is_said_in_one_sentence(network, options, message):
     """Check the message of each kind of bad argument."""
     with pytest.raises(UsageError, match=message):
-        lower(*arguments, **({"layout": "lanes"} if "images=5" in arguments else {}))
+        lower(network, **options)
+
+
+def test_options_are_a_record():
+    """Check that a batch in the place of the options is refused with the remedy."""
+    with pytest.raises(UsageError, match=r"lower\(network, batch=16\)"):
+        lower(SMALL, 16)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +236,7 @@ def test_layout_follows_batch_and_granularity(network, conv, smallest):
     """Check that images fill the lanes where that costs less and blocks allow it: Winograd's form bears empty lanes."""
 
     def layout(batch, granularity="auto"):
-        return lower(network, batch, "train", granularity, conv=conv).attributes["layout"]
+        return lower(network, batch=batch, phase="train", granularity=granularity, conv=conv).attributes["layout"]
 
     assert [layout(n) for n in (1, smallest - 1, smallest, 16, 64)] == ["flat", "flat", *["lanes"] * 3]
     assert [layout(64, g) for g in ("images=4", "images=32")] == ["flat", "lanes"]
@@ -258,7 +265,9 @@ def test_units_stay_within_the_plane(width):
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 def test_adam_and_smoothed_labels_equal_their_formulas(layout, optimizer):
     """Check parameters after three steps, gradients from the reference."""
-    plan = lower(SMALL, 4, num_images=4, layout=layout, optimizer=optimizer, label_smoothing=0.1, weight_decay=0.1)
+    plan = lower(
+        SMALL, batch=4, num_images=4, layout=layout, optimizer=optimizer, label_smoothing=0.1, weight_decay=0.1
+    )
     bound = prepare(plan, "float64")
     arrays = bound.arrays
     parameters = {name: arrays[name].copy() for name in plan.attributes["parameters"]}

@@ -92,7 +92,7 @@ def compare(network, batch, factor=FACTOR, relative=RELATIVE, **options):
     torch = pytest.importorskip("torch")
     from forktask.experiments.peers.torch_worker import TorchExecutor
 
-    plan = lower(network, batch, num_images=2 * batch, num_batches=2, **options)
+    plan = lower(network, batch=batch, num_images=2 * batch, num_batches=2, **options)
     bound = bind(plan)
     fill_dataset(bound, 1)
     bound.arrays["dataset.labels"][...] %= plan.attributes["num_classes"]

@@ -94,7 +94,7 @@ STEPS = {
 def make_plan(name, batch=2, **more):
     network, options = STEPS[name]
     options = {"conv": "direct", **options, **more}
-    return lower(network, batch, num_images=batch + 1, num_iterations_logged=4, **options)
+    return lower(network, batch=batch, num_images=batch + 1, num_iterations_logged=4, **options)
 
 
 def steps(plan, target="cpu", count=2):
@@ -116,7 +116,7 @@ def test_every_kernel_of_every_network_has_a_cuda_form(name):
         ("evaluate", {}),
     ]
     for phase, options in cases[:1] if name.endswith(("_64", "_224")) else cases:
-        plan = lower(name, 16, phase, conv="direct", granularity="images=16", **options)
+        plan = lower(name, batch=16, phase=phase, conv="direct", granularity="images=16", **options)
         for loop in plan.loops:
             launches = gpu_kernels.launches_of(loop.kernel, loop.attributes, loop.bounds, loop.operands)
             spec = kernel_table.get(loop.kernel)
@@ -166,7 +166,7 @@ def test_results_do_not_depend_on_the_order_of_threads_or_blocks():
 @pytest.mark.parametrize("phase", ["forward", "evaluate"])
 def test_inference_equals_the_cpu(phase):
     """Check probabilities, predictions, losses and hits of the CUDA kernels against the CPU's."""
-    plan = lower(SMALL["mobilenet_v2"], 3, phase, num_images=4, num_iterations_logged=4, conv="direct")
+    plan = lower(SMALL["mobilenet_v2"], batch=3, phase=phase, num_images=4, num_iterations_logged=4, conv="direct")
     cpu, got = steps(plan), steps(emulator.with_cuda_kernels(plan))
     for buffer in plan.buffers.values():
         np.testing.assert_allclose(got[buffer.name], cpu[buffer.name], rtol=1e-4, atol=1e-5, err_msg=buffer.name)
@@ -376,7 +376,7 @@ def test_what_has_no_cuda_form_is_refused_by_name():
         ("winograd4", "algorithm 'winograd4"),
         ("im2col", "algorithm 'im2col' of kernel 'channels_conv_pack'"),
     ):
-        plan = lower(SMALL["resnet18"], 2, conv=conv)
+        plan = lower(SMALL["resnet18"], batch=2, conv=conv)
         with pytest.raises(
             UsageError, match=f"{words}.*has no CUDA form; lower the plan with conv 'direct' or 'winograd2'"
         ):

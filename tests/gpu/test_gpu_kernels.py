@@ -106,7 +106,7 @@ def test_every_kernel_of_the_lane_layouts_has_a_cuda_form():
     named = set()
     for phase in ("train", "forward", "evaluate"):
         for fusion in (True, False):
-            plan = lower("cifar10_cnn", 16, phase, fusion=fusion, conv="direct")
+            plan = lower("cifar10_cnn", batch=16, phase=phase, fusion=fusion, conv="direct")
             named |= {loop.kernel for loop in plan.loops}
     assert named <= set(gpu_kernels.names())
 
@@ -148,7 +148,7 @@ def two_steps(plan, target="cpu"):
 def test_two_training_steps_equal_the_reference(name):
     """Check every array of a training plan after two steps of CUDA kernels against float64, as close as CPU kernels."""
     batch, options = LAYOUTS[name]
-    plan = lower(SMALL, batch, num_images=batch + 1, num_iterations_logged=4, conv="direct", **options)
+    plan = lower(SMALL, batch=batch, num_images=batch + 1, num_iterations_logged=4, conv="direct", **options)
     expected, cpu = two_steps(plan, "float64").arrays, two_steps(plan).arrays
     got = two_steps(emulator.with_cuda_kernels(plan)).arrays
     checked = 0
@@ -168,7 +168,7 @@ def test_two_training_steps_equal_the_reference(name):
 @needs_compiler
 def test_results_do_not_depend_on_the_order_of_threads():
     """Check that CUDA blocks and threads may run in any order: all buffers are bit-identical for four seeds."""
-    plan = lower(SMALL, 5, num_images=6, num_iterations_logged=4, granularity="images=2,rows=4", layout="flat")
+    plan = lower(SMALL, batch=5, num_images=6, num_iterations_logged=4, granularity="images=2,rows=4", layout="flat")
     runs = [two_steps(emulator.with_cuda_kernels(plan, seed)).arrays for seed in range(4)]
     for name in plan.buffers:
         for other in runs[1:]:
@@ -189,7 +189,7 @@ def test_results_do_not_depend_on_the_order_of_threads():
 )
 def test_a_missing_barrier_shows(defect):
     """Check that the emulation finds barriers that were taken out (negative control)."""
-    plan = lower(SMALL, 2, num_images=3, num_iterations_logged=4, layout="flat")
+    plan = lower(SMALL, batch=2, num_images=3, num_iterations_logged=4, layout="flat")
     right = two_steps(emulator.with_cuda_kernels(plan)).arrays
     wrong = two_steps(emulator.with_cuda_kernels(plan, 1, defect=defect)).arrays
     assert any(right[name].tobytes() != wrong[name].tobytes() for name in plan.buffers)
@@ -199,7 +199,7 @@ def test_a_missing_barrier_shows(defect):
 def test_a_barrier_that_some_threads_miss_is_refused():
     """Check that divergence at a barrier is an error of the emulation (negative control)."""
     defect = ("    if (o0 >= b[3])", "    if (o0 >= b[3] || threadIdx.x == 5)")
-    plan = lower(SMALL, 2, num_images=3, num_iterations_logged=4, layout="flat")
+    plan = lower(SMALL, batch=2, num_images=3, num_iterations_logged=4, layout="flat")
     with pytest.raises(RuntimeError) as failure:
         two_steps(emulator.with_cuda_kernels(plan, defect=defect))
     assert "while others wait at a barrier" in str(failure.value.__cause__)
@@ -210,7 +210,7 @@ def test_a_barrier_that_some_threads_miss_is_refused():
 def test_kernels_touch_what_they_declare(name):
     """Check the CUDA kernels' accesses: undeclared reads do not matter, undeclared writes do not happen."""
     batch, options = LAYOUTS[name]
-    plan = lower(SMALL, batch, num_images=batch + 1, num_iterations_logged=4, conv="direct", **options)
+    plan = lower(SMALL, batch=batch, num_images=batch + 1, num_iterations_logged=4, conv="direct", **options)
     plan = emulator.with_cuda_kernels(plan)
     assert check_accesses(plan, "cpu", initialise=fill, num_replays=1, blocks_per_loop=2) > len(plan.loops)
 
@@ -219,7 +219,7 @@ def test_kernels_touch_what_they_declare(name):
 @pytest.mark.parametrize("phase", ["forward", "evaluate"])
 def test_inference_equals_the_cpu(phase):
     """Check probabilities, predictions, losses and hits of the CUDA kernels against the CPU kernels."""
-    plan = lower(SMALL, 21, phase, num_images=30, num_iterations_logged=4, layout="lanes", conv="direct")
+    plan = lower(SMALL, batch=21, phase=phase, num_images=30, num_iterations_logged=4, layout="lanes", conv="direct")
     cpu, got = two_steps(plan).arrays, two_steps(emulator.with_cuda_kernels(plan)).arrays
     for buffer in plan.buffers.values():
         np.testing.assert_allclose(got[buffer.name], cpu[buffer.name], rtol=2e-5, atol=2e-6, err_msg=buffer.name)
@@ -255,7 +255,7 @@ def test_forms_of_the_convolution_agree(form, lanes):
 @needs_compiler
 def test_bad_labels_and_indices_fail():
     """Check that kernels that meet a label or an index out of range report status, task and iteration."""
-    plan = emulator.with_cuda_kernels(lower(SMALL, 3, num_images=4, num_iterations_logged=4, layout="flat"))
+    plan = emulator.with_cuda_kernels(lower(SMALL, batch=3, num_images=4, num_iterations_logged=4, layout="flat"))
     for name, loop in (("dataset.labels", "softmax"), ("batch_order", "load")):
         bound = bind(plan)
         fill(bound)

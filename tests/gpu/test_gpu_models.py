@@ -38,7 +38,7 @@ MODELS = {
 
 def small_plan(**options):
     options = {"granularity": "images=2", "layout": "flat", "conv": "direct", **options}
-    return lower(SMALL, 4, num_images=12, num_batches=3, num_iterations_logged=8, num_learning_rates=5, **options)
+    return lower(SMALL, batch=4, num_images=12, num_batches=3, num_iterations_logged=8, num_learning_rates=5, **options)
 
 
 def fill(bound):
@@ -235,7 +235,7 @@ def test_every_conflict_of_a_residual_network_is_ordered(model):
     """Check the same for loops of several launches: statistics after convolutions."""
     plan = lower(
         RESIDUAL,
-        2,
+        batch=2,
         num_images=12,
         num_batches=6,
         num_iterations_logged=8,
@@ -259,7 +259,7 @@ def test_models_agree_on_a_residual_network(products):
     matrix products by the library and by our kernels; the two agree within rounding."""
     plan = lower(
         RESIDUAL,
-        2,
+        batch=2,
         num_images=12,
         num_batches=6,
         num_iterations_logged=8,
@@ -381,7 +381,7 @@ def test_two_plans_share_the_parameters_on_the_device():
     train = GpuBoundPlan(small_plan(), storage, device)
     fill(train)
     test = GpuBoundPlan(
-        lower(SMALL, 4, "evaluate", prefix="test.", num_images=4, num_iterations_logged=8, layout="flat"),
+        lower(SMALL, batch=4, phase="evaluate", prefix="test.", num_images=4, num_iterations_logged=8, layout="flat"),
         storage,
         device,
     )

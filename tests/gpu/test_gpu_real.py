@@ -79,7 +79,7 @@ pytestmark = pytest.mark.gpu
 def make_plan(**options):
     return lower(
         "cifar10_cnn",
-        BATCH,
+        batch=BATCH,
         num_images=64,
         num_batches=4,
         num_iterations_logged=8,
@@ -106,7 +106,7 @@ def make_network_plan(name, **options):
     network, own = NETWORKS[name]
     return lower(
         network,
-        BATCH,
+        batch=BATCH,
         num_images=64,
         num_batches=4,
         num_iterations_logged=8,

@@ -69,7 +69,7 @@ def test_dependences_hold_in_every_replay(graph, max_streams):
 @pytest.mark.parametrize("unit", ["loop", "block"])
 def test_a_network_needs_few_events(unit):
     """Check that a training step uses several streams and fewer waits than it has edges."""
-    plan = lower(SMALL, 8, layout="flat", granularity="images=2")
+    plan = lower(SMALL, batch=8, layout="flat", granularity="images=2")
     graph = launch_graph(plan, unit)
     program = map_to_streams(graph, 8)
     assert 1 < program.num_streams <= 8
@@ -88,7 +88,7 @@ def test_a_chain_needs_one_stream():
 
 def test_wrong_numbers_are_refused():
     """Check the sentences."""
-    plan = lower(SMALL, 2, layout="flat")
+    plan = lower(SMALL, batch=2, layout="flat")
     with pytest.raises(UsageError, match="unit of a launch must be one of loop, block; got 'image'"):
         launch_graph(plan, "image")
     with pytest.raises(UsageError, match="streams must be at least 1, got 0"):
