@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def measure_convolutions(
-    plan: Plan, algorithms: Sequence[str], seconds: float = 0.05, instruction_set: str | None = None
+    plan: Plan, wanted_algorithms: Sequence[str], seconds: float = 0.05, instruction_set: str | None = None
 ) -> dict:
     """Time and error of all convolutions of a plan in layout "channels".
 
@@ -110,7 +110,7 @@ def measure_convolutions(
     peak = max(measure_peak_flops(0.06, instruction_set, None)["flops_per_s"] for _ in range(3))
     rows = []
     for loops in alike.values():
-        rows += _measure_loop(plan, loops, algorithms, seconds, instruction_set, peak)
+        rows += _measure_loop(plan, loops, wanted_algorithms, seconds, instruction_set, peak)
     return {
         "peak_flops_per_s": peak,
         "instruction_set": instruction_set or "best",
@@ -119,7 +119,7 @@ def measure_convolutions(
     }
 
 
-def _measure_loop(plan, loops, algorithms, seconds, instruction_set, peak) -> list[dict]:
+def _measure_loop(plan, loops, wanted_algorithms, seconds, instruction_set, peak) -> list[dict]:
     loop = loops[0]
     name, direction, _ = PASSES[loop.kernel]
     batch = plan.attributes["batch"]
@@ -127,7 +127,7 @@ def _measure_loop(plan, loops, algorithms, seconds, instruction_set, peak) -> li
     costs = algorithms.algorithm_costs(name, attributes, batch)
     done, rows = set(), []
     picked = algorithms.ALGORITHMS[attributes["algorithm"]]
-    for wanted in (*algorithms, picked):
+    for wanted in (*wanted_algorithms, picked):
         code = algorithms.choose_algorithm(wanted, name, attributes, batch)
         if code in done:
             continue
@@ -166,7 +166,10 @@ def _rates(time_s: float, flops: int, peak: float) -> dict[str, float]:
 
 
 def measure_lanes(
-    options: Mapping[str, Any], algorithms: Sequence[str], seconds: float = 0.05, instruction_set: str | None = None
+    options: Mapping[str, Any],
+    wanted_algorithms: Sequence[str],
+    seconds: float = 0.05,
+    instruction_set: str | None = None,
 ) -> dict:
     """As `measure_convolutions`, for a network with sixteen images in the vector lanes.
 
@@ -174,13 +177,13 @@ def measure_lanes(
     ----------
     options : mapping
         network, batch and phase of `lower`.
-    algorithms : sequence of str
+    wanted_algorithms : sequence of str
         Of `lowering.CONVOLUTIONS`, without "auto".
     """
     picked = lower(**options, layout="lanes").attributes["convolutions"]
     plans = {
         name: lower(**options, layout="lanes", conv=name, fusion=False)
-        for name in dict.fromkeys((*algorithms, *picked.values(), "direct"))
+        for name in dict.fromkeys((*wanted_algorithms, *picked.values(), "direct"))
     }
     peak = max(measure_peak_flops(0.06, instruction_set, None)["flops_per_s"] for _ in range(3))
     rows = []
@@ -190,7 +193,7 @@ def measure_lanes(
         truth = _run_lanes(plans["direct"], name, "float64", None)[0]
         shape = _lanes_shape(direct.attributes, kind)
         model = {"direct": 1.0, "winograd": winograd_cost(*shape) / direct_cost(*shape)}
-        for algorithm in dict.fromkeys((*algorithms, picked[name])):
+        for algorithm in dict.fromkeys((*wanted_algorithms, picked[name])):
             result, time_s = _run_lanes(plans[algorithm], name, "cpu", instruction_set, seconds)
             rows.append(
                 {

@@ -243,8 +243,8 @@ def test_drawing_needs_no_pyplot_and_leaves_the_settings_alone():
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import matplotlib; before = dict(matplotlib.rcParams)\n"
         "from synthetic_results import synthetic_rows\n"
-        "from forktask.experiments import analysis, plots\n"
-        "plots.draw(analysis.study_from_rows(synthetic_rows(repeats=5)))\n"
+        "from forktask.experiments.analysis import study\nfrom forktask.experiments.report import plots\n"
+        "plots.draw(study.study_from_rows(synthetic_rows(repeats=5)))\n"
         "assert dict(matplotlib.rcParams) == before\n"
     )
     subprocess.run([sys.executable, "-P", "-c", code, str(Path(__file__).parent)], check=True, timeout=120)
