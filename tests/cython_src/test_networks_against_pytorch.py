@@ -10,8 +10,8 @@ from networks_for_tests import SMALL
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.layers import FAMILIES, MaxPool, ReLU, ReLU6, get_network
-from forktask.experiments.sampling.measure import fill_dataset
 from forktask.experiments.sampling.models import make_executor
+from forktask.experiments.sampling.subject import fill_dataset
 
 pytestmark = pytest.mark.torch
 STEPS = 3

@@ -7,8 +7,9 @@ import math
 import pytest
 
 from forktask.cython_src.errors import UsageError
+from forktask.experiments.analysis.answers import differences, disagreement
 from forktask.experiments.commands.main import main
-from forktask.experiments.peers.peers import as_text, differences, disagreement, summarise, wrong_modes
+from forktask.experiments.peers.peers import as_text, summarise, wrong_modes
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch: make test-peers")
 
@@ -96,7 +97,7 @@ def test_a_wrong_mode_of_pytorch_is_no_reference():
         (["--network", "alexnet"], "network must be one of"),
         (["--batch", "0"], "batch"),
         (["--threads", "4096"], "threads must be in"),
-        (["--repeats", "0"], "repeats must be at least 1"),
+        (["--repeats", "0"], "--repeats must be at least 1"),
     ],
 )
 def test_bad_input_is_refused(arguments, message, capsys, monkeypatch):
