@@ -1,4 +1,4 @@
-"""The page docs/scaling_tests.md: its files work as they stand, its workflow asks for what there is."""
+"""The page docs/guide/scaling_tests.md: its files work as they stand, its workflow asks for what there is."""
 
 import re
 import shlex
@@ -12,7 +12,7 @@ from forktask.experiments.scaling import power
 
 pytest_plugins = ["pytester"]
 
-PAGE = (Path(__file__).parents[3] / "docs" / "scaling_tests.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "guide" / "scaling_tests.md").read_text()
 
 
 def blocks(language):
