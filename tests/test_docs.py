@@ -2,10 +2,12 @@
 
 After a change that rightly changes what examples print (another lowering, say), run this file with the names of pages:
 it writes what is printed now into their output blocks. Read the text around them again. Blocks marked `py` in place of
-`python` are not run: they need what is not installed.
+`python` are not run: they need what is not installed. Tables that follow from the code are written by
+`docs/update_reference.py`.
 """
 
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -19,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from forktask.experiments.commands.main import make_parser
-from forktask.experiments.sampling.models import parse_models
+from forktask.experiments.sampling.models import MODELS, parse_models
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *(ROOT / "docs").rglob("*.md")])
@@ -154,6 +156,39 @@ def test_links_exist(page):
         if anchor:
             headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
             assert anchor in {_anchor(heading) for heading in headings}, f"{name_of(page)} links to {target}"
+
+
+def update_reference():
+    """The module docs/update_reference.py."""
+    spec = importlib.util.spec_from_file_location("update_reference", ROOT / "docs" / "update_reference.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", sorted(update_reference().TABLES))
+def test_tables_of_the_reference_are_those_of_the_code(page):
+    """Check that options, layers and networks in a page are what the code says; else run docs/update_reference.py."""
+    text = (ROOT / "docs" / "reference" / page).read_text()
+    assert update_reference().updated(page, text) == text
+
+
+@pytest.mark.parametrize(("page", "device"), [("models.md", "cpu"), ("gpu.md", "gpu")])
+def test_each_option_of_a_model_is_explained(page, device):
+    """Check that the table of meanings below the generated one has a row for every option."""
+    text = (ROOT / "docs" / "reference" / page).read_text().partition("<!-- end of options of models -->")[2]
+    cells = " ".join(re.findall(r"^\| (`.*?) \|", text, re.MULTILINE))
+    known = {option for model in MODELS.values() if model.device == device for option in model.all_options}
+    assert known <= set(re.findall(r"`(\w+)`", cells))
+
+
+def test_the_index_names_every_page():
+    """Check that docs/README.md leads to each page below docs/, and that each note says when it was written."""
+    index = ROOT / "docs" / "README.md"
+    linked = {(index.parent / target).resolve() for target in re.findall(r"\]\(([^)#]+)\)", index.read_text())}
+    assert {page for page in PAGES if page.is_relative_to(index.parent)} - {index} <= linked
+    for note in (index.parent / "notes").glob("*.md"):
+        assert re.search(r"^Note of \d{4}-\d\d-\d\d", note.read_text(), re.MULTILINE), name_of(note)
 
 
 def _anchor(heading: str) -> str:
