@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 
 from ..errors import UsageError
@@ -59,6 +59,7 @@ class KernelSpec:
     reference: Callable[[Mapping, Mapping, Mapping, int], int | None] | None = None
     address: int | None = None
     instruction_sets: bool = True
+    optional: frozenset[str] = field(init=False)
 
     def __post_init__(self):
         optional = frozenset(name[:-1] for name in self.operands if name.endswith("?"))

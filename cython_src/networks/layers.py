@@ -134,8 +134,8 @@ Layer = (
 )
 
 
-@dataclass(frozen=True)
-class NetworkSpec:
+@dataclass(frozen=True, repr=False)
+class Network:
     """Layers in order. Each takes the output of the one before it, or of the layer that it names as `after`; `Add`
     names two.
 
@@ -150,6 +150,10 @@ class NetworkSpec:
     name: str
     input_shape: tuple[int, int, int]
     layers: tuple[Layer, ...]
+
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.input_shape))
+        return f"<network {self.name!r}: {len(self.layers)} layers on images of {shape}>"
 
     def inputs(self) -> dict[str, tuple[str, ...]]:
         """Name of each layer -> the layers whose outputs it takes; "input" is the image.
@@ -222,6 +226,8 @@ class NetworkSpec:
         return shape[0]
 
 
+NetworkSpec = Network
+
 # What layers are made of, with the least value; a pool's stride of 0 is its size.
 LEAST = {
     "out_channels": 1,
@@ -245,8 +251,8 @@ def _check_layer(layer: Layer) -> None:
             raise UsageError(f"{field} of {layer.name!r} must be a whole number of at least {least}, got {value!r}")
     if isinstance(layer, MaxPool) and 2 * layer.padding > layer.size:
         raise UsageError(
-            f"padding of {layer.name!r} must be at most half of its size {layer.size}, got {layer.padding}; some windows "
-            f"would hold nothing"
+            f"padding of {layer.name!r} must be at most half of its size {layer.size}, got {layer.padding}; some "
+            f"windows would hold nothing"
         )
     if isinstance(layer, Dropout) and not 0 <= layer.rate < 1:
         raise UsageError(f"rate of {layer.name!r} must be in [0, 1), got {layer.rate!r}")
@@ -294,22 +300,22 @@ def _shape_after(layer: Layer, before: list[tuple[int, ...]]) -> tuple[int, ...]
 
 def convolutional_classifier(
     name: str, input_shape: tuple[int, int, int], channels: tuple[int, ...], num_classes: int, kernel: int = 5
-) -> NetworkSpec:
+) -> Network:
     """Stages of convolution, ReLU and 2 x 2 pooling, then one fully connected layer and softmax. The kernels are odd
     and the convolutions keep height and width."""
     layers: list[Layer] = []
     for i, out_channels in enumerate(channels, start=1):
         layers += [Convolution(f"conv{i}", out_channels, kernel, kernel // 2), ReLU(f"relu{i}"), MaxPool(f"pool{i}")]
     layers += [FullyConnected("fc", num_classes), Softmax()]
-    return NetworkSpec(name, input_shape, tuple(layers))
+    return Network(name, input_shape, tuple(layers))
 
 
-NETWORKS: dict[str, NetworkSpec] = {
+NETWORKS: dict[str, Network] = {
     # The CIFAR-10 demonstration network of ConvNetJS, also in the notes of Stanford's CS231n.
     "cifar10_cnn": convolutional_classifier("cifar10_cnn", (3, 32, 32), (16, 20, 20), 10),
     # LeCun, Bottou, Bengio, Haffner, Gradient-based learning applied to document recognition, 1998, in the form of
     # today: ReLU, max-pooling, every map of conv2 sees every map of pool1. Images of 28 x 28 are padded to 32 x 32.
-    "lenet5": NetworkSpec(
+    "lenet5": Network(
         "lenet5",
         (1, 32, 32),
         (
@@ -345,7 +351,7 @@ def network_names() -> tuple[str, ...]:
 
 
 @cache
-def get_network(name: str) -> NetworkSpec:
+def get_network(name: str) -> Network:
     """The network called `name`.
 
     Raises
