@@ -300,22 +300,22 @@ def _shape_after(layer: Layer, before: list[tuple[int, ...]]) -> tuple[int, ...]
 
 def convolutional_classifier(
     name: str, input_shape: tuple[int, int, int], channels: tuple[int, ...], num_classes: int, kernel: int = 5
-) -> Network:
+) -> NetworkSpec:
     """Stages of convolution, ReLU and 2 x 2 pooling, then one fully connected layer and softmax. The kernels are odd
     and the convolutions keep height and width."""
     layers: list[Layer] = []
     for i, out_channels in enumerate(channels, start=1):
         layers += [Convolution(f"conv{i}", out_channels, kernel, kernel // 2), ReLU(f"relu{i}"), MaxPool(f"pool{i}")]
     layers += [FullyConnected("fc", num_classes), Softmax()]
-    return Network(name, input_shape, tuple(layers))
+    return NetworkSpec(name, input_shape, tuple(layers))
 
 
-NETWORKS: dict[str, Network] = {
+NETWORKS: dict[str, NetworkSpec] = {
     # The CIFAR-10 demonstration network of ConvNetJS, also in the notes of Stanford's CS231n.
     "cifar10_cnn": convolutional_classifier("cifar10_cnn", (3, 32, 32), (16, 20, 20), 10),
     # LeCun, Bottou, Bengio, Haffner, Gradient-based learning applied to document recognition, 1998, in the form of
     # today: ReLU, max-pooling, every map of conv2 sees every map of pool1. Images of 28 x 28 are padded to 32 x 32.
-    "lenet5": Network(
+    "lenet5": NetworkSpec(
         "lenet5",
         (1, 32, 32),
         (
@@ -351,7 +351,7 @@ def network_names() -> tuple[str, ...]:
 
 
 @cache
-def get_network(name: str) -> Network:
+def get_network(name: str) -> NetworkSpec:
     """The network called `name`.
 
     Raises
