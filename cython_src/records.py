@@ -20,7 +20,7 @@ import numpy as np
 from .errors import UsageError
 
 
-def about(text: str, *, choices: Sequence[Any] = (), least: float | None = None, below: float | None = None):
+def about(text: str, *, choices: Sequence[Any] = (), least: float | None = None, below: float | None = None) -> Any:
     """Annotation of a field: what it means, and which values it takes.
 
     Parameters

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import numbers
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any
@@ -444,7 +444,7 @@ class TaskRecorder:
         reads = (reads,) if isinstance(reads, Region | TaskArray) else tuple(reads)
         n = len(reads)
 
-        def decide(*values):  # what is read, the decisions, args, iteration
+        def decide(*values: Any) -> None:  # what is read, the decisions, args, iteration
             values[n][values[-1] % STOP_LENGTH] |= bool(condition(*values[:n], *values[n + 1 : -1]))
 
         self.task(decide, reads=reads, updates=decisions, args=(*args, ITERATION), name=name)
@@ -570,7 +570,7 @@ class _PythonTasks:
     def __init__(self, tasks: tuple[_Task | None, ...]):
         self.tasks = tasks
 
-    def __call__(self, operands, attributes, bounds, iteration) -> None:
+    def __call__(self, operands: Mapping, attributes: Mapping, bounds: Mapping, iteration: int) -> None:
         task = self.tasks[bounds["task"]]
         values = []
         for r, (kind, region) in enumerate(task.regions):

@@ -161,7 +161,7 @@ class UniformBlocks(Sequence):
     def __len__(self) -> int:
         return len(self.bounds)
 
-    def __getitem__(self, number):
+    def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
             return tuple(self[i] for i in range(*number.indices(len(self))))
         return Block(tuple(self.bounds[number].tolist()), (), self.flops, self.bytes)
