@@ -266,6 +266,7 @@ def test_the_same_call_goes_on(comparison):
         ({"batch": "16"}, "batch.*whole number"),
         ({"network": "resnet"}, "network must be one of"),
         ({"models": "taskitter"}, "no model is called 'taskitter'"),
+        ({"models": "gpu_taskiter"}, "--device gpu"),
         (
             {"network": ft.Network("mine", (3, 8, 8), (ft.FullyConnected("fc", 10), ft.Softmax()))},
             "fresh processes.*'mine'",
