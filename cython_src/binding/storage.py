@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from ..plan.model import Buffer, Plan
 PAGE_BYTES = 4096
 
 
-def aligned_empty(shape: tuple[int, ...], dtype="float32", alignment: int = 64) -> np.ndarray:
+def aligned_empty(shape: tuple[int, ...], dtype: Any = "float32", alignment: int = 64) -> np.ndarray:
     """Uninitialised C-contiguous array that starts at a multiple of `alignment` bytes."""
     dtype = np.dtype(dtype)
     num_bytes = math.prod(shape) * dtype.itemsize

@@ -120,6 +120,9 @@ class GpuBoundPlan:
     target = "gpu"
     needs_gil = False
 
+    def __repr__(self) -> str:
+        return f"<bound to gpu ({self.instruction_set}): {self.plan!r}>"
+
     def __init__(
         self,
         plan: Plan,

@@ -134,8 +134,8 @@ Layer = (
 )
 
 
-@dataclass(frozen=True)
-class NetworkSpec:
+@dataclass(frozen=True, repr=False)
+class Network:
     """Layers in order. Each takes the output of the one before it, or of the layer that it names as `after`; `Add`
     names two.
 
@@ -150,6 +150,10 @@ class NetworkSpec:
     name: str
     input_shape: tuple[int, int, int]
     layers: tuple[Layer, ...]
+
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.input_shape))
+        return f"<network {self.name!r}: {len(self.layers)} layers on images of {shape}>"
 
     def inputs(self) -> dict[str, tuple[str, ...]]:
         """Name of each layer -> the layers whose outputs it takes; "input" is the image.
@@ -222,6 +226,8 @@ class NetworkSpec:
         return shape[0]
 
 
+NetworkSpec = Network
+
 # What layers are made of, with the least value; a pool's stride of 0 is its size.
 LEAST = {
     "out_channels": 1,
@@ -245,8 +251,8 @@ def _check_layer(layer: Layer) -> None:
             raise UsageError(f"{field} of {layer.name!r} must be a whole number of at least {least}, got {value!r}")
     if isinstance(layer, MaxPool) and 2 * layer.padding > layer.size:
         raise UsageError(
-            f"padding of {layer.name!r} must be at most half of its size {layer.size}, got {layer.padding}; some windows "
-            f"would hold nothing"
+            f"padding of {layer.name!r} must be at most half of its size {layer.size}, got {layer.padding}; some "
+            f"windows would hold nothing"
         )
     if isinstance(layer, Dropout) and not 0 <= layer.rate < 1:
         raise UsageError(f"rate of {layer.name!r} must be in [0, 1), got {layer.rate!r}")

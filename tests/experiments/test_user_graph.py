@@ -6,11 +6,12 @@ import threading
 import numpy as np
 import pytest
 
+from forktask import ITERATION, UserGraph
 from forktask.cython_src.binding.bind import BlockFailure
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.examples import own_kernel
 from forktask.experiments.sampling.models import built_models
-from forktask.experiments.user_graph import ITERATION, KERNEL_ARGS, UserGraph
+from forktask.kernels import KERNEL_ARGS
 
 MODELS = [model for model in built_models() if model != "tbb"]
 REPLAYED = [f"{model}:placement={p}" for model in ("taskgraph", "taskiter") for p in ("stealing", "partitioned")]
