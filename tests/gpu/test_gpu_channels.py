@@ -27,8 +27,8 @@ from forktask.cython_src.networks.layers import (
     ReLU,
     ReLU6,
     Softmax,
-    network_names,
 )
+from forktask.cython_src.networks.registry import network_names
 
 needs_compiler = pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
 
