@@ -1016,7 +1016,7 @@ def lower(
                 clip_norm=options.clip_norm,
                 frozen=options.frozen_layers,
                 recompute=options.recompute,
-                seed=options.seed,
+                seed=options.dropout_seed,
                 num_images=num_images or batch,
                 num_batches=num_batches,
                 num_iterations_logged=num_iterations_logged,
