@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .cython_src.errors import UsageError
-from .cython_src.networks.layers import Network, get_network, network_names
+from .cython_src.networks.layers import Network
+from .cython_src.networks.registry import get_network, network_names
 from .cython_src.records import nearest
 from .experiments.sampling.models import DEFAULT_MODELS
 from .experiments.sweep.configuration import Configuration, Grid, Measure, parse_configuration
