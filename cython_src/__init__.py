@@ -1,1 +1,1 @@
-"""What is computed: plans, dependences, kernels, storage. Knows nothing of threads."""
+"""What is computed: networks, plans, dependences, kernels, storage. Who runs a block and when is decided elsewhere."""

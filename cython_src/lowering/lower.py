@@ -90,9 +90,11 @@ def choose_layout(spec: NetworkSpec, options: PlanOptions) -> Layout:
     able = [layout for layout in (LANES, FLAT) if computes(layout, spec, options)]
     if LANES not in able:
         return LAYOUTS["channels"]
+    if FLAT not in able:
+        return LANES
     convolutions = [(before[0], *after) for layer, before, after in spec.shapes() if isinstance(layer, Convolution)]
     images = choose_lanes(options.batch, options.cut, convolutions, options.conv) == LANES.lanes
-    return FLAT if FLAT in able and not images else LANES
+    return LANES if images else FLAT
 
 
 def computes(layout: Layout, spec: NetworkSpec, options: PlanOptions) -> bool:
