@@ -54,5 +54,5 @@ def dropout_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
 def _dropout_loop(low: Lowering, name: str, unit: Unit, phase: str, source: TensorMap, target: TensorMap) -> None:
     """Append the kernel of both directions: its random numbers are a function of place and iteration."""
     maps = {"input": source, "output": target}
-    own = {"seed": low.options.seed, "layer": low.units.index(unit), "rate": unit.layer.rate}
+    own = {"seed": low.options.dropout_seed, "layer": low.units.index(unit), "rate": unit.layer.rate}
     low.layout.elementwise(low, name, "dropout", unit, phase, maps, **own)

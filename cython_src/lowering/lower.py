@@ -17,7 +17,9 @@ from .options import PlanOptions
 from .state import DataShape, Layout, Lowering
 from .step import append_step
 
-LAYOUTS = {layout.name: layout for layout in (LANES, FLAT, Channels())}
+CHANNELS = Channels()
+LAYOUTS = {layout.name: layout for layout in (LANES, FLAT, CHANNELS)}
+SPARSE = 8  # an eighth of the lanes with images: channels are faster (docs/notes/pixels_in_the_lanes.md)
 DRAWN_TOGETHER = 1 << 16  # random initial weights
 
 
@@ -89,9 +91,10 @@ def choose_layout(spec: NetworkSpec, options: PlanOptions) -> Layout:
     for it, else channels."""
     able = [layout for layout in (LANES, FLAT) if computes(layout, spec, options)]
     if LANES not in able:
-        return LAYOUTS["channels"]
+        return CHANNELS
     if FLAT not in able:
-        return LANES
+        few = SPARSE * options.batch <= LANES.lanes and options.conv == "auto" and options.cut.is_auto
+        return CHANNELS if few and computes(CHANNELS, spec, options) else LANES
     convolutions = [(before[0], *after) for layer, before, after in spec.shapes() if isinstance(layer, Convolution)]
     images = choose_lanes(options.batch, options.cut, convolutions, options.conv) == LANES.lanes
     return LANES if images else FLAT

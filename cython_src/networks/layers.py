@@ -243,8 +243,8 @@ def _check_layer(layer: Layer) -> None:
             raise UsageError(f"{field} of {layer.name!r} must be a whole number of at least {least}, got {value!r}")
     if isinstance(layer, MaxPool) and 2 * layer.padding > layer.size:
         raise UsageError(
-            f"padding of {layer.name!r} must be at most half of its size {layer.size}, got {layer.padding}; some windows "
-            f"would hold nothing"
+            f"padding of {layer.name!r} must be at most half of its size {layer.size}, got {layer.padding}; some "
+            f"windows would hold nothing"
         )
     if isinstance(layer, Dropout) and not 0 <= layer.rate < 1:
         raise UsageError(f"rate of {layer.name!r} must be in [0, 1), got {layer.rate!r}")

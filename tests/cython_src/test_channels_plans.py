@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from networks_for_tests import SMALL, fill
+from cython_src.networks_for_tests import SMALL, fill
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import check_accesses, check_orders, span_in_tasks

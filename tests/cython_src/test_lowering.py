@@ -203,7 +203,7 @@ def test_initialise_is_the_same_for_every_target():
 
 
 def test_odd_sides_are_computed_with_channels_in_the_lanes():
-    """Check that a chain which the other layouts cannot compute, for a side that pooling would halve to a fraction, is lowered."""
+    """Check that a chain is lowered where pooling would halve a side to a fraction, which other layouts refuse."""
     assert lower(convolutional_classifier("odd", (3, 6, 6), (4, 4), 2), batch=4).attributes["layout"] == "channels"
 
 

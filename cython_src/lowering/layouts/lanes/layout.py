@@ -55,8 +55,8 @@ class Lanes(Layout):
                 if layer != plain or after[1] % 2 or after[2] % 2 or not widest:
                     raise UsageError(
                         f"convolutions must have kernel {KERNEL}, padding {', '.join(map(str, paddings))}, a bias, and "
-                        f"a result with even sides of at most {LARGEST_SIDE['convolution']} in layout {self.name!r}, got "
-                        f"{layer} on {before}; use layout 'channels'"
+                        f"a result with even sides of at most {LARGEST_SIDE['convolution']} in layout {self.name!r}, "
+                        f"got {layer} on {before}; use layout 'channels'"
                     )
             elif isinstance(layer, MaxPool) and (
                 layer != MaxPool(layer.name, 2, after=layer.after) or before[1] % 2 or before[2] % 2
