@@ -1,4 +1,4 @@
-"""Put measured error rates into docs/scaling_tests.md:  python docs/update_scaling_rates.py power.jsonl [more.jsonl ...]"""
+"""Put measured error rates into the page:  python docs/update_scaling_rates.py power.jsonl [more.jsonl ...]"""
 
 import re
 import sys
