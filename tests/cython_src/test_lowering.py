@@ -10,7 +10,9 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.simd import instruction_sets
 from forktask.cython_src.lowering.lower import FeatureMap, initialise, lower
 from forktask.cython_src.networks import reference
-from forktask.cython_src.networks.layers import Convolution, NetworkSpec, Softmax, convolutional_classifier, get_network
+from forktask.cython_src.networks.layers import Convolution, NetworkSpec, Softmax
+from forktask.cython_src.networks.parts import convolutional_classifier
+from forktask.cython_src.networks.registry import get_network
 
 SMALL = convolutional_classifier("small", (2, 16, 24), (3, 6), 4)
 RATE = 0.01

@@ -413,6 +413,12 @@ def test_compare_from_the_command_line(tmp_path, capsys):
     assert {"samples.jsonl", "summary.csv", "report.html"} <= set(os.listdir(out))
     for row in results.of_kind("profile"):
         assert row["bounds"]["cycle_mean_s"] <= row["bounds"]["work_s"] * (1 + 1e-9)
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "samples.md").read_text()
+    for kind in counts(results):
+        (table,) = re.findall(rf"^## `{kind}`$(.*?)(?=^## )", page, re.MULTILINE | re.DOTALL)
+        cells = " ".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE))
+        documented = {"kind", *re.findall(r"`(\w+)`", cells)}
+        assert all(set(row) == documented for row in results.of_kind(kind)), f"samples.md, rows of kind {kind}"
 
 
 def test_compare_is_the_short_form_of_a_file():

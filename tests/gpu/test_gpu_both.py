@@ -10,7 +10,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu.bind import GpuBoundPlan, device_storage
 from forktask.cython_src.gpu.coherence import DEVICE, HOST
 from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.cython_src.networks.layers import convolutional_classifier
+from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.tasking.gpu_both import GpuBothExecutor, choose_place
 from forktask.tasking.performance_models import PerformanceModels
 

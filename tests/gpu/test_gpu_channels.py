@@ -27,8 +27,8 @@ from forktask.cython_src.networks.layers import (
     ReLU,
     ReLU6,
     Softmax,
-    network_names,
 )
+from forktask.cython_src.networks.registry import network_names
 
 # What the networks have not: odd channels, strides of pooling, dropout in both places, a depthwise bias.
 MIXED = NetworkSpec(

@@ -12,7 +12,7 @@ from forktask.cython_src.gpu.launches import Launch
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks import resnet18
-from forktask.cython_src.networks.layers import convolutional_classifier
+from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.cython_src.plan.model import READ
 from forktask.forkjoin.gpu_executor import GpuForkJoinExecutor, GpuStreamExecutor
 from forktask.forkjoin.gpu_transfers import GpuHostLoadExecutor, GpuOffloadExecutor
