@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .cython_src.errors import UsageError
-from .cython_src.networks.layers import Network, get_network, network_names
+from .cython_src.networks.layers import Network
+from .cython_src.networks.registry import get_network, network_names
 from .cython_src.records import nearest
 from .experiments.sampling.models import DEFAULT_MODELS
 from .experiments.sweep.configuration import Configuration, Grid, Measure, parse_configuration
@@ -239,5 +240,5 @@ def _name(network: Any) -> Any:
         return network.name
     raise UsageError(
         f"compare() measures in fresh processes, which know networks by name: {', '.join(network_names())}; got a "
-        f"network of your own, {network.name!r}; time it with executor(...).run(...), or add it to NETWORKS in a clone"
+        f"network of your own, {network.name!r}; time it with executor(...).run(...), or add it to `cython_src/networks/` in a clone"
     )

@@ -22,9 +22,8 @@ from .cython_src.networks.layers import (
     ReLU,
     ReLU6,
     Softmax,
-    get_network,
-    network_names,
 )
+from .cython_src.networks.registry import get_network, network_names
 from .experiments.training.data import Dataset, load_data
 from .experiments.training.safetensors import read_safetensors, write_safetensors
 from .kernels import get_include

@@ -1,5 +1,5 @@
-"""Deque, sleep protocol, replay with inboxes, partitioned replay and eager tasks under the memory-model checker Relacy, with every ordering
-weakened in turn."""
+"""Deque, sleep protocol, replay with inboxes, partitioned replay and eager tasks under the memory-model checker Relacy,
+with every ordering weakened in turn."""
 
 import os
 import shutil
@@ -99,8 +99,8 @@ def check(program, name, executions):
 
 
 def test_the_protocols_hold(tmp_path):
-    """Check deque, sleep protocol, wake-up, replay with inboxes, partitioned replay (no claims, claims, claims from the second iteration on) and eager
-    tasks over random interleavings and stale reads."""
+    """Check deque, sleep protocol, wake-up, replay with inboxes, partitioned replay (no claims, claims, claims from the
+    second iteration on) and eager tasks over random interleavings and stale reads."""
     program = build(tmp_path)
     for name in ("deque", "idle", "wake", "replay"):
         assert check(program, name, 1_000_000 if LONG else 20_000)[0] == 0

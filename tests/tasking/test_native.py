@@ -17,8 +17,8 @@ pytestmark = [
     pytest.mark.skipif(COMPILER is None, reason="needs a C compiler"),
     pytest.mark.skipif(not (ROOT / "tasking" / "deque.h").exists(), reason="needs the source tree"),
 ]
-# gcc warns that the sanitizer does not model fences. The only two order "publish, then look for sleepers" against "announce,
-# then look for work" (idle.h); no data are handed over by them.
+# gcc warns that the sanitizer does not model fences. The only two order "publish, then look for sleepers" against
+# "announce, then look for work" (idle.h); no data are handed over by them.
 FLAGS = ["-std=gnu11", "-g", "-O1", "-Wno-tsan", "-I", str(ROOT / "tasking"), "-I", str(ROOT)]
 
 
@@ -88,8 +88,8 @@ def test_no_race_in_deque(tmp_path):
 @needs_sanitizer
 @pytest.mark.parametrize("num_threads", (1, 2, 3, 4, 8, 16) if LONG else (2, 5))
 def test_no_race_in_runtime(num_threads, tmp_path):
-    """Check replay, partitioned replay and eager tasks under ThreadSanitizer, against serial order; no wake-up is lost even
-    where threads sleep at once and take no naps."""
+    """Check replay, partitioned replay and eager tasks under ThreadSanitizer, against serial order; no wake-up is lost
+    even where threads sleep at once and take no naps."""
     program = build(tmp_path, "race_runtime", "-fsanitize=thread", "-DPARTITION_NAPS=0")
     done = run(program, 1000 if LONG else 30, num_threads, timeout=900)
     assert done.returncode == 0, done.stderr
