@@ -11,7 +11,8 @@ from ..cython_src.errors import UsageError
 from ..cython_src.looping import RunWhile
 from ..cython_src.unroll import unroll
 from .barriers import BARRIERS, barrier_after, record_with_barriers
-from .scheduler import EagerRuntime, PartitionRuntime, ReplayRuntime, Team
+from .runtimes import EagerRuntime, ProgramRuntime, ReplayRuntime
+from .team import Team
 
 PLACEMENTS = ("stealing", "partitioned")
 PRIORITIES = ("none", "path")
@@ -78,6 +79,9 @@ class _TaskingExecutor(RunWhile):
         Seconds without any progress after which a run is stopped with an error; 0: never.
     spin_ns : int, optional
         How long a thread without work looks for some before it sleeps; default: as in `default_spin_ns`.
+    preemption : {"stay", "swap"}
+        What a waiting thread does when another process has pushed a working one off its CPU: nothing, as in all other
+        models; or exchange CPUs with it, which needs `cpus` that differ and blocks without Python's lock.
 
     Raises
     ------
@@ -87,14 +91,16 @@ class _TaskingExecutor(RunWhile):
 
     model = ""
 
-    def __init__(self, num_threads, *, cpus=None, event_capacity=0, watchdog_s=60.0, spin_ns=None):
+    def __init__(
+        self, num_threads, *, cpus=None, event_capacity=0, watchdog_s=60.0, spin_ns=None, preemption="stay"
+    ):
         num_cpus = len(os.sched_getaffinity(0)) if cpus is None else len(set(cpus))
         if spin_ns is None:
             spin_ns = default_spin_ns(num_threads, num_cpus)
         for name, value in (("event_capacity", event_capacity), ("watchdog_s", watchdog_s), ("spin_ns", spin_ns)):
             if value < 0:
                 raise UsageError(f"{name} must not be negative, got {value}; 0 switches it off")
-        self._team = Team(num_threads, cpus=cpus, spin_ns=spin_ns)
+        self._team = Team(num_threads, cpus=cpus, spin_ns=spin_ns, preemption=preemption)
         self.num_threads = num_threads
         self.event_capacity = event_capacity
         self.watchdog_s = watchdog_s
@@ -228,7 +234,7 @@ class _ReplayExecutor(_TaskingExecutor):
             graph = by_priority(graph, priority)
         if self.placement == "stealing":
             return ReplayRuntime(self._team, bound, graph, *options, priority)
-        return PartitionRuntime(self._team, bound, graph, cost, *options, priority)
+        return ProgramRuntime(self._team, bound, graph, cost, *options, priority)
 
     def _cost(self, plan):
         """Duration of each task in ns."""

@@ -20,8 +20,8 @@
 
 #include "atomics.h"
 #include "block_kernel.h"
+#include "cpu_swap.h"
 #include "idle.h"
-#include "places.h"
 
 typedef void (*TeamJob)(void *argument, int32_t worker);
 
@@ -37,7 +37,7 @@ typedef struct Team {
     int64_t spin_ns;
     pthread_t *threads;
     struct TeamThread *arguments;
-    Places places;
+    CpuSwap *cpu_swap; /* NULL: the threads keep their CPUs */
 } Team;
 
 typedef struct TeamThread {
@@ -108,11 +108,26 @@ static void team_close(Team *team)
             pthread_join(team->threads[w], NULL);
         team->num_threads = 0;
     }
-    places_close(&team->places);
+    if (team->cpu_swap != NULL)
+        cpu_swap_close(team->cpu_swap);
+    free(team->cpu_swap);
+    team->cpu_swap = NULL;
     free(team->threads);
     free(team->arguments);
     team->threads = NULL;
     team->arguments = NULL;
+}
+
+/* Let the threads of a team swap CPUs; cpus: a different one for each, as in team_open(). Returns 0 or an errno. */
+static int team_allow_swaps(Team *team, const int32_t *cpus)
+{
+    CpuSwap *swap = calloc(1, sizeof(CpuSwap));
+    int error = swap == NULL ? ENOMEM : cpu_swap_open(swap, team->num_threads, team->threads, cpus);
+    if (error)
+        free(swap);
+    else
+        team->cpu_swap = swap;
+    return error;
 }
 
 /* Start the threads; cpus: one logical CPU for each, or NULL. Returns 0, or an errno (then no thread is left). */
@@ -125,7 +140,7 @@ static int team_open(Team *team, int32_t num_threads, const int32_t *cpus, int64
     team->arguments = calloc((size_t)num_threads, sizeof(TeamThread));
     if (team->threads == NULL || team->arguments == NULL)
         error = ENOMEM;
-    /* Signals are the caller's: it polls for them. Faults stay with the thread that caused them. */
+    /* The caller handles signals: it polls for them. Faults stay with the thread that caused them. */
     sigset_t mask, former;
     sigfillset(&mask);
     sigdelset(&mask, SIGSEGV);
@@ -163,8 +178,6 @@ static int team_open(Team *team, int32_t num_threads, const int32_t *cpus, int64
             team->num_threads++;
     }
     pthread_sigmask(SIG_SETMASK, &former, NULL);
-    if (error == 0 && places_open(&team->places, num_threads, team->threads, cpus) != 0)
-        error = ENOMEM;
     if (error)
         team_close(team);
     return error;

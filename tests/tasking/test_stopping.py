@@ -14,7 +14,7 @@ import pytest
 from forktask.cython_src.plan import Block, PlanBuilder, update
 from forktask.cython_src.program import BlockFailure, bind
 from forktask.tasking.executor import TaskIterExecutor
-from forktask.tasking.scheduler import StuckGraph
+from forktask.tasking.team import StuckGraph
 
 from .random_plans import random_plan
 from .test_executor import EXECUTORS, assert_same, content, serial_content
