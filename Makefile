@@ -44,7 +44,7 @@ STRESS_GRAPHS ?= 0
 
 stress: install
 	mkdir -p build
-	$(CC) -std=gnu11 -O2 -I tasking -I cython_src tests/tasking/native/race_runtime.c -o build/race_runtime -lpthread
+	$(CC) -std=gnu11 -O2 -I . -I tasking tests/tasking/native/race_runtime.c -o build/race_runtime -lpthread
 	for threads in 1 2 3 4 8 16; do build/race_runtime $(STRESS_ROUNDS) $$threads $$(date +%N) || exit 1; done
 	$(BIN)/python -P tests/stress/stress_graphs.py --seconds $(STRESS_SECONDS) --graphs $(STRESS_GRAPHS)
 

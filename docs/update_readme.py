@@ -5,8 +5,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from forktask.experiments import analysis
-from forktask.experiments.report import SPEED_COLUMNS, table_records, text_table
+from forktask.experiments.analysis import study as analysis
+from forktask.experiments.report.report import SPEED_COLUMNS, table_records, text_table
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 from ..cython_src.errors import UsageError
-from ..cython_src.user_graph import ITERATION, KERNEL_ARGS, STOP, Region, TaskArray, TaskRecorder
-from .models import make_executor, parse_model
+from ..cython_src.graphs.user_graph import ITERATION, KERNEL_ARGS, STOP, Region, TaskArray, TaskRecorder
+from .sampling.models import make_executor, parse_model
 
 __all__ = ["ITERATION", "KERNEL_ARGS", "Region", "TaskArray", "UserGraph"]
 

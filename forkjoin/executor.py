@@ -7,8 +7,8 @@ import threading
 from abc import ABC, abstractmethod
 
 from ..cython_src.errors import UsageError
-from ..cython_src.looping import RunWhile
-from ..cython_src.program import BoundPlan, Workers
+from ..cython_src.plan.looping import RunWhile
+from ..cython_src.binding.bind import BoundPlan, Workers
 from .prange_loops import ForkJoinTeam, dynamic_teams
 from .serial_loops import EnteredThread, run_serial
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..cython_src.coherence import DEVICE, HOST
+from ..cython_src.gpu.coherence import DEVICE, HOST
 from ..cython_src.errors import UsageError
-from ..cython_src.gpu_program import GpuExecutor
-from ..cython_src.program import Workers
+from ..cython_src.gpu.bind import GpuExecutor
+from ..cython_src.binding.bind import Workers
 
 
 class GpuOffloadExecutor(GpuExecutor):
@@ -27,7 +27,7 @@ class GpuOffloadExecutor(GpuExecutor):
         self.kernels = kernels
 
     def _prepare(self, bound):
-        self._on_device = [self._offloads(loop.kernel.removeprefix("nhwc_")) for loop in bound.plan.loops]
+        self._on_device = [self._offloads(loop.kernel.removeprefix("channels_")) for loop in bound.plan.loops]
         if not any(self._on_device):
             known = ", ".join(sorted({loop.kernel for loop in bound.plan.loops}))
             raise UsageError(f"no kernel of this plan begins with {self.kernels!r}; its kernels are {known}")

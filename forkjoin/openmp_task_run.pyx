@@ -2,17 +2,17 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 
-from ..cython_src.block_kernel cimport LoopRecord, WorkerState
-from ..cython_src.program cimport BoundPlan, Workers
+from ..cython_src.binding.block_kernel cimport LoopRecord, WorkerState
+from ..cython_src.binding.bind cimport BoundPlan, Workers
 from .serial_loops cimport check_signals
 from .thread_state cimport SignalPoll, ThreadState, forktask_start_poll
 
 import numpy as np
 
-from ..cython_src.plan import COMMUTATIVE, CONCURRENT, READ, UPDATE, WRITE
+from ..cython_src.plan.model import COMMUTATIVE, CONCURRENT, READ, UPDATE, WRITE
 
 
-cdef extern from "openmp_tasks.h" nogil:
+cdef extern from "forkjoin/openmp_tasks.h" nogil:
     ctypedef struct OpenMPTaskRun:
         const LoopRecord *loops
         int num_loops

@@ -11,8 +11,8 @@ from cython.parallel cimport parallel, prange, threadid
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 
-from ..cython_src.block_kernel cimport LoopRecord, WorkerState, run_block
-from ..cython_src.program cimport BoundPlan, Workers
+from ..cython_src.binding.block_kernel cimport LoopRecord, WorkerState, run_block
+from ..cython_src.binding.bind cimport BoundPlan, Workers
 from .serial_loops cimport check_signals
 from .thread_state cimport (
     FORKTASK_DYNAMIC, FORKTASK_GUIDED, FORKTASK_STATIC, FORKTASK_STATIC_CHUNK, PersistentRun, SignalPoll, ThreadState,

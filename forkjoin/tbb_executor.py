@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ..cython_src.dependences import record_graph
+from ..cython_src.plan.dependences import record_graph
 from .executor import LoopExecutor
 from .tbb_flow_run import TBBGraph
 

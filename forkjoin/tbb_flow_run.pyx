@@ -2,15 +2,15 @@
 
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 
-from ..cython_src.block_kernel cimport LoopRecord, WorkerState
-from ..cython_src.program cimport BoundPlan, Workers
+from ..cython_src.binding.block_kernel cimport LoopRecord, WorkerState
+from ..cython_src.binding.bind cimport BoundPlan, Workers
 from .serial_loops cimport check_signals
 from .thread_state cimport SignalPoll, ThreadState, forktask_start_poll
 
 import numpy as np
 
 
-cdef extern from "tbb_flow.h" nogil:
+cdef extern from "forkjoin/tbb_flow.h" nogil:
     ctypedef struct TBBRun:
         const LoopRecord *loops
         const int32_t *task_loop

@@ -2,10 +2,10 @@
 
 from libc.stdint cimport int64_t
 
-from ..cython_src.block_kernel cimport LoopRecord, WorkerState
+from ..cython_src.binding.block_kernel cimport LoopRecord, WorkerState
 
 
-cdef extern from "thread_state.h" nogil:
+cdef extern from "forkjoin/thread_state.h" nogil:
     const int FORKTASK_MAX_CPUS
 
     ctypedef struct ThreadState:
@@ -20,7 +20,7 @@ cdef extern from "thread_state.h" nogil:
     bint forktask_must_stop(SignalPoll *poll)
 
 
-cdef extern from "persistent_region.h" nogil:
+cdef extern from "forkjoin/persistent_region.h" nogil:
     enum:
         FORKTASK_STATIC
         FORKTASK_STATIC_CHUNK

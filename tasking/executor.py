@@ -6,10 +6,10 @@ import os
 
 import numpy as np
 
-from ..cython_src.dependences import by_priority, remaining_path
+from ..cython_src.plan.dependences import by_priority, remaining_path
 from ..cython_src.errors import UsageError
-from ..cython_src.looping import RunWhile
-from ..cython_src.unroll import unroll
+from ..cython_src.plan.looping import RunWhile
+from ..cython_src.plan.unroll import unroll
 from .barriers import BARRIERS, barrier_after, record_with_barriers
 from .runtimes import EagerRuntime, ProgramRuntime, ReplayRuntime
 from .team import Team

@@ -14,10 +14,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..cython_src.coherence import DEVICE, HOST, PLACES
+from ..cython_src.gpu.coherence import DEVICE, HOST, PLACES
 from ..cython_src.errors import UsageError
-from ..cython_src.gpu_program import GpuExecutor
-from ..cython_src.program import Workers
+from ..cython_src.gpu.bind import GpuExecutor
+from ..cython_src.binding.bind import Workers
 from .performance_models import PerformanceModels
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..cython_src.dependences import record_graph
+from ..cython_src.plan.dependences import record_graph
 from ..cython_src.errors import UsageError
-from ..cython_src.plan import Plan
+from ..cython_src.plan.model import Plan
 
 UNITS = ("loop", "block")
 

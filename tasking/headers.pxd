@@ -2,10 +2,10 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
-from ..cython_src.block_kernel cimport LoopRecord, WorkerState
+from ..cython_src.binding.block_kernel cimport LoopRecord, WorkerState
 
 
-cdef extern from "team.h" nogil:
+cdef extern from "tasking/team.h" nogil:
     """
     static inline int64_t load_i64(atomic_i64 *p) { return ft_load(p, relaxed); }
     static inline int32_t load_i32(atomic_i32 *p) { return ft_load(p, acquire); }
@@ -34,7 +34,7 @@ cdef extern from "team.h" nogil:
     void team_close(CTeam *team)
     int ft_register_membarrier()
 
-cdef extern from "scheduler.h" nogil:
+cdef extern from "tasking/scheduler.h" nogil:
     const int RUN_DONE
     const int RUN_STOPPED
     ctypedef struct SchedulerDeque "Deque":
@@ -58,7 +58,7 @@ cdef extern from "scheduler.h" nogil:
     void scheduler_end(Scheduler *s, int32_t reason)
     int64_t deque_size_hint(SchedulerDeque *d)
 
-cdef extern from "recorded_graph.h" nogil:
+cdef extern from "tasking/recorded_graph.h" nogil:
     ctypedef struct RecordedGraph:
         int32_t num_tasks, num_nodes, num_loops
         const LoopRecord *loops
@@ -69,7 +69,7 @@ cdef extern from "recorded_graph.h" nogil:
         const int32_t *num_intra
         const int32_t *num_cross
 
-cdef extern from "replay.h" nogil:
+cdef extern from "tasking/replay.h" nogil:
     ctypedef struct ReplayNode:
         atomic_i32 pending
         int32_t rearm
@@ -89,7 +89,7 @@ cdef extern from "replay.h" nogil:
     void replay_close(Replay *r)
     void replay_work(void *argument, int32_t worker) noexcept
 
-cdef extern from "programs/compiler.h" nogil:
+cdef extern from "tasking/programs/compiler.h" nogil:
     const int COMPILE_CYCLE
     ctypedef struct TaskHints:
         const double *cost
@@ -117,7 +117,7 @@ cdef extern from "programs/compiler.h" nogil:
     void programs_close(Programs *p)
     void programs_work(void *argument, int32_t worker) noexcept
 
-cdef extern from "eager.h" nogil:
+cdef extern from "tasking/eager.h" nogil:
     ctypedef struct EagerTable:
         int32_t num_tasks, num_cells
         const int32_t *task_offsets

@@ -6,7 +6,7 @@ The C headers beside this file hold the algorithms; here they meet plans and Pyt
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memset
 
-from ..cython_src.program cimport BoundPlan, Workers
+from ..cython_src.binding.bind cimport BoundPlan, Workers
 from .headers cimport (
     COMPILE_CYCLE, RUN_STOPPED, ClaimWord, Eager, EagerTable, ProgramEntry, Programs, ProgramWorker, RecordedGraph,
     Replay, ReplayNode, Scheduler, TaskHints, deque_size_hint, eager_close, eager_open, eager_reset, eager_work,

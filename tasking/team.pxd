@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t
 
-from ..cython_src.program cimport BoundPlan, Workers
+from ..cython_src.binding.bind cimport BoundPlan, Workers
 from .headers cimport CpuSwap, CTeam, Scheduler, TeamJob
 
 

@@ -5,8 +5,8 @@ from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memset
 from posix.unistd cimport getpid
 
-from ..cython_src.block_kernel cimport WorkerState, forktask_now_ns
-from ..cython_src.program cimport BoundPlan, Workers
+from ..cython_src.binding.block_kernel cimport WorkerState, forktask_now_ns
+from ..cython_src.binding.bind cimport BoundPlan, Workers
 from .headers cimport (
     RUN_STOPPED, CpuSwap, Scheduler, TeamJob, cpu_swap_restore, ft_register_membarrier, load_i32, load_i64,
     scheduler_end, team_allow_swaps, team_close, team_open, team_start, team_wait,

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from forktask.experiments.cli import make_parser
-from forktask.experiments.models import parse_models
+from forktask.experiments.commands.main import make_parser
+from forktask.experiments.sampling.models import parse_models
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from forktask.cython_src.lowering import initialise, lower
-from forktask.cython_src.program import bind
-from forktask.experiments.measure import fill_dataset, result_hashes
-from forktask.experiments.models import MODELS, built_models, make_executor
+from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.binding.bind import bind
+from forktask.experiments.sampling.measure import fill_dataset, result_hashes
+from forktask.experiments.sampling.models import MODELS, built_models, make_executor
 
 STEPS = 20
 THREADS = range(1, 9)

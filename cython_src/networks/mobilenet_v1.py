@@ -7,7 +7,7 @@ global average pool, fully connected
 
 from __future__ import annotations
 
-from ..network import FullyConnected, GlobalPool, Layer, NetworkSpec, Softmax
+from .layers import FullyConnected, GlobalPool, Layer, NetworkSpec, Softmax
 from .parts import SMALL_IMAGE, convolution_norm
 
 BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))

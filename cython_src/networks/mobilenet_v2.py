@@ -7,7 +7,7 @@ blocks   [1x1 to expansion x channels; 3x3 depthwise; 1x1 linear], STAGES
 
 from __future__ import annotations
 
-from ..network import Add, FullyConnected, GlobalPool, Layer, NetworkSpec, ReLU, ReLU6, Softmax
+from .layers import Add, FullyConnected, GlobalPool, Layer, NetworkSpec, ReLU, ReLU6, Softmax
 from .parts import SMALL_IMAGE, convolution_norm
 
 # Expansion, channels, blocks, stride of the first of them. The second stage halves large images only.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..network import BatchNorm, Convolution, Layer, MaxPool, ReLU
+from .layers import BatchNorm, Convolution, Layer, MaxPool, ReLU
 
 SMALL_IMAGE = 32  # up to here networks begin without halving the image: their CIFAR-10 forms
 

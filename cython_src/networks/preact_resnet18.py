@@ -6,7 +6,7 @@ convolution alone.
 
 from __future__ import annotations
 
-from ..network import Add, BatchNorm, FullyConnected, GlobalPool, Layer, NetworkSpec, ReLU, Softmax
+from .layers import Add, BatchNorm, FullyConnected, GlobalPool, Layer, NetworkSpec, ReLU, Softmax
 from .parts import SMALL_IMAGE, convolution, imagenet_pool
 
 

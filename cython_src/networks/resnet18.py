@@ -10,7 +10,7 @@ global average pool, fully connected
 
 from __future__ import annotations
 
-from ..network import Add, FullyConnected, GlobalPool, Layer, NetworkSpec, ReLU, Softmax
+from .layers import Add, FullyConnected, GlobalPool, Layer, NetworkSpec, ReLU, Softmax
 from .parts import SMALL_IMAGE, convolution_norm, imagenet_pool
 
 

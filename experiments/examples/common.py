@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from forktask.experiments.models import MODELS, parse_model
+from forktask.experiments.sampling.models import MODELS, parse_model
 
 
 def run_example(

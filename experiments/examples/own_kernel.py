@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-import forktask.cython_src
+import forktask
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.examples.common import run_example
 from forktask.experiments.user_graph import UserGraph
 
 SOURCE = """
-#include "block_kernel.h"
+#include "cython_src/binding/block_kernel.h"
 
 /* y = y + alpha x; region 0 is of x, region 1 of y. */
 int axpy(const void *record, ptrdiff_t block, const TaskContext *context)
@@ -33,7 +33,7 @@ int axpy(const void *record, ptrdiff_t block, const TaskContext *context)
 
 def build(source, function):
     """Compile C source and return a function of it."""
-    include = Path(forktask.cython_src.__file__).parent
+    include = Path(forktask.__file__).parent
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "kernel.so"
         command = [os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", "-ffp-contract=off", f"-I{include}"]

@@ -289,18 +289,18 @@ def toss_coin() -> bool:
 
 def capacity(threads: int) -> float:
     """What `threads` spinning threads do at the moment, in single threads."""
-    from ...cython_src import machine_peaks
-    from ..environment import cpu_order
+    from ..machine import machine_peaks
+    from ..sampling.environment import cpu_order
 
     return 1.0 if threads == 1 else machine_peaks.measure_capacity(threads, CAPACITY_S, cpu_order(threads))
 
 
 def sample(side: Side) -> dict[str, Any]:
     """One sample from a fresh process, by the measuring loop of all commands."""
-    from ..configuration import Measure
-    from ..environment import available_cpus, cpu_order
-    from ..models import parse_model, process_environment
-    from ..run import clean_environment, run_sample, sample_environment
+    from ..sweep.configuration import Measure
+    from ..sampling.environment import available_cpus, cpu_order
+    from ..sampling.models import parse_model, process_environment
+    from ..sweep.run import clean_environment, run_sample, sample_environment
 
     cpus = available_cpus()
     if side.threads > len(cpus):

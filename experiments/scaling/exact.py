@@ -37,7 +37,7 @@ OUTSIDE_REFERENCES = frozenset({"joblib", "openmp_tasks", "tbb"})
 @contextmanager
 def recordings_counted() -> Iterator[list[int]]:
     """Count calls of `record_graph` from any module of the package; the list's only element is the count."""
-    from ...cython_src import dependences
+    from ...cython_src.plan import dependences
 
     real, count = dependences.record_graph, [0]
 
@@ -101,8 +101,8 @@ def measure_facts(job: Mapping[str, Any]) -> dict[str, Any]:
     """
     import numpy as np
 
-    from ..measure import Stepper, build, hash_arrays
-    from ..models import make_executor, parse_model
+    from ..sampling.measure import Stepper, build, hash_arrays
+    from ..sampling.models import make_executor, parse_model
 
     spec = parse_model(job["model"])
     bound = build(job)
@@ -158,7 +158,7 @@ def measure_facts(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_each_task_ran(events, plan, passes: int) -> None:
-    from ..measure import block_times
+    from ..sampling.measure import block_times
 
     block_times(events, plan, passes, int(events["worker"].max()) + 1)
 
@@ -176,7 +176,7 @@ def graph_facts(plan) -> dict[str, Any]:
     """
     import numpy as np
 
-    from ...cython_src.dependences import record_graph
+    from ...cython_src.plan.dependences import record_graph
 
     graph = record_graph(plan.accesses, closed=True)
     _, target, token = graph.edges()
@@ -225,7 +225,7 @@ def facts_of(
     list of dict
         Rows of `measure_facts`, serial first; a process that failed gives a row with "failure" and "message".
     """
-    from ..models import parse_model
+    from ..sampling.models import parse_model
 
     jobs = [("serial", 1)]
     for model in models:
@@ -239,9 +239,9 @@ def facts_of(
 
 
 def _run(plan: Mapping[str, Any], model: str, threads: int, arrays_file: str | None) -> dict[str, Any]:
-    from ..configuration import Measure
-    from ..models import parse_model, process_environment
-    from ..run import clean_environment, run_sample, sample_environment
+    from ..sweep.configuration import Measure
+    from ..sampling.models import parse_model, process_environment
+    from ..sweep.run import clean_environment, run_sample, sample_environment
 
     settings = {
         **sample_environment(Measure(wait_policy="passive"), threads, 0, threads),
@@ -364,6 +364,6 @@ def _who(row: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    from ..measure import answer_job
+    from ..sampling.measure import answer_job
 
     sys.exit(answer_job(measure_facts, usage_failure="usage"))

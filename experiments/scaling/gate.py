@@ -80,7 +80,7 @@ def add_parser(subparsers) -> None:
 
 def run(arguments: Namespace) -> int:
     """`forktask gate`."""
-    from ..models import check_threads, parse_models
+    from ..sampling.models import check_threads, parse_models
     from . import clock, subject
     from .sequential import FAIL
     from .testing import as_row

@@ -45,7 +45,7 @@ def make_entry(job: Mapping[str, Any]) -> dict[str, Any]:
     run where `update` asks for it; else, for this one comparison, a loop cut anew keeps its stored work in
     equal blocks, and a new loop costs per flop and byte what the stored ones do. "assumed" names such loops.
     """
-    from ..measure import build
+    from ..sampling.measure import build
 
     bound = build(job)
     plan, stored = bound.plan, job["stored"]
@@ -72,7 +72,7 @@ def make_entry(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _profile(job: Mapping[str, Any], bound) -> dict[str, list[int]]:
-    from ..measure import measure_profile
+    from ..sampling.measure import measure_profile
 
     row = measure_profile({**job, "model": "serial", "cpus": None, "target_s": PROFILE_S}, bound)
     return {name: [max(1, round(t * 1e9)) for t in times] for name, times in row["block_time_s"].items()}
@@ -109,7 +109,7 @@ def predictions(plan, block_ns: Mapping[str, Sequence[float]], threads: Sequence
         "taskgraph",
         "taskiter"}}}. Undisturbed threads, no cost of the runtime: upper bounds of speedup.
     """
-    from ..bounds import durations_by_loop, graph_bounds_of, predicted_times, record_graph
+    from ..analysis.bounds import durations_by_loop, graph_bounds_of, predicted_times, record_graph
 
     seconds = {name: [t * 1e-9 for t in times] for name, times in block_ns.items()}
     loop_times = durations_by_loop([(loop.name, loop.num_blocks) for loop in plan.loops], seconds)
@@ -152,8 +152,8 @@ def entry_of(
     RuntimeError
         The process failed.
     """
-    from ..configuration import Measure
-    from ..run import clean_environment, run_sample, sample_environment
+    from ..sweep.configuration import Measure
+    from ..sweep.run import clean_environment, run_sample, sample_environment
 
     job = {
         "plan": dict(plan),
@@ -260,6 +260,6 @@ class Baselines:
 
 
 if __name__ == "__main__":
-    from ..measure import answer_job
+    from ..sampling.measure import answer_job
 
     sys.exit(answer_job(make_entry, usage_failure="usage"))

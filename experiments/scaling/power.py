@@ -85,9 +85,9 @@ def add_parser(subparsers) -> None:
 
 def run(arguments: Namespace) -> int:
     """`forktask scaling-power`."""
-    from ..environment import available_cpus, cpu_order
-    from ..models import check_threads, parse_model
-    from ..run import hogs_running
+    from ..sampling.environment import available_cpus, cpu_order
+    from ..sampling.models import check_threads, parse_model
+    from ..sweep.run import hogs_running
 
     if arguments.simulate is not None:
         if arguments.simulate < 1:
@@ -199,7 +199,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         "pass", "inconclusive"} as rates; "round_s", "spread" (standard deviation of a round's log ratio,
         robust).
     """
-    from ..statistics import binomial_interval
+    from ..analysis.statistics import binomial_interval
 
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:

@@ -97,9 +97,9 @@ def make_bound(plan: Mapping[str, Any]):
     UsageError
         The function is not found, or returns something else than a graph.
     """
-    from ...cython_src.plan import Plan
-    from ...cython_src.program import BoundPlan, bind
-    from ...cython_src.user_graph import TaskRecorder
+    from ...cython_src.plan.model import Plan
+    from ...cython_src.binding.bind import BoundPlan, bind
+    from ...cython_src.graphs.user_graph import TaskRecorder
 
     made = _load(plan)(**plan["arguments"])
     _kept.append(made)

@@ -11,7 +11,7 @@ OUTCOMES = {"pass": "within", "fail": "**beyond**", "inconclusive": "inconclusiv
 
 def json_lines(rows: Sequence[Mapping[str, Any]]) -> str:
     """A first row with the environment, then all rows, one JSON object a line."""
-    from ..environment import collect
+    from ..sampling.environment import collect
 
     first = {"kind": "run", "schema_version": 1, "environment": collect()}
     return "".join(json.dumps(row) + "\n" for row in (first, *rows))

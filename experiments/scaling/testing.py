@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...cython_src.errors import UsageError
-from ..environment import available_cpus
+from ..sampling.environment import available_cpus
 from . import clock, exact, model, subject
 from .sequential import FAIL, PASS
 
@@ -55,7 +55,7 @@ class ScalingTest:
         budget_s: float,
         xdist: bool = False,
     ):
-        from ..models import parse_models
+        from ..sampling.models import parse_models
 
         self.models = [str(spec) for spec in parse_models(list(models))]
         self.threads = sorted(set(threads))
@@ -220,7 +220,7 @@ class Case:
         return threads
 
     def _side(self, name: str, threads: int) -> clock.Side:
-        from ..models import parse_model
+        from ..sampling.models import parse_model
 
         spec = parse_model(name)
         limit = spec.model.max_threads or threads
@@ -296,7 +296,7 @@ def _without_hashes(row: Mapping[str, Any]) -> dict[str, Any]:
     """A fact row for the reports: one hash for all arrays in place of one each."""
     if "hashes" not in row:
         return dict(row)
-    from ..results import short_id
+    from ..sweep.results import short_id
 
     return {
         **{k: v for k, v in row.items() if k not in ("hashes", "graph")},

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../recorded_graph.h"
+#include "tasking/recorded_graph.h"
 
 /* Nanoseconds of the simulation. Measured on a Zen 4 server: a flag travels from core to core in 40 to 50 ns, and there are
  * two such trips, for the counter and for the data, besides the store that waits for the line. */

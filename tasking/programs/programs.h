@@ -20,7 +20,7 @@
 #ifndef FORKTASK_PROGRAMS_H
 #define FORKTASK_PROGRAMS_H
 
-#include "../scheduler.h"
+#include "tasking/scheduler.h"
 
 #ifndef ORDER_PROGRAM_PUBLISH
 #define ORDER_PROGRAM_PUBLISH release

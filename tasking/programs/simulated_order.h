@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../recorded_graph.h"
+#include "tasking/recorded_graph.h"
 
 enum { COMPILE_DONE = 0, COMPILE_NO_MEMORY = -1, COMPILE_CYCLE = -2 };
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from forktask.cython_src import instruction_sets
-from forktask.cython_src.plan import Access, Block, PlanBuilder
-from forktask.cython_src.program import Workers, bind
+from forktask.cython_src.kernels.simd import instruction_sets
+from forktask.cython_src.plan.model import Access, Block, PlanBuilder
+from forktask.cython_src.binding.bind import Workers, bind
 
 EPSILON = float(np.finfo(np.float32).eps)
 INSTRUCTION_SETS = instruction_sets.available()

@@ -1,8 +1,8 @@
 """Small forms of the networks, and data for them."""
 
 import numpy as np
-from forktask.cython_src.lowering import initialise
-from forktask.cython_src.network import (
+from forktask.cython_src.lowering.lower import initialise
+from forktask.cython_src.networks.layers import (
     Add,
     AveragePool,
     BatchNorm,

@@ -3,9 +3,9 @@
 import pytest
 
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.lowering import lower
-from forktask.cython_src.program import bind
-from forktask.experiments.models import built_models, make_executor
+from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.binding.bind import bind
+from forktask.experiments.sampling.models import built_models, make_executor
 
 
 @pytest.mark.parametrize("model", [*built_models(), "taskiter:unroll=2", "taskiter:placement=stealing"])

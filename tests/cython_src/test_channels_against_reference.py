@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from forktask.cython_src import reference
-from forktask.cython_src.checks import run_serial
-from forktask.cython_src.lowering import lower
-from forktask.cython_src.network import (
+from forktask.cython_src.networks import reference
+from forktask.cython_src.binding.checks import run_serial
+from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.networks.layers import (
     BatchNorm,
     Convolution,
     Dropout,
@@ -15,8 +15,8 @@ from forktask.cython_src.network import (
     ReLU,
     Softmax,
 )
-from forktask.cython_src.program import bind
-from forktask.experiments.models import make_executor
+from forktask.cython_src.binding.bind import bind
+from forktask.experiments.sampling.models import make_executor
 from networks_for_tests import SMALL, fill
 
 STEPS = 3

@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from forktask.cython_src import instruction_sets
-from forktask.cython_src.checks import check_accesses, check_orders, span_in_tasks
-from forktask.cython_src.dependences import record_graph
-from forktask.cython_src.lowering import lower
-from forktask.cython_src.network import get_network
-from forktask.cython_src.program import bind
-from forktask.experiments.measure import result_hashes
-from forktask.experiments.models import make_executor
+from forktask.cython_src.kernels.simd import instruction_sets
+from forktask.cython_src.binding.checks import check_accesses, check_orders, span_in_tasks
+from forktask.cython_src.plan.dependences import record_graph
+from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.networks.layers import get_network
+from forktask.cython_src.binding.bind import bind
+from forktask.experiments.sampling.measure import result_hashes
+from forktask.experiments.sampling.models import make_executor
 from networks_for_tests import SMALL, fill
 
 CASES = {
@@ -104,14 +104,14 @@ def test_the_graph_of_resnet18_is_as_wide_as_it_should_be():
 def test_sums_and_statistics_have_no_loops_of_their_own(name):
     """Check that shortcuts are added, forward and back, and norms' sums are taken, where a map is written anyway."""
     kernels = [loop.kernel for loop in lower(get_network(name), 2).loops]
-    assert not {"nhwc_add", "nhwc_norm_statistics", "nhwc_activation"} & {*kernels}
+    assert not {"channels_add", "channels_norm_statistics", "channels_activation"} & {*kernels}
     apart = [loop.kernel for loop in lower(get_network(name), 2, fusion="activation").loops]
-    assert "nhwc_add" in apart and "nhwc_norm_statistics" in apart
+    assert "channels_add" in apart and "channels_norm_statistics" in apart
 
 
 def test_batch_one_has_enough_blocks():
     """Check that a single image keeps eight threads busy in every convolution."""
     plan = lower(get_network("resnet18"), 1)
     for loop in plan.loops:
-        if loop.kernel.startswith("nhwc_conv_") and loop.flops > 1e7:
+        if loop.kernel.startswith("channels_conv_") and loop.flops > 1e7:
             assert loop.num_blocks >= 8, loop.name

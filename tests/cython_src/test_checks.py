@@ -4,10 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
-from spike import cnn, gpt2, norm_block
-from spike.common import bound_plan, kernel
+from contract import cnn, gpt2, norm_block
+from contract.common import bound_plan, kernel
 
-from forktask.cython_src.checks import (
+from forktask.cython_src.binding.checks import (
     AccessError,
     RandomOrder,
     check_accesses,
@@ -16,10 +16,10 @@ from forktask.cython_src.checks import (
     run_serial,
     span_in_tasks,
 )
-from forktask.cython_src.dependences import record_graph
+from forktask.cython_src.plan.dependences import record_graph
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.plan import Block, PlanBuilder, UniformBlocks, commutative, concurrent, read, update, write
-from forktask.cython_src.program import BlockFailure
+from forktask.cython_src.plan.model import Block, PlanBuilder, UniformBlocks, commutative, concurrent, read, update, write
+from forktask.cython_src.binding.bind import BlockFailure
 
 
 @kernel("test.stencil", "x y", "start stop", integers="halo extra missing", reals="")

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from forktask.cython_src import reference
-from forktask.cython_src.lowering import initialise, lower
-from forktask.cython_src.network import get_network
-from forktask.cython_src.program import bind
-from forktask.experiments.data import load_data
-from forktask.experiments.safetensors import read_safetensors, write_safetensors
+from forktask.cython_src.networks import reference
+from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.networks.layers import get_network
+from forktask.cython_src.binding.bind import bind
+from forktask.experiments.training.data import load_data
+from forktask.experiments.training.safetensors import read_safetensors, write_safetensors
 from forktask.forkjoin.executor import SerialExecutor
 
 from . import store_pytorch_values as pytorch_values

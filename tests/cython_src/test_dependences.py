@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forktask.cython_src.checks import span_in_tasks
-from forktask.cython_src.dependences import ANTI, FLOW, SELF, record_graph
-from forktask.cython_src.plan import (
+from forktask.cython_src.binding.checks import span_in_tasks
+from forktask.cython_src.plan.dependences import ANTI, FLOW, SELF, record_graph
+from forktask.cython_src.plan.model import (
     COMMUTATIVE,
     CONCURRENT,
     READ,

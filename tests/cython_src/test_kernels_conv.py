@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from forktask.cython_src.lowering import FeatureMap
-from forktask.cython_src.plan import block_grid, ranges
+from forktask.cython_src.lowering.lower import FeatureMap
+from forktask.cython_src.plan.model import block_grid, ranges
 from kernel_testing import INSTRUCTION_SETS, check_linear, fill, random_map, run_kernel
 
 # Sizes with rows of whole units, of parts of units, and of the network itself.

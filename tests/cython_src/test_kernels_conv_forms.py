@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.kernels_conv_forms import FORMS, form_scratch_bytes
-from forktask.cython_src.lowering import FeatureMap, lower
-from forktask.cython_src.nhwc_conv import CODES
-from forktask.cython_src.plan import block_grid, ranges
-from forktask.cython_src.program import bind
-from forktask.experiments.models import make_executor
+from forktask.cython_src.kernels.convolution.lanes_forms import FORMS, form_scratch_bytes
+from forktask.cython_src.lowering.lower import FeatureMap, lower
+from forktask.cython_src.kernels.convolution.algorithms import CODES
+from forktask.cython_src.plan.model import block_grid, ranges
+from forktask.cython_src.binding.bind import bind
+from forktask.experiments.sampling.models import make_executor
 from kernel_testing import EPSILON, INSTRUCTION_SETS, fill, random_map, run_kernel
 from networks_for_tests import fill as fill_plan
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from forktask.cython_src.lowering import FeatureMap
-from forktask.cython_src.program import BlockFailure
+from forktask.cython_src.lowering.lower import FeatureMap
+from forktask.cython_src.binding.bind import BlockFailure
 from kernel_testing import EPSILON, INSTRUCTION_SETS, check_linear, fill, random_map, run_kernel
 
 SIZES = [(2, 2), (4, 8), (8, 6), (2, 20), (6, 32), (4, 50)]

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from forktask.cython_src.nhwc_arrays import ChannelMap, statistics_shape
-from forktask.cython_src.plan import block_grid, ranges
+from forktask.cython_src.kernels.maps.channels import ChannelsMap, statistics_shape
+from forktask.cython_src.plan.model import block_grid, ranges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_testing import EPSILON, INSTRUCTION_SETS, fill, run_kernel
@@ -70,7 +70,7 @@ def compare(kernel, operands, outputs, attributes, blocks, tolerance, iteration=
 
 def maps(size, *own_halos):
     batch, channels, height, width = size
-    return [ChannelMap(f"map{i}", batch, channels, height, width, halo) for i, halo in enumerate(own_halos)]
+    return [ChannelsMap(f"map{i}", batch, channels, height, width, halo) for i, halo in enumerate(own_halos)]
 
 
 @FEW
@@ -97,7 +97,7 @@ def test_norm_apply(size, in_halo, residual_halo, out_halo, activation, residual
         "out_halo": out_halo,
         "activation": activation,
     }
-    got = compare("nhwc_norm_apply", operands, ["output"], attributes, boxes(rng, source), 8)["output"]
+    got = compare("channels_norm_apply", operands, ["output"], attributes, boxes(rng, source), 8)["output"]
     assert np.isfinite(got).all()
     assert (got[..., size[1] :] == 0).all()
 
@@ -114,7 +114,7 @@ def test_norm_statistics(size, halo, mean, seed):
     partials = fill(np.empty(statistics_shape(len(blocks), source.pitch), np.float32))
     count = batch * height * width
     compare(
-        "nhwc_norm_statistics",
+        "channels_norm_statistics",
         {"input": x, "partials": partials},
         ["partials"],
         source.attributes("in"),
@@ -124,7 +124,7 @@ def test_norm_statistics(size, halo, mean, seed):
     attributes = source.attributes("in")
     for name in INSTRUCTION_SETS:
         merged = run_kernel(
-            "nhwc_norm_statistics",
+            "channels_norm_statistics",
             {"input": x, "partials": partials},
             ["partials"],
             attributes,
@@ -143,7 +143,7 @@ def test_norm_statistics(size, halo, mean, seed):
             n: fill(np.empty(source.pitch, np.float32)) for n in ("scale", "shift", "mean", "inv_std")
         }
         got = run_kernel(
-            "nhwc_norm_finish",
+            "channels_norm_finish",
             operands,
             ["mean", "inv_std", "scale", "shift", "running_mean", "running_var"],
             {"channels": channels, "num_partials": len(blocks), "count": count, "eps": 1e-5, "momentum": 0.1},
@@ -179,7 +179,7 @@ def test_norm_evaluate():
     for names in (["scale", "shift"], ["scale", "shift", "mean", "inv_std"]):
         given_operands = operands | {n: fill(np.empty(48, np.float32)) for n in names}
         blocks = [(0, 16), (16, 35)]
-        got = compare("nhwc_norm_evaluate", given_operands, names, {"channels": 35, "eps": 1e-5}, blocks, 8)
+        got = compare("channels_norm_evaluate", given_operands, names, {"channels": 35, "eps": 1e-5}, blocks, 8)
         assert all((got[n][35:] == 0).all() for n in names)
 
 
@@ -222,7 +222,7 @@ def test_norm_backward(size, in_halo, gradient_halo, out_halo, halo, activation,
     inv_std = vector(rng, source)
     count = size[0] * size[2] * size[3]
     partials = compare(
-        "nhwc_norm_backward_statistics",
+        "channels_norm_backward_statistics",
         {**shared, "inv_std": inv_std, "partials": partials},
         ["partials"],
         attributes,
@@ -238,14 +238,14 @@ def test_norm_backward(size, in_halo, gradient_halo, out_halo, halo, activation,
         operands = {"partials": partials, "weight": normal(rng, channels), "inv_std": inv_std, **outputs}
         finish = {"channels": channels, "num_partials": len(blocks), "count": count, "evaluation": evaluation}
         cut = [(c0, min(c0 + 16, channels)) for c0 in range(0, channels, 16)]
-        got = compare("nhwc_norm_backward_finish", operands, list(outputs), finish, cut, 10 + len(blocks))
+        got = compare("channels_norm_backward_finish", operands, list(outputs), finish, cut, 10 + len(blocks))
     operands = {**shared, "coefficients": got["coefficients"].astype(np.float32), "output": empty_map(target)}
     outputs = ["output"]
     if branch is not None:
         operands["branch"] = random_map(rng, other) if branch else empty_map(other)
         outputs.append("branch")
     attributes |= {"out_halo": out_halo, "branch_halo": halo, "accumulate_branch": branch or 0}
-    got = compare("nhwc_norm_backward_apply", operands, outputs, attributes, boxes(rng, source), 16)
+    got = compare("channels_norm_backward_apply", operands, outputs, attributes, boxes(rng, source), 16)
     assert all(np.isfinite(array).all() for array in got.values())
 
 
@@ -268,13 +268,13 @@ def test_elementwise(size, in_halo, halo, out_halo, activation, accumulate, seco
     base = {**source.attributes("in"), "activation": activation}
     blocks = boxes(rng, source)
     attributes = {**base, "out_halo": out_halo}
-    compare("nhwc_activation", {"input": x, "output": empty_map(target)}, ["output"], attributes, blocks, 0)
+    compare("channels_activation", {"input": x, "output": empty_map(target)}, ["output"], attributes, blocks, 0)
     operands = {"first": x, "second": y, "output": empty_map(target)}
-    compare("nhwc_add", operands, ["output"], {**attributes, "second_halo": halo}, blocks, 2)
+    compare("channels_add", operands, ["output"], {**attributes, "second_halo": halo}, blocks, 2)
     output = random_map(rng, target) if accumulate else empty_map(target)
     operands = {"gradient": x, "activations": y, "output": output}
     attributes |= {"activations_halo": halo, "accumulate": accumulate}
-    compare("nhwc_activation_backward", operands, ["output"], attributes, blocks, 2)
+    compare("channels_activation_backward", operands, ["output"], attributes, blocks, 2)
     second = random_map(rng, other) if second_accumulate else empty_map(other)
     operands = {"gradient": x, "first": output, "second": second}
     if activation:
@@ -287,7 +287,7 @@ def test_elementwise(size, in_halo, halo, out_halo, activation, accumulate, seco
         "accumulate_first": accumulate,
         "accumulate_second": second_accumulate,
     }
-    compare("nhwc_add_backward", operands, ["first", "second"], attributes, blocks, 2)
+    compare("channels_add_backward", operands, ["first", "second"], attributes, blocks, 2)
 
 
 @FEW
@@ -305,12 +305,12 @@ def test_dropout(size, in_halo, out_halo, rate, seed):
         "rate": rate,
     }
     blocks = [b[:4] for b in boxes(rng, source, channels=False)]
-    compare("nhwc_dropout", operands, ["output"], attributes, blocks, 2, iteration=2**32 + 5)
+    compare("channels_dropout", operands, ["output"], attributes, blocks, 2, iteration=2**32 + 5)
 
 
 def test_generator_is_philox():
     """Check the words of the published test vectors, and that the share of kept elements is what was asked for."""
-    from forktask.cython_src.kernels_nhwc_elementwise import dropout_mask, philox
+    from forktask.cython_src.kernels.elementwise.channels import dropout_mask, philox
 
     def words(counter, key):
         return [int(w) for w in philox(counter, key)]
@@ -318,7 +318,7 @@ def test_generator_is_philox():
     assert words((0,) * 4, (0, 0)) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
     ones = 0xFFFFFFFF
     assert words((ones,) * 4, (ones,) * 2) == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]
-    m = ChannelMap("map", 8, 32, 16, 16)
+    m = ChannelsMap("map", 8, 32, 16, 16)
     masks = [
         dropout_mask({**m.attributes("in"), "seed": 1, "layer": layer, "rate": 0.25}, 0, 8, 0, 16, iteration)
         for layer, iteration in ((0, 0), (1, 0), (0, 1))
@@ -338,11 +338,11 @@ def test_global_pool(size, halo, accumulate, seed):
     blocks = boxes(rng, m)
     pooled = sorted({(*b[:2], *b[4:]) for b in blocks})
     operands = {"input": random_map(rng, m), "output": fill(np.empty((batch, channels, 1), np.float32))}
-    compare("nhwc_global_pool", operands, ["output"], m.attributes("in"), pooled, 2 * size[2] * size[3] + 4)
+    compare("channels_global_pool", operands, ["output"], m.attributes("in"), pooled, 2 * size[2] * size[3] + 4)
     output = random_map(rng, m) if accumulate else empty_map(m)
     operands = {"gradient": normal(rng, batch, channels, 1), "output": output}
     attributes = {**m.attributes("out"), "accumulate": accumulate}
-    compare("nhwc_global_pool_backward", operands, ["output"], attributes, blocks, 4)
+    compare("channels_global_pool_backward", operands, ["output"], attributes, blocks, 4)
 
 
 @FEW
@@ -356,13 +356,13 @@ def test_flatten(size, width, halo, accumulate, seed):
     shape = (m.batch, m.channels * m.height * m.width, 1)
     operands = {"input": x, "output": fill(np.empty(shape, np.float32))}
     images = sorted({b[:2] for b in blocks})
-    flat = compare("nhwc_flatten", operands, ["output"], m.attributes("in"), images, 0)["output"]
+    flat = compare("channels_flatten", operands, ["output"], m.attributes("in"), images, 0)["output"]
     natural = m.natural()({m.name: x})
     np.testing.assert_array_equal(flat.reshape(natural.shape), natural)
     output = random_map(rng, m) if accumulate else empty_map(m)
     operands = {"gradient": flat.astype(np.float32), "output": output}
     attributes = {**m.attributes("out"), "accumulate": accumulate}
-    back = compare("nhwc_flatten_backward", operands, ["output"], attributes, blocks, accumulate)["output"]
+    back = compare("channels_flatten_backward", operands, ["output"], attributes, blocks, accumulate)["output"]
     if not accumulate:
         np.testing.assert_array_equal(back, x)
 
@@ -373,7 +373,7 @@ def test_load_images(size, halo, image, seed):
     """Check that images arrive with the channels last, their labels with them, zeros elsewhere."""
     rng = np.random.default_rng(seed)
     batch, channels, height, width = size
-    target = ChannelMap("target", batch, channels, height, width, halo, image)
+    target = ChannelsMap("target", batch, channels, height, width, halo, image)
     operands = {
         "images": normal(rng, 7, channels, height, width),
         "dataset_labels": rng.integers(0, 10, 7).astype(np.int32),
@@ -383,7 +383,7 @@ def test_load_images(size, halo, image, seed):
     }
     attributes = {**target.attributes("out"), "batch": batch, "num_batches": 3, "num_images": 7}
     blocks = ranges(batch, int(rng.integers(1, batch + 1)))
-    got = compare("nhwc_load_images", operands, ["output", "labels"], attributes, blocks, 0, iteration=4)
+    got = compare("channels_load_images", operands, ["output", "labels"], attributes, blocks, 0, iteration=4)
     natural = target.natural()({target.name: got["output"]})
     np.testing.assert_array_equal(natural, operands["images"][operands["batch_order"][1]])
     assert np.isfinite(got["output"]).all()
@@ -472,10 +472,10 @@ def window_cases(draw, largest_padding):
     batch, channels = draw(st.integers(1, 2)), draw(st.integers(1, 150))
     height, width = (draw(st.integers(max(1, kernel - 2 * padding), 12)) for _ in range(2))
     small = ((n + 2 * padding - kernel) // stride + 1 for n in (height, width))
-    large = ChannelMap("large", batch, channels, height, width, draw(st.integers(0, 3)))
+    large = ChannelsMap("large", batch, channels, height, width, draw(st.integers(0, 3)))
     return (
         large,
-        ChannelMap("small", batch, channels, *small, draw(st.integers(0, 2))),
+        ChannelsMap("small", batch, channels, *small, draw(st.integers(0, 2))),
         {"kernel": kernel, "stride": stride, "padding": padding},
         draw(st.sampled_from([0, 1])),
         np.random.default_rng(draw(seeds)),
@@ -496,7 +496,7 @@ def test_pooling(case):
     x = np.round(2 * random_map(rng, large))
     index = fill(np.empty((small.batch, small.height, small.width, small.pitch), np.uint8))
     operands = {"input": x, "output": empty_map(small), "index": index}
-    got = compare("nhwc_max_pool", operands, ["output", "index"], forward, boxes(rng, small), 0)
+    got = compare("channels_max_pool", operands, ["output", "index"], forward, boxes(rng, small), 0)
     gradient = random_map(rng, small)
     operands = {
         "gradient": gradient,
@@ -504,19 +504,19 @@ def test_pooling(case):
         "output": gradient_target(rng, large, accumulate),
     }
     taps = window["kernel"] ** 2
-    compare("nhwc_max_pool_backward", operands, ["output"], backward, boxes(rng, large), taps + 2)
+    compare("channels_max_pool_backward", operands, ["output"], backward, boxes(rng, large), taps + 2)
     operands = {"input": x, "output": empty_map(small)}
-    compare("nhwc_average_pool", operands, ["output"], forward, boxes(rng, small), taps + 4)
+    compare("channels_average_pool", operands, ["output"], forward, boxes(rng, small), taps + 4)
     operands = {"gradient": gradient, "output": gradient_target(rng, large, accumulate)}
-    compare("nhwc_average_pool_backward", operands, ["output"], backward, boxes(rng, large), taps + 4)
+    compare("channels_average_pool_backward", operands, ["output"], backward, boxes(rng, large), taps + 4)
 
 
 @pytest.mark.parametrize("kernel, stride, padding", [(2, 2, 0), (3, 2, 1), (3, 1, 1)])
 def test_maximum_of_special_numbers(kernel, stride, padding):
     """Check that a NaN is a window's maximum, wherever it stands, and what infinities of both signs give."""
-    large = ChannelMap("large", 1, 150, 10, 10)
+    large = ChannelsMap("large", 1, 150, 10, 10)
     side = (10 + 2 * padding - kernel) // stride + 1
-    small = ChannelMap("small", 1, 150, side, side)
+    small = ChannelsMap("small", 1, 150, side, side)
     x = random_map(np.random.default_rng(0), large)
     x[0, 4, 4, ::7] = np.nan
     x[0, 5, 5, ::5] = np.inf
@@ -526,9 +526,9 @@ def test_maximum_of_special_numbers(kernel, stride, padding):
     attributes = {**large.attributes("in"), **small.attributes("out")}
     attributes |= {"kernel": kernel, "stride": stride, "padding": padding}
     blocks = [(0, 1, 0, side, 0, 150)]
-    expected = run_kernel("nhwc_max_pool", operands, ["output", "index"], attributes, blocks, "float64")
+    expected = run_kernel("channels_max_pool", operands, ["output", "index"], attributes, blocks, "float64")
     for name in INSTRUCTION_SETS:
-        got = run_kernel("nhwc_max_pool", operands, ["output", "index"], attributes, blocks, "cpu", name)
+        got = run_kernel("channels_max_pool", operands, ["output", "index"], attributes, blocks, "cpu", name)
         np.testing.assert_array_equal(got["output"], expected["output"])
         np.testing.assert_array_equal(got["index"], expected["index"])
 
@@ -556,11 +556,11 @@ def test_depthwise(case, with_bias, with_statistics, activation):
         outputs.append("statistics")
     attributes = {**large.attributes("in"), **small.attributes("out"), **window, "activation": activation}
     tolerance = 2 * kernel**2 + 10 + small.height * small.width * small.batch
-    got = compare("nhwc_depthwise_forward", operands, outputs, attributes, blocks, tolerance)
+    got = compare("channels_depthwise_forward", operands, outputs, attributes, blocks, tolerance)
     assert np.isfinite(got["output"]).all()
     operands = {"gradient": gradient, "weight": weight, "output": gradient_target(rng, large, accumulate)}
     attributes = {**small.attributes("in"), **large.attributes("out"), **window, "accumulate": accumulate}
-    compare("nhwc_depthwise_backward_data", operands, ["output"], attributes, boxes(rng, large), tolerance)
+    compare("channels_depthwise_backward_data", operands, ["output"], attributes, boxes(rng, large), tolerance)
     outputs = {"output": normal(rng, len(rows), channels, kernel**2)}
     if with_bias:
         outputs["bias_output"] = normal(rng, len(rows), channels)
@@ -573,7 +573,7 @@ def test_depthwise(case, with_bias, with_statistics, activation):
         **window,
         "accumulate": accumulate,
     }
-    compare("nhwc_depthwise_backward_weights", operands, list(outputs), attributes, blocks, tolerance)
+    compare("channels_depthwise_backward_weights", operands, list(outputs), attributes, blocks, tolerance)
 
 
 def depthwise_between_norms(case, activation, before, bias=False):
@@ -596,11 +596,11 @@ def depthwise_between_norms(case, activation, before, bias=False):
                     **{name: vectors[name] for name in ("input_scale", "input_shift")}}  # fmt: skip
         if bias:
             operands["bias"] = normal(rng, channels)
-        compare("nhwc_norm_depthwise", operands, ["output", "statistics"],
+        compare("channels_norm_depthwise", operands, ["output", "statistics"],
                 {**maps, "activation": activation, "input_activation": before},
                 [(*b, rows.index(b[:4])) for b in cut], tolerance)  # fmt: skip
     gradient, target = (
-        ChannelMap(m.name, m.batch, m.channels, m.height, m.width, int(rng.integers(0, 2))) for m in (small, large)
+        ChannelsMap(m.name, m.batch, m.channels, m.height, m.width, int(rng.integers(0, 2))) for m in (small, large)
     )
     cut = ranges(large.batch, int(rng.integers(1, large.batch + 1)))
     part = 16 * int(rng.integers(1, large.pitch // 16 + 1))
@@ -617,7 +617,7 @@ def depthwise_between_norms(case, activation, before, bias=False):
         outputs.append("statistics")
     attributes = {**maps, "gradient_halo": gradient.halo, "output_halo": target.halo, "activation": activation,
                   "input_activation": before or 0}  # fmt: skip
-    compare("nhwc_depthwise_norm_backward", operands, outputs, attributes, blocks, tolerance)
+    compare("channels_depthwise_norm_backward", operands, outputs, attributes, blocks, tolerance)
 
 
 @settings(FEW, max_examples=40)
@@ -631,8 +631,8 @@ def test_depthwise_between_norms(case, activation, before, bias):
 @pytest.mark.parametrize("kernel, stride", [(3, 1), (3, 2), (5, 1), (2, 2)])
 def test_depthwise_between_norms_in_strips(kernel, stride, height):
     """Check both passes where the rows of a strip are fewer than the map's."""
-    large = ChannelMap("large", 2, 150, height, 40)
+    large = ChannelsMap("large", 2, 150, height, 40)
     side = [(n + 2 * (kernel // 2) - kernel) // stride + 1 for n in (height, 40)]
-    small = ChannelMap("small", 2, 150, *side)
+    small = ChannelsMap("small", 2, 150, *side)
     window = {"kernel": kernel, "stride": stride, "padding": kernel // 2}
     depthwise_between_norms((large, small, window, 0, np.random.default_rng(0)), 1, 2)

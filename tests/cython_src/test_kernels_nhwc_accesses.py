@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from forktask.cython_src.checks import check_accesses, check_orders, find_unused_reads
-from forktask.cython_src.kernels_nhwc_depthwise import scratch_bytes
-from forktask.cython_src.nhwc_arrays import ChannelMap, statistics_shape
-from forktask.cython_src.plan import Block, PlanBuilder, block_grid, ranges, read, update, write
-from forktask.cython_src.program import bind
+from forktask.cython_src.binding.checks import check_accesses, check_orders, find_unused_reads
+from forktask.cython_src.kernels.depthwise.channels import scratch_bytes
+from forktask.cython_src.kernels.maps.channels import ChannelsMap, statistics_shape
+from forktask.cython_src.plan.model import Block, PlanBuilder, block_grid, ranges, read, update, write
+from forktask.cython_src.binding.bind import bind
 
 BATCH, CHANNELS, SIZE = 2, 19, 6
 RATES, IMAGES = 3, 5
@@ -22,7 +22,7 @@ class Step:
         self.count = 0
 
     def map(self, name, height=SIZE, halo=0, channels=CHANNELS, image=False):
-        m = ChannelMap(name, BATCH, channels, height, height, halo, image)
+        m = ChannelsMap(name, BATCH, channels, height, height, halo, image)
         self.builder.buffer(name, m.shape)
         return m
 
@@ -160,7 +160,7 @@ class Step:
             for n in self.image_ranges
         ]
         self.loop(
-            "nhwc_load_images",
+            "channels_load_images",
             operands,
             blocks,
             **source.attributes("out"),
@@ -171,7 +171,7 @@ class Step:
         z = self.map("z")
         parts = self.buffer("parts", *statistics_shape(2 * BATCH, 32))
         self.window(
-            "nhwc_depthwise_forward",
+            "channels_depthwise_forward",
             source,
             z,
             3,
@@ -184,7 +184,7 @@ class Step:
             activation=0,
         )
         again = self.buffer("again", *statistics_shape(2 * BATCH, 32))
-        self.elementwise("nhwc_norm_statistics", z, {"input": z}, (), channels=False, extra=(again, 3))
+        self.elementwise("channels_norm_statistics", z, {"input": z}, (), channels=False, extra=(again, 3))
         norm = self.vectors("norm", "scale", "shift", "mean", "inv_std")
 
         def by_channels(name, reads, writes, updates=(), rows=None, **attributes):
@@ -209,7 +209,7 @@ class Step:
 
         affine = {"weight": gamma, "bias": beta}
         by_channels(
-            "nhwc_norm_finish",
+            "channels_norm_finish",
             {"partials": parts, **affine},
             norm,
             running,
@@ -219,11 +219,11 @@ class Step:
             momentum=0.1,
         )
         second = self.vectors("second", "scale", "shift")
-        by_channels("nhwc_norm_evaluate", {**affine, **running}, second, eps=1e-5)
+        by_channels("channels_norm_evaluate", {**affine, **running}, second, eps=1e-5)
         y = self.map("y", halo=1)
         vectors = list({"scale": norm["scale"], "shift": norm["shift"]}.items())
         self.elementwise(
-            "nhwc_norm_apply",
+            "channels_norm_apply",
             z,
             {"input": z, "residual": source, "output": y},
             ("output",),
@@ -235,7 +235,7 @@ class Step:
         plain = self.map("plain")
         vectors = list({"scale": second["scale"], "shift": second["shift"]}.items())
         self.elementwise(
-            "nhwc_norm_apply",
+            "channels_norm_apply",
             z,
             {"input": z, "output": plain},
             ("output",),
@@ -247,7 +247,7 @@ class Step:
         # Sum, activation, dropout, pooling.
         total = self.map("total", halo=2)
         self.elementwise(
-            "nhwc_add",
+            "channels_add",
             y,
             {"first": y, "second": plain, "output": total},
             ("output",),
@@ -257,7 +257,7 @@ class Step:
         )
         active = self.map("active")
         self.elementwise(
-            "nhwc_activation",
+            "channels_activation",
             total,
             {"input": total, "output": active},
             ("output",),
@@ -266,7 +266,7 @@ class Step:
         )
         dropped = self.map("dropped", halo=1)
         self.elementwise(
-            "nhwc_dropout",
+            "channels_dropout",
             active,
             {"input": active, "output": dropped},
             ("output",),
@@ -279,7 +279,7 @@ class Step:
         largest, mean = self.map("largest", 3), self.map("average", 2)
         index = self.buffer("index", BATCH, 3, 3, 32, dtype="uint8")
         self.window(
-            "nhwc_max_pool",
+            "channels_max_pool",
             dropped,
             largest,
             3,
@@ -288,13 +288,13 @@ class Step:
             {"input": dropped.name, "output": largest.name},
             index=index,
         )
-        self.window("nhwc_average_pool", largest, mean, 2, 1, 0, {"input": largest.name, "output": mean.name})
+        self.window("channels_average_pool", largest, mean, 2, 1, 0, {"input": largest.name, "output": mean.name})
         pooled = self.buffer("pooled", BATCH, CHANNELS, 1)
         blocks = [
             Block((*n, *c), (read(mean.name, n, (0, 2), (0, 2), c), write(pooled, n, c)))
             for n, c in block_grid(self.image_ranges, self.channel_ranges)
         ]
-        self.loop("nhwc_global_pool", {"input": mean.name, "output": pooled}, blocks, **mean.attributes("in"))
+        self.loop("channels_global_pool", {"input": mean.name, "output": pooled}, blocks, **mean.attributes("in"))
 
         # Backward.
         dmean, dlargest = self.map("dmean", 2), self.map("dlargest", 3, halo=1)
@@ -309,14 +309,14 @@ class Step:
             for n, y_, c in self.boxes(dmean)
         ]
         self.loop(
-            "nhwc_global_pool_backward",
+            "channels_global_pool_backward",
             {"gradient": pooled, "output": dmean.name},
             blocks,
             **dmean.attributes("out"),
             accumulate=0,
         )
         self.window(
-            "nhwc_average_pool_backward",
+            "channels_average_pool_backward",
             dmean,
             dlargest,
             2,
@@ -328,7 +328,7 @@ class Step:
         )
         ddropped = self.map("ddropped")
         self.window(
-            "nhwc_max_pool_backward",
+            "channels_max_pool_backward",
             dlargest,
             ddropped,
             3,
@@ -341,7 +341,7 @@ class Step:
         )
         dactive = self.map("dactive")
         self.elementwise(
-            "nhwc_dropout",
+            "channels_dropout",
             ddropped,
             {"input": ddropped, "output": dactive},
             ("output",),
@@ -353,7 +353,7 @@ class Step:
         )
         dtotal = self.map("dtotal")
         self.elementwise(
-            "nhwc_activation_backward",
+            "channels_activation_backward",
             dactive,
             {"gradient": dactive, "activations": active, "output": dtotal},
             ("output",),
@@ -364,7 +364,7 @@ class Step:
         )
         dy, dplain = self.map("dy"), self.map("dplain", halo=1)
         self.elementwise(
-            "nhwc_add_backward",
+            "channels_add_backward",
             dtotal,
             {"gradient": dtotal, "activations": total, "first": dy, "second": dplain},
             ("first", "second"),
@@ -378,7 +378,7 @@ class Step:
         sums = self.buffer("sums", 2 * BATCH, 2, 32)
         vectors = list({"mean": norm["mean"], "inv_std": norm["inv_std"]}.items())
         self.elementwise(
-            "nhwc_norm_backward_statistics",
+            "channels_norm_backward_statistics",
             z,
             {"gradient": dy, "activations": y, "input": z},
             (),
@@ -395,7 +395,7 @@ class Step:
             "coefficients": self.buffer("coefficients", 3, 32),
         }
         by_channels(
-            "nhwc_norm_backward_finish",
+            "channels_norm_backward_finish",
             {"partials": sums, "weight": gamma, "inv_std": norm["inv_std"]},
             results,
             num_partials=2 * BATCH,
@@ -405,7 +405,7 @@ class Step:
         dz = self.map("dz", halo=1)
         vectors = list({"mean": norm["mean"], "coefficients": "coefficients"}.items())
         self.elementwise(
-            "nhwc_norm_backward_apply",
+            "channels_norm_backward_apply",
             z,
             {"gradient": dy, "activations": y, "input": z, "output": dz, "branch": dplain},
             ("output",),
@@ -420,7 +420,7 @@ class Step:
         )
         dsource = self.map("dsource")
         self.window(
-            "nhwc_depthwise_backward_data",
+            "channels_depthwise_backward_data",
             dz,
             dsource,
             3,
@@ -446,7 +446,7 @@ class Step:
                 )
             )
         self.loop(
-            "nhwc_depthwise_backward_weights",
+            "channels_depthwise_backward_weights",
             {"gradient": dz.name, "input": source.name, "output": ddepth},
             blocks,
             **dz.attributes("gradient"),

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from forktask.cython_src import nhwc_conv
-from forktask.cython_src.checks import check_accesses
-from forktask.cython_src.lowering import lower
-from forktask.cython_src.network import Convolution, FullyConnected, GlobalPool, NetworkSpec, ReLU, Softmax
-from forktask.cython_src.nhwc_arrays import ChannelMap, statistics_shape
-from forktask.cython_src.plan import block_grid, ranges
+from forktask.cython_src.kernels.convolution import algorithms
+from forktask.cython_src.binding.checks import check_accesses
+from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.networks.layers import Convolution, FullyConnected, GlobalPool, NetworkSpec, ReLU, Softmax
+from forktask.cython_src.kernels.maps.channels import ChannelsMap, statistics_shape
+from forktask.cython_src.plan.model import block_grid, ranges
 from kernel_testing import EPSILON, INSTRUCTION_SETS, fill, run_kernel
 from networks_for_tests import fill as fill_network
 
@@ -34,12 +34,12 @@ class Case:
         out = [(n + 2 * padding - reach) // stride + 1 for n in (height, width)]
         self.geometry = dict(kernel=kernel, stride=stride, padding=padding, dilation=dilation, groups=groups)
         sizes = {"in_height": out[0], "in_width": out[1], "out_height": height, "out_width": width}
-        halo = nhwc_conv.required_halo(nhwc_conv.DATA, {**self.geometry, **sizes})
+        halo = algorithms.required_halo(algorithms.DATA, {**self.geometry, **sizes})
         image = channels_in <= 4
-        self.x = ChannelMap("x", batch, channels_in, height, width, padding, image=image)
-        self.y = ChannelMap("y", batch, channels_out, *out, int(self.rng.integers(2)))
-        self.dy = ChannelMap("dy", batch, channels_out, *out, halo)
-        self.dx = ChannelMap("dx", batch, channels_in, height, width, int(self.rng.integers(2)), image=image)
+        self.x = ChannelsMap("x", batch, channels_in, height, width, padding, image=image)
+        self.y = ChannelsMap("y", batch, channels_out, *out, int(self.rng.integers(2)))
+        self.dy = ChannelsMap("dy", batch, channels_out, *out, halo)
+        self.dx = ChannelsMap("dx", batch, channels_in, height, width, int(self.rng.integers(2)), image=image)
         self.shape = (channels_out, channels_in // groups, kernel, kernel)
         self.weight = self.rng.standard_normal(self.shape).astype(np.float32)
         self.bias = self.rng.standard_normal(channels_out).astype(np.float32)
@@ -53,14 +53,14 @@ class Case:
         return array
 
     def pack(self, weight, direction, algorithm, target="float64", instruction_set=None):
-        shape = nhwc_conv.packed_shape(algorithm, direction, self.shape, self.groups)
+        shape = algorithms.packed_shape(algorithm, direction, self.shape, self.groups)
         operands = {"weight": weight, "packed": fill(np.empty(shape, np.float32))}
         attributes = dict(
             out_channels=self.shape[0], in_channels=self.shape[1] * self.groups, kernel=self.shape[2],
             groups=self.groups, direction=direction, algorithm=algorithm,
         )  # fmt: skip
         bounds = ranges(shape[0], int(self.rng.integers(1, shape[0] + 1)))
-        return run_kernel("nhwc_conv_pack", operands, ["packed"], attributes, bounds, target, instruction_set)["packed"]
+        return run_kernel("channels_conv_pack", operands, ["packed"], attributes, bounds, target, instruction_set)["packed"]
 
 
 def definition(case, x, weight):
@@ -83,13 +83,13 @@ def definition(case, x, weight):
 def test_numpy_forms_follow_the_definition(numbers, algorithm):
     """Check forward against loops over taps, and the gradients as the transposes of the forward pass."""
     case = Case(*numbers)
-    code = nhwc_conv.choose_algorithm(algorithm, "forward", {**case.geometry, **case.x.attributes("in"), **case.y.attributes("out")}, 1)
+    code = algorithms.choose_algorithm(algorithm, "forward", {**case.geometry, **case.x.attributes("in"), **case.y.attributes("out")}, 1)
     x, dy = case.random(case.x), case.random(case.dy)
     natural = {name: m.natural()({name: a}) for name, m, a in (("x", case.x, x), ("dy", case.dy, dy))}
     geometry = {**case.geometry, "algorithm": code}
     whole = (0, case.batch, 0, case.y.height, 0, case.shape[0], 0)
     y = run_kernel(
-        "nhwc_conv_forward",
+        "channels_conv_forward",
         {"input": x, "packed": case.pack(case.weight, 0, code), "output": fill(np.empty(case.y.shape, np.float32))},
         ["output"], {**case.x.attributes("in"), **case.y.attributes("out"), **geometry, "activation": 0}, [whole], "float64",
     )["output"]  # fmt: skip
@@ -97,14 +97,14 @@ def test_numpy_forms_follow_the_definition(numbers, algorithm):
     np.testing.assert_allclose(case.y.natural()({"y": y}), expected, rtol=1e-5, atol=1e-4)
     assert np.isfinite(y).all()
     dx = run_kernel(
-        "nhwc_conv_backward_data",
+        "channels_conv_backward_data",
         {"gradient": dy, "packed": case.pack(case.weight, 1, code), "output": fill(np.empty(case.dx.shape, np.float32))},
         ["output"], {**case.dy.attributes("in"), **case.dx.attributes("out"), **geometry, "accumulate": 0},
         [(0, case.batch, 0, case.dx.height, 0, case.dx.channels)], "float64",
     )["output"]  # fmt: skip
     assert np.isfinite(dx).all()
     dw = run_kernel(
-        "nhwc_conv_backward_weights",
+        "channels_conv_backward_weights",
         {"gradient": dy, "input": x, "output": fill(np.empty((1, case.shape[0], case.weight[0].size), np.float32))},
         ["output"], {**case.dy.attributes("dy"), **case.x.attributes("in"), **geometry, "accumulate": 0},
         [(0, case.batch, 0, case.shape[0], 0, case.x.channels, 0)], "float64",
@@ -166,32 +166,32 @@ def check_case(case, algorithm, factor=0.0):
     x, dy = case.random(case.x), case.random(case.dy)
     maps = {"in": case.x, "out": case.y}
     attributes = {**case.geometry, **case.x.attributes("in"), **case.y.attributes("out")}
-    code = nhwc_conv.choose_algorithm(algorithm, "forward", attributes, case.batch)
+    code = algorithms.choose_algorithm(algorithm, "forward", attributes, case.batch)
     geometry = {**case.geometry, "algorithm": code}
     for direction in (0, 1):
-        shape = nhwc_conv.packed_shape(code, direction, case.shape, case.groups)
+        shape = algorithms.packed_shape(code, direction, case.shape, case.groups)
         compare(
-            "nhwc_conv_pack", {"weight": case.weight, "packed": fill(np.empty(shape, np.float32))}, ["packed"],
+            "channels_conv_pack", {"weight": case.weight, "packed": fill(np.empty(shape, np.float32))}, ["packed"],
             dict(out_channels=case.shape[0], in_channels=case.x.channels, kernel=case.shape[2], groups=case.groups,
                  direction=direction, algorithm=code),
             ranges(shape[0], int(rng.integers(1, shape[0] + 1))), 9,
-            nhwc_conv.pack_scratch_bytes(code, direction, case.shape, case.groups), factor,
+            algorithms.pack_scratch_bytes(code, direction, case.shape, case.groups), factor,
         )  # fmt: skip
     blocks, sizes = cut(rng, case.batch, case.y.height, case.y.channels)
     attributes = {**case.x.attributes("in"), **case.y.attributes("out"), **geometry, "activation": int(rng.integers(3))}
     operands = {"input": x, "packed": case.pack(case.weight, 0, code), "output": fill(np.empty(case.y.shape, np.float32))}
     if rng.integers(2):
         operands["bias"] = case.bias
-    compare("nhwc_conv_forward", operands, ["output"], attributes, [(*b, 0) for b in blocks], case.terms,
-            nhwc_conv.scratch_bytes(code, 0, attributes, *sizes), factor)  # fmt: skip
+    compare("channels_conv_forward", operands, ["output"], attributes, [(*b, 0) for b in blocks], case.terms,
+            algorithms.scratch_bytes(code, 0, attributes, *sizes), factor)  # fmt: skip
     blocks, sizes = cut(rng, case.batch, case.dx.height, case.dx.channels)
     accumulate = int(rng.integers(2))
     before = case.random(case.dx) if accumulate else fill(np.empty(case.dx.shape, np.float32))
     attributes = {**case.dy.attributes("in"), **case.dx.attributes("out"), **geometry, "accumulate": accumulate}
     operands = {"gradient": dy, "packed": case.pack(case.weight, 1, code), "output": before}
-    compare("nhwc_conv_backward_data", operands, ["output"], attributes, blocks,
+    compare("channels_conv_backward_data", operands, ["output"], attributes, blocks,
             case.terms * max(1, case.shape[0] / case.x.channels),
-            nhwc_conv.scratch_bytes(code, 1, attributes, *sizes), factor)  # fmt: skip
+            algorithms.scratch_bytes(code, 1, attributes, *sizes), factor)  # fmt: skip
     images = ranges(case.batch, int(rng.integers(1, case.batch + 1)))
     part_out, part_in = (16 * int(rng.integers(1, 5)) for _ in range(2))
     outs = ranges(case.shape[0], part_out) if case.groups == 1 else [(0, case.shape[0])]
@@ -202,9 +202,9 @@ def check_case(case, algorithm, factor=0.0):
     attributes = {**case.dy.attributes("dy"), **case.x.attributes("in"), **geometry, "accumulate": accumulate}
     operands = {"gradient": dy, "input": x, "output": partials if accumulate else fill(partials),
                 "bias_output": biases if accumulate else fill(biases)}  # fmt: skip
-    compare("nhwc_conv_backward_weights", operands, ["output", "bias_output"], attributes, blocks,
+    compare("channels_conv_backward_weights", operands, ["output", "bias_output"], attributes, blocks,
             case.batch * case.y.height * case.y.width,
-            nhwc_conv.scratch_bytes(code, 2, attributes, case.batch, part_out, part_in), factor)  # fmt: skip
+            algorithms.scratch_bytes(code, 2, attributes, case.batch, part_out, part_in), factor)  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(42))
@@ -237,10 +237,10 @@ def test_statistics_keep_what_the_mean_hides():
         "statistics": fill(np.empty(statistics_shape(2, case.y.pitch), np.float32)),
     }  # fmt: skip
     bounds = [(0, 2, 3 * n, 3 * n + 3, c, min(40, c + 16), n) for n in (0, 1) for c in (0, 16, 32)]
-    expected = run_kernel("nhwc_conv_forward", operands, ["statistics"], attributes, bounds, "float64")["statistics"]
+    expected = run_kernel("channels_conv_forward", operands, ["statistics"], attributes, bounds, "float64")["statistics"]
     for instruction_set in INSTRUCTION_SETS:
         got = run_kernel(
-            "nhwc_conv_forward", operands, ["statistics"], attributes, bounds, "cpu", instruction_set
+            "channels_conv_forward", operands, ["statistics"], attributes, bounds, "cpu", instruction_set
         )["statistics"]
         np.testing.assert_allclose(got[:, 0, :40], expected[:, 0, :40], rtol=1e-6)
         np.testing.assert_allclose(got[:, 1, :40], expected[:, 1, :40], rtol=1e-2)
@@ -274,11 +274,11 @@ def test_pytorch_agrees(numbers, algorithm):
     y = torch.nn.functional.conv2d(*leaves, **geometry)
     y.backward(torch.from_numpy(case.dy.natural()({"dy": dy}).astype(float)))
     attributes = {**case.geometry, **case.x.attributes("in"), **case.y.attributes("out")}
-    codes = [nhwc_conv.choose_algorithm(algorithm, name, attributes, 1) for name in nhwc_conv.DIRECTIONS]
+    codes = [algorithms.choose_algorithm(algorithm, name, attributes, 1) for name in algorithms.DIRECTIONS]
     results = []
     for direction, (kernel, operand, source, array, target, name) in enumerate((
-        ("nhwc_conv_forward", "input", case.x, x, case.y, "activation"),
-        ("nhwc_conv_backward_data", "gradient", case.dy, dy, case.dx, "accumulate"),
+        ("channels_conv_forward", "input", case.x, x, case.y, "activation"),
+        ("channels_conv_backward_data", "gradient", case.dy, dy, case.dx, "accumulate"),
     )):  # fmt: skip
         given = {**case.geometry, "algorithm": codes[direction], **source.attributes("in"), **target.attributes("out"), name: 0}
         operands = {
@@ -286,15 +286,15 @@ def test_pytorch_agrees(numbers, algorithm):
             "packed": case.pack(case.weight, direction, codes[direction], "cpu"),
         }  # fmt: skip
         bounds = (0, case.batch, 0, target.height, 0, target.channels, 0)[: 7 - direction]
-        scratch = nhwc_conv.scratch_bytes(codes[direction], direction, given, case.batch, target.height, target.channels)
+        scratch = algorithms.scratch_bytes(codes[direction], direction, given, case.batch, target.height, target.channels)
         out = run_kernel(kernel, operands, ["output"], given, [bounds], "cpu", scratch_bytes=scratch)["output"]
         results.append(target.natural()({target.name: out}))
     given = {**case.geometry, "algorithm": codes[2], **case.dy.attributes("dy"), **case.x.attributes("in"), "accumulate": 0}
     out = run_kernel(
-        "nhwc_conv_backward_weights",
+        "channels_conv_backward_weights",
         {"gradient": dy, "input": x, "output": fill(np.empty((1, case.shape[0], case.weight[0].size), np.float32))},
         ["output"], given, [(0, case.batch, 0, case.shape[0], 0, case.x.channels, 0)], "cpu",
-        scratch_bytes=nhwc_conv.scratch_bytes(codes[2], 2, given, case.batch, case.shape[0], case.x.channels),
+        scratch_bytes=algorithms.scratch_bytes(codes[2], 2, given, case.batch, case.shape[0], case.x.channels),
     )["output"]  # fmt: skip
     results.append(out.reshape(case.shape))
     assert k == case.shape[2]

@@ -5,7 +5,7 @@ The compiled forms are compared with these NumPy forms elsewhere, without PyTorc
 
 import numpy as np
 import pytest
-from forktask.cython_src.nhwc_arrays import ChannelMap, statistics_shape
+from forktask.cython_src.kernels.maps.channels import ChannelsMap, statistics_shape
 from kernel_testing import run_kernel
 
 pytestmark = pytest.mark.torch
@@ -29,7 +29,7 @@ def filled(rng, m):
 def run(name, operands, outputs, bounds, **attributes):
     """Outputs of a kernel in float64; outputs are given as maps or shapes and hold NaN at the start."""
     arrays = {
-        output: np.full(value.shape if isinstance(value, ChannelMap) else value, np.nan)
+        output: np.full(value.shape if isinstance(value, ChannelsMap) else value, np.nan)
         for output, value in outputs.items()
     }
     return run_kernel(name, {**operands, **arrays}, list(outputs), attributes, bounds, "float64")
@@ -62,8 +62,8 @@ def test_windows_equal_pytorch(torch, kernel, stride, padding, halo):
     """Check depthwise convolution, maximum and average pooling, with all gradients."""
     functional = torch.nn.functional
     rng = np.random.default_rng(kernel)
-    large = ChannelMap("large", 2, CHANNELS, 9, 8, halo)
-    small = ChannelMap("small", 2, CHANNELS, *((n + 2 * padding - kernel) // stride + 1 for n in (9, 8)), 1)
+    large = ChannelsMap("large", 2, CHANNELS, 9, 8, halo)
+    small = ChannelsMap("small", 2, CHANNELS, *((n + 2 * padding - kernel) // stride + 1 for n in (9, 8)), 1)
     window = {"kernel": kernel, "stride": stride, "padding": padding}
     forward = {**large.attributes("in"), **small.attributes("out"), **window}
     backward = {**small.attributes("in"), **large.attributes("out"), **window, "accumulate": 0}
@@ -78,14 +78,14 @@ def test_windows_equal_pytorch(torch, kernel, stride, padding, halo):
         torch, large, x, lambda t: functional.conv2d(t, *tensors, stride, padding, groups=CHANNELS)
     )
     operands = {"input": x, "weight": weight, "bias": bias}
-    got = run("nhwc_depthwise_forward", operands, {"output": small}, whole(small, 0), **forward, activation=0)
+    got = run("channels_depthwise_forward", operands, {"output": small}, whole(small, 0), **forward, activation=0)
     check(small, got["output"], y)
     dx = gradient(natural(torch, small, dy))
     operands = {"gradient": dy, "weight": weight}
-    got = run("nhwc_depthwise_backward_data", operands, {"output": large}, whole(large), **backward)
+    got = run("channels_depthwise_backward_data", operands, {"output": large}, whole(large), **backward)
     check(large, got["output"], dx)
     got = run(
-        "nhwc_depthwise_backward_weights", {"gradient": dy, "input": x},
+        "channels_depthwise_backward_weights", {"gradient": dy, "input": x},
         {"output": (1, CHANNELS, kernel**2), "bias_output": (1, CHANNELS)}, whole(small, 0),
         **small.attributes("gradient"), **large.attributes("in"), **window, accumulate=0,
     )  # fmt: skip
@@ -101,11 +101,11 @@ def test_windows_equal_pytorch(torch, kernel, stride, padding, halo):
             else {}
         )
         arrays = {"input": x, "output": np.full(small.shape, np.nan), **index}
-        got = run_kernel(f"nhwc_{name}_pool", arrays, ["output", *index], forward, whole(small), "float64")
+        got = run_kernel(f"channels_{name}_pool", arrays, ["output", *index], forward, whole(small), "float64")
         check(small, got["output"], y)
         index = {"index": got["index"]} if index else {}
         operands = {"gradient": dy, **index}
-        got = run(f"nhwc_{name}_pool_backward", operands, {"output": large}, whole(large), **backward)
+        got = run(f"channels_{name}_pool_backward", operands, {"output": large}, whole(large), **backward)
         check(large, got["output"], gradient(natural(torch, small, dy)))
 
 
@@ -115,7 +115,7 @@ def test_norm_equals_pytorch(torch, activation, training):
     """Check normalisation with residual and activation, running statistics, and all gradients."""
     functional = torch.nn.functional
     rng = np.random.default_rng(activation)
-    source, other, target = (ChannelMap(n, 3, CHANNELS, 5, 4, h) for n, h in (("z", 0), ("r", 1), ("y", 2)))
+    source, other, target = (ChannelsMap(n, 3, CHANNELS, 5, 4, h) for n, h in (("z", 0), ("r", 1), ("y", 2)))
     z, residual, dy = filled(rng, source), filled(rng, other), filled(rng, target)
     affine = {"weight": rng.standard_normal(CHANNELS), "bias": rng.standard_normal(CHANNELS)}
     running = {"running_mean": rng.standard_normal(CHANNELS), "running_var": rng.uniform(1, 2, CHANNELS)}
@@ -132,12 +132,12 @@ def test_norm_equals_pytorch(torch, activation, training):
     cut = [(0, 16), (16, CHANNELS)]
     if training:
         partials = run(
-            "nhwc_norm_statistics", {"input": z}, {"partials": statistics_shape(2, 32)},
+            "channels_norm_statistics", {"input": z}, {"partials": statistics_shape(2, 32)},
             [(0, 2, 0, 5, 0), (2, 3, 0, 5, 1)], **source.attributes("in"),
         )["partials"]  # fmt: skip
         sizes = {"channels": CHANNELS, "num_partials": 2, "count": 60, "eps": 1e-5, "momentum": 0.1}
         got = run_kernel(
-            "nhwc_norm_finish", {"partials": partials, **affine, **running, **vectors}, [*vectors, *running], sizes,
+            "channels_norm_finish", {"partials": partials, **affine, **running, **vectors}, [*vectors, *running], sizes,
             cut, "float64",
         )  # fmt: skip
         for name in running:
@@ -145,13 +145,13 @@ def test_norm_equals_pytorch(torch, activation, training):
     else:
         sizes = {"channels": CHANNELS, "eps": 1e-5}
         got = run_kernel(
-            "nhwc_norm_evaluate", {**affine, **running, **vectors}, list(vectors), sizes, cut, "float64"
+            "channels_norm_evaluate", {**affine, **running, **vectors}, list(vectors), sizes, cut, "float64"
         )
     vectors = {n: got[n] for n in vectors}
     halos = {"residual_halo": 1, "out_halo": 2, "activation": activation}
     operands = {"input": z, "scale": vectors["scale"], "shift": vectors["shift"], "residual": residual}
     y = run(
-        "nhwc_norm_apply", operands, {"output": target}, whole(source), **source.attributes("in"), **halos
+        "channels_norm_apply", operands, {"output": target}, whole(source), **source.attributes("in"), **halos
     )["output"]
     np.testing.assert_allclose(natural(torch, target, y), ty.detach(), **CLOSE)
 
@@ -160,12 +160,12 @@ def test_norm_equals_pytorch(torch, activation, training):
     if activation:
         shared["activations"] = y
     partials = run(
-        "nhwc_norm_backward_statistics", {**shared, "inv_std": vectors["inv_std"]},
+        "channels_norm_backward_statistics", {**shared, "inv_std": vectors["inv_std"]},
         {"partials": (1, 2, 32)}, [(0, 3, 0, 5, 0)], **source.attributes("in"), **halos,
     )["partials"]  # fmt: skip
     outputs = {"gradient_weight": (1, CHANNELS), "gradient_bias": (1, CHANNELS), "coefficients": (3, 32)}
     got = run(
-        "nhwc_norm_backward_finish",
+        "channels_norm_backward_finish",
         {"partials": partials, "weight": affine["weight"], "inv_std": vectors["inv_std"]}, outputs, cut,
         channels=CHANNELS, num_partials=1, count=60, evaluation=int(not training),
     )  # fmt: skip
@@ -174,7 +174,7 @@ def test_norm_equals_pytorch(torch, activation, training):
     operands = {**shared, "coefficients": got["coefficients"]}
     halos |= {"out_halo": 0, "branch_halo": 1, "accumulate_branch": 0}
     got = run(
-        "nhwc_norm_backward_apply", operands, {"output": source, "branch": other}, whole(source),
+        "channels_norm_backward_apply", operands, {"output": source, "branch": other}, whole(source),
         **source.attributes("in"), **halos,
     )  # fmt: skip
     np.testing.assert_allclose(natural(torch, source, got["output"]), tz.grad, **CLOSE)

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from forktask.cython_src import instruction_sets
+from forktask.cython_src.kernels.simd import instruction_sets
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.lowering import initialise, lower
-from forktask.cython_src.network import (
+from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.networks.layers import (
     Convolution,
     FullyConnected,
     MaxPool,

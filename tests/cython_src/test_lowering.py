@@ -3,18 +3,19 @@ granularities."""
 
 import numpy as np
 import pytest
-from forktask.cython_src import instruction_sets, reference
+from forktask.cython_src.kernels.simd import instruction_sets
+from forktask.cython_src.networks import reference
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.lowering import FeatureMap, initialise, lower
-from forktask.cython_src.network import (
+from forktask.cython_src.lowering.lower import FeatureMap, initialise, lower
+from forktask.cython_src.networks.layers import (
     Convolution,
     NetworkSpec,
     Softmax,
     convolutional_classifier,
     get_network,
 )
-from forktask.cython_src.program import Workers, bind
-from forktask.cython_src.storage import Storage
+from forktask.cython_src.binding.bind import Workers, bind
+from forktask.cython_src.binding.storage import Storage
 
 SMALL = convolutional_classifier("small", (2, 16, 24), (3, 6), 4)
 RATE = 0.01

@@ -2,8 +2,8 @@
 
 import pytest
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.lowering import lower
-from forktask.cython_src.network import (
+from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.networks.layers import (
     Add,
     BatchNorm,
     Convolution,

@@ -5,11 +5,11 @@ from functools import partial
 
 import numpy as np
 import pytest
-from forktask.cython_src.lowering import initialise, lower
-from forktask.cython_src.network import FAMILIES, MaxPool, ReLU, ReLU6, get_network
-from forktask.cython_src.program import bind
-from forktask.experiments.measure import fill_dataset
-from forktask.experiments.models import make_executor
+from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.networks.layers import FAMILIES, MaxPool, ReLU, ReLU6, get_network
+from forktask.cython_src.binding.bind import bind
+from forktask.experiments.sampling.measure import fill_dataset
+from forktask.experiments.sampling.models import make_executor
 from networks_for_tests import SMALL
 
 pytestmark = pytest.mark.torch
@@ -89,7 +89,7 @@ def compare(network, batch, factor=FACTOR, relative=RELATIVE, **options):
     PyTorch's those of its.
     """
     torch = pytest.importorskip("torch")
-    from forktask.experiments.torch_worker import TorchExecutor
+    from forktask.experiments.peers.torch_worker import TorchExecutor
 
     plan = lower(network, batch, num_images=2 * batch, num_batches=2, **options)
     bound = bind(plan)
@@ -176,7 +176,7 @@ def test_small_networks_equal_pytorch(name):
 def test_parameter_names_are_pytorchs():
     """Check names and shapes of parameters and statistics against the modules' own."""
     pytest.importorskip("torch")
-    from forktask.experiments.torch_worker import torch_network
+    from forktask.experiments.peers.torch_worker import torch_network
 
     for name in FAMILIES:
         network = get_network(name)

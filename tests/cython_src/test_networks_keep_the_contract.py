@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from forktask.cython_src.checks import AccessError, check_accesses, check_orders, find_unused_reads
-from forktask.cython_src.kernels_conv_forms import FORMS
-from forktask.cython_src.lowering import initialise, lower
-from forktask.cython_src.plan import READ
-from forktask.cython_src.program import bind
+from forktask.cython_src.binding.checks import AccessError, check_accesses, check_orders, find_unused_reads
+from forktask.cython_src.kernels.convolution.lanes_forms import FORMS
+from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.plan.model import READ
+from forktask.cython_src.binding.bind import bind
 
 CASES = {
     "lanes": {"batch": 32, "granularity": "images=16"},

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.plan import (
+from forktask.cython_src.plan.model import (
     READ,
     Block,
     Buffer,

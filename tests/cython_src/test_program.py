@@ -5,14 +5,14 @@ import time
 
 import numpy as np
 import pytest
-from spike.common import kernel
+from contract.common import kernel
 
-from forktask.cython_src import kernel_table
+from forktask.cython_src.binding import kernel_table
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.kernel_table import KernelSpec
-from forktask.cython_src.plan import Block, PlanBuilder, commutative, concurrent, read, update, write
-from forktask.cython_src.program import BlockFailure, Workers, bind
-from forktask.cython_src.storage import Storage
+from forktask.cython_src.binding.kernel_table import KernelSpec
+from forktask.cython_src.plan.model import Block, PlanBuilder, commutative, concurrent, read, update, write
+from forktask.cython_src.binding.bind import BlockFailure, Workers, bind
+from forktask.cython_src.binding.storage import Storage
 
 
 @kernel("test.add_iteration", "x bias?", "start stop", integers="factor", reals="offset")

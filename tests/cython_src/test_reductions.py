@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forktask.cython_src import reductions
-from forktask.cython_src.checks import check_accesses, check_orders
+from forktask.cython_src.plan import reductions
+from forktask.cython_src.binding.checks import check_accesses, check_orders
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.kernel_table import KernelSpec, register
-from forktask.cython_src.plan import Block, PlanBuilder, read, reduction, update, write
-from forktask.cython_src.program import Workers, bind
+from forktask.cython_src.binding.kernel_table import KernelSpec, register
+from forktask.cython_src.plan.model import Block, PlanBuilder, read, reduction, update, write
+from forktask.cython_src.binding.bind import Workers, bind
 from forktask.forkjoin.executor import SerialExecutor
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from forktask.cython_src import reference
+from forktask.cython_src.networks import reference
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.network import (
+from forktask.cython_src.networks.layers import (
     Convolution,
     FullyConnected,
     MaxPool,

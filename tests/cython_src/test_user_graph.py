@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forktask.cython_src.checks import AccessError, check_accesses, check_orders
-from forktask.cython_src.dependences import record_graph
+from forktask.cython_src.binding.checks import AccessError, check_accesses, check_orders
+from forktask.cython_src.plan.dependences import record_graph
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.plan import COMMUTATIVE, CONCURRENT, READ, UPDATE, WRITE
-from forktask.cython_src.user_graph import ITERATION, TaskRecorder
+from forktask.cython_src.plan.model import COMMUTATIVE, CONCURRENT, READ, UPDATE, WRITE
+from forktask.cython_src.graphs.user_graph import ITERATION, TaskRecorder
 
 KEYWORDS = {
     READ: "reads",

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from forktask.cython_src.errors import UsageError
-from forktask.experiments import analysis
+from forktask.experiments.analysis import study as analysis
 
 sys.path.insert(0, str(Path(__file__).parent))
 from synthetic_results import block_times, plan_row, synthetic_rows, write_rows  # noqa: E402

@@ -5,8 +5,8 @@ import time
 
 import numpy as np
 import pytest
-from forktask.cython_src.dependences import TaskGraph
-from forktask.experiments import bounds
+from forktask.cython_src.plan.dependences import TaskGraph
+from forktask.experiments.analysis import bounds
 
 
 def make_graph(num_nodes, edges, closed=True):
@@ -201,7 +201,7 @@ def test_durations_of_loops_that_share_a_name_follow_each_other():
 
 def test_bounds_of_a_real_plan():
     """Check a recorded plan: cycle mean <= span <= work, and the fork-join bound of one thread is the work."""
-    from forktask.cython_src.plan import Block, PlanBuilder, ranges, read, update, write
+    from forktask.cython_src.plan.model import Block, PlanBuilder, ranges, read, update, write
 
     builder = PlanBuilder("two loops")
     builder.buffer("weights", (4,), role="parameter")

@@ -2,7 +2,7 @@
 
 import json
 
-from forktask.experiments.cli import main
+from forktask.experiments.commands.main import main
 
 
 def test_table_names_every_algorithm_and_the_default(capsys):
@@ -21,7 +21,7 @@ def test_table_names_every_algorithm_and_the_default(capsys):
 
 def test_table_of_images_in_the_lanes(capsys):
     """Check that each pass of the small network has a row for each form, and that no form is far from float64."""
-    from forktask.cython_src.kernels_conv_forms import FORMS
+    from forktask.cython_src.kernels.convolution.lanes_forms import FORMS
 
     command = ["convolutions", "--network", "cifar10_cnn", "--batch", "16", "--seconds", "0", "--conv", "all"]
     assert main([*command, "--json"]) == 0

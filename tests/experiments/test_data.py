@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.data import load_data, random_order, read_idx
+from forktask.experiments.training.data import load_data, random_order, read_idx
 
 
 def idx_bytes(array, type_code=8):

@@ -7,9 +7,10 @@ import sys
 
 import pytest
 
-from forktask.cython_src import instruction_sets, machine_peaks
+from forktask.cython_src.kernels.simd import instruction_sets
+from forktask.experiments.machine import machine_peaks
 from forktask.cython_src.errors import UsageError
-from forktask.experiments import environment as env
+from forktask.experiments.sampling import environment as env
 
 
 def write_tree(root, files):

@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 from forktask.cython_src.errors import UsageError
-from forktask.experiments import analysis, configuration, factorial, plots, report
-from forktask.experiments.models import model_of_factors, parse_model
+from forktask.experiments.analysis import study as analysis
+from forktask.experiments.sweep import configuration
+from forktask.experiments.analysis import factorial
+from forktask.experiments.report import plots
+from forktask.experiments.report import report
+from forktask.experiments.sampling.models import model_of_factors, parse_model
 
 sys.path.insert(0, str(Path(__file__).parent))
 import synthetic_results  # noqa: E402

@@ -4,15 +4,15 @@ import json
 
 import numpy as np
 import pytest
-from forktask.cython_src import reference
+from forktask.cython_src.networks import reference
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.lowering import initialise, lower
-from forktask.cython_src.network import get_network
-from forktask.cython_src.program import bind
-from forktask.experiments import infer as inference
-from forktask.experiments.cli import main
-from forktask.experiments.data import load_data
-from forktask.experiments.safetensors import write_safetensors
+from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.networks.layers import get_network
+from forktask.cython_src.binding.bind import bind
+from forktask.experiments.training import infer as inference
+from forktask.experiments.commands.main import main
+from forktask.experiments.training.data import load_data
+from forktask.experiments.training.safetensors import write_safetensors
 
 LAYERS = [
     "input",
@@ -129,7 +129,7 @@ def test_different_answers_give_no_table(monkeypatch):
     """Check that times are not shown when two models disagree."""
     answers = iter(["a", "b"])
     monkeypatch.setattr(
-        "forktask.experiments.run.run_sample",
+        "forktask.experiments.sweep.run.run_sample",
         lambda job, *rest: {"model": job["model"], "threads": 1, "answers_hash": next(answers)},
     )
     with pytest.raises(RuntimeError, match="give different losses"):

@@ -5,8 +5,9 @@ import json
 
 import pytest
 
-from forktask.experiments import cli, info
-from forktask.experiments import environment as env
+from forktask.experiments.commands import main as cli
+from forktask.experiments.machine import info
+from forktask.experiments.sampling import environment as env
 
 
 def make_environment(**changes):

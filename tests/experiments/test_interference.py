@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments import analysis, configuration, interference, plots, report
+from forktask.experiments.analysis import study as analysis
+from forktask.experiments.sweep import configuration
+from forktask.experiments.analysis import interference
+from forktask.experiments.report import plots
+from forktask.experiments.report import report
 
 sys.path.insert(0, str(Path(__file__).parent))
 import synthetic_results  # noqa: E402

@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from forktask.cython_src.plan import Block, PlanBuilder, read, update
-from forktask.cython_src.program import EVENT_DTYPE, bind
-from forktask.experiments.measure import (
+from forktask.cython_src.plan.model import Block, PlanBuilder, read, update
+from forktask.cython_src.binding.bind import EVENT_DTYPE, bind
+from forktask.experiments.sampling.measure import (
     Stepper,
     Timed,
     block_times,
@@ -160,7 +160,7 @@ JOB = {"kind": "sample", "cpus": None, "check_iterations": 20, "target_s": 0.01,
 def test_a_sample_has_all_fields_and_equal_hashes_over_models(monkeypatch):
     """Check a whole sample in this process, for two models on one plan."""
     monkeypatch.setattr(
-        "forktask.experiments.measure.loaded_libraries", lambda: [{"kind": "blas", "threads": 1}]
+        "forktask.experiments.sampling.measure.loaded_libraries", lambda: [{"kind": "blas", "threads": 1}]
     )
     samples = [
         measure_sample({**JOB, "model": model, "threads": threads}, bound=bind(chain_plan(), target="numpy"))
@@ -186,14 +186,14 @@ def test_a_sample_has_all_fields_and_equal_hashes_over_models(monkeypatch):
 def test_blas_on_several_threads_is_refused(monkeypatch):
     """Check that a process whose BLAS would run more threads than blocks expect gives no sample."""
     libraries = [{"kind": "blas", "name": "openblas", "threads": 2}]
-    monkeypatch.setattr("forktask.experiments.measure.loaded_libraries", lambda: libraries)
+    monkeypatch.setattr("forktask.experiments.sampling.measure.loaded_libraries", lambda: libraries)
     with pytest.raises(RuntimeError, match="one thread"):
         measure_sample({**JOB, "model": "serial", "threads": 1}, bound=bind(chain_plan(), target="numpy"))
 
 
 def test_what_does_not_fit_is_not_begun(monkeypatch):
     """Check that memory is asked for before it is touched."""
-    monkeypatch.setattr("forktask.experiments.measure.read_memory", lambda: {"available_bytes": 51 << 20})
+    monkeypatch.setattr("forktask.experiments.sampling.measure.read_memory", lambda: {"available_bytes": 51 << 20})
     with pytest.raises(MemoryError, match="batch [0-9]+ would fit"):
         build({"plan": {"network": "cifar10_cnn", "batch": 64}, "seed": 1, "threads": 1})
 
@@ -233,7 +233,7 @@ def test_a_block_missing_from_the_log_is_an_error():
 def test_the_measuring_process_imports_nothing_heavy():
     """Check that no plotting, table or joblib module is loaded by measuring."""
     program = (
-        "import sys, forktask.experiments.measure as m, forktask.forkjoin.executor\n"
+        "import sys, forktask.experiments.sampling.measure as m, forktask.forkjoin.executor\n"
         "print([n for n in ('pandas', 'matplotlib', 'seaborn', 'joblib', 'scipy') if n in sys.modules])"
     )
     done = subprocess.run(

@@ -9,10 +9,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "cython_src"))
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.lowering import lower
-from forktask.cython_src.program import bind
-from forktask.experiments.cli import main
-from forktask.experiments.memory import (
+from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.binding.bind import bind
+from forktask.experiments.commands.main import main
+from forktask.experiments.sampling.memory import (
     check_fits,
     format_bytes,
     parse_bytes,
@@ -20,7 +20,7 @@ from forktask.experiments.memory import (
     resident_bytes,
     what_fits,
 )
-from forktask.experiments.models import make_executor
+from forktask.experiments.sampling.models import make_executor
 from networks_for_tests import SMALL, fill
 
 MIB = 2**20

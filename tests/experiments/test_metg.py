@@ -7,10 +7,10 @@ import json
 import pytest
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.cli import main
-from forktask.experiments.metg import format_table, metg_s, summarise
-from forktask.experiments.metg_measure import unit_time_s, work_ladder
-from forktask.experiments.models import built_models, parse_model, process_environment
+from forktask.experiments.commands.main import main
+from forktask.experiments.metg.metg import format_table, metg_s, summarise
+from forktask.experiments.metg.measure import unit_time_s, work_ladder
+from forktask.experiments.sampling.models import built_models, parse_model, process_environment
 
 GRAPH = {"pattern": "fft", "width": 4, "steps": 4, "radix": 5, "kernel": "compute", "check": True}
 UNIT_S = 2e-9

@@ -6,7 +6,7 @@ from importlib import import_module
 import pytest
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.models import (
+from forktask.experiments.sampling.models import (
     MODELS,
     built_models,
     check_threads,
@@ -115,8 +115,8 @@ def test_every_value_of_the_table_is_taken(name):
 def test_another_openmp_runtime_is_preloaded(monkeypatch):
     """Check what a process of openmp_tasks on libomp must start with, and the message where there is none."""
     assert process_environment(parse_model("openmp_tasks")) == {}
-    monkeypatch.setattr("forktask.experiments.models.glob.glob", lambda pattern: ["libomp.so.5"])
+    monkeypatch.setattr("forktask.experiments.sampling.models.glob.glob", lambda pattern: ["libomp.so.5"])
     assert process_environment(parse_model("openmp_tasks:runtime=libomp")) == {"LD_PRELOAD": "libomp.so.5"}
-    monkeypatch.setattr("forktask.experiments.models.glob.glob", lambda pattern: [])
+    monkeypatch.setattr("forktask.experiments.sampling.models.glob.glob", lambda pattern: [])
     with pytest.raises(UsageError, match="libomp5"):
         process_environment(parse_model("openmp_tasks:runtime=libomp"))

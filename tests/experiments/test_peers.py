@@ -7,8 +7,8 @@ import math
 import pytest
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.cli import main
-from forktask.experiments.peers import as_text, differences, disagreement, summarise, wrong_modes
+from forktask.experiments.commands.main import main
+from forktask.experiments.peers.peers import as_text, differences, disagreement, summarise, wrong_modes
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch: make test-peers")
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from forktask.cython_src.errors import UsageError
-from forktask.experiments import analysis, plots
+from forktask.experiments.analysis import study as analysis
+from forktask.experiments.report import plots
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -3,7 +3,7 @@
 import io
 
 import pytest
-from forktask.experiments.progress import ProgressBar, format_seconds
+from forktask.experiments.sampling.progress import ProgressBar, format_seconds
 
 
 class Terminal(io.StringIO):

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from forktask.cython_src.errors import UsageError
-from forktask.experiments import analysis, plots, report
-from forktask.experiments.cli import main
+from forktask.experiments.analysis import study as analysis
+from forktask.experiments.report import plots
+from forktask.experiments.report import report
+from forktask.experiments.commands.main import main
 
 sys.path.insert(0, str(Path(__file__).parent))
 from synthetic_results import synthetic_rows, write_rows  # noqa: E402

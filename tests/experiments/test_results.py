@@ -6,7 +6,7 @@ import os
 import pytest
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.results import ResultsWriter, canonical_json, read_results, short_id
+from forktask.experiments.sweep.results import ResultsWriter, canonical_json, read_results, short_id
 
 RUN = {"config": {"batch": [8], "repeats": 2}, "environment": {"cpu": "A"}, "environment_id": "a"}
 

@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import pytest
 
-from forktask.cython_src import gpu_device
+from forktask.cython_src.gpu import device as gpu_device
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.cli import main, make_parser
-from forktask.experiments.configuration import (
+from forktask.experiments.commands.main import main, make_parser
+from forktask.experiments.sweep.configuration import (
     Configuration,
     Grid,
     Measure,
@@ -27,8 +27,8 @@ from forktask.experiments.configuration import (
     parse_configuration,
     read_configuration,
 )
-from forktask.experiments.results import read_results
-from forktask.experiments.run import (
+from forktask.experiments.sweep.results import read_results
+from forktask.experiments.sweep.run import (
     PlanRows,
     Sweep,
     clean_environment,
@@ -219,8 +219,8 @@ import json, sys
 sys.argv = json.loads(sys.argv[1])
 sys.path.insert(0, sys.argv[0])
 from test_run import ENVIRONMENT, GRID, fake_plan_row
-from forktask.experiments.configuration import Configuration, Measure
-from forktask.experiments.run import Sweep
+from forktask.experiments.sweep.configuration import Configuration, Measure
+from forktask.experiments.sweep.run import Sweep
 folder, out = sys.argv[1:]
 try:
     Sweep(Configuration(grid=GRID, measure=Measure(repeats=2, profile=False, oversubscribe=True)), out,

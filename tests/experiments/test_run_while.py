@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.models import built_models
+from forktask.experiments.sampling.models import built_models
 from forktask.experiments.user_graph import ITERATION, UserGraph
 
 MODELS = [*built_models(), "taskiter:placement=stealing", "taskgraph:barrier=loop", "tasks:taskwait=none", "taskiter:unroll=3"]

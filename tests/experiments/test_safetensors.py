@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.safetensors import read_safetensors, write_atomically, write_safetensors
+from forktask.experiments.training.safetensors import read_safetensors, write_atomically, write_safetensors
 
 
 def example_arrays():

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from forktask.experiments import statistics
-from forktask.experiments.statistics import FASTER, NOT_ENOUGH_DATA, SAME, SLOWER, Estimate
+from forktask.experiments.analysis import statistics
+from forktask.experiments.analysis.statistics import FASTER, NOT_ENOUGH_DATA, SAME, SLOWER, Estimate
 
 
 @pytest.mark.parametrize("n", [6, 7, 9, 20])

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from forktask.cython_src import reference
+from forktask.cython_src.networks import reference
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.network import get_network
-from forktask.experiments import train as training
-from forktask.experiments.cli import main
-from forktask.experiments.data import load_data
-from forktask.experiments.models import MODELS, built_models
-from forktask.experiments.safetensors import read_safetensors
-from forktask.experiments.train import HISTORY_COLUMNS, Trainer, TrainingConfig, learning_rate_table
+from forktask.cython_src.networks.layers import get_network
+from forktask.experiments.training import train as training
+from forktask.experiments.commands.main import main
+from forktask.experiments.training.data import load_data
+from forktask.experiments.sampling.models import MODELS, built_models
+from forktask.experiments.training.safetensors import read_safetensors
+from forktask.experiments.training.train import HISTORY_COLUMNS, Trainer, TrainingConfig, learning_rate_table
 
 SMALL = TrainingConfig(data="synthetic:64", model="serial", threads=1, epochs=2, batch=16)
 

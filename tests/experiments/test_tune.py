@@ -4,10 +4,10 @@ import json
 
 import pytest
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.lowering import lower
-from forktask.experiments.cli import main
-from forktask.experiments.configuration import Configuration, Grid, Measure
-from forktask.experiments.tune import FINAL_REPEATS, FINALISTS, candidates, read_tuned, search
+from forktask.cython_src.lowering.lower import lower
+from forktask.experiments.commands.main import main
+from forktask.experiments.sweep.configuration import Configuration, Grid, Measure
+from forktask.experiments.sweep.tune import FINAL_REPEATS, FINALISTS, candidates, read_tuned, search
 
 OPTIONS = {"network": "cifar10_cnn", "batch": 32}
 

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.program import BlockFailure
+from forktask.cython_src.binding.bind import BlockFailure
 from forktask.experiments.examples import own_kernel
-from forktask.experiments.models import built_models
+from forktask.experiments.sampling.models import built_models
 from forktask.experiments.user_graph import ITERATION, KERNEL_ARGS, UserGraph
 
 MODELS = [model for model in built_models() if model != "tbb"]
 REPLAYED = [f"{model}:placement={p}" for model in ("taskgraph", "taskiter") for p in ("stealing", "partitioned")]
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler called cc")
 KERNELS = """
-#include "block_kernel.h"
+#include "cython_src/binding/block_kernel.h"
 
 /* Region 0 is read, region 1 written, both of two dimensions; integers: columns of each; real: a factor. */
 int scale(const void *record, ptrdiff_t block, const TaskContext *context)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.plan import Block, PlanBuilder, read, update
-from forktask.cython_src.program import BlockFailure, bind
+from forktask.cython_src.plan.model import Block, PlanBuilder, read, update
+from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.forkjoin.executor import ForkJoinExecutor, JoblibExecutor, SerialExecutor
 
 FORKJOIN_OPTIONS = [
@@ -207,7 +207,7 @@ class _Recorder:
 
 def test_every_thread_is_pinned_and_flushes_denormals():
     """Check affinity and FP mode from within blocks."""
-    from forktask.cython_src.kernel_table import KernelSpec, register
+    from forktask.cython_src.binding.kernel_table import KernelSpec, register
 
     recorder = _Recorder()
     register(KernelSpec(name="test_recorder", operands=("out",), bounds=("i",), reference=recorder))

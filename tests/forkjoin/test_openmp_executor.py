@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.kernel_table import KernelSpec, register
-from forktask.cython_src.plan import (
+from forktask.cython_src.binding.kernel_table import KernelSpec, register
+from forktask.cython_src.plan.model import (
     COMMUTATIVE, CONCURRENT, READ, UPDATE, WRITE, Block, PlanBuilder, commutative, concurrent, read, update, write,
 )  # fmt: skip
-from forktask.cython_src.program import BlockFailure, bind
-from forktask.cython_src.task_bench import PATTERNS, task_bench
+from forktask.cython_src.binding.bind import BlockFailure, bind
+from forktask.cython_src.graphs.task_bench import PATTERNS, task_bench
 from forktask.forkjoin.executor import SerialExecutor
 from forktask.forkjoin.openmp_executor import OpenMPTasksExecutor
 from forktask.forkjoin.openmp_task_run import depend_lists
@@ -183,8 +183,8 @@ def test_the_same_code_runs_on_libomp():
     """Check Task Bench on LLVM's runtime, preloaded into a new process."""
     code = """
 import json
-from forktask.cython_src.program import bind
-from forktask.cython_src.task_bench import task_bench
+from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.forkjoin.executor import ForkJoinExecutor
 from forktask.forkjoin.openmp_executor import OpenMPTasksExecutor, loaded_runtime
 done = []

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.plan import Block, PlanBuilder, read, update
-from forktask.cython_src.program import BlockFailure, bind
-from forktask.cython_src.task_bench import PATTERNS, task_bench
+from forktask.cython_src.plan.model import Block, PlanBuilder, read, update
+from forktask.cython_src.binding.bind import BlockFailure, bind
+from forktask.cython_src.graphs.task_bench import PATTERNS, task_bench
 from forktask.forkjoin.executor import SerialExecutor
 
 TBBExecutor = pytest.importorskip(

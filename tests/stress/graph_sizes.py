@@ -13,10 +13,10 @@ import statistics
 import time
 from functools import partial
 
-from forktask.cython_src.dependences import record_graph
-from forktask.cython_src.program import bind
-from forktask.cython_src.task_bench import task_bench
-from forktask.experiments.models import make_executor
+from forktask.cython_src.plan.dependences import record_graph
+from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.graphs.task_bench import task_bench
+from forktask.experiments.sampling.models import make_executor
 
 
 def cpu_ns(function, tries):

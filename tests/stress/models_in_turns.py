@@ -15,12 +15,12 @@ import statistics
 import time
 
 import numpy as np
-from forktask.cython_src.lowering import initialise, lower
-from forktask.cython_src.plan import Block, PlanBuilder, update
-from forktask.cython_src.program import bind
-from forktask.cython_src.task_bench import replica
-from forktask.experiments.models import make_executor
-from forktask.experiments.statistics import ratio_interval
+from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.plan.model import Block, PlanBuilder, update
+from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.graphs.task_bench import replica
+from forktask.experiments.sampling.models import make_executor
+from forktask.experiments.analysis.statistics import ratio_interval
 
 LADDER = ["tasks:taskwait=loop", "tasks:taskwait=iteration", "tasks:taskwait=none"] + [
     f"{model}:placement={placement}" for model in ("taskgraph:barrier=loop", "taskgraph:barrier=iteration", "taskiter")

@@ -7,11 +7,11 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-import forktask.cython_src
-from forktask.cython_src.kernel_table import KernelSpec, register
+import forktask
+from forktask.cython_src.binding.kernel_table import KernelSpec, register
 
 HERE = Path(__file__).parent
-HEADERS = Path(forktask.cython_src.__file__).parent
+HEADERS = Path(forktask.__file__).parent
 
 
 @cache

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forktask.cython_src.dependences import EDGE_KINDS, record_graph
-from forktask.cython_src.program import bind
+from forktask.cython_src.plan.dependences import EDGE_KINDS, record_graph
+from forktask.cython_src.binding.bind import bind
 from forktask.tasking.barriers import BARRIERS, barrier_after, record_with_barriers
 from forktask.tasking.executor import TaskIterExecutor
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.plan import Block, PlanBuilder, commutative, update
-from forktask.cython_src.program import BlockFailure, Workers, bind
+from forktask.cython_src.plan.model import Block, PlanBuilder, commutative, update
+from forktask.cython_src.binding.bind import BlockFailure, Workers, bind
 from forktask.tasking.executor import TaskGraphExecutor, TaskIterExecutor, TasksExecutor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

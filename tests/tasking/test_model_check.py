@@ -65,7 +65,7 @@ def build(folder, *definitions):
     program = folder / "model_check"
     subprocess.run(
         [COMPILER, "-std=gnu++14", "-O1", "-w", "-fpermissive", "-DFORKTASK_RELACY", *definitions, "-I", ROOT / "tasking",
-         "-I", ROOT / "cython_src", "-I", HERE / "native", *(flag for folder in INCLUDE[1:] for flag in ("-I", folder)),
+         "-I", ROOT, "-I", HERE / "native", *(flag for folder in INCLUDE[1:] for flag in ("-I", folder)),
          HERE / "native" / "model_check.cpp", "-o", program, "-ldl"],
         check=True, capture_output=True, text=True,
     )

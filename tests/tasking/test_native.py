@@ -19,7 +19,7 @@ pytestmark = [
 ]
 # gcc warns that the sanitizer does not model fences. The only two order "publish, then look for sleepers" against "announce,
 # then look for work" (idle.h); no data are handed over by them.
-FLAGS = ["-std=gnu11", "-g", "-O1", "-Wno-tsan", "-I", str(ROOT / "tasking"), "-I", str(ROOT / "cython_src")]
+FLAGS = ["-std=gnu11", "-g", "-O1", "-Wno-tsan", "-I", str(ROOT / "tasking"), "-I", str(ROOT)]
 
 
 def build(folder, source, *flags):

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forktask.cython_src.dependences import by_priority, record_graph, remaining_path
+from forktask.cython_src.plan.dependences import by_priority, record_graph, remaining_path
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.plan import Block, PlanBuilder, update
-from forktask.cython_src.program import bind
-from forktask.cython_src.task_bench import task_bench
-from forktask.experiments.models import make_executor
+from forktask.cython_src.plan.model import Block, PlanBuilder, update
+from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.graphs.task_bench import task_bench
+from forktask.experiments.sampling.models import make_executor
 from forktask.tasking.executor import TaskGraphExecutor, TaskIterExecutor
 
 from .random_plans import hinted, kinds_plan, random_plan

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.program import bind
-from forktask.cython_src.task_bench import task_bench
-from forktask.experiments.run import hogs_running
+from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.graphs.task_bench import task_bench
+from forktask.experiments.sweep.run import hogs_running
 from forktask.tasking.executor import TaskIterExecutor, TasksExecutor
 
 CPUS = sorted(os.sched_getaffinity(0))[:2]

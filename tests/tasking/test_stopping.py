@@ -11,8 +11,8 @@ import time
 import numpy as np
 import pytest
 
-from forktask.cython_src.plan import Block, PlanBuilder, update
-from forktask.cython_src.program import BlockFailure, bind
+from forktask.cython_src.plan.model import Block, PlanBuilder, update
+from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.tasking.executor import TaskIterExecutor
 from forktask.tasking.team import StuckGraph
 
@@ -70,7 +70,7 @@ def test_ctrl_c_stops_within_100_ms(name, num_threads):
 @pytest.mark.parametrize("name", EXECUTORS)
 def test_python_kernels_run_on_all_executors(name):
     """Check NumPy targets, whose blocks take the GIL on plain threads, and the exception that becomes the cause."""
-    from forktask.cython_src.kernel_table import KernelSpec, get, register
+    from forktask.cython_src.binding.kernel_table import KernelSpec, get, register
 
     def add_one(operands, attributes, bounds, iteration):
         if iteration == attributes["raise_in"]:
@@ -127,7 +127,7 @@ sys.path.insert(0, {tests!r})
 from tasking.hash_kernels import register_hash_kernels
 from tasking.test_executor import EXECUTORS
 from tasking.random_plans import random_plan
-from forktask.cython_src.program import bind
+from forktask.cython_src.binding.bind import bind
 register_hash_kernels()
 bound = bind(random_plan(3))
 executor = EXECUTORS[{name!r}](2)
@@ -262,7 +262,7 @@ def test_random_failures_leave_executors_usable():
 @pytest.mark.parametrize("target", ["cpu", "float64"])
 def test_a_loss_that_is_not_finite_stops_when_asked_to_look(target):
     """Check the iteration of the failure, that unasked nothing happens, and that the executor stays usable."""
-    from forktask.cython_src.lowering import initialise, lower
+    from forktask.cython_src.lowering.lower import initialise, lower
 
     for check in (True, False):
         bound = bind(lower("cifar10_cnn", batch=8, check_finite=check, num_learning_rates=4), target=target)

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forktask.cython_src.checks import check_accesses, check_orders
-from forktask.cython_src.dependences import record_graph
+from forktask.cython_src.binding.checks import check_accesses, check_orders
+from forktask.cython_src.plan.dependences import record_graph
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.lowering import initialise, lower
-from forktask.cython_src.plan import Block, PlanBuilder, read, update, write
-from forktask.cython_src.program import BlockFailure, bind
-from forktask.cython_src.unroll import unroll
+from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.plan.model import Block, PlanBuilder, read, update, write
+from forktask.cython_src.binding.bind import BlockFailure, bind
+from forktask.cython_src.plan.unroll import unroll
 from forktask.tasking.executor import TaskIterExecutor
 
 from .random_plans import kinds_plan, random_plan, shared_plan

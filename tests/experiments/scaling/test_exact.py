@@ -8,7 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from forktask.experiments.scaling import exact, subject
+from forktask.experiments.scaling import exact
+from forktask.experiments.scaling import subject
 
 from experiments.scaling import graphs
 
@@ -131,8 +132,9 @@ def test_random_results_are_seen():
 
 def test_recordings_are_counted_wherever_they_happen():
     """Check that each call from the package counts while counting, and none afterwards."""
-    from forktask.cython_src import checks, dependences
-    from forktask.experiments import bounds
+    from forktask.cython_src.binding import checks
+    from forktask.cython_src.plan import dependences
+    from forktask.experiments.analysis import bounds
 
     plan = graphs.means().plan()
     with exact.recordings_counted() as count:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from experiments.scaling.fakes import FakeMachine
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.cli import main
-from forktask.experiments.scaling import clock, gate, subject
+from forktask.experiments.commands.main import main
+from forktask.experiments.scaling import clock
+from forktask.experiments.scaling import gate
+from forktask.experiments.scaling import subject
 
 MODULE = """
 import numpy as np

@@ -4,7 +4,8 @@ import json
 
 import pytest
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.scaling import model, subject
+from forktask.experiments.scaling import model
+from forktask.experiments.scaling import subject
 
 from experiments.scaling import graphs
 

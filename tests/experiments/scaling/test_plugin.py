@@ -7,7 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 from experiments.scaling.fakes import FakeMachine
-from forktask.experiments.scaling import exact, model, plugin
+from forktask.experiments.scaling import exact
+from forktask.experiments.scaling import model
+from forktask.experiments.scaling import plugin
 
 pytest_plugins = ["pytester"]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from experiments.scaling.fakes import FakeMachine
-from forktask.experiments.cli import main
+from forktask.experiments.commands.main import main
 from forktask.experiments.scaling import power
-from forktask.experiments.statistics import binomial_interval
+from forktask.experiments.analysis.statistics import binomial_interval
 
 COMMAND = ["scaling-power", "--threads", "1", "--tests", "6", "--slowed", "3"]
 

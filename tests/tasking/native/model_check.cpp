@@ -6,11 +6,11 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "deque.h"
-#include "idle.h"
+#include "tasking/deque.h"
+#include "tasking/idle.h"
 
 // The model has a clock of its own: decisions that depend on it must repeat when Relacy replays an execution.
-#include "block_kernel.h"
+#include "cython_src/binding/block_kernel.h"
 static int64_t model_clock, model_claim_ns;
 #define forktask_now_ns() (++model_clock)
 // Waits are short, and every look is an event of the model.
@@ -23,9 +23,9 @@ static int64_t model_clock, model_claim_ns;
 #define PROGRAM_NAPS 0
 #define SCHEDULER_PATIENCE 1
 #define SCHEDULER_ROUNDS 2
-#include "programs/programs.h"
-#include "eager.h"
-#include "replay.h"
+#include "tasking/programs/programs.h"
+#include "tasking/eager.h"
+#include "tasking/replay.h"
 
 // Owner and two thieves over three items in a deque of four slots: each item once, with what was written before its push.
 struct deque_test : rl::test_suite<deque_test, 3> {

@@ -6,10 +6,10 @@
 #define _GNU_SOURCE
 #include <stdio.h>
 
-#include "eager.h"
-#include "programs/compiler.h"
-#include "replay.h"
-#include "team.h"
+#include "tasking/eager.h"
+#include "tasking/programs/compiler.h"
+#include "tasking/replay.h"
+#include "tasking/team.h"
 
 #define MAX_TASKS 96
 #define CELLS 12

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "deque.h"
+#include "tasking/deque.h"
 
 #define CHECK(condition) \
     do { \

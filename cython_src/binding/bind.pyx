@@ -1,0 +1,421 @@
+"""Binding: a symbolic plan becomes records of kernels, pointers and bounds that every executor runs alike."""
+
+from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.stdlib cimport calloc, free
+
+from .block_kernel cimport (
+    FORKTASK_ABI_VERSION, FORKTASK_MAX_OPERANDS, BlockEvent, BlockKernel, KernelArgs, LoopRecord, MicroKernels,
+    TaskContext, WorkerState,
+    forktask_flush_denormals, forktask_restore_denormals, run_block,
+)
+
+from functools import partial
+
+import numpy as np
+
+from . import kernel_table
+from ..errors import UsageError
+from ..plan.model import commutative_locks
+from .storage import Storage, aligned_empty, view_of
+
+EVENT_DTYPE = np.dtype(
+    [("start_ns", "<i8"), ("stop_ns", "<i8"), ("iteration", "<i8"), ("task", "<i4"), ("worker", "<i4")]
+)
+TARGETS = ("cpu", "numpy", "float64", "gpu")
+
+
+class BlockFailure(RuntimeError):
+    """A block's kernel failed: raised in the caller of `run`, naming task, loop and iteration.
+
+    Attributes
+    ----------
+    task_name : str
+    iteration : int
+    status : int
+        What the kernel returned; -1 for a Python callable that raised (then `__cause__` is its exception).
+    """
+
+    def __init__(self, task_name, iteration, status):
+        super().__init__(
+            f"{task_name} failed in iteration {iteration} with status {status}; "
+            f"the data of this run are undefined, start again from saved parameters"
+        )
+        self.task_name = task_name
+        self.iteration = iteration
+        self.status = status
+
+
+cdef class PythonKernel:
+    """A Python callable behind the C signature; runs with the GIL."""
+
+    cdef object function
+    cdef object operands
+    cdef object attributes
+    cdef object bounds
+    cdef BoundPlan owner
+
+
+cdef int _run_python_kernel(const void *args, Py_ssize_t block, const TaskContext *context) noexcept with gil:
+    cdef PythonKernel kernel = <PythonKernel> args
+    try:
+        status = kernel.function(kernel.operands, kernel.attributes, kernel.bounds[block], context.iteration)
+        return 0 if status is None else int(status)
+    except BaseException as error:
+        kernel.owner.errors.append(error)
+        return -1
+
+
+cdef struct OwnOperands:
+    BlockKernel kernel
+    const void **args  # one record a block
+
+
+cdef int _run_own_operands(const void *record, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """A kernel whose blocks differ in their operands."""
+    cdef const OwnOperands *own = <const OwnOperands *> record
+    return own.kernel(own.args[block], block, context)
+
+
+cdef class BoundPlan:
+    """A plan bound to memory and kernels. Made by `bind`.
+
+    Attributes
+    ----------
+    plan : Plan
+    arrays : dict of str to ndarray
+        Every buffer by name. Views: writing to them changes what kernels see.
+    target : {"cpu", "numpy", "float64"}
+    instruction_set : str
+        Of the compiled kernels; "baseline" when none depends on it; "python" for NumPy targets.
+    """
+
+    def __cinit__(self):
+        self.loops = NULL
+        self.task_loop = NULL
+
+    def __dealloc__(self):
+        free(self.loops)
+        free(self.task_loop)
+
+    def view(self, name):
+        """Array that users know as `name`: a buffer, or one of the plan's aliases (PyTorch names, activations)."""
+        return view_of(self.plan, self.arrays, name)
+
+    def run_task(self, int loop, int block, int64_t iteration, Workers workers, int worker=0):
+        """Run one block on the calling thread, without the GIL. For tests and for executors written in Python."""
+        cdef int status
+        cdef unsigned control
+        if not (0 <= loop < self.num_loops and 0 <= block < self.loops[loop].num_blocks):
+            raise UsageError(f"no block {block} of loop {loop} in plan {self.plan.name!r}")
+        with nogil:
+            control = forktask_flush_denormals()
+            status = run_block(&self.loops[loop], block, iteration, &workers.states[worker])
+            forktask_restore_denormals(control)
+        return status
+
+    def check_unchanged(self):
+        """Raise `UsageError` if an array was exchanged or got another shape since the plan was bound.
+
+        Kernels and recorded graphs hold pointers: they would go on with the former memory.
+        """
+        for name, array, shape in self.layout:
+            if self.arrays.get(name) is not array or (self.storage.arrays.get(name, array) is not array):
+                raise UsageError(
+                    f"arrays of a bound plan may not be exchanged, but {name!r} was; write to it in place, or bind the "
+                    f"plan again and prepare an executor with that")
+            if array.shape != shape:
+                raise UsageError(
+                    f"arrays of a bound plan may not change their shape, but {name!r} has {array.shape} now and had "
+                    f"{shape}; bind the plan again and prepare an executor with that")
+
+    def again(self, plan):
+        """Bind a plan that differs in its loops only, such as the unrolled one, to the same memory."""
+        sets = None if self.instruction_set in ("python", "baseline") else self.instruction_set
+        return bind(plan, self.storage, self.target, sets, arrays=self.arrays)
+
+    def shift_iterations(self, int64_t shift):
+        """Let blocks see iterations that are higher by `shift`, for runs that do not begin at a multiple of the stride."""
+        cdef Py_ssize_t k
+        for k, loop in enumerate(self.plan.loops):
+            self.loops[k].iteration_offset = <int32_t> (loop.iteration_offset + shift)
+
+    def raise_failure(self, Workers workers):
+        """Raise `BlockFailure` for the earliest failure any worker noted, and forget it; return if there was none."""
+        cdef int w
+        failures = []
+        for w in range(workers.num_workers):
+            if workers.states[w].failed_task >= 0:
+                failures.append((
+                    workers.states[w].failed_iteration, workers.states[w].failed_task, workers.states[w].status))
+            workers.states[w].failed_task = -1
+        errors, self.errors = self.errors, []
+        for error in errors:
+            if isinstance(error, KeyboardInterrupt):  # Ctrl-C while a Python callable ran on the main thread
+                raise error
+        if failures:
+            iteration, task, status = min(failures)
+            raise BlockFailure(self.plan.task_name(task), iteration, status) from (errors[0] if errors else None)
+
+    def discard_failure(self, Workers workers):
+        """Forget failures, where something else is raised: an interrupt."""
+        cdef int w
+        for w in range(workers.num_workers):
+            workers.states[w].failed_task = -1
+        self.errors = []
+
+
+cdef class Workers:
+    """Per-worker state: context, scratch memory, event log.
+
+    Parameters
+    ----------
+    num_workers : int
+    scratch_bytes : int
+    event_capacity : int
+        Events kept for each worker; 0 switches the log off.
+    """
+
+    def __cinit__(self, int num_workers, Py_ssize_t scratch_bytes=0, int64_t event_capacity=0):
+        cdef int w
+        cdef uintptr_t address
+        self.num_workers = num_workers
+        self.block = aligned_empty((num_workers * sizeof(WorkerState),), np.uint8, alignment=128)
+        self.block[:] = 0
+        address = self.block.ctypes.data
+        self.states = <WorkerState *> address
+        # A page of its own for each worker, first touched by whoever runs there.
+        scratch_bytes = (scratch_bytes + 4095) // 4096 * 4096
+        self.scratch = [aligned_empty((max(scratch_bytes, 4096),), np.uint8, alignment=4096) for _ in range(num_workers)]
+        self.event_arrays = []
+        for w in range(num_workers):
+            self.states[w].context.worker = w
+            self.states[w].context.abi_version = FORKTASK_ABI_VERSION
+            address = self.scratch[w].ctypes.data
+            self.states[w].context.scratch = <void *> address
+            self.states[w].failed_task = -1
+            if event_capacity > 0:
+                # Touched here, so that no page fault falls into a timed block.
+                events = np.zeros(event_capacity, EVENT_DTYPE)
+                events["task"] = -1
+                self.event_arrays.append(events)
+                address = events.ctypes.data
+                self.states[w].events = <BlockEvent *> address
+                self.states[w].event_capacity = event_capacity
+
+    def events(self):
+        """All logged events, ordered by start: structured array of start_ns, stop_ns, iteration, task, worker.
+
+        Raises
+        ------
+        RuntimeError
+            Some log was too small; nothing incomplete is returned.
+        """
+        cdef int w
+        if not self.event_arrays:
+            return np.zeros(0, EVENT_DTYPE)
+        parts = []
+        for w in range(self.num_workers):
+            if self.states[w].num_events > self.states[w].event_capacity:
+                raise RuntimeError(
+                    f"the event log of worker {w} holds {self.states[w].event_capacity} events but "
+                    f"{self.states[w].num_events} happened; log fewer iterations or raise the capacity")
+            parts.append(self.event_arrays[w][:self.states[w].num_events])
+        events = np.concatenate(parts)
+        if self.tasks_per_pass:
+            events["task"] %= self.tasks_per_pass
+        return events[np.argsort(events["start_ns"], kind="stable")]
+
+    def clear_events(self):
+        """Empty the logs."""
+        cdef int w
+        for w in range(self.num_workers):
+            self.states[w].num_events = 0
+
+
+def _python_arguments(BoundPlan bound, spec, loop, operands):
+    """Address of the record of a Python kernel; the bound plan keeps it."""
+    cdef PythonKernel kernel = PythonKernel.__new__(PythonKernel)
+    kernel.function = spec.reference
+    kernel.operands = {name: bound.arrays[buffer] for name, buffer in operands.items()}
+    kernel.attributes = dict(loop.attributes)
+    kernel.bounds = [dict(zip(spec.bounds, block.bounds)) for block in loop.blocks]
+    kernel.owner = bound
+    bound.keep.append(kernel)
+    return <uintptr_t> <void *> kernel
+
+
+class _ArgumentMemory:
+    """What kernels read besides their operands, one after the other in the order of the loops.
+
+    A replay of a large graph reads all of it once, whatever the caches hold: in a row, processors fetch it ahead.
+    """
+
+    def __init__(self):
+        self.chunks = []
+        self.newest = np.empty(0, np.uint8)
+        self.used = 0  # bytes of the newest chunk
+        self.placed = {}  # id of an array that several loops share -> (address, the array)
+
+    def place(self, array):
+        """Copy an array; returns the address of the copy, a multiple of 8."""
+        size = (array.nbytes + 7) // 8 * 8
+        if self.used + size > len(self.newest):
+            # Large arrays come in huge pages where the system has them.
+            self.newest = aligned_empty((max(size, min(4096 << 2 * len(self.chunks), 8 << 20)),), np.uint8)
+            self.chunks.append(self.newest)
+            self.used = 0
+        copy = self.newest[self.used : self.used + array.nbytes]
+        copy[:] = array.reshape(-1).view(np.uint8)
+        self.used += size
+        return copy.ctypes.data
+
+    def place_once(self, array):
+        """The same; an array that was placed before is not copied again."""
+        if id(array) not in self.placed:
+            self.placed[id(array)] = (self.place(array), array)
+        return self.placed[id(array)][0]
+
+
+def _compiled_arguments(BoundPlan bound, spec, loop, uintptr_t micro_address, memory, operands):
+    """Address of the record of a compiled kernel, in `memory`."""
+    cdef KernelArgs *args
+    cdef uintptr_t address
+    integers = np.array([loop.attributes[name] for name in spec.integers], dtype=np.int64)
+    reals = np.array([loop.attributes[name] for name in spec.reals], dtype=np.float64)
+    bounds = loop.bounds
+    address = memory.place(np.zeros(sizeof(KernelArgs), np.uint8))
+    args = <KernelArgs *> address
+    for i, name in enumerate(spec.operands):
+        if name in operands:  # an optional operand that is absent stays NULL
+            address = bound.arrays[operands[name]].ctypes.data
+            args.operand[<int> i] = <void *> address
+    address = memory.place(integers)
+    args.integers = <const int64_t *> address
+    address = memory.place(reals)
+    args.reals = <const double *> address
+    address = memory.place_once(bounds)
+    args.bounds = <const int32_t *> address
+    args.bounds_width = bounds.shape[1]
+    args.num_blocks = loop.num_blocks
+    args.micro = <const MicroKernels *> micro_address
+    return <uintptr_t> args
+
+
+def bind(plan, storage=None, target="cpu", instruction_set=None, *, arrays=None):
+    """Give a plan memory and kernels.
+
+    Parameters
+    ----------
+    plan : Plan
+    storage : Storage, optional
+        Owner of persistent buffers; several plans may bind to one. Default: a new one.
+    target : {"cpu", "numpy", "float64", "gpu"}
+        Compiled kernels; the kernels' NumPy form in the plan's own dtypes; the same in float64 (the reference); CUDA
+        kernels on the machine's first GPU (`gpu_program.GpuBoundPlan`, whose constructor takes another one).
+    instruction_set : str, optional
+        Of the compiled kernels; default: the best this processor has.
+    arrays : mapping of str to ndarray, optional
+        Memory of buffers that another binding owns (`BoundPlan.again`).
+
+    Returns
+    -------
+    BoundPlan or GpuBoundPlan
+
+    Raises
+    ------
+    UsageError
+        No GPU, unknown target or kernel, or a storage that holds a buffer of the same name and another shape.
+    """
+    cdef BoundPlan bound = BoundPlan.__new__(BoundPlan)
+    cdef OwnOperands *chosen
+    cdef uintptr_t address
+    cdef int32_t[::1] task_loop
+    cdef Py_ssize_t i, k
+    if target not in TARGETS:
+        raise UsageError(f"target must be one of {', '.join(TARGETS)}; got {target!r}")
+    if target == "gpu":
+        from ..gpu.bind import GpuBoundPlan
+        return GpuBoundPlan(plan, storage)
+    if storage is None:
+        storage = Storage()
+    micro_address = 0
+    bound.instruction_set = "python"
+    own = plan.attributes.get("kernels")
+    if target == "cpu" and not any(kernel_table.get(loop.kernel, own).instruction_sets for loop in plan.loops):
+        bound.instruction_set = "baseline"
+    elif target == "cpu":
+        from ..kernels.simd import instruction_sets
+        bound.instruction_set = instruction_sets.choose(instruction_set)
+        micro_address = instruction_sets.micro_kernels_address(bound.instruction_set)
+    bound.plan = plan
+    bound.storage = storage
+    bound.target = target
+    bound.arrays = storage.arrays_for(plan, "float64" if target == "float64" else None, arrays)
+    bound.layout = [(name, array, array.shape) for name, array in bound.arrays.items()]
+    bound.num_loops = len(plan.loops)
+    bound.num_tasks = plan.num_tasks
+    bound.iteration_stride = plan.iteration_stride
+    bound.scratch_bytes = plan.scratch_bytes
+    bound.errors = []
+    memory = _ArgumentMemory()
+    bound.keep = [memory]
+    bound.needs_gil = False
+    bound.loops = <LoopRecord *> calloc(max(bound.num_loops, 1), sizeof(LoopRecord))
+    bound.task_loop = <int32_t *> calloc(max(bound.num_tasks, 1), sizeof(int32_t))
+    if bound.loops == NULL or bound.task_loop == NULL:
+        raise MemoryError
+    task_loop = np.ascontiguousarray(plan.task_loop, dtype=np.int32)
+    for i in range(bound.num_tasks):
+        bound.task_loop[i] = task_loop[i]
+    num_locks, lock_offsets, lock_ids = commutative_locks(plan.accesses)
+    locks = np.zeros(max(num_locks, 1), np.int32)
+    bound.keep.extend((lock_offsets, lock_ids, locks))
+    for k, loop in enumerate(plan.loops):
+        spec = kernel_table.get(loop.kernel, own)
+        spec.check(loop)
+        if lock_offsets[loop.first_task] < lock_offsets[loop.first_task + loop.num_blocks]:
+            address = lock_offsets[loop.first_task:].ctypes.data
+            bound.loops[k].lock_offsets = <const int32_t *> address
+            address = lock_ids.ctypes.data
+            bound.loops[k].lock_ids = <const int32_t *> address
+            address = locks.ctypes.data
+            bound.loops[k].locks = <int32_t *> address
+        bound.loops[k].first_task = loop.first_task
+        bound.loops[k].num_blocks = loop.num_blocks
+        bound.loops[k].iteration_stride = plan.iteration_stride
+        bound.loops[k].iteration_offset = loop.iteration_offset
+        if spec.reference is None and (target != "cpu" or spec.address is None):
+            raise UsageError(f"kernel {loop.kernel!r} has no form for target {target!r}; use target 'cpu'")
+        if len(spec.operands) > FORKTASK_MAX_OPERANDS:
+            raise AssertionError(f"kernel {spec.name!r} has too many operands")
+        if target == "cpu" and spec.address is not None:
+            address = spec.address
+            bound.loops[k].kernel = <BlockKernel> address
+            make_arguments = partial(_compiled_arguments, bound, spec, loop, micro_address, memory)
+        else:
+            bound.loops[k].kernel = <BlockKernel> _run_python_kernel
+            bound.needs_gil = True
+            make_arguments = partial(_python_arguments, bound, spec, loop)
+        uses_own = isinstance(loop.blocks, tuple) and any(block.operands for block in loop.blocks)
+        if not uses_own:
+            address = make_arguments(loop.operands)
+            bound.loops[k].args = <const void *> address
+            continue
+        # Blocks with operands of their own: a record for each combination, chosen by the block's number.
+        made = {}
+        addresses = np.zeros(loop.num_blocks, dtype=np.uintp)
+        for i, block in enumerate(loop.blocks):
+            key = tuple(sorted((block.operands or {}).items()))
+            if key not in made:
+                made[key] = make_arguments({**loop.operands, **dict(key)})
+            addresses[i] = made[key]
+        record = aligned_empty((sizeof(OwnOperands),), np.uint8)
+        bound.keep.extend((record, addresses))
+        address = record.ctypes.data
+        chosen = <OwnOperands *> address
+        address = addresses.ctypes.data
+        chosen.args = <const void **> address
+        chosen.kernel = bound.loops[k].kernel
+        bound.loops[k].kernel = <BlockKernel> _run_own_operands
+        bound.loops[k].args = <const void *> chosen
+    return bound

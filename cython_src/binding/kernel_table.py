@@ -1,0 +1,109 @@
+"""Kernel names and what stands behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+
+from ..errors import UsageError
+
+# Modules of `kernels/` that register kernels when imported; imported at the first look-up.
+KERNEL_MODULES: tuple[str, ...] = (
+    "bench.bench",
+    "load.load",
+    "reduction.reduction",
+    "convolution.lanes",
+    "convolution.lanes_forms",
+    "convolution.channels",
+    "convolution.lanes_winograd",
+    "pooling.lanes",
+    "dense.dense",
+    "loss.softmax",
+    "optimizer.lanes_sgd",
+    "optimizer.optimizer",
+    "norm.channels",
+    "elementwise.channels",
+    "pooling.channels",
+    "dense.flatten",
+    "depthwise.channels",
+)
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """One kernel.
+
+    Parameters
+    ----------
+    name : str
+    operands : tuple of str
+        Order of the operands in `KernelArgs.operand`. A trailing "?" marks one that a loop may leave out.
+    integers, reals : tuple of str
+        Attributes, in the order of `KernelArgs.integers` and `KernelArgs.reals`.
+    bounds : tuple of str
+        Names of the columns of a block's bounds.
+    reference : callable or None
+        NumPy form: `f(operands, attributes, bounds, iteration)` with dicts by name; works in any float dtype.
+    address : int or None
+        Address of the compiled form, `int kernel(const void *args, Py_ssize_t block, const TaskContext *context)`.
+    instruction_sets : bool
+        The compiled form has inner loops for each instruction set (`KernelArgs.micro`).
+    """
+
+    name: str
+    operands: tuple[str, ...]
+    integers: tuple[str, ...] = ()
+    reals: tuple[str, ...] = ()
+    bounds: tuple[str, ...] = ()
+    reference: Callable[[Mapping, Mapping, Mapping, int], int | None] | None = None
+    address: int | None = None
+    instruction_sets: bool = True
+
+    def __post_init__(self):
+        optional = frozenset(name[:-1] for name in self.operands if name.endswith("?"))
+        object.__setattr__(self, "operands", tuple(name.rstrip("?") for name in self.operands))
+        object.__setattr__(self, "optional", optional)
+
+    def check(self, loop) -> None:
+        """Raise if a loop does not give the kernel exactly what it takes."""
+        given, known = set(loop.operands), set(self.operands)
+        if given - known or (known - self.optional) - given:
+            raise UsageError(
+                f"kernel {self.name!r} takes operands {', '.join(self.operands)}; loop {loop.name!r} gives "
+                f"{', '.join(sorted(given))}"
+            )
+        attributes = {*self.integers, *self.reals}
+        if set(loop.attributes) != attributes:
+            raise UsageError(
+                f"kernel {self.name!r} takes attributes {sorted(attributes)}; loop {loop.name!r} gives "
+                f"{sorted(loop.attributes)}"
+            )
+        for block in loop.blocks if isinstance(loop.blocks, tuple) else loop.blocks[:1]:
+            if len(block.bounds) != len(self.bounds):
+                raise UsageError(
+                    f"kernel {self.name!r} takes bounds {self.bounds}; loop {loop.name!r} gives {block.bounds}"
+                )
+
+
+_specs: dict[str, KernelSpec] = {}
+
+
+def register(spec: KernelSpec) -> KernelSpec:
+    """Add a kernel; a name stands for one kernel for the life of the process."""
+    if spec.name in _specs and _specs[spec.name] != spec:
+        raise UsageError(f"a kernel called {spec.name!r} exists already; choose another name")
+    _specs[spec.name] = spec
+    return spec
+
+
+def get(name: str, own: Mapping[str, KernelSpec] | None = None) -> KernelSpec:
+    """The kernel called `name`: of `own`, the kernels that came with a plan (`Plan.attributes["kernels"]`), or of all."""
+    if own and name in own:
+        return own[name]
+    if name not in _specs:
+        for module in KERNEL_MODULES:
+            import_module(f"..kernels.{module}", __package__)
+    if name not in _specs:
+        raise UsageError(f"no kernel is called {name!r}; known: {', '.join(sorted(_specs)) or 'none'}")
+    return _specs[name]

@@ -1,0 +1,131 @@
+"""Memory: parameters, optimiser state and statistics, shared by the plans that train, evaluate and infer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from ..errors import UsageError
+from ..plan.model import Buffer, Plan
+
+PAGE_BYTES = 4096
+
+
+def aligned_empty(shape: tuple[int, ...], dtype="float32", alignment: int = 64) -> np.ndarray:
+    """Uninitialised C-contiguous array that starts at a multiple of `alignment` bytes."""
+    dtype = np.dtype(dtype)
+    num_bytes = math.prod(shape) * dtype.itemsize
+    raw = np.empty(num_bytes + alignment, dtype=np.uint8)
+    offset = -raw.ctypes.data % alignment
+    return raw[offset : offset + num_bytes].view(dtype).reshape(shape)
+
+
+def view_of(plan: Plan, arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    """Array that users know as `name`: a buffer, or one of the plan's aliases (PyTorch names, activations).
+
+    Raises
+    ------
+    UsageError
+        Neither is called so.
+    """
+    aliases = plan.attributes.get("aliases", {})
+    if name in aliases:
+        return aliases[name](arrays)
+    if name in arrays:
+        return arrays[name]
+    raise UsageError(f"no array is called {name!r}; known: {', '.join(sorted({*aliases, *arrays}))}")
+
+
+class Storage:
+    """Owner of persistent buffers.
+
+    Several plans bind to one storage and see the same parameters. Transient buffers belong to each binding.
+
+    Parameters
+    ----------
+    guard_bytes : int
+        Bytes kept free on both sides of every buffer, a multiple of 64, to find kernels that leave their buffers
+        (`check_accesses`). Normal runs need none.
+    allocate : callable, optional
+        Function of a number of bytes that gives them as an uint8 array aligned to 64: memory of a special kind.
+    """
+
+    def __init__(self, guard_bytes: int = 0, allocate: Callable[[int], np.ndarray] | None = None):
+        if guard_bytes < 0 or guard_bytes % 64:
+            raise UsageError(f"guard_bytes must be a multiple of 64, got {guard_bytes}; buffers are aligned to 64 bytes")
+        self.arrays: dict[str, np.ndarray] = {}
+        self.guard_bytes = guard_bytes
+        self.managed = False  # whether a device reaches the arrays without copies
+        self.device_copies = None  # of persistent buffers; the business of cython_src/gpu/bind.py
+        self._allocate = allocate or (lambda num_bytes: aligned_empty((num_bytes,), np.uint8))
+        self._guards: list[tuple[str, int, np.ndarray]] = []  # buffer, index of the first byte, bytes
+        self._guard_value = 0
+
+    def fill_guards(self, value: int) -> None:
+        """Set every guard byte to `value`."""
+        self._guard_value = value
+        for _, _, guard in self._guards:
+            guard.fill(value)
+
+    def broken_guard(self) -> tuple[str, int] | None:
+        """Buffer and byte, counted from its start, of a guard byte that changed since `fill_guards`, or None."""
+        for name, first, guard in self._guards:
+            changed = guard != self._guard_value
+            if changed.any():
+                return name, first + int(changed.argmax())
+        return None
+
+    def _zeros(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        size = math.prod(shape) * dtype.itemsize
+        raw = self._allocate(size + 2 * self.guard_bytes)
+        raw.fill(0)
+        if self.guard_bytes:
+            self._guards.append((name, -self.guard_bytes, raw[: self.guard_bytes]))
+            self._guards.append((name, size, raw[self.guard_bytes + size :]))
+        return raw[self.guard_bytes : self.guard_bytes + size].view(dtype).reshape(shape)
+
+    def arrays_for(
+        self, plan: Plan, float_dtype: str | None = None, given: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Arrays for all buffers of a plan: persistent ones from here, transient ones new and zeroed, or `given`.
+
+        Zeroing touches every page, so that no run pays for page faults, and fills halos once.
+        """
+        arrays: dict[str, np.ndarray] = {}
+        arena_bytes: dict[int, int] = {}
+        for buffer in plan.buffers.values():
+            dtype = _dtype(buffer, float_dtype)
+            if given and buffer.name in given:
+                arrays[buffer.name] = given[buffer.name]
+            elif buffer.persistent:
+                present = self.arrays.get(buffer.name)
+                if present is None:
+                    present = self.arrays[buffer.name] = self._zeros(buffer.name, buffer.shape, dtype)
+                if present.shape != buffer.shape or present.dtype != dtype:
+                    raise UsageError(
+                        f"buffer {buffer.name!r} has shape {present.shape} and dtype {present.dtype} in this storage, "
+                        f"plan {plan.name!r} needs {buffer.shape} and {dtype}; use a new storage"
+                    )
+                arrays[buffer.name] = present
+            elif buffer.name in plan.arena_of:
+                arena = plan.arena_of[buffer.name]
+                size = math.prod(buffer.shape) * dtype.itemsize
+                arena_bytes[arena] = max(arena_bytes.get(arena, 0), size)
+            else:
+                arrays[buffer.name] = self._zeros(buffer.name, buffer.shape, dtype)
+        arenas = {arena: self._zeros(f"arena {arena}", (size,), np.dtype(np.uint8)) for arena, size in arena_bytes.items()}
+        for name, arena in plan.arena_of.items():
+            if name in arrays:
+                continue
+            buffer = plan.buffers[name]
+            dtype = _dtype(buffer, float_dtype)
+            size = math.prod(buffer.shape) * dtype.itemsize
+            arrays[name] = arenas[arena][:size].view(dtype).reshape(buffer.shape)
+        return arrays
+
+
+def _dtype(buffer: Buffer, float_dtype: str | None) -> np.dtype:
+    dtype = np.dtype(buffer.dtype)
+    return np.dtype(float_dtype) if float_dtype and dtype.kind == "f" else dtype

@@ -1,0 +1,1 @@
+"""Plans on a GPU: device, launches, cuBLAS, copies between host and device."""

@@ -1,0 +1,653 @@
+"""Binding a plan to a GPU: device memory beside the host's, and a launch record for each block loop.
+
+The same plan, from the same builder, with the same buffers and blocks as on the CPU; a launch runs a range of a loop's
+blocks. Host arrays are those of the CPU's binding, so that loops may also run there (`GpuBoundPlan.host`).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from . import device as gpu_device
+from . import launches as gpu_kernels
+from ..binding import kernel_table
+from .coherence import DEVICE, HOST, Coherence
+from ..errors import UsageError
+from .blas import PRODUCTS, Products, products_of
+from .device import Device
+from .launches import Launch
+from ..plan.model import READ, WRITE, Plan, UniformBlocks
+from ..binding.bind import EVENT_DTYPE, BlockFailure, bind
+from ..binding.storage import Storage, view_of
+
+NO_FAILURE = 2**64 - 1
+ALIGNMENT = 256
+
+
+def device_storage(device: Device, kind: str) -> Storage:
+    """A storage whose arrays, and those of plans bound to it, the device reaches in a certain way.
+
+    Parameters
+    ----------
+    kind : {"pageable", "pinned", "managed"}
+        Ordinary memory; page-locked memory, from which copies run beside other work; or memory that host and device
+        share, moved page by page by the driver when touched, without copies of ours.
+    """
+    if kind == "pageable":
+        return Storage()
+    if kind not in ("pinned", "managed"):
+        raise UsageError(f"host memory must be pageable, pinned or managed; got {kind!r}")
+    storage = Storage(allocate=lambda num_bytes: device.host_memory(num_bytes, kind))
+    storage.managed = kind == "managed"
+    return storage
+
+
+class DeviceCopies:
+    """Device memory of a storage's persistent buffers, which all plans bound to it share.
+
+    Parameters
+    ----------
+    device : Device
+    """
+
+    def __init__(self, device: Device):
+        self.device = device
+        self.coherence = Coherence()
+        self.address: dict[str, int] = {}
+
+    def add(self, name: str, num_bytes: int, cuts: Sequence[int]) -> int:
+        """Address of a buffer; at first only the host's copy is right."""
+        if name not in self.address:
+            self.address[name] = self.device.allocate(num_bytes)
+        self.coherence.add(name, HOST, cuts)
+        return self.address[name]
+
+
+class CoherentArrays(Mapping):
+    """Host arrays by name that are right when looked up: what the device has changed is fetched first.
+
+    As the caller may write to what he gets, the device's copy counts as out of date from then on. An array that is kept
+    over a run shows old content afterwards: look it up again.
+    """
+
+    def __init__(self, bound: GpuBoundPlan):
+        self._bound = bound
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        array = self._bound.host.arrays[name]
+        self._bound.acquire([(name, True, True)], HOST)
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._bound.host.arrays)
+
+    def __len__(self) -> int:
+        return len(self._bound.host.arrays)
+
+
+class GpuBoundPlan:
+    """A plan bound to a GPU. Made by `bind(plan, storage, target="gpu")`.
+
+    Parameters
+    ----------
+    plan : Plan
+    storage : Storage, optional
+        See `device_storage` for memory other than pageable.
+    device : Device, optional
+        Default: the machine's first GPU.
+    convolution : str
+        See `gpu_kernels.launches_of`.
+    products : {"cublas", "tf32", "own"}
+        Blocks that are whole matrix products: by cuBLAS in float32; by cuBLAS with factors rounded to TF32 (10 bits of
+        mantissa instead of 23); or by the same kernels as all others.
+
+    Attributes
+    ----------
+    arrays : CoherentArrays
+    host : BoundPlan
+        The same plan on the CPU, on the same host arrays.
+    uses : list of list of (str, bool, bool)
+        For each loop: memory (a buffer, or an arena of overlaid buffers), whether old content is needed, whether it is
+        written.
+    copies : dict of str to list of int
+        Number and bytes of copies so far, by the place that was copied to.
+    """
+
+    target = "gpu"
+    needs_gil = False
+
+    def __init__(
+        self, plan: Plan, storage: Storage | None = None, device: Device | None = None, convolution: str = "tiled",
+        products: str = "cublas",
+    ):  # fmt: skip
+        if products not in PRODUCTS:
+            raise UsageError(f"products must be one of {', '.join(PRODUCTS)}; got {products!r}")
+        self.plan, self.tf32 = plan, products == "tf32"
+        self.device = gpu_device.default_gpu() if device is None else device
+        self.storage = Storage() if storage is None else storage
+        if convolution != "tiled" and not any(loop.kernel == "conv_forward" for loop in plan.loops):
+            raise UsageError(
+                f"convolution {convolution!r} is a form of the kernel 'conv_forward', which this plan has not; lower it with "
+                f"layout 'lanes' or 'flat' and fusion 'none', or use 'tiled'"
+            )
+        own = plan.attributes.get("kernels")
+        for loop in plan.loops:
+            if not isinstance(loop.blocks, UniformBlocks) and any(block.operands for block in loop.blocks):
+                raise UsageError(f"blocks of loop {loop.name!r} have operands of their own, which no CUDA form takes; use the CPU")
+        self.launches = [
+            gpu_kernels.launches_of(
+                loop.kernel, loop.attributes, loop.bounds, loop.operands, convolution,
+                self._products(kernel_table.get(loop.kernel, own), loop) if products != "own" else None,
+            )
+            for loop in plan.loops
+        ]
+        self.host = bind(plan, self.storage)
+        self.arrays = CoherentArrays(self)
+        # What decides the bits of results; models that agree in it must agree bit for bit.
+        forms = [f"convolution={convolution}"] * (convolution != "tiled") + [f"products={products}"] * (products != "cublas")
+        self.instruction_set = ", ".join([self.device.architecture, *forms])
+        self.num_loops, self.num_tasks = len(plan.loops), plan.num_tasks
+        self.iteration_stride, self.scratch_bytes = plan.iteration_stride, plan.scratch_bytes
+        self.copies = {HOST: [0, 0], DEVICE: [0, 0]}
+        self.managed = self.storage.managed
+        self._owner = {name: f"arena {plan.arena_of[name]}" if name in plan.arena_of else name for name in plan.buffers}
+        self._members: dict[str, list[str]] = {}
+        for name, owner in self._owner.items():
+            self._members.setdefault(owner, []).append(name)
+        # The largest member of an arena begins where the arena does and covers it.
+        self._span = {o: max(m, key=lambda name: plan.buffers[name].size_bytes) for o, m in self._members.items()}
+        if self.storage.device_copies is None:
+            self.storage.device_copies = DeviceCopies(self.device)
+        if self.storage.device_copies.device is not self.device:
+            raise UsageError("a storage may be used with one GPU, got a second one; make a new storage")
+        shared = self.storage.device_copies.coherence
+        own_memory = Coherence()
+        self._coherence = {
+            owner: shared if plan.buffers[name].persistent else own_memory for owner, name in self._span.items()
+        }
+        self._cuts = self._find_cuts()
+        for owner in self._members:
+            own_memory.add(owner, cuts=self._cuts[owner])
+        self.uses = [self._uses(loop) for loop in plan.loops]
+        self.copy_stream = self.device.stream()
+        self._allocate()
+        self._records = [self._record(k, loop, own) for k, loop in enumerate(plan.loops)]
+
+    @staticmethod
+    def _products(spec, loop) -> Products | None:
+        rows = [dict(zip(spec.bounds, row, strict=False)) for row in loop.bounds.tolist()]
+        return products_of(loop.kernel, loop.attributes, rows)
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether some loops are matrix products."""
+        return any(isinstance(how, Products) for launches in self.launches for how in launches)
+
+    def prepare(self, streams: Iterable = ()) -> None:
+        """Compile and load what is launched, and get ready for products on these streams: what must not happen while a
+        graph is captured."""
+        for launches in self.launches:
+            for how in launches:
+                if isinstance(how, Launch):
+                    self.device.prepare(how.symbol)
+        if self.multiplies:
+            for stream in streams:
+                self.device.prepare_products(stream)
+
+    def _allocate(self) -> None:
+        plan, device = self.plan, self.device
+        bounds = [np.ascontiguousarray(loop.bounds, dtype=np.int32) for loop in plan.loops]
+        sizes: dict = {("bounds", k): array.nbytes for k, array in enumerate(bounds)}
+        sizes |= {"failure": 8, "counter": 8}
+        address: dict = {}
+        for owner, name in self._span.items():
+            if self.managed:
+                address[owner] = self.host.arrays[name].ctypes.data
+            elif plan.buffers[name].persistent:
+                address[owner] = self.storage.device_copies.add(owner, plan.buffers[name].size_bytes, self._cuts[owner])
+            else:
+                sizes[owner] = plan.buffers[name].size_bytes
+        if self.managed:
+            for owner, name in self._span.items():
+                if plan.buffers[name].persistent:
+                    self.storage.device_copies.coherence.add(owner, cuts=self._cuts[owner])
+        offsets, total = {}, 0
+        for key, size in sizes.items():
+            offsets[key] = total
+            total += math.ceil(max(size, 1) / ALIGNMENT) * ALIGNMENT
+        self._memory = device.allocate(total)
+        device.fill(self._memory, total, 0, self.copy_stream)
+        address |= {key: self._memory + offset for key, offset in offsets.items()}
+        self.address = {name: address[self._owner[name]] for name in plan.buffers}
+        self._bounds_address = [address["bounds", k] for k in range(len(bounds))]
+        self.failure_address, self.counter_address = address["failure"], address["counter"]
+        for k, array in enumerate(bounds):
+            device.copy_to_device(self._bounds_address[k], array, self.copy_stream)
+        device.copy_to_device(self.failure_address, np.array([NO_FAILURE], np.uint64), self.copy_stream)
+        device.synchronize(self.copy_stream)
+
+    def _find_cuts(self) -> dict[str, list[int]]:
+        """Where the first dimension of each buffer is cut by what blocks access; an arena is of one piece."""
+        cuts = {}
+        for owner in self._members:
+            shape = self.plan.buffers[owner].shape if owner in self.plan.buffers else ()
+            cuts[owner] = {0, shape[0] if shape else 1}
+        for loop in self.plan.loops:
+            for block in loop.blocks if isinstance(loop.blocks, tuple) else ():
+                for access in block.accesses:
+                    if access.box and access.buffer in cuts:
+                        cuts[access.buffer].update(access.box[0])
+        return {owner: sorted(found) for owner, found in cuts.items()}
+
+    def _touched(self, block) -> Iterator[tuple[str, int, int, float]]:
+        """(buffer or arena, piece, kind of access, written part of the piece) of a block; a part past 1 is no part."""
+        for access in block.accesses:
+            owner = self._owner[access.buffer]
+            shape = self.plan.buffers[access.buffer].shape
+            cuts = self._cuts[owner]
+            if owner != access.buffer or not shape:
+                yield owner, 0, access.kind, 0.0
+                continue
+            first, last = access.box[0] if access.box else (0, shape[0])
+            rest = math.prod(stop - start for start, stop in access.box[1:]) * math.prod(shape[max(1, len(access.box)) :])
+            part = rest / math.prod(shape[1:])
+            for piece in range(cuts.index(first), cuts.index(last)):
+                yield owner, piece, access.kind, part
+
+    def uses_of(self, loop: int, first_block: int, num_blocks: int) -> list[tuple[str, bool, bool, tuple[int, int]]]:
+        """What some blocks of a loop use: memory, whether old content is needed, whether it is written, rows."""
+        touched: dict[tuple[str, int], list] = {}
+        for block in self.plan.loops[loop].blocks[first_block : first_block + num_blocks]:
+            for owner, piece, kind, part in self._touched(block):
+                use = touched.setdefault((owner, piece), [False, False, 0.0])
+                use[0] |= kind != WRITE
+                use[1] |= kind != READ
+                use[2] += part if kind == WRITE else 0.0
+        result: list = []
+        for (owner, piece), (reads, writes, part) in sorted(touched.items()):
+            use = owner, reads or (writes and part < 1 - 1e-9), writes
+            rows = tuple(self._cuts[owner][piece : piece + 2])
+            if result and result[-1][:3] == use and result[-1][3][1] == rows[0]:
+                rows = (result.pop()[3][0], rows[1])
+            result.append((*use, rows))
+        return result
+
+    def parts(self, loop: int, most: int) -> list[tuple[int, int]]:
+        """Cut a loop into up to `most` ranges of blocks (first, number) of about equal cost, no two of which write to the
+        same piece of a buffer: they may run in different places."""
+        blocks = self.plan.loops[loop].blocks
+        if most == 1 or not isinstance(blocks, tuple):
+            return [(0, len(blocks))]
+        written: dict[tuple[str, int], list[int]] = {}
+        for number, block in enumerate(blocks):
+            for owner, piece, kind, _ in self._touched(block):
+                if kind != READ:
+                    written.setdefault((owner, piece), [number, number])[1] = number
+        together = set()  # blocks that must not be cut off from the one before
+        for first, last in written.values():
+            together.update(range(first + 1, last + 1))
+        costs = np.cumsum([block.flops + block.bytes for block in blocks])
+        starts = [0]
+        for number in range(1, len(blocks)):
+            if number not in together and costs[number - 1] >= costs[-1] * len(starts) / most and len(starts) < most:
+                starts.append(number)
+        return [(a, b - a) for a, b in zip(starts, [*starts[1:], len(blocks)], strict=True)]
+
+    def _uses(self, loop) -> list[tuple[str, bool, bool]]:
+        plan = self.plan
+        reads: dict[str, bool] = {}
+        writes: dict[str, bool] = {}
+        overwritten: dict[str, int] = {}
+        first = plan.accesses.task_offsets[loop.first_task]
+        last = plan.accesses.task_offsets[loop.first_task + loop.num_blocks]
+        names = list(plan.buffers)
+        pairs = {*zip(plan.accesses.access_buffer[first:last].tolist(), plan.accesses.access_kind[first:last].tolist())}
+        for number, kind in pairs:
+            owner = self._owner[names[number]]
+            reads[owner] = reads.get(owner, False) or kind != WRITE
+            writes[owner] = writes.get(owner, False) or kind != READ
+        for block in loop.blocks if isinstance(loop.blocks, tuple) else ():
+            for access in block.accesses:
+                if access.kind == WRITE:
+                    shape = plan.buffers[access.buffer].shape
+                    size = math.prod(stop - start for start, stop in access.box) * math.prod(shape[len(access.box) :])
+                    overwritten[access.buffer] = overwritten.get(access.buffer, 0) + size
+        # Blocks are independent, so their writes are disjoint: a buffer is overwritten whole if their sizes add up.
+        for owner in writes:
+            whole = overwritten.get(owner, 0) == math.prod(plan.buffers[owner].shape) if owner in plan.buffers else False
+            reads[owner] = reads[owner] or not whole and writes[owner]
+        return [(owner, reads[owner], writes[owner]) for owner in reads]
+
+    def _record(self, number: int, loop, own) -> np.ndarray:
+        spec = kernel_table.get(loop.kernel, own)
+        if len(spec.operands) > gpu_kernels.MAX_OPERANDS or len(spec.integers) > gpu_kernels.MAX_INTEGERS:
+            raise AssertionError(f"kernel {spec.name!r} has too many operands or attributes for GpuArgs")
+        record = np.zeros((), gpu_kernels.ARGS_DTYPE)
+        for i, operand in enumerate(spec.operands):
+            if operand in loop.operands:
+                record["operand"][i] = self.address[loop.operands[operand]]
+        for name in spec.integers:
+            if not -(2**31) <= loop.attributes[name] < 2**31:
+                raise UsageError(f"attribute {name!r} of loop {loop.name!r} must fit 32 bits on a GPU; use the CPU")
+        record["integers"][: len(spec.integers)] = [loop.attributes[name] for name in spec.integers]
+        record["reals"][: len(spec.reals)] = [loop.attributes[name] for name in spec.reals]
+        record["bounds"] = self._bounds_address[number]
+        record["bounds_width"] = loop.bounds.shape[1]
+        record["failure"] = self.failure_address
+        record["first_task"] = loop.first_task
+        record["iteration_stride"], record["iteration_offset"] = self.plan.iteration_stride, loop.iteration_offset
+        return record
+
+    def view(self, name: str) -> np.ndarray:
+        """Array that users know as `name`; see `storage.view_of`."""
+        return view_of(self.plan, self.arrays, name)
+
+    def launch(
+        self,
+        loop: int,
+        stream,
+        replay: int,
+        *,
+        first_block: int = 0,
+        num_blocks: int | None = None,
+        captured: bool = False,
+        addresses: Mapping[str, int] | None = None,
+    ) -> None:
+        """Run blocks of a loop on a stream.
+
+        Parameters
+        ----------
+        num_blocks : int, optional
+            Default: all from `first_block` on.
+        captured : bool
+            The replay number is `replay` more than the device's counter says when the launch runs.
+        addresses : mapping of str to int, optional
+            Device copies of some buffers to use instead of the usual ones.
+        """
+        record = self._records[loop]
+        if addresses:
+            record = self._with_addresses(loop, record, addresses)
+        record["replay"], record["counter"] = replay, self.counter_address if captured else 0
+        stop = self.plan.loops[loop].num_blocks if num_blocks is None else first_block + num_blocks
+        while first_block < stop:
+            rows = min(stop - first_block, gpu_kernels.MAX_GRID_ROWS)
+            record["first_block"] = first_block
+            for how in self.launches[loop]:
+                if isinstance(how, Launch):
+                    self.device.launch(how.symbol, how.tiles, rows, how.shared_bytes, record, stream)
+                    continue
+                for product in how.blocks[first_block : first_block + rows]:
+                    factors = (product.left, product.right, product.out)
+                    addresses = tuple(int(record["operand"][matrix.operand]) for matrix in factors)
+                    self.device.multiply(product, addresses, self.tf32, stream)
+            first_block += rows
+
+    def _with_addresses(self, loop: int, record: np.ndarray, addresses: Mapping[str, int]) -> np.ndarray:
+        usual = {self.address[name]: address for name, address in addresses.items()}
+        if not usual.keys() & set(record["operand"].tolist()):
+            return record
+        record = record.copy()
+        record["operand"] = [usual.get(address, address) for address in record["operand"].tolist()]
+        return record
+
+    def advance_counter(self, stream, replays: int) -> None:
+        """Add to the device's replay counter, in stream order."""
+        record = np.zeros((), gpu_kernels.ARGS_DTYPE)
+        record["operand"][0], record["integers"][0] = self.counter_address, replays
+        self.device.launch("advance_counter", 1, 1, 0, record, stream)
+
+    def set_counter(self, replay: int) -> None:
+        """Set the device's replay counter; waits."""
+        self.device.copy_to_device(self.counter_address, np.array([replay], np.int64), self.copy_stream)
+        self.device.synchronize(self.copy_stream)
+
+    def acquire(self, uses: Sequence[tuple], place: str, stream=None) -> int:
+        """Copy what is out of date at `place` before it is used there; returns the number of copies.
+
+        Parameters
+        ----------
+        uses : sequence of (str, bool, bool) or (str, bool, bool, (int, int))
+            Buffer or arena, whether its old content is needed, whether it is written, and the rows if not all.
+        stream : optional
+            Where the copies run; None: on one of their own, and wait for them.
+        """
+        count = 0
+        on = self.copy_stream if stream is None else stream
+        for name, reads, writes, *rows in uses:
+            owner = self._owner.get(name, name)
+            for copied in self._coherence[owner].acquire(owner, place, reads, writes, *rows):
+                if not self.managed:
+                    self.copy(self._span[owner], place, on, rows=copied if self._is_cut(owner) else None)
+                    count += 1
+        if count and stream is None:
+            self.device.synchronize(on)
+        return count
+
+    def _is_cut(self, owner: str) -> bool:
+        return len(self._coherence[owner].pieces(owner)) > 1
+
+    def pieces(self, uses: Sequence[tuple]) -> Iterator[tuple[str, int]]:
+        """Buffer or arena and number of each piece that is used."""
+        for name, _, _, *rows in uses:
+            owner = self._owner.get(name, name)
+            for piece in self._coherence[owner].pieces(owner, *rows):
+                yield owner, piece
+
+    def missing(self, uses: Sequence[tuple], place: str) -> list[tuple[str, int]]:
+        """What `acquire` would copy: buffer or arena and bytes of each copy."""
+        copies = []
+        for name, reads, _, *rows in uses if not self.managed else ():
+            owner = self._owner.get(name, name)
+            buffer = self.plan.buffers[self._span[owner]]
+            for start, stop in self._coherence[owner].missing(owner, place, *rows) if reads else ():
+                whole = buffer.size_bytes
+                copies.append((owner, whole * (stop - start) // buffer.shape[0] if self._is_cut(owner) else whole))
+        return copies
+
+    def copy(self, name: str, place: str, stream, address: int | None = None, rows: tuple[int, int] | None = None) -> None:
+        """Copy a buffer, or some rows of it, to `place`, whatever its state; `address`: of a device copy other than the
+        usual one."""
+        array = self.host.arrays[name]
+        address = self.address[name] if address is None else address
+        if rows is not None:
+            address += rows[0] * (array.nbytes // len(array))
+            array = array[slice(*rows)]
+        if place == DEVICE:
+            self.device.copy_to_device(address, array, stream)
+        else:
+            self.device.copy_to_host(array, address, stream)
+        self.copies[place][0] += 1
+        self.copies[place][1] += array.nbytes
+
+    def acquire_all(self, loops: Sequence[int] | None = None, without: Sequence[str] = ()) -> None:
+        """Bring everything that some loops use (default: all) to the device, but for the buffers `without`; what they
+        write is out of date on the host from now on."""
+        merged: dict[str, tuple[bool, bool]] = {}
+        for number in range(self.num_loops) if loops is None else loops:
+            for name, reads, writes in self.uses[number]:
+                # The first use in plan order says whether old content is needed.
+                first = merged.get(name, (reads, False))
+                merged[name] = (first[0], first[1] or writes)
+        self.acquire([(name, *use) for name, use in merged.items() if name not in without], DEVICE)
+
+    def raise_failure(self, workers=None) -> None:
+        """Raise `BlockFailure` for the earliest block that failed on the device, and forget it."""
+        code = np.zeros(1, np.uint64)
+        self.device.copy_to_host(code, self.failure_address, self.copy_stream)
+        self.device.synchronize(self.copy_stream)
+        value = int(code[0])
+        if value == NO_FAILURE:
+            return
+        self.device.copy_to_device(self.failure_address, np.array([NO_FAILURE], np.uint64), self.copy_stream)
+        self.device.synchronize(self.copy_stream)
+        task, iteration, status = value >> 8 & 0xFFFFFFFF, value >> 40, value & 255
+        raise BlockFailure(self.plan.task_name(task), iteration, status)
+
+    def close(self) -> None:
+        """Give the device's memory back."""
+        if self._memory:
+            self.device.synchronize()
+            self.device.free(self._memory)
+            self._memory = 0
+
+
+class LaunchLog:
+    """What executors offer as `workers`: the times of launches on the device's clock.
+
+    Parameters
+    ----------
+    device : Device
+    capacity : int
+        Launches kept; 0 switches the log off.
+    """
+
+    num_workers = 1
+
+    def __init__(self, device: Device, capacity: int):
+        self.device, self.capacity = device, capacity
+        self._pairs: list[tuple] = []
+        self._base = None
+        self.num_launches = 0
+
+    def start(self, stream):
+        """Note that a launch begins; returns what `stop` wants, None when the log is off."""
+        if not self.capacity:
+            return None
+        if self._base is None:
+            self._base = self.device.event(timing=True)
+            self.device.record(self._base, stream)
+        event = self.device.event(timing=True)
+        self.device.record(event, stream)
+        return event
+
+    def stop(self, start, stream, iteration: int, task: int) -> None:
+        if start is None:
+            return
+        self.num_launches += 1
+        if self.num_launches > self.capacity:
+            return
+        event = self.device.event(timing=True)
+        self.device.record(event, stream)
+        self._pairs.append((start, event, iteration, task))
+
+    def events(self) -> np.ndarray:
+        """All launches, ordered by start; `task` is the first block's.
+
+        Raises
+        ------
+        RuntimeError
+            The log was too small; nothing incomplete is returned.
+        """
+        if self.num_launches > self.capacity:
+            raise RuntimeError(f"the log holds {self.capacity} launches but {self.num_launches} happened; log fewer")
+        self.device.synchronize()
+        events = np.zeros(len(self._pairs), EVENT_DTYPE)
+        for i, (start, stop, iteration, task) in enumerate(self._pairs):
+            events[i] = (
+                round(self.device.elapsed_s(self._base, start) * 1e9),
+                round(self.device.elapsed_s(self._base, stop) * 1e9),
+                iteration,
+                task,
+                0,
+            )
+        return events[np.argsort(events["start_ns"], kind="stable")]
+
+    def clear_events(self) -> None:
+        self._pairs.clear()
+        self.num_launches = 0
+
+
+class GpuExecutor(ABC):
+    """What all GPU models have in common; see `_prepare` and `_run` of each.
+
+    Parameters
+    ----------
+    num_threads : int
+        Of the host, which only launches: 1.
+    cpus : list of int, optional
+        Not used: the launching thread is left where it is.
+    event_capacity : int
+        Launches that can be logged; 0: no log.
+    """
+
+    model: str
+    num_threads = 1
+    logs = True
+
+    def __init__(self, num_threads: int = 1, *, cpus=None, event_capacity: int = 0):
+        if num_threads != 1:
+            raise UsageError(f"a GPU model runs on one thread of the host, got {num_threads}; use --threads 1")
+        if event_capacity and not self.logs:
+            raise UsageError(f"launches of model {self.model!r} cannot be timed one by one; profile 'stream' or 'tasks'")
+        self.event_capacity = event_capacity
+        self.bound: GpuBoundPlan | None = None
+        self.workers: LaunchLog | None = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+    def prepare(self, bound: GpuBoundPlan) -> None:
+        """Compile the kernels, and record what the model records."""
+        if bound.target != "gpu":
+            raise UsageError(f"a GPU model needs a plan bound with target 'gpu', got {bound.target!r}; bind it again")
+        self.bound = bound
+        self.workers = LaunchLog(bound.device, self.event_capacity)
+        bound.prepare()
+        self._prepare(bound)
+
+    def run(self, num_iterations: int, first_iteration: int = 0) -> None:
+        """Run iterations and wait for the device.
+
+        Raises
+        ------
+        BlockFailure
+        UsageError
+            Not prepared, or a number of iterations that the plan's stride does not divide.
+        """
+        bound = self.bound
+        if bound is None:
+            raise UsageError("prepare() must come before run(); call it with a bound plan")
+        stride = bound.iteration_stride
+        if num_iterations < 0 or num_iterations % stride or first_iteration % stride:
+            raise UsageError(
+                f"iterations must be multiples of {stride}, got {num_iterations} from {first_iteration} on"
+            )
+        self._bring(bound)
+        try:
+            self._run(bound, first_iteration // stride, num_iterations // stride)
+        finally:
+            bound.device.synchronize()
+        bound.raise_failure()
+
+    def close(self) -> None:
+        """Forget the plan; its memory stays with it."""
+        self.bound = None
+
+    def _bring(self, bound: GpuBoundPlan) -> None:
+        """Copy what a run needs to where it needs it."""
+        bound.acquire_all()
+
+    def launch(
+        self, stream, loop: int, replay: int, first_block: int = 0, num_blocks: int | None = None, addresses=None
+    ) -> None:
+        """Launch blocks of a loop, with a log entry if that is on."""
+        plan = self.bound.plan
+        start = self.workers.start(stream)
+        self.bound.launch(
+            loop, stream, replay, first_block=first_block, num_blocks=num_blocks, addresses=addresses
+        )
+        iteration = replay * plan.iteration_stride + plan.loops[loop].iteration_offset
+        self.workers.stop(start, stream, iteration, plan.loops[loop].first_task + first_block)
+
+    @abstractmethod
+    def _prepare(self, bound: GpuBoundPlan) -> None: ...
+
+    @abstractmethod
+    def _run(self, bound: GpuBoundPlan, first_replay: int, num_replays: int) -> None: ...

@@ -1,0 +1,230 @@
+"""Matrix products by cuBLAS: which blocks are one, and the library's C interface.
+
+A block is a whole product where its operands lie in memory as matrices do: convolutions of 1 x 1 without halo, and fully
+connected layers. Each block is a product of its own, so that its numbers do not depend on how a loop is launched.
+
+CuPy loads cuBLAS, but its calls take CuPy's current stream and leave the workspace to the library, whose results may then
+differ when several streams are busy. So the library is called directly, with a handle and a workspace for each stream.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ..kernels.convolution import algorithms
+from ..kernels.maps.channels import UNIT, channel_end
+
+PRODUCTS = ("cublas", "tf32", "own")
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Where a matrix lies in an operand.
+
+    Parameters
+    ----------
+    operand : int
+        Its position in the kernel's operands.
+    offset : int
+        Of the first element.
+    pitch : int
+        Elements from one row to the next.
+    transposed : bool
+        Memory holds the transpose.
+    stride : int
+        Elements from the matrix of one product of a batch to that of the next.
+    """
+
+    operand: int
+    offset: int
+    pitch: int
+    transposed: bool = False
+    stride: int = 0
+
+
+@dataclass(frozen=True)
+class Product:
+    """out = left right, or out += left right, `batch` times.
+
+    Parameters
+    ----------
+    rows, columns, inner : int
+        Of `left` rows x inner and `right` inner x columns.
+    left, right, out : Matrix
+    accumulate : bool
+    batch : int
+    """
+
+    rows: int
+    columns: int
+    inner: int
+    left: Matrix
+    right: Matrix
+    out: Matrix
+    accumulate: bool = False
+    batch: int = 1
+
+
+@dataclass(frozen=True)
+class Products:
+    """The products of a loop, one for each of its blocks."""
+
+    blocks: tuple[Product, ...]
+
+
+def _is_matrix(attributes: Mapping, bounds: Mapping, maps: tuple[str, str]) -> bool:
+    """Whether the pixels of a block of a 1 x 1 convolution lie side by side in both maps."""
+    if attributes["algorithm"] != algorithms.CODES["direct"]:
+        return False
+    plain = attributes["kernel"] == attributes["stride"] == attributes["groups"] == 1 and attributes["padding"] == 0
+    whole = all(attributes[f"{m}_halo"] == 0 and attributes[f"{m}_pitch"] % UNIT == 0 for m in maps)
+    height = attributes[f"{maps[0]}_height"]
+    return plain and whole and (bounds.get("y0", 0), bounds.get("y1", height)) == (0, height)
+
+
+def _pixels(attributes: Mapping, prefix: str) -> int:
+    return attributes[f"{prefix}_height"] * attributes[f"{prefix}_width"]
+
+
+def _convolution(out: int, accumulate: bool) -> Callable[[Mapping, Mapping], Product | None]:
+    """Pixels by channels times packed weights, a product of the batch for each panel of sixteen channels."""
+
+    def product(a: Mapping, b: Mapping) -> Product | None:
+        if not _is_matrix(a, b, ("in", "out")):
+            return None
+        depth = algorithms.panel_inputs(algorithms.FORWARD, (a["out_channels"], a["in_channels"]), 1)[1]
+        first = b["n0"] * _pixels(a, "in")
+        return Product(
+            (b["n1"] - b["n0"]) * _pixels(a, "in"), UNIT, depth,
+            Matrix(0, first * a["in_pitch"], a["in_pitch"]),
+            Matrix(1, b["c0"] * depth, UNIT, stride=depth * UNIT),
+            Matrix(out, first * a["out_pitch"] + b["c0"], a["out_pitch"], stride=UNIT),
+            accumulate and bool(a["accumulate"]), (channel_end(b["c1"], a["out_pitch"]) - b["c0"]) // UNIT,
+        )  # fmt: skip
+
+    return product
+
+
+def _weight_gradient(a: Mapping, b: Mapping) -> Product | None:
+    if not _is_matrix(a, b, ("dy", "in")):
+        return None
+    first, inputs = b["n0"] * _pixels(a, "dy"), a["in_channels"]
+    return Product(
+        b["o1"] - b["o0"], b["i1"] - b["i0"], (b["n1"] - b["n0"]) * _pixels(a, "dy"),
+        Matrix(0, first * a["dy_pitch"] + b["o0"], a["dy_pitch"], transposed=True),
+        Matrix(1, first * a["in_pitch"] + b["i0"], a["in_pitch"]),
+        Matrix(2, (b["partial"] * a["dy_channels"] + b["o0"]) * inputs + b["i0"], inputs), bool(a["accumulate"]),
+    )  # fmt: skip
+
+
+def _fully_connected(transposed: bool, out: int) -> Callable[[Mapping, Mapping], Product]:
+    """y = x W^T (transposed), or dx = dy W; with several lanes a product for each group, the weights on the left."""
+
+    def product(a: Mapping, b: Mapping) -> Product:
+        sizes = (a["features"], a["outputs"]) if transposed else (a["outputs"], a["features"])
+        inner, columns = sizes
+        lanes, groups = a["lanes"], b["g1"] - b["g0"]
+        weight = a["features"]  # pitch
+        start = b["g0"] * lanes
+        if lanes == 1:
+            return Product(groups, columns, inner, Matrix(0, start * inner, inner), Matrix(1, 0, weight, transposed),
+                           Matrix(out, start * columns, columns))  # fmt: skip
+        return Product(columns, lanes, inner, Matrix(1, 0, weight, not transposed),
+                       Matrix(0, start * inner, lanes, stride=inner * lanes),
+                       Matrix(out, start * columns, lanes, stride=columns * lanes), batch=groups)  # fmt: skip
+
+    return product
+
+
+def _fully_connected_weights(a: Mapping, b: Mapping) -> Product | None:
+    """The last column of a partial is the bias's gradient, and left alone."""
+    if a["lanes"] != 1:
+        return None
+    features, outputs = a["features"], a["outputs"]
+    return Product(
+        outputs, features, b["g1"] - b["g0"], Matrix(0, b["g0"] * outputs, outputs, transposed=True),
+        Matrix(1, b["g0"] * features, features), Matrix(2, b["partial"] * outputs * (features + 1), features + 1),
+        bool(a["accumulate"]),
+    )  # fmt: skip
+
+
+_PRODUCTS: dict[str, Callable[[Mapping, Mapping], Product | None]] = {
+    "channels_conv_forward": _convolution(3, False),
+    "channels_conv_backward_data": _convolution(2, True),
+    "channels_conv_backward_weights": _weight_gradient,
+    "fc_forward": _fully_connected(True, 3),
+    "fc_relu_forward": _fully_connected(True, 3),
+    "fc_backward_data": _fully_connected(False, 2),
+    "fc_backward_weights": _fully_connected_weights,
+}
+
+
+def products_of(kernel: str, attributes: Mapping, bounds: list[dict[str, int]]) -> Products | None:
+    """The products of a loop's blocks; None unless every block is one.
+
+    Parameters
+    ----------
+    bounds : list of dict
+        Of each block, by name.
+    """
+    make = _PRODUCTS.get(kernel)
+    blocks = tuple(make(attributes, b) for b in bounds) if make else ()
+    return Products(blocks) if blocks and all(blocks) else None
+
+
+# cublas_api.h
+_SUCCESS, _NORMAL, _TRANSPOSED, _FLOAT32, _COMPUTE_32F, _COMPUTE_TF32, _DEFAULT_ALGORITHM = 0, 0, 1, 0, 68, 77, -1
+WORKSPACE_BYTES = 32 << 20  # what NVIDIA's manual recommends for its largest architectures
+
+
+class Blas:
+    """cuBLAS with a handle and a workspace for each stream.
+
+    Parameters
+    ----------
+    library : ctypes library
+    allocate : callable
+        Address of so many bytes of device memory.
+    """
+
+    def __init__(self, library, allocate: Callable[[int], int]):
+        self._library, self._allocate = library, allocate
+        self._handles: dict[int, ctypes.c_void_p] = {}
+        self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
+
+    def _check(self, status: int, what: str) -> None:
+        if status != _SUCCESS:
+            raise RuntimeError(f"cuBLAS failed in {what} with status {status}")
+
+    def prepare(self, stream: int) -> ctypes.c_void_p:
+        """The stream's handle. Made here and not while a graph is captured."""
+        if stream not in self._handles:
+            handle = ctypes.c_void_p()
+            self._check(self._library.cublasCreate_v2(ctypes.byref(handle)), "cublasCreate")
+            self._check(self._library.cublasSetStream_v2(handle, ctypes.c_void_p(stream)), "cublasSetStream")
+            workspace = ctypes.c_void_p(self._allocate(WORKSPACE_BYTES))
+            size = ctypes.c_size_t(WORKSPACE_BYTES)
+            self._check(self._library.cublasSetWorkspace_v2(handle, workspace, size), "cublasSetWorkspace")
+            self._handles[stream] = handle
+        return self._handles[stream]
+
+    def multiply(self, product: Product, addresses: tuple[int, int, int], tf32: bool, stream: int) -> None:
+        """Give a product to a stream; `addresses` are those of the three operands' first elements. The library takes
+        matrices by columns, so it is given the transposed product: the right factor first."""
+        p = product
+
+        def matrix(m: Matrix, address: int) -> tuple:
+            return ctypes.c_void_p(address + 4 * m.offset), _FLOAT32, m.pitch, ctypes.c_longlong(m.stride)
+
+        left, right, out = (matrix(m, a) for m, a in zip((p.left, p.right, p.out), addresses, strict=True))
+        operations = (_TRANSPOSED if m.transposed else _NORMAL for m in (p.right, p.left))
+        self._check(
+            self._library.cublasGemmStridedBatchedEx(
+                self.prepare(stream), *operations, p.columns, p.rows, p.inner, ctypes.byref(self._one), *right, *left,
+                ctypes.byref(self._one if p.accumulate else self._zero), *out, p.batch,
+                _COMPUTE_TF32 if tf32 else _COMPUTE_32F, _DEFAULT_ALGORITHM,
+            ),
+            "cublasGemmStridedBatchedEx",
+        )  # fmt: skip

@@ -1,0 +1,281 @@
+"""A GPU as the executors see it: memory, streams, events, launches, captured graphs. CuPy stands behind it.
+
+`Device` is the whole interface, small enough for a fake device to stand in (tests/fake_gpu): streams and events are
+whatever the device hands out, addresses are integers. CuPy is imported when a device is opened, never before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import time
+from abc import ABC, abstractmethod
+from functools import cache
+
+import numpy as np
+
+from . import launches as gpu_kernels
+from ..errors import UsageError
+from .blas import Blas, Product
+
+
+# Lanes for float32 multiply-adds of a multiprocessor, by compute capability (CUDA C++ Programming Guide, "Throughput of
+# Native Arithmetic Instructions").
+LANES_OF_MULTIPROCESSOR = {
+    (7, 0): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 7): 128, (8, 9): 128, (9, 0): 128, (10, 0): 128, (12, 0): 128,
+}  # fmt: skip
+
+
+class Device(ABC):
+    """What executors need of a GPU. Calls return before the work is done unless they say that they wait."""
+
+    name: str
+    architecture: str  # such as "sm_90"
+    costs_s: dict[str, float]  # what happens once: "context", "compilation"
+    peak_flops_per_s: float  # of float32 multiply-adds, by the clock that the driver names; nan: unknown
+    multiprocessors: int
+
+    @abstractmethod
+    def allocate(self, num_bytes: int) -> int:
+        """Address of device memory, aligned to 256 bytes, undefined content."""
+
+    @abstractmethod
+    def free(self, address: int) -> None:
+        """Give memory back; waits for work that may use it."""
+
+    @abstractmethod
+    def host_memory(self, num_bytes: int, kind: str) -> np.ndarray:
+        """Bytes that the host can use: page-locked ("pinned"), or shared with the device ("managed")."""
+
+    @abstractmethod
+    def stream(self):
+        """A new stream, independent of all others."""
+
+    @abstractmethod
+    def event(self, timing: bool = False):
+        """A new event."""
+
+    @abstractmethod
+    def record(self, event, stream) -> None:
+        """The event happens when all work given to the stream so far is done."""
+
+    @abstractmethod
+    def wait(self, stream, event) -> None:
+        """Work given to the stream from now on starts after the event, as last recorded; nothing if it never was."""
+
+    @abstractmethod
+    def prepare(self, symbol: str) -> None:
+        """Compile and load a CUDA function now; else its first launch does."""
+
+    @abstractmethod
+    def launch(self, symbol: str, tiles: int, rows: int, shared_bytes: int, args: np.ndarray, stream) -> None:
+        """Run a CUDA function of `gpu_kernels` over tiles x rows CUDA blocks. `args` is copied now."""
+
+    @abstractmethod
+    def prepare_products(self, stream) -> None:
+        """Get ready for `multiply` on a stream; else its first product does."""
+
+    @abstractmethod
+    def multiply(self, product: Product, addresses: tuple[int, int, int], tf32: bool, stream) -> None:
+        """A matrix product by the device's library: left, right and out begin at these addresses."""
+
+    @abstractmethod
+    def copy_to_device(self, address: int, array: np.ndarray, stream) -> None:
+        """Copy a C-contiguous array; pageable memory is read before this returns, pinned memory at any time until the
+        stream gets there."""
+
+    @abstractmethod
+    def copy_to_host(self, array: np.ndarray, address: int, stream) -> None:
+        """Copy to a C-contiguous array; with pageable memory this waits until the copy is done."""
+
+    @abstractmethod
+    def fill(self, address: int, num_bytes: int, value: int, stream) -> None:
+        """Set bytes."""
+
+    @abstractmethod
+    def synchronize(self, stream=None) -> None:
+        """Wait until all work of a stream is done; None: of the device."""
+
+    @abstractmethod
+    def elapsed_s(self, start, stop) -> float:
+        """Seconds between two recorded timing events, both of which have happened."""
+
+    @abstractmethod
+    def begin_capture(self, stream) -> None:
+        """From now on work given to `stream`, and to streams that wait for its events, is noted in a graph, not done."""
+
+    @abstractmethod
+    def end_capture(self, stream):
+        """The graph; all streams that took part must have joined `stream` by events."""
+
+    @abstractmethod
+    def launch_graph(self, graph, stream) -> None:
+        """Run a captured graph."""
+
+
+def count_gpus() -> int:
+    """GPUs of this machine; makes no context on any.
+
+    Raises
+    ------
+    UsageError
+        CuPy is not installed, or it finds no GPU or driver.
+    """
+    try:
+        import cupy
+    except ImportError as error:
+        raise UsageError(
+            f"a GPU needs CuPy, which cannot be imported ({error}); install it with pip install 'forktask[gpu]'"
+        ) from None
+    try:
+        return cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise UsageError(f"no GPU can be used here: {error}; use --device cpu, or install NVIDIA's driver") from None
+
+
+def open_gpu(number: int = 0) -> Device:
+    """A GPU of this machine.
+
+    Raises
+    ------
+    UsageError
+        What `count_gpus` refuses, or no such GPU.
+    """
+    count = count_gpus()
+    if not 0 <= number < count:
+        raise UsageError(f"the GPU's number must be in [0, {count}), got {number}; see nvidia-smi")
+    return CupyDevice(number)
+
+
+@cache
+def default_gpu() -> Device:
+    """The process's GPU, the first one: plans that share memory must be on the same device."""
+    return open_gpu()
+
+
+class CupyDevice(Device):
+    """An NVIDIA GPU through CuPy.
+
+    Parameters
+    ----------
+    number : int
+        Of the GPU, as `nvidia-smi` counts.
+    """
+
+    def __init__(self, number: int = 0):
+        start = time.perf_counter()
+        import cupy
+        from cupy_backends.cuda.api import driver, runtime
+
+        self._runtime, self._driver = runtime, driver
+        cupy.cuda.Device(number).use()
+        runtime.free(0)  # creates the context
+        self.costs_s = {"context": time.perf_counter() - start}
+        properties = runtime.getDeviceProperties(number)
+        self.number = number
+        self.name = properties["name"].decode()
+        self.architecture = f"sm_{properties['major']}{properties['minor']}"
+        self.multiprocessors = properties["multiProcessorCount"]
+        clock_hz = 1e3 * runtime.deviceGetAttribute(13, number)  # cudaDevAttrClockRate
+        lanes = LANES_OF_MULTIPROCESSOR.get((properties["major"], properties["minor"]), math.nan)
+        self.peak_flops_per_s = 2 * lanes * self.multiprocessors * clock_hz
+        if properties["major"] * 10 + properties["minor"] < gpu_kernels.MINIMUM_ARCHITECTURE:
+            raise UsageError(
+                f"the GPU must be of architecture sm_{gpu_kernels.MINIMUM_ARCHITECTURE} or newer, {self.name} is "
+                f"{self.architecture}; use another GPU"
+            )
+        self._compile = cupy.RawModule
+        self._modules: dict[str, object] = {}
+        self._functions: dict[str, int] = {}
+        self._blas: Blas | None = None
+        self._pinned: list[int] = []
+
+    def prepare(self, symbol):
+        """The first function of a file compiles all of that file; CuPy keeps the result on disk."""
+        if symbol not in self._functions:
+            start = time.perf_counter()
+            file = gpu_kernels.symbols()[symbol]
+            if file not in self._modules:
+                self._modules[file] = self._compile(
+                    code=gpu_kernels.source(file), options=gpu_kernels.COMPILE_OPTIONS, backend="nvrtc"
+                )
+            self._functions[symbol] = self._modules[file].get_function(symbol).kernel.ptr
+            self.costs_s["compilation"] = self.costs_s.get("compilation", 0.0) + time.perf_counter() - start
+
+    def allocate(self, num_bytes):
+        return self._runtime.malloc(max(num_bytes, 1))
+
+    def free(self, address):
+        self._runtime.free(address)
+
+    def host_memory(self, num_bytes, kind):
+        if kind == "pinned":
+            address = self._runtime.hostAlloc(num_bytes, self._runtime.hostAllocDefault)
+        else:
+            address = self._runtime.mallocManaged(num_bytes)
+        return np.frombuffer((ctypes.c_uint8 * num_bytes).from_address(address), dtype=np.uint8)
+
+    def stream(self):
+        return self._runtime.streamCreateWithFlags(1)  # cudaStreamNonBlocking: does not wait for the default stream
+
+    def event(self, timing=False):
+        return self._runtime.eventCreateWithFlags(0 if timing else 2)  # cudaEventDisableTiming
+
+    def record(self, event, stream):
+        self._runtime.eventRecord(event, stream)
+
+    def wait(self, stream, event):
+        self._runtime.streamWaitEvent(stream, event)
+
+    def launch(self, symbol, tiles, rows, shared_bytes, args, stream):
+        self.prepare(symbol)
+        address = ctypes.c_void_p(args.ctypes.data)  # the launch copies what the one parameter's pointer points to
+        self._driver.launchKernel(
+            self._functions[symbol], tiles, rows, 1, gpu_kernels.THREADS, 1, 1, shared_bytes, stream,
+            ctypes.addressof(address), 0,
+        )  # fmt: skip
+
+    def prepare_products(self, stream):
+        self._open_blas().prepare(stream)
+
+    def multiply(self, product, addresses, tf32, stream):
+        self._open_blas().multiply(product, addresses, tf32, stream)
+
+    def _open_blas(self) -> Blas:
+        if self._blas is None:
+            from cupy_backends.cuda.libs import cublas  # loads the library, wherever it is installed
+
+            major = cublas.getVersion(cublas.create()) // 10000
+            self._blas = Blas(ctypes.CDLL(f"libcublas.so.{major}"), self.allocate)
+        return self._blas
+
+    def copy_to_device(self, address, array, stream):
+        self._runtime.memcpyAsync(address, array.ctypes.data, array.nbytes, 1, stream)
+
+    def copy_to_host(self, array, address, stream):
+        self._runtime.memcpyAsync(array.ctypes.data, address, array.nbytes, 2, stream)
+
+    def fill(self, address, num_bytes, value, stream):
+        self._runtime.memsetAsync(address, value, num_bytes, stream)
+
+    def synchronize(self, stream=None):
+        if stream is None:
+            self._runtime.deviceSynchronize()
+        else:
+            self._runtime.streamSynchronize(stream)
+
+    def elapsed_s(self, start, stop):
+        return self._runtime.eventElapsedTime(start, stop) * 1e-3
+
+    def begin_capture(self, stream):
+        self._runtime.streamBeginCapture(stream)
+
+    def end_capture(self, stream):
+        graph = self._runtime.streamEndCapture(stream)
+        try:
+            return self._runtime.graphInstantiate(graph)
+        finally:
+            self._runtime.graphDestroy(graph)
+
+    def launch_graph(self, graph, stream):
+        self._runtime.graphLaunch(graph, stream)

@@ -1,0 +1,289 @@
+"""Task Bench workloads as plans: graphs of `steps` by `width` tasks with a chosen pattern and kind of work.
+
+References
+----------
+Slaughter et al., "Task Bench: A Parameterized Benchmark for Evaluating Parallel Runtime Performance" (SC 2020), for
+patterns and kernels. Here a graph is one iteration of many: step 0 reads the last step of the iteration before, by the
+same pattern, so that iterations may overlap where the pattern lets them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import UsageError
+from ..kernels.bench.bench import (
+    CELL_NUMBERS, SCRATCH_BYTES, TASK_BENCH_KERNELS, WORK_BYTES, WORK_FLOPS, task_bench_kernel,
+)
+from ..plan.model import READ, UPDATE, AccessTable, BlockLoop, Buffer, Plan, UniformBlocks
+
+PATTERNS = (
+    "trivial", "no_comm", "stencil_1d", "stencil_1d_periodic", "dom", "tree", "fft", "all_to_all", "nearest", "spread",
+    "random_nearest",
+)
+
+
+def points(pattern: str, width: int, steps: int, step: int) -> tuple[int, int]:
+    """Points start ... stop - 1 that have a task in a step: all but for `tree`, which grows, and `dom`, a sweep."""
+    if pattern == "tree":
+        return 0, min(width, 1 << min(step, 62))
+    if pattern == "dom":
+        columns = min(width, steps)  # of a sweep over columns x (steps - columns + 1) rows, a step for each diagonal
+        return max(0, step + columns - steps), min(columns, step + 1)
+    return 0, width
+
+
+def predecessors(pattern: str, width: int, radix: int, step: int, point: int) -> list[int]:
+    """Points of the step before that a task reads, ascending, before those without a task are left out."""
+    p = point
+    if pattern == "trivial":
+        found = []
+    elif pattern == "no_comm":
+        found = [p]
+    elif pattern == "stencil_1d":
+        found = [p - 1, p, p + 1]
+    elif pattern == "stencil_1d_periodic":
+        found = [(p - 1) % width, p, (p + 1) % width]
+    elif pattern == "dom":
+        found = [p - 1, p]
+    elif pattern == "tree":
+        found = [p // 2]
+    elif pattern == "fft":
+        distance = 1 << step % max((width - 1).bit_length(), 1)
+        found = [p - distance, p, p + distance]
+    elif pattern == "all_to_all":
+        found = range(width)
+    elif pattern == "nearest":
+        found = range(p - radix // 2, p + (radix + 1) // 2)
+    elif pattern == "spread":
+        found = [(p + i * width // radix + (step % width if i else 0)) % width for i in range(radix)]
+    else:  # random_nearest: half of the neighbours, the same in every iteration, and the point itself
+        window = range(p - radix // 2, p + (radix + 1) // 2)
+        found = [q for q in window if q == p or _hash(step, p, q) & 1]
+    return sorted({q for q in found if 0 <= q < width})
+
+
+def _hash(*numbers: int) -> int:
+    value = 0
+    for number in numbers:
+        value = ((value ^ (number + 1)) * 0x9E3779B97F4A7C15) & (2**64 - 1)
+        value ^= value >> 29
+    return value >> 20
+
+
+def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
+    """Ascending numbers as ranges (start, stop)."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][1] == number:
+            ranges[-1][1] += 1
+        else:
+            ranges.append([number, number + 1])
+    return [tuple(r) for r in ranges]
+
+
+def _period(pattern: str, width: int) -> int:
+    """Steps after which the pattern repeats."""
+    if pattern == "fft":
+        return max((width - 1).bit_length(), 1)
+    if pattern == "spread":
+        return width
+    if pattern == "random_nearest":
+        return 16
+    return 1
+
+
+def task_bench(
+    pattern: str,
+    width: int = 16,
+    steps: int = 16,
+    *,
+    radix: int = 5,
+    kernel: str = "empty",
+    work: int = 0,
+    imbalance: float = 1.0,
+    check: bool = True,
+) -> Plan:
+    """A plan of one graph.
+
+    Parameters
+    ----------
+    pattern : str
+        One of `PATTERNS`.
+    width, steps : int
+        Points, and steps an iteration.
+    radix : int
+        Predecessors of a task, for nearest, spread and random_nearest (there at most so many).
+    kernel : str
+        One of `kernels_bench.TASK_BENCH_KERNELS`: `empty`; `compute`, fused multiply-adds in registers;
+        `load_imbalance`, the same with less work for some tasks; `memory`, copies in scratch memory larger than the
+        caches of a core; `busy_wait`, spinning for a time.
+    work : int
+        Units of work a task: 32 flops (compute, load_imbalance), 1 KiB copied (memory), nanoseconds (busy_wait).
+    imbalance : float
+        Of load_imbalance: a task has between (1 - imbalance) and 1 times `work`, anew in each iteration.
+    check : bool
+        Each task checks that its inputs came from the right tasks of the right iteration.
+
+    Returns
+    -------
+    Plan
+        A loop for each step. All its tasks write a cell of a cache line each, "cells".
+
+    Raises
+    ------
+    UsageError
+        An unknown pattern or kernel, or sizes out of range.
+    """
+    if pattern not in PATTERNS:
+        raise UsageError(f"pattern must be one of {', '.join(PATTERNS)}; got {pattern!r}")
+    if kernel not in TASK_BENCH_KERNELS:
+        raise UsageError(f"kernel must be one of {', '.join(TASK_BENCH_KERNELS)}; got {kernel!r}")
+    if width < 1 or steps < 2 or width * steps > 2**27:
+        raise UsageError(
+            f"width must be at least 1, steps at least 2 and their product at most 2^27; got {width} and {steps}"
+        )
+    if not 1 <= radix <= width and pattern in ("nearest", "spread", "random_nearest"):
+        raise UsageError(f"radix must be in [1, {width}] (the width), got {radix}")
+    if work < 0 or not 0.0 <= imbalance <= 1.0:
+        raise UsageError(f"work must not be negative and imbalance be in [0, 1]; got {work} and {imbalance}")
+    period = _period(pattern, width)
+    varying = pattern in ("tree", "dom")
+    shared: dict[int, tuple] = {}
+    loops, task_counts, kinds, lists, list_sizes, list_cells = [], [], [], [], [], []
+    first_task = num_lists = 0
+    for step in range(steps):
+        before = (step - 1) % steps
+        if varying or step % period not in shared:
+            alive = points(pattern, width, steps, before)
+            start, stop = points(pattern, width, steps, step)
+            ranges = [
+                _ranges([q for q in predecessors(pattern, width, radix, step % period, p) if alive[0] <= q < alive[1]])
+                for p in range(start, stop)
+            ]
+            step_shape = _step_arrays(np.arange(start, stop), ranges)
+            if not varying:
+                shared[step % period] = step_shape
+        else:
+            step_shape = shared[step % period]
+        bounds, counts, kind, number, own, sizes, reads = step_shape
+        loops.append(BlockLoop(
+            name=f"step{step}",
+            kernel=task_bench_kernel((bounds.shape[1] - 1) // 2),
+            operands={"cells": "cells"},
+            attributes={
+                "kernel": TASK_BENCH_KERNELS.index(kernel), "work": work, "step": step, "steps": steps, "width": width,
+                "imbalance_percent": round(100 * imbalance), "check": int(check),
+            },
+            blocks=UniformBlocks(
+                bounds,
+                flops=float(WORK_FLOPS * work) if kernel in ("compute", "load_imbalance") else 0.0,
+                bytes=float(WORK_BYTES * work) if kernel == "memory" else 0.0,
+            ),
+            first_task=first_task,
+        ))
+        first_task += len(bounds)
+        task_counts.append(counts)
+        kinds.append(kind)
+        lists.append(number + num_lists)
+        list_sizes.append(sizes)
+        list_cells.append(np.concatenate([own + step * width, reads + before * width]))
+        num_lists += len(sizes)
+    kinds = np.concatenate(kinds)
+    table = AccessTable(
+        num_tasks=first_task,
+        num_cells=steps * width,
+        task_offsets=_offsets(np.concatenate(task_counts)),
+        access_kind=kinds,
+        access_list=np.concatenate(lists).astype(np.int32),
+        list_offsets=_offsets(np.concatenate(list_sizes)),
+        list_cells=np.concatenate(list_cells).astype(np.int32),
+        access_buffer=np.zeros(len(kinds), dtype=np.int32),
+    )
+    return Plan.from_accesses(
+        f"task_bench {pattern}",
+        # Its content passes from one iteration to the next.
+        [Buffer("cells", (steps, width, CELL_NUMBERS), "int64", "temporary", carried=True)],
+        loops,
+        table,
+        scratch_bytes=SCRATCH_BYTES if kernel == "memory" else 0,
+        attributes={
+            "workload": "task_bench", "pattern": pattern, "width": width, "steps": steps, "radix": radix,
+            "kernel": kernel, "work": work, "imbalance": imbalance, "check": check, "memory": "full",
+            "mean_work": work * (1 - imbalance / 2) if kernel == "load_imbalance" else float(work),
+        },
+    )
+
+
+def replica(plan: Plan, durations: np.ndarray, work: float) -> Plan:
+    """The graph of another plan with compute work in place of its kernels.
+
+    Parameters
+    ----------
+    plan : Plan
+    durations : float, shape (num_tasks,)
+        Of the plan's tasks; only their ratios count.
+    work : float
+        Units of work of an average task; rounding to whole units for each task, see the attribute "mean_work".
+
+    Raises
+    ------
+    UsageError
+        Durations that do not fit the plan or are not positive.
+    """
+    durations = np.asarray(durations, dtype=float)
+    if durations.shape != (plan.num_tasks,) or not (durations > 0).all():
+        raise UsageError(f"durations must be {plan.num_tasks} positive numbers, got shape {durations.shape}")
+    units = np.rint(work * durations / durations.mean()).astype(np.int32)
+    loops = [
+        BlockLoop(
+            name=loop.name, kernel="replica", operands={}, attributes={"kernel": TASK_BENCH_KERNELS.index("compute")},
+            blocks=UniformBlocks(units[loop.first_task : loop.first_task + loop.num_blocks, None]), layer=loop.layer,
+            phase=loop.phase, first_task=loop.first_task,
+        )
+        for loop in plan.loops
+    ]
+    # The access table names buffers by number; nothing is ever stored in them.
+    buffers = [Buffer(buffer.name, (1,), role="temporary", carried=True) for buffer in plan.buffers.values()]
+    return Plan.from_accesses(
+        f"replica of {plan.name}", buffers, loops, plan.accesses,
+        attributes={**plan.attributes, "workload": "replica", "mean_work": float(units.mean()), "aliases": {}},
+    )
+
+
+def _offsets(counts: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+
+
+def _step_arrays(own: np.ndarray, ranges: list[list[tuple[int, int]]]):
+    """Bounds and accesses of one step, with points for cells: the same for all steps of the same shape.
+
+    Returns
+    -------
+    bounds : shape (n, 1 + 2 k), k the largest number of ranges of any point
+    counts : accesses of each task: its own cell, and each range
+    kind, number : of each access; lists 0 ... n - 1 are the own cells, then come the distinct ranges
+    own : shape (n,), sizes : cells of each list, reads : cells of the ranges' lists
+    """
+    n = len(own)
+    k = max(map(len, ranges))
+    bounds = np.zeros((n, 1 + 2 * k), dtype=np.int32)
+    bounds[:, 0] = own
+    list_of_range: dict[tuple[int, int], int] = {}
+    kind: list[int] = []
+    number: list[int] = []
+    for i, mine in enumerate(ranges):
+        bounds[i, 1 : 1 + 2 * len(mine)] = np.ravel(mine)
+        kind += [UPDATE] + [READ] * len(mine)
+        number += [i] + [list_of_range.setdefault(r, n + len(list_of_range)) for r in mine]
+    distinct = list(list_of_range)
+    reads = [np.arange(start, stop) for start, stop in distinct]
+    return (
+        bounds,
+        np.array([1 + len(mine) for mine in ranges]),
+        np.array(kind, dtype=np.uint8),
+        np.array(number),
+        own,
+        np.concatenate([np.ones(n, dtype=int), [stop - start for start, stop in distinct]]).astype(int),
+        np.concatenate(reads) if reads else np.zeros(0, dtype=int),
+    )

@@ -1,0 +1,1 @@
+"""Kernels without numerical meaning, for tests and for measuring runtimes."""

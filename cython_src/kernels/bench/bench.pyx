@@ -1,0 +1,152 @@
+"""Kernels without numerical meaning, for tests and for measuring what a runtime costs."""
+
+from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
+
+from ...binding.block_kernel cimport KernelArgs, TaskContext, forktask_now_ns
+
+cdef extern from "cython_src/kernels/bench/task_bench.h" nogil:
+    const int TASK_BENCH_EMPTY, TASK_BENCH_SCRATCH, TASK_BENCH_FLOPS, TASK_BENCH_COPY_BYTES, TASK_BENCH_CELL
+    int task_bench_block(const void *record, Py_ssize_t block, const TaskContext *context) noexcept
+    void task_bench_work(int64_t kernel, int64_t units, int64_t imbalance_percent, uint64_t seed, char *scratch)
+
+import numpy as np
+
+from ...binding.kernel_table import KernelSpec, register
+
+
+cdef inline uint64_t mix(uint64_t value) noexcept nogil:
+    """A bijection of 64-bit numbers whose output bits depend on all input bits (finaliser of splitmix64)."""
+    value = (value ^ (value >> 30)) * <uint64_t> 0xBF58476D1CE4E5B9
+    value = (value ^ (value >> 27)) * <uint64_t> 0x94D049BB133111EB
+    return value ^ (value >> 31)
+
+
+cdef int hash_chain_block(const void *record, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef const KernelArgs *args = <const KernelArgs *> record
+    cdef uint64_t *out = <uint64_t *> args.operand[0]
+    cdef const uint64_t *inputs = <const uint64_t *> args.operand[1]
+    cdef const int32_t *bounds = args.bounds + block * args.bounds_width
+    cdef int64_t work = args.integers[0]
+    cdef int64_t k
+    cdef uint64_t value = mix(out[bounds[0]] + <uint64_t> context.iteration)
+    if context.iteration == args.integers[1] and bounds[0] == args.integers[2]:
+        return 7
+    for k in range(bounds[1], bounds[2]):
+        value = mix(value + inputs[k])
+    for k in range(work):
+        value = mix(value + 1)
+    out[bounds[0]] = value
+    return 0
+
+
+def _mix_reference(value):
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & (2**64 - 1)
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & (2**64 - 1)
+    return value ^ (value >> 31)
+
+
+def hash_chain_reference(operands, attributes, bounds, iteration):
+    """out[i] = hash(out[i], iteration, in[start:stop]): any missed, doubled or misplaced execution changes it.
+
+    Parameters
+    ----------
+    operands : "out" uint64, shape (n,), INOUT at i; "in" uint64, shape (m,), IN
+    attributes : "work": further hash steps, about 2 ns each; the block fails with status 7 in iteration
+        "fail_iteration" at i = "fail_index" (-1: never)
+    bounds : "i", "start", "stop"
+    """
+    if iteration == attributes["fail_iteration"] and bounds["i"] == attributes["fail_index"]:
+        return 7
+    value = _mix_reference((int(operands["out"][bounds["i"]]) + iteration) & (2**64 - 1))
+    for number in operands["in"][bounds["start"] : bounds["stop"]]:
+        value = _mix_reference((value + int(number)) & (2**64 - 1))
+    for _ in range(attributes["work"]):
+        value = _mix_reference((value + 1) & (2**64 - 1))
+    operands["out"][bounds["i"]] = np.uint64(value)
+    return 0
+
+
+register(KernelSpec(
+    name="hash_chain",
+    operands=("out", "in"),
+    integers=("work", "fail_iteration", "fail_index"),
+    bounds=("i", "start", "stop"),
+    reference=hash_chain_reference,
+    address=<uintptr_t> hash_chain_block,
+    instruction_sets=False,
+))
+
+
+# Kinds of work of a Task Bench task, in the order of kernels/bench/task_bench.h.
+TASK_BENCH_KERNELS = ("empty", "compute", "memory", "load_imbalance", "busy_wait")
+CELL_NUMBERS = TASK_BENCH_CELL
+SCRATCH_BYTES = TASK_BENCH_SCRATCH
+WORK_FLOPS = TASK_BENCH_FLOPS
+WORK_BYTES = 2 * TASK_BENCH_COPY_BYTES
+
+
+def task_bench_reference(operands, attributes, bounds, iteration):
+    """Check the inputs and mark the output as kernels/bench/task_bench.h does; the work itself leaves no trace and is left out.
+
+    Parameters
+    ----------
+    operands : "cells" int64, shape (steps, width, CELL_NUMBERS), INOUT at [step, point], IN at the predecessors
+    attributes : see `task_bench.plan`
+    bounds : "point", and "start0", "stop0", ...: ranges of predecessor points in the step before
+    """
+    cells, step = operands["cells"], attributes["step"]
+    own = cells[step, bounds["point"]]
+    if not attributes["check"]:
+        return 0
+    for k in range((len(bounds) - 1) // 2):
+        for q in range(bounds[f"start{k}"], bounds[f"stop{k}"]):
+            if cells[step - 1, q, 0] != own[0] + (step != 0) or (step and cells[step - 1, q, 1] != iteration):
+                return 1
+    own[0] += 1
+    own[1] = iteration
+    return 0
+
+
+def task_bench_kernel(int num_ranges):
+    """Name of the Task Bench kernel for blocks with `num_ranges` ranges of predecessors; registered when first asked for."""
+    ranges = tuple(name for k in range(num_ranges) for name in (f"start{k}", f"stop{k}"))
+    return register(KernelSpec(
+        name=f"task_bench_{num_ranges}",
+        operands=("cells",),
+        integers=("kernel", "work", "step", "steps", "width", "imbalance_percent", "check"),
+        bounds=("point", *ranges),
+        reference=task_bench_reference,
+        address=<uintptr_t> task_bench_block,
+        instruction_sets=False,
+    )).name
+
+
+cdef int replica_block(const void *record, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef const KernelArgs *args = <const KernelArgs *> record
+    task_bench_work(args.integers[0], args.bounds[block], 0, 0, NULL)
+    return 0
+
+
+# Work without data, in the place of another kernel: one bound, the units of compute work of the block.
+register(KernelSpec(
+    name="replica",
+    operands=(),
+    integers=("kernel",),
+    bounds=("work",),
+    reference=lambda operands, attributes, bounds, iteration: 0,
+    address=<uintptr_t> replica_block,
+    instruction_sets=False,
+))
+
+
+def time_work(int kernel, int64_t work, int64_t repetitions):
+    """Seconds that `repetitions` tasks take, of this work and without any runtime, on the calling thread."""
+    cdef int64_t start, stop, k
+    scratch = np.zeros(SCRATCH_BYTES, np.uint8)
+    cdef uintptr_t address = scratch.ctypes.data
+    with nogil:
+        start = forktask_now_ns()
+        for k in range(repetitions):
+            task_bench_work(kernel, work, 0, k, <char *> address)
+        stop = forktask_now_ns()
+    return (stop - start) * 1e-9

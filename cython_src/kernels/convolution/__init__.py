@@ -1,0 +1,1 @@
+"""Convolutions: direct, im2col and Winograd, with images or channels in the vector lanes."""

@@ -1,0 +1,328 @@
+"""Convolutions of the layout "channels": algorithms, shapes of packed weights, scratch memory, choice by cost.
+
+Y[n, y, x, o] = bias[o] + sum over (ky, kx, i) of W[o, i, ky, kx] X[n, s y - p + d ky, s x - p + d kx, i], with stride
+s, padding p, dilation d; i runs over the channels of o's group. In the attributes of all kernels "in" is the map that
+the kernel reads and "out" the one that it writes (the data gradient reads dY and writes dX); the weight gradient has
+"dy" and "in". The maps' halos must be as wide as `required_halo` says. A map is read with its padding channels: they
+are zero.
+
+Packed weights are cut into panels of sixteen channels of the map that is written. A panel is (taps, K, 16) for sums
+over the K channels of the groups that the panel's channels belong to, with the taps in the order of growing address;
+Winograd's has its transformed taps, 16 or 36.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ...errors import UsageError
+
+UNIT = 16
+FORWARD, DATA, WEIGHTS = 0, 1, 2
+DIRECTIONS = ("forward", "data", "weights")
+
+# The integer attribute "algorithm" is the position in this tuple.
+# direct      sums in registers, straight from the map
+# im2col      rows of all taps' inputs copied together, then a matrix product
+# if          one output vector at a time, bounds tested at every tap
+# if_blocked  likewise, a tile of outputs in registers
+# pad         the input copied into a padded one first; one output vector at a time
+# pad_blocked likewise, a tile of outputs in registers
+# winograd2   Winograd's F(2x2, 3x3): 2.25 times fewer products
+# winograd4   Winograd's F(4x4, 3x3): 4 times fewer
+ALGORITHMS = ("direct", "im2col", "if", "if_blocked", "pad", "pad_blocked", "winograd2", "winograd4")
+# What a user may ask for; "winograd" leaves the tile's size to the cost model.
+CONV_OPTIONS = ("auto", "winograd", *ALGORITHMS)
+CODES = {name: code for code, name in enumerate(ALGORITHMS)}
+
+# Winograd by the outputs a tile has in a row: interpolation points (infinity besides). Points 0, 1/sqrt(2), sqrt(2)
+# and their negatives have half the rounding error of the customary 0, 1, 2.
+WINOGRAD_POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.5**0.5, -(0.5**0.5), 2.0**0.5, -(2.0**0.5))}
+
+# Scratch memory, as in kernels/convolution/channels.pyx.
+MAX_GROUPS, GROUP_FLOATS, ROW_FLOATS, PAD_FLOATS, MAX_INDEX = 1024, 6, 1 << 16, 1 << 17, 4096
+STRIP, WEIGHT_TILES = 128, 32
+MAX_KERNEL, MAX_CHANNELS = 15, 16384
+
+# Root mean square of the error over that of the result, over that of the direct sum, for 256 channels of normal
+# numbers; F(4x4, 5x5) with images in the lanes is "winograd". The default takes none above ERROR_LIMIT, in any layout.
+RELATIVE_ERROR = {"winograd2": 0.6, "winograd4": 1.9, "winograd": 5.0}
+ERROR_LIMIT = 5.0
+
+
+def winograd_side(algorithm: int) -> int:
+    """Outputs in a row of a Winograd tile; 0 for other algorithms."""
+    return {"winograd2": 2, "winograd4": 4}.get(ALGORITHMS[algorithm], 0)
+
+
+def winograd_filter_transform(side: int, outputs: int = 0) -> np.ndarray:
+    """Matrix that takes the taps to the interpolation points, shape (side + 2, taps).
+
+    `outputs` exchanges the roles for the weight gradient: `side` gradients take the place of the 3 taps.
+    """
+    points = WINOGRAD_POINTS[side]
+    taps = side if outputs else 3
+    matrix = np.zeros((side + 2, taps))
+    for row, p in enumerate(points):
+        matrix[row] = [p**j / math.prod(p - q for q in points if q != p) for j in range(taps)]
+    matrix[-1, -1] = 1
+    return matrix
+
+
+def panel_inputs(direction: int, shape: Sequence[int], groups: int) -> tuple[list[int], int]:
+    """First channel of the map that is read for each panel, and how many follow, the same for all: K.
+
+    A panel sums over the channels of the groups that its own belong to; weights between groups are zero.
+    """
+    written, read = shape[0] // groups, shape[1]
+    if direction == DATA:
+        written, read = read, written
+    last = groups * written - 1
+    panels = range(-(-(last + 1) // UNIT))
+    spans = [(UNIT * p // written, min(last, UNIT * p + UNIT - 1) // written + 1) for p in panels]
+    count = max(4, max(stop - start for start, stop in spans) * read)
+    # Not past the last channel: what lies there may be no channel at all.
+    return [max(0, min(start * read, groups * read - count)) for start, _ in spans], count
+
+
+def num_panels(direction: int, shape: Sequence[int], groups: int) -> int:
+    """Units of sixteen channels of the map that is written."""
+    return -(-(shape[1] * groups if direction == DATA else shape[0]) // UNIT)
+
+
+def packed_shape(algorithm: int, direction: int, shape: Sequence[int], groups: int = 1) -> tuple[int, int, int, int]:
+    """(panels, taps, K, 16); K is the largest number of channels that a panel sums over, at least 4 (an image's pitch).
+
+    Parameters
+    ----------
+    algorithm, direction : int
+        Direction 0 for the forward pass, 1 for the data gradient.
+    shape : (out_channels, in_channels / groups, k, k)
+        Of the weights.
+    """
+    side = winograd_side(algorithm)
+    taps = (side + 2) ** 2 if side else shape[2] * shape[3]
+    panels = num_panels(direction, shape, groups)
+    return panels, taps, panel_inputs(direction, shape, groups)[1], UNIT
+
+
+def packed_box(algorithm: int, direction: int, channels: tuple[int, int], shape: Sequence[int], groups: int = 1):
+    """Region of the packed weights that written channels [c0, c1) need: boxes for `plan.read`."""
+    return ((channels[0] // UNIT, -(-channels[1] // UNIT)),)
+
+
+def weight_box(algorithm: int, direction: int, panels: tuple[int, int], shape: Sequence[int], groups: int = 1):
+    """Region of the weights that packing these panels reads."""
+    start, stop = panels[0] * UNIT, panels[1] * UNIT
+    if direction == FORWARD:
+        return ((start, min(stop, shape[0])),)
+    if groups == 1:
+        return ((0, shape[0]), (start, min(stop, shape[1])))
+    return ((0, shape[0]),)
+
+
+def required_halo(direction: int, attributes: Mapping[str, int]) -> int:
+    """Halo that a kernel needs around the map that it reads.
+
+    Parameters
+    ----------
+    direction : int
+        0 forward (and the weight gradient's input): around X; 1 data gradient: around dY.
+    attributes : mapping
+        in_height, out_height, in_width, out_width, kernel, stride, padding, dilation, as the kernel takes them.
+    """
+    reach = (attributes["kernel"] - 1) * attributes["dilation"]
+    s, p = attributes["stride"], attributes["padding"]
+    if direction != DATA:
+        return p
+    beyond = max(
+        (attributes[f"out_{side}"] - 1 + p) // s + 1 - attributes[f"in_{side}"] for side in ("height", "width")
+    )
+    return max(0, (reach - p) // s, beyond)
+
+
+def winograd_applies(attributes: Mapping[str, int]) -> bool:
+    """Kernels of 3 x 3 that move one pixel at a time, and groups of whole panels."""
+    groups = attributes["groups"]
+    channels = [attributes[name] for name in ("in_channels", "out_channels", "dy_channels") if name in attributes]
+    whole = groups == 1 or all(c // groups % UNIT == 0 for c in channels)
+    return (
+        attributes["kernel"] == 3 and attributes["stride"] == 1 and attributes["dilation"] == 1
+        and attributes["padding"] <= 2 and min(channels) >= UNIT and whole
+    )  # fmt: skip
+
+
+# Cost model, in multiply-adds (a vector of sixteen a cycle). Transforms: of a channel of a tile, measured.
+INPUT_TRANSFORM = {2: 90.0, 4: 250.0}
+OUTPUT_TRANSFORM = {2: 60.0, 4: 200.0}
+# A float of transformed weights that is written and read again: it comes from memory.
+PACKED_FLOAT = 16.0
+
+
+def algorithm_costs(direction: str, attributes: Mapping[str, int], batch: int) -> dict[str, float]:
+    """What the algorithms that apply cost a step, in multiply-adds: products, transforms, packed weights."""
+    prefix = "dy" if "dy_height" in attributes else "in" if direction == "data" else "out"
+    height, width = attributes[f"{prefix}_height"], attributes[f"{prefix}_width"]
+    other = "in" if prefix != "in" else "out"
+    read, written = attributes[f"{other}_channels"], attributes[f"{prefix}_channels"]
+    weights = read * written / attributes["groups"]
+    taps = attributes["kernel"] ** 2
+    costs = {"direct": batch * height * width * weights * taps + PACKED_FLOAT * weights * taps}
+    if winograd_applies(attributes):
+        for side in (2, 4):
+            tiles = batch * -(-height // side) * -(-width // side)
+            costs[f"winograd{side}"] = (
+                tiles * (side + 2) ** 2 * weights
+                + tiles * (read * INPUT_TRANSFORM[side] + written * OUTPUT_TRANSFORM[side])
+                + PACKED_FLOAT * weights * (side + 2) ** 2
+            )
+    return costs
+
+
+def choose_algorithm(option: str, direction: str, attributes: Mapping[str, int], batch: int) -> int:
+    """Code of the algorithm for one convolution.
+
+    Parameters
+    ----------
+    option : str
+        One of CONV_OPTIONS. Where an algorithm does not apply (Winograd to kernels that are not 3 x 3), direct.
+    direction : {"forward", "data", "weights"}
+    attributes : mapping
+        Of the kernel; groups.
+    batch : int
+        Images of a step.
+
+    Raises
+    ------
+    UsageError
+        An option that is unknown.
+    """
+    if option not in CONV_OPTIONS:
+        raise UsageError(f"conv must be one of {', '.join(CONV_OPTIONS)}, got {option!r}; auto is the default")
+    if attributes["kernel"] > MAX_KERNEL:
+        raise UsageError(f"kernels of convolutions must be at most {MAX_KERNEL} wide, got {attributes['kernel']}")
+    costs = algorithm_costs(direction, attributes, batch)
+    if option == "auto":
+        costs = {name: cost for name, cost in costs.items() if RELATIVE_ERROR.get(name, 1.0) <= ERROR_LIMIT}
+        return CODES[min(costs, key=costs.get)]
+    if option == "winograd":
+        costs = {name: cost for name, cost in costs.items() if name.startswith("winograd")}
+        return CODES[min(costs, key=costs.get)] if costs else CODES["direct"]
+    if option.startswith("winograd") and option not in costs:
+        return CODES["direct"]
+    return CODES[option]
+
+
+def scratch_bytes(
+    algorithm: int, direction: int, attributes: Mapping[str, int], images: int, rows: int, channels: int
+) -> int:
+    """Scratch memory of a block.
+
+    Parameters
+    ----------
+    direction : int
+        0 forward, 1 data gradient, 2 weight gradient.
+    images : int
+        Of a block.
+    rows, channels : int
+        Interior rows and channels that a block writes; for weight gradients its output and input channels.
+    """
+    if direction == WEIGHTS:
+        return _weight_gradient_scratch(algorithm, attributes, images)
+    step = attributes["stride"] if direction == DATA else 1
+    taps = attributes["kernel"] ** 2
+    floats = GROUP_FLOATS * MAX_GROUPS
+    if side := winograd_side(algorithm):
+        points, ins = (side + 2) ** 2, -(-attributes["in_channels"] // attributes["groups"] // UNIT) * UNIT
+        tiles = images * -(-rows // side) * -(-attributes["out_width"] // side)
+        tiles = min(-(-tiles // 4) * 4, 192 // side)  # as num_tiles()
+        return 4 * (floats + points * (ins + tiles * (ins + 2 * UNIT) + 2 * UNIT))
+    if ALGORITHMS[algorithm].startswith("pad"):
+        reach = (attributes["kernel"] - 1) * attributes["dilation"] + 1
+        row = ((attributes["out_width"] - 1) * attributes["stride"] + reach) * max(4, attributes["in_channels"])
+        floats += max(PAD_FLOATS, row * (attributes["stride"] + reach))
+    if -(-attributes["out_width"] // step) < 4 + (step > 1) or ALGORITHMS[algorithm] == "im2col":
+        length = taps * max(4, attributes["in_channels"])
+        chunk = min(192, max(12, ROW_FLOATS // length // 12 * 12)) if step == 1 else 192
+        floats += max(ROW_FLOATS, 12 * length) + chunk * -(-channels // UNIT) * UNIT
+    return 4 * floats
+
+
+def _weight_gradient_scratch(algorithm: int, attributes: Mapping[str, int], images: int) -> int:
+    kernel, pitch = attributes["kernel"], attributes["in_pitch"]
+    height, width = attributes["dy_height"], attributes["dy_width"]
+    if side := winograd_side(algorithm):
+        points = (side + 2) ** 2
+        outs, ins = (min(128, -(-attributes[f"{m}_channels"] // UNIT) * UNIT) for m in ("dy", "in"))
+        tiles = min(WEIGHT_TILES, images * -(-height // side) * -(-width // side))
+        strip = max(points * (tiles * (ins + outs) + 2 * UNIT), kernel**2 * ins * 32)
+        return 4 * (MAX_INDEX + points * (ins * outs + UNIT + max(ins, outs)) + strip)
+    taps = kernel**2
+    outs = min(64 if taps > 1 else 256, -(-attributes["dy_channels"] // 32) * 32)
+    ins = min(16 if taps > 49 else 64 if taps > 1 else 256, -(-attributes["in_channels"] // UNIT) * UNIT)
+    unit = min(pitch, UNIT)
+    if (name := ALGORITHMS[algorithm]) != "direct":
+        ins = min(pitch, ins) if pitch < UNIT else ins
+        rows, reach = min(height, -(-STRIP // width)), (kernel - 1) * attributes["dilation"] + 1
+        window = ((rows - 1) * attributes["stride"] + reach) * ((width - 1) * attributes["stride"] + reach)
+        copied = {"im2col": rows * width * (taps * ins + outs), "pad": window * ins, "pad_blocked": window * ins}
+        return 4 * (MAX_INDEX + taps * outs * ins + copied.get(name, 0))
+    images = max(1, STRIP // (height * width))
+    rows = height if height * width <= STRIP else -(-STRIP // width)
+    move = 1 if kernel == 1 else attributes["stride"]
+    reach = (kernel - 1) * attributes["dilation"] + 1
+    strip = ((rows - 1) * move + reach) * ((width - 1) * move + reach)
+    return 4 * (MAX_INDEX + taps * outs * ins + outs * images * rows * width + images * strip * unit + UNIT)
+
+
+def pack_scratch_bytes(algorithm: int, direction: int, shape: Sequence[int], groups: int = 1) -> int:
+    """Scratch memory of a block of `channels_conv_pack`."""
+    plain = shape[2] * shape[3] * packed_shape(0, direction, shape, groups)[2] * UNIT
+    return 4 * (MAX_INDEX + (plain if winograd_side(algorithm) else 0))
+
+
+def unpack(packed: np.ndarray, attributes: Mapping[str, int], direction: int) -> np.ndarray:
+    """Weights (written channels, read channels, k, k) behind packed ones; zero where groups do not meet."""
+    k, groups = attributes["kernel"], attributes["groups"]
+    written, read = attributes["out_channels"], attributes["in_channels"]
+    shape = (written, read // groups, k, k) if direction == FORWARD else (read, written // groups, k, k)
+    side = winograd_side(attributes["algorithm"])
+    if side:
+        inverse = np.linalg.pinv(winograd_filter_transform(side))
+        points = packed.reshape(*packed.shape[:1], side + 2, side + 2, *packed.shape[2:])
+        taps = np.einsum("ya,xb,pabkl->pyxkl", inverse, inverse, points)
+    else:
+        taps = packed.reshape(*packed.shape[:1], k, k, *packed.shape[2:])
+    result = np.zeros((written, read, k, k), packed.dtype)
+    starts, count = panel_inputs(direction, shape, groups)
+    count = min(count, read)
+    for panel, start in enumerate(starts):
+        lanes = min(UNIT, written - panel * UNIT)
+        part = taps[panel, :, :, :count, :lanes].transpose(3, 2, 0, 1)
+        result[panel * UNIT : panel * UNIT + lanes, start : start + count] = part
+    return result
+
+
+def pack(weight: np.ndarray, attributes: Mapping[str, int], panels: tuple[int, int]) -> np.ndarray:
+    """Panels [panels) of the packed form of weights (O, I / groups, k, k): what `channels_conv_pack` computes."""
+    direction, groups, side = attributes["direction"], attributes["groups"], winograd_side(attributes["algorithm"])
+    shape = packed_shape(attributes["algorithm"], direction, weight.shape, groups)
+    result = np.zeros((panels[1] - panels[0], *shape[1:]), weight.dtype)
+    full = np.zeros((weight.shape[0], weight.shape[1] * groups, *weight.shape[2:]), weight.dtype)
+    out, part = weight.shape[0] // groups, weight.shape[1]
+    for g in range(groups):
+        full[g * out : (g + 1) * out, g * part : (g + 1) * part] = weight[g * out : (g + 1) * out]
+    if direction == DATA:
+        full = full.transpose(1, 0, 2, 3)[:, :, ::-1, ::-1]
+    if side:
+        g = winograd_filter_transform(side).astype(weight.dtype)
+        full = np.einsum("ay,bx,oiyx->oiab", g, g, full)
+    starts, count = panel_inputs(direction, weight.shape, groups)
+    for panel in range(*panels):
+        part = full[panel * UNIT : (panel + 1) * UNIT, starts[panel] : starts[panel] + count]
+        flat = part.reshape(*part.shape[:2], shape[1]).transpose(2, 1, 0)
+        result[panel - panels[0], :, : flat.shape[1], : flat.shape[2]] = flat
+    return result

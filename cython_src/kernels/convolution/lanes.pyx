@@ -1,0 +1,262 @@
+"""Convolution with 5 x 5 kernels and stride 1: forward (alone, or with ReLU and pooling), data
+gradient (alone, or with the backward pass of the pooling and ReLU before it) and weight gradient.
+
+Y[o, y, x] = b[o] + sum over c, ky, kx of W[o, c, ky, kx] * X[c, y + ky - p, x + kx - p]
+
+The padding p is the halo of X; the data gradient's dY has a halo of 4 - p. The flat layout has padding 2 alone.
+
+Parameters are read in PyTorch's layout, (out, in, 5, 5), one number at a time, so nothing is packed. The data
+gradient is the same inner loop with the roles of the channels exchanged and the taps reversed.
+"""
+
+from libc.stdint cimport int32_t, uint8_t, uintptr_t
+
+from ...binding.block_kernel cimport KernelArgs, TaskContext
+from .lanes_epilogue cimport POOL, STORE, UNPOOL, Epilogue, finish_rows
+from ..maps.lanes cimport Map, clear_halo, offset, plane_size, read_map
+from ..simd.micro_kernels cimport KERNEL, TAPS, UNIT, ConvTask, Micro, WeightGradientTask
+
+import numpy as np
+
+from ..maps import lanes as lanes_maps
+from ...binding.kernel_table import KernelSpec, register
+from ..maps.lanes import interior, map_attributes
+
+cdef enum:
+    # Of a channel, five at a time (lowering asks for them): two rows of 255 pixels of sixteen images.
+    SCRATCH_FLOATS = 8192
+
+
+cdef int rows_as_units(const Map *m, int width, int rows, int *num_rows, int *num_units) noexcept nogil:
+    """Cut `rows` rows of `width` pixels into units: number of unit rows, units in each; returns scratch floats a row.
+
+    Narrow rows of the flat layout run on through the halo, whose results are ignored.
+    """
+    if m.lanes == UNIT:
+        num_rows[0] = rows
+        num_units[0] = width
+        return width * UNIT
+    if width % UNIT == 0:
+        num_rows[0] = rows
+        num_units[0] = width // UNIT
+        return width
+    num_rows[0] = 1
+    num_units[0] = (rows * m.pitch - (m.pitch - width) + UNIT - 1) // UNIT
+    return m.pitch
+
+
+cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *context, bint flip,
+                  Epilogue epilogue) noexcept nogil:
+    """All forms of the convolution. bounds: groups, output channels, rows (pooled rows where a pooling is
+    involved)."""
+    cdef Map source, target
+    cdef ConvTask t
+    cdef const Micro *micro = <const Micro *> a.micro
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const float *x = <const float *> a.operand[0]
+    cdef const float *w = <const float *> a.operand[1]
+    cdef const float *bias = NULL if flip else <const float *> a.operand[2]
+    cdef float *out = <float *> a.operand[2 if flip else 3]
+    cdef uint8_t *index = <uint8_t *> a.operand[3 if flip else 4] if epilogue != STORE else NULL
+    cdef float *scratch = <float *> context.scratch
+    cdef int g, o, y, i, k, n, count, stop, unit_rows, units, scratch_row, step, tile, spread, width
+    cdef Py_ssize_t scratch_channel = 0
+    read_map(&source, a.integers)
+    read_map(&target, a.integers + 7)
+    t.in_channel = plane_size(&source)
+    t.in_row = <Py_ssize_t> source.pitch * source.lanes
+    t.channels_in = source.channels
+    t.pixel = source.lanes
+    t.flip = flip
+    t.w_out = TAPS if flip else source.channels * TAPS
+    t.w_in = target.channels * TAPS if flip else TAPS
+    width = source.width + 2 * source.halo - (KERNEL - 1)
+    scratch_row = rows_as_units(&source, width, 2, &unit_rows, &units)
+    # As many rows at a time as the flat layout can use, two of the lane layout: they stay in the cache.
+    step = 2 if source.lanes == UNIT else (SCRATCH_FLOATS - 2 * UNIT) // scratch_row // 2 * 2
+    tile = 5 if (b[3] - b[2]) % 5 == 0 else 4
+    # Rows of the convolution in one of the bounds; rows of the output in one.
+    k = 2 if epilogue == POOL else 1
+    spread = 2 if epilogue == UNPOOL else 1
+    for g in range(b[0], b[1]):
+        o = b[2]
+        while o < b[3]:
+            count = min(tile, b[3] - o)
+            t.channels_out = count
+            t.w = w + o * t.w_out
+            t.bias = NULL if flip else bias + o
+            y = b[4] * k
+            stop = b[5] * k
+            while y < stop:
+                n = min(step, stop - y)
+                scratch_row = rows_as_units(&source, width, n, &t.rows, &t.units)
+                t.input = x + offset(&source, g, 0, y - source.halo) - source.halo * source.lanes
+                if epilogue != STORE or unit_rows == 1:
+                    t.out = scratch
+                    # odd: not all in one cache set
+                    scratch_channel = (<Py_ssize_t> t.rows * t.units + 1) * UNIT
+                    t.out_channel = scratch_channel
+                    t.out_row = scratch_row
+                else:
+                    t.out = out + offset(&target, g, o, y)
+                    t.out_channel = plane_size(&target)
+                    t.out_row = <Py_ssize_t> target.pitch * target.lanes
+                micro.conv(&t)
+                if t.out == scratch:
+                    for i in range(count):
+                        finish_rows(micro, epilogue, &target, out, index, g, o + i, y, 0, n, width,
+                                    scratch + i * scratch_channel, scratch_row)
+                y += n
+            for i in range(count):
+                clear_halo(&target, out, g, o + i, b[4] * spread, b[5] * spread)
+            o += count
+    return 0
+
+
+cdef int conv_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    return convolve(<const KernelArgs *> args, block, context, False, STORE)
+
+
+cdef int conv_relu_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    return convolve(<const KernelArgs *> args, block, context, False, POOL)
+
+
+cdef int conv_backward_data(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    return convolve(<const KernelArgs *> args, block, context, True, STORE)
+
+
+cdef int conv_backward_data_unpool(const void *args, Py_ssize_t block,
+                                   const TaskContext *context) noexcept nogil:
+    return convolve(<const KernelArgs *> args, block, context, True, UNPOOL)
+
+
+cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: partial buffer, groups, output channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Map dy, x
+    cdef WeightGradientTask t
+    cdef Py_ssize_t row
+    read_map(&dy, a.integers)
+    read_map(&x, a.integers + 7)
+    rows_as_units(&dy, dy.width, dy.height, &t.rows, &t.units)
+    t.dy = <const float *> a.operand[0] + offset(&dy, b[1], b[3], 0)
+    t.x = <const float *> a.operand[1] + offset(&x, b[1], 0, -x.halo) - x.halo * x.lanes
+    t.dy_channel = plane_size(&dy)
+    t.dy_group = t.dy_channel * dy.channels
+    t.dy_row = <Py_ssize_t> dy.pitch * dy.lanes
+    t.x_channel = plane_size(&x)
+    t.x_group = t.x_channel * x.channels
+    t.x_row = <Py_ssize_t> x.pitch * x.lanes
+    t.groups = b[2] - b[1]
+    t.channels_in = x.channels
+    t.channels_out = b[4] - b[3]
+    t.pixel = x.lanes
+    t.accumulate = <int> a.integers[14]
+    t.out_channel = x.channels * TAPS + 1
+    row = <Py_ssize_t> b[0] * dy.channels + b[3]
+    t.out = <float *> a.operand[2] + row * t.out_channel
+    (<const Micro *> a.micro).weight_gradient(&t)
+    return 0
+
+
+def _taps(x, attributes, prefix, groups, y0, y1):
+    """Yield (ky, kx, shifted rows) for the rows [y0, y1) of a convolution's result; the map is padded by its halo."""
+    if attributes[f"{prefix}_lanes"] == UNIT:
+        padded = x[groups]
+    else:  # a row's right halo is the next row's left one
+        inside, halo = interior(x, attributes, prefix)[groups], attributes[f"{prefix}_halo"]
+        padded = np.pad(inside, ((0, 0), (0, 0), (halo, halo), (halo, halo), (0, 0)))
+    width = padded.shape[3] - (KERNEL - 1)
+    for ky in range(5):
+        for kx in range(5):
+            yield ky, kx, padded[:, :, y0 + ky : y1 + ky, kx : kx + width]
+
+
+def _convolve(operands, attributes, bounds, y0, y1):
+    g, o = slice(bounds["g0"], bounds["g1"]), slice(bounds["c0"], bounds["c1"])
+    w = operands["weight"][o]
+    result = operands["bias"][o].reshape(1, -1, 1, 1, 1)
+    for ky, kx, x in _taps(operands["input"], attributes, "in", g, y0, y1):
+        result = result + np.einsum("oc,gcyxl->goyxl", w[:, :, ky, kx], x)
+    return g, o, result
+
+
+def _conv_forward_reference(operands, attributes, bounds, iteration):
+    y0, y1 = bounds["y0"], bounds["y1"]
+    g, o, result = _convolve(operands, attributes, bounds, y0, y1)
+    interior(operands["output"], attributes, "out")[g, o, y0:y1] = result
+    lanes_maps.clear_halo(operands["output"], attributes, "out", g, o, y0, y1)
+
+
+def _conv_relu_pool_reference(operands, attributes, bounds, iteration):
+    y0, y1 = bounds["y0"], bounds["y1"]
+    g, o, result = _convolve(operands, attributes, bounds, 2 * y0, 2 * y1)
+    windows = np.stack([result[:, :, i::2, j::2] for i in (0, 1) for j in (0, 1)])
+    best = windows.max(axis=0)
+    operands["index"][g, o, y0:y1] = np.where(best <= 0, 4, windows.argmax(axis=0))
+    interior(operands["output"], attributes, "out")[g, o, y0:y1] = np.where(best <= 0, 0, best)
+    lanes_maps.clear_halo(operands["output"], attributes, "out", g, o, y0, y1)
+
+
+def _data_gradient(operands, attributes, bounds):
+    g, c = slice(bounds["g0"], bounds["g1"]), slice(bounds["c0"], bounds["c1"])
+    y0, y1 = bounds["y0"], bounds["y1"]
+    w = operands["weight"][:, c, ::-1, ::-1]
+    result = 0
+    for ky, kx, dy in _taps(operands["gradient"], attributes, "in", g, y0, y1):
+        result = result + np.einsum("oc,goyxl->gcyxl", w[:, :, ky, kx], dy)
+    return g, c, result
+
+
+def _conv_backward_data_reference(operands, attributes, bounds, iteration):
+    y0, y1 = bounds["y0"], bounds["y1"]
+    g, c, result = _data_gradient(operands, attributes, bounds)
+    interior(operands["output"], attributes, "out")[g, c, y0:y1] = result
+    lanes_maps.clear_halo(operands["output"], attributes, "out", g, c, y0, y1)
+
+
+def _conv_backward_data_unpool_reference(operands, attributes, bounds, iteration):
+    y0, y1 = bounds["y0"], bounds["y1"]
+    g, c, result = _data_gradient(operands, attributes, bounds)
+    index = operands["index"][g, c, y0:y1]
+    out = interior(operands["output"], attributes, "out")[g, c, 2 * y0 : 2 * y1]
+    for i in (0, 1):
+        for j in (0, 1):
+            out[:, :, i::2, j::2] = np.where(index == 2 * i + j, result, 0)
+    lanes_maps.clear_halo(operands["output"], attributes, "out", g, c, 2 * y0, 2 * y1)
+
+
+def _conv_backward_weights_reference(operands, attributes, bounds, iteration):
+    g, o = slice(bounds["g0"], bounds["g1"]), slice(bounds["c0"], bounds["c1"])
+    y0, y1 = bounds.get("y0", 0), bounds.get("y1", attributes["dy_height"])
+    dy = interior(operands["gradient"], attributes, "dy")[g, o, y0:y1]
+    out = operands["output"][bounds["partial"], o]
+    result = np.zeros_like(out)
+    weights = result[:, :-1].reshape(len(out), -1, 5, 5)
+    for ky, kx, x in _taps(operands["input"], attributes, "in", g, y0, y1):
+        weights[:, :, ky, kx] = np.einsum("goyxl,gcyxl->oc", dy, x, optimize=True)
+    result[:, -1] = dy.sum(axis=(0, 2, 3, 4))
+    out[:] = out + result if attributes["accumulate"] else result
+
+
+MAPS = map_attributes("in") + map_attributes("out")
+BOX = ("g0", "g1", "c0", "c1", "y0", "y1")
+
+register(KernelSpec(
+    "conv_forward", ("input", "weight", "bias", "output"), MAPS, (), BOX, _conv_forward_reference,
+    <uintptr_t> &conv_forward))
+register(KernelSpec(
+    "conv_relu_pool", ("input", "weight", "bias", "output", "index"), MAPS, (), BOX,
+    _conv_relu_pool_reference,
+    <uintptr_t> &conv_relu_pool))
+register(KernelSpec(
+    "conv_backward_data", ("gradient", "weight", "output"), MAPS, (), BOX, _conv_backward_data_reference,
+    <uintptr_t> &conv_backward_data))
+register(KernelSpec(
+    "conv_backward_data_unpool", ("gradient", "weight", "output", "index"), MAPS, (), BOX,
+    _conv_backward_data_unpool_reference, <uintptr_t> &conv_backward_data_unpool))
+register(KernelSpec(
+    "conv_backward_weights", ("gradient", "input", "output"),
+    map_attributes("dy") + map_attributes("in") + ("accumulate",), (), ("partial", "g0", "g1", "c0", "c1"),
+    _conv_backward_weights_reference, <uintptr_t> &conv_backward_weights))

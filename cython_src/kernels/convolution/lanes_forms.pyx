@@ -1,0 +1,274 @@
+"""Convolution of sixteen images in the vector lanes in the forms that the direct one is compared with.
+
+im2col       inputs of all taps copied side by side, then a product with the weights
+if           bounds tested at each tap, one output pixel at a time
+if_blocked   the same with a tile of outputs in registers
+pad          the input copied between zeros first, then one output pixel at a time
+pad_blocked  the same with the direct form's tiles
+
+Formula, operands and bounds are those of kernels/convolution/lanes.pyx; the attribute "algorithm" is a position in
+algorithms.ALGORITHMS. Forward pass and data gradient sum in the direct form's order, so they have its bits.
+"""
+
+from libc.stdint cimport int32_t, uint8_t, uintptr_t
+from libc.string cimport memcpy, memset
+
+from ...binding.block_kernel cimport KernelArgs, TaskContext
+from .lanes_epilogue cimport POOL, STORE, UNPOOL, Epilogue, finish_rows
+from ..maps.lanes cimport Map, clear_halo, offset, plane_size, read_map
+from ..simd.micro_kernels cimport (
+    KERNEL, TAPS, UNIT, ConvTask, Extent, Micro, WeightGradientTask)
+
+from . import lanes as lanes_convolution
+from ...errors import UsageError
+from ...binding.kernel_table import KernelSpec, register
+from ..maps.lanes import map_attributes
+from .algorithms import ALGORITHMS
+
+cdef enum Algorithm:  # as in algorithms.ALGORITHMS
+    IM2COL = 1
+    TESTED
+    TESTED_BLOCKED
+    PAD
+    PAD_BLOCKED
+
+cdef enum:
+    TILE = 5  # output channels at a time
+    PAIR = 2  # rows of outputs at a time, of im2col's copies too
+    PAD_ROWS = 16  # rows of outputs whose inputs are copied between zeros at a time
+
+FORMS = tuple(ALGORITHMS[IM2COL : PAD_BLOCKED + 1])
+
+
+def form_scratch_bytes(form: str, channels: int, width: int) -> int:
+    """Scratch memory of a block.
+
+    Parameters
+    ----------
+    channels : int
+        Of the map that is read; for the weight gradient, of the input.
+    width : int
+        Of the convolution's result.
+    """
+    if form not in FORMS:
+        raise UsageError(f"form must be one of {', '.join(FORMS)}; got {form!r}")
+    floats = TILE * (PAIR * width + 1) * UNIT
+    if form == "im2col":
+        floats += channels * TAPS * PAIR * width * UNIT
+    elif form.startswith("pad"):
+        floats += channels * (PAD_ROWS + KERNEL - 1) * (width + KERNEL - 1) * UNIT
+    return 4 * floats
+
+
+cdef void copy_padded(const Map *m, const float *x, int group, int y, int rows, float *out) noexcept nogil:
+    """Rows [y, y + rows) of all channels with zeros around the interior; row 0 is the interior's first."""
+    cdef int c, r, border = m.halo * UNIT, inside = m.width * UNIT
+    for c in range(m.channels):
+        for r in range(y, y + rows):
+            if 0 <= r < m.height:
+                memset(out, 0, border * sizeof(float))
+                memcpy(out + border, x + offset(m, group, c, r), inside * sizeof(float))
+                memset(out + border + inside, 0, border * sizeof(float))
+            else:
+                memset(out, 0, (inside + 2 * border) * sizeof(float))
+            out += inside + 2 * border
+
+
+cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *context, bint flip,
+                  Epilogue epilogue) noexcept nogil:
+    """bounds: groups, output channels, rows (pooled rows where a pooling is involved)."""
+    cdef Map source, target
+    cdef ConvTask t
+    cdef Extent exist
+    cdef const Micro *micro = <const Micro *> a.micro
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const float *x = <const float *> a.operand[0]
+    cdef const float *w = <const float *> a.operand[1]
+    cdef const float *bias = NULL if flip else <const float *> a.operand[2]
+    cdef float *out = <float *> a.operand[2 if flip else 3]
+    cdef uint8_t *index = <uint8_t *> a.operand[3 if flip else 4] if epilogue != STORE else NULL
+    cdef float *tile = <float *> context.scratch
+    cdef float *copied
+    cdef const float *first
+    cdef int algorithm = <int> a.integers[14]
+    cdef int g, o, y, first_row, i, n, count, rows, strip, height, width, scale, spread
+    cdef Py_ssize_t tile_channel, tile_row
+    read_map(&source, a.integers)
+    read_map(&target, a.integers + 7)
+    height = source.height + 2 * source.halo - (KERNEL - 1)
+    width = source.width + 2 * source.halo - (KERNEL - 1)
+    tile_row = <Py_ssize_t> width * UNIT
+    tile_channel = PAIR * tile_row + UNIT  # odd: not all in one cache set
+    copied = tile + TILE * tile_channel
+    scale = 2 if epilogue == POOL else 1
+    spread = 2 if epilogue == UNPOOL else 1
+    strip = PAIR if algorithm == IM2COL else PAD_ROWS if algorithm >= PAD else height
+    t.channels_in = source.channels
+    t.units = width
+    t.pixel = UNIT
+    t.flip = flip
+    t.w_out = TAPS if flip else source.channels * TAPS
+    t.w_in = target.channels * TAPS if flip else TAPS
+    exist.left = source.halo
+    exist.right = source.halo + source.width
+    for g in range(b[0], b[1]):
+        y = b[4] * scale
+        while y < b[5] * scale:
+            rows = min(strip, b[5] * scale - y)
+            first = x + offset(&source, g, 0, y - source.halo) - source.halo * UNIT
+            t.in_channel = plane_size(&source)
+            t.in_row = <Py_ssize_t> source.pitch * UNIT
+            if algorithm == IM2COL:
+                micro.forms.copy_taps(first, t.in_channel, t.in_row, source.channels, rows, width, copied)
+                first = copied
+                t.in_row = tile_row
+                t.in_channel = TAPS * rows * tile_row
+            elif algorithm >= PAD:
+                copy_padded(&source, x, g, y - source.halo, rows + KERNEL - 1, copied)
+                first = copied
+                t.in_row = tile_row + (KERNEL - 1) * UNIT
+                t.in_channel = (rows + KERNEL - 1) * t.in_row
+            o = b[2]
+            while o < b[3]:
+                count = min(TILE, b[3] - o)
+                t.channels_out = count
+                t.w = w + o * t.w_out
+                t.bias = NULL if flip else bias + o
+                first_row = y
+                while first_row < y + rows:
+                    n = min(PAIR, y + rows - first_row)
+                    t.rows = n
+                    t.input = first + (first_row - y) * t.in_row
+                    exist.top = max(0, source.halo - first_row)
+                    exist.bottom = source.halo + source.height - first_row
+                    if epilogue == STORE:
+                        t.out = out + offset(&target, g, o, first_row)
+                        t.out_channel = plane_size(&target)
+                        t.out_row = <Py_ssize_t> target.pitch * UNIT
+                    else:
+                        t.out = tile
+                        t.out_channel = tile_channel
+                        t.out_row = tile_row
+                    if algorithm == IM2COL:
+                        micro.forms.product(&t)
+                    elif algorithm == TESTED_BLOCKED:
+                        micro.forms.tested(&t, &exist)
+                    elif algorithm == PAD_BLOCKED:
+                        micro.conv(&t)
+                    else:
+                        micro.forms.plain(&t, &exist if algorithm == TESTED else NULL)
+                    for i in range(count if t.out == tile else 0):
+                        finish_rows(micro, epilogue, &target, out, index, g, o + i, first_row, 0, n, width,
+                                    tile + i * tile_channel, tile_row)
+                    first_row += n
+                o += count
+            y += rows
+        for o in range(b[2], b[3]):
+            clear_halo(&target, out, g, o, b[4] * spread, b[5] * spread)
+    return 0
+
+
+cdef int conv_form_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    return convolve(<const KernelArgs *> args, block, context, False, STORE)
+
+
+cdef int conv_form_relu_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    return convolve(<const KernelArgs *> args, block, context, False, POOL)
+
+
+cdef int conv_form_backward_data(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    return convolve(<const KernelArgs *> args, block, context, True, STORE)
+
+
+cdef int conv_form_backward_data_unpool(const void *args, Py_ssize_t block,
+                                        const TaskContext *context) noexcept nogil:
+    return convolve(<const KernelArgs *> args, block, context, True, UNPOOL)
+
+
+cdef int conv_form_backward_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: partial buffer, groups, output channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const Micro *micro = <const Micro *> a.micro
+    cdef Map dy, x
+    cdef WeightGradientTask t
+    cdef Extent exist
+    cdef float *copied = <float *> context.scratch
+    cdef float *to
+    cdef float total
+    cdef const float *inputs = <const float *> a.operand[1]
+    cdef int algorithm = <int> a.integers[15]
+    cdef int g, o, y, rows, strip
+    read_map(&dy, a.integers)
+    read_map(&x, a.integers + 7)
+    strip = PAIR if algorithm == IM2COL else PAD_ROWS if algorithm >= PAD else dy.height
+    t.channels_in = x.channels
+    t.channels_out = b[4] - b[3]
+    t.units = dy.width
+    t.pixel = UNIT
+    t.groups = 1
+    t.dy_group = t.x_group = 0
+    t.dy_channel = plane_size(&dy)
+    t.dy_row = <Py_ssize_t> dy.pitch * UNIT
+    t.out_channel = x.channels * TAPS + 1
+    t.out = <float *> a.operand[2] + (<Py_ssize_t> b[0] * dy.channels + b[3]) * t.out_channel
+    t.accumulate = <int> a.integers[14]
+    exist.left = x.halo
+    exist.right = x.halo + x.width
+    for g in range(b[1], b[2]):
+        y = 0
+        while y < dy.height:
+            rows = min(strip, dy.height - y)
+            t.rows = rows
+            t.dy = <const float *> a.operand[0] + offset(&dy, g, b[3], y)
+            t.x = inputs + offset(&x, g, 0, y - x.halo) - x.halo * UNIT
+            t.x_channel = plane_size(&x)
+            t.x_row = <Py_ssize_t> x.pitch * UNIT
+            exist.top = max(0, x.halo - y)
+            exist.bottom = x.halo + x.height - y
+            if algorithm == IM2COL:
+                micro.forms.copy_taps(t.x, t.x_channel, t.x_row, x.channels, rows, dy.width, copied)
+                t.x = copied
+                t.x_row = <Py_ssize_t> dy.width * UNIT
+                t.x_channel = TAPS * rows * t.x_row
+                micro.forms.gradient_product(&t)
+            elif algorithm >= PAD:
+                copy_padded(&x, inputs, g, y - x.halo, rows + KERNEL - 1, copied)
+                t.x = copied
+                t.x_row = <Py_ssize_t> (dy.width + KERNEL - 1) * UNIT
+                t.x_channel = (rows + KERNEL - 1) * t.x_row
+                if algorithm == PAD:
+                    micro.forms.gradient_plain(&t, NULL)
+            elif algorithm == TESTED_BLOCKED:
+                micro.forms.gradient_tested(&t, &exist)
+            else:
+                micro.forms.gradient_plain(&t, &exist)
+            if algorithm == PAD_BLOCKED:
+                micro.weight_gradient(&t)  # with dY's sums
+            else:
+                for o in range(t.channels_out):
+                    total = micro.sum_rows(t.dy + o * t.dy_channel, rows, t.dy_row, <Py_ssize_t> dy.width * UNIT)
+                    to = t.out + o * t.out_channel + t.channels_in * TAPS
+                    to[0] = to[0] + total if t.accumulate else total
+            t.accumulate = True
+            y += rows
+    return 0
+
+
+MAPS = lanes_convolution.MAPS + ("algorithm",)
+register(KernelSpec(
+    "conv_form_forward", ("input", "weight", "bias", "output"), MAPS, (), lanes_convolution.BOX,
+    lanes_convolution._conv_forward_reference, <uintptr_t> &conv_form_forward))
+register(KernelSpec(
+    "conv_form_relu_pool", ("input", "weight", "bias", "output", "index"), MAPS, (), lanes_convolution.BOX,
+    lanes_convolution._conv_relu_pool_reference, <uintptr_t> &conv_form_relu_pool))
+register(KernelSpec(
+    "conv_form_backward_data", ("gradient", "weight", "output"), MAPS, (), lanes_convolution.BOX,
+    lanes_convolution._conv_backward_data_reference, <uintptr_t> &conv_form_backward_data))
+register(KernelSpec(
+    "conv_form_backward_data_unpool", ("gradient", "weight", "output", "index"), MAPS, (), lanes_convolution.BOX,
+    lanes_convolution._conv_backward_data_unpool_reference, <uintptr_t> &conv_form_backward_data_unpool))
+register(KernelSpec(
+    "conv_form_backward_weights", ("gradient", "input", "output"),
+    map_attributes("dy") + map_attributes("in") + ("accumulate", "algorithm"), (), ("partial", "g0", "g1", "c0", "c1"),
+    lanes_convolution._conv_backward_weights_reference, <uintptr_t> &conv_form_backward_weights))

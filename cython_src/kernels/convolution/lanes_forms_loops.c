@@ -1,0 +1,251 @@
+/* Forms of convolution to compare with, see kernels/convolution/lanes_forms_loops.h. MICRO_ISA selects vector width and tiles. */
+#include "lanes_forms_loops.h"
+#include "cython_src/kernels/simd/micro_kernels.h"
+#include "cython_src/kernels/simd/vectors.h"
+
+#define SUB (UNIT / VL) /* vectors in a pixel */
+
+#if MICRO_ISA == AVX512
+#define FORM_R 5 /* output channels in a tile */
+#define FORM_X 4 /* pixels in a tile */
+#else
+#define FORM_R 2
+#define FORM_X 2
+#endif
+
+INLINE ptrdiff_t weight_at(const ConvTask *t, int c, int tap) { return c * t->w_in + (t->flip ? TAPS - 1 - tap : tap); }
+
+static void plain(const ConvTask *t, const Extent *exist)
+{
+    for (int o = 0; o < t->channels_out; o++)
+        for (int y = 0; y < t->rows; y++)
+            for (int x = 0; x < t->units; x++) {
+                Vec sum[SUB];
+                UNROLL for (int i = 0; i < SUB; i++) sum[i] = splat(t->bias ? t->bias[o] : 0.0f);
+                for (int c = 0; c < t->channels_in; c++)
+                    for (int ky = 0; ky < KERNEL; ky++)
+                        for (int kx = 0; kx < KERNEL; kx++) {
+                            if (exist && (y + ky < exist->top || y + ky >= exist->bottom || x + kx < exist->left || x + kx >= exist->right))
+                                continue;
+                            const float *p = t->in + c * t->in_channel + (y + ky) * t->in_row + (x + kx) * UNIT;
+                            Vec weight = splat(t->w[o * t->w_out + weight_at(t, c, ky * KERNEL + kx)]);
+                            UNROLL for (int i = 0; i < SUB; i++) sum[i] += weight * load(p + i * VL);
+                        }
+                float *to = t->out + o * t->out_channel + y * t->out_row + x * UNIT;
+                UNROLL for (int i = 0; i < SUB; i++) store(to + i * VL, sum[i]);
+            }
+}
+
+/* ---- tiles of R channels x N pixels ---- */
+
+INLINE void start_tile(const ConvTask *t, const int R, const int N, int o, Vec sum[FORM_R][FORM_X * SUB])
+{
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < N * SUB; i++)
+        sum[r][i] = splat(t->bias ? t->bias[o + r] : 0.0f);
+}
+
+INLINE void store_tile(const ConvTask *t, const int R, const int N, int o, int y, int x, Vec sum[FORM_R][FORM_X * SUB])
+{
+    float *to = t->out + o * t->out_channel + y * t->out_row + x * UNIT;
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < N * SUB; i++)
+        store(to + r * t->out_channel + i * VL, sum[r][i]);
+}
+
+INLINE void tested_tile(const ConvTask *t, const Extent *exist, const int R, const int N, int o, int y, int x)
+{
+    Vec sum[FORM_R][FORM_X * SUB];
+    start_tile(t, R, N, o, sum);
+    for (int c = 0; c < t->channels_in; c++)
+        for (int ky = 0; ky < KERNEL; ky++) {
+            if (y + ky < exist->top || y + ky >= exist->bottom)
+                continue;
+            for (int kx = 0; kx < KERNEL; kx++) {
+                const float *w = t->w + o * t->w_out + weight_at(t, c, ky * KERNEL + kx);
+                const float *p = t->in + c * t->in_channel + (y + ky) * t->in_row + (x + kx) * UNIT;
+                UNROLL for (int n = 0; n < N; n++)
+                {
+                    if (x + n + kx < exist->left || x + n + kx >= exist->right)
+                        continue;
+                    UNROLL for (int i = 0; i < SUB; i++)
+                    {
+                        Vec in = load(p + n * UNIT + i * VL);
+                        UNROLL for (int r = 0; r < R; r++) sum[r][n * SUB + i] += splat(w[r * t->w_out]) * in;
+                    }
+                }
+            }
+        }
+    store_tile(t, R, N, o, y, x, sum);
+}
+
+INLINE void product_tile(const ConvTask *t, const Extent *unused, const int R, const int N, int o, int y, int x)
+{
+    Vec sum[FORM_R][FORM_X * SUB];
+    start_tile(t, R, N, o, sum);
+    const ptrdiff_t tap_size = t->in_channel / TAPS;
+    for (int c = 0; c < t->channels_in; c++)
+        for (int tap = 0; tap < TAPS; tap++) {
+            const float *w = t->w + o * t->w_out + weight_at(t, c, tap);
+            const float *p = t->in + c * t->in_channel + tap * tap_size + y * t->in_row + x * UNIT;
+            Vec in[FORM_X * SUB];
+            UNROLL for (int i = 0; i < N * SUB; i++) in[i] = load(p + i * VL);
+            UNROLL for (int r = 0; r < R; r++)
+            {
+                Vec weight = splat(w[r * t->w_out]);
+                UNROLL for (int i = 0; i < N * SUB; i++) sum[r][i] += weight * in[i];
+            }
+        }
+    store_tile(t, R, N, o, y, x, sum);
+}
+
+typedef void (*FormTile)(const ConvTask *, const Extent *, int, int, int);
+#define TILE(KIND, R, N) \
+    static void KIND##_##R##_##N(const ConvTask *t, const Extent *exist, int o, int y, int x) { KIND##_tile(t, exist, R, N, o, y, x); }
+#if FORM_R == 5
+#define TILES(KIND, N)                                                                                   \
+    TILE(KIND, 1, N) TILE(KIND, 2, N) TILE(KIND, 3, N) TILE(KIND, 4, N) TILE(KIND, 5, N)                 \
+    static const FormTile KIND##_tiles_##N[FORM_R] = {KIND##_1_##N, KIND##_2_##N, KIND##_3_##N, KIND##_4_##N, \
+                                                      KIND##_5_##N};
+#else
+#define TILES(KIND, N)               \
+    TILE(KIND, 1, N) TILE(KIND, 2, N) \
+    static const FormTile KIND##_tiles_##N[FORM_R] = {KIND##_1_##N, KIND##_2_##N};
+#endif
+TILES(tested, 1)
+TILES(product, 1)
+#if FORM_X == 4
+TILES(tested, 4)
+TILES(product, 4)
+#define WIDE(KIND) KIND##_tiles_4
+#else
+TILES(tested, 2)
+TILES(product, 2)
+#define WIDE(KIND) KIND##_tiles_2
+#endif
+
+static void run_tiles(const ConvTask *t, const Extent *exist, const FormTile *wide, const FormTile *narrow)
+{
+    for (int o = 0, r; o < t->channels_out; o += r) {
+        r = t->channels_out - o < FORM_R ? t->channels_out - o : FORM_R;
+        for (int y = 0; y < t->rows; y++) {
+            int x = 0;
+            for (; x + FORM_X <= t->units; x += FORM_X)
+                wide[r - 1](t, exist, o, y, x);
+            for (; x < t->units; x++)
+                narrow[r - 1](t, exist, o, y, x);
+        }
+    }
+}
+
+static void tested(const ConvTask *t, const Extent *exist) { run_tiles(t, exist, WIDE(tested), tested_tiles_1); }
+
+static void product(const ConvTask *t) { run_tiles(t, NULL, WIDE(product), product_tiles_1); }
+
+static void copy_taps(const float *in, ptrdiff_t in_channel, ptrdiff_t in_row, int channels, int rows, int columns,
+                      float *out)
+{
+    for (int c = 0; c < channels; c++)
+        for (int ky = 0; ky < KERNEL; ky++)
+            for (int kx = 0; kx < KERNEL; kx++)
+                for (int y = 0; y < rows; y++) {
+                    const float *p = in + c * in_channel + (y + ky) * in_row + kx * UNIT;
+                    for (int i = 0; i < columns * UNIT; i += VL, out += VL)
+                        store(out, load(p + i));
+                }
+}
+
+/* ---- weight gradient ---- */
+
+static void gradient_plain(const WeightGradientTask *t, const Extent *exist)
+{
+    for (int o = 0; o < t->channels_out; o++)
+        for (int c = 0; c < t->channels_in; c++)
+            for (int ky = 0; ky < KERNEL; ky++)
+                for (int kx = 0; kx < KERNEL; kx++) {
+                    Vec sum = {0};
+                    for (int y = 0; y < t->rows; y++)
+                        for (int x = 0; x < t->units; x++) {
+                            if (exist && (y + ky < exist->top || y + ky >= exist->bottom || x + kx < exist->left || x + kx >= exist->right))
+                                continue;
+                            const float *d = t->dy + o * t->dy_channel + y * t->dy_row + x * UNIT;
+                            const float *p = t->x + c * t->x_channel + (y + ky) * t->x_row + (x + kx) * UNIT;
+                            UNROLL for (int i = 0; i < SUB; i++) sum += load(d + i * VL) * load(p + i * VL);
+                        }
+                    float *to = t->out + o * t->out_channel + c * TAPS + ky * KERNEL + kx, s = lane_sum(sum);
+                    *to = t->accumulate ? *to + s : s;
+                }
+}
+
+#define MAX_SUMS (FORM_R * KERNEL)
+
+/* R channels x one kernel row. Taps of copied inputs are `tap` floats apart, else a pixel. */
+INLINE void gradient_tile(const WeightGradientTask *t, const Extent *exist, const int R, ptrdiff_t tap, int ky, const float *dy,
+                          const float *x, float *out)
+{
+    Vec sum[FORM_R][KERNEL];
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int k = 0; k < KERNEL; k++) sum[r][k] = (Vec){0};
+    for (int row = 0; row < t->rows; row++) {
+        if (exist && (row + ky < exist->top || row + ky >= exist->bottom))
+            continue;
+        for (int column = 0; column < t->units; column++)
+            UNROLL for (int i = 0; i < SUB; i++)
+            {
+                const float *d = dy + row * t->dy_row + column * UNIT + i * VL;
+                const float *p = x + row * t->x_row + column * UNIT + i * VL;
+                Vec v[FORM_R];
+                UNROLL for (int r = 0; r < R; r++) v[r] = load(d + r * t->dy_channel);
+                UNROLL for (int k = 0; k < KERNEL; k++)
+                {
+                    if (exist && (column + k < exist->left || column + k >= exist->right))
+                        continue;
+                    Vec in = load(p + k * tap);
+                    UNROLL for (int r = 0; r < R; r++) sum[r][k] += v[r] * in;
+                }
+            }
+    }
+    float sums[(MAX_SUMS + VL - 1) / VL * VL];
+    Vec *flat = &sum[0][0];
+    UNROLL for (int i = 0; i < R * KERNEL; i += VL)
+        store(sums + i, lane_sums(flat + i, R * KERNEL - i < VL ? R * KERNEL - i : VL));
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int k = 0; k < KERNEL; k++)
+    {
+        float *to = out + r * t->out_channel + k;
+        *to = t->accumulate ? *to + sums[r * KERNEL + k] : sums[r * KERNEL + k];
+    }
+}
+
+INLINE void run_gradient(const WeightGradientTask *t, const Extent *exist, const int copied)
+{
+    const ptrdiff_t tap = copied ? t->x_channel / TAPS : UNIT, ky_size = copied ? KERNEL * tap : t->x_row;
+    for (int o = 0, r; o < t->channels_out; o += r) {
+        r = t->channels_out - o < FORM_R ? t->channels_out - o : FORM_R;
+        const float *dy = t->dy + o * t->dy_channel;
+        for (int c = 0; c < t->channels_in; c++)
+            for (int ky = 0; ky < KERNEL; ky++) {
+                const float *x = t->x + c * t->x_channel + ky * ky_size;
+                float *out = t->out + o * t->out_channel + c * TAPS + ky * KERNEL;
+                switch (r) {
+                case 1: gradient_tile(t, exist, 1, tap, ky, dy, x, out); break;
+                case 2: gradient_tile(t, exist, 2, tap, ky, dy, x, out); break;
+#if FORM_R == 5
+                case 3: gradient_tile(t, exist, 3, tap, ky, dy, x, out); break;
+                case 4: gradient_tile(t, exist, 4, tap, ky, dy, x, out); break;
+                case 5: gradient_tile(t, exist, 5, tap, ky, dy, x, out); break;
+#endif
+                }
+            }
+    }
+}
+
+static void gradient_tested(const WeightGradientTask *t, const Extent *exist) { run_gradient(t, exist, 0); }
+
+static void gradient_product(const WeightGradientTask *t) { run_gradient(t, NULL, 1); }
+
+const ConvForms ISA_SYMBOL(forktask_conv_forms) = {
+    .plain = plain,
+    .tested = tested,
+    .copy_taps = copy_taps,
+    .product = product,
+    .gradient_plain = gradient_plain,
+    .gradient_tested = gradient_tested,
+    .gradient_product = gradient_product,
+};

@@ -1,0 +1,363 @@
+"""Winograd form of the 5 x 5 convolutions in the lane layout: tiles of 4 x 4 results, 64 products instead of
+400 for each pair of channels (kernels/convolution/lanes_winograd_loops.h).
+
+The weights are transformed by a loop of its own once a step. Here strips of up to four tiles go through input
+transform, products and output transform while they are in the cache, then to the same epilogues as the direct
+form. Tiles at the edge of a map or of a block take what is not there as zeros and leave what is not asked for.
+
+Sums run over the input channels in order: as in the direct form, results do not depend on how a loop was cut
+into blocks. Rounding errors are larger than those of the direct form, about five times on average.
+"""
+
+from libc.stdint cimport int32_t, uint8_t, uintptr_t
+
+from ...binding.block_kernel cimport KernelArgs, TaskContext
+from .lanes_epilogue cimport POOL, STORE, UNPOOL, Epilogue, finish_rows
+from ..maps.lanes cimport Map, clear_halo, offset, plane_size, read_map
+from ..simd.micro_kernels cimport (KERNEL, TAPS, UNIT, WINOGRAD_POINTS, WINOGRAD_STRIP, WINOGRAD_TILE, Micro,
+                             WinogradProduct, WinogradReduction, WinogradTransform)
+
+import numpy as np
+
+from ...binding.kernel_table import KernelSpec, register
+from .lanes import (_conv_backward_data_reference, _conv_backward_data_unpool_reference,
+                           _conv_backward_weights_reference, _conv_forward_reference,
+                           _conv_relu_pool_reference)
+from ..maps.lanes import map_attributes
+
+cdef enum:
+    STRIP = 4  # tiles; WINOGRAD_STRIP
+    POINTS = 64
+    BORDER = KERNEL - 1
+    ROW = STRIP * 4 * 16  # floats in a row of results of a strip
+    WINDOW = 160  # pixels that a strip reads: 20 x 8, 12 x 12 or 8 x 20
+    PAD = 16  # so that points do not all fall in one set of the cache
+
+assert WINOGRAD_STRIP == STRIP and WINOGRAD_POINTS == POINTS
+
+
+def transform_scratch_bytes(channels_in, channels_out):
+    """Scratch of the forward pass and data gradient."""
+    return 4 * (POINTS * ((channels_in + channels_out) * STRIP * UNIT + 2 * PAD) + 4 * ROW)
+
+
+def gradient_scratch_bytes(channels_in, channels_out):
+    """Scratch of the weight gradient."""
+    rows = max(channels_in, channels_out)
+    blocks = (rows + UNIT - 1) // UNIT
+    return 4 * (UNIT * (WINDOW * UNIT + PAD) + POINTS * (STRIP * UNIT * UNIT + PAD)
+                + POINTS * (rows * STRIP * UNIT + PAD) + blocks * POINTS * (rows * UNIT + PAD))
+
+
+cdef void strip_shape(int tiles_across, int *across, int *down) noexcept nogil:
+    """Tiles of a strip: a row, or several of a narrow map."""
+    across[0] = min(tiles_across, STRIP)
+    down[0] = STRIP // across[0] if tiles_across <= STRIP else 1
+
+
+cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *context, bint has_bias,
+                  Epilogue epilogue) noexcept nogil:
+    """All forms of the convolution. bounds: groups, output channels, rows (pooled rows where a pooling is
+    involved)."""
+    cdef Map source, target
+    cdef WinogradTransform t
+    cdef WinogradProduct q
+    cdef const Micro *micro = <const Micro *> a.micro
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const float *x = <const float *> a.operand[0]
+    cdef const float *bias = <const float *> a.operand[2] if has_bias else NULL
+    cdef float *out = <float *> a.operand[3 if has_bias else 2]
+    cdef uint8_t *index = <uint8_t *> a.operand[4 if has_bias else 3] if epilogue != STORE else NULL
+    cdef float *rows
+    cdef int g, o, y, x0, i, r, num_rows, columns, across, down, first, stop, width
+    cdef int k = 2 if epilogue == POOL else 1, spread = 2 if epilogue == UNPOOL else 1
+    read_map(&source, a.integers)
+    read_map(&target, a.integers + 7)
+    width = source.width + 2 * source.halo - BORDER
+    q.inputs = source.channels
+    q.outputs = b[3] - b[2]
+    q.u = <const float *> a.operand[1] + b[2]
+    q.u_in = target.channels
+    q.u_point = q.u_in * source.channels
+    q.v_in = STRIP * UNIT
+    q.v_point = source.channels * q.v_in + PAD
+    q.m_out = STRIP * UNIT
+    q.m_point = q.outputs * q.m_out + PAD
+    q.v = <float *> context.scratch
+    q.m = <float *> context.scratch + POINTS * q.v_point
+    rows = q.m + POINTS * q.m_point
+    t.in_channel = plane_size(&source)
+    t.in_row = <Py_ssize_t> source.pitch * UNIT
+    t.in_pixel = UNIT
+    t.out_point = q.v_point
+    t.out_channel = q.v_in
+    t.out_tile = UNIT
+    t.channels = source.channels
+    first = b[4] * k
+    stop = b[5] * k
+    strip_shape((width + WINOGRAD_TILE - 1) // WINOGRAD_TILE, &across, &down)
+    for g in range(b[0], b[1]):
+        y = first
+        while y < stop:
+            num_rows = min(down, (stop - y + WINOGRAD_TILE - 1) // WINOGRAD_TILE)
+            x0 = 0
+            while x0 < width:
+                columns = min(across * WINOGRAD_TILE, width - x0)
+                t.tiles = (columns + WINOGRAD_TILE - 1) // WINOGRAD_TILE
+                q.tiles = num_rows * t.tiles
+                for r in range(num_rows):
+                    i = y + r * WINOGRAD_TILE
+                    t.input = x + offset(&source, g, 0, i - source.halo) + (x0 - source.halo) * UNIT
+                    t.out = <float *> q.v + r * t.tiles * UNIT
+                    t.rows = stop + BORDER - i
+                    t.columns = source.pitch - x0
+                    micro.winograd_input(&t)
+                micro.winograd_multiply(&q)
+                for o in range(b[2], b[3]):
+                    for r in range(num_rows):
+                        micro.winograd_output(
+                            q.m + (o - b[2]) * q.m_out + r * t.tiles * UNIT, q.m_point, t.tiles,
+                            bias[o] if has_bias else 0, rows, ROW)
+                        i = y + r * WINOGRAD_TILE
+                        finish_rows(micro, epilogue, &target, out, index, g, o, i, x0, min(WINOGRAD_TILE, stop - i), columns,
+                                    rows, ROW)
+                x0 += columns
+            y += num_rows * WINOGRAD_TILE
+        for o in range(b[2], b[3]):
+            clear_halo(&target, out, g, o, b[4] * spread, b[5] * spread)
+    return 0
+
+
+cdef int winograd_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    return convolve(<const KernelArgs *> args, block, context, True, STORE)
+
+
+cdef int winograd_relu_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    return convolve(<const KernelArgs *> args, block, context, True, POOL)
+
+
+cdef int winograd_backward_data(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    return convolve(<const KernelArgs *> args, block, context, False, STORE)
+
+
+cdef int winograd_backward_data_unpool(const void *args, Py_ssize_t block,
+                                       const TaskContext *context) noexcept nogil:
+    return convolve(<const KernelArgs *> args, block, context, False, UNPOOL)
+
+
+cdef int winograd_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """Transformed weights (points, channels in, channels out) of the convolution that reads them. bounds: its
+    input channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef int outputs = <int> a.integers[0], inputs = <int> a.integers[1]
+    cdef bint flip = a.integers[2]
+    cdef Py_ssize_t w_out = TAPS if flip else inputs * TAPS, w_in = outputs * TAPS if flip else TAPS
+    (<const Micro *> a.micro).winograd_weights(
+        <const float *> a.operand[0] + b[0] * w_in, w_out, w_in, outputs, b[1] - b[0], flip,
+        <float *> a.operand[1] + b[0] * outputs, <Py_ssize_t> inputs * outputs, outputs)
+    return 0
+
+
+cdef int winograd_backward_weights(const void *args, Py_ssize_t block,
+                                   const TaskContext *context) noexcept nogil:
+    """Weight gradient; bounds: partial buffer, groups, output channels, rows.
+
+    For each point a matrix product over tiles and images. One side keeps its layout, and its numbers are
+    broadcast; the other is transposed, channels in the lanes: the side whose channels fill vectors better.
+    """
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const Micro *micro = <const Micro *> a.micro
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Map dy, x, *wide
+    cdef WinogradTransform natural, turned
+    cdef WinogradReduction q
+    cdef const float *from_
+    cdef const float *base
+    cdef float *window
+    cdef float *vectors
+    cdef float *gradient
+    cdef float *sums
+    cdef float *to
+    cdef float total
+    cdef Py_ssize_t per_out = 0, block_size
+    cdef int outputs = b[4] - b[3], g, y, x0, r, i, j, n, blocks, num_rows, columns, across, down, border, count
+    cdef int height, width, channels, accumulate
+    cdef bint turn_input
+    read_map(&dy, a.integers)
+    read_map(&x, a.integers + 7)
+    accumulate = <int> a.integers[14]
+    per_out = x.channels * TAPS + 1
+    # Vectors for a product: ceil(lanes' channels / 16) * broadcast channels.
+    turn_input = (x.channels + UNIT - 1) // UNIT * outputs <= (outputs + UNIT - 1) // UNIT * x.channels
+    channels = x.channels if turn_input else outputs
+    q.rows = outputs if turn_input else x.channels
+    blocks = (channels + UNIT - 1) // UNIT
+    q.a_row = STRIP * UNIT
+    q.a_point = q.rows * q.a_row + PAD
+    q.b_point = STRIP * UNIT * UNIT + PAD
+    q.out_row = UNIT
+    q.out_point = q.rows * UNIT + PAD
+    q.accumulate = 0
+    window = <float *> context.scratch
+    vectors = window + UNIT * (WINDOW * UNIT + PAD)
+    q.a = vectors + POINTS * q.b_point
+    sums = <float *> q.a + POINTS * q.a_point
+    block_size = POINTS * q.out_point
+    q.b = vectors
+
+    natural.channels = q.rows
+    natural.in_pixel = UNIT
+    natural.out_point = q.a_point
+    natural.out_channel = q.a_row
+    natural.out_tile = UNIT
+    natural.in_channel = plane_size(&dy if turn_input else &x)
+    natural.in_row = <Py_ssize_t> (dy.pitch if turn_input else x.pitch) * UNIT
+    turned.channels = UNIT
+    turned.in_pixel = UNIT
+    turned.in_channel = WINDOW * UNIT + PAD
+    turned.out_point = q.b_point
+    turned.out_channel = UNIT
+    turned.out_tile = UNIT * UNIT
+    wide = &x if turn_input else &dy
+    border = BORDER if turn_input else 0
+    height = b[6]
+    width = dy.width
+    strip_shape((width + WINOGRAD_TILE - 1) // WINOGRAD_TILE, &across, &down)
+    for g in range(b[1], b[2]):
+        y = b[5]
+        while y < height:
+            num_rows = min(down, (height - y + WINOGRAD_TILE - 1) // WINOGRAD_TILE)
+            x0 = 0
+            while x0 < width:
+                columns = min(across * WINOGRAD_TILE, width - x0)
+                natural.tiles = turned.tiles = n = (columns + WINOGRAD_TILE - 1) // WINOGRAD_TILE
+                q.length = num_rows * n * UNIT
+                for r in range(num_rows):
+                    natural.out = <float *> q.a + r * n * UNIT
+                    i = y + r * WINOGRAD_TILE
+                    if turn_input:
+                        natural.input = <const float *> a.operand[0] + offset(&dy, g, b[3], i) + x0 * UNIT
+                        natural.rows = height - i
+                        natural.columns = width - x0
+                        micro.winograd_gradient(&natural)
+                    else:
+                        natural.input = (<const float *> a.operand[1] + offset(&x, g, 0, i - x.halo)
+                                         + (x0 - x.halo) * UNIT)
+                        natural.rows = height + BORDER - i
+                        natural.columns = x.pitch - x0
+                        micro.winograd_input(&natural)
+                # The window of the side that is transposed: what exists of it.
+                base = <const float *> a.operand[1 if turn_input else 0]
+                base += (offset(&x, g, 0, y - x.halo) + (x0 - x.halo) * UNIT if turn_input
+                         else offset(&dy, g, b[3], y) + x0 * UNIT)
+                turned.in_row = <Py_ssize_t> (n * WINOGRAD_TILE + border) * UNIT
+                for j in range(blocks):
+                    count = min(UNIT, channels - j * UNIT)
+                    for r in range(min(num_rows * WINOGRAD_TILE, height - y) + border):
+                        from_ = base + j * UNIT * plane_size(wide) + <Py_ssize_t> r * wide.pitch * UNIT
+                        to = window + r * turned.in_row
+                        for i in range(columns + border):
+                            micro.transpose_unit(from_ + i * UNIT, plane_size(wide), count, to + i * UNIT,
+                                                 turned.in_channel)
+                    for r in range(num_rows):
+                        turned.input = window + r * WINOGRAD_TILE * turned.in_row
+                        turned.out = vectors + r * n * UNIT * UNIT
+                        turned.rows = height - y - r * WINOGRAD_TILE + border
+                        turned.columns = columns + border
+                        if turn_input:
+                            micro.winograd_input(&turned)
+                        else:
+                            micro.winograd_gradient(&turned)
+                    q.out = sums + j * block_size
+                    micro.winograd_reduce(&q)
+                q.accumulate = 1
+                x0 += columns
+            y += num_rows * WINOGRAD_TILE
+    gradient = <float *> a.operand[2] + (<Py_ssize_t> b[0] * dy.channels + b[3]) * per_out
+    for j in range(blocks):
+        for r in range(q.rows):
+            to = gradient + (r * per_out + j * UNIT * TAPS if turn_input else r * TAPS + j * UNIT * per_out)
+            micro.winograd_gradient_output(
+                sums + j * block_size + r * UNIT, q.out_point, min(UNIT, channels - j * UNIT), to,
+                TAPS if turn_input else per_out, accumulate)
+    for r in range(outputs):
+        to = gradient + r * per_out + x.channels * TAPS
+        total = to[0] if accumulate else 0
+        for g in range(b[1], b[2]):
+            total += micro.sum_rows(<const float *> a.operand[0] + offset(&dy, g, b[3] + r, b[5]), height - b[5],
+                                    <Py_ssize_t> dy.pitch * UNIT, <Py_ssize_t> dy.width * UNIT)
+        to[0] = total
+    return 0
+
+
+# The values of the polynomials of five taps at the points, over the products of distances.
+_TAPS_AT_POINTS = np.array([
+    [1, 0, 0, 0, 0],
+    *([[-2.0 / 9.0 * sign**k for k in range(5)] for sign in (1, -1)]),
+    *([[(2.0 * sign)**k / 90.0 for k in range(5)] for sign in (1, -1)]),
+    *([[32.0 / 45.0 * (0.5 * sign)**k for k in range(5)] for sign in (1, -1)]),
+    [0, 0, 0, 0, 1],
+])
+_TAPS_FROM_POINTS = np.linalg.pinv(_TAPS_AT_POINTS)
+
+
+def _winograd_weights_reference(operands, attributes, bounds, iteration):
+    inputs = slice(bounds["c0"], bounds["c1"])
+    w = operands["weight"]
+    w = w[inputs, :, ::-1, ::-1].swapaxes(0, 1) if attributes["flip"] else w[:, inputs]
+    points = np.einsum("pk,ockl,ql->pqco", _TAPS_AT_POINTS, w, _TAPS_AT_POINTS, optimize=True)
+    operands["transformed"][:, inputs] = points.reshape(POINTS, *points.shape[2:])
+
+
+def _with_taps(reference, flip):
+    """The NumPy form recovers the weights and is the direct convolution."""
+
+    def form(operands, attributes, bounds, iteration):
+        transformed = operands["transformed"][:, :, bounds["c0"]:bounds["c1"]]
+        points = transformed.reshape(8, 8, *transformed.shape[1:])
+        taps = np.einsum("kp,pqco,lq->ockl", _TAPS_FROM_POINTS, points, _TAPS_FROM_POINTS, optimize=True)
+        if flip:
+            taps = taps.swapaxes(0, 1)[:, :, ::-1, ::-1]
+        weight = _Cut(taps, bounds["c0"], 1 if flip else 0)
+        return reference({**operands, "weight": weight}, attributes, bounds, iteration)
+
+    return form
+
+
+class _Cut:
+    """Weights of which a block has only its own channels, indexed as if it had all."""
+
+    def __init__(self, weights, start, axis):
+        self.weights, self.start, self.axis = weights, start, axis
+
+    def __getitem__(self, key):
+        key = list(key) if isinstance(key, tuple) else [key]
+        part = key[self.axis]
+        key[self.axis] = slice(part.start - self.start, part.stop - self.start)
+        return self.weights[tuple(key)]
+
+
+MAPS = map_attributes("in") + map_attributes("out")
+BOX = ("g0", "g1", "c0", "c1", "y0", "y1")
+
+register(KernelSpec(
+    "winograd_weights", ("weight", "transformed"), ("outputs", "inputs", "flip"), (), ("c0", "c1"),
+    _winograd_weights_reference, <uintptr_t> &winograd_weights))
+register(KernelSpec(
+    "winograd_forward", ("input", "transformed", "bias", "output"), MAPS, (), BOX,
+    _with_taps(_conv_forward_reference, False), <uintptr_t> &winograd_forward))
+register(KernelSpec(
+    "winograd_relu_pool", ("input", "transformed", "bias", "output", "index"), MAPS, (), BOX,
+    _with_taps(_conv_relu_pool_reference, False), <uintptr_t> &winograd_relu_pool))
+register(KernelSpec(
+    "winograd_backward_data", ("gradient", "transformed", "output"), MAPS, (), BOX,
+    _with_taps(_conv_backward_data_reference, True), <uintptr_t> &winograd_backward_data))
+register(KernelSpec(
+    "winograd_backward_data_unpool", ("gradient", "transformed", "output", "index"), MAPS, (), BOX,
+    _with_taps(_conv_backward_data_unpool_reference, True), <uintptr_t> &winograd_backward_data_unpool))
+register(KernelSpec(
+    "winograd_backward_weights", ("gradient", "input", "output"),
+    map_attributes("dy") + map_attributes("in") + ("accumulate",), (),
+    ("partial", "g0", "g1", "c0", "c1", "y0", "y1"), _conv_backward_weights_reference,
+    <uintptr_t> &winograd_backward_weights))

@@ -1,0 +1,1 @@
+"""Fully connected layers, and maps as vectors of features."""

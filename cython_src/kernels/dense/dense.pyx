@@ -1,0 +1,180 @@
+"""Fully connected layer: y = W x + b (alone, or with ReLU), its data gradient (alone, or with the backward pass of
+the ReLU, or pooling and ReLU, before it) and its weight gradient.
+
+Features are a map's elements in PyTorch's order (channel, row, column), so a map of the lane layout is used
+as it is.
+"""
+
+from libc.stdint cimport int32_t, uint8_t, uintptr_t
+
+from ...binding.block_kernel cimport KernelArgs, TaskContext
+from ..maps.lanes cimport Map, clear_halo, offset, read_map
+from ..simd.micro_kernels cimport Micro
+
+import numpy as np
+
+from ..maps import lanes as lanes_maps
+from ...binding.kernel_table import KernelSpec, register
+from ..maps.lanes import interior, map_attributes
+
+
+cdef int fc_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: groups."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef int features = <int> a.integers[0], outputs = <int> a.integers[1], lanes = <int> a.integers[2]
+    cdef Py_ssize_t g
+    for g in range(b[0], b[1]):
+        (<const Micro *> a.micro).fc_forward(
+            <const float *> a.operand[0] + g * features * lanes, <const float *> a.operand[1],
+            <const float *> a.operand[2], <float *> a.operand[3] + g * outputs * lanes, features, outputs,
+            lanes)
+    return 0
+
+
+cdef int fc_relu_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """Positive parts of y. bounds: groups."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Py_ssize_t size = a.integers[1] * a.integers[2]
+    cdef float *out = <float *> a.operand[3] + b[0] * size
+    fc_forward(args, block, context)
+    (<const Micro *> a.micro).relu(out, out, (b[1] - b[0]) * size)
+    return 0
+
+
+cdef int fc_backward_data_relu(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """The data gradient where the layer's input is positive, else zero. bounds: groups."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Py_ssize_t size = a.integers[0] * a.integers[2]
+    cdef float *out = <float *> a.operand[2] + b[0] * size
+    fc_backward_data(args, block, context)
+    (<const Micro *> a.micro).relu_backward(out, <const float *> a.operand[3] + b[0] * size, out,
+                                            (b[1] - b[0]) * size)
+    return 0
+
+
+cdef int fc_backward_data(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: groups."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef int features = <int> a.integers[0], outputs = <int> a.integers[1], lanes = <int> a.integers[2]
+    cdef Py_ssize_t g
+    for g in range(b[0], b[1]):
+        (<const Micro *> a.micro).fc_backward_data(
+            <const float *> a.operand[0] + g * outputs * lanes, <const float *> a.operand[1],
+            <float *> a.operand[2] + g * features * lanes, features, outputs, lanes)
+    return 0
+
+
+cdef int fc_backward_data_unpool(const void *args, Py_ssize_t block,
+                                 const TaskContext *context) noexcept nogil:
+    """The data gradient goes where the pooling's index points, zero elsewhere. bounds: groups."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const Micro *micro = <const Micro *> a.micro
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef int features = <int> a.integers[0], outputs = <int> a.integers[1], lanes = <int> a.integers[2]
+    cdef const uint8_t *index = <const uint8_t *> a.operand[2]
+    cdef float *out = <float *> a.operand[3]
+    cdef float *dx = <float *> context.scratch
+    cdef Map m
+    cdef int g, c, y, width
+    cdef Py_ssize_t at
+    read_map(&m, a.integers + 3)
+    width = m.width // 2
+    for g in range(b[0], b[1]):
+        micro.fc_backward_data(<const float *> a.operand[0] + <Py_ssize_t> g * outputs * lanes,
+                               <const float *> a.operand[1], dx, features, outputs, lanes)
+        at = 0
+        for c in range(m.channels):
+            for y in range(m.height // 2):
+                micro.unpool_row(dx + at, index + <Py_ssize_t> g * features * lanes + at, width, lanes,
+                                 out + offset(&m, g, c, 2 * y), out + offset(&m, g, c, 2 * y + 1))
+                at += width * lanes
+            clear_halo(&m, out, g, c, 0, m.height)
+    return 0
+
+
+cdef int fc_backward_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: partial buffer, groups."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef int features = <int> a.integers[0], outputs = <int> a.integers[1], lanes = <int> a.integers[2]
+    cdef Py_ssize_t g = b[1]
+    (<const Micro *> a.micro).fc_backward_weights(
+        <const float *> a.operand[0] + g * outputs * lanes,
+        <const float *> a.operand[1] + g * features * lanes,
+        <float *> a.operand[2] + <Py_ssize_t> b[0] * outputs * (features + 1), b[2] - b[1], features,
+        outputs, lanes,
+        <int> a.integers[3])
+    return 0
+
+
+def _features(array, bounds):
+    """(groups, features, lanes) of a block's groups, from a map or from logits."""
+    part = array[bounds["g0"] : bounds["g1"]]
+    return part.reshape(part.shape[0], -1, array.shape[array.ndim - 1])
+
+
+def _fc_forward_reference(operands, attributes, bounds, iteration):
+    x = _features(operands["input"], bounds)
+    out = operands["output"][bounds["g0"] : bounds["g1"]]
+    y = np.einsum("of,gfl->gol", operands["weight"], x) + operands["bias"][None, :, None]
+    out[:] = y.reshape(out.shape)
+
+
+def _fc_relu_forward_reference(operands, attributes, bounds, iteration):
+    _fc_forward_reference(operands, attributes, bounds, iteration)
+    out = operands["output"][bounds["g0"] : bounds["g1"]]
+    out[:] = np.where(out <= 0, 0, out)
+
+
+def _fc_backward_data_reference(operands, attributes, bounds, iteration):
+    dx = np.einsum("of,gol->gfl", operands["weight"], _features(operands["gradient"], bounds))
+    out = operands["output"][bounds["g0"] : bounds["g1"]]
+    out[:] = dx.reshape(out.shape)
+
+
+def _fc_backward_data_relu_reference(operands, attributes, bounds, iteration):
+    _fc_backward_data_reference(operands, attributes, bounds, iteration)
+    out = operands["output"][bounds["g0"] : bounds["g1"]]
+    out[:] = np.where(operands["activation"][bounds["g0"] : bounds["g1"]] > 0, out, 0)
+
+
+def _fc_backward_data_unpool_reference(operands, attributes, bounds, iteration):
+    g = slice(bounds["g0"], bounds["g1"])
+    index = operands["index"][g]
+    dx = np.einsum("of,gol->gfl", operands["weight"], _features(operands["gradient"], bounds)).reshape(index.shape)
+    out = interior(operands["output"], attributes, "out")[g]
+    for i in (0, 1):
+        for j in (0, 1):
+            out[:, :, i::2, j::2] = np.where(index == 2 * i + j, dx, 0)
+    lanes_maps.clear_halo(operands["output"], attributes, "out", g, slice(None), 0, attributes["out_height"])
+
+
+def _fc_backward_weights_reference(operands, attributes, bounds, iteration):
+    dy = _features(operands["gradient"], bounds)
+    out = operands["output"][bounds["partial"]]
+    result = np.empty_like(out)
+    result[:, :-1] = np.einsum("gol,gfl->of", dy, _features(operands["input"], bounds))
+    result[:, -1] = dy.sum(axis=(0, 2))
+    out[:] = out + result if attributes["accumulate"] else result
+
+
+SHAPE = ("features", "outputs", "lanes")
+register(KernelSpec("fc_forward", ("input", "weight", "bias", "output"), SHAPE, (), ("g0", "g1"),
+                    _fc_forward_reference, <uintptr_t> &fc_forward))
+register(KernelSpec("fc_relu_forward", ("input", "weight", "bias", "output"), SHAPE, (), ("g0", "g1"),
+                    _fc_relu_forward_reference, <uintptr_t> &fc_relu_forward))
+register(KernelSpec("fc_backward_data_relu", ("gradient", "weight", "output", "activation"), SHAPE, (), ("g0", "g1"),
+                    _fc_backward_data_relu_reference, <uintptr_t> &fc_backward_data_relu))
+register(KernelSpec("fc_backward_data", ("gradient", "weight", "output"), SHAPE, (), ("g0", "g1"),
+                    _fc_backward_data_reference, <uintptr_t> &fc_backward_data))
+register(KernelSpec("fc_backward_data_unpool", ("gradient", "weight", "index", "output"),
+                    SHAPE + map_attributes("out"),
+                    (), ("g0", "g1"), _fc_backward_data_unpool_reference,
+                    <uintptr_t> &fc_backward_data_unpool))
+register(KernelSpec("fc_backward_weights", ("gradient", "input", "output"), SHAPE + ("accumulate",), (),
+                    ("partial", "g0", "g1"), _fc_backward_weights_reference,
+                    <uintptr_t> &fc_backward_weights))

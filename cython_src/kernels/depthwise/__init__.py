@@ -1,0 +1,1 @@
+"""Depthwise convolutions, alone or joined with the norms around them."""

@@ -1,0 +1,1 @@
+"""Activations, sums of maps, dropout."""

@@ -1,0 +1,213 @@
+"""Activation, sum of two maps and dropout, forward and backward, with the channels in the vector lanes.
+
+Activations are "none", "relu" and "relu6" (channels_maps.ACTIVATIONS); their backward needs the result alone.
+
+Dropout keeps an element with probability 1 - rate and scales it by 1 / (1 - rate). Its random numbers are a function
+of place and time, Philox4x32-10 [1]: key = seed, counter = (16 k + lane, image row, layer, iteration), whose word w
+decides element 64 k + 16 w + lane of the row. So the mask is the same whatever the blocks, threads and models, and
+the backward pass runs the same kernel on the gradient instead of keeping masks.
+
+[1] J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC 2011).
+"""
+
+from libc.stdint cimport int32_t, uint32_t, uint64_t, uintptr_t
+
+from ...binding.block_kernel cimport KernelArgs, TaskContext
+from ..simd.channels_kernels cimport (
+    BRANCH_ADD, BRANCH_WRITE, MASK_RESULT, RESIDUAL_PLAIN, ChannelsTask, set_block, set_plane, with_halo)
+from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, read_channels_map
+from ..simd.micro_kernels cimport Micro
+
+import numpy as np
+
+from ...binding.kernel_table import KernelSpec, register
+from ..maps.channels import BOX, activate, inside, channels_attributes, passes, write_block
+
+
+cdef void run_activation(const KernelArgs *a, const int32_t *b, void *second, int second_halo, void *output, int out_halo,
+                   int activation) noexcept nogil:
+    """output = activation(operand 0 [+ second])."""
+    cdef ChannelsTask task
+    cdef ChannelsMap m, other, out
+    cdef int n
+    read_channels_map(&m, a.integers)
+    other = with_halo(&m, second_halo)
+    out = with_halo(&m, out_halo)
+    set_block(&task, &m, b, b[4], b[5])
+    set_plane(&task, 0, a.operand[0], &m, b, b[4])
+    set_plane(&task, 1, output, &out, b, b[4])
+    set_plane(&task, 2, second, &other, b, b[4])
+    task.activation = activation
+    if second != NULL:
+        task.residual = RESIDUAL_PLAIN
+    (<const Micro *> a.micro).channels.activate(&task)
+    for n in range(b[0], b[1]):
+        clear_channel_halo(&out, <float *> output, n, b[2], b[3], b[4], channel_end(&m, b[5]))
+
+
+cdef int activation(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, rows, channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    run_activation(a, a.bounds + block * a.bounds_width, NULL, 0, a.operand[1], <int> a.integers[5], <int> a.integers[6])
+    return 0
+
+
+cdef int add(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, rows, channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    run_activation(a, a.bounds + block * a.bounds_width, a.operand[1], <int> a.integers[5], a.operand[2],
+             <int> a.integers[6], <int> a.integers[7])
+    return 0
+
+
+cdef void run_backward(const KernelArgs *a, const int32_t *b, void *first, int first_halo, int accumulate_first,
+                            void *second, int second_halo, int accumulate_second, int activation) noexcept nogil:
+    """Gradient, operand 0, where operand 1 passes it, to one or two maps."""
+    cdef ChannelsTask task
+    cdef ChannelsMap m, activations, one, two
+    cdef int n, end
+    read_channels_map(&m, a.integers)
+    activations = with_halo(&m, <int> a.integers[5])
+    one = with_halo(&m, first_halo)
+    two = with_halo(&m, second_halo)
+    end = channel_end(&m, b[5])
+    set_block(&task, &m, b, b[4], b[5])
+    set_plane(&task, 0, a.operand[0], &m, b, b[4])
+    set_plane(&task, 1, a.operand[1], &activations, b, b[4])
+    set_plane(&task, 2, first, &one, b, b[4])
+    set_plane(&task, 3, second, &two, b, b[4])
+    task.activation = activation if a.operand[1] != NULL else 0
+    task.accumulate = accumulate_first
+    if second != NULL:
+        task.residual = BRANCH_ADD if accumulate_second else BRANCH_WRITE
+    (<const Micro *> a.micro).channels.activate_backward(&task)
+    for n in range(b[0], b[1]):
+        if not accumulate_first:
+            clear_channel_halo(&one, <float *> first, n, b[2], b[3], b[4], end)
+        if second != NULL and not accumulate_second:
+            clear_channel_halo(&two, <float *> second, n, b[2], b[3], b[4], end)
+
+
+cdef int activation_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, rows, channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    run_backward(a, a.bounds + block * a.bounds_width, a.operand[2], <int> a.integers[6], <int> a.integers[8],
+                      NULL, 0, 0, <int> a.integers[7])
+    return 0
+
+
+cdef int add_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, rows, channels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    run_backward(a, a.bounds + block * a.bounds_width, a.operand[2], <int> a.integers[6], <int> a.integers[9],
+                      a.operand[3], <int> a.integers[7], <int> a.integers[10], <int> a.integers[8])
+    return 0
+
+
+cdef int dropout(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, rows."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef ChannelsTask task
+    cdef ChannelsMap m, out
+    cdef double threshold = min(a.reals[0] * 4294967296.0, 4294967295.0)
+    cdef int n
+    read_channels_map(&m, a.integers)
+    out = with_halo(&m, <int> a.integers[5])
+    set_block(&task, &m, b, 0, m.channels)
+    set_plane(&task, 0, a.operand[0], &m, b, 0)
+    set_plane(&task, 1, a.operand[1], &out, b, 0)
+    (<const Micro *> a.micro).channels.dropout(
+        &task, m.height, b[0] * m.height + b[2], <uint64_t> a.integers[6], <uint32_t> a.integers[7],
+        <uint32_t> context.iteration,
+        <uint32_t> threshold, <float> (1 / (1 - a.reals[0])))
+    for n in range(b[0], b[1]):
+        clear_channel_halo(&out, <float *> a.operand[1], n, b[2], b[3], 0, m.pitch)
+    return 0
+
+
+def _activation_reference(operands, attributes, bounds, iteration):
+    x = inside(operands["input"], attributes, "in", bounds)
+    write_block(operands["output"], attributes, "in", bounds, activate(x, attributes["activation"]),
+                attributes["out_halo"])
+
+
+def _gradient(operands, attributes, bounds):
+    g = inside(operands["gradient"], attributes, "in", bounds)
+    if "activations" in operands:
+        y = inside(operands["activations"], attributes, "in", bounds, attributes["activations_halo"])
+        g = np.where(passes(y, attributes["activation"]), g, 0)
+    return g
+
+
+def _activation_backward_reference(operands, attributes, bounds, iteration):
+    write_block(operands["output"], attributes, "in", bounds, _gradient(operands, attributes, bounds),
+                attributes["out_halo"], attributes["accumulate"])
+
+
+def _add_reference(operands, attributes, bounds, iteration):
+    total = (inside(operands["first"], attributes, "in", bounds)
+             + inside(operands["second"], attributes, "in", bounds, attributes["second_halo"]))
+    write_block(operands["output"], attributes, "in", bounds, activate(total, attributes["activation"]),
+                attributes["out_halo"])
+
+
+def _add_backward_reference(operands, attributes, bounds, iteration):
+    g = _gradient(operands, attributes, bounds)
+    for name in ("first", "second"):
+        if name in operands:
+            write_block(operands[name], attributes, "in", bounds, g, attributes[f"{name}_halo"],
+                        attributes[f"accumulate_{name}"])
+
+
+def philox(counter, key):
+    """Philox4x32-10: four words from four counter words, arrays of integers below 2^32, and two key words."""
+    c = [np.asarray(word, dtype=np.uint64) for word in counter]
+    k0, k1 = key
+    low = np.uint64(0xFFFFFFFF)
+    for _ in range(10):
+        p0, p1 = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
+        c = [(p1 >> np.uint64(32)) ^ c[1] ^ np.uint64(k0), p1 & low,
+             (p0 >> np.uint64(32)) ^ c[3] ^ np.uint64(k1), p0 & low]
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return c
+
+
+def dropout_mask(attributes, n0, n1, y0, y1, iteration):
+    """Which elements of interior rows [y0, y1) of images [n0, n1) are kept; shape (images, rows, width, pitch)."""
+    width, pitch, height = attributes["in_width"], attributes["in_pitch"], attributes["in_height"]
+    seed = attributes["seed"]
+    element = np.arange(width * pitch)
+    rows = (np.arange(n0, n1)[:, None] * height + np.arange(y0, y1)).reshape(-1, 1)
+    counter = np.broadcast_arrays(
+        element // 64 * 16 + element % 16, rows, attributes["layer"], iteration & 0xFFFFFFFF)
+    words = np.stack(philox(counter, (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF)))
+    word = np.take_along_axis(words, np.broadcast_to(element % 64 // 16, words.shape[1:])[None], axis=0)[0]
+    threshold = min(int(attributes["rate"] * 2.0**32), 2**32 - 1)
+    return (word >= threshold).reshape(n1 - n0, y1 - y0, width, pitch)
+
+
+def _dropout_reference(operands, attributes, bounds, iteration):
+    x = inside(operands["input"], attributes, "in", bounds)
+    mask = dropout_mask(attributes, bounds["n0"], bounds["n1"], bounds["y0"], bounds["y1"], iteration)
+    write_block(operands["output"], attributes, "in", bounds, np.where(mask, x * (1 / (1 - attributes["rate"])), 0),
+                attributes["out_halo"])
+
+
+MAP = channels_attributes("in")
+register(KernelSpec("channels_activation", ("input", "output"), MAP + ("out_halo", "activation"), (), BOX,
+                    _activation_reference, <uintptr_t> &activation))
+register(KernelSpec("channels_activation_backward", ("gradient", "activations", "output"),
+                    MAP + ("activations_halo", "out_halo", "activation", "accumulate"), (), BOX,
+                    _activation_backward_reference, <uintptr_t> &activation_backward))
+register(KernelSpec("channels_add", ("first", "second", "output"),
+                    MAP + ("second_halo", "out_halo", "activation"), (), BOX, _add_reference,
+                    <uintptr_t> &add))
+# Without an activation the branches' gradients are dy itself: no loop is needed unless one of them is added to.
+register(KernelSpec("channels_add_backward", ("gradient", "activations?", "first", "second?"),
+                    MAP + ("activations_halo", "first_halo", "second_halo", "activation", "accumulate_first",
+                           "accumulate_second"), (), BOX, _add_backward_reference, <uintptr_t> &add_backward))
+# Forward on x, backward on the gradient. The rows' elements may be any number (a vector of features has height and
+# width 1 and pitch = channels).
+register(KernelSpec("channels_dropout", ("input", "output"), MAP + ("out_halo", "seed", "layer"), ("rate",),
+                    ("n0", "n1", "y0", "y1"), _dropout_reference, <uintptr_t> &dropout))

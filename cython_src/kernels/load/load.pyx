@@ -1,0 +1,146 @@
+"""Gathers a step's images and labels from the data set into the layout of the first layer."""
+
+from libc.stdint cimport int32_t, uintptr_t
+from libc.string cimport memcpy
+
+from ...binding.block_kernel cimport KernelArgs, TaskContext
+from ..maps.channels cimport ChannelsMap, clear_channel_halo, pixel, read_channels_map
+from ..maps.lanes cimport Map, clear_halo, offset, read_map
+from ..simd.micro_kernels cimport UNIT, Micro
+
+import numpy as np
+
+from ..maps import lanes as lanes_maps
+from ...binding.kernel_table import KernelSpec, register
+from ..maps.lanes import interior, map_attributes
+from ..maps.channels import inside, channels_attributes, write_block
+
+# Status of a kernel that met an index outside the data set.
+BAD_INDEX = 2
+
+
+cdef float zeros[256]  # a row of a missing image; lowering refuses wider ones
+
+
+cdef int load_images(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """Images batch_order[iteration % num_batches] to map and labels; lanes without an image are zero, their
+    label -1.
+
+    bounds: groups.
+    """
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const float *images = <const float *> a.operand[0]
+    cdef const int32_t *all_labels = <const int32_t *> a.operand[1]
+    cdef float *out = <float *> a.operand[3]
+    cdef int32_t *labels = <int32_t *> a.operand[4]
+    cdef Py_ssize_t batch = a.integers[7], num_batches = a.integers[8], num_images = a.integers[9]
+    cdef const int32_t *order = <const int32_t *> a.operand[2] + (context.iteration % num_batches) * batch
+    cdef const float *rows[16]
+    cdef Map m
+    cdef Py_ssize_t g, i, at, number, size
+    cdef int lane, c, y
+    read_map(&m, a.integers)
+    size = <Py_ssize_t> m.height * m.width
+    for g in range(b[0], b[1]):
+        for lane in range(m.lanes):
+            i = g * m.lanes + lane
+            rows[lane] = NULL
+            labels[i] = -1
+            if i < batch:
+                number = order[i]
+                if number < 0 or number >= num_images:
+                    return 2
+                labels[i] = all_labels[number]
+                rows[lane] = images + number * m.channels * size
+        for c in range(m.channels):
+            for y in range(m.height):
+                at = offset(&m, g, c, y)
+                if m.lanes == UNIT:
+                    load_row(<const Micro *> a.micro, rows, m.width, out + at)
+                else:
+                    memcpy(out + at, rows[0], m.width * sizeof(float))
+                    rows[0] += m.width
+            clear_halo(&m, out, g, c, 0, m.height)
+    return 0
+
+
+cdef void load_row(const Micro *micro, const float **rows, int width, float *out) noexcept nogil:
+    """Interleave the next row of sixteen images, zeros where there is none, and step on to the one after."""
+    cdef const float *present[16]
+    cdef int lane
+    for lane in range(16):
+        present[lane] = rows[lane] if rows[lane] != NULL else zeros
+        if rows[lane] != NULL:
+            rows[lane] += width
+    micro.interleave_row(present, width, out)
+
+
+cdef int channels_load_images(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """The same for a map with the channels in the lanes. bounds: images."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const float *image
+    cdef float *out
+    cdef Py_ssize_t batch = a.integers[5], num_batches = a.integers[6], num_images = a.integers[7]
+    cdef const int32_t *order = <const int32_t *> a.operand[2] + (context.iteration % num_batches) * batch
+    cdef ChannelsMap m
+    cdef int n, y, x, c
+    cdef Py_ssize_t size
+    read_channels_map(&m, a.integers)
+    size = <Py_ssize_t> m.height * m.width
+    for n in range(b[0], b[1]):
+        if order[n] < 0 or order[n] >= num_images:
+            return 2
+        (<int32_t *> a.operand[4])[n] = (<const int32_t *> a.operand[1])[order[n]]
+        image = <const float *> a.operand[0] + order[n] * m.channels * size
+        for y in range(m.height):
+            out = <float *> a.operand[3] + pixel(&m, n, y, 0)
+            for x in range(m.width):
+                for c in range(m.channels):
+                    out[c] = image[c * size + y * m.width + x]
+                for c in range(m.channels, m.pitch):
+                    out[c] = 0
+                out += m.pitch
+        clear_channel_halo(&m, <float *> a.operand[3], n, 0, m.height, 0, m.pitch)
+    return 0
+
+
+def _load_images_reference(operands, attributes, bounds, iteration):
+    lanes, batch = attributes["out_lanes"], attributes["batch"]
+    g0, g1 = bounds["g0"], bounds["g1"]
+    order = operands["batch_order"][iteration % attributes["num_batches"]]
+    if ((order < 0) | (order >= attributes["num_images"])).any():
+        return BAD_INDEX
+    inside = interior(operands["output"], attributes, "out")
+    for g in range(g0, g1):
+        for lane in range(lanes):
+            i = g * lanes + lane
+            inside[g, ..., lane] = operands["images"][order[i]] if i < batch else 0
+            operands["labels"][g, lane] = operands["dataset_labels"][order[i]] if i < batch else -1
+    lanes_maps.clear_halo(
+        operands["output"], attributes, "out", slice(g0, g1), slice(None), 0, attributes["out_height"])
+
+
+register(KernelSpec(
+    "load_images", ("images", "dataset_labels", "batch_order", "output", "labels"),
+    map_attributes("out") + ("batch", "num_batches", "num_images"), (), ("g0", "g1"), _load_images_reference,
+    <uintptr_t> &load_images))
+
+
+def _channels_load_images_reference(operands, attributes, bounds, iteration):
+    n = slice(bounds["n0"], bounds["n1"])
+    order = operands["batch_order"][iteration % attributes["num_batches"], n]
+    if ((order < 0) | (order >= attributes["num_images"])).any():
+        return BAD_INDEX
+    images = np.zeros_like(inside(operands["output"], attributes, "out", bounds))
+    images[..., : attributes["out_channels"]] = operands["images"][order].transpose(0, 2, 3, 1)
+    write_block(operands["output"], attributes, "out", bounds, images)
+    operands["labels"][n, 0] = operands["dataset_labels"][order]
+
+
+# The same for a map with the channels in the lanes; bounds: images.
+register(KernelSpec(
+    "channels_load_images", ("images", "dataset_labels", "batch_order", "output", "labels"),
+    channels_attributes("out") + ("batch", "num_batches", "num_images"), (), ("n0", "n1"), _channels_load_images_reference,
+    <uintptr_t> &channels_load_images))

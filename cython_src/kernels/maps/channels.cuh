@@ -1,0 +1,208 @@
+/* Feature maps with the channels of a pixel side by side (kernels/maps/channels.py), and loops over them. */
+#ifndef FORKTASK_CHANNELS_CUH
+#define FORKTASK_CHANNELS_CUH
+
+#define PANEL 16           /* channels in a unit: blocks begin at multiples of it */
+#define STRIP_CHANNELS 8   /* channels of a CUDA block that sums over pixels: a sector of 32 bytes of each */
+#define STRIPS (THREADS / STRIP_CHANNELS)
+
+struct ChannelsMap {
+    int channels, height, width, halo, pitch;
+};
+
+__device__ inline ChannelsMap channel_map_at(const int *integers)
+{
+    ChannelsMap m;
+    m.channels = integers[0];
+    m.height = integers[1];
+    m.width = integers[2];
+    m.halo = integers[3];
+    m.pitch = integers[4];
+    return m;
+}
+
+/* A map that differs in its halo only. */
+__device__ inline ChannelsMap with_halo(ChannelsMap m, int halo)
+{
+    m.halo = halo;
+    return m;
+}
+
+__device__ inline long long row_size(const ChannelsMap &m)
+{
+    return (long long)(m.width + 2 * m.halo) * m.pitch;
+}
+
+/* Offset of channel 0 of the interior pixel (y, x); either may lie in the halo. */
+__device__ inline long long pixel(const ChannelsMap &m, int n, int y, int x)
+{
+    return (((long long)n * (m.height + 2 * m.halo) + y + m.halo) * (m.width + 2 * m.halo) + x + m.halo) * m.pitch;
+}
+
+/* One past the last physical channel of a block that ends at channel c1: padding goes with the last. */
+__device__ inline int channel_end(const ChannelsMap &m, int c1)
+{
+    return min(divide_up(c1, PANEL) * PANEL, m.pitch);
+}
+
+__device__ inline float activate(float x, int activation)
+{
+    if (activation)
+        x = x <= 0 ? 0 : x; /* a NaN stays one */
+    return activation == 2 && x >= 6 ? 6 : x;
+}
+
+/* Whether an activation passes the gradient, from its result or its argument. */
+__device__ inline bool passes(float y, int activation)
+{
+    return activation == 0 || (y > 0 && (activation != 2 || y < 6));
+}
+
+/* Zero the halo that belongs to interior rows [y0, y1), physical channels [c0, end); all threads of the grid row
+ * divide it. */
+__device__ inline void clear_channel_halo(const ChannelsMap &m, float *p, int n0, int n1, int y0, int y1, int c0, int end)
+{
+    if (m.halo == 0)
+        return;
+    const int columns = m.width + 2 * m.halo, above = y0 == 0 ? m.halo * columns : 0, beside = (y1 - y0) * 2 * m.halo;
+    const int below = y1 == m.height ? m.halo * columns : 0, channels = end - c0;
+    const unsigned plane = above + beside + below, total = (n1 - n0) * plane * channels;
+    for (unsigned i = thread_of_row(); i < total; i += threads_of_row()) {
+        const int c = c0 + (int)(i % channels), n = n0 + (int)(i / channels / plane);
+        int at = (int)(i / channels % plane), y, x;
+        if (at < above) {
+            y = at / columns - m.halo;
+            x = at % columns - m.halo;
+        } else if ((at -= above) < beside) {
+            y = y0 + at / (2 * m.halo);
+            x = at % (2 * m.halo);
+            x = x < m.halo ? x - m.halo : x - m.halo + m.width;
+        } else {
+            at -= beside;
+            y = m.height + at / columns;
+            x = at % columns - m.halo;
+        }
+        p[pixel(m, n, y, x) + c] = 0;
+    }
+}
+
+/* Call body(n, y, x, c) for every `step` channels from c on of the interior of a block, [n0, n1) x [y0, y1) x [c0, end);
+ * all threads of the grid row divide them, neighbours in channels. */
+template <typename Body>
+__device__ inline void for_channels(const ChannelsMap &m, const int *b, int c0, int end, int step, Body body)
+{
+    const unsigned count = (end - c0) / step, rows = b[3] - b[2], width = m.width;
+    const unsigned total = (b[1] - b[0]) * rows * width * count;
+    for (unsigned i = thread_of_row(); i < total; i += threads_of_row()) {
+        const unsigned at = i / count, row = at / width;
+        body(b[0] + (int)(row / rows), b[2] + (int)(row % rows), (int)(at % width), c0 + (int)(i % count) * step);
+    }
+}
+
+__device__ inline float4 load4(const float *p)
+{
+    return *(const float4 *)p;
+}
+
+__device__ inline void store4(float *p, float4 v)
+{
+    *(float4 *)p = v;
+}
+
+template <typename Body> __device__ inline float4 each4(Body body)
+{
+    float4 v;
+    v.x = body(0);
+    v.y = body(1);
+    v.z = body(2);
+    v.w = body(3);
+    return v;
+}
+
+__device__ inline float lane4(const float4 &v, int i)
+{
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+__device__ inline void put4(float *p, float4 v, bool accumulate)
+{
+    if (accumulate) {
+        const float4 old = load4(p);
+        v = each4([&](int i) { return lane4(old, i) + lane4(v, i); });
+    }
+    store4(p, v);
+}
+
+/* Add up what the threads of each of STRIP_CHANNELS columns have; the sum is there for all of them. Barriers: all
+ * threads of the CUDA block must come. */
+__device__ inline float sum_strips(float *sums, float value)
+{
+    const int column = threadIdx.x % STRIP_CHANNELS, strip = threadIdx.x / STRIP_CHANNELS;
+    __syncthreads();
+    sums[threadIdx.x] = value;
+    for (int half = STRIPS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (strip < half)
+            sums[threadIdx.x] += sums[threadIdx.x + half * STRIP_CHANNELS];
+    }
+    __syncthreads();
+    return sums[column];
+}
+
+/* A convolution's attributes; kernels/convolution/algorithms.py. */
+struct Geometry {
+    ChannelsMap source, target;
+    int kernel, stride, padding, dilation, groups, algorithm, option;
+};
+
+__device__ inline Geometry geometry_at(const int *integers)
+{
+    Geometry g;
+    g.source = channel_map_at(integers);
+    g.target = channel_map_at(integers + 5);
+    g.kernel = integers[10];
+    g.stride = integers[11];
+    g.padding = integers[12];
+    g.dilation = integers[13];
+    g.groups = integers[14];
+    g.algorithm = integers[15];
+    g.option = integers[16];
+    return g;
+}
+
+/* A thread's numbers of one row of shared memory. */
+template <int COUNT> __device__ inline void load_spread(const float *p, int thread, int threads, float (&v)[COUNT])
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        if (COUNT < 4)
+            v[i] = p[thread * COUNT + i];
+        else if (i % 4 == 0) {
+            const float4 four = load4(p + i * threads + thread * 4);
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                v[i + j] = lane4(four, j);
+        }
+}
+
+/* How many channels a panel of sixteen written channels sums over, the same for all panels, and the first of them; as
+ * algorithms.panel_inputs(). */
+__device__ inline int panel_depth(int written, int read, int groups)
+{
+    const int part = written / groups;
+    int count = read;
+    if (groups > 1) {
+        count = 0;
+        for (int c = 0; c < written; c += PANEL)
+            count = max(count, (min(written, c + PANEL) - 1) / part + 1 - c / part);
+        count *= read / groups;
+    }
+    return max(4, count);
+}
+
+__device__ inline int panel_start(int panel, int depth, int written, int read, int groups)
+{
+    return max(0, min(PANEL * panel / (written / groups) * (read / groups), read - depth));
+}
+
+#endif

@@ -1,0 +1,189 @@
+"""Optimisers over flat parameters, PyTorch's forms, and clipping by the global norm.
+
+SGD:    g += weight_decay w; v = momentum v + g; w -= rate v.
+Adam:   g += weight_decay w; m = beta1 m + (1 - beta1) g; s = beta2 s + (1 - beta2) g^2;
+        w -= rate (m / (1 - beta1^t)) / (sqrt(s / (1 - beta2^t)) + eps), t = iteration + 1.
+AdamW:  (decoupled) w -= rate weight_decay w first, and no weight decay in g.
+
+The gradient g is the sum of the partials, in order; it is kept. Where it was summed before (clipping), the loop gives
+no partials and g is read. The learning rate is the iteration's element of a table, t is a function of the iteration,
+so that nothing is frozen when a graph is recorded.
+
+Element e of a parameter stands in each partial at (e // row_length) row_stride + row_offset + e % row_length, and
+partials are partial_stride apart: a fully connected layer's weight gradient (outputs, features + 1) holds its bias
+gradient as the last column, and serves both.
+"""
+
+from libc.math cimport pow, sqrt
+from libc.stdint cimport int32_t, uintptr_t
+from libc.string cimport memset
+
+from ...binding.block_kernel cimport KernelArgs, TaskContext
+from ..simd.channels_kernels cimport OptimizerTask
+from ..simd.micro_kernels cimport Micro
+
+import numpy as np
+
+from ...binding.kernel_table import KernelSpec, register
+
+
+cdef void set_elements(OptimizerTask *task, const KernelArgs *a, const int32_t *b) noexcept nogil:
+    """What all loops over parameters have in common: the first two operands, five integers, two bounds."""
+    memset(task, 0, sizeof(OptimizerTask))
+    task.partials = <int> a.integers[0]
+    task.partial_stride = a.integers[1]
+    task.row_length = a.integers[2]
+    task.row_stride = a.integers[3]
+    if a.operand[0] != NULL:
+        task.partial = <const float *> a.operand[0] + a.integers[4]
+    task.gradient = <float *> a.operand[1]
+    task.start = b[0]
+    task.stop = b[1]
+    task.scale = 1
+
+
+cdef int sgd(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: elements."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef OptimizerTask task
+    set_elements(&task, a, a.bounds + block * a.bounds_width)
+    task.parameter = <float *> a.operand[2]
+    task.first = <float *> a.operand[3]
+    task.rate = (<const float *> a.operand[4])[context.iteration % a.integers[5]]
+    if a.operand[5] != NULL:
+        task.scale = (<const float *> a.operand[5])[0]
+    task.momentum = <float> a.reals[0]
+    task.decay = <float> a.reals[1]
+    (<const Micro *> a.micro).channels.sgd(&task)
+    return 0
+
+
+cdef int adam(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: elements."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef OptimizerTask task
+    cdef double t = <double> (context.iteration + 1), rate
+    set_elements(&task, a, a.bounds + block * a.bounds_width)
+    task.parameter = <float *> a.operand[2]
+    task.first = <float *> a.operand[3]
+    task.second = <float *> a.operand[4]
+    rate = (<const float *> a.operand[5])[context.iteration % a.integers[5]]
+    if a.operand[6] != NULL:
+        task.scale = (<const float *> a.operand[6])[0]
+    task.beta1 = <float> a.reals[0]
+    task.beta2 = <float> a.reals[1]
+    task.eps = <float> a.reals[2]
+    task.decay = 0 if a.integers[6] else <float> a.reals[3]
+    task.shrink = <float> (1 - rate * a.reals[3]) if a.integers[6] else 1
+    task.step = <float> (rate / (1 - pow(a.reals[0], t)))
+    task.correction = <float> (1 / sqrt(1 - pow(a.reals[1], t)))
+    (<const Micro *> a.micro).channels.adam(&task)
+    return 0
+
+
+cdef int gradient_sum(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: elements, place in `squares`."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef OptimizerTask task
+    set_elements(&task, a, b)
+    (<float *> a.operand[2])[b[2]] = (<const Micro *> a.micro).channels.gradient_sum(&task)
+    return 0
+
+
+cdef int gradient_scale(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """One block."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const float *squares = <const float *> a.operand[0]
+    cdef double total = 0, factor
+    cdef Py_ssize_t i
+    for i in range(a.integers[0]):
+        total += squares[i]
+    total = sqrt(total)
+    factor = a.reals[0] / (total + 1e-6)
+    (<float *> a.operand[1])[0] = <float> factor if factor < 1 else 1
+    if a.operand[2] != NULL:
+        (<float *> a.operand[2])[context.iteration % a.integers[1]] = <float> total
+    return 0
+
+
+def _gradient(operands, attributes, bounds):
+    """Sum the partials of a block's elements into the gradient, where they are given; return the gradient."""
+    e0, e1 = bounds["e0"], bounds["e1"]
+    g = operands["gradient"].reshape(-1)[e0:e1]
+    if "partials" in operands:
+        e = np.arange(e0, e1)
+        at = e // attributes["row_length"] * attributes["row_stride"] + attributes["row_offset"] + e % attributes["row_length"]
+        partials = operands["partials"].reshape(-1)
+        g[:] = 0
+        for p in range(attributes["num_partials"]):
+            g += partials[p * attributes["partial_stride"] + at]
+    return g
+
+
+def _step(operands, attributes, bounds, iteration):
+    """Gradient as it is used, parameter and learning rate of a block."""
+    g = _gradient(operands, attributes, bounds)
+    if "scale" in operands:
+        g = g * operands["scale"][0]
+    w = operands["parameter"].reshape(-1)[bounds["e0"] : bounds["e1"]]
+    return g, w, operands["learning_rates"][iteration % attributes["num_rates"]]
+
+
+def _state(operands, name, bounds):
+    return operands[name].reshape(-1)[bounds["e0"] : bounds["e1"]]
+
+
+def _sgd_reference(operands, attributes, bounds, iteration):
+    g, w, rate = _step(operands, attributes, bounds, iteration)
+    g = g + attributes["weight_decay"] * w
+    if "velocity" in operands:
+        v = _state(operands, "velocity", bounds)
+        v[:] = attributes["momentum"] * v + g
+        g = v
+    w -= rate * g
+
+
+def _adam_reference(operands, attributes, bounds, iteration):
+    g, w, rate = _step(operands, attributes, bounds, iteration)
+    beta1, beta2, decay = attributes["beta1"], attributes["beta2"], attributes["weight_decay"]
+    if attributes["decoupled"]:
+        w *= 1 - rate * decay
+    else:
+        g = g + decay * w
+    m, s = _state(operands, "first_moment", bounds), _state(operands, "second_moment", bounds)
+    m[:] = beta1 * m + (1 - beta1) * g
+    s[:] = beta2 * s + (1 - beta2) * g**2
+    t = iteration + 1
+    w -= rate / (1 - beta1**t) * m / (np.sqrt(s) / np.sqrt(1 - beta2**t) + attributes["eps"])
+
+
+def _sum_reference(operands, attributes, bounds, iteration):
+    g = _gradient(operands, attributes, bounds)
+    operands["squares"][bounds["partial"]] = (g**2).sum()
+
+
+def _scale_reference(operands, attributes, bounds, iteration):
+    norm = np.sqrt(operands["squares"].sum())
+    operands["scale"][0] = min(1.0, attributes["max_norm"] / (norm + 1e-6))
+    if "norm_log" in operands:
+        operands["norm_log"][iteration % attributes["length"]] = norm
+
+
+ELEMENTS = ("num_partials", "partial_stride", "row_length", "row_stride", "row_offset")
+# Without `velocity`: no momentum. `scale`: (1,), multiplies the gradient (clipping).
+register(KernelSpec(
+    "optimizer_sgd", ("partials?", "gradient", "parameter", "velocity?", "learning_rates", "scale?"),
+    ELEMENTS + ("num_rates",), ("momentum", "weight_decay"), ("e0", "e1"), _sgd_reference,
+    <uintptr_t> &sgd))
+register(KernelSpec(
+    "optimizer_adam",
+    ("partials?", "gradient", "parameter", "first_moment", "second_moment", "learning_rates", "scale?"),
+    ELEMENTS + ("num_rates", "decoupled"), ("beta1", "beta2", "eps", "weight_decay"), ("e0", "e1"), _adam_reference,
+    <uintptr_t> &adam))
+# Clipping by the global norm: sums of gradients with their squares, by blocks of all parameters, each in its place of
+# `squares` (num_squares,); then the factor min(1, max_norm / (norm + 1e-6)), which waits for all of them.
+register(KernelSpec("gradient_sum", ("partials?", "gradient", "squares"), ELEMENTS, (), ("e0", "e1", "partial"),
+                    _sum_reference, <uintptr_t> &gradient_sum))
+register(KernelSpec("gradient_scale", ("squares", "scale", "norm_log?"), ("num_squares", "length"), ("max_norm",), (),
+                    _scale_reference, <uintptr_t> &gradient_scale))

@@ -1,0 +1,1 @@
+"""Private copies of users' reductions: filling and combining."""

@@ -1,0 +1,82 @@
+"""Cython's view of matrix_kernels.h and kernels/convolution/channels_winograd_loops.h."""
+
+from libc.stdint cimport int32_t
+
+
+cdef extern from "cython_src/kernels/simd/matrix_kernels.h" nogil:
+    const int PANEL
+    const int GROUP_PIXELS
+
+    ctypedef struct Tap:
+        Py_ssize_t a, b
+
+    ctypedef struct PixelGroup:
+        Py_ssize_t a, c
+        int32_t first, count
+
+    ctypedef struct ProductTask:
+        const float *a
+        const float *b
+        const float *bias
+        float *c
+        const Tap *taps
+        const PixelGroup *groups
+        const int32_t *panel_input
+        Py_ssize_t pixel, out_pixel, panel
+        int num_taps, k, num_groups, num_panels, last_columns, activation, accumulate, store_columns
+        int more_groups
+
+    void request_writes(const float *at, int n)
+
+    ctypedef struct Request:
+        const float *at
+        Py_ssize_t image, row, pixel
+        int lines
+
+    ctypedef struct OuterTask:
+        const float *a
+        const float *b
+        float *c
+        Py_ssize_t image, row, pixel
+        int images, rows, columns, m, width
+        Request ahead[2]
+
+    ctypedef struct PlaneTap:
+        Py_ssize_t b
+        int32_t y, x
+
+    ctypedef struct PlainTask:
+        const float *x
+        const float *b
+        const float *bias
+        float *c
+        const PlaneTap *taps
+        Py_ssize_t row, pixel, out_pixel
+        int num_taps, k, move, height, width, y, columns, tests, blocked, lanes, stored, activation, accumulate
+
+    ctypedef struct PlainGradientTask:
+        const float *dy
+        const float *x
+        float *c
+        Py_ssize_t dy_row, dy_pixel, row, pixel, c_row
+        int rows, columns, inputs, top, left, move, height, width, tests, blocked
+
+    ctypedef struct Matrix "MatrixKernels":
+        void (*plain)(const PlainTask *) noexcept nogil
+        void (*plain_gradient)(const PlainGradientTask *) noexcept nogil
+        void (*product)(const ProductTask *) noexcept nogil
+        void (*outer)(const OuterTask *) noexcept nogil
+        void (*transpose_rows)(const float *, const int32_t *, int, int, float *, Py_ssize_t, int) noexcept nogil
+        void (*spread_rows)(const float *, Py_ssize_t, int, int, const int32_t *, int, float *) noexcept nogil
+        void (*gather)(const float *, Py_ssize_t, int, int, float *) noexcept nogil
+        void (*shifted_sums)(const float *, Py_ssize_t, int, const float *, float *, float *) noexcept nogil
+
+
+cdef extern from "cython_src/kernels/convolution/channels_winograd_loops.h" nogil:
+    ctypedef struct Winograd "WinogradKernels":
+        void (**input)(const float *, Py_ssize_t, Py_ssize_t, int, const float *, float *, Py_ssize_t) noexcept nogil
+        void (**gradient)(const float *, Py_ssize_t, Py_ssize_t, int, const float *, float *, Py_ssize_t) noexcept nogil
+        void (**filter)(const float *, Py_ssize_t, int, float *, Py_ssize_t) noexcept nogil
+        void (**output)(const float *, Py_ssize_t, int, const float *, int, int, float *, Py_ssize_t, Py_ssize_t, int,
+                        int) noexcept nogil
+        void (**weights)(const float *, Py_ssize_t, int, float *, Py_ssize_t) noexcept nogil

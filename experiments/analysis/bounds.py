@@ -1,0 +1,272 @@
+"""Floors on the time of an iteration, from a plan's graph and the durations of its blocks.
+
+| bound | holds for | formula |
+|---|---|---|
+| area | every model | work / P |
+| span | models with a barrier between iterations | longest path of one iteration |
+| fork-join | a barrier after each loop | sum over loops of max(work of the loop / P, longest block) |
+| cycle mean | every model that respects the dependences, iterations overlapping | largest duration / tokens over the cycles of the closed graph |
+
+Durations are those of blocks run one at a time; a machine whose P threads do the work of `capacity` < P single ones
+(shared clock, shared cores) is allowed for by dividing by the capacity. Slowdown from sharing caches and memory is
+not part of a bound: it shows as a distance from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from ...cython_src.plan.dependences import TaskGraph, record_graph, topological_order
+from ...cython_src.plan.model import Plan
+from . import graph_bounds
+
+
+@dataclass(frozen=True)
+class GraphBounds:
+    """What the graph and the durations say whatever the number of threads, in seconds.
+
+    Attributes
+    ----------
+    work_s : float
+        Sum of all durations.
+    span_s : float
+        Longest path within one iteration.
+    cycle_mean_s : float or None
+        Maximum cycle mean; None for a graph that is not closed.
+    """
+
+    work_s: float
+    span_s: float
+    cycle_mean_s: float | None
+
+    def as_row(self) -> dict:
+        """For the `bounds` entry of a profile row."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class CycleMean:
+    """A critical cycle and the potentials that prove it.
+
+    Attributes
+    ----------
+    mean_s : float
+    cycle : int32, shape (length,)
+        Nodes of a cycle whose durations sum to mean_s times its tokens.
+    potentials_s : float64, shape (num_nodes,)
+        potentials[w] >= potentials[u] + duration[u] - mean_s * token for each edge u -> w, within the tolerance:
+        summed along any cycle this says that none exceeds mean_s.
+    tolerance_s : float
+    """
+
+    mean_s: float
+    cycle: np.ndarray
+    potentials_s: np.ndarray
+    tolerance_s: float
+
+
+def node_durations(graph: TaskGraph, task_durations_s) -> np.ndarray:
+    """Durations of all nodes, float64, shape (num_nodes,); joins take no time.
+
+    Raises
+    ------
+    ValueError
+        Not one finite duration, zero or more, for each task.
+    """
+    durations = np.asarray(task_durations_s, dtype=np.float64)
+    if durations.shape != (graph.num_tasks,):
+        raise ValueError(f"durations must have shape ({graph.num_tasks},), one for each task, got {durations.shape}")
+    if not (np.isfinite(durations).all() and (durations >= 0).all()):
+        raise ValueError("durations must be finite and not negative")
+    return np.concatenate([durations, np.zeros(graph.num_joins)])
+
+
+def _flat(graph: TaskGraph):
+    return graph.successor_offsets, graph.successor_split, graph.successors
+
+
+def span(graph: TaskGraph, task_durations_s) -> float:
+    """Longest path within one iteration, seconds."""
+    weights = node_durations(graph, task_durations_s)
+    order = topological_order(*_flat(graph))
+    return graph_bounds.longest_path(order, *_flat(graph), weights)
+
+
+def cycle_mean(graph: TaskGraph, task_durations_s) -> CycleMean:
+    """Maximum cycle mean of a closed graph: no schedule, on any number of workers, is faster per iteration.
+
+    Raises
+    ------
+    ValueError
+        The graph is not closed.
+    """
+    if not graph.closed:
+        raise ValueError("the cycle mean needs a closed graph; record it with closed=True")
+    weights = node_durations(graph, task_durations_s)
+    order = topological_order(*_flat(graph))
+    tolerance = 1e-10 * float(weights.sum())
+    mean, cycle, potentials = graph_bounds.maximum_cycle_mean(order, *_flat(graph), weights, tolerance)
+    return CycleMean(mean, cycle, potentials, tolerance)
+
+
+def graph_bounds_of(graph: TaskGraph, task_durations_s) -> GraphBounds:
+    """Work, span and, for a closed graph, the maximum cycle mean."""
+    return GraphBounds(
+        work_s=float(np.sum(task_durations_s)),
+        span_s=span(graph, task_durations_s),
+        cycle_mean_s=cycle_mean(graph, task_durations_s).mean_s if graph.closed else None,
+    )
+
+
+def plan_bounds(plan: Plan, block_time_s: Mapping[str, Sequence[float]]) -> GraphBounds:
+    """Bounds of a plan from the durations of a profile row.
+
+    Parameters
+    ----------
+    plan : Plan
+    block_time_s : mapping of loop name to seconds per block, in block order
+
+    Raises
+    ------
+    ValueError
+        A loop is missing, or its number of durations is not its number of blocks.
+    """
+    loop_times = durations_by_loop([(loop.name, loop.num_blocks) for loop in plan.loops], block_time_s)
+    return graph_bounds_of(record_graph(plan.accesses, closed=True), [t for blocks in loop_times for t in blocks])
+
+
+def durations_by_loop(
+    loops: Sequence[tuple[str, int]], block_time_s: Mapping[str, Sequence[float]]
+) -> list[list[float]]:
+    """Durations of each loop's blocks, in plan order.
+
+    Parameters
+    ----------
+    loops : sequence of (name, number of blocks)
+        Loops may share a name: their durations then follow each other under it.
+    block_time_s : mapping of loop name to seconds per block
+
+    Raises
+    ------
+    ValueError
+        As `plan_bounds`.
+    """
+    used: dict[str, int] = {}
+    result = []
+    for name, num_blocks in loops:
+        start = used.get(name, 0)
+        used[name] = start + num_blocks
+        blocks = list(block_time_s.get(name, ())[start : start + num_blocks])
+        if len(blocks) != num_blocks:
+            raise ValueError(f"loop {name!r} has {num_blocks} blocks, got {len(blocks)} durations")
+        result.append(blocks)
+    return result
+
+
+def roofline_floor(loops: Iterable[Mapping], flops_per_s: float, bytes_per_s: float) -> float:
+    """Seconds an iteration takes at least on a machine: sum over its loops of max(flops / peak, bytes / bandwidth).
+
+    Parameters
+    ----------
+    loops : iterable of mapping
+        "flops" (of direct convolutions) and "bytes" (each region once) of a loop, as in a plan's row.
+    flops_per_s, bytes_per_s : float
+        Of all threads together. Bandwidth is that of memory: what stays in caches from loop to loop may be faster.
+    """
+    return sum(max(loop["flops"] / flops_per_s, loop["bytes"] / bytes_per_s) for loop in loops)
+
+
+def area_bound(work_s: float, capacity: float) -> float:
+    """work / capacity; the capacity of P undisturbed threads is P."""
+    return work_s / capacity
+
+
+def fork_join_bound(loop_times: Sequence[Sequence[float]], threads: int, capacity: float | None = None) -> float:
+    """Sum over loops of max(area of the loop, its longest block): a barrier after each loop, blocks placed at best.
+
+    Parameters
+    ----------
+    loop_times : durations of each loop's blocks, seconds
+    threads : int
+    capacity : float, optional
+        Default: `threads`. A loop of fewer blocks than threads is bound by its longest block.
+    """
+    capacity = float(threads) if capacity is None else capacity
+    return sum(max(sum(blocks) / capacity, max(blocks)) for blocks in loop_times)
+
+
+def fork_join_static_bound(loop_times: Sequence[Sequence[float]], threads: int) -> float:
+    """Sum over loops of the largest share when each thread gets one contiguous, equally long run of blocks.
+
+    This is what `schedule(static)` without a chunk size does (the first n mod P threads get one block more), so it is
+    exact for that schedule, up to barriers.
+    """
+    total = 0.0
+    for blocks in loop_times:
+        quotient, rest = divmod(len(blocks), threads)
+        cuts = np.cumsum([0] + [quotient + (t < rest) for t in range(threads)])
+        sums = np.concatenate([[0.0], np.cumsum(blocks)])
+        total += float(np.max(sums[cuts[1:]] - sums[cuts[:-1]]))
+    return total
+
+
+def fork_join_list_bound(loop_times: Sequence[Sequence[float]], threads: int, longest_first: bool = False) -> float:
+    """Sum over loops of the time that list scheduling takes: the next block goes to the thread that is free first.
+
+    In plan order this is `schedule(dynamic)` with chunks of one block; `longest_first` is the LPT rule, at most 4/3
+    of the best placement.
+    """
+    total = 0.0
+    for blocks in loop_times:
+        free = np.zeros(threads)
+        for duration in sorted(blocks, reverse=True) if longest_first else blocks:
+            free[np.argmin(free)] += duration
+        total += float(free.max())
+    return total
+
+
+def predicted_times(
+    loop_times: Sequence[Sequence[float]],
+    threads: int,
+    capacity: float | None = None,
+    graph: GraphBounds | None = None,
+) -> dict[str, float]:
+    """Floors for one number of threads, seconds per iteration.
+
+    Returns
+    -------
+    dict
+        "area", "forkjoin", "forkjoin_static"; with `graph` also "taskgraph" = max(area, span) and "taskiter" =
+        max(area, cycle mean).
+    """
+    capacity = float(threads) if capacity is None else capacity
+    area = area_bound(sum(map(sum, loop_times)), capacity)
+    times = {
+        "area": area,
+        "forkjoin": fork_join_bound(loop_times, threads, capacity),
+        "forkjoin_static": max(fork_join_static_bound(loop_times, threads), area),
+    }
+    if graph is not None:
+        times["taskgraph"] = max(area, graph.span_s)
+        if graph.cycle_mean_s is not None:
+            times["taskiter"] = max(area, graph.cycle_mean_s)
+    return times
+
+
+def predicted_speedups(
+    loop_times: Sequence[Sequence[float]],
+    thread_counts: Sequence[int],
+    capacity: Mapping[int, float] | None = None,
+    graph: GraphBounds | None = None,
+) -> dict[str, np.ndarray]:
+    """Upper bounds on speedup: work / floor, float64, shape (len(thread_counts),), by the names of `predicted_times`."""
+    work = sum(map(sum, loop_times))
+    capacity = capacity or {}
+    curves: dict[str, list[float]] = {}
+    for threads in thread_counts:
+        for name, floor in predicted_times(loop_times, threads, capacity.get(threads), graph).items():
+            curves.setdefault(name, []).append(work / floor)
+    return {name: np.array(values) for name, values in curves.items()}

@@ -1,0 +1,173 @@
+"""What each switch of the task models contributes: creation x barrier x placement, as a factorial.
+
+    creation   eager: tasks made anew each iteration; replayed: recorded once
+    barrier    after each loop, after each iteration, none
+    placement  stealing: deques; partitioned: a program compiled for each thread
+
+Tasks that are made anew cannot be placed by a program compiled from them, so three of the twelve cells do not exist.
+All effects are ratios of times, from logarithms: what disturbs a whole repetition block cancels, medians over the
+blocks follow, and the interval is the bootstrap of whole blocks. The attribution switches one factor after the
+other, from (eager, loop, stealing) to (replayed, none, partitioned), and takes the mean over every order that exists
+(the Shapley value over these orders), so that its parts multiply up to the whole.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+
+from .study import Study
+from ..sampling.models import CREATIONS, PLACEMENTS, model_of_factors
+from .statistics import CONFIDENCE, NUM_RESAMPLES, SEED, Estimate, median_interval, ratio_interval, verdict
+
+BARRIERS = ("loop", "iteration", "none")
+IMPOSSIBLE = "cannot exist: a program needs a graph that was recorded"
+Cell = tuple[str, str, str]
+FIRST: Cell = ("eager", "loop", "stealing")
+LAST: Cell = ("replayed", "none", "partitioned")
+CELLS: tuple[Cell, ...] = tuple(itertools.product(CREATIONS, BARRIERS, PLACEMENTS))
+EXISTING: tuple[Cell, ...] = tuple(cell for cell in CELLS if cell[0] == "replayed" or cell[2] == "stealing")
+
+
+def contrasts() -> dict[tuple[str, str], dict[Cell, float]]:
+    """Each effect as weights of the cells' log times: {(kind, name): {cell: weight}}; weights sum to zero."""
+    found: dict[tuple[str, str], dict[Cell, float]] = {}
+
+    def mean(kind, name, pairs):
+        weights: dict[Cell, float] = {}
+        for sign, cell in ((s, c) for after, before in pairs for s, c in ((1, after), (-1, before))):
+            weights[cell] = weights.get(cell, 0.0) + sign / len(pairs)
+        found[kind, name] = weights
+
+    kinds = (("eager", "stealing"), ("replayed", "stealing"), ("replayed", "partitioned"))
+    mean("main effect", "creation: eager to replayed",
+         [(("replayed", b, "stealing"), ("eager", b, "stealing")) for b in BARRIERS])
+    for before, after in itertools.pairwise(BARRIERS):
+        mean("main effect", f"barrier: {before} to {after}",
+             [((c, after, p), (c, before, p)) for c, p in kinds])
+    mean("main effect", "placement: stealing to partitioned",
+         [(("replayed", b, "partitioned"), ("replayed", b, "stealing")) for b in BARRIERS])
+    for name, a, b in (
+        ("creation x barrier", ("eager", "stealing"), ("replayed", "stealing")),
+        ("barrier x placement", ("replayed", "stealing"), ("replayed", "partitioned")),
+    ):
+        # The second factor's effect without barriers over its effect with a barrier after each loop.
+        found["interaction", name] = {(b[0], "none", b[1]): 1, (a[0], "none", a[1]): -1,
+                                      (b[0], "loop", b[1]): -1, (a[0], "loop", a[1]): 1}
+
+    steps: dict[int, list[tuple[Cell, Cell]]] = {0: [], 1: [], 2: []}
+    for order in itertools.permutations(range(3)):
+        cell, path = FIRST, []
+        for factor in order:
+            after = tuple(LAST[i] if i == factor else value for i, value in enumerate(cell))
+            path.append((factor, after, cell))
+            cell = after
+        if all(after in EXISTING for _, after, _ in path):
+            for factor, after, before in path:
+                steps[factor].append((after, before))
+    for factor, name in enumerate(("creation", "barrier", "placement")):
+        mean("attribution", name, steps[factor])
+    mean("attribution", "all three", [(LAST, FIRST)])
+    return found
+
+
+def _complete(study: Study, plan_id: str) -> list[tuple[int, list[Mapping[int, float]]]]:
+    """(threads, step times of the existing cells by repetition) where every cell was measured."""
+    models = [model_of_factors(*cell) for cell in EXISTING]
+    counts = sorted({threads for _, threads in study.points_of(plan_id)})
+    found = [(threads, [study.step_times(plan_id, model, threads) for model in models]) for threads in counts]
+    return [(threads, times) for threads, times in found if set.intersection(*map(set, times))]
+
+
+@lru_cache(maxsize=4)
+def factorial_table(study: Study) -> pd.DataFrame:
+    """One row per cell, those that cannot exist included.
+
+    Columns: plan_id, threads, creation, barrier, placement, model, median_s, low_s, high_s, ratio, ratio_low,
+    ratio_high (time over that of the first cell, paired by repetition), note.
+    """
+    rows = []
+    for plan_id in study.plan_ids():
+        for threads, times in _complete(study, plan_id):
+            of_cell = dict(zip(EXISTING, times, strict=True))
+            for cell in CELLS:
+                row = {"plan_id": plan_id, "threads": threads, **dict(zip(("creation", "barrier", "placement"), cell,
+                                                                          strict=True))}
+                value = ratio = Estimate(math.nan, math.nan, math.nan, 0)
+                if cell in of_cell:
+                    value = median_interval(list(of_cell[cell].values()))
+                    ratio = ratio_interval(of_cell[cell], of_cell[FIRST])
+                rows.append({
+                    **row, "model": model_of_factors(*cell) if cell in of_cell else "",
+                    "median_s": value.value, "low_s": value.low, "high_s": value.high,
+                    "ratio": ratio.value, "ratio_low": ratio.low, "ratio_high": ratio.high,
+                    "note": "" if cell in of_cell else IMPOSSIBLE,
+                })
+    return pd.DataFrame(rows)
+
+
+@lru_cache(maxsize=4)
+def effect_table(study: Study) -> pd.DataFrame:
+    """Effects as ratios of times, below 1 where the switch gains.
+
+    Columns: plan_id, threads, kind ("main effect", "interaction", "attribution"), effect, ratio, low, high, share (of
+    the whole gain, in logarithms; NaN but for attributions), verdict, note.
+    """
+    effects = contrasts()
+    rows = []
+    for plan_id in study.plan_ids():
+        for threads, times in _complete(study, plan_id):
+            blocks = sorted(set.intersection(*map(set, times)))
+            logs = np.log([[cell[r] for r in blocks] for cell in times])
+            logs -= logs.mean(axis=0)  # what meets a whole block
+            draws = np.random.default_rng(SEED).integers(0, len(blocks), (NUM_RESAMPLES, len(blocks)))
+            medians = np.column_stack([np.median(logs, axis=1), np.median(logs[:, draws], axis=2)])
+            whole = math.nan
+            for (kind, name), weights in reversed(effects.items()):
+                values = np.array([weights.get(cell, 0.0) for cell in EXISTING]) @ medians
+                if (kind, name) == ("attribution", "all three"):
+                    whole = values[0]
+                tail = (1 - CONFIDENCE) / 2
+                low, high = np.quantile(values[1:], [tail, 1 - tail]) if len(blocks) > 1 else (math.nan, math.nan)
+                estimate = Estimate(*(math.exp(v) for v in (values[0], low, high)), len(blocks))
+                rows.append({
+                    "plan_id": plan_id, "threads": threads, "kind": kind, "effect": name, "ratio": estimate.value,
+                    "low": estimate.low, "high": estimate.high,
+                    "share": values[0] / whole if kind == "attribution" and whole else math.nan,
+                    "verdict": verdict(estimate), "note": "",
+                })
+            nothing = dict.fromkeys(("ratio", "low", "high", "share"), math.nan)
+            rows.append({"plan_id": plan_id, "threads": threads, "kind": "interaction", "effect": "creation x placement",
+                         **nothing, "verdict": "", "note": "cannot be told: eager x partitioned cannot exist"})
+    order = {key: i for i, key in enumerate((*effects, ("interaction", "creation x placement")))}
+    rows.sort(key=lambda r: (r["plan_id"], r["threads"], KINDS.index(r["kind"]), order[r["kind"], r["effect"]]))
+    return pd.DataFrame(rows)
+
+
+KINDS = ("attribution", "main effect", "interaction")
+
+
+def answer(study: Study, plan_id: str) -> str:
+    """The attribution in one sentence for the most threads; empty where the factorial was not measured."""
+    effects = effect_table(study)
+    if not len(effects) or plan_id not in set(effects["plan_id"]):
+        return ""
+    effects = effects[(effects["plan_id"] == plan_id) & (effects["kind"] == "attribution")]
+    threads = effects["threads"].max()
+    of = {row["effect"]: row for row in effects[effects["threads"] == threads].to_dict("records")}
+
+    def text(row):
+        interval = f" [{row['low']:.3f}, {row['high']:.3f}]" if math.isfinite(row["low"]) else ""
+        return f"{row['ratio']:.3f}{interval}"
+
+    parts = ", ".join(f"{name} {text(of[name])}" for name in ("creation", "barrier", "placement"))
+    return (
+        f"From eager tasks with a barrier after each loop to a replayed, compiled graph without barriers the time of a "
+        f"step on {threads} threads changes by a factor of {text(of['all three'])}; its parts, which multiply up to it: "
+        f"{parts}."
+    )

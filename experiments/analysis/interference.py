@@ -1,0 +1,85 @@
+"""What each model loses where other processes want the same cores, beyond the cores that they take.
+
+`interference = [0, 1, 2]` in a configuration measures each point beside so many spinning processes, one on each of the last
+CPUs. Such a hog takes its share of a CPU, as a rule half, in time slices of milliseconds. What is left is measured with
+threads that only spin, one on each CPU, beside the same hogs: the capacity. A model that always had something to run on the
+CPU time it got would take 1 / capacity times as long; what it takes longer than that is its loss.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+
+import pandas as pd
+
+from .study import Study, plan_beside
+from .statistics import Estimate, ratio_interval
+
+CAPACITY_S = 1.0  # of each measurement: long against a time slice
+UNIT_WORK = 4000
+
+
+def measure_capacity_beside(hogs: int, cpus: Sequence[int], seconds: float = CAPACITY_S) -> float:
+    """Part of the work that spinning threads, one on each of `cpus`, still do beside hogs, in (0, 1]."""
+    from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
+    from ..sweep.run import hogs_running
+
+    kernel = TASK_BENCH_KERNELS.index("compute")
+    unit_s = min(time_work(kernel, UNIT_WORK, 10) for _ in range(15)) / 10
+    count = max(1, round(seconds / unit_s))
+
+    def rate() -> float:
+        rates = [0.0] * len(cpus)
+
+        def spin(number: int) -> None:
+            os.sched_setaffinity(0, {cpus[number]})  # of this thread
+            start = time.perf_counter()
+            time_work(kernel, UNIT_WORK, count)
+            rates[number] = count / (time.perf_counter() - start)
+
+        threads = [threading.Thread(target=spin, args=(number,)) for number in range(len(cpus))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return sum(rates)
+
+    alone = rate()
+    with hogs_running(hogs, cpus):
+        beside = rate()
+    return min(1.0, beside / max(alone, rate()))
+
+
+@lru_cache(maxsize=4)
+def interference_table(study: Study) -> pd.DataFrame:
+    """One row for each model and number of hogs, where the same point was measured without any.
+
+    Columns: plan_id, threads, model, hogs, capacity (NaN where not measured), slowdown, slowdown_low, slowdown_high (step time
+    over that without hogs, paired by repetition), loss, loss_low, loss_high (slowdown x capacity - 1).
+    """
+    capacity = study.machine.get("capacity_beside") or {}
+    rows = []
+    for plan_id, plan in study.plans.items():
+        if plan.get("interference"):
+            continue
+        for hogs in sorted({p.get("interference", 0) for p in study.plans.values()}):
+            for model, threads in study.points_of(plan_id):
+                alone = study.step_times(plan_id, model, threads)
+                beside = study.step_times(plan_beside(plan_id, hogs), model, threads)
+                left = float((capacity.get(str(threads)) or {}).get(str(hogs), math.nan)) if hogs else 1.0
+                slowdown = ratio_interval(beside, alone) if hogs else Estimate(1.0, 1.0, 1.0, len(alone))
+                if not (set(alone) & set(beside)):
+                    continue
+                rows.append({
+                    "plan_id": plan_id, "threads": threads, "model": model, "hogs": hogs, "capacity": left,
+                    "slowdown": slowdown.value, "slowdown_low": slowdown.low, "slowdown_high": slowdown.high,
+                    "loss": slowdown.value * left - 1, "loss_low": slowdown.low * left - 1,
+                    "loss_high": slowdown.high * left - 1,
+                })
+    table = pd.DataFrame(rows)
+    return table[table.groupby("plan_id")["hogs"].transform("max") > 0] if len(table) else table

@@ -1,0 +1,1 @@
+"""What this machine can do: peaks, speed of kernels, fitness for measuring."""

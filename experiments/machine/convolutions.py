@@ -1,0 +1,355 @@
+"""`forktask convolutions`: how fast and how exact each algorithm is for each convolution of a network, on one core.
+
+In the layout "channels" a loop is taken from the plan and run by itself with each algorithm. In the layout "lanes" the
+network is lowered once for each algorithm, nothing fused, and the loops of equal names are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...cython_src.kernels.convolution import algorithms
+from ...cython_src.errors import UsageError
+from ...cython_src.lowering.lower import CONVOLUTIONS, direct_cost, lower, winograd_cost
+from .machine_peaks import measure_peak_flops
+from ...cython_src.kernels.maps.lanes import interior
+from ...cython_src.kernels.maps.channels import inside
+from ...cython_src.plan.model import UPDATE, Access, Block, BlockLoop, Plan, PlanBuilder
+from ...cython_src.binding.bind import BoundPlan, Workers, bind
+
+# Of each kernel: name and number of the pass, prefixes of the maps that it reads (operand: prefix), its result.
+PASSES = {
+    "channels_conv_forward": ("forward", algorithms.FORWARD, {"input": "in"}),
+    "channels_conv_backward_data": ("data", algorithms.DATA, {"gradient": "in"}),
+    "channels_conv_backward_weights": ("weights", algorithms.WEIGHTS, {"gradient": "dy", "input": "in"}),
+}
+DEFAULT_ALGORITHMS = "direct,winograd2,winograd4"
+# How a loop's name ends in the layout "lanes" -> the pass.
+LANES_PASSES = {".data_gradient": "data", ".weight_gradient": "weights", "": "forward"}
+
+
+def add_parser(subparsers) -> None:
+    """Add `convolutions`."""
+    parser = subparsers.add_parser(
+        "convolutions",
+        help="time, GFLOP/s and error of each convolution of a network by each algorithm",
+        description="Run each convolution of a network by itself, on one core, by each algorithm. GFLOP/s are those of the direct convolution, whatever the algorithm; the error is the largest, of one "
+        "image (of sixteen where images stand in the vector lanes), over the largest result, against float64. * marks "
+        "what the default takes: the cheapest by the cost model (`model`, direct = 1) whose error is below "
+        f"{algorithms.ERROR_LIMIT:g} times that of direct sums.",
+    )
+    parser.add_argument("--network", default="resnet18", help="default: %(default)s")
+    parser.add_argument("--batch", type=int, default=16, help="default: %(default)s")
+    parser.add_argument("--phase", default="train", choices=("train", "forward"), help="default: %(default)s")
+    parser.add_argument("--conv", metavar="A[,A...]",
+                        help=f"all, or some of {', '.join(algorithms.ALGORITHMS)}, or with images in the vector lanes of "
+                        f"{', '.join(CONVOLUTIONS[1:])}; default: {DEFAULT_ALGORITHMS}, or direct,winograd")  # fmt: skip
+    parser.add_argument("--layout", default="auto", choices=("auto", "lanes", "channels"), help="default: %(default)s")
+    parser.add_argument("--instruction-set", help="default: the best of this processor")
+    parser.add_argument("--seconds", type=float, default=0.05, help="for each figure; default: %(default)s")
+    parser.add_argument("--json", action="store_true")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the table, or JSON."""
+    options = {"network": arguments.network, "batch": arguments.batch, "phase": arguments.phase}
+    plan = lower(**options, layout=arguments.layout)
+    lanes = plan.attributes["layout"] == "lanes"
+    if plan.attributes["layout"] == "flat":
+        raise UsageError(f"batch must be a multiple of 16 for this table, or layout channels, got {arguments.batch}")
+    known = CONVOLUTIONS[1:] if lanes else algorithms.ALGORITHMS
+    given = arguments.conv or ("direct,winograd" if lanes else DEFAULT_ALGORITHMS)
+    names = known if given == "all" else tuple(given.split(","))
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"--conv must name algorithms of layout {plan.attributes['layout']!r}, {', '.join(known)}; got {name!r}"
+            )
+    if lanes:
+        result = measure_lanes(options, names, arguments.seconds, arguments.instruction_set)
+    else:
+        result = measure_convolutions(plan, names, arguments.seconds, arguments.instruction_set)
+    print(json.dumps(result) if arguments.json else format_table(result))
+    return 0
+
+
+def measure_convolutions(
+    plan: Plan, algorithms: Sequence[str], seconds: float = 0.05, instruction_set: str | None = None
+) -> dict:
+    """Time and error of all convolutions of a plan in layout "channels".
+
+    Layers of one shape are measured once. A time is the sum over the plan's blocks of each one's fastest run.
+
+    Returns
+    -------
+    dict
+        "peak_flops_per_s", "instruction_set", "batch" and "rows": dicts of "layers", "pass", "shape", "algorithm",
+        "picked", "cost" (by the model, direct = 1), "time_s", "flops", "flops_per_s", "fraction_of_peak", "error".
+
+    Raises
+    ------
+    UsageError
+        A plan without such convolutions.
+    """
+    alike: dict[tuple, list[BlockLoop]] = {}
+    for loop in plan.loops:
+        if loop.kernel in PASSES:
+            alike.setdefault((loop.kernel, *sorted(loop.attributes.items())), []).append(loop)
+    if not alike:
+        raise UsageError(f"plan {plan.name!r} has no convolutions in layout 'channels'; name another network")
+    peak = max(measure_peak_flops(0.06, instruction_set, None)["flops_per_s"] for _ in range(3))
+    rows = []
+    for loops in alike.values():
+        rows += _measure_loop(plan, loops, algorithms, seconds, instruction_set, peak)
+    return {
+        "peak_flops_per_s": peak,
+        "instruction_set": instruction_set or "best",
+        "batch": plan.attributes["batch"],
+        "rows": rows,
+    }
+
+
+def _measure_loop(plan, loops, algorithms, seconds, instruction_set, peak) -> list[dict]:
+    loop = loops[0]
+    name, direction, _ = PASSES[loop.kernel]
+    batch = plan.attributes["batch"]
+    attributes = dict(loop.attributes)
+    costs = algorithms.algorithm_costs(name, attributes, batch)
+    done, rows = set(), []
+    picked = algorithms.ALGORITHMS[attributes["algorithm"]]
+    for wanted in (*algorithms, picked):
+        code = algorithms.choose_algorithm(wanted, name, attributes, batch)
+        if code in done:
+            continue
+        done.add(code)
+        algorithm = algorithms.ALGORITHMS[code]
+        bound, workers = _bind(plan, loop, code, direction, "cpu", instruction_set)
+        rows.append({
+            "layers": [one.name for one in loops],
+            "pass": name,
+            "shape": _shape(attributes),
+            "algorithm": algorithm,
+            "picked": algorithm == picked,
+            "cost": costs[algorithm] / costs["direct"] if algorithm in costs else None,
+            **_rates(_fastest_s(bound, workers, 0, loop.num_blocks, seconds), loop.flops, peak),
+            "error": _error(plan, loop, code, direction, instruction_set),
+        })  # fmt: skip
+    return rows
+
+
+def _fastest_s(bound: BoundPlan, workers: Workers, loop: int, num_blocks: int, seconds: float) -> float:
+    """Time of a loop: the sum of each block's fastest run within so many seconds."""
+    fastest = [np.inf] * num_blocks
+    stop = time.perf_counter() + seconds
+    while time.perf_counter() < stop or np.inf in fastest:
+        for block in range(num_blocks):
+            start = time.perf_counter()
+            bound.run_task(loop, block, 0, workers)
+            fastest[block] = min(fastest[block], time.perf_counter() - start)
+    return sum(fastest)
+
+
+def _rates(time_s: float, flops: int, peak: float) -> dict[str, float]:
+    return {
+        "time_s": time_s, "flops": flops, "flops_per_s": flops / time_s, "fraction_of_peak": flops / time_s / peak,
+    }  # fmt: skip
+
+
+def measure_lanes(
+    options: Mapping[str, Any], algorithms: Sequence[str], seconds: float = 0.05, instruction_set: str | None = None
+) -> dict:
+    """As `measure_convolutions`, for a network with sixteen images in the vector lanes.
+
+    Parameters
+    ----------
+    options : mapping
+        network, batch and phase of `lower`.
+    algorithms : sequence of str
+        Of `lowering.CONVOLUTIONS`, without "auto".
+    """
+    picked = lower(**options, layout="lanes").attributes["convolutions"]
+    plans = {
+        name: lower(**options, layout="lanes", conv=name, fusion=False)
+        for name in dict.fromkeys((*algorithms, *picked.values(), "direct"))
+    }
+    peak = max(measure_peak_flops(0.06, instruction_set, None)["flops_per_s"] for _ in range(3))
+    rows = []
+    for name in picked:
+        kind = _lanes_pass(name)
+        direct = next(loop for loop in plans["direct"].loops if loop.name == name)
+        truth = _run_lanes(plans["direct"], name, "float64", None)[0]
+        shape = _lanes_shape(direct.attributes, kind)
+        model = {"direct": 1.0, "winograd": winograd_cost(*shape) / direct_cost(*shape)}
+        for algorithm in dict.fromkeys((*algorithms, picked[name])):
+            result, time_s = _run_lanes(plans[algorithm], name, "cpu", instruction_set, seconds)
+            rows.append({
+                "layers": [name],
+                "pass": kind,
+                "shape": "{}->{}, 5x5, {}x{}".format(*(shape[1::-1] if kind == "weights" else shape[:2]), *shape[2:]),
+                "algorithm": algorithm,
+                "picked": algorithm == picked[name],
+                "cost": model.get(algorithm),
+                **_rates(time_s, direct.flops, peak),
+                "error": float(np.abs(result - truth).max() / np.abs(truth).max()),
+            })  # fmt: skip
+    return {
+        "peak_flops_per_s": peak, "instruction_set": instruction_set or "best", "batch": options["batch"], "rows": rows,
+    }  # fmt: skip
+
+
+def _lanes_pass(name: str) -> str:
+    return next(kind for end, kind in LANES_PASSES.items() if name.endswith(end))
+
+
+def _lanes_shape(attributes, kind) -> tuple[int, int, int, int]:
+    """Channels read and written, height and width of the result, as `lowering.choose_convolution` takes them."""
+    if kind == "weights":
+        return attributes["dy_channels"], attributes["in_channels"], attributes["dy_height"], attributes["dy_width"]
+    return attributes["in_channels"], attributes["out_channels"], attributes["out_height"], attributes["out_width"]
+
+
+def _run_lanes(
+    plan: Plan, name: str, target: str, instruction_set: str | None, seconds: float = 0.0
+) -> tuple[np.ndarray, float]:
+    """Result and time of a convolution of a plan that is not fused, with what transforms its weights, on random data."""
+    wanted = [loop for loop in plan.loops if loop.name in (name, f"{name}.transform")]
+    builder = PlanBuilder(name)
+    for loop in wanted:
+        for buffer in loop.operands.values():
+            builder.buffer(buffer, plan.buffers[buffer].shape, role="dataset")
+        accesses = tuple(Access(UPDATE, buffer) for buffer in loop.operands.values())
+        blocks = [Block(tuple(b.bounds), () if i else accesses) for i, b in enumerate(loop.blocks)]
+        builder.loop(loop.name, loop.kernel, loop.operands, blocks, attributes=loop.attributes)
+    builder.scratch(plan.scratch_bytes)
+    bound = bind(builder.build(), target=target, instruction_set=instruction_set)
+    workers = Workers(1, plan.scratch_bytes)
+    convolution = wanted[-1]
+    weights = _lanes_pass(name) == "weights"
+    maps = {"gradient": "dy" if weights else "in", "input": "in"}
+    rng = np.random.default_rng(1)
+    for operand in ("weight", "bias", *maps):
+        buffer = next((loop.operands[operand] for loop in wanted if operand in loop.operands), None)
+        if buffer is None:
+            continue
+        part = bound.arrays[buffer]
+        if operand in maps:
+            part = interior(part, convolution.attributes, maps[operand])
+        part[...] = rng.standard_normal(part.shape, np.float32)
+    for number, loop in enumerate(wanted):
+        for block in range(loop.num_blocks):
+            bound.run_task(number, block, 0, workers)
+            bound.raise_failure(workers)
+    time_s = np.inf
+    if target == "cpu":
+        time_s = _fastest_s(bound, workers, len(wanted) - 1, convolution.num_blocks, seconds)
+    result = bound.arrays[convolution.operands["output"]].astype(np.float64)
+    if weights:
+        return result.sum(axis=0), time_s  # one partial sum a block
+    return interior(result, convolution.attributes, "out"), time_s
+
+
+def _shape(attributes) -> str:
+    first, second = ("in", "dy") if "dy_channels" in attributes else ("in", "out")
+    k, s, g = attributes["kernel"], attributes["stride"], attributes["groups"]
+    text = f"{attributes[f'{first}_channels']}->{attributes[f'{second}_channels']}, {k}x{k}"
+    text += (f" /{s}" if s > 1 else "") + (f", {g} groups" if g > 1 else "")
+    return f"{text}, {attributes[f'{second}_height']}x{attributes[f'{second}_width']}"
+
+
+def _bind(plan, loop, code, direction, target, instruction_set, images: int = 0) -> tuple[BoundPlan, Workers]:
+    """One loop by itself, with another algorithm, on random data; with `images`, of so many in one block."""
+    attributes = {**loop.attributes, "algorithm": code}
+    builder = PlanBuilder(loop.name)
+    shapes = {operand: plan.buffers[buffer].shape for operand, buffer in loop.operands.items()}
+    if "packed" in shapes:
+        shapes["packed"] = algorithms.packed_shape(code, direction, _weight_shape(attributes, direction), attributes["groups"])
+    if images:
+        shapes = {n: (images, *s[1:]) if n in ("input", "gradient") else s for n, s in shapes.items()}
+        if direction != algorithms.WEIGHTS:
+            shapes["output"] = (images, *shapes["output"][1:])
+    for operand, shape in shapes.items():
+        builder.buffer(operand, shape, role="dataset")
+    accesses = tuple(Access(UPDATE, operand) for operand in shapes)
+    bounds = [tuple(block.bounds) for block in loop.blocks]
+    if images:
+        bounds = [_whole(attributes, direction, images)]
+    blocks = [Block(b, accesses if i == 0 else ()) for i, b in enumerate(bounds)]
+    builder.loop(loop.name, loop.kernel, {operand: operand for operand in shapes}, blocks, attributes=attributes)
+    if direction == algorithms.WEIGHTS:
+        sizes = [attributes["dy_channels"], attributes["in_channels"]]
+    else:
+        sizes = [attributes["out_height"], attributes["out_channels"]]
+    scratch = algorithms.scratch_bytes(code, direction, attributes, images or plan.attributes["batch"], *sizes)
+    builder.scratch(scratch)
+    bound = bind(builder.build(), target=target, instruction_set=instruction_set)
+    rng = np.random.default_rng(1)
+    everything = {"n0": 0, "n1": images or plan.attributes["batch"]}
+    for operand, prefix in PASSES[loop.kernel][2].items():
+        part = inside(bound.arrays[operand], attributes, prefix, everything)[..., : attributes[f"{prefix}_channels"]]
+        part[...] = rng.standard_normal(part.shape, np.float32)
+    if "packed" in shapes:
+        weight = rng.standard_normal(_weight_shape(attributes, direction), np.float32).astype(bound.arrays["packed"].dtype)
+        form = {**attributes, "direction": direction}
+        bound.arrays["packed"][...] = algorithms.pack(weight, form, (0, shapes["packed"][0]))
+    return bound, Workers(1, scratch)
+
+
+def _weight_shape(attributes, direction) -> tuple[int, int, int, int]:
+    out, part = attributes["out_channels"], attributes["in_channels"]
+    if direction == algorithms.DATA:
+        out, part = part, out
+    return out, part // attributes["groups"], attributes["kernel"], attributes["kernel"]
+
+
+def _whole(attributes, direction, images) -> tuple[int, ...]:
+    """Bounds of one block of everything."""
+    if direction == algorithms.WEIGHTS:
+        return 0, images, 0, attributes["dy_channels"], 0, attributes["in_channels"], 0
+    whole = 0, images, 0, attributes["out_height"], 0, attributes["out_channels"]
+    return (*whole, 0) if direction == algorithms.FORWARD else whole
+
+
+def _error(plan, loop, code, direction, instruction_set) -> float:
+    """Largest error for one image over the largest result."""
+    results = []
+    for target, algorithm in (("cpu", code), ("float64", algorithms.CODES["direct"])):
+        bound, workers = _bind(plan, loop, algorithm, direction, target, instruction_set, images=1)
+        bound.arrays["output"][...] = 0
+        bound.run_task(0, 0, 0, workers)
+        bound.raise_failure(workers)
+        results.append(bound.arrays["output"].astype(np.float64))
+    return float(np.abs(results[0] - results[1]).max() / np.abs(results[1]).max())
+
+
+def format_table(result: dict) -> str:
+    """The result of `measure_convolutions` for people."""
+    lines = [
+        f"batch {result['batch']}, one core, peak {result['peak_flops_per_s'] / 1e9:.1f} GFLOP/s "
+        f"({result['instruction_set']} instruction set)",
+        f"{'layer':34s} {'pass':8s} {'shape':34s} {'algorithm':13s} {'us':>9s} {'GFLOP/s':>8s} {'of peak':>8s} "
+        f"{'error':>8s} {'model':>6s}",
+    ]
+    for row in result["rows"]:
+        others = f" (+{len(row['layers']) - 1})" if len(row["layers"]) > 1 else ""
+        cost = f"{row['cost']:6.2f}" if row["cost"] is not None else f"{'':6s}"
+        lines.append(
+            f"{row['layers'][0].split('.weight_gradient')[0].split('.data_gradient')[0] + others:34s} {row['pass']:8s} "
+            f"{row['shape']:34s} {row['algorithm'] + ('*' if row['picked'] else ''):13s} {row['time_s'] * 1e6:9.1f} "
+            f"{row['flops_per_s'] / 1e9:8.1f} {row['fraction_of_peak']:8.1%} {row['error']:8.1e} {cost}"
+        )
+    picked = [row for row in result["rows"] if row["picked"]]
+    total = sum(row["time_s"] * len(row["layers"]) for row in picked)
+    flops = sum(row["flops"] * len(row["layers"]) for row in picked)
+    lines.append("model: cost that the default compares, over that of direct sums; without one, never taken by default")
+    lines.append(
+        f"* the default: {total * 1e3:.2f} ms for all convolutions, {flops / total / 1e9:.1f} GFLOP/s, "
+        f"{flops / total / result['peak_flops_per_s']:.1%} of peak; packing of weights comes on top"
+    )
+    return "\n".join(lines)

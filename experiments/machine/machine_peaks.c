@@ -1,0 +1,345 @@
+#define _GNU_SOURCE
+#include "machine_peaks.h"
+
+#include "cython_src/binding/block_kernel.h"
+
+#include <errno.h>
+#include <linux/perf_event.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define NUM_CHAINS 12     /* two pipes x latency 4 need 8; 12 + 2 constants still fit 16 registers */
+#define FMA_STEPS 4096    /* a few microseconds between two readings of the clock */
+#define CHAIN_STEPS 16384
+#define SLICE_BYTES 65536 /* of each array between two readings of the clock */
+
+typedef float vec4 __attribute__((vector_size(16), may_alias));
+typedef float vec8 __attribute__((vector_size(32), may_alias));
+typedef float vec16 __attribute__((vector_size(64), may_alias));
+
+/* The empty asm statements make the chains' values unknown to the compiler in each step: it can neither fold
+ * steps together nor drop them, and must keep all twelve chains in registers. Without -ffast-math it may not
+ * reorder them. */
+#if defined(__x86_64__)
+#define KEEP_XMM(x) __asm__ volatile("" : "+x"(x))
+#define KEEP_ZMM(x) __asm__ volatile("" : "+v"(x))
+#elif defined(__aarch64__)
+#define KEEP_XMM(x) __asm__ volatile("" : "+w"(x))
+#else
+#define KEEP_XMM(x) __asm__ volatile("" : "+m"(x))
+#endif
+
+#define DEFINE_LOOPS(NAME, ATTRIBUTE, VEC, KEEP)                                                             \
+    ATTRIBUTE static double fma_##NAME(void)                                                                 \
+    {                                                                                                        \
+        const int lanes = sizeof(VEC) / sizeof(float);                                                       \
+        VEC zero = {0};                                                                                      \
+        VEC a = zero + 0.999f, b = zero + 0.001f; /* x -> 0.999 x + 0.001 stays near 1 */                    \
+        VEC x0 = zero, x1 = zero, x2 = zero, x3 = zero, x4 = zero, x5 = zero;                                \
+        VEC x6 = zero, x7 = zero, x8 = zero, x9 = zero, x10 = zero, x11 = zero;                              \
+        KEEP(a);                                                                                             \
+        KEEP(b);                                                                                             \
+        for (int i = 0; i < FMA_STEPS; i++) {                                                                \
+            x0 = x0 * a + b; x1 = x1 * a + b; x2 = x2 * a + b;                                               \
+            x3 = x3 * a + b; x4 = x4 * a + b; x5 = x5 * a + b;                                               \
+            x6 = x6 * a + b; x7 = x7 * a + b; x8 = x8 * a + b;                                               \
+            x9 = x9 * a + b; x10 = x10 * a + b; x11 = x11 * a + b;                                           \
+            KEEP(x0); KEEP(x1); KEEP(x2); KEEP(x3); KEEP(x4); KEEP(x5);                                      \
+            KEEP(x6); KEEP(x7); KEEP(x8); KEEP(x9); KEEP(x10); KEEP(x11);                                    \
+        }                                                                                                    \
+        return 2.0 * lanes * NUM_CHAINS * FMA_STEPS;                                                         \
+    }                                                                                                        \
+    ATTRIBUTE static void triad_##NAME(float *a, const float *b, const float *c, size_t count)               \
+    {                                                                                                        \
+        const size_t lanes = sizeof(VEC) / sizeof(float);                                                    \
+        VEC s = {0};                                                                                         \
+        s += 3.0f;                                                                                           \
+        for (size_t i = 0; i < count; i += 2 * lanes) {                                                      \
+            *(VEC *)(a + i) = *(const VEC *)(b + i) + s * *(const VEC *)(c + i);                             \
+            *(VEC *)(a + i + lanes) = *(const VEC *)(b + i + lanes) + s * *(const VEC *)(c + i + lanes);     \
+        }                                                                                                    \
+        __asm__ volatile("" : : "r"(a) : "memory");                                                          \
+    }                                                                                                        \
+    ATTRIBUTE static void read_##NAME(float *a, const float *b, const float *c, size_t count)                \
+    {                                                                                                        \
+        const size_t lanes = sizeof(VEC) / sizeof(float);                                                    \
+        VEC s0 = {0}, s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0, s6 = s0, s7 = s0;                         \
+        for (size_t i = 0; i < count; i += 8 * lanes) {                                                      \
+            const VEC *v = (const VEC *)(b + i);                                                             \
+            s0 += v[0]; s1 += v[1]; s2 += v[2]; s3 += v[3];                                                  \
+            s4 += v[4]; s5 += v[5]; s6 += v[6]; s7 += v[7];                                                  \
+        }                                                                                                    \
+        s0 += s1 + s2 + s3 + s4 + s5 + s6 + s7;                                                              \
+        KEEP(s0);                                                                                            \
+    }                                                                                                        \
+    ATTRIBUTE static void copy_##NAME(float *a, const float *b, const float *c, size_t count)                \
+    {                                                                                                        \
+        const size_t lanes = sizeof(VEC) / sizeof(float);                                                    \
+        for (size_t i = 0; i < count; i += 2 * lanes) {                                                      \
+            *(VEC *)(a + i) = *(const VEC *)(b + i);                                                         \
+            *(VEC *)(a + i + lanes) = *(const VEC *)(b + i + lanes);                                         \
+        }                                                                                                    \
+        __asm__ volatile("" : : "r"(a) : "memory");                                                          \
+    }                                                                                                        \
+    ATTRIBUTE static void fill_##NAME(float *a, const float *b, const float *c, size_t count)                \
+    {                                                                                                        \
+        const size_t lanes = sizeof(VEC) / sizeof(float);                                                    \
+        VEC s = {0};                                                                                         \
+        KEEP(s);                                                                                             \
+        for (size_t i = 0; i < count; i += 2 * lanes) {                                                      \
+            *(VEC *)(a + i) = s;                                                                             \
+            *(VEC *)(a + i + lanes) = s;                                                                     \
+        }                                                                                                    \
+        __asm__ volatile("" : : "r"(a) : "memory");                                                          \
+    }
+
+DEFINE_LOOPS(generic, , vec4, KEEP_XMM)
+#if defined(__x86_64__)
+DEFINE_LOOPS(avx2, __attribute__((target("avx2,fma"))), vec8, KEEP_XMM)
+DEFINE_LOOPS(avx512, __attribute__((target("avx512f"))), vec16, KEEP_ZMM)
+#endif
+
+typedef double (*FmaLoop)(void);
+typedef void (*StreamLoop)(float *, const float *, const float *, size_t);
+
+#define STREAMS(NAME) {triad_##NAME, read_##NAME, copy_##NAME, fill_##NAME}
+#define NUM_STREAMS 4
+static const int arrays_of_stream[NUM_STREAMS] = {3, 1, 2, 1};
+
+#if defined(__x86_64__)
+static const FmaLoop fma_loops[PEAKS_NUM_ISAS] = {fma_generic, fma_avx2, fma_avx512};
+static const StreamLoop stream_loops[PEAKS_NUM_ISAS][NUM_STREAMS] = {STREAMS(generic), STREAMS(avx2),
+                                                                     STREAMS(avx512)};
+#else
+static const FmaLoop fma_loops[PEAKS_NUM_ISAS] = {fma_generic, NULL, NULL};
+static const StreamLoop stream_loops[PEAKS_NUM_ISAS][NUM_STREAMS] = {STREAMS(generic)};
+#endif
+
+/* Register plus register: an addition of a constant may be removed at renaming on some CPUs. */
+static double integer_chain(void)
+{
+    uint64_t x = 1, y = 3;
+    for (int i = 0; i < CHAIN_STEPS / 16; i++) {
+#define ADD4 ADD ADD ADD ADD
+#if defined(__x86_64__)
+#define ADD "add %1, %0\n\t"
+        __asm__ volatile(ADD4 ADD4 ADD4 ADD4 : "+r"(x) : "r"(y) : "cc");
+#elif defined(__aarch64__)
+#define ADD "add %0, %0, %1\n\t"
+        __asm__ volatile(ADD4 ADD4 ADD4 ADD4 : "+r"(x) : "r"(y));
+#else
+        for (int j = 0; j < 16; j++) {
+            x += y;
+            __asm__ volatile("" : "+r"(x));
+        }
+#endif
+    }
+    return CHAIN_STEPS;
+}
+
+typedef struct Team {
+    int kind, isa, num_threads, num_windows;
+    size_t bytes_per_thread;
+    double window_s;
+    _Alignas(128) atomic_int arrived; /* counts up: threads x barriers passed; on a line of its own */
+    atomic_int error;                 /* first errno; every thread leaves at the next barrier */
+} Team;
+
+typedef struct Window {
+    double units;
+    int64_t start_ns, stop_ns;
+} Window;
+
+typedef struct Member {
+    Team *team;
+    int cpu; /* -1: not pinned */
+    int started;
+    pthread_t thread;
+    Window *windows; /* shape (num_windows,) */
+} Member;
+
+/* Any thread of the team. barrier_number counts from 1. */
+static int team_barrier(Team *team, int barrier_number)
+{
+    /* acq_rel: pairs with the acquire below in the other threads; what was set up before is seen after */
+    atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel);
+    int spins = 0;
+    while (atomic_load_explicit(&team->arrived, memory_order_acquire) < barrier_number * team->num_threads) {
+        if (atomic_load_explicit(&team->error, memory_order_relaxed)) /* stale is safe: looked at again */
+            return 1;
+        if (++spins > 1000)
+            sched_yield(); /* more threads than CPUs */
+    }
+    return atomic_load_explicit(&team->error, memory_order_relaxed) != 0;
+}
+
+static Window run_window(const Team *team, float *arrays, size_t count, size_t *position)
+{
+    const int64_t duration = (int64_t)(team->window_s * 1e9);
+    double units = 0;
+    int64_t start = forktask_now_ns(), now;
+    do {
+        if (team->kind == PEAKS_FMA) {
+            units += fma_loops[team->isa]();
+        } else if (team->kind == PEAKS_CHAIN) {
+            units += integer_chain();
+        } else {
+            /* One slice of a large set, or several passes over a small one. */
+            const int stream = team->kind - PEAKS_TRIAD, num_arrays = arrays_of_stream[stream];
+            size_t done = 0;
+            while (done < SLICE_BYTES) {
+                size_t n = SLICE_BYTES / sizeof(float);
+                if (n > count - *position)
+                    n = count - *position;
+                float *a = arrays + *position;
+                stream_loops[team->isa][stream](a, num_arrays > 1 ? a + count : a, num_arrays > 2 ? a + 2 * count : a, n);
+                *position = *position + n == count ? 0 : *position + n;
+                done += n * sizeof(float);
+            }
+            units += (double)num_arrays * done;
+        }
+        now = forktask_now_ns();
+    } while (now - start < duration);
+    return (Window){units, start, now};
+}
+
+static void *member_main(void *argument)
+{
+    Member *member = argument;
+    Team *team = member->team;
+    float *arrays = NULL;
+    size_t count = 0, position = 0;
+    int error = 0;
+    if (member->cpu >= 0) {
+        size_t size = CPU_ALLOC_SIZE(member->cpu + 1);
+        cpu_set_t *set = CPU_ALLOC(member->cpu + 1);
+        if (set == NULL) {
+            error = ENOMEM;
+        } else {
+            CPU_ZERO_S(size, set);
+            CPU_SET_S(member->cpu, size, set);
+            error = pthread_setaffinity_np(pthread_self(), size, set);
+            CPU_FREE(set);
+        }
+    }
+    forktask_flush_denormals();
+    if (!error && team->kind >= PEAKS_TRIAD && team->kind <= PEAKS_FILL) {
+        /* A whole number of steps of the widest loop: 2 x 16 floats, or 8 x 16 of the one array that is read. The
+         * extra step keeps the arrays off one another's cache sets. First touch by the thread that will use them. */
+        const size_t num_arrays = arrays_of_stream[team->kind - PEAKS_TRIAD], step = num_arrays > 1 ? 32 : 128;
+        count = team->bytes_per_thread / num_arrays / (4 * step) * step + step;
+        if (posix_memalign((void **)&arrays, 4096, num_arrays * count * sizeof(float)))
+            error = ENOMEM;
+        else
+            for (size_t i = 0; i < num_arrays * count; i++)
+                arrays[i] = 1.0f;
+    }
+    if (error)
+        atomic_store_explicit(&team->error, error, memory_order_relaxed);
+    for (int w = 0; w < team->num_windows; w++) {
+        if (team_barrier(team, w + 1))
+            break;
+        member->windows[w] = run_window(team, arrays, count, &position);
+    }
+    free(arrays);
+    return NULL;
+}
+
+int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t bytes_per_thread,
+                   int num_windows, double window_s, double *rates)
+{
+    Team team = {.kind = kind, .isa = isa, .num_threads = num_threads,
+                 .num_windows = num_windows, .bytes_per_thread = bytes_per_thread, .window_s = window_s};
+    Member *members = calloc((size_t)num_threads, sizeof(Member));
+    Window *windows = calloc((size_t)num_threads * num_windows, sizeof(Window));
+    int error = members && windows ? 0 : ENOMEM;
+    for (int t = 0; t < num_threads && !error; t++) {
+        members[t] = (Member){
+            .team = &team, .cpu = cpus ? cpus[t] : -1, .windows = windows + t * num_windows};
+        error = pthread_create(&members[t].thread, NULL, member_main, &members[t]);
+        members[t].started = !error;
+        if (error)
+            atomic_store_explicit(&team.error, error, memory_order_relaxed); /* others leave their barrier */
+    }
+    for (int t = 0; members && t < num_threads; t++)
+        if (members[t].started)
+            pthread_join(members[t].thread, NULL);
+    if (!error)
+        error = atomic_load_explicit(&team.error, memory_order_relaxed);
+    for (int w = 0; w < num_windows && !error; w++) {
+        /* From the first start to the last stop: threads that share a core run one after the other, and their
+         * own rates would each look like a whole core's. */
+        Window all = windows[w];
+        for (int t = 1; t < num_threads; t++) {
+            const Window *one = &windows[t * num_windows + w];
+            all.units += one->units;
+            all.start_ns = one->start_ns < all.start_ns ? one->start_ns : all.start_ns;
+            all.stop_ns = one->stop_ns > all.stop_ns ? one->stop_ns : all.stop_ns;
+        }
+        rates[w] = all.units * 1e9 / (double)(all.stop_ns - all.start_ns);
+    }
+    free(members);
+    free(windows);
+    return error;
+}
+
+void peaks_clock(double *cost_ns, double *step_ns)
+{
+    enum { READINGS = 1000, ROUNDS = 5 };
+    double cost = 1e30, step = 1e30;
+    for (int r = 0; r < ROUNDS; r++) {
+        int64_t first = forktask_now_ns(), last = first;
+        for (int i = 0; i < READINGS; i++) {
+            int64_t now = forktask_now_ns();
+            if (now > last && (double)(now - last) < step)
+                step = (double)(now - last);
+            last = now;
+        }
+        if ((double)(last - first) / READINGS < cost)
+            cost = (double)(last - first) / READINGS;
+    }
+    /* A clock so coarse that it never moved in 5000 readings: wait for its next step. */
+    if (step == 1e30) {
+        int64_t first = forktask_now_ns(), now;
+        while ((now = forktask_now_ns()) == first)
+            ;
+        step = (double)(now - first);
+    }
+    *cost_ns = cost;
+    *step_ns = step;
+}
+
+int peaks_denormals_flushed(void)
+{
+#if defined(__x86_64__)
+    unsigned word = _mm_getcsr();
+    return (word & 0x8000u ? 1 : 0) | (word & 0x0040u ? 2 : 0);
+#elif defined(__aarch64__)
+    uint64_t word;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(word));
+    return word & (1u << 24) ? 3 : 0;
+#else
+    return 0;
+#endif
+}
+
+int peaks_perf_counters_error(void)
+{
+    struct perf_event_attr event;
+    memset(&event, 0, sizeof event);
+    event.size = sizeof event;
+    event.type = PERF_TYPE_HARDWARE;
+    event.config = PERF_COUNT_HW_CPU_CYCLES;
+    event.exclude_kernel = 1;
+    event.exclude_hv = 1;
+    long descriptor = syscall(SYS_perf_event_open, &event, 0, -1, -1, 0);
+    if (descriptor < 0)
+        return errno;
+    close((int)descriptor);
+    return 0;
+}

@@ -1,0 +1,200 @@
+"""Measured limits of this machine: arithmetic peak, memory bandwidth, capacity of several threads, clock.
+
+Everything here runs on threads of its own, without OpenMP and without the GIL, for a fraction of a second. A
+figure is the best of several short windows: interruptions can only lower a rate. The medians come along,
+because a median far below the best says that the machine is disturbed now.
+"""
+
+from libc.stdlib cimport free, malloc
+
+import os
+import statistics
+
+from ...cython_src.errors import UsageError
+from ...cython_src.kernels.simd.instruction_sets import NAMES, choose
+
+
+cdef extern from "experiments/machine/machine_peaks.h" nogil:
+    int PEAKS_FMA, PEAKS_TRIAD, PEAKS_READ, PEAKS_COPY, PEAKS_FILL, PEAKS_CHAIN
+    int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t bytes_per_thread,
+                       int num_windows, double window_s, double *rates)
+    void peaks_clock(double *cost_ns, double *step_ns)
+    int peaks_denormals_flushed()
+    int peaks_perf_counters_error()
+
+
+# Shorter than the slice a busy scheduler gives a thread, so that some windows are undisturbed; for memory
+# long enough to pass through more than any cache holds.
+_WINDOW_S = 0.002
+_MEMORY_WINDOW_S = 0.01
+
+
+def _isa_index(instruction_set):
+    return NAMES.index(choose(instruction_set))
+
+
+def _run_team(int kind, int isa, int threads, cpus, size_t bytes_per_thread, double seconds):
+    """Rates (units per second of the team) of the windows that fit into `seconds`, at least three."""
+    cdef int *cpu_array = NULL
+    cdef double *rates
+    cdef int error, i
+    if not 1 <= threads <= 4096:
+        raise UsageError(f"threads must be in [1, 4096], got {threads}; "
+                         f"pass the number of threads to run together")
+    if not 0.0 < seconds <= 60.0:
+        raise UsageError(f"seconds must be in (0, 60], got {seconds}; a tenth of a second is enough")
+    if cpus is not None and len(cpus) != threads:
+        raise UsageError(f"cpus must name one logical CPU for each of the {threads} threads, "
+                         f"got {list(cpus)}; use environment.cpu_order(threads)")
+    cdef double wanted_s = _MEMORY_WINDOW_S if bytes_per_thread > 32 << 20 else _WINDOW_S
+    cdef int num_windows = max(3, round(seconds / wanted_s))
+    cdef double window_s = seconds / num_windows
+    rates = <double *> malloc(num_windows * sizeof(double))
+    if cpus is not None:
+        cpu_array = <int *> malloc(threads * sizeof(int))
+    try:
+        if rates == NULL or (cpus is not None and cpu_array == NULL):
+            raise MemoryError()
+        if cpus is not None:
+            for i in range(threads):
+                if cpus[i] < 0:
+                    raise UsageError(f"cpus must be numbers of logical CPUs, got {cpus[i]}; "
+                                     f"use environment.cpu_order(threads)")
+                cpu_array[i] = cpus[i]
+        with nogil:
+            error = peaks_run_team(kind, isa, threads, cpu_array, bytes_per_thread,
+                                   num_windows, window_s, rates)
+        if error:
+            raise OSError(error, f"{os.strerror(error)} (threads {threads}, CPUs {cpus})")
+        return [rates[i] for i in range(num_windows)]
+    finally:
+        free(rates)
+        free(cpu_array)
+
+
+def measure_peak_flops(double seconds=0.1, instruction_set=None, cpu=None):
+    """Highest float32 multiply-add rate of one thread.
+
+    Twelve independent chains x -> a x + b in vector registers; each step counts 2 flops a lane. The generic
+    instruction set of x86-64 has no fused multiply-add: there a step is a multiplication and an addition.
+
+    Parameters
+    ----------
+    seconds : float
+        Half of it for the chains, half for the frequency.
+    instruction_set : {"generic", "avx2", "avx512"}, optional
+        Default: that of the kernels, see `instruction_sets.choose`.
+    cpu : int, optional
+        Logical CPU to pin to.
+
+    Returns
+    -------
+    dict
+        "flops_per_s", "median_flops_per_s", "instruction_set", "frequency_hz" (see `measure_frequency`, taken
+        in between), "flops_per_cycle" (their ratio: 2 pipes x 16 lanes x 2 = 64 on a full AVX-512 core).
+
+    Raises
+    ------
+    UsageError
+        For an instruction set this CPU lacks.
+    """
+    isa = _isa_index(instruction_set)
+    cpus = None if cpu is None else [cpu]
+    rates = []
+    frequency = 0.0
+    for _ in range(3):  # in turns: both see the same frequency
+        rates += _run_team(PEAKS_FMA, isa, 1, cpus, 0, seconds / 6)
+        frequency = max(frequency, measure_frequency(seconds / 6, cpu))
+    return {
+        "flops_per_s": max(rates),
+        "median_flops_per_s": statistics.median(rates),
+        "instruction_set": NAMES[isa],
+        "frequency_hz": frequency,
+        "flops_per_cycle": max(rates) / frequency,
+    }
+
+
+def measure_frequency(double seconds=0.02, cpu=None):
+    """Effective core frequency, Hz: the rate of a chain of dependent one-cycle additions on one thread."""
+    return max(_run_team(PEAKS_CHAIN, 0, 1, None if cpu is None else [cpu], 0, seconds))
+
+
+_STREAMS = {"triad": PEAKS_TRIAD, "read": PEAKS_READ, "copy": PEAKS_COPY, "fill": PEAKS_FILL}
+
+
+def measure_bandwidth(int threads=1, double seconds=0.1, Py_ssize_t working_set_bytes=256 << 20, cpus=None,
+                      stream="triad"):
+    """Memory bandwidth of a triad a[i] = b[i] + s c[i], bytes per second of all threads together; or of reading one
+    array, of copying one to another, or of filling one.
+
+    Counted as in STREAM: each array once; the line fill that a store causes is not counted.
+
+    Parameters
+    ----------
+    threads : int
+    seconds : float
+        Measured time; allocating and first touch come on top (about 0.1 s for 256 MiB).
+    working_set_bytes : int
+        Of all threads and arrays together. Several times the last-level cache gives memory bandwidth; half of
+        a cache level gives that level's.
+    cpus : sequence of int, optional
+        One logical CPU for each thread.
+    stream : {"triad", "read", "copy", "fill"}
+
+    Returns
+    -------
+    float
+    """
+    if stream not in _STREAMS:
+        raise UsageError(f"stream must be one of {', '.join(_STREAMS)}, got {stream!r}; use one")
+    if working_set_bytes < 4096:
+        raise UsageError(f"working_set_bytes must be at least 4096, got {working_set_bytes}; "
+                         f"use half of the cache level to measure")
+    return max(_run_team(_STREAMS[stream], _isa_index(None), threads, cpus, working_set_bytes // threads, seconds))
+
+
+def measure_capacity(int threads, double seconds=0.1, cpus=None):
+    """How many single threads' worth of arithmetic `threads` spinning threads deliver together.
+
+    2.0 for two threads on two cores; 1.0 if two logical CPUs are one core. One thread and `threads` threads
+    take turns and the best of each counts, so that a slow drift of the machine does not enter the ratio.
+
+    Parameters
+    ----------
+    threads : int
+    seconds : float
+        Split evenly between one thread and all.
+    cpus : sequence of int, optional
+        One logical CPU for each thread; the single thread runs on the first.
+
+    Returns
+    -------
+    float
+    """
+    isa = _isa_index(None)
+    first = None if cpus is None else list(cpus)[:1]
+    alone, together = 0.0, 0.0
+    for _ in range(3):
+        alone = max(alone, *_run_team(PEAKS_FMA, isa, 1, first, 0, seconds / 6))
+        together = max(together, *_run_team(PEAKS_FMA, isa, threads, cpus, 0, seconds / 6))
+    return together / alone
+
+
+def measure_clock():
+    """Cost of one reading of the monotonic clock and its smallest step seen: (cost_ns, step_ns)."""
+    cdef double cost_ns, step_ns
+    with nogil:
+        peaks_clock(&cost_ns, &step_ns)
+    return cost_ns, step_ns
+
+
+def denormals_flushed():
+    """State of the calling thread: (results flushed to zero, operands taken as zero)."""
+    cdef int state = peaks_denormals_flushed()
+    return bool(state & 1), bool(state & 2)
+
+
+def perf_counters_error():
+    """None if this process may count its own cycles in hardware, else the reason the kernel gives."""
+    cdef int error = peaks_perf_counters_error()
+    return None if error == 0 else os.strerror(error)

@@ -1,0 +1,1 @@
+"""What a runtime costs a task: METG on Task Bench graphs."""

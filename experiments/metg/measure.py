@@ -1,0 +1,153 @@
+"""Measures what a runtime costs, on Task Bench graphs, in a process of its own for each (model, repetition).
+
+    python -P -m forktask.experiments.metg.measure < job.json
+
+reads a job (one JSON object) from standard input and writes one JSON object to standard output. A job has the keys
+`kind` ("metg"), `model` (spec), `threads`, `cpus` (list or null), `runs` and `target_s` (timed runs of a graph, and how
+long one lasts), `budget_s` (no longer graphs are begun after it), and `graph`: keyword arguments of `task_bench`, without
+`work`; or those of `lower`, then with `durations_s` of its blocks, measured once by a job of kind "durations" with the
+keys `graph` and `cpus`.
+
+First the kernel alone, without any runtime: the time of a unit of work, which is the denominator of all efficiencies.
+Then the graph with an empty kernel. Then the same graph with more and more work in each task, from an eighth of what
+an empty task costs until four fifths of the time is work.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
+from ...cython_src.graphs.task_bench import replica, task_bench
+from ..sampling.environment import Disturbance
+from ..sampling.measure import Stepper, answer_job, build, record_costs
+from ..sampling.models import bind_for, make_executor, parse_model
+
+UNIT_WORK = 4000  # units for timing the kernel alone: long against the call, short against a time slice
+UNIT_TRIES = 15
+ENOUGH_EFFICIENCY = 0.8
+DURATION_PASSES = 7
+
+
+def unit_time_s(kernel: str) -> float:
+    """Seconds of one unit of work, on the calling thread, without any runtime: the best of several tries."""
+    if kernel == "busy_wait":
+        return 1e-9
+    number = TASK_BENCH_KERNELS.index("compute" if kernel == "load_imbalance" else kernel)
+    return min(time_work(number, UNIT_WORK, 10) for _ in range(UNIT_TRIES)) / (10 * UNIT_WORK)
+
+
+def make_plan(job: Mapping[str, Any], work: int):
+    """The job's graph with `work` units in a task (of a network: in the average task); 0: an empty kernel."""
+    graph = job["graph"]
+    if "network" in graph:
+        from ...cython_src.lowering.lower import lower
+
+        return replica(lower(**{k: v for k, v in graph.items() if k != "kernel"}), job["durations_s"], work)
+    return task_bench(**{**graph, "work": work, "kernel": graph["kernel"] if work else "empty"})
+
+
+def gpu_unit_time_s(kernel: str, tasks: int) -> float:
+    """Seconds of one unit of work on a GPU, `tasks` tasks at once: the slope between two lengths of one launch."""
+    if kernel == "busy_wait":
+        return 1e-9
+    times = []
+    for work in (UNIT_WORK, 10 * UNIT_WORK):
+        plan = task_bench("trivial", tasks, 2, kernel="compute", work=work, check=False)
+        with make_executor("gpu_stream", 1) as executor:
+            executor.prepare(bind_for("gpu_stream", plan))
+            stepper = Stepper(executor)
+            stepper.run(1)
+            times.append(min(stepper.run(10) for _ in range(UNIT_TRIES)) / 20)
+    if times[1] <= times[0]:
+        raise RuntimeError(f"ten times the work took no longer ({times[0]:.2g} and {times[1]:.2g} s): too disturbed to measure")
+    return (times[1] - times[0]) / (9 * UNIT_WORK)
+
+
+def work_ladder(start: float) -> Iterator[int]:
+    """1, 2, 3, 4, 6, 8, 12, ...: whole numbers from `start` on, in steps of about the square root of two."""
+    power = 1
+    while True:
+        yield from (work for work in sorted({power, power + power // 2}) if work >= start)
+        power *= 2
+
+
+def time_graph(job: Mapping[str, Any], work: int, clock=time.perf_counter) -> dict[str, Any]:
+    """Time the graph with some work: seconds of each iteration, over several runs, and of preparing it."""
+    plan = make_plan(job, work)
+    bound = bind_for(job["model"], plan)
+    with make_executor(job["model"], job["threads"], cpus=job["cpus"]) as executor:
+        start = clock()
+        executor.prepare(bound)
+        prepare_s = clock() - start
+        stepper = Stepper(executor, clock=clock)
+        stepper.run(1)
+        passes = 1
+        while (elapsed := stepper.run(passes)) < job["target_s"] / 4:
+            passes *= 2
+        passes = max(1, round(passes * job["target_s"] / elapsed))
+        stepper.run(passes)
+        times = [stepper.run(passes) / passes for _ in range(job["runs"])]
+    return {"work": work, "mean_work": plan.attributes["mean_work"], "num_tasks": plan.num_tasks,
+            "iteration_times_s": times, "prepare_s": prepare_s}
+
+
+def measure(job: Mapping[str, Any], clock=time.perf_counter) -> dict[str, Any]:
+    """Measure one model once; see the module's docstring."""
+    spec = parse_model(job["model"])
+    kernel, threads = job["graph"]["kernel"], job["threads"]
+    gpu = spec.model.device == "gpu"
+    if gpu:  # what runs at once is a step's tasks, as far as the device has multiprocessors
+        from ...cython_src.gpu.device import default_gpu
+
+        width = job["graph"].get("width", job["threads"])
+        threads = min(width, default_gpu().multiprocessors)
+    disturbance = Disturbance()
+    before, wall = disturbance.read(), clock()
+    unit_s = gpu_unit_time_s(kernel, threads) if gpu else unit_time_s(kernel)
+    empty = time_graph(job, 0)
+    plan = make_plan(job, 0)
+    costs = [record_costs(plan, spec.model) for _ in range(3)]
+    cost_of_empty_s = min(empty["iteration_times_s"]) * threads / empty["num_tasks"]
+    points = []
+    begun = clock()
+    for work in work_ladder(cost_of_empty_s / unit_s / 8):
+        points.append(time_graph(job, work))
+        task_s = points[-1]["mean_work"] * unit_s
+        granularity_s = min(points[-1]["iteration_times_s"]) * threads / points[-1]["num_tasks"]
+        if task_s / granularity_s > ENOUGH_EFFICIENCY or clock() - begun > job["budget_s"]:
+            break
+    unit_s = min(unit_s, gpu_unit_time_s(kernel, threads) if gpu else unit_time_s(kernel))
+    best = {name: None if costs[0][name] is None else min(c[name] for c in costs) for name in costs[0]}
+    return {"kind": "metg", "parallel": threads, "unit_s": unit_s, "empty": empty, "points": points, **best,
+            "disturbance": disturbance.since(before), "wall_s": clock() - wall}
+
+
+def measure_durations(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Median time of each block of a network, run serially, in seconds."""
+    bound = build({"plan": {k: v for k, v in job["graph"].items() if k != "kernel"}, "seed": 1, "threads": 1})
+    plan = bound.plan
+    with make_executor("serial", 1, cpus=job["cpus"], event_capacity=DURATION_PASSES * plan.num_tasks) as executor:
+        executor.prepare(bound)
+        executor.run(plan.iteration_stride)
+        executor.workers.clear_events()
+        executor.run(DURATION_PASSES * plan.iteration_stride, plan.iteration_stride)
+        events = executor.workers.events()
+    times = np.zeros((DURATION_PASSES, plan.num_tasks))
+    order = np.argsort(events["task"], kind="stable")
+    times.T.flat = (events["stop_ns"] - events["start_ns"])[order]
+    return {"kind": "durations", "durations_s": (np.maximum(np.median(times, axis=0), 1) * 1e-9).tolist()}
+
+
+def main() -> int:
+    """Measure a model's costs, or the durations of a network's blocks."""
+    return answer_job(lambda job: measure_durations(job) if job["kind"] == "durations" else measure(job))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""PyTorch beside our models, in one run."""

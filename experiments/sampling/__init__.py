@@ -1,0 +1,1 @@
+"""One sample: the child process, its environment, timing, profile."""

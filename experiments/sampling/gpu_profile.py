@@ -1,0 +1,235 @@
+"""What a GPU's time goes to: kernels, copies and calls of the driver, and what measuring that costs.
+
+Kernels are timed one by one between two events on a single stream, whatever the model: a captured graph cannot be looked
+into, and the kernels are the same. Copies and calls are those of the model itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from argparse import Namespace
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...cython_src.errors import UsageError
+from ...forkjoin.gpu_executor import GpuStreamExecutor
+from ...tasking.performance_models import OUTLIERS
+from . import gpu_faults
+from .measure import EVENT_LOG_WARMUP, MAX_PROFILE_EVENTS, Stepper, build, describe_gpu, measure_runtime_cost
+from .models import make_executor, parse_model
+
+# Calls of the driver that wait for the device, or may.
+WAITING = ("synchronize", "copy_to_host", "copy_to_device")
+
+
+class CallTimes:
+    """A device that notes how long each call keeps the host.
+
+    Parameters
+    ----------
+    device : Device
+
+    Attributes
+    ----------
+    times_s : dict of str to list of float
+    """
+
+    def __init__(self, device, clock=time.perf_counter):
+        self._device, self._clock = device, clock
+        self.times_s: dict[str, list[float]] = defaultdict(list)
+
+    def __getattr__(self, name):
+        value = getattr(self._device, name)
+        if not callable(value):
+            return value
+
+        def timed(*arguments, **options):
+            start = self._clock()
+            try:
+                return value(*arguments, **options)
+            finally:
+                self.times_s[name].append(self._clock() - start)
+
+        return timed
+
+
+def _row(name: str, times_s: Sequence[float], passes: int, total_s: float) -> dict[str, Any]:
+    """One line of a table: times of a step, calls of a step, and extremes of single calls."""
+    times = np.asarray(times_s)
+    return {
+        "name": name,
+        "time_s": float(times.sum()) / passes,
+        "share": float(times.sum()) / total_s if total_s else 0.0,
+        "calls": len(times) / passes,
+        "mean_s": float(times.mean()),
+        "min_s": float(times.min()),
+        "max_s": float(times.max()),
+    }
+
+
+def kernel_times(bound, target_s: float, clock=time.perf_counter) -> tuple[dict[str, list[float]], int, float]:
+    """Time every launch on a single stream.
+
+    Returns
+    -------
+    times_s : dict of loop name to list of float
+    passes : int
+    step_time_s : float
+        With the events: what profiling makes of a step.
+    """
+    with GpuStreamExecutor(event_capacity=MAX_PROFILE_EVENTS) as executor:
+        executor.prepare(bound)
+        stepper = Stepper(executor, bound.iteration_stride, clock)
+        pass_s = min(stepper.run(1) for _ in range(EVENT_LOG_WARMUP))
+        passes = int(min(max(target_s / pass_s, 3), MAX_PROFILE_EVENTS // bound.num_loops, 200))
+        executor.workers.clear_events()
+        wall = stepper.run(passes)
+        events = executor.workers.events()
+    loops = [loop.name for loop in bound.plan.loops]
+    times: dict[str, list[float]] = {}
+    for event in events:
+        name = loops[bound.plan.task_loop[event["task"]]]
+        times.setdefault(name, []).append(float(event["stop_ns"] - event["start_ns"]) * 1e-9)
+    return times, passes, wall / (passes * bound.iteration_stride)
+
+
+def measure_gpu_profile(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> dict[str, Any]:
+    """Profile one GPU model: see the module's docstring.
+
+    Returns
+    -------
+    dict
+        kernels, calls: tables of a step (`_row`); busy_s: kernels of a step; loop_time_s: {loop: seconds of a step};
+        copies: {"to_host", "to_device": [number, bytes] of a step}; page_faults: of a step on managed memory
+        (`gpu_faults.FaultCounter.per`), else None; step_time_s: without profiling; profiled_step_s:
+        {"kernels", "calls"}: with; lengths: performance models of a model that has them (`PerformanceModels.table`), else
+        None; runtime_cost_s: a step of empty kernels, None for a model that moves data.
+    """
+    spec = parse_model(job["model"])
+    started = time.time()
+    bound = build(job, spec) if bound is None else bound
+    stride = bound.iteration_stride
+    times, kernel_passes, kernels_step_s = kernel_times(bound, job["target_s"], clock)
+    total_s = sum(map(sum, times.values()))
+    with make_executor(spec, 1) as executor:
+        executor.prepare(bound)
+        stepper = Stepper(executor, stride, clock)
+        pass_s = min(stepper.run(1) for _ in range(EVENT_LOG_WARMUP))
+        passes = int(min(max(job["target_s"] / pass_s, 3), 1000))
+        step_time_s = min(stepper.run(passes) for _ in range(3)) / (passes * stride)
+        plain = bound.device
+        bound.device = CallTimes(plain, clock)
+        before = {place: tuple(count) for place, count in bound.copies.items()}
+        faults = gpu_faults.FaultCounter() if bound.managed else None
+        try:
+            wall = stepper.run(passes)
+        finally:
+            calls, bound.device = bound.device.times_s, plain
+        page_faults = faults.per(passes * stride) if faults else None
+        lengths = executor.models.table() if hasattr(executor, "models") else None
+        copies = {
+            f"to_{place}": [(now - then) / passes for now, then in zip(count, before[place], strict=True)]
+            for place, count in bound.copies.items()
+        }
+    names = {loop.name: f"{loop.name} ({loop.kernel})" for loop in bound.plan.loops}
+    return {
+        "kind": "profile",
+        "kernels": [_row(names[name], values, kernel_passes, total_s) for name, values in times.items()],
+        "busy_s": total_s / (kernel_passes * stride),
+        "loop_time_s": {name: sum(values) / kernel_passes for name, values in times.items()},
+        "calls": [_row(name, values, passes, wall) for name, values in calls.items()],
+        "copies": copies,
+        "page_faults": page_faults,
+        "lengths": lengths,
+        "runtime_cost_s": None if spec.model.moves_data else measure_runtime_cost(job, bound.plan, clock),
+        "step_time_s": step_time_s,
+        "profiled_step_s": {"kernels": kernels_step_s, "calls": wall / (passes * stride)},
+        "iterations": passes * stride,
+        "instruction_set": bound.instruction_set,
+        "gpu": describe_gpu(bound),
+        "pid": os.getpid(),
+        "started": started,
+    }
+
+
+def format_profile(row: Mapping[str, Any]) -> str:
+    """The tables for a terminal."""
+    idle = 1 - row["busy_s"] / row["step_time_s"]
+    lines = [
+        f"{row['gpu']['name']} ({row['gpu']['architecture']}): a step takes {row['step_time_s'] * 1e6:.1f} us, its kernels "
+        f"{row['busy_s'] * 1e6:.1f} us one after the other, idle {100 * idle:.0f} %"
+        + (" (kernels overlap)" if idle < 0 else ""),
+    ]
+    for title, table, order in (("kernel", row["kernels"], False), ("call of the driver", row["calls"], True)):
+        width = max([len(title), *(len(r["name"]) for r in table)])
+        lines += ["", f"{title:{width}}  {'share':>7} {'us a step':>10} {'calls':>7} {'mean us':>9} {'min':>9} {'max':>9}"]
+        for r in sorted(table, key=lambda r: -r["time_s"]) if order else table:
+            lines.append(
+                f"{r['name']:{width}}  {100 * r['share']:6.1f}% {r['time_s'] * 1e6:10.1f} {r['calls']:7.1f} "
+                f"{r['mean_s'] * 1e6:9.2f} {r['min_s'] * 1e6:9.2f} {r['max_s'] * 1e6:9.2f}"
+            )
+    waits = sum(r["time_s"] for r in row["calls"] if r["name"] in WAITING)
+    lines += ["", f"in calls that may wait for the device: {waits * 1e6:.1f} us a step"]
+    for place, text in (("to_device", "host to device"), ("to_host", "device to host")):
+        number, size = row["copies"][place]
+        lines.append(f"copies {text}: {number:.1f} a step, {size / 1e3:.1f} kB")
+    if row["page_faults"]:
+        lines.append(gpu_faults.as_text(row["page_faults"]))
+    if row["runtime_cost_s"] is not None:
+        lines.append(f"the same launches with empty kernels: {row['runtime_cost_s'] * 1e6:.1f} us a step")
+    if row["lengths"]:
+        lines += ["", f"{'kernel and size':40} {'place':8} {'count':>6} {'mean us':>9}   outliers: number, longest us"]
+        for r in row["lengths"]:
+            named = ", ".join(f"{name} {r[name][0]}, {r[name][1] * 1e6:.0f}" for name in OUTLIERS if r[name][0])
+            lines.append(f"{r['kernel'] + ' ' + str(r['size']):40} {r['place']:8} {r['count']:6} {r['mean_s'] * 1e6:9.1f}   {named}")
+    lines.append("once: " + ", ".join(f"{name} {s:.2f} s" for name, s in row["gpu"]["costs_s"].items()))
+    for what, seconds in row["profiled_step_s"].items():
+        lines.append(f"timing {what} itself: a step takes {seconds * 1e6:.1f} us meanwhile"
+                     + (" (on a single stream)" if what == "kernels" else ""))
+    return "\n".join(lines)
+
+
+def add_parser(subparsers) -> None:
+    """Add `profile`."""
+    parser = subparsers.add_parser(
+        "profile",
+        help="where a GPU's time goes: kernels, copies, calls of the driver",
+        description="Time each kernel, copy and driver call of a training step on a GPU, and say what the timing itself "
+        "costs. On the CPU, `forktask compare` gives times by layer.",
+    )
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="gpu", help="default: %(default)s")
+    parser.add_argument("--network", default="cifar10_cnn", help="default: %(default)s")
+    parser.add_argument("--batch", type=int, default=16, metavar="B", help="default: %(default)s")
+    parser.add_argument("--phase", choices=("train", "forward"), default="train", help="default: %(default)s")
+    parser.add_argument("--granularity", default="auto", help="default: %(default)s")
+    parser.add_argument("--no-fusion", action="store_true", help="one loop for each operation")
+    parser.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct, winograd2; default: %(default)s")
+    parser.add_argument("--model", default="gpu_stream", help="default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=0.5, help="of each measurement; default: %(default)s")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run_profile)
+
+
+def run_profile(arguments: Namespace) -> int:
+    """`forktask profile`."""
+    from .models import describe_gpu_convolutions, models_on
+
+    if arguments.device == "cpu":
+        raise UsageError("profile times the launches of a GPU, got --device cpu; forktask compare has the CPU's layers")
+    if arguments.seconds <= 0:
+        raise UsageError(f"--seconds must be positive, got {arguments.seconds}")
+    (model,) = models_on("gpu", [arguments.model], ())
+    plan = {
+        "network": arguments.network, "batch": arguments.batch, "phase": arguments.phase,
+        "granularity": arguments.granularity, "fusion": not arguments.no_fusion, "conv": arguments.conv,
+    }  # fmt: skip
+    row = measure_gpu_profile(
+        {"model": model, "threads": 1, "cpus": None, "plan": plan, "seed": 1, "target_s": arguments.seconds}
+    )
+    print(json.dumps(row, indent=1) if arguments.json else f"{format_profile(row)}\n{describe_gpu_convolutions(arguments.conv)}")
+    return 0

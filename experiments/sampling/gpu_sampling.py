@@ -1,0 +1,130 @@
+"""Memory and utilisation of a GPU over time, as NVIDIA's management library reports them.
+
+Utilisation means that some kernel ran during the library's last period of up to a second; it is no efficiency.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..training.safetensors import write_atomically
+
+PERIOD_S = 0.25
+COLUMNS = ("seed", "time_s", "memory_bytes", "utilisation")
+
+
+class GpuSampler:
+    """Samples in a thread of its own between `start` and `stop`. Without the library it gives no samples and says so.
+
+    Parameters
+    ----------
+    number : int
+        Of the GPU.
+    period_s : float
+    library : module, optional
+        Default: pynvml (package nvidia-ml-py).
+
+    Attributes
+    ----------
+    samples : list of (float, int, float)
+        Seconds since the sampler was made, bytes of memory in use on the GPU, utilisation in [0, 1].
+    problem : str
+        Why there are no samples; empty if there is no reason.
+    """
+
+    def __init__(self, number: int = 0, period_s: float = PERIOD_S, library=None):
+        self.samples: list[tuple[float, int, float]] = []
+        self.problem = ""
+        self._period_s, self._library = period_s, library
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._begin = time.perf_counter()
+        try:
+            if library is None:
+                import pynvml
+
+                self._library = pynvml
+            self._library.nvmlInit()
+            self._handle = self._library.nvmlDeviceGetHandleByIndex(number)
+        except ImportError:
+            self.problem = "GPU memory and utilisation are not sampled: pip install nvidia-ml-py"
+        except Exception as error:  # NVMLError, which only the library knows by name
+            self.problem = f"GPU memory and utilisation are not sampled: {error}"
+
+    def start(self) -> None:
+        """Begin to sample."""
+        if not self.problem and self._thread is None:
+            self._stop.clear()
+            self._thread = threading.Thread(target=self._run, name="gpu sampler", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End; at least one sample has been taken since `start`."""
+        if self._thread is not None:
+            self._stop.set()
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while True:
+            try:
+                memory = self._library.nvmlDeviceGetMemoryInfo(self._handle).used
+                utilisation = self._library.nvmlDeviceGetUtilizationRates(self._handle).gpu / 100
+            except self._library.NVMLError as error:
+                self.problem = f"sampling of the GPU ended: {error}"
+                return
+            self.samples.append((time.perf_counter() - self._begin, int(memory), utilisation))
+            if self._stop.wait(self._period_s):
+                return
+
+    def summary(self, since: int = 0) -> dict[str, float]:
+        """Largest memory and mean utilisation of the samples from number `since` on; empty where there are none."""
+        part = self.samples[since:]
+        if not part:
+            return {}
+        return {
+            "gpu_memory_bytes": max(memory for _, memory, _ in part),
+            "gpu_utilisation": sum(utilisation for *_, utilisation in part) / len(part),
+        }
+
+
+def write_samples(path: Path, samples: dict[int, Sequence[tuple[float, int, float]]]) -> None:
+    """Write the samples of all seeds as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for seed, rows in samples.items():
+        writer.writerows((seed, *row) for row in rows)
+    write_atomically(path, text.getvalue().encode())
+
+
+def draw_samples(path: Path, samples: dict[int, Sequence[tuple[float, int, float]]]) -> None:
+    """Draw memory and utilisation over time to `path`.pdf and .png, a line for each seed, the caption to .txt."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+    import seaborn as sns
+
+    with sns.axes_style("ticks"), plt.rc_context({"font.size": 8, "axes.labelsize": 8, "pdf.fonttype": 42}):
+        figure, (upper, lower) = plt.subplots(2, 1, sharex=True, figsize=(3.5, 3.0), layout="constrained")
+        for color, rows in zip(sns.color_palette("colorblind", max(len(samples), 1)), samples.values(), strict=False):
+            times = [row[0] for row in rows]
+            upper.plot(times, [row[1] / 2**20 for row in rows], color=color)
+            lower.plot(times, [100 * row[2] for row in rows], color=color)
+        upper.set(ylabel="memory in use (MiB)", ylim=(0, None))
+        lower.set(ylabel="utilisation (%)", xlabel="time (s)", ylim=(0, 105))
+        sns.despine(figure)
+        figure.savefig(path.with_suffix(".pdf"))
+        figure.savefig(path.with_suffix(".png"), dpi=200)
+        plt.close(figure)
+    caption = (
+        "Memory in use on the GPU, by all processes, and utilisation: the part of the driver's last period in which some "
+        "kernel ran, which is no efficiency. One line for each seed.\n"
+    )
+    write_atomically(path.with_suffix(".txt"), caption.encode())

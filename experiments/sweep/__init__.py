@@ -1,0 +1,1 @@
+"""Many samples: configuration, results folder, order, going on."""

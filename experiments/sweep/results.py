@@ -1,0 +1,297 @@
+"""The results folder: samples.jsonl, one JSON object a line, only ever appended to.
+
+A folder holds one run: its first row has kind "run" and says what was asked for and where. Each row is
+written with one system call and forced to disk, so a crash loses at most the row being measured; a last line
+without its newline is such a row, recognised by the reader and moved aside to `samples.jsonl.partial` when
+the run goes on.
+
+Rows by kind: "run" (the configuration and environment; one more each time the run was continued), "plan",
+"machine", "sample", "profile", "failure".
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...cython_src.errors import UsageError
+
+SCHEMA_VERSION = 1
+SAMPLES = "samples.jsonl"
+LOCK_WAIT_S = 1.0
+KINDS = ("run", "plan", "machine", "sample", "profile", "failure", "metg", "durations")
+
+# Failures that a second attempt would only repeat: they stand for the configuration when a run is continued.
+LASTING_FAILURES = frozenset({"timeout", "memory", "mismatch"})
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no spaces: equal values give equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def short_id(value: Any) -> str:
+    """Twelve hexadecimal digits of the SHA-256 of a value's canonical JSON."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:12]
+
+
+@dataclass
+class Results:
+    """What a results folder holds.
+
+    Attributes
+    ----------
+    rows : list of dict, in file order
+    partial : str
+        Text of a half-written last line; empty if the file is whole.
+    """
+
+    path: Path
+    rows: list[dict] = field(default_factory=list)
+    partial: str = ""
+
+    def of_kind(self, kind: str) -> list[dict]:
+        """All rows of one kind."""
+        return [row for row in self.rows if row["kind"] == kind]
+
+    @property
+    def run(self) -> dict:
+        """The latest "run" row: what was asked for last."""
+        return self.of_kind("run")[-1]
+
+    def finished(self) -> set[tuple[str, str, int]]:
+        """(kind, config_id, repetition) of all samples and profiles: they need not be measured again."""
+        return {
+            (row["kind"], row["config_id"], row.get("repetition", 0))
+            for row in self.rows
+            if row["kind"] in ("sample", "profile")
+        }
+
+    def settled(self) -> set[str]:
+        """Config ids that failed in a way a second attempt would only repeat."""
+        return {row["config_id"] for row in self.of_kind("failure") if row["reason"] in LASTING_FAILURES}
+
+
+def read_results(out_dir: str | os.PathLike, samples: str = SAMPLES) -> Results:
+    """Read a results folder, the rows of one file in it, without changing it.
+
+    Raises
+    ------
+    UsageError
+        No results there, a line in the middle that is no row, or a newer schema.
+    """
+    path = Path(out_dir) / samples
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(
+            f"a results folder must hold {samples}, got {str(out_dir)!r}; "
+            f"name the --out of a `forktask compare` or `forktask run`"
+        ) from None
+    except OSError as error:
+        raise UsageError(f"{path} must be readable, got: {error.strerror}; choose another folder") from None
+    whole, newline, tail = data.rpartition(b"\n")
+    results = Results(path, partial=tail.decode(errors="replace"))
+    for number, line in enumerate(whole.split(b"\n") if newline else (), 1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if (
+            not isinstance(row, dict)
+            or row.get("kind") not in KINDS
+            or (number == 1 and row["kind"] != "run")
+        ):
+            raise UsageError(
+                f"every line of {path} must be a row written by forktask, line {number} is not; "
+                f"restore the file or choose another folder"
+            )
+        if row["kind"] == "run" and row["schema_version"] > SCHEMA_VERSION:
+            raise UsageError(
+                f"{path} must have schema version {SCHEMA_VERSION} or older, got {row['schema_version']}; "
+                f"read it with the forktask that wrote it or a newer one"
+            )
+        results.rows.append(row)
+    return results
+
+
+class ResultsWriter:
+    """Appends rows to a results folder. One writer at a time; a context manager.
+
+    Parameters
+    ----------
+    out_dir : path
+        Made if it does not exist. It must be empty or hold a run of the same configuration and environment,
+        which is then continued (see `start`).
+    samples : str
+        Name of the file of rows.
+
+    Attributes
+    ----------
+    results : Results
+        What the folder holds, kept up to date by `append`.
+
+    Raises
+    ------
+    UsageError
+        The folder cannot be written, belongs to somebody else, or another process writes to it.
+    """
+
+    def __init__(self, out_dir: str | os.PathLike, samples: str = SAMPLES):
+        self.out_dir = Path(out_dir)
+        self.samples = samples
+        path = self.out_dir / samples
+        try:
+            self.out_dir.mkdir(parents=True, exist_ok=True)
+            foreign = not path.exists() and any(self.out_dir.iterdir())
+            if not foreign:
+                self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise UsageError(
+                f"the output folder must be writable, got {str(out_dir)!r}: {error.strerror}; choose another with --out"
+            ) from None
+        if foreign:
+            raise UsageError(
+                f"the output folder must be empty or hold results of forktask, got {str(out_dir)!r} with other files; "
+                f"choose another with --out"
+            )
+        if not _lock(self._fd):
+            os.close(self._fd)
+            raise UsageError(
+                f"only one process may write to {str(out_dir)!r}, another one does now; wait for it or choose another "
+                f"folder with --out"
+            )
+        try:
+            self.results = read_results(self.out_dir, samples)
+            self._set_partial_aside()
+        except BaseException:
+            self.close()
+            raise
+
+    def _set_partial_aside(self) -> None:
+        if not self.results.partial:
+            return
+        tail = self.results.partial
+        with open(self.out_dir / (self.samples + ".partial"), "a") as aside:
+            aside.write(tail + "\n")
+        data = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
+        os.ftruncate(self._fd, data.rfind(b"\n") + 1)
+        os.fsync(self._fd)
+
+    def start(self, run: Mapping[str, Any]) -> bool:
+        """Begin the run, or go on with the one that is there.
+
+        Parameters
+        ----------
+        run : mapping
+            The "run" row, with "config", "environment" and "environment_id".
+
+        Returns
+        -------
+        bool
+            Whether an earlier run is continued.
+
+        Raises
+        ------
+        UsageError
+            The folder holds a run of another configuration (only `repeats` may differ: more are added) or of
+            another environment: measurements that cannot be compared do not share a folder.
+        """
+        if not self.results.rows:
+            self.append({"kind": "run", "schema_version": SCHEMA_VERSION, **run})
+            return False
+        before = self.results.run
+        asked, found = dict(run["config"]), dict(before["config"])
+        differing = [
+            key for key in sorted({*asked, *found}) if key != "repeats" and asked.get(key) != found.get(key)
+        ]
+        if differing:
+            key = differing[0]
+            raise UsageError(
+                f"{str(self.out_dir)!r} holds a run of another configuration: {', '.join(differing)} differ "
+                f"({key} was {found.get(key)!r}, is now {asked.get(key)!r}); choose another folder with --out"
+            )
+        if run["environment_id"] != before["environment_id"]:
+            changed = _differences(before["environment"], run["environment"])
+            raise UsageError(
+                f"{str(self.out_dir)!r} was measured in another environment ({changed}); "
+                f"choose another folder with --out"
+            )
+        self.append({"kind": "run", "schema_version": SCHEMA_VERSION, **run})
+        return True
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Write one row: one system call, then forced to disk.
+
+        Raises
+        ------
+        UsageError
+            The row could not be written whole (a full disk); nothing of it stays in the file.
+        """
+        assert row["kind"] in KINDS
+        data = (json.dumps(row, allow_nan=False) + "\n").encode()
+        size = os.fstat(self._fd).st_size
+        try:
+            written = os.write(self._fd, data)
+            if written < len(data):
+                os.ftruncate(self._fd, size)
+                raise OSError(28, "No space left on device")
+            os.fsync(self._fd)
+        except OSError as error:
+            raise UsageError(
+                f"rows must fit into {self.out_dir / self.samples}, got: {error.strerror}; make room and give the same "
+                f"command again"
+            ) from None
+        self.results.rows.append(dict(row))
+
+    def close(self) -> None:
+        """Give the folder free."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> ResultsWriter:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+def _lock(fd: int) -> bool:
+    """Take the lock of a file, or say that another process has it.
+
+    Waits a moment: where the last writer was killed, a process that it was just starting holds a copy of the
+    file until it runs its own program.
+    """
+    deadline = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        else:
+            return True
+
+
+def _differences(before: Any, now: Any, name: str = "") -> str:
+    """The first few leaves in which two environments differ, in words."""
+    found: list[str] = []
+
+    def walk(a, b, path):
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            for key in sorted({*a, *b}):
+                walk(a.get(key), b.get(key), f"{path}.{key}" if path else str(key))
+        elif a != b:
+            found.append(f"{path} was {a!r}, is now {b!r}")
+
+    walk(before, now, name)
+    return "; ".join(found[:3]) or "its identity differs"

@@ -1,0 +1,1 @@
+"""Training and inference for real: data, checkpoints, curves."""

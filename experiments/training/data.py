@@ -1,0 +1,416 @@
+"""Data sets: handwritten digits (shipped), CIFAR binary files, IDX files, synthetic images.
+
+Everything becomes standardised float32 images of 3 x 32 x 32 with a fixed split; synthetic ones have the network's
+shape. Pixels pass through a table of 256 values, so that the same files give the same bits on every machine.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ...cython_src.errors import UsageError
+from ...cython_src.networks.layers import NetworkSpec
+from ...cython_src.binding.storage import aligned_empty
+from ..sampling.environment import read_memory
+
+SIDE = 32
+CHANNELS = 3
+SPECS = "digits, cifar10:FOLDER, cifar100:FOLDER, idx:FOLDER, synthetic:N"
+MAX_SYNTHETIC = 1_000_000
+VALID_FRACTION = 0.1
+SPLIT_SEED = 20260
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+IDX_UNSIGNED_BYTE = 0x08
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Images, labels and the split.
+
+    Attributes
+    ----------
+    name : str
+        The spec it was loaded from, without the folder.
+    description : str
+        One line for tables and figures.
+    images : float32, shape (N, 3, 32, 32), 64-byte aligned
+        Standardised: mean 0 and standard deviation 1 per channel over the training images.
+    labels : int32, shape (N,)
+    train, valid, test : int32, one dimension
+        Indices into `images`; disjoint.
+    class_names : tuple of str
+    smoke_test : bool
+        Too easy to compare networks on; said wherever results are shown.
+    grey : bool
+        The channels are equal.
+    """
+
+    name: str
+    description: str
+    images: np.ndarray
+    labels: np.ndarray
+    train: np.ndarray
+    valid: np.ndarray
+    test: np.ndarray
+    class_names: tuple[str, ...]
+    smoke_test: bool = False
+    grey: bool = False
+
+    def with_channels(self, channels: int) -> Dataset:
+        """The data for a network of so many input channels: grey images have one channel if that is asked for."""
+        if channels != 1 or not self.grey:
+            return self
+        images = aligned_empty((len(self.images), 1, *self.images.shape[2:]), np.float32)
+        images[:] = self.images[:, :1]
+        return replace(self, images=images)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+
+def load_data(spec: str, network: NetworkSpec | None = None) -> Dataset:
+    """Load a data set.
+
+    Parameters
+    ----------
+    spec : str
+        "digits"; "cifar10:FOLDER" or "cifar100:FOLDER" with the binary files; "idx:FOLDER" with the four
+        of the MNIST family, plain or gzip; "synthetic:N" with N random training images.
+    network : NetworkSpec, optional
+        Whose shape of images and number of classes synthetic data have; default: 3 x 32 x 32 and 10.
+
+    Raises
+    ------
+    UsageError
+        Unknown spec; a folder or file that is missing, truncated, damaged or of another format, with the byte
+        offset.
+    """
+    kind, _, argument = spec.partition(":")
+    if kind == "digits" and not argument:
+        return _load_digits()
+    if kind in ("cifar10", "cifar100", "idx") and argument:
+        folder = Path(argument).expanduser()
+        if not folder.is_dir():
+            raise UsageError(
+                f"the folder of --data {kind}:FOLDER must exist, got {argument!r}; name the folder"
+            )
+        return _load_idx(folder) if kind == "idx" else _load_cifar(folder, kind)
+    if kind == "synthetic" and argument:
+        return _make_synthetic(argument, network)
+    raise UsageError(f"data must be one of {SPECS}; got {spec!r}")
+
+
+def random_order(count: int, *seed: int) -> np.ndarray:
+    """A permutation of 0 ... count - 1 that depends on `seed` alone: int64, shape (count,).
+
+    Sorted raw bits of PCG64: unlike `Generator.permutation`, the same in every version of NumPy.
+    """
+    return np.argsort(np.random.PCG64(list(seed)).random_raw(count), kind="stable")
+
+
+def _load_digits() -> Dataset:
+    folder = Path(__file__).parent / "datasets"
+    pixels = read_idx(folder / "digits-images-idx3-ubyte.gz", 3)
+    labels = read_idx(folder / "digits-labels-idx1-ubyte.gz", 1).astype(np.int32)
+    train, rest = _stratified_split(np.arange(len(labels)), labels, 0.3)
+    test, valid = _stratified_split(rest, labels, 0.5)
+    return Dataset(
+        name="digits",
+        description="UCI handwritten digits, 8x8 enlarged to 32x32x3 (smoke test)",
+        images=_standardise(_to_square(pixels, "digits"), train),
+        labels=labels,
+        train=train,
+        valid=valid,
+        test=test,
+        class_names=tuple("0123456789"),
+        smoke_test=True,
+        grey=True,
+    )
+
+
+def _load_cifar(folder: Path, kind: str) -> Dataset:
+    if kind == "cifar10":
+        folder = _descend(folder, "cifar-10-batches-bin", "data_batch_1.bin")
+        train_files, test_file, label_bytes = (
+            [f"data_batch_{i}.bin" for i in range(1, 6)],
+            "test_batch.bin",
+            1,
+        )
+        names = CIFAR10_CLASSES
+    else:
+        folder = _descend(folder, "cifar-100-binary", "train.bin")
+        train_files, test_file, label_bytes = ["train.bin"], "test.bin", 2
+        names = tuple(f"class {i}" for i in range(100))
+    parts = [_read_cifar(folder / name, label_bytes, len(names)) for name in (*train_files, test_file)]
+    labels = np.concatenate([labels for labels, _ in parts]).astype(np.int32)
+    pixels = np.concatenate([pixels for _, pixels in parts])
+    return _with_split(
+        kind, kind.upper().replace("CIFAR", "CIFAR-"), pixels, labels, len(parts[-1][0]), names
+    )
+
+
+def _load_idx(folder: Path) -> Dataset:
+    parts = []
+    for part in ("train", "t10k"):
+        images_path = _find_idx(folder, f"{part}-images", 3)
+        labels_path = _find_idx(folder, f"{part}-labels", 1)
+        pixels, labels = read_idx(images_path, 3), read_idx(labels_path, 1)
+        if len(pixels) != len(labels):
+            raise UsageError(
+                f"images and labels must be equally many, got {len(pixels)} in {images_path} and "
+                f"{len(labels)} in "
+                f"{labels_path}; use files of one data set"
+            )
+        if len(labels) and labels.max() > 9:
+            first = int(np.argmax(labels > 9))
+            raise UsageError(
+                f"labels must lie in 0..9, got {labels[first]} at byte {8 + first} of {labels_path}; "
+                f"use a data set of ten classes"
+            )
+        parts.append((labels, _to_square(pixels, images_path)))
+    labels = np.concatenate([labels for labels, _ in parts]).astype(np.int32)
+    pixels = np.concatenate([pixels for _, pixels in parts])
+    data = _with_split("idx", "IDX files", pixels, labels, len(parts[-1][0]), tuple("0123456789"))
+    return replace(data, grey=True)
+
+
+def _with_split(name, title, pixels, labels, num_test, class_names) -> Dataset:
+    """The last `num_test` images test; a tenth of the others, stratified, validates."""
+    first_test = len(labels) - num_test
+    train, valid = _stratified_split(np.arange(first_test), labels, VALID_FRACTION)
+    return Dataset(
+        name=name,
+        description=f"{title}, {len(train)} + {len(valid)} + {num_test} images",
+        images=_standardise(pixels, train),
+        labels=labels,
+        train=train,
+        valid=valid,
+        test=np.arange(first_test, len(labels), dtype=np.int32),
+        class_names=class_names,
+    )
+
+
+def _make_synthetic(argument: str, network: NetworkSpec | None) -> Dataset:
+    try:
+        count = int(argument)
+    except ValueError:
+        count = 0
+    if not 10 <= count <= MAX_SYNTHETIC:
+        raise UsageError(
+            f"the number of images in --data synthetic:N must be in [10, {MAX_SYNTHETIC}], got {argument!r}; "
+            f"use synthetic:1024"
+        )
+    num_other = max(count // 10, 1)
+    total = count + 2 * num_other
+    shape, classes = (network.input_shape, network.num_classes) if network else ((CHANNELS, SIDE, SIDE), 10)
+    needed, free = 4 * total * math.prod(shape), read_memory()["available_bytes"]
+    if free is not None and needed > free:
+        raise UsageError(
+            f"--data synthetic:{count} needs {needed / 2**30:.1f} GiB in images of shape {shape}, and "
+            f"{free / 2**30:.1f} GiB are free; use fewer"
+        )
+    generator = np.random.default_rng(SPLIT_SEED)
+    images = aligned_empty((total, *shape), np.float32)
+    generator.standard_normal(out=images, dtype=np.float32)
+    labels = generator.integers(0, classes, total, dtype=np.int32)
+    indices = np.arange(total, dtype=np.int32)
+    return Dataset(
+        name="synthetic",
+        description=f"synthetic noise, {count} images (nothing can be learnt from it)",
+        images=images,
+        labels=labels,
+        train=indices[:count],
+        valid=indices[count : count + num_other],
+        test=indices[count + num_other :],
+        class_names=tuple(map(str, range(classes))),
+        smoke_test=True,
+    )
+
+
+def _descend(folder: Path, inner: str, first_file: str) -> Path:
+    """The folder that holds the files: `folder`, or the one the original archive unpacks to below it."""
+    if not (folder / first_file).exists() and (folder / inner / first_file).exists():
+        return folder / inner
+    return folder
+
+
+def _read_cifar(path: Path, label_bytes: int, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Labels (n,) and pixels (n, 3, 32, 32) uint8 of one binary file; the last label byte counts."""
+    record_bytes = label_bytes + CHANNELS * SIDE * SIDE
+    raw = np.frombuffer(_read_file(path), np.uint8)
+    if len(raw) == 0 or len(raw) % record_bytes:
+        raise UsageError(
+            f"{path} must hold whole records of {record_bytes} bytes, but it ends at byte {len(raw)}, in "
+            f"the record "
+            f"that starts at byte {len(raw) // record_bytes * record_bytes}; fetch the binary version again"
+        )
+    records = raw.reshape(-1, record_bytes)
+    labels = records[:, label_bytes - 1]
+    wrong = np.flatnonzero(labels >= num_classes)
+    if len(wrong):
+        raise UsageError(
+            f"labels must lie in 0..{num_classes - 1}, got {labels[wrong[0]]} at byte "
+            f"{wrong[0] * record_bytes + label_bytes - 1} of {path}; is it another format?"
+        )
+    return labels, records[:, label_bytes:].reshape(-1, CHANNELS, SIDE, SIDE)
+
+
+def _find_idx(folder: Path, stem: str, dimensions: int) -> Path:
+    """Path of an IDX file under one of the names it is distributed with."""
+    names = [f"{stem}{dot}idx{dimensions}-ubyte{end}" for dot in "-." for end in ("", ".gz")]
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise UsageError(
+        f"{folder} must hold {names[0]} or {names[1]}, and holds neither; fetch the missing file"
+    )
+
+
+def read_idx(path: Path | str, dimensions: int) -> np.ndarray:
+    """Read an IDX file of unsigned bytes, plain or gzip.
+
+    Parameters
+    ----------
+    path : path
+    dimensions : int
+        How many dimensions the array must have.
+
+    Returns
+    -------
+    uint8 array
+
+    Raises
+    ------
+    UsageError
+        Wrong magic number, type or number of dimensions; truncated, damaged or longer than its header says.
+        Offsets of gzip files count unpacked bytes.
+    """
+    path = Path(path)
+    content = _read_file(path)
+    if len(content) < 4 or content[:2] != b"\0\0":
+        raise UsageError(
+            f"an IDX file must begin with the bytes 00 00, got {content[:4].hex(' ') or 'nothing'} at byte "
+            f"0 of {path}; "
+            f"is it another format?"
+        )
+    if content[2] != IDX_UNSIGNED_BYTE:
+        raise UsageError(
+            f"values must be unsigned bytes (type 08), got type {content[2]:02x} at byte 2 of {path}"
+        )
+    if content[3] != dimensions:
+        raise UsageError(
+            f"the array must have {dimensions} dimensions, got {content[3]} at byte 3 of {path}; "
+            f"are images and labels exchanged?"
+        )
+    header_bytes = 4 + 4 * dimensions
+    if len(content) < header_bytes:
+        raise UsageError(
+            f"{path} ends at byte {len(content)}, within its header of {header_bytes} bytes; fetch it again"
+        )
+    shape = tuple(int(n) for n in np.frombuffer(content, ">u4", dimensions, 4))
+    expected = header_bytes
+    size = 1
+    for n in shape:
+        size *= n
+    expected += size
+    if len(content) != expected:
+        what = "ends too early" if len(content) < expected else "is too long"
+        raise UsageError(
+            f"{path} {what}: its header promises an array of {' x '.join(map(str, shape))}, {expected} "
+            f"bytes in all, "
+            f"and it ends at byte {len(content)}; fetch it again"
+        )
+    if size == 0:
+        raise UsageError(
+            f"{path} must hold at least one value, its header says {' x '.join(map(str, shape))} at byte 4"
+        )
+    return np.frombuffer(content, np.uint8, offset=header_bytes).reshape(shape)
+
+
+def _read_file(path: Path) -> bytes:
+    """All bytes of a file; unpacked where its name ends in .gz."""
+    parts: list[bytes] = []
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+            while part := file.read(_CHUNK_BYTES):
+                parts.append(part)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UsageError(
+            f"{path} is damaged after byte {sum(map(len, parts))} of its unpacked data ({error}); fetch it "
+            f"again"
+        ) from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror or error}); fetch or mend it") from None
+    return b"".join(parts)
+
+
+def _to_square(pixels: np.ndarray, source) -> np.ndarray:
+    """Grey images (n, h, w) become (n, 3, 32, 32): pixels are squares as large as fits, padded with 0 around.
+
+    The three channels are views of one.
+    """
+    count, height, width = pixels.shape
+    if max(height, width) > SIDE:
+        raise UsageError(
+            f"images must be at most {SIDE} x {SIDE}, got {height} x {width} in {source}; scale them down "
+            f"first"
+        )
+    factor = SIDE // max(height, width)
+    top, left = (SIDE - factor * height) // 2, (SIDE - factor * width) // 2
+    square = np.zeros((count, SIDE, SIDE), np.uint8)
+    square[:, top : top + factor * height, left : left + factor * width] = pixels.repeat(factor, 1).repeat(
+        factor, 2
+    )
+    return np.broadcast_to(square[:, None], (count, CHANNELS, SIDE, SIDE))
+
+
+def _standardise(pixels: np.ndarray, train: np.ndarray) -> np.ndarray:
+    """Subtract the mean and divide by the standard deviation of each channel over the training images.
+
+    Mean and deviation come from exact integer sums, so the result has the same bits everywhere.
+    """
+    images = aligned_empty(pixels.shape, np.float32)
+    levels = np.arange(256, dtype=np.float64)
+    for channel in range(CHANNELS):
+        counts = np.zeros(256, np.int64)
+        for start in range(0, len(train), 4096):
+            counts += np.bincount(pixels[train[start : start + 4096], channel].ravel(), minlength=256)
+        total = int(counts.sum())
+        mean = int((counts * np.arange(256)).sum()) / total
+        variance = int((counts * np.arange(256) ** 2).sum()) / total - mean * mean
+        deviation = max(variance, 0.0) ** 0.5
+        table = ((levels - mean) / (deviation if deviation > 0 else 1.0)).astype(np.float32)
+        for start in range(0, len(pixels), 4096):
+            images[start : start + 4096, channel] = table[pixels[start : start + 4096, channel]]
+    return images
+
+
+def _stratified_split(
+    indices: Sequence[int], labels: np.ndarray, fraction: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Two sorted int32 index arrays; the second takes `fraction` of each class, at least one image of all.
+
+    The choice depends on nothing but the labels.
+    """
+    indices = np.asarray(indices, np.int32)
+    if len(indices) < 2:
+        raise UsageError(
+            f"a data set must hold at least 2 training images to split, got {len(indices)}; use more"
+        )
+    chosen = np.zeros(len(indices), bool)
+    for label in np.unique(labels[indices]):
+        members = np.flatnonzero(labels[indices] == label)
+        order = random_order(len(members), SPLIT_SEED, int(label))
+        chosen[members[order[: round(fraction * len(members))]]] = True
+    if not chosen.any():
+        chosen[-1] = True
+    return indices[~chosen], indices[chosen]

@@ -1,0 +1,194 @@
+"""The safetensors format: named arrays in one file that PyTorch's tools read and that holds no code.
+
+A file is the length of its header (8 bytes, little-endian), the header (JSON: name -> dtype, shape,
+data_offsets), and the data, without holes and without overlap.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ...cython_src.errors import UsageError
+
+_DTYPES = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2",
+    "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1",
+    "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1", "BOOL": "|b1",
+}  # fmt: skip
+_NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
+MAX_HEADER_BYTES = 100_000_000
+
+
+def write_safetensors(
+    path: Path | str, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write arrays to a file that appears whole or not at all.
+
+    Parameters
+    ----------
+    path : path
+    arrays : mapping of str to ndarray
+        float, integer or bool; stored little-endian in C order.
+    metadata : mapping of str to str, optional
+
+    Raises
+    ------
+    UsageError
+        A dtype the format does not know, or a file that cannot be written.
+    """
+    header: dict[str, object] = {}
+    if metadata:
+        header["__metadata__"] = dict(metadata)
+    contents = []
+    offset = 0
+    # Widest items first: then every array starts at a multiple of its item size.
+    for name in sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name)):
+        array = np.asarray(arrays[name])
+        little = array.dtype.newbyteorder("<")
+        if little not in _NAMES:
+            raise UsageError(
+                f"array {name!r} must be float, integer or bool to be saved, got {array.dtype}; convert it"
+            )
+        data = np.ascontiguousarray(array, dtype=little).tobytes()
+        header[name] = {
+            "dtype": _NAMES[little], "shape": list(array.shape), "data_offsets": [offset, offset + len(data)]
+        }  # fmt: skip
+        contents.append(data)
+        offset += len(data)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    write_atomically(path, b"".join([struct.pack("<Q", len(text)), text, *contents]))
+
+
+def read_safetensors(path: Path | str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Arrays and metadata of a file. BF16 arrays come as float32.
+
+    Raises
+    ------
+    UsageError
+        Missing, truncated, damaged or no safetensors file, with the byte offset.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read ({error.strerror or error}); name a safetensors file"
+        ) from None
+    if len(content) < 8:
+        raise UsageError(
+            f"{path} ends at byte {len(content)}, within its 8-byte header length; is it a safetensors file?"
+        )
+    header_bytes = struct.unpack_from("<Q", content)[0]
+    start = 8 + header_bytes
+    if header_bytes > MAX_HEADER_BYTES or start > len(content):
+        raise UsageError(
+            f"{path} claims at byte 0 a header of {header_bytes} bytes, but holds {len(content)} bytes; "
+            f"it is truncated or no safetensors file"
+        )
+    try:
+        header = json.loads(content[8:start].decode("utf-8"), object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"the header at byte 8 of {path} must be JSON ({error}); the file is damaged"
+        ) from None
+    if not isinstance(header, dict):
+        raise UsageError(f"the header at byte 8 of {path} must be a JSON object; the file is damaged")
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise UsageError(f"the metadata of {path} must map strings to strings; the file is damaged")
+    arrays = {}
+    end = 0
+    for name, entry in sorted(header.items(), key=lambda item: _offsets_of(path, *item)):
+        begin, stop = _offsets_of(path, name, entry)
+        dtype, shape = entry["dtype"], entry["shape"]
+        item_bytes = 2 if dtype == "BF16" else np.dtype(_DTYPES[dtype]).itemsize
+        if begin != end or stop - begin != item_bytes * math.prod(shape):
+            raise UsageError(
+                f"array {name!r} of {path} ({dtype}, shape {shape}) must fill bytes {start + end} to "
+                f"{start + end + item_bytes * math.prod(shape)}, but its header says {start + begin} to "
+                f"{start + stop}; "
+                f"the file is damaged"
+            )
+        if start + stop > len(content):
+            raise UsageError(
+                f"{path} is truncated: array {name!r} ends at byte {start + stop}, the file at byte "
+                f"{len(content)}"
+            )
+        raw = content[start + begin : start + stop]
+        if dtype == "BF16":
+            array = (np.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4")
+        else:
+            array = np.frombuffer(raw, _DTYPES[dtype])
+        arrays[name] = array.reshape(shape).copy()
+        end = stop
+    if start + end != len(content):
+        raise UsageError(
+            f"{path} must end at byte {start + end}, after its last array, but ends at byte {len(content)}"
+        )
+    return arrays, metadata
+
+
+def write_atomically(path: Path | str, content: bytes) -> None:
+    """Write a file through a temporary one beside it: after a crash there is the old content or the new.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be written.
+    """
+    path = Path(path)
+    temporary = None
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+        temporary = None
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be written ({error.strerror or error}); choose another folder"
+        ) from None
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def _without_duplicates(pairs):
+    """A JSON object as a dict; a name given twice is an error."""
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("a name appears twice")
+    return result
+
+
+def _offsets_of(path, name, entry) -> tuple[int, int]:
+    """data_offsets of a header entry whose form was checked."""
+
+    def is_count(value):
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62
+
+    if (
+        isinstance(entry, dict)
+        and isinstance(entry.get("dtype"), str)
+        and (entry["dtype"] in _DTYPES or entry["dtype"] == "BF16")
+        and isinstance(entry.get("shape"), list)
+        and all(map(is_count, entry["shape"]))
+        and isinstance(entry.get("data_offsets"), list)
+        and len(entry["data_offsets"]) == 2
+        and all(map(is_count, entry["data_offsets"]))
+    ):
+        return tuple(entry["data_offsets"])
+    raise UsageError(
+        f"array {name!r} of {path} must have a known dtype, a shape and two data_offsets, got {entry!r}"
+    )

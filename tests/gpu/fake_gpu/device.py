@@ -1,0 +1,279 @@
+"""A device that runs the emulated CUDA kernels, late and in a random order that streams and events allow."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import random
+
+import numpy as np
+from forktask.cython_src.gpu.device import Device
+
+from . import emulator
+
+
+class Operation:
+    """Something given to a stream.
+
+    Attributes
+    ----------
+    before : int
+        Bit set of the numbers of all operations that are done before this one starts.
+    """
+
+    def __init__(self, number, label, action, dependences):
+        self.number, self.label, self.action = number, label, action
+        self.dependences = [d for d in dependences if d is not None]
+        self.before = 0
+        for d in self.dependences:
+            self.before |= d.before | 1 << d.number
+        self.done = False
+        self.time = 0.0
+
+
+class FakeStream:
+    """Remembers its last operation; `capture` is the graph that it is part of, or None."""
+
+    def __init__(self, number):
+        self.number, self.last, self.capture = number, None, None
+
+
+class FakeEvent:
+    def __init__(self, timing):
+        self.timing, self.operation, self.capture, self.time = timing, None, None, None
+
+
+class FakeGraph:
+    """Captured nodes: (label, action, positions of the nodes before)."""
+
+    def __init__(self, origin):
+        self.nodes, self.origin, self.streams = [], origin, [origin]
+
+
+class CaptureError(RuntimeError):
+    """What CUDA refuses while a graph is captured."""
+
+
+class FakeDevice(Device):
+    """See `Device`. Work is done when somebody waits, one operation at a time, a random one of those that may run.
+
+    Parameters
+    ----------
+    seed : int
+    execute : bool
+        Whether kernels run; otherwise only the order is kept.
+
+    Attributes
+    ----------
+    log : list of Operation
+        Everything but memory set-up, in the order in which it was given; `label` of a launch is
+        ("launch", symbol, arguments, rows), of a copy ("to_device" or "to_host", bytes).
+    counts : dict of str to int
+        Calls by name.
+    """
+
+    name = "fake device"
+    architecture = "emulated"
+    peak_flops_per_s = 1e9
+    multiprocessors = 4
+
+    def __init__(self, seed: int = 0, execute: bool = True):
+        self.costs_s = {"context": 0.25, "compilation": 0.5}
+        self.random = random.Random(seed)
+        self.execute = execute
+        self.log: list[Operation] = []
+        self._numbers = itertools.count()
+        self.counts: dict[str, int] = {}
+        self.order: list[Operation] = []
+        self._pending: list[Operation] = []
+        self._host_seen: list[Operation] = []  # operations the host has waited for, none before another
+        self._memory: dict[int, np.ndarray] = {}
+        self._pinned: list[np.ndarray] = []
+        self._clock = 0.0
+
+    def _count(self, name):
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+    # --- memory
+
+    def allocate(self, num_bytes):
+        raw = np.full(num_bytes + 256, 0xFF, np.uint8)
+        address = -(-raw.ctypes.data // 256) * 256
+        self._memory[address] = raw
+        return address
+
+    def free(self, address):
+        del self._memory[address]
+
+    def host_memory(self, num_bytes, kind):
+        raw = np.zeros(num_bytes + 256, np.uint8)
+        first = -raw.ctypes.data % 256
+        part = raw[first : first + num_bytes]
+        if kind == "pinned":
+            self._pinned.append(part)
+        return part
+
+    def _is_pinned(self, array):
+        return any(np.may_share_memory(array, part) for part in self._pinned)
+
+    # --- streams
+
+    def stream(self):
+        self._count("stream")
+        return FakeStream(self.counts["stream"])
+
+    def event(self, timing=False):
+        self._count("event")
+        return FakeEvent(timing)
+
+    def _give(self, stream, label, action):
+        if stream.capture is not None:
+            graph = stream.capture
+            graph.nodes.append((label, action, () if stream.last is None else (stream.last,)))
+            stream.last = len(graph.nodes) - 1
+            return None
+        operation = Operation(next(self._numbers), label, action, [stream.last, *self._host_seen])
+        self.log.append(operation)
+        self._pending.append(operation)
+        stream.last = operation
+        return operation
+
+    def record(self, event, stream):
+        self._count("record")
+        if stream.capture is None:
+            event.capture, event.operation = None, stream.last
+            if event.timing:
+                event.operation = self._give(stream, ("time",), None)
+        else:
+            event.capture, event.operation = stream.capture, stream.last
+
+    def wait(self, stream, event):
+        self._count("wait")
+        if stream.capture is None and event.capture is not None:
+            if stream.last is not None and not stream.last.done:
+                raise CaptureError("a stream with work of its own joins a capture")
+            stream.capture, stream.last = event.capture, None
+            event.capture.streams.append(stream)
+        if stream.capture is not None:
+            if event.capture is not stream.capture:
+                raise CaptureError("a captured stream waits for an event from outside the capture")
+            if event.operation is None:
+                return
+            graph = stream.capture
+            before = {event.operation} | ({stream.last} if stream.last is not None else set())
+            graph.nodes.append((("join",), None, tuple(sorted(before))))
+            stream.last = len(graph.nodes) - 1
+            return
+        if event.operation is not None:
+            operation = Operation(next(self._numbers), ("join",), None, [stream.last, event.operation, *self._host_seen])
+            self.log.append(operation)
+            self._pending.append(operation)
+            stream.last = operation
+
+    def prepare(self, symbol):
+        self._count("prepare")
+
+    def launch(self, symbol, tiles, rows, shared_bytes, args, stream):
+        self._count("launch")
+        args = args.copy()
+        seed = self.random.getrandbits(32)
+
+        def action():
+            if self.execute:
+                emulator.launch(symbol, args, tiles, rows, shared_bytes, seed)
+
+        self._give(stream, ("launch", symbol, args, rows), action)
+
+    def prepare_products(self, stream):
+        self._count("prepare_products")
+
+    def multiply(self, product, addresses, tf32, stream):
+        self._count("multiply")
+
+        def action():
+            if self.execute:
+                emulator.multiply(product, addresses)
+
+        self._give(stream, ("multiply", product, addresses), action)
+
+    def copy_to_device(self, address, array, stream):
+        self._count("copy_to_device")
+        source = array if self._is_pinned(array) else array.copy()
+        self._give(stream, ("to_device", array.nbytes), lambda: ctypes.memmove(address, source.ctypes.data, source.nbytes))
+
+    def copy_to_host(self, array, address, stream):
+        self._count("copy_to_host")
+        self._give(stream, ("to_host", array.nbytes), lambda: ctypes.memmove(array.ctypes.data, address, array.nbytes))
+        if not self._is_pinned(array):
+            self.synchronize(stream)
+
+    def fill(self, address, num_bytes, value, stream):
+        self._give(stream, ("fill", num_bytes), lambda: ctypes.memset(address, value, num_bytes))
+
+    # --- doing it
+
+    def _run_one(self):
+        ready = [o for o in self._pending if all(d.done for d in o.dependences)]
+        operation = self.random.choice(ready)
+        if operation.action is not None:
+            operation.action()
+        self._clock += self.random.random()
+        operation.time = self._clock
+        operation.done = True
+        self._pending.remove(operation)
+        self.order.append(operation)
+
+    def synchronize(self, stream=None):
+        self._count("synchronize")
+        if stream is not None and stream.capture is not None:
+            raise CaptureError("a captured stream cannot be waited for")
+        wanted = self._pending[:] if stream is None else [stream.last] if stream.last is not None else []
+        seen = self.log[:] if stream is None else wanted
+        while any(not o.done for o in wanted):
+            self._run_one()
+        covered = 0
+        for o in seen:
+            covered |= o.before
+        keep = {id(o): o for o in (*self._host_seen, *seen) if not covered >> o.number & 1}
+        self._host_seen = list(keep.values())
+
+    def elapsed_s(self, start, stop):
+        return (stop.operation.time - start.operation.time) * 1e-6
+
+    # --- captured graphs
+
+    def begin_capture(self, stream):
+        stream.capture, stream.outside = FakeGraph(stream), stream.last
+        stream.last = None
+
+    def end_capture(self, stream):
+        graph = stream.capture
+        reached = set()
+        todo = [stream.last]
+        while todo:
+            node = todo.pop()
+            if node is not None and node not in reached:
+                reached.add(node)
+                todo.extend(graph.nodes[node][2])
+        for other in graph.streams:
+            if other.last is not None and other.last not in reached:
+                raise CaptureError(f"stream {other.number} was not joined at the end of the capture")
+            other.capture, other.last = None, None
+        stream.last = stream.outside
+        return graph
+
+    def launch_graph(self, graph, stream):
+        self._count("launch_graph")
+        if stream.capture is not None:
+            raise CaptureError("a graph is launched into a capture")
+        made = []
+        for label, action, before in graph.nodes:
+            dependences = [made[k] for k in before] or [stream.last, *self._host_seen]
+            operation = Operation(next(self._numbers), label, action, dependences)
+            self.log.append(operation)
+            self._pending.append(operation)
+            made.append(operation)
+        end = Operation(next(self._numbers), ("end of graph",), None, [*made, stream.last])
+        self.log.append(end)
+        self._pending.append(end)
+        stream.last = end

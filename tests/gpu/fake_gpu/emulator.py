@@ -1,0 +1,149 @@
+"""The CUDA sources compiled for the CPU, and kernels of plans that run through them."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from forktask.cython_src.gpu import blas as gpu_blas
+from forktask.cython_src.gpu import launches as gpu_kernels
+from forktask.cython_src.binding import kernel_table
+
+COMPILED = "FORKTASK_EMULATED_KERNELS"  # environment variable: a compiled library, for child processes
+STATUS = (
+    "ok",
+    "some threads of a CUDA block ended while others wait at a barrier",
+    "threads of a CUDA block wait at different barriers",
+    "more shared memory was used than the launch asked for",
+)
+
+
+@cache
+def library(defect: tuple[str, str] | None = None):
+    """The emulated kernels, or None where there is no C++ compiler.
+
+    Parameters
+    ----------
+    defect : (old, new), optional
+        A text of the sources that is replaced: negative controls. Only the kernels of the file that holds it are there.
+    """
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        return None
+    if defect is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            return _load(_compile(compiler, folder, (file_of(defect),), defect))
+    # Measuring processes load what the process that started them has compiled.
+    if not os.path.exists(os.environ.get(COMPILED, "")):
+        folder = tempfile.mkdtemp(prefix="forktask-emulated-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ[COMPILED] = _compile(compiler, folder, gpu_kernels.SOURCE_FILES)
+    return _load(os.environ[COMPILED])
+
+
+def _compile(compiler: str, folder: str, files: tuple[str, ...], defect: tuple[str, str] = ("", "")) -> str:
+    """Path of the shared library of some source files."""
+    texts = [(gpu_kernels.SOURCE_FOLDER / name).read_text() for name in (*gpu_kernels.HEADERS, *files)]
+    source = "\n".join(texts)
+    file, result = Path(folder) / "kernels.cpp", Path(folder) / "kernels.so"
+    file.write_text(source.replace(*defect) if defect[0] else source)
+    command = [compiler, "-std=c++17", "-O2", "-fPIC", "-shared", "-Wno-unknown-pragmas"]
+    include = ["-include", Path(__file__).with_name("emulation.h")]
+    subprocess.run([*command, *include, file, "-o", result], check=True)
+    return str(result)
+
+
+def _load(path: str):
+    return ctypes.PyDLL(path)  # keeps the GIL: the emulation's state is one for the process
+
+
+def file_of(defect: tuple[str, str]) -> str:
+    """The source file that holds the text of a defect."""
+    for name in gpu_kernels.SOURCE_FILES:
+        if defect[0] in (gpu_kernels.SOURCE_FOLDER / name).read_text():
+            return name
+    raise ValueError(f"the CUDA sources do not hold {defect[0]!r}")
+
+
+def launch(symbol: str, args: np.ndarray, tiles: int, rows: int, shared_bytes: int, seed: int = 0, defect=None) -> None:
+    """Run a grid of `rows` times `tiles` CUDA blocks now."""
+    kernels = library(defect if defect and gpu_kernels.symbols()[symbol] == file_of(defect) else None)
+    status = kernels.emulate(
+        getattr(kernels, symbol),
+        ctypes.c_void_p(args.ctypes.data),
+        ctypes.c_uint(tiles),
+        ctypes.c_uint(rows),
+        ctypes.c_uint(shared_bytes),
+        ctypes.c_ulonglong(seed),
+    )
+    if status:
+        raise AssertionError(f"{symbol}: {STATUS[status]}")
+
+
+def _elements(matrix, address: int, rows: int, columns: int, batch: int) -> np.ndarray:
+    """View (batch, rows, columns) of device memory."""
+    if matrix.transposed:
+        rows, columns = columns, rows
+    size = (batch - 1) * matrix.stride + (rows - 1) * matrix.pitch + columns
+    flat = np.frombuffer((ctypes.c_float * size).from_address(address + 4 * matrix.offset), np.float32)
+    strides = (4 * matrix.stride, 4 * matrix.pitch, 4)
+    view = np.lib.stride_tricks.as_strided(flat, (batch, rows, columns), strides)
+    return view.transpose(0, 2, 1) if matrix.transposed else view
+
+
+def multiply(product, addresses) -> None:
+    """What cuBLAS computes."""
+    p = product
+    left, right, out = (
+        _elements(matrix, address, rows, columns, p.batch)
+        for matrix, address, rows, columns in zip(
+            (p.left, p.right, p.out), addresses, (p.rows, p.inner, p.rows), (p.inner, p.columns, p.columns), strict=True
+        )
+    )
+    result = left @ right
+    out[...] = out + result if p.accumulate else result
+
+
+def emulated(
+    name: str, seed: int = 0, convolution: str = "tiled", defect=None, products: str = "own"
+) -> kernel_table.KernelSpec:
+    """The kernel `name` with its CUDA form, emulated, in the place of its NumPy form; a launch for each block."""
+    spec = kernel_table.get(name)
+
+    def run(operands, attributes, bounds, iteration):
+        row = np.array([list(bounds.values())], dtype=np.int32).reshape(1, -1)
+        whole = gpu_blas.products_of(name, attributes, [bounds]) if products != "own" else None
+        launches = gpu_kernels.launches_of(name, attributes, row, operands, convolution, whole)
+        failure = np.array([2**64 - 1], np.uint64)
+        args = np.zeros((), gpu_kernels.ARGS_DTYPE)
+        for i, operand in enumerate(spec.operands):
+            if operand in operands:
+                args["operand"][i] = operands[operand].ctypes.data
+        args["integers"][: len(spec.integers)] = [attributes[n] for n in spec.integers]
+        args["reals"][: len(spec.reals)] = [attributes[n] for n in spec.reals]
+        args["bounds"], args["bounds_width"] = row.ctypes.data, row.shape[1]
+        args["failure"], args["replay"], args["iteration_stride"] = failure.ctypes.data, iteration, 1
+        for how in launches:
+            if isinstance(how, gpu_kernels.Launch):
+                launch(how.symbol, args, how.tiles, 1, how.shared_bytes, seed, defect)
+                continue
+            (product,) = how.blocks
+            multiply(product, [int(args["operand"][m.operand]) for m in (product.left, product.right, product.out)])
+        return 0 if failure[0] == 2**64 - 1 else int(failure[0]) & 255
+
+    named = tuple(f"{operand}?" if operand in spec.optional else operand for operand in spec.operands)
+    return replace(spec, operands=named, address=None, reference=run)
+
+
+def with_cuda_kernels(plan, seed: int = 0, convolution: str = "tiled", defect=None, products: str = "own"):
+    """The plan with all kernels in their emulated CUDA form, for every executor and check."""
+    kernels = {k: emulated(k, seed, convolution, defect, products) for k in {loop.kernel for loop in plan.loops}}
+    return replace(plan, attributes={**plan.attributes, "kernels": kernels})

@@ -1,0 +1,14 @@
+"""A measuring process whose GPU is the fake device: `python measuring.py MODULE < job.json`."""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent.parent))
+
+from gpu.fake_gpu.device import FakeDevice  # noqa: E402
+from forktask.cython_src.gpu import device as gpu_device  # noqa: E402
+
+DEVICE = FakeDevice()
+gpu_device.default_gpu = lambda: DEVICE
+sys.exit(import_module(sys.argv[1]).main())

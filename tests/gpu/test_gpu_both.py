@@ -1,0 +1,192 @@
+"""Host and device together: performance models, where loops go, and that results stay right."""
+
+import numpy as np
+import pytest
+from gpu.fake_gpu import emulator
+from gpu.fake_gpu.device import FakeDevice
+from forktask.cython_src.binding.checks import run_serial
+from forktask.cython_src.gpu.coherence import DEVICE, HOST
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.gpu.bind import GpuBoundPlan, device_storage
+from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.networks.layers import convolutional_classifier
+from forktask.cython_src.binding.bind import bind
+from forktask.tasking.gpu_both import GpuBothExecutor, choose_place
+from forktask.tasking.performance_models import PerformanceModels
+
+SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
+
+
+def small_plan():
+    return lower(SMALL, 4, num_images=8, num_iterations_logged=8, granularity="images=2", layout="flat", conv="direct")
+
+
+def fill(bound):
+    initialise(bound, 1)
+    arrays = bound.arrays
+    arrays["dataset.images"][...] = np.random.default_rng(2).standard_normal(arrays["dataset.images"].shape)
+    arrays["dataset.labels"][...] = np.arange(8) % 3
+    arrays["batch_order"][...] = np.arange(4)
+    arrays["learning_rates"][...] = 0.05
+
+
+def known(**lengths_s):
+    """Models with a history of each "kernel_place": seconds."""
+    models = PerformanceModels(latency_s=1.0, bandwidth_bytes_per_s=100.0)
+    for name, length_s in lengths_s.items():
+        kernel, place = name.split("_")
+        for _ in range(4):
+            models.add(kernel, 1, place, length_s)
+    return models
+
+
+def test_outliers_have_names():
+    """Check first call, transfer wait and contention, and that none of them spoils the mean."""
+    models = PerformanceModels()
+    assert models.add("f", 1, HOST, 50.0) == "first call"
+    assert models.expected_s("f", 1, HOST) is None
+    assert [models.add("f", 1, HOST, length) for length in (1.0, 2.0, 3.0)] == [None] * 3
+    assert models.expected_s("f", 1, HOST) == 2.0
+    assert models.add("f", 1, HOST, 7.0) == "contention"
+    assert models.add("f", 1, HOST, 7.0, transfer=True) == "transfer wait"
+    assert models.add("f", 1, HOST, 2.0, transfer=True) is None
+    assert models.expected_s("f", 1, HOST) == 2.0 and models.expected_s("f", 2, HOST) is None
+    (row,) = models.table()
+    assert (row["first call"], row["contention"], row["transfer wait"]) == ((1, 50.0), (1, 7.0), (1, 7.0))
+
+
+def test_models_are_kept(tmp_path):
+    """Check that histories survive a file, that a first call counts anew, and what a bad file is told."""
+    path = tmp_path / "models.json"
+    known(f_host=2.0, f_device=1.0).save(path)
+    models = PerformanceModels.load(path)
+    assert models.expected_s("f", 1, HOST) == 2.0 and models.count("f", 1, DEVICE) == 4
+    assert models.add("f", 1, HOST, 9.0) == "first call"
+    for text in ("", "{}", '{"format_version": 9, "histories": []}', path.read_text().replace("2.0", "NaN")):
+        bad = tmp_path / "bad.json"
+        bad.write_text(text)
+        with pytest.raises(UsageError, match="must hold performance models"):
+            PerformanceModels.load(bad)
+    with pytest.raises(UsageError, match="must hold performance models"):
+        PerformanceModels.load(tmp_path / "none.json")
+
+
+def test_a_loop_goes_where_it_ends_first():
+    """Check length, copies, queues and readiness of data, in virtual time; a copy of 100 bytes takes two seconds."""
+    models = known(f_host=10.0, f_device=5.0)
+    nothing = {HOST: [], DEVICE: []}
+    free = {HOST: 0.0, DEVICE: 0.0}
+    assert choose_place(models, "f", 1, free, 0.0, nothing) == DEVICE
+    assert choose_place(models, "f", 1, {HOST: 0.0, DEVICE: 6.0}, 0.0, nothing) == HOST
+    assert choose_place(models, "f", 1, {HOST: 0.0, DEVICE: 6.0}, 7.0, nothing) == DEVICE  # nobody can start before
+    assert choose_place(models, "f", 1, free, 0.0, {HOST: [], DEVICE: [100, 100]}) == DEVICE  # 9 s
+    assert choose_place(models, "f", 1, free, 0.0, {HOST: [], DEVICE: [100, 100, 100]}) == HOST  # 11 s
+
+
+def test_what_is_not_known_is_learnt():
+    """Check that both places are tried in turn until both have a history."""
+    models, places = PerformanceModels(), []
+    while any(models.expected_s("f", 1, place) is None for place in (HOST, DEVICE)):
+        places.append(choose_place(models, "f", 1, {HOST: 0.0, DEVICE: 0.0}, 0.0, {HOST: [], DEVICE: []}))
+        models.add("f", 1, places[-1], 1.0)
+    assert places == [HOST, DEVICE] * 4
+
+
+def test_a_loop_is_divided_where_its_parts_write_apart():
+    """Check the parts of each loop by brute force over cells: none shares a piece that it writes, and all blocks are in."""
+    bound = GpuBoundPlan(small_plan(), None, FakeDevice())
+    divided = 0
+    for number, loop in enumerate(bound.plan.loops):
+        parts = bound.parts(number, 4)
+        assert [first for first, _ in parts] == [0, *np.cumsum([count for _, count in parts])[:-1].tolist()]
+        assert sum(count for _, count in parts) == loop.num_blocks and len(parts) <= 4
+        written = [
+            {piece for piece in bound.pieces([use for use in bound.uses_of(number, *part) if use[2]])} for part in parts
+        ]
+        assert sum(map(len, written)) == len(set().union(*written))
+        divided += len(parts) > 1
+        assert bound.parts(number, 1) == [(0, loop.num_blocks)]
+    assert divided > 5
+
+
+def test_parts_use_what_their_blocks_touch():
+    """Check rows and flags of the uses of parts against the accesses of their blocks."""
+    bound = GpuBoundPlan(small_plan(), None, FakeDevice())
+    number = next(k for k, loop in enumerate(bound.plan.loops) if loop.name == "conv2")
+    first, second = (bound.uses_of(number, k, 1) for k in (0, 1))
+    for part, rows in ((first, (0, 2)), (second, (2, 4))):
+        by_name = {name: use for name, *use in part}
+        assert by_name["pool1"] == [True, False, rows] and by_name["pool2"] == [False, True, rows]
+        assert by_name["conv2.weight"] == [True, False, (0, 4)]
+
+
+@pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
+def test_tasks_of_one_loop_run_in_both_places():
+    """Check that loops are divided between host and device when both are as fast, in virtual time, and stay right."""
+    cpu = bind(small_plan())
+    fill(cpu)
+    run_serial(cpu, 4)
+    device = FakeDevice(7)
+    bound = GpuBoundPlan(small_plan(), None, device)
+    fill(bound)
+    with GpuBothExecutor() as executor:
+        executor.models = PerformanceModels(latency_s=0.0, bandwidth_bytes_per_s=1e30)
+        executor.prepare(bound)
+        for task in executor._tasks:
+            for place in (HOST, DEVICE):
+                for _ in range(4):
+                    executor.models.add(task.kernel, task.size, place, 1.0)
+        executor.run(1)
+        assert len(executor.divided) > 4 and min(executor.placed.values()) > 5
+        executor.run(3, 1)
+    for buffer in bound.plan.buffers.values():
+        if buffer.persistent and buffer.dtype == "float32":
+            array, wanted = bound.arrays[buffer.name], cpu.arrays[buffer.name]
+            assert np.linalg.norm(array - wanted) <= 1e-4 * np.linalg.norm(wanted) + 1e-12, buffer.name
+    with pytest.raises(UsageError, match="split must be at least 1, got 0"):
+        GpuBothExecutor(split=0)
+
+
+@pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
+def test_models_are_read_and_written_by_the_executor(tmp_path):
+    """Check the option for a file of performance models: made at the end of a run, read at the beginning of the next."""
+    path = tmp_path / "models.json"
+    counts = []
+    for _ in range(2):
+        bound = GpuBoundPlan(small_plan(), None, FakeDevice())
+        fill(bound)
+        with GpuBothExecutor(models=str(path)) as executor:
+            counts.append(len(executor.models.histories))
+            executor.prepare(bound)
+            executor.run(2)
+        assert path.exists()
+    assert counts[0] == 0 and counts[1] > 10 and [p.name for p in tmp_path.iterdir()] == ["models.json"]
+    with pytest.raises(UsageError, match="must go into a file in a folder that is there"):
+        PerformanceModels().save(tmp_path / "none" / "models.json")
+
+
+@pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
+@pytest.mark.parametrize("kind", ["pageable", "pinned"])
+@pytest.mark.parametrize("policy", ["dmda", "cpu", "gpu"])
+def test_results_are_right_wherever_loops_run(policy, kind):
+    """Check twelve steps against the CPU, with random delays, while placements change as lengths are learnt."""
+    cpu = bind(small_plan())
+    fill(cpu)
+    run_serial(cpu, 12)
+    for seed in range(2):
+        device = FakeDevice(seed)
+        bound = GpuBoundPlan(small_plan(), device_storage(device, kind), device)
+        fill(bound)
+        with GpuBothExecutor(policy=policy) as executor:
+            executor.prepare(bound)
+            executor.run(5)
+            executor.run(7, 5)
+        for buffer in bound.plan.buffers.values():
+            if buffer.persistent and buffer.dtype == "float32":
+                array, wanted = bound.arrays[buffer.name], cpu.arrays[buffer.name]
+                assert np.linalg.norm(array - wanted) <= 1e-4 * np.linalg.norm(wanted) + 1e-12, buffer.name
+        assert bool(executor.placed[HOST]) == (policy != "gpu") and bool(executor.placed[DEVICE]) == (policy != "cpu")
+        if policy == "cpu":
+            assert (cpu.arrays["conv1.weight"] == bound.arrays["conv1.weight"]).all()
+    with pytest.raises(UsageError, match="policy must be dmda, cpu or gpu; got 'heft'"):
+        GpuBothExecutor(policy="heft")

@@ -1,0 +1,306 @@
+"""CUDA kernels of the networks: every kernel of every plan has one, and run by the CPU they compute what the CPU's do."""
+
+import numpy as np
+import pytest
+from gpu.fake_gpu import emulator
+from forktask.cython_src.gpu import blas as gpu_blas
+from forktask.cython_src.gpu import launches as gpu_kernels
+from forktask.cython_src.binding import kernel_table
+from forktask.cython_src.kernels.convolution import algorithms
+from forktask.cython_src.binding.checks import check_accesses, run_serial
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.networks.layers import (
+    AveragePool,
+    BatchNorm,
+    Convolution,
+    Dropout,
+    FullyConnected,
+    GlobalPool,
+    MaxPool,
+    NetworkSpec,
+    ReLU,
+    ReLU6,
+    Softmax,
+    network_names,
+)
+from forktask.cython_src.kernels.maps.channels import ChannelsMap
+from forktask.cython_src.binding.bind import bind
+from cython_src.kernel_testing import EPSILON
+from cython_src.networks_for_tests import SMALL, fill
+
+needs_compiler = pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
+
+# What the networks have not: odd channels, strides of pooling, dropout in both places, a depthwise bias.
+MIXED = NetworkSpec(
+    "mixed",
+    (3, 9, 9),
+    (
+        Convolution("conv1", 20, 3, 1), ReLU6("relu1"), MaxPool("pool1", 3, 2, 1), Dropout("drop1", 0.3),
+        Convolution("depthwise", 20, 3, 1, 1, groups=20), Convolution("conv2", 24, 3, 1, 2, groups=4),
+        BatchNorm("bn"), ReLU("relu2"), AveragePool("pool2", 2, 1), GlobalPool("pool"), Dropout("drop2", 0.5),
+        FullyConnected("linear", 5), Softmax(),
+    ),
+)  # fmt: skip
+LENET = NetworkSpec(
+    "small lenet",
+    (1, 14, 14),
+    (
+        Convolution("conv1", 3, 5, 1), ReLU("relu1"), MaxPool("pool1"), Convolution("conv2", 4, 5, 2), ReLU("relu2"),
+        MaxPool("pool2"), FullyConnected("fc1", 7), ReLU("relu3"), FullyConnected("fc2", 4), Softmax(),
+    ),
+)  # fmt: skip
+# Of Adam's eps: where a gradient is all rounding, a small one makes a whole step of it.
+SMOOTH = {"eps": 0.01}
+ADAM = {**SMOOTH, "optimizer": "adamw", "clip_norm": 0.5, "label_smoothing": 0.1, "weight_decay": 0.01}
+STEPS = {
+    "resnet18": (SMALL["resnet18"], {}),
+    "preact_resnet18": (SMALL["preact_resnet18"], {"granularity": "images=1", "weight_gradients": "chain"}),
+    "resnext29": (SMALL["resnext29_2x64d"], {"fusion": "none", "granularity": "images=2,channels=32"}),
+    "mobilenet_v1": (SMALL["mobilenet_v1"], {"granularity": "images=2", **ADAM}),
+    "mobilenet_v2": (SMALL["mobilenet_v2"], {"granularity": "images=2,rows=3", "optimizer": "adam", **SMOOTH}),
+    "mobilenet_v2, kept maps": (SMALL["mobilenet_v2"], {"granularity": "images=2", "fusion": "activation,residual,statistics"}),
+    "branches": (SMALL["branches"], {"granularity": "rows=4", "frozen": "conv1"}),
+    "winograd": (SMALL["preact_resnet18"], {"granularity": "images=1,rows=3", "conv": "winograd2"}),
+    "mixed": (MIXED, {"granularity": "channels=16,rows=2", "momentum": 0.0, "seed": 5}),
+    "maps of classes": (SMALL["maps of classes"], {"granularity": "images=1,channels=16"}),
+    "dense": (SMALL["dense"], {"granularity": "images=1,rows=4"}),
+    "starpu_cnn": (SMALL["starpu_cnn"], {"granularity": "images=1,channels=16"}),
+    "lenet": (LENET, {"granularity": "images=16"}),
+}
+
+
+def make_plan(name, batch=2, **more):
+    network, options = STEPS[name]
+    options = {"conv": "direct", **options, **more}
+    return lower(network, batch, num_images=batch + 1, num_iterations_logged=4, **options)
+
+
+def steps(plan, target="cpu", count=2):
+    bound = bind(plan, target=target)
+    fill(bound)
+    run_serial(bound, count)
+    return bound.arrays
+
+
+@pytest.mark.parametrize("name", network_names())
+def test_every_kernel_of_every_network_has_a_cuda_form(name):
+    """Check that the plans of a network, in all phases and options that bring other kernels, can be launched on a GPU; of
+    the forms for larger images, which differ in size and stem, the training plan."""
+    cases = [("train", {}), ("train", {"optimizer": "adamw"}), ("train", {"fusion": "none"}), ("forward", {}), ("evaluate", {})]
+    for phase, options in cases[:1] if name.endswith(("_64", "_224")) else cases:
+        plan = lower(name, 16, phase, conv="direct", granularity="images=16", **options)
+        for loop in plan.loops:
+            launches = gpu_kernels.launches_of(loop.kernel, loop.attributes, loop.bounds, loop.operands)
+            spec = kernel_table.get(loop.kernel)
+            assert {how.symbol for how in launches} <= set(gpu_kernels.symbols())
+            assert len(spec.operands) <= gpu_kernels.MAX_OPERANDS and len(spec.integers) <= gpu_kernels.MAX_INTEGERS
+
+
+@needs_compiler
+@pytest.mark.parametrize("products", ["own", "cublas"])
+@pytest.mark.parametrize("name", STEPS)
+def test_two_training_steps_equal_the_reference(name, products):
+    """Check every array of a training plan after two steps of CUDA kernels against float64, as close as the CPU's
+    kernels; matrix products by our kernels, or as cuBLAS is asked for them."""
+    plan = make_plan(name)
+    if products == "cublas" and name not in ("mobilenet_v1", "mobilenet_v2", "lenet"):
+        pytest.skip("has the same products as the others")
+    expected, cpu = steps(plan, "float64"), steps(plan)
+    got = steps(emulator.with_cuda_kernels(plan, 3, products=products))
+    for buffer in plan.buffers.values():
+        if buffer.dtype != "float32":
+            assert (got[buffer.name] == cpu[buffer.name]).all(), buffer.name
+            continue
+        norm = np.linalg.norm(expected[buffer.name]) + 1e-30
+        error, usual = (np.linalg.norm(a[buffer.name] - expected[buffer.name]) / norm for a in (got, cpu))
+        assert error < 4 * usual + 16 * EPSILON, f"{buffer.name}: {error:.1e}, the CPU {usual:.1e}"
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["resnet18", "preact_resnet18", "branches", "mixed", "dense", "winograd"])
+def test_kernels_touch_what_they_declare(name):
+    """Check the CUDA kernels' accesses: undeclared reads do not matter, undeclared writes do not happen."""
+    plan = emulator.with_cuda_kernels(make_plan(name, granularity="images=1,channels=16,rows=4"))
+    assert check_accesses(plan, "cpu", initialise=fill, num_replays=1, blocks_per_loop=1) > len(plan.loops) / 2
+
+
+@needs_compiler
+def test_results_do_not_depend_on_the_order_of_threads_or_blocks():
+    """Check that CUDA blocks and threads may run in any order: all buffers are bit-identical for two more seeds."""
+    plan = make_plan("mixed")
+    runs = [steps(emulator.with_cuda_kernels(plan, seed), count=1) for seed in range(3)]
+    for name in plan.buffers:
+        for other in runs[1:]:
+            assert runs[0][name].tobytes() == other[name].tobytes(), name
+
+
+@needs_compiler
+@pytest.mark.parametrize("phase", ["forward", "evaluate"])
+def test_inference_equals_the_cpu(phase):
+    """Check probabilities, predictions, losses and hits of the CUDA kernels against the CPU's."""
+    plan = lower(SMALL["mobilenet_v2"], 3, phase, num_images=4, num_iterations_logged=4, conv="direct")
+    cpu, got = steps(plan), steps(emulator.with_cuda_kernels(plan))
+    for buffer in plan.buffers.values():
+        np.testing.assert_allclose(got[buffer.name], cpu[buffer.name], rtol=1e-4, atol=1e-5, err_msg=buffer.name)
+
+
+CONVOLUTIONS = [
+    # batch, in, out, size, kernel, stride, padding, dilation, groups
+    (2, 3, 40, 9, 3, 1, 1, 1, 1),
+    (3, 24, 20, 8, 3, 2, 1, 1, 1),
+    (1, 36, 72, 7, 1, 1, 0, 1, 1),
+    (2, 17, 33, 9, 1, 2, 0, 1, 1),
+    (2, 12, 18, 11, 5, 3, 2, 1, 3),
+    (1, 64, 64, 6, 3, 1, 2, 2, 2),
+    (1, 10, 70, 8, 7, 2, 3, 1, 1),
+]
+
+
+@needs_compiler
+@pytest.mark.parametrize("tile", range(3))
+@pytest.mark.parametrize("shape", CONVOLUTIONS)
+def test_convolutions_of_any_geometry(shape, tile, monkeypatch):
+    """Check forward, data gradient and weight gradient with each size of tile against float64, by a bound on the sum."""
+    batch, ins, outs, size, kernel, stride, padding, dilation, groups = shape
+    if tile >= 2 - (groups > 1):
+        pytest.skip("the smallest tile is the one left, or the only one that fits")
+    monkeypatch.setattr(gpu_kernels, "THREADS_WANTED", 0)
+    monkeypatch.setattr(gpu_kernels, "PRODUCT_TILES", gpu_kernels.PRODUCT_TILES[tile:])
+    monkeypatch.setattr(gpu_kernels, "GRADIENT_TILES", gpu_kernels.GRADIENT_TILES[tile:])
+    out_size = (size + 2 * padding - (kernel - 1) * dilation - 1) // stride + 1
+    geometry = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "algorithm": 0}
+    sizes = {"in_height": out_size, "in_width": out_size, "out_height": size, "out_width": size, **geometry}
+    x = ChannelsMap("x", batch, ins, size, size, padding, image=ins < 4)
+    y = ChannelsMap("y", batch, outs, out_size, out_size, algorithms.required_halo(algorithms.DATA, sizes))
+    rng = np.random.default_rng(1)
+    weight = rng.standard_normal((outs, ins // groups, kernel, kernel)).astype(np.float32)
+    data = {"x": inside_random(rng, x), "y": inside_random(rng, y)}
+    for direction, (source, target) in enumerate(((x, y), (y, x))):
+        name = ("channels_conv_forward", "channels_conv_backward_data")[direction]
+        pack = {"out_channels": outs, "in_channels": ins, "kernel": kernel, "groups": groups, "direction": direction, "algorithm": 0}
+        shape_packed = algorithms.packed_shape(0, direction, weight.shape, groups)
+        packed = np.full(shape_packed, np.nan, np.float32)
+        run_kernel("channels_conv_pack", {"weight": weight, "packed": packed}, pack, {"o0": 0, "o1": shape_packed[0]})
+        np.testing.assert_array_equal(packed, algorithms.pack(weight, pack, (0, shape_packed[0])))
+        operands = {("input", "gradient")[direction]: data[source.name], "packed": packed}
+        if direction == 0:
+            operands["bias"] = rng.standard_normal(outs).astype(np.float32)
+        attributes = {**source.attributes("in"), **target.attributes("out"), **geometry}
+        attributes["accumulate" if direction else "activation"] = 0
+        c1 = target.channels
+        for rows, channels in (((0, target.height), (0, c1)), ((1, 4), (c1 // 16 * 16 if c1 % 16 else 0, c1))):
+            bounds = {"n0": batch - 1, "n1": batch, "y0": rows[0], "y1": rows[1], "c0": channels[0], "c1": channels[1], "partial": 0}
+            compare(name, operands, {"output": target.shape}, attributes, bounds, kernel * kernel * ins)
+    operands = {"gradient": data["y"], "input": data["x"]}
+    attributes = {**y.attributes("dy"), **x.attributes("in"), **geometry, "accumulate": 0}
+    outputs = {"output": (2, outs, ins // groups * kernel * kernel), "bias_output": (2, outs)}
+    for o, i in (((0, outs), (0, ins)), ((outs // 2 // 16 * 16, outs), (0, min(ins, 16) if groups == 1 else ins))):
+        bounds = {"n0": 0, "n1": batch, "o0": o[0], "o1": o[1], "i0": i[0], "i1": i[1], "partial": 1}
+        compare("channels_conv_backward_weights", operands, outputs, attributes, bounds, batch * out_size * out_size)
+
+
+WINOGRADS = [
+    # in, out, height, width, padding, groups
+    (16, 40, 7, 6, 1, 1),
+    (36, 16, 5, 9, 2, 1),
+    (32, 32, 8, 7, 0, 2),
+]
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", WINOGRADS)
+def test_winograd_of_any_geometry(shape):
+    """Check packed weights, forward pass with bias and ReLU, and data gradients, added to what is there, of blocks whose
+    tiles are cut at the edge: within what Winograd's transforms may cost."""
+    ins, outs, height, width, padding, groups = shape
+    geometry = {"kernel": 3, "stride": 1, "padding": padding, "dilation": 1, "groups": groups, "algorithm": 6}
+    sizes = {"in_height": height + 2 * padding - 2, "in_width": width + 2 * padding - 2, "out_height": height, "out_width": width}
+    x = ChannelsMap("x", 2, ins, height, width, padding)
+    y = ChannelsMap("y", 2, outs, sizes["in_height"], sizes["in_width"], algorithms.required_halo(1, {**sizes, **geometry}))
+    rng = np.random.default_rng(1)
+    weight = rng.standard_normal((outs, ins // groups, 3, 3)).astype(np.float32)
+    for direction, (source, target) in enumerate(((x, y), (y, x))):
+        name = ("channels_conv_forward", "channels_conv_backward_data")[direction]
+        pack = {"out_channels": outs, "in_channels": ins, "kernel": 3, "groups": groups, "direction": direction, "algorithm": 6}
+        panels = algorithms.packed_shape(6, direction, weight.shape, groups)
+        packed = np.full(panels, np.nan, np.float32)
+        run_kernel("channels_conv_pack", {"weight": weight, "packed": packed}, pack, {"o0": 0, "o1": panels[0]})
+        exact = algorithms.pack(weight.astype(float), pack, (0, panels[0]))
+        np.testing.assert_allclose(packed, exact, atol=4 * EPSILON * abs(exact).max())
+        operands = {("input", "gradient")[direction]: inside_random(rng, source), "packed": packed}
+        if direction == 0:
+            operands["bias"] = rng.standard_normal(outs).astype(np.float32)
+        attributes = {**source.attributes("in"), **target.attributes("out"), **geometry}
+        attributes["accumulate" if direction else "activation"] = 1
+        spec = kernel_table.get(name)
+        for rows, channels in (((0, target.height), (0, target.channels)), ((1, 4), (0, 16))):
+            bounds = {"n0": 0, "n1": 2, "y0": rows[0], "y1": rows[1], "c0": channels[0], "c1": channels[1], "partial": 0}
+            bounds = {k: bounds[k] for k in spec.bounds}
+            before = inside_random(rng, target) if direction else np.full(target.shape, np.nan, np.float32)
+            got, expected = before.copy(), before.astype(float)
+            run_kernel(name, {**operands, "output": got}, attributes, bounds)
+            wide = {k: a.astype(float) for k, a in operands.items()} | {"packed": exact}
+            spec.reference({**wide, "output": expected}, attributes, bounds, 0)
+            assert (np.isnan(got) == np.isnan(expected)).all()
+            there = ~np.isnan(expected)
+            assert abs(got - expected)[there].max() <= 40 * EPSILON * abs(expected[there]).max()
+
+
+def inside_random(rng, m):
+    """Random numbers in the interior, zeros in the halo and the padding channels."""
+    array = np.zeros(m.shape, np.float32)
+    array[:, m.halo : m.halo + m.height, m.halo : m.halo + m.width, : m.channels] = rng.standard_normal(
+        (m.batch, m.height, m.width, m.channels)
+    )
+    return array
+
+
+def run_kernel(name, operands, attributes, bounds):
+    assert emulator.emulated(name, 3).reference(operands, attributes, bounds, 0) == 0
+
+
+def compare(name, operands, outputs, attributes, bounds, terms):
+    """The CUDA kernel writes what the reference does, and nothing else, within rounding of a sum of `terms` products."""
+    spec = kernel_table.get(name)
+    bounds = {k: bounds[k] for k in spec.bounds}
+    got = {k: np.full(s, np.nan, np.float32) for k, s in outputs.items()}
+    expected = {k: np.full(s, np.nan) for k, s in outputs.items()}
+    size = {k: a.copy() for k, a in expected.items()}
+    run_kernel(name, {**operands, **got}, attributes, bounds)
+    spec.reference({**{k: a.astype(float) for k, a in operands.items()}, **expected}, attributes, bounds, 0)
+    spec.reference({**{k: abs(a.astype(float)) for k, a in operands.items()}, **size}, attributes, bounds, 0)
+    for output in outputs:
+        assert (np.isnan(got[output]) == np.isnan(expected[output])).all(), f"{name} {output}"
+        written = ~np.isnan(expected[output])
+        error = abs(got[output] - expected[output])[written]
+        assert (error <= terms * EPSILON * size[output][written] + 1e-30).all(), f"{name} {output}: {error.max()}"
+
+
+def test_which_blocks_are_whole_products():
+    """Check that 1 x 1 convolutions without halo and fully connected layers are products, and nothing else."""
+    plan = make_plan("mobilenet_v1")
+    found = {}
+    for loop in plan.loops:
+        rows = [dict(zip(kernel_table.get(loop.kernel).bounds, b.bounds, strict=True)) for b in loop.blocks]
+        found.setdefault(gpu_blas.products_of(loop.kernel, loop.attributes, rows) is not None, set()).add(loop.kernel)
+    assert found[True] == {"fc_forward", "fc_backward_data", "fc_backward_weights", "channels_conv_forward",
+                           "channels_conv_backward_data", "channels_conv_backward_weights"}  # fmt: skip
+    assert {"channels_norm_depthwise", "channels_depthwise_norm_backward", "channels_norm_apply"} <= found[False]
+    for loop in make_plan("resnet18").loops:
+        rows = [dict(zip(kernel_table.get(loop.kernel).bounds, b.bounds, strict=True)) for b in loop.blocks]
+        if loop.attributes.get("kernel") == 3:
+            assert gpu_blas.products_of(loop.kernel, loop.attributes, rows) is None
+
+
+def test_what_has_no_cuda_form_is_refused_by_name():
+    """Check the sentences for other algorithms than the direct one, in both layouts."""
+    for conv, words in (("winograd4", "algorithm 'winograd4"), ("im2col", "algorithm 'im2col' of kernel 'channels_conv_pack'")):
+        plan = lower(SMALL["resnet18"], 2, conv=conv)
+        with pytest.raises(UsageError, match=f"{words}.*has no CUDA form; lower the plan with conv 'direct' or 'winograd2'"):
+            for loop in plan.loops:
+                gpu_kernels.launches_of(loop.kernel, loop.attributes, loop.bounds, loop.operands)
+    with pytest.raises(UsageError, match="'winograd_forward' has no CUDA form; lower the plan with conv 'direct'"):
+        gpu_kernels.launches_of("winograd_forward", {}, np.zeros((1, 6), np.int32))
+    with pytest.raises(UsageError, match="'reduction_fill' has no CUDA form; use the CPU"):
+        gpu_kernels.launches_of("reduction_fill", {}, np.zeros((1, 8), np.int32))

@@ -1,0 +1,60 @@
+"""Opening a GPU: the sentences where there is none, and that CuPy still has what we call."""
+
+import inspect
+import re
+import sys
+
+import pytest
+from forktask.cython_src.gpu import device as gpu_device
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.graphs.task_bench import task_bench
+
+
+def has_gpu():
+    try:
+        gpu_device.open_gpu()
+    except UsageError:
+        return False
+    return True
+
+
+@pytest.fixture(autouse=True)
+def no_cached_device():
+    """The process's device is not found out before."""
+    gpu_device.default_gpu.cache_clear()
+
+
+def test_without_cupy_one_sentence(monkeypatch):
+    """Check what a user without CuPy reads, also through `bind`."""
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(UsageError, match=r"needs CuPy, which cannot be imported .*pip install 'forktask\[gpu\]'"):
+        bind(task_bench("trivial", 2, 2), target="gpu")
+
+
+def test_without_a_gpu_one_sentence():
+    """Check what a user with CuPy but no GPU reads."""
+    pytest.importorskip("cupy", reason="needs CuPy")
+    if has_gpu():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(UsageError, match="no GPU can be used here: .*--device cpu"):
+        gpu_device.open_gpu()
+
+
+def test_cupy_has_what_the_device_calls():
+    """Check each call of CuPy's runtime and driver in CupyDevice against their signatures."""
+    pytest.importorskip("cupy", reason="needs CuPy")
+    from cupy_backends.cuda.api import driver, runtime
+
+    text = inspect.getsource(gpu_device.CupyDevice)
+    calls = re.findall(r"_(runtime|driver)\.(\w+)\(([^()]*(?:\([^()]*\)[^()]*)*)\)", text)
+    assert len(calls) >= 20
+    for module, name, arguments in calls:
+        function = getattr({"runtime": runtime, "driver": driver}[module], name)
+        signature = function.__doc__.split("\n")[0]
+        wanted = [p for p in re.search(r"\((.*)\)", signature).group(1).split(",") if p.strip()]
+        given = [a for a in re.sub(r"\([^()]*\)", "", arguments).split(",") if a.strip()]
+        optional = sum("=" in p for p in wanted)
+        assert len(wanted) - optional <= len(given) <= len(wanted), f"{name}({arguments}) against {signature}"
+    for function in ("mallocManaged", "hostAlloc", "malloc", "streamCreateWithFlags", "streamEndCapture"):
+        assert "-> intptr_t" in getattr(runtime, function).__doc__

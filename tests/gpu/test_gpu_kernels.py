@@ -1,0 +1,280 @@
+"""The CUDA sources: compiled by NVRTC for real architectures, and run by the CPU for their arithmetic."""
+
+import ctypes
+import re
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gpu.fake_gpu import emulator
+from forktask.cython_src.gpu import launches as gpu_kernels
+from forktask.cython_src.binding import kernel_table
+from forktask.cython_src.binding.checks import check_accesses, check_orders, run_serial
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.lowering.lower import FeatureMap, lower
+from forktask.cython_src.networks.layers import convolutional_classifier
+from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.graphs.task_bench import task_bench
+
+from cython_src.kernel_testing import EPSILON, random_map
+from cython_src.test_kernels_accesses import fill
+
+needs_compiler = pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
+SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
+LAYOUTS = {
+    "lanes": (19, {"layout": "lanes", "granularity": "images=16,channels=3,rows=4"}),
+    "flat": (3, {"layout": "flat", "granularity": "images=1,channels=2,rows=4"}),
+    "odd rows": (3, {"layout": "flat", "granularity": "rows=3", "fusion": False}),
+    "chain": (19, {"layout": "lanes", "fusion": False, "weight_gradients": "chain", "granularity": "channels=4"}),
+    "one block": (5, {"layout": "flat", "granularity": "images=5"}),
+    "shared": (3, {"layout": "flat", "memory": "shared"}),
+}
+
+
+# --- compiled for GPUs
+
+
+def nvrtc():
+    """NVRTC of the wheel `nvidia-cuda-nvrtc`, or None."""
+    folders = {Path(sysconfig.get_path(which)) / "nvidia" for which in ("purelib", "platlib")}
+    found = sorted(str(path) for folder in folders for path in folder.glob("**/libnvrtc.so.*"))
+    return ctypes.CDLL(found[0]) if found else None
+
+
+def compile_for(library, file, target):
+    """(status, log, machine code or PTX) of a source file for a target such as sm_90."""
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    library.nvrtcCreateProgram(ctypes.byref(program), gpu_kernels.source(file).encode(), file.encode(), 0, None, None)
+    say = ["--ptxas-options=-v"] if target.startswith("sm_") else []
+    options = [option.encode() for option in (*gpu_kernels.COMPILE_OPTIONS, f"-arch={target}", *say)]
+    status = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+    library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    library.nvrtcGetProgramLog(program, log)
+    kind = "CUBIN" if target.startswith("sm_") else "PTX"
+    getattr(library, f"nvrtcGet{kind}Size")(program, ctypes.byref(size))
+    code = ctypes.create_string_buffer(size.value)
+    getattr(library, f"nvrtcGet{kind}")(program, code)
+    library.nvrtcDestroyProgram(ctypes.byref(program))
+    return status, log.value.decode(), code.raw
+
+
+@pytest.mark.parametrize("target", ["compute_75", "sm_90", "compute_100"])
+@pytest.mark.parametrize("file", gpu_kernels.SOURCE_FILES)
+def test_sources_compile_without_warnings(file, target):
+    """Check that NVRTC makes machine code (sm) or PTX (compute) of every CUDA function and has nothing to say about it;
+    that machine code keeps everything in registers, and few enough for three CUDA blocks on a multiprocessor."""
+    library = nvrtc()
+    if library is None:
+        pytest.skip("needs the wheel nvidia-cuda-nvrtc-cu12 (pip install forktask[test])")
+    number = ctypes.c_int()
+    library.nvrtcGetNumSupportedArchs(ctypes.byref(number))
+    known = (ctypes.c_int * number.value)()
+    library.nvrtcGetSupportedArchs(known)
+    kind, _, architecture = target.partition("_")
+    if int(architecture) not in list(known):
+        pytest.skip(f"this NVRTC does not know {target}")
+    status, log, code = compile_for(library, file, target)
+    assert status == 0, log
+    spoken = log.strip("\0 \n")
+    if kind == "sm":
+        assert re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores", spoken).count(("0", "0")) == spoken.count("spill stores")
+        assert max(int(n) for n in re.findall(r"Used (\d+) registers", spoken)) <= 65536 // 3 // gpu_kernels.THREADS
+        spoken = re.sub(r"^ptxas( info +:|  +\.) .*$", "", spoken, flags=re.M).strip()
+    assert not spoken, log
+    for name in [symbol.encode() for symbol, place in gpu_kernels.symbols().items() if place == file]:
+        assert b".text." + name + b"\0" in code if kind == "sm" else b".entry " + name + b"(" in code
+
+
+def test_every_launch_names_a_symbol_of_the_sources():
+    """Check that the table of CUDA functions was read off the sources as a whole: forms by tile, and others."""
+    symbols = gpu_kernels.symbols()
+    assert {"conv_forward_2", "conv_forward_4", "channels_conv_forward_8x8", "channels_conv_backward_data_4x2"} <= set(symbols)
+    assert symbols["advance_counter"] == "gpu/step.cu" and symbols["task_bench"] == "kernels/bench/bench.cu"
+    for file in gpu_kernels.SOURCE_FILES:
+        text = gpu_kernels.source(file)
+        assert len(re.findall(r"^KERNEL\(", text, re.M)) <= sum(place == file for place in symbols.values())
+
+
+def test_every_kernel_of_the_lane_layouts_has_a_cuda_form():
+    """Check that whatever the CIFAR-10 network's plans name can be launched on a GPU, in every form they take."""
+    named = set()
+    for phase in ("train", "forward", "evaluate"):
+        for fusion in (True, False):
+            plan = lower("cifar10_cnn", 16, phase, fusion=fusion, conv="direct")
+            named |= {loop.kernel for loop in plan.loops}
+    assert named <= set(gpu_kernels.names())
+
+
+def test_constants_agree_with_the_sources():
+    """Check that the record of arguments and the constants are the same in Python and CUDA."""
+    text = "".join(gpu_kernels.source(file) for file in gpu_kernels.SOURCE_FILES)
+    for name in ("THREADS", "MAX_OPERANDS", "MAX_INTEGERS", "MAX_REALS", "TAPS", "CHANNELS_AT_ONCE", "STRIP_CHANNELS"):
+        assert int(re.search(rf"#define {name} +(\d+)", text).group(1)) == getattr(gpu_kernels, name)
+    assert int(re.search(r"#define STEP +(\d+)", text).group(1)) == gpu_kernels.PRODUCT_STEP
+    assert int(re.search(r"#define PANEL +(\d+)", text).group(1)) == gpu_kernels.UNIT
+
+
+def test_what_has_no_cuda_form_is_refused():
+    """Check the sentences for unknown kernels, forms and lanes."""
+    bounds = np.array([[0, 1]], np.int32)
+    with pytest.raises(UsageError, match="no CUDA form"):
+        gpu_kernels.launches_of("test_hash", {}, bounds)
+    with pytest.raises(UsageError, match="convolution must be one of tiled, if"):
+        gpu_kernels.launches_of("conv_forward", {}, bounds, convolution="winograd")
+    with pytest.raises(UsageError, match="lanes of 'fc_forward' must divide 128"):
+        gpu_kernels.launches_of("fc_forward", {"lanes": 3}, bounds)
+    with pytest.raises(UsageError, match="'memory' of Task Bench"):
+        gpu_kernels.launches_of("task_bench_1", {"kernel": 2}, bounds)
+
+
+# --- run by the CPU
+
+
+def two_steps(plan, target="cpu"):
+    bound = bind(plan, target=target)
+    fill(bound)
+    run_serial(bound, 2)
+    return bound
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_two_training_steps_equal_the_reference(name):
+    """Check every array of a training plan after two steps of CUDA kernels against float64, as close as CPU kernels."""
+    batch, options = LAYOUTS[name]
+    plan = lower(SMALL, batch, num_images=batch + 1, num_iterations_logged=4, conv="direct", **options)
+    expected, cpu = two_steps(plan, "float64").arrays, two_steps(plan).arrays
+    got = two_steps(emulator.with_cuda_kernels(plan)).arrays
+    checked = 0
+    for buffer in plan.buffers.values():
+        if buffer.name in plan.arena_of:
+            continue
+        if buffer.dtype != "float32":
+            assert (got[buffer.name] == cpu[buffer.name]).all(), buffer.name
+            continue
+        norm = np.linalg.norm(expected[buffer.name]) + 1e-30
+        error = np.linalg.norm(got[buffer.name] - expected[buffer.name]) / norm
+        assert error < 4 * np.linalg.norm(cpu[buffer.name] - expected[buffer.name]) / norm + 2 * EPSILON, buffer.name
+        checked += 1
+    assert checked > 10 or name == "shared"
+
+
+@needs_compiler
+def test_results_do_not_depend_on_the_order_of_threads():
+    """Check that CUDA blocks and threads may run in any order: all buffers are bit-identical for four seeds."""
+    plan = lower(SMALL, 5, num_images=6, num_iterations_logged=4, granularity="images=2,rows=4", layout="flat")
+    runs = [two_steps(emulator.with_cuda_kernels(plan, seed)).arrays for seed in range(4)]
+    for name in plan.buffers:
+        for other in runs[1:]:
+            assert runs[0][name].tobytes() == other[name].tobytes(), name
+
+
+@needs_compiler
+@pytest.mark.parametrize("defect", [
+    ("        __syncthreads();\n        if (!active)\n            continue;", "        if (!active)\n            continue;"),
+    ("    __syncthreads();\n    float quarter = 0;", "    float quarter = 0;"),
+    ("        __syncthreads();\n        if (strip < half)", "        if (strip < half)"),
+])
+def test_a_missing_barrier_shows(defect):
+    """Check that the emulation finds barriers that were taken out (negative control)."""
+    plan = lower(SMALL, 2, num_images=3, num_iterations_logged=4, layout="flat")
+    right = two_steps(emulator.with_cuda_kernels(plan)).arrays
+    wrong = two_steps(emulator.with_cuda_kernels(plan, 1, defect=defect)).arrays
+    assert any(right[name].tobytes() != wrong[name].tobytes() for name in plan.buffers)
+
+
+@needs_compiler
+def test_a_barrier_that_some_threads_miss_is_refused():
+    """Check that divergence at a barrier is an error of the emulation (negative control)."""
+    defect = ("    if (o0 >= b[3])", "    if (o0 >= b[3] || threadIdx.x == 5)")
+    plan = lower(SMALL, 2, num_images=3, num_iterations_logged=4, layout="flat")
+    with pytest.raises(RuntimeError) as failure:
+        two_steps(emulator.with_cuda_kernels(plan, defect=defect))
+    assert "while others wait at a barrier" in str(failure.value.__cause__)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["flat", "chain"])
+def test_kernels_touch_what_they_declare(name):
+    """Check the CUDA kernels' accesses: undeclared reads do not matter, undeclared writes do not happen."""
+    batch, options = LAYOUTS[name]
+    plan = lower(SMALL, batch, num_images=batch + 1, num_iterations_logged=4, conv="direct", **options)
+    plan = emulator.with_cuda_kernels(plan)
+    assert check_accesses(plan, "cpu", initialise=fill, num_replays=1, blocks_per_loop=2) > len(plan.loops)
+
+
+@needs_compiler
+@pytest.mark.parametrize("phase", ["forward", "evaluate"])
+def test_inference_equals_the_cpu(phase):
+    """Check probabilities, predictions, losses and hits of the CUDA kernels against the CPU kernels."""
+    plan = lower(SMALL, 21, phase, num_images=30, num_iterations_logged=4, layout="lanes", conv="direct")
+    cpu, got = two_steps(plan).arrays, two_steps(emulator.with_cuda_kernels(plan)).arrays
+    for buffer in plan.buffers.values():
+        np.testing.assert_allclose(got[buffer.name], cpu[buffer.name], rtol=2e-5, atol=2e-6, err_msg=buffer.name)
+
+
+@needs_compiler
+@pytest.mark.parametrize("lanes", [1, 16])
+@pytest.mark.parametrize("form", gpu_kernels.CONVOLUTION_FORMS)
+def test_forms_of_the_convolution_agree(form, lanes):
+    """Check all forms of the forward convolution, odd sizes included, against float64 within rounding."""
+    rng = np.random.default_rng(1)
+    source, target = FeatureMap("x", 2, 18, 5, 7, lanes, 2), FeatureMap("y", 2, 6, 5, 7, lanes, 2)
+    operands = {
+        "input": random_map(rng, source),
+        "weight": rng.standard_normal((6, 18, 5, 5)).astype(np.float32),
+        "bias": rng.standard_normal(6).astype(np.float32),
+    }
+    attributes = {**source.attributes("in"), **target.attributes("out")}
+    spec = kernel_table.get("conv_forward")
+    kernel = emulator.emulated("conv_forward", 3, form).reference
+    for bounds in ((0, 2, 0, 5, 0, 3), (0, 2, 5, 6, 0, 3), (0, 1, 0, 6, 3, 5), (1, 2, 0, 6, 3, 5)):
+        named = dict(zip(spec.bounds, bounds, strict=True))
+        got, expected = np.full(target.shape, np.nan, np.float32), np.full(target.shape, np.nan)
+        size = expected.copy()
+        assert kernel({**operands, "output": got}, attributes, named, 0) == 0
+        spec.reference({**{n: a.astype(float) for n, a in operands.items()}, "output": expected}, attributes, named, 0)
+        spec.reference({**{n: abs(a.astype(float)) for n, a in operands.items()}, "output": size}, attributes, named, 0)
+        assert (np.isnan(got) == np.isnan(expected)).all()
+        written = ~np.isnan(expected)
+        assert (abs(got - expected)[written] <= 26 * 18 * EPSILON * size[written]).all()
+
+
+@needs_compiler
+def test_bad_labels_and_indices_fail():
+    """Check that kernels that meet a label or an index out of range report status, task and iteration."""
+    plan = emulator.with_cuda_kernels(lower(SMALL, 3, num_images=4, num_iterations_logged=4, layout="flat"))
+    for name, loop in (("dataset.labels", "softmax"), ("batch_order", "load")):
+        bound = bind(plan)
+        fill(bound)
+        bound.arrays[name].flat[:] = 77
+        with pytest.raises(RuntimeError, match=rf"{loop}\[0\] failed in iteration 0 with status"):
+            run_serial(bound, 1)
+
+
+@needs_compiler
+def test_task_bench_runs_in_any_order():
+    """Check Task Bench's CUDA kernel by its own input checks, and that it notices a wrong order."""
+    plan = emulator.with_cuda_kernels(task_bench("stencil_1d", 4, 3, kernel="load_imbalance", work=5))
+    bound = bind(plan)
+    assert check_orders(bound, num_orders=5, num_replays=3) > 0
+    bound.arrays["cells"][-1, 0, 0] = 5
+    with pytest.raises(RuntimeError, match="failed in iteration 0 with status 1"):
+        run_serial(bound, 1)
+
+
+@needs_compiler
+def test_hash_chain_and_replica_equal_the_cpu():
+    """Check the kernels without numerical meaning: the same hash, the same failure."""
+    spec, cuda = kernel_table.get("hash_chain"), emulator.emulated("hash_chain").reference
+    cells = np.arange(7, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    attributes = {"work": 3, "fail_iteration": 5, "fail_index": 2}
+    for iteration, status in ((0, 0), (4, 0), (5, 7)):
+        a, b = cells.copy(), cells.copy()
+        bounds = {"i": 2, "start": 3, "stop": 7}
+        assert cuda({"out": a, "in": cells}, attributes, bounds, iteration) == status
+        assert (spec.reference({"out": b, "in": cells}, attributes, bounds, iteration) or 0) == status
+        assert (a == b).all()
+    assert emulator.emulated("replica").reference({}, {"kernel": 1}, {"work": 10}, 0) == 0

@@ -1,0 +1,404 @@
+"""GPU models on the fake device: right results in every order that streams allow, and every dependence enforced."""
+
+import numpy as np
+import pytest
+from gpu.fake_gpu import emulator
+from gpu.fake_gpu.device import FakeDevice
+from forktask.cython_src.binding.checks import run_serial
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.gpu.launches import Launch
+from forktask.cython_src.gpu.bind import GpuBoundPlan, device_storage
+from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.networks.layers import convolutional_classifier
+from forktask.cython_src.networks import resnet18
+from forktask.cython_src.plan.model import READ
+from forktask.cython_src.binding.bind import BlockFailure, bind
+from forktask.cython_src.graphs.task_bench import task_bench
+from forktask.forkjoin.gpu_executor import GpuForkJoinExecutor, GpuStreamExecutor
+from forktask.forkjoin.gpu_transfers import GpuHostLoadExecutor, GpuOffloadExecutor
+from forktask.tasking.gpu_executor import GpuTaskGraphExecutor, GpuTaskIterExecutor, GpuTasksExecutor
+
+pytestmark = pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
+
+SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
+RESIDUAL = resnet18.network("small_resnet", 8, 3, width=16, blocks=(1, 1))
+MODELS = {
+    "forkjoin": (GpuForkJoinExecutor, {}),
+    "stream": (GpuStreamExecutor, {}),
+    "tasks": (GpuTasksExecutor, {}),
+    "tasks, no taskwait": (GpuTasksExecutor, {"taskwait": "none"}),
+    "tasks, blocks, no taskwait": (GpuTasksExecutor, {"taskwait": "none", "unit": "block", "streams": 3}),
+    "taskgraph": (GpuTaskGraphExecutor, {}),
+    "taskgraph, blocks": (GpuTaskGraphExecutor, {"unit": "block"}),
+    "taskiter": (GpuTaskIterExecutor, {"unroll": 2}),
+    "taskiter, blocks": (GpuTaskIterExecutor, {"unroll": 3, "unit": "block", "streams": 4}),
+}
+
+
+def small_plan(**options):
+    options = {"granularity": "images=2", "layout": "flat", "conv": "direct", **options}
+    return lower(SMALL, 4, num_images=12, num_batches=3, num_iterations_logged=8, num_learning_rates=5, **options)
+
+
+def fill(bound):
+    initialise(bound, 1)
+    rng = np.random.default_rng(2)
+    arrays = bound.arrays
+    arrays["dataset.images"][...] = rng.standard_normal(arrays["dataset.images"].shape)
+    arrays["dataset.labels"][...] = rng.integers(0, 3, arrays["dataset.labels"].shape)
+    arrays["batch_order"][...] = rng.permutation(12).reshape(3, 4)
+    arrays["learning_rates"][...] = [0.1, 0.05, 0.02, 0.01, 0.005]
+
+
+def persistent(bound):
+    return {b.name: bound.arrays[b.name].copy() for b in bound.plan.buffers.values() if b.persistent}
+
+
+def run(plan, model, seed=0, iterations=5, storage=None, products="cublas", **options):
+    executor, settings = MODELS[model]
+    device = FakeDevice(seed, **options)
+    bound = GpuBoundPlan(plan, device_storage(device, storage) if storage else None, device, products=products)
+    fill(bound)
+    with executor(**settings) as gpu:
+        gpu.prepare(bound)
+        gpu.run(2)
+        gpu.run(iterations - 2, 2)
+    return bound
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """Persistent buffers after five steps on one stream, and of the CPU's kernels."""
+    cpu = bind(small_plan())
+    fill(cpu)
+    run_serial(cpu, 5)
+    return persistent(run(small_plan(), "stream")), cpu.arrays
+
+
+def assert_same_bits(arrays, other):
+    for name in arrays:
+        assert arrays[name].tobytes() == other[name].tobytes(), name
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_models_agree_bit_for_bit(model, expected):
+    """Check five steps, in two runs, under every model: the same bits as one stream, the CPU's numbers within rounding."""
+    same, cpu = expected
+    for seed in (1, 2):
+        assert_same_bits(persistent(run(small_plan(), model, seed)), same)
+    for name, array in same.items():
+        if array.dtype == np.float32:
+            error = np.linalg.norm(array - cpu[name]) / (np.linalg.norm(cpu[name]) + 1e-30)
+            assert error < 1e-4, name
+
+
+@pytest.mark.parametrize("options", [{"weight_gradients": "chain"}, {"memory": "shared"}, {"fusion": False, "layout": "lanes",
+                                     "granularity": "auto"}])  # fmt: skip
+def test_other_plans_agree_too(options):
+    """Check chained gradients, shared memory and unfused loops under a model that overlaps iterations."""
+    same = persistent(run(small_plan(**options), "stream"))
+    assert_same_bits(persistent(run(small_plan(**options), "taskiter, blocks", 3)), same)
+
+
+@pytest.mark.parametrize("kind", ["pinned", "managed"])
+def test_other_host_memory_gives_the_same(kind, expected):
+    """Check page-locked and managed memory; managed memory needs no copies of ours."""
+    bound = run(small_plan(), "tasks, no taskwait", 4, storage=kind)
+    assert_same_bits(persistent(bound), expected[0])
+    assert (bound.copies["device"][0] == 0) == (kind == "managed")
+
+
+@pytest.mark.parametrize("kind", ["pageable", "pinned"])
+@pytest.mark.parametrize("copies", ["synchronous", "prefetch"])
+def test_input_loaded_by_the_host_gives_the_same(copies, kind, expected):
+    """Check copies of the input in every step, waited for or ahead of time, from pageable and page-locked memory."""
+    for seed in range(3):
+        device = FakeDevice(seed)
+        bound = GpuBoundPlan(small_plan(), device_storage(device, kind), device)
+        fill(bound)
+        with GpuHostLoadExecutor(copies=copies) as executor:
+            executor.prepare(bound)
+            executor.run(2)
+            copied = bound.copies["device"][0]
+            executor.run(3, 2)
+            assert bound.copies["device"][0] - copied == 3 * 2  # images and labels, nothing else
+            assert_same_bits(persistent(bound), expected[0])
+
+
+def test_host_load_overlaps_only_with_prefetch():
+    """Check that with prefetch a copy may run while the step before computes, and that without it never does."""
+    for copies in ("synchronous", "prefetch"):
+        device = FakeDevice(1, execute=False)
+        bound = GpuBoundPlan(small_plan(), device_storage(device, "pinned"), device)
+        fill(bound)
+        with GpuHostLoadExecutor(copies=copies) as executor:
+            executor.prepare(bound)
+            device.log.clear()
+            executor.run(4)
+        transfers = [o for o in device.log if o.label[0] == "to_device" and o.label[1] > 8]
+        launches = [o for o in device.log if o.label[0] == "launch"]
+        free = [
+            (t.number, o.number)
+            for t in transfers
+            for o in launches
+            if not (t.before >> o.number & 1 or o.before >> t.number & 1)
+        ]
+        assert bool(free) == (copies == "prefetch")
+
+
+def test_convolutions_on_the_device_the_rest_on_the_host():
+    """Check placement by layer: numbers of the CPU within rounding, and no copy that is not needed."""
+    cpu = bind(small_plan())
+    fill(cpu)
+    run_serial(cpu, 3)
+    device = FakeDevice(2)
+    bound = GpuBoundPlan(small_plan(), None, device)
+    fill(bound)
+    with GpuOffloadExecutor() as executor:
+        executor.prepare(bound)
+        executor.run(1)
+        before = {place: count[0] for place, count in bound.copies.items()}
+        executor.run(2, 1)
+    symbols = {o.label[1] for o in device.log if o.label[0] == "launch"}
+    assert symbols and all(symbol.startswith("conv") for symbol in symbols)
+    # A step: input, two weights and biases, head's gradient and a pooling index go there (conv2's data gradient reads
+    # what the device has); the last pooled map with its index and two weight gradients come back.
+    assert bound.copies["device"][0] - before["device"] == 2 * 6
+    assert bound.copies["host"][0] - before["host"] == 2 * 4
+    for buffer in bound.plan.buffers.values():
+        if buffer.persistent and buffer.dtype == "float32":
+            np.testing.assert_allclose(bound.arrays[buffer.name], cpu.arrays[buffer.name], rtol=1e-3, atol=1e-5)
+    with pytest.raises(UsageError, match="no kernel of this plan begins with 'winograd'"):
+        GpuOffloadExecutor(kernels="winograd").prepare(bound)
+
+
+def launches_in_order(bound):
+    """(operation, loop, first block, blocks, replay) of every launch of a plan's loop, in the order of the log; a loop
+    may have several."""
+    loops = {address: k for k, address in enumerate(bound._bounds_address)}
+    seen = {}
+    for operation in bound.device.log:
+        if operation.label[0] == "launch" and operation.label[1] != "advance_counter":
+            args, rows = operation.label[2:]
+            key = loops[int(args["bounds"])], int(args["first_block"])
+            seen[key, operation.label[1]] = replay = seen.get((key, operation.label[1]), -1) + 1
+            yield operation, *key, rows, replay
+
+
+def assert_conflicts_are_ordered(bound, iterations):
+    """Every two tasks that touch a cell, one of them writing, must be ordered as in the plan, by streams and events."""
+    table, first = bound.plan.accesses, [loop.first_task for loop in bound.plan.loops]
+    operations = {}  # the first and the last of each task and replay
+    for operation, loop, block, rows, replay in launches_in_order(bound):
+        for k in range(block, block + rows):
+            start, _ = operations.get((first[loop] + k, replay), (operation, operation))
+            operations[first[loop] + k, replay] = start, operation
+    assert len(operations) == bound.num_tasks * iterations
+    touched = {}
+    checked = 0
+    for replay in range(iterations):
+        for task in range(bound.num_tasks):
+            for access in range(table.task_offsets[task], table.task_offsets[task + 1]):
+                cells = table.list_cells[slice(*table.list_offsets[table.access_list[access] + np.arange(2)])]
+                for cell in cells.tolist():
+                    touched.setdefault(cell, []).append((task, replay, table.access_kind[access] != READ))
+    pairs = set()
+    for touches in touched.values():
+        for i, (task, replay, writes) in enumerate(touches):
+            for other, former, wrote in reversed(touches[:i]):
+                if (writes or wrote) and (other, former) != (task, replay):
+                    pairs.add((other, former, task, replay))
+                if wrote:
+                    break
+    for other, former, task, replay in pairs:
+        before, after = operations[other, former][1], operations[task, replay][0]
+        checked += 1
+        assert after.before >> before.number & 1, (
+            f"{bound.plan.task_name(task)} of replay {replay} is not ordered after "
+            f"{bound.plan.task_name(other)} of replay {former}"
+        )
+    return checked
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_conflict_is_ordered(model):
+    """Check by brute force over cells, not by the dependence analysis, that events and streams order all conflicts."""
+    bound = run(small_plan(weight_gradients="chain"), model, execute=False, products="own")
+    assert assert_conflicts_are_ordered(bound, 5) > 400
+
+
+@pytest.mark.parametrize("model", ["tasks, blocks, no taskwait", "taskiter, blocks"])
+def test_every_conflict_of_a_residual_network_is_ordered(model):
+    """Check the same for loops of several launches: statistics after convolutions."""
+    plan = lower(RESIDUAL, 2, num_images=12, num_batches=6, num_iterations_logged=8, granularity="images=1", conv="direct",
+                 num_learning_rates=5)  # fmt: skip
+    executor, settings = MODELS[model]
+    bound = GpuBoundPlan(plan, None, FakeDevice(3, execute=False), products="own")
+    assert any(len(launches) > 1 for launches in bound.launches)
+    with executor(**settings) as gpu:
+        gpu.prepare(bound)
+        bound.device.log.clear()
+        gpu.run(4)
+    assert assert_conflicts_are_ordered(bound, 4) > 400
+
+
+@pytest.mark.parametrize("products", ["cublas", "own"])
+def test_models_agree_on_a_residual_network(products):
+    """Check two steps of a network with norms and a shortcut: the same bits under a model that overlaps iterations, with
+    matrix products by the library and by our kernels; the two agree within rounding."""
+    plan = lower(RESIDUAL, 2, num_images=12, num_batches=6, num_iterations_logged=8, granularity="images=1", conv="direct",
+                 num_learning_rates=5)  # fmt: skip
+    got = {}
+    for model in ("stream", "taskiter, blocks"):
+        executor, settings = MODELS[model]
+        bound = GpuBoundPlan(plan, None, FakeDevice(3), products=products)
+        initialise(bound, 1)
+        bound.arrays["dataset.images"][...] = np.random.default_rng(1).standard_normal((12, 3, 8, 8))
+        bound.arrays["dataset.labels"][...] = np.arange(12) % 3
+        bound.arrays["batch_order"][...] = np.arange(12).reshape(6, 2)
+        bound.arrays["learning_rates"][...] = 0.05
+        with executor(**settings) as gpu:
+            gpu.prepare(bound)
+            gpu.run(2)
+        got[model] = persistent(bound)
+        assert (bound.device.counts.get("multiply", 0) > 0) == (products == "cublas")
+    assert_same_bits(*got.values())
+    with pytest.raises(UsageError, match="products must be one of cublas, tf32, own; got 'magma'"):
+        GpuBoundPlan(plan, None, FakeDevice(3), products="magma")
+
+
+def test_every_conflict_of_task_bench_is_ordered():
+    """Check all patterns of Task Bench with blocks as launches and no barrier."""
+    for pattern in ("stencil_1d", "fft", "spread", "tree", "random_nearest"):
+        device = FakeDevice(5)
+        bound = GpuBoundPlan(task_bench(pattern, 5, 3, radix=3), None, device)
+        for executor in (GpuTasksExecutor(unit="block", taskwait="none", streams=3), GpuTaskIterExecutor(unit="block")):
+            device.log.clear()
+            executor.prepare(bound)
+            device.log.clear()
+            bound.arrays["cells"][...] = 0
+            executor.run(6)
+            assert (bound.arrays["cells"][:, :, 0] <= 6).all() and bound.arrays["cells"][..., 0].any()
+            assert assert_conflicts_are_ordered(bound, 6) > 0
+
+
+def test_a_dependence_left_out_is_noticed(monkeypatch):
+    """Check that the test above fails when a wait is forgotten (negative control)."""
+    from forktask.tasking import gpu_executor
+
+    whole = gpu_executor.map_to_streams
+
+    def one_wait_less(graph, streams):
+        program = whole(graph, streams)
+        step = next(step for step in program.steps if step.waits)
+        step.waits.pop()
+        return program
+
+    monkeypatch.setattr(gpu_executor, "map_to_streams", one_wait_less)
+    bound = run(small_plan(), "tasks, blocks, no taskwait", execute=False, products="own")
+    with pytest.raises(AssertionError, match="is not ordered after"):
+        assert_conflicts_are_ordered(bound, 5)
+
+
+def test_captured_graphs_are_captured_once():
+    """Check the reuse: 1 + 4 steps at unroll 2 are 3 launches of graphs, and nothing else is launched in a run."""
+    device = FakeDevice(1)
+    bound = GpuBoundPlan(small_plan(), None, device)
+    fill(bound)
+    executor = GpuTaskIterExecutor(unroll=2)
+    executor.prepare(bound)
+    launches = device.counts["launch"]
+    per_step = sum(isinstance(how, Launch) for launches_of_loop in bound.launches for how in launches_of_loop)
+    assert launches == 3 * per_step + 2  # two graphs, each with its counter
+    executor.run(1)
+    executor.run(4, 1)
+    assert device.counts["launch"] == launches
+    assert device.counts["launch_graph"] == 3
+
+
+def test_fork_join_waits_after_every_loop():
+    """Check the number of waits of fork-join and of a single stream."""
+    for model, waits in (("forkjoin", 5 * bind(small_plan()).num_loops), ("stream", 0)):
+        bound = run(small_plan(), model, execute=False)
+        assert bound.device.counts["synchronize"] - waits < 30
+        assert bound.device.counts.get("wait", 0) == 0
+
+
+def test_failure_names_task_and_iteration():
+    """Check that a block that fails on the device raises, and that the executor works afterwards."""
+    device = FakeDevice()
+    bound = GpuBoundPlan(small_plan(), None, device)
+    fill(bound)
+    good = bound.arrays["dataset.labels"].copy()
+    bound.arrays["dataset.labels"][bound.arrays["batch_order"][1]] = 99
+    with GpuTaskGraphExecutor() as executor:
+        executor.prepare(bound)
+        with pytest.raises(BlockFailure, match=r"softmax\[0\] failed in iteration 1 with status 3"):
+            executor.run(3)
+        bound.arrays["dataset.labels"][...] = good
+        executor.run(1)
+
+
+def test_launches_are_logged():
+    """Check that the launch log holds each launch of a run once, in plan order on one stream."""
+    bound = GpuBoundPlan(small_plan(), None, FakeDevice())
+    fill(bound)
+    executor = GpuStreamExecutor(event_capacity=100)
+    executor.prepare(bound)
+    executor.run(2)
+    events = executor.workers.events()
+    assert len(events) == 2 * bound.num_loops
+    assert events["task"].tolist() == 2 * [loop.first_task for loop in bound.plan.loops]
+    assert events["iteration"].tolist() == [0] * bound.num_loops + [1] * bound.num_loops
+    assert (events["stop_ns"] > events["start_ns"]).all()
+    with pytest.raises(UsageError, match="cannot be timed one by one"):
+        GpuTaskIterExecutor(event_capacity=10)
+
+
+def test_two_plans_share_the_parameters_on_the_device():
+    """Check that an evaluation plan on the same storage sees what training left on the device, without copies."""
+    device = FakeDevice()
+    storage = device_storage(device, "pageable")
+    train = GpuBoundPlan(small_plan(), storage, device)
+    fill(train)
+    test = GpuBoundPlan(
+        lower(SMALL, 4, "evaluate", prefix="test.", num_images=4, num_iterations_logged=8, layout="flat"), storage, device
+    )
+    test.arrays["test.dataset.images"][...] = train.arrays["dataset.images"][:4]
+    test.arrays["test.dataset.labels"][...] = train.arrays["dataset.labels"][:4]
+    test.arrays["test.batch_order"][...] = np.arange(4)
+    trainer, tester = GpuStreamExecutor(), GpuStreamExecutor()
+    trainer.prepare(train)
+    tester.prepare(test)
+    losses = []
+    for epoch in range(3):
+        tester.run(1)
+        losses.append(float(test.arrays["test.losses"][0]))
+        trainer.run(3, 3 * epoch)
+    assert len(set(losses)) == 3
+    sizes = [b.size_bytes for b in test.plan.buffers.values() if b.role == "parameter"]
+    assert train.copies["device"][1] < sum(b.size_bytes for b in train.plan.buffers.values()) + 3 * sum(sizes)
+    assert test.copies["host"][0] == 3  # the losses, each time; nothing else was looked at
+
+
+def test_wrong_use_is_refused():
+    """Check the sentences."""
+    device = FakeDevice()
+    bound = GpuBoundPlan(small_plan(), None, device)
+    with pytest.raises(UsageError, match="runs on one thread of the host, got 2"):
+        GpuStreamExecutor(2)
+    with pytest.raises(UsageError, match="must come before run"):
+        GpuStreamExecutor().run(1)
+    with pytest.raises(UsageError, match="needs a plan bound with target 'gpu', got 'cpu'"):
+        GpuStreamExecutor().prepare(bind(small_plan()))
+    for wrong in ({"unit": "task"}, {"streams": 0}):
+        with pytest.raises(UsageError):
+            GpuTasksExecutor(**wrong).prepare(bound)
+    with pytest.raises(UsageError, match="taskwait must be"):
+        GpuTasksExecutor(taskwait="loop")
+    with pytest.raises(UsageError, match="unroll must be at least 1"):
+        GpuTaskIterExecutor(unroll=0)
+    with pytest.raises(UsageError, match="used with one GPU, got a second one"):
+        GpuBoundPlan(small_plan(), bound.storage, FakeDevice())
+    with pytest.raises(UsageError, match="must be pageable, pinned or managed"):
+        device_storage(device, "unified")

@@ -1,0 +1,271 @@
+"""On a real GPU: what the fake device proves, once more, and what only a GPU can show.
+
+Everything here skips with a reason where there is no GPU; `make test-gpu` runs it where there is one.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from forktask.cython_src.gpu import device as gpu_device
+from forktask.cython_src.binding.checks import run_serial
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.gpu.bind import GpuBoundPlan, device_storage
+from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.networks import mobilenet_v2
+from forktask.cython_src.networks import preact_resnet18
+from forktask.cython_src.networks import resnet18
+from forktask.cython_src.networks import resnext29_2x64d
+from forktask.cython_src.binding.bind import BlockFailure, bind
+from forktask.cython_src.graphs.task_bench import task_bench
+from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
+from forktask.forkjoin.gpu_executor import GpuForkJoinExecutor, GpuStreamExecutor
+from forktask.forkjoin.gpu_transfers import GpuHostLoadExecutor, GpuOffloadExecutor
+from forktask.tasking.gpu_both import GpuBothExecutor
+from forktask.tasking.gpu_executor import GpuTaskGraphExecutor, GpuTaskIterExecutor, GpuTasksExecutor
+
+STEPS, BATCH = 5, 16
+MODELS = {
+    "forkjoin": (GpuForkJoinExecutor, {}),
+    "stream": (GpuStreamExecutor, {}),
+    "tasks": (GpuTasksExecutor, {}),
+    "tasks, no taskwait": (GpuTasksExecutor, {"taskwait": "none"}),
+    "tasks, blocks": (GpuTasksExecutor, {"taskwait": "none", "unit": "block"}),
+    "taskgraph": (GpuTaskGraphExecutor, {}),
+    "taskgraph, blocks": (GpuTaskGraphExecutor, {"unit": "block"}),
+    "taskiter": (GpuTaskIterExecutor, {"unroll": 2}),
+    "taskiter, blocks": (GpuTaskIterExecutor, {"unroll": 3, "unit": "block"}),
+    "host load": (GpuHostLoadExecutor, {"copies": "synchronous"}),
+    "host load, prefetch": (GpuHostLoadExecutor, {}),
+}
+PLANS = {
+    "lanes": {"layout": "lanes"},
+    "flat": {"layout": "flat"},
+    "one block a loop": {"layout": "lanes", "granularity": "images=16,channels=32,rows=32"},
+    "chain": {"layout": "flat", "weight_gradients": "chain", "granularity": "images=4"},
+    "unfused": {"layout": "lanes", "fusion": False},
+    "shared": {"layout": "flat", "memory": "shared"},
+}
+
+
+NETWORKS = {
+    "resnet18": (resnet18.network("small_resnet", 16, 10, width=32, blocks=(1, 2)), {}),
+    "resnet18, winograd": (resnet18.network("small_resnet", 15, 10, width=32, blocks=(1, 1)), {"conv": "winograd2"}),
+    "preact_resnet18": (preact_resnet18.network("small_preact", 16, 10, width=16, blocks=(1, 1)), {"fusion": "none"}),
+    "resnext29": (resnext29_2x64d.network("small_resnext", 16, 10, width=32, blocks=(1, 1)), {"weight_gradients": "chain"}),
+    "mobilenet_v2": (
+        mobilenet_v2.network("small_mobile", 16, 10, width=32, stages=((1, 16, 1, 1), (6, 24, 2, 2)), last=64),
+        {"optimizer": "adamw", "eps": 0.01, "clip_norm": 1.0, "label_smoothing": 0.1},
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def gpu():
+    try:
+        return gpu_device.default_gpu()
+    except UsageError as error:
+        pytest.skip(str(error))
+
+
+pytestmark = pytest.mark.gpu
+
+
+def make_plan(**options):
+    return lower("cifar10_cnn", BATCH, num_images=64, num_batches=4, num_iterations_logged=8, num_learning_rates=3,
+                 **{"conv": "direct", **options})  # fmt: skip
+
+
+def fill(bound):
+    initialise(bound, 1)
+    rng = np.random.default_rng(2)
+    arrays = bound.arrays
+    arrays["dataset.images"][...] = rng.standard_normal(arrays["dataset.images"].shape)
+    arrays["dataset.labels"][...] = rng.integers(0, 10, 64)
+    arrays["batch_order"][...] = rng.permutation(64).reshape(4, 16)
+    arrays["learning_rates"][...] = [0.02, 0.01, 0.005]
+
+
+def persistent(bound):
+    return {b.name: bound.arrays[b.name].copy() for b in bound.plan.buffers.values() if b.persistent}
+
+
+def make_network_plan(name, **options):
+    network, own = NETWORKS[name]
+    return lower(network, BATCH, num_images=64, num_batches=4, num_iterations_logged=8, num_learning_rates=3,
+                 **{"conv": "direct", **own, **options})  # fmt: skip
+
+
+def run(gpu, plan, model, kind="pageable", convolution="tiled", products="cublas", steps=STEPS):
+    executor, settings = MODELS[model]
+    bound = GpuBoundPlan(plan, device_storage(gpu, kind), gpu, convolution, products)
+    fill(bound)
+    with executor(**settings) as running:
+        running.prepare(bound)
+        running.run(2)
+        running.run(steps - 2, 2)
+    arrays = persistent(bound)
+    bound.close()
+    return arrays
+
+
+def assert_close(arrays, cpu, tolerance=2e-4):
+    for name, array in arrays.items():
+        if array.dtype == np.float32:
+            error = np.linalg.norm(array - cpu[name]) / (np.linalg.norm(cpu[name]) + 1e-30)
+            assert error < tolerance, f"{name}: {error:.1e}"
+
+
+def on_cpu(plan):
+    bound = bind(plan)
+    fill(bound)
+    run_serial(bound, STEPS)
+    return bound.arrays
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_numbers_are_the_cpus(gpu, name):
+    """Check five training steps of each kind of plan against the CPU's kernels, within rounding."""
+    plan = make_plan(**PLANS[name])
+    assert_close(run(gpu, plan, "stream"), on_cpu(plan))
+
+
+@pytest.mark.parametrize("name", ["lanes", "chain"])
+@pytest.mark.parametrize("model", MODELS)
+def test_models_agree_bit_for_bit(gpu, model, name):
+    """Check that every model leaves the same bits as a single stream."""
+    plan = make_plan(**PLANS[name])
+    expected, got = run(gpu, plan, "stream"), run(gpu, plan, model, "pinned")
+    for buffer in expected:
+        assert got[buffer].tobytes() == expected[buffer].tobytes(), buffer
+
+
+@pytest.mark.parametrize("products", ["cublas", "own"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_numbers_of_networks_are_the_cpus(gpu, name, products):
+    """Check two training steps of small forms of the networks against float64, within rounding."""
+    plan = make_network_plan(name)
+    bound = bind(plan, target="float64")
+    fill(bound)
+    run_serial(bound, 2)
+    got = run(gpu, plan, "stream", products=products, steps=2)
+    for parameter in plan.attributes["parameters"]:
+        np.testing.assert_allclose(got[parameter], bound.arrays[parameter], rtol=2e-3, atol=2e-4, err_msg=parameter)
+    np.testing.assert_allclose(got["losses"][:2], bound.arrays["losses"][:2], rtol=1e-4)
+
+
+@pytest.mark.parametrize("products", ["cublas", "tf32", "own"])
+@pytest.mark.parametrize("model", ["tasks, blocks", "taskgraph", "taskiter", "taskiter, blocks", "host load, prefetch"])
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
+def test_models_agree_bit_for_bit_on_networks(gpu, name, model, products):
+    """Check that launches of blocks, several streams and captured graphs leave the bits of a single stream, whoever
+    computes the matrix products."""
+    plan = make_network_plan(name)
+    expected, got = (run(gpu, plan, m, "pinned", products=products) for m in ("stream", model))
+    for buffer in expected:
+        assert got[buffer].tobytes() == expected[buffer].tobytes(), buffer
+
+
+def test_tf32_rounds_factors(gpu):
+    """Check that TF32 changes results, by about ten bits of mantissa (on GPUs that have it)."""
+    plan = make_network_plan("mobilenet_v2")
+    exact, rounded = (run(gpu, plan, "stream", products=products, steps=2) for products in ("cublas", "tf32"))
+    np.testing.assert_allclose(rounded["losses"][:2], exact["losses"][:2], rtol=2e-2)
+    assert gpu.architecture < "sm_80" or any(exact[n].tobytes() != rounded[n].tobytes() for n in exact)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
+def test_loops_divided_between_host_and_device(gpu, name):
+    """Check ten steps while tasks are placed as their lengths are learnt."""
+    plan = make_network_plan(name)
+    bound = GpuBoundPlan(plan, device_storage(gpu, "pinned"), gpu)
+    fill(bound)
+    with GpuBothExecutor() as executor:
+        executor.prepare(bound)
+        executor.run(STEPS)
+    assert min(executor.placed.values()) > 0
+    losses, expected = bound.arrays["losses"][:STEPS], on_cpu(plan)["losses"][:STEPS]
+    np.testing.assert_allclose(losses, expected, rtol=1e-2)
+    bound.close()
+
+
+def test_managed_memory_gives_the_same(gpu):
+    """Check plans in managed memory (of which this takes a few megabytes)."""
+    plan = make_plan()
+    expected, got = run(gpu, plan, "stream"), run(gpu, plan, "stream", "managed")
+    for buffer in expected:
+        assert got[buffer].tobytes() == expected[buffer].tobytes(), buffer
+
+
+@pytest.mark.parametrize("form", ["if", "pad", "if_reduction", "pad_reduction"])
+def test_forms_of_the_convolution_agree(gpu, form):
+    """Check the four simple convolutions in a training step against the CPU."""
+    plan = make_plan(fusion=False)
+    assert_close(run(gpu, plan, "stream", convolution=form), on_cpu(plan))
+
+
+def test_layers_placed_by_hand(gpu):
+    """Check convolutions on the GPU with the rest on the CPU."""
+    plan = make_plan()
+    bound = GpuBoundPlan(plan, None, gpu)
+    fill(bound)
+    with GpuOffloadExecutor() as executor:
+        executor.prepare(bound)
+        executor.run(STEPS)
+    assert_close(persistent(bound), on_cpu(plan))
+    bound.close()
+
+
+@pytest.mark.parametrize("pattern", ["stencil_1d", "fft", "spread", "all_to_all", "tree"])
+def test_task_bench_checks_its_inputs(gpu, pattern):
+    """Check that no task of Task Bench ever saw a wrong input, with blocks as launches and no barrier."""
+    bound = GpuBoundPlan(task_bench(pattern, 8, 6, radix=3, kernel="load_imbalance", work=500), None, gpu)
+    for executor in (GpuTasksExecutor(unit="block", taskwait="none"), GpuTaskIterExecutor(unit="block"),
+                     GpuTaskGraphExecutor()):  # fmt: skip
+        bound.arrays["cells"][...] = 0
+        with executor:
+            executor.prepare(bound)
+            executor.run(50)
+    bound.close()
+
+
+def test_failure_names_task_and_iteration(gpu):
+    """Check that a bad label is reported from a captured graph."""
+    bound = GpuBoundPlan(make_plan(), None, gpu)
+    fill(bound)
+    bound.arrays["dataset.labels"][bound.arrays["batch_order"][3]] = 99
+    with GpuTaskIterExecutor() as executor:
+        executor.prepare(bound)
+        with pytest.raises(BlockFailure, match=r"softmax\[\d+\] failed in iteration 3 with status 3"):
+            executor.run(8)
+    bound.close()
+
+
+def test_a_profile_has_plausible_times(gpu):
+    """Check that kernels were timed and that the tables can be printed."""
+    plan = {"network": "cifar10_cnn", "batch": 16}
+    row = measure_gpu_profile({"model": "gpu_stream", "threads": 1, "cpus": None, "plan": plan, "seed": 1, "target_s": 0.1})
+    assert 1e-6 < row["busy_s"] < 0.1 and row["step_time_s"] > 1e-6
+    print(format_profile(row))
+
+
+def test_compute_sanitizer_finds_nothing(gpu):
+    """Check memory accesses and shared-memory races of all kernels with NVIDIA's compute-sanitizer, where it is there."""
+    tool = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
+    if tool is None:
+        pytest.skip("needs compute-sanitizer")
+    if "FORKTASK_SANITIZED" in os.environ:
+        pytest.skip("runs within compute-sanitizer")
+    tests = "test_numbers_are_the_cpus or test_forms_of_the_convolution_agree or test_numbers_of_networks_are_the_cpus"
+    for check in ("memcheck", "racecheck"):
+        done = subprocess.run(
+            [tool, "--tool", check, "--error-exitcode", "9", sys.executable, "-P", "-m", "pytest", "-q", "-p",
+             "no:cacheprovider", str(Path(__file__)), "-k", tests],
+            capture_output=True, text=True, env={**os.environ, "FORKTASK_SANITIZED": "1"},
+            cwd=Path(__file__).parent.parent.parent,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-3000:]

@@ -1,0 +1,94 @@
+"""Graphs mapped to streams and events: all dependences enforced, none twice."""
+
+import pytest
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.networks.layers import convolutional_classifier
+from forktask.tasking.gpu_streams import LaunchGraph, launch_graph, map_to_streams
+from hypothesis import given
+from hypothesis import strategies as st
+
+SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
+
+
+@st.composite
+def graphs(draw):
+    """Random graphs whose nodes are numbered in a topological order, with edges to the next replay."""
+    size = draw(st.integers(1, 9))
+    nodes = range(size)
+    before = [sorted(draw(st.sets(st.integers(0, k - 1), max_size=3))) if k else [] for k in nodes]
+    before_next = [sorted(draw(st.sets(st.sampled_from(nodes), max_size=2)) | {k}) for k in nodes]
+    return LaunchGraph([(k, 0, 1) for k in nodes], before, before_next)
+
+
+def enforced(program, replays, without=None):
+    """(node, replay) -> all (node, replay) that are done before, when the program runs `replays` times in a row.
+
+    `without`: a wait that is left out, as (node, other, whether of the replay before).
+    """
+    last, done = {}, {}
+    for replay in range(replays):
+        for step in program.steps:
+            own = (step.node, replay)
+            before = set() if step.stream not in last else done[last[step.stream]] | {last[step.stream]}
+            waits = [(n, replay) for n in step.waits if (step.node, n, False) != without]
+            waits += [(n, replay - 1) for n in step.waits_next if replay and (step.node, n, True) != without]
+            for other in waits:
+                before |= done[other] | {other}
+            done[own] = before
+            last[step.stream] = own
+    return done
+
+
+def missing(graph, done, replays):
+    for replay in range(replays):
+        for node in range(len(graph.launches)):
+            wanted = {(n, replay) for n in graph.before[node]}
+            wanted |= {(n, replay - 1) for n in graph.before_next[node] if replay}
+            if wanted - done[node, replay]:
+                return node, replay
+    return None
+
+
+@given(graphs(), st.integers(1, 4))
+def test_dependences_hold_in_every_replay(graph, max_streams):
+    """Check that streams and waits imply every edge in four replays in a row, and that no wait can be left out."""
+    program = map_to_streams(graph, max_streams)
+    assert program.num_streams <= max_streams
+    assert sorted(step.node for step in program.steps) == list(range(len(graph.launches)))
+    assert missing(graph, enforced(program, 4), 4) is None
+    for step in program.steps:
+        for other in step.waits:
+            # Waits within a replay must hold for the first one too, which has none before.
+            assert missing(graph, enforced(program, 1, (step.node, other, False)), 1)
+        for other in step.waits_next:
+            assert missing(graph, enforced(program, 4, (step.node, other, True)), 4)
+
+
+@pytest.mark.parametrize("unit", ["loop", "block"])
+def test_a_network_needs_few_events(unit):
+    """Check that a training step uses several streams and fewer waits than it has edges."""
+    plan = lower(SMALL, 8, layout="flat", granularity="images=2")
+    graph = launch_graph(plan, unit)
+    program = map_to_streams(graph, 8)
+    assert 1 < program.num_streams <= 8
+    edges = sum(len(before) for before in graph.before) + sum(len(before) for before in graph.before_next)
+    assert program.num_waits < edges / 2
+    assert missing(graph, enforced(program, 3), 3) is None
+    assert map_to_streams(graph, 1).num_waits == 0
+
+
+def test_a_chain_needs_one_stream():
+    """Check that what cannot run at the same time gets no stream of its own."""
+    graph = LaunchGraph([(k, 0, 1) for k in range(6)], [[k - 1] if k else [] for k in range(6)], [[5]] + [[]] * 5)
+    program = map_to_streams(graph)
+    assert (program.num_streams, program.num_waits, program.recorded) == (1, 0, frozenset())
+
+
+def test_wrong_numbers_are_refused():
+    """Check the sentences."""
+    plan = lower(SMALL, 2, layout="flat")
+    with pytest.raises(UsageError, match="unit of a launch must be one of loop, block; got 'image'"):
+        launch_graph(plan, "image")
+    with pytest.raises(UsageError, match="streams must be at least 1, got 0"):
+        map_to_streams(launch_graph(plan), 0)
