@@ -7,12 +7,13 @@ import os
 import numpy as np
 
 from ..cython_src.plan.dependences import by_priority, remaining_path
+from ..cython_src.binding.executor_contract import Conduct, check_run
 from ..cython_src.errors import UsageError
 from ..cython_src.plan.looping import RunWhile
 from ..cython_src.plan.unroll import unroll
 from .barriers import BARRIERS, barrier_after, record_with_barriers
 from .runtimes import EagerRuntime, ProgramRuntime, ReplayRuntime
-from .team import Team
+from .team import CALLER_WAKES_NS, HAS_MEMBARRIER, Team
 
 PLACEMENTS = ("stealing", "partitioned")
 PRIORITIES = ("none", "path")
@@ -65,7 +66,7 @@ def expected_cost_ns(plan):
 
 
 class _TaskingExecutor(RunWhile):
-    """What the three share.
+    """Base of the task executors: the team of threads, the event log, `run`.
 
     Parameters
     ----------
@@ -102,6 +103,7 @@ class _TaskingExecutor(RunWhile):
                 raise UsageError(f"{name} must not be negative, got {value}; 0 switches it off")
         self._team = Team(num_threads, cpus=cpus, spin_ns=spin_ns, preemption=preemption)
         self.num_threads = num_threads
+        self.cpus = None if cpus is None else [int(cpu) for cpu in cpus]
         self.event_capacity = event_capacity
         self.watchdog_s = watchdog_s
         self._runtime = None
@@ -136,6 +138,30 @@ class _TaskingExecutor(RunWhile):
         self._check_prepared()
         self._runtime.bound.check_unchanged()
         self._runtime.run(num_iterations, first_iteration)
+
+    def conduct(self):
+        """Return what this executor does besides running blocks."""
+        return Conduct(
+            caller_executes=False,
+            caller_wakes_ns=CALLER_WAKES_NS,
+            threads_start="executor",
+            pinned="no" if self.cpus is None else "at start",
+            idle_runtime="forktask",
+            spin_ns=self._team.spin_ns,
+            wait_policy=os.environ.get("OMP_WAIT_POLICY", ""),
+            naps=self._naps(),
+            membarrier=HAS_MEMBARRIER,
+            blocks_signals=True,
+            preemption=self._team.preemption,
+        )
+
+    def _naps(self):
+        return self._team.preemption == "swap"
+
+    @property
+    def num_cpu_swaps(self):
+        """How often two workers have exchanged CPUs so far."""
+        return self._team.num_swaps
 
     @property
     def iteration_stride(self):
@@ -182,7 +208,7 @@ class TasksExecutor(_TaskingExecutor):
 
 
 class _ReplayExecutor(_TaskingExecutor):
-    """What both share.
+    """Base of the replaying executors: recording, placement, priorities and measured durations.
 
     Parameters
     ----------
@@ -206,6 +232,9 @@ class _ReplayExecutor(_TaskingExecutor):
         self.placement = placement
         self.priority = priority
         self.durations_s = durations_s
+
+    def _naps(self):
+        return self.placement == "partitioned" or super()._naps()
 
     def record(self, bound):
         """Find the plan's dependences: the TaskGraph that `prepare` takes, so that each step can be timed apart."""
@@ -298,11 +327,11 @@ class TaskIterExecutor(_ReplayExecutor):
         return unroll(plan, self.unroll, inputs)
 
     def record(self, bound):
-        """As the other executor's; of a graph that holds `unroll` iterations."""
+        """Find the dependences of `unroll` iterations in a row: the TaskGraph that `prepare` takes."""
         return record_with_barriers(self._unrolled(bound.plan), self.barrier)
 
     def prepare(self, bound, graph=None):
-        """As the other executor's."""
+        """Like `TaskGraphExecutor.prepare`, with `unroll` iterations in the graph."""
         self._rest = None
         self._plan = bound.plan
         if self.unroll == 1:
@@ -318,8 +347,7 @@ class TaskIterExecutor(_ReplayExecutor):
         if self._rest is None:
             super().run(num_iterations, first_iteration)
             return
-        if num_iterations < 0 or num_iterations % self.iteration_stride or first_iteration % self.iteration_stride:
-            self._rest.run(num_iterations, first_iteration)  # raises
+        check_run(num_iterations, first_iteration, self.iteration_stride)
         self._rest.bound.check_unchanged()
         stride = self._runtime.bound.iteration_stride
         left_over = num_iterations % stride

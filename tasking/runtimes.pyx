@@ -17,6 +17,7 @@ from .team cimport Team
 
 import numpy as np
 
+from ..cython_src.binding.executor_contract import check_run
 from ..cython_src.errors import UsageError
 
 
@@ -54,15 +55,13 @@ cdef class _Runtime:
         team.touch(self.workers, bound.scratch_bytes)
 
     cdef _replays(self, num_iterations, first_iteration):
-        """(number of replays, first replay) of a run."""
-        cdef int stride = self.bound.iteration_stride
-        if num_iterations < 0 or num_iterations % stride or first_iteration % stride:
+        """Return (number of replays, first replay) of a run."""
+        count, first = check_run(num_iterations, first_iteration, self.bound.iteration_stride)
+        if count >= 2**31:
             raise UsageError(
-                f"num_iterations and first_iteration must be multiples of {stride}, the steps one pass of plan "
-                f"{self.bound.plan.name!r} takes; got {num_iterations} and {first_iteration}")
-        if num_iterations // stride >= 2**31:
-            raise UsageError(f"num_iterations must be less than {stride * 2**31}, got {num_iterations}; split the run")
-        return num_iterations // stride, first_iteration // stride
+                f"num_iterations must be less than {self.bound.iteration_stride * 2**31}, got {num_iterations}; split "
+                f"the run")
+        return count, first
 
     cdef _finish(self, error, Scheduler *s):
         cdef bint stopped = load_i32(&s.ending) == RUN_STOPPED

@@ -15,6 +15,7 @@ import numpy as np
 from . import device as gpu_device
 from . import launches as gpu_kernels
 from ..binding import kernel_table
+from ..binding.executor_contract import check_run
 from .coherence import DEVICE, HOST, Coherence
 from ..errors import UsageError
 from .blas import PRODUCTS, Products, products_of
@@ -609,19 +610,15 @@ class GpuExecutor(ABC):
         ------
         BlockFailure
         UsageError
-            Not prepared, or a number of iterations that the plan's stride does not divide.
+            Not prepared, or impossible numbers.
         """
         bound = self.bound
         if bound is None:
             raise UsageError("prepare() must come before run(); call it with a bound plan")
-        stride = bound.iteration_stride
-        if num_iterations < 0 or num_iterations % stride or first_iteration % stride:
-            raise UsageError(
-                f"iterations must be multiples of {stride}, got {num_iterations} from {first_iteration} on"
-            )
+        num_replays, first_replay = check_run(num_iterations, first_iteration, bound.iteration_stride)
         self._bring(bound)
         try:
-            self._run(bound, first_iteration // stride, num_iterations // stride)
+            self._run(bound, first_replay, num_replays)
         finally:
             bound.device.synchronize()
         bound.raise_failure()
