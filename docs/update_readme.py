@@ -19,7 +19,9 @@ def main(folder: str) -> None:
     table = text_table(SPEED_COLUMNS, table_records(analysis.speed_table(study), plan_id))
     readme = ROOT / "README.md"
     marked = "<!-- table -->\n```\n" + "\n".join(table) + "\n```\n<!-- end of table -->"
-    text, found = re.subn(r"<!-- table -->.*<!-- end of table -->", lambda _: marked, readme.read_text(), flags=re.DOTALL)
+    text, found = re.subn(
+        r"<!-- table -->.*<!-- end of table -->", lambda _: marked, readme.read_text(), flags=re.DOTALL
+    )
     if found != 1:
         raise SystemExit(f"README.md must have the marks of its table once, has them {found} times")
     readme.write_text(text)

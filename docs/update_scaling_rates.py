@@ -12,9 +12,7 @@ PAGE = Path(__file__).resolve().parent / "scaling_tests.md"
 def main(*files: str) -> None:
     """Write the tables of these files, made by `forktask scaling-power`, between the page's marks."""
     rows = [row for file in files for row in power.read_rows(Path(file))]
-    marked = (
-        f"<!-- measured -->\n```\n{power.format_tables(power.summarise(rows))}\n```\n<!-- end of measured -->"
-    )
+    marked = f"<!-- measured -->\n```\n{power.format_tables(power.summarise(rows))}\n```\n<!-- end of measured -->"
     text, found = re.subn(
         r"<!-- measured -->.*<!-- end of measured -->", lambda _: marked, PAGE.read_text(), flags=re.DOTALL
     )

@@ -31,12 +31,7 @@ class UserGraph(TaskRecorder):
         self._prepared: Any = None
 
     def run(
-        self,
-        num_iterations: int = 1,
-        *,
-        model: str = "taskiter",
-        threads: int | None = None,
-        first_iteration: int = 0,
+        self, num_iterations: int = 1, *, model: str = "taskiter", threads: int | None = None, first_iteration: int = 0
     ) -> None:
         """Run all tasks, `num_iterations` times, and return when all is done.
 
@@ -100,7 +95,9 @@ class UserGraph(TaskRecorder):
         """
         decisions = stop or self.arrays.get(STOP)
         if decisions is None:
-            raise UsageError("a run ends by a task that decides so, and the graph has none; record one with stop_when()")
+            raise UsageError(
+                "a run ends by a task that decides so, and the graph has none; record one with stop_when()"
+            )
         self._prepare(model, threads)
         return self._executor.run_while(
             decisions.view, max_iterations=max_iterations, lookahead=lookahead, first_iteration=first_iteration

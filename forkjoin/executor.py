@@ -6,10 +6,10 @@ import os
 import threading
 from abc import ABC, abstractmethod
 
+from ..cython_src.binding.bind import BoundPlan, Workers
 from ..cython_src.binding.executor_contract import Conduct, check_run
 from ..cython_src.errors import UsageError
 from ..cython_src.plan.looping import RunWhile
-from ..cython_src.binding.bind import BoundPlan, Workers
 from .prange_loops import ForkJoinTeam, dynamic_teams
 from .serial_loops import EnteredThread, run_serial, touch_scratch
 
@@ -249,7 +249,7 @@ class ForkJoinExecutor(LoopExecutor):
 
 
 class JoblibExecutor(LoopExecutor):
-    """The same loops through `joblib.Parallel(prefer="threads")`, as one would write them in Python.
+    """Block loops through `joblib.Parallel(prefer="threads")`, as a Python user would write them.
 
     Blocks run without the GIL; joblib's own work for each of them needs it. With more than one thread joblib looks for
     results every 10 ms only, so a loop takes about that long at least, however short its blocks are.
@@ -296,7 +296,7 @@ class JoblibExecutor(LoopExecutor):
 
 
 class _Seats:
-    """Gives each thread that comes a worker number, its CPU, and the floating-point mode of all models."""
+    """Give each new thread a worker number, its CPU, and the floating-point mode of all models."""
 
     def __init__(self, num_threads, cpus):
         self._free = list(range(num_threads))
@@ -306,7 +306,7 @@ class _Seats:
         self._caller_state = None
 
     def take(self):
-        """Worker number of the calling thread. The threads are joblib's and end with the run."""
+        """Return the worker number of the calling thread. The threads are joblib's and end with the run."""
         worker = getattr(self._local, "worker", None)
         if worker is None:
             worker = self._free.pop(0)
@@ -319,6 +319,6 @@ class _Seats:
         return worker
 
     def leave_caller(self):
-        """With one thread joblib runs blocks on the caller: put it back as it was."""
+        """Restore the state of the caller, on which joblib runs blocks if there is one thread."""
         if self._caller_state is not None:
             self._caller_state.leave()

@@ -7,6 +7,8 @@ anything else.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from ..cython_src.binding.executor_contract import Conduct
 from ..cython_src.errors import UsageError
 from .executor import LoopExecutor, check_team, enter_openmp, loaded_runtime, openmp_conduct
@@ -31,7 +33,7 @@ class OpenMPTasksExecutor(LoopExecutor):
 
     Notes
     -----
-    Signals are looked for on the calling thread, when it creates or runs a task.
+    The calling thread looks for signals, when it creates or runs a task.
     """
 
     model = "openmp_tasks"
@@ -73,7 +75,7 @@ class OpenMPTasksExecutor(LoopExecutor):
         wait_after = {
             "none": [False] * len(phases),
             "iteration": last,
-            "phase": [a != b for a, b in zip(phases, phases[1:], strict=False)] + [True],
+            "phase": [a != b for a, b in pairwise(phases)] + [True],
             "loop": [True] * len(phases),
         }[self.taskwait]
         self._team = OpenMPTaskTeam(bound, self.num_threads, self.cpus, wait_after)

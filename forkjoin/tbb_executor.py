@@ -17,7 +17,7 @@ class TBBExecutor(LoopExecutor):
 
     Notes
     -----
-    The calling thread is one of `num_threads`. Signals are looked for on the calling thread, when it runs a task and between iterations.
+    The calling thread is one of `num_threads`; it looks for signals when it runs a task and between iterations.
     """
 
     model = "tbb"

@@ -1,14 +1,16 @@
-/* Workers that exchange CPUs (option preemption=swap): a worker that waits gives its CPU to one that has lost its own.
+/* Workers that exchange CPUs (option preemption=swap): a worker that waits gives its CPU to one that has lost its
+ * own.
  *
- * Where another process wants a core, the system takes it from the worker there for a time slice of milliseconds, in the
- * middle of a task. Others can claim what does not depend on that task; then all workers wait for it, with CPUs to spare.
- * A waiting worker finds the preempted one by its CPU time, which stands still though it does not sleep, and swaps CPUs
- * with it: the task goes on here, and the waiting worker, which holds no task, queues for the lost CPU in its stead.
+ * Where another process wants a core, the system takes it from the worker there for a time slice of milliseconds, in
+ * the middle of a task. Others can claim what does not depend on that task; then all workers wait for it, with CPUs
+ * to spare. A waiting worker finds the preempted one by its CPU time, which stands still though it does not sleep,
+ * and swaps CPUs with it: the task goes on here, and the waiting worker, which holds no task, queues for the lost CPU
+ * in its stead.
  *
  * Runs with preemption=stay have no CpuSwap and execute no code of this file.
  *
- * Who writes: `cpu`: whoever holds `busy`; after a run the caller, while the workers rest. `looked_ns`, `used_ns`: each
- * worker its own. `num_swaps`: whoever holds `busy`.
+ * Who writes: `cpu`: whoever holds `busy`; after a run the caller, while the workers rest. `looked_ns`, `used_ns`:
+ * each worker its own. `num_swaps`: whoever holds `busy`.
  */
 #ifndef FORKTASK_CPU_SWAP_H
 #define FORKTASK_CPU_SWAP_H
@@ -80,8 +82,8 @@ static inline int cpu_swap_is_preempted(CpuSwap *c, Idle *idle, PinnedThread *mi
     return used >= 0 && used == before;
 }
 
-/* Worker `me`, which waits: swap CPUs with a preempted worker, from `first` on. Returns 1 after a swap; the thread has waited
- * for the other CPU then, and `now` is stale. */
+/* Worker `me`, which waits: swap CPUs with a preempted worker, from `first` on. Returns 1 after a swap; the thread
+ * has waited for the other CPU then, and `now` is stale. */
 static int cpu_swap_try(CpuSwap *c, Idle *idle, int32_t me, int32_t first, int64_t now)
 {
     PinnedThread *mine = &c->threads[me];
@@ -91,8 +93,8 @@ static int cpu_swap_try(CpuSwap *c, Idle *idle, int32_t me, int32_t first, int64
     int32_t count = c->num_threads < CPU_SWAP_LOOK_AT ? c->num_threads : CPU_SWAP_LOOK_AT;
     for (int32_t i = 0; i < count; i++) {
         int32_t other = (first + i) % c->num_threads, expected = 0;
-        if (other == me || !cpu_swap_is_preempted(c, idle, mine, other)
-            || !ft_cas(&c->busy, &expected, 1, acquire)) /* pairs with the release below */
+        if (other == me || !cpu_swap_is_preempted(c, idle, mine, other) ||
+            !ft_cas(&c->busy, &expected, 1, acquire)) /* pairs with the release below */
             continue;
         int32_t here = ft_load(&mine->cpu, relaxed), there = ft_load(&c->threads[other].cpu, relaxed);
         ft_store(&mine->cpu, there, relaxed);

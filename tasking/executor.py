@@ -6,9 +6,9 @@ import os
 
 import numpy as np
 
-from ..cython_src.plan.dependences import by_priority, remaining_path
 from ..cython_src.binding.executor_contract import Conduct, check_run
 from ..cython_src.errors import UsageError
+from ..cython_src.plan.dependences import by_priority, remaining_path
 from ..cython_src.plan.looping import RunWhile
 from ..cython_src.plan.unroll import unroll
 from .barriers import BARRIERS, barrier_after, record_with_barriers
@@ -22,12 +22,12 @@ PRIORITIES = ("none", "path")
 # phase without work costs no CPU. With more threads than CPUs a spinning thread keeps a working one away.
 SPIN_NS = 50_000
 SPIN_NS_OVERSUBSCRIBED = 2_000
-# With OMP_WAIT_POLICY=active OpenMP's idle threads spin for seconds: whoever asks for that gets it from both runtimes.
+# With OMP_WAIT_POLICY=active OpenMP's idle threads spin practically for ever; a worker sleeps after this time.
 SPIN_NS_ACTIVE = 10_000_000
 
 
 def default_spin_ns(num_threads, num_cpus):
-    """How long an idle thread spins: 50 us, 2 us with more threads than CPUs; OMP_WAIT_POLICY steers both runtimes."""
+    """Return how long an idle thread spins: 50 us, 2 us with more threads than CPUs, or by OMP_WAIT_POLICY."""
     policy = os.environ.get("OMP_WAIT_POLICY", "").strip().lower()
     if policy == "active":
         return SPIN_NS_ACTIVE
@@ -35,7 +35,7 @@ def default_spin_ns(num_threads, num_cpus):
 
 
 def measured_cost_ns(plan, durations_s):
-    """Duration of each task, float64, shape (num_tasks,), from measured blocks.
+    """Return the duration of each task, float64, shape (num_tasks,), from measured blocks.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def measured_cost_ns(plan, durations_s):
 
 
 def expected_cost_ns(plan):
-    """Rough duration of each task, float64, shape (num_tasks,): only ratios matter, for sharing out the work."""
+    """Return the rough duration of each task, float64, shape (num_tasks,); only ratios matter."""
     flops = np.fromiter((block.flops for loop in plan.loops for block in loop.blocks), np.float64, plan.num_tasks)
     num_bytes = np.fromiter((block.bytes for loop in plan.loops for block in loop.blocks), np.float64, plan.num_tasks)
     return np.maximum(flops / 100, num_bytes / 10) + 10
@@ -92,9 +92,7 @@ class _TaskingExecutor(RunWhile):
 
     model = ""
 
-    def __init__(
-        self, num_threads, *, cpus=None, event_capacity=0, watchdog_s=60.0, spin_ns=None, preemption="stay"
-    ):
+    def __init__(self, num_threads, *, cpus=None, event_capacity=0, watchdog_s=60.0, spin_ns=None, preemption="stay"):
         num_cpus = len(os.sched_getaffinity(0)) if cpus is None else len(set(cpus))
         if spin_ns is None:
             spin_ns = default_spin_ns(num_threads, num_cpus)
@@ -203,7 +201,12 @@ class TasksExecutor(_TaskingExecutor):
     def prepare(self, bound):
         """Take a bound plan; there is nothing to record."""
         self._runtime = EagerRuntime(
-            self._team, bound, barrier_after(bound.plan, self.taskwait), self.window, self.event_capacity, self.watchdog_s
+            self._team,
+            bound,
+            barrier_after(bound.plan, self.taskwait),
+            self.window,
+            self.event_capacity,
+            self.watchdog_s,
         )
 
 
@@ -215,11 +218,11 @@ class _ReplayExecutor(_TaskingExecutor):
     placement : {"partitioned", "stealing"}
         One compiled program for each thread, from which idle threads may claim tasks; or work-stealing deques.
     priority : {"none", "path"}
-        Which ready task goes first: the newest, whose data are in the cache; or the one with the longest path to the end of
-        the iteration.
+        Which ready task goes first: the newest, whose data are in the cache; or the one with the longest path to the
+        end of the iteration.
     durations_s : sequence of mapping of str to sequence of float, optional
-        Measured durations (`measured_cost_ns`), by which work is shared out and paths are weighed. Default: estimates from
-        the plan's flops and bytes.
+        Measured durations (`measured_cost_ns`), by which work is shared out and paths are weighed. Default: estimates
+        from the plan's flops and bytes.
     """
 
     barrier = "none"
@@ -254,7 +257,7 @@ class _ReplayExecutor(_TaskingExecutor):
         self._runtime = self._compile(bound, graph)
 
     def _compile(self, bound, graph, workers=None):
-        """The runtime for a graph; `workers` of another one to share."""
+        """Make the runtime for a graph; `workers`: those of another runtime, to share."""
         options = (self.event_capacity, self.watchdog_s, workers)
         cost = self._cost(bound.plan)
         priority = None
@@ -266,7 +269,7 @@ class _ReplayExecutor(_TaskingExecutor):
         return ProgramRuntime(self._team, bound, graph, cost, *options, priority)
 
     def _cost(self, plan):
-        """Duration of each task in ns."""
+        """Return the duration of each task in ns."""
         if self.durations_s is None:
             return expected_cost_ns(plan)
         return measured_cost_ns(plan, self.durations_s)
@@ -323,7 +326,9 @@ class TaskIterExecutor(_ReplayExecutor):
         self._rest = None  # runs what is left over
 
     def _unrolled(self, plan):
-        inputs = {b.name: self.slots for b in plan.buffers.values() if b.role == "input" and b.name not in plan.arena_of}
+        inputs = {
+            b.name: self.slots for b in plan.buffers.values() if b.role == "input" and b.name not in plan.arena_of
+        }
         return unroll(plan, self.unroll, inputs)
 
     def record(self, bound):

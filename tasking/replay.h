@@ -2,18 +2,18 @@
  *
  * Every node of the graph is stored once and runs once an iteration. States of a node:
  *
- *     WAITING (pending > 0) --last predecessor--> READY (in a deque or inbox, or next on this worker) --> RUNNING --> WAITING ...
+ *     WAITING (pending > 0) --last predecessor--> READY (in a deque or inbox, or next) --> RUNNING --> WAITING ...
  *
- * `pending` starts at the number of predecessors in the same iteration (nothing comes before the first). The worker that
- * brings it to zero sets it to rearm = same-iteration + former-iteration predecessors before the node can run, so
- * there is no reset pass. That is safe because every edge p -> v lies on a cycle with exactly one token: p cannot
+ * `pending` starts at the number of predecessors in the same iteration (nothing comes before the first). The worker
+ * that brings it to zero sets it to rearm = same-iteration + former-iteration predecessors before the node can run,
+ * so there is no reset pass. That is safe because every edge p -> v lies on a cycle with exactly one token: p cannot
  * finish its next instance before v has finished this one, so no thread counts down between "zero" and the re-arming.
  *
- * A graph that was not closed is closed here through one more node, a barrier: all nodes without successors -> barrier
- * -> (next iteration) all nodes without predecessors.
+ * A graph that was not closed is closed here through one more node, a barrier: all nodes without successors ->
+ * barrier -> (next iteration) all nodes without predecessors.
  *
- * Who writes: `pending`: predecessors count down; the last one re-arms. `iteration`: the worker that runs the node; the
- * next one to run it comes after that through the chain of counters. Everything else is constant during a run.
+ * Who writes: `pending`: predecessors count down; the last one re-arms. `iteration`: the worker that runs the node;
+ * the next one to run it comes after that through the chain of counters. Everything else is constant during a run.
  */
 #ifndef FORKTASK_REPLAY_H
 #define FORKTASK_REPLAY_H
@@ -29,17 +29,17 @@
 #define ORDER_REPLAY_LAST acquire
 #endif
 
-/* In graphs that exceed a core's L2, a worker prefetches the node so many nodes behind the one it begins: nodes stand in the
- * order of the loops, so it comes to that node soon and would wait for memory. 64 and 96 are no better, 16 is worse. In
- * smaller graphs this would only fetch lines from the other worker's cache. */
-#define REPLAY_AHEAD 32
+/* In graphs that exceed a core's L2, a worker prefetches the node so many nodes behind the one it begins: nodes stand
+ * in the order of the loops, so it comes to that node soon and would wait for memory. 64 and 96 are no better, 16 is
+ * worse. In smaller graphs this would only fetch lines from the other worker's cache. */
+#define REPLAY_AHEAD      32
 #define REPLAY_AHEAD_FROM 16384 /* nodes: half of an L2 of 1 MiB */
 
 typedef struct ReplayNode {
     atomic_i32 pending;
     int32_t rearm;
-    int32_t iteration;       /* iterations of this run that the node has finished */
-    int32_t loop;            /* -1: a join or the barrier, runs inline */
+    int32_t iteration; /* iterations of this run that the node has finished */
+    int32_t loop;      /* -1: a join or the barrier, runs inline */
     int32_t block;
     int32_t successor_begin; /* same iteration: [begin, split) */
     int32_t successor_split; /* next iteration: [split, end) */
@@ -50,23 +50,23 @@ typedef struct Replay {
     Scheduler scheduler;
     ReplayNode *nodes;
     int32_t *successors;
-    int32_t *num_intra;       /* shape (num_nodes,): predecessors in the same iteration that are counted */
-    int32_t *affinity;        /* shape (num_nodes,): the worker a task asks for, -1: any; NULL: no task asks */
+    int32_t *num_intra; /* shape (num_nodes,): predecessors in the same iteration that are counted */
+    int32_t *affinity;  /* shape (num_nodes,): the worker a task asks for, -1: any; NULL: no task asks */
     int32_t num_tasks;
     int32_t num_nodes;
-    int32_t num_edges;        /* that are counted */
-    int32_t *roots;           /* tasks that are ready at the start, in the order in which they are pushed */
-    int32_t *root_workers;    /* and the worker onto whose deque each goes */
+    int32_t num_edges;     /* that are counted */
+    int32_t *roots;        /* tasks that are ready at the start, in the order in which they are pushed */
+    int32_t *root_workers; /* and the worker onto whose deque each goes */
     int32_t num_roots;
-    int32_t num_ends;         /* nodes without a successor in the same iteration */
-    int32_t num_iterations;   /* of this run */
+    int32_t num_ends;       /* nodes without a successor in the same iteration */
+    int32_t num_iterations; /* of this run */
     int64_t first_replay;
     char padding[FT_PAIR_OF_LINES];
-    atomic_i32 open_ends;     /* ends that still have to finish the last iteration */
+    atomic_i32 open_ends; /* ends that still have to finish the last iteration */
 } Replay;
 
-/* Owner thread only, after the node has run: count down its successors; keep the latest ready one in *next and push the one
- * kept before. */
+/* Owner thread only, after the node has run: count down its successors; keep the latest ready one in *next and push
+ * the one kept before. */
 static void replay_release(Replay *r, SchedulerWorker *me, int32_t number, int32_t *next)
 {
     ReplayNode *node = &r->nodes[number];
@@ -91,8 +91,8 @@ static void replay_release(Replay *r, SchedulerWorker *me, int32_t number, int32
         ft_store(&successor->pending, successor->rearm, relaxed);
         if (successor->loop < 0) {
             replay_release(r, me, s, next); /* joins lead to tasks only: one level, two at the barrier */
-        } else if (ft_unlikely(r->affinity != NULL) && r->affinity[s] >= 0
-                   && &r->scheduler.workers[r->affinity[s]] != me) {
+        } else if (ft_unlikely(r->affinity != NULL) && r->affinity[s] >= 0 &&
+                   &r->scheduler.workers[r->affinity[s]] != me) {
             scheduler_send(&r->scheduler, r->affinity[s], s);
         } else {
             if (*next >= 0) {
@@ -174,7 +174,8 @@ static void replay_reset(Replay *r, int64_t first_replay, int32_t num_iterations
     }
 }
 
-/* Once, while the workers rest: affinity[v] is the worker that task v asks for, -1: any. Returns 0 or -1 (out of memory). */
+/* Once, while the workers rest: affinity[v] is the worker that task v asks for, -1: any. Returns 0 or -1 (out of
+ * memory). */
 static int replay_set_affinity(Replay *r, const int32_t *affinity)
 {
     r->affinity = malloc((size_t)r->num_nodes * sizeof(int32_t));
@@ -189,7 +190,8 @@ static int replay_set_affinity(Replay *r, const int32_t *affinity)
     return 0;
 }
 
-/* Once: find the roots and give neighbouring ones to one worker; it takes the lowest first, thieves take from the far end. */
+/* Once: find the roots and give neighbouring ones to one worker; it takes the lowest first, thieves take from the far
+ * end. */
 static void replay_find_roots(Replay *r)
 {
     replay_reset_counters(r);
@@ -254,9 +256,10 @@ static int replay_allocate(Replay *r, const RecordedGraph *g)
     /* Room for all tasks: pages that are never touched cost nothing. */
     r->roots = malloc((tasks + 1) * sizeof(int32_t));
     r->root_workers = malloc((tasks + 1) * sizeof(int32_t));
-    return r->nodes != NULL && r->successors != NULL && r->num_intra != NULL && r->roots != NULL
-               && r->root_workers != NULL
-           ? 0 : -1;
+    return r->nodes != NULL && r->successors != NULL && r->num_intra != NULL && r->roots != NULL &&
+                   r->root_workers != NULL
+               ? 0
+               : -1;
 }
 
 /* Build the nodes of a recorded graph, without edges that others imply. Returns 0 or -1 (out of memory). */
@@ -268,9 +271,9 @@ static int replay_open(Replay *r, const RecordedGraph *g, int32_t num_workers, W
     int32_t *index_of_edge = malloc(edges * sizeof(int32_t));
     uint8_t *implied = calloc(edges, 1);
     memset(r, 0, sizeof(*r));
-    int good = offsets != NULL && predecessors != NULL && index_of_edge != NULL && implied != NULL
-               && replay_allocate(r, g) == 0
-               && scheduler_open(&r->scheduler, num_workers, g->loops, states, g->num_nodes, spin_ns) == 0;
+    int good = offsets != NULL && predecessors != NULL && index_of_edge != NULL && implied != NULL &&
+               replay_allocate(r, g) == 0 &&
+               scheduler_open(&r->scheduler, num_workers, g->loops, states, g->num_nodes, spin_ns) == 0;
     if (good) {
         graph_list_predecessors(g, offsets, predecessors, index_of_edge);
         good = reduce_edges(g->num_tasks, offsets, predecessors, implied) >= 0;

@@ -86,12 +86,12 @@ cdef class _GraphRuntime(_Runtime):
                 f"the graph must be the plan's own, but it has {graph.num_tasks} tasks and plan "
                 f"{self.bound.plan.name!r} has {self.bound.num_tasks}; record it again")
         if not graph.closed:
-            raise UsageError("a graph must be closed for replay, got an open one; record it with the executor's record()")
+            raise UsageError("a graph must be closed for replay, got an open one; use the executor's record()")
         self.graph = graph
-        self.offsets = self.graph.successor_offsets
+        self.offsets = graph.successor_offsets
         self.split, self.successors, self.intra, self.cross = (
             array if len(array) else np.zeros(1, np.int32)
-            for array in (self.graph.successor_split, self.graph.successors, self.graph.num_intra, self.graph.num_cross))
+            for array in (graph.successor_split, graph.successors, graph.num_intra, graph.num_cross))
         self.record.num_tasks = self.bound.num_tasks
         self.record.num_nodes = graph.num_nodes
         self.record.num_loops = self.bound.num_loops

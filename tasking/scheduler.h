@@ -1,12 +1,12 @@
 /* Base of replayed and eager tasks: workers with a deque each, the search for work, and how a run ends.
  *
- * In graphs whose nodes ask for a worker, each worker has an inbox besides: a list of ready nodes that others have sent,
- * newest first. Any thread adds to it by compare-and-swap; it is only ever emptied as a whole, by one exchange, so there
- * is no ABA. U. Acar, G. Blelloch, R. Blumofe, "The Data Locality of Work Stealing" (SPAA 2000), have such mailboxes; there
- * a node is in a deque as well, here in the inbox alone.
+ * In graphs whose nodes ask for a worker, each worker has an inbox besides: a list of ready nodes that others have
+ * sent, newest first. Any thread adds to it by compare-and-swap; it is only ever emptied as a whole, by one exchange,
+ * so there is no ABA. U. Acar, G. Blelloch, R. Blumofe, "The Data Locality of Work Stealing" (SPAA 2000), have such
+ * mailboxes; there a node is in a deque as well, here in the inbox alone.
  *
- * Who writes: `inbox`: senders, and the worker that empties it. `links` of a node: its sender, then the worker that has
- * emptied the inbox.
+ * Who writes: `inbox`: senders, and the worker that empties it. `links` of a node: its sender, then the worker that
+ * has emptied the inbox.
  */
 #ifndef FORKTASK_SCHEDULER_H
 #define FORKTASK_SCHEDULER_H
@@ -48,7 +48,7 @@ typedef struct SchedulerWorker {
     atomic_i64 num_executed; /* blocks finished in this run */
     atomic_i32 current;      /* node whose kernel runs, -1: none */
     char padding2[FT_PAIR_OF_LINES - sizeof(atomic_i64) - sizeof(atomic_i32)];
-    atomic_i32 inbox;        /* newest node sent to this worker, -1: none */
+    atomic_i32 inbox; /* newest node sent to this worker, -1: none */
     char padding3[FT_PAIR_OF_LINES - sizeof(atomic_i32)];
 } SchedulerWorker;
 
@@ -110,14 +110,14 @@ static inline void scheduler_send(Scheduler *s, int32_t worker, int32_t node)
     int32_t newest = ft_load(inbox, relaxed); /* the compare-and-swap decides */
     do
         ft_store(&s->links[node], newest, relaxed);
-    /* release: pairs with the acquire in scheduler_receive(); the link and what made the node ready are visible there */
+    /* release: pairs with the acquire in scheduler_receive(), which sees the link and what made the node ready */
     while (!ft_cas(inbox, &newest, node, ORDER_INBOX_SEND));
     if (idle_anyone(&s->idle) && !idle_notify_worker(&s->idle, worker))
         idle_notify_one(&s->idle); /* the worker may be busy for long */
 }
 
-/* Owner thread of `me` only: empty an inbox, its own or another's, onto its deque. Returns the newest node, which is not
- * pushed, or DEQUE_EMPTY. */
+/* Owner thread of `me` only: empty an inbox, its own or another's, onto its deque. Returns the newest node, which is
+ * not pushed, or DEQUE_EMPTY. */
 static inline int32_t scheduler_receive(Scheduler *s, SchedulerWorker *me, int32_t worker)
 {
     atomic_i32 *inbox = &s->workers[worker].inbox;
@@ -172,8 +172,8 @@ static inline int32_t scheduler_receive_for_others(Scheduler *s, int32_t worker)
     return node;
 }
 
-/* Owner thread only: if `node` would wait for the lock of a commutative access, push it and take another ready node, the
- * worker's own oldest or another worker's, to run first. Returns that one, or `node` if there is none. */
+/* Owner thread only: if `node` would wait for the lock of a commutative access, push it and take another ready node,
+ * the worker's own oldest or another worker's, to run first. Returns that one, or `node` if there is none. */
 static inline int32_t scheduler_run_first(Scheduler *s, SchedulerWorker *me, const LoopRecord *loop, int32_t block,
                                           int32_t node)
 {
@@ -200,8 +200,8 @@ static inline int scheduler_may_swap(Scheduler *s)
 #endif
 }
 
-/* Owner thread only, while it waits: swap CPUs with a worker, from `first` on, that has lost its own. Returns 1 after a swap;
- * `now` is then stale. */
+/* Owner thread only, while it waits: swap CPUs with a worker, from `first` on, that has lost its own. Returns 1 after
+ * a swap; `now` is then stale. */
 static inline int scheduler_swap_cpus(Scheduler *s, int32_t worker, int32_t first, int64_t now)
 {
 #if defined(FORKTASK_RELACY)

@@ -3,8 +3,8 @@
  * Between jobs the threads look for a new one for a bounded time, then sleep on a futex. The thread that starts a job
  * does not take part: it waits, and is free to poll for signals.
  *
- * Who writes: `epoch`, `job`, `argument`, `closing`: the caller, between jobs. `running`: set by the caller, counted down by
- * the threads; the one that brings it to zero wakes the caller.
+ * Who writes: `epoch`, `job`, `argument`, `closing`: the caller, between jobs. `running`: set by the caller, counted
+ * down by the threads; the one that brings it to zero wakes the caller.
  */
 #ifndef FORKTASK_TEAM_H
 #define FORKTASK_TEAM_H
@@ -77,7 +77,7 @@ static void *team_main(void *argument)
     }
 }
 
-/* Caller only. */
+/* Caller only: start a job on all threads. */
 static void team_start(Team *team, TeamJob job, void *argument)
 {
     team->job = job;
@@ -87,7 +87,7 @@ static void team_start(Team *team, TeamJob job, void *argument)
     ft_futex_wake(&team->epoch, team->num_threads);
 }
 
-/* Caller only. Waits at most timeout_ns for the job's end; returns 1 when it has ended. */
+/* Caller only: wait at most timeout_ns for the end of the job. Returns 1 when it has ended. */
 static int team_wait(Team *team, int64_t timeout_ns)
 {
     uint32_t running = ft_load(&team->running, acquire); /* pairs with the release in team_main() */

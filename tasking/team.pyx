@@ -22,8 +22,8 @@ PREEMPTIONS = ("stay", "swap")
 # How often the waiting caller looks for signals and for progress. A tenth of a second is what a user notices.
 CALLER_WAKES_NS = 20_000_000
 cdef int64_t POLL_NS = CALLER_WAKES_NS
-# Registered at import, while the process most likely has one thread: with several the kernel waits 15 ms for the others,
-# and the first executor would pay for it.
+# Registered at import, while the process most likely has one thread: with several the kernel waits 15 ms for the
+# others, and the first executor would pay for it.
 HAS_MEMBARRIER = bool(ft_register_membarrier())
 
 
@@ -87,8 +87,8 @@ cdef class Team:
             raise UsageError(f"preemption must be one of {', '.join(PREEMPTIONS)}; got {preemption!r}")
         if preemption == "swap" and (cpus is None or len(set(cpus)) < num_threads):
             raise UsageError(
-                f"preemption=swap needs each of {num_threads} threads pinned to a CPU of its own, got cpus={cpus}; give "
-                f"different cpus, or use preemption=stay")
+                f"preemption=swap needs each of {num_threads} threads pinned to a CPU of its own, got cpus={cpus}; "
+                f"give different cpus, or use preemption=stay")
         self.num_threads = num_threads
         self.spin_ns = spin_ns
         self.preemption = preemption
@@ -108,8 +108,8 @@ cdef class Team:
     cdef int check(self) except -1:
         if self.owner_pid != getpid():
             raise UsageError(
-                f"an executor runs only in the process that made it (pid {self.owner_pid}, this is {getpid()}): threads "
-                f"do not survive a fork; make a new executor here, or start processes with 'spawn'")
+                f"an executor runs only in the process that made it (pid {self.owner_pid}, this is {getpid()}): "
+                f"threads do not survive a fork; make a new executor here, or start processes with 'spawn'")
         if self.team.num_threads == 0:
             raise UsageError("a closed executor runs no plan; make a new one")
         if self.busy:
@@ -163,8 +163,8 @@ cdef class Team:
                     last_progress_ns = now
                 elif now - last_progress_ns > watchdog_s * 1e9:
                     error = StuckGraph(
-                        f"no block ran or finished for {watchdog_s:g} s; this is an error of the runtime or of the graph, "
-                        f"please report it with the state that follows\n{dump()}")
+                        f"no block ran or finished for {watchdog_s:g} s; this is an error of the runtime or of the "
+                        f"graph, please report it with the state that follows\n{dump()}")
                     scheduler_end(scheduler, RUN_STOPPED)
             with nogil:
                 done = team_wait(&self.team, POLL_NS)

@@ -1,6 +1,6 @@
 """Observe what an executor does besides running blocks, and print it beside the executor's own record, as JSON.
 
-    python -P conduct_probe.py MODEL
+python -P conduct_probe.py MODEL
 """
 
 import ctypes
@@ -32,12 +32,14 @@ seen = []
 def look(operands, attributes, bounds, iteration):
     """Kernel that notes the state of the thread that runs it. Sleeping lets other threads come."""
     tiny = np.array([1e-30], np.float32)
-    seen.append({
-        "thread": threading.get_native_id(),
-        "cpus": sorted(os.sched_getaffinity(0)),
-        "blocks_sigint": signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []),
-        "flushes": float((tiny * np.float32(1e-10))[0]) == 0.0,
-    })  # fmt: skip
+    seen.append(
+        {
+            "thread": threading.get_native_id(),
+            "cpus": sorted(os.sched_getaffinity(0)),
+            "blocks_sigint": signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []),
+            "flushes": float((tiny * np.float32(1e-10))[0]) == 0.0,
+        }
+    )
     time.sleep(0.002)
 
 
@@ -71,7 +73,9 @@ def switches_in(executor, plan, seconds):
     start = time.monotonic()
     executor.run(count, 3)
     took = time.monotonic() - start
-    return {thread: voluntary_switches(thread) - former for thread, former in before.items() if thread in threads()}, took
+    return {
+        thread: voluntary_switches(thread) - former for thread, former in before.items() if thread in threads()
+    }, took
 
 
 def main(model):
@@ -90,10 +94,17 @@ def main(model):
         seen.clear()
         executor.run(1, 1)
         found = {
-            "conduct": asdict(executor.conduct()), "cpus": cpus, "caller": me, "first_run": first, "second_run": list(seen),
-            "num_threads": counts, "affinity_after": after, "swaps": executor.num_cpu_swaps,
-            "caller_affinity": sorted(os.sched_getaffinity(0)), "allowed": sorted(os.sched_getaffinity(os.getppid())),
-        }  # fmt: skip
+            "conduct": asdict(executor.conduct()),
+            "cpus": cpus,
+            "caller": me,
+            "first_run": first,
+            "second_run": list(seen),
+            "num_threads": counts,
+            "affinity_after": after,
+            "swaps": executor.num_cpu_swaps,
+            "caller_affinity": sorted(os.sched_getaffinity(0)),
+            "allowed": sorted(os.sched_getaffinity(os.getppid())),
+        }
         wide = task_bench("no_comm", 8, 8, kernel="compute", work=20_000)
         long_task = task_bench("no_comm", 1, 2, kernel="compute", work=LONG_WORK)
         if model not in ("joblib", "serial"):

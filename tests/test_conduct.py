@@ -1,4 +1,4 @@
-"""What differs between models beyond who runs a block and when: each executor's record against what it is seen to do."""
+"""What differs between models besides who runs a block and when: each executor's record against what it does."""
 
 import json
 import os
@@ -19,17 +19,28 @@ from forktask.experiments.sampling.models import built_models, make_executor
 pytestmark = pytest.mark.timeout(120)
 PROBE = Path(__file__).with_name("conduct_probe.py")
 SPECS = [
-    "serial", "forkjoin", "forkjoin:region=persistent", "joblib", "openmp_tasks", "tasks", "taskgraph", "taskiter",
-    "taskgraph:placement=stealing", "taskiter:placement=stealing", "taskiter:placement=stealing:preemption=swap",
+    "serial",
+    "forkjoin",
+    "forkjoin:region=persistent",
+    "joblib",
+    "openmp_tasks",
+    "tasks",
+    "taskgraph",
+    "taskiter",
+    "taskgraph:placement=stealing",
+    "taskiter:placement=stealing",
+    "taskiter:placement=stealing:preemption=swap",
     *(["tbb"] if "tbb" in built_models() else []),
-]  # fmt: skip
+]
 
 
 @cache
 def observe(spec):
     """What a fresh process sees of a model; idle threads sleep, so that switches count."""
     environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-P", PROBE, spec], capture_output=True, text=True, timeout=100, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-P", PROBE, spec], capture_output=True, text=True, timeout=100, env=environment
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -51,8 +62,12 @@ def test_the_record_says_which_threads_run_blocks(spec):
     if conduct["threads_start"] == "each run":
         assert not made and not prepared and not runs[0] & runs[1]
     else:
-        starts = {(False,) * 3: "never", (True, False, False): "executor", (False, True, False): "prepare",
-                  (False, False, True): "first run"}  # fmt: skip
+        starts = {
+            (False,) * 3: "never",
+            (True, False, False): "executor",
+            (False, True, False): "prepare",
+            (False, False, True): "first run",
+        }
         assert starts[made, prepared, ran] == conduct["threads_start"]
 
 
@@ -104,7 +119,7 @@ def test_spinning_and_naps_follow_the_options():
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("run", [(1, -1), (-1, 0), (6, 2**63 - 2), (1, 2**63), (2**63, 0), (1, 2**70)])
 def test_impossible_iterations_are_refused(spec, run):
-    """Check numbers for which kernels would write before or behind their tables: nothing is touched, and 2**63 - 1 is right."""
+    """Check numbers for which kernels would write beside their tables: nothing is touched, and 2**63 - 2 is right."""
     bound = bind(lower("cifar10_cnn", batch=4, num_images=8, num_batches=2))
     fill_dataset(bound, 1)
     initialise(bound, 1)

@@ -24,9 +24,31 @@ from forktask.experiments.sampling.models import parse_models
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-COMMANDS = ("info", "compare", "run", "status", "report", "plot", "peers", "train", "infer", "metg", "profile", "gate", "scaling-power",
-            "networks", "memory", "tune")
-PLACEHOLDERS = {"COMMAND": "compare", "DIR": "results", "FOLDER": "folder", "FILE.toml": "strong_scaling", "FILE": "weights.safetensors"}
+COMMANDS = (
+    "info",
+    "compare",
+    "run",
+    "status",
+    "report",
+    "plot",
+    "peers",
+    "train",
+    "infer",
+    "metg",
+    "profile",
+    "gate",
+    "scaling-power",
+    "networks",
+    "memory",
+    "tune",
+)
+PLACEHOLDERS = {
+    "COMMAND": "compare",
+    "DIR": "results",
+    "FOLDER": "folder",
+    "FILE.toml": "strong_scaling",
+    "FILE": "weights.safetensors",
+}
 
 # Runs a page's examples in one namespace and writes what each printed, as a JSON list.
 RUN_EXAMPLES = """
@@ -60,9 +82,14 @@ def run_examples(page: str, text: str, folder: Path) -> list[tuple[int, str, str
     # Threads that sleep while idle: the examples are about results, and a busy machine runs them faster so.
     environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "OMP_DYNAMIC": "false", "MPLBACKEND": "agg"}
     done = subprocess.run(
-        [sys.executable, "-P", "-c", RUN_EXAMPLES], input=json.dumps([page, [e[:2] for e in examples]]),
-        capture_output=True, text=True, cwd=folder, env=environment, timeout=240,
-    )  # fmt: skip
+        [sys.executable, "-P", "-c", RUN_EXAMPLES],
+        input=json.dumps([page, [e[:2] for e in examples]]),
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment,
+        timeout=240,
+    )
     assert done.returncode == 0, done.stderr
     return [(line, out, wanted) for (line, _, wanted), out in zip(examples, json.loads(done.stdout), strict=True)]
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.experiments.sampling.measure import fill_dataset, result_hashes
 from forktask.experiments.sampling.models import MODELS, built_models, make_executor
 
@@ -18,9 +18,18 @@ LOOSE_SCHEDULES = [
 ]
 TASK_SPECS = [
     *(f"tasks:taskwait={wait}" for wait in ("loop", "phase", "iteration", "none")),
-    *(f"{model}:placement={placement}" for model in ("taskgraph", "taskiter") for placement in ("stealing", "partitioned")),
-    *(name for name in built_models() if name not in {"serial", "forkjoin", "tasks", "taskgraph", "taskiter"}
-      and MODELS[name].max_threads != 1 and name != "joblib"),
+    *(
+        f"{model}:placement={placement}"
+        for model in ("taskgraph", "taskiter")
+        for placement in ("stealing", "partitioned")
+    ),
+    *(
+        name
+        for name in built_models()
+        if name not in {"serial", "forkjoin", "tasks", "taskgraph", "taskiter"}
+        and MODELS[name].max_threads != 1
+        and name != "joblib"
+    ),
 ]
 PLANS = {
     "partial, 20 images": {"batch": 20},

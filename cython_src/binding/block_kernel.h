@@ -15,7 +15,7 @@
 #include <immintrin.h>
 #endif
 
-#define FORKTASK_ABI_VERSION 1
+#define FORKTASK_ABI_VERSION  1
 #define FORKTASK_MAX_OPERANDS 24
 
 typedef struct TaskContext {
@@ -46,8 +46,8 @@ typedef struct LoopRecord {
     const void *args;
     int32_t first_task;
     int32_t num_blocks;
-    int32_t iteration_stride; /* the iteration seen by the block is replay * iteration_stride + iteration_offset; */
-    int32_t iteration_offset; /* 1 and 0 unless the plan is unrolled */
+    int32_t iteration_stride;    /* the iteration seen by the block is replay * iteration_stride + iteration_offset; */
+    int32_t iteration_offset;    /* 1 and 0 unless the plan is unrolled */
     const int32_t *lock_offsets; /* NULL: no block has commutative accesses. Block b holds, while it runs, the locks */
     const int32_t *lock_ids;     /* locks[lock_ids[i]], lock_offsets[b] <= i < lock_offsets[b + 1], ascending */
     int32_t *locks;
@@ -63,12 +63,12 @@ typedef struct BlockEvent {
 /* What one worker owns. Padded to two cache lines: the adjacent-line prefetcher pairs them. */
 typedef struct WorkerState {
     TaskContext context;
-    BlockEvent *events;      /* NULL: no event log */
-    int64_t event_capacity;  /* events past the capacity are counted, not kept */
+    BlockEvent *events;     /* NULL: no event log */
+    int64_t event_capacity; /* events past the capacity are counted, not kept */
     int64_t num_events;
     int64_t failed_iteration;
-    int32_t failed_task;     /* first failing task of this worker, -1 when none */
-    int32_t status;          /* its kernel's status */
+    int32_t failed_task; /* first failing task of this worker, -1 when none */
+    int32_t status;      /* its kernel's status */
     char padding[128 - sizeof(TaskContext) - sizeof(void *) - 3 * sizeof(int64_t) - 2 * sizeof(int32_t)];
 } WorkerState;
 

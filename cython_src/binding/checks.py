@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..plan.dependences import TaskGraph, record_graph
 from ..errors import UsageError
+from ..plan.dependences import TaskGraph, record_graph
 from ..plan.model import READ, WRITE, BlockLoop, Plan, UniformBlocks, _build_access_table
 from .bind import BlockFailure, BoundPlan, Workers, bind
 from .storage import Storage
@@ -205,9 +205,12 @@ class _BlockChecker:
             where = _first_difference(self.bound.arrays[name], former)
             if where is not None:
                 raise AccessError(
-                    f"{loop.name}[some of {loop.num_blocks} blocks]", name, where, "undeclared write",
+                    f"{loop.name}[some of {loop.num_blocks} blocks]",
+                    name,
+                    where,
+                    "undeclared write",
                     "the buffer is no operand of the kernel",
-                )  # fmt: skip
+                )
 
     def run(self, number: int, block: int, replay: int) -> None:
         with np.errstate(all="ignore"):
@@ -255,9 +258,12 @@ class _BlockChecker:
             where = _first_difference(self.scratch[self.bound.scratch_bytes :], spare)
             if where is not None:
                 raise AccessError(
-                    name, "scratch", (where[0] + self.bound.scratch_bytes,), "outside buffer",
+                    name,
+                    "scratch",
+                    (where[0] + self.bound.scratch_bytes,),
+                    "outside buffer",
                     f"the plan asks for {self.bound.scratch_bytes} bytes of scratch memory",
-                )  # fmt: skip
+                )
             hit = self.storage.broken_guard()
             if hit is not None:
                 raise AccessError(name, hit[0], (hit[1],), "outside buffer", "the index counts bytes from its start")
@@ -310,19 +316,28 @@ class _BlockChecker:
         declared = [a for a in accesses if a.buffer == buffer and a.kind != READ and _holds(a.box, where)]
         if not declared:
             raise AccessError(
-                name, buffer, where, "undeclared write",
+                name,
+                buffer,
+                where,
+                "undeclared write",
                 f"it wrote {now[where]!r}; declared as written: {_describe(accesses, buffer)}",
-            )  # fmt: skip
+            )
         untouched = now[where].tobytes() == poisoned[where].tobytes()
         if untouched and all(a.kind == WRITE for a in declared):
             raise AccessError(
-                name, buffer, where, "not fully overwritten",
+                name,
+                buffer,
+                where,
+                "not fully overwritten",
                 f"declared as written: {_describe(accesses, buffer)}; declare an update or write all of it",
-            )  # fmt: skip
+            )
         raise AccessError(
-            name, buffer, where, "undeclared read",
+            name,
+            buffer,
+            where,
+            "undeclared read",
             f"it wrote {after[where]!r}, but {now[where]!r} once what it does not declare as read holds {pattern}",
-        )  # fmt: skip
+        )
 
     def poison(self, array: np.ndarray, former: np.ndarray, pattern: str) -> None:
         """Overwrite an array; integers keep to the range of values that the buffer, `former`, holds."""

@@ -1,7 +1,7 @@
 """What every executor keeps to: the numbers that a run may have, and a record of its conduct.
 
-Models are compared for who runs a block and when. All else that differs between two executors is in the record that each of
-them gives, which is stored with every sample.
+Models are compared for who runs a block and when. All else that differs between two executors is in the record that
+each of them gives, which is stored with every sample.
 """
 
 from __future__ import annotations

@@ -54,7 +54,9 @@ class Storage:
 
     def __init__(self, guard_bytes: int = 0, allocate: Callable[[int], np.ndarray] | None = None):
         if guard_bytes < 0 or guard_bytes % 64:
-            raise UsageError(f"guard_bytes must be a multiple of 64, got {guard_bytes}; buffers are aligned to 64 bytes")
+            raise UsageError(
+                f"guard_bytes must be a multiple of 64, got {guard_bytes}; buffers are aligned to 64 bytes"
+            )
         self.arrays: dict[str, np.ndarray] = {}
         self.guard_bytes = guard_bytes
         self.managed = False  # whether a device reaches the arrays without copies
@@ -115,7 +117,9 @@ class Storage:
                 arena_bytes[arena] = max(arena_bytes.get(arena, 0), size)
             else:
                 arrays[buffer.name] = self._zeros(buffer.name, buffer.shape, dtype)
-        arenas = {arena: self._zeros(f"arena {arena}", (size,), np.dtype(np.uint8)) for arena, size in arena_bytes.items()}
+        arenas = {
+            arena: self._zeros(f"arena {arena}", (size,), np.dtype(np.uint8)) for arena, size in arena_bytes.items()
+        }
         for name, arena in plan.arena_of.items():
             if name in arrays:
                 continue

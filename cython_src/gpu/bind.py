@@ -12,18 +12,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ..binding import kernel_table
+from ..binding.bind import EVENT_DTYPE, BlockFailure, bind
+from ..binding.executor_contract import check_run
+from ..binding.storage import Storage, view_of
+from ..errors import UsageError
+from ..plan.model import READ, WRITE, Plan, UniformBlocks
 from . import device as gpu_device
 from . import launches as gpu_kernels
-from ..binding import kernel_table
-from ..binding.executor_contract import check_run
-from .coherence import DEVICE, HOST, Coherence
-from ..errors import UsageError
 from .blas import PRODUCTS, Products, products_of
+from .coherence import DEVICE, HOST, Coherence
 from .device import Device
 from .launches import Launch
-from ..plan.model import READ, WRITE, Plan, UniformBlocks
-from ..binding.bind import EVENT_DTYPE, BlockFailure, bind
-from ..binding.storage import Storage, view_of
 
 NO_FAILURE = 2**64 - 1
 ALIGNMENT = 256
@@ -122,9 +122,13 @@ class GpuBoundPlan:
     needs_gil = False
 
     def __init__(
-        self, plan: Plan, storage: Storage | None = None, device: Device | None = None, convolution: str = "tiled",
+        self,
+        plan: Plan,
+        storage: Storage | None = None,
+        device: Device | None = None,
+        convolution: str = "tiled",
         products: str = "cublas",
-    ):  # fmt: skip
+    ):
         if products not in PRODUCTS:
             raise UsageError(f"products must be one of {', '.join(PRODUCTS)}; got {products!r}")
         self.plan, self.tf32 = plan, products == "tf32"
@@ -138,10 +142,16 @@ class GpuBoundPlan:
         own = plan.attributes.get("kernels")
         for loop in plan.loops:
             if not isinstance(loop.blocks, UniformBlocks) and any(block.operands for block in loop.blocks):
-                raise UsageError(f"blocks of loop {loop.name!r} have operands of their own, which no CUDA form takes; use the CPU")
+                raise UsageError(
+                    f"blocks of loop {loop.name!r} have operands of their own, which no CUDA form takes; use the CPU"
+                )
         self.launches = [
             gpu_kernels.launches_of(
-                loop.kernel, loop.attributes, loop.bounds, loop.operands, convolution,
+                loop.kernel,
+                loop.attributes,
+                loop.bounds,
+                loop.operands,
+                convolution,
                 self._products(kernel_table.get(loop.kernel, own), loop) if products != "own" else None,
             )
             for loop in plan.loops
@@ -149,7 +159,9 @@ class GpuBoundPlan:
         self.host = bind(plan, self.storage)
         self.arrays = CoherentArrays(self)
         # What decides the bits of results; models that agree in it must agree bit for bit.
-        forms = [f"convolution={convolution}"] * (convolution != "tiled") + [f"products={products}"] * (products != "cublas")
+        forms = [f"convolution={convolution}"] * (convolution != "tiled") + [f"products={products}"] * (
+            products != "cublas"
+        )
         self.instruction_set = ", ".join([self.device.architecture, *forms])
         self.num_loops, self.num_tasks = len(plan.loops), plan.num_tasks
         self.iteration_stride, self.scratch_bytes = plan.iteration_stride, plan.scratch_bytes
@@ -254,7 +266,9 @@ class GpuBoundPlan:
                 yield owner, 0, access.kind, 0.0
                 continue
             first, last = access.box[0] if access.box else (0, shape[0])
-            rest = math.prod(stop - start for start, stop in access.box[1:]) * math.prod(shape[max(1, len(access.box)) :])
+            rest = math.prod(stop - start for start, stop in access.box[1:]) * math.prod(
+                shape[max(1, len(access.box)) :]
+            )
             part = rest / math.prod(shape[1:])
             for piece in range(cuts.index(first), cuts.index(last)):
                 yield owner, piece, access.kind, part
@@ -319,8 +333,10 @@ class GpuBoundPlan:
                     overwritten[access.buffer] = overwritten.get(access.buffer, 0) + size
         # Blocks are independent, so their writes are disjoint: a buffer is overwritten whole if their sizes add up.
         for owner in writes:
-            whole = overwritten.get(owner, 0) == math.prod(plan.buffers[owner].shape) if owner in plan.buffers else False
-            reads[owner] = reads[owner] or not whole and writes[owner]
+            whole = (
+                overwritten.get(owner, 0) == math.prod(plan.buffers[owner].shape) if owner in plan.buffers else False
+            )
+            reads[owner] = reads[owner] or (not whole and writes[owner])
         return [(owner, reads[owner], writes[owner]) for owner in reads]
 
     def _record(self, number: int, loop, own) -> np.ndarray:
@@ -449,7 +465,9 @@ class GpuBoundPlan:
                 copies.append((owner, whole * (stop - start) // buffer.shape[0] if self._is_cut(owner) else whole))
         return copies
 
-    def copy(self, name: str, place: str, stream, address: int | None = None, rows: tuple[int, int] | None = None) -> None:
+    def copy(
+        self, name: str, place: str, stream, address: int | None = None, rows: tuple[int, int] | None = None
+    ) -> None:
         """Copy a buffer, or some rows of it, to `place`, whatever its state; `address`: of a device copy other than the
         usual one."""
         array = self.host.arrays[name]
@@ -583,7 +601,9 @@ class GpuExecutor(ABC):
         if num_threads != 1:
             raise UsageError(f"a GPU model runs on one thread of the host, got {num_threads}; use --threads 1")
         if event_capacity and not self.logs:
-            raise UsageError(f"launches of model {self.model!r} cannot be timed one by one; profile 'stream' or 'tasks'")
+            raise UsageError(
+                f"launches of model {self.model!r} cannot be timed one by one; profile 'stream' or 'tasks'"
+            )
         self.event_capacity = event_capacity
         self.bound: GpuBoundPlan | None = None
         self.workers: LaunchLog | None = None
@@ -637,9 +657,7 @@ class GpuExecutor(ABC):
         """Launch blocks of a loop, with a log entry if that is on."""
         plan = self.bound.plan
         start = self.workers.start(stream)
-        self.bound.launch(
-            loop, stream, replay, first_block=first_block, num_blocks=num_blocks, addresses=addresses
-        )
+        self.bound.launch(loop, stream, replay, first_block=first_block, num_blocks=num_blocks, addresses=addresses)
         iteration = replay * plan.iteration_stride + plan.loops[loop].iteration_offset
         self.workers.stop(start, stream, iteration, plan.loops[loop].first_task + first_block)
 

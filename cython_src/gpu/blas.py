@@ -97,12 +97,15 @@ def _convolution(out: int, accumulate: bool) -> Callable[[Mapping, Mapping], Pro
         depth = algorithms.panel_inputs(algorithms.FORWARD, (a["out_channels"], a["in_channels"]), 1)[1]
         first = b["n0"] * _pixels(a, "in")
         return Product(
-            (b["n1"] - b["n0"]) * _pixels(a, "in"), UNIT, depth,
+            (b["n1"] - b["n0"]) * _pixels(a, "in"),
+            UNIT,
+            depth,
             Matrix(0, first * a["in_pitch"], a["in_pitch"]),
             Matrix(1, b["c0"] * depth, UNIT, stride=depth * UNIT),
             Matrix(out, first * a["out_pitch"] + b["c0"], a["out_pitch"], stride=UNIT),
-            accumulate and bool(a["accumulate"]), (channel_end(b["c1"], a["out_pitch"]) - b["c0"]) // UNIT,
-        )  # fmt: skip
+            accumulate and bool(a["accumulate"]),
+            (channel_end(b["c1"], a["out_pitch"]) - b["c0"]) // UNIT,
+        )
 
     return product
 
@@ -112,11 +115,14 @@ def _weight_gradient(a: Mapping, b: Mapping) -> Product | None:
         return None
     first, inputs = b["n0"] * _pixels(a, "dy"), a["in_channels"]
     return Product(
-        b["o1"] - b["o0"], b["i1"] - b["i0"], (b["n1"] - b["n0"]) * _pixels(a, "dy"),
+        b["o1"] - b["o0"],
+        b["i1"] - b["i0"],
+        (b["n1"] - b["n0"]) * _pixels(a, "dy"),
         Matrix(0, first * a["dy_pitch"] + b["o0"], a["dy_pitch"], transposed=True),
         Matrix(1, first * a["in_pitch"] + b["i0"], a["in_pitch"]),
-        Matrix(2, (b["partial"] * a["dy_channels"] + b["o0"]) * inputs + b["i0"], inputs), bool(a["accumulate"]),
-    )  # fmt: skip
+        Matrix(2, (b["partial"] * a["dy_channels"] + b["o0"]) * inputs + b["i0"], inputs),
+        bool(a["accumulate"]),
+    )
 
 
 def _fully_connected(transposed: bool, out: int) -> Callable[[Mapping, Mapping], Product]:
@@ -129,11 +135,23 @@ def _fully_connected(transposed: bool, out: int) -> Callable[[Mapping, Mapping],
         weight = a["features"]  # pitch
         start = b["g0"] * lanes
         if lanes == 1:
-            return Product(groups, columns, inner, Matrix(0, start * inner, inner), Matrix(1, 0, weight, transposed),
-                           Matrix(out, start * columns, columns))  # fmt: skip
-        return Product(columns, lanes, inner, Matrix(1, 0, weight, not transposed),
-                       Matrix(0, start * inner, lanes, stride=inner * lanes),
-                       Matrix(out, start * columns, lanes, stride=columns * lanes), batch=groups)  # fmt: skip
+            return Product(
+                groups,
+                columns,
+                inner,
+                Matrix(0, start * inner, inner),
+                Matrix(1, 0, weight, transposed),
+                Matrix(out, start * columns, columns),
+            )
+        return Product(
+            columns,
+            lanes,
+            inner,
+            Matrix(1, 0, weight, not transposed),
+            Matrix(0, start * inner, lanes, stride=inner * lanes),
+            Matrix(out, start * columns, lanes, stride=columns * lanes),
+            batch=groups,
+        )
 
     return product
 
@@ -144,10 +162,14 @@ def _fully_connected_weights(a: Mapping, b: Mapping) -> Product | None:
         return None
     features, outputs = a["features"], a["outputs"]
     return Product(
-        outputs, features, b["g1"] - b["g0"], Matrix(0, b["g0"] * outputs, outputs, transposed=True),
-        Matrix(1, b["g0"] * features, features), Matrix(2, b["partial"] * outputs * (features + 1), features + 1),
+        outputs,
+        features,
+        b["g1"] - b["g0"],
+        Matrix(0, b["g0"] * outputs, outputs, transposed=True),
+        Matrix(1, b["g0"] * features, features),
+        Matrix(2, b["partial"] * outputs * (features + 1), features + 1),
         bool(a["accumulate"]),
-    )  # fmt: skip
+    )
 
 
 _PRODUCTS: dict[str, Callable[[Mapping, Mapping], Product | None]] = {
@@ -222,9 +244,19 @@ class Blas:
         operations = (_TRANSPOSED if m.transposed else _NORMAL for m in (p.right, p.left))
         self._check(
             self._library.cublasGemmStridedBatchedEx(
-                self.prepare(stream), *operations, p.columns, p.rows, p.inner, ctypes.byref(self._one), *right, *left,
-                ctypes.byref(self._one if p.accumulate else self._zero), *out, p.batch,
-                _COMPUTE_TF32 if tf32 else _COMPUTE_32F, _DEFAULT_ALGORITHM,
+                self.prepare(stream),
+                *operations,
+                p.columns,
+                p.rows,
+                p.inner,
+                ctypes.byref(self._one),
+                *right,
+                *left,
+                ctypes.byref(self._one if p.accumulate else self._zero),
+                *out,
+                p.batch,
+                _COMPUTE_TF32 if tf32 else _COMPUTE_32F,
+                _DEFAULT_ALGORITHM,
             ),
             "cublasGemmStridedBatchedEx",
-        )  # fmt: skip
+        )

@@ -9,11 +9,11 @@
 #ifndef FORKTASK_COMMON_CUH
 #define FORKTASK_COMMON_CUH
 
-#define THREADS 128 /* of a CUDA block, in every kernel */
+#define THREADS      128 /* of a CUDA block, in every kernel */
 #define MAX_OPERANDS 16
 #define MAX_INTEGERS 32
-#define MAX_REALS 4
-#define TAPS 25
+#define MAX_REALS    4
+#define TAPS         25
 
 #ifndef FORKTASK_EMULATED
 #define KERNEL(name) extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ GpuArgs a)

@@ -14,16 +14,23 @@ from functools import cache
 
 import numpy as np
 
-from . import launches as gpu_kernels
 from ..errors import UsageError
+from . import launches as gpu_kernels
 from .blas import Blas, Product
-
 
 # Lanes for float32 multiply-adds of a multiprocessor, by compute capability (CUDA C++ Programming Guide, "Throughput of
 # Native Arithmetic Instructions").
 LANES_OF_MULTIPROCESSOR = {
-    (7, 0): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 7): 128, (8, 9): 128, (9, 0): 128, (10, 0): 128, (12, 0): 128,
-}  # fmt: skip
+    (7, 0): 64,
+    (7, 5): 64,
+    (8, 0): 64,
+    (8, 6): 128,
+    (8, 7): 128,
+    (8, 9): 128,
+    (9, 0): 128,
+    (10, 0): 128,
+    (12, 0): 128,
+}
 
 
 class Device(ABC):
@@ -231,9 +238,18 @@ class CupyDevice(Device):
         self.prepare(symbol)
         address = ctypes.c_void_p(args.ctypes.data)  # the launch copies what the one parameter's pointer points to
         self._driver.launchKernel(
-            self._functions[symbol], tiles, rows, 1, gpu_kernels.THREADS, 1, 1, shared_bytes, stream,
-            ctypes.addressof(address), 0,
-        )  # fmt: skip
+            self._functions[symbol],
+            tiles,
+            rows,
+            1,
+            gpu_kernels.THREADS,
+            1,
+            1,
+            shared_bytes,
+            stream,
+            ctypes.addressof(address),
+            0,
+        )
 
     def prepare_products(self, stream):
         self._open_blas().prepare(stream)

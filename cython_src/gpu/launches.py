@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ..kernels.convolution import algorithms
 from ..errors import UsageError
-from .blas import Products
+from ..kernels.convolution import algorithms
 from ..kernels.maps.channels import UNIT
+from .blas import Products
 
 SOURCE_FOLDER = Path(__file__).parent.parent
 # What stands before each file when it is compiled.
@@ -144,7 +144,9 @@ def _convolution_form(symbol: str, reduction: bool) -> Callable[[Mapping, np.nda
 
 def _elementwise(symbol: str, width: str) -> Callable[[Mapping, np.ndarray], Launch]:
     def launch(attributes: Mapping, bounds: np.ndarray) -> Launch:
-        return Launch(symbol, _strided(_extents(bounds, 0, 2, 4) * attributes[f"{width}_width"] * attributes["in_lanes"]))
+        return Launch(
+            symbol, _strided(_extents(bounds, 0, 2, 4) * attributes[f"{width}_width"] * attributes["in_lanes"])
+        )
 
     return launch
 
@@ -270,8 +272,9 @@ def _channels_weight_gradient(attributes: Mapping, bounds: np.ndarray) -> Launch
         tiles = row_tiles * np.ceil(taps * inputs / (8 * tile[1]))
         if outs > 8 * tile[0] and tiles.sum() * THREADS >= THREADS_WANTED:
             break
-    return Launch(f"{symbol}_{tile[0]}x{tile[1]}", int(tiles.max()),
-                  _product_bytes(tile, 4 * PRODUCT_STEP + 8 * tile[1]))  # fmt: skip
+    return Launch(
+        f"{symbol}_{tile[0]}x{tile[1]}", int(tiles.max()), _product_bytes(tile, 4 * PRODUCT_STEP + 8 * tile[1])
+    )
 
 
 def _is_winograd(symbol: str, attributes: Mapping) -> bool:
@@ -353,8 +356,12 @@ _LAUNCHES: dict[str, Callable[[Mapping, np.ndarray], Launch]] = {
     "channels_norm_depthwise": _per_channel("channels_norm_depthwise"),
     "channels_depthwise_norm_backward": lambda attributes, bounds: Launch(
         "channels_depthwise_norm_backward",
-        _strided(_extents(bounds, 0) * (_channel_end(bounds, 3, attributes["in_pitch"]) - bounds[:, 2])
-                 * attributes["in_height"] * attributes["in_width"]),
+        _strided(
+            _extents(bounds, 0)
+            * (_channel_end(bounds, 3, attributes["in_pitch"]) - bounds[:, 2])
+            * attributes["in_height"]
+            * attributes["in_width"]
+        ),
     ),
     "channels_norm_statistics": _per_strip("channels_norm_statistics"),
     "channels_norm_finish": _per_vector_element("channels_norm_finish"),
@@ -406,9 +413,12 @@ _AFTER: dict[tuple[str, str], Callable[[Mapping, np.ndarray], Launch]] = {
 }
 
 
-
 def _bias_and_activation(attributes: Mapping, bounds: np.ndarray, operands: Collection[str]) -> Launch | None:
-    return _per_channel("channels_conv_bias")(attributes, bounds) if "bias" in operands or attributes["activation"] else None
+    return (
+        _per_channel("channels_conv_bias")(attributes, bounds)
+        if "bias" in operands or attributes["activation"]
+        else None
+    )
 
 
 def _fc_bias(symbol: str) -> Callable[[Mapping, np.ndarray, Collection[str]], Launch]:
@@ -438,9 +448,13 @@ def names() -> tuple[str, ...]:
 
 
 def launches_of(
-    kernel: str, attributes: Mapping, bounds: np.ndarray, operands: Collection[str] = (), convolution: str = "tiled",
+    kernel: str,
+    attributes: Mapping,
+    bounds: np.ndarray,
+    operands: Collection[str] = (),
+    convolution: str = "tiled",
     products: Products | None = None,
-) -> tuple[Launch | Products, ...]:  # fmt: skip
+) -> tuple[Launch | Products, ...]:
     """How to launch a loop: one after the other, all with the same arguments.
 
     Parameters
@@ -468,7 +482,9 @@ def launches_of(
             raise UsageError("kernel 'memory' of Task Bench has no CUDA form; use compute, load_imbalance or busy_wait")
         return (Launch("task_bench", 1),)
     if kernel not in _LAUNCHES:
-        raise UsageError(f"kernel {kernel!r} has no CUDA form{_REMEDIES.get(kernel.partition('_')[0], '')}; use the CPU")
+        raise UsageError(
+            f"kernel {kernel!r} has no CUDA form{_REMEDIES.get(kernel.partition('_')[0], '')}; use the CPU"
+        )
     if kernel in _LANES_OF_THREADS and THREADS % attributes["lanes"]:
         raise UsageError(f"lanes of {kernel!r} must divide {THREADS}, got {attributes['lanes']}; use 1 or 16")
     if kernel == "conv_forward" and convolution != "tiled":

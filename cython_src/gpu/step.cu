@@ -28,10 +28,10 @@ KERNEL(load_images)
         const int g = b[0] + (int)(i / plane / m.channels), image = g * m.lanes + lane;
         const bool inside = image < batch && y >= 0 && y < m.height && x >= 0 && x < m.width;
         const int number = inside ? order[image] : -1;
-        out[pixel(m, g, c, y, x) + lane]
-            = number >= 0 && number < num_images
-                  ? images[(((long long)number * m.channels + c) * m.height + y) * m.width + x]
-                  : 0;
+        out[pixel(m, g, c, y, x) + lane] =
+            number >= 0 && number < num_images
+                ? images[(((long long)number * m.channels + c) * m.height + y) * m.width + x]
+                : 0;
     }
 }
 

@@ -13,12 +13,26 @@ import numpy as np
 
 from ..errors import UsageError
 from ..kernels.bench.bench import (
-    CELL_NUMBERS, SCRATCH_BYTES, TASK_BENCH_KERNELS, WORK_BYTES, WORK_FLOPS, task_bench_kernel,
+    CELL_NUMBERS,
+    SCRATCH_BYTES,
+    TASK_BENCH_KERNELS,
+    WORK_BYTES,
+    WORK_FLOPS,
+    task_bench_kernel,
 )
 from ..plan.model import READ, UPDATE, AccessTable, BlockLoop, Buffer, Plan, UniformBlocks
 
 PATTERNS = (
-    "trivial", "no_comm", "stencil_1d", "stencil_1d_periodic", "dom", "tree", "fft", "all_to_all", "nearest", "spread",
+    "trivial",
+    "no_comm",
+    "stencil_1d",
+    "stencil_1d_periodic",
+    "dom",
+    "tree",
+    "fft",
+    "all_to_all",
+    "nearest",
+    "spread",
     "random_nearest",
 )
 
@@ -167,21 +181,28 @@ def task_bench(
         else:
             step_shape = shared[step % period]
         bounds, counts, kind, number, own, sizes, reads = step_shape
-        loops.append(BlockLoop(
-            name=f"step{step}",
-            kernel=task_bench_kernel((bounds.shape[1] - 1) // 2),
-            operands={"cells": "cells"},
-            attributes={
-                "kernel": TASK_BENCH_KERNELS.index(kernel), "work": work, "step": step, "steps": steps, "width": width,
-                "imbalance_percent": round(100 * imbalance), "check": int(check),
-            },
-            blocks=UniformBlocks(
-                bounds,
-                flops=float(WORK_FLOPS * work) if kernel in ("compute", "load_imbalance") else 0.0,
-                bytes=float(WORK_BYTES * work) if kernel == "memory" else 0.0,
-            ),
-            first_task=first_task,
-        ))
+        loops.append(
+            BlockLoop(
+                name=f"step{step}",
+                kernel=task_bench_kernel((bounds.shape[1] - 1) // 2),
+                operands={"cells": "cells"},
+                attributes={
+                    "kernel": TASK_BENCH_KERNELS.index(kernel),
+                    "work": work,
+                    "step": step,
+                    "steps": steps,
+                    "width": width,
+                    "imbalance_percent": round(100 * imbalance),
+                    "check": int(check),
+                },
+                blocks=UniformBlocks(
+                    bounds,
+                    flops=float(WORK_FLOPS * work) if kernel in ("compute", "load_imbalance") else 0.0,
+                    bytes=float(WORK_BYTES * work) if kernel == "memory" else 0.0,
+                ),
+                first_task=first_task,
+            )
+        )
         first_task += len(bounds)
         task_counts.append(counts)
         kinds.append(kind)
@@ -208,8 +229,16 @@ def task_bench(
         table,
         scratch_bytes=SCRATCH_BYTES if kernel == "memory" else 0,
         attributes={
-            "workload": "task_bench", "pattern": pattern, "width": width, "steps": steps, "radix": radix,
-            "kernel": kernel, "work": work, "imbalance": imbalance, "check": check, "memory": "full",
+            "workload": "task_bench",
+            "pattern": pattern,
+            "width": width,
+            "steps": steps,
+            "radix": radix,
+            "kernel": kernel,
+            "work": work,
+            "imbalance": imbalance,
+            "check": check,
+            "memory": "full",
             "mean_work": work * (1 - imbalance / 2) if kernel == "load_imbalance" else float(work),
         },
     )
@@ -237,16 +266,24 @@ def replica(plan: Plan, durations: np.ndarray, work: float) -> Plan:
     units = np.rint(work * durations / durations.mean()).astype(np.int32)
     loops = [
         BlockLoop(
-            name=loop.name, kernel="replica", operands={}, attributes={"kernel": TASK_BENCH_KERNELS.index("compute")},
-            blocks=UniformBlocks(units[loop.first_task : loop.first_task + loop.num_blocks, None]), layer=loop.layer,
-            phase=loop.phase, first_task=loop.first_task,
+            name=loop.name,
+            kernel="replica",
+            operands={},
+            attributes={"kernel": TASK_BENCH_KERNELS.index("compute")},
+            blocks=UniformBlocks(units[loop.first_task : loop.first_task + loop.num_blocks, None]),
+            layer=loop.layer,
+            phase=loop.phase,
+            first_task=loop.first_task,
         )
         for loop in plan.loops
     ]
     # The access table names buffers by number; nothing is ever stored in them.
     buffers = [Buffer(buffer.name, (1,), role="temporary", carried=True) for buffer in plan.buffers.values()]
     return Plan.from_accesses(
-        f"replica of {plan.name}", buffers, loops, plan.accesses,
+        f"replica of {plan.name}",
+        buffers,
+        loops,
+        plan.accesses,
         attributes={**plan.attributes, "workload": "replica", "mean_work": float(units.mean()), "aliases": {}},
     )
 

@@ -17,14 +17,26 @@ from typing import Any
 import numpy as np
 
 from ..binding import kernel_table
-from ..errors import UsageError
-from ..binding.kernel_table import KernelSpec
-from ..plan.model import (
-    COMMUTATIVE, CONCURRENT, READ, REDUCTION, REDUCTION_OPERATIONS, UPDATE, WRITE, Access, Block, BlockLoop, Plan,
-    PlanBuilder, _build_access_table, ranges,
-)  # fmt: skip
 from ..binding.bind import BoundPlan, bind
+from ..binding.kernel_table import KernelSpec
 from ..binding.storage import Storage
+from ..errors import UsageError
+from ..plan.model import (
+    COMMUTATIVE,
+    CONCURRENT,
+    READ,
+    REDUCTION,
+    REDUCTION_OPERATIONS,
+    UPDATE,
+    WRITE,
+    Access,
+    Block,
+    BlockLoop,
+    Plan,
+    PlanBuilder,
+    _build_access_table,
+    ranges,
+)
 
 MAX_OPERANDS = 24  # FORKTASK_MAX_OPERANDS of block_kernel.h
 MAX_DIMENSIONS = 4  # of a region
@@ -114,9 +126,7 @@ class TaskArray:
         keys = key if isinstance(key, tuple) else (key,)
         for k in keys:
             if not (k is Ellipsis or isinstance(k, slice | numbers.Integral)) or isinstance(k, bool):
-                raise UsageError(
-                    f"a region of {self.name!r} is made of ranges and numbers, got {k!r}; slice it"
-                )
+                raise UsageError(f"a region of {self.name!r} is made of ranges and numbers, got {k!r}; slice it")
         where = [i for i, k in enumerate(keys) if k is Ellipsis]
         if len(where) > 1 or len(keys) - len(where) > len(self.shape):
             raise UsageError(
@@ -133,8 +143,7 @@ class TaskArray:
                 f"a region may cut {MAX_DIMENSIONS} dimensions, got {len(box)} of {self.name!r}; take all of the others"
             )
         index = tuple(
-            slice(*self._range(d, k)) if isinstance(k, slice) else self._range(d, k)[0]
-            for d, k in enumerate(keys)
+            slice(*self._range(d, k)) if isinstance(k, slice) else self._range(d, k)[0] for d, k in enumerate(keys)
         )
         return Region(self, tuple(box), (*index, Ellipsis))
 
@@ -264,29 +273,17 @@ class TaskRecorder:
         UsageError
         """
         if not isinstance(name, str) or not name or name == TASKWAIT:
-            raise UsageError(
-                f"the name of an array must be a string, not empty and not {TASKWAIT!r}, got {name!r}"
-            )
+            raise UsageError(f"the name of an array must be a string, not empty and not {TASKWAIT!r}, got {name!r}")
         if name in self.arrays:
-            raise UsageError(
-                f"an array called {name!r} is in the graph already; use it, or choose another name"
-            )
+            raise UsageError(f"an array called {name!r} is in the graph already; use it, or choose another name")
         if not isinstance(array, np.ndarray):
-            raise UsageError(
-                f"array {name!r} must be a NumPy array, got {type(array).__name__}; use numpy.asarray"
-            )
+            raise UsageError(f"array {name!r} must be a NumPy array, got {type(array).__name__}; use numpy.asarray")
         if array.dtype.kind not in "biufc" or not array.dtype.isnative:
-            raise UsageError(
-                f"array {name!r} must hold numbers in native byte order, got {array.dtype}; convert it"
-            )
+            raise UsageError(f"array {name!r} must hold numbers in native byte order, got {array.dtype}; convert it")
         if not array.flags.c_contiguous:
-            raise UsageError(
-                f"array {name!r} must be C-contiguous, got strides {array.strides}; use ascontiguousarray"
-            )
+            raise UsageError(f"array {name!r} must be C-contiguous, got strides {array.strides}; use ascontiguousarray")
         if array.size == 0 or max(array.shape, default=1) >= 2**31:
-            raise UsageError(
-                f"array {name!r} must have 1 to 2^31 - 1 elements in each dimension, got {array.shape}"
-            )
+            raise UsageError(f"array {name!r} must have 1 to 2^31 - 1 elements in each dimension, got {array.shape}")
         for other in self.arrays.values():
             if np.may_share_memory(array, other.view):  # exact, as both are contiguous
                 raise UsageError(
@@ -371,9 +368,7 @@ class TaskRecorder:
                         f"array() and slice what that returns"
                     )
                 if kind != READ and not region.array.view.flags.writeable:
-                    raise UsageError(
-                        f"array {region.array.name!r} is read-only, but a task writes it; copy it first"
-                    )
+                    raise UsageError(f"array {region.array.name!r} is read-only, but a task writes it; copy it first")
                 regions.append((kind, region))
         # A method is a new object each time it is looked up; others are kept, so that their id stays theirs.
         key = kernel if isinstance(kernel, MethodType | numbers.Integral) else ("id", id(kernel))
@@ -384,9 +379,7 @@ class TaskRecorder:
         if found.function is None:
             for value in args:
                 if not isinstance(value, numbers.Real):
-                    raise UsageError(
-                        f"args of a compiled kernel must be numbers, got {value!r}; pass data as regions"
-                    )
+                    raise UsageError(f"args of a compiled kernel must be numbers, got {value!r}; pass data as regions")
             if len(regions) >= MAX_OPERANDS:
                 raise UsageError(
                     f"a task of a compiled kernel may have {MAX_OPERANDS - 1} regions, got {len(regions)}; split it"
@@ -509,9 +502,7 @@ class TaskRecorder:
             for _, region in task.regions:
                 for d, extent in enumerate(region.array.shape):
                     bounds.extend(region.box[d] if d < len(region.box) else (0, extent))
-        return Block(
-            tuple(bounds or [number]), tuple(accesses), task.flops, task.num_bytes, affinity=task.affinity
-        )
+        return Block(tuple(bounds or [number]), tuple(accesses), task.flops, task.num_bytes, affinity=task.affinity)
 
     def _groups(self, builder: PlanBuilder, blocks: list[Block]) -> Iterator[tuple[int, int]]:
         """(first, stop) of the longest runs of tasks that may form one loop, found in one pass over their cells."""
@@ -544,10 +535,7 @@ class TaskRecorder:
         reals = tuple(f"arg{i}" for i, w in enumerate(whole) if compiled and not w)
         if key not in specs:
             bounds = [
-                f"region{r}_{end}{d}"
-                for r, n in enumerate(dimensions)
-                for d in range(n)
-                for end in ("start", "stop")
+                f"region{r}_{end}{d}" for r, n in enumerate(dimensions) for d in range(n) for end in ("start", "stop")
             ]
             specs[key] = KernelSpec(
                 name=f"{task.kernel.name}/{len(specs)}",
@@ -583,11 +571,7 @@ def _loop_key(task: _Task | None) -> tuple | None:
     if task is None:
         return None
     arrays = tuple(region.array.name for _, region in task.regions)
-    args = (
-        ()
-        if task.kernel.function
-        else tuple((isinstance(value, numbers.Integral), value) for value in task.args)
-    )
+    args = () if task.kernel.function else tuple((isinstance(value, numbers.Integral), value) for value in task.args)
     return task.kernel, arrays, task.name, args, task.operation
 
 
@@ -603,7 +587,11 @@ def _conflict(cells: dict[int, int], touched: dict[int, int]) -> bool:
 def _wait_kernel() -> tuple[KernelSpec, dict[str, int]]:
     """The empty compiled kernel behind taskwait()."""
     spec = KernelSpec(
-        name=TASKWAIT, operands=(TASKWAIT,), integers=("kernel",), bounds=("work",),
-        address=kernel_table.get("replica").address, instruction_sets=False,
-    )  # fmt: skip
+        name=TASKWAIT,
+        operands=(TASKWAIT,),
+        integers=("kernel",),
+        bounds=("work",),
+        address=kernel_table.get("replica").address,
+        instruction_sets=False,
+    )
     return spec, {"kernel": 0}

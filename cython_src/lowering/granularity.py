@@ -28,12 +28,7 @@ class Granularity:
         values: dict[str, int] = {}
         for part in text.split(","):
             key, _, value = part.partition("=")
-            if (
-                key not in ("images", "channels", "rows")
-                or key in values
-                or not value.isdigit()
-                or int(value) < 1
-            ):
+            if key not in ("images", "channels", "rows") or key in values or not value.isdigit() or int(value) < 1:
                 raise UsageError(
                     f"granularity must be 'auto' or a list such as 'images=16,channels=8,rows=4' of positive "
                     f"whole numbers, got {text!r}"

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from ..errors import UsageError
-from .granularity import Granularity
+from ..kernels.convolution.algorithms import CODES, ERROR_LIMIT, RELATIVE_ERROR
 from ..kernels.convolution.lanes_forms import FORMS, form_scratch_bytes
 from ..kernels.convolution.lanes_winograd import gradient_scratch_bytes, transform_scratch_bytes
 from ..kernels.maps.lanes import interior
 from ..networks.layers import Convolution, FullyConnected, MaxPool, NetworkSpec, ReLU, Softmax, get_network
-from ..kernels.convolution.algorithms import CODES, CONV_OPTIONS, ERROR_LIMIT, RELATIVE_ERROR
 from ..plan.model import Access, Block, Plan, PlanBuilder, block_grid, ranges, read, update, write
+from .granularity import Granularity
+from .options import PlanOptions
 
 UNIT = 16  # images of a group in the lane layout; floats of a unit in the inner loops
 KERNEL = 5  # side of the convolutions' kernels
@@ -185,9 +187,7 @@ class _Lowering:
                 f"use a multiple, or layout 'auto' or 'flat'"
             )
         if not per_block:
-            per_block = self.lanes * math.ceil(
-                self.groups / (BLOCKS_OF_IMAGES if self.lanes > 1 else BLOCKS_WANTED)
-            )
+            per_block = self.lanes * math.ceil(self.groups / (BLOCKS_OF_IMAGES if self.lanes > 1 else BLOCKS_WANTED))
         return ranges(self.groups, per_block // self.lanes)
 
     def channel_ranges(self, channels: int) -> list[tuple[int, int]]:
@@ -281,9 +281,7 @@ class _Lowering:
 
     def load(self, target: FeatureMap, num_images: int, num_batches: int) -> str:
         b = self.builder
-        images = b.buffer(
-            f"{self.prefix}dataset.images", (num_images, *self.network.input_shape), role="dataset"
-        )
+        images = b.buffer(f"{self.prefix}dataset.images", (num_images, *self.network.input_shape), role="dataset")
         all_labels = b.buffer(f"{self.prefix}dataset.labels", (num_images,), "int32", role="dataset")
         order = b.buffer(f"{self.prefix}batch_order", (num_batches, self.batch), "int32", role="table")
         labels = b.buffer("labels", (self.groups, self.lanes), "int32", role="input")
@@ -324,9 +322,7 @@ class _Lowering:
             for kind in ("weight", "bias")
         )
 
-    def convolution(
-        self, name: str, source: FeatureMap, target: FeatureMap, index: str | None = None
-    ) -> None:
+    def convolution(self, name: str, source: FeatureMap, target: FeatureMap, index: str | None = None) -> None:
         """Convolution alone, or with ReLU and pooling when `index` is given."""
         weight, bias = self.parameters(name)
         scale = 2 if index else 1
@@ -378,9 +374,7 @@ class _Lowering:
                 **self.form_attributes(form, source.channels, target.width * scale),
             },
         )
-        self.builder.scratch(
-            transform_scratch_bytes(source.channels, target.channels) if winograd else SCRATCH_BYTES
-        )
+        self.builder.scratch(transform_scratch_bytes(source.channels, target.channels) if winograd else SCRATCH_BYTES)
 
     def elementwise(
         self,
@@ -403,9 +397,7 @@ class _Lowering:
             accesses = []
             for operand, buffer in operands.items():
                 if buffer == index:
-                    accesses.append(
-                        Access(1 if operand == "index" and phase == "forward" else 0, index, (g, c, y))
-                    )
+                    accesses.append(Access(1 if operand == "index" and phase == "forward" else 0, index, (g, c, y)))
                     continue
                 feature_map = target if buffer == target.name else source
                 scale = feature_map.height // cut.height
@@ -566,9 +558,7 @@ class _Lowering:
         # A data gradient needs a halo; so does the weight gradient in the flat layout where rows are no whole
         # units, because it runs on from one row to the next.
         halo = KERNEL - 1 - stage.padding if i > 0 or (self.lanes == 1 and stage.width % UNIT) else 0
-        return self.map(
-            f"{stage.conv}.gradient", (stage.channels, stage.height, stage.width), halo, "gradient"
-        )
+        return self.map(f"{stage.conv}.gradient", (stage.channels, stage.height, stage.width), halo, "gradient")
 
     def relu_gradient(self, name: str, gradient: FeatureMap, output: FeatureMap, target: FeatureMap) -> None:
         self.elementwise(
@@ -618,13 +608,7 @@ class _Lowering:
                 )
             )
         self.builder.loop(
-            f"{name}.data_gradient",
-            kernel,
-            operands,
-            blocks,
-            attributes=attributes,
-            layer=name,
-            phase="backward",
+            f"{name}.data_gradient", kernel, operands, blocks, attributes=attributes, layer=name, phase="backward"
         )
 
     def loss(self, logits: str, labels: str, classes: int, length: int, phase: str) -> str:
@@ -647,8 +631,12 @@ class _Lowering:
             "softmax_loss",
             {"logits": logits, "labels": labels, "gradient": gradient, "losses": losses, "correct": correct},
             blocks,
-            attributes={"classes": classes, "lanes": self.lanes, "batch": self.batch,
-                        "label_smoothing": b.attributes["label_smoothing"]},
+            attributes={
+                "classes": classes,
+                "lanes": self.lanes,
+                "batch": self.batch,
+                "label_smoothing": b.attributes["label_smoothing"],
+            },
             layer="softmax",
             phase=phase,
         )
@@ -656,15 +644,11 @@ class _Lowering:
             "loss",
             "loss_sum",
             {"losses": losses, "correct": correct, "loss_log": log, "correct_log": correct_log},
-            [
-                Block(
-                    (),
-                    (read(losses), read(correct), update(log), update(correct_log)),
-                    bytes=8.0 * self.groups,
-                )
-            ],
+            [Block((), (read(losses), read(correct), update(log), update(correct_log)), bytes=8.0 * self.groups)],
             attributes={
-                "groups": self.groups, "batch": self.batch, "length": length,
+                "groups": self.groups,
+                "batch": self.batch,
+                "length": length,
                 "check_finite": b.attributes["check_finite"],
             },
             layer="softmax",
@@ -773,9 +757,7 @@ class _Lowering:
         if winograd:
             weight = self.transformed_weights(layer, True)
         blocks = []
-        for g, c, y in block_grid(
-            self.group_ranges(), *self.convolution_ranges(form, target.channels, height, 1)
-        ):
+        for g, c, y in block_grid(self.group_ranges(), *self.convolution_ranges(form, target.channels, height, 1)):
             size, images, channels = (y[1] - y[0]) * width, self.images_in(g), c[1] - c[0]
             accesses = [
                 read(gradient.name, g, (0, gradient.channels), gradient.read_rows(*y)),
@@ -809,9 +791,7 @@ class _Lowering:
                 **self.form_attributes(form, gradient.channels, width),
             },
         )
-        self.builder.scratch(
-            transform_scratch_bytes(gradient.channels, target.channels) if winograd else SCRATCH_BYTES
-        )
+        self.builder.scratch(transform_scratch_bytes(gradient.channels, target.channels) if winograd else SCRATCH_BYTES)
 
     def sgd(self, layer: str, momentum: float, weight_decay: float, num_rates: int) -> None:
         b = self.builder
@@ -879,9 +859,9 @@ class _Lowering:
         for name, kind, shape_ in ((weight, "weight", shape), (bias, "bias", (outputs,))):
             self.aliases[f"{name}.grad"] = _gradient_view(gradient, kind, outputs, inputs, shape_)
 
-
-    def adam(self, layer: str, decoupled: bool, betas: tuple[float, float], eps: float, weight_decay: float,
-             num_rates: int) -> None:  # fmt: skip
+    def adam(
+        self, layer: str, decoupled: bool, betas: tuple[float, float], eps: float, weight_decay: float, num_rates: int
+    ) -> None:
         """Adam's or AdamW's step for weights and for biases, a loop each."""
         b = self.builder
         shapes = self.network.parameter_shapes()
@@ -891,7 +871,9 @@ class _Lowering:
         partials, count = f"{layer}.partial_gradients", self.partials[layer]
         for name, row, offset in ((weight, inputs, 0), (bias, 1, inputs)):
             gradient = b.buffer(f"{name}.gradient_sum", shapes[name], role="gradient", carried=True)
-            moments = [b.buffer(f"{name}.{kind}", shapes[name], role="optimizer_state") for kind in ("exp_avg", "exp_avg_sq")]
+            moments = [
+                b.buffer(f"{name}.{kind}", shapes[name], role="optimizer_state") for kind in ("exp_avg", "exp_avg_sq")
+            ]
             blocks = []
             for rows in self.channel_ranges(outputs):
                 accesses = [read(partials, (0, count), rows), write(gradient, rows), read(rates), update(name, rows)]
@@ -899,17 +881,33 @@ class _Lowering:
                 size = 4.0 * (rows[1] - rows[0]) * row * (count + 7)
                 blocks.append(Block((rows[0] * row, rows[1] * row), tuple(accesses), bytes=size))
             b.loop(
-                f"{name}.update", "optimizer_adam",
-                {"partials": partials, "gradient": gradient, "parameter": name, "first_moment": moments[0],
-                 "second_moment": moments[1], "learning_rates": rates},
-                blocks, layer=layer, phase="update",
+                f"{name}.update",
+                "optimizer_adam",
+                {
+                    "partials": partials,
+                    "gradient": gradient,
+                    "parameter": name,
+                    "first_moment": moments[0],
+                    "second_moment": moments[1],
+                    "learning_rates": rates,
+                },
+                blocks,
+                layer=layer,
+                phase="update",
                 attributes={
-                    "num_partials": count, "partial_stride": outputs * (inputs + 1), "row_length": row,
-                    "row_stride": inputs + 1, "row_offset": offset, "num_rates": num_rates,
-                    "decoupled": int(decoupled), "beta1": betas[0], "beta2": betas[1], "eps": eps,
+                    "num_partials": count,
+                    "partial_stride": outputs * (inputs + 1),
+                    "row_length": row,
+                    "row_stride": inputs + 1,
+                    "row_offset": offset,
+                    "num_rates": num_rates,
+                    "decoupled": int(decoupled),
+                    "beta1": betas[0],
+                    "beta2": betas[1],
+                    "eps": eps,
                     "weight_decay": weight_decay,
                 },
-            )  # fmt: skip
+            )
             self.aliases[f"{name}.grad"] = _plain_view(gradient)
 
 
@@ -935,86 +933,30 @@ def _rows_by_image(buffer: str, batch: int) -> Callable:
 
 def lower(
     network: str | NetworkSpec,
-    batch: int,
-    phase: str = "train",
-    granularity: str = "auto",
+    options: PlanOptions | None = None,
     *,
-    weight_gradients: str = "partial",
-    fusion: bool | str = True,
-    memory: str = "full",
-    layout: str = "auto",
-    conv: str = "auto",
     num_images: int | None = None,
     num_batches: int = 1,
     num_iterations_logged: int = 1000,
     num_learning_rates: int = 1,
-    optimizer: str = "sgd",
-    momentum: float = 0.9,
-    weight_decay: float = 1e-4,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    label_smoothing: float = 0.0,
-    clip_norm: float = 0.0,
-    frozen: str = "",
-    recompute: bool = False,
-    seed: int = 0,
-    check_finite: bool = False,
     prefix: str = "",
+    **changes: Any,
 ) -> Plan:
-    """Plan of one step.
+    """Return the plan of one step.
 
     Parameters
     ----------
     network : str or NetworkSpec
-    batch : int
-        Images of a step.
-    phase : {"train", "forward", "evaluate"}
-        Forward, backward and update; or inference, which leaves "probabilities" and "predictions"; or forward
-        and loss, which logs "losses" and "correct" as training does.
-    granularity : str
-        "auto", or "images=..,channels=..,rows=.." (images, output channels and rows of a block, any left
-        out).
-    weight_gradients : {"partial", "chain"}
-        A partial buffer for each block of images, summed in order by the update; or blocks that add to one
-        buffer in turn.
-    fusion : bool or str
-        What is joined into one loop: True or "all", False or "none", or some of "activation", "residual", "statistics",
-        "depthwise" and "normalise" with commas between (layout "channels": `lowering.channels.FUSIONS`). In the other layouts all or
-        none: convolution, ReLU and pooling in one loop, or a loop each.
-    memory : {"full", "shared"}
-        Whether transient buffers are overlaid.
-    layout : {"auto", "lanes", "flat", "channels"}
-        What stands in the vector lanes: sixteen images, pixels of one image, or channels. "auto": channels, but for
-        chains of few channels the better of the other two, see `choose_lanes`, if one of them has the `conv` asked for.
-    conv : str
-        Form of the convolutions. Layout "lanes": "direct" (every product), "winograd" (fewer products, more rounding),
-        one of `kernels_conv_forms.FORMS` (to compare with), or "auto": for each pass of each layer what
-        `choose_convolution` says. Layout "channels": one of `algorithms.CONV_OPTIONS`.
+    options : PlanOptions, optional
+        What is computed and how it is cut; the defaults of `PlanOptions` if none are given.
     num_images, num_batches : int
-        Size of the data set (default: `batch`) and rows of "batch_order".
+        Size of the data set (default: the batch) and rows of "batch_order".
     num_iterations_logged, num_learning_rates : int
-        Lengths of "losses" and "correct", and of "learning_rates"; both are indexed by the iteration modulo
-        length.
-    optimizer : {"sgd", "adam", "adamw"}
-    momentum, weight_decay, betas, eps : float
-        Of the optimiser, in PyTorch's convention.
-    label_smoothing : float
-        Share of the target that is spread over all classes.
-    clip_norm : float
-        Largest global norm of the gradients; 0: not clipped. Every update then waits for all gradients.
-    frozen : str
-        Layers, with commas between, whose parameters are not trained: each name stands for all layers that are called
-        so or begin with it and a dot. Below the lowest trained layer nothing is sent back.
-    recompute : bool
-        Keep few activations and compute the others again in the backward pass; needs memory="shared", which overlays
-        them. The same bits.
-    seed : int
-        Of dropout.
-    check_finite : bool
-        A loss that is NaN or infinite fails its block, with status 4, and so stops the run in that iteration.
+        Lengths of "losses" and "correct", and of "learning_rates"; both are indexed by the iteration modulo length.
     prefix : str
-        Put before the names of data set, batch order and logs, so that plans with different data can share
-        parameters.
+        Put before the names of data set, batch order and logs, so that plans with different data can share parameters.
+    **changes
+        Fields of `PlanOptions` that differ from `options`.
 
     Raises
     ------
@@ -1022,35 +964,21 @@ def lower(
         Unknown network or option, a batch below one, or a network whose layers have no kernels.
     """
     spec = get_network(network) if isinstance(network, str) else network
-    for name, value, known in (
-        ("phase", phase, ("train", "forward", "evaluate")),
-        ("weight_gradients", weight_gradients, ("partial", "chain")),
-        ("layout", layout, ("auto", "lanes", "flat", "channels")),
-        ("conv", conv, CONV_OPTIONS),
-        ("optimizer", optimizer, ("sgd", "adam", "adamw")),
-    ):
-        if value not in known:
-            raise UsageError(f"{name} must be one of {', '.join(known)}; got {value!r}")
+    if not isinstance(options, PlanOptions):
+        if options is not None:
+            raise UsageError(f"options must be PlanOptions, got {options!r}; name single ones: lower(network, batch=16)")
+        options = PlanOptions()
+    if changes:
+        options = options.with_changes(**changes)
     for name, value in (
-        ("batch", batch),
-        ("num_images", num_images if num_images is not None else batch),
+        ("num_images", num_images if num_images is not None else options.batch),
         ("num_batches", num_batches),
         ("num_iterations_logged", num_iterations_logged),
         ("num_learning_rates", num_learning_rates),
     ):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
             raise UsageError(f"{name} must be a whole number of at least 1, got {value!r}")
-    for name, value, below in (
-        ("momentum", momentum, 1.0),
-        ("weight_decay", weight_decay, math.inf),
-        ("label_smoothing", label_smoothing, 1.0),
-        ("clip_norm", clip_norm, math.inf),
-    ):
-        if not 0 <= value < below:
-            raise UsageError(f"{name} must be in [0, {below:g}), got {value!r}")
-    if recompute and memory != "shared":
-        raise UsageError(f"recompute saves memory with memory 'shared' only, got {memory!r}; use it, or do not recompute")
-    cut = Granularity.parse(granularity)
+    batch, phase, conv, layout, cut = options.batch, options.phase, options.conv, options.layout, options.cut
     if layout == "auto" and (conv not in CONVOLUTIONS or not is_chain_of_stages(spec)):
         layout = "channels"
     elif layout == "auto":
@@ -1060,46 +988,32 @@ def lower(
     builder = PlanBuilder(
         f"{spec.name} {phase} b{batch}",
         network=spec.name,
-        batch=batch,
-        phase=phase,
-        granularity=granularity,
-        weight_gradients=weight_gradients,
-        fusion=fusion,
-        layout=layout,
-        conv=conv,
-        optimizer=optimizer,
-        label_smoothing=label_smoothing,
-        momentum=momentum,
-        weight_decay=weight_decay,
+        **{**options.as_dict(), "layout": layout, "check_finite": int(options.check_finite)},
         parameters=tuple(spec.parameter_shapes()),
         num_classes=spec.num_classes,
-        check_finite=int(check_finite),
     )
     if layout == "channels":
-        from .channels import ChannelOptions, lower_channels, parse_fusion
+        from .channels import ChannelOptions, lower_channels
 
-        builder.attributes.update(
-            clip_norm=clip_norm, frozen=frozen, recompute=recompute
-        )
         lower_channels(
             spec,
             ChannelOptions(
-                batch=int(batch),
+                batch=batch,
                 phase=phase,
                 granularity=cut,
-                chain=weight_gradients == "chain",
-                fusion=parse_fusion(fusion),
+                chain=options.chain,
+                fusion=options.fusions,
                 conv=conv,
-                optimizer=optimizer,
-                momentum=momentum,
-                weight_decay=weight_decay,
-                betas=tuple(betas),
-                eps=eps,
-                label_smoothing=label_smoothing,
-                clip_norm=clip_norm,
-                frozen=tuple(name.strip() for name in frozen.split(",") if name.strip()),
-                recompute=recompute,
-                seed=seed,
+                optimizer=options.optimizer,
+                momentum=options.momentum,
+                weight_decay=options.weight_decay,
+                betas=options.betas,
+                eps=options.eps,
+                label_smoothing=options.label_smoothing,
+                clip_norm=options.clip_norm,
+                frozen=options.frozen_layers,
+                recompute=options.recompute,
+                seed=options.seed,
                 num_images=num_images or batch,
                 num_batches=num_batches,
                 num_iterations_logged=num_iterations_logged,
@@ -1108,11 +1022,11 @@ def lower(
             ),
             builder,
         )
-        return builder.build(memory)
+        return builder.build(options.memory)
     for name, value, only in (
-        ("clip_norm", clip_norm, 0.0),
-        ("frozen", frozen, ""),
-        ("recompute", recompute, False),
+        ("clip_norm", options.clip_norm, 0.0),
+        ("frozen", options.frozen, ""),
+        ("recompute", options.recompute, False),
     ):
         if value != only:
             raise UsageError(
@@ -1123,14 +1037,16 @@ def lower(
             f"conv {conv!r} needs layout {'lanes' if conv in CONVOLUTIONS else 'channels'!r}, got {layout!r}; use conv "
             f"'auto' or 'direct'"
         )
-    if fusion not in (True, False, "all", "none"):
-        raise UsageError(f"fusion must be all or none in layout {layout!r}, got {fusion!r}")
-    fusion = fusion in (True, "all")
+    if options.fusion not in ("all", "none"):
+        raise UsageError(f"fusion must be all or none in layout {layout!r}, got {options.fusion!r}")
+    fusion = options.fusion == "all"
     stages, dense = _stages(spec)
     if layout == "flat" and any(stage.padding != 2 for stage in stages):
-        raise UsageError(f"layout 'flat' needs convolutions with padding 2, {spec.name!r} has others; use layout 'lanes'")
+        raise UsageError(
+            f"layout 'flat' needs convolutions with padding 2, {spec.name!r} has others; use layout 'lanes'"
+        )
     lanes = UNIT if layout == "lanes" else 1
-    low = _Lowering(spec, batch, lanes, cut, fusion, weight_gradients == "chain", conv, builder, prefix)
+    low = _Lowering(spec, batch, lanes, cut, fusion, options.chain, conv, builder, prefix)
 
     source = low.map("input", spec.input_shape, stages[0].padding, role="input")
     labels = low.load(source, num_images or batch, num_batches)
@@ -1206,13 +1122,14 @@ def lower(
         low.aliases[f"{logits}.grad"] = _rows_by_image(dlogits, batch)
         low.backward(stages, dense, dlogits, inputs, relus, indices, hidden)
         for name in (*(layer.name for layer in reversed(dense)), *(stage.conv for stage in reversed(stages))):
-            if optimizer == "sgd":
-                low.sgd(name, momentum, weight_decay, num_learning_rates)
+            if options.optimizer == "sgd":
+                low.sgd(name, options.momentum, options.weight_decay, num_learning_rates)
             else:
-                low.adam(name, optimizer == "adamw", betas, eps, weight_decay, num_learning_rates)
+                decoupled = options.optimizer == "adamw"
+                low.adam(name, decoupled, options.betas, options.eps, options.weight_decay, num_learning_rates)
     builder.attributes["aliases"] = low.aliases
     builder.attributes["convolutions"] = low.convolutions
-    return builder.build(memory)
+    return builder.build(options.memory)
 
 
 @dataclass(frozen=True)
@@ -1306,9 +1223,7 @@ def _stages(spec: NetworkSpec) -> tuple[list[_Stage], list[_Dense]]:
 
 
 def _convolution_shapes(spec: NetworkSpec) -> list[tuple[int, int, int, int]]:
-    return [
-        (before[0], *after) for layer, before, after in spec.shapes() if isinstance(layer, Convolution)
-    ]
+    return [(before[0], *after) for layer, before, after in spec.shapes() if isinstance(layer, Convolution)]
 
 
 def initialise(bound, seed: int = 0) -> None:

@@ -120,9 +120,18 @@ class Softmax:
 
 
 Layer = (
-    Convolution | BatchNorm | ReLU | ReLU6 | Add | MaxPool | AveragePool | GlobalPool | Dropout | FullyConnected
+    Convolution
+    | BatchNorm
+    | ReLU
+    | ReLU6
+    | Add
+    | MaxPool
+    | AveragePool
+    | GlobalPool
+    | Dropout
+    | FullyConnected
     | Softmax
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -164,7 +173,9 @@ class NetworkSpec:
         read = {name for names in result.values() for name in names}
         for name in result:
             if name not in read and name != last:
-                raise UsageError(f"what layer {name!r} computes must be read by another, in {self.name!r}; leave it out")
+                raise UsageError(
+                    f"what layer {name!r} computes must be read by another, in {self.name!r}; leave it out"
+                )
         return result
 
     def shapes(self) -> Iterator[tuple[Layer, tuple[int, ...], tuple[int, ...]]]:
@@ -213,8 +224,15 @@ class NetworkSpec:
 
 # What layers are made of, with the least value; a pool's stride of 0 is its size.
 LEAST = {
-    "out_channels": 1, "kernel": 1, "padding": 0, "stride": 1, "groups": 1, "dilation": 1, "size": 1, "out_features": 1,
-}  # fmt: skip
+    "out_channels": 1,
+    "kernel": 1,
+    "padding": 0,
+    "stride": 1,
+    "groups": 1,
+    "dilation": 1,
+    "size": 1,
+    "out_features": 1,
+}
 
 
 def _check_layer(layer: Layer) -> None:
@@ -295,13 +313,20 @@ NETWORKS: dict[str, NetworkSpec] = {
         "lenet5",
         (1, 32, 32),
         (
-            Convolution("conv1", 6, kernel=5, padding=0), ReLU("relu1"), MaxPool("pool1"),
-            Convolution("conv2", 16, kernel=5, padding=0), ReLU("relu2"), MaxPool("pool2"),
-            FullyConnected("fc1", 120), ReLU("relu3"),
-            FullyConnected("fc2", 84), ReLU("relu4"),
-            FullyConnected("fc3", 10), Softmax(),
+            Convolution("conv1", 6, kernel=5, padding=0),
+            ReLU("relu1"),
+            MaxPool("pool1"),
+            Convolution("conv2", 16, kernel=5, padding=0),
+            ReLU("relu2"),
+            MaxPool("pool2"),
+            FullyConnected("fc1", 120),
+            ReLU("relu3"),
+            FullyConnected("fc2", 84),
+            ReLU("relu4"),
+            FullyConnected("fc3", 10),
+            Softmax(),
         ),
-    ),  # fmt: skip
+    ),
     # A small CNN for images that are no squares and large beside the network, 270 x 360 in colour: the size to which
     # notes on convolutional networks in StarPU crop theirs. The layers are this project's choice.
     "starpu_cnn": convolutional_classifier("starpu_cnn", (3, 270, 360), (16, 32, 64), 10, kernel=3),

@@ -11,21 +11,17 @@ from .layers import Add, FullyConnected, GlobalPool, Layer, NetworkSpec, ReLU, R
 from .parts import SMALL_IMAGE, convolution_norm
 
 # Expansion, channels, blocks, stride of the first of them. The second stage halves large images only.
-STAGES = (
-    (1, 16, 1, 1),
-    (6, 24, 2, 2),
-    (6, 32, 3, 2),
-    (6, 64, 4, 2),
-    (6, 96, 3, 1),
-    (6, 160, 3, 2),
-    (6, 320, 1, 1),
-)
+STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
 
 def network(
-    name: str, size: int, num_classes: int, width: int = 32, stages: tuple[tuple[int, ...], ...] = STAGES,
+    name: str,
+    size: int,
+    num_classes: int,
+    width: int = 32,
+    stages: tuple[tuple[int, ...], ...] = STAGES,
     last: int = 1280,
-) -> NetworkSpec:  # fmt: skip
+) -> NetworkSpec:
     """The network for images of size x size. Its CIFAR-10 form projects the shortcut of a block that changes the number
     of channels, and expands by 1 with a convolution too; the other form leaves out both."""
     small = size <= SMALL_IMAGE
@@ -34,9 +30,7 @@ def network(
     for expansion, channels_out, count, first_stride in stages:
         for block in range(count):
             stride = 1 if block or (small and channels_out == stages[1][1]) else first_stride
-            layers += _block(
-                f"layers.{number}", layers[-1].name, channels, expansion, channels_out, stride, small
-            )
+            layers += _block(f"layers.{number}", layers[-1].name, channels, expansion, channels_out, stride, small)
             channels, number = channels_out, number + 1
     layers += convolution_norm("conv2", "bn2", last, 1)
     layers += [GlobalPool("pool"), FullyConnected("linear", num_classes), Softmax()]
@@ -51,9 +45,7 @@ def _block(
     """bn(1x1) of relu(bn(depthwise)) of relu(bn(1x1)) of x, and + x where the shape is the same (or is projected)."""
     inner = expansion * channels
     expand = (
-        convolution_norm(f"{name}.conv1", f"{name}.bn1", inner, 1, after=source)
-        if expansion > 1 or project
-        else []
+        convolution_norm(f"{name}.conv1", f"{name}.bn1", inner, 1, after=source) if expansion > 1 or project else []
     )
     layers = [
         *expand,

@@ -14,8 +14,16 @@ def convolution(
     return Convolution(name, channels, kernel, kernel // 2, stride, groups, bias=False, after=after)
 
 
-def convolution_norm(conv: str, norm: str, channels: int, kernel: int, stride: int = 1, groups: int = 1,
-                     after: str = "", relu: bool = True) -> list[Layer]:  # fmt: skip
+def convolution_norm(
+    conv: str,
+    norm: str,
+    channels: int,
+    kernel: int,
+    stride: int = 1,
+    groups: int = 1,
+    after: str = "",
+    relu: bool = True,
+) -> list[Layer]:
     """Convolution and batch norm, and ReLU under the norm's name + ".relu"."""
     layers: list[Layer] = [convolution(conv, channels, kernel, stride, groups, after), BatchNorm(norm)]
     return [*layers, ReLU(f"{norm}.relu")] if relu else layers

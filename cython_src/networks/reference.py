@@ -169,9 +169,7 @@ class Sgd:
         self.momentum = momentum
         self.weight_decay = weight_decay
 
-    def step(
-        self, network: NetworkSpec, images: np.ndarray, labels: np.ndarray, label_smoothing: float = 0.0
-    ) -> Step:
+    def step(self, network: NetworkSpec, images: np.ndarray, labels: np.ndarray, label_smoothing: float = 0.0) -> Step:
         """One training step: gradients at the current parameters, then the update."""
         step = forward_backward(network, self.parameters, images, labels, self.statistics, label_smoothing)
         self.statistics = step.statistics

@@ -39,7 +39,5 @@ def _block(name: str, source: str, channels: int, channels_out: int, stride: int
     shortcut = source
     if stride != 1 or channels != channels_out:
         shortcut = f"{name}.shortcut.1"
-        layers += convolution_norm(
-            f"{name}.shortcut.0", shortcut, channels_out, 1, stride, after=source, relu=False
-        )
+        layers += convolution_norm(f"{name}.shortcut.0", shortcut, channels_out, 1, stride, after=source, relu=False)
     return [*layers, Add(f"{name}.sum", (f"{name}.bn2", shortcut)), ReLU(f"{name}.relu")]

@@ -41,7 +41,5 @@ def _block(name: str, source: str, channels: int, inner: int, stride: int) -> li
     shortcut = source
     if stride != 1 or channels != 2 * inner:
         shortcut = f"{name}.shortcut.1"
-        layers += convolution_norm(
-            f"{name}.shortcut.0", shortcut, 2 * inner, 1, stride, after=source, relu=False
-        )
+        layers += convolution_norm(f"{name}.shortcut.0", shortcut, 2 * inner, 1, stride, after=source, relu=False)
     return [*layers, Add(f"{name}.sum", (f"{name}.bn3", shortcut)), ReLU(f"{name}.relu")]

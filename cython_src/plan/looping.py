@@ -10,9 +10,7 @@ from ..errors import UsageError
 class RunWhile:
     """Adds `run_while` to an executor, on top of its `run`."""
 
-    def run_while(
-        self, stop: np.ndarray, *, max_iterations: int, lookahead: int = 0, first_iteration: int = 0
-    ) -> int:
+    def run_while(self, stop: np.ndarray, *, max_iterations: int, lookahead: int = 0, first_iteration: int = 0) -> int:
         """Run until a task decides to stop; the decision of iteration k ends the run after iteration k + lookahead.
 
         That number is exact under every model: lookahead is how many iterations may run before the decision is
@@ -47,8 +45,11 @@ class RunWhile:
                 f"stop must have one dimension and more than lookahead = {lookahead} elements, got shape {stop.shape}; "
                 f"make it longer"
             )
-        for name, value in (("max_iterations", max_iterations), ("lookahead", lookahead),
-                            ("first_iteration", first_iteration)):  # fmt: skip
+        for name, value in (
+            ("max_iterations", max_iterations),
+            ("lookahead", lookahead),
+            ("first_iteration", first_iteration),
+        ):
             if value < 0:
                 raise UsageError(f"{name} must not be negative, got {value}")
         if self.iteration_stride != 1:

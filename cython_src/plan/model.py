@@ -282,12 +282,7 @@ class Plan:
 
     @classmethod
     def from_accesses(
-        cls,
-        name: str,
-        buffers: Iterable[Buffer],
-        loops: Sequence[BlockLoop],
-        accesses: AccessTable,
-        **options: Any,
+        cls, name: str, buffers: Iterable[Buffer], loops: Sequence[BlockLoop], accesses: AccessTable, **options: Any
     ) -> Plan:
         """A plan whose cells and accesses the caller has computed, for graphs too large for `PlanBuilder`.
 
@@ -311,7 +306,12 @@ class Plan:
         table = accesses
         if not table.num_tasks == len(table.task_offsets) - 1 == first_task:
             raise UsageError(f"the access table must have {first_task} tasks as the loops do, got {table.num_tasks}")
-        lengths = {int(table.task_offsets[-1]), len(table.access_list), len(table.access_kind), len(table.access_buffer)}
+        lengths = {
+            int(table.task_offsets[-1]),
+            len(table.access_list),
+            len(table.access_kind),
+            len(table.access_buffer),
+        }
         if len(lengths) > 1 or table.list_offsets[-1] != len(table.list_cells):
             raise UsageError("the offsets of an access table must end at the length of what they index; rebuild it")
         if len(table.access_kind) and table.access_kind.max() > COMMUTATIVE:
@@ -768,7 +768,8 @@ def commutative_locks(table: AccessTable) -> tuple[int, np.ndarray, np.ndarray]:
     lock_of = {w: number.setdefault(root(int(table.list_cells[table.list_offsets[w]])), len(number)) for w in lists}
     task = np.repeat(np.arange(table.num_tasks), np.diff(table.task_offsets))[chosen]
     pairs = np.unique(
-        np.array([task, [lock_of[w] for w in table.access_list[chosen].tolist()]], dtype=np.int64).reshape(2, -1), axis=1
+        np.array([task, [lock_of[w] for w in table.access_list[chosen].tolist()]], dtype=np.int64).reshape(2, -1),
+        axis=1,
     )
     offsets = np.searchsorted(pairs[0], np.arange(table.num_tasks + 1)).astype(np.int32)
     return len(number), offsets, pairs[1].astype(np.int32)

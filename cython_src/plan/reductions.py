@@ -22,9 +22,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ..errors import UsageError
-from .model import (
-    REDUCTION, REDUCTION_OPERATIONS, UPDATE, Access, Block, BlockLoop, Buffer, read, update, write,
-)  # fmt: skip
+from .model import REDUCTION, REDUCTION_OPERATIONS, UPDATE, Access, Block, BlockLoop, Buffer, read, update, write
 
 MAX_GROUPS = 16  # copies are operands of the combining kernel
 REDUCTION_DTYPES = ("float32", "float64", "int32", "int64", "uint64")
@@ -164,7 +162,9 @@ def _split(loop: BlockLoop, active: Mapping[str, _Run], groups: int) -> list[Blo
             Access(UPDATE, copies.get(a.buffer, a.buffer), a.box) if a.kind == REDUCTION else a for a in block.accesses
         )
         mine = {a.buffer for a in block.accesses if a.kind == REDUCTION}
-        operands = {name: copies[buffer] for name, buffer in loop.operands.items() if buffer in mine and buffer in copies}
+        operands = {
+            name: copies[buffer] for name, buffer in loop.operands.items() if buffer in mine and buffer in copies
+        }
         parts[number % rounds].append(replace(block, accesses=accesses, operands=operands or None))
     if rounds == 1:
         return [replace(loop, blocks=tuple(parts[0]))]
@@ -187,21 +187,38 @@ def _bounds(shape: tuple[int, ...], box: Box) -> tuple[int, ...]:
 
 def _attributes(buffer: Buffer, run: _Run) -> dict[str, int]:
     _, n1, n2, n3 = _as_4d(buffer.shape)
-    return {"dtype": REDUCTION_DTYPES.index(buffer.dtype), "operation": REDUCTION_OPERATIONS.index(run.operation),
-            "n1": n1, "n2": n2, "n3": n3}
+    return {
+        "dtype": REDUCTION_DTYPES.index(buffer.dtype),
+        "operation": REDUCTION_OPERATIONS.index(run.operation),
+        "n1": n1,
+        "n2": n2,
+        "n3": n3,
+    }
 
 
 def _fill(buffer: Buffer, run: _Run, near: BlockLoop) -> BlockLoop:
     """Private copies set to the operation's neutral element, a block each: as large as the copies themselves."""
-    hull = tuple((min(r[0] for r in ranges), max(r[1] for r in ranges)) for ranges in zip(*_full(buffer, run), strict=True))
+    hull = tuple(
+        (min(r[0] for r in ranges), max(r[1] for r in ranges)) for ranges in zip(*_full(buffer, run), strict=True)
+    )
     blocks = tuple(
-        Block(_bounds(buffer.shape, hull), (write(copy, *hull),), 0.0, _elements(buffer, hull) * _itemsize(buffer),
-              {"out": copy})
+        Block(
+            _bounds(buffer.shape, hull),
+            (write(copy, *hull),),
+            0.0,
+            _elements(buffer, hull) * _itemsize(buffer),
+            {"out": copy},
+        )
         for copy in run.copies
     )
     return BlockLoop(
-        name=f"{near.name}.fill.{buffer.name}", kernel="reduction_fill", operands=MappingProxyType({"out": run.copies[0]}),
-        attributes=MappingProxyType(_attributes(buffer, run)), blocks=blocks, layer=near.layer, phase=near.phase,
+        name=f"{near.name}.fill.{buffer.name}",
+        kernel="reduction_fill",
+        operands=MappingProxyType({"out": run.copies[0]}),
+        attributes=MappingProxyType(_attributes(buffer, run)),
+        blocks=blocks,
+        layer=near.layer,
+        phase=near.phase,
     )
 
 
@@ -210,15 +227,24 @@ def _combine(buffer: Buffer, run: _Run, near: BlockLoop) -> BlockLoop:
     blocks = []
     for box in _pieces(_full(buffer, run)):
         elements = _elements(buffer, box)
-        blocks.append(Block(
-            _bounds(buffer.shape, box), (update(buffer.name, *box), *(read(copy, *box) for copy in run.copies)),
-            float(elements * run.num_copies), elements * (run.num_copies + 2) * _itemsize(buffer),
-        ))
+        blocks.append(
+            Block(
+                _bounds(buffer.shape, box),
+                (update(buffer.name, *box), *(read(copy, *box) for copy in run.copies)),
+                float(elements * run.num_copies),
+                elements * (run.num_copies + 2) * _itemsize(buffer),
+            )
+        )
     operands = {"out": buffer.name, **{f"copy{i}": copy for i, copy in enumerate(run.copies)}}
     return BlockLoop(
-        name=f"{near.name}.combine.{buffer.name}", kernel="reduction_combine", operands=MappingProxyType(operands),
-        attributes=MappingProxyType({**_attributes(buffer, run), "copies": run.num_copies}), blocks=tuple(blocks),
-        layer=near.layer, phase=near.phase, iteration_offset=near.iteration_offset,
+        name=f"{near.name}.combine.{buffer.name}",
+        kernel="reduction_combine",
+        operands=MappingProxyType(operands),
+        attributes=MappingProxyType({**_attributes(buffer, run), "copies": run.num_copies}),
+        blocks=tuple(blocks),
+        layer=near.layer,
+        phase=near.phase,
+        iteration_offset=near.iteration_offset,
     )
 
 
@@ -240,6 +266,8 @@ def _pieces(boxes: Sequence[Box]) -> list[Box]:
     cuts = [sorted({cut for ranges in dimension for cut in ranges}) for dimension in zip(*boxes, strict=True)]
     pieces = []
     for piece in itertools.product(*(itertools.pairwise(c) for c in cuts)):
-        if any(all(a <= start and stop <= b for (start, stop), (a, b) in zip(piece, box, strict=True)) for box in boxes):
+        if any(
+            all(a <= start and stop <= b for (start, stop), (a, b) in zip(piece, box, strict=True)) for box in boxes
+        ):
             pieces.append(piece)
     return pieces

@@ -58,11 +58,13 @@ def unroll(plan: Plan, times: int, slots: Mapping[str, int] | None = None) -> Pl
     for k in range(times):
         names = {name: slot_name(name, k % number) for name, number in slots.items() if k % number}
         for loop in plan.loops:
-            loops.append(replace(
-                _renamed(loop, names),
-                iteration_offset=loop.iteration_offset + k * plan.iteration_stride,
-                first_task=loop.first_task + k * plan.num_tasks,
-            ))
+            loops.append(
+                replace(
+                    _renamed(loop, names),
+                    iteration_offset=loop.iteration_offset + k * plan.iteration_stride,
+                    first_task=loop.first_task + k * plan.num_tasks,
+                )
+            )
     return replace(
         plan,
         buffers=MappingProxyType(buffers),

@@ -229,10 +229,7 @@ def fork_join_list_bound(loop_times: Sequence[Sequence[float]], threads: int, lo
 
 
 def predicted_times(
-    loop_times: Sequence[Sequence[float]],
-    threads: int,
-    capacity: float | None = None,
-    graph: GraphBounds | None = None,
+    loop_times: Sequence[Sequence[float]], threads: int, capacity: float | None = None, graph: GraphBounds | None = None
 ) -> dict[str, float]:
     """Floors for one number of threads, seconds per iteration.
 

@@ -21,9 +21,9 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from .study import Study
 from ..sampling.models import CREATIONS, PLACEMENTS, model_of_factors
 from .statistics import CONFIDENCE, NUM_RESAMPLES, SEED, Estimate, median_interval, ratio_interval, verdict
+from .study import Study
 
 BARRIERS = ("loop", "iteration", "none")
 IMPOSSIBLE = "cannot exist: a program needs a graph that was recorded"
@@ -45,20 +45,29 @@ def contrasts() -> dict[tuple[str, str], dict[Cell, float]]:
         found[kind, name] = weights
 
     kinds = (("eager", "stealing"), ("replayed", "stealing"), ("replayed", "partitioned"))
-    mean("main effect", "creation: eager to replayed",
-         [(("replayed", b, "stealing"), ("eager", b, "stealing")) for b in BARRIERS])
+    mean(
+        "main effect",
+        "creation: eager to replayed",
+        [(("replayed", b, "stealing"), ("eager", b, "stealing")) for b in BARRIERS],
+    )
     for before, after in itertools.pairwise(BARRIERS):
-        mean("main effect", f"barrier: {before} to {after}",
-             [((c, after, p), (c, before, p)) for c, p in kinds])
-    mean("main effect", "placement: stealing to partitioned",
-         [(("replayed", b, "partitioned"), ("replayed", b, "stealing")) for b in BARRIERS])
+        mean("main effect", f"barrier: {before} to {after}", [((c, after, p), (c, before, p)) for c, p in kinds])
+    mean(
+        "main effect",
+        "placement: stealing to partitioned",
+        [(("replayed", b, "partitioned"), ("replayed", b, "stealing")) for b in BARRIERS],
+    )
     for name, a, b in (
         ("creation x barrier", ("eager", "stealing"), ("replayed", "stealing")),
         ("barrier x placement", ("replayed", "stealing"), ("replayed", "partitioned")),
     ):
         # The second factor's effect without barriers over its effect with a barrier after each loop.
-        found["interaction", name] = {(b[0], "none", b[1]): 1, (a[0], "none", a[1]): -1,
-                                      (b[0], "loop", b[1]): -1, (a[0], "loop", a[1]): 1}
+        found["interaction", name] = {
+            (b[0], "none", b[1]): 1,
+            (a[0], "none", a[1]): -1,
+            (b[0], "loop", b[1]): -1,
+            (a[0], "loop", a[1]): 1,
+        }
 
     steps: dict[int, list[tuple[Cell, Cell]]] = {0: [], 1: [], 2: []}
     for order in itertools.permutations(range(3)):
@@ -96,18 +105,28 @@ def factorial_table(study: Study) -> pd.DataFrame:
         for threads, times in _complete(study, plan_id):
             of_cell = dict(zip(EXISTING, times, strict=True))
             for cell in CELLS:
-                row = {"plan_id": plan_id, "threads": threads, **dict(zip(("creation", "barrier", "placement"), cell,
-                                                                          strict=True))}
+                row = {
+                    "plan_id": plan_id,
+                    "threads": threads,
+                    **dict(zip(("creation", "barrier", "placement"), cell, strict=True)),
+                }
                 value = ratio = Estimate(math.nan, math.nan, math.nan, 0)
                 if cell in of_cell:
                     value = median_interval(list(of_cell[cell].values()))
                     ratio = ratio_interval(of_cell[cell], of_cell[FIRST])
-                rows.append({
-                    **row, "model": model_of_factors(*cell) if cell in of_cell else "",
-                    "median_s": value.value, "low_s": value.low, "high_s": value.high,
-                    "ratio": ratio.value, "ratio_low": ratio.low, "ratio_high": ratio.high,
-                    "note": "" if cell in of_cell else IMPOSSIBLE,
-                })
+                rows.append(
+                    {
+                        **row,
+                        "model": model_of_factors(*cell) if cell in of_cell else "",
+                        "median_s": value.value,
+                        "low_s": value.low,
+                        "high_s": value.high,
+                        "ratio": ratio.value,
+                        "ratio_low": ratio.low,
+                        "ratio_high": ratio.high,
+                        "note": "" if cell in of_cell else IMPOSSIBLE,
+                    }
+                )
     return pd.DataFrame(rows)
 
 
@@ -135,15 +154,32 @@ def effect_table(study: Study) -> pd.DataFrame:
                 tail = (1 - CONFIDENCE) / 2
                 low, high = np.quantile(values[1:], [tail, 1 - tail]) if len(blocks) > 1 else (math.nan, math.nan)
                 estimate = Estimate(*(math.exp(v) for v in (values[0], low, high)), len(blocks))
-                rows.append({
-                    "plan_id": plan_id, "threads": threads, "kind": kind, "effect": name, "ratio": estimate.value,
-                    "low": estimate.low, "high": estimate.high,
-                    "share": values[0] / whole if kind == "attribution" and whole else math.nan,
-                    "verdict": verdict(estimate), "note": "",
-                })
+                rows.append(
+                    {
+                        "plan_id": plan_id,
+                        "threads": threads,
+                        "kind": kind,
+                        "effect": name,
+                        "ratio": estimate.value,
+                        "low": estimate.low,
+                        "high": estimate.high,
+                        "share": values[0] / whole if kind == "attribution" and whole else math.nan,
+                        "verdict": verdict(estimate),
+                        "note": "",
+                    }
+                )
             nothing = dict.fromkeys(("ratio", "low", "high", "share"), math.nan)
-            rows.append({"plan_id": plan_id, "threads": threads, "kind": "interaction", "effect": "creation x placement",
-                         **nothing, "verdict": "", "note": "cannot be told: eager x partitioned cannot exist"})
+            rows.append(
+                {
+                    "plan_id": plan_id,
+                    "threads": threads,
+                    "kind": "interaction",
+                    "effect": "creation x placement",
+                    **nothing,
+                    "verdict": "",
+                    "note": "cannot be told: eager x partitioned cannot exist",
+                }
+            )
     order = {key: i for i, key in enumerate((*effects, ("interaction", "creation x placement")))}
     rows.sort(key=lambda r: (r["plan_id"], r["threads"], KINDS.index(r["kind"]), order[r["kind"], r["effect"]]))
     return pd.DataFrame(rows)

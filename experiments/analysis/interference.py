@@ -1,9 +1,9 @@
 """What each model loses where other processes want the same cores, beyond the cores that they take.
 
-`interference = [0, 1, 2]` in a configuration measures each point beside so many spinning processes, one on each of the last
-CPUs. Such a hog takes its share of a CPU, as a rule half, in time slices of milliseconds. What is left is measured with
-threads that only spin, one on each CPU, beside the same hogs: the capacity. A model that always had something to run on the
-CPU time it got would take 1 / capacity times as long; what it takes longer than that is its loss.
+`interference = [0, 1, 2]` in a configuration measures each point beside so many spinning processes, one on each of the
+last CPUs. Such a hog takes its share of a CPU, as a rule half, in time slices of milliseconds. The rest is measured
+with threads that only spin, one on each CPU, beside the same hogs: the capacity. A model that always had a block to run
+in the CPU time it got would take 1 / capacity times as long; what it takes longer than that is its loss.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 import pandas as pd
 
 from ..sampling.models import parse_model
-from .study import Study, model_label, plan_beside
 from .statistics import Estimate, ratio_interval
+from .study import Study, model_label, plan_beside
 
 CAPACITY_S = 1.0  # of each measurement: long against a time slice
 UNIT_WORK = 4000
@@ -73,7 +73,9 @@ def _swaps_per_s(study: Study, plan_id: str, model: str, threads: int) -> float:
     if "conduct" not in study.samples:
         return math.nan
     own = study.samples[
-        (study.samples["plan_id"] == plan_id) & (study.samples["model"] == model) & (study.samples["threads"] == threads)
+        (study.samples["plan_id"] == plan_id)
+        & (study.samples["model"] == model)
+        & (study.samples["threads"] == threads)
     ]
     rates = [
         conduct["cpu_swaps"] / wall
@@ -87,9 +89,10 @@ def _swaps_per_s(study: Study, plan_id: str, model: str, threads: int) -> float:
 def interference_table(study: Study) -> pd.DataFrame:
     """One row for each model and number of hogs, where the same point was measured without any.
 
-    Columns: plan_id, threads, model, preemption ("stay" or "swap": whether waiting workers exchange CPUs with preempted ones),
-    cpu_swaps_per_s (median over samples; NaN where they do not say), hogs, capacity (NaN where not measured), slowdown, slowdown_low, slowdown_high (step time
-    over that without hogs, paired by repetition), loss, loss_low, loss_high (slowdown x capacity - 1).
+    Columns: plan_id, threads, model, preemption ("stay" or "swap": whether waiting workers exchange CPUs with preempted
+    ones), cpu_swaps_per_s (median over samples; NaN where they do not say), hogs, capacity (NaN where not measured),
+    slowdown, slowdown_low, slowdown_high (step time over that without hogs, paired by repetition), loss, loss_low,
+    loss_high (slowdown x capacity - 1).
     """
     capacity = study.machine.get("capacity_beside") or {}
     rows = []
@@ -104,13 +107,22 @@ def interference_table(study: Study) -> pd.DataFrame:
                 slowdown = ratio_interval(beside, alone) if hogs else Estimate(1.0, 1.0, 1.0, len(alone))
                 if not (set(alone) & set(beside)):
                     continue
-                rows.append({
-                    "plan_id": plan_id, "threads": threads, "model": model,
-                    "preemption": preemption_of(model),
-                    "cpu_swaps_per_s": _swaps_per_s(study, plan_beside(plan_id, hogs), model, threads), "hogs": hogs, "capacity": left,
-                    "slowdown": slowdown.value, "slowdown_low": slowdown.low, "slowdown_high": slowdown.high,
-                    "loss": slowdown.value * left - 1, "loss_low": slowdown.low * left - 1,
-                    "loss_high": slowdown.high * left - 1,
-                })
+                rows.append(
+                    {
+                        "plan_id": plan_id,
+                        "threads": threads,
+                        "model": model,
+                        "preemption": preemption_of(model),
+                        "cpu_swaps_per_s": _swaps_per_s(study, plan_beside(plan_id, hogs), model, threads),
+                        "hogs": hogs,
+                        "capacity": left,
+                        "slowdown": slowdown.value,
+                        "slowdown_low": slowdown.low,
+                        "slowdown_high": slowdown.high,
+                        "loss": slowdown.value * left - 1,
+                        "loss_low": slowdown.low * left - 1,
+                        "loss_high": slowdown.high * left - 1,
+                    }
+                )
     table = pd.DataFrame(rows)
     return table[table.groupby("plan_id")["hogs"].transform("max") > 0] if len(table) else table

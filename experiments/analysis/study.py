@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 from ...cython_src.errors import UsageError
-from . import bounds
 from ..sweep.results import read_results
+from . import bounds
 from .statistics import FASTER, SLOWER, Estimate, median_interval, ratio_interval, spread, verdict
 
 IMPLAUSIBLE_EFFICIENCY = 1.5
@@ -310,7 +310,8 @@ def disturbed_share(disturbance: Mapping[str, Any] | None, seconds: float, threa
     """Share of `seconds` lost to others, as far as the kernel says: the largest of its signs; NaN without any."""
     disturbance = disturbance or {}
     lost = [
-        (disturbance.get("pressure_some_us"), 1e-6), (disturbance.get("throttled_us"), 1e-6),
+        (disturbance.get("pressure_some_us"), 1e-6),
+        (disturbance.get("throttled_us"), 1e-6),
         (disturbance.get("steal_ticks"), TICK_S / threads),
     ]
     known = [value * unit for value, unit in lost if value is not None]
@@ -321,13 +322,19 @@ def _disturbance_warnings(study: Study) -> list[str]:
     sentences = []
     machine = study.machine
     if disturbed_share(machine.get("disturbance"), machine.get("elapsed_s") or 0.0) > DISTURBED_SHARE:
-        sentences.append("The machine's limits were measured while others used it: peak, bandwidth and capacity may be "
-                         "too low, so that floors and bounds are too weak.")
+        sentences.append(
+            "The machine's limits were measured while others used it: peak, bandwidth and capacity may be "
+            "too low, so that floors and bounds are too weak."
+        )
     disturbed = sum(
-        disturbed_share(record.get("disturbance") if isinstance(record.get("disturbance"), Mapping) else None,
-                        record.get("timed_wall_s") or sum(record.get("run_times_s") or [0.0]), record["threads"])
+        disturbed_share(
+            record.get("disturbance") if isinstance(record.get("disturbance"), Mapping) else None,
+            record.get("timed_wall_s") or sum(record.get("run_times_s") or [0.0]),
+            record["threads"],
+        )
         > DISTURBED_SHARE
-        for record in study.samples.to_dict("records") if not record.get("interference")
+        for record in study.samples.to_dict("records")
+        if not record.get("interference")
     )
     if disturbed:
         sentences.append(
@@ -420,20 +427,35 @@ def speed_table(study: Study) -> pd.DataFrame:
             ratio = nothing
             if reference and reference != model:
                 ratio = ratio_interval(times, study.step_times(plan_id, reference, threads))
-            rows.append({
-                "network": plan["network"], "batch": plan["batch"], "phase": plan["phase"],
-                "granularity": str(plan.get("granularity", "")), "plan_id": plan_id,
-                "model": model, "threads": threads, "repetitions": s.count,
-                "median_s": s.median, "lower_quartile_s": s.lower_quartile, "upper_quartile_s": s.upper_quartile,
-                "low_s": interval.low, "high_s": interval.high,
-                "fill_s": float(np.median(fill.dropna())) if fill is not None and len(fill.dropna()) else math.nan,
-                "speedup": speedup.value, "speedup_low": speedup.low, "speedup_high": speedup.high,
-                "efficiency": speedup.value / threads, "efficiency_low": speedup.low / threads,
-                "efficiency_high": speedup.high / threads,
-                "reference": reference if reference and reference != model else "",
-                "ratio": ratio.value, "ratio_low": ratio.low, "ratio_high": ratio.high,
-                "verdict": verdict(ratio) if reference and reference != model else "",
-            })
+            rows.append(
+                {
+                    "network": plan["network"],
+                    "batch": plan["batch"],
+                    "phase": plan["phase"],
+                    "granularity": str(plan.get("granularity", "")),
+                    "plan_id": plan_id,
+                    "model": model,
+                    "threads": threads,
+                    "repetitions": s.count,
+                    "median_s": s.median,
+                    "lower_quartile_s": s.lower_quartile,
+                    "upper_quartile_s": s.upper_quartile,
+                    "low_s": interval.low,
+                    "high_s": interval.high,
+                    "fill_s": float(np.median(fill.dropna())) if fill is not None and len(fill.dropna()) else math.nan,
+                    "speedup": speedup.value,
+                    "speedup_low": speedup.low,
+                    "speedup_high": speedup.high,
+                    "efficiency": speedup.value / threads,
+                    "efficiency_low": speedup.low / threads,
+                    "efficiency_high": speedup.high / threads,
+                    "reference": reference if reference and reference != model else "",
+                    "ratio": ratio.value,
+                    "ratio_low": ratio.low,
+                    "ratio_high": ratio.high,
+                    "verdict": verdict(ratio) if reference and reference != model else "",
+                }
+            )
     return pd.DataFrame(rows)
 
 
@@ -462,15 +484,23 @@ def own_best_table(study: Study) -> pd.DataFrame:
                     study.step_times(row["plan_id"], row["model"], threads),
                     study.step_times(reference["plan_id"], reference["model"], threads),
                 )
-            rows.append({
-                "problem": problem, "threads": threads, "model": row["model"],
-                "granularity": row["granularity"], "plan_id": row["plan_id"], "median_s": row["median_s"],
-                "speedup": row["speedup"],
-                "reference": reference["model"] if comparable else "",
-                "reference_granularity": reference["granularity"] if comparable else "",
-                "ratio": ratio.value, "ratio_low": ratio.low, "ratio_high": ratio.high,
-                "verdict": verdict(ratio) if comparable else "",
-            })
+            rows.append(
+                {
+                    "problem": problem,
+                    "threads": threads,
+                    "model": row["model"],
+                    "granularity": row["granularity"],
+                    "plan_id": row["plan_id"],
+                    "median_s": row["median_s"],
+                    "speedup": row["speedup"],
+                    "reference": reference["model"] if comparable else "",
+                    "reference_granularity": reference["granularity"] if comparable else "",
+                    "ratio": ratio.value,
+                    "ratio_low": ratio.low,
+                    "ratio_high": ratio.high,
+                    "verdict": verdict(ratio) if comparable else "",
+                }
+            )
     rows.sort(key=lambda r: (r["problem"], r["threads"], model_rank(r["model"])))
     return pd.DataFrame(rows)
 
@@ -493,12 +523,17 @@ def floor_table(study: Study) -> pd.DataFrame:
         t1 = float(np.median(list(serial[1].values()))) if serial else math.nan
         flops_floor = plan["flops"] / peak
         roofline = bounds.roofline_floor(plan["loops"], peak, bandwidth)
-        rows.append({
-            "plan_id": plan_id, "t1_s": t1, "serial_s": float(np.median(list(own.values()))) if own else math.nan,
-            "flop_floor_s": flops_floor, "roofline_floor_s": roofline,
-            "flop_floor_ratio": t1 / flops_floor if flops_floor else math.nan,
-            "roofline_floor_ratio": t1 / roofline if roofline else math.nan,
-        })
+        rows.append(
+            {
+                "plan_id": plan_id,
+                "t1_s": t1,
+                "serial_s": float(np.median(list(own.values()))) if own else math.nan,
+                "flop_floor_s": flops_floor,
+                "roofline_floor_s": roofline,
+                "flop_floor_ratio": t1 / flops_floor if flops_floor else math.nan,
+                "roofline_floor_ratio": t1 / roofline if roofline else math.nan,
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -515,9 +550,9 @@ def layer_table(study: Study, plan_id: str, model: str = "serial", threads: int 
     groups: dict[tuple[str, str], dict] = {}
     for loop, times in zip(study.plans[plan_id]["loops"], study.loop_times(profile), strict=True):
         key = (loop.get("layer") or loop["name"], loop.get("phase", ""))
-        group = groups.setdefault(key, {
-            "layer": key[0], "phase": key[1], "loops": 0, "blocks": 0, "time_s": 0.0, "flops": 0.0,
-        })
+        group = groups.setdefault(
+            key, {"layer": key[0], "phase": key[1], "loops": 0, "blocks": 0, "time_s": 0.0, "flops": 0.0}
+        )
         group["loops"] += 1
         group["blocks"] += loop["num_blocks"]
         group["time_s"] += float(sum(times))
@@ -601,12 +636,22 @@ def accounting_table(study: Study) -> pd.DataFrame:
             units = len(plan["loops"]) if base in ("forkjoin", "joblib") else plan["num_tasks"] / threads
             cost = profile.get("runtime_cost_s")
             cost = math.nan if cost is None else float(cost)
-            rows.append({
-                "plan_id": plan_id, "model": model, "threads": threads, "measured_s": measured,
-                "inflation": sum(map(sum, blocks)) / serial_work, "floor": name, "floor_s": own[name],
-                "excess_s": excess, "excess": excess / own[name], "per_unit_s": excess / units,
-                "runtime_cost_s": cost, "unexplained": (excess - cost) / own[name],
-            })
+            rows.append(
+                {
+                    "plan_id": plan_id,
+                    "model": model,
+                    "threads": threads,
+                    "measured_s": measured,
+                    "inflation": sum(map(sum, blocks)) / serial_work,
+                    "floor": name,
+                    "floor_s": own[name],
+                    "excess_s": excess,
+                    "excess": excess / own[name],
+                    "per_unit_s": excess / units,
+                    "runtime_cost_s": cost,
+                    "unexplained": (excess - cost) / own[name],
+                }
+            )
     return pd.DataFrame(rows)
 
 
@@ -675,8 +720,9 @@ def disturbance_table(study: Study) -> pd.DataFrame:
     rows: dict[tuple, dict] = {}
     for record in study.samples.to_dict("records"):
         key = (record["plan_id"], record["model"], record["threads"])
-        row = rows.setdefault(key, {"plan_id": key[0], "model": key[1], "threads": key[2],
-                                    **dict.fromkeys(DISTURBANCES, math.nan)})
+        row = rows.setdefault(
+            key, {"plan_id": key[0], "model": key[1], "threads": key[2], **dict.fromkeys(DISTURBANCES, math.nan)}
+        )
         seen = record.get("disturbance")
         for name in DISTURBANCES:
             value = seen.get(name) if isinstance(seen, Mapping) else None
@@ -703,7 +749,9 @@ def main_plan(study: Study) -> str:
         There is no sample yet.
     """
     if not len(study.samples):
-        reasons = "; ".join(sorted({f"{r['model']}: {r['message']}" for r in study.failures})) or "none was measured yet"
+        reasons = (
+            "; ".join(sorted({f"{r['model']}: {r['message']}" for r in study.failures})) or "none was measured yet"
+        )
         raise UsageError(f"tables and figures need at least one sample, got none ({reasons}); measure again")
     counts = study.samples["plan_id"].value_counts()
     return max(study.plan_ids(), key=lambda plan_id: counts[plan_id])

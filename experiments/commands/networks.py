@@ -61,8 +61,10 @@ def run_networks(arguments: Namespace) -> int:
     if arguments.json:
         print(json.dumps(rows, indent=1))
         return 0
-    print(f"{'network':22} {'input':>12} {'classes':>8} {'layers':>7} {'parameters':>11}   of one image: "
-          f"{'MFLOP forward':>13} {'MFLOP training':>15} {'activations':>12}")  # fmt: skip
+    print(
+        f"{'network':22} {'input':>12} {'classes':>8} {'layers':>7} {'parameters':>11}   of one image: "
+        f"{'MFLOP forward':>13} {'MFLOP training':>15} {'activations':>12}"
+    )
     for row in rows:
         shape = " x ".join(map(str, row["input_shape"]))
         print(

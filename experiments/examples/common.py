@@ -12,10 +12,7 @@ from forktask.experiments.sampling.models import MODELS, parse_model
 
 
 def run_example(
-    name: str,
-    compute: Callable[[str, int, int], tuple[str, bool, np.ndarray]],
-    iterations: int,
-    argv: list[str] | None,
+    name: str, compute: Callable[[str, int, int], tuple[str, bool, np.ndarray]], iterations: int, argv: list[str] | None
 ) -> int:
     """Run `compute(model, threads, iterations)` -> (claim, whether it holds, result); print it; 0 if it holds."""
     parser = argparse.ArgumentParser(prog=name)

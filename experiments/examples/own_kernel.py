@@ -40,9 +40,7 @@ def build(source, function):
         try:
             subprocess.run([*command, "-xc", "-", "-o", str(library)], input=source, text=True, check=True)
         except FileNotFoundError:
-            raise UsageError(
-                f"this example needs a C compiler, found no {command[0]!r}; install one"
-            ) from None
+            raise UsageError(f"this example needs a C compiler, found no {command[0]!r}; install one") from None
         return getattr(ctypes.CDLL(str(library)), function)
 
 

@@ -29,9 +29,7 @@ def compute(model, threads, iterations, num_nodes=60):
     graph = UserGraph("python_dag")
     v = graph.array("values", values)
     for node in range(num_nodes):
-        graph.task(
-            combine, reads=[v[p] for p in parents[node]], writes=v[node], args=(node,), name=f"node {node}"
-        )
+        graph.task(combine, reads=[v[p] for p in parents[node]], writes=v[node], args=(node,), name=f"node {node}")
     with graph:
         graph.taskiter(iterations, model=model, threads=threads)
     expected = np.zeros(num_nodes, dtype=np.int64)

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from ...cython_src.kernels.convolution import algorithms
-from ...cython_src.errors import UsageError
-from ...cython_src.lowering.lower import CONVOLUTIONS, direct_cost, lower, winograd_cost
-from .machine_peaks import measure_peak_flops
-from ...cython_src.kernels.maps.lanes import interior
-from ...cython_src.kernels.maps.channels import inside
-from ...cython_src.plan.model import UPDATE, Access, Block, BlockLoop, Plan, PlanBuilder
 from ...cython_src.binding.bind import BoundPlan, Workers, bind
+from ...cython_src.errors import UsageError
+from ...cython_src.kernels.convolution import algorithms
+from ...cython_src.kernels.maps.channels import inside
+from ...cython_src.kernels.maps.lanes import interior
+from ...cython_src.lowering.lower import CONVOLUTIONS, direct_cost, lower, winograd_cost
+from ...cython_src.plan.model import UPDATE, Access, Block, BlockLoop, Plan, PlanBuilder
+from .machine_peaks import measure_peak_flops
 
 # Of each kernel: name and number of the pass, prefixes of the maps that it reads (operand: prefix), its result.
 PASSES = {
@@ -47,9 +47,12 @@ def add_parser(subparsers) -> None:
     parser.add_argument("--network", default="resnet18", help="default: %(default)s")
     parser.add_argument("--batch", type=int, default=16, help="default: %(default)s")
     parser.add_argument("--phase", default="train", choices=("train", "forward"), help="default: %(default)s")
-    parser.add_argument("--conv", metavar="A[,A...]",
-                        help=f"all, or some of {', '.join(algorithms.ALGORITHMS)}, or with images in the vector lanes of "
-                        f"{', '.join(CONVOLUTIONS[1:])}; default: {DEFAULT_ALGORITHMS}, or direct,winograd")  # fmt: skip
+    parser.add_argument(
+        "--conv",
+        metavar="A[,A...]",
+        help=f"all, or some of {', '.join(algorithms.ALGORITHMS)}, or with images in the vector lanes of "
+        f"{', '.join(CONVOLUTIONS[1:])}; default: {DEFAULT_ALGORITHMS}, or direct,winograd",
+    )
     parser.add_argument("--layout", default="auto", choices=("auto", "lanes", "channels"), help="default: %(default)s")
     parser.add_argument("--instruction-set", help="default: the best of this processor")
     parser.add_argument("--seconds", type=float, default=0.05, help="for each figure; default: %(default)s")
@@ -81,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def measure_convolutions(
-    plan: Plan, algorithms: Sequence[str], seconds: float = 0.05, instruction_set: str | None = None
+    plan: Plan, wanted_algorithms: Sequence[str], seconds: float = 0.05, instruction_set: str | None = None
 ) -> dict:
     """Time and error of all convolutions of a plan in layout "channels".
 
@@ -107,7 +110,7 @@ def measure_convolutions(
     peak = max(measure_peak_flops(0.06, instruction_set, None)["flops_per_s"] for _ in range(3))
     rows = []
     for loops in alike.values():
-        rows += _measure_loop(plan, loops, algorithms, seconds, instruction_set, peak)
+        rows += _measure_loop(plan, loops, wanted_algorithms, seconds, instruction_set, peak)
     return {
         "peak_flops_per_s": peak,
         "instruction_set": instruction_set or "best",
@@ -116,7 +119,7 @@ def measure_convolutions(
     }
 
 
-def _measure_loop(plan, loops, algorithms, seconds, instruction_set, peak) -> list[dict]:
+def _measure_loop(plan, loops, wanted_algorithms, seconds, instruction_set, peak) -> list[dict]:
     loop = loops[0]
     name, direction, _ = PASSES[loop.kernel]
     batch = plan.attributes["batch"]
@@ -124,23 +127,25 @@ def _measure_loop(plan, loops, algorithms, seconds, instruction_set, peak) -> li
     costs = algorithms.algorithm_costs(name, attributes, batch)
     done, rows = set(), []
     picked = algorithms.ALGORITHMS[attributes["algorithm"]]
-    for wanted in (*algorithms, picked):
+    for wanted in (*wanted_algorithms, picked):
         code = algorithms.choose_algorithm(wanted, name, attributes, batch)
         if code in done:
             continue
         done.add(code)
         algorithm = algorithms.ALGORITHMS[code]
         bound, workers = _bind(plan, loop, code, direction, "cpu", instruction_set)
-        rows.append({
-            "layers": [one.name for one in loops],
-            "pass": name,
-            "shape": _shape(attributes),
-            "algorithm": algorithm,
-            "picked": algorithm == picked,
-            "cost": costs[algorithm] / costs["direct"] if algorithm in costs else None,
-            **_rates(_fastest_s(bound, workers, 0, loop.num_blocks, seconds), loop.flops, peak),
-            "error": _error(plan, loop, code, direction, instruction_set),
-        })  # fmt: skip
+        rows.append(
+            {
+                "layers": [one.name for one in loops],
+                "pass": name,
+                "shape": _shape(attributes),
+                "algorithm": algorithm,
+                "picked": algorithm == picked,
+                "cost": costs[algorithm] / costs["direct"] if algorithm in costs else None,
+                **_rates(_fastest_s(bound, workers, 0, loop.num_blocks, seconds), loop.flops, peak),
+                "error": _error(plan, loop, code, direction, instruction_set),
+            }
+        )
     return rows
 
 
@@ -157,13 +162,14 @@ def _fastest_s(bound: BoundPlan, workers: Workers, loop: int, num_blocks: int, s
 
 
 def _rates(time_s: float, flops: int, peak: float) -> dict[str, float]:
-    return {
-        "time_s": time_s, "flops": flops, "flops_per_s": flops / time_s, "fraction_of_peak": flops / time_s / peak,
-    }  # fmt: skip
+    return {"time_s": time_s, "flops": flops, "flops_per_s": flops / time_s, "fraction_of_peak": flops / time_s / peak}
 
 
 def measure_lanes(
-    options: Mapping[str, Any], algorithms: Sequence[str], seconds: float = 0.05, instruction_set: str | None = None
+    options: Mapping[str, Any],
+    wanted_algorithms: Sequence[str],
+    seconds: float = 0.05,
+    instruction_set: str | None = None,
 ) -> dict:
     """As `measure_convolutions`, for a network with sixteen images in the vector lanes.
 
@@ -171,13 +177,13 @@ def measure_lanes(
     ----------
     options : mapping
         network, batch and phase of `lower`.
-    algorithms : sequence of str
+    wanted_algorithms : sequence of str
         Of `lowering.CONVOLUTIONS`, without "auto".
     """
     picked = lower(**options, layout="lanes").attributes["convolutions"]
     plans = {
         name: lower(**options, layout="lanes", conv=name, fusion=False)
-        for name in dict.fromkeys((*algorithms, *picked.values(), "direct"))
+        for name in dict.fromkeys((*wanted_algorithms, *picked.values(), "direct"))
     }
     peak = max(measure_peak_flops(0.06, instruction_set, None)["flops_per_s"] for _ in range(3))
     rows = []
@@ -187,21 +193,28 @@ def measure_lanes(
         truth = _run_lanes(plans["direct"], name, "float64", None)[0]
         shape = _lanes_shape(direct.attributes, kind)
         model = {"direct": 1.0, "winograd": winograd_cost(*shape) / direct_cost(*shape)}
-        for algorithm in dict.fromkeys((*algorithms, picked[name])):
+        for algorithm in dict.fromkeys((*wanted_algorithms, picked[name])):
             result, time_s = _run_lanes(plans[algorithm], name, "cpu", instruction_set, seconds)
-            rows.append({
-                "layers": [name],
-                "pass": kind,
-                "shape": "{}->{}, 5x5, {}x{}".format(*(shape[1::-1] if kind == "weights" else shape[:2]), *shape[2:]),
-                "algorithm": algorithm,
-                "picked": algorithm == picked[name],
-                "cost": model.get(algorithm),
-                **_rates(time_s, direct.flops, peak),
-                "error": float(np.abs(result - truth).max() / np.abs(truth).max()),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "layers": [name],
+                    "pass": kind,
+                    "shape": "{}->{}, 5x5, {}x{}".format(
+                        *(shape[1::-1] if kind == "weights" else shape[:2]), *shape[2:]
+                    ),
+                    "algorithm": algorithm,
+                    "picked": algorithm == picked[name],
+                    "cost": model.get(algorithm),
+                    **_rates(time_s, direct.flops, peak),
+                    "error": float(np.abs(result - truth).max() / np.abs(truth).max()),
+                }
+            )
     return {
-        "peak_flops_per_s": peak, "instruction_set": instruction_set or "best", "batch": options["batch"], "rows": rows,
-    }  # fmt: skip
+        "peak_flops_per_s": peak,
+        "instruction_set": instruction_set or "best",
+        "batch": options["batch"],
+        "rows": rows,
+    }
 
 
 def _lanes_pass(name: str) -> str:
@@ -269,7 +282,9 @@ def _bind(plan, loop, code, direction, target, instruction_set, images: int = 0)
     builder = PlanBuilder(loop.name)
     shapes = {operand: plan.buffers[buffer].shape for operand, buffer in loop.operands.items()}
     if "packed" in shapes:
-        shapes["packed"] = algorithms.packed_shape(code, direction, _weight_shape(attributes, direction), attributes["groups"])
+        shapes["packed"] = algorithms.packed_shape(
+            code, direction, _weight_shape(attributes, direction), attributes["groups"]
+        )
     if images:
         shapes = {n: (images, *s[1:]) if n in ("input", "gradient") else s for n, s in shapes.items()}
         if direction != algorithms.WEIGHTS:
@@ -295,7 +310,9 @@ def _bind(plan, loop, code, direction, target, instruction_set, images: int = 0)
         part = inside(bound.arrays[operand], attributes, prefix, everything)[..., : attributes[f"{prefix}_channels"]]
         part[...] = rng.standard_normal(part.shape, np.float32)
     if "packed" in shapes:
-        weight = rng.standard_normal(_weight_shape(attributes, direction), np.float32).astype(bound.arrays["packed"].dtype)
+        weight = rng.standard_normal(_weight_shape(attributes, direction), np.float32).astype(
+            bound.arrays["packed"].dtype
+        )
         form = {**attributes, "direction": direction}
         bound.arrays["packed"][...] = algorithms.pack(weight, form, (0, shapes["packed"][0]))
     return bound, Workers(1, scratch)

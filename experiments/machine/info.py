@@ -15,7 +15,8 @@ CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 def add_parser(subparsers) -> None:
     """Add the subcommand `info`."""
     parser = subparsers.add_parser(
-        "info", help="this machine, its measured limits, and whether it is fit for measuring",
+        "info",
+        help="this machine, its measured limits, and whether it is fit for measuring",
         description="Show hardware, limits and settings, measure peak, bandwidth and thread capacity (about a second), "
         "and say whether the machine is fit for measuring.",
     )
@@ -36,13 +37,18 @@ def run(arguments) -> int:
     gpus = env.gpu_details()
     judgement = verdict(environment, machine)
     if arguments.json:
-        print(json.dumps({
-            "environment": environment,
-            "environment_id": env.environment_id(environment),
-            "machine": machine,
-            "gpus": gpus,
-            "verdict": judgement,
-        }, indent=1))
+        print(
+            json.dumps(
+                {
+                    "environment": environment,
+                    "environment_id": env.environment_id(environment),
+                    "machine": machine,
+                    "gpus": gpus,
+                    "verdict": judgement,
+                },
+                indent=1,
+            )
+        )
     else:
         print(format_page(environment, machine, gpus, judgement))
     return 1 if arguments.strict and judgement["level"] == "not fit" else 0
@@ -82,106 +88,160 @@ def _judge_cpus(environment, machine, add):
     cores = {c["core"] for c in topology["cpus"] if c["cpu"] in usable}
     quota = environment["quota_cpus"]
     if quota is not None and quota < len(usable):
-        add("not fit",
+        add(
+            "not fit",
             f"the container may use {quota:g} CPUs' time but shows {len(usable)} CPUs: more threads get stopped",
             f"raise the quota to {len(usable)} CPUs or measure with at most {_plural(int(quota), 'thread')}"
-            if quota >= 1 else "raise the quota to at least one CPU")
+            if quota >= 1
+            else "raise the quota to at least one CPU",
+        )
     if len(usable) == 1:
-        add("fit with reservations", "only one CPU may be used: no scaling can be seen",
-            "start without taskset or in a container with more CPUs")
+        add(
+            "fit with reservations",
+            "only one CPU may be used: no scaling can be seen",
+            "start without taskset or in a container with more CPUs",
+        )
     elif len(usable) < len(topology["online"]):
-        add("fit with reservations",
+        add(
+            "fit with reservations",
             f"only CPUs {env.format_cpu_list(usable)} of {len(topology['online'])} may be used: neighbours may sit on "
             f"the others, caches and memory are shared with them",
-            "start without taskset, or keep the other CPUs idle")
+            "start without taskset, or keep the other CPUs idle",
+        )
     if not topology["known"]:
-        add("fit with reservations", "the kernel hides which CPUs share a core: pinning may put two workers on one",
-            "mount /sys into the container, or trust the capacity measured above")
+        add(
+            "fit with reservations",
+            "the kernel hides which CPUs share a core: pinning may put two workers on one",
+            "mount /sys into the container, or trust the capacity measured above",
+        )
     if len({c["capacity"] for c in topology["cpus"] if c["cpu"] in usable}) > 1:
-        add("fit with reservations", "the CPUs are of unequal speed: more threads means slower threads",
-            "restrict the run to equal cores with taskset")
+        add(
+            "fit with reservations",
+            "the CPUs are of unequal speed: more threads means slower threads",
+            "restrict the run to equal cores with taskset",
+        )
     capacity = machine["capacity"].get(str(len(usable)))
     if capacity is not None and len(usable) > 1:
         said = f"{len(usable)} threads deliver {capacity:.2f} times one thread's arithmetic"
         if len(cores) < len(usable):
             if capacity < 0.85 * len(usable):
-                add("fit with reservations", f"{said}: {len(usable)} CPUs are SMT siblings on "
-                    f"{_plural(len(cores), 'core')}",
-                    f"judge scaling up to {_plural(len(cores), 'thread')}; beyond, threads share a core")
+                add(
+                    "fit with reservations",
+                    f"{said}: {len(usable)} CPUs are SMT siblings on {_plural(len(cores), 'core')}",
+                    f"judge scaling up to {_plural(len(cores), 'thread')}; beyond, threads share a core",
+                )
         elif capacity < 0.75 * len(usable):
-            add("not fit", f"{said}: CPUs that claim to be cores are siblings of one core, or somebody else is running",
-                "ask the host for dedicated cores; quit other programs and look again")
+            add(
+                "not fit",
+                f"{said}: CPUs that claim to be cores are siblings of one core, or somebody else is running",
+                "ask the host for dedicated cores; quit other programs and look again",
+            )
         elif capacity < 0.92 * len(usable):
-            add("fit with reservations", f"{said}: the frequency falls with more threads, or somebody else is running",
-                "compare efficiency with this capacity, not with the number of threads; quit other programs")
+            add(
+                "fit with reservations",
+                f"{said}: the frequency falls with more threads, or somebody else is running",
+                "compare efficiency with this capacity, not with the number of threads; quit other programs",
+            )
     best, median = machine["peak_flops_per_s_1thread"], machine["median_flops_per_s_1thread"]
     if median < 0.9 * best:
-        add("fit with reservations",
+        add(
+            "fit with reservations",
             f"the arithmetic rate of one thread wavers: median {median / 1e9:.0f} of {best / 1e9:.0f} GFLOP/s",
-            "quit other programs, fix the frequency, look again")
+            "quit other programs, fix the frequency, look again",
+        )
 
 
 def _judge_disturbance(environment, machine, add):
     num_cpus = len(environment["topology"]["online"])
     pressure = environment["pressure_some_percent"]
     if pressure is not None and pressure > 5:
-        add("not fit" if pressure > 25 else "fit with reservations",
+        add(
+            "not fit" if pressure > 25 else "fit with reservations",
             f"threads waited for a CPU in {pressure:.0f} % of the last ten seconds (/proc/pressure/cpu)",
-            "quit other programs or wait, look again")
+            "quit other programs or wait, look again",
+        )
     load = environment["load_average"]
     # The load of the last minute contains whatever the user did to get here, a build for instance.
     if load is not None and load[0] > 0.5 * num_cpus and not (pressure is not None and pressure > 5):
-        add("fit with reservations", f"the load average is {load[0]:.1f} on {num_cpus} CPUs",
-            "quit other programs or wait a minute, look again")
+        add(
+            "fit with reservations",
+            f"the load average is {load[0]:.1f} on {num_cpus} CPUs",
+            "quit other programs or wait a minute, look again",
+        )
     steal = machine["disturbance"]["steal_ticks"]
     if steal is not None:
         stolen = steal / (CLOCK_TICKS_PER_S * machine["elapsed_s"] * num_cpus)
         if stolen > 0.01:
-            add("not fit" if stolen > 0.1 else "fit with reservations",
+            add(
+                "not fit" if stolen > 0.1 else "fit with reservations",
                 f"the hypervisor gave {100 * stolen:.0f} % of the CPU time to others during this check",
-                "ask for dedicated cores, or measure at another time with more repetitions")
+                "ask for dedicated cores, or measure at another time with more repetitions",
+            )
     throttled = machine["disturbance"]["throttled_us"]
     if throttled:
-        add("not fit", f"the container stood still for {throttled / 1000:.0f} ms of this check because of its quota",
-            "raise the quota or use fewer threads")
+        add(
+            "not fit",
+            f"the container stood still for {throttled / 1000:.0f} ms of this check because of its quota",
+            "raise the quota or use fewer threads",
+        )
 
 
 def _judge_clock(environment, add):
     clock = environment["clock"]
     if clock["step_ns"] > 1000:
-        add("not fit", f"the clock moves in steps of {clock['step_ns'] / 1000:.0f} us",
-            "choose the clock source tsc (kernel parameter clocksource=tsc)")
+        add(
+            "not fit",
+            f"the clock moves in steps of {clock['step_ns'] / 1000:.0f} us",
+            "choose the clock source tsc (kernel parameter clocksource=tsc)",
+        )
     elif clock["cost_ns"] > 200:
-        add("fit with reservations",
+        add(
+            "fit with reservations",
             f"one reading of the clock ({clock['source']}) costs {clock['cost_ns']:.0f} ns: event logs of short "
             f"blocks are distorted",
-            "choose the clock source tsc (kernel parameter clocksource=tsc)")
+            "choose the clock source tsc (kernel parameter clocksource=tsc)",
+        )
 
 
 def _judge_settings(environment, add):
     build = environment["build"]
     if build["optimization"] not in ("2", "3") or build["sanitize"] != "none":
-        add("not fit",
+        add(
+            "not fit",
             f"this copy was built with optimisation {build['optimization']} and sanitizer {build['sanitize']}",
-            "install a release build: pip install .")
+            "install a release build: pip install .",
+        )
     for variable in environment["variables"]:
         name, said = variable["name"], f"{variable['name']}={variable['value']}: {variable['effect']}"
         if variable["kind"] in ("cripples", "placement"):
-            add("fit with reservations", said,
-                f"unset {name}: forktask keeps it from its measuring processes, your own scripts get it")
+            add(
+                "fit with reservations",
+                said,
+                f"unset {name}: forktask keeps it from its measuring processes, your own scripts get it",
+            )
         elif variable["kind"] == "kernels":
             add("fit with reservations", said, f"unset {name}, unless it is what you study")
     runtimes = sorted({x["file"] for x in environment["libraries"] if x["kind"] == "openmp"})
     if len(runtimes) > 1:
-        add("fit with reservations", f"several OpenMP runtimes in one process ({', '.join(runtimes)}): idle threads of "
-            f"one spin while another works", "let all libraries use one, or import them in separate processes")
+        add(
+            "fit with reservations",
+            f"several OpenMP runtimes in one process ({', '.join(runtimes)}): idle threads of "
+            f"one spin while another works",
+            "let all libraries use one, or import them in separate processes",
+        )
     governor = environment["frequency"]["governor"]
     if governor not in (None, "performance"):
-        add("fit with reservations", f"the frequency governor is {governor!r}: clock rate depends on recent load",
-            "cpupower frequency-set -g performance")
+        add(
+            "fit with reservations",
+            f"the frequency governor is {governor!r}: clock rate depends on recent load",
+            "cpupower frequency-set -g performance",
+        )
     if environment["numa_balancing"] and environment["topology"]["nodes"] > 1:
-        add("fit with reservations", "automatic NUMA balancing moves pages during runs",
-            "sysctl kernel.numa_balancing=0")
+        add(
+            "fit with reservations",
+            "automatic NUMA balancing moves pages during runs",
+            "sysctl kernel.numa_balancing=0",
+        )
 
 
 def format_page(environment: dict, machine: dict, gpus: list[dict], judgement: dict) -> str:
@@ -198,81 +258,123 @@ def format_page(environment: dict, machine: dict, gpus: list[dict], judgement: d
 def _page_rows(environment, machine, gpus):
     cpu, topology, frequency = environment["cpu"], environment["topology"], environment["frequency"]
     usable = environment["affinity"]
-    yield "forktask", (
-        f"{environment['forktask']}, {environment['python']['implementation']} {environment['python']['version']}, "
-        f"Linux {environment['kernel']}, {environment['libc']}; environment {env.environment_id(environment)}"
+    yield (
+        "forktask",
+        (
+            f"{environment['forktask']}, {environment['python']['implementation']} {environment['python']['version']}, "
+            f"Linux {environment['kernel']}, {environment['libc']}; environment {env.environment_id(environment)}"
+        ),
     )
-    yield "CPU", (
-        f"{cpu['model'] or 'unknown model'} ({cpu['vendor']} {cpu['family']}/{cpu['model_number']})"
-        f"{', virtual machine' if cpu['virtual_machine'] else ''}; {', '.join(environment['instruction_sets'])}"
+    yield (
+        "CPU",
+        (
+            f"{cpu['model'] or 'unknown model'} ({cpu['vendor']} {cpu['family']}/{cpu['model_number']})"
+            f"{', virtual machine' if cpu['virtual_machine'] else ''}; {', '.join(environment['instruction_sets'])}"
+        ),
     )
-    yield "Cores", (
-        f"{len(topology['online'])} logical CPUs, {topology['cores']} cores"
-        f"{'' if topology['known'] else ' (assumed)'}, {_plural(topology['sockets'], 'socket')}, "
-        f"{_plural(topology['nodes'], 'NUMA node')}; may use {env.format_cpu_list(usable)}"
-        f"{', isolated ' + environment['isolated'] if environment['isolated'] else ''}"
+    yield (
+        "Cores",
+        (
+            f"{len(topology['online'])} logical CPUs, {topology['cores']} cores"
+            f"{'' if topology['known'] else ' (assumed)'}, {_plural(topology['sockets'], 'socket')}, "
+            f"{_plural(topology['nodes'], 'NUMA node')}; may use {env.format_cpu_list(usable)}"
+            f"{', isolated ' + environment['isolated'] if environment['isolated'] else ''}"
+        ),
     )
     order = env.placement_order(topology, usable)
     yield "Pinning", "workers go to CPUs " + ", ".join(map(str, order[:16])) + (", ..." if len(order) > 16 else "")
     quota, memory = environment["quota_cpus"], environment["memory"]
-    yield "Limits", (
-        f"CPU quota {'none' if quota is None else f'{quota:g} CPUs'}; memory {_bytes(memory['total_bytes'])}, "
-        f"{_bytes(memory['available_bytes'])} available; huge pages {environment['transparent_huge_pages']}"
+    yield (
+        "Limits",
+        (
+            f"CPU quota {'none' if quota is None else f'{quota:g} CPUs'}; memory {_bytes(memory['total_bytes'])}, "
+            f"{_bytes(memory['available_bytes'])} available; huge pages {environment['transparent_huge_pages']}"
+        ),
     )
-    yield "Caches", ", ".join(
-        f"L{c['level']}{'i' if c['type'] == 'Instruction' else 'd' if c['type'] == 'Data' else ''} "
-        f"{_bytes(c['size_bytes'])}"
-        f"{' shared by ' + env.format_cpu_list(c['shared_by']) if len(c['shared_by']) > 1 else ''}"
-        for c in environment["caches"]
-    ) or "hidden"
+    yield (
+        "Caches",
+        ", ".join(
+            f"L{c['level']}{'i' if c['type'] == 'Instruction' else 'd' if c['type'] == 'Data' else ''} "
+            f"{_bytes(c['size_bytes'])}"
+            f"{' shared by ' + env.format_cpu_list(c['shared_by']) if len(c['shared_by']) > 1 else ''}"
+            for c in environment["caches"]
+        )
+        or "hidden",
+    )
     boost = {True: ", boost on", False: ", boost off", None: ""}[frequency["boost"]]
-    yield "Frequency", (
-        f"{machine['frequency_hz'] / 1e9:.2f} GHz measured on one core; governor {frequency['governor'] or 'hidden'}"
-        f"{boost}"
+    yield (
+        "Frequency",
+        (
+            f"{machine['frequency_hz'] / 1e9:.2f} GHz measured on one core; governor {frequency['governor'] or 'hidden'}"
+            f"{boost}"
+        ),
     )
-    yield "Peak", (
-        f"{machine['peak_flops_per_s_1thread'] / 1e9:.1f} GFLOP/s float32 on one core ({machine['instruction_set']}, "
-        f"{machine['flops_per_cycle']:.0f} flops a cycle); median {machine['median_flops_per_s_1thread'] / 1e9:.1f}"
+    yield (
+        "Peak",
+        (
+            f"{machine['peak_flops_per_s_1thread'] / 1e9:.1f} GFLOP/s float32 on one core ({machine['instruction_set']}, "
+            f"{machine['flops_per_cycle']:.0f} flops a cycle); median {machine['median_flops_per_s_1thread'] / 1e9:.1f}"
+        ),
     )
     bandwidth = ", ".join(
         f"{_plural(int(n), 'thread')} {rate / 1e9:.0f}" for n, rate in machine["bandwidth_bytes_per_s"].items()
     )
     cached = "".join(f", L{n} {rate / 1e9:.0f}" for n, rate in machine["cache_bandwidth_bytes_per_s"].items())
     yield "Bandwidth", f"GB/s: memory with {bandwidth}; one thread in{cached[1:]}" if cached else f"GB/s: {bandwidth}"
-    yield "Capacity", "; ".join(
-        f"{n} threads do {c:.2f} times one thread's work" for n, c in machine["capacity"].items() if n != "1"
-    ) or "one thread only"
+    yield (
+        "Capacity",
+        "; ".join(f"{n} threads do {c:.2f} times one thread's work" for n, c in machine["capacity"].items() if n != "1")
+        or "one thread only",
+    )
     clock = environment["clock"]
     yield "Clock", f"{clock['source']}, {clock['cost_ns']:.0f} ns a reading, smallest step {clock['step_ns']:.0f} ns"
-    yield "Libraries", "; ".join(
-        " ".join(filter(None, (x["name"], x["version"], x["architecture"], f"({_plural(x['threads'], 'thread')})")))
-        for x in environment["libraries"]
-    ) or "no OpenMP or BLAS library loaded"
+    yield (
+        "Libraries",
+        "; ".join(
+            " ".join(filter(None, (x["name"], x["version"], x["architecture"], f"({_plural(x['threads'], 'thread')})")))
+            for x in environment["libraries"]
+        )
+        or "no OpenMP or BLAS library loaded",
+    )
     yield "Variables", ", ".join(f"{v['name']}={v['value']}" for v in environment["variables"]) or "none that matter"
     yield "Waiting", environment["spin_policy"]
     flushed = environment["denormals"]["results_flushed"] and environment["denormals"]["operands_flushed"]
-    yield "Denormals", (
-        f"{'flushed' if flushed else 'kept'} on this thread; every executor flushes them on every thread (FTZ, DAZ)"
+    yield (
+        "Denormals",
+        (f"{'flushed' if flushed else 'kept'} on this thread; every executor flushes them on every thread (FTZ, DAZ)"),
     )
     counters = environment["perf_counters"]
-    yield "Counters", (
-        "hardware counters usable" if counters["error"] is None else
-        f"no hardware counters: {_why_no_counters(counters, cpu['virtual_machine'])}"
+    yield (
+        "Counters",
+        (
+            "hardware counters usable"
+            if counters["error"] is None
+            else f"no hardware counters: {_why_no_counters(counters, cpu['virtual_machine'])}"
+        ),
     )
-    yield "GPU", "; ".join(
-        f"{g['name']}, {g['memory.total']} MiB, driver {g['driver_version']}" for g in gpus
-    ) or "; ".join(environment["gpus"]) or "none"
+    yield (
+        "GPU",
+        "; ".join(f"{g['name']}, {g['memory.total']} MiB, driver {g['driver_version']}" for g in gpus)
+        or "; ".join(environment["gpus"])
+        or "none",
+    )
     build = environment["build"]
-    yield "Build", (
-        f"{build['compiler']} {build['compiler_version']}, {build['buildtype']} -O{build['optimization']}, "
-        f"-std={build['c_std']}, OpenMP {build['openmp']}, Cython {build['cython']}"
+    yield (
+        "Build",
+        (
+            f"{build['compiler']} {build['compiler_version']}, {build['buildtype']} -O{build['optimization']}, "
+            f"-std={build['c_std']}, OpenMP {build['openmp']}, Cython {build['cython']}"
+        ),
     )
     disturbance = machine["disturbance"]
-    yield "Load now", (
-        f"load average {_or_hidden(environment['load_average'] and environment['load_average'][0])}, pressure "
-        f"{_or_hidden(environment['pressure_some_percent'])} %; during this check: "
-        f"{_or_hidden(disturbance['steal_ticks'])} ticks stolen, "
-        f"{disturbance['nonvoluntary_switches']} times pushed off a CPU"
+    yield (
+        "Load now",
+        (
+            f"load average {_or_hidden(environment['load_average'] and environment['load_average'][0])}, pressure "
+            f"{_or_hidden(environment['pressure_some_percent'])} %; during this check: "
+            f"{_or_hidden(disturbance['steal_ticks'])} ticks stolen, "
+            f"{disturbance['nonvoluntary_switches']} times pushed off a CPU"
+        ),
     )
 
 

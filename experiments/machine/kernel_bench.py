@@ -18,11 +18,11 @@ import time
 
 import numpy as np
 
+from ...cython_src.binding.bind import bind
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import initialise, lower
-from .machine_peaks import measure_peak_flops
-from ...cython_src.binding.bind import bind
 from ...forkjoin.executor import SerialExecutor
+from .machine_peaks import measure_peak_flops
 
 WINDOW_S = 2e-3  # short, so that some window lies between two interruptions on a machine that is not quiet
 
@@ -54,15 +54,13 @@ def measure_kernels(
         "step_time_s", "median_step_time_s"; "floor_s"; "ratio" (fastest step to floor) and "loop_ratio" (sum
         of loops to floor).
     """
-    plan = lower(network, batch, num_images=max(batch, 64), num_batches=4, **options)
+    plan = lower(network, batch=batch, num_images=max(batch, 64), num_batches=4, **options)
     bound = bind(plan, instruction_set=instruction_set)
     initialise(bound, seed=1)
     rng = np.random.default_rng(1)
     arrays = bound.arrays
     arrays["dataset.images"][...] = rng.standard_normal(arrays["dataset.images"].shape)
-    arrays["dataset.labels"][...] = rng.integers(
-        0, plan.attributes["num_classes"], arrays["dataset.labels"].shape
-    )
+    arrays["dataset.labels"][...] = rng.integers(0, plan.attributes["num_classes"], arrays["dataset.labels"].shape)
     arrays["batch_order"][...] = rng.integers(0, len(arrays["dataset.labels"]), arrays["batch_order"].shape)
     if "learning_rates" in arrays:
         arrays["learning_rates"][...] = 1e-4
@@ -160,9 +158,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--layout", default="auto")
     parser.add_argument("--conv", default="auto")
     parser.add_argument("--weight-gradients", default="partial")
-    parser.add_argument(
-        "--no-fusion", action="store_true", help="convolution, ReLU and pooling in a loop each"
-    )
+    parser.add_argument("--no-fusion", action="store_true", help="convolution, ReLU and pooling in a loop each")
     parser.add_argument("--instruction-set")
     parser.add_argument("--cpu", type=int, help="logical CPU to pin to")
     parser.add_argument("--seconds", type=float, default=1.0, help="time for each batch")

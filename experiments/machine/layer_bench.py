@@ -20,12 +20,12 @@ import time
 
 import numpy as np
 
+from ...cython_src.binding.bind import bind
 from ...cython_src.errors import UsageError
-from .machine_peaks import measure_bandwidth, measure_peak_flops
 from ...cython_src.kernels.maps.channels import ChannelsMap, statistics_shape
 from ...cython_src.plan.model import Access, Block, PlanBuilder
-from ...cython_src.binding.bind import bind
 from ...forkjoin.executor import SerialExecutor
+from .machine_peaks import measure_bandwidth, measure_peak_flops
 
 DEFAULT_MAPS = ("1x32x32x64", "4x8x8x256", "16x32x32x256")
 UPDATE = 2
@@ -93,12 +93,7 @@ def cases(m: ChannelsMap) -> dict[str, tuple]:
         ),
         "norm_backward_statistics": (
             "channels_norm_backward_statistics",
-            {
-                "gradient": array(),
-                "input": array(),
-                "partials": np.zeros((1, 2, m.pitch), np.float32),
-                **vectors,
-            },
+            {"gradient": array(), "input": array(), "partials": np.zeros((1, 2, m.pitch), np.float32), **vectors},
             {**base, **halos},
             rows,
             2,
@@ -311,13 +306,7 @@ def cases(m: ChannelsMap) -> dict[str, tuple]:
             ),
         }
     size = m.batch * m.height * m.width * m.channels
-    flat = {
-        "num_partials": 1,
-        "partial_stride": size,
-        "row_length": size,
-        "row_stride": size,
-        "row_offset": 0,
-    }
+    flat = {"num_partials": 1, "partial_stride": size, "row_length": size, "row_stride": size, "row_offset": 0}
     flat |= {"num_rates": 1, "weight_decay": 1e-4}
     state = {n: np.ones(size, np.float32) for n in ("partials", "gradient", "parameter", "first", "second")}
     shared = {n: state[n] for n in ("partials", "gradient", "parameter")}

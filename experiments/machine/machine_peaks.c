@@ -13,8 +13,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define NUM_CHAINS 12     /* two pipes x latency 4 need 8; 12 + 2 constants still fit 16 registers */
-#define FMA_STEPS 4096    /* a few microseconds between two readings of the clock */
+#define NUM_CHAINS  12   /* two pipes x latency 4 need 8; 12 + 2 constants still fit 16 registers */
+#define FMA_STEPS   4096 /* a few microseconds between two readings of the clock */
 #define CHAIN_STEPS 16384
 #define SLICE_BYTES 65536 /* of each array between two readings of the clock */
 
@@ -34,68 +34,92 @@ typedef float vec16 __attribute__((vector_size(64), may_alias));
 #define KEEP_XMM(x) __asm__ volatile("" : "+m"(x))
 #endif
 
-#define DEFINE_LOOPS(NAME, ATTRIBUTE, VEC, KEEP)                                                             \
-    ATTRIBUTE static double fma_##NAME(void)                                                                 \
-    {                                                                                                        \
-        const int lanes = sizeof(VEC) / sizeof(float);                                                       \
-        VEC zero = {0};                                                                                      \
-        VEC a = zero + 0.999f, b = zero + 0.001f; /* x -> 0.999 x + 0.001 stays near 1 */                    \
-        VEC x0 = zero, x1 = zero, x2 = zero, x3 = zero, x4 = zero, x5 = zero;                                \
-        VEC x6 = zero, x7 = zero, x8 = zero, x9 = zero, x10 = zero, x11 = zero;                              \
-        KEEP(a);                                                                                             \
-        KEEP(b);                                                                                             \
-        for (int i = 0; i < FMA_STEPS; i++) {                                                                \
-            x0 = x0 * a + b; x1 = x1 * a + b; x2 = x2 * a + b;                                               \
-            x3 = x3 * a + b; x4 = x4 * a + b; x5 = x5 * a + b;                                               \
-            x6 = x6 * a + b; x7 = x7 * a + b; x8 = x8 * a + b;                                               \
-            x9 = x9 * a + b; x10 = x10 * a + b; x11 = x11 * a + b;                                           \
-            KEEP(x0); KEEP(x1); KEEP(x2); KEEP(x3); KEEP(x4); KEEP(x5);                                      \
-            KEEP(x6); KEEP(x7); KEEP(x8); KEEP(x9); KEEP(x10); KEEP(x11);                                    \
-        }                                                                                                    \
-        return 2.0 * lanes * NUM_CHAINS * FMA_STEPS;                                                         \
-    }                                                                                                        \
-    ATTRIBUTE static void triad_##NAME(float *a, const float *b, const float *c, size_t count)               \
-    {                                                                                                        \
-        const size_t lanes = sizeof(VEC) / sizeof(float);                                                    \
-        VEC s = {0};                                                                                         \
-        s += 3.0f;                                                                                           \
-        for (size_t i = 0; i < count; i += 2 * lanes) {                                                      \
-            *(VEC *)(a + i) = *(const VEC *)(b + i) + s * *(const VEC *)(c + i);                             \
-            *(VEC *)(a + i + lanes) = *(const VEC *)(b + i + lanes) + s * *(const VEC *)(c + i + lanes);     \
-        }                                                                                                    \
-        __asm__ volatile("" : : "r"(a) : "memory");                                                          \
-    }                                                                                                        \
-    ATTRIBUTE static void read_##NAME(float *a, const float *b, const float *c, size_t count)                \
-    {                                                                                                        \
-        const size_t lanes = sizeof(VEC) / sizeof(float);                                                    \
-        VEC s0 = {0}, s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0, s6 = s0, s7 = s0;                         \
-        for (size_t i = 0; i < count; i += 8 * lanes) {                                                      \
-            const VEC *v = (const VEC *)(b + i);                                                             \
-            s0 += v[0]; s1 += v[1]; s2 += v[2]; s3 += v[3];                                                  \
-            s4 += v[4]; s5 += v[5]; s6 += v[6]; s7 += v[7];                                                  \
-        }                                                                                                    \
-        s0 += s1 + s2 + s3 + s4 + s5 + s6 + s7;                                                              \
-        KEEP(s0);                                                                                            \
-    }                                                                                                        \
-    ATTRIBUTE static void copy_##NAME(float *a, const float *b, const float *c, size_t count)                \
-    {                                                                                                        \
-        const size_t lanes = sizeof(VEC) / sizeof(float);                                                    \
-        for (size_t i = 0; i < count; i += 2 * lanes) {                                                      \
-            *(VEC *)(a + i) = *(const VEC *)(b + i);                                                         \
-            *(VEC *)(a + i + lanes) = *(const VEC *)(b + i + lanes);                                         \
-        }                                                                                                    \
-        __asm__ volatile("" : : "r"(a) : "memory");                                                          \
-    }                                                                                                        \
-    ATTRIBUTE static void fill_##NAME(float *a, const float *b, const float *c, size_t count)                \
-    {                                                                                                        \
-        const size_t lanes = sizeof(VEC) / sizeof(float);                                                    \
-        VEC s = {0};                                                                                         \
-        KEEP(s);                                                                                             \
-        for (size_t i = 0; i < count; i += 2 * lanes) {                                                      \
-            *(VEC *)(a + i) = s;                                                                             \
-            *(VEC *)(a + i + lanes) = s;                                                                     \
-        }                                                                                                    \
-        __asm__ volatile("" : : "r"(a) : "memory");                                                          \
+#define DEFINE_LOOPS(NAME, ATTRIBUTE, VEC, KEEP)                                                         \
+    ATTRIBUTE static double fma_##NAME(void)                                                             \
+    {                                                                                                    \
+        const int lanes = sizeof(VEC) / sizeof(float);                                                   \
+        VEC zero = {0};                                                                                  \
+        VEC a = zero + 0.999f, b = zero + 0.001f; /* x -> 0.999 x + 0.001 stays near 1 */                \
+        VEC x0 = zero, x1 = zero, x2 = zero, x3 = zero, x4 = zero, x5 = zero;                            \
+        VEC x6 = zero, x7 = zero, x8 = zero, x9 = zero, x10 = zero, x11 = zero;                          \
+        KEEP(a);                                                                                         \
+        KEEP(b);                                                                                         \
+        for (int i = 0; i < FMA_STEPS; i++) {                                                            \
+            x0 = x0 * a + b;                                                                             \
+            x1 = x1 * a + b;                                                                             \
+            x2 = x2 * a + b;                                                                             \
+            x3 = x3 * a + b;                                                                             \
+            x4 = x4 * a + b;                                                                             \
+            x5 = x5 * a + b;                                                                             \
+            x6 = x6 * a + b;                                                                             \
+            x7 = x7 * a + b;                                                                             \
+            x8 = x8 * a + b;                                                                             \
+            x9 = x9 * a + b;                                                                             \
+            x10 = x10 * a + b;                                                                           \
+            x11 = x11 * a + b;                                                                           \
+            KEEP(x0);                                                                                    \
+            KEEP(x1);                                                                                    \
+            KEEP(x2);                                                                                    \
+            KEEP(x3);                                                                                    \
+            KEEP(x4);                                                                                    \
+            KEEP(x5);                                                                                    \
+            KEEP(x6);                                                                                    \
+            KEEP(x7);                                                                                    \
+            KEEP(x8);                                                                                    \
+            KEEP(x9);                                                                                    \
+            KEEP(x10);                                                                                   \
+            KEEP(x11);                                                                                   \
+        }                                                                                                \
+        return 2.0 * lanes * NUM_CHAINS * FMA_STEPS;                                                     \
+    }                                                                                                    \
+    ATTRIBUTE static void triad_##NAME(float *a, const float *b, const float *c, size_t count)           \
+    {                                                                                                    \
+        const size_t lanes = sizeof(VEC) / sizeof(float);                                                \
+        VEC s = {0};                                                                                     \
+        s += 3.0f;                                                                                       \
+        for (size_t i = 0; i < count; i += 2 * lanes) {                                                  \
+            *(VEC *)(a + i) = *(const VEC *)(b + i) + s * *(const VEC *)(c + i);                         \
+            *(VEC *)(a + i + lanes) = *(const VEC *)(b + i + lanes) + s * *(const VEC *)(c + i + lanes); \
+        }                                                                                                \
+        __asm__ volatile("" : : "r"(a) : "memory");                                                      \
+    }                                                                                                    \
+    ATTRIBUTE static void read_##NAME(float *a, const float *b, const float *c, size_t count)            \
+    {                                                                                                    \
+        const size_t lanes = sizeof(VEC) / sizeof(float);                                                \
+        VEC s0 = {0}, s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0, s6 = s0, s7 = s0;                     \
+        for (size_t i = 0; i < count; i += 8 * lanes) {                                                  \
+            const VEC *v = (const VEC *)(b + i);                                                         \
+            s0 += v[0];                                                                                  \
+            s1 += v[1];                                                                                  \
+            s2 += v[2];                                                                                  \
+            s3 += v[3];                                                                                  \
+            s4 += v[4];                                                                                  \
+            s5 += v[5];                                                                                  \
+            s6 += v[6];                                                                                  \
+            s7 += v[7];                                                                                  \
+        }                                                                                                \
+        s0 += s1 + s2 + s3 + s4 + s5 + s6 + s7;                                                          \
+        KEEP(s0);                                                                                        \
+    }                                                                                                    \
+    ATTRIBUTE static void copy_##NAME(float *a, const float *b, const float *c, size_t count)            \
+    {                                                                                                    \
+        const size_t lanes = sizeof(VEC) / sizeof(float);                                                \
+        for (size_t i = 0; i < count; i += 2 * lanes) {                                                  \
+            *(VEC *)(a + i) = *(const VEC *)(b + i);                                                     \
+            *(VEC *)(a + i + lanes) = *(const VEC *)(b + i + lanes);                                     \
+        }                                                                                                \
+        __asm__ volatile("" : : "r"(a) : "memory");                                                      \
+    }                                                                                                    \
+    ATTRIBUTE static void fill_##NAME(float *a, const float *b, const float *c, size_t count)            \
+    {                                                                                                    \
+        const size_t lanes = sizeof(VEC) / sizeof(float);                                                \
+        VEC s = {0};                                                                                     \
+        KEEP(s);                                                                                         \
+        for (size_t i = 0; i < count; i += 2 * lanes) {                                                  \
+            *(VEC *)(a + i) = s;                                                                         \
+            *(VEC *)(a + i + lanes) = s;                                                                 \
+        }                                                                                                \
+        __asm__ volatile("" : : "r"(a) : "memory");                                                      \
     }
 
 DEFINE_LOOPS(generic, , vec4, KEEP_XMM)
@@ -108,13 +132,12 @@ typedef double (*FmaLoop)(void);
 typedef void (*StreamLoop)(float *, const float *, const float *, size_t);
 
 #define STREAMS(NAME) {triad_##NAME, read_##NAME, copy_##NAME, fill_##NAME}
-#define NUM_STREAMS 4
+#define NUM_STREAMS   4
 static const int arrays_of_stream[NUM_STREAMS] = {3, 1, 2, 1};
 
 #if defined(__x86_64__)
 static const FmaLoop fma_loops[PEAKS_NUM_ISAS] = {fma_generic, fma_avx2, fma_avx512};
-static const StreamLoop stream_loops[PEAKS_NUM_ISAS][NUM_STREAMS] = {STREAMS(generic), STREAMS(avx2),
-                                                                     STREAMS(avx512)};
+static const StreamLoop stream_loops[PEAKS_NUM_ISAS][NUM_STREAMS] = {STREAMS(generic), STREAMS(avx2), STREAMS(avx512)};
 #else
 static const FmaLoop fma_loops[PEAKS_NUM_ISAS] = {fma_generic, NULL, NULL};
 static const StreamLoop stream_loops[PEAKS_NUM_ISAS][NUM_STREAMS] = {STREAMS(generic)};
@@ -197,7 +220,8 @@ static Window run_window(const Team *team, float *arrays, size_t count, size_t *
                 if (n > count - *position)
                     n = count - *position;
                 float *a = arrays + *position;
-                stream_loops[team->isa][stream](a, num_arrays > 1 ? a + count : a, num_arrays > 2 ? a + 2 * count : a, n);
+                stream_loops[team->isa][stream](a, num_arrays > 1 ? a + count : a, num_arrays > 2 ? a + 2 * count : a,
+                                                n);
                 *position = *position + n == count ? 0 : *position + n;
                 done += n * sizeof(float);
             }
@@ -250,17 +274,20 @@ static void *member_main(void *argument)
     return NULL;
 }
 
-int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t bytes_per_thread,
-                   int num_windows, double window_s, double *rates)
+int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t bytes_per_thread, int num_windows,
+                   double window_s, double *rates)
 {
-    Team team = {.kind = kind, .isa = isa, .num_threads = num_threads,
-                 .num_windows = num_windows, .bytes_per_thread = bytes_per_thread, .window_s = window_s};
+    Team team = {.kind = kind,
+                 .isa = isa,
+                 .num_threads = num_threads,
+                 .num_windows = num_windows,
+                 .bytes_per_thread = bytes_per_thread,
+                 .window_s = window_s};
     Member *members = calloc((size_t)num_threads, sizeof(Member));
     Window *windows = calloc((size_t)num_threads * num_windows, sizeof(Window));
     int error = members && windows ? 0 : ENOMEM;
     for (int t = 0; t < num_threads && !error; t++) {
-        members[t] = (Member){
-            .team = &team, .cpu = cpus ? cpus[t] : -1, .windows = windows + t * num_windows};
+        members[t] = (Member){.team = &team, .cpu = cpus ? cpus[t] : -1, .windows = windows + t * num_windows};
         error = pthread_create(&members[t].thread, NULL, member_main, &members[t]);
         members[t].started = !error;
         if (error)

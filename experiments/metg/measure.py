@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
 from ...cython_src.graphs.task_bench import replica, task_bench
+from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
 from ..sampling.environment import Disturbance
 from ..sampling.measure import Stepper, answer_job, build, record_costs
 from ..sampling.models import bind_for, make_executor, parse_model
@@ -65,7 +65,9 @@ def gpu_unit_time_s(kernel: str, tasks: int) -> float:
             stepper.run(1)
             times.append(min(stepper.run(10) for _ in range(UNIT_TRIES)) / 20)
     if times[1] <= times[0]:
-        raise RuntimeError(f"ten times the work took no longer ({times[0]:.2g} and {times[1]:.2g} s): too disturbed to measure")
+        raise RuntimeError(
+            f"ten times the work took no longer ({times[0]:.2g} and {times[1]:.2g} s): too disturbed to measure"
+        )
     return (times[1] - times[0]) / (9 * UNIT_WORK)
 
 
@@ -93,8 +95,13 @@ def time_graph(job: Mapping[str, Any], work: int, clock=time.perf_counter) -> di
         passes = max(1, round(passes * job["target_s"] / elapsed))
         stepper.run(passes)
         times = [stepper.run(passes) / passes for _ in range(job["runs"])]
-    return {"work": work, "mean_work": plan.attributes["mean_work"], "num_tasks": plan.num_tasks,
-            "iteration_times_s": times, "prepare_s": prepare_s}
+    return {
+        "work": work,
+        "mean_work": plan.attributes["mean_work"],
+        "num_tasks": plan.num_tasks,
+        "iteration_times_s": times,
+        "prepare_s": prepare_s,
+    }
 
 
 def measure(job: Mapping[str, Any], clock=time.perf_counter) -> dict[str, Any]:
@@ -124,8 +131,16 @@ def measure(job: Mapping[str, Any], clock=time.perf_counter) -> dict[str, Any]:
             break
     unit_s = min(unit_s, gpu_unit_time_s(kernel, threads) if gpu else unit_time_s(kernel))
     best = {name: None if costs[0][name] is None else min(c[name] for c in costs) for name in costs[0]}
-    return {"kind": "metg", "parallel": threads, "unit_s": unit_s, "empty": empty, "points": points, **best,
-            "disturbance": disturbance.since(before), "wall_s": clock() - wall}
+    return {
+        "kind": "metg",
+        "parallel": threads,
+        "unit_s": unit_s,
+        "empty": empty,
+        "points": points,
+        **best,
+        "disturbance": disturbance.since(before),
+        "wall_s": clock() - wall,
+    }
 
 
 def measure_durations(job: Mapping[str, Any]) -> dict[str, Any]:

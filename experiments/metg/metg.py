@@ -26,12 +26,11 @@ import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ...cython_src.errors import UsageError
-from ..sweep.configuration import Measure, core_counts
 from ..sampling.models import (
     DEFAULT_MODELS,
     built_models,
@@ -40,8 +39,9 @@ from ..sampling.models import (
     parse_model,
     parse_models,
     process_environment,
-)  # fmt: skip
+)
 from ..sampling.progress import ProgressBar
+from ..sweep.configuration import Measure, core_counts
 from ..sweep.results import LASTING_FAILURES, ResultsWriter, canonical_json
 from ..sweep.run import add_device, clean_environment, hogs_running, parse_numbers, run_sample, sample_environment
 
@@ -67,24 +67,42 @@ def add_parser(subparsers) -> None:
     what.add_argument("--network", help="the graph of a network instead, with the durations of its blocks, scaled")
     parser.add_argument("--batch", type=int, default=64, help="images a step, with --network; default: %(default)s")
     parser.add_argument("--granularity", default="auto", help="with --network; default: %(default)s")
-    parser.add_argument("--models", default=",".join(defaults), metavar="M[,M...]",
-                        help="name[:option=value...]; default: %(default)s")
+    parser.add_argument(
+        "--models", default=",".join(defaults), metavar="M[,M...]", help="name[:option=value...]; default: %(default)s"
+    )
     add_device(parser)
-    parser.add_argument("--threads", default="cores", metavar="N[,N...]",
-                        help="default: 1,2,4,... up to the cores of this process")
+    parser.add_argument(
+        "--threads", default="cores", metavar="N[,N...]", help="default: 1,2,4,... up to the cores of this process"
+    )
     parser.add_argument("--width", type=int, default=16, help="tasks a step; default: %(default)s")
     parser.add_argument("--steps", type=int, default=16, help="steps an iteration; default: %(default)s")
-    parser.add_argument("--radix", type=int, default=5, help="inputs of a task, for nearest, spread and random_nearest; "
-                        "default: %(default)s")
-    parser.add_argument("--kernel", choices=("compute", "memory", "load_imbalance", "busy_wait"), default="compute",
-                        help="default: %(default)s")
+    parser.add_argument(
+        "--radix",
+        type=int,
+        default=5,
+        help="inputs of a task, for nearest, spread and random_nearest; default: %(default)s",
+    )
+    parser.add_argument(
+        "--kernel",
+        choices=("compute", "memory", "load_imbalance", "busy_wait"),
+        default="compute",
+        help="default: %(default)s",
+    )
     parser.add_argument("--no-check", action="store_true", help="tasks do not look at their inputs: the runtime alone")
-    parser.add_argument("--repeats", type=int, default=5, metavar="R", help="processes for each model; default: %(default)s")
+    parser.add_argument(
+        "--repeats", type=int, default=5, metavar="R", help="processes for each model; default: %(default)s"
+    )
     parser.add_argument("--interference", type=int, default=0, metavar="K", help="processes that spin on the same CPUs")
     parser.add_argument("--seed", type=int, default=1, help="of the order of measurements; default: %(default)s")
-    parser.add_argument("--out", metavar="DIR", help="folder for samples, table and figures; the same command again goes on with what is there; "
-                        "default: print only")
-    parser.add_argument("--format", choices=("pdf", "svg", "png"), default="pdf", help="of figures; default: %(default)s")
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        help="folder for samples, table and figures; the same command again goes on with what is there; "
+        "default: print only",
+    )
+    parser.add_argument(
+        "--format", choices=("pdf", "svg", "png"), default="pdf", help="of figures; default: %(default)s"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--quick", action="store_true", help="one short repeat: a check that it works")
     parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
@@ -126,13 +144,18 @@ def run(arguments: Namespace) -> int:
     jobs = []
     for repetition in range(repeats):
         block = [
-            (repetition, model, threads, graph) for graph in graphs for threads in counts for model in models
+            (repetition, model, threads, graph)
+            for graph in graphs
+            for threads in counts
+            for model in models
             if threads <= (parse_model(model).model.max_threads or threads)
         ]
         random.Random(f"{arguments.seed} {repetition}").shuffle(block)
         jobs += block
     if not jobs:
-        raise UsageError(f"no model runs on {arguments.threads} threads, got {arguments.models}; add a thread count of 1")
+        raise UsageError(
+            f"no model runs on {arguments.threads} threads, got {arguments.models}; add a thread count of 1"
+        )
     folder = None if arguments.out is None else Path(arguments.out)
     with nullcontext() if folder is None else ResultsWriter(folder, SAMPLES) as writer:
         try:
@@ -140,8 +163,10 @@ def run(arguments: Namespace) -> int:
         except KeyboardInterrupt:
             if writer is not None:
                 kept = len(writer.results.of_kind("metg"))
-                print(f"forktask: interrupted; {kept} measurements are kept in {folder}, the same command goes on",
-                      file=sys.stderr)
+                print(
+                    f"forktask: interrupted; {kept} measurements are kept in {folder}, the same command goes on",
+                    file=sys.stderr,
+                )
             raise
     table = summarise(rows)
     if folder is not None:
@@ -169,8 +194,16 @@ def _graphs(arguments: Namespace) -> list[dict[str, Any]]:
 
     graphs = []
     for pattern in dict.fromkeys(arguments.pattern.split(",")):
-        graphs.append({"pattern": pattern, "width": arguments.width, "steps": arguments.steps,
-                       "radix": arguments.radix, "kernel": arguments.kernel, "check": not arguments.no_check})
+        graphs.append(
+            {
+                "pattern": pattern,
+                "width": arguments.width,
+                "steps": arguments.steps,
+                "radix": arguments.radix,
+                "kernel": arguments.kernel,
+                "check": not arguments.no_check,
+            }
+        )
         task_bench(**graphs[-1])
     return graphs
 
@@ -183,10 +216,14 @@ def graph_name(graph: Mapping[str, Any]) -> str:
 def describe(graph: Mapping[str, Any]) -> str:
     """A graph in words."""
     if "network" in graph:
-        return (f"{graph['network']}, batch {graph['batch']}, granularity {graph['granularity']}: its graph with its "
-                f"blocks' durations, scaled")
-    return (f"{graph['pattern']}, {graph['width']} x {graph['steps']} tasks an iteration, kernel {graph['kernel']}"
-            f"{'' if graph['check'] else ', inputs not checked'}")
+        return (
+            f"{graph['network']}, batch {graph['batch']}, granularity {graph['granularity']}: its graph with its "
+            f"blocks' durations, scaled"
+        )
+    return (
+        f"{graph['pattern']}, {graph['width']} x {graph['steps']} tasks an iteration, kernel {graph['kernel']}"
+        f"{'' if graph['check'] else ', inputs not checked'}"
+    )
 
 
 def _start(arguments: Namespace, repeats: int, cores: int, writer: ResultsWriter) -> None:
@@ -194,14 +231,22 @@ def _start(arguments: Namespace, repeats: int, cores: int, writer: ResultsWriter
     from ..sampling.environment import collect, environment_id
 
     environment = collect(variables=clean_environment(os.environ, sample_environment(Measure(), 1, 0, cores)))
-    config = {k: v for k, v in vars(arguments).items() if isinstance(v, str | int | bool | None) and k not in PRESENTATION}
-    continued = writer.start({
-        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"), "config": {**config, "repeats": repeats},
-        "environment": environment, "environment_id": environment_id(environment),
-    })
+    config = {
+        k: v for k, v in vars(arguments).items() if isinstance(v, str | int | bool | None) and k not in PRESENTATION
+    }
+    continued = writer.start(
+        {
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "config": {**config, "repeats": repeats},
+            "environment": environment,
+            "environment_id": environment_id(environment),
+        }
+    )
     if continued:
-        print(f"forktask: going on with {writer.out_dir}: {len(writer.results.of_kind('metg'))} measurements are there",
-              file=sys.stderr)
+        print(
+            f"forktask: going on with {writer.out_dir}: {len(writer.results.of_kind('metg'))} measurements are there",
+            file=sys.stderr,
+        )
 
 
 def job_key(model: str, threads: int, graph: Mapping[str, Any], repetition: int) -> str:
@@ -242,17 +287,39 @@ def _measure_all(
                 **sample_environment(measure, threads, arguments.interference, cores),
                 **process_environment(parse_model(model)),
             }
-            job = {"kind": "metg", "model": model, "threads": threads, "cpus": order, "graph": graph,
-                   "runs": 2 if arguments.quick else 5, "target_s": 0.001 if arguments.quick else 0.01,
-                   "budget_s": 2.0 if arguments.quick else 20.0, **({"durations_s": durations[0]} if durations else {})}
+            job = {
+                "kind": "metg",
+                "model": model,
+                "threads": threads,
+                "cpus": order,
+                "graph": graph,
+                "runs": 2 if arguments.quick else 5,
+                "target_s": 0.001 if arguments.quick else 0.01,
+                "budget_s": 2.0 if arguments.quick else 20.0,
+                **({"durations_s": durations[0]} if durations else {}),
+            }
             with hogs_running(arguments.interference, order):
                 row = run_sample(job, clean_environment(os.environ, settings), measure.time_limit_s, MEASURE_COMMAND)
-            row = {"kind": "metg", **row, "model": model, "threads": threads, "graph": graph, "repetition": repetition, "position": number,
-                   "interference": arguments.interference, "variables": settings, "cpus": order}
+            row = {
+                "kind": "metg",
+                **row,
+                "model": model,
+                "threads": threads,
+                "graph": graph,
+                "repetition": repetition,
+                "position": number,
+                "interference": arguments.interference,
+                "variables": settings,
+                "cpus": order,
+            }
             if "failure" in row:
                 bar.clear()
-                print(f"forktask: {graph_name(graph)}, {model}, {threads} threads: {row['failure']}: "
-                      f"{row['message'].splitlines()[0]}", file=sys.stderr, flush=True)
+                print(
+                    f"forktask: {graph_name(graph)}, {model}, {threads} threads: {row['failure']}: "
+                    f"{row['message'].splitlines()[0]}",
+                    file=sys.stderr,
+                    flush=True,
+                )
             rows[job_key(model, threads, graph, repetition)] = row
             if writer is not None:
                 writer.append(row)
@@ -262,9 +329,13 @@ def _measure_all(
 def _measure_durations(graph: Mapping[str, Any], cpus: list[int], cores: int) -> list[float]:
     """Times of a network's blocks, measured once: all models get the same graph."""
     settings = clean_environment(os.environ, sample_environment(Measure(), 1, 0, cores))
-    row = run_sample({"kind": "durations", "graph": graph, "cpus": cpus}, settings, Measure().time_limit_s, MEASURE_COMMAND)
+    row = run_sample(
+        {"kind": "durations", "graph": graph, "cpus": cpus}, settings, Measure().time_limit_s, MEASURE_COMMAND
+    )
     if "failure" in row:
-        raise UsageError(f"the blocks of {graph['network']} must run to be timed, got: {row['message'].splitlines()[0]}")
+        raise UsageError(
+            f"the blocks of {graph['network']} must run to be timed, got: {row['message'].splitlines()[0]}"
+        )
     return row["durations_s"]
 
 
@@ -326,8 +397,12 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     results = []
     for group in groups.values():
         first = group[0]
-        entry: dict[str, Any] = {"graph": first["graph"], "model": first["model"], "threads": first["threads"],
-                                 "failures": [f"{r['failure']}: {r['message']}" for r in group if "failure" in r]}
+        entry: dict[str, Any] = {
+            "graph": first["graph"],
+            "model": first["model"],
+            "threads": first["threads"],
+            "failures": [f"{r['failure']}: {r['message']}" for r in group if "failure" in r],
+        }
         group = [row for row in group if "failure" not in row]
         entry["repeats"] = len(group)
         if group:
@@ -335,7 +410,9 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             entry["pressure"] = statistics.median(waiting)
             entry.update(_summarise_group(group, unit_s[first["graph"]["kernel"]]))
         results.append(entry)
-    results.sort(key=lambda e: (graph_name(e["graph"]), e["threads"], order.get(e["model"].partition(":")[0], 99), e["model"]))
+    results.sort(
+        key=lambda e: (graph_name(e["graph"]), e["threads"], order.get(e["model"].partition(":")[0], 99), e["model"])
+    )
     for entry in results:
         entry["break_even"] = _break_even(entry, results)
     return {"unit_s": unit_s, "results": results}
@@ -354,8 +431,14 @@ def _summarise_group(group, unit_s: float) -> dict[str, Any]:
             efficiencies.setdefault(work, []).append(value)
     tasks = group[0]["empty"]["num_tasks"]
     curve = [
-        {"work": work, "task_s": work * unit_s, "granularity_s": work * unit_s / statistics.median(values),
-         "efficiency": statistics.median(values), "efficiency_low": min(values), "efficiency_high": max(values)}
+        {
+            "work": work,
+            "task_s": work * unit_s,
+            "granularity_s": work * unit_s / statistics.median(values),
+            "efficiency": statistics.median(values),
+            "efficiency_low": min(values),
+            "efficiency_high": max(values),
+        }
         for work, values in sorted(efficiencies.items())
     ]
 
@@ -380,8 +463,10 @@ def _break_even(entry, results) -> int | None:
     if not entry["repeats"]:
         return None
     eager = [
-        e for e in results
-        if e["model"].partition(":")[0] == EAGER_MODEL and e["repeats"]
+        e
+        for e in results
+        if e["model"].partition(":")[0] == EAGER_MODEL
+        and e["repeats"]
         and (e["graph"], e["threads"]) == (entry["graph"], entry["threads"])
     ]
     if not eager or entry in eager:
@@ -400,8 +485,10 @@ def format_table(table: Mapping[str, Any]) -> str:
     ]
     pressed = [e["pressure"] for e in table["results"] if "pressure" in e and e["pressure"] > MUCH_PRESSURE]
     if pressed:
-        lines.append(f"disturbed: threads waited for a CPU in up to {max(pressed):.0%} of the time (other programs, hogs or "
-                     f"more threads than CPUs); figures on a quiet machine are lower")
+        lines.append(
+            f"disturbed: threads waited for a CPU in up to {max(pressed):.0%} of the time (other programs, hogs or "
+            f"more threads than CPUs); figures on a quiet machine are lower"
+        )
     last = None
     for entry in table["results"]:
         graph = entry["graph"]
@@ -422,9 +509,11 @@ def format_table(table: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-_COLUMNS = (f"{'model':34} {'threads':>7} {'METG(50 %)':>11} {'range':>14} {'empty':>9} {'record':>8} {'close':>8} "
-            f"{'prepare':>8} {'break-even':>10}\n{'':42} {'ns':>11} {'ns':>14} {'ns/task':>9} {'ns/task':>8} "
-            f"{'ns/task':>8} {'ns/task':>8} {'replays':>10}")
+_COLUMNS = (
+    f"{'model':34} {'threads':>7} {'METG(50 %)':>11} {'range':>14} {'empty':>9} {'record':>8} {'close':>8} "
+    f"{'prepare':>8} {'break-even':>10}\n{'':42} {'ns':>11} {'ns':>14} {'ns/task':>9} {'ns/task':>8} "
+    f"{'ns/task':>8} {'ns/task':>8} {'replays':>10}"
+)
 
 
 def _ns(spread: Mapping[str, float] | None) -> str:
@@ -435,7 +524,9 @@ def _as_csv(table: Mapping[str, Any]) -> str:
     names = ("metg_s", "empty_task_s", "record_s", "close_s", "prepare_s")
     graph_columns = ["pattern", "width", "steps", "network", "batch", "granularity", "kernel", "check"]
     columns = [*graph_columns, "model", "threads", "repeats"]
-    columns += [f"{name}_{which}" if which != "median" else name for name in names for which in ("median", "low", "high")]
+    columns += [
+        f"{name}_{which}" if which != "median" else name for name in names for which in ("median", "low", "high")
+    ]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*columns, "break_even", "failures"])
@@ -481,14 +572,32 @@ def draw(entries: Sequence[Mapping[str, Any]]):
             for entry in (e for e in entries if e["threads"] == threads):
                 style = styles[entry["model"]]
                 x = [p["granularity_s"] * 1e9 for p in entry["curve"]]
-                axis.plot(x, [p["efficiency"] for p in entry["curve"]], color=style.color, linestyle=style.line,
-                          marker=style.marker, markersize=2.5, markeredgewidth=0)
-                axis.fill_between(x, [p["efficiency_low"] for p in entry["curve"]],
-                                  [p["efficiency_high"] for p in entry["curve"]], color=style.color, alpha=0.2,
-                                  linewidth=0)
+                axis.plot(
+                    x,
+                    [p["efficiency"] for p in entry["curve"]],
+                    color=style.color,
+                    linestyle=style.line,
+                    marker=style.marker,
+                    markersize=2.5,
+                    markeredgewidth=0,
+                )
+                axis.fill_between(
+                    x,
+                    [p["efficiency_low"] for p in entry["curve"]],
+                    [p["efficiency_high"] for p in entry["curve"]],
+                    color=style.color,
+                    alpha=0.2,
+                    linewidth=0,
+                )
                 if entry["metg_s"] is not None:
-                    axis.plot([entry["metg_s"]["median"] * 1e9], [HALF], color=style.color, marker=style.marker,
-                              markeredgecolor="white", markeredgewidth=0.6)
+                    axis.plot(
+                        [entry["metg_s"]["median"] * 1e9],
+                        [HALF],
+                        color=style.color,
+                        marker=style.marker,
+                        markeredgecolor="white",
+                        markeredgewidth=0.6,
+                    )
             axis.set_xscale("log")
             axis.set_ylim(0, 1.05)
             axis.set_xlabel("task granularity: wall time x threads / tasks (ns)")
@@ -504,7 +613,8 @@ def caption(entries: Sequence[Mapping[str, Any]], unit_s: Mapping[str, float]) -
     repeats = sorted({e["repeats"] for e in entries})
     found = ", ".join(
         f"{e['model']} on {e['threads']}: "
-        + ("not reached" if e["metg_s"] is None else f"{e['metg_s']['median'] * 1e9:.3g} ns") for e in entries
+        + ("not reached" if e["metg_s"] is None else f"{e['metg_s']['median'] * 1e9:.3g} ns")
+        for e in entries
     )
     return (
         f"Efficiency over task granularity on the graph {describe(graph)}. Efficiency is the kernel's own time, "

@@ -41,15 +41,20 @@ def add_parser(subparsers) -> None:
     parser.add_argument("--batch", type=int, default=64, metavar="B", help="default: %(default)s")
     parser.add_argument("--phase", choices=("train", "forward"), default="train", help="default: %(default)s")
     add_device(parser)
-    parser.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct, winograd, im2col, if, if_blocked, pad, pad_blocked (ours); default: %(default)s")
+    parser.add_argument(
+        "--conv",
+        default="auto",
+        help="form of the convolutions: auto, direct, winograd, im2col, if, if_blocked, pad, pad_blocked (ours); default: %(default)s",
+    )
     parser.add_argument("--models", default=DEFAULT_MODELS, metavar="M[,M...]", help="default: %(default)s")
-    parser.add_argument("--modes", default=",".join(MODES), metavar="M[,M...]",
-                        help="of PyTorch; default: %(default)s")
-    parser.add_argument("--threads", default="cores", metavar="N[,N...]",
-                        help="default: 1,2,4,... up to the cores of this process")
+    parser.add_argument("--modes", default=",".join(MODES), metavar="M[,M...]", help="of PyTorch; default: %(default)s")
+    parser.add_argument(
+        "--threads", default="cores", metavar="N[,N...]", help="default: 1,2,4,... up to the cores of this process"
+    )
     parser.add_argument("--repeats", type=int, default=5, metavar="R", help="default: %(default)s")
-    parser.add_argument("--seconds", type=float, default=0.6, metavar="S",
-                        help="timed in each process; default: %(default)s")
+    parser.add_argument(
+        "--seconds", type=float, default=0.6, metavar="S", help="timed in each process; default: %(default)s"
+    )
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     parser.add_argument("--json", action="store_true", help="print JSON, raw samples included")
     parser.set_defaults(run=run_peers)
@@ -59,9 +64,9 @@ def run_peers(arguments: Namespace) -> int:
     """`forktask peers`."""
     from ...cython_src.lowering.lower import lower
     from ..analysis.bounds import roofline_floor
-    from ..sweep.configuration import core_counts
     from ..sampling.environment import available_cpus, collect, cpu_order, measure_machine
     from ..sampling.models import convolution_for, models_on, parse_model
+    from ..sweep.configuration import core_counts
     from ..sweep.run import parse_numbers
     from .torch_worker import MODES
 
@@ -87,8 +92,7 @@ def run_peers(arguments: Namespace) -> int:
     for count in threads:
         if not 1 <= count <= len(cpus):
             raise UsageError(f"threads must be in [1, {len(cpus)}] (the CPUs of this process), got {count}")
-    options = {"network": arguments.network, "batch": arguments.batch, "phase": arguments.phase,
-               "conv": arguments.conv}
+    options = {"network": arguments.network, "batch": arguments.batch, "phase": arguments.phase, "conv": arguments.conv}
     # What our models of this device compute; for the table, each is lowered anew where it is measured.
     plan = lower(**{**options, "conv": convolution_for(specs[0], arguments.conv)})
     environment = collect()
@@ -98,13 +102,21 @@ def run_peers(arguments: Namespace) -> int:
         (str(spec), count) for count in threads for spec in specs if count <= (spec.model.max_threads or count)
     ]
     samples, failures = _measure(
-        contestants, options, arguments.repeats, arguments.seconds, arguments.seed,
-        {count: cpu_order(count, cpus) for count in threads}, len(cpus), arguments.device,
+        contestants,
+        options,
+        arguments.repeats,
+        arguments.seconds,
+        arguments.seed,
+        {count: cpu_order(count, cpus) for count in threads},
+        len(cpus),
+        arguments.device,
     )
     peak = machine["peak_flops_per_s_1thread"]
     if gpu:
-        peak = next((row["gpu"]["peak_flops_per_s"] for rows in samples.values() for row in rows.values()
-                     if row.get("gpu")), math.nan)
+        peak = next(
+            (row["gpu"]["peak_flops_per_s"] for rows in samples.values() for row in rows.values() if row.get("gpu")),
+            math.nan,
+        )
     for (name, count), message in wrong_modes(samples).items():
         failures[f"{name} @ {count}"] = message
         del samples[name, count]
@@ -116,7 +128,11 @@ def run_peers(arguments: Namespace) -> int:
     result = summarise(samples, floors)
     result["convolutions"] = convolution_forms(plan, arguments.device)
     result.update(
-        options, flops=plan.flops, machine=machine, environment=environment, failures=failures,
+        options,
+        flops=plan.flops,
+        machine=machine,
+        environment=environment,
+        failures=failures,
         samples={f"{name} @ {count}": values for (name, count), values in samples.items()},
     )
     print(json.dumps(result, indent=1) if arguments.json else as_text(result))
@@ -134,8 +150,14 @@ def _check_torch_gpu() -> None:
 
 
 def _measure(
-    contestants: Sequence[tuple[str, int]], plan: Mapping[str, Any], repeats: int, seconds: float, seed: int,
-    cpus: Mapping[int, list[int]], cores: int, device: str = "cpu",
+    contestants: Sequence[tuple[str, int]],
+    plan: Mapping[str, Any],
+    repeats: int,
+    seconds: float,
+    seed: int,
+    cpus: Mapping[int, list[int]],
+    cores: int,
+    device: str = "cpu",
 ) -> tuple[dict[tuple[str, int], dict[int, dict]], dict[str, str]]:
     """Each contestant once in each repetition, in random order, each time in a fresh process."""
     from ..sweep.configuration import Measure
@@ -154,13 +176,23 @@ def _measure(
                 continue
             mode = name.removeprefix("torch ") if name.startswith("torch ") else None
             job = {
-                "kind": "sample", "model": name, "mode": mode, "threads": count, "cpus": cpus[count],
-                "plan": dict(plan), "seed": seed, "check_iterations": len(LOSS_TOLERANCES), "target_s": seconds,
-                "warmup_s": measure.warmup_s, "device": device,
+                "kind": "sample",
+                "model": name,
+                "mode": mode,
+                "threads": count,
+                "cpus": cpus[count],
+                "plan": dict(plan),
+                "seed": seed,
+                "check_iterations": len(LOSS_TOLERANCES),
+                "target_s": seconds,
+                "warmup_s": measure.warmup_s,
+                "device": device,
             }
             variables = clean_environment(os.environ, sample_environment(measure, count, 0, cores))
             row = run_sample(
-                job, variables, COMPILE_TIME_LIMIT_S if mode else measure.time_limit_s,
+                job,
+                variables,
+                COMPILE_TIME_LIMIT_S if mode else measure.time_limit_s,
                 TORCH_COMMAND if mode else SAMPLE_COMMAND,
             )
             if "failure" in row:
@@ -212,7 +244,9 @@ def wrong_modes(samples: Mapping[tuple[str, int], Mapping[int, Mapping]]) -> dic
 
     torch.compile 2.13, for one, sends no gradient through LeNet-5's pooling on a CPU: such a mode is no peer.
     """
-    of_torch = {key: next(iter(rows.values()))["answer"] for key, rows in samples.items() if key[0].startswith("torch ")}
+    of_torch = {
+        key: next(iter(rows.values()))["answer"] for key, rows in samples.items() if key[0].startswith("torch ")
+    }
     if not of_torch:
         return {}
     (first, _), answer = next(iter(of_torch.items()))
@@ -262,7 +296,11 @@ def summarise(
     for (name, count), values in times.items():
         middle = spread(list(values.values()))
         row = {
-            "name": name, "threads": count, "step_time_s": middle.median, "iqr_s": middle.iqr, "samples": middle.count,
+            "name": name,
+            "threads": count,
+            "step_time_s": middle.median,
+            "iqr_s": middle.iqr,
+            "samples": middle.count,
             "floors_s": {floor: of_threads[count] for floor, of_threads in floors_s.items()},
         }
         if not name.startswith("torch ") and count in best_torch:
@@ -284,7 +322,8 @@ def as_text(result: Mapping[str, Any]) -> str:
         f"answers of the first steps agree within {result['largest_difference']:.1e} (relative)",
         "",
         f"{'threads':>7}  {'contestant':32} {'ms a step':>10} {'spread':>8}"
-        + "".join(f" {'x ' + floor:>10}" for floor in floors) + "   faster than PyTorch's best mode",
+        + "".join(f" {'x ' + floor:>10}" for floor in floors)
+        + "   faster than PyTorch's best mode",
     ]
     for row in result["rows"]:
         line = (

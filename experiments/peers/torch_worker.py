@@ -66,9 +66,7 @@ class TorchExecutor:
         self.clip_norm = attributes.get("clip_norm", 0.0)
         self.optimizer = None
         if self.training:
-            trained = [
-                parameter for name, parameter in self.module.named_parameters() if _is_trained(name, attributes)
-            ]
+            trained = [parameter for name, parameter in self.module.named_parameters() if _is_trained(name, attributes)]
             for parameter in {*self.module.parameters()} - {*trained}:
                 parameter.requires_grad_(False)
             decay = {"lr": LEARNING_RATE, "weight_decay": attributes["weight_decay"], "fused": True}
@@ -148,9 +146,15 @@ def torch_network(spec):
                 match layer:
                     case Convolution():
                         module = nn.Conv2d(
-                            before[0], layer.out_channels, layer.kernel, layer.stride, layer.padding, layer.dilation,
-                            layer.groups, layer.bias,
-                        )  # fmt: skip
+                            before[0],
+                            layer.out_channels,
+                            layer.kernel,
+                            layer.stride,
+                            layer.padding,
+                            layer.dilation,
+                            layer.groups,
+                            layer.bias,
+                        )
                     case BatchNorm():
                         module = nn.BatchNorm2d(before[0], layer.eps, layer.momentum)
                     case ReLU():

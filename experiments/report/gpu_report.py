@@ -11,18 +11,36 @@ from pathlib import Path
 from typing import Any
 
 from ...cython_src.errors import UsageError
-from ..sampling.models import parse_model
+from ..analysis.statistics import ratio_interval, spread
 from ..peers.peers import LOSS_TOLERANCES, disagreement
+from ..sampling.models import parse_model
 from ..sweep.results import Results
 from ..training.safetensors import write_atomically
-from ..analysis.statistics import ratio_interval, spread
 
 EPOCH_IMAGES = 50_000
 COLUMNS = (
-    "network", "batch", "model", "threads", "samples", "step_time_s", "iqr_s", "epoch_s", "vs_forkjoin", "vs_forkjoin_low",
-    "vs_forkjoin_high", "vs_stream", "vs_stream_low", "vs_stream_high", "overhead_s", "busy_s", "idle_share", "context_s",
-    "compilation_s", "prepare_s", "first_replay_s",
-)  # fmt: skip
+    "network",
+    "batch",
+    "model",
+    "threads",
+    "samples",
+    "step_time_s",
+    "iqr_s",
+    "epoch_s",
+    "vs_forkjoin",
+    "vs_forkjoin_low",
+    "vs_forkjoin_high",
+    "vs_stream",
+    "vs_stream_low",
+    "vs_stream_high",
+    "overhead_s",
+    "busy_s",
+    "idle_share",
+    "context_s",
+    "compilation_s",
+    "prepare_s",
+    "first_replay_s",
+)
 
 
 def summarise(results: Results) -> list[dict[str, Any]]:
@@ -53,11 +71,17 @@ def summarise(results: Results) -> list[dict[str, Any]]:
         entry: dict[str, Any] = dict.fromkeys(COLUMNS)
         batch = plans[plan_id]["options"]["batch"]
         entry |= {
-            "network": plans[plan_id]["network"], "batch": batch, "model": model, "threads": threads, "samples": middle.count, "step_time_s": middle.median,
-            "iqr_s": middle.iqr, "epoch_s": middle.median * EPOCH_IMAGES / batch,
+            "network": plans[plan_id]["network"],
+            "batch": batch,
+            "model": model,
+            "threads": threads,
+            "samples": middle.count,
+            "step_time_s": middle.median,
+            "iqr_s": middle.iqr,
+            "epoch_s": middle.median * EPOCH_IMAGES / batch,
             "prepare_s": spread([row["prepare_s"] for row in rows.values()]).median,
             "first_replay_s": spread([row["first_replay_s"] for row in rows.values()]).median,
-        }  # fmt: skip
+        }
         for name in ("forkjoin", "stream"):
             reference = samples.get((plan_id, f"gpu_{name}", 1))
             if reference and model != f"gpu_{name}":
@@ -73,9 +97,10 @@ def summarise(results: Results) -> list[dict[str, Any]]:
             profile = profiles.get((plan_id, model, threads))
             if profile is not None:
                 entry |= {
-                    "overhead_s": profile["runtime_cost_s"], "busy_s": profile["busy_s"],
+                    "overhead_s": profile["runtime_cost_s"],
+                    "busy_s": profile["busy_s"],
                     "idle_share": 1 - profile["busy_s"] / middle.median,
-                }  # fmt: skip
+                }
         table.append(entry)
     table.sort(key=lambda e: (e["network"], e["batch"], parse_model(e["model"]).model.device, e["model"], e["threads"]))
     return table
@@ -157,7 +182,9 @@ def draw_batches(table: list[dict[str, Any]], path: Path) -> None:
         figure.savefig(path.with_suffix(".pdf"))
         figure.savefig(path.with_suffix(".png"), dpi=200)
         plt.close(figure)
-    caption = f"Time of an epoch of {EPOCH_IMAGES:,} images over the batch; CPU models at their best number of threads.\n"
+    caption = (
+        f"Time of an epoch of {EPOCH_IMAGES:,} images over the batch; CPU models at their best number of threads.\n"
+    )
     write_atomically(path.with_suffix(".txt"), caption.encode())
 
 

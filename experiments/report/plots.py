@@ -22,11 +22,10 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from ...cython_src.errors import UsageError
+from ..analysis import factorial, interference
 from ..analysis import study as analysis
-from ..analysis import factorial
-from ..analysis import interference
-from ..analysis.study import Study, base_model, model_label, model_rank
 from ..analysis.statistics import CONFIDENCE, EQUIVALENCE_BAND, MIN_PAIRS
+from ..analysis.study import Study, base_model, model_label, model_rank
 
 COLUMN_WIDTH_IN = {"double": 7.0, "single": 3.3}
 FORMATS = ("pdf", "svg", "png")
@@ -60,16 +59,41 @@ _LINES = ("-", "--", "-.", ":")
 def style_parameters() -> dict:
     """Settings of every figure, for `matplotlib.rc_context`."""
     parameters = {**sns.plotting_context("paper"), **sns.axes_style("ticks")}
-    parameters.update({
-        "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "mathtext.fontset": "dejavusans",
-        "font.size": 8, "axes.labelsize": 8, "axes.titlesize": 8, "figure.titlesize": 8, "legend.fontsize": 7,
-        "legend.title_fontsize": 7, "xtick.labelsize": 7, "ytick.labelsize": 7,
-        "axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6, "xtick.major.size": 3,
-        "ytick.major.size": 3, "lines.linewidth": 1.1, "lines.markersize": 4.5, "grid.linewidth": 0.4,
-        "grid.color": "0.9", "axes.titlelocation": "left", "axes.titlepad": 4, "legend.frameon": False,
-        "pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "forktask",
-        "figure.constrained_layout.use": False, "savefig.dpi": 300, "figure.dpi": 100, "axes.unicode_minus": True,
-    })
+    parameters.update(
+        {
+            "font.family": "sans-serif",
+            "font.sans-serif": ["DejaVu Sans"],
+            "mathtext.fontset": "dejavusans",
+            "font.size": 8,
+            "axes.labelsize": 8,
+            "axes.titlesize": 8,
+            "figure.titlesize": 8,
+            "legend.fontsize": 7,
+            "legend.title_fontsize": 7,
+            "xtick.labelsize": 7,
+            "ytick.labelsize": 7,
+            "axes.linewidth": 0.6,
+            "xtick.major.width": 0.6,
+            "ytick.major.width": 0.6,
+            "xtick.major.size": 3,
+            "ytick.major.size": 3,
+            "lines.linewidth": 1.1,
+            "lines.markersize": 4.5,
+            "grid.linewidth": 0.4,
+            "grid.color": "0.9",
+            "axes.titlelocation": "left",
+            "axes.titlepad": 4,
+            "legend.frameon": False,
+            "pdf.fonttype": 42,
+            "ps.fonttype": 42,
+            "svg.fonttype": "path",
+            "svg.hashsalt": "forktask",
+            "figure.constrained_layout.use": False,
+            "savefig.dpi": 300,
+            "figure.dpi": 100,
+            "axes.unicode_minus": True,
+        }
+    )
     return parameters
 
 
@@ -184,8 +208,7 @@ def _dodged(values: Sequence[int], models: Sequence[str]) -> dict[str, float]:
     return {m: 2 ** (width * (i / (n - 1) - 0.5)) if n > 1 else 1.0 for i, m in enumerate(models)}
 
 
-def _series(axis, x, value, low, high, style: ModelStyle, label: str, band: bool = True,
-            size: float = 4.5) -> None:
+def _series(axis, x, value, low, high, style: ModelStyle, label: str, band: bool = True, size: float = 4.5) -> None:
     """A median line with markers, its interval as bars and, if asked, as a band."""
     x, value, low, high = (np.asarray(v, dtype=float) for v in (x, value, low, high))
     known = np.isfinite(low) & np.isfinite(high)
@@ -193,12 +216,26 @@ def _series(axis, x, value, low, high, style: ModelStyle, label: str, band: bool
         axis.fill_between(x[known], low[known], high[known], color=style.color, alpha=0.15, linewidth=0, zorder=2)
     if known.any():
         axis.errorbar(
-            x[known], value[known], [value[known] - low[known], high[known] - value[known]], fmt="none",
-            ecolor=style.color, elinewidth=0.9, capsize=0, zorder=4,
+            x[known],
+            value[known],
+            [value[known] - low[known], high[known] - value[known]],
+            fmt="none",
+            ecolor=style.color,
+            elinewidth=0.9,
+            capsize=0,
+            zorder=4,
         )
     axis.plot(
-        x, value, style.line, color=style.color, marker=style.marker, markersize=size, markeredgecolor="white",
-        markeredgewidth=0.4, zorder=5, label=label,
+        x,
+        value,
+        style.line,
+        color=style.color,
+        marker=style.marker,
+        markersize=size,
+        markeredgecolor="white",
+        markeredgewidth=0.4,
+        zorder=5,
+        label=label,
     )
 
 
@@ -237,16 +274,29 @@ def add_legend(figure: Figure, column: str, handles: Sequence, columns: int | No
     rows = math.ceil(len(handles) / limit)
     ncol = math.ceil(len(handles) / rows)
     figure.legend(
-        handles=list(handles), loc="outside lower center", ncols=ncol, handlelength=2.0, columnspacing=1.2,
-        handletextpad=0.5, labelspacing=0.3,
+        handles=list(handles),
+        loc="outside lower center",
+        ncols=ncol,
+        handlelength=2.0,
+        columnspacing=1.2,
+        handletextpad=0.5,
+        labelspacing=0.3,
     )
 
 
 def model_handles(styles: dict[str, ModelStyle], models: Sequence[str], label=model_label) -> list[Line2D]:
     """Entries of a legend, one for each model."""
     return [
-        Line2D([], [], color=styles[m].color, linestyle=styles[m].line, marker=styles[m].marker,
-               markeredgecolor="white", markeredgewidth=0.4, label=label(m))
+        Line2D(
+            [],
+            [],
+            color=styles[m].color,
+            linestyle=styles[m].line,
+            marker=styles[m].marker,
+            markeredgecolor="white",
+            markeredgewidth=0.4,
+            label=label(m),
+        )
         for m in models
     ]
 
@@ -255,8 +305,13 @@ def _header(figure: Figure, study: Study, facts: Sequence[str], column: str) -> 
     """What was measured, above the panels: two lines in a double column, one for each fact in a single one."""
     facts = [*facts, *([data_text(study)] if study.smoke_test else [])]
     lines = ["; ".join(facts[:2]), "; ".join(facts[2:])] if column == "double" else facts
-    figure.suptitle("\n".join(line for line in lines if line), x=0.008, ha="left",
-                    fontsize=8 if column == "double" else 7, linespacing=1.25)
+    figure.suptitle(
+        "\n".join(line for line in lines if line),
+        x=0.008,
+        ha="left",
+        fontsize=8 if column == "double" else 7,
+        linespacing=1.25,
+    )
 
 
 def blocks_text(plan) -> str:
@@ -276,10 +331,14 @@ def data_text(study: Study) -> str:
 def data_warning(study: Study) -> str:
     """The same as sentences."""
     if study.data == "synthetic":
-        return ("The network was fed with random images: step times do not depend on what is in them, and nothing is "
-                "said about accuracy.")
-    return (f"Smoke test: the data ({study.data}) are too small to stand for a real training set; step times do not "
-            f"depend on them, accuracies mean little.")
+        return (
+            "The network was fed with random images: step times do not depend on what is in them, and nothing is "
+            "said about accuracy."
+        )
+    return (
+        f"Smoke test: the data ({study.data}) are too small to stand for a real training set; step times do not "
+        f"depend on them, accuracies mean little."
+    )
 
 
 def t1_text(study: Study, plan_id: str, name: str = "T1") -> str:
@@ -288,8 +347,11 @@ def t1_text(study: Study, plan_id: str, name: str = "T1") -> str:
     row = floors[floors["plan_id"] == plan_id].iloc[0]
     if not math.isfinite(row["t1_s"]):
         return "no serial run"
-    ratios = [f"{row[f'{floor}_floor_ratio']:.2f} × {word}" for floor, word in (("flop", "FLOP"), ("roofline", "roofline"))
-              if math.isfinite(row[f"{floor}_floor_ratio"])]
+    ratios = [
+        f"{row[f'{floor}_floor_ratio']:.2f} × {word}"
+        for floor, word in (("flop", "FLOP"), ("roofline", "roofline"))
+        if math.isfinite(row[f"{floor}_floor_ratio"])
+    ]
     return f"{name} = {format_time(row['t1_s'])}" + (f" ({', '.join(ratios)} floor)" if ratios else "")
 
 
@@ -331,11 +393,24 @@ def draw_speedup(study: Study, plan_id: str, column: str) -> Figure:
                 if divide:
                     # A step for each group of points: between groups a line would pass points that stand aside.
                     width = 1.25 * max(beside.values(), default=1.0)
-                    axis.hlines(limits[f"{name}_speedup"] / limits["threads"], limits["threads"] / width,
-                                limits["threads"] * width, color=_GREY, linewidth=0.8, linestyle=(0, dashes), zorder=1)
+                    axis.hlines(
+                        limits[f"{name}_speedup"] / limits["threads"],
+                        limits["threads"] / width,
+                        limits["threads"] * width,
+                        color=_GREY,
+                        linewidth=0.8,
+                        linestyle=(0, dashes),
+                        zorder=1,
+                    )
                 else:
-                    axis.plot(limits["threads"], limits[f"{name}_speedup"], color=_GREY, linewidth=0.8,
-                              dashes=dashes, zorder=1)
+                    axis.plot(
+                        limits["threads"],
+                        limits[f"{name}_speedup"],
+                        color=_GREY,
+                        linewidth=0.8,
+                        dashes=dashes,
+                        zorder=1,
+                    )
         for number, model in enumerate(models):
             points = table[table["model"] == model].sort_values("threads")
             size = 4.5 if divide else _nested_size(number, len(models))
@@ -343,8 +418,16 @@ def draw_speedup(study: Study, plan_id: str, column: str) -> Figure:
             for threads in points["threads"]:
                 raw = analysis.raw_ratios(study, plan_id, model, int(threads))
                 _raw_dots(axis, threads * dodge[model], raw / (threads if divide else 1), styles[model].color)
-            _series(axis, points["threads"] * dodge[model], points[prefix], points[f"{prefix}_low"],
-                    points[f"{prefix}_high"], styles[model], model_label(model), size=size)
+            _series(
+                axis,
+                points["threads"] * dodge[model],
+                points[prefix],
+                points[f"{prefix}_low"],
+                points[f"{prefix}_high"],
+                styles[model],
+                model_label(model),
+                size=size,
+            )
         _x_axis(axis, counts, "threads")
     low, high = _limits_with_intervals(table[table["model"] != "serial"], 1.0, max(counts))
     low = max(low, SLOWEST_SPEEDUP)
@@ -352,8 +435,9 @@ def draw_speedup(study: Study, plan_id: str, column: str) -> Figure:
     _name_those_below(speedup, table[table["model"].isin(models)], low, styles)
     speedup.set_ylabel("speedup")
     panel_title(speedup, "over the best serial run")
-    top = min(max([1.0, *table["efficiency"], *table["efficiency_high"].dropna()]),
-              2 * max([1.0, *table["efficiency"]]))
+    top = min(
+        max([1.0, *table["efficiency"], *table["efficiency_high"].dropna()]), 2 * max([1.0, *table["efficiency"]])
+    )
     efficiency.set_ylim(0, top * 1.06)
     efficiency.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     efficiency.set_ylabel("efficiency")
@@ -366,11 +450,27 @@ def draw_speedup(study: Study, plan_id: str, column: str) -> Figure:
     for model in compared:
         points = part[part["model"] == model].sort_values("threads")
         if len(points):
-            _series(ratio, points["threads"] * aside[model], points["ratio"], points["ratio_low"],
-                    points["ratio_high"], styles[model], model_label(model), band=False)
+            _series(
+                ratio,
+                points["threads"] * aside[model],
+                points["ratio"],
+                points["ratio_low"],
+                points["ratio_high"],
+                styles[model],
+                model_label(model),
+                band=False,
+            )
     if not len(part):
-        ratio.text(0.5, 0.5, "no task model and fork-join form\nwere measured together", ha="center", va="center",
-                   transform=ratio.transAxes, fontsize=7, color=_GREY)
+        ratio.text(
+            0.5,
+            0.5,
+            "no task model and fork-join form\nwere measured together",
+            ha="center",
+            va="center",
+            transform=ratio.transAxes,
+            fontsize=7,
+            color=_GREY,
+        )
     _ratio_axis(ratio, part[["ratio", "ratio_low", "ratio_high"]].to_numpy(dtype=float).ravel())
     _x_axis(ratio, counts, "threads")
     ratio.set_ylabel("time / better fork-join")
@@ -380,8 +480,10 @@ def draw_speedup(study: Study, plan_id: str, column: str) -> Figure:
     handles = model_handles(styles, models)
     handles.append(Line2D([], [], color="0.2", linewidth=0.8, label="ideal"))
     if len(limits):
-        handles += [Line2D([], [], color=_GREY, linewidth=0.8, dashes=_BOUND_DASHES[name], label=label)
-                    for name, label in (("area", "area bound"), ("forkjoin", "fork-join bound"))]
+        handles += [
+            Line2D([], [], color=_GREY, linewidth=0.8, dashes=_BOUND_DASHES[name], label=label)
+            for name, label in (("area", "area bound"), ("forkjoin", "fork-join bound"))
+        ]
     if len(part):
         handles.append(Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}"))
     add_legend(figure, column, handles)
@@ -402,9 +504,14 @@ def _name_those_below(axis, points, low: float, styles: dict[str, ModelStyle]) -
     below = points[points["speedup"] < low]
     for threads, group in below.groupby("threads"):
         for row, point in enumerate(group.to_dict("records")):
-            axis.annotate(f"{model_label(point['model'])} {point['speedup']:.2g} \u2193", (threads, 0.03 + 0.09 * row),
-                          xycoords=("data", "axes fraction"), ha="right" if threads > 1 else "left", fontsize=6.5,
-                          color=styles[point["model"]].color)
+            axis.annotate(
+                f"{model_label(point['model'])} {point['speedup']:.2g} \u2193",
+                (threads, 0.03 + 0.09 * row),
+                xycoords=("data", "axes fraction"),
+                ha="right" if threads > 1 else "left",
+                fontsize=6.5,
+                color=styles[point["model"]].color,
+            )
 
 
 def _physical_cores(study: Study, axes, counts: Sequence[int]) -> None:
@@ -417,8 +524,10 @@ def _physical_cores(study: Study, axes, counts: Sequence[int]) -> None:
 
 def draw_layers(study: Study, plan_id: str, column: str) -> Figure:
     """Busy time per layer and model, and each layer's fraction of one thread's peak."""
-    points = sorted({(r["model"], r["threads"]) for r in study.profiles if r["plan_id"] == plan_id},
-                    key=lambda p: (p[1], model_rank(p[0])))
+    points = sorted(
+        {(r["model"], r["threads"]) for r in study.profiles if r["plan_id"] == plan_id},
+        key=lambda p: (p[1], model_rank(p[0])),
+    )
     widest = max((t for _, t in points), default=0)
     points = [p for p in points if p == ("serial", 1) or p[1] == widest]
     tables = {p: analysis.layer_table(study, plan_id, *p) for p in points}
@@ -443,12 +552,20 @@ def draw_layers(study: Study, plan_id: str, column: str) -> Figure:
         left, total = 0.0, float(sums.sum())
         for name in names:
             width = float(sums[others].sum()) if name == "others" else float(sums.get(name, 0.0))
-            bars.barh(row, width * 1e3, left=left * 1e3, height=0.72, color=colors[name], edgecolor="white",
-                      linewidth=0.5)
+            bars.barh(
+                row, width * 1e3, left=left * 1e3, height=0.72, color=colors[name], edgecolor="white", linewidth=0.5
+            )
             if width >= SMALLEST_LABEL[column] * longest:
                 dark = sum(c * w for c, w in zip(colors[name], (0.3, 0.59, 0.11), strict=True)) < 0.62
-                bars.text((left + width / 2) * 1e3, row, f"{width / total:.0%}", ha="center", va="center",
-                          fontsize=6.5, color="white" if dark else "black")
+                bars.text(
+                    (left + width / 2) * 1e3,
+                    row,
+                    f"{width / total:.0%}",
+                    ha="center",
+                    va="center",
+                    fontsize=6.5,
+                    color="white" if dark else "black",
+                )
             left += width
         labels.append(model_label(point[0]) + (f", {point[1]} thr." if point[0] != "serial" else ""))
     bars.set_yticks(range(len(points)), labels)
@@ -457,13 +574,24 @@ def draw_layers(study: Study, plan_id: str, column: str) -> Figure:
     bars.set_xlabel("busy time per step, all workers (ms)")
     panel_title(bars, "time by layer")
 
-    fractions = lead[(lead["phase"] != "load") & lead["peak_fraction"].notna() & (lead["flops"] > 0) & (lead["share"] >= 0.005)]
+    fractions = lead[
+        (lead["phase"] != "load") & lead["peak_fraction"].notna() & (lead["flops"] > 0) & (lead["share"] >= 0.005)
+    ]
     layers = list(dict.fromkeys(fractions["layer"]))
     markers = {"forward": ("o", _COLORS[0], -0.13), "backward": ("D", _COLORS[3], 0.13), "update": ("^", _COLORS[2], 0)}
     for phase, (marker, color, aside) in markers.items():
         part = fractions[fractions["phase"] == phase]
-        rates.scatter(part["peak_fraction"], [layers.index(layer) + aside for layer in part["layer"]], s=16,
-                      marker=marker, color=[color], linewidths=0, label=phase, zorder=3, clip_on=False)
+        rates.scatter(
+            part["peak_fraction"],
+            [layers.index(layer) + aside for layer in part["layer"]],
+            s=16,
+            marker=marker,
+            color=[color],
+            linewidths=0,
+            label=phase,
+            zorder=3,
+            clip_on=False,
+        )
     for row in range(len(layers)):
         rates.axhline(row, color="0.92", linewidth=0.6, zorder=0)
     rates.set_yticks(range(len(layers)), layers)
@@ -475,8 +603,11 @@ def draw_layers(study: Study, plan_id: str, column: str) -> Figure:
     rates.set_xlabel(f"fraction of peak ({peak / 1e9:.0f} GFLOP/s)" if peak else "fraction of peak (not measured)")
     panel_title(rates, "arithmetic rate, " + (model_label(points[0][0]) if ("serial", 1) not in tables else "serial"))
     handles = [Patch(color=colors[n], label=n if n != "others" else _others_text(others)) for n in names]
-    handles += [Line2D([], [], linestyle="none", marker=m, color=c, markersize=4, label=phase)
-                for phase, (m, c, _) in markers.items() if (fractions["phase"] == phase).any()]
+    handles += [
+        Line2D([], [], linestyle="none", marker=m, color=c, markersize=4, label=phase)
+        for phase, (m, c, _) in markers.items()
+        if (fractions["phase"] == phase).any()
+    ]
     add_legend(figure, column, handles, columns=7 if column == "double" else 3)
     _plan_header(figure, study, plan_id, column)
     return figure
@@ -496,8 +627,12 @@ def draw_overhead(study: Study, plan_id: str, column: str) -> Figure:
         raise UsageError("a figure of overheads needs the cost of `prepare` in the samples, got none; measure again")
     styles = model_styles(study.samples["model"])
     figure, (bars, curves) = new_figure(column, 2, 2.0)
-    parts = (("record", _COLORS[1]), ("close", _COLORS[3]), ("other preparation", "0.75"),
-             ("first iteration beyond a steady one", _COLORS[9]))
+    parts = (
+        ("record", _COLORS[1]),
+        ("close", _COLORS[3]),
+        ("other preparation", "0.75"),
+        ("first iteration beyond a steady one", _COLORS[9]),
+    )
     labels = []
     for row, (_, cost) in enumerate(costs.iterrows()):
         record, close = np.nan_to_num([cost["record_s"], cost["close_s"]])
@@ -523,8 +658,18 @@ def draw_overhead(study: Study, plan_id: str, column: str) -> Figure:
     for _, cost in steady.iterrows():
         style = styles[cost["model"]]
         y = (cost["once_s"] / n + cost["step_s"]) / scale
-        curves.plot(n, y, style.line, color=style.color, linewidth=1.1, marker=style.marker, markevery=(25, 50),
-                    markeredgecolor="white", markeredgewidth=0.4, label=model_label(cost["model"]))
+        curves.plot(
+            n,
+            y,
+            style.line,
+            color=style.color,
+            linewidth=1.1,
+            marker=style.marker,
+            markevery=(25, 50),
+            markeredgecolor="white",
+            markeredgewidth=0.4,
+            label=model_label(cost["model"]),
+        )
     ends = (steady["once_s"] / 3 + steady["step_s"]) / scale
     curves.set_xscale("log")
     curves.set_ylim(min(0.9, 0.97 * float((steady["step_s"] / scale).min())), min(4.0, max(1.3, float(ends.max()))))
@@ -541,8 +686,17 @@ def draw_overhead(study: Study, plan_id: str, column: str) -> Figure:
     return figure
 
 
-def _draw_sweep(study: Study, plan_ids: Sequence[str], column: str, x_of: Callable, x_label: str, value_of: Callable,
-                value_label: str, titles: tuple[str, str], facts: Sequence[str]) -> Figure:
+def _draw_sweep(
+    study: Study,
+    plan_ids: Sequence[str],
+    column: str,
+    x_of: Callable,
+    x_label: str,
+    value_of: Callable,
+    value_label: str,
+    titles: tuple[str, str],
+    facts: Sequence[str],
+) -> Figure:
     """Two panels over a property of the plan at the largest number of threads: a value, and the ratio to fork-join."""
     speeds = analysis.speed_table(study)
     table = speeds[speeds["plan_id"].isin(plan_ids)]
@@ -555,11 +709,21 @@ def _draw_sweep(study: Study, plan_ids: Sequence[str], column: str, x_of: Callab
     figure, (values, ratio) = new_figure(column, 2, 2.1)
     for number, model in enumerate(models):
         points = table[table["model"] == model].sort_values("x")
-        triples = [sorted(value_of(study.plans[p], t) for t in (m, low, high)) for p, m, low, high in
-                   points[["plan_id", "median_s", "low_s", "high_s"]].itertuples(index=False)]
+        triples = [
+            sorted(value_of(study.plans[p], t) for t in (m, low, high))
+            for p, m, low, high in points[["plan_id", "median_s", "low_s", "high_s"]].itertuples(index=False)
+        ]
         middle = [value_of(study.plans[p], m) for p, m in points[["plan_id", "median_s"]].itertuples(index=False)]
-        _series(values, points["x"], middle, [t[0] for t in triples], [t[2] for t in triples], styles[model],
-                model_label(model), size=_nested_size(number, len(models)))
+        _series(
+            values,
+            points["x"],
+            middle,
+            [t[0] for t in triples],
+            [t[2] for t in triples],
+            styles[model],
+            model_label(model),
+            size=_nested_size(number, len(models)),
+        )
     values.set_yscale("log", base=2)
     low, high = values.get_ylim()
     _log2_axis(values, "y", _power_ticks(low, high), low, high)
@@ -574,8 +738,16 @@ def _draw_sweep(study: Study, plan_ids: Sequence[str], column: str, x_of: Callab
     for model in compared:
         points = part[part["model"] == model].sort_values("x")
         if len(points):
-            _series(ratio, points["x"] * aside[model], points["ratio"], points["ratio_low"], points["ratio_high"],
-                    styles[model], model_label(model), band=False)
+            _series(
+                ratio,
+                points["x"] * aside[model],
+                points["ratio"],
+                points["ratio_low"],
+                points["ratio_high"],
+                styles[model],
+                model_label(model),
+                band=False,
+            )
     _ratio_axis(ratio, part[["ratio", "ratio_low", "ratio_high"]].to_numpy(dtype=float).ravel())
     _x_axis(ratio, positions, x_label)
     ratio.set_ylabel("time / better fork-join")
@@ -614,10 +786,15 @@ def draw_batch(study: Study, plan_id: str, column: str) -> Figure:
         raise UsageError("a figure over batches needs at least two of them, got one; run a sweep with several batches")
     plan = study.plans[plan_id]
     return _draw_sweep(
-        study, plans, column, lambda p: p["batch"], "batch (images)", lambda p, t: p["batch"] / t / 1e3,
-        "thousand images per second", ("throughput", "below 1: faster"),
-        [f"{plan['network']}, {plan['phase']}",
-         f"batches {', '.join(str(study.plans[p]['batch']) for p in plans)}"],
+        study,
+        plans,
+        column,
+        lambda p: p["batch"],
+        "batch (images)",
+        lambda p, t: p["batch"] / t / 1e3,
+        "thousand images per second",
+        ("throughput", "below 1: faster"),
+        [f"{plan['network']}, {plan['phase']}", f"batches {', '.join(str(study.plans[p]['batch']) for p in plans)}"],
     )
 
 
@@ -625,9 +802,17 @@ def draw_granularity(study: Study, plan_id: str, column: str) -> Figure:
     """Step time and the ratio to fork-join over the number of tasks."""
     plans = _granularity_plans(study, plan_id)
     if len({study.plans[p]["num_tasks"] for p in plans}) < 2:
-        raise UsageError("a figure over granularity needs two at least, got one; run a sweep with several granularities")
+        raise UsageError(
+            "a figure over granularity needs two at least, got one; run a sweep with several granularities"
+        )
     return _draw_sweep(
-        study, plans, column, lambda p: p["num_tasks"], "tasks per step", lambda p, t: t * 1e3, "time per step (ms)",
+        study,
+        plans,
+        column,
+        lambda p: p["num_tasks"],
+        "tasks per step",
+        lambda p, t: t * 1e3,
+        "time per step (ms)",
         ("time over granularity", "below 1: faster"),
         [analysis.problem_name(study.plans[plan_id]), "the same granularity on both sides"],
     )
@@ -635,8 +820,10 @@ def draw_granularity(study: Study, plan_id: str, column: str) -> Figure:
 
 def draw_factorial(study: Study, plan_id: str, column: str) -> Figure:
     """Step time of every cell of creation x barrier x placement, and what each switch contributes."""
-    cells, effects = (t[t["plan_id"] == plan_id] if len(t) else t
-                      for t in (factorial.factorial_table(study), factorial.effect_table(study)))
+    cells, effects = (
+        t[t["plan_id"] == plan_id] if len(t) else t
+        for t in (factorial.factorial_table(study), factorial.effect_table(study))
+    )
     if not len(cells):
         raise UsageError(
             "a factorial needs every cell of creation x barrier x placement, got less; run replay_ladder.toml"
@@ -652,8 +839,11 @@ def draw_factorial(study: Study, plan_id: str, column: str) -> Figure:
         style = ModelStyle(_COLORS[number], "os^"[number], _LINES[number])
         x = np.arange(len(own)) + 0.08 * (number - 1)
         _series(times, x, own["median_s"] * 1e3, own["low_s"] * 1e3, own["high_s"] * 1e3, style, "", band=False)
-        handles.append(Line2D([], [], color=style.color, marker=style.marker, linestyle=style.line,
-                              label=f"{creation}, {placement}"))
+        handles.append(
+            Line2D(
+                [], [], color=style.color, marker=style.marker, linestyle=style.line, label=f"{creation}, {placement}"
+            )
+        )
     times.set_xticks(range(len(factorial.BARRIERS)), factorial.BARRIERS)
     times.set_xlabel("barrier")
     times.set_ylabel("step time (ms)")
@@ -664,8 +854,9 @@ def draw_factorial(study: Study, plan_id: str, column: str) -> Figure:
         color = "0.2" if row["effect"] == "all three" else _COLORS[7]
         parts.plot([x, x], [row["low"], row["high"]], color=color, linewidth=0.9, zorder=4)
         parts.plot([x], [row["ratio"]], marker="o", color=color, zorder=5)
-        parts.annotate(f"{row['ratio']:.3f}", (x, row["ratio"]), (5, 0), textcoords="offset points", va="center",
-                       fontsize=6.5)
+        parts.annotate(
+            f"{row['ratio']:.3f}", (x, row["ratio"]), (5, 0), textcoords="offset points", va="center", fontsize=6.5
+        )
     parts.set_xticks(range(len(effects)), effects["effect"])
     parts.set_xlim(-0.4, len(effects) - 0.3)
     _ratio_axis(parts, effects[["ratio", "low", "high"]].to_numpy(dtype=float).ravel())
@@ -673,8 +864,12 @@ def draw_factorial(study: Study, plan_id: str, column: str) -> Figure:
     panel_title(parts, "Attribution")
     handles.append(Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}"))
     add_legend(figure, column, handles)
-    _header(figure, study, [analysis.problem_name(study.plans[plan_id]), blocks_text(study.plans[plan_id]),
-                            f"{threads} threads"], column)
+    _header(
+        figure,
+        study,
+        [analysis.problem_name(study.plans[plan_id]), blocks_text(study.plans[plan_id]), f"{threads} threads"],
+        column,
+    )
     return figure
 
 
@@ -691,10 +886,26 @@ def draw_interference(study: Study, plan_id: str, column: str) -> Figure:
     figure, (times, losses) = new_figure(column, 2, 2.1, (1.0, 1.0))
     for number, model in enumerate(models):
         own, x_shift = table[table["model"] == model], 0.05 * (number - (len(models) - 1) / 2)
-        _series(times, own["hogs"] + x_shift, own["slowdown"], own["slowdown_low"], own["slowdown_high"], styles[model],
-                "", band=False)
-        _series(losses, own["hogs"] + x_shift, 100 * own["loss"], 100 * own["loss_low"], 100 * own["loss_high"],
-                styles[model], "", band=False)
+        _series(
+            times,
+            own["hogs"] + x_shift,
+            own["slowdown"],
+            own["slowdown_low"],
+            own["slowdown_high"],
+            styles[model],
+            "",
+            band=False,
+        )
+        _series(
+            losses,
+            own["hogs"] + x_shift,
+            100 * own["loss"],
+            100 * own["loss_low"],
+            100 * own["loss_high"],
+            styles[model],
+            "",
+            band=False,
+        )
     left = table.groupby("hogs")["capacity"].first()
     times.plot(left.index, 1 / left, color=_GREY, linewidth=0.9, linestyle=":", zorder=3)
     times.set_ylabel("step time / without hogs")
@@ -707,14 +918,23 @@ def draw_interference(study: Study, plan_id: str, column: str) -> Figure:
         axis.set_xticks(sorted(set(table["hogs"])))
         axis.set_xlabel("spinning processes")
     add_legend(figure, column, model_handles(styles, models, interference.label_with_preemption))
-    _header(figure, study, [analysis.problem_name(study.plans[plan_id]), blocks_text(study.plans[plan_id]),
-                            f"{threads} threads"], column)
+    _header(
+        figure,
+        study,
+        [analysis.problem_name(study.plans[plan_id]), blocks_text(study.plans[plan_id]), f"{threads} threads"],
+        column,
+    )
     return figure
 
 
 _DRAW = {
-    "speedup": draw_speedup, "layers": draw_layers, "overhead": draw_overhead, "batch": draw_batch,
-    "granularity": draw_granularity, "factorial": draw_factorial, "interference": draw_interference,
+    "speedup": draw_speedup,
+    "layers": draw_layers,
+    "overhead": draw_overhead,
+    "batch": draw_batch,
+    "granularity": draw_granularity,
+    "factorial": draw_factorial,
+    "interference": draw_interference,
 }
 FIGURES = tuple(_DRAW)
 
@@ -783,8 +1003,11 @@ def save(figure: Figure, path: str | os.PathLike) -> Path:
     kind = path.suffix[1:]
     if kind not in FORMATS:
         raise UsageError(f"the format of a figure must be one of {', '.join(FORMATS)}; got {kind!r}")
-    metadata = {"pdf": {"CreationDate": None, "Producer": None, "Creator": "forktask"},
-                "svg": {"Date": None, "Creator": "forktask"}, "png": {"Software": None}}[kind]
+    metadata = {
+        "pdf": {"CreationDate": None, "Producer": None, "Creator": "forktask"},
+        "svg": {"Date": None, "Creator": "forktask"},
+        "png": {"Software": None},
+    }[kind]
     with matplotlib.rc_context(style_parameters()):
         try:
             figure.savefig(path, format=kind, metadata=metadata)
@@ -810,9 +1033,11 @@ def _caption_conditions(study: Study, plan_id: str) -> list[str]:
     samples = study.samples[study.samples["plan_id"] == plan_id]
     per_point = samples.groupby(["model", "threads"]).size()
     count = f"{per_point.min()}" if per_point.min() == per_point.max() else f"{per_point.min()} to {per_point.max()}"
-    options = ", ".join(f"{key.replace('_', ' ')}: {str(value).lower()}"
-                        for key, value in sorted((plan.get("options") or {}).items())
-                        if key not in ("network", "batch", "phase", "granularity"))
+    options = ", ".join(
+        f"{key.replace('_', ' ')}: {str(value).lower()}"
+        for key, value in sorted((plan.get("options") or {}).items())
+        if key not in ("network", "batch", "phase", "granularity")
+    )
     pinned = samples["cpus"].map(bool).all() if "cpus" in samples else False
     sets = ", ".join(sorted(samples["instruction_set"].dropna().unique())) if "instruction_set" in samples else ""
     return [
@@ -876,7 +1101,9 @@ def _caption_speedup(study: Study, plan_id: str) -> list[str]:
         "of convolutions needs fewer operations than are counted, those of the direct form.",
         "Thin lines: ideal (solid); area bound, work over the measured capacity of that many threads (dashed); "
         "fork-join bound, the sum over loops of max(work / capacity, longest block), from block durations of a "
-        "separate serial run with the event log on (dotted)." if len(limits) else "",
+        "separate serial run with the event log on (dotted)."
+        if len(limits)
+        else "",
         *_caption_conditions(study, plan_id),
     ]
 
@@ -910,6 +1137,7 @@ def _caption_sweep(what: str) -> Callable:
             f"by repetition block; grey: differences below {EQUIVALENCE_BAND:.0%}.",
             *_caption_conditions(study, plan_id)[1:],
         ]
+
     return text
 
 
@@ -930,8 +1158,8 @@ def _caption_interference(study: Study, plan_id: str) -> list[str]:
         "(a) Step time beside spinning processes, one on each of the last CPUs, over that of the same model without, paired by "
         "repetition; dotted: what the CPU time taken explains, from threads that only spin beside the same processes. "
         "(b) Slowdown times the capacity that is left, less one: time in which CPUs were there and not used, or used for "
-        f"nothing. Markers: medians, bars: {CONFIDENCE:.0%} bootstrap intervals. Task models with \"stay\" leave each thread on "
-        "its CPU, as all other models do; with \"swap\" a worker that waits exchanges CPUs with one that lost its own.",
+        f'nothing. Markers: medians, bars: {CONFIDENCE:.0%} bootstrap intervals. Task models with "stay" leave each thread on '
+        'its CPU, as all other models do; with "swap" a worker that waits exchanges CPUs with one that lost its own.',
         *_caption_conditions(study, plan_id),
     ]
 
@@ -939,7 +1167,9 @@ def _caption_interference(study: Study, plan_id: str) -> list[str]:
 _CAPTIONS = {
     "interference": _caption_interference,
     "factorial": _caption_factorial,
-    "speedup": _caption_speedup, "layers": _caption_layers, "overhead": _caption_overhead,
+    "speedup": _caption_speedup,
+    "layers": _caption_layers,
+    "overhead": _caption_overhead,
     "batch": _caption_sweep("Images per second over the batch size."),
     "granularity": _caption_sweep("Time of one step over the number of tasks it is cut into."),
 }

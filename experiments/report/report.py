@@ -17,13 +17,12 @@ from typing import Any
 import pandas as pd
 
 from ...cython_src.errors import UsageError
+from ..analysis import factorial, interference
 from ..analysis import study as analysis
-from ..analysis import factorial
-from ..analysis import interference
-from . import plots
-from ..analysis.study import Study, model_label
-from .plots import format_time
 from ..analysis.statistics import EQUIVALENCE_BAND, MIN_PAIRS
+from ..analysis.study import Study, model_label
+from . import plots
+from .plots import format_time
 
 FIGURE_FOLDER = "figures"
 REPORT = "report.html"
@@ -113,8 +112,16 @@ ACCOUNT_COLUMNS: tuple[Column, ...] = (
     ("threads", lambda r: _count(r["threads"]), True),
     ("measured", lambda r: _time(r["measured_s"]), True),
     ("work / serial work", lambda r: _number(r["inflation"], 3), True),
-    ("floor", lambda r: {"forkjoin": "fork-join bound", "taskgraph": "max(area, span)",
-                         "taskiter": "max(area, cycle mean)", "area": "area"}[r["floor"]], False),
+    (
+        "floor",
+        lambda r: {
+            "forkjoin": "fork-join bound",
+            "taskgraph": "max(area, span)",
+            "taskiter": "max(area, cycle mean)",
+            "area": "area",
+        }[r["floor"]],
+        False,
+    ),
     ("its value", lambda r: _time(r["floor_s"]), True),
     ("excess", lambda r: _percent(r["excess"], 1), True),
     ("per barrier or task", lambda r: _time(r["per_unit_s"]), True),
@@ -184,8 +191,12 @@ def table_records(table: pd.DataFrame, plan_id: str | None = None) -> list[dict]
 
 def _failures(study: Study) -> list[dict]:
     return [
-        {**row, "plan_name": analysis.problem_name(study.plans[row["plan_id"]]) if row.get("plan_id") in study.plans
-         else ""}
+        {
+            **row,
+            "plan_name": analysis.problem_name(study.plans[row["plan_id"]])
+            if row.get("plan_id") in study.plans
+            else "",
+        }
         for row in study.failures
     ]
 
@@ -204,7 +215,8 @@ def headline(study: Study, plan_id: str) -> list[str]:
         against = f"{model_label(row['reference'])} on {row['threads']} threads"
         ratio = f"time ratio {row['ratio']:.3f}, 95% interval {_interval(row['ratio_low'], row['ratio_high'], 3)}"
         words = {
-            "faster": f"faster than {against}", "slower": f"slower than {against}",
+            "faster": f"faster than {against}",
+            "slower": f"slower than {against}",
             "same": f"the same as {against}, within {EQUIVALENCE_BAND:.0%}",
             "not enough data": f"not told apart from {against}: not enough data",
         }[row["verdict"]]
@@ -251,18 +263,29 @@ def _summary_text(study: Study) -> str:
         if len(layers):
             lines += ["Layers, serial:", *text_table(LAYER_COLUMNS, table_records(layers)), ""]
         if costs["prepare_s"].notna().any():
-            lines += ["One-time costs, and iterations until they are earned back:",
-                      *text_table(COST_COLUMNS, table_records(costs, plan_id)), ""]
+            lines += [
+                "One-time costs, and iterations until they are earned back:",
+                *text_table(COST_COLUMNS, table_records(costs, plan_id)),
+                "",
+            ]
         accounts = table_records(analysis.accounting_table(study), plan_id)
         if accounts:
-            lines += ["Measured time against the floor from its own block durations:",
-                      *text_table(ACCOUNT_COLUMNS, accounts), ""]
+            lines += [
+                "Measured time against the floor from its own block durations:",
+                *text_table(ACCOUNT_COLUMNS, accounts),
+                "",
+            ]
         cells = table_records(factorial.factorial_table(study), plan_id)
         if cells:
-            lines += ["Creation x barrier x placement:", *text_table(FACTORIAL_COLUMNS, cells), "",
-                      "What each switch contributes:",
-                      *text_table(EFFECT_COLUMNS, table_records(factorial.effect_table(study), plan_id)), "",
-                      factorial.answer(study, plan_id)]
+            lines += [
+                "Creation x barrier x placement:",
+                *text_table(FACTORIAL_COLUMNS, cells),
+                "",
+                "What each switch contributes:",
+                *text_table(EFFECT_COLUMNS, table_records(factorial.effect_table(study), plan_id)),
+                "",
+                factorial.answer(study, plan_id),
+            ]
         beside = [r for r in table_records(interference.interference_table(study), plan_id) if r["hogs"]]
         if beside:
             lines += ["Beside other processes:", *text_table(INTERFERENCE_COLUMNS, beside), ""]
@@ -270,8 +293,11 @@ def _summary_text(study: Study) -> str:
         lines += [""]
     own_best = analysis.own_best_table(study) if len(study.samples) else pd.DataFrame()
     if len(own_best):
-        lines += ["Each model at its own best granularity:",
-                  *text_table((("problem", lambda r: r["problem"], False), *OWN_BEST_COLUMNS), table_records(own_best)), ""]
+        lines += [
+            "Each model at its own best granularity:",
+            *text_table((("problem", lambda r: r["problem"], False), *OWN_BEST_COLUMNS), table_records(own_best)),
+            "",
+        ]
     if study.failures:
         lines += ["Not measured:", *text_table(FAILURE_COLUMNS, _failures(study)), ""]
     if not len(study.samples):
@@ -297,19 +323,26 @@ def _summary_json(study: Study) -> dict:
         return [{key: _plain(value) for key, value in row.items()} for row in table_records(table)]
 
     answer: dict[str, Any] = {
-        "data": study.data, "smoke_test": study.smoke_test, "warnings": study.warnings,
-        "failures": [{k: row.get(k) for k in ("model", "threads", "plan_id", "reason", "message")}
-                     for row in study.failures],
+        "data": study.data,
+        "smoke_test": study.smoke_test,
+        "warnings": study.warnings,
+        "failures": [
+            {k: row.get(k) for k in ("model", "threads", "plan_id", "reason", "message")} for row in study.failures
+        ],
         "equivalence_band": EQUIVALENCE_BAND,
         "environment_id": study.run.get("environment_id"),
     }
     if len(study.samples):
         answer.update(
-            speed=rows(analysis.speed_table(study)), own_best=rows(analysis.own_best_table(study)),
-            floors=rows(analysis.floor_table(study)), bounds=rows(analysis.bound_table(study)),
-            accounting=rows(analysis.accounting_table(study)), costs=rows(analysis.cost_table(study)),
+            speed=rows(analysis.speed_table(study)),
+            own_best=rows(analysis.own_best_table(study)),
+            floors=rows(analysis.floor_table(study)),
+            bounds=rows(analysis.bound_table(study)),
+            accounting=rows(analysis.accounting_table(study)),
+            costs=rows(analysis.cost_table(study)),
             disturbances=rows(analysis.disturbance_table(study)),
-            factorial=rows(factorial.factorial_table(study)), effects=rows(factorial.effect_table(study)),
+            factorial=rows(factorial.factorial_table(study)),
+            effects=rows(factorial.effect_table(study)),
             interference=rows(interference.interference_table(study)),
             layers={plan_id: rows(analysis.layer_table(study, plan_id)) for plan_id in study.plan_ids()},
         )
@@ -343,53 +376,84 @@ summary { cursor: pointer; } dl { margin: .3rem 0; } dt { font-weight: 600; marg
 """
 
 _HOW_TO_READ = (
-    ("speedup", "Time of the fastest serial run of the same network and batch, at any granularity, over the time of "
-                "this run; ratios are taken within each repetition block, and their median is shown."),
+    (
+        "speedup",
+        "Time of the fastest serial run of the same network and batch, at any granularity, over the time of "
+        "this run; ratios are taken within each repetition block, and their median is shown.",
+    ),
     ("efficiency", "Speedup divided by the number of threads."),
-    ("time / fork-join", "Time over that of the better fork-join form of the same plan on as many threads. Below 1 is "
-                         "faster."),
-    ("verdict", f"same: the 95% interval of the ratio lies within {EQUIVALENCE_BAND:.0%} of 1. faster, slower: it lies "
-                f"wholly below, above 1 and is not the same. not enough data: fewer than {MIN_PAIRS} pairs, or an "
-                f"interval that holds 1 and reaches beyond {EQUIVALENCE_BAND:.0%}. Each verdict stands alone: of twenty "
-                f"comparisons of equals, expect about one to be wrong."),
-    ("95% interval", "Of the median, for any distribution: the wider of bootstrap and sign test. With fewer than six "
-                     "repetitions it reaches from the lowest to the highest and holds the median in 94% of cases with "
-                     "five, 88% with four, 75% with three only: give --repeats 6 or more for full cover."),
-    ("FLOP floor, roofline floor", "Operations over one thread's measured FMA peak; sum over loops of max(operations / "
-                                   "peak, bytes / bandwidth). Operations are those of direct convolutions: Winograd's "
-                                   "form needs fewer and may pass both. Otherwise a roofline ratio below 1 means that "
-                                   "data stayed in caches which are faster than the measured memory."),
-    ("area, fork-join bound, span, cycle mean", "Floors on the time of a step from the blocks' durations: all work "
+    (
+        "time / fork-join",
+        "Time over that of the better fork-join form of the same plan on as many threads. Below 1 is faster.",
+    ),
+    (
+        "verdict",
+        f"same: the 95% interval of the ratio lies within {EQUIVALENCE_BAND:.0%} of 1. faster, slower: it lies "
+        f"wholly below, above 1 and is not the same. not enough data: fewer than {MIN_PAIRS} pairs, or an "
+        f"interval that holds 1 and reaches beyond {EQUIVALENCE_BAND:.0%}. Each verdict stands alone: of twenty "
+        f"comparisons of equals, expect about one to be wrong.",
+    ),
+    (
+        "95% interval",
+        "Of the median, for any distribution: the wider of bootstrap and sign test. With fewer than six "
+        "repetitions it reaches from the lowest to the highest and holds the median in 94% of cases with "
+        "five, 88% with four, 75% with three only: give --repeats 6 or more for full cover.",
+    ),
+    (
+        "FLOP floor, roofline floor",
+        "Operations over one thread's measured FMA peak; sum over loops of max(operations / "
+        "peak, bytes / bandwidth). Operations are those of direct convolutions: Winograd's "
+        "form needs fewer and may pass both. Otherwise a roofline ratio below 1 means that "
+        "data stayed in caches which are faster than the measured memory.",
+    ),
+    (
+        "area, fork-join bound, span, cycle mean",
+        "Floors on the time of a step from the blocks' durations: all work "
         "spread evenly; the same loop by loop with a barrier; the longest chain of dependent blocks in a step; the "
-        "longest cycle of the graph closed over steps, per step, below which no number of threads helps."),
-    ("share", "In the table of creation, barrier and placement: part of the whole change, in logarithms, that an "
-              "attribution stands for; of layers: part of the serial time."),
-    ("excess", "Measured time beyond the floor computed from the same run's own block durations: barriers, task "
-               "handling, and waiting because durations vary (bounds are computed from mean durations)."),
-    ("empty kernels", "Time of the same graph under the same model with kernels that do nothing: its barriers or tasks."),
+        "longest cycle of the graph closed over steps, per step, below which no number of threads helps.",
+    ),
+    (
+        "share",
+        "In the table of creation, barrier and placement: part of the whole change, in logarithms, that an "
+        "attribution stands for; of layers: part of the serial time.",
+    ),
+    (
+        "excess",
+        "Measured time beyond the floor computed from the same run's own block durations: barriers, task "
+        "handling, and waiting because durations vary (bounds are computed from mean durations).",
+    ),
+    (
+        "empty kernels",
+        "Time of the same graph under the same model with kernels that do nothing: its barriers or tasks.",
+    ),
     ("left over", "Excess less the time with empty kernels, relative to the floor: what neither explains."),
-    ("break-even", "Smallest number of iterations after which recording and closing the graph have paid for "
-                   "themselves; never: the step itself is slower; undecided: the step times do not differ clearly."),
+    (
+        "break-even",
+        "Smallest number of iterations after which recording and closing the graph have paid for "
+        "themselves; never: the step itself is slower; undecided: the step times do not differ clearly.",
+    ),
     ("IQR", "Distance between the quartiles of the step times, relative to the median."),
 )
 
 
 def _html_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> str:
     columns, table = _cells(columns, rows)
-    head = "".join(f'<th{" class=n" if number else ""}>{html.escape(name)}</th>' for name, _, number in columns)
+    head = "".join(f"<th{' class=n' if number else ''}>{html.escape(name)}</th>" for name, _, number in columns)
     lines = []
     for line in table:
         cells = []
         for (name, _, number), text in zip(columns, line, strict=True):
             kind = f"verdict {text.split(' ')[0]}" if name == "verdict" and text else "n" if number else ""
-            cells.append(f'<td{f" class={chr(34)}{kind}{chr(34)}" if kind else ""}>{html.escape(text)}</td>')
+            cells.append(f"<td{f' class={chr(34)}{kind}{chr(34)}' if kind else ''}>{html.escape(text)}</td>")
         lines.append(f"<tr>{''.join(cells)}</tr>")
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{chr(10).join(lines)}\n</tbody></table></div>'
+    return (
+        f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{chr(10).join(lines)}\n</tbody></table></div>'
+    )
 
 
 def inline_svg(svg: str, prefix: str, title: str) -> str:
     """An SVG file's text for use inside a page: no prolog, no metadata, ids of its own."""
-    svg = svg[svg.index("<svg"):]
+    svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
     svg = re.sub(r'href="#([^"]+)"', rf'href="#{prefix}-\1"', svg)
@@ -414,16 +478,20 @@ def _html_page(study: Study, figures: Sequence[tuple[str, str, str, str]]) -> st
     problems = list(dict.fromkeys(analysis.problem_name(study.plans[p]) for p in study.plan_ids()))
     title = "; ".join(problems) or "no samples"
     out = [
-        "<!DOCTYPE html>", '<html lang="en"><head><meta charset="utf-8">',
+        "<!DOCTYPE html>",
+        '<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>forktask: {html.escape(title)}</title>", f"<style>{_STYLE}</style></head><body>",
+        f"<title>forktask: {html.escape(title)}</title>",
+        f"<style>{_STYLE}</style></head><body>",
         "<h1>Fork-join against tasks</h1>",
         f"<p>{html.escape(title)}</p>",
         f'<p class="soft">{html.escape(str(run.get("created", "")))} · <code>{html.escape(_command(run))}</code></p>',
     ]
     if study.smoke_test:
-        out.append(f'<p class="{"note" if study.data == "synthetic" else "banner"}">'
-                   f"{html.escape(plots.data_warning(study))}</p>")
+        out.append(
+            f'<p class="{"note" if study.data == "synthetic" else "banner"}">'
+            f"{html.escape(plots.data_warning(study))}</p>"
+        )
     out += [f'<p class="banner">{html.escape(text)}</p>' for text in study.warnings]
     if not len(study.samples):
         out.append("<p>No sample was measured.</p>")
@@ -436,7 +504,10 @@ def _html_page(study: Study, figures: Sequence[tuple[str, str, str, str]]) -> st
             out.append("<ul>" + "".join(f"<li>{html.escape(text)}</li>" for text in answers) + "</ul>")
         shown = [f for f in figures if f[0] == plan_id]
         out += [_html_figure(*f[1:], prefix=f"{plan_id}-{f[1]}") for f in shown if f[1] == "speedup"]
-        out += ["<h3>Every model and number of threads</h3>", _html_table(SPEED_COLUMNS, table_records(speeds, plan_id))]
+        out += [
+            "<h3>Every model and number of threads</h3>",
+            _html_table(SPEED_COLUMNS, table_records(speeds, plan_id)),
+        ]
         out += [_html_figure(*f[1:], prefix=f"{plan_id}-{f[1]}") for f in shown if f[1] in ("batch", "granularity")]
         layers = analysis.layer_table(study, plan_id)
         if len(layers):
@@ -444,39 +515,54 @@ def _html_page(study: Study, figures: Sequence[tuple[str, str, str, str]]) -> st
         out += [_html_figure(*f[1:], prefix=f"{plan_id}-{f[1]}") for f in shown if f[1] == "layers"]
         costs = table_records(analysis.cost_table(study), plan_id)
         if any(math.isfinite(row["prepare_s"]) for row in costs):
-            out += ["<h3>One-time costs, and iterations until they are earned back</h3>",
-                    _html_table(COST_COLUMNS, costs)]
+            out += [
+                "<h3>One-time costs, and iterations until they are earned back</h3>",
+                _html_table(COST_COLUMNS, costs),
+            ]
         out += [_html_figure(*f[1:], prefix=f"{plan_id}-{f[1]}") for f in shown if f[1] == "overhead"]
         limits = table_records(analysis.bound_table(study), plan_id)
         if limits:
-            out += ["<h3>Floors on the time of a step, from serial block durations</h3>",
-                    _html_table(BOUND_COLUMNS, limits)]
+            out += [
+                "<h3>Floors on the time of a step, from serial block durations</h3>",
+                _html_table(BOUND_COLUMNS, limits),
+            ]
         accounts = table_records(analysis.accounting_table(study), plan_id)
         if accounts:
-            out += ["<h3>Measured time against the floor from its own block durations</h3>",
-                    _html_table(ACCOUNT_COLUMNS, accounts)]
+            out += [
+                "<h3>Measured time against the floor from its own block durations</h3>",
+                _html_table(ACCOUNT_COLUMNS, accounts),
+            ]
         cells = table_records(factorial.factorial_table(study), plan_id)
         if cells:
-            out += ["<h3>Creation, barrier and placement of tasks</h3>",
-                    f"<p>{html.escape(factorial.answer(study, plan_id))}</p>"]
+            out += [
+                "<h3>Creation, barrier and placement of tasks</h3>",
+                f"<p>{html.escape(factorial.answer(study, plan_id))}</p>",
+            ]
             out += [_html_figure(*f[1:], prefix=f"{plan_id}-{f[1]}") for f in shown if f[1] == "factorial"]
-            out += [_html_table(FACTORIAL_COLUMNS, cells),
-                    _html_table(EFFECT_COLUMNS, table_records(factorial.effect_table(study), plan_id))]
+            out += [
+                _html_table(FACTORIAL_COLUMNS, cells),
+                _html_table(EFFECT_COLUMNS, table_records(factorial.effect_table(study), plan_id)),
+            ]
         beside = [r for r in table_records(interference.interference_table(study), plan_id) if r["hogs"]]
         if beside:
             out += ["<h3>Beside other processes</h3>"]
             out += [_html_figure(*f[1:], prefix=f"{plan_id}-{f[1]}") for f in shown if f[1] == "interference"]
             out += [_html_table(INTERFERENCE_COLUMNS, beside)]
-        out += ["<h3>Disturbances, sums over all repetitions</h3>",
-                _html_table(DISTURBANCE_COLUMNS, table_records(analysis.disturbance_table(study), plan_id))]
+        out += [
+            "<h3>Disturbances, sums over all repetitions</h3>",
+            _html_table(DISTURBANCE_COLUMNS, table_records(analysis.disturbance_table(study), plan_id)),
+        ]
     own_best = analysis.own_best_table(study) if len(study.samples) else pd.DataFrame()
     if len(own_best):
         out += ["<h2>Each model at its own best granularity</h2>"]
         for problem, group in own_best.groupby("problem", sort=False):
             out += [f"<h3>{html.escape(problem)}</h3>", _html_table(OWN_BEST_COLUMNS, table_records(group))]
     out.append("<h2>Not measured</h2>")
-    out.append(_html_table(FAILURE_COLUMNS, _failures(study)) if study.failures else
-               "<p>No configuration ran out of time or memory, crashed or computed other weights.</p>")
+    out.append(
+        _html_table(FAILURE_COLUMNS, _failures(study))
+        if study.failures
+        else "<p>No configuration ran out of time or memory, crashed or computed other weights.</p>"
+    )
     out.append("<h2>How to read this page</h2><dl>")
     out += [f"<dt>{html.escape(word)}</dt><dd>{html.escape(text)}</dd>" for word, text in _HOW_TO_READ]
     out.append("</dl><h2>Environment</h2>")
@@ -485,9 +571,11 @@ def _html_page(study: Study, figures: Sequence[tuple[str, str, str, str]]) -> st
         out.append(f"<p>{html.escape(machine)}</p>")
     rows = _environment_rows(study.environment)
     cells = "\n".join(f"<tr><td>{html.escape(n)}</td><td><code>{html.escape(t)}</code></td></tr>" for n, t in rows)
-    out.append(f"<details><summary>All {len(rows)} entries (environment "
-               f"<code>{html.escape(str(run.get('environment_id', '')))}</code>)</summary>"
-               f'<div class="wide"><table><tbody>\n{cells}\n</tbody></table></div></details>')
+    out.append(
+        f"<details><summary>All {len(rows)} entries (environment "
+        f"<code>{html.escape(str(run.get('environment_id', '')))}</code>)</summary>"
+        f'<div class="wide"><table><tbody>\n{cells}\n</tbody></table></div></details>'
+    )
     out.append("</body></html>")
     return "\n".join(out) + "\n"
 
@@ -510,9 +598,13 @@ def _stem(study: Study, plan_id: str, figure: str) -> str:
         return figure
     plan = study.plans[plan_id]
     words = f"{figure}-{plan['network']}-batch{plan['batch']}-{plan['phase']}-{plan.get('granularity', '')}"
-    same = [p for p in study.plan_ids() if p != plan_id
-            and analysis.problem_of(study.plans[p]) == analysis.problem_of(plan)
-            and study.plans[p].get("granularity") == plan.get("granularity")]
+    same = [
+        p
+        for p in study.plan_ids()
+        if p != plan_id
+        and analysis.problem_of(study.plans[p]) == analysis.problem_of(plan)
+        and study.plans[p].get("granularity") == plan.get("granularity")
+    ]
     if plan.get("interference"):
         words += f"-hogs{plan['interference']}"
     return re.sub(r"[^A-Za-z0-9_.=-]+", "_", words).strip("_-") + (f"-{plan_id}" if same else "")
@@ -576,23 +668,29 @@ def _write_report(study: Study, out_dir: Path, formats: Sequence[str]) -> Path:
 def add_parser(subparsers) -> None:
     """The commands `report` and `plot`."""
     report = subparsers.add_parser(
-        "report", help="write summary, figures and report.html again from the samples of a folder",
+        "report",
+        help="write summary, figures and report.html again from the samples of a folder",
         description="Write summary.csv, figures/ and report.html again from samples.jsonl, and print the tables.",
     )
     report.add_argument("folder", metavar="DIR", help="results folder of compare or run")
     report.add_argument("--json", action="store_true", help="print the tables as JSON")
     report.set_defaults(run=_run_report)
     plot = subparsers.add_parser(
-        "plot", help="draw one figure from the samples of a folder",
+        "plot",
+        help="draw one figure from the samples of a folder",
         description="Draw one figure from samples.jsonl, with a caption text file beside it.",
     )
     plot.add_argument("folder", metavar="DIR", help="results folder of compare or run")
-    plot.add_argument("--figure", default="speedup", metavar="NAME",
-                      help="speedup (default), layers, overhead, batch or granularity")
+    plot.add_argument(
+        "--figure", default="speedup", metavar="NAME", help="speedup (default), layers, overhead, batch or granularity"
+    )
     plot.add_argument("--column", default="double", help="double (7 in, default) or single (3.3 in)")
     plot.add_argument("--format", default="pdf", dest="kind", help="pdf (default), svg or png")
-    plot.add_argument("--plan", metavar="ID", help="plan to draw, by the first characters of its id; "
-                                                   "default: the one with most samples")
+    plot.add_argument(
+        "--plan",
+        metavar="ID",
+        help="plan to draw, by the first characters of its id; default: the one with most samples",
+    )
     plot.add_argument("--out", metavar="FILE", help="default: DIR/figures/NAME[-single].FORMAT")
     plot.set_defaults(run=_run_plot)
 
@@ -618,7 +716,11 @@ def _run_plot(arguments) -> int:
         path = Path(arguments.out)
     else:
         single = "-single" if arguments.column == "single" else ""
-        path = Path(arguments.folder) / FIGURE_FOLDER / f"{_stem(study, plan_id, arguments.figure)}{single}.{arguments.kind}"
+        path = (
+            Path(arguments.folder)
+            / FIGURE_FOLDER
+            / f"{_stem(study, plan_id, arguments.figure)}{single}.{arguments.kind}"
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         plots.save(figure, path)

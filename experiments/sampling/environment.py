@@ -27,10 +27,7 @@ PACKAGES = ("numpy", "threadpoolctl", "joblib", "pandas", "matplotlib", "seaborn
 # "threads": sets numbers of threads;
 # "spin": what idle threads do; "kernels": chooses kernels of this package.
 VARIABLES = {
-    "OPENBLAS_CORETYPE": (
-        "cripples",
-        "OpenBLAS uses the kernels of this CPU model, often half as fast; acts at load",
-    ),
+    "OPENBLAS_CORETYPE": ("cripples", "OpenBLAS uses the kernels of this CPU model, often half as fast; acts at load"),
     "OPENBLAS_L2_SIZE": ("cripples", "OpenBLAS blocks for this L2 size instead of the real one"),
     "OPENBLAS_BLOCK_FACTOR": ("cripples", "OpenBLAS changes its cache blocking"),
     "MKL_DEBUG_CPU_TYPE": ("cripples", "MKL uses the kernels of another CPU type"),
@@ -194,9 +191,7 @@ def cpu_order(n: int, cpus=None, *, root="/", oversubscribe: bool = False) -> li
     topology = read_topology(root)
     unknown = sorted(set(cpus) - set(topology["online"]))
     if unknown:
-        raise UsageError(
-            f"CPUs must be online, got {unknown}; online are {format_cpu_list(topology['online'])}"
-        )
+        raise UsageError(f"CPUs must be online, got {unknown}; online are {format_cpu_list(topology['online'])}")
     order = placement_order(topology, cpus)
     return [order[i % len(order)] for i in range(n)]
 
@@ -354,10 +349,7 @@ class Disturbance:
     def since(self, before: dict) -> dict:
         """What was added since `before`, an earlier result of `read`."""
         now = self.read()
-        return {
-            key: None if now[key] is None or before[key] is None else now[key] - before[key]
-            for key in self.FIELDS
-        }
+        return {key: None if now[key] is None or before[key] is None else now[key] - before[key] for key in self.FIELDS}
 
     def _throttled_us(self) -> int | None:
         total = None
@@ -380,9 +372,7 @@ def read_variables(variables=None) -> list[dict]:
     found = []
     for name in sorted(variables):
         if name in VARIABLES or name.startswith(VARIABLE_PREFIXES):
-            kind, effect = VARIABLES.get(
-                name, ("unknown", "read by a library of threads or kernels; effect not known")
-            )
+            kind, effect = VARIABLES.get(name, ("unknown", "read by a library of threads or kernels; effect not known"))
             value = variables[name]
             if name == "OMP_DYNAMIC" and value.strip().lower() == "false":
                 kind = "threads"  # the default, said aloud
@@ -478,22 +468,13 @@ def gpu_details() -> list[dict]:
 
     if shutil.which("nvidia-smi") is None:
         return []
-    fields = (
-        "name",
-        "driver_version",
-        "memory.total",
-        "clocks.max.sm",
-        "persistence_mode",
-        "mig.mode.current",
-    )
+    fields = ("name", "driver_version", "memory.total", "clocks.max.sm", "persistence_mode", "mig.mode.current")
     command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:
         output = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []  # a driver that does not answer is as good as no GPU
-    return [
-        dict(zip(fields, (v.strip() for v in line.split(",")), strict=False)) for line in output.splitlines()
-    ]
+    return [dict(zip(fields, (v.strip() for v in line.split(",")), strict=False)) for line in output.splitlines()]
 
 
 def collect(root="/", variables=None) -> dict:
@@ -610,9 +591,7 @@ def thread_counts(num_cpus: int) -> list[int]:
     return [*counts, num_cpus]
 
 
-def measure_machine(
-    threads=None, *, cpus=None, environment: dict | None = None, seconds: float = 0.1
-) -> dict:
+def measure_machine(threads=None, *, cpus=None, environment: dict | None = None, seconds: float = 0.1) -> dict:
     """The machine's measured limits: the row `machine` of a samples file.
 
     Takes about `seconds` for the peak, once for each thread count for the bandwidth and once for the
@@ -657,15 +636,11 @@ def measure_machine(
     order = {n: cpu_order(n, cpus, oversubscribe=True) for n in threads}
     bandwidth = {str(n): machine_peaks.measure_bandwidth(n, seconds, working_set, order[n]) for n in threads}
     cache_bandwidth = {
-        str(cache["level"]): machine_peaks.measure_bandwidth(
-            1, seconds / 4, cache["size_bytes"] // 2, [first]
-        )
+        str(cache["level"]): machine_peaks.measure_bandwidth(1, seconds / 4, cache["size_bytes"] // 2, [first])
         for cache in environment["caches"]
         if cache["type"] != "Instruction" and cache["size_bytes"] <= working_set
     }
-    capacity = {
-        str(n): 1.0 if n == 1 else machine_peaks.measure_capacity(n, seconds, order[n]) for n in threads
-    }
+    capacity = {str(n): 1.0 if n == 1 else machine_peaks.measure_capacity(n, seconds, order[n]) for n in threads}
     return {
         "kind": "machine",
         "instruction_set": peak["instruction_set"],

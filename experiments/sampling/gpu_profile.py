@@ -163,11 +163,14 @@ def format_profile(row: Mapping[str, Any]) -> str:
     lines = [
         f"{row['gpu']['name']} ({row['gpu']['architecture']}): a step takes {row['step_time_s'] * 1e6:.1f} us, its kernels "
         f"{row['busy_s'] * 1e6:.1f} us one after the other, idle {100 * idle:.0f} %"
-        + (" (kernels overlap)" if idle < 0 else ""),
+        + (" (kernels overlap)" if idle < 0 else "")
     ]
     for title, table, order in (("kernel", row["kernels"], False), ("call of the driver", row["calls"], True)):
         width = max([len(title), *(len(r["name"]) for r in table)])
-        lines += ["", f"{title:{width}}  {'share':>7} {'us a step':>10} {'calls':>7} {'mean us':>9} {'min':>9} {'max':>9}"]
+        lines += [
+            "",
+            f"{title:{width}}  {'share':>7} {'us a step':>10} {'calls':>7} {'mean us':>9} {'min':>9} {'max':>9}",
+        ]
         for r in sorted(table, key=lambda r: -r["time_s"]) if order else table:
             lines.append(
                 f"{r['name']:{width}}  {100 * r['share']:6.1f}% {r['time_s'] * 1e6:10.1f} {r['calls']:7.1f} "
@@ -186,11 +189,15 @@ def format_profile(row: Mapping[str, Any]) -> str:
         lines += ["", f"{'kernel and size':40} {'place':8} {'count':>6} {'mean us':>9}   outliers: number, longest us"]
         for r in row["lengths"]:
             named = ", ".join(f"{name} {r[name][0]}, {r[name][1] * 1e6:.0f}" for name in OUTLIERS if r[name][0])
-            lines.append(f"{r['kernel'] + ' ' + str(r['size']):40} {r['place']:8} {r['count']:6} {r['mean_s'] * 1e6:9.1f}   {named}")
+            lines.append(
+                f"{r['kernel'] + ' ' + str(r['size']):40} {r['place']:8} {r['count']:6} {r['mean_s'] * 1e6:9.1f}   {named}"
+            )
     lines.append("once: " + ", ".join(f"{name} {s:.2f} s" for name, s in row["gpu"]["costs_s"].items()))
     for what, seconds in row["profiled_step_s"].items():
-        lines.append(f"timing {what} itself: a step takes {seconds * 1e6:.1f} us meanwhile"
-                     + (" (on a single stream)" if what == "kernels" else ""))
+        lines.append(
+            f"timing {what} itself: a step takes {seconds * 1e6:.1f} us meanwhile"
+            + (" (on a single stream)" if what == "kernels" else "")
+        )
     return "\n".join(lines)
 
 
@@ -208,7 +215,9 @@ def add_parser(subparsers) -> None:
     parser.add_argument("--phase", choices=("train", "forward"), default="train", help="default: %(default)s")
     parser.add_argument("--granularity", default="auto", help="default: %(default)s")
     parser.add_argument("--no-fusion", action="store_true", help="one loop for each operation")
-    parser.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct, winograd2; default: %(default)s")
+    parser.add_argument(
+        "--conv", default="auto", help="form of the convolutions: auto, direct, winograd2; default: %(default)s"
+    )
     parser.add_argument("--model", default="gpu_stream", help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=0.5, help="of each measurement; default: %(default)s")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -225,11 +234,19 @@ def run_profile(arguments: Namespace) -> int:
         raise UsageError(f"--seconds must be positive, got {arguments.seconds}")
     (model,) = models_on("gpu", [arguments.model], ())
     plan = {
-        "network": arguments.network, "batch": arguments.batch, "phase": arguments.phase,
-        "granularity": arguments.granularity, "fusion": not arguments.no_fusion, "conv": arguments.conv,
-    }  # fmt: skip
+        "network": arguments.network,
+        "batch": arguments.batch,
+        "phase": arguments.phase,
+        "granularity": arguments.granularity,
+        "fusion": not arguments.no_fusion,
+        "conv": arguments.conv,
+    }
     row = measure_gpu_profile(
         {"model": model, "threads": 1, "cpus": None, "plan": plan, "seed": 1, "target_s": arguments.seconds}
     )
-    print(json.dumps(row, indent=1) if arguments.json else f"{format_profile(row)}\n{describe_gpu_convolutions(arguments.conv)}")
+    print(
+        json.dumps(row, indent=1)
+        if arguments.json
+        else f"{format_profile(row)}\n{describe_gpu_convolutions(arguments.conv)}"
+    )
     return 0

@@ -35,8 +35,8 @@ from typing import Any
 
 import numpy as np
 
-from ..machine import machine_peaks
 from ...cython_src.errors import UsageError
+from ..machine import machine_peaks
 from .environment import Disturbance, loaded_libraries, read_memory
 from .memory import check_fits, parse_bytes
 from .models import ModelSpec, bind_for, convolution_for, make_executor, parse_model
@@ -167,9 +167,7 @@ class WarmUp:
     def pass_time_s(self) -> float:
         """Time of one pass at the end of the warm-up: median of the last runs."""
         count = min(WARMUP_WINDOW, len(self.times_s))
-        return float(
-            np.median([t / n for t, n in zip(self.times_s[-count:], self.passes[-count:], strict=True)])
-        )
+        return float(np.median([t / n for t, n in zip(self.times_s[-count:], self.passes[-count:], strict=True)]))
 
 
 def warm_up(stepper: Stepper, limit_s: float, chunk_s: float = WARMUP_CHUNK_S) -> WarmUp:
@@ -277,9 +275,7 @@ def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-DATASET_BATCHES = (
-    8  # different batches that take turns, as long as there are no more than DATASET_IMAGES images
-)
+DATASET_BATCHES = 8  # different batches that take turns, as long as there are no more than DATASET_IMAGES images
 DATASET_IMAGES = 4096
 LEARNING_RATE = 1e-3
 
@@ -329,11 +325,7 @@ def result_hashes(bound) -> dict[str, Any]:
     parameters = {name: bound.view(name) for name in names}
     answers = {name: bound.arrays[name] for name in ("losses", "probabilities") if name in bound.arrays}
     finite = all(bool(np.isfinite(array).all()) for array in (*parameters.values(), *answers.values()))
-    return {
-        "weights_hash": hash_arrays(parameters),
-        "losses_hash": hash_arrays(answers),
-        "finite": finite,
-    }
+    return {"weights_hash": hash_arrays(parameters), "losses_hash": hash_arrays(answers), "finite": finite}
 
 
 def answer(bound, num_iterations: int) -> list[float]:
@@ -369,9 +361,7 @@ def record_costs(plan, model, clock=time.perf_counter) -> dict[str, float | None
     return {"record_s": record_s, "close_s": max(shortest(True) - record_s, 0.0) if model.closes else None}
 
 
-def measure_sample(
-    job: Mapping[str, Any], bound=None, executor=None, clock=time.perf_counter
-) -> dict[str, Any]:
+def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time.perf_counter) -> dict[str, Any]:
     """Measure one configuration once. See the module's docstring for the steps.
 
     Parameters
@@ -400,14 +390,10 @@ def measure_sample(
             stepper.run(check_passes - 1)
         hashes, answered = result_hashes(bound), answer(bound, stepper.iterations_done)
         if not hashes["finite"]:
-            raise ArithmeticError(
-                f"weights or losses are not finite after {stepper.iterations_done} iterations"
-            )
+            raise ArithmeticError(f"weights or losses are not finite after {stepper.iterations_done} iterations")
         trains = "parameters" in bound.plan.attributes and "learning_rates" in bound.arrays
         if trains and hashes["weights_hash"] == untrained:
-            raise ArithmeticError(
-                f"no weight changed in {stepper.iterations_done} iterations: nothing can be checked"
-            )
+            raise ArithmeticError(f"no weight changed in {stepper.iterations_done} iterations: nothing can be checked")
         warm = warm_up(stepper, job["warmup_s"])
         pass_time_s = warm.pass_time_s
         conduct = asdict(executor.conduct()) if spec.model.device == "cpu" else None
@@ -421,14 +407,10 @@ def measure_sample(
         if conduct:
             conduct["cpu_swaps"] = executor.num_cpu_swaps - swaps  # of the timed runs
         if not result_hashes(bound)["finite"]:
-            raise ArithmeticError(
-                f"weights or losses are not finite after {stepper.iterations_done} iterations"
-            )
+            raise ArithmeticError(f"weights or losses are not finite after {stepper.iterations_done} iterations")
     frequency_hz = machine_peaks.measure_frequency(FREQUENCY_S, job["cpus"][0] if job["cpus"] else None)
     libraries = loaded_libraries()
-    busy_blas = [
-        library["name"] for library in libraries if library["kind"] == "blas" and library["threads"] != 1
-    ]
+    busy_blas = [library["name"] for library in libraries if library["kind"] == "blas" and library["threads"] != 1]
     if busy_blas:
         raise RuntimeError(f"BLAS must run on one thread inside blocks, {', '.join(busy_blas)} runs on more")
     return {
@@ -605,9 +587,7 @@ def end_with_parent() -> None:
         return  # not Linux: the process ends by itself after its sample
 
 
-def answer_job(
-    measure_job: Callable[[Mapping[str, Any]], Mapping[str, Any]], usage_failure: str = "crash"
-) -> int:
+def answer_job(measure_job: Callable[[Mapping[str, Any]], Mapping[str, Any]], usage_failure: str = "crash") -> int:
     """The whole life of a measuring process: read a job, measure it, write the row.
 
     Parameters

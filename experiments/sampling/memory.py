@@ -33,9 +33,7 @@ KINDS = {
     "table": "data and logs",
     "log": "data and logs",
 }
-LIBRARIES_BYTES = (
-    40 << 20
-)  # of Python, NumPy and this package, about: measured is what `forktask memory` shows
+LIBRARIES_BYTES = 40 << 20  # of Python, NumPy and this package, about: measured is what `forktask memory` shows
 NODE_BYTES = 128  # of a recorded task, at most
 EDGE_BYTES = 4
 BLOCK_BYTES = 3000  # of a block as Python objects, about
@@ -119,9 +117,7 @@ def what_fits(options: Mapping[str, Any], limit: int, threads: int = 1) -> str:
     return f"{' or '.join(found)} would fit" if found else "no smaller batch fits either"
 
 
-def check_fits(
-    plan, options: Mapping[str, Any], limit: int | None, free: int | None, threads: int = 1
-) -> None:
+def check_fits(plan, options: Mapping[str, Any], limit: int | None, free: int | None, threads: int = 1) -> None:
     """Raise `MemoryError`, with what would fit, if a plan needs more than the limit or than the machine has free."""
     needed = sum(planned_bytes(plan, threads).values())
     allowed = min((n for n in (limit, free) if n is not None), default=None)
@@ -145,9 +141,7 @@ def resident_bytes() -> int:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
-        raise UsageError(
-            "measuring memory needs /proc/self/statm, which this system has not; use Linux"
-        ) from None
+        raise UsageError("measuring memory needs /proc/self/statm, which this system has not; use Linux") from None
 
 
 def measure_memory(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,13 +184,9 @@ def add_parser(subparsers) -> None:
     parser.add_argument("--phase", choices=("train", "forward"), default="train", help="default: %(default)s")
     parser.add_argument("--memory", choices=("full", "shared"), default="full", help="default: %(default)s")
     parser.add_argument(
-        "--recompute",
-        action="store_true",
-        help="compute activations again in the backward pass; with --memory shared",
+        "--recompute", action="store_true", help="compute activations again in the backward pass; with --memory shared"
     )
-    parser.add_argument(
-        "--optimizer", choices=("sgd", "adam", "adamw"), default="sgd", help="default: %(default)s"
-    )
+    parser.add_argument("--optimizer", choices=("sgd", "adam", "adamw"), default="sgd", help="default: %(default)s")
     parser.add_argument("--model", default="taskiter", help="execution model; default: %(default)s")
     parser.add_argument("--threads", type=int, default=1, help="default: %(default)s")
     parser.add_argument("--memory-limit", metavar="BYTES", help="such as 1500M or 2GiB")
@@ -209,9 +199,9 @@ def run_memory(arguments: Namespace) -> int:
     """`forktask memory`."""
     from ...cython_src.lowering.lower import lower
     from ..sweep.configuration import Measure
+    from ..sweep.run import clean_environment, parse_numbers, run_sample, sample_environment
     from .environment import available_cpus, read_memory
     from .models import check_threads, parse_model
-    from ..sweep.run import clean_environment, parse_numbers, run_sample, sample_environment
 
     model = parse_model(arguments.model)
     check_threads(arguments.threads)
@@ -220,14 +210,15 @@ def run_memory(arguments: Namespace) -> int:
     rows = []
     for batch in parse_numbers(arguments.batch, "--batch"):
         options = {
-            "network": arguments.network, "batch": batch, "phase": arguments.phase, "memory": arguments.memory,
-            "optimizer": arguments.optimizer, "recompute": arguments.recompute,
-        }  # fmt: skip
-        plan = lower(**options)
-        row: dict[str, Any] = {
+            "network": arguments.network,
             "batch": batch,
-            "planned": planned_bytes(plan, arguments.threads, model.model.records),
+            "phase": arguments.phase,
+            "memory": arguments.memory,
+            "optimizer": arguments.optimizer,
+            "recompute": arguments.recompute,
         }
+        plan = lower(**options)
+        row: dict[str, Any] = {"batch": batch, "planned": planned_bytes(plan, arguments.threads, model.model.records)}
         rows.append(row)
         try:
             check_fits(plan, options, limit, read_memory()["available_bytes"], arguments.threads)
@@ -236,18 +227,10 @@ def run_memory(arguments: Namespace) -> int:
             continue
         if arguments.plan_only:
             continue
-        job = {
-            "plan": options,
-            "model": str(model),
-            "threads": arguments.threads,
-            "cpus": None,
-            "memory_limit": limit,
-        }
+        job = {"plan": options, "model": str(model), "threads": arguments.threads, "cpus": None, "memory_limit": limit}
         settings = sample_environment(measure, arguments.threads, 0, len(available_cpus()))
         result = run_sample(job, clean_environment(os.environ, settings), measure.time_limit_s, COMMAND)
-        row.update(
-            result if "failure" not in result else {"failure": f"{result['failure']}: {result['message']}"}
-        )
+        row.update(result if "failure" not in result else {"failure": f"{result['failure']}: {result['message']}"})
     result = {
         "network": arguments.network,
         "model": str(model),
@@ -261,9 +244,7 @@ def run_memory(arguments: Namespace) -> int:
 
 def as_text(result: Mapping[str, Any]) -> str:
     """The tables for a terminal."""
-    lines = [
-        f"{result['network']}, {result['model']} on {result['threads']} thread{'s' * (result['threads'] > 1)}"
-    ]
+    lines = [f"{result['network']}, {result['model']} on {result['threads']} thread{'s' * (result['threads'] > 1)}"]
     if result["limit_bytes"]:
         lines[0] += f", limit {format_bytes(result['limit_bytes'])}"
     for row in result["rows"]:

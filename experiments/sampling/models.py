@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 
-from ...cython_src.gpu import device as gpu_device
 from ...cython_src.errors import UsageError
+from ...cython_src.gpu import device as gpu_device
 from ...cython_src.gpu.launches import GPU_ALGORITHMS
 
 
@@ -47,8 +47,7 @@ class Option:
             return text
         if not text.isdecimal() or int(text) < self.minimum:
             raise UsageError(
-                f"option {name!r} of model {model!r} must be a whole number from {self.minimum} on, "
-                f"got {text!r}"
+                f"option {name!r} of model {model!r} must be a whole number from {self.minimum} on, got {text!r}"
             )
         return int(text)
 
@@ -124,9 +123,15 @@ _PRODUCTS = Option("cublas", ("cublas", "tf32", "own"))
 
 def _gpu(name: str, module: str, class_name: str, options=None, memory=_HOST_MEMORY, **rest) -> Model:
     return Model(
-        f"gpu_{name}", module, class_name, options or {}, max_threads=1, device="gpu",
-        binding={"memory": memory, "convolution": _CONVOLUTION, "products": _PRODUCTS}, **rest,
-    )  # fmt: skip
+        f"gpu_{name}",
+        module,
+        class_name,
+        options or {},
+        max_threads=1,
+        device="gpu",
+        binding={"memory": memory, "convolution": _CONVOLUTION, "products": _PRODUCTS},
+        **rest,
+    )
 
 
 MODELS: dict[str, Model] = {
@@ -205,7 +210,11 @@ MODELS: dict[str, Model] = {
             "offload",
             ".forkjoin.gpu_transfers",
             "GpuOffloadExecutor",
-            {"kernels": Option("conv", ("conv", "fc", "pool", "relu", "softmax", "sgd", "depthwise", "norm", "optimizer"))},
+            {
+                "kernels": Option(
+                    "conv", ("conv", "fc", "pool", "relu", "softmax", "sgd", "depthwise", "norm", "optimizer")
+                )
+            },
             barrier="loop",
             moves_data=True,
             mixes_devices=True,
@@ -214,23 +223,26 @@ MODELS: dict[str, Model] = {
             "both",
             ".tasking.gpu_both",
             "GpuBothExecutor",
-            {"policy": Option("dmda", ("dmda", "cpu", "gpu")), "split": Option(4, minimum=1), "models": Option("", what="FILE")},
+            {
+                "policy": Option("dmda", ("dmda", "cpu", "gpu")),
+                "split": Option(4, minimum=1),
+                "models": Option("", what="FILE"),
+            },
             moves_data=True,
             mixes_devices=True,
             reproducible=False,
         ),
     )
 }
-DEFAULT_GPU_MODELS = ("gpu_forkjoin", "gpu_stream", "gpu_tasks", "gpu_tasks:taskwait=none", "gpu_taskgraph", "gpu_taskiter")
-DEFAULT_MODELS = (
-    "serial",
-    "forkjoin",
-    "forkjoin:region=persistent",
-    "joblib",
-    "tasks",
-    "taskgraph",
-    "taskiter",
+DEFAULT_GPU_MODELS = (
+    "gpu_forkjoin",
+    "gpu_stream",
+    "gpu_tasks",
+    "gpu_tasks:taskwait=none",
+    "gpu_taskgraph",
+    "gpu_taskiter",
 )
+DEFAULT_MODELS = ("serial", "forkjoin", "forkjoin:region=persistent", "joblib", "tasks", "taskgraph", "taskiter")
 
 
 def model_of_factors(creation: str, barrier: str, placement: str) -> str:
@@ -242,9 +254,10 @@ def model_of_factors(creation: str, barrier: str, placement: str) -> str:
         A value that no model has, or eager tasks with partitioned placement.
     """
     for name, value, known in (
-        ("creation", creation, CREATIONS), ("barrier", barrier, BARRIERS),
+        ("creation", creation, CREATIONS),
+        ("barrier", barrier, BARRIERS),
         ("placement", placement, PLACEMENTS),
-    ):  # fmt: skip
+    ):
         if value not in known:
             raise UsageError(f"option {name!r} of model 'tasking' must be one of {', '.join(known)}; got {value!r}")
     if creation == "eager" and placement == "partitioned":
@@ -307,8 +320,7 @@ def describe_models() -> str:
     parts = []
     for name in built_models() + built_models("gpu"):
         options = [
-            f"{option}={'|'.join(known.values) or known.what}"
-            for option, known in MODELS[name].all_options.items()
+            f"{option}={'|'.join(known.values) or known.what}" for option, known in MODELS[name].all_options.items()
         ]
         parts.append(f"{name} ({', '.join(options)})" if options else name)
     parts.append(
@@ -358,9 +370,7 @@ def parse_model(text: str) -> ModelSpec:
         raise UsageError(f"no model is called {name!r}; known: {', '.join(built_models() + built_models('gpu'))}")
     model = MODELS[name]
     if name not in built_models(model.device):
-        raise UsageError(
-            f"model {name!r} is not part of this installation; available: {', '.join(built_models())}"
-        )
+        raise UsageError(f"model {name!r} is not part of this installation; available: {', '.join(built_models())}")
     given: dict[str, str | int] = {}
     for pair in pairs:
         option, equals, value = pair.partition("=")
@@ -374,9 +384,7 @@ def parse_model(text: str) -> ModelSpec:
         given[option] = model.all_options[option].parse(name, option, value)
     return ModelSpec(
         model,
-        tuple(
-            (o, given[o]) for o, known in model.all_options.items() if o in given and given[o] != known.default
-        ),
+        tuple((o, given[o]) for o, known in model.all_options.items() if o in given and given[o] != known.default),
     )
 
 
@@ -401,9 +409,7 @@ def process_environment(spec: ModelSpec) -> dict[str, str]:
     folders = ("/usr/lib/*-linux-gnu", "/usr/lib/llvm-*/lib", "/usr/lib64", "/usr/lib", "/usr/local/lib")
     found = [path for folder in folders for path in sorted(glob.glob(f"{folder}/libomp.so*"), reverse=True)]
     if not found:
-        raise UsageError(
-            f"model {spec} needs LLVM's libomp.so, found none in {', '.join(folders)}; install libomp5"
-        )
+        raise UsageError(f"model {spec} needs LLVM's libomp.so, found none in {', '.join(folders)}; install libomp5")
     return {"LD_PRELOAD": found[0]}
 
 
@@ -427,9 +433,7 @@ def check_threads(threads: int, available: int | None = None, oversubscribe: boo
     return threads
 
 
-def make_executor(
-    spec: ModelSpec | str, num_threads: int, *, cpus: list[int] | None = None, event_capacity: int = 0
-):
+def make_executor(spec: ModelSpec | str, num_threads: int, *, cpus: list[int] | None = None, event_capacity: int = 0):
     """An executor of the model. It is a context manager; see `prepare`, `run` and `close` of any of them.
 
     Parameters
@@ -465,7 +469,9 @@ def measured_durations(folder: str) -> list[Mapping[str, list[float]]]:
 
     profiles = read_results(folder).of_kind("profile")
     if not profiles:
-        raise UsageError(f"a folder of profiles must hold at least one, got none in {folder!r}; run without --no-profile")
+        raise UsageError(
+            f"a folder of profiles must hold at least one, got none in {folder!r}; run without --no-profile"
+        )
     return [row["block_time_s"] for row in sorted(profiles, key=lambda row: row["model"] == "serial")]
 
 
@@ -488,7 +494,9 @@ def convolution_for(spec: ModelSpec | str, conv: str) -> str:
     if spec.model.device == "cpu":
         return conv
     if conv not in ("auto", *GPU_ALGORITHMS):
-        raise UsageError(f"convolutions on a GPU must be {' or '.join(GPU_ALGORITHMS)}, got --conv {conv}; leave it out")
+        raise UsageError(
+            f"convolutions on a GPU must be {' or '.join(GPU_ALGORITHMS)}, got --conv {conv}; leave it out"
+        )
     return "direct" if conv == "auto" else conv
 
 
@@ -516,8 +524,9 @@ def bind_for(spec: ModelSpec | str, plan, storage=None):
     from ...cython_src.gpu.bind import GpuBoundPlan
 
     options = dict(spec.options)
-    return GpuBoundPlan(plan, storage, gpu_device.default_gpu(), options.get("convolution", "tiled"),
-                        options.get("products", "cublas"))  # fmt: skip
+    return GpuBoundPlan(
+        plan, storage, gpu_device.default_gpu(), options.get("convolution", "tiled"), options.get("products", "cublas")
+    )
 
 
 def storage_for(spec: ModelSpec | str):

@@ -22,9 +22,7 @@ from .sequential import FAIL, GO_ON, PASS, Decision, decide, judge
 INCONCLUSIVE = "inconclusive"
 DEFAULT_BUDGET_S = 120.0
 TARGET_S = 0.1  # of the timed runs of a sample: a process lives about four times as long
-PAIRS = (
-    20  # of short and long runs in it: of many runs that are as short as a step allows, some are undisturbed
-)
+PAIRS = 20  # of short and long runs in it: of many runs that are as short as a step allows, some are undisturbed
 WARMUP_S = 0.1
 CHECK_ITERATIONS = 2
 CAPACITY_S = 0.04
@@ -198,9 +196,7 @@ def run_clock_test(
 
 def describe(value: float, low: float, high: float) -> str:
     """A ratio with its interval: `1.02 [0.98, 1.07]`; dots where a few rounds say nothing yet."""
-    return (
-        f"{value:.3f} [{'...' if low == 0 else f'{low:.3f}'}, {'...' if math.isinf(high) else f'{high:.3f}'}]"
-    )
+    return f"{value:.3f} [{'...' if low == 0 else f'{low:.3f}'}, {'...' if math.isinf(high) else f'{high:.3f}'}]"
 
 
 def _checked(row: Mapping[str, Any], side: Side) -> Mapping[str, Any]:
@@ -230,9 +226,7 @@ def step_time_s(row: Mapping[str, Any]) -> float:
     return min(t / n for t, n in zip(row["run_times_s"], row["run_lengths"], strict=True))
 
 
-def _round(
-    order: str, rows: Sequence[Mapping[str, Any]], capacity: tuple[float, float], per_capacity: bool
-) -> Round:
+def _round(order: str, rows: Sequence[Mapping[str, Any]], capacity: tuple[float, float], per_capacity: bool) -> Round:
     sign = [1 if side == "A" else -1 for side in order]
     times_s = [step_time_s(row) for row in rows]
     log_ratio = sum(s * math.log(t) for s, t in zip(sign, times_s, strict=True)) / 2
@@ -297,9 +291,9 @@ def capacity(threads: int) -> float:
 
 def sample(side: Side) -> dict[str, Any]:
     """One sample from a fresh process, by the measuring loop of all commands."""
-    from ..sweep.configuration import Measure
     from ..sampling.environment import available_cpus, cpu_order
     from ..sampling.models import parse_model, process_environment
+    from ..sweep.configuration import Measure
     from ..sweep.run import clean_environment, run_sample, sample_environment
 
     cpus = available_cpus()

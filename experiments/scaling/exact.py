@@ -47,9 +47,10 @@ def recordings_counted() -> Iterator[list[int]]:
 
     package = __package__.split(".")[0]
     users = [
-        module for name, module in list(sys.modules.items())
+        module
+        for name, module in list(sys.modules.items())
         if name.split(".")[0] == package and getattr(module, "record_graph", None) is real
-    ]  # fmt: skip
+    ]
     for module in users:
         module.record_graph = counted
     try:
@@ -110,10 +111,7 @@ def measure_facts(job: Mapping[str, Any]) -> dict[str, Any]:
     # A loop with fewer blocks than threads keeps some of them idle by right.
     possible = min(job["threads"], max(loop.num_blocks for loop in plan.loops))
     logged = max(ALLOCATION_PASSES, job["passes"]) * plan.num_tasks
-    with (
-        make_executor(spec, job["threads"], event_capacity=logged) as executor,
-        recordings_counted() as recordings,
-    ):
+    with make_executor(spec, job["threads"], event_capacity=logged) as executor, recordings_counted() as recordings:
         executor.prepare(bound)
         recorded_before = recordings[0]
         stepper = Stepper(executor, plan.iteration_stride)
@@ -206,10 +204,7 @@ def counter_library() -> Path | None:
 
 
 def facts_of(
-    plan: Mapping[str, Any],
-    models: Sequence[str],
-    threads: Sequence[int],
-    folder: Path | None = None,
+    plan: Mapping[str, Any], models: Sequence[str], threads: Sequence[int], folder: Path | None = None
 ) -> list[dict[str, Any]]:
     """Facts of `serial` and of each model on each number of threads, each from a process of its own.
 
@@ -239,8 +234,8 @@ def facts_of(
 
 
 def _run(plan: Mapping[str, Any], model: str, threads: int, arrays_file: str | None) -> dict[str, Any]:
-    from ..sweep.configuration import Measure
     from ..sampling.models import parse_model, process_environment
+    from ..sweep.configuration import Measure
     from ..sweep.run import clean_environment, run_sample, sample_environment
 
     settings = {
@@ -310,17 +305,14 @@ def failures(
                 f"{row['threads_seen']}"
             )
         if row["allocations_per_pass"] and not may_allocate(row["model"], row["threads"]):
-            found.append(
-                f"{_who(row)} must not allocate in a step, calls malloc {row['allocations_per_pass']:g} times"
-            )
+            found.append(f"{_who(row)} must not allocate in a step, calls malloc {row['allocations_per_pass']:g} times")
         if row["graph"] != first["graph"]:
             found.append(
                 f"{_who(row)} has another graph than {_who(first)}: {'; '.join(graph_differences(first['graph'], row['graph']))}"
             )
     if stored_graph is not None and first["graph"] != stored_graph:
         found += [
-            f"the graph is not the baseline's: {line}"
-            for line in graph_differences(stored_graph, first["graph"])
+            f"the graph is not the baseline's: {line}" for line in graph_differences(stored_graph, first["graph"])
         ]
     return found
 
@@ -332,9 +324,7 @@ def may_allocate(model: str, threads: int) -> bool:
     thread costs an allocation a loop.
     """
     name, _, options = model.partition(":")
-    return name in OUTSIDE_REFERENCES or (
-        name == "forkjoin" and threads == 1 and "region=persistent" not in options
-    )
+    return name in OUTSIDE_REFERENCES or (name == "forkjoin" and threads == 1 and "region=persistent" not in options)
 
 
 def graph_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -353,9 +343,7 @@ def graph_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list
             lines.append(f"loop {name} is new ({new[name]['blocks']} blocks)")
         elif old[name] != new[name]:
             changed = [w for w in ("blocks", "edges") if old[name][w] != new[name][w]]
-            lines.append(
-                f"loop {name}: {', '.join(f'{w} {old[name][w]} -> {new[name][w]}' for w in changed)}"
-            )
+            lines.append(f"loop {name}: {', '.join(f'{w} {old[name][w]} -> {new[name][w]}' for w in changed)}")
     return lines
 
 

@@ -32,23 +32,15 @@ def add_parser(subparsers) -> None:
         description="Build two commits of a repository and measure them in turns. Exit code 0: no model is slower than "
         "allowed; 1: one is; with --strict also 3: for one the budget did not suffice to say.",
     )
-    parser.add_argument(
-        "--against", required=True, metavar="REF", help="commit, branch or tag to compare with"
-    )
-    parser.add_argument(
-        "--commit", default="HEAD", metavar="REF", help="what is judged; default: %(default)s"
-    )
+    parser.add_argument("--against", required=True, metavar="REF", help="commit, branch or tag to compare with")
+    parser.add_argument("--commit", default="HEAD", metavar="REF", help="what is judged; default: %(default)s")
     parser.add_argument("--repository", default=".", metavar="DIR", help="default: where you are")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--network", default="cifar10_cnn", help="default: %(default)s")
-    what.add_argument(
-        "--function", metavar="M:F", help="a function of your own package that makes a graph instead"
-    )
+    what.add_argument("--function", metavar="M:F", help="a function of your own package that makes a graph instead")
     parser.add_argument("--batch", type=int, default=16, help="of the network; default: %(default)s")
     parser.add_argument("--phase", choices=("train", "forward"), default="train", help="default: %(default)s")
-    parser.add_argument(
-        "--models", default="forkjoin,taskiter", metavar="M[,M...]", help="default: %(default)s"
-    )
+    parser.add_argument("--models", default="forkjoin,taskiter", metavar="M[,M...]", help="default: %(default)s")
     parser.add_argument("--threads", type=int, metavar="N", help="default: 2, or 1 where there is one CPU")
     parser.add_argument(
         "--at-most",
@@ -71,9 +63,7 @@ def add_parser(subparsers) -> None:
         help="how a commit is installed: {source} is its folder, {target} where packages must go; "
         "default: pip install --no-deps --target {target} {source}",
     )
-    parser.add_argument(
-        "--summary", metavar="FILE", help="append a Markdown summary; also to $GITHUB_STEP_SUMMARY"
-    )
+    parser.add_argument("--summary", metavar="FILE", help="append a Markdown summary; also to $GITHUB_STEP_SUMMARY")
     parser.add_argument("--jsonl", metavar="FILE", help="write all rounds, one JSON object a line")
     parser.set_defaults(run=run)
 
@@ -89,9 +79,7 @@ def run(arguments: Namespace) -> int:
     threads = arguments.threads or min(2, len(os.sched_getaffinity(0)))
     check_threads(threads)
     if not arguments.at_most > 0 or not arguments.budget > 0:
-        raise UsageError(
-            f"--at-most and --budget must be positive, got {arguments.at_most:g} and {arguments.budget:g}"
-        )
+        raise UsageError(f"--at-most and --budget must be positive, got {arguments.at_most:g} and {arguments.budget:g}")
     if arguments.function:
         plan = subject.describe_importable(arguments.function)
     else:
@@ -114,9 +102,7 @@ def run(arguments: Namespace) -> int:
 
             def sample(side, results=results, run_counts=run_counts):
                 row = clock.sample(side)
-                results.setdefault(side.installation, set()).add(
-                    (row.get("weights_hash"), row.get("losses_hash"))
-                )
+                results.setdefault(side.installation, set()).add((row.get("weights_hash"), row.get("losses_hash")))
                 count = len(row.get("run_times_s", ()))
                 run_counts[side.installation] = min(count, run_counts.get(side.installation, count))
                 if len(set(run_counts.values())) > 1 and "failure" not in row:
@@ -128,9 +114,7 @@ def run(arguments: Namespace) -> int:
 
             claim = f"{spec} on {count}: {arguments.commit}/{arguments.against}"
             try:
-                done = clock.run_clock_test(
-                    claim, sides, arguments.at_most, budget_s=arguments.budget, sampler=sample
-                )
+                done = clock.run_clock_test(claim, sides, arguments.at_most, budget_s=arguments.budget, sampler=sample)
             except RuntimeError as error:
                 raise UsageError(f"both commits must run {subject.name_of(plan)}, got: {error}") from None
             same = len(set.union(*results.values())) == 1 if results else None

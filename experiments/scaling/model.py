@@ -52,9 +52,10 @@ def make_entry(job: Mapping[str, Any]) -> dict[str, Any]:
     graph = graph_facts(plan)
     names = list(graph["loops"])
     known = {
-        name: stored["block_ns"][name] for name in names
+        name: stored["block_ns"][name]
+        for name in names
         if stored and len(stored["block_ns"].get(name, ())) == graph["loops"][name]["blocks"]
-    }  # fmt: skip
+    }
     missing = [name for name in names if name not in known]
     if missing and job["update"]:
         measured = _profile(job, bound)
@@ -86,9 +87,7 @@ def _assumed(plan, stored: Mapping[str, Any], missing: Sequence[str]) -> dict[st
     for loop in plan.loops:
         expected.setdefault(loop.name, []).extend(cost[loop.first_task : loop.first_task + loop.num_blocks])
     both = [name for name in expected if name in stored["block_ns"]]
-    rate = (
-        sum(sum(stored["block_ns"][n]) for n in both) / sum(sum(expected[n]) for n in both) if both else 1.0
-    )
+    rate = sum(sum(stored["block_ns"][n]) for n in both) / sum(sum(expected[n]) for n in both) if both else 1.0
     result = {}
     for name in missing:
         if name in stored["block_ns"]:
@@ -113,17 +112,14 @@ def predictions(plan, block_ns: Mapping[str, Sequence[float]], threads: Sequence
 
     seconds = {name: [t * 1e-9 for t in times] for name, times in block_ns.items()}
     loop_times = durations_by_loop([(loop.name, loop.num_blocks) for loop in plan.loops], seconds)
-    graph = graph_bounds_of(
-        record_graph(plan.accesses, closed=True), [t for blocks in loop_times for t in blocks]
-    )
+    graph = graph_bounds_of(record_graph(plan.accesses, closed=True), [t for blocks in loop_times for t in blocks])
     counts = {}
     for n in threads:
         floors = predicted_times(loop_times, n, graph=graph)
         counts[str(n)] = {
             "forkjoin_us": _rounded(floors["forkjoin"] * 1e6),
             "speedup": {
-                model: _rounded(graph.work_s / floors[model])
-                for model in ("forkjoin", "taskgraph", "taskiter")
+                model: _rounded(graph.work_s / floors[model]) for model in ("forkjoin", "taskgraph", "taskiter")
             },
         }
     return {
@@ -167,9 +163,7 @@ def entry_of(
     settings = sample_environment(Measure(), 1, 0, 1)
     row = run_sample(job, clean_environment(os.environ, settings), TIME_LIMIT_S, MODEL_COMMAND)
     if "failure" in row:
-        raise RuntimeError(
-            f"the graph could not be made ({row['failure']}): {row['message'].splitlines()[0]}"
-        )
+        raise RuntimeError(f"the graph could not be made ({row['failure']}): {row['message'].splitlines()[0]}")
     return row
 
 
@@ -192,8 +186,7 @@ def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def _flat(predicted: Mapping[str, Any]) -> dict[str, float]:
     flat = {
-        f"{n.removesuffix('_us').replace('_', ' ')} (us)": predicted[n]
-        for n in ("work_us", "span_us", "cycle_mean_us")
+        f"{n.removesuffix('_us').replace('_', ' ')} (us)": predicted[n] for n in ("work_us", "span_us", "cycle_mean_us")
     }
     for count, values in predicted["threads"].items():
         flat[f"fork-join bound on {count} (us)"] = values["forkjoin_us"]

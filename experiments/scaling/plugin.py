@@ -26,13 +26,9 @@ def pytest_addoption(parser):
         help="seconds for each claim about times; 0: none is "
         "measured and such tests are skipped (default: 120, or the ini value scaling_budget)",
     )
-    group.addoption(
-        "--scaling-strict", action="store_true", help="a claim about times that finds no end is an error"
-    )
+    group.addoption("--scaling-strict", action="store_true", help="a claim about times that finds no end is an error")
     group.addoption("--scaling-update-baseline", action="store_true", help="write the model tier's baselines")
-    group.addoption(
-        "--scaling-summary", metavar="FILE", help="append a Markdown summary; also to $GITHUB_STEP_SUMMARY"
-    )
+    group.addoption("--scaling-summary", metavar="FILE", help="append a Markdown summary; also to $GITHUB_STEP_SUMMARY")
     group.addoption("--scaling-jsonl", metavar="FILE", help="write everything found, one JSON object a line")
     parser.addini("scaling_budget", "seconds for each claim about times", default="")
 
@@ -45,9 +41,7 @@ class _Session:
 
         self.update = config.getoption("scaling_update_baseline")
         if self.update and _is_xdist(config):
-            raise pytest.UsageError(
-                "--scaling-update-baseline must write from one process; run pytest with -n 0"
-            )
+            raise pytest.UsageError("--scaling-update-baseline must write from one process; run pytest with -n 0")
         self.baselines = Baselines(self.update)
 
 
@@ -135,9 +129,7 @@ def pytest_runtest_makereport(item, call):
         report.scaling_rows = json.dumps(rows)
         from .summary import junit_properties
 
-        item.user_properties.extend(
-            junit_properties(rows)
-        )  # JUnit takes them from the teardown's report, made later
+        item.user_properties.extend(junit_properties(rows))  # JUnit takes them from the teardown's report, made later
     return report
 
 
@@ -169,8 +161,6 @@ class _Collector:
         if jsonl:
             Path(jsonl).write_text(summary.json_lines(self.rows))
         text = summary.markdown(self.rows)
-        for path in filter(
-            None, (self.config.getoption("scaling_summary"), os.environ.get("GITHUB_STEP_SUMMARY"))
-        ):
+        for path in filter(None, (self.config.getoption("scaling_summary"), os.environ.get("GITHUB_STEP_SUMMARY"))):
             with open(path, "a") as file:
                 file.write(text)

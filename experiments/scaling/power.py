@@ -29,11 +29,7 @@ from ...cython_src.errors import UsageError
 RESAMPLES = 4000
 BLOCK = 5  # consecutive rounds drawn together: what disturbs a machine lasts a while
 SEED = 20260101
-VERDICTS = {
-    "fail": "fail",
-    "pass": "pass",
-    "inconclusive": "go on",
-}  # of a whole test, and of the sequential one
+VERDICTS = {"fail": "fail", "pass": "pass", "inconclusive": "go on"}  # of a whole test, and of the sequential one
 
 
 def add_parser(subparsers) -> None:
@@ -52,28 +48,14 @@ def add_parser(subparsers) -> None:
         metavar="N",
         help="measure nothing: N tests with random numbers for each noise and ratio, 60 rounds at most",
     )
+    parser.add_argument("--tests", type=int, default=100, metavar="N", help="A/A tests in all; default: %(default)s")
     parser.add_argument(
-        "--tests", type=int, default=100, metavar="N", help="A/A tests in all; default: %(default)s"
+        "--slowed", type=int, default=60, metavar="N", help="tests with a slowdown in all; default: %(default)s"
     )
-    parser.add_argument(
-        "--slowed",
-        type=int,
-        default=60,
-        metavar="N",
-        help="tests with a slowdown in all; default: %(default)s",
-    )
-    parser.add_argument(
-        "--slowdown", type=float, default=0.1, metavar="X", help="injected; default: %(default)s"
-    )
-    parser.add_argument(
-        "--at-most", type=float, default=1.05, metavar="X", help="the claim; default: %(default)s"
-    )
-    parser.add_argument(
-        "--budget", type=float, default=120.0, metavar="S", help="of a test; default: %(default)s"
-    )
-    parser.add_argument(
-        "--interference", type=int, default=0, metavar="K", help="processes that spin on the same CPUs"
-    )
+    parser.add_argument("--slowdown", type=float, default=0.1, metavar="X", help="injected; default: %(default)s")
+    parser.add_argument("--at-most", type=float, default=1.05, metavar="X", help="the claim; default: %(default)s")
+    parser.add_argument("--budget", type=float, default=120.0, metavar="S", help="of a test; default: %(default)s")
+    parser.add_argument("--interference", type=int, default=0, metavar="K", help="processes that spin on the same CPUs")
     parser.add_argument("--network", default="cifar10_cnn", help="default: %(default)s")
     parser.add_argument("--batch", type=int, default=16, help="default: %(default)s")
     parser.add_argument("--model", default="taskiter", help="default: %(default)s")
@@ -106,13 +88,16 @@ def run(arguments: Namespace) -> int:
         ("at_most", 0.01),
     ):
         if getattr(arguments, name) < least:
-            raise UsageError(
-                f"--{name.replace('_', '-')} must be at least {least}, got {getattr(arguments, name)}"
-            )
+            raise UsageError(f"--{name.replace('_', '-')} must be at least {least}, got {getattr(arguments, name)}")
     settings = {
-        "model": model, "threads": arguments.threads, "network": arguments.network, "batch": arguments.batch,
-        "at_most": arguments.at_most, "budget_s": arguments.budget, "interference": arguments.interference,
-    }  # fmt: skip
+        "model": model,
+        "threads": arguments.threads,
+        "network": arguments.network,
+        "batch": arguments.batch,
+        "at_most": arguments.at_most,
+        "budget_s": arguments.budget,
+        "interference": arguments.interference,
+    }
     path = Path(arguments.out)
     rows = read_rows(path)
     start = time.monotonic()
@@ -128,9 +113,7 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def next_kind(
-    rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], arguments: Namespace
-) -> float | None:
+def next_kind(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], arguments: Namespace) -> float | None:
     """The slowdown of the next test, 0 for an A/A test: the kind that is further from done; None when both are."""
     mine = [row["slowdown"] for row in rows if row["settings"] == settings]
     wanted = {0.0: arguments.tests, arguments.slowdown: arguments.slowed}
@@ -148,10 +131,13 @@ def measure_test(settings: Mapping[str, Any], slowdown: float) -> dict[str, Any]
     base = clock.Side(settings["model"], settings["threads"], plan)
     result = clock.run_clock_test("A/A", (slow, base), settings["at_most"], budget_s=settings["budget_s"])
     return {
-        "kind": "power", "settings": dict(settings), "slowdown": slowdown,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"), "load": list(os.getloadavg()),
+        "kind": "power",
+        "settings": dict(settings),
+        "slowdown": slowdown,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "load": list(os.getloadavg()),
         **as_row(result),
-    }  # fmt: skip
+    }
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -212,14 +198,21 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             mine = [row for row in group if row["slowdown"] == slowdown]
             counts = {v: sum(row["verdict"] == v for row in mine) for v in ("fail", "pass", "inconclusive")}
             low, high = binomial_interval(counts["fail"], len(mine))
-            measured.append({
-                "slowdown": slowdown, "tests": len(mine), **counts, "fail_low": low, "fail_high": high,
-                "median_s": _median([row["elapsed_s"] for row in mine]),
-                "longest_s": max(row["elapsed_s"] for row in mine),
-                "median_rounds": _median([row["num_rounds"] for row in mine]),
-                "discarded": sum(row["num_discarded"] for row in mine),
-                "low_load": min(row["load"][0] for row in mine), "high_load": max(row["load"][0] for row in mine),
-            })  # fmt: skip
+            measured.append(
+                {
+                    "slowdown": slowdown,
+                    "tests": len(mine),
+                    **counts,
+                    "fail_low": low,
+                    "fail_high": high,
+                    "median_s": _median([row["elapsed_s"] for row in mine]),
+                    "longest_s": max(row["elapsed_s"] for row in mine),
+                    "median_rounds": _median([row["num_rounds"] for row in mine]),
+                    "discarded": sum(row["num_discarded"] for row in mine),
+                    "low_load": min(row["load"][0] for row in mine),
+                    "high_load": max(row["load"][0] for row in mine),
+                }
+            )
         null = [row for row in group if row["slowdown"] == 0]
         ratios = [r["log_ratio"] for row in null for r in row["rounds"] if not r["discarded"]]
         all_rounds = sum(len(row["rounds"]) for row in group)
@@ -312,11 +305,16 @@ def simulated(num_tests: int, limit: float) -> list[dict[str, Any]]:
                 for _ in range(num_tests)
             ]
             verdicts, lengths = [v for v, _ in done], [n for _, n in done]
-            rows.append({
-                "noise": noise, "scale": scale, "ratio": ratio,
-                **{name: verdicts.count(said) / num_tests for name, said in VERDICTS.items()},
-                "median_rounds": _median(lengths), "rounds_95": float(np.quantile(lengths, 0.95)),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "noise": noise,
+                    "scale": scale,
+                    "ratio": ratio,
+                    **{name: verdicts.count(said) / num_tests for name, said in VERDICTS.items()},
+                    "median_rounds": _median(lengths),
+                    "rounds_95": float(np.quantile(lengths, 0.95)),
+                }
+            )
     return rows
 
 
@@ -342,11 +340,7 @@ def format_tables(tables: Sequence[Mapping[str, Any]]) -> str:
     blocks = []
     for table in tables:
         s = table["settings"]
-        hogs = (
-            f", {s['interference']} hog{'s' if s['interference'] > 1 else ''} beside it"
-            if s["interference"]
-            else ""
-        )
+        hogs = f", {s['interference']} hog{'s' if s['interference'] > 1 else ''} beside it" if s["interference"] else ""
         spread = f", spread of its log ratio {table['spread']:.3f}" if "spread" in table else ""
         lines = [
             f"{s['network']}, batch {s['batch']}, {s['model']} on {s['threads']} against itself{hogs}",

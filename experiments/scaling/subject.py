@@ -46,9 +46,7 @@ def describe(subject: str | Callable, arguments: Mapping[str, Any]) -> dict[str,
         ) from None
     if isinstance(subject, str):
         if "batch" not in arguments:
-            raise UsageError(
-                f"a network needs a batch, got {subject!r} without; write scaling({subject!r}, batch=16)"
-            )
+            raise UsageError(f"a network needs a batch, got {subject!r} without; write scaling({subject!r}, batch=16)")
         return {"network": subject, **arguments}
     if not inspect.isfunction(subject):
         raise UsageError(
@@ -97,9 +95,9 @@ def make_bound(plan: Mapping[str, Any]):
     UsageError
         The function is not found, or returns something else than a graph.
     """
-    from ...cython_src.plan.model import Plan
     from ...cython_src.binding.bind import BoundPlan, bind
     from ...cython_src.graphs.user_graph import TaskRecorder
+    from ...cython_src.plan.model import Plan
 
     made = _load(plan)(**plan["arguments"])
     _kept.append(made)
@@ -120,9 +118,7 @@ def _load(plan: Mapping[str, Any]) -> Callable:
         try:
             return getattr(import_module(plan["module"]), plan["function"])
         except (ImportError, AttributeError) as error:
-            raise UsageError(
-                f"{plan['module']}:{plan['function']} must be importable, got: {error}"
-            ) from None
+            raise UsageError(f"{plan['module']}:{plan['function']} must be importable, got: {error}") from None
     sys.path[:] = plan["path"]
     try:
         found = find_spec(plan["module"])
@@ -137,7 +133,5 @@ def _load(plan: Mapping[str, Any]) -> Callable:
         spec.loader.exec_module(module)
     function = getattr(module, plan["function"], None)
     if function is None:
-        raise UsageError(
-            f"{plan['file']} must have a function {plan['function']!r}, found none; was the file changed?"
-        )
+        raise UsageError(f"{plan['file']} must have a function {plan['function']!r}, found none; was the file changed?")
     return function

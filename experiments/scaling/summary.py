@@ -27,9 +27,7 @@ def junit_properties(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]
         elif row["kind"] == "model":
             for count, values in row["predicted"]["threads"].items():
                 for name, speedup in values["speedup"].items():
-                    found.append(
-                        (f"scaling.predicted_speedup {name} on {count}, {row['subject']}", f"{speedup:g}")
-                    )
+                    found.append((f"scaling.predicted_speedup {name} on {count}, {row['subject']}", f"{speedup:g}"))
         elif row["kind"] == "clock":
             verdict = (
                 f"{row['verdict']}: {row['value_text']}, {row['said']}, {row['num_rounds']} rounds, "
@@ -92,10 +90,7 @@ def markdown(rows: Sequence[Mapping[str, Any]], title: str = "Scaling tests") ->
     for row in claims:
         discarded = [f"{k + 1} ({r['discarded']})" for k, r in enumerate(row["rounds"]) if r["discarded"]]
         if discarded:
-            lines += [
-                f"Disturbed rounds of {row['claim']}, discarded and repeated: {', '.join(discarded)}.",
-                "",
-            ]
+            lines += [f"Disturbed rounds of {row['claim']}, discarded and repeated: {', '.join(discarded)}.", ""]
         if row.get("same_results") is False:
             lines += [f"{row['claim']}: the commits leave different results.", ""]
     broken = [row for row in rows if row["kind"] == "tier" and row["failures"]]

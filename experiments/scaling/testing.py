@@ -60,9 +60,7 @@ class ScalingTest:
         self.models = [str(spec) for spec in parse_models(list(models))]
         self.threads = sorted(set(threads))
         if not self.threads or not all(isinstance(n, int) and n >= 1 for n in self.threads):
-            raise UsageError(
-                f"threads of a scaling test must be whole numbers from 1 on, got {list(threads)}"
-            )
+            raise UsageError(f"threads of a scaling test must be whole numbers from 1 on, got {list(threads)}")
         self.rtol = rtol
         self.baselines = baselines
         self.folder = folder
@@ -257,11 +255,7 @@ def as_row(result: clock.ClockResult, efficiency: bool = False) -> dict[str, Any
     decision = result.decision
     value, low, high = decision.ratio, decision.low, decision.high
     if efficiency:
-        value, low, high = (
-            1 / value,
-            (0.0 if math.isinf(high) else 1 / high),
-            (math.inf if low == 0 else 1 / low),
-        )
+        value, low, high = (1 / value, (0.0 if math.isinf(high) else 1 / high), (math.inf if low == 0 else 1 / low))
     known = decision.rounds > 0
     return {
         "claim": result.claim,
@@ -298,10 +292,7 @@ def _without_hashes(row: Mapping[str, Any]) -> dict[str, Any]:
         return dict(row)
     from ..sweep.results import short_id
 
-    return {
-        **{k: v for k, v in row.items() if k not in ("hashes", "graph")},
-        "results_id": short_id(row["hashes"]),
-    }
+    return {**{k: v for k, v in row.items() if k not in ("hashes", "graph")}, "results_id": short_id(row["hashes"])}
 
 
 def _tolerated(folder: Path, rows: Sequence[Mapping[str, Any]], k: int, rtol: float) -> str | None:

@@ -27,8 +27,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ...cython_src.gpu import device as gpu_device
 from ...cython_src.errors import UsageError
+from ...cython_src.gpu import device as gpu_device
 from ..sampling.memory import parse_bytes
 from ..sampling.models import DEFAULT_MODELS, check_threads, convolution_for, parse_models, process_environment
 from .results import short_id
@@ -81,9 +81,18 @@ class Grid:
 
 
 PLAN_AXES = (
-    "network", "batch", "phase", "granularity", "weight_gradients", "memory", "fusion", "conv", "layout", "optimizer",
+    "network",
+    "batch",
+    "phase",
+    "granularity",
+    "weight_gradients",
+    "memory",
+    "fusion",
+    "conv",
+    "layout",
+    "optimizer",
     "recompute",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -249,12 +258,8 @@ class Configuration:
     def quick(self) -> Configuration:
         """The same sweep at small sizes: one short repeat, small batches, two values on an axis, the most threads."""
         grid = self.grid
-        batches = dict.fromkeys(
-            min(batch, QUICK_BATCH * (k + 1)) for k, batch in enumerate(grid.batch[:QUICK_VALUES])
-        )
-        shortened = {
-            axis: getattr(grid, axis)[:QUICK_VALUES] for axis in ("network", "granularity", "interference")
-        }
+        batches = dict.fromkeys(min(batch, QUICK_BATCH * (k + 1)) for k, batch in enumerate(grid.batch[:QUICK_VALUES]))
+        shortened = {axis: getattr(grid, axis)[:QUICK_VALUES] for axis in ("network", "granularity", "interference")}
         return replace(
             self,
             grid=replace(grid, batch=tuple(batches), threads=(max(grid.threads),), **shortened),

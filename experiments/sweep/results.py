@@ -104,11 +104,7 @@ def read_results(out_dir: str | os.PathLike, samples: str = SAMPLES) -> Results:
             row = json.loads(line)
         except ValueError:
             row = None
-        if (
-            not isinstance(row, dict)
-            or row.get("kind") not in KINDS
-            or (number == 1 and row["kind"] != "run")
-        ):
+        if not isinstance(row, dict) or row.get("kind") not in KINDS or (number == 1 and row["kind"] != "run"):
             raise UsageError(
                 f"every line of {path} must be a row written by forktask, line {number} is not; "
                 f"restore the file or choose another folder"
@@ -209,9 +205,7 @@ class ResultsWriter:
             return False
         before = self.results.run
         asked, found = dict(run["config"]), dict(before["config"])
-        differing = [
-            key for key in sorted({*asked, *found}) if key != "repeats" and asked.get(key) != found.get(key)
-        ]
+        differing = [key for key in sorted({*asked, *found}) if key != "repeats" and asked.get(key) != found.get(key)]
         if differing:
             key = differing[0]
             raise UsageError(

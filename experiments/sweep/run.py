@@ -21,6 +21,15 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from ...cython_src.errors import UsageError
+from ..sampling.models import (
+    DEFAULT_MODELS,
+    describe_gpu_convolutions,
+    describe_models,
+    models_on,
+    parse_model,
+    process_environment,
+)
+from ..sampling.progress import ProgressBar, format_seconds
 from .configuration import (
     Configuration,
     Grid,
@@ -31,15 +40,6 @@ from .configuration import (
     find_configuration,
     from_dict,
 )
-from ..sampling.models import (
-    DEFAULT_MODELS,
-    describe_gpu_convolutions,
-    describe_models,
-    models_on,
-    parse_model,
-    process_environment,
-)
-from ..sampling.progress import ProgressBar, format_seconds
 from .results import LASTING_FAILURES, Results, ResultsWriter, read_results
 
 SAMPLE_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.sampling.measure")
@@ -117,10 +117,7 @@ def hogs_running(count: int, cpus: Sequence[int]) -> Iterator[list[subprocess.Po
 
 
 def run_sample(
-    job: Mapping[str, Any],
-    environment: Mapping[str, str],
-    time_limit_s: float,
-    command: Sequence[str] = SAMPLE_COMMAND,
+    job: Mapping[str, Any], environment: Mapping[str, str], time_limit_s: float, command: Sequence[str] = SAMPLE_COMMAND
 ) -> dict[str, Any]:
     """Measure one job in a fresh process and return its row, or {"failure": reason, "message": ...}.
 
@@ -139,10 +136,7 @@ def run_sample(
     try:
         output, errors = child.communicate(json.dumps(dict(job)), timeout=time_limit_s)
     except subprocess.TimeoutExpired:
-        return {
-            "failure": "timeout",
-            "message": f"took longer than the limit of {format_seconds(time_limit_s)}",
-        }
+        return {"failure": "timeout", "message": f"took longer than the limit of {format_seconds(time_limit_s)}"}
     finally:
         if child.poll() is None:
             with contextlib.suppress(ProcessLookupError):
@@ -206,8 +200,8 @@ class PlanRows:
     """Lowers the plans of a sweep, for their rows and to refuse a bad one before anything is measured."""
 
     def __call__(self, plan_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        from ...cython_src.plan.dependences import record_graph
         from ...cython_src.lowering.lower import lower
+        from ...cython_src.plan.dependences import record_graph
 
         plan = lower(**options)
         return describe_plan(plan_id, options, plan, record_graph(plan.accesses, closed=True))
@@ -265,9 +259,7 @@ class Sweep:
         plan_rows = {plan_id: self.plan_row(plan_id, options) for plan_id, options in plans.items()}
         cpus = available_cpus()
         if self.environment is None:
-            found = collect(
-                variables=clean_environment(os.environ, sample_environment(measure, 1, 0, len(cpus)))
-            )
+            found = collect(variables=clean_environment(os.environ, sample_environment(measure, 1, 0, len(cpus))))
             self.environment = {"environment": found, "environment_id": environment_id(found)}
         with ResultsWriter(self.out_dir) as writer:
             continued = writer.start(
@@ -286,9 +278,7 @@ class Sweep:
                 )
             jobs = self._missing(writer.results)
             if continued:
-                self._say(
-                    f"going on with {self.out_dir}: {len(jobs)} of {self._total()} measurements are missing"
-                )
+                self._say(f"going on with {self.out_dir}: {len(jobs)} of {self._total()} measurements are missing")
             if not writer.results.of_kind("machine"):
                 self._say("measuring the machine's limits")
                 if self.machine_row is None:
@@ -309,9 +299,7 @@ class Sweep:
                 )
             except KeyboardInterrupt:
                 done = len(writer.results.finished())
-                self._say(
-                    f"interrupted; {done} measurements are kept in {self.out_dir}. To go on: {self.command_line}"
-                )
+                self._say(f"interrupted; {done} measurements are kept in {self.out_dir}. To go on: {self.command_line}")
                 raise
             return writer.results
 
@@ -354,9 +342,7 @@ class Sweep:
         start, last_said = time.monotonic(), None
         with ProgressBar(len(jobs), "measuring", self.stream) as bar:
             for number, (kind, repetition, position, point) in enumerate(jobs):
-                stage = (
-                    "profiles" if kind == "profile" else f"repetition {repetition + 1} of {measure.repeats}"
-                )
+                stage = "profiles" if kind == "profile" else f"repetition {repetition + 1} of {measure.repeats}"
                 if not bar.visible and stage != last_said:
                     spent = time.monotonic() - start
                     left = f", {format_seconds(spent / number * (len(jobs) - number))} left" if number else ""
@@ -384,10 +370,7 @@ class Sweep:
                 }
                 with hogs_running(point.interference, order_cpus(point.threads)):
                     result = run_sample(
-                        job,
-                        clean_environment(os.environ, settings),
-                        measure.time_limit_s,
-                        self.sample_command,
+                        job, clean_environment(os.environ, settings), measure.time_limit_s, self.sample_command
                     )
                 row = {
                     "kind": kind,
@@ -402,7 +385,12 @@ class Sweep:
                     "cpus": cpus,
                     "variables": settings,
                 }
-                if kind == "sample" and "failure" not in result and deterministic[point.plan_id] and result.get("deterministic", True):
+                if (
+                    kind == "sample"
+                    and "failure" not in result
+                    and deterministic[point.plan_id]
+                    and result.get("deterministic", True)
+                ):
                     first = expected.setdefault((point.plan_id, result["instruction_set"]), {**result, **row})
                     result = check_same_answer(result, first)
                 if "failure" in result:
@@ -479,12 +467,8 @@ def add_parser(subparsers) -> None:
     )
     grid, measure = Grid(), Measure()
     compare.add_argument("--network", default=grid.network[0], help="default: %(default)s")
-    compare.add_argument(
-        "--batch", default="64", metavar="B[,B...]", help="images a step; default: %(default)s"
-    )
-    compare.add_argument(
-        "--phase", choices=("train", "forward"), default="train", help="default: %(default)s"
-    )
+    compare.add_argument("--batch", default="64", metavar="B[,B...]", help="images a step; default: %(default)s")
+    compare.add_argument("--phase", choices=("train", "forward"), default="train", help="default: %(default)s")
     compare.add_argument(
         "--models",
         default=",".join(DEFAULT_MODELS),
@@ -493,10 +477,7 @@ def add_parser(subparsers) -> None:
     )
     add_device(compare)
     compare.add_argument(
-        "--threads",
-        default="cores",
-        metavar="N[,N...]",
-        help="default: 1,2,4,... up to the cores of this process",
+        "--threads", default="cores", metavar="N[,N...]", help="default: 1,2,4,... up to the cores of this process"
     )
     compare.add_argument(
         "--repeats",
@@ -515,8 +496,7 @@ def add_parser(subparsers) -> None:
         "--weight-gradients",
         choices=("partial", "chain"),
         default="partial",
-        help="partial sums added in a fixed tree, or accumulated one block after the other; "
-        "default: %(default)s",
+        help="partial sums added in a fixed tree, or accumulated one block after the other; default: %(default)s",
     )
     compare.add_argument(
         "--memory",
@@ -549,7 +529,11 @@ def add_parser(subparsers) -> None:
         metavar="BYTES",
         help="such as 1.5GiB: what needs more becomes a row that says so; default: what is free",
     )
-    compare.add_argument("--conv", default="auto", help="form of the convolutions: auto, direct, winograd, im2col, if, if_blocked, pad, pad_blocked; default: %(default)s")
+    compare.add_argument(
+        "--conv",
+        default="auto",
+        help="form of the convolutions: auto, direct, winograd, im2col, if, if_blocked, pad, pad_blocked; default: %(default)s",
+    )
     compare.add_argument(
         "--seed", type=int, default=measure.seed, help="of data, weights and order; default: %(default)s"
     )
@@ -581,9 +565,7 @@ def add_parser(subparsers) -> None:
         + ".",
     )
     run.add_argument("file", metavar="FILE", help="a TOML file, or the name of a shipped one")
-    run.add_argument(
-        "--dry-run", action="store_true", help="print the grid, the environment and the expected duration"
-    )
+    run.add_argument("--dry-run", action="store_true", help="print the grid, the environment and the expected duration")
     _add_common(run)
     run.set_defaults(run=run_file)
 
@@ -600,17 +582,17 @@ def add_parser(subparsers) -> None:
 def add_device(parser) -> None:
     """Add `--device`."""
     parser.add_argument(
-        "--device", choices=("cpu", "gpu"), default="cpu",
+        "--device",
+        choices=("cpu", "gpu"),
+        default="cpu",
         help="gpu: models are those of a GPU (taskiter stands for gpu_taskiter), on one thread; default: %(default)s",
-    )  # fmt: skip
+    )
 
 
 def _add_common(parser) -> None:
     parser.add_argument("--out", metavar="DIR", help="results folder; default: results/<date and time>")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
-    parser.add_argument(
-        "--quick", action="store_true", help="small sizes and few repeats: a check that it works"
-    )
+    parser.add_argument("--quick", action="store_true", help="small sizes and few repeats: a check that it works")
     parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
 
 

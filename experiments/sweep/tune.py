@@ -122,10 +122,16 @@ def search(
         if not finished:
             continue
         best = min(finished, key=finished.get)
-        rows.append({
-            "model": model, "threads": threads, "granularity": best, "step_time_s": finished[best],
-            "auto_time_s": finished.get("auto"), "times": known,
-        })  # fmt: skip
+        rows.append(
+            {
+                "model": model,
+                "threads": threads,
+                "granularity": best,
+                "step_time_s": finished[best],
+                "auto_time_s": finished.get("auto"),
+                "times": known,
+            }
+        )
     return rows
 
 
@@ -151,9 +157,7 @@ def read_tuned(path: str | os.PathLike) -> dict[tuple[str, str, int], str]:
             f"tuned must be a file of forktask tune, got {str(path)!r}: {error.strerror}; run it first"
         ) from None
     except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"tuned must be a file of forktask tune, got {str(path)!r}: {error!r}; run it again"
-        ) from None
+        raise UsageError(f"tuned must be a file of forktask tune, got {str(path)!r}: {error!r}; run it again") from None
 
 
 def add_parser(subparsers) -> None:
@@ -173,15 +177,9 @@ def add_parser(subparsers) -> None:
         metavar="M[,M...]",
         help="default: %(default)s",
     )
-    parser.add_argument(
-        "--threads", default="cores", metavar="N[,N...]", help="default: the cores of this process"
-    )
-    parser.add_argument(
-        "--budget", type=int, default=12, metavar="N", help="candidates; default: %(default)s"
-    )
-    parser.add_argument(
-        "--seconds", type=float, default=0.3, metavar="S", help="timed for each; default: %(default)s"
-    )
+    parser.add_argument("--threads", default="cores", metavar="N[,N...]", help="default: the cores of this process")
+    parser.add_argument("--budget", type=int, default=12, metavar="N", help="candidates; default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=0.3, metavar="S", help="timed for each; default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     parser.add_argument(
         "--out",
@@ -195,11 +193,11 @@ def add_parser(subparsers) -> None:
 
 def run_tune(arguments: Namespace) -> int:
     """`forktask tune`."""
-    from .configuration import Configuration, Grid, Measure
     from ..sampling.environment import available_cpus, cpu_order
     from ..sampling.models import parse_model, process_environment
-    from .run import clean_environment, parse_numbers, run_sample, sample_environment
     from ..training.safetensors import write_atomically
+    from .configuration import Configuration, Grid, Measure
+    from .run import clean_environment, parse_numbers, run_sample, sample_environment
 
     if arguments.budget < 2 or arguments.seconds <= 0:
         raise UsageError(
@@ -207,8 +205,13 @@ def run_tune(arguments: Namespace) -> int:
         )
     cpus = available_cpus()
     threads = (len(cpus),) if arguments.threads == "cores" else parse_numbers(arguments.threads, "--threads")
-    grid = Grid(network=(arguments.network,), batch=(arguments.batch,), phase=(arguments.phase,),
-                models=tuple(part for part in arguments.models.split(",") if part), threads=threads)  # fmt: skip
+    grid = Grid(
+        network=(arguments.network,),
+        batch=(arguments.batch,),
+        phase=(arguments.phase,),
+        models=tuple(part for part in arguments.models.split(",") if part),
+        threads=threads,
+    )
     settings = Measure(target_s=arguments.seconds, warmup_s=min(1.0, arguments.seconds), check_iterations=1)
     configuration = Configuration(grid=grid, measure=settings)
     configuration.check_machine()
@@ -220,14 +223,17 @@ def run_tune(arguments: Namespace) -> int:
 
     def measure(model: str, count: int, granularity: str) -> float | None:
         job = {
-            "kind": "sample", "model": model, "threads": count, "cpus": cpu_order(count, cpus),
-            "plan": {**plan, "granularity": granularity}, "seed": arguments.seed, "check_iterations": 1,
-            "target_s": settings.target_s, "warmup_s": settings.warmup_s,
-        }  # fmt: skip
-        variables = {
-            **sample_environment(settings, count, 0, len(cpus)),
-            **process_environment(parse_model(model)),
+            "kind": "sample",
+            "model": model,
+            "threads": count,
+            "cpus": cpu_order(count, cpus),
+            "plan": {**plan, "granularity": granularity},
+            "seed": arguments.seed,
+            "check_iterations": 1,
+            "target_s": settings.target_s,
+            "warmup_s": settings.warmup_s,
         }
+        variables = {**sample_environment(settings, count, 0, len(cpus)), **process_environment(parse_model(model))}
         row = run_sample(job, clean_environment(os.environ, variables), settings.time_limit_s)
         return None if "failure" in row else row["step_time_s"]
 

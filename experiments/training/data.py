@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ...cython_src.binding.storage import aligned_empty
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.layers import NetworkSpec
-from ...cython_src.binding.storage import aligned_empty
 from ..sampling.environment import read_memory
 
 SIDE = 32
@@ -100,9 +100,7 @@ def load_data(spec: str, network: NetworkSpec | None = None) -> Dataset:
     if kind in ("cifar10", "cifar100", "idx") and argument:
         folder = Path(argument).expanduser()
         if not folder.is_dir():
-            raise UsageError(
-                f"the folder of --data {kind}:FOLDER must exist, got {argument!r}; name the folder"
-            )
+            raise UsageError(f"the folder of --data {kind}:FOLDER must exist, got {argument!r}; name the folder")
         return _load_idx(folder) if kind == "idx" else _load_cifar(folder, kind)
     if kind == "synthetic" and argument:
         return _make_synthetic(argument, network)
@@ -140,11 +138,7 @@ def _load_digits() -> Dataset:
 def _load_cifar(folder: Path, kind: str) -> Dataset:
     if kind == "cifar10":
         folder = _descend(folder, "cifar-10-batches-bin", "data_batch_1.bin")
-        train_files, test_file, label_bytes = (
-            [f"data_batch_{i}.bin" for i in range(1, 6)],
-            "test_batch.bin",
-            1,
-        )
+        train_files, test_file, label_bytes = ([f"data_batch_{i}.bin" for i in range(1, 6)], "test_batch.bin", 1)
         names = CIFAR10_CLASSES
     else:
         folder = _descend(folder, "cifar-100-binary", "train.bin")
@@ -153,9 +147,7 @@ def _load_cifar(folder: Path, kind: str) -> Dataset:
     parts = [_read_cifar(folder / name, label_bytes, len(names)) for name in (*train_files, test_file)]
     labels = np.concatenate([labels for labels, _ in parts]).astype(np.int32)
     pixels = np.concatenate([pixels for _, pixels in parts])
-    return _with_split(
-        kind, kind.upper().replace("CIFAR", "CIFAR-"), pixels, labels, len(parts[-1][0]), names
-    )
+    return _with_split(kind, kind.upper().replace("CIFAR", "CIFAR-"), pixels, labels, len(parts[-1][0]), names)
 
 
 def _load_idx(folder: Path) -> Dataset:
@@ -270,9 +262,7 @@ def _find_idx(folder: Path, stem: str, dimensions: int) -> Path:
     for name in names:
         if (folder / name).is_file():
             return folder / name
-    raise UsageError(
-        f"{folder} must hold {names[0]} or {names[1]}, and holds neither; fetch the missing file"
-    )
+    raise UsageError(f"{folder} must hold {names[0]} or {names[1]}, and holds neither; fetch the missing file")
 
 
 def read_idx(path: Path | str, dimensions: int) -> np.ndarray:
@@ -303,9 +293,7 @@ def read_idx(path: Path | str, dimensions: int) -> np.ndarray:
             f"is it another format?"
         )
     if content[2] != IDX_UNSIGNED_BYTE:
-        raise UsageError(
-            f"values must be unsigned bytes (type 08), got type {content[2]:02x} at byte 2 of {path}"
-        )
+        raise UsageError(f"values must be unsigned bytes (type 08), got type {content[2]:02x} at byte 2 of {path}")
     if content[3] != dimensions:
         raise UsageError(
             f"the array must have {dimensions} dimensions, got {content[3]} at byte 3 of {path}; "
@@ -345,8 +333,7 @@ def _read_file(path: Path) -> bytes:
                 parts.append(part)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UsageError(
-            f"{path} is damaged after byte {sum(map(len, parts))} of its unpacked data ({error}); fetch it "
-            f"again"
+            f"{path} is damaged after byte {sum(map(len, parts))} of its unpacked data ({error}); fetch it again"
         ) from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror or error}); fetch or mend it") from None
@@ -361,15 +348,12 @@ def _to_square(pixels: np.ndarray, source) -> np.ndarray:
     count, height, width = pixels.shape
     if max(height, width) > SIDE:
         raise UsageError(
-            f"images must be at most {SIDE} x {SIDE}, got {height} x {width} in {source}; scale them down "
-            f"first"
+            f"images must be at most {SIDE} x {SIDE}, got {height} x {width} in {source}; scale them down first"
         )
     factor = SIDE // max(height, width)
     top, left = (SIDE - factor * height) // 2, (SIDE - factor * width) // 2
     square = np.zeros((count, SIDE, SIDE), np.uint8)
-    square[:, top : top + factor * height, left : left + factor * width] = pixels.repeat(factor, 1).repeat(
-        factor, 2
-    )
+    square[:, top : top + factor * height, left : left + factor * width] = pixels.repeat(factor, 1).repeat(factor, 2)
     return np.broadcast_to(square[:, None], (count, CHANNELS, SIDE, SIDE))
 
 
@@ -394,18 +378,14 @@ def _standardise(pixels: np.ndarray, train: np.ndarray) -> np.ndarray:
     return images
 
 
-def _stratified_split(
-    indices: Sequence[int], labels: np.ndarray, fraction: float
-) -> tuple[np.ndarray, np.ndarray]:
+def _stratified_split(indices: Sequence[int], labels: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
     """Two sorted int32 index arrays; the second takes `fraction` of each class, at least one image of all.
 
     The choice depends on nothing but the labels.
     """
     indices = np.asarray(indices, np.int32)
     if len(indices) < 2:
-        raise UsageError(
-            f"a data set must hold at least 2 training images to split, got {len(indices)}; use more"
-        )
+        raise UsageError(f"a data set must hold at least 2 training images to split, got {len(indices)}; use more")
     chosen = np.zeros(len(indices), bool)
     for label in np.unique(labels[indices]):
         members = np.flatnonzero(labels[indices] == label)

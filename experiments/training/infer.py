@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from ...cython_src.errors import UsageError
 from ...cython_src.binding.storage import Storage
-from .data import Dataset, load_data
+from ...cython_src.errors import UsageError
 from ..sampling.progress import ProgressBar
+from .data import Dataset, load_data
 from .safetensors import read_safetensors
 from .train import set_arrays, share_images
 
@@ -55,11 +55,9 @@ class Pass:
         Events that each worker can log; 0: no log.
     """
 
-    def __init__(
-        self, job, data: Dataset, storage: Storage, phase: str, fusion: bool = True, event_capacity: int = 0
-    ):
-        from ...cython_src.lowering.lower import lower
+    def __init__(self, job, data: Dataset, storage: Storage, phase: str, fusion: bool = True, event_capacity: int = 0):
         from ...cython_src.binding.bind import bind
+        from ...cython_src.lowering.lower import lower
         from ..sampling.models import make_executor
 
         self.parts = []
@@ -139,9 +137,7 @@ class Pass:
 def add_layer_times(plan, events: np.ndarray, layers: dict[str, float]) -> None:
     """Add each event's duration, in seconds, to the time of its layer."""
     busy = np.bincount(
-        plan.task_loop[events["task"]],
-        (events["stop_ns"] - events["start_ns"]) * 1e-9,
-        minlength=len(plan.loops),
+        plan.task_loop[events["task"]], (events["stop_ns"] - events["start_ns"]) * 1e-9, minlength=len(plan.loops)
     )
     for loop, seconds in zip(plan.loops, busy, strict=True):
         name = loop.layer or loop.name
@@ -174,9 +170,9 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
         Times in seconds, error rate (with a checkpoint), and a hash of losses and probabilities. "floor_s": floating-point
         operations (convolutions in their direct form) over the FMA peak of all cores, measured beside the runs.
     """
-    from ..machine import machine_peaks
     from ...cython_src.lowering.lower import initialise
     from ...cython_src.networks.layers import get_network
+    from ..machine import machine_peaks
 
     start = time.perf_counter()
     network = get_network(job["network"])
@@ -282,9 +278,9 @@ def infer(
     RuntimeError
         Two models disagree about losses or probabilities.
     """
-    from ..sweep.configuration import Measure
     from ..sampling.environment import cpu_order
     from ..sampling.models import parse_models
+    from ..sweep.configuration import Measure
     from ..sweep.run import clean_environment, run_sample, sample_environment
 
     cores = len(os.sched_getaffinity(0))
@@ -360,17 +356,13 @@ def format_table(result: dict[str, Any]) -> str:
     ):
         rows.append(line(label, [column[name] for column in columns]))
     rows.append(
-        f"{'images/s, fused':28}"
-        + "".join(f"{result['images'] / c['run_fused_s']:{width}.0f}" for c in columns)
+        f"{'images/s, fused':28}" + "".join(f"{result['images'] / c['run_fused_s']:{width}.0f}" for c in columns)
     )
     rows.append(line("floor: FLOP / peak", [column["floor_s"] for column in columns]))
     rows.append(
-        f"{'run, fused / floor':28}"
-        + "".join(f"{c['run_fused_s'] / c['floor_s']:{width}.2f}" for c in columns)
+        f"{'run, fused / floor':28}" + "".join(f"{c['run_fused_s'] / c['floor_s']:{width}.2f}" for c in columns)
     )
-    parameters = (
-        "random parameters" if result["checkpoint"] is None else f"parameters of {result['checkpoint']}"
-    )
+    parameters = "random parameters" if result["checkpoint"] is None else f"parameters of {result['checkpoint']}"
     title = (
         f"{result['network']}, forward of {result['images']} images in batches of {result['batch']} "
         f"(images of {result['data']} in turn, {parameters})"
@@ -378,17 +370,14 @@ def format_table(result: dict[str, Any]) -> str:
     notes = [
         "Layers: busy time summed over threads, from the event log of the run with a loop a layer (input: "
         "images into the",
-        "layout of the first layer). load: reading data and parameters; create: plan, memory, recording; "
-        "total: load +",
+        "layout of the first layer). load: reading data and parameters; create: plan, memory, recording; total: load +",
         "create + run. floor: operations over the FMA peak measured beside the runs, of all its cores. "
         + (f"Of {result['repeats']} passes the one" if result["repeats"] > 1 else ""),
         ("of median time. " if result["repeats"] > 1 else "")
         + "All columns gave bit-identical losses and probabilities.",
     ]
     if columns[0]["error_rate"] is not None:
-        notes.append(
-            f"Error rate {100 * columns[0]['error_rate']:.2f} % (training images of the data set included)."
-        )
+        notes.append(f"Error rate {100 * columns[0]['error_rate']:.2f} % (training images of the data set included).")
     return "\n".join([title, "", *rows, "", *notes])
 
 
@@ -483,9 +472,7 @@ def add_parser(subparsers) -> None:
         ("granularity", "auto", "how layers are cut into blocks: auto, or ranges such as images=16"),
         ("conv", "auto", "form of the convolutions: auto, direct, winograd, im2col, if, if_blocked, pad, pad_blocked"),
     ):
-        parser.add_argument(
-            f"--{name}", default=default, metavar=name.upper(), help=f"{text} (default: {default})"
-        )
+        parser.add_argument(f"--{name}", default=default, metavar=name.upper(), help=f"{text} (default: {default})")
     parser.add_argument(
         "--repeats",
         type=int,
@@ -493,9 +480,7 @@ def add_parser(subparsers) -> None:
         metavar="R",
         help="passes over all images; the one of median time counts (default: 3)",
     )
-    parser.add_argument(
-        "--checkpoint", metavar="FILE", help="safetensors file with parameters (default: random ones)"
-    )
+    parser.add_argument("--checkpoint", metavar="FILE", help="safetensors file with parameters (default: random ones)")
     parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run_command)

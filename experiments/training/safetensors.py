@@ -19,10 +19,19 @@ import numpy as np
 from ...cython_src.errors import UsageError
 
 _DTYPES = {
-    "F64": "<f8", "F32": "<f4", "F16": "<f2",
-    "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1",
-    "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1", "BOOL": "|b1",
-}  # fmt: skip
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "|i1",
+    "U64": "<u8",
+    "U32": "<u4",
+    "U16": "<u2",
+    "U8": "|u1",
+    "BOOL": "|b1",
+}
 _NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 MAX_HEADER_BYTES = 100_000_000
 
@@ -59,8 +68,10 @@ def write_safetensors(
             )
         data = np.ascontiguousarray(array, dtype=little).tobytes()
         header[name] = {
-            "dtype": _NAMES[little], "shape": list(array.shape), "data_offsets": [offset, offset + len(data)]
-        }  # fmt: skip
+            "dtype": _NAMES[little],
+            "shape": list(array.shape),
+            "data_offsets": [offset, offset + len(data)],
+        }
         contents.append(data)
         offset += len(data)
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -79,9 +90,7 @@ def read_safetensors(path: Path | str) -> tuple[dict[str, np.ndarray], dict[str,
     try:
         content = Path(path).read_bytes()
     except OSError as error:
-        raise UsageError(
-            f"{path} cannot be read ({error.strerror or error}); name a safetensors file"
-        ) from None
+        raise UsageError(f"{path} cannot be read ({error.strerror or error}); name a safetensors file") from None
     if len(content) < 8:
         raise UsageError(
             f"{path} ends at byte {len(content)}, within its 8-byte header length; is it a safetensors file?"
@@ -96,9 +105,7 @@ def read_safetensors(path: Path | str) -> tuple[dict[str, np.ndarray], dict[str,
     try:
         header = json.loads(content[8:start].decode("utf-8"), object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:
-        raise UsageError(
-            f"the header at byte 8 of {path} must be JSON ({error}); the file is damaged"
-        ) from None
+        raise UsageError(f"the header at byte 8 of {path} must be JSON ({error}); the file is damaged") from None
     if not isinstance(header, dict):
         raise UsageError(f"the header at byte 8 of {path} must be a JSON object; the file is damaged")
     metadata = header.pop("__metadata__", {})
@@ -119,8 +126,7 @@ def read_safetensors(path: Path | str) -> tuple[dict[str, np.ndarray], dict[str,
             )
         if start + stop > len(content):
             raise UsageError(
-                f"{path} is truncated: array {name!r} ends at byte {start + stop}, the file at byte "
-                f"{len(content)}"
+                f"{path} is truncated: array {name!r} ends at byte {start + stop}, the file at byte {len(content)}"
             )
         raw = content[start + begin : start + stop]
         if dtype == "BF16":
@@ -156,9 +162,7 @@ def write_atomically(path: Path | str, content: bytes) -> None:
         os.replace(temporary, path)
         temporary = None
     except OSError as error:
-        raise UsageError(
-            f"{path} cannot be written ({error.strerror or error}); choose another folder"
-        ) from None
+        raise UsageError(f"{path} cannot be written ({error.strerror or error}); choose another folder") from None
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
@@ -189,6 +193,4 @@ def _offsets_of(path, name, entry) -> tuple[int, int]:
         and all(map(is_count, entry["data_offsets"]))
     ):
         return tuple(entry["data_offsets"])
-    raise UsageError(
-        f"array {name!r} of {path} must have a known dtype, a shape and two data_offsets, got {entry!r}"
-    )
+    raise UsageError(f"array {name!r} of {path} must have a known dtype, a shape and two data_offsets, got {entry!r}")

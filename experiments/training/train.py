@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from ...cython_src.errors import UsageError
 from ...cython_src.binding.storage import Storage
-from .data import Dataset, load_data, random_order
+from ...cython_src.errors import UsageError
 from ..sampling.gpu_sampling import GpuSampler, draw_samples, write_samples
 from ..sampling.memory import check_fits, parse_bytes
 from ..sampling.progress import ProgressBar, format_seconds
+from .data import Dataset, load_data, random_order
 from .safetensors import read_safetensors, write_atomically, write_safetensors
 
 SCHEDULES = ("constant", "cosine", "step")
@@ -184,9 +184,11 @@ class Trainer:
             num_learning_rates=self.num_batches,
             momentum=config.momentum,
             weight_decay=config.weight_decay,
-            **{name: getattr(config, name) for name in
-               ("optimizer", "label_smoothing", "clip_norm", "frozen", "memory", "recompute")},
-        )  # fmt: skip
+            **{
+                name: getattr(config, name)
+                for name in ("optimizer", "label_smoothing", "clip_norm", "frozen", "memory", "recompute")
+            },
+        )
         if config.memory_limit:
             options = {"network": config.network, "batch": config.batch, "memory": config.memory}
             try:
@@ -344,9 +346,7 @@ class Trainer:
             "test_loss": test_loss,
             "test_accuracy": 1 - test_error,
             "parameters": path.name,
-            "parameters_sha256": hashlib.sha256(
-                b"".join(p.tobytes() for p in parameters.values())
-            ).hexdigest()[:16],
+            "parameters_sha256": hashlib.sha256(b"".join(p.tobytes() for p in parameters.values())).hexdigest()[:16],
         }
 
     def _kept_names(self) -> list[str]:
@@ -429,9 +429,7 @@ def set_arrays(target, source, names, path) -> None:
         target[name][...] = source[name]
 
 
-def train(
-    config: TrainingConfig, resume: bool = False, report: Callable[[str], None] = print
-) -> dict[str, Any]:
+def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], None] = print) -> dict[str, Any]:
     """Train, and leave curves, a figure, checkpoints and final parameters in `config.out`.
 
     Parameters
@@ -462,8 +460,7 @@ def train(
     _check_data_fits(config, data)
     out = _open_folder(config, resume)
     checkpoints = {
-        seed: out / f"checkpoint-seed-{seed}.safetensors"
-        for seed in range(config.seed, config.seed + config.seeds)
+        seed: out / f"checkpoint-seed-{seed}.safetensors" for seed in range(config.seed, config.seed + config.seeds)
     }
     histories: dict[int, list[dict]] = {}
     if resume:
@@ -485,9 +482,7 @@ def train(
                     trainer.load(checkpoint)
                 histories[seed] = trainer.history
                 while trainer.epoch < config.epochs:
-                    bar.show(
-                        number * config.epochs + trainer.epoch, f"seed {seed}, epoch {trainer.epoch + 1}"
-                    )
+                    bar.show(number * config.epochs + trainer.epoch, f"seed {seed}, epoch {trainer.epoch + 1}")
                     row = trainer.train_epoch()
                     trainer.save(checkpoint)
                     write_history(out / "epochs.csv", histories)
@@ -526,8 +521,7 @@ def _check_data_fits(config: TrainingConfig, data: Dataset) -> None:
         )
     if config.batch > len(data.train):
         raise UsageError(
-            f"--batch must not exceed the {len(data.train)} training images of {data.name}, got "
-            f"{config.batch}"
+            f"--batch must not exceed the {len(data.train)} training images of {data.name}, got {config.batch}"
         )
 
 
@@ -622,9 +616,7 @@ def _open_folder(config: TrainingConfig, resume: bool) -> Path:
     marker = out / MARKER
     stored = read_marker(out) if resume else None
     if not resume and marker.exists():
-        raise UsageError(
-            f"{out} holds a training run already; add --resume to go on with it, or choose another --out"
-        )
+        raise UsageError(f"{out} holds a training run already; add --resume to go on with it, or choose another --out")
     if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"--out must be a new or empty folder, got {out}; choose another")
     if stored is not None:
@@ -681,11 +673,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     """`forktask train`."""
     from ..sampling.models import check_threads, convolution_for, describe_gpu_convolutions, models_on, parse_model
 
-    given = {
-        field.name: getattr(arguments, field.name)
-        for field in fields(TrainingConfig)
-        if field.name in arguments
-    }
+    given = {field.name: getattr(arguments, field.name) for field in fields(TrainingConfig) if field.name in arguments}
     start = read_marker(Path(given.get("out", TrainingConfig.out))) if arguments.resume else TrainingConfig()
     config = replace(start, **given)
     if arguments.device == "gpu":
@@ -706,8 +694,7 @@ def run_command(arguments: argparse.Namespace) -> int:
         summary = train(config, arguments.resume, report)
     except KeyboardInterrupt:
         print(
-            f"\nstopped; the last whole epoch is kept, go on with: forktask train --resume --out "
-            f"{config.out}",
+            f"\nstopped; the last whole epoch is kept, go on with: forktask train --resume --out {config.out}",
             file=sys.stderr,
         )
         raise
@@ -777,8 +764,12 @@ def add_parser(subparsers) -> None:
         default="cpu",
         help="gpu: --model taskiter stands for gpu_taskiter, on one thread",
     )
-    parser.add_argument("--recompute", action="store_true", default=argparse.SUPPRESS,
-                        help="compute activations again in the backward pass; with --memory shared")
+    parser.add_argument(
+        "--recompute",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="compute activations again in the backward pass; with --memory shared",
+    )
     parser.add_argument("--resume", action="store_true", help="go on after the last checkpoint in --out")
     parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")

@@ -3,8 +3,8 @@
  *     predecessors --> homes and order --> entries --> predecessors of entries --> waits
  *
  * Homes and order come from a simulated run (simulated_order.h); where tasks are short, cuts.h looks for better ones.
- * Any homes and any topological order are right: they decide speed alone. No randomness and no clock: the same graph gets the
- * same programs everywhere.
+ * Any homes and any topological order are right: they decide speed alone. No randomness and no clock: the same graph
+ * gets the same programs everywhere.
  */
 #ifndef FORKTASK_PROGRAM_COMPILER_H
 #define FORKTASK_PROGRAM_COMPILER_H
@@ -19,10 +19,10 @@ typedef struct Compilation {
     const TaskHints *hints;
     int32_t num_workers;
     int32_t *predecessor_offsets, *predecessors; /* by node: 2 * node + token */
-    int32_t *home;     /* of each task: the worker in whose program it stands */
-    int32_t *order;    /* tasks in the topological order that the programs are cut from */
-    int32_t *entry_of; /* of each node: its entry; joins keep their numbers */
-    double *load;      /* of each worker */
+    int32_t *home;                               /* of each task: the worker in whose program it stands */
+    int32_t *order;                              /* tasks in the topological order that the programs are cut from */
+    int32_t *entry_of;                           /* of each node: its entry; joins keep their numbers */
+    double *load;                                /* of each worker */
 } Compilation;
 
 static void compilation_close(Compilation *c)
@@ -49,9 +49,10 @@ static int compilation_open(Compilation *c, const RecordedGraph *g, const TaskHi
     c->order = malloc(nodes);
     c->entry_of = malloc(nodes);
     c->load = calloc((size_t)num_workers, sizeof(double));
-    return c->predecessor_offsets != NULL && c->predecessors != NULL && c->home != NULL && c->order != NULL
-               && c->entry_of != NULL && c->load != NULL
-           ? 0 : -1;
+    return c->predecessor_offsets != NULL && c->predecessors != NULL && c->home != NULL && c->order != NULL &&
+                   c->entry_of != NULL && c->load != NULL
+               ? 0
+               : -1;
 }
 
 /* Allocate everything but the waits. Returns 0, or -1 (out of memory); programs_close() frees what there is. */
@@ -68,8 +69,8 @@ static int programs_allocate(Programs *p, const RecordedGraph *g, int32_t num_wo
     p->all_claimed = forktask_aligned_zeros(P * P * sizeof(int64_t));
     p->predecessor_offsets = calloc((size_t)g->num_nodes + 1, sizeof(int32_t));
     p->predecessors = malloc((size_t)graph_num_edges(g) * sizeof(int32_t) + 4);
-    if (p->workers == NULL || p->entries == NULL || p->claims == NULL || p->first == NULL || p->seen == NULL
-        || p->all_claimed == NULL || p->predecessor_offsets == NULL || p->predecessors == NULL)
+    if (p->workers == NULL || p->entries == NULL || p->claims == NULL || p->first == NULL || p->seen == NULL ||
+        p->all_claimed == NULL || p->predecessor_offsets == NULL || p->predecessors == NULL)
         return -1;
     for (size_t w = 0; w < P; w++) {
         p->workers[w].seen = p->seen + w * P;
@@ -144,8 +145,8 @@ static int programs_open(Programs *p, const RecordedGraph *g, const TaskHints *h
     Compilation c;
     int status = COMPILE_NO_MEMORY;
     memset(p, 0, sizeof(*p));
-    if (compilation_open(&c, g, hints, num_workers) == 0 && programs_allocate(p, g, num_workers) == 0
-        && scheduler_open(&p->scheduler, num_workers, g->loops, states, 4, spin_ns) == 0)
+    if (compilation_open(&c, g, hints, num_workers) == 0 && programs_allocate(p, g, num_workers) == 0 &&
+        scheduler_open(&p->scheduler, num_workers, g->loops, states, 4, spin_ns) == 0)
         status = compile_into(&c, p);
     compilation_close(&c);
     if (status != COMPILE_DONE)

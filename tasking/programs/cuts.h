@@ -1,10 +1,10 @@
 /* Better homes and order for short tasks, chosen by trying families of cuts in a simulated run.
  *
- * When tasks take tens of nanoseconds, the time per task is decided by how often, and how urgently, one core waits for
- * another. Which cut of a graph is best for that depends on its pattern: a stencil wants a cut that wanders, so that for
- * some steps only one side waits; a butterfly wants even and odd points apart. So a few families of cuts, each with two
- * ways to order the tasks, are tried: workers go through their programs in order, each task takes a time, and a result is
- * seen on another core after a delay. The family with the shortest iteration is taken.
+ * When tasks take tens of nanoseconds, the time per task is decided by how often, and how urgently, one core waits
+ * for another. Which cut of a graph is best for that depends on its pattern: a stencil wants a cut that wanders, so
+ * that for some steps only one side waits; a butterfly wants even and odd points apart. So a few families of cuts,
+ * each with two ways to order the tasks, are tried: workers go through their programs in order, each task takes a
+ * time, and a result is seen on another core after a delay. The family with the shortest iteration is taken.
  *
  * The simulation sees at most CUTS_SAMPLE tasks from the beginning of a graph; the family found serves for all of it.
  */
@@ -16,16 +16,16 @@
 
 #include "tasking/recorded_graph.h"
 
-/* Nanoseconds of the simulation. Measured on a Zen 4 server: a flag travels from core to core in 40 to 50 ns, and there are
- * two such trips, for the counter and for the data, besides the store that waits for the line. */
-#define CUTS_DELAY_NS 180.0
-#define CUTS_REMOTE_NS 40.0   /* reading a line that another core wrote, some overlapping */
-#define CUTS_TASK_NS 8.0      /* on top of the expected cost */
+/* Nanoseconds of the simulation. Measured on a Zen 4 server: a flag travels from core to core in 40 to 50 ns, and
+ * there are two such trips, for the counter and for the data, besides the store that waits for the line. */
+#define CUTS_DELAY_NS  180.0
+#define CUTS_REMOTE_NS 40.0 /* reading a line that another core wrote, some overlapping */
+#define CUTS_TASK_NS   8.0  /* on top of the expected cost */
 /* Longer tasks hide the delay anyhow: their data stay where they are, and the search is left out. */
-#define CUTS_SHORT_NS 1000.0
-#define CUTS_SAMPLE 1024
+#define CUTS_SHORT_NS           1000.0
+#define CUTS_SAMPLE             1024
 #define CUTS_MAX_EDGES_PER_TASK 48
-#define CUTS_PASSES 4         /* simulated iterations; the first is not counted */
+#define CUTS_PASSES             4 /* simulated iterations; the first is not counted */
 /* A family must be better by this than the cut by cost, in which the same block of each loop has the same home. */
 #define CUTS_GAIN 0.97
 
@@ -71,8 +71,8 @@ static void cut_graph_close(CutGraph *g)
     memset(g, 0, sizeof(*g));
 }
 
-/* Visit the predecessors of a node, through joins, among the first `limit_task` tasks; write them to `out` unless it is NULL.
- * Returns their number, added to `found`, or -1: more than `limit`. */
+/* Visit the predecessors of a node, through joins, among the first `limit_task` tasks; write them to `out` unless it
+ * is NULL. Returns their number, added to `found`, or -1: more than `limit`. */
 static int64_t cut_graph_collect(const int32_t *offsets, const int32_t *predecessors, int32_t num_tasks,
                                  int32_t limit_task, int32_t node, int32_t token, int32_t *out, int64_t found,
                                  int64_t limit)
@@ -313,8 +313,8 @@ static int32_t cut_next_worker(const CutRun *r, int32_t num_workers, double *soo
     return worker;
 }
 
-/* Simulate one iteration of workers that choose freely among their ready tasks. order: OUT, tasks as they start. Returns 0,
- * or -1: a cycle within an iteration. */
+/* Simulate one iteration of workers that choose freely among their ready tasks. order: OUT, tasks as they start.
+ * Returns 0, or -1: a cycle within an iteration. */
 static int cut_order_iteration(const CutGraph *g, CutRun *r, const int32_t *home, int depth_first, int32_t *order)
 {
     r->sequence = 0;
@@ -381,8 +381,8 @@ static double cut_time(const CutGraph *g, CutRun *r, const int32_t *home, const 
     return (last - first) / (CUTS_PASSES - 1);
 }
 
-/* Family `number` in [0, CUT_FAMILIES): contiguous; chunks of 1, 2 and 4 blocks; three swings at each of four slopes; each
- * with both orders. */
+/* Family `number` in [0, CUT_FAMILIES): contiguous; chunks of 1, 2 and 4 blocks; three swings at each of four slopes;
+ * each with both orders. */
 static CutFamily cut_family(int32_t number, int32_t num_workers)
 {
     CutFamily family = {0, 0, 0, number % 2};
@@ -428,8 +428,8 @@ static int32_t cut_sample(const RecordedGraph *g)
     return sample;
 }
 
-/* Replace homes and order of short tasks, if a family of cuts is better. home, order: in and out. Returns 0, or -1 (out of
- * memory). */
+/* Replace homes and order of short tasks, if a family of cuts is better. home, order: in and out. Returns 0, or -1
+ * (out of memory). */
 static int search_cuts(const RecordedGraph *graph, const double *cost, int32_t num_workers, const int32_t *offsets,
                        const int32_t *predecessors, int32_t *home, int32_t *order)
 {

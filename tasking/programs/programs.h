@@ -1,18 +1,18 @@
 /* Replay of a recorded graph that was compiled into one program per worker (placement "partitioned").
  *
- * A program is the list of tasks that one worker runs in each iteration, in this order; the worker is the home of these
- * tasks. The programs are cuts of one topological order, so the first task of that order that has not run can always
- * run: there is no deadlock. A worker publishes how far it has come in one counter, `progress`. A dependence within a
- * program needs no code; one between programs is a wait: "worker x has come to position q". compiler.h makes the
- * programs and leaves out waits that others imply.
+ * A program is the list of tasks that one worker runs in each iteration, in this order; the worker is the home of
+ * these tasks. The programs are cuts of one topological order, so the first task of that order that has not run can
+ * always run: there is no deadlock. A worker publishes how far it has come in one counter, `progress`. A dependence
+ * within a program needs no code; one between programs is a wait: "worker x has come to position q". compiler.h makes
+ * the programs and leaves out waits that others imply.
  *
  * A worker that would wait may claim a ready task of any program, its own included:
  *
  *     UNCLAIMED --compare-and-swap of `claimed` to iteration + 1 (home or helper)--> RUNNING --> done
  *
- * The home passes a claimed task once `done` shows that it has finished. Claims cost a compare-and-swap a task, so a home
- * opens iterations to claims only while its tasks are long enough: the iteration that it begins and some more, so that a
- * home that is preempted, or busy with a long task, does not hold up tasks that do not depend on it.
+ * The home passes a claimed task once `done` shows that it has finished. Claims cost a compare-and-swap a task, so a
+ * home opens iterations to claims only while its tasks are long enough: the iteration that it begins and some more,
+ * so that a home that is preempted, or busy with a long task, does not hold up tasks that do not depend on it.
  *
  * Who writes: `progress`, `open_until`, `wait_*`: the worker itself. `claimed`: the winner of the compare-and-swap.
  * `done`: the helper that has run the task. A home that runs its own task needs no `done`: `progress` shows it.
@@ -52,7 +52,8 @@
 #ifndef PROGRAM_CLAIM_NS
 #define PROGRAM_CLAIM_NS 150
 #endif
-/* Tasks longer than this are worth a system call: each one that finishes wakes a sleeper, which looks for tasks to claim. */
+/* Tasks longer than this are worth a system call: each one that finishes wakes a sleeper, which looks for tasks to
+ * claim. */
 #define PROGRAM_WAKE_NS 10000
 /* Entries between two looks at the clock. */
 #ifndef PROGRAM_LOOK
@@ -62,8 +63,8 @@
 #ifndef PROGRAM_NAPS
 #define PROGRAM_NAPS 1
 #endif
-/* Looks of a waiting worker without a pause in between, some 100 ns: an answer that is on its way arrives meanwhile, and
- * a pause takes as long as a cache line needs from core to core. */
+/* Looks of a waiting worker without a pause in between, some 100 ns: an answer that is on its way arrives meanwhile,
+ * and a pause takes as long as a cache line needs from core to core. */
 #ifndef PROGRAM_LOOKS
 #define PROGRAM_LOOKS 64
 #endif
@@ -79,7 +80,7 @@
 typedef struct ProgramEntry {
     int32_t task;
     int32_t loop;
-    int32_t is_awaited; /* another program waits for it, or it is the last of its program: its end is published at once */
+    int32_t is_awaited; /* another program waits for it, or it is the last: its end is published at once */
     int32_t wait_begin; /* its waits end at the next entry's wait_begin */
 } ProgramEntry;
 
@@ -105,17 +106,17 @@ typedef struct ProgramWorker {
     int32_t wakes_helpers; /* and to wake a sleeper for each */
     int32_t passes;        /* iterations since the last look at the clock, which was at look_ns */
     int64_t look_ns;
-    int64_t *seen;         /* newest progress seen of each worker */
-    int64_t *all_claimed;  /* of each program: all entries from its progress up to here were seen claimed */
-    char padding2[FT_PAIR_OF_LINES - sizeof(atomic_i64) - sizeof(atomic_i32) - 3 * sizeof(int32_t) - sizeof(int64_t)
-                  - 2 * sizeof(void *)];
+    int64_t *seen;        /* newest progress seen of each worker */
+    int64_t *all_claimed; /* of each program: all entries from its progress up to here were seen claimed */
+    char padding2[FT_PAIR_OF_LINES - sizeof(atomic_i64) - sizeof(atomic_i32) - 3 * sizeof(int32_t) - sizeof(int64_t) -
+                  2 * sizeof(void *)];
 } ProgramWorker;
 
 typedef struct Programs {
     Scheduler scheduler; /* its deques stay empty */
     ProgramWorker *workers;
-    ProgramEntry *entries;        /* all programs one after the other, and a sentinel */
-    int32_t *first;               /* shape (num_workers + 1,): where each program begins */
+    ProgramEntry *entries; /* all programs one after the other, and a sentinel */
+    int32_t *first;        /* shape (num_workers + 1,): where each program begins */
     ProgramWait *waits;
     ClaimWord *claims;            /* shape (num_tasks,): of each entry */
     int32_t *predecessor_offsets; /* shape (num_nodes + 1,): of entries, then of joins */
@@ -131,8 +132,8 @@ static inline int64_t program_length(const Programs *p, int32_t worker)
     return p->first[worker + 1] - p->first[worker];
 }
 
-/* Owner thread only. Return 1 if the awaited condition has been met. on >= 0: worker `on` has come to `value`; on < 0: a
- * helper has finished entry ~on in iteration value - 1. */
+/* Owner thread only. Return 1 if the awaited condition has been met. on >= 0: worker `on` has come to `value`; on <
+ * 0: a helper has finished entry ~on in iteration value - 1. */
 static inline int program_wait_is_over(Programs *p, int32_t worker, int32_t on, int64_t value)
 {
     if (on < 0)
@@ -151,9 +152,8 @@ static inline void program_wake(Programs *p, int32_t on, int64_t value)
         return;
     for (int32_t w = 0; w < idle->num_workers; w++)
         /* acquire: pairs with the release in idle_announce(); the condition read next is the latest */
-        if (ft_load(&idle->workers[w].word, acquire) == WORKER_ANNOUNCED
-            && ft_load(&p->workers[w].wait_on, relaxed) == on
-            && ft_load(&p->workers[w].wait_value, relaxed) <= value)
+        if (ft_load(&idle->workers[w].word, acquire) == WORKER_ANNOUNCED &&
+            ft_load(&p->workers[w].wait_on, relaxed) == on && ft_load(&p->workers[w].wait_value, relaxed) <= value)
             idle_notify_worker(idle, w);
 }
 
@@ -164,8 +164,8 @@ static inline int program_has_finished(Programs *p, int32_t number, int64_t iter
     while (p->first[home + 1] <= number)
         home++;
     /* acquire: pairs with the release in program_publish() */
-    return ft_load(&p->workers[home].progress, ORDER_PROGRAM_SEE)
-               > iteration * program_length(p, home) + number - p->first[home]
+    return ft_load(&p->workers[home].progress, ORDER_PROGRAM_SEE) >
+               iteration * program_length(p, home) + number - p->first[home]
            /* acquire: pairs with the release in program_help() */
            || ft_load(&p->claims[number].done, ORDER_PROGRAM_SEE) > iteration;
 }
@@ -185,25 +185,24 @@ static int program_is_ready(Programs *p, int32_t node, int64_t iteration)
     return 1;
 }
 
-/* Owner thread only, as a helper: claim an entry's instance in `iteration` if it is ready. claimed: the value of the claim
- * word in which the instance was seen unclaimed; is_ahead: the home has not come to this iteration yet. Returns 1 if this
- * worker has claimed it. */
+/* Owner thread only, as a helper: claim an entry's instance in `iteration` if it is ready. claimed: the value of the
+ * claim word in which the instance was seen unclaimed; is_ahead: the home has not come to this iteration yet. Returns
+ * 1 if this worker has claimed it. */
 static inline int program_claim(Programs *p, int32_t number, int64_t iteration, int32_t claimed, int is_ahead)
 {
-    /* Instances of a task are claimed in order: `claimed` and `done` only grow, and skip none. The first test is a short
-     * cut: ahead of the home's iteration, an instance that follows an unclaimed one cannot be claimed. */
-    if ((claimed < iteration && is_ahead)
-        || (iteration > 0 && !program_has_finished(p, number, iteration - 1))
-        || !program_is_ready(p, number, iteration))
+    /* Instances of a task are claimed in order: `claimed` and `done` only grow, and skip none. The first test is a
+     * short cut: ahead of the home's iteration, an instance that follows an unclaimed one cannot be claimed. */
+    if ((claimed < iteration && is_ahead) || (iteration > 0 && !program_has_finished(p, number, iteration - 1)) ||
+        !program_is_ready(p, number, iteration))
         return 0;
     const ProgramEntry *entry = &p->entries[number];
     const LoopRecord *loop = &p->scheduler.loops[entry->loop];
-    return !forktask_locks_held(loop, entry->task - loop->first_task)
-           && ft_cas(&p->claims[number].claimed, &claimed, (int32_t)iteration + 1, ORDER_PROGRAM_CLAIM);
+    return !forktask_locks_held(loop, entry->task - loop->first_task) &&
+           ft_cas(&p->claims[number].claimed, &claimed, (int32_t)iteration + 1, ORDER_PROGRAM_CLAIM);
 }
 
-/* Owner thread only: claim one ready task of any program and run it. Returns 1: ran one; 0: found none; -1: the run must
- * end. */
+/* Owner thread only: claim one ready task of any program and run it. Returns 1: ran one; 0: found none; -1: the run
+ * must end. */
 static int program_help(Programs *p, int32_t worker)
 {
     Scheduler *s = &p->scheduler;
@@ -240,7 +239,8 @@ static int program_help(Programs *p, int32_t worker)
     return 0;
 }
 
-/* Owner thread only: sleep until the awaited condition is published, or for nap_ns. Returns 0 where there was no need to. */
+/* Owner thread only: sleep until the awaited condition is published, or for nap_ns. Returns 0 where there was no need
+ * to. */
 static int program_sleep(Programs *p, int32_t worker, int32_t on, int64_t value, int64_t nap_ns)
 {
     Scheduler *s = &p->scheduler;
@@ -255,8 +255,8 @@ static int program_sleep(Programs *p, int32_t worker, int32_t on, int64_t value,
     return 1;
 }
 
-/* Owner thread only: wait for a condition (program_wait_is_over); help, spin, sleep meanwhile. Returns 0 if the run must
- * end. */
+/* Owner thread only: wait for a condition (program_wait_is_over); help, spin, sleep meanwhile. Returns 0 if the run
+ * must end. */
 static int program_wait(Programs *p, int32_t worker, int32_t on, int64_t value)
 {
     Scheduler *s = &p->scheduler;
@@ -305,7 +305,8 @@ static inline int64_t program_open_ahead(Programs *p, ProgramWorker *me, int64_t
     return until;
 }
 
-/* Owner thread only: compete with helpers for an own entry. Returns 1: claimed; 0: a helper has it; -1: the run must end. */
+/* Owner thread only: compete with helpers for an own entry. Returns 1: claimed; 0: a helper has it; -1: the run must
+ * end. */
 static inline int program_claim_own(Programs *p, int32_t worker, const ProgramEntry *entry, ClaimWord *claim,
                                     int64_t iteration)
 {
@@ -332,8 +333,8 @@ static inline void program_publish(Programs *p, int32_t worker, int64_t progress
         idle_notify_one(&p->scheduler.idle);
 }
 
-/* Owner thread only, after an iteration: decide by the mean time of an entry whether claims and wake-ups are worth it, for
- * the iterations and runs to come. */
+/* Owner thread only, after an iteration: decide by the mean time of an entry whether claims and wake-ups are worth
+ * it, for the iterations and runs to come. */
 static inline void program_look_at_clock(ProgramWorker *me, int64_t length, int32_t passes_per_look)
 {
     if (++me->passes < passes_per_look)
@@ -369,14 +370,13 @@ static inline int program_run_iteration(Programs *p, int32_t worker, int64_t ite
             const LoopRecord *loop = &s->loops[entry->loop];
             ft_store(&runner->current, entry->task, relaxed);
             runner->num_executed_own++; /* the watchdog's copy is stored once an iteration */
-            if (ft_unlikely(run_block(loop, entry->task - loop->first_task, p->first_replay + iteration, runner->state)
-                            != 0)) {
+            if (ft_unlikely(
+                    run_block(loop, entry->task - loop->first_task, p->first_replay + iteration, runner->state) != 0)) {
                 scheduler_end(s, RUN_STOPPED);
                 return 0;
             }
-        } else if (mine < 0
-                   || (!program_wait_is_over(p, worker, ~(first + (int32_t)position), iteration + 1)
-                       && !program_wait(p, worker, ~(first + (int32_t)position), iteration + 1))) {
+        } else if (mine < 0 || (!program_wait_is_over(p, worker, ~(first + (int32_t)position), iteration + 1) &&
+                                !program_wait(p, worker, ~(first + (int32_t)position), iteration + 1))) {
             return 0;
         }
         if (is_open | entry->is_awaited)

@@ -1,9 +1,10 @@
 /* Homes of tasks, and the order in which they stand in the programs: shares by cost, then a simulated run.
  *
- * The blocks of a loop go in contiguous shares of equal cost to the workers, so that loops cut alike keep their data in
- * place. Then one iteration is simulated: each worker runs its newest ready task (depth first: data stay in its cache); a
- * worker without any takes the oldest one of the worker that has the most, and becomes its home. With priorities both
- * take the task with the highest. The order in which tasks start is the topological order that the programs are cut from.
+ * The blocks of a loop go in contiguous shares of equal cost to the workers, so that loops cut alike keep their data
+ * in place. Then one iteration is simulated: each worker runs its newest ready task (depth first: data stay in its
+ * cache); a worker without any takes the oldest one of the worker that has the most, and becomes its home. With
+ * priorities both take the task with the highest. The order in which tasks start is the topological order that the
+ * programs are cut from.
  */
 #ifndef FORKTASK_SIMULATED_ORDER_H
 #define FORKTASK_SIMULATED_ORDER_H
@@ -40,8 +41,8 @@ typedef struct Simulation {
     int out_of_memory;
 } Simulation;
 
-/* Give a task of a loop with fewer blocks than workers to the home of a predecessor, if the load allows, else to the worker
- * with the least load. */
+/* Give a task of a loop with fewer blocks than workers to the home of a predecessor, if the load allows, else to the
+ * worker with the least load. */
 static int32_t home_near_data(const TaskHints *hints, int32_t num_workers, const int32_t *predecessor_offsets,
                               const int32_t *predecessors, const int32_t *home, const double *load, int32_t task)
 {
@@ -55,7 +56,7 @@ static int32_t home_near_data(const TaskHints *hints, int32_t num_workers, const
     return near >= 0 && load[near] - load[least] < hints->cost[task] ? near : least;
 }
 
-/* Give each task a home: the one it asks for, or its loop's share by cost. load: shape (num_workers,), zero on entry. */
+/* Give each task a home: the one it asks for, or by its loop's shares. load: shape (num_workers,), zero on entry. */
 static void homes_by_cost(const RecordedGraph *g, const TaskHints *hints, int32_t num_workers,
                           const int32_t *predecessor_offsets, const int32_t *predecessors, int32_t *home, double *load)
 {
@@ -168,8 +169,8 @@ static SimulatedWorker *simulation_source(Simulation *m, SimulatedWorker *idle)
     SimulatedWorker *from = idle;
     if (idle->top == idle->bottom)
         for (int32_t v = 0; v < m->num_workers; v++)
-            if (m->workers[v].top - m->workers[v].bottom > from->top - from->bottom + 1
-                && simulation_may_move(m, &m->workers[v]))
+            if (m->workers[v].top - m->workers[v].bottom > from->top - from->bottom + 1 &&
+                simulation_may_move(m, &m->workers[v]))
                 from = &m->workers[v];
     return from;
 }

@@ -1,10 +1,10 @@
 /* Waits between programs: which dependences a worker must wait for, and which others imply.
  *
  * Positions count the entries of a program that have finished, relative to the iteration of the entry that waits: a
- * predecessor of the former iteration is a program length further back. Each entry has a vector clock: for each program, the
- * position that is known to be reached when the entry has finished. A dependence that the clock of the entry before it in
- * the same program shows, or the clock of an entry that is waited for anyhow, needs no wait. The clocks do not reach across
- * iterations: at most one wait for each pair of workers and iteration could be saved.
+ * predecessor of the former iteration is a program length further back. Each entry has a vector clock: for each
+ * program, the position that is known to be reached when the entry has finished. A dependence that the clock of the
+ * entry before it in the same program shows, or the clock of an entry that is waited for anyhow, needs no wait. The
+ * clocks do not reach across iterations: at most one wait for each pair of workers and iteration could be saved.
  */
 #ifndef FORKTASK_PROGRAM_WAITS_H
 #define FORKTASK_PROGRAM_WAITS_H
@@ -106,8 +106,8 @@ static int find_waits_of(WaitBuilder *b, int32_t task)
         memcpy(known, wait_clock(b, entry - 1), (size_t)b->num_workers * sizeof(int32_t));
     collect_needs(b, task, b->need);
     for (int32_t x = 0; x < b->num_workers; x++)
-        if (x != own && b->need[x] > known[x] && !need_is_implied(b, own, x)
-            && append_wait(b, entry, x, b->need[x]) != 0)
+        if (x != own && b->need[x] > known[x] && !need_is_implied(b, own, x) &&
+            append_wait(b, entry, x, b->need[x]) != 0)
             return -1;
     raise_clock(known, b->need, b->num_workers);
     for (int32_t x = 0; x < b->num_workers; x++)
@@ -117,7 +117,7 @@ static int find_waits_of(WaitBuilder *b, int32_t task)
     return 0;
 }
 
-/* Store the waits entry by entry, and mark the entries whose end must be published. Returns 0, or -1 (out of memory). */
+/* Store the waits by entry, and mark the entries whose end must be published. Returns 0, or -1 (out of memory). */
 static int store_waits(const WaitBuilder *b, Programs *p)
 {
     int32_t *count = calloc((size_t)p->num_tasks + 2, sizeof(int32_t));
@@ -145,8 +145,8 @@ static int store_waits(const WaitBuilder *b, Programs *p)
     return 0;
 }
 
-/* Find and store all waits of programs whose entries are in place. order: tasks in the topological order that the programs
- * were cut from. Returns 0, or -1 (out of memory). */
+/* Find and store all waits of programs whose entries are in place. order: tasks in the topological order that the
+ * programs were cut from. Returns 0, or -1 (out of memory). */
 static int compile_waits(Programs *p, int32_t num_workers, const int32_t *predecessor_offsets,
                          const int32_t *predecessors, const int32_t *home, const int32_t *entry_of,
                          const int32_t *order)

@@ -107,9 +107,7 @@ def conv_backward_weights(o, a, b, iteration):
     target[...] = target + gradient if a["accumulate"] else gradient
 
 
-def cnn_plan(
-    batch=4, images=2, weight_gradients="partial", memory="full", unroll=1, slots=1, narrow=False, wide=False
-):
+def cnn_plan(batch=4, images=2, weight_gradients="partial", memory="full", unroll=1, slots=1, narrow=False, wide=False):
     """One training step, or `unroll` of them with `slots` input buffers.
 
     Negative controls: `narrow` leaves the lower rows out of what pool1 reads, `wide` makes pool1 read all images.
@@ -147,79 +145,99 @@ def _step(builder, batch, groups, weight_gradients, offset, slot, narrow, wide):
 
     def loop(name, kernel_name, operands, blocks, phase, layer, **attributes):
         builder.loop(
-            name, kernel_name, operands, blocks, attributes=attributes, layer=layer, phase=phase,
+            name,
+            kernel_name,
+            operands,
+            blocks,
+            attributes=attributes,
+            layer=layer,
+            phase=phase,
             iteration_offset=offset,
-        )  # fmt: skip
+        )
 
     def grid(*cuts):
         return [(i, c) for i in groups for c in cuts]
 
     loop(
-        "load", "spike.load_images",
+        "load",
+        "spike.load_images",
         {"images": "images", "labels": "labels", "batch_order": "batch_order", "x": x, "t": t},
         [Block(i, (read("images"), read("labels"), read("batch_order"), write(x, i), write(t, i))) for i in groups],
-        "load", "input",
-    )  # fmt: skip
+        "load",
+        "input",
+    )
     loop(
-        "conv1", "spike.conv", {"x": x, "w": "w1", "y": "y1"},
+        "conv1",
+        "spike.conv",
+        {"x": x, "w": "w1", "y": "y1"},
         [
             Block((*i, 0, C1, *r), (read(x, i, (0, C0), (r[0], r[1] + 2)), read("w1"), write("y1", i, (0, C1), r)))
             for i, r in grid((0, half), (half, SIZE))
         ],
-        "forward", "conv1",
-    )  # fmt: skip
+        "forward",
+        "conv1",
+    )
     loop(
-        "pool1", "spike.pool", {"y": "y1", "p": "p1"},
+        "pool1",
+        "spike.pool",
+        {"y": "y1", "p": "p1"},
         [
             Block(
-                (*i, *c),
-                (read("y1", (0, batch) if wide else i, c, (0, half if narrow else SIZE)), write("p1", i, c)),
+                (*i, *c), (read("y1", (0, batch) if wide else i, c, (0, half if narrow else SIZE)), write("p1", i, c))
             )
             for i, c in grid((0, 2), (2, C1))
         ],
-        "forward", "pool1",
-    )  # fmt: skip
+        "forward",
+        "pool1",
+    )
     loop(
-        "conv2", "spike.conv", {"x": "p1", "w": "w2", "y": "y2"},
-        [
-            Block((*i, *c, 0, half), (read("p1", i), read("w2", c), write("y2", i, c)))
-            for i, c in grid((0, 4), (4, C2))
-        ],
-        "forward", "conv2",
-    )  # fmt: skip
+        "conv2",
+        "spike.conv",
+        {"x": "p1", "w": "w2", "y": "y2"},
+        [Block((*i, *c, 0, half), (read("p1", i), read("w2", c), write("y2", i, c))) for i, c in grid((0, 4), (4, C2))],
+        "forward",
+        "conv2",
+    )
     loop(
-        "fc", "spike.classify", {"y": "y2", "w": "w3", "t": t, "losses": "losses", "dlogits": "dlogits"},
-        [
-            Block(i, (read("y2", i), read("w3"), read(t, i), write("losses", i), write("dlogits", i)))
-            for i in groups
-        ],
-        "forward", "fc", batch=batch,
-    )  # fmt: skip
+        "fc",
+        "spike.classify",
+        {"y": "y2", "w": "w3", "t": t, "losses": "losses", "dlogits": "dlogits"},
+        [Block(i, (read("y2", i), read("w3"), read(t, i), write("losses", i), write("dlogits", i))) for i in groups],
+        "forward",
+        "fc",
+        batch=batch,
+    )
     log_loop(builder, "losses", "log", offset)
     loop(
-        "fc.backward_data", "spike.dense_backward_data", {"dlogits": "dlogits", "w": "w3", "y": "y2", "dy": "dy2"},
+        "fc.backward_data",
+        "spike.dense_backward_data",
+        {"dlogits": "dlogits", "w": "w3", "y": "y2", "dy": "dy2"},
         [
             Block((*i, *c), (read("dlogits", i), read("w3", (0, CLASSES), c), read("y2", i, c), write("dy2", i, c)))
             for i, c in grid((0, 3), (3, C2))
         ],
-        "backward", "fc",
-    )  # fmt: skip
+        "backward",
+        "fc",
+    )
     loop(
-        "conv2.backward_data", "spike.conv_backward_data", {"dy": "dy2", "w": "w2", "dx": "dp1"},
+        "conv2.backward_data",
+        "spike.conv_backward_data",
+        {"dy": "dy2", "w": "w2", "dx": "dp1"},
         [
             Block((*i, *c), (read("dy2", i), read("w2", (0, C2), c), write("dp1", i, c)))
             for i, c in grid((0, 1), (1, C1))
         ],
-        "backward", "conv2",
-    )  # fmt: skip
+        "backward",
+        "conv2",
+    )
     loop(
-        "pool1.backward", "spike.pool_backward", {"dp": "dp1", "y": "y1", "dy": "dy1"},
-        [
-            Block((*i, *c), (read("dp1", i, c), read("y1", i, c), write("dy1", i, c)))
-            for i, c in grid((0, 2), (2, C1))
-        ],
-        "backward", "pool1",
-    )  # fmt: skip
+        "pool1.backward",
+        "spike.pool_backward",
+        {"dp": "dp1", "y": "y1", "dy": "dy1"},
+        [Block((*i, *c), (read("dp1", i, c), read("y1", i, c), write("dy1", i, c))) for i, c in grid((0, 2), (2, C1))],
+        "backward",
+        "pool1",
+    )
 
     def weight_gradient(name, layer, kernel_name, operands, pieces, **attributes):
         """Pieces are (bounds without the part, accesses): partial buffers and a tree, or a chain of loops."""
@@ -228,39 +246,59 @@ def _step(builder, batch, groups, weight_gradients, offset, slot, narrow, wide):
             for number, (bounds, accesses) in enumerate(pieces):
                 change = update(whole) if number else write(whole)
                 loop(
-                    f"{layer}.backward_weights", kernel_name, {**operands, "g": whole},
+                    f"{layer}.backward_weights",
+                    kernel_name,
+                    {**operands, "g": whole},
                     [Block((0, *bounds), (*accesses, change))],
-                    "backward", layer, accumulate=int(number > 0), **attributes,
-                )  # fmt: skip
+                    "backward",
+                    layer,
+                    accumulate=int(number > 0),
+                    **attributes,
+                )
             return
         builder.buffer(partial, (len(pieces), *SHAPES[name]), role="temporary")
         loop(
-            f"{layer}.backward_weights", kernel_name, {**operands, "g": partial},
+            f"{layer}.backward_weights",
+            kernel_name,
+            {**operands, "g": partial},
             [
                 Block((number, *bounds), (*accesses, write(partial, (number, number + 1))))
                 for number, (bounds, accesses) in enumerate(pieces)
             ],
-            "backward", layer, accumulate=0, **attributes,
-        )  # fmt: skip
+            "backward",
+            layer,
+            accumulate=0,
+            **attributes,
+        )
         rows = ranges(SHAPES[name][0], 2)
         add_partials_loop(builder, f"{layer}.add_partials", partial, whole, len(pieces), rows, layer)
 
     weight_gradient(
-        "w3", "fc", "spike.dense_backward_weights", {"dlogits": "dlogits", "y": "y2"},
+        "w3",
+        "fc",
+        "spike.dense_backward_weights",
+        {"dlogits": "dlogits", "y": "y2"},
         [(i, (read("dlogits", i), read("y2", i))) for i in groups],
-    )  # fmt: skip
+    )
     weight_gradient(
-        "w2", "conv2", "spike.conv_backward_weights", {"x": "p1", "dy": "dy2"},
-        [((*i, 0, half), (read("p1", i), read("dy2", i))) for i in groups], halo=1,
-    )  # fmt: skip
+        "w2",
+        "conv2",
+        "spike.conv_backward_weights",
+        {"x": "p1", "dy": "dy2"},
+        [((*i, 0, half), (read("p1", i), read("dy2", i))) for i in groups],
+        halo=1,
+    )
     weight_gradient(
-        "w1", "conv1", "spike.conv_backward_weights", {"x": x, "dy": "dy1"},
+        "w1",
+        "conv1",
+        "spike.conv_backward_weights",
+        {"x": x, "dy": "dy1"},
         [
             ((*i, *r), (read(x, i, (0, C0), (r[0], r[1] + 2)), read("dy1", i, (0, C1), r)))
             for i, r in grid((0, half), (half, SIZE))
         ],
         halo=0,
-    )  # fmt: skip
+    )
     for name, shape in SHAPES.items():
         sgd_loop(builder, name, ranges(shape[0], 2), name, offset)
 

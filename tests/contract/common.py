@@ -5,12 +5,12 @@ The spike proves the plan contract with kernels that are as plain as possible: w
 
 import numpy as np
 
-from forktask.cython_src.binding.checks import check_accesses, check_orders, run_serial, span_in_tasks
-from forktask.cython_src.plan.dependences import SHARING, record_graph
-from forktask.cython_src.binding.kernel_table import KernelSpec, register
-from forktask.cython_src.plan.model import Block, ranges, read, update, write
 from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.binding.checks import check_accesses, check_orders, run_serial, span_in_tasks
+from forktask.cython_src.binding.kernel_table import KernelSpec, register
 from forktask.cython_src.binding.storage import Storage
+from forktask.cython_src.plan.dependences import SHARING, record_graph
+from forktask.cython_src.plan.model import Block, ranges, read, update, write
 
 
 def kernel(name, operands, bounds="", integers="", reals=""):
@@ -19,9 +19,13 @@ def kernel(name, operands, bounds="", integers="", reals=""):
     def decorate(function):
         register(
             KernelSpec(
-                name, tuple(operands.split()), tuple(integers.split()), tuple(reals.split()), tuple(bounds.split()),
+                name,
+                tuple(operands.split()),
+                tuple(integers.split()),
+                tuple(reals.split()),
+                tuple(bounds.split()),
                 reference=function,
-            )  # fmt: skip
+            )
         )
         return function
 
@@ -57,28 +61,41 @@ def over_rows(rows, *accesses):
 
 def add_partials_loop(builder, name, partials, total, num_partials, rows, layer):
     builder.loop(
-        name, "spike.add_partials", {"partials": partials, "total": total}, layer=layer, phase="backward",
+        name,
+        "spike.add_partials",
+        {"partials": partials, "total": total},
+        layer=layer,
+        phase="backward",
         blocks=[Block(r, (read(partials, (0, num_partials), r), write(total, r))) for r in rows],
-    )  # fmt: skip
+    )
 
 
 def sgd_loop(builder, name, rows, layer, iteration_offset=0):
     operands = {"w": name, "v": f"{name}.momentum", "g": f"{name}.grad", "learning_rates": "learning_rates"}
     builder.loop(
-        f"{layer} update {name}", "spike.sgd", operands, attributes={"momentum": 0.9}, layer=layer, phase="update",
+        f"{layer} update {name}",
+        "spike.sgd",
+        operands,
+        attributes={"momentum": 0.9},
+        layer=layer,
+        phase="update",
         iteration_offset=iteration_offset,
         blocks=[
             Block(r, (update(name, r), update(f"{name}.momentum", r), read(f"{name}.grad", r), read("learning_rates")))
             for r in rows
         ],
-    )  # fmt: skip
+    )
 
 
 def log_loop(builder, values, log, iteration_offset=0):
     builder.loop(
-        f"log {log}", "spike.log_mean", {"values": values, "log": log}, phase="other",
-        iteration_offset=iteration_offset, blocks=[Block((), (read(values), update(log)))],
-    )  # fmt: skip
+        f"log {log}",
+        "spike.log_mean",
+        {"values": values, "log": log},
+        phase="other",
+        iteration_offset=iteration_offset,
+        blocks=[Block((), (read(values), update(log)))],
+    )
 
 
 def numerical_gradient(loss, parameter, count, rng, step=1e-6):
@@ -157,6 +174,15 @@ def labelled_edges(graph):
 
 
 __all__ = [
-    "add_partials_loop", "assert_gradients", "bound_plan", "kernel", "log_loop", "over_rows", "ranges", "run_battery",
-    "run_serial", "sgd_loop", "span_in_tasks",
-]  # fmt: skip
+    "add_partials_loop",
+    "assert_gradients",
+    "bound_plan",
+    "kernel",
+    "log_loop",
+    "over_rows",
+    "ranges",
+    "run_battery",
+    "run_serial",
+    "sgd_loop",
+    "span_in_tasks",
+]

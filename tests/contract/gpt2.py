@@ -16,9 +16,19 @@ LN_EPSILON = 1e-5
 SHAPES = {"wte": (VOCABULARY, C), "wpe": (LENGTH, C)}
 for _layer in range(LAYERS):
     for _name, _shape in {
-        "ln1.g": (C,), "ln1.b": (C,), "qkv.w": (3 * C, C), "qkv.b": (3 * C,), "proj.w": (C, C), "proj.b": (C,),
-        "ln2.g": (C,), "ln2.b": (C,), "fc.w": (F, C), "fc.b": (F,), "out.w": (C, F), "out.b": (C,),
-    }.items():  # fmt: skip
+        "ln1.g": (C,),
+        "ln1.b": (C,),
+        "qkv.w": (3 * C, C),
+        "qkv.b": (3 * C,),
+        "proj.w": (C, C),
+        "proj.b": (C,),
+        "ln2.g": (C,),
+        "ln2.b": (C,),
+        "fc.w": (F, C),
+        "fc.b": (F,),
+        "out.w": (C, F),
+        "out.b": (C,),
+    }.items():
         SHAPES[f"h{_layer}.{_name}"] = _shape
 SHAPES |= {"lnf.g": (C,), "lnf.b": (C,)}
 
@@ -190,9 +200,7 @@ def embed_backward(o, a, b, iteration):
 
 @kernel("spike.gpt.position_backward", "dx dwpe", "r0 r1")
 def position_backward(o, a, b, iteration):
-    o["dwpe"][span(b, "r")] = sum(
-        o["dx"][s * LENGTH + b["r0"] : s * LENGTH + b["r1"]] for s in range(SEQUENCES)
-    )
+    o["dwpe"][span(b, "r")] = sum(o["dx"][s * LENGTH + b["r0"] : s * LENGTH + b["r1"]] for s in range(SEQUENCES))
 
 
 @kernel("spike.gpt.square", "g squares", "number c0 c1")
@@ -237,10 +245,15 @@ class _Lowering:
     def layernorm(self, x, name, y):
         self.buffer(y, N, C)
         self.buffer(f"{y}.stats", N, 2)
-        self.loop(name, "layernorm", {"x": x, "g": f"{name}.g", "b": f"{name}.b", "y": y, "stats": f"{y}.stats"}, [
-            Block(r, (read(x, r), read(f"{name}.g"), read(f"{name}.b"), write(y, r), write(f"{y}.stats", r)))
-            for r in self.rows
-        ])  # fmt: skip
+        self.loop(
+            name,
+            "layernorm",
+            {"x": x, "g": f"{name}.g", "b": f"{name}.b", "y": y, "stats": f"{y}.stats"},
+            [
+                Block(r, (read(x, r), read(f"{name}.g"), read(f"{name}.b"), write(y, r), write(f"{y}.stats", r)))
+                for r in self.rows
+            ],
+        )
 
     def linear(self, x, weight, y, bias=None, residual=None):
         columns = SHAPES[weight][0]
@@ -250,31 +263,64 @@ class _Lowering:
             operands["b"] = bias
         if residual:
             operands["residual"] = residual
-        self.loop(f"{weight} forward", "linear", operands, [
-            Block((*r, *c), (read(x, r), read(weight, c), *([read(bias, c)] if bias else []),
-                             *([read(residual, r, c)] if residual else []), write(y, r, c)))
-            for r, c in self.tiles(columns)
-        ])  # fmt: skip
+        self.loop(
+            f"{weight} forward",
+            "linear",
+            operands,
+            [
+                Block(
+                    (*r, *c),
+                    (
+                        read(x, r),
+                        read(weight, c),
+                        *([read(bias, c)] if bias else []),
+                        *([read(residual, r, c)] if residual else []),
+                        write(y, r, c),
+                    ),
+                )
+                for r, c in self.tiles(columns)
+            ],
+        )
 
     def linear_backward(self, x, weight, dy, dx, bias=None):
         """dx, then weight gradients as one partial buffer a sequence and a tree."""
         columns, inner = SHAPES[weight]
         if dx:
             self.buffer(dx, N, inner, role="gradient")
-            self.loop(f"{weight} backward data", "linear_backward_data", {"dy": dy, "w": weight, "dx": dx}, [
-                Block((*r, *c), (read(dy, r), read(weight, (0, columns), c), write(dx, r, c)))
-                for r, c in self.tiles(inner)
-            ], "backward")  # fmt: skip
+            self.loop(
+                f"{weight} backward data",
+                "linear_backward_data",
+                {"dy": dy, "w": weight, "dx": dx},
+                [
+                    Block((*r, *c), (read(dy, r), read(weight, (0, columns), c), write(dx, r, c)))
+                    for r, c in self.tiles(inner)
+                ],
+                "backward",
+            )
         partial, operands = f"{weight}.partials", {"x": x, "dy": dy, "dw": f"{weight}.partials"}
         self.buffer(partial, SEQUENCES, columns, inner, role="temporary")
         if bias:
             operands["db"] = self.buffer(f"{bias}.partials", SEQUENCES, columns, role="temporary")
         halves = ranges(columns, columns // 2)
-        self.loop(f"{weight} backward weights", "linear_backward_weights", operands, [
-            Block((p, *r, *c), (read(x, r), read(dy, r, c), write(partial, (p, p + 1), c),
-                                *([write(f"{bias}.partials", (p, p + 1), c)] if bias else [])))
-            for p, r in enumerate(self.sequences) for c in halves
-        ], "backward")  # fmt: skip
+        self.loop(
+            f"{weight} backward weights",
+            "linear_backward_weights",
+            operands,
+            [
+                Block(
+                    (p, *r, *c),
+                    (
+                        read(x, r),
+                        read(dy, r, c),
+                        write(partial, (p, p + 1), c),
+                        *([write(f"{bias}.partials", (p, p + 1), c)] if bias else []),
+                    ),
+                )
+                for p, r in enumerate(self.sequences)
+                for c in halves
+            ],
+            "backward",
+        )
         for name in (weight, bias) if bias else (weight,):
             add_partials_loop(self.builder, f"{name} add", f"{name}.partials", f"{name}.grad", SEQUENCES, halves, "")
 
@@ -284,15 +330,37 @@ class _Lowering:
         operands |= {f"d{k}": self.buffer(f"{name}.{k}.partials", len(self.rows), C, role="temporary") for k in "gb"}
         if residual:
             operands["residual"] = residual
-        self.loop(f"{name} backward", "layernorm_backward", operands, [
-            Block((p, *r), (read(dy, r), read(x, r), read(f"{name}.g"), read(f"{y}.stats", r), write(dx, r),
-                            write(f"{name}.g.partials", (p, p + 1)), write(f"{name}.b.partials", (p, p + 1)),
-                            *([read(residual, r)] if residual else [])))
-            for p, r in enumerate(self.rows)
-        ], "backward")  # fmt: skip
+        self.loop(
+            f"{name} backward",
+            "layernorm_backward",
+            operands,
+            [
+                Block(
+                    (p, *r),
+                    (
+                        read(dy, r),
+                        read(x, r),
+                        read(f"{name}.g"),
+                        read(f"{y}.stats", r),
+                        write(dx, r),
+                        write(f"{name}.g.partials", (p, p + 1)),
+                        write(f"{name}.b.partials", (p, p + 1)),
+                        *([read(residual, r)] if residual else []),
+                    ),
+                )
+                for p, r in enumerate(self.rows)
+            ],
+            "backward",
+        )
         for k in "gb":
             add_partials_loop(
-                self.builder, f"{name}.{k} add", f"{name}.{k}.partials", f"{name}.{k}.grad", len(self.rows), [(0, C)], ""
+                self.builder,
+                f"{name}.{k} add",
+                f"{name}.{k}.partials",
+                f"{name}.{k}.grad",
+                len(self.rows),
+                [(0, C)],
+                "",
             )
 
     def head_columns(self, part, head):
@@ -300,11 +368,26 @@ class _Lowering:
 
     def attention(self, layer):
         qkv, p, y = f"h{layer}.qkv", self.buffer(f"h{layer}.p", N, HEADS, LENGTH), self.buffer(f"h{layer}.att", N, C)
-        self.loop(f"h{layer}.attention", "attention", {"qkv": qkv, "p": p, "y": y}, [
-            Block((*r, h), (read(qkv, r, q), read(qkv, (r[0] // LENGTH * LENGTH, r[1]), k),
-                            read(qkv, (r[0] // LENGTH * LENGTH, r[1]), v), write(p, r, (h, h + 1)), write(y, r, q)))
-            for r in self.rows for h in range(HEADS) for q, k, v in [[self.head_columns(i, h) for i in range(3)]]
-        ])  # fmt: skip
+        self.loop(
+            f"h{layer}.attention",
+            "attention",
+            {"qkv": qkv, "p": p, "y": y},
+            [
+                Block(
+                    (*r, h),
+                    (
+                        read(qkv, r, q),
+                        read(qkv, (r[0] // LENGTH * LENGTH, r[1]), k),
+                        read(qkv, (r[0] // LENGTH * LENGTH, r[1]), v),
+                        write(p, r, (h, h + 1)),
+                        write(y, r, q),
+                    ),
+                )
+                for r in self.rows
+                for h in range(HEADS)
+                for q, k, v in [[self.head_columns(i, h) for i in range(3)]]
+            ],
+        )
 
     def attention_backward(self, layer, dy):
         qkv, p = f"h{layer}.qkv", f"h{layer}.p"
@@ -317,15 +400,33 @@ class _Lowering:
             for h in range(HEADS):
                 q, k, v = (self.head_columns(i, h) for i in range(3))
                 head, seen, own = (h, h + 1), (0, r[1] - first), (r[0] - first, r[1] - first)
-                queries.append(Block((*r, h), (
-                    read(p, r, head, seen), read(dy, r, q), read(qkv, (first, r[1]), k),
-                    read(qkv, (first, r[1]), v), write(ds, r, head), write(dqkv, r, q),
-                )))  # fmt: skip
+                queries.append(
+                    Block(
+                        (*r, h),
+                        (
+                            read(p, r, head, seen),
+                            read(dy, r, q),
+                            read(qkv, (first, r[1]), k),
+                            read(qkv, (first, r[1]), v),
+                            write(ds, r, head),
+                            write(dqkv, r, q),
+                        ),
+                    )
+                )
                 later = (r[0], first + LENGTH)
-                keys.append(Block((*r, h), (
-                    read(p, later, head, own), read(ds, later, head, own), read(dy, later, q), read(qkv, later, q),
-                    write(dqkv, r, k), write(dqkv, r, v),
-                )))  # fmt: skip
+                keys.append(
+                    Block(
+                        (*r, h),
+                        (
+                            read(p, later, head, own),
+                            read(ds, later, head, own),
+                            read(dy, later, q),
+                            read(qkv, later, q),
+                            write(dqkv, r, k),
+                            write(dqkv, r, v),
+                        ),
+                    )
+                )
         self.loop(f"h{layer}.attention backward q", "attention_backward_q", operands, queries, "backward")
         self.loop(f"h{layer}.attention backward kv", "attention_backward_kv", operands, keys, "backward")
 
@@ -344,15 +445,28 @@ def gpt2_plan(memory="full"):
         low.buffer(f"{name}.grad", *shape, role="gradient")
     low.buffer("tokens", N, role="input", dtype="int32")
     low.buffer("targets", N, role="input", dtype="int32")
-    low.loop("load", "load", {k: k for k in ("corpus", "tokens", "targets")}, [
-        Block((s, s + 1), (read("corpus"), write("tokens", rows), write("targets", rows)))
-        for s, rows in enumerate(low.sequences)
-    ], "load")  # fmt: skip
+    low.loop(
+        "load",
+        "load",
+        {k: k for k in ("corpus", "tokens", "targets")},
+        [
+            Block((s, s + 1), (read("corpus"), write("tokens", rows), write("targets", rows)))
+            for s, rows in enumerate(low.sequences)
+        ],
+        "load",
+    )
     low.buffer("x0", N, C)
-    low.loop("embed", "embed", {"tokens": "tokens", "wte": "wte", "wpe": "wpe", "x": "x0"}, [
-        Block(r, (read("tokens", r), read("wte"), read("wpe", (r[0] % LENGTH, r[0] % LENGTH + TILE)), write("x0", r)))
-        for r in low.rows
-    ])  # fmt: skip
+    low.loop(
+        "embed",
+        "embed",
+        {"tokens": "tokens", "wte": "wte", "wpe": "wpe", "x": "x0"},
+        [
+            Block(
+                r, (read("tokens", r), read("wte"), read("wpe", (r[0] % LENGTH, r[0] % LENGTH + TILE)), write("x0", r))
+            )
+            for r in low.rows
+        ],
+    )
     for layer in range(LAYERS):
         h = f"h{layer}"
         low.layernorm(f"x{layer}", f"{h}.ln1", f"{h}.n1")
@@ -362,39 +476,71 @@ def gpt2_plan(memory="full"):
         low.layernorm(f"{h}.mid", f"{h}.ln2", f"{h}.n2")
         low.linear(f"{h}.n2", f"{h}.fc.w", f"{h}.fc", f"{h}.fc.b")
         low.buffer(f"{h}.gelu", N, F)
-        low.loop(f"{h}.gelu", "gelu", {"x": f"{h}.fc", "y": f"{h}.gelu"}, [
-            Block((*r, *c), (read(f"{h}.fc", r, c), write(f"{h}.gelu", r, c))) for r, c in low.tiles(F)
-        ])  # fmt: skip
+        low.loop(
+            f"{h}.gelu",
+            "gelu",
+            {"x": f"{h}.fc", "y": f"{h}.gelu"},
+            [Block((*r, *c), (read(f"{h}.fc", r, c), write(f"{h}.gelu", r, c))) for r, c in low.tiles(F)],
+        )
         low.linear(f"{h}.gelu", f"{h}.out.w", f"x{layer + 1}", f"{h}.out.b", residual=f"{h}.mid")
     low.layernorm(f"x{LAYERS}", "lnf", "xf")
     low.linear("xf", "wte", "logits")
     words = ranges(VOCABULARY, VOCABULARY // 2)
     low.buffer("parts", len(words), N, 2)
-    low.loop("softmax parts", "softmax_parts", {"logits": "logits", "parts": "parts"}, [
-        Block((*r, *c, p), (read("logits", r, c), write("parts", (p, p + 1), r)))
-        for r in low.rows for p, c in enumerate(words)
-    ])  # fmt: skip
+    low.loop(
+        "softmax parts",
+        "softmax_parts",
+        {"logits": "logits", "parts": "parts"},
+        [
+            Block((*r, *c, p), (read("logits", r, c), write("parts", (p, p + 1), r)))
+            for r in low.rows
+            for p, c in enumerate(words)
+        ],
+    )
     low.buffer("lse", N)
     low.buffer("losses", N)
-    low.loop("loss", "loss", {k: k for k in ("logits", "parts", "targets", "lse", "losses")}, [
-        Block(r, (read("logits", r), read("parts", (0, len(words)), r), read("targets", r), write("lse", r),
-                  write("losses", r)))
-        for r in low.rows
-    ])  # fmt: skip
+    low.loop(
+        "loss",
+        "loss",
+        {k: k for k in ("logits", "parts", "targets", "lse", "losses")},
+        [
+            Block(
+                r,
+                (
+                    read("logits", r),
+                    read("parts", (0, len(words)), r),
+                    read("targets", r),
+                    write("lse", r),
+                    write("losses", r),
+                ),
+            )
+            for r in low.rows
+        ],
+    )
     log_loop(builder, "losses", "log")
     low.buffer("dlogits", N, VOCABULARY, role="gradient")
-    low.loop("dlogits", "dlogits", {k: k for k in ("logits", "lse", "targets", "dlogits")}, [
-        Block((*r, *c), (read("logits", r, c), read("lse", r), read("targets", r), write("dlogits", r, c)))
-        for r, c in low.tiles(VOCABULARY)
-    ], "backward")  # fmt: skip
+    low.loop(
+        "dlogits",
+        "dlogits",
+        {k: k for k in ("logits", "lse", "targets", "dlogits")},
+        [
+            Block((*r, *c), (read("logits", r, c), read("lse", r), read("targets", r), write("dlogits", r, c)))
+            for r, c in low.tiles(VOCABULARY)
+        ],
+        "backward",
+    )
     low.linear_backward("xf", "wte", "dlogits", "dxf")
     low.layernorm_backward("dxf", f"x{LAYERS}", "lnf", "xf", f"dx{LAYERS}")
     for layer in reversed(range(LAYERS)):
         h, dy = f"h{layer}", f"dx{layer + 1}"
         low.linear_backward(f"{h}.gelu", f"{h}.out.w", dy, f"{h}.dfc", f"{h}.out.b")
-        low.loop(f"{h}.gelu backward", "gelu_backward", {"x": f"{h}.fc", "dy": f"{h}.dfc"}, [
-            Block((*r, *c), (read(f"{h}.fc", r, c), update(f"{h}.dfc", r, c))) for r, c in low.tiles(F)
-        ], "backward")  # fmt: skip
+        low.loop(
+            f"{h}.gelu backward",
+            "gelu_backward",
+            {"x": f"{h}.fc", "dy": f"{h}.dfc"},
+            [Block((*r, *c), (read(f"{h}.fc", r, c), update(f"{h}.dfc", r, c))) for r, c in low.tiles(F)],
+            "backward",
+        )
         low.linear_backward(f"{h}.n2", f"{h}.fc.w", f"{h}.dfc", f"{h}.dn2", f"{h}.fc.b")
         low.layernorm_backward(f"{h}.dn2", f"{h}.mid", f"{h}.ln2", f"{h}.n2", f"{h}.dmid", residual=dy)
         low.linear_backward(f"{h}.att", f"{h}.proj.w", f"{h}.dmid", f"{h}.datt", f"{h}.proj.b")
@@ -402,31 +548,71 @@ def gpt2_plan(memory="full"):
         low.linear_backward(f"{h}.n1", f"{h}.qkv.w", f"{h}.dqkv", f"{h}.dn1", f"{h}.qkv.b")
         low.layernorm_backward(f"{h}.dn1", f"x{layer}", f"{h}.ln1", f"{h}.n1", f"dx{layer}", residual=f"{h}.dmid")
     # The head wrote wte's gradient first, the embedding adds to it: the plan fixes the order of the two.
-    low.loop("wte embed backward", "embed_backward", {"tokens": "tokens", "dx": "dx0", "dwte": "wte.grad"}, [
-        Block(c, (read("tokens"), read("dx0"), update("wte.grad", c))) for c in words
-    ], "backward")  # fmt: skip
-    low.loop("wpe backward", "position_backward", {"dx": "dx0", "dwpe": "wpe.grad"}, [
-        Block(r, (*(read("dx0", (s * LENGTH + r[0], s * LENGTH + r[1])) for s in range(SEQUENCES)),
-                  write("wpe.grad", r)))
-        for r in ranges(LENGTH, TILE)
-    ], "backward")  # fmt: skip
+    low.loop(
+        "wte embed backward",
+        "embed_backward",
+        {"tokens": "tokens", "dx": "dx0", "dwte": "wte.grad"},
+        [Block(c, (read("tokens"), read("dx0"), update("wte.grad", c))) for c in words],
+        "backward",
+    )
+    low.loop(
+        "wpe backward",
+        "position_backward",
+        {"dx": "dx0", "dwpe": "wpe.grad"},
+        [
+            Block(
+                r,
+                (
+                    *(read("dx0", (s * LENGTH + r[0], s * LENGTH + r[1])) for s in range(SEQUENCES)),
+                    write("wpe.grad", r),
+                ),
+            )
+            for r in ranges(LENGTH, TILE)
+        ],
+        "backward",
+    )
     pieces = [(name, c) for name, shape in SHAPES.items() for c in ranges(shape[0], max(shape[0] // 2, 4))]
     low.buffer("squares", len(pieces), role="temporary")
     for name in SHAPES:
         own = [(i, c) for i, (other, c) in enumerate(pieces) if other == name]
-        low.loop(f"{name} square", "square", {"g": f"{name}.grad", "squares": "squares"}, [
-            Block((i, *c), (read(f"{name}.grad", c), write("squares", (i, i + 1)))) for i, c in own
-        ], "update")  # fmt: skip
+        low.loop(
+            f"{name} square",
+            "square",
+            {"g": f"{name}.grad", "squares": "squares"},
+            [Block((i, *c), (read(f"{name}.grad", c), write("squares", (i, i + 1)))) for i, c in own],
+            "update",
+        )
     low.buffer("scale", 1, role="temporary")
-    low.loop("clip", "clip", {"squares": "squares", "scale": "scale", "norm": "norm"},
-             [Block((), (read("squares"), write("scale"), update("norm")))], "update")  # fmt: skip
+    low.loop(
+        "clip",
+        "clip",
+        {"squares": "squares", "scale": "scale", "norm": "norm"},
+        [Block((), (read("squares"), write("scale"), update("norm")))],
+        "update",
+    )
     for name, shape in SHAPES.items():
         operands = {"w": name, "m": f"{name}.m", "v": f"{name}.v", "g": f"{name}.grad", "scale": "scale"}
-        low.loop(f"{name} update", "adamw", operands, [
-            Block(c, (update(name, c), update(f"{name}.m", c), update(f"{name}.v", c), read(f"{name}.grad", c),
-                      read("scale")))
-            for other, c in pieces if other == name
-        ], "update", decay=DECAY if len(shape) == 2 else 0.0)  # fmt: skip
+        low.loop(
+            f"{name} update",
+            "adamw",
+            operands,
+            [
+                Block(
+                    c,
+                    (
+                        update(name, c),
+                        update(f"{name}.m", c),
+                        update(f"{name}.v", c),
+                        read(f"{name}.grad", c),
+                        read("scale"),
+                    ),
+                )
+                for other, c in pieces
+                if other == name
+            ],
+            "update",
+            decay=DECAY if len(shape) == 2 else 0.0,
+        )
     return builder.build(memory)
 
 

@@ -142,50 +142,136 @@ def norm_plan(rows=4, memory="full"):
     def numbered(make):
         return [make(number, (number, number + 1), r) for number, r in enumerate(groups)]
 
-    loop("load", "spike.norm.load", "data x t",
-         [Block(r, (read("data"), write("x", r), write("t", r))) for r in groups], "load", "input")  # fmt: skip
-    loop("dense", "spike.norm.dense", "x w y",
-         [Block((*r, *c), (read("x", r), read("w", c), write("y", r, c))) for r, c in tiles],
-         "forward", "dense")  # fmt: skip
-    loop("mean", "spike.norm.sum", {"y": "y", "partials": "total.partials"},
-         numbered(lambda n, p, r: Block((n, *r), (read("y", r), write("total.partials", p)))),
-         "forward", "norm")  # fmt: skip
+    loop(
+        "load",
+        "spike.norm.load",
+        "data x t",
+        [Block(r, (read("data"), write("x", r), write("t", r))) for r in groups],
+        "load",
+        "input",
+    )
+    loop(
+        "dense",
+        "spike.norm.dense",
+        "x w y",
+        [Block((*r, *c), (read("x", r), read("w", c), write("y", r, c))) for r, c in tiles],
+        "forward",
+        "dense",
+    )
+    loop(
+        "mean",
+        "spike.norm.sum",
+        {"y": "y", "partials": "total.partials"},
+        numbered(lambda n, p, r: Block((n, *r), (read("y", r), write("total.partials", p)))),
+        "forward",
+        "norm",
+    )
     add_partials_loop(builder, "mean.add", "total.partials", "total", parts, halves, "norm")
-    loop("variance", "spike.norm.sum_squares", {"y": "y", "total": "total", "partials": "squares.partials"},
-         numbered(lambda n, p, r: Block((n, *r), (read("y", r), read("total"), write("squares.partials", p)))),
-         "forward", "norm")  # fmt: skip
+    loop(
+        "variance",
+        "spike.norm.sum_squares",
+        {"y": "y", "total": "total", "partials": "squares.partials"},
+        numbered(lambda n, p, r: Block((n, *r), (read("y", r), read("total"), write("squares.partials", p)))),
+        "forward",
+        "norm",
+    )
     add_partials_loop(builder, "variance.add", "squares.partials", "squares", parts, halves, "norm")
-    loop("running", "spike.norm.running", "total squares running_mean running_var",
-         [Block((), (read("total"), read("squares"), update("running_mean"), update("running_var")))],
-         "other", "norm")  # fmt: skip
+    loop(
+        "running",
+        "spike.norm.running",
+        "total squares running_mean running_var",
+        [Block((), (read("total"), read("squares"), update("running_mean"), update("running_var")))],
+        "other",
+        "norm",
+    )
 
     def statistics(y, r, c):
         return read(y, r, c), read("total", c), read("squares", c), read("gamma", c), read("beta", c)
 
-    loop("norm", "spike.norm.forward", "x y total squares gamma beta t dz losses",
-         [Block((*r, *c, n), (*statistics("y", r, c), read("x", r, c), read("t", r, c), write("dz", r, c),
-                              write("losses", (n, n + 1))))
-          for n, (r, c) in enumerate(tiles)], "forward", "norm")  # fmt: skip
+    loop(
+        "norm",
+        "spike.norm.forward",
+        "x y total squares gamma beta t dz losses",
+        [
+            Block(
+                (*r, *c, n),
+                (
+                    *statistics("y", r, c),
+                    read("x", r, c),
+                    read("t", r, c),
+                    write("dz", r, c),
+                    write("losses", (n, n + 1)),
+                ),
+            )
+            for n, (r, c) in enumerate(tiles)
+        ],
+        "forward",
+        "norm",
+    )
     log_loop(builder, "losses", "log")
-    loop("dense.again", "spike.norm.dense", {"x": "x", "w": "w", "y": "y_again"},
-         [Block((*r, *c), (read("x", r), read("w", c), write("y_again", r, c))) for r, c in tiles],
-         "backward", "dense")  # fmt: skip
+    loop(
+        "dense.again",
+        "spike.norm.dense",
+        {"x": "x", "w": "w", "y": "y_again"},
+        [Block((*r, *c), (read("x", r), read("w", c), write("y_again", r, c))) for r, c in tiles],
+        "backward",
+        "dense",
+    )
     again = {k: k for k in ("total", "squares", "gamma", "beta", "dz")} | {"y": "y_again"}
-    loop("norm.backward_sums", "spike.norm.backward_sums", {**again, "partials": "norm.partials"},
-         [Block((*r, *c, n), (*statistics("y_again", r, c), read("dz", r, c),
-                              write("norm.partials", (n, n + 1), (0, 2), c)))
-          for n, r in enumerate(groups) for c in halves], "backward", "norm")  # fmt: skip
-    loop("norm.add", "spike.norm.add", {"partials": "norm.partials", "dgamma": "gamma.grad", "dbeta": "beta.grad"},
-         [Block(c, (read("norm.partials", (0, parts), (0, 2), c), write("gamma.grad", c), write("beta.grad", c)))
-          for c in halves], "backward", "norm")  # fmt: skip
-    loop("norm.backward", "spike.norm.backward_data",
-         {**again, "dgamma": "gamma.grad", "dbeta": "beta.grad", "dy": "dy"},
-         [Block((*r, *c), (*statistics("y_again", r, c), read("dz", r, c), read("gamma.grad", c),
-                           read("beta.grad", c), write("dy", r, c))) for r, c in tiles],
-         "backward", "norm")  # fmt: skip
-    loop("dense.backward", "spike.norm.backward_weights", {"x": "x", "dy": "dy", "partials": "w.partials"},
-         numbered(lambda n, p, r: Block((n, *r), (read("x", r), read("dy", r), write("w.partials", p)))),
-         "backward", "dense")  # fmt: skip
+    loop(
+        "norm.backward_sums",
+        "spike.norm.backward_sums",
+        {**again, "partials": "norm.partials"},
+        [
+            Block(
+                (*r, *c, n),
+                (*statistics("y_again", r, c), read("dz", r, c), write("norm.partials", (n, n + 1), (0, 2), c)),
+            )
+            for n, r in enumerate(groups)
+            for c in halves
+        ],
+        "backward",
+        "norm",
+    )
+    loop(
+        "norm.add",
+        "spike.norm.add",
+        {"partials": "norm.partials", "dgamma": "gamma.grad", "dbeta": "beta.grad"},
+        [
+            Block(c, (read("norm.partials", (0, parts), (0, 2), c), write("gamma.grad", c), write("beta.grad", c)))
+            for c in halves
+        ],
+        "backward",
+        "norm",
+    )
+    loop(
+        "norm.backward",
+        "spike.norm.backward_data",
+        {**again, "dgamma": "gamma.grad", "dbeta": "beta.grad", "dy": "dy"},
+        [
+            Block(
+                (*r, *c),
+                (
+                    *statistics("y_again", r, c),
+                    read("dz", r, c),
+                    read("gamma.grad", c),
+                    read("beta.grad", c),
+                    write("dy", r, c),
+                ),
+            )
+            for r, c in tiles
+        ],
+        "backward",
+        "norm",
+    )
+    loop(
+        "dense.backward",
+        "spike.norm.backward_weights",
+        {"x": "x", "dy": "dy", "partials": "w.partials"},
+        numbered(lambda n, p, r: Block((n, *r), (read("x", r), read("dy", r), write("w.partials", p)))),
+        "backward",
+        "dense",
+    )
     add_partials_loop(builder, "dense.add", "w.partials", "w.grad", parts, halves, "dense")
     for name in SHAPES:
         sgd_loop(builder, name, halves, name)

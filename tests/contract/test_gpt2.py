@@ -5,9 +5,9 @@ import pytest
 from contract import gpt2
 from contract.common import assert_gradients, bound_plan, run_battery
 
+from forktask.cython_src.binding.bind import Workers
 from forktask.cython_src.binding.checks import span_in_tasks
 from forktask.cython_src.plan.dependences import record_graph
-from forktask.cython_src.binding.bind import Workers
 
 
 def test_plan_keeps_the_contract():

@@ -5,8 +5,8 @@ import pytest
 from contract import norm_block
 from contract.common import assert_gradients, bound_plan, run_battery
 
-from forktask.cython_src.binding.checks import span_in_tasks
 from forktask.cython_src.binding.bind import Workers
+from forktask.cython_src.binding.checks import span_in_tasks
 
 
 def test_plan_keeps_the_contract():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+
+from forktask.cython_src.binding.bind import Workers, bind
 from forktask.cython_src.kernels.simd import instruction_sets
 from forktask.cython_src.plan.model import Access, Block, PlanBuilder
-from forktask.cython_src.binding.bind import Workers, bind
 
 EPSILON = float(np.finfo(np.float32).eps)
 INSTRUCTION_SETS = instruction_sets.available()
@@ -13,7 +14,15 @@ SCRATCH_BYTES = 1 << 20
 
 
 def run_kernel(
-    kernel, operands, outputs, attributes, bounds, target, instruction_set=None, iteration=0, scratch_bytes=SCRATCH_BYTES
+    kernel,
+    operands,
+    outputs,
+    attributes,
+    bounds,
+    target,
+    instruction_set=None,
+    iteration=0,
+    scratch_bytes=SCRATCH_BYTES,
 ):
     """Run a kernel over `bounds` (one tuple a block) on copies of `operands`; returns its outputs.
 
@@ -21,9 +30,7 @@ def run_kernel(
     """
     builder = PlanBuilder("one kernel")
     for name, array in operands.items():
-        builder.buffer(
-            name, array.shape, array.dtype.name if array.dtype.kind != "f" else "float32", role="dataset"
-        )
+        builder.buffer(name, array.shape, array.dtype.name if array.dtype.kind != "f" else "float32", role="dataset")
     blocks = [Block(tuple(b), ()) for b in bounds]
     blocks[0] = Block(blocks[0].bounds, tuple(Access(2, name) for name in operands))
     builder.loop("loop", kernel, {name: name for name in operands}, blocks, attributes=attributes)

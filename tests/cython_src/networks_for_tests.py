@@ -1,7 +1,9 @@
 """Small forms of the networks, and data for them."""
 
 import numpy as np
+
 from forktask.cython_src.lowering.lower import initialise
+from forktask.cython_src.networks import mobilenet_v1, mobilenet_v2, preact_resnet18, resnet18, resnext29_2x64d
 from forktask.cython_src.networks.layers import (
     Add,
     AveragePool,
@@ -15,13 +17,6 @@ from forktask.cython_src.networks.layers import (
     ReLU6,
     Softmax,
     convolutional_classifier,
-)
-from forktask.cython_src.networks import (
-    mobilenet_v1,
-    mobilenet_v2,
-    preact_resnet18,
-    resnet18,
-    resnext29_2x64d,
 )
 
 # Layers without norms, biases, a pooled branch, a tensor with four readers, a sum of a layer with itself.
@@ -45,7 +40,7 @@ BRANCHES = NetworkSpec(
         FullyConnected("linear", 10),
         Softmax(),
     ),
-)  # fmt: skip
+)
 
 # Maps read by fully connected layers, two of them by a pool too; sums and activations without pixels; vectors that
 # several layers read.
@@ -68,16 +63,22 @@ DENSE = NetworkSpec(
         FullyConnected("linear", 10),
         Softmax(),
     ),
-)  # fmt: skip
+)
 # No fully connected layer: each class has a map. A sum and its activation belong to a convolution.
 MAPS_OF_CLASSES = NetworkSpec(
     "maps_of_classes",
     (3, 6, 6),
     (
-        Convolution("conv1", 20, 3, 1), ReLU("relu1"), Convolution("conv2", 20, 1, 0), Add("sum", ("conv2", "relu1")),
-        ReLU("relu2"), Convolution("conv3", 10, 1, 0), GlobalPool("pool"), Softmax(),
+        Convolution("conv1", 20, 3, 1),
+        ReLU("relu1"),
+        Convolution("conv2", 20, 1, 0),
+        Add("sum", ("conv2", "relu1")),
+        ReLU("relu2"),
+        Convolution("conv3", 10, 1, 0),
+        GlobalPool("pool"),
+        Softmax(),
     ),
-)  # fmt: skip
+)
 
 SMALL = {
     "resnet18": resnet18.network("small_resnet", 8, 10, width=16, blocks=(1, 2)),
@@ -107,9 +108,7 @@ def fill(bound, seed=0, rate=0.05):
         if arrays[name].ndim == 1:
             arrays[name] += rng.normal(size=arrays[name].shape).astype(np.float32) * 0.2
     prefix = next(name for name in arrays if name.endswith("dataset.images")).removesuffix("dataset.images")
-    images, labels, order = (
-        arrays[prefix + name] for name in ("dataset.images", "dataset.labels", "batch_order")
-    )
+    images, labels, order = (arrays[prefix + name] for name in ("dataset.images", "dataset.labels", "batch_order"))
     images[...] = rng.normal(size=images.shape)
     labels[...] = rng.integers(bound.plan.attributes["num_classes"], size=labels.shape)
     order[...] = rng.integers(len(images), size=order.shape)

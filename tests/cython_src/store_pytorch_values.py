@@ -67,9 +67,7 @@ def pytorch_steps(dtype):
     images, labels, parameters = inputs()
     model = pytorch_model(dtype)
     model.load_state_dict({name: torch.tensor(value, dtype=dtype) for name, value in parameters.items()})
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY
-    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
     losses, gradients = [], []
     for x, t in zip(images, labels, strict=True):
         optimizer.zero_grad()

@@ -2,9 +2,9 @@
 
 import pytest
 
+from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
-from forktask.cython_src.binding.bind import bind
 from forktask.experiments.sampling.models import built_models, make_executor
 
 

@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
-from forktask.cython_src.networks import reference
+from networks_for_tests import SMALL, fill
+
+from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import run_serial
 from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.networks import reference
 from forktask.cython_src.networks.layers import (
     BatchNorm,
     Convolution,
@@ -15,9 +18,7 @@ from forktask.cython_src.networks.layers import (
     ReLU,
     Softmax,
 )
-from forktask.cython_src.binding.bind import bind
 from forktask.experiments.sampling.models import make_executor
-from networks_for_tests import SMALL, fill
 
 STEPS = 3
 CASES = {
@@ -27,7 +28,10 @@ CASES = {
     "statistics only": {"fusion": "statistics", "granularity": "images=2"},
     "residual only": {"fusion": "residual"},
     "depthwise apart": {"fusion": "activation,residual,statistics"},
-    "depthwise, norm kept": {"fusion": "activation,residual,statistics,depthwise", "granularity": "images=1,channels=16"},
+    "depthwise, norm kept": {
+        "fusion": "activation,residual,statistics,depthwise",
+        "granularity": "images=1,channels=16",
+    },
     "computed again": {"recompute": True, "memory": "shared"},
     "chain, shared memory": {"weight_gradients": "chain", "granularity": "images=1", "memory": "shared"},
 }
@@ -35,20 +39,26 @@ CASES = {
 
 def run(network, target, steps=STEPS, batch=3, **options):
     """Bound plan after `steps` steps, and the reference's optimiser and last step on the same data."""
-    plan = lower(network, batch, num_images=batch + 2, num_batches=2, **options)
+    plan = lower(network, batch=batch, num_images=batch + 2, num_batches=2, **options)
     bound = bind(plan, target=target)
     fill(bound)
     arrays = bound.arrays
     truth = reference.Sgd(
-        {name: arrays[name] for name in plan.attributes["parameters"]}, 0.05,
-        plan.attributes["momentum"], plan.attributes["weight_decay"],
-    )  # fmt: skip
+        {name: arrays[name] for name in plan.attributes["parameters"]},
+        0.05,
+        plan.attributes["momentum"],
+        plan.attributes["weight_decay"],
+    )
     run_serial(bound, steps)
     losses = []
     for k in range(steps):
         chosen = arrays["batch_order"][k % 2]
-        step = truth.step(network, arrays["dataset.images"][chosen], arrays["dataset.labels"][chosen],
-                          options.get("label_smoothing", 0.0))  # fmt: skip
+        step = truth.step(
+            network,
+            arrays["dataset.images"][chosen],
+            arrays["dataset.labels"][chosen],
+            options.get("label_smoothing", 0.0),
+        )
         losses.append(step.loss)
         assert arrays["correct"][k] == step.correct
     np.testing.assert_allclose(arrays["losses"][:steps], losses, rtol=1e-9 if target == "float64" else 1e-4)
@@ -92,7 +102,7 @@ def test_evaluation_uses_running_statistics(memory):
     network = SMALL["mobilenet_v2"]
     bound, truth, step = run(network, "float64", steps=2)
     for phase in ("evaluate", "forward"):
-        plan = lower(network, 2, phase, prefix=f"{phase}.", num_images=4, memory=memory)
+        plan = lower(network, batch=2, phase=phase, prefix=f"{phase}.", num_images=4, memory=memory)
         other = bind(plan, bound.storage, target="float64")
         arrays = other.arrays
         arrays[f"{phase}.dataset.images"][...] = np.random.default_rng(1).normal(size=(4, 3, 8, 8))
@@ -100,9 +110,7 @@ def test_evaluation_uses_running_statistics(memory):
         arrays[f"{phase}.batch_order"][...] = [3, 1]
         run_serial(other, 1)
         images, labels = arrays[f"{phase}.dataset.images"][[3, 1]], np.array([4, 2])
-        expected = reference.forward(
-            network, truth.parameters, images, labels, step.statistics, training=False
-        )
+        expected = reference.forward(network, truth.parameters, images, labels, step.statistics, training=False)
         if phase == "evaluate":
             assert arrays["evaluate.losses"][0] == pytest.approx(expected.loss, rel=1e-9)
         else:
@@ -117,7 +125,7 @@ def test_label_smoothing_equals_the_reference():
 
 def optimised(network, steps, optimizer, batch=3, **options):
     """Parameters after steps of a formula of their own, gradients from the reference."""
-    plan = lower(network, batch, num_images=batch, optimizer=optimizer, weight_decay=0.1, **options)
+    plan = lower(network, batch=batch, num_images=batch, optimizer=optimizer, weight_decay=0.1, **options)
     bound = bind(plan, target="float64")
     fill(bound, rate=0.01)
     arrays = bound.arrays
@@ -172,22 +180,20 @@ def test_frozen_layers_stay_and_stop_the_backward_pass():
     """Check that frozen parameters keep their values, that trained ones move as ever, and that no loop computes what
     nobody needs."""
     network = SMALL["resnet18"]
-    start = bind(lower(network, 3, num_images=5, num_batches=2), target="float64")
+    start = bind(lower(network, batch=3, num_images=5, num_batches=2), target="float64")
     fill(start)
-    plan = lower(network, 3, num_images=5, num_batches=2, frozen="conv1,bn1,layer1")
+    plan = lower(network, batch=3, num_images=5, num_batches=2, frozen="conv1,bn1,layer1")
     bound = bind(plan, target="float64")
     fill(bound)
     run_serial(bound, 1)
     names = [loop.name for loop in plan.loops]
     assert "layer2.0.conv1.weight_gradient" in names and "layer2.0.conv1.data_gradient" not in names
-    assert not any(
-        name.startswith(("layer1.0.conv1.w", "bn1.gradient")) and "packed" not in name for name in names
-    )
+    assert not any(name.startswith(("layer1.0.conv1.w", "bn1.gradient")) and "packed" not in name for name in names)
     run_serial(start, 1)
     for name in plan.attributes["parameters"]:
         moved = not name.startswith(("conv1", "bn1", "layer1"))
         assert moved == (f"{name}.grad" in plan.attributes["aliases"])
-        initial = bind(lower(network, 3, num_images=5, num_batches=2), target="float64")
+        initial = bind(lower(network, batch=3, num_images=5, num_batches=2), target="float64")
         break
     fill(initial)
     for name in plan.attributes["parameters"]:
@@ -212,7 +218,7 @@ def test_bad_options_are_refused(options, message):
     from forktask.cython_src.errors import UsageError
 
     with pytest.raises(UsageError, match=message):
-        lower(SMALL["resnet18"], 2, **options)
+        lower(SMALL["resnet18"], batch=2, **options)
 
 
 @pytest.mark.parametrize("target", ["float64", "cpu"])
@@ -220,11 +226,22 @@ def test_dropout_masks_maps_and_vectors_and_their_gradients(target):
     """Check the share of zeros, that masks change with the iteration, and all gradients given the masks; evaluation
     leaves dropout out."""
     network = NetworkSpec(
-        "dropped", (3, 8, 8),
-        (Convolution("conv1", 16, 3, 1), ReLU("relu"), Dropout("drop1", 0.25), Convolution("conv2", 32, 3, 1, bias=False),
-         BatchNorm("bn"), ReLU("relu2"), GlobalPool("pool"), Dropout("drop2", 0.5), FullyConnected("linear", 10), Softmax()),
-    )  # fmt: skip
-    plan = lower(network, 8, num_images=8, momentum=0.0, weight_decay=0.0, seed=5)
+        "dropped",
+        (3, 8, 8),
+        (
+            Convolution("conv1", 16, 3, 1),
+            ReLU("relu"),
+            Dropout("drop1", 0.25),
+            Convolution("conv2", 32, 3, 1, bias=False),
+            BatchNorm("bn"),
+            ReLU("relu2"),
+            GlobalPool("pool"),
+            Dropout("drop2", 0.5),
+            FullyConnected("linear", 10),
+            Softmax(),
+        ),
+    )
+    plan = lower(network, batch=8, num_images=8, momentum=0.0, weight_decay=0.0, seed=5)
     bound = bind(plan, target=target)
     fill(bound, rate=0.0)
     arrays = bound.arrays
@@ -242,18 +259,27 @@ def test_dropout_masks_maps_and_vectors_and_their_gradients(target):
         seen.append(masks)
         parameters = {name: arrays[name] for name in plan.attributes["parameters"]}
         chosen = arrays["batch_order"][0]
-        step = reference.forward_backward(network, parameters, arrays["dataset.images"][chosen],
-                                          arrays["dataset.labels"][chosen], masks=masks)  # fmt: skip
+        step = reference.forward_backward(
+            network, parameters, arrays["dataset.images"][chosen], arrays["dataset.labels"][chosen], masks=masks
+        )
         tolerance = 1e-9 if target == "float64" else 1e-4
         assert arrays["losses"][iteration] == pytest.approx(step.loss, rel=tolerance)
         for name in parameters:
             close(bound.view(f"{name}.grad"), step.gradients[name], tolerance)
     assert (seen[0]["drop1"] != seen[1]["drop1"]).any()
-    evaluation = bind(lower(network, 8, "evaluate", prefix="e.", num_images=8), bound.storage, target=target)
+    evaluation = bind(
+        lower(network, batch=8, phase="evaluate", prefix="e.", num_images=8), bound.storage, target=target
+    )
     for name in ("dataset.images", "dataset.labels", "batch_order"):
         evaluation.arrays[f"e.{name}"][...] = arrays[name]
     run_serial(evaluation, 1)
     statistics = {name: arrays[name] for name in network.statistic_shapes()}
-    expected = reference.forward(network, parameters, arrays["dataset.images"][chosen], arrays["dataset.labels"][chosen],
-                                 statistics, training=False)  # fmt: skip
+    expected = reference.forward(
+        network,
+        parameters,
+        arrays["dataset.images"][chosen],
+        arrays["dataset.labels"][chosen],
+        statistics,
+        training=False,
+    )
     assert evaluation.arrays["e.losses"][0] == pytest.approx(expected.loss, rel=tolerance)

@@ -7,6 +7,7 @@ import pytest
 from contract import cnn, gpt2, norm_block
 from contract.common import bound_plan, kernel
 
+from forktask.cython_src.binding.bind import BlockFailure
 from forktask.cython_src.binding.checks import (
     AccessError,
     RandomOrder,
@@ -16,10 +17,18 @@ from forktask.cython_src.binding.checks import (
     run_serial,
     span_in_tasks,
 )
-from forktask.cython_src.plan.dependences import record_graph
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.plan.model import Block, PlanBuilder, UniformBlocks, commutative, concurrent, read, update, write
-from forktask.cython_src.binding.bind import BlockFailure
+from forktask.cython_src.plan.dependences import record_graph
+from forktask.cython_src.plan.model import (
+    Block,
+    PlanBuilder,
+    UniformBlocks,
+    commutative,
+    concurrent,
+    read,
+    update,
+    write,
+)
 
 
 @kernel("test.stencil", "x y", "start stop", integers="halo extra missing", reals="")
@@ -46,13 +55,21 @@ def stencil_plan(halo=1, declared=1, extra=0, missing=0, kind=write, dtype="floa
         ("stencil", "x", "y", declared, {"halo": halo, "extra": extra, "missing": missing}),
     ):
         builder.loop(
-            name, "test.stencil", {"x": source, "y": target}, attributes=attributes,
+            name,
+            "test.stencil",
+            {"x": source, "y": target},
+            attributes=attributes,
             blocks=[
-                Block((s, s + 3), (read(source, (max(0, s - width), min(12, s + 3 + width))),
-                                   (kind if target == "y" else write)(target, (s, s + 3))))
+                Block(
+                    (s, s + 3),
+                    (
+                        read(source, (max(0, s - width), min(12, s + 3 + width))),
+                        (kind if target == "y" else write)(target, (s, s + 3)),
+                    ),
+                )
                 for s in range(0, 12, 3)
             ],
-        )  # fmt: skip
+        )
     return builder.build()
 
 
@@ -227,9 +244,12 @@ def test_sums_in_any_order_agree_within_a_tolerance(access):
     builder = PlanBuilder("sum")
     builder.buffer("x", (20,), role="parameter")
     builder.buffer("y", (5,), role="parameter")
-    builder.loop("add", "test.add_scaled", {"x": "x", "y": "y"}, [
-        Block((i,), (read("x", (i, i + 1)), access("y"))) for i in range(20)
-    ])  # fmt: skip
+    builder.loop(
+        "add",
+        "test.add_scaled",
+        {"x": "x", "y": "y"},
+        [Block((i,), (read("x", (i, i + 1)), access("y"))) for i in range(20)],
+    )
     plan = builder.build()
 
     def random(bound):

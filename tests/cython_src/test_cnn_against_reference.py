@@ -4,10 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from forktask.cython_src.networks import reference
-from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.cython_src.networks.layers import get_network
+
 from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.networks import reference
+from forktask.cython_src.networks.layers import get_network
 from forktask.experiments.training.data import load_data
 from forktask.experiments.training.safetensors import read_safetensors, write_safetensors
 from forktask.forkjoin.executor import SerialExecutor
@@ -80,10 +81,7 @@ def reference_run(digits):
     initialise(bound, 3)
     start = {name: bound.arrays[name].astype(np.float64) for name in NETWORK.parameter_shapes()}
     sgd = reference.Sgd(start, float(np.float32(RATE)), MOMENTUM, WEIGHT_DECAY)
-    steps = [
-        sgd.step(NETWORK, images[i : i + BATCH], labels[i : i + BATCH])
-        for i in range(0, STEPS * BATCH, BATCH)
-    ]
+    steps = [sgd.step(NETWORK, images[i : i + BATCH], labels[i : i + BATCH]) for i in range(0, STEPS * BATCH, BATCH)]
     return start, steps, sgd.parameters
 
 
@@ -115,10 +113,7 @@ def test_twenty_steps_equal_reference(digits, reference_run, variant):
         bound.arrays[name][:] = value
     executor.run(STEPS)
     np.testing.assert_allclose(
-        bound.arrays["losses"],
-        [step.loss for step in steps],
-        rtol=STEPS * STEP_TOLERANCE,
-        atol=STEP_TOLERANCE,
+        bound.arrays["losses"], [step.loss for step in steps], rtol=STEPS * STEP_TOLERANCE, atol=STEP_TOLERANCE
     )
     for name in start:
         moved, expected = bound.arrays[name] - start[name], final[name] - start[name]
@@ -160,8 +155,7 @@ def test_parameters_are_pytorchs(tmp_path, digits):
     model = pytorch_values.pytorch_model(torch.float64)
     model.load_state_dict({name: torch.tensor(a) for name, a in read_safetensors(tmp_path / "p")[0].items()})
     loss = torch.nn.functional.cross_entropy(
-        model(torch.tensor(images[:BATCH], dtype=torch.float64)),
-        torch.tensor(labels[:BATCH], dtype=torch.int64),
+        model(torch.tensor(images[:BATCH], dtype=torch.float64)), torch.tensor(labels[:BATCH], dtype=torch.int64)
     )
     loss.backward()
     executor.run(1)

@@ -91,9 +91,7 @@ def conflict(a, b):
     Overlaid buffers (equal cells, other buffer) never count as one group.
     """
     return any(
-        (x[0] != READ or y[0] != READ)
-        and not (x[0] == y[0] >= CONCURRENT and x[2] == y[2])
-        and set(x[1]) & set(y[1])
+        (x[0] != READ or y[0] != READ) and not (x[0] == y[0] >= CONCURRENT and x[2] == y[2]) and set(x[1]) & set(y[1])
         for x in a
         for y in b
     )
@@ -117,9 +115,7 @@ def test_closed_graph_is_the_flat_graph_of_n_iterations(case, num_replays):
     alone = np.zeros(len(tasks), dtype=bool)
     source, _, _ = graph.edges()
     alone[source[graph.edge_kind == SELF]] = True
-    np.testing.assert_array_equal(
-        flat_reachability(graph, num_replays), oracle(tasks, num_replays, alone)
-    )
+    np.testing.assert_array_equal(flat_reachability(graph, num_replays), oracle(tasks, num_replays, alone))
 
 
 @settings(max_examples=100, deadline=None)
@@ -185,16 +181,23 @@ def test_edges_of_a_small_graph():
     """Check kinds and tokens by hand: write, two reads, an update, closed."""
     tasks = [[(WRITE, [0], 0)], [(READ, [0], 0)], [(READ, [0], 0)], [(UPDATE, [0], 0)]]
     assert edges_of(tasks, 1, closed=True) == {
-        (0, 1, 0, "flow"), (0, 2, 0, "flow"), (1, 3, 0, "anti"), (2, 3, 0, "anti"), (3, 0, 1, "anti"),
-    }  # fmt: skip
+        (0, 1, 0, "flow"),
+        (0, 2, 0, "flow"),
+        (1, 3, 0, "anti"),
+        (2, 3, 0, "anti"),
+        (3, 0, 1, "anti"),
+    }
 
 
 def test_edges_between_overlaid_buffers_are_tagged():
     """Check that an edge is due to sharing exactly if its ends use the memory as different buffers."""
     tasks = [[(WRITE, [0], 0)], [(READ, [0], 0)], [(WRITE, [0], 1)], [(READ, [0], 1)]]
     assert edges_of(tasks, 1, closed=True) == {
-        (0, 1, 0, "flow"), (1, 2, 0, "sharing"), (2, 3, 0, "flow"), (3, 0, 1, "sharing"),
-    }  # fmt: skip
+        (0, 1, 0, "flow"),
+        (1, 2, 0, "sharing"),
+        (2, 3, 0, "flow"),
+        (3, 0, 1, "sharing"),
+    }
 
 
 def test_flow_wins_over_other_reasons():
@@ -215,9 +218,7 @@ def crossing_plan(rows):
     builder.buffer("y", (rows, rows), role="activation")
     cut = ranges(rows, 1)
     builder.loop("rows", "k", {"x": "x"}, [Block(r, (write("x", r),)) for r in cut])
-    builder.loop(
-        "columns", "k", {"x": "x", "y": "y"}, [Block(r, (read("x"), write("y", (0, rows), r))) for r in cut]
-    )
+    builder.loop("columns", "k", {"x": "x", "y": "y"}, [Block(r, (read("x"), write("y", (0, rows), r))) for r in cut])
     return builder.build()
 
 
@@ -242,9 +243,11 @@ def test_disjoint_tiles_are_not_ordered():
         return max(0, r[0] - 1), min(8, r[1] + 1)
 
     builder.loop(
-        "second", "k", {"x": "x", "y": "y"},
+        "second",
+        "k",
+        {"x": "x", "y": "y"},
         [Block((), (read("x", halo(r), halo(c)), write("y", r, c))) for r, c in tiles],
-    )  # fmt: skip
+    )
     graph = record_graph(builder.build().accesses, closed=False)
     assert graph.num_joins == 0
     neighbours = [(2 if i in (0, 3) else 3) * (2 if j in (0, 3) else 3) for i in range(4) for j in range(4)]
@@ -258,9 +261,11 @@ def layered_plan(width, steps):
     for step in range(steps):
         x, y = "ab" if step % 2 else "ba"
         builder.loop(
-            f"step {step}", "k", {"x": x, "y": y},
+            f"step {step}",
+            "k",
+            {"x": x, "y": y},
             [Block((), (read(x, (max(0, i - 1), min(width, i + 2))), write(y, (i, i + 1)))) for i in range(width)],
-        )  # fmt: skip
+        )
     return builder.build()
 
 
@@ -319,16 +324,23 @@ def test_group_is_ordered_against_others_only(kind):
     """Check by hand: members wait for the writer before them, the reader after them for all, across the iteration."""
     tasks = [[(WRITE, [0], 0)], [(kind, [0], 0)], [(kind, [0], 0)], [(READ, [0], 0)]]
     assert edges_of(tasks, 1, closed=True) == {
-        (0, 1, 0, "flow"), (0, 2, 0, "flow"), (1, 3, 0, "flow"), (2, 3, 0, "flow"), (3, 0, 1, "anti"),
-    }  # fmt: skip
+        (0, 1, 0, "flow"),
+        (0, 2, 0, "flow"),
+        (1, 3, 0, "flow"),
+        (2, 3, 0, "flow"),
+        (3, 0, 1, "anti"),
+    }
 
 
 def test_group_goes_on_in_the_next_iteration():
     """Check that members at the end of one iteration and the start of the next are one group."""
     tasks = [[(CONCURRENT, [0], 0)], [(UPDATE, [0], 0)], [(CONCURRENT, [0], 0)]]
     assert edges_of(tasks, 1, closed=True) == {
-        (1, 0, 1, "flow"), (0, 1, 0, "flow"), (2, 1, 1, "flow"), (1, 2, 0, "flow"),
-    }  # fmt: skip
+        (1, 0, 1, "flow"),
+        (0, 1, 0, "flow"),
+        (2, 1, 1, "flow"),
+        (1, 2, 0, "flow"),
+    }
 
 
 @pytest.mark.parametrize("access", [concurrent, commutative])
@@ -348,9 +360,12 @@ def test_readers_followed_by_a_group_keep_edges_linear(access):
 def test_locks_keep_commutative_regions_apart():
     """Check that commutative accesses share a lock exactly if their regions are connected, and others need none."""
     tasks = [
-        [(COMMUTATIVE, [0, 1], 0)], [(COMMUTATIVE, [1, 2], 0), (COMMUTATIVE, [4], 0)], [(COMMUTATIVE, [3], 0)],
-        [(CONCURRENT, [5], 0)], [(UPDATE, [0], 0)],
-    ]  # fmt: skip
+        [(COMMUTATIVE, [0, 1], 0)],
+        [(COMMUTATIVE, [1, 2], 0), (COMMUTATIVE, [4], 0)],
+        [(COMMUTATIVE, [3], 0)],
+        [(CONCURRENT, [5], 0)],
+        [(UPDATE, [0], 0)],
+    ]
     num_locks, offsets, locks = commutative_locks(table(tasks, 6))
     assert num_locks == 3
     sets = [set(locks[a:b].tolist()) for a, b in itertools.pairwise(offsets.tolist())]

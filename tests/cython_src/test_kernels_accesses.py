@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from forktask.cython_src.binding.checks import check_accesses
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.layers import convolutional_classifier
@@ -34,5 +35,5 @@ def fill(bound):
 @pytest.mark.parametrize(("batch", "options"), CASES)
 def test_kernels_touch_what_they_declare(batch, options, target):
     """Check every kernel, in both forms: undeclared reads do not matter, undeclared writes do not happen."""
-    plan = lower(SMALL, batch, num_images=batch + 1, num_iterations_logged=4, **options)
+    plan = lower(SMALL, batch=batch, num_images=batch + 1, num_iterations_logged=4, **options)
     assert check_accesses(plan, target, initialise=fill, num_replays=2, blocks_per_loop=5) > len(plan.loops)

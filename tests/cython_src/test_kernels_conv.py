@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from kernel_testing import INSTRUCTION_SETS, check_linear, fill, random_map, run_kernel
+
 from forktask.cython_src.lowering.lower import FeatureMap
 from forktask.cython_src.plan.model import block_grid, ranges
-from kernel_testing import INSTRUCTION_SETS, check_linear, fill, random_map, run_kernel
 
 # Sizes with rows of whole units, of parts of units, and of the network itself.
 SIZES = [(2, 2), (4, 6), (8, 8), (16, 16), (6, 32), (10, 12), (4, 48)]
@@ -37,9 +38,7 @@ def test_forward_equals_numpy_form(seed):
         "output": fill(np.empty(target.shape, np.float32)),
     }
     attributes = {**source.attributes("in"), **target.attributes("out")}
-    check_linear(
-        "conv_forward", operands, ["output"], attributes, cut(rng, groups, c_out, height), 25 * c_in + 1
-    )
+    check_linear("conv_forward", operands, ["output"], attributes, cut(rng, groups, c_out, height), 25 * c_in + 1)
 
 
 @pytest.mark.parametrize("seed", range(14))
@@ -54,9 +53,7 @@ def test_data_gradient_equals_numpy_form(seed):
         "output": fill(np.empty(target.shape, np.float32)),
     }
     attributes = {**gradient.attributes("in"), **target.attributes("out")}
-    check_linear(
-        "conv_backward_data", operands, ["output"], attributes, cut(rng, groups, c_in, height), 25 * c_out
-    )
+    check_linear("conv_backward_data", operands, ["output"], attributes, cut(rng, groups, c_in, height), 25 * c_out)
 
 
 @pytest.mark.parametrize("accumulate", [0, 1])
@@ -76,9 +73,7 @@ def test_weight_gradient_equals_numpy_form(seed, accumulate):
     attributes = {**gradient.attributes("dy"), **source.attributes("in"), "accumulate": accumulate}
     step = int(rng.integers(1, c_out + 1))
     bounds = [(p, 0, groups, *c) for p in (0, 1) for c in ranges(c_out, step)]
-    check_linear(
-        "conv_backward_weights", operands, ["output"], attributes, bounds, height * width * groups * lanes + 1
-    )
+    check_linear("conv_backward_weights", operands, ["output"], attributes, bounds, height * width * groups * lanes + 1)
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
@@ -115,12 +110,7 @@ def test_fused_pooling_equals_separate_loops(seed, instruction_set):
     y = run("conv_forward", {**weights, "output": plain}, ["output"], source, linear, whole)["output"]
     z = run("relu_forward", {"input": y, "output": plain}, ["output"], linear, linear, whole)["output"]
     separate = run(
-        "pool_forward",
-        {"input": z, "output": pooled, "index": index},
-        ["output", "index"],
-        linear,
-        target,
-        half,
+        "pool_forward", {"input": z, "output": pooled, "index": index}, ["output", "index"], linear, target, half
     )
     np.testing.assert_array_equal(fused["output"], separate["output"])
     alive = separate["output"][:, :, 2 : 2 + height // 2, 2 : 2 + width // 2] > 0
@@ -177,9 +167,7 @@ def test_result_does_not_depend_on_block_size_or_layout():
             x = np.zeros(source.shape, np.float32)
             x[:, :, 2:10, 2:10] = images.reshape(16 // lanes, lanes, 4, 8, 8).transpose(0, 2, 3, 4, 1)
             for c, y in ((9, 8), (2, 2), (4, 3)):
-                bounds = [
-                    (*g, *o, *r) for g, o, r in block_grid(ranges(16 // lanes, 1), ranges(9, c), ranges(8, y))
-                ]
+                bounds = [(*g, *o, *r) for g, o, r in block_grid(ranges(16 // lanes, 1), ranges(9, c), ranges(8, y))]
                 out = run_kernel(
                     "conv_forward",
                     {"input": x, **weights, "output": fill(np.empty(target.shape, np.float32))},

@@ -2,15 +2,16 @@
 
 import numpy as np
 import pytest
-from forktask.cython_src.errors import UsageError
-from forktask.cython_src.kernels.convolution.lanes_forms import FORMS, form_scratch_bytes
-from forktask.cython_src.lowering.lower import FeatureMap, lower
-from forktask.cython_src.kernels.convolution.algorithms import CODES
-from forktask.cython_src.plan.model import block_grid, ranges
-from forktask.cython_src.binding.bind import bind
-from forktask.experiments.sampling.models import make_executor
 from kernel_testing import EPSILON, INSTRUCTION_SETS, fill, random_map, run_kernel
 from networks_for_tests import fill as fill_plan
+
+from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.kernels.convolution.algorithms import CODES
+from forktask.cython_src.kernels.convolution.lanes_forms import FORMS, form_scratch_bytes
+from forktask.cython_src.lowering.lower import FeatureMap, lower
+from forktask.cython_src.plan.model import block_grid, ranges
+from forktask.experiments.sampling.models import make_executor
 
 # Rows of the result: fewer than a strip of "pad", more, and no multiple of a tile.
 SIZES = [(2, 2), (6, 14), (18, 6), (34, 10)]
@@ -60,9 +61,15 @@ def test_every_form_has_the_direct_forms_bits(seed, instruction_set):
         for form in FORMS:
             scratch = form_scratch_bytes(form, source.channels, width)
             got = run_kernel(
-                f"conv_form_{kernel}", operands, outputs, {**attributes, "algorithm": CODES[form]}, cut, "cpu",
-                instruction_set, scratch_bytes=scratch,
-            )  # fmt: skip
+                f"conv_form_{kernel}",
+                operands,
+                outputs,
+                {**attributes, "algorithm": CODES[form]},
+                cut,
+                "cpu",
+                instruction_set,
+                scratch_bytes=scratch,
+            )
             for name in outputs:
                 np.testing.assert_array_equal(got[name], expected[name], err_msg=f"{kernel} {form} {name}")
 
@@ -80,7 +87,12 @@ def test_weight_gradients_equal_the_float64_form(form, seed):
         "input": random_map(rng, source),
         "output": rng.standard_normal(shape).astype(np.float32) if accumulate else fill(np.empty(shape, np.float32)),
     }
-    attributes = {**gradient.attributes("dy"), **source.attributes("in"), "accumulate": accumulate, "algorithm": CODES[form]}
+    attributes = {
+        **gradient.attributes("dy"),
+        **source.attributes("in"),
+        "accumulate": accumulate,
+        "algorithm": CODES[form],
+    }
     cut = [(0, 0, 2, *c) for c in ranges(channels, int(rng.integers(1, channels + 1)))]
     name = "conv_form_backward_weights"
     scratch = form_scratch_bytes(form, source.channels, width)
@@ -100,7 +112,7 @@ def test_networks_train_in_every_form(form):
     """Check losses and gradients of two steps against the direct form, a group that is not full, and what is noted."""
     results = []
     for conv in ("direct", form):
-        plan = lower("lenet5", 20, conv=conv)
+        plan = lower("lenet5", batch=20, conv=conv)
         assert plan.attributes["layout"] == "lanes"
         assert set(plan.attributes["convolutions"].values()) == {conv}
         bound = bind(plan)
@@ -116,4 +128,4 @@ def test_networks_train_in_every_form(form):
 def test_forms_need_whole_groups_of_images():
     """Check that images in the rows of pixels have no such forms, and that the sentence says so."""
     with pytest.raises(UsageError, match="conv 'im2col' needs layout 'lanes'"):
-        lower("cifar10_cnn", 3, conv="im2col", layout="flat")
+        lower("cifar10_cnn", batch=3, conv="im2col", layout="flat")

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from forktask.cython_src.lowering.lower import FeatureMap
-from forktask.cython_src.binding.bind import BlockFailure
 from kernel_testing import EPSILON, INSTRUCTION_SETS, check_linear, fill, random_map, run_kernel
+
+from forktask.cython_src.binding.bind import BlockFailure
+from forktask.cython_src.lowering.lower import FeatureMap
 
 SIZES = [(2, 2), (4, 8), (8, 6), (2, 20), (6, 32), (4, 50)]
 LAYOUTS = [(16, size) for size in SIZES] + [(1, size) for size in SIZES]
@@ -33,14 +34,7 @@ def test_pooling_and_relu_are_exact(lanes, size):
             small,
             half,
         ),
-        (
-            "pool_backward",
-            {"gradient": dy, "index": index, "output": output},
-            ["output"],
-            small,
-            padded,
-            half,
-        ),
+        ("pool_backward", {"gradient": dy, "index": index, "output": output}, ["output"], small, padded, half),
         ("relu_forward", {"input": x, "output": output}, ["output"], large, padded, whole),
         (
             "relu_backward",
@@ -57,9 +51,7 @@ def test_pooling_and_relu_are_exact(lanes, size):
         for instruction_set in INSTRUCTION_SETS:
             got = run_kernel(kernel, operands, outputs, attributes, bounds, "cpu", instruction_set)
             for name in outputs:
-                np.testing.assert_array_equal(
-                    got[name], expected[name], err_msg=f"{kernel} {instruction_set}"
-                )
+                np.testing.assert_array_equal(got[name], expected[name], err_msg=f"{kernel} {instruction_set}")
 
 
 @pytest.mark.parametrize("lanes", [16, 1])
@@ -183,18 +175,14 @@ def test_load_is_exact(lanes, batch, width):
     attributes = {**target.attributes("out"), "batch": batch, "num_batches": 3, "num_images": 30}
     bounds = [(0, 1), (1, 2)] if batch > lanes else [(0, 1)]
     for where, name in [("cpu", i) for i in INSTRUCTION_SETS] + [("float64", None)]:
-        got = run_kernel(
-            "load_images", operands, ["output", "labels"], attributes, bounds, where, name, iteration=5
-        )
+        got = run_kernel("load_images", operands, ["output", "labels"], attributes, bounds, where, name, iteration=5)
         inside = got["output"][: len(bounds), :, 2:6, 2 : 2 + width]
         images = inside.transpose(0, 4, 1, 2, 3).reshape(-1, 3, 4, width)
         order = operands["batch_order"][2]
         np.testing.assert_array_equal(images[:batch], operands["images"][order])
         assert (images[batch:] == 0).all()
         np.testing.assert_array_equal(got["labels"].ravel()[:batch], operands["dataset_labels"][order])
-        assert got["output"][: len(bounds)].sum() == pytest.approx(
-            images.sum(), rel=1e-4, abs=1e-2
-        )  # halo is zero
+        assert got["output"][: len(bounds)].sum() == pytest.approx(images.sum(), rel=1e-4, abs=1e-2)  # halo is zero
 
 
 @pytest.mark.parametrize("partials", [1, 3])
@@ -226,9 +214,7 @@ def test_update_equals_numpy_form(partials):
     outputs_of = ["gradient", "weight", "bias", "weight_momentum", "bias_momentum"]
     expected = run_kernel("sgd", operands, outputs_of, attributes, [(0, 2), (2, 5)], "float64", iteration=6)
     for instruction_set in INSTRUCTION_SETS:
-        got = run_kernel(
-            "sgd", operands, outputs_of, attributes, [(0, 2), (2, 5)], "cpu", instruction_set, iteration=6
-        )
+        got = run_kernel("sgd", operands, outputs_of, attributes, [(0, 2), (2, 5)], "cpu", instruction_set, iteration=6)
         for name in outputs_of:
             # Sums of at most partials + 4 terms, each a few units at most.
             np.testing.assert_allclose(got[name], expected[name], rtol=0, atol=(partials + 4) * 8 * EPSILON)

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from forktask.cython_src.kernels.maps.channels import ChannelsMap, statistics_shape
-from forktask.cython_src.plan.model import block_grid, ranges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_testing import EPSILON, INSTRUCTION_SETS, fill, run_kernel
+
+from forktask.cython_src.kernels.maps.channels import ChannelsMap, statistics_shape
+from forktask.cython_src.plan.model import block_grid, ranges
 
 FEW = settings(max_examples=25, deadline=None, derandomize=True)
 sizes = st.tuples(st.integers(1, 3), st.integers(1, 70), st.integers(1, 9), st.integers(1, 9))
@@ -59,11 +60,7 @@ def compare(kernel, operands, outputs, attributes, blocks, tolerance, iteration=
             wanted = expected[output]
             size = np.nanmax(np.abs(wanted), initial=1.0)
             np.testing.assert_allclose(
-                got[output],
-                wanted,
-                rtol=0,
-                atol=tolerance * EPSILON * size,
-                err_msg=f"{kernel} {output} {name}",
+                got[output], wanted, rtol=0, atol=tolerance * EPSILON * size, err_msg=f"{kernel} {output} {name}"
             )
     return expected
 
@@ -74,18 +71,12 @@ def maps(size, *own_halos):
 
 
 @FEW
-@given(
-    sizes, halos, halos, halos, st.sampled_from([0, 1, 2]), st.sampled_from(["", "plain", "scaled"]), seeds
-)
+@given(sizes, halos, halos, halos, st.sampled_from([0, 1, 2]), st.sampled_from(["", "plain", "scaled"]), seeds)
 def test_norm_apply(size, in_halo, residual_halo, out_halo, activation, residual, seed):
     """Check scale, shift, residual and activation, whatever the halos; the halo of the result is zero."""
     rng = np.random.default_rng(seed)
     source, other, target = maps(size, in_halo, residual_halo, out_halo)
-    operands = {
-        "input": random_map(rng, source),
-        "scale": vector(rng, source),
-        "shift": vector(rng, source, -2, 2),
-    }
+    operands = {"input": random_map(rng, source), "scale": vector(rng, source), "shift": vector(rng, source, -2, 2)}
     if residual:
         operands["residual"] = random_map(rng, other)
     if residual == "scaled":
@@ -139,9 +130,7 @@ def test_norm_statistics(size, halo, mean, seed):
             "running_mean": normal(rng, channels),
             "running_var": rng.uniform(1, 2, channels).astype(np.float32),
         }
-        operands |= {
-            n: fill(np.empty(source.pitch, np.float32)) for n in ("scale", "shift", "mean", "inv_std")
-        }
+        operands |= {n: fill(np.empty(source.pitch, np.float32)) for n in ("scale", "shift", "mean", "inv_std")}
         got = run_kernel(
             "channels_norm_finish",
             operands,
@@ -159,9 +148,7 @@ def test_norm_statistics(size, halo, mean, seed):
         inv_std = 1 / np.sqrt(var + 1e-5)
         relative = (100 + 20 * count**0.5) * EPSILON * (1 + mean * inv_std.max() * EPSILON**0.5)
         np.testing.assert_allclose(got["inv_std"][:channels], inv_std, rtol=relative)
-        np.testing.assert_allclose(
-            got["running_mean"], 0.9 * operands["running_mean"] + 0.1 * mu, rtol=1e-5, atol=1e-5
-        )
+        np.testing.assert_allclose(got["running_mean"], 0.9 * operands["running_mean"] + 0.1 * mu, rtol=1e-5, atol=1e-5)
         unbiased = var * count / max(count - 1, 1)
         np.testing.assert_allclose(
             got["running_var"], 0.9 * operands["running_var"] + 0.1 * unbiased, rtol=2 * relative
@@ -185,15 +172,7 @@ def test_norm_evaluate():
 
 @FEW
 @given(
-    sizes,
-    halos,
-    halos,
-    halos,
-    halos,
-    st.sampled_from([0, 1, 2]),
-    st.booleans(),
-    st.sampled_from([None, 0, 1]),
-    seeds,
+    sizes, halos, halos, halos, halos, st.sampled_from([0, 1, 2]), st.booleans(), st.sampled_from([None, 0, 1]), seeds
 )
 def test_norm_backward(size, in_halo, gradient_halo, out_halo, halo, activation, argument, branch, seed):
     """Check sums, coefficients and data gradient, the mask from the result or from its argument, and the branch."""
@@ -205,11 +184,7 @@ def test_norm_backward(size, in_halo, gradient_halo, out_halo, halo, activation,
         mask = {"scale": vector(rng, source), "shift": vector(rng, source, -2, 2)}
     elif activation:
         mask = {"activations": np.maximum(4 * random_map(rng, other), 0)}
-    shared = {
-        "gradient": random_map(rng, gradient),
-        "input": random_map(rng, source),
-        "mean": vector(rng, source),
-    }
+    shared = {"gradient": random_map(rng, gradient), "input": random_map(rng, source), "mean": vector(rng, source)}
     shared |= mask
     attributes = {
         **source.attributes("in"),
@@ -250,16 +225,7 @@ def test_norm_backward(size, in_halo, gradient_halo, out_halo, halo, activation,
 
 
 @FEW
-@given(
-    sizes,
-    halos,
-    halos,
-    halos,
-    st.sampled_from([0, 1, 2]),
-    st.sampled_from([0, 1]),
-    st.sampled_from([0, 1]),
-    seeds,
-)
+@given(sizes, halos, halos, halos, st.sampled_from([0, 1, 2]), st.sampled_from([0, 1]), st.sampled_from([0, 1]), seeds)
 def test_elementwise(size, in_halo, halo, out_halo, activation, accumulate, second_accumulate, seed):
     """Check activation and sum of two maps, forward and backward."""
     rng = np.random.default_rng(seed)
@@ -297,13 +263,7 @@ def test_dropout(size, in_halo, out_halo, rate, seed):
     rng = np.random.default_rng(seed)
     source, target = maps(size, in_halo, out_halo)
     operands = {"input": random_map(rng, source), "output": empty_map(target)}
-    attributes = {
-        **source.attributes("in"),
-        "out_halo": out_halo,
-        "seed": seed * 7919,
-        "layer": 3,
-        "rate": rate,
-    }
+    attributes = {**source.attributes("in"), "out_halo": out_halo, "seed": seed * 7919, "layer": 3, "rate": rate}
     blocks = [b[:4] for b in boxes(rng, source, channels=False)]
     compare("channels_dropout", operands, ["output"], attributes, blocks, 2, iteration=2**32 + 5)
 
@@ -402,10 +362,9 @@ def test_load_images(size, halo, image, seed):
 def test_optimizers(rows, length, partials, form, summed, clipped, seed):
     """Check SGD with and without momentum, Adam and AdamW on whole gradients and on columns of others."""
     rng = np.random.default_rng(seed)
-    row_length, columns, offset = {
-        "all": (rows * length, rows * length, 0),
-        "rows": (length, length + 1, 0),
-    }.get(form, (1, length + 1, length))
+    row_length, columns, offset = {"all": (rows * length, rows * length, 0), "rows": (length, length + 1, 0)}.get(
+        form, (1, length + 1, length)
+    )
     size = rows * length if form != "last" else rows
     stride = columns if form == "all" else rows * columns
     attributes = {
@@ -422,9 +381,7 @@ def test_optimizers(rows, length, partials, form, summed, clipped, seed):
     tolerance = 20 + 4 * partials
     operands = {**base, "squares": fill(np.empty(len(blocks), np.float32))}
     numbered_blocks = [(*b, i) for i, b in enumerate(blocks)]
-    compare(
-        "gradient_sum", operands, ["gradient", "squares"], attributes, numbered_blocks, tolerance + 4 * size
-    )
+    compare("gradient_sum", operands, ["gradient", "squares"], attributes, numbered_blocks, tolerance + 4 * size)
     base |= {"parameter": normal(rng, size), "learning_rates": rng.uniform(0.01, 0.1, 3).astype(np.float32)}
     if clipped:
         base["scale"] = np.array([0.3], np.float32)
@@ -432,15 +389,7 @@ def test_optimizers(rows, length, partials, form, summed, clipped, seed):
     for momentum in (True, False):
         operands = {**base, "velocity": normal(rng, size)} if momentum else base
         outputs = ["gradient", "parameter", "velocity"] if momentum else ["gradient", "parameter"]
-        compare(
-            "optimizer_sgd",
-            operands,
-            outputs,
-            {**attributes, "momentum": 0.9},
-            blocks,
-            tolerance,
-            iteration=4,
-        )
+        compare("optimizer_sgd", operands, outputs, {**attributes, "momentum": 0.9}, blocks, tolerance, iteration=4)
     attributes |= {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
     operands = {**base, "first_moment": normal(rng, size), "second_moment": np.abs(normal(rng, size)) + 0.1}
     outputs = ["gradient", "parameter", "first_moment", "second_moment"]
@@ -498,11 +447,7 @@ def test_pooling(case):
     operands = {"input": x, "output": empty_map(small), "index": index}
     got = compare("channels_max_pool", operands, ["output", "index"], forward, boxes(rng, small), 0)
     gradient = random_map(rng, small)
-    operands = {
-        "gradient": gradient,
-        "index": got["index"],
-        "output": gradient_target(rng, large, accumulate),
-    }
+    operands = {"gradient": gradient, "index": got["index"], "output": gradient_target(rng, large, accumulate)}
     taps = window["kernel"] ** 2
     compare("channels_max_pool_backward", operands, ["output"], backward, boxes(rng, large), taps + 2)
     operands = {"input": x, "output": empty_map(small)}
@@ -539,11 +484,7 @@ def test_depthwise(case, with_bias, with_statistics, activation):
     """Check depthwise convolution, with bias, statistics and activation, and both gradients."""
     large, small, window, accumulate, rng = case
     channels, kernel = large.channels, window["kernel"]
-    weight, gradient, x = (
-        normal(rng, channels, 1, kernel, kernel),
-        random_map(rng, small),
-        random_map(rng, large),
-    )
+    weight, gradient, x = (normal(rng, channels, 1, kernel, kernel), random_map(rng, small), random_map(rng, large))
     operands = {"input": x, "weight": weight, "output": empty_map(small)}
     outputs = ["output"]
     cut = boxes(rng, small)
@@ -567,12 +508,7 @@ def test_depthwise(case, with_bias, with_statistics, activation):
     if not accumulate:
         outputs = {name: fill(array) for name, array in outputs.items()}
     operands = {"gradient": gradient, "input": x, **outputs}
-    attributes = {
-        **small.attributes("gradient"),
-        **large.attributes("in"),
-        **window,
-        "accumulate": accumulate,
-    }
+    attributes = {**small.attributes("gradient"), **large.attributes("in"), **window, "accumulate": accumulate}
     compare("channels_depthwise_backward_weights", operands, list(outputs), attributes, blocks, tolerance)
 
 
@@ -583,22 +519,33 @@ def depthwise_between_norms(case, activation, before, bias=False):
     channels, kernel = large.channels, window["kernel"]
     x, weight = random_map(rng, large), normal(rng, channels, 1, kernel, kernel)
     vectors = {
-        "input_scale": vector(rng, large), "input_shift": vector(rng, large, -2, 2),
-        "input_mean": vector(rng, large), "input_inv_std": vector(rng, large),
-    }  # fmt: skip
+        "input_scale": vector(rng, large),
+        "input_shift": vector(rng, large, -2, 2),
+        "input_mean": vector(rng, large),
+        "input_inv_std": vector(rng, large),
+    }
     tolerance = 8 * kernel**2 + 30 + large.height * large.width * large.batch
     maps = {**large.attributes("in"), **small.attributes("out"), **window}
     if before is not None:
         cut = boxes(rng, small)
         rows = sorted({b[:4] for b in cut})
-        operands = {"input": x, "weight": weight, "output": empty_map(small),
-                    "statistics": fill(np.empty(statistics_shape(len(rows), small.pitch), np.float32)),
-                    **{name: vectors[name] for name in ("input_scale", "input_shift")}}  # fmt: skip
+        operands = {
+            "input": x,
+            "weight": weight,
+            "output": empty_map(small),
+            "statistics": fill(np.empty(statistics_shape(len(rows), small.pitch), np.float32)),
+            **{name: vectors[name] for name in ("input_scale", "input_shift")},
+        }
         if bias:
             operands["bias"] = normal(rng, channels)
-        compare("channels_norm_depthwise", operands, ["output", "statistics"],
-                {**maps, "activation": activation, "input_activation": before},
-                [(*b, rows.index(b[:4])) for b in cut], tolerance)  # fmt: skip
+        compare(
+            "channels_norm_depthwise",
+            operands,
+            ["output", "statistics"],
+            {**maps, "activation": activation, "input_activation": before},
+            [(*b, rows.index(b[:4])) for b in cut],
+            tolerance,
+        )
     gradient, target = (
         ChannelsMap(m.name, m.batch, m.channels, m.height, m.width, int(rng.integers(0, 2))) for m in (small, large)
     )
@@ -606,22 +553,35 @@ def depthwise_between_norms(case, activation, before, bias=False):
     part = 16 * int(rng.integers(1, large.pitch // 16 + 1))
     blocks = [(*n, *c, cut.index(n)) for n, c in block_grid(cut, ranges(channels, part))]
     operands = {
-        "gradient": random_map(rng, gradient), "result": random_map(rng, small), "scale": vector(rng, small),
-        "shift": vector(rng, small, -2, 2), "mean": vector(rng, small), "weight": weight, "input": x,
-        "coefficients": np.stack([vector(rng, small, -1, 1) for _ in range(3)]), "output": empty_map(target),
+        "gradient": random_map(rng, gradient),
+        "result": random_map(rng, small),
+        "scale": vector(rng, small),
+        "shift": vector(rng, small, -2, 2),
+        "mean": vector(rng, small),
+        "weight": weight,
+        "input": x,
+        "coefficients": np.stack([vector(rng, small, -1, 1) for _ in range(3)]),
+        "output": empty_map(target),
         "weight_partials": fill(np.empty((len(cut), channels, kernel**2), np.float32)),
-    }  # fmt: skip
+    }
     outputs = ["output", "weight_partials"]
     if before is not None:
         operands |= vectors | {"statistics": fill(np.empty((len(cut), 2, large.pitch), np.float32))}
         outputs.append("statistics")
-    attributes = {**maps, "gradient_halo": gradient.halo, "output_halo": target.halo, "activation": activation,
-                  "input_activation": before or 0}  # fmt: skip
+    attributes = {
+        **maps,
+        "gradient_halo": gradient.halo,
+        "output_halo": target.halo,
+        "activation": activation,
+        "input_activation": before or 0,
+    }
     compare("channels_depthwise_norm_backward", operands, outputs, attributes, blocks, tolerance)
 
 
 @settings(FEW, max_examples=40)
-@given(window_cases(lambda kernel: kernel - 1), st.sampled_from([0, 1, 2]), st.sampled_from([None, 0, 1, 2]), st.booleans())
+@given(
+    window_cases(lambda kernel: kernel - 1), st.sampled_from([0, 1, 2]), st.sampled_from([None, 0, 1, 2]), st.booleans()
+)
 def test_depthwise_between_norms(case, activation, before, bias):
     """Check both passes on small maps of all kinds."""
     depthwise_between_norms(case, activation, before, bias)

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+
+from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import check_accesses, check_orders, find_unused_reads
 from forktask.cython_src.kernels.depthwise.channels import scratch_bytes
 from forktask.cython_src.kernels.maps.channels import ChannelsMap, statistics_shape
 from forktask.cython_src.plan.model import Block, PlanBuilder, block_grid, ranges, read, update, write
-from forktask.cython_src.binding.bind import bind
 
 BATCH, CHANNELS, SIZE = 2, 19, 6
 RATES, IMAGES = 3, 5
@@ -41,9 +42,7 @@ class Step:
         cut = self.channel_ranges if channels else [(0, m.channels)]
         return block_grid(self.image_ranges, ranges(m.height, max(1, m.height // 2)), cut)
 
-    def elementwise(
-        self, name, m, maps, outputs, vectors=(), channels=True, updates=(), extra=None, **attributes
-    ):
+    def elementwise(self, name, m, maps, outputs, vectors=(), channels=True, updates=(), extra=None, **attributes):
         """A loop over boxes of equal geometry: `maps` by operand, those in `outputs` written, in `updates` updated."""
         operands = {operand: a.name for operand, a in maps.items()} | dict(vectors)
         blocks = []
@@ -57,9 +56,7 @@ class Step:
                     kind = update if operand in updates else read
                     inside = (a.halo, a.halo + a.width)
                     accesses.append(kind(a.name, n, a.interior_rows(*y), inside, box))
-            accesses += [
-                read(buffer, *([(0, 3)] if "coefficients" in buffer else []), box) for _, buffer in vectors
-            ]
+            accesses += [read(buffer, *([(0, 3)] if "coefficients" in buffer else []), box) for _, buffer in vectors]
             bounds = (*n, *y, *c) if channels else (*n, *y)
             if extra:
                 buffer, rows = extra
@@ -67,9 +64,7 @@ class Step:
                 accesses.append(write(buffer, (len(blocks), len(blocks) + 1), (0, rows), box))
                 bounds += (len(blocks),)
             blocks.append(Block(bounds, tuple(accesses)))
-        halos = {
-            f"{operand}_halo": a.halo for operand, a in maps.items() if operand not in ("input", "first")
-        }
+        halos = {f"{operand}_halo": a.halo for operand, a in maps.items() if operand not in ("input", "first")}
         halos = {("out_halo" if k == "output_halo" else k): v for k, v in halos.items()}
         self.loop(
             name,
@@ -133,9 +128,7 @@ class Step:
         parameter, statistic = {"role": "parameter"}, {"role": "statistic"}
         depth = self.buffer("depth", CHANNELS, 1, 3, 3, **parameter)
         gamma, beta = (self.buffer(n, CHANNELS, **parameter) for n in ("gamma", "beta"))
-        running = {
-            f"running_{n}": self.buffer(f"running_{n}", CHANNELS, **statistic) for n in ("mean", "var")
-        }
+        running = {f"running_{n}": self.buffer(f"running_{n}", CHANNELS, **statistic) for n in ("mean", "var")}
 
         # Load, depthwise convolution with statistics, normalisation with a residual.
         source = self.map("source", halo=1)
@@ -199,13 +192,7 @@ class Step:
                         cut = padded if shape[-1] == 32 else c
                         accesses.append(kind(buffer, *((0, n) for n in shape[:-1]), cut))
                 blocks.append(Block(c, tuple(accesses)))
-            self.loop(
-                name,
-                {**dict(reads), **dict(writes), **dict(updates)},
-                blocks,
-                channels=CHANNELS,
-                **attributes,
-            )
+            self.loop(name, {**dict(reads), **dict(writes), **dict(updates)}, blocks, channels=CHANNELS, **attributes)
 
         affine = {"weight": gamma, "bias": beta}
         by_channels(
@@ -257,12 +244,7 @@ class Step:
         )
         active = self.map("active")
         self.elementwise(
-            "channels_activation",
-            total,
-            {"input": total, "output": active},
-            ("output",),
-            out_halo=0,
-            activation=2,
+            "channels_activation", total, {"input": total, "output": active}, ("output",), out_halo=0, activation=2
         )
         dropped = self.map("dropped", halo=1)
         self.elementwise(
@@ -279,14 +261,7 @@ class Step:
         largest, mean = self.map("largest", 3), self.map("average", 2)
         index = self.buffer("index", BATCH, 3, 3, 32, dtype="uint8")
         self.window(
-            "channels_max_pool",
-            dropped,
-            largest,
-            3,
-            2,
-            1,
-            {"input": dropped.name, "output": largest.name},
-            index=index,
+            "channels_max_pool", dropped, largest, 3, 2, 1, {"input": dropped.name, "output": largest.name}, index=index
         )
         self.window("channels_average_pool", largest, mean, 2, 1, 0, {"input": largest.name, "output": mean.name})
         pooled = self.buffer("pooled", BATCH, CHANNELS, 1)
@@ -301,10 +276,7 @@ class Step:
         blocks = [
             Block(
                 (*n, *y_, *c),
-                (
-                    read(pooled, n, c),
-                    write(dmean.name, n, dmean.written_rows(*y_), (0, 2), dmean.channel_box(*c)),
-                ),
+                (read(pooled, n, c), write(dmean.name, n, dmean.written_rows(*y_), (0, 2), dmean.channel_box(*c))),
             )
             for n, y_, c in self.boxes(dmean)
         ]
@@ -469,9 +441,7 @@ class Step:
             "gradient_sum",
             {"partials": ddepth, "gradient": gradient, "squares": squares},
             [
-                Block(
-                    (*e, i), (read(ddepth, (0, 2 * BATCH), c), write(gradient, c), write(squares, (i, i + 1)))
-                )
+                Block((*e, i), (read(ddepth, (0, 2 * BATCH), c), write(gradient, c), write(squares, (i, i + 1))))
                 for i, (c, e) in enumerate(pieces)
             ],
             num_partials=2 * BATCH,
@@ -486,16 +456,8 @@ class Step:
             length=2,
             max_norm=0.01,
         )
-        moments = {
-            f"{n}_moment": self.buffer(f"{n}_moment", CHANNELS, 9, **state) for n in ("first", "second")
-        }
-        operands = {
-            "gradient": gradient,
-            "parameter": depth,
-            **moments,
-            "learning_rates": rates,
-            "scale": scale,
-        }
+        moments = {f"{n}_moment": self.buffer(f"{n}_moment", CHANNELS, 9, **state) for n in ("first", "second")}
+        operands = {"gradient": gradient, "parameter": depth, **moments, "learning_rates": rates, "scale": scale}
         self.loop(
             "optimizer_adam",
             operands,
@@ -525,12 +487,7 @@ class Step:
         for parameter_name, partial in (("gamma", "dgamma"), ("beta", "dbeta")):
             velocity = self.buffer(f"{parameter_name}.velocity", CHANNELS, **state)
             kept = self.buffer(f"{parameter_name}.grad", CHANNELS, role="gradient", carried=True)
-            operands = {
-                "partials": partial,
-                "gradient": kept,
-                "parameter": parameter_name,
-                "velocity": velocity,
-            }
+            operands = {"partials": partial, "gradient": kept, "parameter": parameter_name, "velocity": velocity}
             self.loop(
                 "optimizer_sgd",
                 {**operands, "learning_rates": rates},

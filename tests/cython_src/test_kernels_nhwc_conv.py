@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
-from forktask.cython_src.kernels.convolution import algorithms
-from forktask.cython_src.binding.checks import check_accesses
-from forktask.cython_src.lowering.lower import lower
-from forktask.cython_src.networks.layers import Convolution, FullyConnected, GlobalPool, NetworkSpec, ReLU, Softmax
-from forktask.cython_src.kernels.maps.channels import ChannelsMap, statistics_shape
-from forktask.cython_src.plan.model import block_grid, ranges
 from kernel_testing import EPSILON, INSTRUCTION_SETS, fill, run_kernel
 from networks_for_tests import fill as fill_network
+
+from forktask.cython_src.binding.checks import check_accesses
+from forktask.cython_src.kernels.convolution import algorithms
+from forktask.cython_src.kernels.maps.channels import ChannelsMap, statistics_shape
+from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.networks.layers import Convolution, FullyConnected, GlobalPool, NetworkSpec, ReLU, Softmax
+from forktask.cython_src.plan.model import block_grid, ranges
 
 WHOLE_CASES = [
     # batch, groups, in, out, height, width, kernel, stride, padding, dilation
@@ -27,7 +28,9 @@ WHOLE_CASES = [
 class Case:
     """One convolution: its maps, weights and attributes."""
 
-    def __init__(self, batch, groups, channels_in, channels_out, height, width, kernel, stride, padding, dilation, seed=0):
+    def __init__(
+        self, batch, groups, channels_in, channels_out, height, width, kernel, stride, padding, dilation, seed=0
+    ):
         self.rng = np.random.default_rng(seed)
         self.batch, self.groups = batch, groups
         reach = (kernel - 1) * dilation + 1
@@ -56,11 +59,17 @@ class Case:
         shape = algorithms.packed_shape(algorithm, direction, self.shape, self.groups)
         operands = {"weight": weight, "packed": fill(np.empty(shape, np.float32))}
         attributes = dict(
-            out_channels=self.shape[0], in_channels=self.shape[1] * self.groups, kernel=self.shape[2],
-            groups=self.groups, direction=direction, algorithm=algorithm,
-        )  # fmt: skip
+            out_channels=self.shape[0],
+            in_channels=self.shape[1] * self.groups,
+            kernel=self.shape[2],
+            groups=self.groups,
+            direction=direction,
+            algorithm=algorithm,
+        )
         bounds = ranges(shape[0], int(self.rng.integers(1, shape[0] + 1)))
-        return run_kernel("channels_conv_pack", operands, ["packed"], attributes, bounds, target, instruction_set)["packed"]
+        return run_kernel("channels_conv_pack", operands, ["packed"], attributes, bounds, target, instruction_set)[
+            "packed"
+        ]
 
 
 def definition(case, x, weight):
@@ -83,7 +92,9 @@ def definition(case, x, weight):
 def test_numpy_forms_follow_the_definition(numbers, algorithm):
     """Check forward against loops over taps, and the gradients as the transposes of the forward pass."""
     case = Case(*numbers)
-    code = algorithms.choose_algorithm(algorithm, "forward", {**case.geometry, **case.x.attributes("in"), **case.y.attributes("out")}, 1)
+    code = algorithms.choose_algorithm(
+        algorithm, "forward", {**case.geometry, **case.x.attributes("in"), **case.y.attributes("out")}, 1
+    )
     x, dy = case.random(case.x), case.random(case.dy)
     natural = {name: m.natural()({name: a}) for name, m, a in (("x", case.x, x), ("dy", case.dy, dy))}
     geometry = {**case.geometry, "algorithm": code}
@@ -91,24 +102,35 @@ def test_numpy_forms_follow_the_definition(numbers, algorithm):
     y = run_kernel(
         "channels_conv_forward",
         {"input": x, "packed": case.pack(case.weight, 0, code), "output": fill(np.empty(case.y.shape, np.float32))},
-        ["output"], {**case.x.attributes("in"), **case.y.attributes("out"), **geometry, "activation": 0}, [whole], "float64",
-    )["output"]  # fmt: skip
+        ["output"],
+        {**case.x.attributes("in"), **case.y.attributes("out"), **geometry, "activation": 0},
+        [whole],
+        "float64",
+    )["output"]
     expected = definition(case, natural["x"], case.weight)
     np.testing.assert_allclose(case.y.natural()({"y": y}), expected, rtol=1e-5, atol=1e-4)
     assert np.isfinite(y).all()
     dx = run_kernel(
         "channels_conv_backward_data",
-        {"gradient": dy, "packed": case.pack(case.weight, 1, code), "output": fill(np.empty(case.dx.shape, np.float32))},
-        ["output"], {**case.dy.attributes("in"), **case.dx.attributes("out"), **geometry, "accumulate": 0},
-        [(0, case.batch, 0, case.dx.height, 0, case.dx.channels)], "float64",
-    )["output"]  # fmt: skip
+        {
+            "gradient": dy,
+            "packed": case.pack(case.weight, 1, code),
+            "output": fill(np.empty(case.dx.shape, np.float32)),
+        },
+        ["output"],
+        {**case.dy.attributes("in"), **case.dx.attributes("out"), **geometry, "accumulate": 0},
+        [(0, case.batch, 0, case.dx.height, 0, case.dx.channels)],
+        "float64",
+    )["output"]
     assert np.isfinite(dx).all()
     dw = run_kernel(
         "channels_conv_backward_weights",
         {"gradient": dy, "input": x, "output": fill(np.empty((1, case.shape[0], case.weight[0].size), np.float32))},
-        ["output"], {**case.dy.attributes("dy"), **case.x.attributes("in"), **geometry, "accumulate": 0},
-        [(0, case.batch, 0, case.shape[0], 0, case.x.channels, 0)], "float64",
-    )["output"]  # fmt: skip
+        ["output"],
+        {**case.dy.attributes("dy"), **case.x.attributes("in"), **geometry, "accumulate": 0},
+        [(0, case.batch, 0, case.shape[0], 0, case.x.channels, 0)],
+        "float64",
+    )["output"]
     # <dy, conv(x, w)> = <dx, x> = <dw, w>
     product = (natural["dy"] * expected).sum()
     size = np.abs(natural["dy"] * expected).sum() + 1
@@ -127,7 +149,18 @@ def random_case(seed):
     padding = int(rng.integers(0, (kernel - 1) * dilation + 1))
     reach = (kernel - 1) * dilation + 1
     height, width = (max(reach - 2 * padding, 1) + int(n) for n in rng.integers(0, 14, 2))
-    numbers = (int(rng.integers(1, 4)), groups, channels_in, channels_out, height, width, kernel, stride, padding, dilation)
+    numbers = (
+        int(rng.integers(1, 4)),
+        groups,
+        channels_in,
+        channels_out,
+        height,
+        width,
+        kernel,
+        stride,
+        padding,
+        dilation,
+    )
     return Case(*numbers, seed=seed)
 
 
@@ -149,9 +182,7 @@ def compare(kernel, operands, outputs, attributes, bounds, terms, scratch, facto
     absolute = {n: np.abs(a) if a.dtype.kind == "f" else a for n, a in operands.items()}
     size = run_kernel(kernel, absolute, outputs, attributes, bounds, "float64")
     for instruction_set in INSTRUCTION_SETS:
-        got = run_kernel(
-            kernel, operands, outputs, attributes, bounds, "cpu", instruction_set, scratch_bytes=scratch
-        )
+        got = run_kernel(kernel, operands, outputs, attributes, bounds, "cpu", instruction_set, scratch_bytes=scratch)
         for name in outputs:
             error = np.abs(got[name] - expected[name])
             bound = (terms + 4) * EPSILON * np.abs(size[name]) + 1e-30
@@ -171,27 +202,56 @@ def check_case(case, algorithm, factor=0.0):
     for direction in (0, 1):
         shape = algorithms.packed_shape(code, direction, case.shape, case.groups)
         compare(
-            "channels_conv_pack", {"weight": case.weight, "packed": fill(np.empty(shape, np.float32))}, ["packed"],
-            dict(out_channels=case.shape[0], in_channels=case.x.channels, kernel=case.shape[2], groups=case.groups,
-                 direction=direction, algorithm=code),
-            ranges(shape[0], int(rng.integers(1, shape[0] + 1))), 9,
-            algorithms.pack_scratch_bytes(code, direction, case.shape, case.groups), factor,
-        )  # fmt: skip
+            "channels_conv_pack",
+            {"weight": case.weight, "packed": fill(np.empty(shape, np.float32))},
+            ["packed"],
+            dict(
+                out_channels=case.shape[0],
+                in_channels=case.x.channels,
+                kernel=case.shape[2],
+                groups=case.groups,
+                direction=direction,
+                algorithm=code,
+            ),
+            ranges(shape[0], int(rng.integers(1, shape[0] + 1))),
+            9,
+            algorithms.pack_scratch_bytes(code, direction, case.shape, case.groups),
+            factor,
+        )
     blocks, sizes = cut(rng, case.batch, case.y.height, case.y.channels)
     attributes = {**case.x.attributes("in"), **case.y.attributes("out"), **geometry, "activation": int(rng.integers(3))}
-    operands = {"input": x, "packed": case.pack(case.weight, 0, code), "output": fill(np.empty(case.y.shape, np.float32))}
+    operands = {
+        "input": x,
+        "packed": case.pack(case.weight, 0, code),
+        "output": fill(np.empty(case.y.shape, np.float32)),
+    }
     if rng.integers(2):
         operands["bias"] = case.bias
-    compare("channels_conv_forward", operands, ["output"], attributes, [(*b, 0) for b in blocks], case.terms,
-            algorithms.scratch_bytes(code, 0, attributes, *sizes), factor)  # fmt: skip
+    compare(
+        "channels_conv_forward",
+        operands,
+        ["output"],
+        attributes,
+        [(*b, 0) for b in blocks],
+        case.terms,
+        algorithms.scratch_bytes(code, 0, attributes, *sizes),
+        factor,
+    )
     blocks, sizes = cut(rng, case.batch, case.dx.height, case.dx.channels)
     accumulate = int(rng.integers(2))
     before = case.random(case.dx) if accumulate else fill(np.empty(case.dx.shape, np.float32))
     attributes = {**case.dy.attributes("in"), **case.dx.attributes("out"), **geometry, "accumulate": accumulate}
     operands = {"gradient": dy, "packed": case.pack(case.weight, 1, code), "output": before}
-    compare("channels_conv_backward_data", operands, ["output"], attributes, blocks,
-            case.terms * max(1, case.shape[0] / case.x.channels),
-            algorithms.scratch_bytes(code, 1, attributes, *sizes), factor)  # fmt: skip
+    compare(
+        "channels_conv_backward_data",
+        operands,
+        ["output"],
+        attributes,
+        blocks,
+        case.terms * max(1, case.shape[0] / case.x.channels),
+        algorithms.scratch_bytes(code, 1, attributes, *sizes),
+        factor,
+    )
     images = ranges(case.batch, int(rng.integers(1, case.batch + 1)))
     part_out, part_in = (16 * int(rng.integers(1, 5)) for _ in range(2))
     outs = ranges(case.shape[0], part_out) if case.groups == 1 else [(0, case.shape[0])]
@@ -200,11 +260,22 @@ def check_case(case, algorithm, factor=0.0):
     partials = rng.standard_normal((len(images), case.shape[0], case.weight[0].size)).astype(np.float32)
     biases = rng.standard_normal((len(images), case.shape[0])).astype(np.float32)
     attributes = {**case.dy.attributes("dy"), **case.x.attributes("in"), **geometry, "accumulate": accumulate}
-    operands = {"gradient": dy, "input": x, "output": partials if accumulate else fill(partials),
-                "bias_output": biases if accumulate else fill(biases)}  # fmt: skip
-    compare("channels_conv_backward_weights", operands, ["output", "bias_output"], attributes, blocks,
-            case.batch * case.y.height * case.y.width,
-            algorithms.scratch_bytes(code, 2, attributes, case.batch, part_out, part_in), factor)  # fmt: skip
+    operands = {
+        "gradient": dy,
+        "input": x,
+        "output": partials if accumulate else fill(partials),
+        "bias_output": biases if accumulate else fill(biases),
+    }
+    compare(
+        "channels_conv_backward_weights",
+        operands,
+        ["output", "bias_output"],
+        attributes,
+        blocks,
+        case.batch * case.y.height * case.y.width,
+        algorithms.scratch_bytes(code, 2, attributes, case.batch, part_out, part_in),
+        factor,
+    )
 
 
 @pytest.mark.parametrize("seed", range(42))
@@ -222,7 +293,18 @@ def test_winograd_stays_within_its_error(seed, algorithm):
     channels = (groups * 16 * int(n) - (groups == 1) * int(rng.integers(5)) for n in rng.integers(1, 6, 2))
     channels = [max(16, n) for n in channels]
     height, width = (int(n) for n in rng.integers(2, 12, 2))
-    case = Case(int(rng.integers(1, 4)), groups, *channels, height, width, 3, 1, int(rng.integers(0, 3)) if min(height, width) > 2 else 1, 1, seed=seed)
+    case = Case(
+        int(rng.integers(1, 4)),
+        groups,
+        *channels,
+        height,
+        width,
+        3,
+        1,
+        int(rng.integers(0, 3)) if min(height, width) > 2 else 1,
+        1,
+        seed=seed,
+    )
     check_case(case, algorithm, factor=16.0)
 
 
@@ -230,18 +312,28 @@ def test_statistics_keep_what_the_mean_hides():
     """Check mean and squared deviations of sums whose mean is a thousand times their deviation."""
     case = Case(2, 1, 16, 40, 6, 6, 3, 1, 1, 1)
     case.bias[:] = 1000 * np.sqrt(144)
-    attributes = {**case.x.attributes("in"), **case.y.attributes("out"), **case.geometry, "algorithm": 0, "activation": 0}
+    attributes = {
+        **case.x.attributes("in"),
+        **case.y.attributes("out"),
+        **case.geometry,
+        "algorithm": 0,
+        "activation": 0,
+    }
     operands = {
-        "input": case.random(case.x), "packed": case.pack(case.weight, 0, 0), "bias": case.bias,
+        "input": case.random(case.x),
+        "packed": case.pack(case.weight, 0, 0),
+        "bias": case.bias,
         "output": fill(np.empty(case.y.shape, np.float32)),
         "statistics": fill(np.empty(statistics_shape(2, case.y.pitch), np.float32)),
-    }  # fmt: skip
+    }
     bounds = [(0, 2, 3 * n, 3 * n + 3, c, min(40, c + 16), n) for n in (0, 1) for c in (0, 16, 32)]
-    expected = run_kernel("channels_conv_forward", operands, ["statistics"], attributes, bounds, "float64")["statistics"]
+    expected = run_kernel("channels_conv_forward", operands, ["statistics"], attributes, bounds, "float64")[
+        "statistics"
+    ]
     for instruction_set in INSTRUCTION_SETS:
-        got = run_kernel(
-            "channels_conv_forward", operands, ["statistics"], attributes, bounds, "cpu", instruction_set
-        )["statistics"]
+        got = run_kernel("channels_conv_forward", operands, ["statistics"], attributes, bounds, "cpu", instruction_set)[
+            "statistics"
+        ]
         np.testing.assert_allclose(got[:, 0, :40], expected[:, 0, :40], rtol=1e-6)
         np.testing.assert_allclose(got[:, 1, :40], expected[:, 1, :40], rtol=1e-2)
         np.testing.assert_array_equal(got[:, 2], expected[:, 2])
@@ -251,11 +343,20 @@ def test_statistics_keep_what_the_mean_hides():
 def test_blocks_of_every_algorithm_touch_what_they_declare(conv):
     """Check a small network's convolutions, cut in images, rows and channels, by each algorithm."""
     spec = NetworkSpec(
-        "two", (3, 6, 6),
-        (Convolution("a", 20, 3, 1), ReLU("r"), Convolution("b", 34, 3, 1), ReLU("s"), Convolution("c", 16, 3, 1, stride=2),
-         GlobalPool("p"), FullyConnected("l", 3), Softmax()),
-    )  # fmt: skip
-    plan = lower(spec, 2, granularity="images=1,channels=16,rows=4", layout="channels", conv=conv, num_images=3)
+        "two",
+        (3, 6, 6),
+        (
+            Convolution("a", 20, 3, 1),
+            ReLU("r"),
+            Convolution("b", 34, 3, 1),
+            ReLU("s"),
+            Convolution("c", 16, 3, 1, stride=2),
+            GlobalPool("p"),
+            FullyConnected("l", 3),
+            Softmax(),
+        ),
+    )
+    plan = lower(spec, batch=2, granularity="images=1,channels=16,rows=4", layout="channels", conv=conv, num_images=3)
     assert check_accesses(plan, "cpu", initialise=fill_network, num_replays=1, blocks_per_loop=2) > len(plan.loops)
 
 
@@ -276,27 +377,49 @@ def test_pytorch_agrees(numbers, algorithm):
     attributes = {**case.geometry, **case.x.attributes("in"), **case.y.attributes("out")}
     codes = [algorithms.choose_algorithm(algorithm, name, attributes, 1) for name in algorithms.DIRECTIONS]
     results = []
-    for direction, (kernel, operand, source, array, target, name) in enumerate((
-        ("channels_conv_forward", "input", case.x, x, case.y, "activation"),
-        ("channels_conv_backward_data", "gradient", case.dy, dy, case.dx, "accumulate"),
-    )):  # fmt: skip
-        given = {**case.geometry, "algorithm": codes[direction], **source.attributes("in"), **target.attributes("out"), name: 0}
+    for direction, (kernel, operand, source, array, target, name) in enumerate(
+        (
+            ("channels_conv_forward", "input", case.x, x, case.y, "activation"),
+            ("channels_conv_backward_data", "gradient", case.dy, dy, case.dx, "accumulate"),
+        )
+    ):
+        given = {
+            **case.geometry,
+            "algorithm": codes[direction],
+            **source.attributes("in"),
+            **target.attributes("out"),
+            name: 0,
+        }
         operands = {
-            operand: array, "output": fill(np.empty(target.shape, np.float32)),
+            operand: array,
+            "output": fill(np.empty(target.shape, np.float32)),
             "packed": case.pack(case.weight, direction, codes[direction], "cpu"),
-        }  # fmt: skip
+        }
         bounds = (0, case.batch, 0, target.height, 0, target.channels, 0)[: 7 - direction]
-        scratch = algorithms.scratch_bytes(codes[direction], direction, given, case.batch, target.height, target.channels)
+        scratch = algorithms.scratch_bytes(
+            codes[direction], direction, given, case.batch, target.height, target.channels
+        )
         out = run_kernel(kernel, operands, ["output"], given, [bounds], "cpu", scratch_bytes=scratch)["output"]
         results.append(target.natural()({target.name: out}))
-    given = {**case.geometry, "algorithm": codes[2], **case.dy.attributes("dy"), **case.x.attributes("in"), "accumulate": 0}
+    given = {
+        **case.geometry,
+        "algorithm": codes[2],
+        **case.dy.attributes("dy"),
+        **case.x.attributes("in"),
+        "accumulate": 0,
+    }
     out = run_kernel(
         "channels_conv_backward_weights",
         {"gradient": dy, "input": x, "output": fill(np.empty((1, case.shape[0], case.weight[0].size), np.float32))},
-        ["output"], given, [(0, case.batch, 0, case.shape[0], 0, case.x.channels, 0)], "cpu",
+        ["output"],
+        given,
+        [(0, case.batch, 0, case.shape[0], 0, case.x.channels, 0)],
+        "cpu",
         scratch_bytes=algorithms.scratch_bytes(codes[2], 2, given, case.batch, case.shape[0], case.x.channels),
-    )["output"]  # fmt: skip
+    )["output"]
     results.append(out.reshape(case.shape))
     assert k == case.shape[2]
     for got, expected in zip(results, (y.detach(), leaves[0].grad, leaves[1].grad), strict=True):
-        np.testing.assert_allclose(got, expected.numpy(), rtol=0, atol=3e-6 * float(expected.abs().max()) * np.sqrt(case.terms))
+        np.testing.assert_allclose(
+            got, expected.numpy(), rtol=0, atol=3e-6 * float(expected.abs().max()) * np.sqrt(case.terms)
+        )

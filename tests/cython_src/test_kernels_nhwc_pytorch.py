@@ -5,8 +5,9 @@ The compiled forms are compared with these NumPy forms elsewhere, without PyTorc
 
 import numpy as np
 import pytest
-from forktask.cython_src.kernels.maps.channels import ChannelsMap, statistics_shape
 from kernel_testing import run_kernel
+
+from forktask.cython_src.kernels.maps.channels import ChannelsMap, statistics_shape
 
 pytestmark = pytest.mark.torch
 CHANNELS = 19
@@ -55,9 +56,10 @@ def gradient_of(torch, m, array, function):
     return y.detach(), backward
 
 
-@pytest.mark.parametrize(("kernel", "stride", "padding", "halo"), [
-    (3, 1, 1, 0), (3, 2, 1, 1), (2, 2, 0, 0), (5, 2, 2, 1), (7, 1, 3, 3), (3, 2, 0, 0)
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "halo"),
+    [(3, 1, 1, 0), (3, 2, 1, 1), (2, 2, 0, 0), (5, 2, 2, 1), (7, 1, 3, 3), (3, 2, 0, 0)],
+)
 def test_windows_equal_pytorch(torch, kernel, stride, padding, halo):
     """Check depthwise convolution, maximum and average pooling, with all gradients."""
     functional = torch.nn.functional
@@ -85,21 +87,22 @@ def test_windows_equal_pytorch(torch, kernel, stride, padding, halo):
     got = run("channels_depthwise_backward_data", operands, {"output": large}, whole(large), **backward)
     check(large, got["output"], dx)
     got = run(
-        "channels_depthwise_backward_weights", {"gradient": dy, "input": x},
-        {"output": (1, CHANNELS, kernel**2), "bias_output": (1, CHANNELS)}, whole(small, 0),
-        **small.attributes("gradient"), **large.attributes("in"), **window, accumulate=0,
-    )  # fmt: skip
+        "channels_depthwise_backward_weights",
+        {"gradient": dy, "input": x},
+        {"output": (1, CHANNELS, kernel**2), "bias_output": (1, CHANNELS)},
+        whole(small, 0),
+        **small.attributes("gradient"),
+        **large.attributes("in"),
+        **window,
+        accumulate=0,
+    )
     np.testing.assert_allclose(got["output"].reshape(weight.shape), tensors[0].grad, **CLOSE)
     np.testing.assert_allclose(got["bias_output"][0], tensors[1].grad, **CLOSE)
     if padding > kernel // 2:
         return
     for name, function in (("max", functional.max_pool2d), ("average", functional.avg_pool2d)):
         y, gradient = gradient_of(torch, large, x, lambda t, f=function: f(t, kernel, stride, padding))
-        index = (
-            {"index": np.zeros((2, small.height, small.width, small.pitch), np.uint8)}
-            if name == "max"
-            else {}
-        )
+        index = {"index": np.zeros((2, small.height, small.width, small.pitch), np.uint8)} if name == "max" else {}
         arrays = {"input": x, "output": np.full(small.shape, np.nan), **index}
         got = run_kernel(f"channels_{name}_pool", arrays, ["output", *index], forward, whole(small), "float64")
         check(small, got["output"], y)
@@ -132,14 +135,21 @@ def test_norm_equals_pytorch(torch, activation, training):
     cut = [(0, 16), (16, CHANNELS)]
     if training:
         partials = run(
-            "channels_norm_statistics", {"input": z}, {"partials": statistics_shape(2, 32)},
-            [(0, 2, 0, 5, 0), (2, 3, 0, 5, 1)], **source.attributes("in"),
-        )["partials"]  # fmt: skip
+            "channels_norm_statistics",
+            {"input": z},
+            {"partials": statistics_shape(2, 32)},
+            [(0, 2, 0, 5, 0), (2, 3, 0, 5, 1)],
+            **source.attributes("in"),
+        )["partials"]
         sizes = {"channels": CHANNELS, "num_partials": 2, "count": 60, "eps": 1e-5, "momentum": 0.1}
         got = run_kernel(
-            "channels_norm_finish", {"partials": partials, **affine, **running, **vectors}, [*vectors, *running], sizes,
-            cut, "float64",
-        )  # fmt: skip
+            "channels_norm_finish",
+            {"partials": partials, **affine, **running, **vectors},
+            [*vectors, *running],
+            sizes,
+            cut,
+            "float64",
+        )
         for name in running:
             np.testing.assert_allclose(got[name], getattr(norm, name), **CLOSE)
     else:
@@ -150,9 +160,9 @@ def test_norm_equals_pytorch(torch, activation, training):
     vectors = {n: got[n] for n in vectors}
     halos = {"residual_halo": 1, "out_halo": 2, "activation": activation}
     operands = {"input": z, "scale": vectors["scale"], "shift": vectors["shift"], "residual": residual}
-    y = run(
-        "channels_norm_apply", operands, {"output": target}, whole(source), **source.attributes("in"), **halos
-    )["output"]
+    y = run("channels_norm_apply", operands, {"output": target}, whole(source), **source.attributes("in"), **halos)[
+        "output"
+    ]
     np.testing.assert_allclose(natural(torch, target, y), ty.detach(), **CLOSE)
 
     halos = {"gradient_halo": 2, "activations_halo": 2, "activation": activation}
@@ -160,23 +170,36 @@ def test_norm_equals_pytorch(torch, activation, training):
     if activation:
         shared["activations"] = y
     partials = run(
-        "channels_norm_backward_statistics", {**shared, "inv_std": vectors["inv_std"]},
-        {"partials": (1, 2, 32)}, [(0, 3, 0, 5, 0)], **source.attributes("in"), **halos,
-    )["partials"]  # fmt: skip
+        "channels_norm_backward_statistics",
+        {**shared, "inv_std": vectors["inv_std"]},
+        {"partials": (1, 2, 32)},
+        [(0, 3, 0, 5, 0)],
+        **source.attributes("in"),
+        **halos,
+    )["partials"]
     outputs = {"gradient_weight": (1, CHANNELS), "gradient_bias": (1, CHANNELS), "coefficients": (3, 32)}
     got = run(
         "channels_norm_backward_finish",
-        {"partials": partials, "weight": affine["weight"], "inv_std": vectors["inv_std"]}, outputs, cut,
-        channels=CHANNELS, num_partials=1, count=60, evaluation=int(not training),
-    )  # fmt: skip
+        {"partials": partials, "weight": affine["weight"], "inv_std": vectors["inv_std"]},
+        outputs,
+        cut,
+        channels=CHANNELS,
+        num_partials=1,
+        count=60,
+        evaluation=int(not training),
+    )
     np.testing.assert_allclose(got["gradient_weight"][0], norm.weight.grad, **CLOSE)
     np.testing.assert_allclose(got["gradient_bias"][0], norm.bias.grad, **CLOSE)
     operands = {**shared, "coefficients": got["coefficients"]}
     halos |= {"out_halo": 0, "branch_halo": 1, "accumulate_branch": 0}
     got = run(
-        "channels_norm_backward_apply", operands, {"output": source, "branch": other}, whole(source),
-        **source.attributes("in"), **halos,
-    )  # fmt: skip
+        "channels_norm_backward_apply",
+        operands,
+        {"output": source, "branch": other},
+        whole(source),
+        **source.attributes("in"),
+        **halos,
+    )
     np.testing.assert_allclose(natural(torch, source, got["output"]), tz.grad, **CLOSE)
     np.testing.assert_allclose(natural(torch, other, got["branch"]), tr.grad, **CLOSE)
 
@@ -212,20 +235,26 @@ def test_optimizers_equal_pytorch(torch, name, max_norm):
         if max_norm:
             torch.nn.utils.clip_grad_norm_([tensor], max_norm)
             got = run_kernel(
-                "gradient_sum", {**operands, "squares": np.zeros(1)}, ["gradient", "squares"], flat, [(0, size, 0)],
+                "gradient_sum",
+                {**operands, "squares": np.zeros(1)},
+                ["gradient", "squares"],
+                flat,
+                [(0, size, 0)],
                 "float64",
-            )  # fmt: skip
+            )
             factor = run_kernel(
-                "gradient_scale", {"squares": got["squares"], "scale": np.zeros(1)}, ["scale"],
-                {"num_squares": 1, "length": 1, "max_norm": max_norm}, [()], "float64",
-            )  # fmt: skip
+                "gradient_scale",
+                {"squares": got["squares"], "scale": np.zeros(1)},
+                ["scale"],
+                {"num_squares": 1, "length": 1, "max_norm": max_norm},
+                [()],
+                "float64",
+            )
             operands = {"gradient": got["gradient"], "scale": factor["scale"]}
         optimizer.step()
         operands |= {"parameter": parameter, **state, "learning_rates": np.array([rate])}
         outputs = ["parameter", *state]
-        got = run_kernel(
-            kernel, operands, outputs, attributes, [(0, 7), (7, size)], "float64", iteration=iteration
-        )
+        got = run_kernel(kernel, operands, outputs, attributes, [(0, 7), (7, size)], "float64", iteration=iteration)
         parameter, state = got["parameter"], {n: got[n] for n in state}
         np.testing.assert_allclose(parameter, tensor.detach(), **CLOSE)
 
@@ -238,9 +267,12 @@ def test_loss_equals_pytorch(torch):
     loss = torch.nn.functional.cross_entropy(tensor, torch.tensor(labels[:, 0]).long(), label_smoothing=0.1)
     loss.backward()
     operands = {
-        "logits": logits, "labels": labels, "gradient": np.zeros_like(logits), "losses": np.zeros(6),
+        "logits": logits,
+        "labels": labels,
+        "gradient": np.zeros_like(logits),
+        "losses": np.zeros(6),
         "correct": np.zeros(6, np.int32),
-    }  # fmt: skip
+    }
     attributes = {"classes": 10, "lanes": 1, "batch": 6, "label_smoothing": 0.1}
     got = run_kernel("softmax_loss", operands, ["gradient", "losses"], attributes, [(0, 6)], "float64")
     np.testing.assert_allclose(got["losses"].sum() / 6, loss.item(), **CLOSE)

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+from kernel_testing import EPSILON, INSTRUCTION_SETS, fill, random_map, run_kernel
+
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.kernels.convolution.algorithms import ERROR_LIMIT, RELATIVE_ERROR
 from forktask.cython_src.lowering.lower import FeatureMap, choose_convolution, lower
 from forktask.cython_src.networks.layers import convolutional_classifier
-from forktask.cython_src.kernels.convolution.algorithms import ERROR_LIMIT, RELATIVE_ERROR
 from forktask.cython_src.plan.model import block_grid, ranges
-from kernel_testing import EPSILON, INSTRUCTION_SETS, fill, random_map, run_kernel
 
 # Whole tiles of 4 x 4, parts of tiles, and strips of one to more than four tiles.
 SIZES = [(4, 4), (2, 6), (8, 8), (16, 16), (6, 32), (10, 12), (14, 20)]
@@ -98,10 +99,7 @@ def test_data_gradient_is_within_the_stated_error(seed):
     index = rng.integers(0, 5, (groups, c_in, height, width, 16)).astype(np.uint8)
     bounds = cut(rng, groups, c_in, height)
     x = random_map(rng, gradient)
-    for kernel, scale, more in (
-        ("backward_data", 1, {}),
-        ("backward_data_unpool", 2, {"index": index}),
-    ):
+    for kernel, scale, more in (("backward_data", 1, {}), ("backward_data_unpool", 2, {"index": index})):
         target = FeatureMap("output", groups, c_in, scale * height, scale * width, 16, 2)
         last = {"output": fill(np.empty(target.shape, np.float32)), **more}
         attributes = {**gradient.attributes("in"), **target.attributes("out")}
@@ -155,14 +153,17 @@ def test_fused_pooling_and_cuts_leave_the_bits(instruction_set):
         return run_kernel(kernel, operands, outputs, attributes, bounds, "cpu", instruction_set)
 
     whole = run("winograd_forward", {**inputs, "output": plain}, ["output"], source, linear, [(0, 1, 0, 7, 0, 12)])
-    y = run("relu_forward", {"input": whole["output"], "output": plain}, ["output"], linear, linear,
-            [(0, 1, 0, 7, 0, 12)])["output"]
-    separate = run("pool_forward", {"input": y, "output": pooled, "index": index}, ["output"], linear, target,
-                   [(0, 1, 0, 7, 0, 6)])["output"]
+    y = run(
+        "relu_forward", {"input": whole["output"], "output": plain}, ["output"], linear, linear, [(0, 1, 0, 7, 0, 12)]
+    )["output"]
+    separate = run(
+        "pool_forward", {"input": y, "output": pooled, "index": index}, ["output"], linear, target, [(0, 1, 0, 7, 0, 6)]
+    )["output"]
     for c, rows in ((7, 6), (3, 2), (4, 4)):
         bounds = [(0, 1, *o, *r) for o in ranges(7, c) for r in ranges(6, rows)]
-        got = run("winograd_relu_pool", {**inputs, "output": pooled, "index": index}, ["output"], source, target,
-                  bounds)["output"]
+        got = run(
+            "winograd_relu_pool", {**inputs, "output": pooled, "index": index}, ["output"], source, target, bounds
+        )["output"]
         np.testing.assert_array_equal(got, separate)
 
 
@@ -198,12 +199,12 @@ def test_choice_is_by_cost_and_shown():
     assert choose_convolution(16, 20, 16, 16) == "winograd"
     assert choose_convolution(1, 1, 16, 16) == "direct"
     network = convolutional_classifier("small", (2, 8, 8), (16,), 3)
-    plan = lower(network, 16, conv="winograd")
+    plan = lower(network, batch=16, conv="winograd")
     assert plan.attributes["conv"] == "winograd"
     assert plan.attributes["convolutions"] == {"conv1": "winograd", "conv1.weight_gradient": "winograd"}
-    assert set(lower(network, 16, conv="direct").attributes["convolutions"].values()) == {"direct"}
-    assert set(lower(network, 1).attributes["convolutions"].values()) == {"direct"}
+    assert set(lower(network, batch=16, conv="direct").attributes["convolutions"].values()) == {"direct"}
+    assert set(lower(network, batch=1).attributes["convolutions"].values()) == {"direct"}
     with pytest.raises(UsageError, match="needs layout 'lanes'"):
-        lower(network, 16, conv="winograd", layout="flat")
+        lower(network, batch=16, conv="winograd", layout="flat")
     with pytest.raises(UsageError, match="conv must be one of auto.* got .fft."):
-        lower(network, 16, conv="fft")
+        lower(network, batch=16, conv="fft")

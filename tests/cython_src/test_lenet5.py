@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
-from forktask.cython_src.kernels.simd import instruction_sets
+from test_lowering import prepare, reference_steps, run
+
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.kernels.simd import instruction_sets
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.layers import (
     Convolution,
@@ -14,20 +16,26 @@ from forktask.cython_src.networks.layers import (
     Softmax,
     get_network,
 )
-from test_lowering import prepare, reference_steps, run
 
 # Every padding, odd numbers of features, one fully connected layer that is wider than the one before it.
 SMALL = NetworkSpec(
     "small",
     (2, 14, 18),
     (
-        Convolution("c1", 3, padding=1), ReLU("r1"), MaxPool("p1"),
-        Convolution("c2", 7, padding=2), ReLU("r2"), MaxPool("p2"),
-        FullyConnected("f1", 19), ReLU("r3"),
-        FullyConnected("f2", 23), ReLU("r4"),
-        FullyConnected("f3", 5), Softmax(),
+        Convolution("c1", 3, padding=1),
+        ReLU("r1"),
+        MaxPool("p1"),
+        Convolution("c2", 7, padding=2),
+        ReLU("r2"),
+        MaxPool("p2"),
+        FullyConnected("f1", 19),
+        ReLU("r3"),
+        FullyConnected("f2", 23),
+        ReLU("r4"),
+        FullyConnected("f3", 5),
+        Softmax(),
     ),
-)  # fmt: skip
+)
 CASES = [
     ("lenet5", 16, {}),
     ("lenet5", 5, {"fusion": False, "conv": "winograd"}),
@@ -42,7 +50,7 @@ CASES = [
 def test_plan_equals_independent_step(network, batch, options):
     """Check losses, parameters and gradients of two steps: NumPy form to rounding in float64, compiled forms to float32."""
     spec = get_network(network) if isinstance(network, str) else network
-    plan = lower(network, batch, num_images=batch + 3, **options)
+    plan = lower(network, batch=batch, num_images=batch + 3, **options)
     bound = prepare(plan, "float64")
     sgd, step, losses, correct = reference_steps(bound, spec, 2)
     run(bound, 2)
@@ -67,21 +75,21 @@ def test_plan_equals_independent_step(network, batch, options):
 
 def test_flops_are_those_of_the_paper_s_sizes():
     """Check the FLOPs of a forward pass: maps of 28 and 10 pixels, 400, 120 and 84 features."""
-    plan = lower("lenet5", 16, "forward")
+    plan = lower("lenet5", batch=16, phase="forward")
     one = 2 * (25 * 6 * 28**2 + 25 * 6 * 16 * 10**2 + 400 * 120 + 120 * 84 + 84 * 10)
     assert sum(loop.flops for loop in plan.loops) == pytest.approx(16 * one)
 
 
 def test_other_paddings_need_the_lane_layout():
     """Check the layout that is chosen, and the sentence if another is asked for."""
-    assert lower("lenet5", 1).attributes["layout"] == "lanes"
+    assert lower("lenet5", batch=1).attributes["layout"] == "lanes"
     with pytest.raises(UsageError, match="padding 2"):
-        lower("lenet5", 1, layout="flat")
+        lower("lenet5", batch=1, layout="flat")
 
 
 def test_parameters_are_initialised():
     """Check that every parameter of the plan is one of the network, and weights are drawn."""
-    bound = prepare(lower("lenet5", 16))
+    bound = prepare(lower("lenet5", batch=16))
     initialise(bound, 2)
     assert set(bound.plan.attributes["parameters"]) == set(get_network("lenet5").parameter_shapes())
     assert all(bound.arrays[n].any() for n in bound.plan.attributes["parameters"] if n.endswith("weight"))

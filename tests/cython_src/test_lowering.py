@@ -3,19 +3,14 @@ granularities."""
 
 import numpy as np
 import pytest
-from forktask.cython_src.kernels.simd import instruction_sets
-from forktask.cython_src.networks import reference
-from forktask.cython_src.errors import UsageError
-from forktask.cython_src.lowering.lower import FeatureMap, initialise, lower
-from forktask.cython_src.networks.layers import (
-    Convolution,
-    NetworkSpec,
-    Softmax,
-    convolutional_classifier,
-    get_network,
-)
+
 from forktask.cython_src.binding.bind import Workers, bind
 from forktask.cython_src.binding.storage import Storage
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.kernels.simd import instruction_sets
+from forktask.cython_src.lowering.lower import FeatureMap, initialise, lower
+from forktask.cython_src.networks import reference
+from forktask.cython_src.networks.layers import Convolution, NetworkSpec, Softmax, convolutional_classifier, get_network
 
 SMALL = convolutional_classifier("small", (2, 16, 24), (3, 6), 4)
 RATE = 0.01
@@ -86,7 +81,7 @@ CASES = [
 def test_plan_equals_independent_step_in_float64(batch, options):
     """Check losses, activations, gradients and parameters of three steps of the NumPy form, to rounding in
     float64."""
-    plan = lower(SMALL, batch, num_images=batch + 3, num_batches=2, num_learning_rates=2, **options)
+    plan = lower(SMALL, batch=batch, num_images=batch + 3, num_batches=2, num_learning_rates=2, **options)
     bound = prepare(plan, "float64")
     sgd, step, losses, correct = reference_steps(bound, SMALL, 3)
     run(bound, 3)
@@ -95,9 +90,7 @@ def test_plan_equals_independent_step_in_float64(batch, options):
     for name, value in sgd.parameters.items():
         np.testing.assert_allclose(bound.view(name), value, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(bound.view(f"{name}.grad"), step.gradients[name], rtol=1e-8, atol=1e-12)
-        np.testing.assert_allclose(
-            bound.view(f"{name}.momentum"), sgd.velocities[name], rtol=1e-8, atol=1e-12
-        )
+        np.testing.assert_allclose(bound.view(f"{name}.momentum"), sgd.velocities[name], rtol=1e-8, atol=1e-12)
     if options.get("memory") != "shared":  # overlaid activations do not outlive the step
         for name, value in step.activations.items():
             if name in plan.attributes["aliases"]:
@@ -114,12 +107,10 @@ def test_compiled_plan_equals_float64(batch, options, instruction_set):
     Weights and images are drawn so that no unit lies close enough to zero, or to its neighbour in a pooling
     window, to be decided by it.
     """
-    plan = lower(SMALL, batch, num_images=batch + 3, num_batches=2, num_learning_rates=2, **options)
+    plan = lower(SMALL, batch=batch, num_images=batch + 3, num_batches=2, num_learning_rates=2, **options)
     expected, got = run(prepare(plan, "float64"), 3), run(prepare(plan, "cpu", instruction_set), 3)
     tolerance = np.finfo(np.float32).eps * np.sqrt(batch * 16 * 24) * 16
-    np.testing.assert_allclose(
-        got.view("losses")[:3], expected.view("losses")[:3], rtol=tolerance, atol=tolerance
-    )
+    np.testing.assert_allclose(got.view("losses")[:3], expected.view("losses")[:3], rtol=tolerance, atol=tolerance)
     # p - 1 of a sure answer cancels: its rounding error is that of p, 1 / batch in the gradient of a logit.
     cancellation = max(1.0, 1 / batch / np.abs(expected.view("fc.grad")).max())
     for name in plan.attributes["parameters"]:
@@ -135,12 +126,8 @@ def test_bits_do_not_depend_on_order_or_memory(batch, options):
     """Check that weights and losses have the same bits whatever the order of blocks, and with overlaid
     memory."""
     results = []
-    for memory, order in (
-        ("full", None),
-        ("full", np.random.default_rng(5)),
-        ("shared", np.random.default_rng(6)),
-    ):
-        plan = lower(SMALL, batch, num_images=batch + 3, **{**options, "memory": memory})
+    for memory, order in (("full", None), ("full", np.random.default_rng(5)), ("shared", np.random.default_rng(6))):
+        plan = lower(SMALL, batch=batch, num_images=batch + 3, **{**options, "memory": memory})
         bound = run(prepare(plan), 3, order)
         names = [*plan.attributes["parameters"], "losses"]
         results.append(b"".join(np.ascontiguousarray(bound.view(n)).tobytes() for n in names))
@@ -150,7 +137,7 @@ def test_bits_do_not_depend_on_order_or_memory(batch, options):
 @pytest.mark.parametrize("batch", [1, 5, 8, 16, 24, 100])
 def test_network_of_the_study_runs_at_any_batch(batch):
     """Check loss and gradients of one step of the CIFAR-10 network at the default granularity."""
-    plan = lower("cifar10_cnn", batch)
+    plan = lower("cifar10_cnn", batch=batch)
     bound = prepare(plan)
     _, step, losses, correct = reference_steps(bound, get_network("cifar10_cnn"), 1)
     run(bound, 1)
@@ -158,9 +145,7 @@ def test_network_of_the_study_runs_at_any_batch(batch):
     assert bound.view("correct")[0] == correct[0]
     for name in plan.attributes["parameters"]:
         scale = np.abs(step.gradients[name]).max()
-        np.testing.assert_allclose(
-            bound.view(f"{name}.grad"), step.gradients[name], rtol=0, atol=2e-5 * scale
-        )
+        np.testing.assert_allclose(bound.view(f"{name}.grad"), step.gradients[name], rtol=0, atol=2e-5 * scale)
 
 
 @pytest.mark.parametrize("batch", [1, 16, 19])
@@ -169,28 +154,24 @@ def test_inference_gives_probabilities(batch, fusion):
     """Check probabilities and predictions against the independent form, with parameters shared through
     storage."""
     storage = Storage()
-    train = bind(lower(SMALL, 4, prefix="train."), storage)
+    train = bind(lower(SMALL, batch=4, prefix="train."), storage)
     initialise(train, 3)
-    plan = lower(SMALL, batch, "forward", fusion=fusion)
+    plan = lower(SMALL, batch=batch, phase="forward", fusion=fusion)
     bound = run(prepare(plan, storage=storage), 1)
     arrays = bound.arrays
     order = arrays["batch_order"][0]
     parameters = {n: arrays[n] for n in plan.attributes["parameters"]}
-    step = reference.forward(
-        SMALL, parameters, arrays["dataset.images"][order], arrays["dataset.labels"][order]
-    )
+    step = reference.forward(SMALL, parameters, arrays["dataset.images"][order], arrays["dataset.labels"][order])
     np.testing.assert_allclose(bound.view("probabilities"), step.activations["softmax"], atol=1e-5)
     np.testing.assert_array_equal(bound.view("predictions"), step.activations["softmax"].argmax(axis=1))
     loops = {loop.layer for loop in plan.loops}
-    assert loops >= (
-        {"conv1", "pool2", "fc", "softmax"} if not fusion else {"conv1", "conv2", "fc", "softmax"}
-    )
+    assert loops >= ({"conv1", "pool2", "fc", "softmax"} if not fusion else {"conv1", "conv2", "fc", "softmax"})
     assert all(loop.phase in ("load", "forward") for loop in plan.loops)
 
 
 def test_batch_of_one_has_work_for_several_threads():
     """Check that the default granularity cuts every convolution of batch 1 into at least four blocks."""
-    plan = lower("cifar10_cnn", 1)
+    plan = lower("cifar10_cnn", batch=1)
     for loop in plan.loops:
         if loop.kernel.startswith("conv_"):
             assert loop.num_blocks >= 4, loop.name
@@ -202,14 +183,14 @@ def test_flops_count_direct_convolutions_of_real_images():
     forward = 2 * 25 * (3 * 16 * 1024 + 16 * 20 * 256 + 20 * 20 * 64) + 2 * 320 * 10
     data = 2 * 25 * (16 * 20 * 256 + 20 * 20 * 64) + 2 * 320 * 10
     for batch, options in ((1, {}), (24, {"layout": "lanes"}), (24, {"granularity": "images=1,rows=2"})):
-        plan = lower("cifar10_cnn", batch, **options)
+        plan = lower("cifar10_cnn", batch=batch, **options)
         flops = sum(loop.flops for loop in plan.loops if loop.phase in ("forward", "backward"))
         assert flops == pytest.approx(batch * (2 * forward + data))
 
 
 def test_initialise_is_the_same_for_every_target():
     """Check that parameters depend on the seed alone."""
-    plan = lower(SMALL, 2)
+    plan = lower(SMALL, batch=2)
     bounds = [bind(plan), bind(plan, target="float64"), bind(plan)]
     for bound, seed in zip(bounds, (4, 4, 5), strict=True):
         initialise(bound, seed)
@@ -220,25 +201,32 @@ def test_initialise_is_the_same_for_every_target():
 
 def test_odd_sides_are_computed_with_channels_in_the_lanes():
     """Check that a chain which the other layouts cannot compute, for a side that pooling would halve to a fraction, is lowered."""
-    assert lower(convolutional_classifier("odd", (3, 6, 6), (4, 4), 2), 4).attributes["layout"] == "channels"
+    assert lower(convolutional_classifier("odd", (3, 6, 6), (4, 4), 2), batch=4).attributes["layout"] == "channels"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("network", "options", "message"),
     [
-        (("nonsense", 4), "network must be one of"),
-        ((SMALL, 0), "batch must be a whole number of at least 1, got 0"),
-        ((SMALL, 4, "sideways"), "phase must be one of"),
-        ((SMALL, 4, "train", "images=0"), "granularity must be"),
-        ((SMALL, 4, "train", "pixels=3"), "granularity must be"),
-        ((SMALL, 16, "train", "images=5"), "multiple of 16"),
-        ((NetworkSpec("odd", (3, 8, 8), (Convolution("c", 4), Softmax())), 4), "must end with"),
+        ("nonsense", {}, "network must be one of"),
+        (SMALL, {"batch": 0}, "batch must be a whole number of at least 1; got 0"),
+        (SMALL, {"phase": "sideways"}, "phase must be one of"),
+        (SMALL, {"layuot": "lanes"}, "did you mean 'layout'"),
+        (SMALL, {"granularity": "images=0"}, "granularity must be"),
+        (SMALL, {"granularity": "pixels=3"}, "granularity must be"),
+        (SMALL, {"batch": 16, "granularity": "images=5", "layout": "lanes"}, "multiple of 16"),
+        (NetworkSpec("odd", (3, 8, 8), (Convolution("c", 4), Softmax())), {"batch": 4}, "must end with"),
     ],
 )
-def test_bad_input_is_said_in_one_sentence(arguments, message):
+def test_bad_input_is_said_in_one_sentence(network, options, message):
     """Check the message of each kind of bad argument."""
     with pytest.raises(UsageError, match=message):
-        lower(*arguments, **({"layout": "lanes"} if "images=5" in arguments else {}))
+        lower(network, **options)
+
+
+def test_options_are_a_record():
+    """Check that a batch in the place of the options is refused with the remedy."""
+    with pytest.raises(UsageError, match=r"lower\(network, batch=16\)"):
+        lower(SMALL, 16)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +236,7 @@ def test_layout_follows_batch_and_granularity(network, conv, smallest):
     """Check that images fill the lanes where that costs less and blocks allow it: Winograd's form bears empty lanes."""
 
     def layout(batch, granularity="auto"):
-        return lower(network, batch, "train", granularity, conv=conv).attributes["layout"]
+        return lower(network, batch=batch, phase="train", granularity=granularity, conv=conv).attributes["layout"]
 
     assert [layout(n) for n in (1, smallest - 1, smallest, 16, 64)] == ["flat", "flat", *["lanes"] * 3]
     assert [layout(64, g) for g in ("images=4", "images=32")] == ["flat", "lanes"]
@@ -277,7 +265,9 @@ def test_units_stay_within_the_plane(width):
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 def test_adam_and_smoothed_labels_equal_their_formulas(layout, optimizer):
     """Check parameters after three steps, gradients from the reference."""
-    plan = lower(SMALL, 4, num_images=4, layout=layout, optimizer=optimizer, label_smoothing=0.1, weight_decay=0.1)
+    plan = lower(
+        SMALL, batch=4, num_images=4, layout=layout, optimizer=optimizer, label_smoothing=0.1, weight_decay=0.1
+    )
     bound = prepare(plan, "float64")
     arrays = bound.arrays
     parameters = {name: arrays[name].copy() for name in plan.attributes["parameters"]}

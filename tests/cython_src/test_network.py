@@ -1,6 +1,7 @@
 """Descriptions of networks: shapes and sizes."""
 
 import pytest
+
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.layers import (
@@ -82,13 +83,13 @@ def test_layers_that_do_not_fit_are_refused(layers, message):
 def test_networks_without_an_answer_are_refused(layers):
     """Check that the sentence says how a network must end."""
     with pytest.raises(UsageError, match="must end with Softmax after a layer without pixels"):
-        lower(NetworkSpec("bad", (3, 8, 8), layers), 2)
+        lower(NetworkSpec("bad", (3, 8, 8), layers), batch=2)
 
 
 def test_the_network_for_large_images_fits_a_small_memory():
     """Check the size of the network for images of 270 x 360: its FLOPs, and what a step of sixteen images takes."""
     network = get_network("starpu_cnn")
-    plan = lower(network, 16, memory="shared")
+    plan = lower(network, batch=16, memory="shared")
     assert network.input_shape == (3, 270, 360)
     assert plan.flops / 16 == pytest.approx(1.5e9, rel=0.1)
     assert sum(plan.memory_bytes().values()) < 16 * 40e6

@@ -5,12 +5,13 @@ from functools import partial
 
 import numpy as np
 import pytest
+from networks_for_tests import SMALL
+
+from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.layers import FAMILIES, MaxPool, ReLU, ReLU6, get_network
-from forktask.cython_src.binding.bind import bind
 from forktask.experiments.sampling.measure import fill_dataset
 from forktask.experiments.sampling.models import make_executor
-from networks_for_tests import SMALL
 
 pytestmark = pytest.mark.torch
 STEPS = 3
@@ -91,7 +92,7 @@ def compare(network, batch, factor=FACTOR, relative=RELATIVE, **options):
     torch = pytest.importorskip("torch")
     from forktask.experiments.peers.torch_worker import TorchExecutor
 
-    plan = lower(network, batch, num_images=2 * batch, num_batches=2, **options)
+    plan = lower(network, batch=batch, num_images=2 * batch, num_batches=2, **options)
     bound = bind(plan)
     fill_dataset(bound, 1)
     bound.arrays["dataset.labels"][...] %= plan.attributes["num_classes"]
@@ -130,7 +131,12 @@ def compare(network, batch, factor=FACTOR, relative=RELATIVE, **options):
         for step in range(STEPS):
             executor.run(1, first_iteration=step)
             single.run(1, step)
-            tell(truth.module, spec, activations_of(bound, spec), lambda layer: places_of(bound, layer, widths[layer.name]))
+            tell(
+                truth.module,
+                spec,
+                activations_of(bound, spec),
+                lambda layer: places_of(bound, layer, widths[layer.name]),
+            )
             tell(truth_of_single.module, spec, seen.get, lambda layer: seen[layer.name])
             truth.run(1, step)
             truth_of_single.run(1, step)
@@ -139,9 +145,17 @@ def compare(network, batch, factor=FACTOR, relative=RELATIVE, **options):
             for name, buffer in plan.buffers.items():
                 if buffer.role == "statistic" or name in plan.attributes["parameters"]:
                     # A mean may be nothing but rounding: what comes out of a norm and a convolution has none.
-                    variance = states[1].get(name.replace("running_mean", "running_var")) if name.endswith("running_mean") else None
-                    check(bound.arrays[name], *(state[name].numpy() for state in states), (step, name),
-                          None if variance is None else np.sqrt(variance.numpy()))
+                    variance = (
+                        states[1].get(name.replace("running_mean", "running_var"))
+                        if name.endswith("running_mean")
+                        else None
+                    )
+                    check(
+                        bound.arrays[name],
+                        *(state[name].numpy() for state in states),
+                        (step, name),
+                        None if variance is None else np.sqrt(variance.numpy()),
+                    )
             if not options.get("clip_norm"):  # PyTorch clips the gradient in its place, we where it is used
                 gradients = [{n: p.grad.numpy() for n, p in peer.module.named_parameters()} for peer in peers]
                 for name in gradients[0]:
@@ -159,7 +173,9 @@ def test_full_networks_equal_pytorch(name, conv):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.environ.get("FORKTASK_LONG_TESTS"), reason="minutes; `make test-peers` runs it")
-@pytest.mark.parametrize("name", [*(f"{family}{form}" for form in ("_64", "_224") for family in FAMILIES), "starpu_cnn"])
+@pytest.mark.parametrize(
+    "name", [*(f"{family}{form}" for form in ("_64", "_224") for family in FAMILIES), "starpu_cnn"]
+)
 def test_networks_for_large_images_equal_pytorch(name):
     """Check three training steps of the forms with the ImageNet stem, and of the network for images of 270 x 360."""
     compare(name, 2)
@@ -182,7 +198,5 @@ def test_parameter_names_are_pytorchs():
         network = get_network(name)
         module = torch_network(network)
         assert {n: tuple(p.shape) for n, p in module.named_parameters()} == network.parameter_shapes()
-        statistics = {
-            n: tuple(b.shape) for n, b in module.named_buffers() if not n.endswith("num_batches_tracked")
-        }
+        statistics = {n: tuple(b.shape) for n, b in module.named_buffers() if not n.endswith("num_batches_tracked")}
         assert statistics == network.statistic_shapes()

@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import AccessError, check_accesses, check_orders, find_unused_reads
 from forktask.cython_src.kernels.convolution.lanes_forms import FORMS
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.plan.model import READ
-from forktask.cython_src.binding.bind import bind
 
 CASES = {
     "lanes": {"batch": 32, "granularity": "images=16"},
@@ -21,11 +21,7 @@ CASES = {
     "no fusion": {"batch": 32, "granularity": "images=16", "fusion": False},
     "no fusion, flat": {"batch": 2, "granularity": "images=1,channels=4", "fusion": False, "layout": "flat"},
     "direct": {"batch": 32, "granularity": "images=16", "conv": "direct"},
-    "winograd, channels and rows": {
-        "batch": 16,
-        "granularity": "images=16,channels=7,rows=4",
-        "conv": "winograd",
-    },
+    "winograd, channels and rows": {"batch": 16, "granularity": "images=16,channels=7,rows=4", "conv": "winograd"},
     "im2col, channels": {"batch": 16, "granularity": "images=16,channels=7", "conv": "im2col"},
     "if_blocked": {"batch": 16, "conv": "if_blocked"},
     "pad, chain, no fusion": {"batch": 16, "conv": "pad", "weight_gradients": "chain", "fusion": False},

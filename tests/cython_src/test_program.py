@@ -8,11 +8,11 @@ import pytest
 from contract.common import kernel
 
 from forktask.cython_src.binding import kernel_table
-from forktask.cython_src.errors import UsageError
-from forktask.cython_src.binding.kernel_table import KernelSpec
-from forktask.cython_src.plan.model import Block, PlanBuilder, commutative, concurrent, read, update, write
 from forktask.cython_src.binding.bind import BlockFailure, Workers, bind
+from forktask.cython_src.binding.kernel_table import KernelSpec
 from forktask.cython_src.binding.storage import Storage
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.plan.model import Block, PlanBuilder, commutative, concurrent, read, update, write
 
 
 @kernel("test.add_iteration", "x bias?", "start stop", integers="factor", reals="offset")
@@ -35,12 +35,13 @@ def plan(unroll=1, **operands):
     builder.buffer("bias", (1,), role="parameter")
     for offset in range(unroll):
         builder.loop(
-            "add", "test.add_iteration", {"x": "x", **operands}, attributes={"factor": 10, "offset": 0.5},
+            "add",
+            "test.add_iteration",
+            {"x": "x", **operands},
+            attributes={"factor": 10, "offset": 0.5},
             iteration_offset=offset,
-            blocks=[
-                Block(r, (update("x", r), *([read("bias")] if operands else []))) for r in ((0, 2), (2, 4))
-            ],
-        )  # fmt: skip
+            blocks=[Block(r, (update("x", r), *([read("bias")] if operands else []))) for r in ((0, 2), (2, 4))],
+        )
     builder.unrolled(unroll)
     return builder.build()
 

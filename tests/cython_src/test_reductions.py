@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forktask.cython_src.plan import reductions
-from forktask.cython_src.binding.checks import check_accesses, check_orders
-from forktask.cython_src.errors import UsageError
-from forktask.cython_src.binding.kernel_table import KernelSpec, register
-from forktask.cython_src.plan.model import Block, PlanBuilder, read, reduction, update, write
 from forktask.cython_src.binding.bind import Workers, bind
+from forktask.cython_src.binding.checks import check_accesses, check_orders
+from forktask.cython_src.binding.kernel_table import KernelSpec, register
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.plan import reductions
+from forktask.cython_src.plan.model import Block, PlanBuilder, read, reduction, update, write
 from forktask.forkjoin.executor import SerialExecutor
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -22,13 +22,13 @@ OPERATIONS = {"sum": np.add, "product": np.multiply, "min": np.minimum, "max": n
 
 def _fold(operands, attributes, bounds, iteration):
     """out[o0:o1] = operation(out[o0:o1], a number that depends on the block and the iteration)"""
-    out = operands["out"][bounds["o0"]:bounds["o1"]]
+    out = operands["out"][bounds["o0"] : bounds["o1"]]
     value = 1 + (bounds["seed"] * 7 + iteration * 3) % 11 / 8
     list(OPERATIONS.values())[attributes["operation"]](out, value, out=out)
 
 
 def _copy(operands, attributes, bounds, iteration):
-    operands["out"][bounds["o0"]:bounds["o1"]] = operands["in"][bounds["o0"]:bounds["o1"]]
+    operands["out"][bounds["o0"] : bounds["o1"]] = operands["in"][bounds["o0"] : bounds["o1"]]
 
 
 for spec in (
@@ -60,12 +60,21 @@ def random_reduction_plan(seed, groups=None, plain=False):
                 access = update("x", box) if plain else reduction("x", box, operation=name)
                 blocks.append(Block((100 * number + b, *box), (access,)))
             for k, part in enumerate([[b] for b in blocks] if plain else [blocks]):
-                builder.loop(f"reduce{number}.{k}", "test_fold", {"out": "x"}, part,
-                             attributes={"operation": list(OPERATIONS).index(name)})
+                builder.loop(
+                    f"reduce{number}.{k}",
+                    "test_fold",
+                    {"out": "x"},
+                    part,
+                    attributes={"operation": list(OPERATIONS).index(name)},
+                )
         else:
             out, source = ("y", "x") if what == "read" else ("x", "y")
-            builder.loop(f"{what}{number}", "test_reduction_copy", {"out": out, "in": source},
-                         [Block(tuple(cut), (read(source, cut), write(out, cut)))])
+            builder.loop(
+                f"{what}{number}",
+                "test_reduction_copy",
+                {"out": out, "in": source},
+                [Block(tuple(cut), (read(source, cut), write(out, cut)))],
+            )
     return builder.build()
 
 
@@ -113,9 +122,13 @@ def test_compiled_kernels_equal_numpy(dtype, operation):
         box = tuple(sorted(rng.choice(n + 1, 2, replace=False).tolist()) for n in shape[: rng.integers(0, 5)])
         builder = PlanBuilder("combine")
         builder.buffer("x", shape, dtype, role="statistic")
-        builder.loop("reduce", "test_fold", {"out": "x"},
-                     [Block((b, 0, shape[0]), (reduction("x", *map(tuple, box), operation=operation),)) for b in range(3)],
-                     attributes={"operation": 0})
+        builder.loop(
+            "reduce",
+            "test_fold",
+            {"out": "x"},
+            [Block((b, 0, shape[0]), (reduction("x", *map(tuple, box), operation=operation),)) for b in range(3)],
+            attributes={"operation": 0},
+        )
         plan = builder.build()
         results = []
         for target in ("cpu", "numpy"):
@@ -134,16 +147,27 @@ def test_compiled_kernels_equal_numpy(dtype, operation):
 
 def test_groups_bound_the_copies_and_loops():
     """Check that 10 blocks in 4 groups make 4 copies and 3 rounds of independent blocks, and that one group makes none."""
+
     def plan(groups):
         builder = PlanBuilder("groups")
         builder.buffer("x", (1,), "float64", role="statistic")
         builder.reduction_groups(groups)
-        builder.loop("r", "test_fold", {"out": "x"}, [Block((b, 0, 1), (reduction("x"),)) for b in range(10)],
-                     attributes={"operation": 0})
+        builder.loop(
+            "r",
+            "test_fold",
+            {"out": "x"},
+            [Block((b, 0, 1), (reduction("x"),)) for b in range(10)],
+            attributes={"operation": 0},
+        )
         return builder.build()
 
     assert [(loop.name, loop.num_blocks) for loop in plan(4).loops] == [
-        ("r.fill.x", 4), ("r.0", 4), ("r.1", 3), ("r.2", 3), ("r.combine.x", 1)]
+        ("r.fill.x", 4),
+        ("r.0", 4),
+        ("r.1", 3),
+        ("r.2", 3),
+        ("r.combine.x", 1),
+    ]
     assert [loop.num_blocks for loop in plan(1).loops] == [1] * 10
     assert set(plan(1).buffers) == {"x"}
 
@@ -164,9 +188,13 @@ def test_what_cannot_be_is_refused():
         half.build()
     mixed = PlanBuilder("mixed")
     mixed.buffer("x", (4,), "float64", role="statistic")
-    mixed.loop("r", "test_fold", {"out": "x"}, [Block((0, 0, 2), (reduction("x", (0, 2)),)),
-                                                Block((0, 2, 4), (reduction("x", (2, 4), operation="max"),))],
-               attributes={"operation": 0})
+    mixed.loop(
+        "r",
+        "test_fold",
+        {"out": "x"},
+        [Block((0, 0, 2), (reduction("x", (0, 2)),)), Block((0, 2, 4), (reduction("x", (2, 4), operation="max"),))],
+        attributes={"operation": 0},
+    )
     with pytest.raises(UsageError, match="by one operation"):
         mixed.build()
     with pytest.raises(UsageError, match="must be one of sum, product"):

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from forktask.cython_src.networks import reference
+
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.networks import reference
 from forktask.cython_src.networks.layers import (
     Convolution,
     FullyConnected,
@@ -78,9 +79,7 @@ def test_gradients_of_activations_equal_finite_differences():
             moved = x.copy()
             moved[index] += shift
             losses.append(reference.forward(tail, parameters, moved, labels).loss)
-        assert step.gradients["pool1"][index] == pytest.approx(
-            (losses[0] - losses[1]) / (2 * h), rel=1e-6, abs=1e-9
-        )
+        assert step.gradients["pool1"][index] == pytest.approx((losses[0] - losses[1]) / (2 * h), rel=1e-6, abs=1e-9)
 
 
 def test_three_steps_equal_stored_pytorch_values():
@@ -88,9 +87,7 @@ def test_three_steps_equal_stored_pytorch_values():
     stored = np.load(Path(__file__).parent / "stored" / "cifar10_cnn_pytorch.npz")
     images, labels, parameters = pytorch_values.inputs()
     assert CIFAR10_CNN.parameter_shapes() == pytorch_values.SHAPES
-    sgd = reference.Sgd(
-        parameters, pytorch_values.LEARNING_RATE, pytorch_values.MOMENTUM, pytorch_values.WEIGHT_DECAY
-    )
+    sgd = reference.Sgd(parameters, pytorch_values.LEARNING_RATE, pytorch_values.MOMENTUM, pytorch_values.WEIGHT_DECAY)
     steps = [sgd.step(CIFAR10_CNN, x, t) for x, t in zip(images, labels, strict=True)]
     np.testing.assert_allclose([step.loss for step in steps], stored["losses"], rtol=1e-12)
     for name in pytorch_values.SHAPES:
@@ -109,9 +106,7 @@ def test_three_steps_equal_pytorch():
     torch = pytest.importorskip("torch")
     losses, gradients, final = pytorch_values.pytorch_steps(torch.float64)
     images, labels, parameters = pytorch_values.inputs()
-    sgd = reference.Sgd(
-        parameters, pytorch_values.LEARNING_RATE, pytorch_values.MOMENTUM, pytorch_values.WEIGHT_DECAY
-    )
+    sgd = reference.Sgd(parameters, pytorch_values.LEARNING_RATE, pytorch_values.MOMENTUM, pytorch_values.WEIGHT_DECAY)
     for x, t, loss, gradient in zip(images, labels, losses, gradients, strict=True):
         step = sgd.step(CIFAR10_CNN, x, t)
         assert step.loss == pytest.approx(loss, rel=1e-12)
@@ -136,6 +131,4 @@ def test_unknown_layer_is_refused():
         ((ReLU("r"),), "must be Softmax"),
     ):
         with pytest.raises(UsageError, match=message):
-            reference.forward(
-                NetworkSpec("odd", (1, 1, 1), layers), {}, np.zeros((1, 1, 1, 1)), np.zeros(1, int)
-            )
+            reference.forward(NetworkSpec("odd", (1, 1, 1), layers), {}, np.zeros((1, 1, 1, 1)), np.zeros(1, int))

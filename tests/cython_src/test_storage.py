@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from forktask.cython_src.binding.storage import Storage, aligned_empty
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.plan.model import Block, PlanBuilder, read, write
-from forktask.cython_src.binding.storage import Storage, aligned_empty
 
 
 def plan(memory="full", shape=(5, 3), dtype="float32"):

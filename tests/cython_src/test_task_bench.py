@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from forktask.cython_src.plan.dependences import record_graph
-from forktask.cython_src.errors import UsageError
-from forktask.cython_src.plan.model import READ, Block, PlanBuilder, read, update
 from forktask.cython_src.binding.bind import BlockFailure, Workers, bind
+from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import PATTERNS, points, predecessors, replica, task_bench
+from forktask.cython_src.plan.dependences import record_graph
+from forktask.cython_src.plan.model import READ, Block, PlanBuilder, read, update
 from forktask.forkjoin.executor import ForkJoinExecutor, JoblibExecutor, SerialExecutor
 
 
@@ -51,9 +51,16 @@ def test_the_fast_table_equals_the_builders(pattern, width, steps):
 def test_predecessors_are_those_of_task_bench():
     """Check each pattern by hand at width 8."""
     expected = {
-        "trivial": [], "no_comm": [3], "stencil_1d": [2, 3, 4], "stencil_1d_periodic": [2, 3, 4], "dom": [2, 3],
-        "tree": [1], "fft": [1, 3, 5], "all_to_all": list(range(8)), "nearest": [1, 2, 3, 4, 5],
-    }  # fmt: skip
+        "trivial": [],
+        "no_comm": [3],
+        "stencil_1d": [2, 3, 4],
+        "stencil_1d_periodic": [2, 3, 4],
+        "dom": [2, 3],
+        "tree": [1],
+        "fft": [1, 3, 5],
+        "all_to_all": list(range(8)),
+        "nearest": [1, 2, 3, 4, 5],
+    }
     for pattern, points_read in expected.items():
         assert predecessors(pattern, 8, 5, 1, 3) == points_read
     assert predecessors("stencil_1d_periodic", 8, 5, 1, 0) == [0, 1, 7]
@@ -99,7 +106,9 @@ def test_a_task_that_runs_too_early_or_twice_notices(pattern, target):
     """Check the negative: each task with inputs fails when one of them has not run, or the iteration is another."""
     plan = task_bench(pattern, 8, 4)
     table = plan.accesses
-    reads = [READ in table.access_kind[table.task_offsets[t] : table.task_offsets[t + 1]] for t in range(plan.num_tasks)]
+    reads = [
+        READ in table.access_kind[table.task_offsets[t] : table.task_offsets[t + 1]] for t in range(plan.num_tasks)
+    ]
     workers = Workers(1)
     checked = 0
     for loop in range(1, 4):

@@ -8,18 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forktask.cython_src.binding.checks import AccessError, check_accesses, check_orders
-from forktask.cython_src.plan.dependences import record_graph
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.plan.model import COMMUTATIVE, CONCURRENT, READ, UPDATE, WRITE
 from forktask.cython_src.graphs.user_graph import ITERATION, TaskRecorder
+from forktask.cython_src.plan.dependences import record_graph
+from forktask.cython_src.plan.model import COMMUTATIVE, CONCURRENT, READ, UPDATE, WRITE
 
-KEYWORDS = {
-    READ: "reads",
-    WRITE: "writes",
-    UPDATE: "updates",
-    CONCURRENT: "concurrent",
-    COMMUTATIVE: "commutative",
-}
+KEYWORDS = {READ: "reads", WRITE: "writes", UPDATE: "updates", CONCURRENT: "concurrent", COMMUTATIVE: "commutative"}
 
 
 def nothing(*regions):
@@ -37,9 +31,16 @@ def reachable(graph):
 
 
 @given(
-    st.lists(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1), st.integers(0, 7), st.integers(1, 8)),
-                      min_size=1, max_size=3), min_size=1, max_size=8)
-)  # fmt: skip
+    st.lists(
+        st.lists(
+            st.tuples(st.integers(0, 4), st.integers(0, 1), st.integers(0, 7), st.integers(1, 8)),
+            min_size=1,
+            max_size=3,
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
 @settings(max_examples=60, deadline=None)
 def test_tasks_are_ordered_as_their_regions_say(tasks):
     """Check that conflicting tasks have a path in program order, others none, however tasks are grouped into loops."""

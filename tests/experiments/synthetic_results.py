@@ -1,6 +1,6 @@
 """Rows as a run would write them, made from a formula: for tests of analysis, figures and report.
 
-    python synthetic_results.py FOLDER [--threads 1,2,4,8] [--batches 64] [--granularities 16] [--repeats 9]
+python synthetic_results.py FOLDER [--threads 1,2,4,8] [--batches 64] [--granularities 16] [--repeats 9]
 """
 
 from __future__ import annotations
@@ -13,12 +13,23 @@ from pathlib import Path
 import numpy as np
 
 LAYERS = (  # layer, phase, blocks per 16 images, GFLOP an image, relative cost
-    ("load", "load", 0.0, 0.2), ("conv1", "forward", 2.46e-3, 1.3), ("pool1", "forward", 3e-5, 0.3),
-    ("conv2", "forward", 4.1e-3, 1.0), ("pool2", "forward", 1e-5, 0.1), ("conv3", "forward", 1.28e-3, 1.0),
-    ("pool3", "forward", 5e-6, 0.05), ("fc", "forward", 6.4e-6, 0.05), ("loss", "forward", 1e-6, 0.03),
-    ("fc", "backward", 1.3e-5, 0.06), ("pool3", "backward", 5e-6, 0.05), ("conv3", "backward", 2.56e-3, 1.1),
-    ("pool2", "backward", 1e-5, 0.1), ("conv2", "backward", 8.2e-3, 1.1), ("pool1", "backward", 3e-5, 0.3),
-    ("conv1", "backward", 2.46e-3, 1.5), ("sgd", "update", 1e-6, 0.05),
+    ("load", "load", 0.0, 0.2),
+    ("conv1", "forward", 2.46e-3, 1.3),
+    ("pool1", "forward", 3e-5, 0.3),
+    ("conv2", "forward", 4.1e-3, 1.0),
+    ("pool2", "forward", 1e-5, 0.1),
+    ("conv3", "forward", 1.28e-3, 1.0),
+    ("pool3", "forward", 5e-6, 0.05),
+    ("fc", "forward", 6.4e-6, 0.05),
+    ("loss", "forward", 1e-6, 0.03),
+    ("fc", "backward", 1.3e-5, 0.06),
+    ("pool3", "backward", 5e-6, 0.05),
+    ("conv3", "backward", 2.56e-3, 1.1),
+    ("pool2", "backward", 1e-5, 0.1),
+    ("conv2", "backward", 8.2e-3, 1.1),
+    ("pool1", "backward", 3e-5, 0.3),
+    ("conv1", "backward", 2.46e-3, 1.5),
+    ("sgd", "update", 1e-6, 0.05),
 )
 MODELS = ("serial", "forkjoin", "forkjoin:region=persistent", "joblib", "tasks", "taskgraph", "taskiter")
 PEAK = 235e9
@@ -35,14 +46,32 @@ def plan_row(batch: int = 64, images: int = 16, network: str = "cifar10_cnn") ->
     for layer, phase, gflops, _ in LAYERS:
         count = 1 if phase == "update" else blocks
         flops = gflops * 1e9 * batch
-        loops.append({"name": f"{layer}.{phase}", "layer": layer, "phase": phase, "kernel": f"{layer}_{phase}",
-                      "num_blocks": count, "flops": flops, "bytes": batch * 2e5})
+        loops.append(
+            {
+                "name": f"{layer}.{phase}",
+                "layer": layer,
+                "phase": phase,
+                "kernel": f"{layer}_{phase}",
+                "num_blocks": count,
+                "flops": flops,
+                "bytes": batch * 2e5,
+            }
+        )
     tasks = sum(loop["num_blocks"] for loop in loops)
     return {
-        "kind": "plan", "plan_id": _id(network, batch, images), "network": network, "batch": batch, "phase": "train",
-        "granularity": f"images={images}", "options": {"weight_gradients": "partial", "memory": "full"},
-        "loops": loops, "flops": sum(loop["flops"] for loop in loops), "bytes": sum(loop["bytes"] for loop in loops),
-        "num_tasks": tasks, "num_edges": 3 * tasks, "num_joins": 2,
+        "kind": "plan",
+        "plan_id": _id(network, batch, images),
+        "network": network,
+        "batch": batch,
+        "phase": "train",
+        "granularity": f"images={images}",
+        "options": {"weight_gradients": "partial", "memory": "full"},
+        "loops": loops,
+        "flops": sum(loop["flops"] for loop in loops),
+        "bytes": sum(loop["bytes"] for loop in loops),
+        "num_tasks": tasks,
+        "num_edges": 3 * tasks,
+        "num_joins": 2,
         "memory_bytes": {"parameter": 60000, "activation": 9000000},
     }
 
@@ -76,22 +105,44 @@ def step_time(plan: dict, model: str, threads: int) -> float:
 
 
 def synthetic_rows(
-    models=MODELS, threads=(1, 2), batches=(64,), granularities=(16,), repeats: int = 9, noise: float = 0.01,
-    data: str = "digits", seed: int = 0, graph_bounds: bool = True, failures: bool = False,
+    models=MODELS,
+    threads=(1, 2),
+    batches=(64,),
+    granularities=(16,),
+    repeats: int = 9,
+    noise: float = 0.01,
+    data: str = "digits",
+    seed: int = 0,
+    graph_bounds: bool = True,
+    failures: bool = False,
 ) -> list[dict]:
     """All rows of a run, as dictionaries."""
     rng = np.random.default_rng(seed)
     environment = {
-        "cpu": {"model": "Example CPU 9000", "flags": ["avx512f"]}, "topology": {"cores": max(threads)},
-        "python": "3.11.2", "compiler": "gcc 12.2.0", "c_args": ["-O3"], "packages": {"numpy": "2.4.0"},
+        "cpu": {"model": "Example CPU 9000", "flags": ["avx512f"]},
+        "topology": {"cores": max(threads)},
+        "python": "3.11.2",
+        "compiler": "gcc 12.2.0",
+        "c_args": ["-O3"],
+        "packages": {"numpy": "2.4.0"},
     }
     rows = [
-        {"kind": "run", "schema_version": 1, "run_id": "synthetic", "created": "2026-01-01T00:00:00Z",
-         "command": "forktask compare", "environment": environment, "environment_id": "e0",
-         "config": {"models": list(models), "threads": list(threads), "repeats": repeats, "data": data}},
-        {"kind": "machine", "peak_flops_per_s_1thread": PEAK,
-         "bandwidth_bytes_per_s": {str(p): 18e9 * min(p, 4) ** 0.8 for p in threads},
-         "capacity": {str(p): p * (1 - 0.02 * (p > 1)) for p in threads}},
+        {
+            "kind": "run",
+            "schema_version": 1,
+            "run_id": "synthetic",
+            "created": "2026-01-01T00:00:00Z",
+            "command": "forktask compare",
+            "environment": environment,
+            "environment_id": "e0",
+            "config": {"models": list(models), "threads": list(threads), "repeats": repeats, "data": data},
+        },
+        {
+            "kind": "machine",
+            "peak_flops_per_s_1thread": PEAK,
+            "bandwidth_bytes_per_s": {str(p): 18e9 * min(p, 4) ** 0.8 for p in threads},
+            "capacity": {str(p): p * (1 - 0.02 * (p > 1)) for p in threads},
+        },
     ]
     plans = [plan_row(batch, images) for batch in batches for images in granularities]
     rows += plans
@@ -103,10 +154,18 @@ def synthetic_rows(
             times = block_times(plan, 1 + 0.01 * (p - 1) / p)
             work = sum(map(sum, times.values()))
             longest = max(max(b) for b in times.values())
-            row = {"kind": "profile", "config_id": _id(plan["plan_id"], model, p), "model": model, "threads": p,
-                   "plan_id": plan["plan_id"], "block_time_s": times, "iterations": 20, "environment_id": "e0",
-                   "runtime_cost_s": 0.0 if model == "serial" else 1e-6 * len(plan["loops"]) * p,
-                   "loop_time_s": [sum(b) for b in times.values()]}
+            row = {
+                "kind": "profile",
+                "config_id": _id(plan["plan_id"], model, p),
+                "model": model,
+                "threads": p,
+                "plan_id": plan["plan_id"],
+                "block_time_s": times,
+                "iterations": 20,
+                "environment_id": "e0",
+                "runtime_cost_s": 0.0 if model == "serial" else 1e-6 * len(plan["loops"]) * p,
+                "loop_time_s": [sum(b) for b in times.values()],
+            }
             if graph_bounds:
                 row["bounds"] = {"work_s": work, "span_s": 3.5 * longest, "cycle_mean_s": 3 * longest}
             rows.append(row)
@@ -118,21 +177,52 @@ def synthetic_rows(
             replayed = model.partition(":")[0] in ("taskgraph", "taskiter")
             record = 0.5e-6 * plan["num_tasks"] if replayed else None
             close = 0.2e-6 * plan["num_tasks"] if model.startswith("taskiter") else None
-            rows.append({
-                "kind": "sample", "config_id": _id(plan["plan_id"], model, p), "model": model, "threads": p,
-                "plan_id": plan["plan_id"], "repetition": repetition, "position": position, "step_time_s": step,
-                "fill_time_s": 0.3 * step, "run_lengths": [10, 30], "run_times_s": [10.3 * step, 30.3 * step],
-                "warmup_times_s": [1.2 * step], "prepare_s": 2e-3 + (record or 0) + (close or 0), "record_s": record,
-                "close_s": close, "first_replay_s": 1.5 * step, "weights_hash": f"w{plan['plan_id']}",
-                "losses_hash": f"l{plan['plan_id']}", "environment_id": "e0",
-                "disturbance": {"pressure_some_us": int(rng.integers(0, 2000)), "steal_ticks": 0,
-                                "nonvoluntary_switches": int(rng.integers(0, 20)), "throttled_us": 0},
-                "cpus": list(range(p)), "instruction_set": "avx512", "pid": 1000 + position, "started": "2026-01-01",
-            })
+            rows.append(
+                {
+                    "kind": "sample",
+                    "config_id": _id(plan["plan_id"], model, p),
+                    "model": model,
+                    "threads": p,
+                    "plan_id": plan["plan_id"],
+                    "repetition": repetition,
+                    "position": position,
+                    "step_time_s": step,
+                    "fill_time_s": 0.3 * step,
+                    "run_lengths": [10, 30],
+                    "run_times_s": [10.3 * step, 30.3 * step],
+                    "warmup_times_s": [1.2 * step],
+                    "prepare_s": 2e-3 + (record or 0) + (close or 0),
+                    "record_s": record,
+                    "close_s": close,
+                    "first_replay_s": 1.5 * step,
+                    "weights_hash": f"w{plan['plan_id']}",
+                    "losses_hash": f"l{plan['plan_id']}",
+                    "environment_id": "e0",
+                    "disturbance": {
+                        "pressure_some_us": int(rng.integers(0, 2000)),
+                        "steal_ticks": 0,
+                        "nonvoluntary_switches": int(rng.integers(0, 20)),
+                        "throttled_us": 0,
+                    },
+                    "cpus": list(range(p)),
+                    "instruction_set": "avx512",
+                    "pid": 1000 + position,
+                    "started": "2026-01-01",
+                }
+            )
     if failures:
-        rows.append({"kind": "failure", "config_id": "f0", "model": "joblib", "threads": max(threads),
-                     "plan_id": plans[0]["plan_id"], "repetition": 0, "reason": "timeout",
-                     "message": "no answer within 60 s"})
+        rows.append(
+            {
+                "kind": "failure",
+                "config_id": "f0",
+                "model": "joblib",
+                "threads": max(threads),
+                "plan_id": plans[0]["plan_id"],
+                "repetition": 0,
+                "reason": "timeout",
+                "message": "no answer within 60 s",
+            }
+        )
     return rows
 
 

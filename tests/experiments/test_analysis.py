@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis import study as analysis
 
 sys.path.insert(0, str(Path(__file__).parent))
-from synthetic_results import block_times, plan_row, synthetic_rows, write_rows  # noqa: E402
+from synthetic_results import block_times, plan_row, synthetic_rows, write_rows
 
 
 def study(**options):
@@ -28,8 +29,11 @@ def test_table_holds_a_row_per_point():
     assert len(table) == 1 + 6 * 2
     serial = {r["repetition"]: r["step_time_s"] for r in rows if r["kind"] == "sample" and r["model"] == "serial"}
     for row in table.to_dict("records"):
-        mine = {r["repetition"]: r["step_time_s"] for r in rows
-                if r["kind"] == "sample" and (r["model"], r["threads"]) == (row["model"], row["threads"])}
+        mine = {
+            r["repetition"]: r["step_time_s"]
+            for r in rows
+            if r["kind"] == "sample" and (r["model"], r["threads"]) == (row["model"], row["threads"])
+        }
         assert row["median_s"] == pytest.approx(np.median(list(mine.values())))
         assert row["speedup"] == pytest.approx(np.median([serial[k] / mine[k] for k in mine]))
         assert row["efficiency"] == pytest.approx(row["speedup"] / row["threads"])
@@ -108,8 +112,18 @@ def test_missing_hash_is_refused():
 def test_mismatch_row_is_refused():
     """Check that a mismatch found while measuring stops every figure."""
     rows = synthetic_rows()
-    rows.append({"kind": "failure", "config_id": "x", "model": "tasks", "threads": 2, "plan_id": rows[2]["plan_id"],
-                 "repetition": 0, "reason": "mismatch", "message": "weights differ"})
+    rows.append(
+        {
+            "kind": "failure",
+            "config_id": "x",
+            "model": "tasks",
+            "threads": 2,
+            "plan_id": rows[2]["plan_id"],
+            "repetition": 0,
+            "reason": "mismatch",
+            "message": "weights differ",
+        }
+    )
     with pytest.raises(UsageError, match="tasks on 2 threads did not"):
         analysis.study_from_rows(rows)
 
@@ -139,8 +153,10 @@ def test_an_uncertain_implausible_efficiency_is_told():
     for row in rows:
         if row["kind"] == "sample" and row["model"] == "taskiter" and row["threads"] == 2:
             row["step_time_s"] /= 4
-    assert any("taskiter on 2 threads" in text and "which no computer" in text
-               for text in analysis.study_from_rows(rows).warnings)
+    assert any(
+        "taskiter on 2 threads" in text and "which no computer" in text
+        for text in analysis.study_from_rows(rows).warnings
+    )
 
 
 def test_resumed_run_takes_the_last_of_equal_rows():
@@ -182,8 +198,11 @@ def test_a_granularity_of_one_model_is_no_gap():
     rows = synthetic_rows()
     plan = next(r for r in rows if r["kind"] == "plan")
     rows[0]["config"]["granularity"] = [plan["granularity"]]
-    own = [{**r, "plan_id": "own", "config_id": f"own {r['config_id']}"} for r in rows
-           if r["kind"] == "sample" and r["plan_id"] == plan["plan_id"] and r["model"] == "taskiter" and r["threads"] == 2]
+    own = [
+        {**r, "plan_id": "own", "config_id": f"own {r['config_id']}"}
+        for r in rows
+        if r["kind"] == "sample" and r["plan_id"] == plan["plan_id"] and r["model"] == "taskiter" and r["threads"] == 2
+    ]
     assert own
     rows += [{**plan, "plan_id": "own", "granularity": "images=3"}, *own]
     assert not any("not complete" in text for text in analysis.study_from_rows(rows).warnings)
@@ -210,8 +229,11 @@ def test_disturbed_samples_are_counted():
 def test_interference_is_compared_with_itself_only():
     """Check that samples beside spinning processes get a baseline and a reference of their own."""
     rows = synthetic_rows()
-    slow = [{**r, "interference": 1, "config_id": r["config_id"] + "h", "step_time_s": 2 * r["step_time_s"]}
-            for r in rows if r["kind"] == "sample"]
+    slow = [
+        {**r, "interference": 1, "config_id": r["config_id"] + "h", "step_time_s": 2 * r["step_time_s"]}
+        for r in rows
+        if r["kind"] == "sample"
+    ]
     s = analysis.study_from_rows([*rows, *slow])
     table = analysis.speed_table(s)
     quiet, beside = (table[table["plan_id"] == p].reset_index() for p in s.plan_ids())
@@ -241,7 +263,8 @@ def test_floor_table_is_flops_over_peak_and_its_roofline():
     row = analysis.floor_table(analysis.study_from_rows(rows)).iloc[0]
     assert row["flop_floor_s"] == pytest.approx(plan["flops"] / 235e9)
     assert row["roofline_floor_s"] == pytest.approx(
-        sum(max(loop["flops"] / 235e9, loop["bytes"] / 18e9) for loop in plan["loops"]))
+        sum(max(loop["flops"] / 235e9, loop["bytes"] / 18e9) for loop in plan["loops"])
+    )
     assert row["flop_floor_ratio"] == pytest.approx(row["t1_s"] / row["flop_floor_s"])
     unmeasured = analysis.study_from_rows([r for r in rows if r["kind"] != "machine"])
     assert math.isnan(analysis.floor_table(unmeasured).iloc[0]["flop_floor_ratio"])
@@ -303,8 +326,11 @@ def test_no_sample_has_no_main_plan():
 
 @pytest.mark.parametrize(
     ("model", "label"),
-    [("forkjoin", "forkjoin"), ("forkjoin:region=persistent", "forkjoin, persistent"),
-     ("forkjoin:schedule=dynamic:chunk_size=1", "forkjoin, dynamic, chunk size 1")],
+    [
+        ("forkjoin", "forkjoin"),
+        ("forkjoin:region=persistent", "forkjoin, persistent"),
+        ("forkjoin:schedule=dynamic:chunk_size=1", "forkjoin, dynamic, chunk size 1"),
+    ],
 )
 def test_model_labels_are_short(model, label):
     """Check the readable form of specs."""

@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+
 from forktask.cython_src.plan.dependences import TaskGraph
 from forktask.experiments.analysis import bounds
 
@@ -19,10 +20,15 @@ def make_graph(num_nodes, edges, closed=True):
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     split = (offsets[:-1] + np.bincount(source[token == 0], minlength=num_nodes)).astype(np.int32)
     return TaskGraph(
-        num_tasks=num_nodes, num_joins=0, successor_offsets=offsets, successor_split=split, successors=target,
+        num_tasks=num_nodes,
+        num_joins=0,
+        successor_offsets=offsets,
+        successor_split=split,
+        successors=target,
         edge_kind=np.zeros(len(edges), np.uint8),
         num_intra=np.bincount(target[token == 0], minlength=num_nodes).astype(np.int32),
-        num_cross=np.bincount(target[token == 1], minlength=num_nodes).astype(np.int32), closed=closed,
+        num_cross=np.bincount(target[token == 1], minlength=num_nodes).astype(np.int32),
+        closed=closed,
     )
 
 
@@ -121,8 +127,17 @@ def test_cycle_mean_of_a_large_graph_takes_a_moment():
     counts = np.bincount(edges[:, 0], minlength=n)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     split = (offsets[:-1] + np.bincount(edges[edges[:, 2] == 0, 0], minlength=n)).astype(np.int32)
-    graph = TaskGraph(n, 0, offsets, split, edges[:, 1].astype(np.int32), np.zeros(len(edges), np.uint8),
-                      np.zeros(n, np.int32), np.zeros(n, np.int32), True)
+    graph = TaskGraph(
+        n,
+        0,
+        offsets,
+        split,
+        edges[:, 1].astype(np.int32),
+        np.zeros(len(edges), np.uint8),
+        np.zeros(n, np.int32),
+        np.zeros(n, np.int32),
+        True,
+    )
     weights = np.random.default_rng(0).exponential(size=n)
     start = time.process_time()
     result = bounds.cycle_mean(graph, weights)
@@ -206,10 +221,18 @@ def test_bounds_of_a_real_plan():
     builder = PlanBuilder("two loops")
     builder.buffer("weights", (4,), role="parameter")
     builder.buffer("x", (8,))
-    builder.loop("produce", "none", {"x": "x", "w": "weights"},
-                 [Block((r[0], r[1]), (read("weights"), write("x", r))) for r in ranges(8, 2)])
-    builder.loop("consume", "none", {"x": "x", "w": "weights"},
-                 [Block((r[0], r[1]), (read("x"), update("weights", r))) for r in ranges(4, 2)])
+    builder.loop(
+        "produce",
+        "none",
+        {"x": "x", "w": "weights"},
+        [Block((r[0], r[1]), (read("weights"), write("x", r))) for r in ranges(8, 2)],
+    )
+    builder.loop(
+        "consume",
+        "none",
+        {"x": "x", "w": "weights"},
+        [Block((r[0], r[1]), (read("x"), update("weights", r))) for r in ranges(4, 2)],
+    )
     plan = builder.build()
     times = {"produce": [1.0, 2.0, 3.0, 4.0], "consume": [5.0, 6.0]}
     result = bounds.plan_bounds(plan, times)

@@ -5,15 +5,14 @@ import struct
 
 import numpy as np
 import pytest
+
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.training.data import load_data, random_order, read_idx
 
 
 def idx_bytes(array, type_code=8):
     array = np.asarray(array, np.uint8)
-    return (
-        bytes([0, 0, type_code, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
-    )
+    return bytes([0, 0, type_code, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
 
 
 def write_idx_folder(folder, side=28, count=40, pack=False):
@@ -108,9 +107,7 @@ def test_cifar_records_are_read_in_order(tmp_path):
         raw = records[:, 1 + 1024 * channel : 1 + 1024 * (channel + 1)]
         train = raw[data.train].astype(np.float64)
         expected = (raw - train.mean()) / train.std()
-        np.testing.assert_allclose(
-            data.images[:, channel].reshape(len(raw), -1), expected, rtol=1e-5, atol=1e-6
-        )
+        np.testing.assert_allclose(data.images[:, channel].reshape(len(raw), -1), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_cifar100_uses_the_fine_label(tmp_path):
@@ -124,9 +121,7 @@ def test_synthetic_images_are_the_same_each_time():
     """Check the number of images and that two loads agree."""
     data, again = load_data("synthetic:64"), load_data("synthetic:64")
     check_split(data)
-    assert (
-        len(data.train) == 64 and (data.images == again.images).all() and (data.labels == again.labels).all()
-    )
+    assert len(data.train) == 64 and (data.images == again.images).all() and (data.labels == again.labels).all()
 
 
 def test_random_order_is_a_fixed_permutation():
@@ -200,10 +195,7 @@ def test_cifar_label_out_of_range_names_the_byte(tmp_path):
         (lambda raw: raw[:2] + b"\x0d" + raw[3:], "type 0d at byte 2"),
         (lambda raw: raw[:3] + b"\x01" + raw[4:], "got 1 at byte 3"),
         (lambda raw: raw[:10], "ends at byte 10, within its header"),
-        (
-            lambda raw: raw[:1000],
-            "ends too early: .* 40 x 28 x 28, 31376 bytes in all, and it ends at byte 1000",
-        ),
+        (lambda raw: raw[:1000], "ends too early: .* 40 x 28 x 28, 31376 bytes in all, and it ends at byte 1000"),
         (lambda raw: raw + b"x", "is too long: .* ends at byte 31377"),
         (lambda raw: raw[:4] + b"\xff" * 12, "ends too early"),
         (lambda raw: raw[:4] + bytes(12), "at least one value"),

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
+from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.simd import instruction_sets
 from forktask.experiments.machine import machine_peaks
-from forktask.cython_src.errors import UsageError
 from forktask.experiments.sampling import environment as env
 
 
@@ -40,8 +40,14 @@ def topology_files(cores, *, capacity=None):
 
 # Two sockets x two cores x two threads, numbered as Linux usually does: siblings differ by four.
 TWO_SOCKETS = {
-    0: (0, 0, "0,4"), 1: (0, 0, "1,5"), 2: (1, 1, "2,6"), 3: (1, 1, "3,7"),
-    4: (0, 0, "0,4"), 5: (0, 0, "1,5"), 6: (1, 1, "2,6"), 7: (1, 1, "3,7"),
+    0: (0, 0, "0,4"),
+    1: (0, 0, "1,5"),
+    2: (1, 1, "2,6"),
+    3: (1, 1, "3,7"),
+    4: (0, 0, "0,4"),
+    5: (0, 0, "1,5"),
+    6: (1, 1, "2,6"),
+    7: (1, 1, "3,7"),
 }
 
 
@@ -120,19 +126,38 @@ def test_hidden_topology_is_said(tmp_path):
 CGROUP_QUOTAS = {
     "v2, own group": ({"proc/self/cgroup": "0::/box\n", "sys/fs/cgroup/box/cpu.max": "150000 100000\n"}, 1.5),
     "v2, parent is tighter": (
-        {"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max": "max 100000\n",
-         "sys/fs/cgroup/a/cpu.max": "200000 100000\n"}, 2.0),
+        {
+            "proc/self/cgroup": "0::/a/b\n",
+            "sys/fs/cgroup/a/b/cpu.max": "max 100000\n",
+            "sys/fs/cgroup/a/cpu.max": "200000 100000\n",
+        },
+        2.0,
+    ),
     "v2, none": ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, None),
     "v1": (
-        {"proc/self/cgroup": "4:memory:/m\n3:cpu,cpuacct:/docker/x\n",
-         "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "50000\n",
-         "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n"}, 0.5),
+        {
+            "proc/self/cgroup": "4:memory:/m\n3:cpu,cpuacct:/docker/x\n",
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "50000\n",
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+        },
+        0.5,
+    ),
     "v1, none": (
-        {"proc/self/cgroup": "1:cpu:/\n", "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-         "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"}, None),
+        {
+            "proc/self/cgroup": "1:cpu:/\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+        },
+        None,
+    ),
     "v1 path with colons": (
-        {"proc/self/cgroup": "1:cpu:/a:b\n", "sys/fs/cgroup/cpu/a:b/cpu.cfs_quota_us": "300000\n",
-         "sys/fs/cgroup/cpu/a:b/cpu.cfs_period_us": "100000\n"}, 3.0),
+        {
+            "proc/self/cgroup": "1:cpu:/a:b\n",
+            "sys/fs/cgroup/cpu/a:b/cpu.cfs_quota_us": "300000\n",
+            "sys/fs/cgroup/cpu/a:b/cpu.cfs_period_us": "100000\n",
+        },
+        3.0,
+    ),
     "no cgroups": ({}, None),
 }
 
@@ -148,7 +173,7 @@ def disturbance_files(*, pressure, steal, throttled):
     return {
         "proc/self/cgroup": "0::/\n",
         "proc/pressure/cpu": f"some avg10=1.50 avg60=0.10 avg300=0.01 total={pressure}\n"
-                             f"full avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
+        f"full avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
         "proc/stat": f"cpu  10 0 10 1000 5 0 1 {steal} 0 0\ncpu0 10 0 10 1000 5 0 1 {steal} 0 0\n",
         "sys/fs/cgroup/cpu.stat": f"usage_usec 5\nnr_throttled 2\nthrottled_usec {throttled}\n",
     }
@@ -181,21 +206,41 @@ def test_hidden_counters_are_none(tmp_path):
 
 def test_crippling_variables_are_found():
     """Check that variables are told apart by what they do, and unrelated ones are left alone."""
-    found = {v["name"]: v["kind"] for v in env.read_variables({
-        "OPENBLAS_CORETYPE": "Haswell", "OPENBLAS_L2_SIZE": "1", "OMP_NUM_THREADS": "3", "OMP_PROC_BIND": "true",
-        "OMP_DYNAMIC": "false", "KMP_SOMETHING_NEW": "1", "HOME": "/", "COMP_LINE": "x",
-    })}
+    found = {
+        v["name"]: v["kind"]
+        for v in env.read_variables(
+            {
+                "OPENBLAS_CORETYPE": "Haswell",
+                "OPENBLAS_L2_SIZE": "1",
+                "OMP_NUM_THREADS": "3",
+                "OMP_PROC_BIND": "true",
+                "OMP_DYNAMIC": "false",
+                "KMP_SOMETHING_NEW": "1",
+                "HOME": "/",
+                "COMP_LINE": "x",
+            }
+        )
+    }
     assert found == {
-        "OPENBLAS_CORETYPE": "cripples", "OPENBLAS_L2_SIZE": "cripples", "OMP_NUM_THREADS": "threads",
-        "OMP_PROC_BIND": "placement", "OMP_DYNAMIC": "threads", "KMP_SOMETHING_NEW": "unknown",
+        "OPENBLAS_CORETYPE": "cripples",
+        "OPENBLAS_L2_SIZE": "cripples",
+        "OMP_NUM_THREADS": "threads",
+        "OMP_PROC_BIND": "placement",
+        "OMP_DYNAMIC": "threads",
+        "KMP_SOMETHING_NEW": "unknown",
     }
     assert env.read_variables({"OMP_DYNAMIC": "TRUE"})[0]["kind"] == "cripples"
 
 
-@pytest.mark.parametrize("variables, word", [
-    ({}, "default"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "for ever"), ({"OMP_WAIT_POLICY": "passive"}, "sleeps at once"),
-    ({"GOMP_SPINCOUNT": "500", "OMP_WAIT_POLICY": "active"}, "GOMP_SPINCOUNT=500"),
-])
+@pytest.mark.parametrize(
+    "variables, word",
+    [
+        ({}, "default"),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, "for ever"),
+        ({"OMP_WAIT_POLICY": "passive"}, "sleeps at once"),
+        ({"GOMP_SPINCOUNT": "500", "OMP_WAIT_POLICY": "active"}, "GOMP_SPINCOUNT=500"),
+    ],
+)
 def test_spin_policy_is_said_in_words(variables, word):
     """Check that the more specific variable wins."""
     assert word in env.spin_policy(variables)
@@ -204,15 +249,25 @@ def test_spin_policy_is_said_in_words(variables, word):
 def test_caches_and_their_total(tmp_path):
     """Check sizes, sharing, and the sum over several last-level caches."""
     folder = "sys/devices/system/cpu/cpu0/cache"
-    root = write_tree(tmp_path, {
-        f"{folder}/index0/level": "1", f"{folder}/index0/type": "Data", f"{folder}/index0/size": "48K",
-        f"{folder}/index0/coherency_line_size": "64", f"{folder}/index0/shared_cpu_list": "0",
-        f"{folder}/index1/level": "3", f"{folder}/index1/type": "Unified", f"{folder}/index1/size": "32M",
-        f"{folder}/index1/shared_cpu_list": "0-3",
-    })
+    root = write_tree(
+        tmp_path,
+        {
+            f"{folder}/index0/level": "1",
+            f"{folder}/index0/type": "Data",
+            f"{folder}/index0/size": "48K",
+            f"{folder}/index0/coherency_line_size": "64",
+            f"{folder}/index0/shared_cpu_list": "0",
+            f"{folder}/index1/level": "3",
+            f"{folder}/index1/type": "Unified",
+            f"{folder}/index1/size": "32M",
+            f"{folder}/index1/shared_cpu_list": "0-3",
+        },
+    )
     caches = env.read_caches(root)
     assert [(c["level"], c["size_bytes"], c["shared_by"]) for c in caches] == [
-        (1, 48 << 10, [0]), (3, 32 << 20, [0, 1, 2, 3])]
+        (1, 48 << 10, [0]),
+        (3, 32 << 20, [0, 1, 2, 3]),
+    ]
     environment = {"caches": caches, "topology": {"online": list(range(8))}}
     assert env.last_level_cache_bytes(environment) == 64 << 20
     assert env.last_level_cache_bytes({"caches": [], "topology": {"online": [0]}}) == 0
@@ -233,10 +288,16 @@ def test_collect_is_json_and_has_a_stable_id():
     assert env.environment_id(copy) == identity
 
 
-@pytest.mark.parametrize("change", [
-    {"kernel": "9.9"}, {"affinity": [17]}, {"quota_cpus": 1.5}, {"packages": {"numpy": "0.1"}},
-    {"variables": env.read_variables({"OPENBLAS_CORETYPE": "Haswell"})},
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kernel": "9.9"},
+        {"affinity": [17]},
+        {"quota_cpus": 1.5},
+        {"packages": {"numpy": "0.1"}},
+        {"variables": env.read_variables({"OPENBLAS_CORETYPE": "Haswell"})},
+    ],
+)
 def test_what_changes_measurements_changes_the_id(change):
     """Check that samples of different environments cannot be mixed unnoticed."""
     environment = env.collect(variables={})
@@ -256,7 +317,7 @@ def test_collect_on_an_empty_machine(tmp_path):
 
 def test_collect_imports_nothing_heavy():
     """Check that a measured process can collect without loading NumPy, and so without its BLAS threads."""
-    code = "import sys; from forktask.experiments import environment as e; e.collect(); print('numpy' in sys.modules)"
+    code = "import sys; from forktask.experiments.sampling import environment as e; e.collect(); print('numpy' in sys.modules)"
     result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout.strip() == "False"
 
@@ -274,7 +335,7 @@ def test_machine_row_is_complete():
     assert row["kind"] == "machine"
     assert row["capacity"].keys() == row["bandwidth_bytes_per_s"].keys() == {"1", "2"}
     assert row["capacity"]["1"] == 1.0
-    assert 0 < row["capacity"]["2"]
+    assert row["capacity"]["2"] > 0
     assert row["peak_flops_per_s_1thread"] >= row["median_flops_per_s_1thread"] > 0
 
 
@@ -309,15 +370,24 @@ def test_streams(stream):
         assert 1e8 < machine_peaks.measure_bandwidth(1, 0.006, size, stream=stream) < 1e13
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda: machine_peaks.measure_capacity(0), r"threads must be in \[1, 4096\], got 0"),
-    (lambda: machine_peaks.measure_capacity(2, 0.1, [0]), "one logical CPU for each of the 2 threads"),
-    (lambda: machine_peaks.measure_capacity(1, 0.1, [-1]), "got -1"),
-    (lambda: machine_peaks.measure_bandwidth(1, 0.0), r"seconds must be in \(0, 60\], got 0.0"),
-    (lambda: machine_peaks.measure_bandwidth(1, 0.1, 100), "working_set_bytes must be at least 4096, got 100"),
-    (lambda: machine_peaks.measure_bandwidth(1, 0.1, 4096, stream="scale"), "stream must be one of triad, .* got 'scale'"),
-    (lambda: machine_peaks.measure_peak_flops(0.1, "mmx"), "instruction set must be one this processor has .* got 'mmx'"),
-])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: machine_peaks.measure_capacity(0), r"threads must be in \[1, 4096\], got 0"),
+        (lambda: machine_peaks.measure_capacity(2, 0.1, [0]), "one logical CPU for each of the 2 threads"),
+        (lambda: machine_peaks.measure_capacity(1, 0.1, [-1]), "got -1"),
+        (lambda: machine_peaks.measure_bandwidth(1, 0.0), r"seconds must be in \(0, 60\], got 0.0"),
+        (lambda: machine_peaks.measure_bandwidth(1, 0.1, 100), "working_set_bytes must be at least 4096, got 100"),
+        (
+            lambda: machine_peaks.measure_bandwidth(1, 0.1, 4096, stream="scale"),
+            "stream must be one of triad, .* got 'scale'",
+        ),
+        (
+            lambda: machine_peaks.measure_peak_flops(0.1, "mmx"),
+            "instruction set must be one this processor has .* got 'mmx'",
+        ),
+    ],
+)
 def test_bad_arguments(call, message):
     """Check that each says rule, value and remedy."""
     with pytest.raises(UsageError, match=message):

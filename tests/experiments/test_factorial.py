@@ -6,16 +6,16 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.analysis import study as analysis
-from forktask.experiments.sweep import configuration
 from forktask.experiments.analysis import factorial
-from forktask.experiments.report import plots
-from forktask.experiments.report import report
+from forktask.experiments.analysis import study as analysis
+from forktask.experiments.report import plots, report
 from forktask.experiments.sampling.models import model_of_factors, parse_model
+from forktask.experiments.sweep import configuration
 
 sys.path.insert(0, str(Path(__file__).parent))
-import synthetic_results  # noqa: E402
+import synthetic_results
 
 EFFECT = {"replayed": 0.8, "iteration": 0.95, "none": 0.9, "partitioned": 0.7}
 
@@ -24,12 +24,18 @@ EFFECT = {"replayed": 0.8, "iteration": 0.95, "none": 0.9, "partitioned": 0.7}
 def study():
     """Step times that are products of known effects: no interaction."""
     models = ("serial", *(model_of_factors(*cell) for cell in factorial.EXISTING))
-    factor = {model_of_factors(*cell): math.prod(EFFECT.get(value, 1.0) for value in cell) for cell in factorial.EXISTING}
+    factor = {
+        model_of_factors(*cell): math.prod(EFFECT.get(value, 1.0) for value in cell) for cell in factorial.EXISTING
+    }
     rows = synthetic_results.synthetic_rows(models=models, threads=(1, 2), noise=0.0)
-    return analysis.study_from_rows([
-        {**row, "step_time_s": 0.01 * factor.get(row["model"], 0.5) * (1 + 0.1 * row["repetition"])}
-        if row["kind"] == "sample" else row for row in rows
-    ])
+    return analysis.study_from_rows(
+        [
+            {**row, "step_time_s": 0.01 * factor.get(row["model"], 0.5) * (1 + 0.1 * row["repetition"])}
+            if row["kind"] == "sample"
+            else row
+            for row in rows
+        ]
+    )
 
 
 def test_effects_are_found_and_multiply_up(study):
@@ -43,7 +49,9 @@ def test_effects_are_found_and_multiply_up(study):
         ("main effect", "placement: stealing to partitioned"): 0.7,
         ("interaction", "creation x barrier"): 1.0,
         ("interaction", "barrier x placement"): 1.0,
-        ("attribution", "creation"): 0.8, ("attribution", "barrier"): 0.9, ("attribution", "placement"): 0.7,
+        ("attribution", "creation"): 0.8,
+        ("attribution", "barrier"): 0.9,
+        ("attribution", "placement"): 0.7,
         ("attribution", "all three"): 0.8 * 0.9 * 0.7,
     }.items():
         assert of[key]["ratio"] == pytest.approx(ratio), key
@@ -96,8 +104,9 @@ def test_the_shipped_experiment_has_every_cell():
 def test_three_switches_make_the_task_models():
     """Check that every combination is one of the models, with further options kept, or says why it cannot be."""
     known = {("eager", "stealing"): "tasks", ("replayed", "stealing"): "task", ("replayed", "partitioned"): "task"}
-    for creation, barrier, placement in itertools.product(("eager", "replayed"), ("loop", "phase", "iteration", "none"),
-                                                          ("stealing", "partitioned")):
+    for creation, barrier, placement in itertools.product(
+        ("eager", "replayed"), ("loop", "phase", "iteration", "none"), ("stealing", "partitioned")
+    ):
         text = f"tasking:placement={placement}:creation={creation}:barrier={barrier}"
         if (creation, placement) not in known:
             with pytest.raises(UsageError, match="creation=replayed"):

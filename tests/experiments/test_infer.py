@@ -4,30 +4,18 @@ import json
 
 import numpy as np
 import pytest
-from forktask.cython_src.networks import reference
+
+from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.networks import reference
 from forktask.cython_src.networks.layers import get_network
-from forktask.cython_src.binding.bind import bind
-from forktask.experiments.training import infer as inference
 from forktask.experiments.commands.main import main
+from forktask.experiments.training import infer as inference
 from forktask.experiments.training.data import load_data
 from forktask.experiments.training.safetensors import write_safetensors
 
-LAYERS = [
-    "input",
-    "conv1",
-    "relu1",
-    "pool1",
-    "conv2",
-    "relu2",
-    "pool2",
-    "conv3",
-    "relu3",
-    "pool3",
-    "fc",
-    "softmax",
-]
+LAYERS = ["input", "conv1", "relu1", "pool1", "conv2", "relu2", "pool2", "conv3", "relu3", "pool3", "fc", "softmax"]
 JOB = {
     "network": "cifar10_cnn",
     "granularity": "auto",
@@ -59,9 +47,7 @@ def test_every_layer_is_timed_and_sums_add_up():
     assert column["kinds_s"]["conv"] == pytest.approx(sum(column["layers_s"][f"conv{i}"] for i in (1, 2, 3)))
     assert sum(column["kinds_s"].values()) == pytest.approx(sum(column["layers_s"].values()))
     assert sum(column["layers_s"].values()) <= column["run_unfused_s"]
-    assert column["total_fused_s"] == pytest.approx(
-        column["load_s"] + column["create_s"] + column["run_fused_s"]
-    )
+    assert column["total_fused_s"] == pytest.approx(column["load_s"] + column["create_s"] + column["run_fused_s"])
     assert column["error_rate"] is None
     # Two batches of two images and one image left over: 7.84 MFLOP an image.
     assert column["flops"] == 5 * 7_840_000
@@ -72,18 +58,10 @@ def test_error_rate_equals_reference(tmp_path):
     """Check the answers of a checkpoint over whole batches, the rest and images used twice."""
     parameters = small_checkpoint(tmp_path / "p.safetensors")
     data = load_data("synthetic:16")
-    job = {
-        **JOB,
-        "images": 37,
-        "batch": 16,
-        "data": "synthetic:16",
-        "checkpoint": str(tmp_path / "p.safetensors"),
-    }
+    job = {**JOB, "images": 37, "batch": 16, "data": "synthetic:16", "checkpoint": str(tmp_path / "p.safetensors")}
     column = inference.measure_inference(job)
     order = np.arange(37) % len(data.labels)
-    expected = reference.forward(
-        get_network("cifar10_cnn"), parameters, data.images[order], data.labels[order]
-    )
+    expected = reference.forward(get_network("cifar10_cnn"), parameters, data.images[order], data.labels[order])
     assert column["error_rate"] == pytest.approx(1 - expected.correct / 37)
 
 

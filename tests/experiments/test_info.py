@@ -13,24 +13,57 @@ from forktask.experiments.sampling import environment as env
 def make_environment(**changes):
     """Record of a quiet machine with two cores; changes by dotted path, with `__` for the dot."""
     environment = {
-        "forktask": "0.1.0", "python": {"version": "3.11", "implementation": "CPython", "gil": True},
-        "packages": {"numpy": "2.0"}, "kernel": "6.1", "libc": "glibc 2.36", "architecture": "x86_64",
-        "build": {"compiler": "gcc", "compiler_version": "12", "buildtype": "release", "optimization": "3",
-                  "sanitize": "none", "c_std": "gnu11", "openmp": "4.5", "cython": "3.1"},
-        "cpu": {"model": "Test CPU", "vendor": "Maker", "family": "1", "model_number": "2", "stepping": "3",
-                "flags": ["avx2"], "virtual_machine": False},
+        "forktask": "0.1.0",
+        "python": {"version": "3.11", "implementation": "CPython", "gil": True},
+        "packages": {"numpy": "2.0"},
+        "kernel": "6.1",
+        "libc": "glibc 2.36",
+        "architecture": "x86_64",
+        "build": {
+            "compiler": "gcc",
+            "compiler_version": "12",
+            "buildtype": "release",
+            "optimization": "3",
+            "sanitize": "none",
+            "c_std": "gnu11",
+            "openmp": "4.5",
+            "cython": "3.1",
+        },
+        "cpu": {
+            "model": "Test CPU",
+            "vendor": "Maker",
+            "family": "1",
+            "model_number": "2",
+            "stepping": "3",
+            "flags": ["avx2"],
+            "virtual_machine": False,
+        },
         "instruction_sets": ["generic", "avx2"],
-        "topology": {"known": True, "online": [0, 1], "cores": 2, "sockets": 1, "nodes": 1, "threads_per_core": 1,
-                     "cpus": [{"cpu": c, "socket": 0, "node": 0, "core": c, "siblings": [c], "capacity": None}
-                              for c in (0, 1)]},
+        "topology": {
+            "known": True,
+            "online": [0, 1],
+            "cores": 2,
+            "sockets": 1,
+            "nodes": 1,
+            "threads_per_core": 1,
+            "cpus": [{"cpu": c, "socket": 0, "node": 0, "core": c, "siblings": [c], "capacity": None} for c in (0, 1)],
+        },
         "caches": [{"level": 2, "type": "Unified", "size_bytes": 1 << 20, "line_bytes": 64, "shared_by": [0]}],
-        "affinity": [0, 1], "isolated": "", "quota_cpus": None,
+        "affinity": [0, 1],
+        "isolated": "",
+        "quota_cpus": None,
         "memory": {"total_bytes": 8 << 30, "available_bytes": 4 << 30},
         "frequency": {"governor": "performance", "driver": "x", "min_khz": 1, "max_khz": 2, "boost": None},
-        "clock": {"source": "tsc", "cost_ns": 20.0, "step_ns": 1.0}, "transparent_huge_pages": "madvise",
-        "numa_balancing": 0, "perf_counters": {"error": None, "paranoid": 2},
-        "denormals": {"results_flushed": False, "operands_flushed": False}, "variables": [],
-        "spin_policy": "default", "libraries": [], "gpus": [], "load_average": [0.1, 0.1, 0.1],
+        "clock": {"source": "tsc", "cost_ns": 20.0, "step_ns": 1.0},
+        "transparent_huge_pages": "madvise",
+        "numa_balancing": 0,
+        "perf_counters": {"error": None, "paranoid": 2},
+        "denormals": {"results_flushed": False, "operands_flushed": False},
+        "variables": [],
+        "spin_policy": "default",
+        "libraries": [],
+        "gpus": [],
+        "load_average": [0.1, 0.1, 0.1],
         "pressure_some_percent": 0.0,
     }
     return apply(environment, changes)
@@ -38,13 +71,22 @@ def make_environment(**changes):
 
 def make_machine(**changes):
     """Measured row of that machine."""
-    return apply({
-        "kind": "machine", "instruction_set": "avx2", "peak_flops_per_s_1thread": 100e9,
-        "median_flops_per_s_1thread": 99e9, "frequency_hz": 3e9, "flops_per_cycle": 32.0,
-        "bandwidth_bytes_per_s": {"1": 20e9, "2": 30e9}, "cache_bandwidth_bytes_per_s": {"2": 90e9},
-        "capacity": {"1": 1.0, "2": 1.98}, "elapsed_s": 1.0,
-        "disturbance": {"pressure_some_us": 0, "steal_ticks": 0, "nonvoluntary_switches": 0, "throttled_us": 0},
-    }, changes)
+    return apply(
+        {
+            "kind": "machine",
+            "instruction_set": "avx2",
+            "peak_flops_per_s_1thread": 100e9,
+            "median_flops_per_s_1thread": 99e9,
+            "frequency_hz": 3e9,
+            "flops_per_cycle": 32.0,
+            "bandwidth_bytes_per_s": {"1": 20e9, "2": 30e9},
+            "cache_bandwidth_bytes_per_s": {"2": 90e9},
+            "capacity": {"1": 1.0, "2": 1.98},
+            "elapsed_s": 1.0,
+            "disturbance": {"pressure_some_us": 0, "steal_ticks": 0, "nonvoluntary_switches": 0, "throttled_us": 0},
+        },
+        changes,
+    )
 
 
 def apply(record, changes):
@@ -73,11 +115,20 @@ CASES = {
     "one cpu": (dict(affinity=[0]), {}, "fit with reservations", "only one CPU", "taskset"),
     "hidden siblings": ({}, dict(capacity={"1": 1.0, "2": 1.2}), "not fit", "1.20 times", "dedicated cores"),
     "falling frequency": ({}, dict(capacity={"1": 1.0, "2": 1.7}), "fit with reservations", "1.70 times", "efficiency"),
-    "SMT": (dict(topology__cpus=smt_cpus()), dict(capacity={"1": 1.0, "2": 1.05}), "fit with reservations",
-            "SMT siblings on 1 core", "up to 1 thread;"),
+    "SMT": (
+        dict(topology__cpus=smt_cpus()),
+        dict(capacity={"1": 1.0, "2": 1.05}),
+        "fit with reservations",
+        "SMT siblings on 1 core",
+        "up to 1 thread;",
+    ),
     "unequal cores": (
-        dict(topology__cpus=[{"cpu": c, "core": c, "capacity": 400 + 600 * c} for c in (0, 1)]), {},
-        "fit with reservations", "unequal speed", "taskset"),
+        dict(topology__cpus=[{"cpu": c, "core": c, "capacity": 400 + 600 * c} for c in (0, 1)]),
+        {},
+        "fit with reservations",
+        "unequal speed",
+        "taskset",
+    ),
     "hidden topology": (dict(topology__known=False), {}, "fit with reservations", "hides which CPUs", "/sys"),
     "wavering": ({}, dict(median_flops_per_s_1thread=60e9), "fit with reservations", "wavers", "quit"),
     "some pressure": (dict(pressure_some_percent=9.0), {}, "fit with reservations", "9 % of the last", "quit"),
@@ -88,14 +139,34 @@ CASES = {
     "coarse clock": (dict(clock__step_ns=4e6), {}, "not fit", "steps of 4000 us", "tsc"),
     "dear clock": (dict(clock__source="hpet", clock__cost_ns=900.0), {}, "fit with reservations", "hpet", "tsc"),
     "debug build": (dict(build__optimization="0"), {}, "not fit", "optimisation 0", "pip install"),
-    "crippled BLAS": (dict(variables=env.read_variables({"OPENBLAS_CORETYPE": "Haswell"})), {},
-                      "fit with reservations", "OPENBLAS_CORETYPE=Haswell", "unset OPENBLAS_CORETYPE"),
-    "thread limit": (dict(variables=env.read_variables({"OMP_THREAD_LIMIT": "1"})), {}, "fit with reservations",
-                     "OMP_THREAD_LIMIT=1", "unset"),
-    "binding": (dict(variables=env.read_variables({"OMP_PROC_BIND": "true"})), {}, "fit with reservations",
-                "OMP_PROC_BIND", "unset"),
-    "two runtimes": (dict(libraries=[{"kind": "openmp", "file": f} for f in ("libgomp.so.1", "libomp.so")]), {},
-                     "fit with reservations", "several OpenMP runtimes", "separate processes"),
+    "crippled BLAS": (
+        dict(variables=env.read_variables({"OPENBLAS_CORETYPE": "Haswell"})),
+        {},
+        "fit with reservations",
+        "OPENBLAS_CORETYPE=Haswell",
+        "unset OPENBLAS_CORETYPE",
+    ),
+    "thread limit": (
+        dict(variables=env.read_variables({"OMP_THREAD_LIMIT": "1"})),
+        {},
+        "fit with reservations",
+        "OMP_THREAD_LIMIT=1",
+        "unset",
+    ),
+    "binding": (
+        dict(variables=env.read_variables({"OMP_PROC_BIND": "true"})),
+        {},
+        "fit with reservations",
+        "OMP_PROC_BIND",
+        "unset",
+    ),
+    "two runtimes": (
+        dict(libraries=[{"kind": "openmp", "file": f} for f in ("libgomp.so.1", "libomp.so")]),
+        {},
+        "fit with reservations",
+        "several OpenMP runtimes",
+        "separate processes",
+    ),
     "governor": (dict(frequency__governor="powersave"), {}, "fit with reservations", "powersave", "cpupower"),
 }
 
@@ -111,8 +182,10 @@ def test_each_reason_has_its_level_and_remedy(case):
     assert remedy in found["remedy"]
 
 
-@pytest.mark.parametrize("variables", [{"MKL_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "1"}, {"OMP_DYNAMIC": "false"},
-                                       {"OMP_WAIT_POLICY": "active"}])
+@pytest.mark.parametrize(
+    "variables",
+    [{"MKL_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "1"}, {"OMP_DYNAMIC": "false"}, {"OMP_WAIT_POLICY": "active"}],
+)
 def test_harmless_variables_are_no_reason(variables):
     """Check that variables that change nothing here are shown but not held against the machine."""
     assert info.verdict(make_environment(variables=env.read_variables(variables)), make_machine())["level"] == "fit"
@@ -127,10 +200,17 @@ def test_the_worst_reason_decides_and_comes_first():
 
 def test_hidden_values_are_no_reason_and_print():
     """Check that a container without pressure, steal or caches still gets its page."""
-    environment = make_environment(pressure_some_percent=None, load_average=None, caches=[], frequency__governor=None,
-                                   memory={"total_bytes": None, "available_bytes": None})
-    machine = make_machine(disturbance={"pressure_some_us": None, "steal_ticks": None, "nonvoluntary_switches": 3,
-                                        "throttled_us": None}, cache_bandwidth_bytes_per_s={})
+    environment = make_environment(
+        pressure_some_percent=None,
+        load_average=None,
+        caches=[],
+        frequency__governor=None,
+        memory={"total_bytes": None, "available_bytes": None},
+    )
+    machine = make_machine(
+        disturbance={"pressure_some_us": None, "steal_ticks": None, "nonvoluntary_switches": 3, "throttled_us": None},
+        cache_bandwidth_bytes_per_s={},
+    )
     judgement = info.verdict(environment, machine)
     assert judgement["level"] == "fit"
     assert "hidden" in info.format_page(environment, machine, [], judgement)

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.analysis import study as analysis
-from forktask.experiments.sweep import configuration
 from forktask.experiments.analysis import interference
-from forktask.experiments.report import plots
-from forktask.experiments.report import report
+from forktask.experiments.analysis import study as analysis
+from forktask.experiments.report import plots, report
+from forktask.experiments.sweep import configuration
 
 sys.path.insert(0, str(Path(__file__).parent))
-import synthetic_results  # noqa: E402
+import synthetic_results
 
 SLOWDOWN = {"forkjoin": 2.0, "taskiter": 1.4, "taskiter:preemption=swap": 1.1}
 
@@ -25,9 +24,16 @@ def study():
     """Every sample once more beside a hog, slower by a known factor."""
     rows = synthetic_results.synthetic_rows(models=("serial", *SLOWDOWN), threads=(1, 2), noise=0.0)
     beside = [
-        {**row, "interference": 1, "config_id": row["config_id"] + "h", "step_time_s": row["step_time_s"] * SLOWDOWN[row["model"]],
-         "conduct": {"cpu_swaps": 60 * ("swap" in row["model"])}, "timed_wall_s": 2.0}
-        for row in rows if row["kind"] == "sample" and row["model"] in SLOWDOWN
+        {
+            **row,
+            "interference": 1,
+            "config_id": row["config_id"] + "h",
+            "step_time_s": row["step_time_s"] * SLOWDOWN[row["model"]],
+            "conduct": {"cpu_swaps": 60 * ("swap" in row["model"])},
+            "timed_wall_s": 2.0,
+        }
+        for row in rows
+        if row["kind"] == "sample" and row["model"] in SLOWDOWN
     ]
     rows = [{**row, "capacity_beside": {"2": {"1": 0.75}}} if row["kind"] == "machine" else row for row in rows]
     return analysis.study_from_rows([*rows, *beside])
@@ -42,7 +48,10 @@ def test_the_loss_is_what_the_capacity_does_not_explain(study, tmp_path):
     assert of["taskiter", 1]["slowdown"] == pytest.approx(1.4) and math.isnan(of["taskiter", 1]["loss"])
     assert ("serial", 1) not in of
     assert {model: (of[model, 2]["preemption"], of[model, 2]["cpu_swaps_per_s"]) for model in SLOWDOWN} == {
-        "forkjoin": ("stay", 0), "taskiter": ("stay", 0), "taskiter:preemption=swap": ("swap", 30)}
+        "forkjoin": ("stay", 0),
+        "taskiter": ("stay", 0),
+        "taskiter:preemption=swap": ("swap", 30),
+    }
     assert set(table[table["hogs"] == 0]["loss"]) == {0.0}
     plan_id = table["plan_id"].iloc[0]
     assert "interference" in plots.available_figures(study, plan_id)

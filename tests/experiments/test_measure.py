@@ -9,9 +9,9 @@ import sys
 import numpy as np
 import pytest
 
-from forktask.cython_src.plan.model import Block, PlanBuilder, read, update
 from forktask.cython_src.binding.bind import EVENT_DTYPE, bind
 from forktask.cython_src.graphs.task_bench import task_bench
+from forktask.cython_src.plan.model import Block, PlanBuilder, read, update
 from forktask.experiments.sampling.measure import (
     Stepper,
     Timed,
@@ -80,7 +80,10 @@ def test_a_slope_that_is_not_positive_is_measured_again():
     """Check that runs are added while disturbances hide the step, and not for ever."""
     fake = FakeExecutor(lambda i: 0.1)
     disturbances = iter([5.0, 0.0, 0.0, 5.0, 5.0, 0.0])
-    plain, fake.run = fake.run, lambda n, first: (plain(n, first), setattr(fake, "now", fake.now + next(disturbances, 0)))
+    plain, fake.run = (
+        fake.run,
+        lambda n, first: (plain(n, first), setattr(fake, "now", fake.now + next(disturbances, 0))),
+    )
     timed = time_runs(Stepper(fake, clock=fake.clock), 0.1, target_s=0.3)
     assert len(timed.run_times_s) > 6
     assert timed.step_time_s == pytest.approx(0.1)
@@ -133,10 +136,7 @@ def test_hashes_see_bytes_shapes_and_names():
     a = np.arange(6, dtype=np.float32).reshape(2, 3)
     b = a.copy()
     b[1, 1] = np.nextafter(b[1, 1], np.float32(9))
-    hashes = [
-        hash_arrays(x)
-        for x in ({"a": a}, {"a": b}, {"b": a}, {"a": a.reshape(3, 2)}, {"a": a.view(np.int32)})
-    ]
+    hashes = [hash_arrays(x) for x in ({"a": a}, {"a": b}, {"b": a}, {"a": a.reshape(3, 2)}, {"a": a.view(np.int32)})]
     assert len(set(hashes)) == 5
     assert hash_arrays({"a": np.asfortranarray(a)}) == hashes[0]
 
@@ -148,9 +148,7 @@ def chain_plan(width=4, steps=3):
         builder.buffer(name, (width,), "uint64", role="parameter")
     for step in range(steps):
         out, source = ("even", "odd") if step % 2 else ("odd", "even")
-        blocks = [
-            Block((i, i, i + 1), (update(out, (i, i + 1)), read(source, (i, i + 1)))) for i in range(width)
-        ]
+        blocks = [Block((i, i, i + 1), (update(out, (i, i + 1)), read(source, (i, i + 1)))) for i in range(width)]
         attributes = {"work": 0, "fail_iteration": -1, "fail_index": 0}
         builder.loop(f"step{step}", "hash_chain", {"out": out, "in": source}, blocks, attributes=attributes)
     return builder.build()
@@ -258,7 +256,5 @@ def test_the_measuring_process_imports_nothing_heavy():
         "import sys, forktask.experiments.sampling.measure as m, forktask.forkjoin.executor\n"
         "print([n for n in ('pandas', 'matplotlib', 'seaborn', 'joblib', 'scipy') if n in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "cython_src"))
+from networks_for_tests import SMALL, fill
+
+from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
-from forktask.cython_src.binding.bind import bind
 from forktask.experiments.commands.main import main
 from forktask.experiments.sampling.memory import (
     check_fits,
@@ -21,7 +23,6 @@ from forktask.experiments.sampling.memory import (
     what_fits,
 )
 from forktask.experiments.sampling.models import make_executor
-from networks_for_tests import SMALL, fill
 
 MIB = 2**20
 
@@ -29,7 +30,7 @@ MIB = 2**20
 @pytest.mark.parametrize("model", ["serial", "forkjoin", "taskiter"])
 def test_a_thousand_steps_take_no_memory(model):
     """Check that resident memory after 1000 further steps is what it was after the first 50."""
-    bound = bind(lower(SMALL["resnet18"], 2, num_images=2))
+    bound = bind(lower(SMALL["resnet18"], batch=2, num_images=2))
     fill(bound, rate=1e-4)
     with make_executor(model, 2 if model == "taskiter" else 1) as executor:
         executor.prepare(bound)
@@ -43,13 +44,12 @@ def test_a_thousand_steps_take_no_memory(model):
 
 def test_planned_bytes_are_those_of_the_arrays():
     """Check the sum over kinds against the arrays that a bound plan holds."""
-    plan = lower(SMALL["mobilenet_v2"], 4, num_images=4, optimizer="adam")
+    plan = lower(SMALL["mobilenet_v2"], batch=4, num_images=4, optimizer="adam")
     planned = planned_bytes(plan, 2)
     held = sum(array.nbytes for array in bind(plan).arrays.values()) + 2 * plan.scratch_bytes
     assert sum(size for kind, size in planned.items() if kind not in ("libraries", "plan and graph")) == held
     weights = 4 * (
-        SMALL["mobilenet_v2"].num_parameters
-        + sum(n for (n,) in SMALL["mobilenet_v2"].statistic_shapes().values())
+        SMALL["mobilenet_v2"].num_parameters + sum(n for (n,) in SMALL["mobilenet_v2"].statistic_shapes().values())
     )
     assert planned["weights"] == weights
     assert planned["optimiser"] == 8 * SMALL["mobilenet_v2"].num_parameters
@@ -58,7 +58,7 @@ def test_planned_bytes_are_those_of_the_arrays():
 def test_sharing_and_recomputation_save_memory():
     """Check the order of the three forms for a real network, planned only."""
     full, shared, again = (
-        sum(lower("mobilenet_v1", 32, **options).memory_bytes().values())
+        sum(lower("mobilenet_v1", batch=32, **options).memory_bytes().values())
         for options in ({}, {"memory": "shared"}, {"memory": "shared", "recompute": True})
     )
     assert again < 0.85 * shared and shared < 0.85 * full
@@ -69,7 +69,7 @@ def test_recomputation_gives_the_same_bits(name):
     """Check weights, losses and statistics of three steps with and without."""
     bounds = []
     for options in ({}, {"memory": "shared", "recompute": True}):
-        bound = bind(lower(SMALL[name], 3, num_images=3, **options))
+        bound = bind(lower(SMALL[name], batch=3, num_images=3, **options))
         fill(bound, rate=1e-3)
         with make_executor("taskiter", 2) as executor:
             executor.prepare(bound)
@@ -91,7 +91,7 @@ def test_what_does_not_fit_is_refused_with_what_would():
         check_fits(plan, options, limit, None)
     advice = what_fits(options, limit)
     batch = int(advice.split("batch ")[1].split()[0])
-    assert sum(planned_bytes(lower("mobilenet_v1", batch), 1).values()) <= limit
+    assert sum(planned_bytes(lower("mobilenet_v1", batch=batch), 1).values()) <= limit
     assert what_fits(options, MIB) == "no smaller batch fits either"
     check_fits(plan, options, 2 * sum(planned_bytes(plan, 1).values()), None)
 
@@ -136,6 +136,6 @@ def test_networks_are_listed(capsys):
     assert main(["networks", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     for name in ("resnet18", "mobilenet_v2", "cifar10_cnn"):
-        plan = lower(name, 2)
+        plan = lower(name, batch=2)
         assert rows[name]["train_flops"] == pytest.approx(plan.flops / 2, rel=0.02)
     assert rows["resnet18"]["num_parameters"] == 11_173_962

@@ -8,8 +8,8 @@ import pytest
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.commands.main import main
-from forktask.experiments.metg.metg import format_table, metg_s, summarise
 from forktask.experiments.metg.measure import unit_time_s, work_ladder
+from forktask.experiments.metg.metg import format_table, metg_s, summarise
 from forktask.experiments.sampling.models import built_models, parse_model, process_environment
 
 GRAPH = {"pattern": "fft", "width": 4, "steps": 4, "radix": 5, "kernel": "compute", "check": True}
@@ -18,15 +18,37 @@ UNIT_S = 2e-9
 
 def row(model="taskiter", threads=2, repetition=0, overhead_s=20e-9, prepare_s=1e-4, **more):
     """A process of a runtime that costs `overhead_s` of one thread's time for each task."""
+
     def iteration_times(work):
         return [16 * (work * UNIT_S + overhead_s) / threads] * 3
 
-    points = [{"work": w, "mean_work": float(w), "num_tasks": 16, "iteration_times_s": iteration_times(w), "prepare_s": prepare_s}
-              for w in itertools.takewhile(lambda w: w < 1000, work_ladder(1))]
-    return {"kind": "metg", "model": model, "threads": threads, "parallel": threads, "graph": GRAPH, "repetition": repetition,
-            "disturbance": {"pressure_some_us": 20000}, "wall_s": 1.0, "interference": 0,
-            "unit_s": UNIT_S * (1 + repetition), "record_s": 1.6e-5, "close_s": None, "points": points,
-            "empty": {"work": 0, "num_tasks": 16, "iteration_times_s": iteration_times(0), "prepare_s": prepare_s}, **more}
+    points = [
+        {
+            "work": w,
+            "mean_work": float(w),
+            "num_tasks": 16,
+            "iteration_times_s": iteration_times(w),
+            "prepare_s": prepare_s,
+        }
+        for w in itertools.takewhile(lambda w: w < 1000, work_ladder(1))
+    ]
+    return {
+        "kind": "metg",
+        "model": model,
+        "threads": threads,
+        "parallel": threads,
+        "graph": GRAPH,
+        "repetition": repetition,
+        "disturbance": {"pressure_some_us": 20000},
+        "wall_s": 1.0,
+        "interference": 0,
+        "unit_s": UNIT_S * (1 + repetition),
+        "record_s": 1.6e-5,
+        "close_s": None,
+        "points": points,
+        "empty": {"work": 0, "num_tasks": 16, "iteration_times_s": iteration_times(0), "prepare_s": prepare_s},
+        **more,
+    }
 
 
 def test_metg_is_twice_the_overhead():
@@ -65,10 +87,14 @@ def test_disturbed_figures_are_said_to_be():
 
 def test_break_even_counts_replays_against_eager_tasks():
     """Check (preparation beyond the eager model's) / (gain of an iteration)."""
-    table = summarise([
-        row("tasks", overhead_s=120e-9, prepare_s=0.0), row("taskiter", overhead_s=20e-9, prepare_s=16 * 1e-6),
-        row("forkjoin", overhead_s=200e-9), row("tbb", failure="crash", message="lost"),
-    ])
+    table = summarise(
+        [
+            row("tasks", overhead_s=120e-9, prepare_s=0.0),
+            row("taskiter", overhead_s=20e-9, prepare_s=16 * 1e-6),
+            row("forkjoin", overhead_s=200e-9),
+            row("tbb", failure="crash", message="lost"),
+        ]
+    )
     found = {entry["model"]: entry["break_even"] for entry in table["results"]}
     assert found == {"tasks": None, "taskiter": 20, "forkjoin": None, "tbb": None}
     text = format_table(table)
@@ -91,8 +117,25 @@ def test_the_kernels_unit_is_timed():
 def test_a_tiny_run_prints_and_draws(tmp_path, capsys):
     """Check the command from processes to figure, caption, table and samples."""
     out = tmp_path / "metg"
-    command = ["metg", "--quick", "--models", "serial,forkjoin:schedule=dynamic", "--threads", "1", "--width", "4",
-               "--steps", "4", "--pattern", "fft,trivial", "--radix", "3", "--json", "--out", str(out)]
+    command = [
+        "metg",
+        "--quick",
+        "--models",
+        "serial,forkjoin:schedule=dynamic",
+        "--threads",
+        "1",
+        "--width",
+        "4",
+        "--steps",
+        "4",
+        "--pattern",
+        "fft,trivial",
+        "--radix",
+        "3",
+        "--json",
+        "--out",
+        str(out),
+    ]
     assert main(command) == 0
     table = json.loads(capsys.readouterr().out)
     assert [(e["graph"]["pattern"], e["model"]) for e in table["results"]] == [
@@ -101,7 +144,12 @@ def test_a_tiny_run_prints_and_draws(tmp_path, capsys):
     serial = table["results"][0]
     assert 1e-9 < serial["empty_task_s"]["median"] < 1e-5 and len(serial["curve"]) > 3
     assert {p.name for p in out.iterdir()} == {
-        "metg.jsonl", "metg.csv", "metg_fft.pdf", "metg_fft.txt", "metg_trivial.pdf", "metg_trivial.txt"
+        "metg.jsonl",
+        "metg.csv",
+        "metg_fft.pdf",
+        "metg_fft.txt",
+        "metg_trivial.pdf",
+        "metg_trivial.txt",
     }
     kinds = [json.loads(line)["kind"] for line in (out / "metg.jsonl").read_text().splitlines()]
     assert kinds == ["run"] + ["metg"] * 4
@@ -125,8 +173,24 @@ def test_a_tiny_run_prints_and_draws(tmp_path, capsys):
 
 def test_the_graph_of_a_network_is_run_with_its_durations(capsys):
     """Check `--network`: the graph has as many tasks as the network's plan, whatever the work."""
-    assert main(["metg", "--quick", "--models", "serial", "--threads", "1", "--network", "cifar10_cnn", "--batch", "16",
-                 "--json"]) == 0
+    assert (
+        main(
+            [
+                "metg",
+                "--quick",
+                "--models",
+                "serial",
+                "--threads",
+                "1",
+                "--network",
+                "cifar10_cnn",
+                "--batch",
+                "16",
+                "--json",
+            ]
+        )
+        == 0
+    )
     entry = json.loads(capsys.readouterr().out)["results"][0]
     assert entry["graph"]["network"] == "cifar10_cnn"
     assert 0 < entry["empty_task_s"]["median"] < 1e-5 and entry["curve"]
@@ -140,23 +204,44 @@ def test_every_outside_reference_is_measured(capsys):
         models.append("openmp_tasks:runtime=libomp")
     except UsageError:
         pass
-    assert main(["metg", "--quick", "--models", ",".join(models), "--threads", "1", "--width", "4", "--steps", "2",
-                 "--pattern", "no_comm", "--json"]) == 0
+    assert (
+        main(
+            [
+                "metg",
+                "--quick",
+                "--models",
+                ",".join(models),
+                "--threads",
+                "1",
+                "--width",
+                "4",
+                "--steps",
+                "2",
+                "--pattern",
+                "no_comm",
+                "--json",
+            ]
+        )
+        == 0
+    )
     results = json.loads(capsys.readouterr().out)["results"]
     assert {e["model"] for e in results} == set(models)
     assert all(e["repeats"] == 1 and e["curve"] for e in results)
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (["--pattern", "ring"], "pattern must be one of"),
-    (["--models", "magic"], "no model is called"),
-    (["--threads", "x"], "--threads takes whole numbers"),
-    (["--threads", "4096"], "available cores"),
-    (["--network", "lenet99"], "network"),
-    (["--network", "cifar10_cnn", "--kernel", "memory"], "--kernel must be compute"),
-    (["--repeats", "0"], "--repeats must be at least 1"),
-    (["--models", "serial", "--threads", "2", "--oversubscribe"], "no model runs on 2 threads"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--pattern", "ring"], "pattern must be one of"),
+        (["--models", "magic"], "no model is called"),
+        (["--threads", "x"], "--threads takes whole numbers"),
+        (["--threads", "4096"], "available cores"),
+        (["--network", "lenet99"], "network"),
+        (["--network", "cifar10_cnn", "--kernel", "memory"], "--kernel must be compute"),
+        (["--repeats", "0"], "--repeats must be at least 1"),
+        (["--models", "serial", "--threads", "2", "--oversubscribe"], "no model runs on 2 threads"),
+    ],
+)
 def test_bad_arguments_are_refused(arguments, message, capsys):
     """Check the messages and the exit code."""
     assert main(["metg", *arguments]) == 2

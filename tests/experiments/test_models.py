@@ -54,10 +54,7 @@ def test_what_is_wrong_and_what_is_known_is_said(text, names):
 
 def test_a_model_given_twice_counts_once():
     """Check that duplicates vanish, also in another spelling, and that none is refused."""
-    assert [str(s) for s in parse_models(["forkjoin", "serial", "forkjoin:region=loop"])] == [
-        "forkjoin",
-        "serial",
-    ]
+    assert [str(s) for s in parse_models(["forkjoin", "serial", "forkjoin:region=loop"])] == ["forkjoin", "serial"]
     with pytest.raises(UsageError, match="at least one model"):
         parse_models([])
 
@@ -79,7 +76,10 @@ def test_the_table_says_what_the_executors_take(name):
             assert own["durations_s"] is None
         else:
             assert own[option] == known.default
-    assert set(own) - {"durations_s", "num_threads", "cpus", "event_capacity", "spin_ns", "watchdog_s", *model.options} == set()
+    assert (
+        set(own) - {"durations_s", "num_threads", "cpus", "event_capacity", "spin_ns", "watchdog_s", *model.options}
+        == set()
+    )
 
 
 def test_more_threads_than_cores_must_be_wanted():

@@ -41,8 +41,13 @@ def test_the_fastest_mode_at_as_many_threads_is_the_peer():
 def test_without_any_time_the_table_says_what_failed():
     """Check the table when no contestant could be measured."""
     result = summarise({}, {"FLOP": {1: 1.0}}) | {
-        "network": "lenet5", "batch": 4, "phase": "train", "environment": {"cpu": {"model": "x"}}, "convolutions": {},
-        "machine": {"peak_flops_per_s_1thread": 1e9, "instruction_set": "generic"}, "failures": {"serial @ 1": "no memory"},
+        "network": "lenet5",
+        "batch": 4,
+        "phase": "train",
+        "environment": {"cpu": {"model": "x"}},
+        "convolutions": {},
+        "machine": {"peak_flops_per_s_1thread": 1e9, "instruction_set": "generic"},
+        "failures": {"serial @ 1": "no memory"},
     }
     assert as_text(result).endswith("not measured: serial @ 1: no memory")
 
@@ -68,10 +73,18 @@ def test_a_wrong_mode_of_pytorch_is_no_reference():
     """Check that a mode with another second loss is named, and one that rounds differently is not."""
     eager, later = rows(1.0, answer=(2.3, 2.0, 1.5)), rows(1.0, answer=(2.3, 2.0, 1.49))
     wrong = rows(0.5, answer=(2.3, 2.1, 1.5))
-    found = wrong_modes({
-        ("torch eager", 1): eager, ("torch channels_last", 1): later, ("torch compile", 1): wrong, ("serial", 1): wrong,
-    })
-    assert list(found) == [("torch compile", 1)] and "torch eager's, this mode's differs in number 1 by 0.048" in found["torch compile", 1]
+    found = wrong_modes(
+        {
+            ("torch eager", 1): eager,
+            ("torch channels_last", 1): later,
+            ("torch compile", 1): wrong,
+            ("serial", 1): wrong,
+        }
+    )
+    assert (
+        list(found) == [("torch compile", 1)]
+        and "torch eager's, this mode's differs in number 1 by 0.048" in found["torch compile", 1]
+    )
     assert wrong_modes({("serial", 1): eager}) == {}
 
 
@@ -106,10 +119,29 @@ def test_without_pytorch_the_remedy_is_named(capsys, monkeypatch):
 @pytest.mark.parametrize("phase", ["train", "forward"])
 def test_a_small_run_agrees_with_pytorch(phase, capsys):
     """Check the command from end to end: answers agree, every contestant is there."""
-    assert main([
-        "peers", "--batch", "4", "--phase", phase, "--threads", "1", "--models", "serial", "--modes",
-        "eager,channels_last", "--repeats", "1", "--seconds", "0.05", "--json",
-    ]) == 0
+    assert (
+        main(
+            [
+                "peers",
+                "--batch",
+                "4",
+                "--phase",
+                phase,
+                "--threads",
+                "1",
+                "--models",
+                "serial",
+                "--modes",
+                "eager,channels_last",
+                "--repeats",
+                "1",
+                "--seconds",
+                "0.05",
+                "--json",
+            ]
+        )
+        == 0
+    )
     result = json.loads(capsys.readouterr().out)
     assert {row["name"] for row in result["rows"]} == {"torch eager", "torch channels_last", "serial"}
     assert result["largest_difference"] < 1e-4 and not result["failures"]

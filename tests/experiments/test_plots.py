@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis import study as analysis
 from forktask.experiments.report import plots
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 sys.path.insert(0, str(Path(__file__).parent))
-from synthetic_results import synthetic_rows  # noqa: E402
+from synthetic_results import synthetic_rows
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +40,16 @@ def test_speedup_figure_shows_every_point(two):
         line = lines[analysis.model_label(model)]
         assert line.get_xdata() == pytest.approx([1, 2])
         assert line.get_ydata() == pytest.approx(points["speedup"].to_numpy())
-    assert sum(len(c.get_offsets()) for c in speedup.collections if hasattr(c, "get_sizes") and len(c.get_sizes())) \
+    assert (
+        sum(len(c.get_offsets()) for c in speedup.collections if hasattr(c, "get_sizes") and len(c.get_sizes()))
         == len(models) * 2 * 9
+    )
     limits = analysis.bound_table(two)
-    assert any(np.allclose(line.get_ydata(), limits["forkjoin_speedup"]) for line in speedup.lines
-               if len(line.get_ydata()) == len(limits))
+    assert any(
+        np.allclose(line.get_ydata(), limits["forkjoin_speedup"])
+        for line in speedup.lines
+        if len(line.get_ydata()) == len(limits)
+    )
     marked = [line for line in efficiency.lines if line.get_marker() not in ("None", "")]
     assert len(marked) == len(models)
     compared = [line for line in ratio.lines if line.get_marker() not in ("None", "")]
@@ -94,8 +100,11 @@ def test_nothing_sticks_out_or_overlaps(request, case, name, column, width):
         assert box.x0 >= frame.x0 and box.x1 <= frame.x1 and box.y0 >= frame.y0 and box.y1 <= frame.y1
         for one, along in ((axis.xaxis, 0), (axis.yaxis, 1)):
             low, high = sorted(one.get_view_interval())
-            boxes = [t.label1.get_window_extent(renderer) for t in one.get_major_ticks()
-                     if low <= t.get_loc() <= high and t.label1.get_text()]
+            boxes = [
+                t.label1.get_window_extent(renderer)
+                for t in one.get_major_ticks()
+                if low <= t.get_loc() <= high and t.label1.get_text()
+            ]
             ends = sorted((b.x0, b.x1) if along == 0 else (b.y0, b.y1) for b in boxes)
             assert len(ends) >= 2
             assert all(a[1] <= b[0] + 0.5 for a, b in zip(ends, ends[1:], strict=False))
@@ -120,7 +129,14 @@ def test_header_says_what_was_measured(two):
     """Check that network, batch, blocks, T1 and the smoke test are written in the figure."""
     text = plots.draw(two)._suptitle.get_text()
     t1 = plots.format_time(analysis.floor_table(two)["t1_s"].iloc[0])
-    for piece in ("cifar10_cnn, batch 64, train", "16 images a block", "65 tasks in 17 loops", t1, "FLOP", "smoke test"):
+    for piece in (
+        "cifar10_cnn, batch 64, train",
+        "16 images a block",
+        "65 tasks in 17 loops",
+        t1,
+        "FLOP",
+        "smoke test",
+    ):
         assert piece in text
 
 
@@ -137,7 +153,9 @@ def test_sweeps_over_batch_and_granularity_are_drawn(sweep):
 def test_available_figures_can_all_be_drawn(two, sweep):
     """Check that what is offered works and what is not offered is refused with a reason."""
     assert plots.available_figures(two, two.plan_ids()[0]) == ["speedup", "layers", "overhead"]
-    assert plots.available_figures(sweep, sweep.plan_ids()[0]) == [f for f in plots.FIGURES if f not in ("factorial", "interference")]
+    assert plots.available_figures(sweep, sweep.plan_ids()[0]) == [
+        f for f in plots.FIGURES if f not in ("factorial", "interference")
+    ]
     for name in ("batch", "granularity"):
         with pytest.raises(UsageError, match="at least"):
             plots.draw(two, name)
@@ -180,16 +198,31 @@ def test_unknown_format_is_refused(two, tmp_path):
 def test_caption_says_all_that_matters(two, name):
     """Check that network, number of repetitions, machine, kernels and the identity of results are in the caption."""
     text = plots.caption(two, name)
-    for piece in ("cifar10_cnn, batch 64, train", "9 repetitions", "Example CPU 9000", "235 GFLOP/s", "avx512",
-                  "bit-identical", "weight gradients: partial", "Smoke test"):
+    for piece in (
+        "cifar10_cnn, batch 64, train",
+        "9 repetitions",
+        "Example CPU 9000",
+        "235 GFLOP/s",
+        "avx512",
+        "bit-identical",
+        "weight gradients: partial",
+        "Smoke test",
+    ):
         assert piece in text
     assert "\n" not in text and "$" not in text and "nan" not in text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(1.0, "1.00 s"), (0.00641, "6.41 ms"), (41.5e-6, "41.5 µs"), (123e-9, "123 ns"), (0.0, "0 ns"),
-     (float("nan"), "n/a"), (-0.0021, "-2.10 ms")],
+    [
+        (1.0, "1.00 s"),
+        (0.00641, "6.41 ms"),
+        (41.5e-6, "41.5 µs"),
+        (123e-9, "123 ns"),
+        (0.0, "0 ns"),
+        (float("nan"), "n/a"),
+        (-0.0021, "-2.10 ms"),
+    ],
 )
 def test_times_have_three_digits(seconds, text):
     """Check units and digits."""
@@ -210,8 +243,8 @@ def test_drawing_needs_no_pyplot_and_leaves_the_settings_alone():
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import matplotlib; before = dict(matplotlib.rcParams)\n"
         "from synthetic_results import synthetic_rows\n"
-        "from forktask.experiments import analysis, plots\n"
-        "plots.draw(analysis.study_from_rows(synthetic_rows(repeats=5)))\n"
+        "from forktask.experiments.analysis import study\nfrom forktask.experiments.report import plots\n"
+        "plots.draw(study.study_from_rows(synthetic_rows(repeats=5)))\n"
         "assert dict(matplotlib.rcParams) == before\n"
     )
     subprocess.run([sys.executable, "-P", "-c", code, str(Path(__file__).parent)], check=True, timeout=120)

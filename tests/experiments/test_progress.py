@@ -3,6 +3,7 @@
 import io
 
 import pytest
+
 from forktask.experiments.sampling.progress import ProgressBar, format_seconds
 
 
@@ -35,8 +36,7 @@ def test_no_bar_without_a_terminal():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.04, "0.0 s"), (9.94, "9.9 s"), (12.3, "12 s"), (185, "3:05 min"), (4800, "1:20:00 h")],
+    ("seconds", "text"), [(0.04, "0.0 s"), (9.94, "9.9 s"), (12.3, "12 s"), (185, "3:05 min"), (4800, "1:20:00 h")]
 )
 def test_durations_are_readable(seconds, text):
     """Check the forms of a duration."""

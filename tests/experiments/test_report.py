@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis import study as analysis
-from forktask.experiments.report import plots
-from forktask.experiments.report import report
 from forktask.experiments.commands.main import main
+from forktask.experiments.report import plots, report
 
 sys.path.insert(0, str(Path(__file__).parent))
-from synthetic_results import synthetic_rows, write_rows  # noqa: E402
+from synthetic_results import synthetic_rows, write_rows
 
 
 class Page(html.parser.HTMLParser):
@@ -103,8 +103,11 @@ def test_every_number_of_the_table_comes_from_the_rows(folder, page):
     assert len(table) == 1 + 13
     for cells in table[1:]:
         row = dict(zip(table[0], cells, strict=True))
-        mine = {r["repetition"]: r["step_time_s"] for r in samples
-                if analysis.model_label(r["model"]) == row["model"] and r["threads"] == int(row["threads"])}
+        mine = {
+            r["repetition"]: r["step_time_s"]
+            for r in samples
+            if analysis.model_label(r["model"]) == row["model"] and r["threads"] == int(row["threads"])
+        }
         speedup = np.median([serial[k] / mine[k] for k in mine])
         assert row["n"] == str(len(mine))
         assert row["median"] == plots.format_time(np.median(list(mine.values())))
@@ -188,8 +191,10 @@ def test_commands_redraw(folder, tmp_path, capsys):
     assert main(["report", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["report"].endswith("report.html")
     out = tmp_path / "deep" / "figure.svg"
-    assert main(["plot", str(folder), "--figure", "layers", "--column", "single", "--format", "svg",
-                 "--out", str(out)]) == 0
+    assert (
+        main(["plot", str(folder), "--figure", "layers", "--column", "single", "--format", "svg", "--out", str(out)])
+        == 0
+    )
     assert out.exists() and out.with_suffix(".txt").exists()
     assert main(["plot", str(folder), "--column", "single", "--format", "png"]) == 0
     assert (folder / "figures" / "speedup-single.png").exists()
@@ -197,8 +202,12 @@ def test_commands_redraw(folder, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [(["--figure", "pie"], "one of speedup"), (["--column", "wide"], "one of double"),
-     (["--format", "gif"], "one of pdf, svg, png"), (["--plan", "zzz"], "exactly one plan")],
+    [
+        (["--figure", "pie"], "one of speedup"),
+        (["--column", "wide"], "one of double"),
+        (["--format", "gif"], "one of pdf, svg, png"),
+        (["--plan", "zzz"], "exactly one plan"),
+    ],
 )
 def test_bad_arguments_are_one_sentence(folder, capsys, arguments, words):
     """Check exit code 2 and the sentence for each wrong option, and for a folder without results."""

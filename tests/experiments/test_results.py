@@ -52,9 +52,7 @@ def test_a_half_written_line_is_recognised_and_set_aside(tmp_path):
         assert read_results(path.parent).partial == ""
         assert [row["kind"] for row in read_results(path.parent).rows] == ["run", "run"]
     aside = path.with_name("samples.jsonl.partial").read_text()
-    assert aside.splitlines() == [
-        whole[start:cut].decode() for cut in (start + 1, start + 17, len(whole) - 1)
-    ]
+    assert aside.splitlines() == [whole[start:cut].decode() for cut in (start + 1, start + 17, len(whole) - 1)]
 
 
 def test_a_folder_whose_first_row_was_cut_begins_anew(tmp_path):
@@ -111,10 +109,7 @@ def test_a_run_goes_on_only_where_it_belongs(tmp_path):
     begun(tmp_path)
     with ResultsWriter(tmp_path) as writer:
         assert writer.start({**RUN, "config": {"batch": [8], "repeats": 5}}) is True
-    with (
-        ResultsWriter(tmp_path) as writer,
-        pytest.raises(UsageError, match=r"batch was \[8\], is now \[16\]"),
-    ):
+    with ResultsWriter(tmp_path) as writer, pytest.raises(UsageError, match=r"batch was \[8\], is now \[16\]"):
         writer.start({**RUN, "config": {"batch": [16], "repeats": 5}})
     with ResultsWriter(tmp_path) as writer, pytest.raises(UsageError, match="cpu was 'A', is now 'B'"):
         writer.start({**RUN, "environment": {"cpu": "B"}, "environment_id": "b"})

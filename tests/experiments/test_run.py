@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import pytest
 
-from forktask.cython_src.gpu import device as gpu_device
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.gpu import device as gpu_device
 from forktask.experiments.commands.main import main, make_parser
 from forktask.experiments.sweep.configuration import (
     Configuration,
@@ -126,13 +126,7 @@ def counts(results):
 def test_a_sweep_measures_each_configuration_as_often_as_asked(sweep):
     """Check rows by kind, blocks of one repetition each, different orders within them, and the recorded settings."""
     results = sweep(Measure(repeats=4, oversubscribe=True)).run()
-    assert counts(results) == {
-        "run": 1,
-        "machine": 1,
-        "plan": 1,
-        "sample": 4 * NUM_POINTS,
-        "profile": NUM_POINTS,
-    }
+    assert counts(results) == {"run": 1, "machine": 1, "plan": 1, "sample": 4 * NUM_POINTS, "profile": NUM_POINTS}
     samples = results.of_kind("sample")
     blocks = [samples[k : k + NUM_POINTS] for k in range(0, len(samples), NUM_POINTS)]
     orders = [[row["config_id"] for row in block] for block in blocks]
@@ -149,9 +143,7 @@ def test_a_finished_sweep_is_not_measured_again(sweep):
     sweep().run()
     jobs = len(sweep.jobs())
     assert counts(sweep().run())["sample"] == jobs == len(sweep.jobs())
-    assert (
-        counts(sweep(Measure(repeats=3, profile=False, oversubscribe=True)).run())["sample"] == 3 * NUM_POINTS
-    )
+    assert counts(sweep(Measure(repeats=3, profile=False, oversubscribe=True)).run())["sample"] == 3 * NUM_POINTS
 
 
 def test_a_half_written_sample_is_measured_again(sweep):
@@ -176,9 +168,7 @@ def test_a_sweep_goes_on_after_failures(sweep):
     assert failures["serial", 1]["reason"] == "timeout"
     assert failures["joblib", 2]["reason"] == "memory"
     assert failures["forkjoin", 2]["reason"] == "crash"
-    assert (
-        "SIGSEGV" in failures["forkjoin", 2]["message"] and "last words" in failures["forkjoin", 2]["message"]
-    )
+    assert "SIGSEGV" in failures["forkjoin", 2]["message"] and "last words" in failures["forkjoin", 2]["message"]
     lines, trusted = failure_report(results)
     assert len(lines) == NUM_POINTS and trusted
     # A second attempt repeats crashes only.
@@ -318,13 +308,7 @@ def test_a_job_that_is_too_slow_is_ended(tmp_path):
 def test_lists_expand_to_a_grid():
     """Check the product, that one-thread models take part once, and that equal models are not measured twice."""
     configuration = parse_configuration(
-        {
-            "grid": {
-                "batch": [8, 16],
-                "models": ["serial", "forkjoin", "forkjoin:region=loop"],
-                "threads": [1, 2],
-            },
-        }
+        {"grid": {"batch": [8, 16], "models": ["serial", "forkjoin", "forkjoin:region=loop"], "threads": [1, 2]}}
     )
     found = Counter((p.plan["batch"], p.model, p.threads) for p in configuration.points())
     assert found == Counter(

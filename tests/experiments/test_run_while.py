@@ -7,7 +7,13 @@ from forktask.cython_src.errors import UsageError
 from forktask.experiments.sampling.models import built_models
 from forktask.experiments.user_graph import ITERATION, UserGraph
 
-MODELS = [*built_models(), "taskiter:placement=stealing", "taskgraph:barrier=loop", "tasks:taskwait=none", "taskiter:unroll=3"]
+MODELS = [
+    *built_models(),
+    "taskiter:placement=stealing",
+    "taskgraph:barrier=loop",
+    "tasks:taskwait=none",
+    "taskiter:unroll=3",
+]
 pytestmark = pytest.mark.timeout(120)
 
 
@@ -31,8 +37,13 @@ def test_a_decision_ends_the_run_after_exactly_the_lookahead(model):
                 counts[:] = 0
                 later = [k for k in decide_in if k >= first]
                 expected = min(min(later) - first + lookahead + 1, 9) if later else 9
-                done = graph.run_while(max_iterations=9, lookahead=lookahead, first_iteration=first, model=model,
-                                       threads=1 if model == "serial" else 2)
+                done = graph.run_while(
+                    max_iterations=9,
+                    lookahead=lookahead,
+                    first_iteration=first,
+                    model=model,
+                    threads=1 if model == "serial" else 2,
+                )
                 assert done == expected, (decide_in, lookahead)
                 np.testing.assert_array_equal(counts, expected)
 

@@ -5,6 +5,7 @@ import struct
 
 import numpy as np
 import pytest
+
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.training.safetensors import read_safetensors, write_atomically, write_safetensors
 
@@ -134,10 +135,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 def test_pytorchs_package_reads_and_writes_the_same(tmp_path):
     """Check both directions against the `safetensors` package, where it is installed."""
     other = pytest.importorskip("safetensors.numpy")
-    arrays = {
-        name: np.ascontiguousarray(a.astype(a.dtype.newbyteorder("=")))
-        for name, a in example_arrays().items()
-    }
+    arrays = {name: np.ascontiguousarray(a.astype(a.dtype.newbyteorder("="))) for name, a in example_arrays().items()}
     write_safetensors(tmp_path / "ours", arrays, {"a": "b"})
     for name, array in other.load_file(tmp_path / "ours").items():
         assert array.dtype == arrays[name].dtype and (array == arrays[name]).all()

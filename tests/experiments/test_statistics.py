@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from forktask.experiments.analysis import statistics
 from forktask.experiments.analysis.statistics import FASTER, NOT_ENOUGH_DATA, SAME, SLOWER, Estimate
 
@@ -52,10 +53,18 @@ def test_nothing_in_common_gives_nan():
 @pytest.mark.parametrize(
     ("low", "high", "count", "expected"),
     [
-        (0.90, 0.95, 9, FASTER), (0.90, 0.999, 9, FASTER), (1.03, 1.10, 9, SLOWER), (1.001, 1.05, 9, SLOWER),
-        (0.99, 1.01, 9, SAME), (0.985, 0.995, 9, SAME), (1 / 1.02, 1.02, 9, SAME),
-        (0.97, 1.03, 9, NOT_ENOUGH_DATA), (0.99, 1.03, 9, NOT_ENOUGH_DATA), (0.90, 1.00, 9, NOT_ENOUGH_DATA),
-        (0.50, 0.60, 4, NOT_ENOUGH_DATA), (np.nan, np.nan, 9, NOT_ENOUGH_DATA),
+        (0.90, 0.95, 9, FASTER),
+        (0.90, 0.999, 9, FASTER),
+        (1.03, 1.10, 9, SLOWER),
+        (1.001, 1.05, 9, SLOWER),
+        (0.99, 1.01, 9, SAME),
+        (0.985, 0.995, 9, SAME),
+        (1 / 1.02, 1.02, 9, SAME),
+        (0.97, 1.03, 9, NOT_ENOUGH_DATA),
+        (0.99, 1.03, 9, NOT_ENOUGH_DATA),
+        (0.90, 1.00, 9, NOT_ENOUGH_DATA),
+        (0.50, 0.60, 4, NOT_ENOUGH_DATA),
+        (np.nan, np.nan, 9, NOT_ENOUGH_DATA),
     ],
 )
 def test_verdict_follows_its_rules(low, high, count, expected):

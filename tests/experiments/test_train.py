@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from forktask.cython_src.networks import reference
+
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.networks import reference
 from forktask.cython_src.networks.layers import get_network
-from forktask.experiments.training import train as training
 from forktask.experiments.commands.main import main
-from forktask.experiments.training.data import load_data
 from forktask.experiments.sampling.models import MODELS, built_models
+from forktask.experiments.training import train as training
+from forktask.experiments.training.data import load_data
 from forktask.experiments.training.safetensors import read_safetensors
 from forktask.experiments.training.train import HISTORY_COLUMNS, Trainer, TrainingConfig, learning_rate_table
 
@@ -59,8 +60,7 @@ def test_digits_are_learnt_and_files_are_left(tmp_path, capsys):
     assert float(rows[2]["time_s"]) > float(rows[1]["time_s"]) > 0
     assert (out / "accuracy.pdf").read_bytes()[:4] == b"%PDF" and (out / "accuracy.png").stat().st_size > 5000
     assert (
-        "smoke test" in (out / "accuracy.txt").read_text()
-        and "Median of 2 seeds" in (out / "accuracy.txt").read_text()
+        "smoke test" in (out / "accuracy.txt").read_text() and "Median of 2 seeds" in (out / "accuracy.txt").read_text()
     )
     parameters, metadata = read_safetensors(out / "parameters-seed-1.safetensors")
     assert {name: a.shape for name, a in parameters.items()} == get_network("cifar10_cnn").parameter_shapes()
@@ -88,9 +88,7 @@ def test_evaluation_equals_reference():
         indices = data.test[:70]
         loss, error_rate = trainer.evaluate(indices)
         parameters = {name: trainer.bound.arrays[name] for name in trainer.plan.attributes["parameters"]}
-    expected = reference.forward(
-        get_network("cifar10_cnn"), parameters, data.images[indices], data.labels[indices]
-    )
+    expected = reference.forward(get_network("cifar10_cnn"), parameters, data.images[indices], data.labels[indices])
     assert loss == pytest.approx(expected.loss, rel=1e-5)
     assert error_rate == pytest.approx(1 - expected.correct / 70)
 
@@ -109,9 +107,7 @@ def test_resumed_training_is_bit_identical(tmp_path):
             row.pop("time_s")
         if name == "whole":
             first = arrays, state
-    assert {name: a.tobytes() for name, a in first[0].items()} == {
-        name: a.tobytes() for name, a in arrays.items()
-    }
+    assert {name: a.tobytes() for name, a in first[0].items()} == {name: a.tobytes() for name, a in arrays.items()}
     assert first[1] == state and state["iteration"] == 8
 
 
@@ -158,9 +154,7 @@ def test_learning_rate_schedules():
     """Check the three schedules at their first, middle and last iterations."""
     config = replace(SMALL, epochs=10, learning_rate=0.1)
     assert learning_rate_table(config, 9, 4).tolist() == [0.1] * 4
-    cosine = np.concatenate(
-        [learning_rate_table(replace(config, schedule="cosine"), e, 4) for e in range(10)]
-    )
+    cosine = np.concatenate([learning_rate_table(replace(config, schedule="cosine"), e, 4) for e in range(10)])
     assert cosine[0] == 0.1 and cosine[20] == pytest.approx(0.05) and 0 < cosine[-1] < 0.001
     assert (np.diff(cosine) < 0).all()
     step = [learning_rate_table(replace(config, schedule="step"), e, 1)[0] for e in range(10)]

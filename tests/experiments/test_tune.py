@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
 from forktask.experiments.commands.main import main
@@ -18,8 +19,7 @@ def test_candidates_differ_and_can_be_lowered():
     assert found[0] == "auto" and len(found) == 6 == len(set(found))
     assert found == candidates(OPTIONS, 6, 1)
     cuts = {
-        tuple((loop.num_blocks, loop.blocks[0].bounds) for loop in lower(**OPTIONS, granularity=g).loops)
-        for g in found
+        tuple((loop.num_blocks, loop.blocks[0].bounds) for loop in lower(**OPTIONS, granularity=g).loops) for g in found
     }
     assert len(cuts) == 6
 
@@ -47,19 +47,7 @@ def test_every_model_gets_the_same_budget_and_its_own_best():
 def test_what_is_found_is_used_by_compare(tmp_path, capsys):
     """Check the command from end to end, the file, and the points that a sweep with it has."""
     out = tmp_path / "tuned.json"
-    command = [
-        "tune",
-        "--batch",
-        "16",
-        "--models",
-        "serial",
-        "--threads",
-        "1",
-        "--budget",
-        "2",
-        "--seconds",
-        "0.01",
-    ]
+    command = ["tune", "--batch", "16", "--models", "serial", "--threads", "1", "--budget", "2", "--seconds", "0.01"]
     assert main([*command, "--out", str(out), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     row = found["rows"][0]

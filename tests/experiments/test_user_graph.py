@@ -6,8 +6,8 @@ import threading
 import numpy as np
 import pytest
 
-from forktask.cython_src.errors import UsageError
 from forktask.cython_src.binding.bind import BlockFailure
+from forktask.cython_src.errors import UsageError
 from forktask.experiments.examples import own_kernel
 from forktask.experiments.sampling.models import built_models
 from forktask.experiments.user_graph import ITERATION, KERNEL_ARGS, UserGraph
@@ -115,9 +115,7 @@ def test_compiled_kernels(form):
     make = ctypes.pythonapi.PyCapsule_New
     make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
     cfunc = type("CFunc", (), {"address": address, "__call__": None})()  # what numba's cfunc looks like
-    kernel = {"ctypes": function, "address": address, "capsule": make(address, None, None), "cfunc": cfunc}[
-        form
-    ]
+    kernel = {"ctypes": function, "address": address, "capsule": make(address, None, None), "cfunc": cfunc}[form]
     source, target = np.arange(48, dtype=np.float32).reshape(6, 8), np.zeros((8, 6), np.float32)
     with UserGraph() as graph:
         x, y = graph.array("x", source), graph.array("y", target)
@@ -125,9 +123,7 @@ def test_compiled_kernels(form):
             shifted = slice(i.start + 2, i.stop + 2)
             graph.task(kernel, reads=x[i, 1:4], writes=y[shifted, 3:6], args=[8, 6, 0.5])
         for i in graph.taskloop(6, grainsize=4):
-            graph.task(
-                kernel, reads=x[i, 5:7], writes=y[slice(i.start + 2, i.stop + 2), 0:2], args=[8, 6, 2.0]
-            )
+            graph.task(kernel, reads=x[i, 5:7], writes=y[slice(i.start + 2, i.stop + 2), 0:2], args=[8, 6, 2.0])
         graph.taskwait()
         assert [loop.num_blocks for loop in graph.plan().loops] == [2, 2, 1]
         graph.taskiter(4, threads=2)
@@ -227,8 +223,12 @@ def test_reductions_give_the_same_bits_under_every_model(model):
                 graph.task(lambda a, s: np.add(s, a, out=s), reads=wrapped[name], updates=log[number])
                 for i, value in enumerate(numbers):
                     fold = {"sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum}[name]
-                    graph.task(lambda t, f=fold, v=value: f(t, v, out=t), reduction=wrapped[name][i % 3], operation=name,
-                               name=f"fold {name}")
+                    graph.task(
+                        lambda t, f=fold, v=value: f(t, v, out=t),
+                        reduction=wrapped[name][i % 3],
+                        operation=name,
+                        name=f"fold {name}",
+                    )
             graph.run(4, model=model, threads=threads)
         return np.concatenate([seen, *([a] for a in arrays.values())])
 

@@ -10,9 +10,9 @@ import time
 import numpy as np
 import pytest
 
+from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.plan.model import Block, PlanBuilder, read, update
-from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.forkjoin.executor import ForkJoinExecutor, JoblibExecutor, SerialExecutor
 
 FORKJOIN_OPTIONS = [
@@ -37,7 +37,11 @@ def stencil_plan(width=13, steps=4, work=0, fail_iteration=-1, fail_index=-1, st
             blocks.append(Block((i, *near), (update(out, (i, i + 1)), read(source, near))))
         attributes = {"work": work, "fail_iteration": fail_iteration if step == 1 else -1, "fail_index": fail_index}
         builder.loop(
-            f"step{step}", "hash_chain", {"out": out, "in": source}, blocks, attributes=attributes,
+            f"step{step}",
+            "hash_chain",
+            {"out": out, "in": source},
+            blocks,
+            attributes=attributes,
             iteration_offset=step % stride,
         )
     return builder.build()
@@ -213,7 +217,9 @@ def test_every_thread_is_pinned_and_flushes_denormals():
     register(KernelSpec(name="test_recorder", operands=("out",), bounds=("i",), reference=recorder))
     builder = PlanBuilder("recorder")
     builder.buffer("out", (8,), role="statistic")
-    builder.loop("record", "test_recorder", {"out": "out"}, [Block((i,), (update("out", (i, i + 1)),)) for i in range(8)])
+    builder.loop(
+        "record", "test_recorder", {"out": "out"}, [Block((i,), (update("out", (i, i + 1)),)) for i in range(8)]
+    )
     plan = builder.build()
     cpus = sorted(os.sched_getaffinity(0))
     cpus = [cpus[0], cpus[-1]]
@@ -235,13 +241,18 @@ def test_every_thread_is_pinned_and_flushes_denormals():
 def in_new_process(code, **environment):
     """Run Python code in a fresh process; returns its output."""
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
+        [sys.executable, "-P", "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-PRELUDE = """
+PRELUDE = (
+    """
 import importlib.util, os, sys, warnings
 spec = importlib.util.spec_from_file_location("test_executor", %r)
 t = importlib.util.module_from_spec(spec); spec.loader.exec_module(t)
@@ -252,7 +263,9 @@ def attempt(executor):
         return "ran"
     except RuntimeError as error:
         return str(error)
-""" % __file__
+"""
+    % __file__
+)
 
 
 @pytest.mark.parametrize("region", ["loop", "persistent"])
@@ -265,7 +278,9 @@ def test_fewer_threads_than_asked_for_is_an_error(region):
 
 def test_a_forked_process_gets_an_error():
     """Check that the first run after a fork raises instead of hanging, and that the parent goes on."""
-    code = PRELUDE + """
+    code = (
+        PRELUDE
+        + """
 warnings.simplefilter("ignore")
 executor = t.ForkJoinExecutor(2)
 print(attempt(executor))
@@ -278,6 +293,7 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 0
 print(attempt(executor))
 """
+    )
     lines = in_new_process(code).splitlines()
     assert lines[0] == lines[2] == "ran"
     first, second, serial = lines[1].split("|")

@@ -12,13 +12,24 @@ import time
 import numpy as np
 import pytest
 
-from forktask.cython_src.errors import UsageError
-from forktask.cython_src.binding.kernel_table import KernelSpec, register
-from forktask.cython_src.plan.model import (
-    COMMUTATIVE, CONCURRENT, READ, UPDATE, WRITE, Block, PlanBuilder, commutative, concurrent, read, update, write,
-)  # fmt: skip
 from forktask.cython_src.binding.bind import BlockFailure, bind
+from forktask.cython_src.binding.kernel_table import KernelSpec, register
+from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import PATTERNS, task_bench
+from forktask.cython_src.plan.model import (
+    COMMUTATIVE,
+    CONCURRENT,
+    READ,
+    UPDATE,
+    WRITE,
+    Block,
+    PlanBuilder,
+    commutative,
+    concurrent,
+    read,
+    update,
+    write,
+)
 from forktask.forkjoin.executor import SerialExecutor
 from forktask.forkjoin.openmp_executor import OpenMPTasksExecutor
 from forktask.forkjoin.openmp_task_run import depend_lists
@@ -47,14 +58,23 @@ def hash_plan(seed, width=9, num_loops=7, work=0, fail_iteration=-1):
         blocks = []
         for i in random.permutation(width)[: random.integers(1, width + 1)]:
             start, stop = sorted(random.choice(width + 1, 2, replace=False))
-            blocks.append(Block(
-                (int(i), int(start), int(stop)),
-                (update(out, (int(i), int(i) + 1)), read(source, (int(start), int(stop)))),
-            ))
+            blocks.append(
+                Block(
+                    (int(i), int(start), int(stop)),
+                    (update(out, (int(i), int(i) + 1)), read(source, (int(start), int(stop)))),
+                )
+            )
         builder.loop(
-            f"loop{k}", "hash_chain", {"out": out, "in": source}, blocks, phase=("forward", "update")[k % 2],
-            attributes={"work": work, "fail_iteration": fail_iteration if k == 3 else -1,
-                        "fail_index": blocks[0].bounds[0]},
+            f"loop{k}",
+            "hash_chain",
+            {"out": out, "in": source},
+            blocks,
+            phase=("forward", "update")[k % 2],
+            attributes={
+                "work": work,
+                "fail_iteration": fail_iteration if k == 3 else -1,
+                "fail_index": blocks[0].bounds[0],
+            },
         )
     return builder.build()
 
@@ -75,17 +95,33 @@ def test_openmp_tasks_equal_serial(taskwait):
 def test_task_bench_checks_pass(pattern):
     """Check every Task Bench pattern: tasks themselves notice a wrong order."""
     for num_threads in (1, 2, 4):
-        run(OpenMPTasksExecutor(num_threads), task_bench(pattern, 8, 6, kernel="load_imbalance", work=50), iterations=12)
+        run(
+            OpenMPTasksExecutor(num_threads), task_bench(pattern, 8, 6, kernel="load_imbalance", work=50), iterations=12
+        )
 
 
 def test_depend_lists_merge_what_a_task_does_to_a_cell():
     """Check that a cell stands once for each task: in, out, inout when it is read and written, or in any order."""
     builder = PlanBuilder("lists")
     builder.buffer("x", (6,), "uint64", role="statistic")
-    builder.loop("only", "hash_chain", {"out": "x", "in": "x"}, [
-        Block((0, 0, 0), (read("x", (0, 3)), write("x", (2, 4)), concurrent("x", (4, 5)), commutative("x", (5, 6)),
-                         read("x", (1, 3)))),
-    ], attributes={"work": 0, "fail_iteration": -1, "fail_index": -1})
+    builder.loop(
+        "only",
+        "hash_chain",
+        {"out": "x", "in": "x"},
+        [
+            Block(
+                (0, 0, 0),
+                (
+                    read("x", (0, 3)),
+                    write("x", (2, 4)),
+                    concurrent("x", (4, 5)),
+                    commutative("x", (5, 6)),
+                    read("x", (1, 3)),
+                ),
+            )
+        ],
+        attributes={"work": 0, "fail_iteration": -1, "fail_index": -1},
+    )
     table = builder.build().accesses
     start_of_cell = {}
     for cell, start in enumerate(sorted({0, 1, 2, 3, 4, 5})):
@@ -198,7 +234,10 @@ for pattern in ("stencil_1d", "spread", "all_to_all"):
 print(json.dumps([loaded_runtime(), done]))
 """
     process = subprocess.run(
-        [sys.executable, "-P", "-c", code], env={**os.environ, "LD_PRELOAD": LIBOMP[0]}, capture_output=True, text=True,
+        [sys.executable, "-P", "-c", code],
+        env={**os.environ, "LD_PRELOAD": LIBOMP[0]},
+        capture_output=True,
+        text=True,
         timeout=60,
     )
     assert process.returncode == 0, process.stderr

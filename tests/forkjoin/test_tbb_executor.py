@@ -8,10 +8,10 @@ import time
 import numpy as np
 import pytest
 
-from forktask.cython_src.errors import UsageError
-from forktask.cython_src.plan.model import Block, PlanBuilder, read, update
 from forktask.cython_src.binding.bind import BlockFailure, bind
+from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import PATTERNS, task_bench
+from forktask.cython_src.plan.model import Block, PlanBuilder, read, update
 from forktask.forkjoin.executor import SerialExecutor
 
 TBBExecutor = pytest.importorskip(
@@ -26,7 +26,9 @@ def all_to_all_plan(width=12, work=0, fail_iteration=-1):
         builder.buffer(name, (width,), "uint64", role="statistic")
     for out, source in ("ab", "ba"):
         builder.loop(
-            f"to {out}", "hash_chain", {"out": out, "in": source},
+            f"to {out}",
+            "hash_chain",
+            {"out": out, "in": source},
             [Block((i, 0, width), (update(out, (i, i + 1)), read(source))) for i in range(width)],
             attributes={"work": work, "fail_iteration": fail_iteration if out == "b" else -1, "fail_index": 3},
         )

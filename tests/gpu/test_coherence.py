@@ -1,9 +1,10 @@
 """Copies on host and device: nobody ever reads an old one, and nothing is copied without need."""
 
 import pytest
-from forktask.cython_src.gpu.coherence import DEVICE, HOST, INVALID, MODIFIED, PLACES, SHARED, Coherence
 from hypothesis import given
 from hypothesis import strategies as st
+
+from forktask.cython_src.gpu.coherence import DEVICE, HOST, INVALID, MODIFIED, PLACES, SHARED, Coherence
 
 CUTS = (0, 2, 3, 7)
 RANGES = [(a, b) for i, a in enumerate(CUTS) for b in CUTS[i + 1 :]]

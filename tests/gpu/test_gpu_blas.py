@@ -4,6 +4,7 @@ import ctypes
 
 import numpy as np
 import pytest
+
 from forktask.cython_src.gpu.blas import WORKSPACE_BYTES, Blas, Matrix, Product
 
 
@@ -27,9 +28,31 @@ class Library:
         return 0
 
     def cublasGemmStridedBatchedEx(
-        self, handle, transa, transb, m, n, k, alpha, a, atype, lda, stride_a, b, btype, ldb, stride_b, beta, c, ctype, ldc,
-        stride_c, count, compute, algorithm,
-    ):  # fmt: skip
+        self,
+        handle,
+        transa,
+        transb,
+        m,
+        n,
+        k,
+        alpha,
+        a,
+        atype,
+        lda,
+        stride_a,
+        b,
+        btype,
+        ldb,
+        stride_b,
+        beta,
+        c,
+        ctype,
+        ldc,
+        stride_c,
+        count,
+        compute,
+        algorithm,
+    ):
         assert (atype, btype, ctype, algorithm) == (0, 0, 0, -1) and handle.value in self.workspaces
         self.types.append(compute)
 

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 from gpu.fake_gpu import emulator
 from gpu.fake_gpu.device import FakeDevice
+
+from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import run_serial
-from forktask.cython_src.gpu.coherence import DEVICE, HOST
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu.bind import GpuBoundPlan, device_storage
+from forktask.cython_src.gpu.coherence import DEVICE, HOST
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.layers import convolutional_classifier
-from forktask.cython_src.binding.bind import bind
 from forktask.tasking.gpu_both import GpuBothExecutor, choose_place
 from forktask.tasking.performance_models import PerformanceModels
 
@@ -18,7 +19,9 @@ SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
 
 
 def small_plan():
-    return lower(SMALL, 4, num_images=8, num_iterations_logged=8, granularity="images=2", layout="flat", conv="direct")
+    return lower(
+        SMALL, batch=4, num_images=8, num_iterations_logged=8, granularity="images=2", layout="flat", conv="direct"
+    )
 
 
 def fill(bound):

@@ -2,13 +2,18 @@
 
 import numpy as np
 import pytest
+from cython_src.kernel_testing import EPSILON
+from cython_src.networks_for_tests import SMALL, fill
 from gpu.fake_gpu import emulator
-from forktask.cython_src.gpu import blas as gpu_blas
-from forktask.cython_src.gpu import launches as gpu_kernels
+
 from forktask.cython_src.binding import kernel_table
-from forktask.cython_src.kernels.convolution import algorithms
+from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import check_accesses, run_serial
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.gpu import blas as gpu_blas
+from forktask.cython_src.gpu import launches as gpu_kernels
+from forktask.cython_src.kernels.convolution import algorithms
+from forktask.cython_src.kernels.maps.channels import ChannelsMap
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.layers import (
     AveragePool,
@@ -24,10 +29,6 @@ from forktask.cython_src.networks.layers import (
     Softmax,
     network_names,
 )
-from forktask.cython_src.kernels.maps.channels import ChannelsMap
-from forktask.cython_src.binding.bind import bind
-from cython_src.kernel_testing import EPSILON
-from cython_src.networks_for_tests import SMALL, fill
 
 needs_compiler = pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
 
@@ -36,20 +37,37 @@ MIXED = NetworkSpec(
     "mixed",
     (3, 9, 9),
     (
-        Convolution("conv1", 20, 3, 1), ReLU6("relu1"), MaxPool("pool1", 3, 2, 1), Dropout("drop1", 0.3),
-        Convolution("depthwise", 20, 3, 1, 1, groups=20), Convolution("conv2", 24, 3, 1, 2, groups=4),
-        BatchNorm("bn"), ReLU("relu2"), AveragePool("pool2", 2, 1), GlobalPool("pool"), Dropout("drop2", 0.5),
-        FullyConnected("linear", 5), Softmax(),
+        Convolution("conv1", 20, 3, 1),
+        ReLU6("relu1"),
+        MaxPool("pool1", 3, 2, 1),
+        Dropout("drop1", 0.3),
+        Convolution("depthwise", 20, 3, 1, 1, groups=20),
+        Convolution("conv2", 24, 3, 1, 2, groups=4),
+        BatchNorm("bn"),
+        ReLU("relu2"),
+        AveragePool("pool2", 2, 1),
+        GlobalPool("pool"),
+        Dropout("drop2", 0.5),
+        FullyConnected("linear", 5),
+        Softmax(),
     ),
-)  # fmt: skip
+)
 LENET = NetworkSpec(
     "small lenet",
     (1, 14, 14),
     (
-        Convolution("conv1", 3, 5, 1), ReLU("relu1"), MaxPool("pool1"), Convolution("conv2", 4, 5, 2), ReLU("relu2"),
-        MaxPool("pool2"), FullyConnected("fc1", 7), ReLU("relu3"), FullyConnected("fc2", 4), Softmax(),
+        Convolution("conv1", 3, 5, 1),
+        ReLU("relu1"),
+        MaxPool("pool1"),
+        Convolution("conv2", 4, 5, 2),
+        ReLU("relu2"),
+        MaxPool("pool2"),
+        FullyConnected("fc1", 7),
+        ReLU("relu3"),
+        FullyConnected("fc2", 4),
+        Softmax(),
     ),
-)  # fmt: skip
+)
 # Of Adam's eps: where a gradient is all rounding, a small one makes a whole step of it.
 SMOOTH = {"eps": 0.01}
 ADAM = {**SMOOTH, "optimizer": "adamw", "clip_norm": 0.5, "label_smoothing": 0.1, "weight_decay": 0.01}
@@ -59,7 +77,10 @@ STEPS = {
     "resnext29": (SMALL["resnext29_2x64d"], {"fusion": "none", "granularity": "images=2,channels=32"}),
     "mobilenet_v1": (SMALL["mobilenet_v1"], {"granularity": "images=2", **ADAM}),
     "mobilenet_v2": (SMALL["mobilenet_v2"], {"granularity": "images=2,rows=3", "optimizer": "adam", **SMOOTH}),
-    "mobilenet_v2, kept maps": (SMALL["mobilenet_v2"], {"granularity": "images=2", "fusion": "activation,residual,statistics"}),
+    "mobilenet_v2, kept maps": (
+        SMALL["mobilenet_v2"],
+        {"granularity": "images=2", "fusion": "activation,residual,statistics"},
+    ),
     "branches": (SMALL["branches"], {"granularity": "rows=4", "frozen": "conv1"}),
     "winograd": (SMALL["preact_resnet18"], {"granularity": "images=1,rows=3", "conv": "winograd2"}),
     "mixed": (MIXED, {"granularity": "channels=16,rows=2", "momentum": 0.0, "seed": 5}),
@@ -73,7 +94,7 @@ STEPS = {
 def make_plan(name, batch=2, **more):
     network, options = STEPS[name]
     options = {"conv": "direct", **options, **more}
-    return lower(network, batch, num_images=batch + 1, num_iterations_logged=4, **options)
+    return lower(network, batch=batch, num_images=batch + 1, num_iterations_logged=4, **options)
 
 
 def steps(plan, target="cpu", count=2):
@@ -87,9 +108,15 @@ def steps(plan, target="cpu", count=2):
 def test_every_kernel_of_every_network_has_a_cuda_form(name):
     """Check that the plans of a network, in all phases and options that bring other kernels, can be launched on a GPU; of
     the forms for larger images, which differ in size and stem, the training plan."""
-    cases = [("train", {}), ("train", {"optimizer": "adamw"}), ("train", {"fusion": "none"}), ("forward", {}), ("evaluate", {})]
+    cases = [
+        ("train", {}),
+        ("train", {"optimizer": "adamw"}),
+        ("train", {"fusion": "none"}),
+        ("forward", {}),
+        ("evaluate", {}),
+    ]
     for phase, options in cases[:1] if name.endswith(("_64", "_224")) else cases:
-        plan = lower(name, 16, phase, conv="direct", granularity="images=16", **options)
+        plan = lower(name, batch=16, phase=phase, conv="direct", granularity="images=16", **options)
         for loop in plan.loops:
             launches = gpu_kernels.launches_of(loop.kernel, loop.attributes, loop.bounds, loop.operands)
             spec = kernel_table.get(loop.kernel)
@@ -139,7 +166,7 @@ def test_results_do_not_depend_on_the_order_of_threads_or_blocks():
 @pytest.mark.parametrize("phase", ["forward", "evaluate"])
 def test_inference_equals_the_cpu(phase):
     """Check probabilities, predictions, losses and hits of the CUDA kernels against the CPU's."""
-    plan = lower(SMALL["mobilenet_v2"], 3, phase, num_images=4, num_iterations_logged=4, conv="direct")
+    plan = lower(SMALL["mobilenet_v2"], batch=3, phase=phase, num_images=4, num_iterations_logged=4, conv="direct")
     cpu, got = steps(plan), steps(emulator.with_cuda_kernels(plan))
     for buffer in plan.buffers.values():
         np.testing.assert_allclose(got[buffer.name], cpu[buffer.name], rtol=1e-4, atol=1e-5, err_msg=buffer.name)
@@ -169,7 +196,14 @@ def test_convolutions_of_any_geometry(shape, tile, monkeypatch):
     monkeypatch.setattr(gpu_kernels, "PRODUCT_TILES", gpu_kernels.PRODUCT_TILES[tile:])
     monkeypatch.setattr(gpu_kernels, "GRADIENT_TILES", gpu_kernels.GRADIENT_TILES[tile:])
     out_size = (size + 2 * padding - (kernel - 1) * dilation - 1) // stride + 1
-    geometry = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "algorithm": 0}
+    geometry = {
+        "kernel": kernel,
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
+        "groups": groups,
+        "algorithm": 0,
+    }
     sizes = {"in_height": out_size, "in_width": out_size, "out_height": size, "out_width": size, **geometry}
     x = ChannelsMap("x", batch, ins, size, size, padding, image=ins < 4)
     y = ChannelsMap("y", batch, outs, out_size, out_size, algorithms.required_halo(algorithms.DATA, sizes))
@@ -178,7 +212,14 @@ def test_convolutions_of_any_geometry(shape, tile, monkeypatch):
     data = {"x": inside_random(rng, x), "y": inside_random(rng, y)}
     for direction, (source, target) in enumerate(((x, y), (y, x))):
         name = ("channels_conv_forward", "channels_conv_backward_data")[direction]
-        pack = {"out_channels": outs, "in_channels": ins, "kernel": kernel, "groups": groups, "direction": direction, "algorithm": 0}
+        pack = {
+            "out_channels": outs,
+            "in_channels": ins,
+            "kernel": kernel,
+            "groups": groups,
+            "direction": direction,
+            "algorithm": 0,
+        }
         shape_packed = algorithms.packed_shape(0, direction, weight.shape, groups)
         packed = np.full(shape_packed, np.nan, np.float32)
         run_kernel("channels_conv_pack", {"weight": weight, "packed": packed}, pack, {"o0": 0, "o1": shape_packed[0]})
@@ -190,7 +231,15 @@ def test_convolutions_of_any_geometry(shape, tile, monkeypatch):
         attributes["accumulate" if direction else "activation"] = 0
         c1 = target.channels
         for rows, channels in (((0, target.height), (0, c1)), ((1, 4), (c1 // 16 * 16 if c1 % 16 else 0, c1))):
-            bounds = {"n0": batch - 1, "n1": batch, "y0": rows[0], "y1": rows[1], "c0": channels[0], "c1": channels[1], "partial": 0}
+            bounds = {
+                "n0": batch - 1,
+                "n1": batch,
+                "y0": rows[0],
+                "y1": rows[1],
+                "c0": channels[0],
+                "c1": channels[1],
+                "partial": 0,
+            }
             compare(name, operands, {"output": target.shape}, attributes, bounds, kernel * kernel * ins)
     operands = {"gradient": data["y"], "input": data["x"]}
     attributes = {**y.attributes("dy"), **x.attributes("in"), **geometry, "accumulate": 0}
@@ -215,14 +264,28 @@ def test_winograd_of_any_geometry(shape):
     tiles are cut at the edge: within what Winograd's transforms may cost."""
     ins, outs, height, width, padding, groups = shape
     geometry = {"kernel": 3, "stride": 1, "padding": padding, "dilation": 1, "groups": groups, "algorithm": 6}
-    sizes = {"in_height": height + 2 * padding - 2, "in_width": width + 2 * padding - 2, "out_height": height, "out_width": width}
+    sizes = {
+        "in_height": height + 2 * padding - 2,
+        "in_width": width + 2 * padding - 2,
+        "out_height": height,
+        "out_width": width,
+    }
     x = ChannelsMap("x", 2, ins, height, width, padding)
-    y = ChannelsMap("y", 2, outs, sizes["in_height"], sizes["in_width"], algorithms.required_halo(1, {**sizes, **geometry}))
+    y = ChannelsMap(
+        "y", 2, outs, sizes["in_height"], sizes["in_width"], algorithms.required_halo(1, {**sizes, **geometry})
+    )
     rng = np.random.default_rng(1)
     weight = rng.standard_normal((outs, ins // groups, 3, 3)).astype(np.float32)
     for direction, (source, target) in enumerate(((x, y), (y, x))):
         name = ("channels_conv_forward", "channels_conv_backward_data")[direction]
-        pack = {"out_channels": outs, "in_channels": ins, "kernel": 3, "groups": groups, "direction": direction, "algorithm": 6}
+        pack = {
+            "out_channels": outs,
+            "in_channels": ins,
+            "kernel": 3,
+            "groups": groups,
+            "direction": direction,
+            "algorithm": 6,
+        }
         panels = algorithms.packed_shape(6, direction, weight.shape, groups)
         packed = np.full(panels, np.nan, np.float32)
         run_kernel("channels_conv_pack", {"weight": weight, "packed": packed}, pack, {"o0": 0, "o1": panels[0]})
@@ -235,7 +298,15 @@ def test_winograd_of_any_geometry(shape):
         attributes["accumulate" if direction else "activation"] = 1
         spec = kernel_table.get(name)
         for rows, channels in (((0, target.height), (0, target.channels)), ((1, 4), (0, 16))):
-            bounds = {"n0": 0, "n1": 2, "y0": rows[0], "y1": rows[1], "c0": channels[0], "c1": channels[1], "partial": 0}
+            bounds = {
+                "n0": 0,
+                "n1": 2,
+                "y0": rows[0],
+                "y1": rows[1],
+                "c0": channels[0],
+                "c1": channels[1],
+                "partial": 0,
+            }
             bounds = {k: bounds[k] for k in spec.bounds}
             before = inside_random(rng, target) if direction else np.full(target.shape, np.nan, np.float32)
             got, expected = before.copy(), before.astype(float)
@@ -284,8 +355,14 @@ def test_which_blocks_are_whole_products():
     for loop in plan.loops:
         rows = [dict(zip(kernel_table.get(loop.kernel).bounds, b.bounds, strict=True)) for b in loop.blocks]
         found.setdefault(gpu_blas.products_of(loop.kernel, loop.attributes, rows) is not None, set()).add(loop.kernel)
-    assert found[True] == {"fc_forward", "fc_backward_data", "fc_backward_weights", "channels_conv_forward",
-                           "channels_conv_backward_data", "channels_conv_backward_weights"}  # fmt: skip
+    assert found[True] == {
+        "fc_forward",
+        "fc_backward_data",
+        "fc_backward_weights",
+        "channels_conv_forward",
+        "channels_conv_backward_data",
+        "channels_conv_backward_weights",
+    }
     assert {"channels_norm_depthwise", "channels_depthwise_norm_backward", "channels_norm_apply"} <= found[False]
     for loop in make_plan("resnet18").loops:
         rows = [dict(zip(kernel_table.get(loop.kernel).bounds, b.bounds, strict=True)) for b in loop.blocks]
@@ -295,9 +372,14 @@ def test_which_blocks_are_whole_products():
 
 def test_what_has_no_cuda_form_is_refused_by_name():
     """Check the sentences for other algorithms than the direct one, in both layouts."""
-    for conv, words in (("winograd4", "algorithm 'winograd4"), ("im2col", "algorithm 'im2col' of kernel 'channels_conv_pack'")):
-        plan = lower(SMALL["resnet18"], 2, conv=conv)
-        with pytest.raises(UsageError, match=f"{words}.*has no CUDA form; lower the plan with conv 'direct' or 'winograd2'"):
+    for conv, words in (
+        ("winograd4", "algorithm 'winograd4"),
+        ("im2col", "algorithm 'im2col' of kernel 'channels_conv_pack'"),
+    ):
+        plan = lower(SMALL["resnet18"], batch=2, conv=conv)
+        with pytest.raises(
+            UsageError, match=f"{words}.*has no CUDA form; lower the plan with conv 'direct' or 'winograd2'"
+        ):
             for loop in plan.loops:
                 gpu_kernels.launches_of(loop.kernel, loop.attributes, loop.bounds, loop.operands)
     with pytest.raises(UsageError, match="'winograd_forward' has no CUDA form; lower the plan with conv 'direct'"):

@@ -9,18 +9,19 @@ from pathlib import Path
 import pytest
 from gpu.fake_gpu import emulator, measuring_command
 from gpu.fake_gpu.device import FakeDevice
-from forktask.cython_src.gpu import device as gpu_device
+
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.report import gpu_report
-from forktask.experiments.metg import measure as metg_measure
-from forktask.experiments.training import train
+from forktask.cython_src.gpu import device as gpu_device
 from forktask.experiments.commands.main import main, make_parser
-from forktask.experiments.sweep.configuration import Configuration, Grid, Measure
+from forktask.experiments.metg import measure as metg_measure
+from forktask.experiments.report import gpu_report
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
 from forktask.experiments.sampling.gpu_sampling import GpuSampler
 from forktask.experiments.sampling.models import DEFAULT_GPU_MODELS, MODELS, models_on, parse_model
+from forktask.experiments.sweep.configuration import Configuration, Grid, Measure
 from forktask.experiments.sweep.results import Results
 from forktask.experiments.sweep.run import Sweep
+from forktask.experiments.training import train
 
 needs_compiler = pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
 
@@ -41,10 +42,18 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr(gpu_device, "count_gpus", refuse)
 
 
-@pytest.mark.parametrize("command", [
-    "compare --device gpu", "compare --models serial,gpu_taskiter", "train --device gpu", "metg --device gpu", "profile",
-    "run gpu_batch", "peers --device gpu",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "command",
+    [
+        "compare --device gpu",
+        "compare --models serial,gpu_taskiter",
+        "train --device gpu",
+        "metg --device gpu",
+        "profile",
+        "run gpu_batch",
+        "peers --device gpu",
+    ],
+)
 def test_without_a_gpu_one_sentence_and_code_2(command, no_gpu, capsys, tmp_path):
     """Check that each command says that there is no GPU and leaves nothing behind."""
     if command.startswith("peers"):
@@ -56,8 +65,9 @@ def test_without_a_gpu_one_sentence_and_code_2(command, no_gpu, capsys, tmp_path
     assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir())
 
 
-@pytest.mark.parametrize("command", ["compare --device gpu", "train --device gpu", "metg --device gpu", "profile",
-                                     "peers --device gpu"])  # fmt: skip
+@pytest.mark.parametrize(
+    "command", ["compare --device gpu", "train --device gpu", "metg --device gpu", "profile", "peers --device gpu"]
+)
 def test_without_cupy_one_sentence_and_code_2(command, monkeypatch, capsys, tmp_path):
     """Check what a user reads who has not installed the extra."""
     if command.startswith("peers"):
@@ -78,7 +88,10 @@ def test_other_convolutions_than_direct_are_refused(command, fake_gpu, monkeypat
         monkeypatch.setattr("forktask.experiments.peers.peers._check_torch_gpu", lambda: None)
     out = ["--out", str(tmp_path / "out")] if not command.startswith("peers") else []
     assert main([*command.split(), "--conv", "winograd", *out]) == 2
-    assert "convolutions on a GPU must be direct or winograd2, got --conv winograd; leave it out" in capsys.readouterr().err
+    assert (
+        "convolutions on a GPU must be direct or winograd2, got --conv winograd; leave it out"
+        in capsys.readouterr().err
+    )
 
 
 def test_models_on_a_gpu(fake_gpu):
@@ -96,9 +109,17 @@ def test_models_on_a_gpu(fake_gpu):
 def job(model, **options):
     plan = {"network": "cifar10_cnn", "batch": 1, "layout": "flat", "granularity": "auto"}
     return {
-        "kind": "sample", "model": model, "threads": 1, "cpus": None, "plan": plan, "seed": 1, "check_iterations": 2,
-        "target_s": 1e-6, "warmup_s": 1e-6, **options,
-    }  # fmt: skip
+        "kind": "sample",
+        "model": model,
+        "threads": 1,
+        "cpus": None,
+        "plan": plan,
+        "seed": 1,
+        "check_iterations": 2,
+        "target_s": 1e-6,
+        "warmup_s": 1e-6,
+        **options,
+    }
 
 
 def measured(job):
@@ -153,9 +174,15 @@ def test_a_sweep_with_gpu_models(fake_gpu, tmp_path):
     from forktask.experiments.sampling.environment import collect
 
     environment = {"environment": collect(), "environment_id": "here"}
-    sweep = Sweep(Configuration("gpu", grid, how), str(tmp_path), "forktask run", stream=sys.stdout,
-                  environment=environment, sample_command=measuring_command("forktask.experiments.sampling.measure"),
-                  machine_row=lambda: {"kind": "machine"})  # fmt: skip
+    sweep = Sweep(
+        Configuration("gpu", grid, how),
+        str(tmp_path),
+        "forktask run",
+        stream=sys.stdout,
+        environment=environment,
+        sample_command=measuring_command("forktask.experiments.sampling.measure"),
+        machine_row=lambda: {"kind": "machine"},
+    )
     results = sweep.run()
     assert not results.of_kind("failure")
     first, second = results.of_kind("sample")
@@ -169,12 +196,24 @@ def made_up_results(answers=((1.0, 2.0), (1.0, 2.0), (1.0, 2.0))):
     rows = []
     for batch in (16, 32):
         rows.append({"kind": "plan", "plan_id": f"p{batch}", "network": "net", "options": {"batch": batch}})
-        for model, step_s, answer in zip(("serial", "gpu_forkjoin", "gpu_stream"), (4e-3, 3e-4, 1e-4), answers, strict=True):
+        for model, step_s, answer in zip(
+            ("serial", "gpu_forkjoin", "gpu_stream"), (4e-3, 3e-4, 1e-4), answers, strict=True
+        ):
             gpu = {"name": "made up", "costs_s": {"context": 0.25, "compilation": 0.5}} if model != "serial" else None
             own = {"plan_id": f"p{batch}", "model": model, "threads": 1}
             for repetition in range(3):
-                rows.append({"kind": "sample", **own, "repetition": repetition, "answer": list(answer), "gpu": gpu,
-                             "step_time_s": step_s * (1 + 0.01 * repetition), "prepare_s": 0.01, "first_replay_s": 0.02})
+                rows.append(
+                    {
+                        "kind": "sample",
+                        **own,
+                        "repetition": repetition,
+                        "answer": list(answer),
+                        "gpu": gpu,
+                        "step_time_s": step_s * (1 + 0.01 * repetition),
+                        "prepare_s": 0.01,
+                        "first_replay_s": 0.02,
+                    }
+                )
             if gpu:
                 rows.append({"kind": "profile", **own, "runtime_cost_s": 5e-5, "busy_s": 6e-5})
     return Results(Path("x"), rows)
@@ -220,11 +259,24 @@ def test_metg_on_a_gpu(fake_gpu, monkeypatch):
     monkeypatch.setattr(metg_measure, "UNIT_WORK", 400)
     monkeypatch.setattr(metg_measure, "UNIT_TRIES", 3)
     graph = {"pattern": "stencil_1d", "width": 8, "steps": 3, "radix": 3, "kernel": "compute", "check": True}
-    row = metg_measure.measure({"kind": "metg", "model": "gpu_tasks:unit=block", "threads": 1, "cpus": None, "graph": graph,
-                                "runs": 1, "target_s": 1e-6, "budget_s": 0.01})  # fmt: skip
+    row = metg_measure.measure(
+        {
+            "kind": "metg",
+            "model": "gpu_tasks:unit=block",
+            "threads": 1,
+            "cpus": None,
+            "graph": graph,
+            "runs": 1,
+            "target_s": 1e-6,
+            "budget_s": 0.01,
+        }
+    )
     assert row["parallel"] == 4  # the fake device's multiprocessors, fewer than the width
     assert row["unit_s"] > 0 and row["points"] and row["empty"]["num_tasks"] == 24
-    for arguments, words in ((["--kernel", "memory"], "no GPU form"), (["--network", "cifar10_cnn"], "Task Bench graphs")):
+    for arguments, words in (
+        (["--kernel", "memory"], "no GPU form"),
+        (["--network", "cifar10_cnn"], "Task Bench graphs"),
+    ):
         with pytest.raises(UsageError, match=words):
             arguments = make_parser().parse_args(["metg", "--device", "gpu", *arguments])
             arguments.run(arguments)

@@ -5,9 +5,10 @@ import re
 import sys
 
 import pytest
-from forktask.cython_src.gpu import device as gpu_device
-from forktask.cython_src.errors import UsageError
+
 from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.gpu import device as gpu_device
 from forktask.cython_src.graphs.task_bench import task_bench
 
 

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu.fake_gpu import emulator
-from forktask.cython_src.gpu import launches as gpu_kernels
-from forktask.cython_src.binding import kernel_table
-from forktask.cython_src.binding.checks import check_accesses, check_orders, run_serial
-from forktask.cython_src.errors import UsageError
-from forktask.cython_src.lowering.lower import FeatureMap, lower
-from forktask.cython_src.networks.layers import convolutional_classifier
-from forktask.cython_src.binding.bind import bind
-from forktask.cython_src.graphs.task_bench import task_bench
-
 from cython_src.kernel_testing import EPSILON, random_map
 from cython_src.test_kernels_accesses import fill
+from gpu.fake_gpu import emulator
+
+from forktask.cython_src.binding import kernel_table
+from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.binding.checks import check_accesses, check_orders, run_serial
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.gpu import launches as gpu_kernels
+from forktask.cython_src.graphs.task_bench import task_bench
+from forktask.cython_src.lowering.lower import FeatureMap, lower
+from forktask.cython_src.networks.layers import convolutional_classifier
 
 needs_compiler = pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
 SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
@@ -79,7 +79,9 @@ def test_sources_compile_without_warnings(file, target):
     assert status == 0, log
     spoken = log.strip("\0 \n")
     if kind == "sm":
-        assert re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores", spoken).count(("0", "0")) == spoken.count("spill stores")
+        assert re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores", spoken).count(
+            ("0", "0")
+        ) == spoken.count("spill stores")
         assert max(int(n) for n in re.findall(r"Used (\d+) registers", spoken)) <= 65536 // 3 // gpu_kernels.THREADS
         spoken = re.sub(r"^ptxas( info +:|  +\.) .*$", "", spoken, flags=re.M).strip()
     assert not spoken, log
@@ -90,7 +92,9 @@ def test_sources_compile_without_warnings(file, target):
 def test_every_launch_names_a_symbol_of_the_sources():
     """Check that the table of CUDA functions was read off the sources as a whole: forms by tile, and others."""
     symbols = gpu_kernels.symbols()
-    assert {"conv_forward_2", "conv_forward_4", "channels_conv_forward_8x8", "channels_conv_backward_data_4x2"} <= set(symbols)
+    assert {"conv_forward_2", "conv_forward_4", "channels_conv_forward_8x8", "channels_conv_backward_data_4x2"} <= set(
+        symbols
+    )
     assert symbols["advance_counter"] == "gpu/step.cu" and symbols["task_bench"] == "kernels/bench/bench.cu"
     for file in gpu_kernels.SOURCE_FILES:
         text = gpu_kernels.source(file)
@@ -102,7 +106,7 @@ def test_every_kernel_of_the_lane_layouts_has_a_cuda_form():
     named = set()
     for phase in ("train", "forward", "evaluate"):
         for fusion in (True, False):
-            plan = lower("cifar10_cnn", 16, phase, fusion=fusion, conv="direct")
+            plan = lower("cifar10_cnn", batch=16, phase=phase, fusion=fusion, conv="direct")
             named |= {loop.kernel for loop in plan.loops}
     assert named <= set(gpu_kernels.names())
 
@@ -144,7 +148,7 @@ def two_steps(plan, target="cpu"):
 def test_two_training_steps_equal_the_reference(name):
     """Check every array of a training plan after two steps of CUDA kernels against float64, as close as CPU kernels."""
     batch, options = LAYOUTS[name]
-    plan = lower(SMALL, batch, num_images=batch + 1, num_iterations_logged=4, conv="direct", **options)
+    plan = lower(SMALL, batch=batch, num_images=batch + 1, num_iterations_logged=4, conv="direct", **options)
     expected, cpu = two_steps(plan, "float64").arrays, two_steps(plan).arrays
     got = two_steps(emulator.with_cuda_kernels(plan)).arrays
     checked = 0
@@ -164,7 +168,7 @@ def test_two_training_steps_equal_the_reference(name):
 @needs_compiler
 def test_results_do_not_depend_on_the_order_of_threads():
     """Check that CUDA blocks and threads may run in any order: all buffers are bit-identical for four seeds."""
-    plan = lower(SMALL, 5, num_images=6, num_iterations_logged=4, granularity="images=2,rows=4", layout="flat")
+    plan = lower(SMALL, batch=5, num_images=6, num_iterations_logged=4, granularity="images=2,rows=4", layout="flat")
     runs = [two_steps(emulator.with_cuda_kernels(plan, seed)).arrays for seed in range(4)]
     for name in plan.buffers:
         for other in runs[1:]:
@@ -172,14 +176,20 @@ def test_results_do_not_depend_on_the_order_of_threads():
 
 
 @needs_compiler
-@pytest.mark.parametrize("defect", [
-    ("        __syncthreads();\n        if (!active)\n            continue;", "        if (!active)\n            continue;"),
-    ("    __syncthreads();\n    float quarter = 0;", "    float quarter = 0;"),
-    ("        __syncthreads();\n        if (strip < half)", "        if (strip < half)"),
-])
+@pytest.mark.parametrize(
+    "defect",
+    [
+        (
+            "        __syncthreads();\n        if (!active)\n            continue;",
+            "        if (!active)\n            continue;",
+        ),
+        ("    __syncthreads();\n    float quarter = 0;", "    float quarter = 0;"),
+        ("        __syncthreads();\n        if (strip < half)", "        if (strip < half)"),
+    ],
+)
 def test_a_missing_barrier_shows(defect):
     """Check that the emulation finds barriers that were taken out (negative control)."""
-    plan = lower(SMALL, 2, num_images=3, num_iterations_logged=4, layout="flat")
+    plan = lower(SMALL, batch=2, num_images=3, num_iterations_logged=4, layout="flat")
     right = two_steps(emulator.with_cuda_kernels(plan)).arrays
     wrong = two_steps(emulator.with_cuda_kernels(plan, 1, defect=defect)).arrays
     assert any(right[name].tobytes() != wrong[name].tobytes() for name in plan.buffers)
@@ -189,7 +199,7 @@ def test_a_missing_barrier_shows(defect):
 def test_a_barrier_that_some_threads_miss_is_refused():
     """Check that divergence at a barrier is an error of the emulation (negative control)."""
     defect = ("    if (o0 >= b[3])", "    if (o0 >= b[3] || threadIdx.x == 5)")
-    plan = lower(SMALL, 2, num_images=3, num_iterations_logged=4, layout="flat")
+    plan = lower(SMALL, batch=2, num_images=3, num_iterations_logged=4, layout="flat")
     with pytest.raises(RuntimeError) as failure:
         two_steps(emulator.with_cuda_kernels(plan, defect=defect))
     assert "while others wait at a barrier" in str(failure.value.__cause__)
@@ -200,7 +210,7 @@ def test_a_barrier_that_some_threads_miss_is_refused():
 def test_kernels_touch_what_they_declare(name):
     """Check the CUDA kernels' accesses: undeclared reads do not matter, undeclared writes do not happen."""
     batch, options = LAYOUTS[name]
-    plan = lower(SMALL, batch, num_images=batch + 1, num_iterations_logged=4, conv="direct", **options)
+    plan = lower(SMALL, batch=batch, num_images=batch + 1, num_iterations_logged=4, conv="direct", **options)
     plan = emulator.with_cuda_kernels(plan)
     assert check_accesses(plan, "cpu", initialise=fill, num_replays=1, blocks_per_loop=2) > len(plan.loops)
 
@@ -209,7 +219,7 @@ def test_kernels_touch_what_they_declare(name):
 @pytest.mark.parametrize("phase", ["forward", "evaluate"])
 def test_inference_equals_the_cpu(phase):
     """Check probabilities, predictions, losses and hits of the CUDA kernels against the CPU kernels."""
-    plan = lower(SMALL, 21, phase, num_images=30, num_iterations_logged=4, layout="lanes", conv="direct")
+    plan = lower(SMALL, batch=21, phase=phase, num_images=30, num_iterations_logged=4, layout="lanes", conv="direct")
     cpu, got = two_steps(plan).arrays, two_steps(emulator.with_cuda_kernels(plan)).arrays
     for buffer in plan.buffers.values():
         np.testing.assert_allclose(got[buffer.name], cpu[buffer.name], rtol=2e-5, atol=2e-6, err_msg=buffer.name)
@@ -245,7 +255,7 @@ def test_forms_of_the_convolution_agree(form, lanes):
 @needs_compiler
 def test_bad_labels_and_indices_fail():
     """Check that kernels that meet a label or an index out of range report status, task and iteration."""
-    plan = emulator.with_cuda_kernels(lower(SMALL, 3, num_images=4, num_iterations_logged=4, layout="flat"))
+    plan = emulator.with_cuda_kernels(lower(SMALL, batch=3, num_images=4, num_iterations_logged=4, layout="flat"))
     for name, loop in (("dataset.labels", "softmax"), ("batch_order", "load")):
         bound = bind(plan)
         fill(bound)

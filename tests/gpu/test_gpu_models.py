@@ -4,16 +4,17 @@ import numpy as np
 import pytest
 from gpu.fake_gpu import emulator
 from gpu.fake_gpu.device import FakeDevice
+
+from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.binding.checks import run_serial
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.gpu.launches import Launch
 from forktask.cython_src.gpu.bind import GpuBoundPlan, device_storage
-from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.cython_src.networks.layers import convolutional_classifier
-from forktask.cython_src.networks import resnet18
-from forktask.cython_src.plan.model import READ
-from forktask.cython_src.binding.bind import BlockFailure, bind
+from forktask.cython_src.gpu.launches import Launch
 from forktask.cython_src.graphs.task_bench import task_bench
+from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.networks import resnet18
+from forktask.cython_src.networks.layers import convolutional_classifier
+from forktask.cython_src.plan.model import READ
 from forktask.forkjoin.gpu_executor import GpuForkJoinExecutor, GpuStreamExecutor
 from forktask.forkjoin.gpu_transfers import GpuHostLoadExecutor, GpuOffloadExecutor
 from forktask.tasking.gpu_executor import GpuTaskGraphExecutor, GpuTaskIterExecutor, GpuTasksExecutor
@@ -37,7 +38,7 @@ MODELS = {
 
 def small_plan(**options):
     options = {"granularity": "images=2", "layout": "flat", "conv": "direct", **options}
-    return lower(SMALL, 4, num_images=12, num_batches=3, num_iterations_logged=8, num_learning_rates=5, **options)
+    return lower(SMALL, batch=4, num_images=12, num_batches=3, num_iterations_logged=8, num_learning_rates=5, **options)
 
 
 def fill(bound):
@@ -92,8 +93,10 @@ def test_models_agree_bit_for_bit(model, expected):
             assert error < 1e-4, name
 
 
-@pytest.mark.parametrize("options", [{"weight_gradients": "chain"}, {"memory": "shared"}, {"fusion": False, "layout": "lanes",
-                                     "granularity": "auto"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [{"weight_gradients": "chain"}, {"memory": "shared"}, {"fusion": False, "layout": "lanes", "granularity": "auto"}],
+)
 def test_other_plans_agree_too(options):
     """Check chained gradients, shared memory and unfused loops under a model that overlaps iterations."""
     same = persistent(run(small_plan(**options), "stream"))
@@ -230,8 +233,16 @@ def test_every_conflict_is_ordered(model):
 @pytest.mark.parametrize("model", ["tasks, blocks, no taskwait", "taskiter, blocks"])
 def test_every_conflict_of_a_residual_network_is_ordered(model):
     """Check the same for loops of several launches: statistics after convolutions."""
-    plan = lower(RESIDUAL, 2, num_images=12, num_batches=6, num_iterations_logged=8, granularity="images=1", conv="direct",
-                 num_learning_rates=5)  # fmt: skip
+    plan = lower(
+        RESIDUAL,
+        batch=2,
+        num_images=12,
+        num_batches=6,
+        num_iterations_logged=8,
+        granularity="images=1",
+        conv="direct",
+        num_learning_rates=5,
+    )
     executor, settings = MODELS[model]
     bound = GpuBoundPlan(plan, None, FakeDevice(3, execute=False), products="own")
     assert any(len(launches) > 1 for launches in bound.launches)
@@ -246,8 +257,16 @@ def test_every_conflict_of_a_residual_network_is_ordered(model):
 def test_models_agree_on_a_residual_network(products):
     """Check two steps of a network with norms and a shortcut: the same bits under a model that overlaps iterations, with
     matrix products by the library and by our kernels; the two agree within rounding."""
-    plan = lower(RESIDUAL, 2, num_images=12, num_batches=6, num_iterations_logged=8, granularity="images=1", conv="direct",
-                 num_learning_rates=5)  # fmt: skip
+    plan = lower(
+        RESIDUAL,
+        batch=2,
+        num_images=12,
+        num_batches=6,
+        num_iterations_logged=8,
+        granularity="images=1",
+        conv="direct",
+        num_learning_rates=5,
+    )
     got = {}
     for model in ("stream", "taskiter, blocks"):
         executor, settings = MODELS[model]
@@ -362,7 +381,9 @@ def test_two_plans_share_the_parameters_on_the_device():
     train = GpuBoundPlan(small_plan(), storage, device)
     fill(train)
     test = GpuBoundPlan(
-        lower(SMALL, 4, "evaluate", prefix="test.", num_images=4, num_iterations_logged=8, layout="flat"), storage, device
+        lower(SMALL, batch=4, phase="evaluate", prefix="test.", num_images=4, num_iterations_logged=8, layout="flat"),
+        storage,
+        device,
     )
     test.arrays["test.dataset.images"][...] = train.arrays["dataset.images"][:4]
     test.arrays["test.dataset.labels"][...] = train.arrays["dataset.labels"][:4]

@@ -11,17 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from forktask.cython_src.gpu import device as gpu_device
+
+from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.binding.checks import run_serial
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.gpu import device as gpu_device
 from forktask.cython_src.gpu.bind import GpuBoundPlan, device_storage
-from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.cython_src.networks import mobilenet_v2
-from forktask.cython_src.networks import preact_resnet18
-from forktask.cython_src.networks import resnet18
-from forktask.cython_src.networks import resnext29_2x64d
-from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.graphs.task_bench import task_bench
+from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.networks import mobilenet_v2, preact_resnet18, resnet18, resnext29_2x64d
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
 from forktask.forkjoin.gpu_executor import GpuForkJoinExecutor, GpuStreamExecutor
 from forktask.forkjoin.gpu_transfers import GpuHostLoadExecutor, GpuOffloadExecutor
@@ -56,12 +54,15 @@ NETWORKS = {
     "resnet18": (resnet18.network("small_resnet", 16, 10, width=32, blocks=(1, 2)), {}),
     "resnet18, winograd": (resnet18.network("small_resnet", 15, 10, width=32, blocks=(1, 1)), {"conv": "winograd2"}),
     "preact_resnet18": (preact_resnet18.network("small_preact", 16, 10, width=16, blocks=(1, 1)), {"fusion": "none"}),
-    "resnext29": (resnext29_2x64d.network("small_resnext", 16, 10, width=32, blocks=(1, 1)), {"weight_gradients": "chain"}),
+    "resnext29": (
+        resnext29_2x64d.network("small_resnext", 16, 10, width=32, blocks=(1, 1)),
+        {"weight_gradients": "chain"},
+    ),
     "mobilenet_v2": (
         mobilenet_v2.network("small_mobile", 16, 10, width=32, stages=((1, 16, 1, 1), (6, 24, 2, 2)), last=64),
         {"optimizer": "adamw", "eps": 0.01, "clip_norm": 1.0, "label_smoothing": 0.1},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -76,8 +77,15 @@ pytestmark = pytest.mark.gpu
 
 
 def make_plan(**options):
-    return lower("cifar10_cnn", BATCH, num_images=64, num_batches=4, num_iterations_logged=8, num_learning_rates=3,
-                 **{"conv": "direct", **options})  # fmt: skip
+    return lower(
+        "cifar10_cnn",
+        batch=BATCH,
+        num_images=64,
+        num_batches=4,
+        num_iterations_logged=8,
+        num_learning_rates=3,
+        **{"conv": "direct", **options},
+    )
 
 
 def fill(bound):
@@ -96,8 +104,15 @@ def persistent(bound):
 
 def make_network_plan(name, **options):
     network, own = NETWORKS[name]
-    return lower(network, BATCH, num_images=64, num_batches=4, num_iterations_logged=8, num_learning_rates=3,
-                 **{"conv": "direct", **own, **options})  # fmt: skip
+    return lower(
+        network,
+        batch=BATCH,
+        num_images=64,
+        num_batches=4,
+        num_iterations_logged=8,
+        num_learning_rates=3,
+        **{"conv": "direct", **own, **options},
+    )
 
 
 def run(gpu, plan, model, kind="pageable", convolution="tiled", products="cublas", steps=STEPS):
@@ -224,8 +239,11 @@ def test_layers_placed_by_hand(gpu):
 def test_task_bench_checks_its_inputs(gpu, pattern):
     """Check that no task of Task Bench ever saw a wrong input, with blocks as launches and no barrier."""
     bound = GpuBoundPlan(task_bench(pattern, 8, 6, radix=3, kernel="load_imbalance", work=500), None, gpu)
-    for executor in (GpuTasksExecutor(unit="block", taskwait="none"), GpuTaskIterExecutor(unit="block"),
-                     GpuTaskGraphExecutor()):  # fmt: skip
+    for executor in (
+        GpuTasksExecutor(unit="block", taskwait="none"),
+        GpuTaskIterExecutor(unit="block"),
+        GpuTaskGraphExecutor(),
+    ):
         bound.arrays["cells"][...] = 0
         with executor:
             executor.prepare(bound)
@@ -248,7 +266,9 @@ def test_failure_names_task_and_iteration(gpu):
 def test_a_profile_has_plausible_times(gpu):
     """Check that kernels were timed and that the tables can be printed."""
     plan = {"network": "cifar10_cnn", "batch": 16}
-    row = measure_gpu_profile({"model": "gpu_stream", "threads": 1, "cpus": None, "plan": plan, "seed": 1, "target_s": 0.1})
+    row = measure_gpu_profile(
+        {"model": "gpu_stream", "threads": 1, "cpus": None, "plan": plan, "seed": 1, "target_s": 0.1}
+    )
     assert 1e-6 < row["busy_s"] < 0.1 and row["step_time_s"] > 1e-6
     print(format_profile(row))
 
@@ -263,9 +283,26 @@ def test_compute_sanitizer_finds_nothing(gpu):
     tests = "test_numbers_are_the_cpus or test_forms_of_the_convolution_agree or test_numbers_of_networks_are_the_cpus"
     for check in ("memcheck", "racecheck"):
         done = subprocess.run(
-            [tool, "--tool", check, "--error-exitcode", "9", sys.executable, "-P", "-m", "pytest", "-q", "-p",
-             "no:cacheprovider", str(Path(__file__)), "-k", tests],
-            capture_output=True, text=True, env={**os.environ, "FORKTASK_SANITIZED": "1"},
+            [
+                tool,
+                "--tool",
+                check,
+                "--error-exitcode",
+                "9",
+                sys.executable,
+                "-P",
+                "-m",
+                "pytest",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                str(Path(__file__)),
+                "-k",
+                tests,
+            ],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "FORKTASK_SANITIZED": "1"},
             cwd=Path(__file__).parent.parent.parent,
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stdout[-3000:]

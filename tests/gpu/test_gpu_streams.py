@@ -1,12 +1,13 @@
 """Graphs mapped to streams and events: all dependences enforced, none twice."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.layers import convolutional_classifier
 from forktask.tasking.gpu_streams import LaunchGraph, launch_graph, map_to_streams
-from hypothesis import given
-from hypothesis import strategies as st
 
 SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
 
@@ -68,7 +69,7 @@ def test_dependences_hold_in_every_replay(graph, max_streams):
 @pytest.mark.parametrize("unit", ["loop", "block"])
 def test_a_network_needs_few_events(unit):
     """Check that a training step uses several streams and fewer waits than it has edges."""
-    plan = lower(SMALL, 8, layout="flat", granularity="images=2")
+    plan = lower(SMALL, batch=8, layout="flat", granularity="images=2")
     graph = launch_graph(plan, unit)
     program = map_to_streams(graph, 8)
     assert 1 < program.num_streams <= 8
@@ -87,7 +88,7 @@ def test_a_chain_needs_one_stream():
 
 def test_wrong_numbers_are_refused():
     """Check the sentences."""
-    plan = lower(SMALL, 2, layout="flat")
+    plan = lower(SMALL, batch=2, layout="flat")
     with pytest.raises(UsageError, match="unit of a launch must be one of loop, block; got 'image'"):
         launch_graph(plan, "image")
     with pytest.raises(UsageError, match="streams must be at least 1, got 0"):

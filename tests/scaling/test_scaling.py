@@ -5,14 +5,7 @@ from experiments.scaling.graphs import means
 
 
 @pytest.mark.scaling(
-    models=[
-        "forkjoin",
-        "forkjoin:region=persistent",
-        "tasks",
-        "taskgraph",
-        "taskiter",
-        "taskiter:placement=stealing",
-    ],
+    models=["forkjoin", "forkjoin:region=persistent", "tasks", "taskgraph", "taskiter", "taskiter:placement=stealing"],
     threads=[1, 2],
 )
 def test_training_step(scaling):

@@ -13,9 +13,9 @@ import statistics
 import time
 from functools import partial
 
-from forktask.cython_src.plan.dependences import record_graph
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.graphs.task_bench import task_bench
+from forktask.cython_src.plan.dependences import record_graph
 from forktask.experiments.sampling.models import make_executor
 
 
@@ -54,7 +54,8 @@ def prepare(pattern, width, num_tasks, placements, threads):
     executors["serial"].prepare(bound)
     for placement in placements:
         executor = executors[placement] = make_executor(
-            f"taskiter:placement={placement}", threads, cpus=cpus if len(cpus) == threads else None)
+            f"taskiter:placement={placement}", threads, cpus=cpus if len(cpus) == threads else None
+        )
         graph = executor.record(bound)
         row[f"prepare {placement}"] = cpu_ns(partial(executor.prepare, bound, graph), 1) / n
     row["edges"] = graph.num_edges / n
@@ -66,8 +67,15 @@ def table(title, rows):
     """Print rows of equal keys."""
     print(title)
     for row in [{name: name for name in rows[0]}, *rows]:
-        print("".join(f"{value:>20}" if isinstance(value, str) else f"{value:20.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
-                      for value in row.values()), flush=True)
+        print(
+            "".join(
+                f"{value:>20}"
+                if isinstance(value, str)
+                else f"{value:20.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+                for value in row.values()
+            ),
+            flush=True,
+        )
 
 
 def main():
@@ -97,11 +105,24 @@ def main():
     rows = []
     for name in made[0][0]:
         medians = [statistics.median(times[name, k]) for k in range(len(made))]
-        rows.append({"run": name, **{str(made[k][1]["tasks"]): medians[k] for k in range(len(made))},
-                     "largest / least": max(medians) / min(medians)})
+        rows.append(
+            {
+                "run": name,
+                **{str(made[k][1]["tasks"]): medians[k] for k in range(len(made))},
+                "largest / least": max(medians) / min(medians),
+            }
+        )
     table(f"run, core-ns a task, median of {arguments.rounds} rounds", rows)
-    rows = [{"run": f"{name} / serial", **{str(made[k][1]["tasks"]): statistics.median(
-        a / b for a, b in zip(times[name, k], times["serial", k])) for k in range(len(made))}} for name in placements]
+    rows = [
+        {
+            "run": f"{name} / serial",
+            **{
+                str(made[k][1]["tasks"]): statistics.median(a / b for a, b in zip(times[name, k], times["serial", k]))
+                for k in range(len(made))
+            },
+        }
+        for name in placements
+    ]
     table("in the same round", rows)
 
 

@@ -15,16 +15,19 @@ import statistics
 import time
 
 import numpy as np
-from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.cython_src.plan.model import Block, PlanBuilder, update
+
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.graphs.task_bench import replica
-from forktask.experiments.sampling.models import make_executor
+from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.plan.model import Block, PlanBuilder, update
 from forktask.experiments.analysis.statistics import ratio_interval
+from forktask.experiments.sampling.models import make_executor
 
 LADDER = ["tasks:taskwait=loop", "tasks:taskwait=iteration", "tasks:taskwait=none"] + [
-    f"{model}:placement={placement}" for model in ("taskgraph:barrier=loop", "taskgraph:barrier=iteration", "taskiter")
-    for placement in ("stealing", "partitioned")]
+    f"{model}:placement={placement}"
+    for model in ("taskgraph:barrier=loop", "taskgraph:barrier=iteration", "taskiter")
+    for placement in ("stealing", "partitioned")
+]
 
 
 def chain_beside_others(length=40, others=40, work=5000):
@@ -32,9 +35,13 @@ def chain_beside_others(length=40, others=40, work=5000):
     builder = PlanBuilder("chain")
     builder.buffer("cells", (others + 1,), "uint64", role="statistic")
     for name, cells in [("others", range(others)), *((f"chain{k}", [others]) for k in range(length))]:
-        builder.loop(name, "hash_chain", {"out": "cells", "in": "cells"},
-                     [Block((0, 0, 0), (update("cells", (cell, cell + 1)),)) for cell in cells],
-                     attributes={"work": 0, "fail_iteration": -1, "fail_index": -1})
+        builder.loop(
+            name,
+            "hash_chain",
+            {"out": "cells", "in": "cells"},
+            [Block((0, 0, 0), (update("cells", (cell, cell + 1)),)) for cell in cells],
+            attributes={"work": 0, "fail_iteration": -1, "fail_index": -1},
+        )
     return replica(builder.build(), np.ones(length + others), work)
 
 
@@ -67,7 +74,9 @@ def main():
             start = time.perf_counter()
             executors[name].run(count)
             times[name][repetition] = (time.perf_counter() - start) / count
-    print(f"{plan.name}, {plan.num_tasks} tasks, {arguments.rounds} rounds of {count} steps on {arguments.threads} threads")
+    print(
+        f"{plan.name}, {plan.num_tasks} tasks, {arguments.rounds} rounds of {count} steps on {arguments.threads} threads"
+    )
 
     def ratio(a, b):
         found = ratio_interval(times[a], times[b])
@@ -79,8 +88,14 @@ def main():
         eager, replayed = LADDER[:3], [LADDER[3:5], LADDER[5:7], LADDER[7:9]]
         for barrier, old, new in zip(("loop", "iteration", "none"), eager, replayed):
             print(f"barrier {barrier:9}  creation {ratio(new[0], old)}  placement {ratio(new[1], new[0])}")
-        for name, cells in (("eager", eager), ("stealing", [r[0] for r in replayed]), ("partitioned", [r[1] for r in replayed])):
-            print(f"{name:11}  barrier, loop to iteration {ratio(cells[1], cells[0])}  iteration to none {ratio(cells[2], cells[1])}")
+        for name, cells in (
+            ("eager", eager),
+            ("stealing", [r[0] for r in replayed]),
+            ("partitioned", [r[1] for r in replayed]),
+        ):
+            print(
+                f"{name:11}  barrier, loop to iteration {ratio(cells[1], cells[0])}  iteration to none {ratio(cells[2], cells[1])}"
+            )
 
 
 if __name__ == "__main__":

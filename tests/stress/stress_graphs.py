@@ -16,13 +16,16 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from tasking import hash_kernels, random_plans, test_executor as check  # noqa: E402
+from tasking import hash_kernels, random_plans
+from tasking import test_executor as check
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--graphs", type=int, default=0, help="stop after so many graphs instead, however long it takes")
+    parser.add_argument(
+        "--graphs", type=int, default=0, help="stop after so many graphs instead, however long it takes"
+    )
     parser.add_argument("--executors", type=int, default=3, help="that run each graph")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "little"))
     arguments = parser.parse_args()

@@ -27,27 +27,36 @@ def register_hash_kernels():
             check=True,
         )
         loaded = ctypes.CDLL(str(library))  # stays mapped when the file is gone
-    register(KernelSpec(
-        name="test_hash",
-        operands=("cells", "trace"),
-        integers=("work", "fail_iteration", "fail_task"),
-        bounds=("task", "r0", "r1", "w0", "w1", "u0", "u1"),
-        address=ctypes.cast(loaded.hash_block, ctypes.c_void_p).value,
-        instruction_sets=False,
-    ))
-    register(KernelSpec(
-        name="test_kinds",
-        operands=("cells", "folds", "trace"),
-        integers=("work",),
-        bounds=("task", *(f"{kind}{end}" for kind in ("r", "w", "u", "n", "m", "fr", "fu", "fo") for end in (0, 1))),
-        address=ctypes.cast(loaded.kinds_block, ctypes.c_void_p).value,
-        instruction_sets=False,
-    ))
-    register(KernelSpec(
-        name="test_copy",
-        operands=("out", "in"),
-        bounds=("w0", "w1", "r0", "r1"),
-        address=ctypes.cast(loaded.copy_block, ctypes.c_void_p).value,
-        instruction_sets=False,
-    ))
+    register(
+        KernelSpec(
+            name="test_hash",
+            operands=("cells", "trace"),
+            integers=("work", "fail_iteration", "fail_task"),
+            bounds=("task", "r0", "r1", "w0", "w1", "u0", "u1"),
+            address=ctypes.cast(loaded.hash_block, ctypes.c_void_p).value,
+            instruction_sets=False,
+        )
+    )
+    register(
+        KernelSpec(
+            name="test_kinds",
+            operands=("cells", "folds", "trace"),
+            integers=("work",),
+            bounds=(
+                "task",
+                *(f"{kind}{end}" for kind in ("r", "w", "u", "n", "m", "fr", "fu", "fo") for end in (0, 1)),
+            ),
+            address=ctypes.cast(loaded.kinds_block, ctypes.c_void_p).value,
+            instruction_sets=False,
+        )
+    )
+    register(
+        KernelSpec(
+            name="test_copy",
+            operands=("out", "in"),
+            bounds=("w0", "w1", "r0", "r1"),
+            address=ctypes.cast(loaded.copy_block, ctypes.c_void_p).value,
+            instruction_sets=False,
+        )
+    )
     return True

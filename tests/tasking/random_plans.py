@@ -48,7 +48,10 @@ def random_plan(seed, *, num_cells=None, num_loops=None, max_blocks=8, work=0, f
     builder.buffer("trace", (task, 2), "uint64", role="statistic")
     for number, blocks in enumerate(loops):
         builder.loop(
-            f"loop{number}", "test_hash", {"cells": "cells", "trace": "trace"}, blocks,
+            f"loop{number}",
+            "test_hash",
+            {"cells": "cells", "trace": "trace"},
+            blocks,
             attributes={"work": work, "fail_iteration": fail[0], "fail_task": fail[1]},
             phase=str(rng.choice(phases)),
         )
@@ -77,9 +80,16 @@ def kinds_plan(seed, work=0, max_blocks=8, num_loops=None):
         blocks = []
         for _ in range(int(rng.integers(1, max_blocks + 1))):
             ranges, accesses = {}, []
-            for kind, make in (("read", read), ("write", write), ("update", update), ("concurrent", concurrent),
-                               ("commutative", commutative)):
-                some = [i for i in range(len(parts)) if roles[i] == kind and (kind not in ("write", "update") or i in free)]
+            for kind, make in (
+                ("read", read),
+                ("write", write),
+                ("update", update),
+                ("concurrent", concurrent),
+                ("commutative", commutative),
+            ):
+                some = [
+                    i for i in range(len(parts)) if roles[i] == kind and (kind not in ("write", "update") or i in free)
+                ]
                 if some and rng.random() < 0.7:
                     i = int(rng.choice(some))
                     free.discard(i)
@@ -92,21 +102,35 @@ def kinds_plan(seed, work=0, max_blocks=8, num_loops=None):
                 ranges[f"fold {fold}"] = box
                 accesses.append({"read": read, "update": update, "reduction": reduction}[fold]("folds", box))
             bounds = [task + len(blocks)]
-            for name in ("read", "write", "update", "concurrent", "commutative", "fold read", "fold update",
-                         "fold reduction"):
+            for name in (
+                "read",
+                "write",
+                "update",
+                "concurrent",
+                "commutative",
+                "fold read",
+                "fold update",
+                "fold reduction",
+            ):
                 bounds += ranges.get(name, (0, 0))
             blocks.append(Block(tuple(bounds), tuple(accesses), flops=float(rng.exponential(1000))))
         loops.append(blocks)
         task += len(blocks)
     builder.buffer("trace", (task,), "uint64", role="statistic")
     for number, blocks in enumerate(loops):
-        builder.loop(f"loop{number}", "test_kinds", {"cells": "cells", "folds": "folds", "trace": "trace"}, blocks,
-                     attributes={"work": work}, phase=str(rng.choice(["forward", "backward"])))
+        builder.loop(
+            f"loop{number}",
+            "test_kinds",
+            {"cells": "cells", "folds": "folds", "trace": "trace"},
+            blocks,
+            attributes={"work": work},
+            phase=str(rng.choice(["forward", "backward"])),
+        )
     return builder.build()
 
 
 def shared_plan(seed, memory="shared"):
-    """A chain of transient buffers, several of which share memory: random blockings, each stage reads the one before."""
+    """A chain of transient buffers, several of which share memory: random blockings; stages read the one before."""
     rng = np.random.default_rng(seed)
     num_cells = int(rng.integers(2, 9))
     num_stages = int(rng.integers(3, 8))
@@ -124,8 +148,10 @@ def shared_plan(seed, memory="shared"):
             accesses.append(read(f"t{stage - 1}", source) if stage else read("out", source))
             blocks.append(Block((start, stop, *source), tuple(accesses)))
         builder.loop(f"stage{stage}", "test_copy", {"out": f"t{stage}", "in": operands[stage]}, blocks)
-    blocks = [Block((i, i + 1, i, i + 1), (write("out", (i, i + 1)), read(f"t{num_stages - 1}", (i, i + 1))))
-              for i in range(num_cells)]
+    blocks = [
+        Block((i, i + 1, i, i + 1), (write("out", (i, i + 1)), read(f"t{num_stages - 1}", (i, i + 1))))
+        for i in range(num_cells)
+    ]
     builder.loop("close", "test_copy", {"out": "out", "in": f"t{num_stages - 1}"}, blocks)
     return builder.build(memory=memory)
 
@@ -134,7 +160,13 @@ def hinted(plan, seed):
     """The plan; two of five blocks ask for a random worker."""
     rng = np.random.default_rng(seed)
     loops = tuple(
-        dataclasses.replace(loop, blocks=tuple(
-            dataclasses.replace(b, affinity=int(rng.integers(8)) if rng.random() < 0.4 else None) for b in loop.blocks))
-        for loop in plan.loops)
+        dataclasses.replace(
+            loop,
+            blocks=tuple(
+                dataclasses.replace(b, affinity=int(rng.integers(8)) if rng.random() < 0.4 else None)
+                for b in loop.blocks
+            ),
+        )
+        for loop in plan.loops
+    )
     return dataclasses.replace(plan, loops=loops)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forktask.cython_src.plan.dependences import EDGE_KINDS, record_graph
 from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.plan.dependences import EDGE_KINDS, record_graph
 from forktask.tasking.barriers import BARRIERS, barrier_after, record_with_barriers
 from forktask.tasking.executor import TaskIterExecutor
 
@@ -59,9 +59,11 @@ def unrolled_order(graph, times, without_self):
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), kind=st.sampled_from(["random", "shared", "kinds"]))
 def test_the_cyclic_graph_is_the_flat_graph_of_n_iterations(seed, kind):
-    """Check that both order the same pairs of tasks, for N = 1 to 4; edges that keep a task from overlapping itself aside."""
+    """Check that both order the same pairs of tasks, for N = 1 to 4, but for edges from a task to itself."""
     small = {"num_loops": 1 + seed % 4, "max_blocks": 5}
-    plan = {"random": random_plan, "shared": shared_plan, "kinds": kinds_plan}[kind](seed, **{} if kind == "shared" else small)
+    plan = {"random": random_plan, "shared": shared_plan, "kinds": kinds_plan}[kind](
+        seed, **{} if kind == "shared" else small
+    )
     closed = record_graph(plan.accesses, edge_kinds=True)
     for times in range(1, 5):
         flat = record_graph(repeated(plan.accesses, times), closed=False)

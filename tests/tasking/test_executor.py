@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from forktask.cython_src.errors import UsageError
-from forktask.cython_src.plan.model import Block, PlanBuilder, commutative, update
-from forktask.cython_src.binding.bind import BlockFailure, Workers, bind
-from forktask.tasking.executor import TaskGraphExecutor, TaskIterExecutor, TasksExecutor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from forktask.cython_src.binding.bind import BlockFailure, Workers, bind
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.plan.model import Block, PlanBuilder, commutative, update
+from forktask.tasking.executor import TaskGraphExecutor, TaskIterExecutor, TasksExecutor
 
 from .random_plans import kinds_plan, random_plan, shared_plan
 
@@ -22,7 +23,9 @@ EXECUTORS = {
     "taskgraph-loop": lambda n, **o: TaskGraphExecutor(n, barrier="loop", placement="stealing", **o),
     "taskgraph-phase": lambda n, **o: TaskGraphExecutor(n, barrier="phase", **o),
     "taskiter-partitioned": lambda n, **o: TaskIterExecutor(n, placement="partitioned", **o),
-    "taskiter-unrolled": lambda n, **o: TaskIterExecutor(n, unroll=3, slots=2, priority="path", placement="stealing", **o),
+    "taskiter-unrolled": lambda n, **o: TaskIterExecutor(
+        n, unroll=3, slots=2, priority="path", placement="stealing", **o
+    ),
     "taskiter-stealing": lambda n, **o: TaskIterExecutor(n, placement="stealing", **o),
 }
 pytestmark = pytest.mark.timeout(120)
@@ -38,8 +41,8 @@ def run_serial(bound, num_iterations, first_iteration=0):
 
 
 def content(bound, executor=None):
-    """All persistent arrays. Eager tasks and those of unrolled graphs that write nothing may overlap with themselves: their
-    order is left out."""
+    """All persistent arrays. Eager tasks and those of unrolled graphs that write nothing may overlap with themselves:
+    their order is left out."""
     arrays = {name: bound.arrays[name].copy() for name, b in bound.plan.buffers.items() if b.persistent}
     overlap = isinstance(executor, TasksExecutor) or getattr(executor, "unroll", 1) > 1
     if overlap and "trace" in arrays and arrays["trace"].ndim == 2:
@@ -184,8 +187,8 @@ def test_the_wait_policy_of_openmp_steers_idle_workers(monkeypatch):
 
 @pytest.mark.usefixtures("hash_kernel")
 def test_a_home_runs_other_tasks_while_a_commutative_one_would_wait():
-    """Check `partitioned`: tasks that exclude each other come first in both programs, and another one starts before the second of
-    them does: in some iteration, as both homes may look before either holds the lock."""
+    """Check `partitioned`: tasks that exclude each other come first in both programs, and another one starts before the
+    second of them does: in some iteration, as both homes may look before either holds the lock."""
     builder = PlanBuilder("excluded")
     builder.buffer("cells", (5,), "uint64", role="statistic")
     builder.buffer("folds", (1,), "uint64", role="statistic")
@@ -198,7 +201,9 @@ def test_a_home_runs_other_tasks_while_a_commutative_one_would_wait():
             at = 9 if number == 0 else 5  # commutative, updated
             bounds[at : at + 2] = cell
             blocks.append(Block(tuple(bounds), ((commutative if number == 0 else update)("cells", cell),), flops=1e6))
-        builder.loop(name, "test_kinds", {n: n for n in ("cells", "folds", "trace")}, blocks, attributes={"work": 50_000})
+        builder.loop(
+            name, "test_kinds", {n: n for n in ("cells", "folds", "trace")}, blocks, attributes={"work": 50_000}
+        )
     bound = bind(builder.build())
     with TaskIterExecutor(2, event_capacity=2000) as executor:
         executor.prepare(bound)

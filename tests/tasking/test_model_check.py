@@ -1,5 +1,5 @@
-"""Deque, sleep protocol, replay with inboxes, compiled programs and eager tasks under the memory-model checker Relacy, with every ordering
-weakened in turn."""
+"""Deque, sleep protocol, replay with inboxes, compiled programs and eager tasks under the memory-model checker Relacy,
+with every ordering weakened in turn."""
 
 import os
 import shutil
@@ -64,10 +64,29 @@ NOT_SEEN = [
 def build(folder, *definitions):
     program = folder / "model_check"
     subprocess.run(
-        [COMPILER, "-std=gnu++14", "-O1", "-w", "-fpermissive", "-DFORKTASK_RELACY", *definitions, "-I", ROOT / "tasking",
-         "-I", ROOT, "-I", HERE / "native", *(flag for folder in INCLUDE[1:] for flag in ("-I", folder)),
-         HERE / "native" / "model_check.cpp", "-o", program, "-ldl"],
-        check=True, capture_output=True, text=True,
+        [
+            COMPILER,
+            "-std=gnu++14",
+            "-O1",
+            "-w",
+            "-fpermissive",
+            "-DFORKTASK_RELACY",
+            *definitions,
+            "-I",
+            ROOT / "tasking",
+            "-I",
+            ROOT,
+            "-I",
+            HERE / "native",
+            *(flag for folder in INCLUDE[1:] for flag in ("-I", folder)),
+            HERE / "native" / "model_check.cpp",
+            "-o",
+            program,
+            "-ldl",
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     return program
 
@@ -80,8 +99,8 @@ def check(program, name, executions):
 
 
 def test_the_protocols_hold(tmp_path):
-    """Check deque, sleep protocol, wake-up, replay with inboxes, compiled programs (no claims, claims, claims from the second iteration on) and eager
-    tasks over random interleavings and stale reads."""
+    """Check deque, sleep protocol, wake-up, replay with inboxes, compiled programs (no claims, claims, claims from the
+    second iteration on) and eager tasks over random interleavings and stale reads."""
     program = build(tmp_path)
     for name in ("deque", "idle", "wake", "replay"):
         assert check(program, name, 1_000_000 if LONG else 20_000)[0] == 0

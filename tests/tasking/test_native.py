@@ -17,8 +17,8 @@ pytestmark = [
     pytest.mark.skipif(COMPILER is None, reason="needs a C compiler"),
     pytest.mark.skipif(not (ROOT / "tasking" / "deque.h").exists(), reason="needs the source tree"),
 ]
-# gcc warns that the sanitizer does not model fences. The only two order "publish, then look for sleepers" against "announce,
-# then look for work" (idle.h); no data are handed over by them.
+# gcc warns that the sanitizer does not model fences. The only two order "publish, then look for sleepers" against
+# "announce, then look for work" (idle.h); no data are handed over by them.
 FLAGS = ["-std=gnu11", "-g", "-O1", "-Wno-tsan", "-I", str(ROOT / "tasking"), "-I", str(ROOT)]
 
 
@@ -26,8 +26,10 @@ def build(folder, source, *flags):
     """Compile one program of native/."""
     program = folder / (source + "".join(flag.replace("=", "_") for flag in flags if flag.startswith("-D")))
     subprocess.run(
-        [COMPILER, *FLAGS, *flags, HERE / "native" / f"{source}.c", "-o", program, "-lpthread"], check=True,
-        capture_output=True, text=True,
+        [COMPILER, *FLAGS, *flags, HERE / "native" / f"{source}.c", "-o", program, "-lpthread"],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     return program
 
@@ -36,16 +38,19 @@ def build(folder, source, *flags):
 def has_thread_sanitizer():
     """Does a program compiled with -fsanitize=thread run here?"""
     done = subprocess.run(
-        [COMPILER, "-fsanitize=thread", "-x", "c", "-", "-o", "/dev/null"], input="int main(void) { return 0; }",
-        capture_output=True, text=True,
+        [COMPILER, "-fsanitize=thread", "-x", "c", "-", "-o", "/dev/null"],
+        input="int main(void) { return 0; }",
+        capture_output=True,
+        text=True,
     )
     return done.returncode == 0
 
 
 def run(program, *arguments, timeout=120):
     environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1 exitcode=66"}
-    return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=timeout,
-                          env=environment)
+    return subprocess.run(
+        [program, *map(str, arguments)], capture_output=True, text=True, timeout=timeout, env=environment
+    )
 
 
 needs_sanitizer = pytest.mark.skipif(
@@ -57,9 +62,20 @@ def test_deque(tmp_path):
     """Check smoke, owner_lifo_thief_fifo, wraparound, stampede, no_task_lost_or_duplicated, no_starvation."""
     done = run(build(tmp_path, "test_deque", "-Wall", "-Wextra", "-Werror"), 100_000)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == (
-        "ok smoke ok owner_lifo_thief_fifo ok wraparound ok stampede ok no_task_lost_or_duplicated ok no_starvation"
-    ).split()
+    assert done.stdout.split() == [
+        "ok",
+        "smoke",
+        "ok",
+        "owner_lifo_thief_fifo",
+        "ok",
+        "wraparound",
+        "ok",
+        "stampede",
+        "ok",
+        "no_task_lost_or_duplicated",
+        "ok",
+        "no_starvation",
+    ]
 
 
 @needs_sanitizer
@@ -72,8 +88,8 @@ def test_no_race_in_deque(tmp_path):
 @needs_sanitizer
 @pytest.mark.parametrize("num_threads", (1, 2, 3, 4, 8, 16) if LONG else (2, 5))
 def test_no_race_in_runtime(num_threads, tmp_path):
-    """Check replay, compiled programs and eager tasks under ThreadSanitizer, against serial order; no wake-up is lost even
-    where threads sleep at once and take no naps."""
+    """Check replay, compiled programs and eager tasks under ThreadSanitizer, against serial order; no wake-up is lost
+    even where threads sleep at once and take no naps."""
     program = build(tmp_path, "race_runtime", "-fsanitize=thread", "-DPROGRAM_NAPS=0")
     done = run(program, 1000 if LONG else 30, num_threads, timeout=900)
     assert done.returncode == 0, done.stderr
@@ -83,17 +99,34 @@ def test_no_race_in_runtime(num_threads, tmp_path):
 @pytest.mark.parametrize("num_threads", (2, 3, 4, 8) if LONG else (3,))
 def test_no_race_when_claims_open_and_close(num_threads, tmp_path):
     """Check compiled programs where homes open a few iterations ahead and decide anew in each iteration."""
-    program = build(tmp_path, "race_runtime", "-fsanitize=thread", "-DPROGRAM_NAPS=0", "-DPROGRAM_LOOK=1",
-                    "-DPROGRAM_AHEAD=60", "-DPROGRAM_CLAIM_NS=2000")
+    program = build(
+        tmp_path,
+        "race_runtime",
+        "-fsanitize=thread",
+        "-DPROGRAM_NAPS=0",
+        "-DPROGRAM_LOOK=1",
+        "-DPROGRAM_AHEAD=60",
+        "-DPROGRAM_CLAIM_NS=2000",
+    )
     done = run(program, 1000 if LONG else 40, num_threads, timeout=900)
     assert done.returncode == 0, done.stderr
 
 
 # An ordering that hands over data -> the sanitizer must see a race when it is gone.
 WEAKENED = [
-    "ORDER_REPLAY_COUNT_DOWN", "ORDER_REPLAY_LAST", "ORDER_PROGRAM_PUBLISH", "ORDER_PROGRAM_SEE",
-    "ORDER_PROGRAM_DONE", "ORDER_EAGER_CLOSE", "ORDER_EAGER_COUNT_DOWN", "ORDER_EAGER_PUSH_EDGE",
-    "ORDER_EAGER_FOUND_CLOSED", "ORDER_EAGER_RETIRE", "ORDER_DEQUE_PUSH_BOTTOM", "ORDER_INBOX_SEND", "ORDER_INBOX_RECEIVE",
+    "ORDER_REPLAY_COUNT_DOWN",
+    "ORDER_REPLAY_LAST",
+    "ORDER_PROGRAM_PUBLISH",
+    "ORDER_PROGRAM_SEE",
+    "ORDER_PROGRAM_DONE",
+    "ORDER_EAGER_CLOSE",
+    "ORDER_EAGER_COUNT_DOWN",
+    "ORDER_EAGER_PUSH_EDGE",
+    "ORDER_EAGER_FOUND_CLOSED",
+    "ORDER_EAGER_RETIRE",
+    "ORDER_DEQUE_PUSH_BOTTOM",
+    "ORDER_INBOX_SEND",
+    "ORDER_INBOX_RECEIVE",
 ]
 
 

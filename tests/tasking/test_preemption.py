@@ -1,4 +1,4 @@
-"""Option preemption: workers stay on their CPUs, or a waiting one swaps CPUs with one that another process pushed off."""
+"""Option preemption: workers stay on their CPUs, or a waiting one swaps with one that another process pushed off."""
 
 import os
 import threading
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from forktask.cython_src.errors import UsageError
 from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.experiments.sweep.run import hogs_running
 from forktask.tasking.executor import TaskIterExecutor, TasksExecutor
@@ -33,7 +33,10 @@ def test_workers_swap_cpus_beside_a_hog_and_go_back(placement):
         while executor._team.num_swaps == 0 and time.monotonic() < end:
             executor.run(20, done)
             done += 20
-            assert sorted(os.sched_getaffinity(worker) == {cpu} for worker, cpu in zip(workers, CPUS, strict=True)) == [True, True]
+            assert sorted(os.sched_getaffinity(worker) == {cpu} for worker, cpu in zip(workers, CPUS, strict=True)) == [
+                True,
+                True,
+            ]
         assert executor._team.num_swaps > 0
 
 

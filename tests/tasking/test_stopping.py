@@ -11,8 +11,8 @@ import time
 import numpy as np
 import pytest
 
-from forktask.cython_src.plan.model import Block, PlanBuilder, update
 from forktask.cython_src.binding.bind import BlockFailure, bind
+from forktask.cython_src.plan.model import Block, PlanBuilder, update
 from forktask.tasking.executor import TaskIterExecutor
 from forktask.tasking.team import StuckGraph
 
@@ -29,11 +29,12 @@ def columns_plan(width, steps, work, kernel_iteration=(-1, -1)):
     builder.buffer("cells", (width,), "uint64", role="statistic")
     builder.buffer("trace", (width * steps, 2), "uint64", role="statistic")
     for step in range(steps):
-        blocks = [
-            Block((step * width + i, 0, 0, 0, 0, i, i + 1), (update("cells", (i, i + 1)),)) for i in range(width)
-        ]
+        blocks = [Block((step * width + i, 0, 0, 0, 0, i, i + 1), (update("cells", (i, i + 1)),)) for i in range(width)]
         builder.loop(
-            f"step{step}", "test_hash", {"cells": "cells", "trace": "trace"}, blocks,
+            f"step{step}",
+            "test_hash",
+            {"cells": "cells", "trace": "trace"},
+            blocks,
             attributes={"work": work, "fail_iteration": kernel_iteration[0], "fail_task": kernel_iteration[1]},
         )
     return builder.build()
@@ -80,13 +81,19 @@ def test_python_kernels_run_on_all_executors(name):
     try:
         get("test_add_one")
     except ValueError:
-        register(KernelSpec(name="test_add_one", operands=("out",), integers=("raise_in",), bounds=("i",),
-                            reference=add_one))
+        register(
+            KernelSpec(name="test_add_one", operands=("out",), integers=("raise_in",), bounds=("i",), reference=add_one)
+        )
     builder = PlanBuilder("python")
     builder.buffer("out", (6,), role="statistic")
     for loop in range(3):
-        builder.loop(f"loop{loop}", "test_add_one", {"out": "out"},
-                     [Block((i,), (update("out", (i, i + 1)),)) for i in range(6)], attributes={"raise_in": 50})
+        builder.loop(
+            f"loop{loop}",
+            "test_add_one",
+            {"out": "out"},
+            [Block((i,), (update("out", (i, i + 1)),)) for i in range(6)],
+            attributes={"raise_in": 50},
+        )
     bound = bind(builder.build(), target="numpy")
     with EXECUTORS[name](3) as executor:
         executor.prepare(bound)
@@ -157,8 +164,12 @@ print("parent ran")
 def test_a_forked_process_gets_an_error(name):
     """Check that the first run after a fork raises, that a new executor works there, and that the parent goes on."""
     tests = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    done = subprocess.run([sys.executable, "-P", "-W", "ignore", "-c", FORK.format(tests=tests, name=name)],
-                          capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-P", "-W", "ignore", "-c", FORK.format(tests=tests, name=name)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     first, second, third = done.stdout.splitlines()
     assert "do not survive a fork" in first
@@ -167,7 +178,7 @@ def test_a_forked_process_gets_an_error(name):
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_sleepers_are_woken(name):
-    """Check a graph in which all threads but one sleep again and again: nobody is forgotten. Threads do not spin here."""
+    """Check a graph in which all threads but one sleep again and again: all are woken. Threads do not spin here."""
     plan = columns_plan(9, 2, 3000)
     chain = PlanBuilder("chain")
     chain.buffer("cells", (9,), "uint64", role="statistic")
@@ -179,8 +190,13 @@ def test_sleepers_are_woken(name):
             box = (i, i + 1) if step % 2 else (0, 9)
             blocks.append(Block((task, 0, 0, 0, 0, *box), (update("cells", box),)))
             task += 1
-        chain.loop(f"step{step}", "test_hash", {"cells": "cells", "trace": "trace"}, blocks,
-                   attributes={"work": 500 if step % 2 else 20_000, "fail_iteration": -1, "fail_task": -1})
+        chain.loop(
+            f"step{step}",
+            "test_hash",
+            {"cells": "cells", "trace": "trace"},
+            blocks,
+            attributes={"work": 500 if step % 2 else 20_000, "fail_iteration": -1, "fail_task": -1},
+        )
     with EXECUTORS[name](16, spin_ns=0, watchdog_s=20) as executor:
         for tested, iterations in ((plan, 20), (chain.build(), 30)):
             bound = bind(tested)
@@ -192,7 +208,9 @@ def test_sleepers_are_woken(name):
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_idle_threads_use_no_cpu(name):
     """Check CPU time: threads without work, within a run and between runs, sleep."""
-    plan = columns_plan(1, 4, 10_000_000)  # a chain of tasks, each some 10 ms and more: nothing for three of four threads
+    plan = columns_plan(
+        1, 4, 10_000_000
+    )  # a chain of tasks, each some 10 ms and more: nothing for three of four threads
     serial = bind(plan)
     with EXECUTORS[name](1) as executor:
         executor.prepare(serial)
@@ -238,8 +256,10 @@ def test_iterations_of_a_taskgraph_do_not_overlap(name):
         executor.run(10)
         events = executor.workers.events()
     for iteration in range(9):
-        assert (events["stop_ns"][events["iteration"] == iteration].max()
-                <= events["start_ns"][events["iteration"] == iteration + 1].min())
+        assert (
+            events["stop_ns"][events["iteration"] == iteration].max()
+            <= events["start_ns"][events["iteration"] == iteration + 1].min()
+        )
 
 
 def test_random_failures_leave_executors_usable():

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.binding.checks import check_accesses, check_orders
-from forktask.cython_src.plan.dependences import record_graph
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.plan.dependences import record_graph
 from forktask.cython_src.plan.model import Block, PlanBuilder, read, update, write
-from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.plan.unroll import unroll
 from forktask.tasking.executor import TaskIterExecutor
 
@@ -24,7 +24,11 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]
 def slots_of(plan, seed):
     """Random slots of the buffers that may have some."""
     rng = np.random.default_rng(seed)
-    return {b.name: int(rng.integers(1, 5)) for b in plan.buffers.values() if not b.persistent and b.name not in plan.arena_of}
+    return {
+        b.name: int(rng.integers(1, 5))
+        for b in plan.buffers.values()
+        if not b.persistent and b.name not in plan.arena_of
+    }
 
 
 @settings(max_examples=50, deadline=None)
@@ -79,10 +83,15 @@ def prefetch_plan():
     builder.buffer("source", (4,), "uint64", role="dataset")
     builder.buffer("batch", (4,), "uint64", role="input")
     builder.buffer("state", (4,), "uint64", role="statistic")
-    builder.loop("load", "test_copy", {"out": "batch", "in": "source"},
-                 [Block((i, i + 1, i, i + 1), (write("batch", (i, i + 1)), read("source", (i, i + 1)))) for i in range(4)])
-    builder.loop("use", "test_copy", {"out": "state", "in": "batch"},
-                 [Block((0, 4, 0, 4), (read("batch"), update("state")))])
+    builder.loop(
+        "load",
+        "test_copy",
+        {"out": "batch", "in": "source"},
+        [Block((i, i + 1, i, i + 1), (write("batch", (i, i + 1)), read("source", (i, i + 1)))) for i in range(4)],
+    )
+    builder.loop(
+        "use", "test_copy", {"out": "state", "in": "batch"}, [Block((0, 4, 0, 4), (read("batch"), update("state")))]
+    )
     return builder.build()
 
 
@@ -130,7 +139,8 @@ def test_failures_and_events_name_tasks_of_the_plan():
         executor.run(6)
         events = executor.workers.events()
         assert sorted(zip(events["iteration"].tolist(), events["task"].tolist(), strict=True)) == [
-            (k, t) for k in range(6) for t in range(plan.num_tasks)]
+            (k, t) for k in range(6) for t in range(plan.num_tasks)
+        ]
         with pytest.raises(BlockFailure, match="failed in iteration 7 with status 7") as failure:
             executor.run(100)
         assert failure.value.task_name == plan.task_name(4)

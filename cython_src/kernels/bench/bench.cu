@@ -26,12 +26,12 @@ KERNEL(hash_chain)
     out[b[0]] = value;
 }
 
-#define WORK_EMPTY 0
-#define WORK_COMPUTE 1
+#define WORK_EMPTY          0
+#define WORK_COMPUTE        1
 #define WORK_LOAD_IMBALANCE 3
-#define WORK_BUSY_WAIT 4
-#define WORK_LANES 16
-#define CELL 8 /* numbers in a cell */
+#define WORK_BUSY_WAIT      4
+#define WORK_LANES          16
+#define CELL                8 /* numbers in a cell */
 
 /* The work of a task: 16 threads do what 16 vector lanes do on the CPU, so that a unit is the same 32 operations. */
 __device__ inline void bench_work(int kernel, int units, int imbalance_percent, unsigned long long seed)
@@ -75,8 +75,7 @@ KERNEL(task_bench)
             own[1] = iteration;
         }
     }
-    bench_work(a.integers[0], a.integers[1], a.integers[5],
-               (unsigned long long)(iteration * width * steps + task));
+    bench_work(a.integers[0], a.integers[1], a.integers[5], (unsigned long long)(iteration * width * steps + task));
 }
 
 KERNEL(replica)

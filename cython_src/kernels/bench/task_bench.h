@@ -19,11 +19,11 @@ enum { TASK_BENCH_EMPTY, TASK_BENCH_COMPUTE, TASK_BENCH_MEMORY, TASK_BENCH_LOAD_
 /* Order of the integer attributes. */
 enum { TB_KERNEL, TB_WORK, TB_STEP, TB_STEPS, TB_WIDTH, TB_IMBALANCE_PERCENT, TB_CHECK };
 
-#define TASK_BENCH_CELL 8               /* int64 numbers in a cell */
-#define TASK_BENCH_LANES 16
-#define TASK_BENCH_FLOPS 32             /* of one unit of compute work */
+#define TASK_BENCH_CELL       8 /* int64 numbers in a cell */
+#define TASK_BENCH_LANES      16
+#define TASK_BENCH_FLOPS      32        /* of one unit of compute work */
 #define TASK_BENCH_COPY_BYTES 1024      /* of one unit of memory work */
-#define TASK_BENCH_SCRATCH (8 << 20)    /* past a core's L2 */
+#define TASK_BENCH_SCRATCH    (8 << 20) /* past a core's L2 */
 
 static inline uint64_t task_bench_mix(uint64_t value)
 {
@@ -48,8 +48,8 @@ static void task_bench_work(int64_t kernel, int64_t units, int64_t imbalance_per
 {
     switch (kernel) {
     case TASK_BENCH_LOAD_IMBALANCE:
-        units -= (int64_t)((double)units * 0.01 * (double)imbalance_percent
-                           * (double)(task_bench_mix(seed + 1) >> 11) * 0x1p-53);
+        units -= (int64_t)((double)units * 0.01 * (double)imbalance_percent * (double)(task_bench_mix(seed + 1) >> 11) *
+                           0x1p-53);
         /* fall through */
     case TASK_BENCH_COMPUTE:
         task_bench_compute(units);

@@ -150,9 +150,13 @@ def winograd_applies(attributes: Mapping[str, int]) -> bool:
     channels = [attributes[name] for name in ("in_channels", "out_channels", "dy_channels") if name in attributes]
     whole = groups == 1 or all(c // groups % UNIT == 0 for c in channels)
     return (
-        attributes["kernel"] == 3 and attributes["stride"] == 1 and attributes["dilation"] == 1
-        and attributes["padding"] <= 2 and min(channels) >= UNIT and whole
-    )  # fmt: skip
+        attributes["kernel"] == 3
+        and attributes["stride"] == 1
+        and attributes["dilation"] == 1
+        and attributes["padding"] <= 2
+        and min(channels) >= UNIT
+        and whole
+    )
 
 
 # Cost model, in multiply-adds (a vector of sixteen a cycle). Transforms: of a channel of a tile, measured.

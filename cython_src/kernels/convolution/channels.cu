@@ -5,12 +5,13 @@
  * the result, each of its threads TM x TN numbers of it, and walks along the sum in steps. Every number is the sum of its
  * products in one order, that of the taps and channels or of the pixels, whatever the tile: results do not depend on it. */
 
-#define STEP 16     /* of the sum that lie in shared memory together */
-#define ROWS_16 16  /* threads along the rows of a tile */
-#define COLUMNS_8 8 /* threads along its columns */
+#define STEP      16 /* of the sum that lie in shared memory together */
+#define ROWS_16   16 /* threads along the rows of a tile */
+#define COLUMNS_8 8  /* threads along its columns */
 
 /* Row or column of a tile that a thread's i-th number lies in: groups of four apart, so that threads read side by side. */
-template <int COUNT> __device__ inline int spread(int thread, int threads, int i)
+template <int COUNT>
+__device__ inline int spread(int thread, int threads, int i)
 {
     return COUNT < 4 ? thread * COUNT + i : i / 4 * 4 * threads + thread * 4 + i % 4;
 }
@@ -59,7 +60,8 @@ KERNEL(channels_conv_pack)
 
 /* Forward pass, and data gradient (DATA), whose outputs fall into stride x stride phases that meet taps of their own:
  * a tile lies within one. Bounds: images, rows, channels of the map that is written. */
-template <int TM, int TN, bool DATA> __device__ void channels_convolve(const GpuArgs &a)
+template <int TM, int TN, bool DATA>
+__device__ void channels_convolve(const GpuArgs &a)
 {
     constexpr int ROWS = ROWS_16 * TM, COLUMNS = COLUMNS_8 * TN, PITCH = ROWS + 4;
     float *left = shared, *right = left + STEP * PITCH;      /* [STEP][PITCH]: inputs, [STEP][COLUMNS]: weights */
@@ -90,7 +92,8 @@ template <int TM, int TN, bool DATA> __device__ void channels_convolve(const Gpu
         from[m] = -1;
         if (item < items) {
             const int x = item % columns, y = first + item / columns % rows, n = b[0] + item / columns / rows;
-            from[m] = DATA ? pixel(g.source, n, y, x) : pixel(g.source, n, y * g.stride - padding, x * g.stride - padding);
+            from[m] =
+                DATA ? pixel(g.source, n, y, x) : pixel(g.source, n, y * g.stride - padding, x * g.stride - padding);
             to[m] = pixel(g.target, n, y * step + ry, x * step + rx);
         }
     }
@@ -126,10 +129,10 @@ template <int TM, int TN, bool DATA> __device__ void channels_convolve(const Gpu
 #pragma unroll
             for (int i = threadIdx.x; i < STEP * COLUMNS; i += THREADS) {
                 const int lane = i % PANEL, k = i / PANEL % STEP, panel = i / PANEL / STEP, c = c0 + panel * PANEL;
-                right[k * COLUMNS + panel * PANEL + lane]
-                    = c < end && k < count
-                          ? packed[(((long long)(c / PANEL) * g.kernel * g.kernel + tap) * depth + k0 + k) * PANEL + lane]
-                          : 0;
+                right[k * COLUMNS + panel * PANEL + lane] =
+                    c < end && k < count
+                        ? packed[(((long long)(c / PANEL) * g.kernel * g.kernel + tap) * depth + k0 + k) * PANEL + lane]
+                        : 0;
             }
             __syncthreads();
             multiply_step<TM, TN, PITCH, COLUMNS>(left, right, count, sum);
@@ -158,12 +161,13 @@ template <int TM, int TN, bool DATA> __device__ void channels_convolve(const Gpu
 /* dW[o, i, tap] = sum over images and pixels of dY[o] X[i at the tap], in PyTorch's order (O, I / groups, k, k), into a
  * partial of its own. Rows of a tile are output channels of one group, its columns taps and their input channels. Bounds:
  * images, output channels, input channels (all of a group where there are several), partial. */
-template <int TM, int TN> __device__ void channels_weight_gradient(const GpuArgs &a)
+template <int TM, int TN>
+__device__ void channels_weight_gradient(const GpuArgs &a)
 {
     constexpr int ROWS = ROWS_16 * TM, COLUMNS = COLUMNS_8 * TN, PITCH = ROWS + 4;
-    float *left = shared, *right = left + STEP * PITCH;         /* [STEP][PITCH]: dY, [STEP][COLUMNS]: X */
-    long long *places = (long long *)(right + STEP * COLUMNS);  /* [2][2][STEP]: pixels of this step and the next */
-    long long *offsets = places + 4 * STEP;                     /* [COLUMNS]: of a tap's channel, -1 past the last */
+    float *left = shared, *right = left + STEP * PITCH;        /* [STEP][PITCH]: dY, [STEP][COLUMNS]: X */
+    long long *places = (long long *)(right + STEP * COLUMNS); /* [2][2][STEP]: pixels of this step and the next */
+    long long *offsets = places + 4 * STEP;                    /* [COLUMNS]: of a tap's channel, -1 past the last */
     const Geometry g = geometry_at(a.integers);
     const ChannelsMap &dy = g.source, &in = g.target;
     const int *b = block_bounds(a);
@@ -185,8 +189,8 @@ template <int TM, int TN> __device__ void channels_weight_gradient(const GpuArgs
     for (int j = threadIdx.x; j < COLUMNS; j += THREADS) {
         const int tap = (j0 + j) / inputs, i = (j0 + j) % inputs;
         offsets[j] = tap >= taps ? -1
-                                 : tap / g.kernel * g.dilation * row_size(in)
-                                       + (long long)tap % g.kernel * g.dilation * in.pitch + group * part + i0 + i;
+                                 : tap / g.kernel * g.dilation * row_size(in) +
+                                       (long long)tap % g.kernel * g.dilation * in.pitch + group * part + i0 + i;
     }
     const unsigned pixels = (b[1] - b[0]) * dy.height * dy.width;
     float sum[TM][TN];
@@ -199,9 +203,11 @@ template <int TM, int TN> __device__ void channels_weight_gradient(const GpuArgs
         /* Pixels of this step; those of the former one are multiplied below. */
         if (threadIdx.x < STEP && p0 < pixels) {
             const unsigned p = p0 + threadIdx.x;
-            const int x = (int)(p % dy.width), y = (int)(p / dy.width % dy.height), n = b[0] + (int)(p / dy.width / dy.height);
+            const int x = (int)(p % dy.width), y = (int)(p / dy.width % dy.height),
+                      n = b[0] + (int)(p / dy.width / dy.height);
             places[(2 * half) * STEP + threadIdx.x] = p < pixels ? pixel(dy, n, y, x) : -1;
-            places[(2 * half + 1) * STEP + threadIdx.x] = pixel(in, n, y * g.stride - g.padding, x * g.stride - g.padding);
+            places[(2 * half + 1) * STEP + threadIdx.x] =
+                pixel(in, n, y * g.stride - g.padding, x * g.stride - g.padding);
         }
         if (p0 > 0)
             multiply_step<TM, TN, PITCH, COLUMNS>(left, right, STEP, sum);
@@ -253,7 +259,8 @@ KERNEL(channels_conv_bias_gradient)
     if (o < b[3])
         for (unsigned p = threadIdx.x / STRIP_CHANNELS; p < pixels; p += STRIPS)
             sum += gradient[pixel(dy, b[0] + (int)(p / dy.width / dy.height), (int)(p / dy.width % dy.height),
-                                  (int)(p % dy.width)) + o];
+                                  (int)(p % dy.width)) +
+                            o];
     sum = sum_strips(shared, sum);
     if (threadIdx.x < STRIP_CHANNELS && o < b[3]) {
         float *p = (float *)a.operand[3] + (long long)b[6] * dy.channels + o;
@@ -288,12 +295,24 @@ KERNEL(channels_conv_residual)
     });
 }
 
-#define NHWC_CONVOLUTIONS(tm, tn)                                                                                      \
-    KERNEL(channels_conv_forward_##tm##x##tn) { channels_convolve<tm, tn, false>(a); }                                         \
-    KERNEL(channels_conv_backward_data_##tm##x##tn) { channels_convolve<tm, tn, true>(a); }
+#define NHWC_CONVOLUTIONS(tm, tn)                   \
+    KERNEL(channels_conv_forward_##tm##x##tn)       \
+    {                                               \
+        channels_convolve<tm, tn, false>(a);        \
+    }                                               \
+    KERNEL(channels_conv_backward_data_##tm##x##tn) \
+    {                                               \
+        channels_convolve<tm, tn, true>(a);         \
+    }
 NHWC_CONVOLUTIONS(8, 8)
 NHWC_CONVOLUTIONS(4, 4)
 NHWC_CONVOLUTIONS(4, 2)
 
-KERNEL(channels_conv_backward_weights_8x8) { channels_weight_gradient<8, 8>(a); }
-KERNEL(channels_conv_backward_weights_4x4) { channels_weight_gradient<4, 4>(a); }
+KERNEL(channels_conv_backward_weights_8x8)
+{
+    channels_weight_gradient<8, 8>(a);
+}
+KERNEL(channels_conv_backward_weights_4x4)
+{
+    channels_weight_gradient<4, 4>(a);
+}

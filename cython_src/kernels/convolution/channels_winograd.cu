@@ -8,7 +8,7 @@
  * Lavin, Gray: Fast algorithms for convolutional neural networks (CVPR 2016); points 0, 1, -1 and infinity. */
 
 #define POINTS 16
-#define DEPTH 8 /* input channels that lie in shared memory together */
+#define DEPTH  8 /* input channels that lie in shared memory together */
 
 __device__ inline void winograd_input(const float (&d)[4], float (&v)[4])
 {
@@ -65,12 +65,13 @@ KERNEL(channels_winograd_pack)
 }
 
 /* Forward pass and data gradient. Bounds: images, rows, channels of the map that is written. */
-template <int OUTS, bool DATA> __device__ void winograd(const GpuArgs &a)
+template <int OUTS, bool DATA>
+__device__ void winograd(const GpuArgs &a)
 {
     constexpr int TILES = 512 / OUTS;
-    float *inputs = shared;                             /* [POINTS][DEPTH][TILES] */
-    float *weights = inputs + POINTS * DEPTH * TILES;   /* [POINTS][DEPTH][OUTS] */
-    float *sums = shared;                               /* at the end: [POINTS][TILES][OUTS] */
+    float *inputs = shared;                                /* [POINTS][DEPTH][TILES] */
+    float *weights = inputs + POINTS * DEPTH * TILES;      /* [POINTS][DEPTH][OUTS] */
+    float *sums = shared;                                  /* at the end: [POINTS][TILES][OUTS] */
     int *places = (int *)(shared + POINTS * TILES * OUTS); /* [TILES][3]: image (-1: none), row, column */
     const Geometry g = geometry_at(a.integers);
     const int *b = block_bounds(a);
@@ -82,7 +83,8 @@ template <int OUTS, bool DATA> __device__ void winograd(const GpuArgs &a)
     const int activation = !DATA && a.operand[5] ? 0 : g.option; /* with a shortcut it comes after that */
     if (!accumulate)
         clear_channel_halo(g.target, out, b[0], b[1], b[2], b[3], b[4], end);
-    const int tiles_x = divide_up(width, 2), tiles_y = divide_up(b[3] - b[2], 2), total = (b[1] - b[0]) * tiles_y * tiles_x;
+    const int tiles_x = divide_up(width, 2), tiles_y = divide_up(b[3] - b[2], 2),
+              total = (b[1] - b[0]) * tiles_y * tiles_x;
     const int parts = divide_up(end - b[4], OUTS), c0 = b[4] + (int)blockIdx.x % parts * OUTS;
     const int first = (int)blockIdx.x / parts * TILES;
     if (first >= total) /* the whole CUDA block: no barrier is missed */
@@ -95,7 +97,8 @@ template <int OUTS, bool DATA> __device__ void winograd(const GpuArgs &a)
     }
     const int depth = panel_depth(g.target.channels, g.source.channels, g.groups);
     const int start = panel_start(c0 / PANEL, depth, g.target.channels, g.source.channels, g.groups);
-    const int point = threadIdx.x / 8, tile0 = (int)threadIdx.x % 8 / (OUTS / 8) * 8, out0 = (int)threadIdx.x % (OUTS / 8) * 8;
+    const int point = threadIdx.x / 8, tile0 = (int)threadIdx.x % 8 / (OUTS / 8) * 8,
+              out0 = (int)threadIdx.x % (OUTS / 8) * 8;
     float sum[8][8];
 #pragma unroll
     for (int i = 0; i < 8; i++)
@@ -105,7 +108,8 @@ template <int OUTS, bool DATA> __device__ void winograd(const GpuArgs &a)
     for (int k0 = 0; k0 < depth; k0 += DEPTH) {
         __syncthreads();
         for (int i = threadIdx.x; i < TILES * DEPTH; i += THREADS) {
-            const int k = i % DEPTH, tile = i / DEPTH, n = places[3 * tile], y = places[3 * tile + 1], x = places[3 * tile + 2];
+            const int k = i % DEPTH, tile = i / DEPTH, n = places[3 * tile], y = places[3 * tile + 1],
+                      x = places[3 * tile + 2];
             const bool there = n >= 0 && k0 + k < depth;
             /* What only the missing part of a tile at the edge needs lies outside of what may be read. */
             const int rows = there ? b[3] - y + 2 : 0, columns = width - x + 2;
@@ -156,7 +160,8 @@ template <int OUTS, bool DATA> __device__ void winograd(const GpuArgs &a)
             sums[(point * TILES + tile0 + i) * OUTS + out0 + j] = sum[i][j];
     __syncthreads();
     for (int i = threadIdx.x; i < TILES * OUTS; i += THREADS) {
-        const int tile = i / OUTS, c = c0 + i % OUTS, n = places[3 * tile], y = places[3 * tile + 1], x = places[3 * tile + 2];
+        const int tile = i / OUTS, c = c0 + i % OUTS, n = places[3 * tile], y = places[3 * tile + 1],
+                  x = places[3 * tile + 2];
         if (n < 0 || c >= end)
             continue;
         float half[2][4]; /* rows of outputs, columns of points */
@@ -186,8 +191,14 @@ template <int OUTS, bool DATA> __device__ void winograd(const GpuArgs &a)
     }
 }
 
-#define WINOGRADS(outs)                                                                                                \
-    KERNEL(channels_winograd_forward_##outs) { winograd<outs, false>(a); }                                                 \
-    KERNEL(channels_winograd_backward_data_##outs) { winograd<outs, true>(a); }
+#define WINOGRADS(outs)                            \
+    KERNEL(channels_winograd_forward_##outs)       \
+    {                                              \
+        winograd<outs, false>(a);                  \
+    }                                              \
+    KERNEL(channels_winograd_backward_data_##outs) \
+    {                                              \
+        winograd<outs, true>(a);                   \
+    }
 WINOGRADS(32)
 WINOGRADS(16)

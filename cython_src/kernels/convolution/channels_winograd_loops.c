@@ -114,91 +114,91 @@ INLINE void gradient_1d(const int m, const Vec *in, const int si, Vec *out, cons
 /* Ask memory for a tile of n x n pixels, from column `first` on: the tile before it had the others. */
 INLINE void ask(const int n, const int first, const float *x, ptrdiff_t row, ptrdiff_t pixel)
 {
-    UNROLL for (int i = 0; i < n; i++)
-        UNROLL for (int j = first; j < n; j++) __builtin_prefetch(x + i * row + j * pixel);
+    UNROLL for (int i = 0; i < n; i++) UNROLL for (int j = first; j < n; j++)
+        __builtin_prefetch(x + i * row + j * pixel);
 }
 
 /* Both directions: columns of `in` x `in` numbers first, then rows. LOAD(y, x) and STORE(y, x, v) reach memory. */
-#define BOTH_WAYS(TRANSFORM, M, IN, OUT, LOAD, STORE)                    \
-    do {                                                                 \
-        Vec half[OUT * IN];                                              \
-        UNROLL for (int x = 0; x < IN; x++)                              \
-        {                                                                \
-            Vec column[IN];                                              \
-            UNROLL for (int y = 0; y < IN; y++) column[y] = LOAD(y, x);  \
-            TRANSFORM(M, column, 1, half + x, IN);                       \
-        }                                                                \
-        UNROLL for (int y = 0; y < OUT; y++)                             \
-        {                                                                \
-            Vec line[OUT];                                               \
-            TRANSFORM(M, half + y * IN, 1, line, 1);                     \
-            UNROLL for (int x = 0; x < OUT; x++) STORE(y, x, line[x]);   \
-        }                                                                \
+#define BOTH_WAYS(TRANSFORM, M, IN, OUT, LOAD, STORE)                   \
+    do {                                                                \
+        Vec half[OUT * IN];                                             \
+        UNROLL for (int x = 0; x < IN; x++)                             \
+        {                                                               \
+            Vec column[IN];                                             \
+            UNROLL for (int y = 0; y < IN; y++) column[y] = LOAD(y, x); \
+            TRANSFORM(M, column, 1, half + x, IN);                      \
+        }                                                               \
+        UNROLL for (int y = 0; y < OUT; y++)                            \
+        {                                                               \
+            Vec line[OUT];                                              \
+            TRANSFORM(M, half + y * IN, 1, line, 1);                    \
+            UNROLL for (int x = 0; x < OUT; x++) STORE(y, x, line[x]);  \
+        }                                                               \
     } while (0)
 
 #define STORE_POINT(Y, X, V) store(out + ((Y) * (M_ + 2) + (X)) * point + c, V)
-#define LOAD_POINT(Y, X) load(in + ((Y) * (M_ + 2) + (X)) * point + c)
-#define STORE_TAP(Y, X, V) store(out + ((Y) * 3 + (X)) * tap + c, V)
+#define LOAD_POINT(Y, X)     load(in + ((Y) * (M_ + 2) + (X)) * point + c)
+#define STORE_TAP(Y, X, V)   store(out + ((Y) * 3 + (X)) * tap + c, V)
 
 #define LOAD_X(Y, X) load(x_ + (Y) * row + (X) * pixel + c)
 #define LOAD_W(Y, X) load(w + ((Y) * 3 + (X)) * tap + c)
 
-#define TRANSFORMS(M)                                                                                              \
-    static void input_##M(const float *x_, ptrdiff_t row, ptrdiff_t pixel, int channels, const float *next,        \
-                          float *out, ptrdiff_t point)                                                             \
-    {                                                                                                              \
-        enum { M_ = M };                                                                                           \
-        for (int c = 0; c < channels; c += VL) {                                                                   \
-            if (next && c % LINE == 0)                                                                             \
-                ask(M + 2, 2, next + c, row, pixel);                                                               \
-            BOTH_WAYS(input_1d, M, (M + 2), (M + 2), LOAD_X, STORE_POINT);                                         \
-        }                                                                                                          \
-    }                                                                                                              \
-    static void gradient_##M(const float *x_, ptrdiff_t row, ptrdiff_t pixel, int channels, const float *next,     \
-                             float *out, ptrdiff_t point)                                                          \
-    {                                                                                                              \
-        enum { M_ = M };                                                                                           \
-        for (int c = 0; c < channels; c += VL) {                                                                   \
-            if (next && c % LINE == 0)                                                                             \
-                ask(M, 0, next + c, row, pixel);                                                                   \
-            BOTH_WAYS(gradient_1d, M, M, (M + 2), LOAD_X, STORE_POINT);                                            \
-        }                                                                                                          \
-    }                                                                                                              \
-    static void filter_##M(const float *w, ptrdiff_t tap, int channels, float *out, ptrdiff_t point)               \
-    {                                                                                                              \
-        enum { M_ = M };                                                                                           \
-        for (int c = 0; c < channels; c += VL)                                                                     \
-            BOTH_WAYS(filter_1d, M, 3, (M + 2), LOAD_W, STORE_POINT);                                              \
-    }                                                                                                              \
-    static void weights_##M(const float *in, ptrdiff_t point, int channels, float *out, ptrdiff_t tap)             \
-    {                                                                                                              \
-        enum { M_ = M };                                                                                           \
-        for (int c = 0; c < channels; c += VL)                                                                     \
-            BOTH_WAYS(weights_1d, M, (M + 2), 3, LOAD_POINT, STORE_TAP);                                           \
-    }                                                                                                              \
-    static void output_##M(const float *in, ptrdiff_t point, int channels, const float *bias, int activation,      \
-                           int accumulate, float *y_, ptrdiff_t row, ptrdiff_t pixel, int rows, int columns)       \
-    {                                                                                                              \
-        enum { M_ = M };                                                                                           \
-        const int plain = rows == M && columns == M && !accumulate && !bias && !activation;                        \
-        for (int c = 0; c < channels; c += VL) {                                                                   \
-            float sums[M * M * VL] __attribute__((aligned(64)));                                                   \
-            float *to = plain ? y_ + c : sums;                                                                     \
-            const ptrdiff_t to_row = plain ? row : M * VL, to_pixel = plain ? pixel : VL;                          \
-            BOTH_WAYS(output_1d, M, (M + 2), M, LOAD_POINT, STORE_Y);                                              \
-            if (plain)                                                                                             \
-                continue;                                                                                          \
-            for (int y = 0; y < rows; y++)                                                                         \
-                for (int x = 0; x < columns; x++) {                                                                \
-                    float *p = y_ + y * row + x * pixel + c;                                                       \
-                    Vec v = load(sums + (y * M + x) * VL);                                                         \
-                    if (bias)                                                                                      \
-                        v += load(bias + c);                                                                       \
-                    if (accumulate)                                                                                \
-                        v += load(p);                                                                              \
-                    store(p, apply_activation(v, activation));                                                            \
-                }                                                                                                  \
-        }                                                                                                          \
+#define TRANSFORMS(M)                                                                                          \
+    static void input_##M(const float *x_, ptrdiff_t row, ptrdiff_t pixel, int channels, const float *next,    \
+                          float *out, ptrdiff_t point)                                                         \
+    {                                                                                                          \
+        enum { M_ = M };                                                                                       \
+        for (int c = 0; c < channels; c += VL) {                                                               \
+            if (next && c % LINE == 0)                                                                         \
+                ask(M + 2, 2, next + c, row, pixel);                                                           \
+            BOTH_WAYS(input_1d, M, (M + 2), (M + 2), LOAD_X, STORE_POINT);                                     \
+        }                                                                                                      \
+    }                                                                                                          \
+    static void gradient_##M(const float *x_, ptrdiff_t row, ptrdiff_t pixel, int channels, const float *next, \
+                             float *out, ptrdiff_t point)                                                      \
+    {                                                                                                          \
+        enum { M_ = M };                                                                                       \
+        for (int c = 0; c < channels; c += VL) {                                                               \
+            if (next && c % LINE == 0)                                                                         \
+                ask(M, 0, next + c, row, pixel);                                                               \
+            BOTH_WAYS(gradient_1d, M, M, (M + 2), LOAD_X, STORE_POINT);                                        \
+        }                                                                                                      \
+    }                                                                                                          \
+    static void filter_##M(const float *w, ptrdiff_t tap, int channels, float *out, ptrdiff_t point)           \
+    {                                                                                                          \
+        enum { M_ = M };                                                                                       \
+        for (int c = 0; c < channels; c += VL)                                                                 \
+            BOTH_WAYS(filter_1d, M, 3, (M + 2), LOAD_W, STORE_POINT);                                          \
+    }                                                                                                          \
+    static void weights_##M(const float *in, ptrdiff_t point, int channels, float *out, ptrdiff_t tap)         \
+    {                                                                                                          \
+        enum { M_ = M };                                                                                       \
+        for (int c = 0; c < channels; c += VL)                                                                 \
+            BOTH_WAYS(weights_1d, M, (M + 2), 3, LOAD_POINT, STORE_TAP);                                       \
+    }                                                                                                          \
+    static void output_##M(const float *in, ptrdiff_t point, int channels, const float *bias, int activation,  \
+                           int accumulate, float *y_, ptrdiff_t row, ptrdiff_t pixel, int rows, int columns)   \
+    {                                                                                                          \
+        enum { M_ = M };                                                                                       \
+        const int plain = rows == M && columns == M && !accumulate && !bias && !activation;                    \
+        for (int c = 0; c < channels; c += VL) {                                                               \
+            float sums[M * M * VL] __attribute__((aligned(64)));                                               \
+            float *to = plain ? y_ + c : sums;                                                                 \
+            const ptrdiff_t to_row = plain ? row : M * VL, to_pixel = plain ? pixel : VL;                      \
+            BOTH_WAYS(output_1d, M, (M + 2), M, LOAD_POINT, STORE_Y);                                          \
+            if (plain)                                                                                         \
+                continue;                                                                                      \
+            for (int y = 0; y < rows; y++)                                                                     \
+                for (int x = 0; x < columns; x++) {                                                            \
+                    float *p = y_ + y * row + x * pixel + c;                                                   \
+                    Vec v = load(sums + (y * M + x) * VL);                                                     \
+                    if (bias)                                                                                  \
+                        v += load(bias + c);                                                                   \
+                    if (accumulate)                                                                            \
+                        v += load(p);                                                                          \
+                    store(p, apply_activation(v, activation));                                                 \
+                }                                                                                              \
+        }                                                                                                      \
     }
 
 #define STORE_Y(Y, X, V) store(to + (Y) * to_row + (X) * to_pixel, V)

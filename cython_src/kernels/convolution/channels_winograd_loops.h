@@ -19,8 +19,8 @@ typedef struct WinogradKernels {
     /* 9 taps, `tap` floats apart, of `channels` numbers -> points. */
     void (*filter[2])(const float *w, ptrdiff_t tap, int channels, float *out, ptrdiff_t point);
     /* Points -> the first `rows` x `columns` of m x m outputs: act(bias + ...), added with `accumulate`. */
-    void (*output[2])(const float *in, ptrdiff_t point, int channels, const float *bias, int activation,
-                      int accumulate, float *y, ptrdiff_t row, ptrdiff_t pixel, int rows, int columns);
+    void (*output[2])(const float *in, ptrdiff_t point, int channels, const float *bias, int activation, int accumulate,
+                      float *y, ptrdiff_t row, ptrdiff_t pixel, int rows, int columns);
     /* Points -> 9 taps of the weight gradient, `tap` floats apart. */
     void (*weights[2])(const float *in, ptrdiff_t point, int channels, float *out, ptrdiff_t tap);
 } WinogradKernels;

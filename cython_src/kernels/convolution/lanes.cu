@@ -1,9 +1,9 @@
 /* Convolution with 5 x 5 kernels and stride 1, whose padding is the halo of the map it reads: forward (alone, or with ReLU and pooling), data gradient (alone,
  * or with the backward pass of the pooling and ReLU before it) and weight gradient. Formulas: kernels/convolution/lanes.pyx. */
 
-#define STORE 0
-#define POOL 1
-#define UNPOOL 2
+#define STORE            0
+#define POOL             1
+#define UNPOOL           2
 #define CHANNELS_AT_ONCE 16 /* input channels whose weights lie in shared memory together */
 
 /* Y[o] += sum over c, ky, kx of W[o, c, ky, kx] X[c, y + ky - p, x + kx - p], for a window of 2 x 2 pixels and COUNT
@@ -11,7 +11,8 @@
  *
  * Input comes through the L1 cache (consecutive threads take consecutive lanes or pixels), weights from shared memory,
  * where all threads read the same number. FLIP exchanges the channels' roles and reverses the taps: the data gradient. */
-template <int COUNT, bool FLIP, int EPILOGUE> __device__ void convolve(const GpuArgs &a)
+template <int COUNT, bool FLIP, int EPILOGUE>
+__device__ void convolve(const GpuArgs &a)
 {
     float *weights = shared; /* [CHANNELS_AT_ONCE][TAPS][COUNT] */
     const Map source = map_at(a.integers), target = map_at(a.integers + 7);
@@ -98,8 +99,9 @@ template <int COUNT, bool FLIP, int EPILOGUE> __device__ void convolve(const Gpu
                 }
             const int row = b[4] + wy;
             out[pixel(target, g, channel, row, px) + lane] = best <= 0 ? 0 : best;
-            index[((((long long)g * target.channels + channel) * target.height + row) * target.width + px)
-                      * target.lanes + lane] = best <= 0 ? 4 : which;
+            index[((((long long)g * target.channels + channel) * target.height + row) * target.width + px) *
+                      target.lanes +
+                  lane] = best <= 0 ? 4 : which;
         } else {
 #pragma unroll
             for (int k = 0; k < 4; k++) {
@@ -109,22 +111,34 @@ template <int COUNT, bool FLIP, int EPILOGUE> __device__ void convolve(const Gpu
                 if constexpr (EPILOGUE == STORE) {
                     out[pixel(target, g, channel, yy, xx) + lane] = sum[o][k];
                 } else {
-                    const int at = index[((((long long)g * target.channels + channel) * height + yy) * width + xx)
-                                             * source.lanes + lane];
+                    const int at =
+                        index[((((long long)g * target.channels + channel) * height + yy) * width + xx) * source.lanes +
+                              lane];
                     for (int i = 0; i < 4; i++)
-                        out[pixel(target, g, channel, 2 * yy + i / 2, 2 * xx + i % 2) + lane]
-                            = at == i ? sum[o][k] : 0;
+                        out[pixel(target, g, channel, 2 * yy + i / 2, 2 * xx + i % 2) + lane] = at == i ? sum[o][k] : 0;
                 }
             }
         }
     }
 }
 
-#define CONVOLUTIONS(count)                                                                                            \
-    KERNEL(conv_forward_##count) { convolve<count, false, STORE>(a); }                                                 \
-    KERNEL(conv_relu_pool_##count) { convolve<count, false, POOL>(a); }                                                \
-    KERNEL(conv_backward_data_##count) { convolve<count, true, STORE>(a); }                                            \
-    KERNEL(conv_backward_data_unpool_##count) { convolve<count, true, UNPOOL>(a); }
+#define CONVOLUTIONS(count)                   \
+    KERNEL(conv_forward_##count)              \
+    {                                         \
+        convolve<count, false, STORE>(a);     \
+    }                                         \
+    KERNEL(conv_relu_pool_##count)            \
+    {                                         \
+        convolve<count, false, POOL>(a);      \
+    }                                         \
+    KERNEL(conv_backward_data_##count)        \
+    {                                         \
+        convolve<count, true, STORE>(a);      \
+    }                                         \
+    KERNEL(conv_backward_data_unpool_##count) \
+    {                                         \
+        convolve<count, true, UNPOOL>(a);     \
+    }
 CONVOLUTIONS(2)
 CONVOLUTIONS(4)
 
@@ -133,7 +147,7 @@ CONVOLUTIONS(4)
  *
  * A CUDA block for each pair (o, c). A thread walks along rows with a 5 x 5 window in registers; each thread's rows,
  * then 4 sums of 32 threads, then those 4 are added in order. */
-#define SUMS (TAPS + 1)
+#define SUMS      (TAPS + 1)
 #define SUM_PITCH (THREADS + 1) /* odd: no bank conflicts between sums */
 
 KERNEL(conv_backward_weights)
@@ -195,8 +209,8 @@ KERNEL(conv_backward_weights)
         const float *q = sums + 4 * threadIdx.x;
         const float total = (q[0] + q[1]) + (q[2] + q[3]);
         const long long numbers = (long long)in.channels * TAPS + 1;
-        float *out = (float *)a.operand[2] + ((long long)b[0] * dy.channels + o) * numbers
-                     + (threadIdx.x < TAPS ? c * TAPS + threadIdx.x : numbers - 1);
+        float *out = (float *)a.operand[2] + ((long long)b[0] * dy.channels + o) * numbers +
+                     (threadIdx.x < TAPS ? c * TAPS + threadIdx.x : numbers - 1);
         *out = a.integers[14] ? *out + total : total;
     }
 }

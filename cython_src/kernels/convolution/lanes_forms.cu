@@ -2,7 +2,8 @@
  * at each tap whether the pixel lies inside (`if`) or by reading the padded map (`pad`); a thread for each output, or a
  * CUDA block for each output whose threads add up taps in parallel (`reduction`). Operands of conv_forward. */
 
-template <bool ASK> __device__ inline float tap_product(const GpuArgs &a, const Map &source, const Place &p, int k)
+template <bool ASK>
+__device__ inline float tap_product(const GpuArgs &a, const Map &source, const Place &p, int k)
 {
     const int c = k / TAPS, y = p.y + k % TAPS / 5 - source.halo, x = p.x + k % 5 - source.halo;
     if (ASK && (y < 0 || y >= source.height || x < 0 || x >= source.width))
@@ -11,7 +12,8 @@ template <bool ASK> __device__ inline float tap_product(const GpuArgs &a, const 
     return weight[k] * ((const float *)a.operand[0])[pixel(source, p.group, c, y, x) + p.lane];
 }
 
-template <bool ASK> __device__ void convolve_output(const GpuArgs &a)
+template <bool ASK>
+__device__ void convolve_output(const GpuArgs &a)
 {
     const Map source = map_at(a.integers), target = map_at(a.integers + 7);
     const int *b = block_bounds(a), rows = b[5] - b[4];
@@ -27,7 +29,8 @@ template <bool ASK> __device__ void convolve_output(const GpuArgs &a)
     }
 }
 
-template <bool ASK> __device__ void convolve_output_reduction(const GpuArgs &a)
+template <bool ASK>
+__device__ void convolve_output_reduction(const GpuArgs &a)
 {
     float *sums = shared; /* [THREADS] */
     const Map source = map_at(a.integers), target = map_at(a.integers + 7);
@@ -47,13 +50,25 @@ template <bool ASK> __device__ void convolve_output_reduction(const GpuArgs &a)
                 sums[threadIdx.x] += sums[threadIdx.x + half];
         }
         if (threadIdx.x == 0)
-            out[pixel(target, p.group, p.channel, p.y, p.x) + p.lane]
-                = sums[0] + ((const float *)a.operand[2])[p.channel];
+            out[pixel(target, p.group, p.channel, p.y, p.x) + p.lane] =
+                sums[0] + ((const float *)a.operand[2])[p.channel];
         __syncthreads();
     }
 }
 
-KERNEL(conv_forward_if) { convolve_output<true>(a); }
-KERNEL(conv_forward_pad) { convolve_output<false>(a); }
-KERNEL(conv_forward_if_reduction) { convolve_output_reduction<true>(a); }
-KERNEL(conv_forward_pad_reduction) { convolve_output_reduction<false>(a); }
+KERNEL(conv_forward_if)
+{
+    convolve_output<true>(a);
+}
+KERNEL(conv_forward_pad)
+{
+    convolve_output<false>(a);
+}
+KERNEL(conv_forward_if_reduction)
+{
+    convolve_output_reduction<true>(a);
+}
+KERNEL(conv_forward_pad_reduction)
+{
+    convolve_output_reduction<false>(a);
+}

@@ -13,7 +13,10 @@
 #define FORM_X 2
 #endif
 
-INLINE ptrdiff_t weight_at(const ConvTask *t, int c, int tap) { return c * t->w_in + (t->flip ? TAPS - 1 - tap : tap); }
+INLINE ptrdiff_t weight_at(const ConvTask *t, int c, int tap)
+{
+    return c * t->w_in + (t->flip ? TAPS - 1 - tap : tap);
+}
 
 static void plain(const ConvTask *t, const Extent *exist)
 {
@@ -25,7 +28,8 @@ static void plain(const ConvTask *t, const Extent *exist)
                 for (int c = 0; c < t->channels_in; c++)
                     for (int ky = 0; ky < KERNEL; ky++)
                         for (int kx = 0; kx < KERNEL; kx++) {
-                            if (exist && (y + ky < exist->top || y + ky >= exist->bottom || x + kx < exist->left || x + kx >= exist->right))
+                            if (exist && (y + ky < exist->top || y + ky >= exist->bottom || x + kx < exist->left ||
+                                          x + kx >= exist->right))
                                 continue;
                             const float *p = t->in + c * t->in_channel + (y + ky) * t->in_row + (x + kx) * UNIT;
                             Vec weight = splat(t->w[o * t->w_out + weight_at(t, c, ky * KERNEL + kx)]);
@@ -40,8 +44,8 @@ static void plain(const ConvTask *t, const Extent *exist)
 
 INLINE void start_tile(const ConvTask *t, const int R, const int N, int o, Vec sum[FORM_R][FORM_X * SUB])
 {
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < N * SUB; i++)
-        sum[r][i] = splat(t->bias ? t->bias[o + r] : 0.0f);
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < N * SUB; i++) sum[r][i] =
+        splat(t->bias ? t->bias[o + r] : 0.0f);
 }
 
 INLINE void store_tile(const ConvTask *t, const int R, const int N, int o, int y, int x, Vec sum[FORM_R][FORM_X * SUB])
@@ -98,17 +102,20 @@ INLINE void product_tile(const ConvTask *t, const Extent *unused, const int R, c
 }
 
 typedef void (*FormTile)(const ConvTask *, const Extent *, int, int, int);
-#define TILE(KIND, R, N) \
-    static void KIND##_##R##_##N(const ConvTask *t, const Extent *exist, int o, int y, int x) { KIND##_tile(t, exist, R, N, o, y, x); }
+#define TILE(KIND, R, N)                                                                      \
+    static void KIND##_##R##_##N(const ConvTask *t, const Extent *exist, int o, int y, int x) \
+    {                                                                                         \
+        KIND##_tile(t, exist, R, N, o, y, x);                                                 \
+    }
 #if FORM_R == 5
-#define TILES(KIND, N)                                                                                   \
-    TILE(KIND, 1, N) TILE(KIND, 2, N) TILE(KIND, 3, N) TILE(KIND, 4, N) TILE(KIND, 5, N)                 \
-    static const FormTile KIND##_tiles_##N[FORM_R] = {KIND##_1_##N, KIND##_2_##N, KIND##_3_##N, KIND##_4_##N, \
-                                                      KIND##_5_##N};
+#define TILES(KIND, N)                                                                                               \
+    TILE(KIND, 1, N)                                                                                                 \
+    TILE(KIND, 2, N) TILE(KIND, 3, N) TILE(KIND, 4, N)                                                               \
+        TILE(KIND, 5, N) static const FormTile KIND##_tiles_##N[FORM_R] = {KIND##_1_##N, KIND##_2_##N, KIND##_3_##N, \
+                                                                           KIND##_4_##N, KIND##_5_##N};
 #else
-#define TILES(KIND, N)               \
-    TILE(KIND, 1, N) TILE(KIND, 2, N) \
-    static const FormTile KIND##_tiles_##N[FORM_R] = {KIND##_1_##N, KIND##_2_##N};
+#define TILES(KIND, N) \
+    TILE(KIND, 1, N) TILE(KIND, 2, N) static const FormTile KIND##_tiles_##N[FORM_R] = {KIND##_1_##N, KIND##_2_##N};
 #endif
 TILES(tested, 1)
 TILES(product, 1)
@@ -136,9 +143,15 @@ static void run_tiles(const ConvTask *t, const Extent *exist, const FormTile *wi
     }
 }
 
-static void tested(const ConvTask *t, const Extent *exist) { run_tiles(t, exist, WIDE(tested), tested_tiles_1); }
+static void tested(const ConvTask *t, const Extent *exist)
+{
+    run_tiles(t, exist, WIDE(tested), tested_tiles_1);
+}
 
-static void product(const ConvTask *t) { run_tiles(t, NULL, WIDE(product), product_tiles_1); }
+static void product(const ConvTask *t)
+{
+    run_tiles(t, NULL, WIDE(product), product_tiles_1);
+}
 
 static void copy_taps(const float *in, ptrdiff_t in_channel, ptrdiff_t in_row, int channels, int rows, int columns,
                       float *out)
@@ -164,7 +177,8 @@ static void gradient_plain(const WeightGradientTask *t, const Extent *exist)
                     Vec sum = {0};
                     for (int y = 0; y < t->rows; y++)
                         for (int x = 0; x < t->units; x++) {
-                            if (exist && (y + ky < exist->top || y + ky >= exist->bottom || x + kx < exist->left || x + kx >= exist->right))
+                            if (exist && (y + ky < exist->top || y + ky >= exist->bottom || x + kx < exist->left ||
+                                          x + kx >= exist->right))
                                 continue;
                             const float *d = t->dy + o * t->dy_channel + y * t->dy_row + x * UNIT;
                             const float *p = t->x + c * t->x_channel + (y + ky) * t->x_row + (x + kx) * UNIT;
@@ -178,8 +192,8 @@ static void gradient_plain(const WeightGradientTask *t, const Extent *exist)
 #define MAX_SUMS (FORM_R * KERNEL)
 
 /* R channels x one kernel row. Taps of copied inputs are `tap` floats apart, else a pixel. */
-INLINE void gradient_tile(const WeightGradientTask *t, const Extent *exist, const int R, ptrdiff_t tap, int ky, const float *dy,
-                          const float *x, float *out)
+INLINE void gradient_tile(const WeightGradientTask *t, const Extent *exist, const int R, ptrdiff_t tap, int ky,
+                          const float *dy, const float *x, float *out)
 {
     Vec sum[FORM_R][KERNEL];
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int k = 0; k < KERNEL; k++) sum[r][k] = (Vec){0};
@@ -224,21 +238,37 @@ INLINE void run_gradient(const WeightGradientTask *t, const Extent *exist, const
                 const float *x = t->x + c * t->x_channel + ky * ky_size;
                 float *out = t->out + o * t->out_channel + c * TAPS + ky * KERNEL;
                 switch (r) {
-                case 1: gradient_tile(t, exist, 1, tap, ky, dy, x, out); break;
-                case 2: gradient_tile(t, exist, 2, tap, ky, dy, x, out); break;
+                case 1:
+                    gradient_tile(t, exist, 1, tap, ky, dy, x, out);
+                    break;
+                case 2:
+                    gradient_tile(t, exist, 2, tap, ky, dy, x, out);
+                    break;
 #if FORM_R == 5
-                case 3: gradient_tile(t, exist, 3, tap, ky, dy, x, out); break;
-                case 4: gradient_tile(t, exist, 4, tap, ky, dy, x, out); break;
-                case 5: gradient_tile(t, exist, 5, tap, ky, dy, x, out); break;
+                case 3:
+                    gradient_tile(t, exist, 3, tap, ky, dy, x, out);
+                    break;
+                case 4:
+                    gradient_tile(t, exist, 4, tap, ky, dy, x, out);
+                    break;
+                case 5:
+                    gradient_tile(t, exist, 5, tap, ky, dy, x, out);
+                    break;
 #endif
                 }
             }
     }
 }
 
-static void gradient_tested(const WeightGradientTask *t, const Extent *exist) { run_gradient(t, exist, 0); }
+static void gradient_tested(const WeightGradientTask *t, const Extent *exist)
+{
+    run_gradient(t, exist, 0);
+}
 
-static void gradient_product(const WeightGradientTask *t) { run_gradient(t, NULL, 1); }
+static void gradient_product(const WeightGradientTask *t)
+{
+    run_gradient(t, NULL, 1);
+}
 
 const ConvForms ISA_SYMBOL(forktask_conv_forms) = {
     .plain = plain,

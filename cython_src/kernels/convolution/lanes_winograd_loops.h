@@ -11,14 +11,14 @@
  */
 
 #define POINTS WINOGRAD_POINTS
-#define SIDE 8                         /* points along one axis, side of the tile of input */
-#define TILE WINOGRAD_TILE             /* side of the tile of results */
+#define SIDE   8                            /* points along one axis, side of the tile of input */
+#define TILE   WINOGRAD_TILE                /* side of the tile of results */
 #define WINDOW (TILE * STRIP + SIDE - TILE) /* pixels of a row of tiles */
-#define STRIP WINOGRAD_STRIP
+#define STRIP  WINOGRAD_STRIP
 
 /* 1 / (product of the distances of a point to the others), with the signs of `transform_input`. */
-#define AT_ONE (-2.0f / 9)
-#define AT_TWO (1.0f / 90)
+#define AT_ONE  (-2.0f / 9)
+#define AT_TWO  (1.0f / 90)
 #define AT_HALF (32.0f / 45)
 
 /* Eight pixels: for each point the product of (x - other points), as coefficients. */
@@ -84,8 +84,8 @@ INLINE void transform_gradient_output(const Vec *x, Vec *y)
     y[4] = (plus1 + 16.0f * plus2) + (0.0625f * plus3 + x[7]);
 }
 
-static void winograd_weights(const float *w, ptrdiff_t w_out, ptrdiff_t w_in, int outputs, int inputs,
-                             int flip, float *u, ptrdiff_t u_point, ptrdiff_t u_in)
+static void winograd_weights(const float *w, ptrdiff_t w_out, ptrdiff_t w_in, int outputs, int inputs, int flip,
+                             float *u, ptrdiff_t u_point, ptrdiff_t u_in)
 {
     for (int i = 0; i < inputs; i++)
         for (int o = 0; o < outputs; o += VL) {
@@ -120,15 +120,15 @@ static void winograd_weights(const float *w, ptrdiff_t w_out, ptrdiff_t w_in, in
 }
 
 /* One row of tiles, one vector of lanes. `rows` and `columns` are compile-time constants in the usual case. */
-INLINE void input_strip(const float *in, ptrdiff_t row, ptrdiff_t pixel, int tiles, int rows, int columns,
-                        float *out, ptrdiff_t point, ptrdiff_t tile)
+INLINE void input_strip(const float *in, ptrdiff_t row, ptrdiff_t pixel, int tiles, int rows, int columns, float *out,
+                        ptrdiff_t point, ptrdiff_t tile)
 {
     Vec half[SIDE][WINDOW];
     const int width = TILE * tiles + SIDE - TILE;
     for (int x = 0; x < width; x++) {
         Vec v[SIDE], y[SIDE];
-        UNROLL for (int k = 0; k < SIDE; k++)
-            v[k] = k < rows && x < columns ? load(in + k * row + x * pixel) : (Vec){0};
+        UNROLL for (int k = 0; k < SIDE; k++) v[k] =
+            k < rows && x < columns ? load(in + k * row + x * pixel) : (Vec){0};
         transform_input(v, y);
         UNROLL for (int k = 0; k < SIDE; k++) half[k][x] = y[k];
     }
@@ -149,8 +149,7 @@ static void winograd_input(const WinogradTransform *t)
             if (t->rows >= SIDE && t->columns >= TILE * t->tiles + SIDE - TILE)
                 input_strip(in, t->in_row, t->in_pixel, t->tiles, SIDE, 1 << 30, out, t->out_point, t->out_tile);
             else
-                input_strip(in, t->in_row, t->in_pixel, t->tiles, t->rows, t->columns, out, t->out_point,
-                            t->out_tile);
+                input_strip(in, t->in_row, t->in_pixel, t->tiles, t->rows, t->columns, out, t->out_point, t->out_tile);
         }
 }
 
@@ -161,8 +160,8 @@ INLINE void gradient_strip(const float *in, ptrdiff_t row, ptrdiff_t pixel, int 
     UNROLL for (int x = 0; x < TILE; x++)
     {
         Vec v[TILE], y[SIDE];
-        UNROLL for (int k = 0; k < TILE; k++)
-            v[k] = k < rows && x < columns ? load(in + k * row + x * pixel) : (Vec){0};
+        UNROLL for (int k = 0; k < TILE; k++) v[k] =
+            k < rows && x < columns ? load(in + k * row + x * pixel) : (Vec){0};
         transform_gradient(v, y);
         UNROLL for (int k = 0; k < SIDE; k++) half[k][x] = y[k];
     }
@@ -183,14 +182,12 @@ static void winograd_gradient(const WinogradTransform *t)
                 if (t->rows >= TILE && t->columns >= TILE * (i + 1))
                     gradient_strip(in, t->in_row, t->in_pixel, TILE, TILE, out, t->out_point);
                 else
-                    gradient_strip(in, t->in_row, t->in_pixel, t->rows, t->columns - TILE * i, out,
-                                   t->out_point);
+                    gradient_strip(in, t->in_row, t->in_pixel, t->rows, t->columns - TILE * i, out, t->out_point);
             }
 }
 
 /* R output channels x V vectors of tiles. */
-INLINE void multiply_tile(const WinogradProduct *t, const int R, const int V, const float *u, const float *v,
-                          float *m)
+INLINE void multiply_tile(const WinogradProduct *t, const int R, const int V, const float *u, const float *v, float *m)
 {
     Vec acc[8][4];
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < V; i++) acc[r][i] = (Vec){0};
@@ -217,14 +214,13 @@ INLINE void multiply_tile(const WinogradProduct *t, const int R, const int V, co
 #endif
 
 typedef void (*ProductTile)(const WinogradProduct *, const float *, const float *, float *);
-#define PRODUCT_INSTANCE(R, V)                                                                            \
-    static void product_##R##_##V(const WinogradProduct *t, const float *u, const float *v, float *m)     \
-    {                                                                                                     \
-        multiply_tile(t, R, V, u, v, m);                                                                  \
+#define PRODUCT_INSTANCE(R, V)                                                                        \
+    static void product_##R##_##V(const WinogradProduct *t, const float *u, const float *v, float *m) \
+    {                                                                                                 \
+        multiply_tile(t, R, V, u, v, m);                                                              \
     }
-#define PRODUCT_INSTANCES(V)                                                                           \
-    PRODUCT_INSTANCE(1, V) PRODUCT_INSTANCE(2, V) PRODUCT_INSTANCE(3, V) PRODUCT_INSTANCE(4, V)       \
-    PRODUCT_INSTANCE(5, V)
+#define PRODUCT_INSTANCES(V) \
+    PRODUCT_INSTANCE(1, V) PRODUCT_INSTANCE(2, V) PRODUCT_INSTANCE(3, V) PRODUCT_INSTANCE(4, V) PRODUCT_INSTANCE(5, V)
 #define PRODUCT_NAMES(V) {product_1_##V, product_2_##V, product_3_##V, product_4_##V, product_5_##V}
 PRODUCT_INSTANCES(1)
 PRODUCT_INSTANCES(2)
@@ -233,9 +229,11 @@ PRODUCT_INSTANCES(3)
 PRODUCT_INSTANCES(4)
 #endif
 static const ProductTile product_tiles[PRODUCT_V][PRODUCT_R] = {
-    PRODUCT_NAMES(1), PRODUCT_NAMES(2),
+    PRODUCT_NAMES(1),
+    PRODUCT_NAMES(2),
 #if PRODUCT_V == 4
-    PRODUCT_NAMES(3), PRODUCT_NAMES(4),
+    PRODUCT_NAMES(3),
+    PRODUCT_NAMES(4),
 #endif
 };
 
@@ -301,9 +299,8 @@ INLINE void reduce_tile(const WinogradReduction *t, const int R, const int S, co
                         float *out)
 {
     Vec acc[S][R][SUB];
-    UNROLL for (int s = 0; s < S; s++) UNROLL for (int r = 0; r < R; r++)
-        UNROLL for (int i = 0; i < SUB; i++)
-            acc[s][r][i] = s == 0 && t->accumulate ? load(out + r * t->out_row + i * VL) : (Vec){0};
+    UNROLL for (int s = 0; s < S; s++) UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < SUB; i++)
+        acc[s][r][i] = s == 0 && t->accumulate ? load(out + r * t->out_row + i * VL) : (Vec){0};
     const ptrdiff_t a_row = t->a_row;
     for (int k = 0; k < t->length; k += S, a += S, b += S * UNIT)
         UNROLL for (int s = 0; s < S; s++)
@@ -324,10 +321,10 @@ INLINE void reduce_tile(const WinogradReduction *t, const int R, const int S, co
 }
 
 typedef void (*ReduceTile)(const WinogradReduction *, const float *, const float *, float *);
-#define REDUCE_INSTANCE(R, S)                                                                           \
-    static void reduce_##R(const WinogradReduction *t, const float *a, const float *b, float *out)      \
-    {                                                                                                   \
-        reduce_tile(t, R, S, a, b, out);                                                                \
+#define REDUCE_INSTANCE(R, S)                                                                      \
+    static void reduce_##R(const WinogradReduction *t, const float *a, const float *b, float *out) \
+    {                                                                                              \
+        reduce_tile(t, R, S, a, b, out);                                                           \
     }
 #if MICRO_ISA == AVX512
 #define REDUCE_R 10
@@ -369,8 +366,8 @@ static void winograd_reduce(const WinogradReduction *t)
         }
 }
 
-static void winograd_gradient_output(const float *m, ptrdiff_t point, int lanes, float *out,
-                                     ptrdiff_t out_lane, int accumulate)
+static void winograd_gradient_output(const float *m, ptrdiff_t point, int lanes, float *out, ptrdiff_t out_lane,
+                                     int accumulate)
 {
     for (int part = 0; part < lanes; part += VL) {
         Vec half[KERNEL][SIDE];

@@ -2,7 +2,8 @@
  * or pooling and ReLU, before it) and weight gradient. Formulas: kernels/dense/dense.pyx. */
 
 /* A CUDA block for each group and output; its threads are lanes times strips of features, which a tree adds up. */
-template <bool RELU> __device__ void fully_connected(const GpuArgs &a)
+template <bool RELU>
+__device__ void fully_connected(const GpuArgs &a)
 {
     float *sums = shared; /* [THREADS] */
     const int features = a.integers[0], outputs = a.integers[1], lanes = a.integers[2], strips = THREADS / lanes;
@@ -28,8 +29,14 @@ template <bool RELU> __device__ void fully_connected(const GpuArgs &a)
     }
 }
 
-KERNEL(fc_forward) { fully_connected<false>(a); }
-KERNEL(fc_relu_forward) { fully_connected<true>(a); }
+KERNEL(fc_forward)
+{
+    fully_connected<false>(a);
+}
+KERNEL(fc_relu_forward)
+{
+    fully_connected<true>(a);
+}
 
 __device__ inline float fc_data_gradient(const GpuArgs &a, int g, int f, int lane)
 {
@@ -48,8 +55,8 @@ KERNEL(fc_backward_data)
     const int *b = block_bounds(a);
     const long long items = (long long)(b[1] - b[0]) * features * lanes;
     for (long long i = thread_of_row(); i < items; i += threads_of_row())
-        ((float *)a.operand[2])[(long long)b[0] * features * lanes + i]
-            = fc_data_gradient(a, b[0] + (int)(i / lanes / features), (int)(i / lanes % features), (int)(i % lanes));
+        ((float *)a.operand[2])[(long long)b[0] * features * lanes + i] =
+            fc_data_gradient(a, b[0] + (int)(i / lanes / features), (int)(i / lanes % features), (int)(i % lanes));
 }
 
 KERNEL(fc_backward_data_relu)
@@ -58,8 +65,8 @@ KERNEL(fc_backward_data_relu)
     const int *b = block_bounds(a);
     const long long first = (long long)b[0] * features * lanes, items = (long long)(b[1] - b[0]) * features * lanes;
     for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
-        const float value
-            = fc_data_gradient(a, b[0] + (int)(i / lanes / features), (int)(i / lanes % features), (int)(i % lanes));
+        const float value =
+            fc_data_gradient(a, b[0] + (int)(i / lanes / features), (int)(i / lanes % features), (int)(i % lanes));
         ((float *)a.operand[2])[first + i] = ((const float *)a.operand[3])[first + i] > 0 ? value : 0;
     }
 }
@@ -105,7 +112,8 @@ KERNEL(fc_backward_weights)
 }
 
 /* What cuBLAS leaves of a fully connected layer: y + b, and ReLU; a thread for each number. */
-template <bool RELU> __device__ inline void add_bias(const GpuArgs &a)
+template <bool RELU>
+__device__ inline void add_bias(const GpuArgs &a)
 {
     const int outputs = a.integers[1], lanes = a.integers[2];
     const int *b = block_bounds(a);
@@ -117,8 +125,14 @@ template <bool RELU> __device__ inline void add_bias(const GpuArgs &a)
     }
 }
 
-KERNEL(fc_bias) { add_bias<false>(a); }
-KERNEL(fc_bias_relu) { add_bias<true>(a); }
+KERNEL(fc_bias)
+{
+    add_bias<false>(a);
+}
+KERNEL(fc_bias_relu)
+{
+    add_bias<true>(a);
+}
 
 /* And of its weight gradient: the last column, with one lane; a thread for each output. */
 KERNEL(fc_bias_gradient)

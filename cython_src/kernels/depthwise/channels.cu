@@ -47,9 +47,9 @@ __device__ inline void depthwise_forward(const GpuArgs &a, const Depthwise &d, c
         float sum = 0;
         if (c < b[5]) {
             for (int tap = 0; tap < taps; tap++)
-                sum += weight[(long long)c * taps + tap]
-                       * read_source(d.source, source, n, y * d.stride - d.padding + tap / d.kernel,
-                                     x * d.stride - d.padding + tap % d.kernel, c);
+                sum += weight[(long long)c * taps + tap] * read_source(d.source, source, n,
+                                                                       y * d.stride - d.padding + tap / d.kernel,
+                                                                       x * d.stride - d.padding + tap % d.kernel, c);
             sum = activate(sum + (bias ? bias[c] : 0), d.option);
         }
         out[pixel(d.target, n, y, x) + c] = sum;
@@ -84,8 +84,8 @@ KERNEL(channels_depthwise_backward_data)
             for (int tap = 0; tap < taps; tap++) {
                 const int yy = y + d.padding - tap / d.kernel, xx = x + d.padding - tap % d.kernel;
                 if (yy >= 0 && xx >= 0 && yy % d.stride == 0 && xx % d.stride == 0)
-                    sum += weight[(long long)c * taps + tap]
-                           * inside_or_zero(d.source, gradient, n, yy / d.stride, xx / d.stride, c);
+                    sum += weight[(long long)c * taps + tap] *
+                           inside_or_zero(d.source, gradient, n, yy / d.stride, xx / d.stride, c);
             }
         float *p = out + pixel(d.target, n, y, x) + c;
         *p = d.option ? *p + sum : sum;
@@ -187,8 +187,8 @@ KERNEL(channels_depthwise_norm_backward)
         if (c < t.box[5])
             for (int tap = 0; tap < taps; tap++) {
                 const int yy = y + t.padding - tap / t.kernel, xx = x + t.padding - tap % t.kernel;
-                if (yy >= 0 && xx >= 0 && yy % t.stride == 0 && xx % t.stride == 0 && yy / t.stride < t.small.height
-                    && xx / t.stride < t.small.width)
+                if (yy >= 0 && xx >= 0 && yy % t.stride == 0 && xx % t.stride == 0 && yy / t.stride < t.small.height &&
+                    xx / t.stride < t.small.width)
                     sum += t.weight[(long long)c * taps + tap] * result_gradient(t, n, yy / t.stride, xx / t.stride, c);
             }
         out[pixel(t.target, n, y, x) + c] = sum;
@@ -208,10 +208,11 @@ KERNEL(channels_depthwise_norm_weights)
     if (c < t.box[5])
         for (unsigned p = threadIdx.x / STRIP_CHANNELS; p < pixels; p += STRIPS) {
             const unsigned row = p / t.small.width;
-            const int x = (int)(p % t.small.width), y = (int)(row % t.small.height), n = t.box[0] + (int)(row / t.small.height);
-            sum += result_gradient(t, n, y, x, c)
-                   * read_source(t.large, t.input, n, y * t.stride - t.padding + tap / t.kernel,
-                                 x * t.stride - t.padding + tap % t.kernel, c);
+            const int x = (int)(p % t.small.width), y = (int)(row % t.small.height),
+                      n = t.box[0] + (int)(row / t.small.height);
+            sum += result_gradient(t, n, y, x, c) * read_source(t.large, t.input, n,
+                                                                y * t.stride - t.padding + tap / t.kernel,
+                                                                x * t.stride - t.padding + tap % t.kernel, c);
         }
     sum = sum_strips(shared, sum);
     if (threadIdx.x < STRIP_CHANNELS && c < t.box[5])
@@ -233,7 +234,8 @@ KERNEL(channels_depthwise_norm_sums)
         const float mean = ((const float *)a.operand[10])[c], inv_std = ((const float *)a.operand[11])[c];
         for (unsigned p = threadIdx.x / STRIP_CHANNELS; p < pixels; p += STRIPS) {
             const unsigned row = p / t.large.width;
-            const int x = (int)(p % t.large.width), y = (int)(row % t.large.height), n = t.box[0] + (int)(row / t.large.height);
+            const int x = (int)(p % t.large.width), y = (int)(row % t.large.height),
+                      n = t.box[0] + (int)(row / t.large.height);
             const float z = t.input.map[pixel(t.large, n, y, x) + c];
             if (passes(t.input.scale[c] * z + t.input.shift[c], t.input.activation)) {
                 const float g = gradient[pixel(t.target, n, y, x) + c];

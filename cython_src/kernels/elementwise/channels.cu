@@ -20,8 +20,8 @@ KERNEL(channels_load_images)
     for_channels(m, box, 0, m.pitch, 1, [&](int n, int y, int x, int c) {
         const int number = order[n];
         const bool there = c < m.channels && number >= 0 && number < num_images;
-        out[pixel(m, n, y, x) + c]
-            = there ? images[(((long long)number * m.channels + c) * m.height + y) * m.width + x] : 0;
+        out[pixel(m, n, y, x) + c] =
+            there ? images[(((long long)number * m.channels + c) * m.height + y) * m.width + x] : 0;
     });
 }
 
@@ -29,7 +29,8 @@ KERNEL(channels_load_images)
 __device__ inline void add_activate(const GpuArgs &a, const float *second, int second_halo, float *out, int out_halo,
                                     int activation)
 {
-    const ChannelsMap m = channel_map_at(a.integers), other = with_halo(m, second_halo), target = with_halo(m, out_halo);
+    const ChannelsMap m = channel_map_at(a.integers), other = with_halo(m, second_halo),
+                      target = with_halo(m, out_halo);
     const int *b = block_bounds(a), end = channel_end(m, b[5]);
     const float *first = (const float *)a.operand[0];
     clear_channel_halo(target, out, b[0], b[1], b[2], b[3], b[4], end);
@@ -44,7 +45,10 @@ __device__ inline void add_activate(const GpuArgs &a, const float *second, int s
 }
 
 /* Bounds of these: images, rows, channels. */
-KERNEL(channels_activation) { add_activate(a, 0, 0, (float *)a.operand[1], a.integers[5], a.integers[6]); }
+KERNEL(channels_activation)
+{
+    add_activate(a, 0, 0, (float *)a.operand[1], a.integers[5], a.integers[6]);
+}
 
 KERNEL(channels_add)
 {
@@ -69,7 +73,10 @@ __device__ inline void send_back(const GpuArgs &a, float *out, int out_halo, int
     });
 }
 
-KERNEL(channels_activation_backward) { send_back(a, (float *)a.operand[2], a.integers[6], a.integers[7], a.integers[8]); }
+KERNEL(channels_activation_backward)
+{
+    send_back(a, (float *)a.operand[2], a.integers[6], a.integers[7], a.integers[8]);
+}
 
 KERNEL(channels_add_backward)
 {
@@ -100,7 +107,8 @@ __device__ inline Words philox(Words c, unsigned k0, unsigned k1)
 KERNEL(channels_dropout)
 {
     const ChannelsMap m = channel_map_at(a.integers), target = with_halo(m, a.integers[5]);
-    const int *b = block_bounds(a), rows = b[3] - b[2], length = m.width * m.pitch, counters = divide_up(length, 64) * 16;
+    const int *b = block_bounds(a), rows = b[3] - b[2], length = m.width * m.pitch,
+              counters = divide_up(length, 64) * 16;
     const double limit = a.reals[0] * 4294967296.0;
     const unsigned threshold = limit < 4294967295.0 ? (unsigned)limit : 4294967295u;
     const float scale = (float)(1 / (1 - a.reals[0]));
@@ -111,13 +119,14 @@ KERNEL(channels_dropout)
     for (unsigned i = thread_of_row(); i < total; i += threads_of_row()) {
         const int at = (int)(i % counters), row = (int)(i / counters), y = b[2] + row % rows, n = b[0] + row / rows;
         const long long long_seed = a.integers[6];
-        const Words words = philox({{(unsigned)at, (unsigned)(n * m.height + y), (unsigned)a.integers[7], (unsigned)iteration_of(a)}},
-                                   (unsigned)long_seed, (unsigned)(long_seed >> 32));
+        const Words words =
+            philox({{(unsigned)at, (unsigned)(n * m.height + y), (unsigned)a.integers[7], (unsigned)iteration_of(a)}},
+                   (unsigned)long_seed, (unsigned)(long_seed >> 32));
         for (int w = 0; w < 4; w++) {
             const int element = at / 16 * 64 + w * 16 + at % 16;
             if (element < length)
-                out[pixel(target, n, y, 0) + element]
-                    = words.w[w] >= threshold ? input[pixel(m, n, y, 0) + element] * scale : 0;
+                out[pixel(target, n, y, 0) + element] =
+                    words.w[w] >= threshold ? input[pixel(m, n, y, 0) + element] * scale : 0;
         }
     }
 }

@@ -1,6 +1,6 @@
 /* Softmax alone and with cross-entropy and its gradient, and the sums kept for each step (kernels/loss/softmax.pyx). */
 
-#define BAD_LABEL 3
+#define BAD_LABEL  3
 #define NOT_FINITE 4
 
 __device__ inline int largest_logit(const float *z, int classes, int lanes)

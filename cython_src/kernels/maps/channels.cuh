@@ -2,9 +2,9 @@
 #ifndef FORKTASK_CHANNELS_CUH
 #define FORKTASK_CHANNELS_CUH
 
-#define PANEL 16           /* channels in a unit: blocks begin at multiples of it */
-#define STRIP_CHANNELS 8   /* channels of a CUDA block that sums over pixels: a sector of 32 bytes of each */
-#define STRIPS (THREADS / STRIP_CHANNELS)
+#define PANEL          16 /* channels in a unit: blocks begin at multiples of it */
+#define STRIP_CHANNELS 8  /* channels of a CUDA block that sums over pixels: a sector of 32 bytes of each */
+#define STRIPS         (THREADS / STRIP_CHANNELS)
 
 struct ChannelsMap {
     int channels, height, width, halo, pitch;
@@ -60,7 +60,8 @@ __device__ inline bool passes(float y, int activation)
 
 /* Zero the halo that belongs to interior rows [y0, y1), physical channels [c0, end); all threads of the grid row
  * divide it. */
-__device__ inline void clear_channel_halo(const ChannelsMap &m, float *p, int n0, int n1, int y0, int y1, int c0, int end)
+__device__ inline void clear_channel_halo(const ChannelsMap &m, float *p, int n0, int n1, int y0, int y1, int c0,
+                                          int end)
 {
     if (m.halo == 0)
         return;
@@ -109,7 +110,8 @@ __device__ inline void store4(float *p, float4 v)
     *(float4 *)p = v;
 }
 
-template <typename Body> __device__ inline float4 each4(Body body)
+template <typename Body>
+__device__ inline float4 each4(Body body)
 {
     float4 v;
     v.x = body(0);
@@ -171,7 +173,8 @@ __device__ inline Geometry geometry_at(const int *integers)
 }
 
 /* A thread's numbers of one row of shared memory. */
-template <int COUNT> __device__ inline void load_spread(const float *p, int thread, int threads, float (&v)[COUNT])
+template <int COUNT>
+__device__ inline void load_spread(const float *p, int thread, int threads, float (&v)[COUNT])
 {
 #pragma unroll
     for (int i = 0; i < COUNT; i++)

@@ -110,11 +110,7 @@ def geometry(attributes: Mapping[str, Any], prefix: str) -> tuple[int, int, int,
 
 
 def inside(
-    array: np.ndarray,
-    attributes: Mapping[str, Any],
-    prefix: str,
-    bounds: Mapping[str, int],
-    halo: int | None = None,
+    array: np.ndarray, attributes: Mapping[str, Any], prefix: str, bounds: Mapping[str, int], halo: int | None = None
 ) -> np.ndarray:
     """View of a block's interior, shape (images, rows, width, physical channels).
 
@@ -177,9 +173,7 @@ def block_statistics(values: np.ndarray) -> np.ndarray:
     return np.stack([mean, squares, np.full_like(mean, values[..., 0].size)])
 
 
-def windows(
-    source: np.ndarray, kernel: int, stride: int, padding: int, y0: int, y1: int, width: int, fill=0.0
-):
+def windows(source: np.ndarray, kernel: int, stride: int, padding: int, y0: int, y1: int, width: int, fill=0.0):
     """Yield tap number and the elements that the tap meets for output rows [y0, y1), `width` columns.
 
     Parameters
@@ -200,9 +194,7 @@ def windows(
             yield ky * kernel + kx, padded[:, rows, kx : (width - 1) * stride + kx + 1 : stride]
 
 
-def scatter_windows(
-    contributions, shape: tuple[int, ...], kernel: int, stride: int, padding: int, dtype
-) -> np.ndarray:
+def scatter_windows(contributions, shape: tuple[int, ...], kernel: int, stride: int, padding: int, dtype) -> np.ndarray:
     """Transpose of `windows` over all output rows: contributions[tap] are added where the tap met its element.
 
     Parameters
@@ -227,7 +219,5 @@ def scatter_windows(
     for ky in range(kernel):
         for kx in range(kernel):
             part = contributions(ky * kernel + kx)
-            total[
-                :, ky : (rows - 1) * stride + ky + 1 : stride, kx : (columns - 1) * stride + kx + 1 : stride
-            ] += part
+            total[:, ky : (rows - 1) * stride + ky + 1 : stride, kx : (columns - 1) * stride + kx + 1 : stride] += part
     return total[:, padding : padding + height, padding : padding + width]

@@ -18,9 +18,7 @@ def interior(array: np.ndarray, attributes, prefix: str) -> np.ndarray:
     return array[:, :, halo : halo + height, halo : halo + width]
 
 
-def clear_halo(
-    array: np.ndarray, attributes, prefix: str, groups: slice, channels: slice, y0: int, y1: int
-) -> None:
+def clear_halo(array: np.ndarray, attributes, prefix: str, groups: slice, channels: slice, y0: int, y1: int) -> None:
     """Zero everything but the interior in the physical rows that belong to interior rows [y0, y1)."""
     halo, height, width = (attributes[f"{prefix}_{name}"] for name in ("halo", "height", "width"))
     if halo == 0:

@@ -5,7 +5,8 @@
 
 /* Mean, sum of squared deviations from it and number of a block's pixels, of the map `m`, into rows of `out`: shifted by
  * the block's first pixel, so that float32 holds them whatever the mean. All threads of the CUDA block must come. */
-__device__ inline void pixel_statistics(const ChannelsMap &m, const float *map, const int *b, int c0, int end, float *out)
+__device__ inline void pixel_statistics(const ChannelsMap &m, const float *map, const int *b, int c0, int end,
+                                        float *out)
 {
     const int c = c0 + (int)threadIdx.x % STRIP_CHANNELS, rows = b[3] - b[2];
     const unsigned pixels = (b[1] - b[0]) * rows * m.width;
@@ -14,7 +15,8 @@ __device__ inline void pixel_statistics(const ChannelsMap &m, const float *map, 
         shift = map[pixel(m, b[0], b[2], 0) + c];
         for (unsigned p = threadIdx.x / STRIP_CHANNELS; p < pixels; p += STRIPS) {
             const unsigned row = p / m.width;
-            const float d = map[pixel(m, b[0] + (int)(row / rows), b[2] + (int)(row % rows), (int)(p % m.width)) + c] - shift;
+            const float d =
+                map[pixel(m, b[0] + (int)(row / rows), b[2] + (int)(row % rows), (int)(p % m.width)) + c] - shift;
             sum += d;
             squares += d * d;
         }
@@ -44,7 +46,8 @@ KERNEL(channels_conv_statistics)
     const ChannelsMap m = channel_map_at(a.integers + 5);
     const int *b = block_bounds(a), c0 = b[4] + (int)blockIdx.x * STRIP_CHANNELS, end = channel_end(m, b[5]);
     if (c0 < end)
-        pixel_statistics(m, (const float *)a.operand[3], b, c0, end, (float *)a.operand[4] + (long long)b[6] * 3 * m.pitch);
+        pixel_statistics(m, (const float *)a.operand[3], b, c0, end,
+                         (float *)a.operand[4] + (long long)b[6] * 3 * m.pitch);
 }
 
 /* End of a block's part of a vector: elements past the last channel belong to the last block. */
@@ -74,7 +77,8 @@ KERNEL(channels_norm_finish)
         const float m = total / count;
         for (int p = 0; p < partials; p++) {
             const float d = partial[(long long)p * 3 * pitch + c] - m;
-            squares += partial[(long long)(p * 3 + 1) * pitch + c] + partial[(long long)(p * 3 + 2) * pitch + c] * d * d;
+            squares +=
+                partial[(long long)(p * 3 + 1) * pitch + c] + partial[(long long)(p * 3 + 2) * pitch + c] * d * d;
         }
         running_mean[c] = (1 - momentum) * running_mean[c] + momentum * m;
         running_var[c] = (1 - momentum) * running_var[c] + momentum * (squares / (count > 1 ? count - 1 : 1));
@@ -151,12 +155,14 @@ __device__ inline float masked(const Mask &mask, float g, float z, long long at,
 /* Sums of g and g xhat over a block. Bounds: images, rows, partial. */
 KERNEL(channels_norm_backward_statistics)
 {
-    const ChannelsMap m = channel_map_at(a.integers), dy = with_halo(m, a.integers[5]), ys = with_halo(m, a.integers[6]);
+    const ChannelsMap m = channel_map_at(a.integers), dy = with_halo(m, a.integers[5]),
+                      ys = with_halo(m, a.integers[6]);
     const int *b = block_bounds(a), c = (int)blockIdx.x * STRIP_CHANNELS + (int)threadIdx.x % STRIP_CHANNELS;
     if ((int)blockIdx.x * STRIP_CHANNELS >= m.pitch)
         return;
     const float *gradient = (const float *)a.operand[0], *input = (const float *)a.operand[4];
-    const Mask mask = {(const float *)a.operand[1], (const float *)a.operand[2], (const float *)a.operand[3], a.integers[7]};
+    const Mask mask = {(const float *)a.operand[1], (const float *)a.operand[2], (const float *)a.operand[3],
+                       a.integers[7]};
     const int rows = b[3] - b[2];
     const unsigned pixels = (b[1] - b[0]) * rows * m.width;
     float sum = 0, with_xhat = 0;
@@ -210,12 +216,14 @@ KERNEL(channels_norm_backward_finish)
 /* Bounds: images, rows, channels. */
 KERNEL(channels_norm_backward_apply)
 {
-    const ChannelsMap m = channel_map_at(a.integers), dy = with_halo(m, a.integers[5]), ys = with_halo(m, a.integers[6]);
+    const ChannelsMap m = channel_map_at(a.integers), dy = with_halo(m, a.integers[5]),
+                      ys = with_halo(m, a.integers[6]);
     const ChannelsMap target = with_halo(m, a.integers[7]), side = with_halo(m, a.integers[8]);
     const int *b = block_bounds(a), end = channel_end(m, b[5]), accumulate = a.integers[10];
     const float *gradient = (const float *)a.operand[0], *input = (const float *)a.operand[4];
     const float *mean = (const float *)a.operand[5], *coefficients = (const float *)a.operand[6];
-    const Mask mask = {(const float *)a.operand[1], (const float *)a.operand[2], (const float *)a.operand[3], a.integers[9]};
+    const Mask mask = {(const float *)a.operand[1], (const float *)a.operand[2], (const float *)a.operand[3],
+                       a.integers[9]};
     float *out = (float *)a.operand[7], *branch = (float *)a.operand[8];
     const bool added = a.operand[9] != 0; /* the result is added to what is there */
     if (!added)
@@ -230,7 +238,8 @@ KERNEL(channels_norm_backward_apply)
         const float4 v2 = load4(coefficients + 2 * m.pitch + c), v3 = load4(mean + c);
         put4(out + pixel(target, n, y, x) + c, each4([&](int i) {
                  return lane4(v0, i) * lane4(g, i) + (lane4(v1, i) * (lane4(z, i) - lane4(v3, i)) + lane4(v2, i));
-             }), added);
+             }),
+             added);
         if (branch)
             put4(branch + pixel(side, n, y, x) + c, g, accumulate);
     });

@@ -6,8 +6,8 @@ __device__ inline float gradient_at(const GpuArgs &a, int e)
     float *gradient = (float *)a.operand[1];
     if (!a.operand[0])
         return gradient[e];
-    const float *partial = (const float *)a.operand[0] + (long long)(e / a.integers[2]) * a.integers[3] + a.integers[4]
-                           + e % a.integers[2];
+    const float *partial = (const float *)a.operand[0] + (long long)(e / a.integers[2]) * a.integers[3] +
+                           a.integers[4] + e % a.integers[2];
     float sum = partial[0];
     for (int p = 1; p < a.integers[0]; p++)
         sum += partial[(long long)p * a.integers[1]];
@@ -34,10 +34,12 @@ KERNEL(optimizer_adam)
 {
     const int *b = block_bounds(a);
     float *parameter = (float *)a.operand[2], *first = (float *)a.operand[3], *second = (float *)a.operand[4];
-    const double rate = ((const float *)a.operand[5])[iteration_of(a) % a.integers[5]], t = (double)(iteration_of(a) + 1);
+    const double rate = ((const float *)a.operand[5])[iteration_of(a) % a.integers[5]],
+                 t = (double)(iteration_of(a) + 1);
     const float scale = a.operand[6] ? *(const float *)a.operand[6] : 1;
     const float beta1 = (float)a.reals[0], beta2 = (float)a.reals[1], eps = (float)a.reals[2];
-    const float decay = a.integers[6] ? 0 : (float)a.reals[3], shrink = a.integers[6] ? (float)(1 - rate * a.reals[3]) : 1;
+    const float decay = a.integers[6] ? 0 : (float)a.reals[3],
+                shrink = a.integers[6] ? (float)(1 - rate * a.reals[3]) : 1;
     const float step = (float)(rate / (1 - pow(a.reals[0], t))), correction = (float)(1 / sqrt(1 - pow(a.reals[1], t)));
     for (int e = b[0] + thread_of_row(); e < b[1]; e += threads_of_row()) {
         const float g = scale * gradient_at(a, e) + decay * parameter[e];

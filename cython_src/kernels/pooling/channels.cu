@@ -18,7 +18,8 @@ __device__ inline Windows windows_at(const int *integers)
 }
 
 /* Bounds of these: images, rows of the map that is written, channels. */
-template <bool MAXIMUM> __device__ inline void channels_pool(const GpuArgs &a)
+template <bool MAXIMUM>
+__device__ inline void channels_pool(const GpuArgs &a)
 {
     const Windows w = windows_at(a.integers);
     const int *b = block_bounds(a), end = channel_end(w.target, b[5]);
@@ -43,11 +44,13 @@ template <bool MAXIMUM> __device__ inline void channels_pool(const GpuArgs &a)
         }
         out[pixel(w.target, n, y, x) + c] = MAXIMUM ? value : value * (1.0f / (w.kernel * w.kernel));
         if (MAXIMUM)
-            index[(((long long)n * w.target.height + y) * w.target.width + x) * w.target.pitch + c] = (unsigned char)which;
+            index[(((long long)n * w.target.height + y) * w.target.width + x) * w.target.pitch + c] =
+                (unsigned char)which;
     });
 }
 
-template <bool MAXIMUM> __device__ inline void channels_pool_backward(const GpuArgs &a)
+template <bool MAXIMUM>
+__device__ inline void channels_pool_backward(const GpuArgs &a)
 {
     const Windows w = windows_at(a.integers);
     const int *b = block_bounds(a), end = channel_end(w.target, b[5]), accumulate = a.integers[13];
@@ -68,7 +71,8 @@ template <bool MAXIMUM> __device__ inline void channels_pool_backward(const GpuA
                 const float g = gradient[pixel(w.source, n, oy, ox) + c];
                 if (!MAXIMUM)
                     sum += g * (1.0f / (w.kernel * w.kernel));
-                else if (index[(((long long)n * w.source.height + oy) * w.source.width + ox) * w.source.pitch + c] == tap)
+                else if (index[(((long long)n * w.source.height + oy) * w.source.width + ox) * w.source.pitch + c] ==
+                         tap)
                     sum += g;
             }
         float *p = out + pixel(w.target, n, y, x) + c;
@@ -76,10 +80,22 @@ template <bool MAXIMUM> __device__ inline void channels_pool_backward(const GpuA
     });
 }
 
-KERNEL(channels_max_pool) { channels_pool<true>(a); }
-KERNEL(channels_average_pool) { channels_pool<false>(a); }
-KERNEL(channels_max_pool_backward) { channels_pool_backward<true>(a); }
-KERNEL(channels_average_pool_backward) { channels_pool_backward<false>(a); }
+KERNEL(channels_max_pool)
+{
+    channels_pool<true>(a);
+}
+KERNEL(channels_average_pool)
+{
+    channels_pool<false>(a);
+}
+KERNEL(channels_max_pool_backward)
+{
+    channels_pool_backward<true>(a);
+}
+KERNEL(channels_average_pool_backward)
+{
+    channels_pool_backward<false>(a);
+}
 
 /* Bounds: images, channels; the result is (batch, channels). */
 KERNEL(channels_global_pool)
@@ -125,7 +141,8 @@ KERNEL(channels_flatten)
     const float *input = (const float *)a.operand[0];
     for (unsigned i = thread_of_row(); i < (unsigned)(b[1] - b[0]) * features; i += threads_of_row()) {
         const int n = b[0] + (int)(i / features), at = (int)(i % features), p = at % plane;
-        ((float *)a.operand[1])[(long long)n * features + at] = input[pixel(m, n, p / m.width, p % m.width) + at / plane];
+        ((float *)a.operand[1])[(long long)n * features + at] =
+            input[pixel(m, n, p / m.width, p % m.width) + at / plane];
     }
 }
 

@@ -22,8 +22,9 @@ KERNEL(pool_forward)
             }
         }
         out[pixel(target, p.group, p.channel, p.y, p.x) + p.lane] = best;
-        index[((((long long)p.group * target.channels + p.channel) * target.height + p.y) * target.width + p.x)
-                  * target.lanes + p.lane] = which;
+        index[((((long long)p.group * target.channels + p.channel) * target.height + p.y) * target.width + p.x) *
+                  target.lanes +
+              p.lane] = which;
     }
 }
 
@@ -39,11 +40,12 @@ KERNEL(pool_backward)
     for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
         const Place p = place_of(i, b, rows, source.width, source.lanes);
         const float value = gradient[pixel(source, p.group, p.channel, p.y, p.x) + p.lane];
-        const int which = index[((((long long)p.group * source.channels + p.channel) * source.height + p.y)
-                                 * source.width + p.x) * source.lanes + p.lane];
+        const int which =
+            index[((((long long)p.group * source.channels + p.channel) * source.height + p.y) * source.width + p.x) *
+                      source.lanes +
+                  p.lane];
         for (int k = 0; k < 4; k++)
-            out[pixel(target, p.group, p.channel, 2 * p.y + k / 2, 2 * p.x + k % 2) + p.lane]
-                = which == k ? value : 0;
+            out[pixel(target, p.group, p.channel, 2 * p.y + k / 2, 2 * p.x + k % 2) + p.lane] = which == k ? value : 0;
     }
 }
 

@@ -10,40 +10,40 @@
 
 enum { FT_SUM, FT_PRODUCT, FT_MIN, FT_MAX };
 
-#define FT_FOR_ROWS(b, n1, n2, n3)                                                 \
-    for (ptrdiff_t i0 = (b)[0]; i0 < (b)[1]; i0++)                                 \
-        for (ptrdiff_t i1 = (b)[2]; i1 < (b)[3]; i1++)                             \
+#define FT_FOR_ROWS(b, n1, n2, n3)                     \
+    for (ptrdiff_t i0 = (b)[0]; i0 < (b)[1]; i0++)     \
+        for (ptrdiff_t i1 = (b)[2]; i1 < (b)[3]; i1++) \
             for (ptrdiff_t i2 = (b)[4], row = ((i0 * (n1) + i1) * (n2) + i2) * (n3); i2 < (b)[5]; i2++, row += (n3))
 
 /* NaN wins a minimum and a maximum, as in NumPy: a comparison with it is false. */
-#define FT_DEFINE_REDUCTION(name, T, LOWEST, HIGHEST)                                                          \
-    static void fill_##name(T *out, const int32_t *b, int64_t n1, int64_t n2, int64_t n3, int64_t operation)   \
-    {                                                                                                          \
-        const T neutral[] = {0, 1, HIGHEST, LOWEST};                                                           \
-        FT_FOR_ROWS(b, n1, n2, n3)                                                                             \
-            for (ptrdiff_t i = b[6]; i < b[7]; i++)                                                            \
-                out[row + i] = neutral[operation];                                                             \
-    }                                                                                                          \
-    static void combine_##name(T *out, const T *in, const int32_t *b, int64_t n1, int64_t n2, int64_t n3,      \
-                               int64_t operation)                                                              \
-    {                                                                                                          \
-        FT_FOR_ROWS(b, n1, n2, n3)                                                                             \
-        {                                                                                                      \
-            T *x = out + row;                                                                                  \
-            const T *y = in + row;                                                                             \
-            if (operation == FT_SUM)                                                                           \
-                for (ptrdiff_t i = b[6]; i < b[7]; i++)                                                        \
-                    x[i] += y[i];                                                                              \
-            else if (operation == FT_PRODUCT)                                                                  \
-                for (ptrdiff_t i = b[6]; i < b[7]; i++)                                                        \
-                    x[i] *= y[i];                                                                              \
-            else if (operation == FT_MIN)                                                                      \
-                for (ptrdiff_t i = b[6]; i < b[7]; i++)                                                        \
-                    x[i] = !(x[i] <= y[i]) && x[i] == x[i] ? y[i] : x[i];                                      \
-            else                                                                                               \
-                for (ptrdiff_t i = b[6]; i < b[7]; i++)                                                        \
-                    x[i] = !(x[i] >= y[i]) && x[i] == x[i] ? y[i] : x[i];                                      \
-        }                                                                                                      \
+#define FT_DEFINE_REDUCTION(name, T, LOWEST, HIGHEST)                                                        \
+    static void fill_##name(T *out, const int32_t *b, int64_t n1, int64_t n2, int64_t n3, int64_t operation) \
+    {                                                                                                        \
+        const T neutral[] = {0, 1, HIGHEST, LOWEST};                                                         \
+        FT_FOR_ROWS(b, n1, n2, n3)                                                                           \
+        for (ptrdiff_t i = b[6]; i < b[7]; i++)                                                              \
+            out[row + i] = neutral[operation];                                                               \
+    }                                                                                                        \
+    static void combine_##name(T *out, const T *in, const int32_t *b, int64_t n1, int64_t n2, int64_t n3,    \
+                               int64_t operation)                                                            \
+    {                                                                                                        \
+        FT_FOR_ROWS(b, n1, n2, n3)                                                                           \
+        {                                                                                                    \
+            T *x = out + row;                                                                                \
+            const T *y = in + row;                                                                           \
+            if (operation == FT_SUM)                                                                         \
+                for (ptrdiff_t i = b[6]; i < b[7]; i++)                                                      \
+                    x[i] += y[i];                                                                            \
+            else if (operation == FT_PRODUCT)                                                                \
+                for (ptrdiff_t i = b[6]; i < b[7]; i++)                                                      \
+                    x[i] *= y[i];                                                                            \
+            else if (operation == FT_MIN)                                                                    \
+                for (ptrdiff_t i = b[6]; i < b[7]; i++)                                                      \
+                    x[i] = !(x[i] <= y[i]) && x[i] == x[i] ? y[i] : x[i];                                    \
+            else                                                                                             \
+                for (ptrdiff_t i = b[6]; i < b[7]; i++)                                                      \
+                    x[i] = !(x[i] >= y[i]) && x[i] == x[i] ? y[i] : x[i];                                    \
+        }                                                                                                    \
     }
 
 FT_DEFINE_REDUCTION(float32, float, -INFINITY, INFINITY)

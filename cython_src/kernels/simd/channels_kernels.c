@@ -117,8 +117,8 @@ INLINE void each_chunk(const ChannelsTask *t, const int planes, Body *body, floa
 
 /* Floats ahead at which lines are asked for, or 0: maps that do not fit the second-level cache come from further away than
  * the processor looks ahead by itself; for others it would only cost time. */
-#define L2_BYTES 1048576
-#define AHEAD 4096
+#define L2_BYTES      1048576
+#define AHEAD         4096
 #define ASK(P, WRITE) UNROLL for (int v = 0; v < N; v++) __builtin_prefetch((P) + v * VL + ahead, WRITE, 2)
 
 INLINE ptrdiff_t ahead_of(const ChannelsTask *t, int planes)
@@ -127,26 +127,44 @@ INLINE ptrdiff_t ahead_of(const ChannelsTask *t, int planes)
 }
 
 /* Run CALL(N) with c the first channel, for N vectors of channels at a time. */
-#define EACH_PART(CALL)                                        \
-    int c = 0;                                                 \
-    for (; c + WIDE * VL <= t->channels; c += WIDE * VL)       \
-        CALL(WIDE);                                            \
-    if (WIDE != NARROW)                                        \
-        for (; c < t->channels; c += NARROW * VL)              \
+#define EACH_PART(CALL)                                  \
+    int c = 0;                                           \
+    for (; c + WIDE * VL <= t->channels; c += WIDE * VL) \
+        CALL(WIDE);                                      \
+    if (WIDE != NARROW)                                  \
+        for (; c < t->channels; c += NARROW * VL)        \
             CALL(NARROW);
 
 /* Call F(A, B) with constants for activations A and modes B from 0 to 2. */
-#define BY_ACTIVATION(F, MODE)         \
+#define BY_ACTIVATION(F, MODE)            \
     switch (3 * (MODE) + t->activation) { \
-    case 0: F(0, 0); break;            \
-    case 1: F(1, 0); break;            \
-    case 2: F(2, 0); break;            \
-    case 3: F(0, 1); break;            \
-    case 4: F(1, 1); break;            \
-    case 5: F(2, 1); break;            \
-    case 6: F(0, 2); break;            \
-    case 7: F(1, 2); break;            \
-    case 8: F(2, 2); break;            \
+    case 0:                               \
+        F(0, 0);                          \
+        break;                            \
+    case 1:                               \
+        F(1, 0);                          \
+        break;                            \
+    case 2:                               \
+        F(2, 0);                          \
+        break;                            \
+    case 3:                               \
+        F(0, 1);                          \
+        break;                            \
+    case 4:                               \
+        F(1, 1);                          \
+        break;                            \
+    case 5:                               \
+        F(2, 1);                          \
+        break;                            \
+    case 6:                               \
+        F(0, 2);                          \
+        break;                            \
+    case 7:                               \
+        F(1, 2);                          \
+        break;                            \
+    case 8:                               \
+        F(2, 2);                          \
+        break;                            \
     }
 
 /* ---- batch normalisation ---- */
@@ -177,8 +195,7 @@ INLINE void statistics_part(const ChannelsTask *t, const float *x, int pixels, i
 }
 
 INLINE void statistics_body(const ChannelsTask *t, float *const *p, int pixels, float *sums, ptrdiff_t stride,
-                            const int a, const int b)
-{
+                            const int a, const int b){
 #define CALL(N) statistics_part(t, p[0], pixels, c, N, sums, stride)
     EACH_PART(CALL)
 #undef CALL
@@ -215,8 +232,8 @@ static void statistics(const ChannelsTask *t, float *out, ptrdiff_t stride)
     finish_statistics((float)t->images * t->rows * t->pixels, t->channels, out, stride);
 }
 
-static void merge_statistics(const float *partial, int partials, ptrdiff_t pitch, int channels, float count, float *mean,
-                             float *squares)
+static void merge_statistics(const float *partial, int partials, ptrdiff_t pitch, int channels, float count,
+                             float *mean, float *squares)
 {
     for (int c = 0; c < channels; c += VL) {
         Vec total = {0}, square = {0};
@@ -252,8 +269,8 @@ static void sum_partials(const float *partial, int partials, ptrdiff_t stride, i
     }
 }
 
-INLINE void norm_apply_part(const ChannelsTask *t, float *const *p, int pixels, int c, const int N, const int activation,
-                            const int residual)
+INLINE void norm_apply_part(const ChannelsTask *t, float *const *p, int pixels, int c, const int N,
+                            const int activation, const int residual)
 {
     const float *const *vector = t->vector;
     const ptrdiff_t pitch = t->pitch;
@@ -298,10 +315,9 @@ INLINE void norm_apply_body(const ChannelsTask *t, float *const *p, int pixels, 
 #undef CALL
 }
 
-static void norm_apply(const ChannelsTask *t)
-{
+static void norm_apply(const ChannelsTask *t){
 #define CALL(A, B) each_chunk(t, B ? 3 : 2, norm_apply_body, NULL, 0, A, B)
-    BY_ACTIVATION(CALL, t->residual)
+    BY_ACTIVATION(CALL, t -> residual)
 #undef CALL
 }
 
@@ -423,11 +439,11 @@ INLINE void backward_apply_part(const ChannelsTask *t, float *const *p, int pixe
     }
 }
 
-#define BACKWARD_APPLY(BRANCH)                                                                                 \
-    INLINE void backward_apply_body_##BRANCH(const ChannelsTask *t, float *const *p, int pixels, float *sums,   \
-                                             ptrdiff_t stride, const int a, const int b)                       \
-    {                                                                                                          \
-        EACH_PART(BACKWARD_CALL_##BRANCH)                                                                      \
+#define BACKWARD_APPLY(BRANCH)                                                                                \
+    INLINE void backward_apply_body_##BRANCH(const ChannelsTask *t, float *const *p, int pixels, float *sums, \
+                                             ptrdiff_t stride, const int a, const int b)                      \
+    {                                                                                                         \
+        EACH_PART(BACKWARD_CALL_##BRANCH)                                                                     \
     }
 #define BACKWARD_CALL_0(N) backward_apply_part(t, p, pixels, c, N, a, b, BRANCH_NONE)
 #define BACKWARD_CALL_1(N) backward_apply_part(t, p, pixels, c, N, a, b, BRANCH_WRITE)
@@ -467,8 +483,8 @@ INLINE void activate_run(const float *x, const float *second, float *y, ptrdiff_
         y[i] = activated_one(add ? x[i] + second[i] : x[i], activation);
 }
 
-INLINE void activate_body(const ChannelsTask *t, float *const *p, int pixels, float *sums, ptrdiff_t stride, const int a,
-                          const int b)
+INLINE void activate_body(const ChannelsTask *t, float *const *p, int pixels, float *sums, ptrdiff_t stride,
+                          const int a, const int b)
 {
     if (t->channels == t->pitch) {
         activate_run(p[0], b ? p[2] : NULL, p[1], pixels * t->pitch, a, b);
@@ -478,10 +494,9 @@ INLINE void activate_body(const ChannelsTask *t, float *const *p, int pixels, fl
         activate_run(p[0] + at, b ? p[2] + at : NULL, p[1] + at, t->channels, a, b);
 }
 
-static void activate(const ChannelsTask *t)
-{
+static void activate(const ChannelsTask *t){
 #define CALL(A, B) each_chunk(t, B ? 3 : 2, activate_body, NULL, 0, A, B)
-    BY_ACTIVATION(CALL, t->residual)
+    BY_ACTIVATION(CALL, t -> residual)
 #undef CALL
 }
 
@@ -514,10 +529,9 @@ INLINE void activate_backward_body(const ChannelsTask *t, float *const *p, int p
         activate_backward_run(p[0] + at, a ? p[1] + at : NULL, p[2] + at, b ? p[3] + at : NULL, n, a, t->accumulate, b);
 }
 
-static void activate_backward(const ChannelsTask *t)
-{
+static void activate_backward(const ChannelsTask *t){
 #define CALL(A, B) each_chunk(t, 4, activate_backward_body, NULL, 0, A, B)
-    BY_ACTIVATION(CALL, t->residual)
+    BY_ACTIVATION(CALL, t -> residual)
 #undef CALL
 }
 
@@ -644,7 +658,9 @@ static void spread(const ChannelsTask *t, const float *values, ptrdiff_t stride,
 /* ---- optimisers ---- */
 
 /* Pieces of [start, stop) that are contiguous in a partial. */
-#define EACH_RUN(t)                                                                                                   for (ptrdiff_t e = (t)->start, run; e < (t)->stop; e += run)                                                          if (run = (t)->row_length - e % (t)->row_length, run = run < (t)->stop - e ? run : (t)->stop - e, 1)
+#define EACH_RUN(t)                                              \
+    for (ptrdiff_t e = (t)->start, run; e < (t)->stop; e += run) \
+        if (run = (t)->row_length - e % (t)->row_length, run = run < (t)->stop - e ? run : (t)->stop - e, 1)
 
 INLINE const float *run_of(const OptimizerTask *t, ptrdiff_t e)
 {
@@ -755,10 +771,19 @@ static float gradient_sum(const OptimizerTask *t)
 
 /* ---- windows: pooling and depthwise convolution ---- */
 
-INLINE int at_least(int a, int b) { return a > b ? a : b; }
-INLINE int at_most(int a, int b) { return a < b ? a : b; }
+INLINE int at_least(int a, int b)
+{
+    return a > b ? a : b;
+}
+INLINE int at_most(int a, int b)
+{
+    return a < b ? a : b;
+}
 /* a / b rounded up; b > 0 */
-INLINE int ceiling(int a, int b) { return a > 0 ? (a + b - 1) / b : -(-a / b); }
+INLINE int ceiling(int a, int b)
+{
+    return a > 0 ? (a + b - 1) / b : -(-a / b);
+}
 
 /* Taps [*first, *last) of a window that begins at `start` and meet [0, size), one axis. */
 INLINE void clip_taps(int start, int kernel, int size, int *first, int *last)
@@ -786,7 +811,10 @@ INLINE void cover_next(const WindowTask *t, int i, Cover *cover)
 
 /* Where channel c stands among weights of `taps` taps: the taps of a unit of channels follow one another. They would lie
  * in the same cache sets if all channels of a tap did. */
-INLINE ptrdiff_t unit_offset(int c, int taps) { return (ptrdiff_t)(c / UNIT * UNIT) * taps + c % UNIT; }
+INLINE ptrdiff_t unit_offset(int c, int taps)
+{
+    return (ptrdiff_t)(c / UNIT * UNIT) * taps + c % UNIT;
+}
 
 INLINE float *out_pixel(const WindowTask *t, int n, int y, int x)
 {
@@ -794,14 +822,14 @@ INLINE float *out_pixel(const WindowTask *t, int n, int y, int x)
 }
 
 /* Call BODY(N) with c the first channel, for N vectors at a time: several chains of operations side by side. */
-#define EACH_GROUP(BODY)                                           \
-    {                                                              \
-        int c = 0;                                                 \
-        for (; c + WIDE * VL <= t->channels; c += WIDE * VL)       \
-            BODY(WIDE);                                            \
-        if (WIDE != NARROW)                                        \
-            for (; c < t->channels; c += NARROW * VL)              \
-                BODY(NARROW);                                      \
+#define EACH_GROUP(BODY)                                     \
+    {                                                        \
+        int c = 0;                                           \
+        for (; c + WIDE * VL <= t->channels; c += WIDE * VL) \
+            BODY(WIDE);                                      \
+        if (WIDE != NARROW)                                  \
+            for (; c < t->channels; c += NARROW * VL)        \
+                BODY(NARROW);                                \
     }
 
 /* Rows and columns of a tile's inputs that can be read, or exist: [i0, i1) x [j0, j1). */
@@ -911,22 +939,21 @@ INLINE int max_of_small(const float *window, ptrdiff_t row, ptrdiff_t pitch, flo
 #endif
 
 INLINE void max_window(const WindowTask *t, const float *window, float *out, uint8_t *index, const int K, int ky0,
-                       int ky1, int kx0, int kx1)
-{
-#define MAX_GROUP(N)                                                                                         \
-    {                                                                                                        \
-        Vec best[N];                                                                                         \
-        VecI where[N];                                                                                       \
+                       int ky1, int kx0, int kx1){
+#define MAX_GROUP(N)                                                                                               \
+    {                                                                                                              \
+        Vec best[N];                                                                                               \
+        VecI where[N];                                                                                             \
         UNROLL for (int v = 0; v < N; v++) best[v] = load(window + ky0 * t->in.row + kx0 * t->pitch + c + v * VL), \
-                                           where[v] = (VecI){0} + (ky0 * K + kx0);                           \
-        for (int ky = ky0; ky < ky1; ky++)                                                                   \
-            for (int kx = kx0; kx < kx1; kx++)                                                               \
-                UNROLL for (int v = 0; v < N; v++) keep_larger(                                              \
+                                           where[v] = (VecI){0} + (ky0 * K + kx0);                                 \
+        for (int ky = ky0; ky < ky1; ky++)                                                                         \
+            for (int kx = kx0; kx < kx1; kx++)                                                                     \
+                UNROLL for (int v = 0; v < N; v++) keep_larger(                                                    \
                     &best[v], &where[v], load(window + ky * t->in.row + kx * t->pitch + c + v * VL), ky * K + kx); \
-        UNROLL for (int v = 0; v < N; v++) store(out + c + v * VL, best[v]), store_bytes(index + c + v * VL, where[v]); \
+        UNROLL for (int v = 0; v < N; v++) store(out + c + v * VL, best[v]),                                       \
+            store_bytes(index + c + v * VL, where[v]);                                                             \
     }
-    EACH_GROUP(MAX_GROUP)
-}
+    EACH_GROUP(MAX_GROUP)}
 
 /* A window of which at most the first row and column are missing. */
 INLINE void max_window_small(const WindowTask *t, const float *window, float *out, uint8_t *index, const int K,
@@ -934,8 +961,7 @@ INLINE void max_window_small(const WindowTask *t, const float *window, float *ou
 {
 #if MICRO_ISA == AVX512
     int unordered = 0;
-#define SMALL_GROUP(N) \
-    unordered |= max_of_small(window + c, t->in.row, t->pitch, out + c, index + c, N, K, ky0, kx0);
+#define SMALL_GROUP(N) unordered |= max_of_small(window + c, t->in.row, t->pitch, out + c, index + c, N, K, ky0, kx0);
     EACH_GROUP(SMALL_GROUP)
     if (unordered)
         max_window(t, window, out, index, t->kernel, ky0, t->kernel, kx0, t->kernel);
@@ -944,24 +970,23 @@ INLINE void max_window_small(const WindowTask *t, const float *window, float *ou
 #endif
 }
 
-INLINE void average_window(const WindowTask *t, const float *window, float *out, float factor, int ky0, int ky1, int kx0,
-                           int kx1)
-{
-#define AVERAGE_GROUP(N)                                                                                \
-    {                                                                                                   \
-        Vec sum[N];                                                                                     \
-        UNROLL for (int v = 0; v < N; v++) sum[v] = (Vec){0};                                           \
-        for (int ky = ky0; ky < ky1; ky++)                                                              \
-            for (int kx = kx0; kx < kx1; kx++)                                                          \
-                UNROLL for (int v = 0; v < N; v++) sum[v] +=                                            \
-                    load(window + ky * t->in.row + kx * t->pitch + c + v * VL);                         \
-        UNROLL for (int v = 0; v < N; v++) store(out + c + v * VL, sum[v] * factor);                    \
+INLINE void average_window(const WindowTask *t, const float *window, float *out, float factor, int ky0, int ky1,
+                           int kx0, int kx1){
+#define AVERAGE_GROUP(N)                                                             \
+    {                                                                                \
+        Vec sum[N];                                                                  \
+        UNROLL for (int v = 0; v < N; v++) sum[v] = (Vec){0};                        \
+        for (int ky = ky0; ky < ky1; ky++)                                           \
+            for (int kx = kx0; kx < kx1; kx++)                                       \
+                UNROLL for (int v = 0; v < N; v++) sum[v] +=                         \
+                    load(window + ky * t->in.row + kx * t->pitch + c + v * VL);      \
+        UNROLL for (int v = 0; v < N; v++) store(out + c + v * VL, sum[v] * factor); \
     }
-    EACH_GROUP(AVERAGE_GROUP)
-}
+    EACH_GROUP(AVERAGE_GROUP)}
 
 /* Ask for what the window a row further down reads first, and for its result. */
-INLINE void ask_window(const WindowTask *t, const float *window, const float *out, const uint8_t *index, const int maximum)
+INLINE
+    void ask_window(const WindowTask *t, const float *window, const float *out, const uint8_t *index, const int maximum)
 {
     const float *next = window + t->kernel * t->in.row;
     for (int r = 0; r < t->stride; r++)
@@ -990,13 +1015,13 @@ INLINE void pool(const WindowTask *t, const int maximum)
                 uint8_t *index = t->index + (((ptrdiff_t)n * t->small_height + y) * t->small_width + x) * t->pitch;
                 if (ask)
                     ask_window(t, window, out, index, maximum);
-                /* Constants for whole windows and for those of 3 x 3 that lack a first row or column. */
-#define SMALL_WINDOW(K, KY0, KX0)                                                  \
-    {                                                                              \
-        if (maximum)                                                               \
-            max_window_small(t, window, out, index, K, KY0, KX0);                  \
-        else                                                                       \
-            average_window(t, window, out, factor, KY0, K, KX0, K);                \
+        /* Constants for whole windows and for those of 3 x 3 that lack a first row or column. */
+#define SMALL_WINDOW(K, KY0, KX0)                                   \
+    {                                                               \
+        if (maximum)                                                \
+            max_window_small(t, window, out, index, K, KY0, KX0);   \
+        else                                                        \
+            average_window(t, window, out, factor, KY0, K, KX0, K); \
     }
                 const int edge = ky1 < K || kx1 < K || ky0 > 1 || kx0 > 1 ? 4 : 2 * ky0 + kx0;
                 if (K == 2 && edge == 0)
@@ -1014,8 +1039,14 @@ INLINE void pool(const WindowTask *t, const int maximum)
             }
 }
 
-static void max_pool(const WindowTask *t) { pool(t, 1); }
-static void average_pool(const WindowTask *t) { pool(t, 0); }
+static void max_pool(const WindowTask *t)
+{
+    pool(t, 1);
+}
+static void average_pool(const WindowTask *t)
+{
+    pool(t, 0);
+}
 
 enum { GATHER_MAX, GATHER_AVERAGE, GATHER_DEPTHWISE };
 
@@ -1039,8 +1070,7 @@ INLINE void gather(const WindowTask *t, const int form)
         UNROLL for (int v = 0; v < N; v++) sum[v] = (Vec){0};                                                      \
         for (int oy = oy0; oy < oy1; oy++)                                                                         \
             for (int ox = ox0; ox < ox1; ox++) {                                                                   \
-                const int tap =                                                                                    \
-                    (y + t->padding - oy * t->stride) * t->kernel + x + t->padding - ox * t->stride;               \
+                const int tap = (y + t->padding - oy * t->stride) * t->kernel + x + t->padding - ox * t->stride;   \
                 const float *g = t->in.p + n * t->in.image + oy * t->in.row + ox * t->pitch + c;                   \
                 const ptrdiff_t at = (((ptrdiff_t)n * t->small_height + oy) * t->small_width + ox) * t->pitch + c; \
                 UNROLL for (int v = 0; v < N; v++)                                                                 \
@@ -1149,11 +1179,8 @@ INLINE void ask_large(const WindowTask *t, int n, int y, int x, int c, const int
         const Ahead *a = &t->ahead[i];
         const float *p = a->p + n * a->image + y * a->row + x * t->pitch + c;
         for (int r = 0; r < R; r++, p += a->row)
-            UNROLL for (int q = 0; q < T; q++)
-                if (a->write)
-                    __builtin_prefetch(p + q * t->pitch, 1, 2);
-                else
-                    __builtin_prefetch(p + q * t->pitch, 0, 2);
+            UNROLL for (int q = 0; q < T; q++) if (a->write) __builtin_prefetch(p + q * t->pitch, 1, 2);
+        else __builtin_prefetch(p + q * t->pitch, 0, 2);
     }
 }
 
@@ -1249,8 +1276,14 @@ INLINE void pool_backward(const WindowTask *task, const int form)
         gather(t, form);
 }
 
-static void max_pool_backward(const WindowTask *t) { pool_backward(t, GATHER_MAX); }
-static void average_pool_backward(const WindowTask *t) { pool_backward(t, GATHER_AVERAGE); }
+static void max_pool_backward(const WindowTask *t)
+{
+    pool_backward(t, GATHER_MAX);
+}
+static void average_pool_backward(const WindowTask *t)
+{
+    pool_backward(t, GATHER_AVERAGE);
+}
 
 /* ---- depthwise convolution ---- */
 
@@ -1264,9 +1297,11 @@ static void depthwise_pack(const float *weight, int channels, int padded, int ta
 }
 
 /* Taps (ky, kx) that input (i, j) of a tile meets, and the outputs (r, q) whose they are. */
-#define EACH_TAP(KH, KW)                                                                                 \
-    UNROLL for (int ky = 0; ky < KH; ky++) UNROLL for (int kx = 0, r = (i - ky) / S, q; kx < KW; kx++)   \
-        if (q = (j - kx) / S, i >= ky && (i - ky) % S == 0 && r < R && j >= kx && (j - kx) % S == 0 && q < T)
+#define EACH_TAP(KH, KW)                                      \
+    UNROLL for (int ky = 0; ky < KH; ky++)                    \
+        UNROLL for (int kx = 0, r = (i - ky) / S, q; kx < KW; \
+                    kx++) if (q = (j - kx) / S,               \
+                              i >= ky && (i - ky) % S == 0 && r < R && j >= kx && (j - kx) % S == 0 && q < T)
 
 /* R rows x T columns of outputs of one vector of channels. Each output is summed over taps in their order, so the
  * shape of the tile does not show in the result. x: the first tap of the first output. */
@@ -1276,7 +1311,8 @@ INLINE void depthwise_tile(const WindowTask *t, const float *x, const float *w, 
     const ptrdiff_t pitch = t->pitch, row = t->in.row, out_row = t->out.row;
     const int activation = t->activation, accumulate = t->accumulate;
     const int HELD = MICRO_ISA == AVX512 && K == 3; /* weights in registers */
-    Vec sum[4][4], weight[9], start = bias ? load(bias) : (Vec){0}; /* fixed sizes: only such arrays are kept in registers */
+    Vec sum[4][4], weight[9],
+        start = bias ? load(bias) : (Vec){0}; /* fixed sizes: only such arrays are kept in registers */
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int q = 0; q < T; q++) sum[r][q] = start;
     if (HELD)
         UNROLL for (int k = 0; k < K * K; k++) weight[k] = load(w + k * UNIT);
@@ -1290,7 +1326,7 @@ INLINE void depthwise_tile(const WindowTask *t, const float *x, const float *w, 
                 continue;
             Vec v = load(x + i * row + j * pitch);
             EACH_TAP(K, K)
-                sum[r][q] += (HELD ? weight[HELD ? ky * 3 + kx : 0] : load(w + (ky * K + kx) * UNIT)) * v;
+            sum[r][q] += (HELD ? weight[HELD ? ky * 3 + kx : 0] : load(w + (ky * K + kx) * UNIT)) * v;
         }
     }
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int q = 0; q < T; q++)
@@ -1309,8 +1345,7 @@ INLINE void weights_tile(const WindowTask *t, const float *x, const float *dy, f
     const ptrdiff_t pitch = t->pitch, row = t->in.row, out_row = t->out.row;
     Vec g[4][4], sum[9];
     UNROLL for (int k = 0; k < KH * K; k++) sum[k] = load(sums + k * UNIT);
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int q = 0; q < T; q++)
-        g[r][q] = load(dy + r * out_row + q * pitch);
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int q = 0; q < T; q++) g[r][q] = load(dy + r * out_row + q * pitch);
     UNROLL for (int i = 0; i < (R - 1) * S + KH; i++)
     {
         if (i < part->i0 || i >= part->i1)
@@ -1321,7 +1356,7 @@ INLINE void weights_tile(const WindowTask *t, const float *x, const float *dy, f
                 continue;
             Vec v = load(x + i * row + j * pitch);
             EACH_TAP(KH, K)
-                sum[ky * K + kx] += g[r][q] * v;
+            sum[ky * K + kx] += g[r][q] * v;
         }
     }
     UNROLL for (int k = 0; k < KH * K; k++) store(sums + k * UNIT, sum[k]);
@@ -1376,8 +1411,8 @@ INLINE void ask_ahead(const WindowTask *t, int y, int x, int c, const int R, con
 }
 
 /* R x T outputs. */
-INLINE void depthwise_piece(const WindowTask *t, float *sums, int n, int y, int x, const int weights,
-                            const int K, const int S, const int R, const int T)
+INLINE void depthwise_piece(const WindowTask *t, float *sums, int n, int y, int x, const int weights, const int K,
+                            const int S, const int R, const int T)
 {
     const int KH = weights && K > 3 ? 1 : K; /* rows of taps whose sums fit into the registers */
     const int rows = (R - 1) * S + KH, columns = (T - 1) * S + K, left = x * S - t->padding;
@@ -1395,15 +1430,16 @@ INLINE void depthwise_piece(const WindowTask *t, float *sums, int n, int y, int 
         const int top = y * S - t->padding + ky;
         clip(t, top, rows, t->large_height, &part.i0, &part.i1);
         const float *in = t->in.p + n * t->in.image + top * t->in.row + left * t->pitch;
-#define TILES(EDGE)                                                                                                    \
-    for (int c = 0; c < t->channels; c += VL) {                                                                        \
-        if (weights)                                                                                                   \
-            weights_tile(t, in + c, out + c, sums + unit_offset(c, K * K) + ky * K * UNIT, KH, K, S, R, T, EDGE, &part); \
-        else                                                                                                           \
-            depthwise_tile(t, in + c, t->weight + unit_offset(c, K * K), t->bias ? t->bias + c : NULL, out + c, K, S, R, T, \
-                           EDGE, &part);                                                                               \
-        if (ky == 0)                                                                                                   \
-            ask_ahead(t, y, x, c, R, T);                                                                               \
+#define TILES(EDGE)                                                                                                   \
+    for (int c = 0; c < t->channels; c += VL) {                                                                       \
+        if (weights)                                                                                                  \
+            weights_tile(t, in + c, out + c, sums + unit_offset(c, K * K) + ky * K * UNIT, KH, K, S, R, T, EDGE,      \
+                         &part);                                                                                      \
+        else                                                                                                          \
+            depthwise_tile(t, in + c, t->weight + unit_offset(c, K * K), t->bias ? t->bias + c : NULL, out + c, K, S, \
+                           R, T, EDGE, &part);                                                                        \
+        if (ky == 0)                                                                                                  \
+            ask_ahead(t, y, x, c, R, T);                                                                              \
     }
         if (edge == EDGE_NONE) {
             TILES(EDGE_NONE)
@@ -1426,10 +1462,10 @@ typedef struct Pieces {
     Piece *most, *two, *row, *square;
 } Pieces;
 
-#define PIECE(NAME, WEIGHTS, K, S, R, T)                                                                            \
+#define PIECE(NAME, WEIGHTS, K, S, R, T)                                                              \
     static __attribute__((noinline)) void NAME(const WindowTask *t, float *sums, int n, int y, int x) \
-    {                                                                                                               \
-        depthwise_piece(t, sums, n, y, x, WEIGHTS, K, S, R, T);                                             \
+    {                                                                                                 \
+        depthwise_piece(t, sums, n, y, x, WEIGHTS, K, S, R, T);                                       \
     }
 PIECE(forward_row, 0, 3, 1, 1, 4)
 PIECE(forward_two, 0, 3, 1, 2, 4)
@@ -1449,9 +1485,11 @@ PIECE(strided_weights_two, 1, 3, 2, 2, 4)
 PIECE(strided_forward_square, 0, 3, 2, 2, 2)
 PIECE(strided_weights_square, 1, 3, 2, 2, 2)
 static const Pieces forward_pieces = {4, forward_four, forward_two, forward_row, forward_square};
-static const Pieces strided_forward_pieces = {2, strided_forward_two, NULL, strided_forward_row, strided_forward_square};
+static const Pieces strided_forward_pieces = {2, strided_forward_two, NULL, strided_forward_row,
+                                              strided_forward_square};
 static const Pieces weights_pieces = {4, weights_four, weights_two, weights_row, weights_square};
-static const Pieces strided_weights_pieces = {2, strided_weights_two, NULL, strided_weights_row, strided_weights_square};
+static const Pieces strided_weights_pieces = {2, strided_weights_two, NULL, strided_weights_row,
+                                              strided_weights_square};
 #else
 static const Pieces forward_pieces = {2, forward_two, NULL, forward_row, forward_square};
 static const Pieces strided_forward_pieces = {1, strided_forward_row, NULL, NULL, NULL};
@@ -1465,10 +1503,14 @@ static const Pieces any_pieces = {1, NULL, NULL, NULL, NULL};
 static const Pieces *choose_pieces(const WindowTask *t, int weights)
 {
     switch (t->stride <= 2 ? 10 * t->kernel + t->stride : 0) {
-    case 31: return weights ? &weights_pieces : &forward_pieces;
-    case 32: return weights ? &strided_weights_pieces : &strided_forward_pieces;
-    case 51: return weights ? &wide_weights_pieces : &wide_forward_pieces;
-    default: return &any_pieces;
+    case 31:
+        return weights ? &weights_pieces : &forward_pieces;
+    case 32:
+        return weights ? &strided_weights_pieces : &strided_forward_pieces;
+    case 51:
+        return weights ? &wide_weights_pieces : &wide_forward_pieces;
+    default:
+        return &any_pieces;
     }
 }
 
@@ -1501,8 +1543,12 @@ static void depthwise_rows(const WindowTask *t, const Pieces *pieces, float *sum
 /* Add rows [y0, y1) of the outputs of image n to the block's statistics, while they still are in a cache. */
 static void depthwise_statistics(const WindowTask *t, int n, int y0, int y1)
 {
-    ChannelsTask done = {.plane = {{out_pixel(t, n, y0, 0), t->out.image, t->out.row}}, .pitch = t->pitch, .images = 1,
-                        .rows = y1 - y0, .pixels = t->small_width, .channels = t->channels};
+    ChannelsTask done = {.plane = {{out_pixel(t, n, y0, 0), t->out.image, t->out.row}},
+                         .pitch = t->pitch,
+                         .images = 1,
+                         .rows = y1 - y0,
+                         .pixels = t->small_width,
+                         .channels = t->channels};
     if (n == 0 && y0 == t->y0)
         start_statistics(&done, t->statistics, t->statistics_stride);
     add_statistics(&done, t->statistics, t->statistics_stride);
@@ -1561,9 +1607,15 @@ INLINE WindowTask staged_rows(const WindowTask *t, Ring *ring, int n, int y, int
     part.in = ring_plane(ring);
     part.large_halo = 0;
     ChannelsTask norm = {.plane = {{t->in.p + n * t->in.image + todo * t->in.row, 0, t->in.row},
-                                  {part.in.p + todo * ring->row, 0, ring->row}},
-                        .vector = {t->scale, t->shift}, .pitch = t->pitch, .images = 1, .rows = last - todo,
-                        .pixels = t->large_width, .channels = t->channels, .activation = t->in_activation, .streamed = 1};
+                                   {part.in.p + todo * ring->row, 0, ring->row}},
+                         .vector = {t->scale, t->shift},
+                         .pitch = t->pitch,
+                         .images = 1,
+                         .rows = last - todo,
+                         .pixels = t->large_width,
+                         .channels = t->channels,
+                         .activation = t->in_activation,
+                         .streamed = 1};
     if (todo < last)
         norm_apply(&norm);
     return part;
@@ -1572,7 +1624,8 @@ INLINE WindowTask staged_rows(const WindowTask *t, Ring *ring, int n, int y, int
 /* depthwise_rows() on inputs as they are, or normalised; sums: of the weights' gradient. */
 static void depthwise_image(const WindowTask *t, const Pieces *pieces, float *sums, int n)
 {
-    const int strip = strip_of(t), new_rows = t->kernel - t->stride - t->padding, ask = t->scale || (t->stride == 1 && from_memory(t));
+    const int strip = strip_of(t), new_rows = t->kernel - t->stride - t->padding,
+              ask = t->scale || (t->stride == 1 && from_memory(t));
     Ring ring = input_ring(t, strip);
     for (int y = t->y0, rows; y < t->y1; y += rows) {
         rows = at_most(strip, t->y1 - y);
@@ -1683,11 +1736,15 @@ static void depthwise_backward(const DepthwiseBackwardTask *t)
             }
             if (w->scale && large1 > large0) {
                 ChannelsTask sums = {.plane = {{data.out.p + large0 * data.out.row, 0, data.out.row},
-                                              {w->in.p + n * w->in.image + large0 * w->in.row, 0, w->in.row}},
-                                    .vector = {t->mean, t->inv_std, w->scale, w->shift}, .pitch = w->pitch, .images = 1,
-                                    .rows = large1 - large0, .pixels = w->large_width, .channels = w->channels,
-                                    .activation = w->in_activation,
-                                    .mask = w->in_activation ? MASK_ARGUMENT : MASK_NONE};
+                                               {w->in.p + n * w->in.image + large0 * w->in.row, 0, w->in.row}},
+                                     .vector = {t->mean, t->inv_std, w->scale, w->shift},
+                                     .pitch = w->pitch,
+                                     .images = 1,
+                                     .rows = large1 - large0,
+                                     .pixels = w->large_width,
+                                     .channels = w->channels,
+                                     .activation = w->in_activation,
+                                     .mask = w->in_activation ? MASK_ARGUMENT : MASK_NONE};
                 add_backward_statistics(&sums, t->partials, t->partials_stride);
             }
         }

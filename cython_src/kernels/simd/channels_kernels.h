@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MAX_PLANES 5
+#define MAX_PLANES  5
 #define MAX_VECTORS 6
 
 /* Rows of pixels in up to five maps of equal pitch, and what belongs to each channel. Strides are in floats; p points
@@ -28,7 +28,7 @@ typedef struct ChannelsTask {
     int mask;       /* backward: where the activation's mask comes from, MASK_... */
     int residual;   /* norm_apply: RESIDUAL_...; backward: the branch, BRANCH_... */
     int accumulate; /* add to the output */
-    int streamed;   /* the result is a buffer in a cache, more inputs follow from memory: ask for them, however small the task */
+    int streamed; /* the result is a buffer in a cache, more inputs follow from memory: ask for them, however small the task */
 } ChannelsTask;
 
 /* Flat parameters and their gradient: element e stands at e / row_length * row_stride + e % row_length of a partial,
@@ -78,14 +78,14 @@ typedef struct WindowTask {
  * second norm's input is computed from that of its result, serves both gradients of the convolution, and is not kept; the
  * convolution's input is normalised anew; the gradient of that is written, and summed for the first norm. */
 typedef struct DepthwiseBackwardTask {
-    WindowTask window;         /* in: the convolution's input, normalised with `scale` if that is not NULL; out: not used */
-    ChannelsTask norm;          /* as of norm_backward_apply without branch; plane 2 is not used */
-    ChannelPlane output;       /* gradient of the convolution's (normalised) input */
-    const float *weight;       /* packed; taps in reverse order with stride 1 */
+    WindowTask window;   /* in: the convolution's input, normalised with `scale` if that is not NULL; out: not used */
+    ChannelsTask norm;   /* as of norm_backward_apply without branch; plane 2 is not used */
+    ChannelPlane output; /* gradient of the convolution's (normalised) input */
+    const float *weight; /* packed; taps in reverse order with stride 1 */
     const float *mean, *inv_std; /* of the first norm, with `scale` */
-    float *staged;             /* ring of rows of the second norm's gradient */
-    float *sums;               /* of the weights' gradient, as of depthwise_backward_weights */
-    float *partials;           /* of the first norm, as of norm_backward_statistics, with `scale` */
+    float *staged;               /* ring of rows of the second norm's gradient */
+    float *sums;                 /* of the weights' gradient, as of depthwise_backward_weights */
+    float *partials;             /* of the first norm, as of norm_backward_statistics, with `scale` */
     ptrdiff_t partials_stride;
 } DepthwiseBackwardTask;
 

@@ -9,17 +9,17 @@
 
 /* Registers: `groups` x 4 pixels x `vectors` sums, one column vector of b each, one broadcast. */
 #if MICRO_ISA == AVX512
-#define WIDE 2        /* vectors of columns at a time: two panels */
-#define WIDE_GROUPS 3 /* groups at a time with them */
-#define NARROW 1
+#define WIDE          2 /* vectors of columns at a time: two panels */
+#define WIDE_GROUPS   3 /* groups at a time with them */
+#define NARROW        1
 #define NARROW_GROUPS 6
-#define OUTER_ROWS 8
+#define OUTER_ROWS    8
 #else
-#define WIDE 2
-#define WIDE_GROUPS 1
-#define NARROW 2
+#define WIDE          2
+#define WIDE_GROUPS   1
+#define NARROW        2
 #define NARROW_GROUPS 1
-#define OUTER_ROWS 4
+#define OUTER_ROWS    4
 #endif
 
 /* Sums of a tile, by pixel and vector, to their places: through memory, so that the sums above stay in registers. */
@@ -61,10 +61,9 @@ INLINE void product_tile(const ProductTask *t, const PixelGroup *g, const int gr
     const ptrdiff_t pixel = t->pixel;
     const int k = t->k;
     /* The lines that will be written are on their way while the sums are taken. */
-    UNROLL for (int i = 0; i < groups; i++)
-        UNROLL for (int r = 0; r < GROUP_PIXELS; r++)
-            UNROLL for (int v = 0; v < vectors; v++)
-                __builtin_prefetch(t->c + g[i].c + r * t->out_pixel + column + v * VL, 1);
+    UNROLL for (int i = 0; i < groups; i++) UNROLL for (int r = 0; r < GROUP_PIXELS; r++)
+        UNROLL for (int v = 0; v < vectors; v++)
+            __builtin_prefetch(t->c + g[i].c + r * t->out_pixel + column + v * VL, 1);
     UNROLL for (int i = 0; i < groups * GROUP_PIXELS * vectors; i++) acc[i] = (Vec){0};
     for (int tap = 0; tap < t->num_taps; tap++) {
         const float *bt = b + t->taps[tap].b;
@@ -73,46 +72,40 @@ INLINE void product_tile(const ProductTask *t, const PixelGroup *g, const int gr
         for (int line = 0; line < k; line += LINE) {
             const int terms = k - line < LINE ? k - line : LINE;
             if (next)
-                UNROLL for (int i = 0; i < groups; i++)
-                    UNROLL for (int r = 0; r < GROUP_PIXELS; r++)
-                        __builtin_prefetch(t->a + input + next[i].a + t->taps[tap].a + line + r * pixel, 0, 2);
+                UNROLL for (int i = 0; i < groups; i++) UNROLL for (int r = 0; r < GROUP_PIXELS; r++)
+                    __builtin_prefetch(t->a + input + next[i].a + t->taps[tap].a + line + r * pixel, 0, 2);
             for (int j = 0; j < terms; j++) {
                 Vec w[2];
-                UNROLL for (int v = 0; v < vectors; v++)
-                    w[v] = load(bt + v * VL / PANEL * t->panel + v * VL % PANEL);
-                UNROLL for (int i = 0; i < groups; i++)
-                    UNROLL for (int r = 0; r < GROUP_PIXELS; r++)
-                    {
-                        Vec x = splat(a[i][r * pixel]);
-                        UNROLL for (int v = 0; v < vectors; v++)
-                            acc[(i * GROUP_PIXELS + r) * vectors + v] += x * w[v];
-                    }
+                UNROLL for (int v = 0; v < vectors; v++) w[v] = load(bt + v * VL / PANEL * t->panel + v * VL % PANEL);
+                UNROLL for (int i = 0; i < groups; i++) UNROLL for (int r = 0; r < GROUP_PIXELS; r++)
+                {
+                    Vec x = splat(a[i][r * pixel]);
+                    UNROLL for (int v = 0; v < vectors; v++) acc[(i * GROUP_PIXELS + r) * vectors + v] += x * w[v];
+                }
                 UNROLL for (int i = 0; i < groups; i++) a[i]++;
                 bt += PANEL;
             }
         }
     }
-    int plain = !t->bias && !t->activation &&
-                column + vectors * VL <= (t->num_panels - 1) * PANEL + t->store_columns;
+    int plain = !t->bias && !t->activation && column + vectors * VL <= (t->num_panels - 1) * PANEL + t->store_columns;
     UNROLL for (int i = 0; i < groups; i++) plain &= g[i].count == GROUP_PIXELS;
     if (plain) {
         UNROLL for (int i = 0; i < groups; i++)
         {
             float *c = t->c + g[i].c + column;
-            UNROLL for (int r = 0; r < GROUP_PIXELS; r++)
-                UNROLL for (int v = 0; v < vectors; v++)
-                {
-                    float *p = c + r * t->out_pixel + v * VL;
-                    Vec sum = acc[(i * GROUP_PIXELS + r) * vectors + v];
-                    if (t->accumulate)
-                        sum += load(p);
-                    store(p, sum);
-                }
+            UNROLL for (int r = 0; r < GROUP_PIXELS; r++) UNROLL for (int v = 0; v < vectors; v++)
+            {
+                float *p = c + r * t->out_pixel + v * VL;
+                Vec sum = acc[(i * GROUP_PIXELS + r) * vectors + v];
+                if (t->accumulate)
+                    sum += load(p);
+                store(p, sum);
+            }
         }
         return;
     }
     float sums[NARROW_GROUPS * GROUP_PIXELS * 2 * VL] __attribute__((aligned(64)));
-    UNROLL for (int i = 0; i < groups * GROUP_PIXELS * vectors; i++) *(Vec *)(sums + i * VL) = acc[i];
+    UNROLL for (int i = 0; i < groups * GROUP_PIXELS * vectors; i++) * (Vec *)(sums + i * VL) = acc[i];
     store_tile(t, g, groups, column, vectors, sums);
 }
 
@@ -170,8 +163,8 @@ INLINE void outer_tile(const OuterTask *t, int m, const int rows, int column, co
 {
     Vec acc[OUTER_ROWS * 2];
     float *c = t->c + (ptrdiff_t)m * width + column;
-    UNROLL for (int i = 0; i < rows; i++)
-        UNROLL for (int v = 0; v < vectors; v++) acc[i * vectors + v] = load(c + i * width + v * VL);
+    UNROLL for (int i = 0; i < rows; i++) UNROLL for (int v = 0; v < vectors; v++) acc[i * vectors + v] =
+        load(c + i * width + v * VL);
     const float *b = t->b + column;
     for (int image = 0; image < t->images; image++)
         for (int y = 0; y < t->rows; y++) {
@@ -192,8 +185,8 @@ INLINE void outer_tile(const OuterTask *t, int m, const int rows, int column, co
                 b += width;
             }
         }
-    UNROLL for (int i = 0; i < rows; i++)
-        UNROLL for (int v = 0; v < vectors; v++) store(c + i * width + v * VL, acc[i * vectors + v]);
+    UNROLL for (int i = 0; i < rows; i++) UNROLL for (int v = 0; v < vectors; v++)
+        store(c + i * width + v * VL, acc[i * vectors + v]);
 }
 
 INLINE void wide_outer(const OuterTask *t, int m, const Request *ahead)
@@ -267,7 +260,7 @@ static void spread_rows(const float *in, ptrdiff_t in_stride, int lanes, int n, 
                 UNROLL for (int i = 0; i < VL; i++) v[i] = load(in + (first + i) * in_stride + r);
                 transpose(v);
                 float square[VL * VL] __attribute__((aligned(64)));
-                UNROLL for (int i = 0; i < VL; i++) *(Vec *)(square + i * VL) = v[i];
+                UNROLL for (int i = 0; i < VL; i++) * (Vec *)(square + i * VL) = v[i];
                 for (int i = 0; i < rows; i++)
                     store(out + index[r + i] + first, load(square + i * VL));
             }
@@ -296,17 +289,16 @@ INLINE void plain_outputs(const PlainTask *t, int x, const int outputs)
             a[r] = t->x + y * t->row + column * t->pixel;
         }
         for (int j = 0; j < t->k; j++) {
-            UNROLL for (int r = 0; r < outputs; r++)
-                if (inside[r]) {
-                    Vec s = splat(a[r][j]);
-                    UNROLL for (int v = 0; v < VECTORS_OF_PANEL; v++)
-                        acc[r * VECTORS_OF_PANEL + v] += s * load(b + v * VL);
-                }
+            UNROLL for (int r = 0; r < outputs; r++) if (inside[r])
+            {
+                Vec s = splat(a[r][j]);
+                UNROLL for (int v = 0; v < VECTORS_OF_PANEL; v++) acc[r * VECTORS_OF_PANEL + v] += s * load(b + v * VL);
+            }
             b += PANEL;
         }
     }
     float sums[8 * VL] __attribute__((aligned(64)));
-    UNROLL for (int i = 0; i < outputs * VECTORS_OF_PANEL; i++) *(Vec *)(sums + i * VL) = acc[i];
+    UNROLL for (int i = 0; i < outputs * VECTORS_OF_PANEL; i++) * (Vec *)(sums + i * VL) = acc[i];
     for (int r = 0; r < outputs && x + r < t->columns; r++)
         for (int i = 0; i < PANEL && i < t->stored; i++) {
             float sum = sums[r * PANEL + i] + (t->bias && i < t->lanes ? t->bias[i] : 0.0f);
@@ -335,7 +327,8 @@ INLINE void plain_gradient_inputs(const PlainGradientTask *t, int first, const i
             const int row = t->top + t->move * y, column = t->left + t->move * x;
             if (t->tests && (row < 0 || row >= t->height || column < 0 || column >= t->width))
                 continue;
-            const float *in = t->x + row * t->row + column * t->pixel + first, *dy = t->dy + y * t->dy_row + x * t->dy_pixel;
+            const float *in = t->x + row * t->row + column * t->pixel + first,
+                        *dy = t->dy + y * t->dy_row + x * t->dy_pixel;
             UNROLL for (int v = 0; v < VECTORS_OF_PANEL; v++)
             {
                 Vec gradient = load(dy + v * VL);

@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PANEL 16       /* columns of a panel of packed weights */
-#define GROUP_PIXELS 4 /* pixels of a group */
+#define PANEL        16 /* columns of a panel of packed weights */
+#define GROUP_PIXELS 4  /* pixels of a group */
 
 /* One term of a sum of products: offsets, in floats, of its input from a pixel's and of its rows in a panel. */
 typedef struct Tap {

@@ -7,19 +7,19 @@
 #include <string.h>
 
 #if MICRO_ISA == AVX512
-#define MAX_R 5      /* output channels in a tile */
+#define MAX_R      5 /* output channels in a tile */
 #define WIDE_TILES 1 /* tiles of several units: 32 registers hold 5 x 5 accumulators, inputs and a weight */
-#define GRAD_R 5     /* output channels in a tile of the weight gradient, each with five accumulators */
+#define GRAD_R     5 /* output channels in a tile of the weight gradient, each with five accumulators */
 #elif MICRO_ISA == AVX2
-#define MAX_R 5
+#define MAX_R      5
 #define WIDE_TILES 0
-#define GRAD_R 2
+#define GRAD_R     2
 #else
 #if defined(__aarch64__)
-#define MAX_R 5
+#define MAX_R  5
 #define GRAD_R 4
 #else
-#define MAX_R 2 /* sixteen registers: 2 x 4 accumulators */
+#define MAX_R  2 /* sixteen registers: 2 x 4 accumulators */
 #define GRAD_R 2
 #endif
 #define WIDE_TILES 0
@@ -29,8 +29,8 @@
 
 /* ---- convolution: one tile of R channels x VY rows x VX units, all constants after inlining ---- */
 
-INLINE void conv_tile(const ConvTask *t, const int R, const int VY, const int VX, const int pixel,
-                      const int flip, const float *in, const float *w, const float *bias, float *out)
+INLINE void conv_tile(const ConvTask *t, const int R, const int VY, const int VX, const int pixel, const int flip,
+                      const float *in, const float *w, const float *bias, float *out)
 {
     Vec acc[MAX_R][8];
     const int V = VY * VX * SUB;
@@ -68,26 +68,25 @@ INLINE void conv_tile(const ConvTask *t, const int R, const int VY, const int VX
 
 typedef void (*ConvTile)(const ConvTask *, const float *, const float *, const float *, float *);
 
-#define CONV_INSTANCE(R, VY, VX, PIXEL, FLIP)                                                            \
-    static void conv_##R##_##VY##_##VX##_##PIXEL##_##FLIP(const ConvTask *t, const float *in,            \
-                                                          const float *w, const float *bias, float *out) \
-    {                                                                                                    \
-        conv_tile(t, R, VY, VX, PIXEL, FLIP, in, w, bias, out);                                          \
+#define CONV_INSTANCE(R, VY, VX, PIXEL, FLIP)                                                                 \
+    static void conv_##R##_##VY##_##VX##_##PIXEL##_##FLIP(const ConvTask *t, const float *in, const float *w, \
+                                                          const float *bias, float *out)                      \
+    {                                                                                                         \
+        conv_tile(t, R, VY, VX, PIXEL, FLIP, in, w, bias, out);                                               \
     }
-#define CONV_INSTANCES(VY, VX, PIXEL, FLIP)                                           \
-    CONV_INSTANCE(1, VY, VX, PIXEL, FLIP)                                             \
-    CONV_INSTANCE(2, VY, VX, PIXEL, FLIP)                                             \
-    CONV_LARGE_INSTANCES(VY, VX, PIXEL, FLIP)                                         \
-    static const ConvTile conv_tiles_##VY##_##VX##_##PIXEL##_##FLIP[MAX_R] = {        \
-        conv_1_##VY##_##VX##_##PIXEL##_##FLIP, conv_2_##VY##_##VX##_##PIXEL##_##FLIP, \
-        CONV_LARGE_NAMES(VY, VX, PIXEL, FLIP)};
+#define CONV_INSTANCES(VY, VX, PIXEL, FLIP)                                                                          \
+    CONV_INSTANCE(1, VY, VX, PIXEL, FLIP)                                                                            \
+    CONV_INSTANCE(2, VY, VX, PIXEL, FLIP)                                                                            \
+    CONV_LARGE_INSTANCES(VY, VX, PIXEL, FLIP)                                                                        \
+    static const ConvTile conv_tiles_##VY##_##VX##_##PIXEL##_##FLIP[MAX_R] = {conv_1_##VY##_##VX##_##PIXEL##_##FLIP, \
+                                                                              conv_2_##VY##_##VX##_##PIXEL##_##FLIP, \
+                                                                              CONV_LARGE_NAMES(VY, VX, PIXEL, FLIP)};
 #if MAX_R == 5
 #define CONV_LARGE_INSTANCES(VY, VX, PIXEL, FLIP) \
     CONV_INSTANCE(3, VY, VX, PIXEL, FLIP)         \
     CONV_INSTANCE(4, VY, VX, PIXEL, FLIP) CONV_INSTANCE(5, VY, VX, PIXEL, FLIP)
-#define CONV_LARGE_NAMES(VY, VX, PIXEL, FLIP)                                     \
-    conv_3_##VY##_##VX##_##PIXEL##_##FLIP, conv_4_##VY##_##VX##_##PIXEL##_##FLIP, \
-        conv_5_##VY##_##VX##_##PIXEL##_##FLIP
+#define CONV_LARGE_NAMES(VY, VX, PIXEL, FLIP) \
+    conv_3_##VY##_##VX##_##PIXEL##_##FLIP, conv_4_##VY##_##VX##_##PIXEL##_##FLIP, conv_5_##VY##_##VX##_##PIXEL##_##FLIP
 #else
 #define CONV_LARGE_INSTANCES(VY, VX, PIXEL, FLIP)
 #define CONV_LARGE_NAMES(VY, VX, PIXEL, FLIP)
@@ -181,8 +180,8 @@ static void conv(const ConvTask *t)
 
 #define MAX_SUMS (GRAD_R * KERNEL)
 
-INLINE void gradient_tile(const WeightGradientTask *t, const int R, const int pixel, const float *dy,
-                          const float *x, float *out)
+INLINE void gradient_tile(const WeightGradientTask *t, const int R, const int pixel, const float *dy, const float *x,
+                          float *out)
 {
     Vec acc[GRAD_R][KERNEL];
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int k = 0; k < KERNEL; k++) acc[r][k] = (Vec){0};
@@ -214,11 +213,10 @@ INLINE void gradient_tile(const WeightGradientTask *t, const int R, const int pi
 }
 
 typedef void (*GradientTile)(const WeightGradientTask *, const float *, const float *, float *);
-#define GRADIENT_INSTANCE(R, PIXEL)                                                                  \
-    static void gradient_##R##_##PIXEL(const WeightGradientTask *t, const float *dy, const float *x, \
-                                       float *out)                                                   \
-    {                                                                                                \
-        gradient_tile(t, R, PIXEL, dy, x, out);                                                      \
+#define GRADIENT_INSTANCE(R, PIXEL)                                                                              \
+    static void gradient_##R##_##PIXEL(const WeightGradientTask *t, const float *dy, const float *x, float *out) \
+    {                                                                                                            \
+        gradient_tile(t, R, PIXEL, dy, x, out);                                                                  \
     }
 #define GRADIENT_PAIR(R) GRADIENT_INSTANCE(R, 1) GRADIENT_INSTANCE(R, 16)
 GRADIENT_PAIR(1)
@@ -267,59 +265,58 @@ static void weight_gradient(const WeightGradientTask *t)
 
 /* Forms for N pixels or lanes at a time: N = VL, and fewer for the short rows of the flat layout. `first` and
  * `second` are the index values of a row's even and odd pixels. */
-#define POOL_FORMS(N, EVENS, ODDS, LOWS, HIGHS)                                                           \
-    typedef float Float##N __attribute__((vector_size(N * 4), aligned(4), may_alias));                    \
-    typedef int32_t Int##N __attribute__((vector_size(N * 4)));                                           \
-    typedef uint8_t Byte##N __attribute__((vector_size(N), aligned(1), may_alias));                       \
-    INLINE Float##N select_##N(Int##N mask, Float##N a, Float##N b)                                       \
-    {                                                                                                     \
-        return (Float##N)((mask & (Int##N)a) | (~mask & (Int##N)b));                                      \
-    }                                                                                                     \
-    INLINE void pool_##N(Float##N a, Float##N b, Float##N c, Float##N d, int relu, float *out,            \
-                         uint8_t *index)                                                                  \
-    {                                                                                                     \
-        Int##N i = {0}, mask = b > a;                                                                     \
-        i = mask & 1, a = select_##N(mask, b, a);                                                         \
-        mask = c > a;                                                                                     \
-        i = (mask & 2) | (~mask & i), a = select_##N(mask, c, a);                                         \
-        mask = d > a;                                                                                     \
-        i = (mask & 3) | (~mask & i), a = select_##N(mask, d, a);                                         \
-        if (relu) { /* written so that a NaN stays one */                                                 \
-            mask = a <= 0;                                                                                \
-            i = (mask & 4) | (~mask & i), a = select_##N(mask, (Float##N){0}, a);                         \
-        }                                                                                                 \
-        *(Float##N *)out = a;                                                                             \
-        *(Byte##N *)index = __builtin_convertvector(i, Byte##N);                                          \
-    }                                                                                                     \
-    INLINE void pool_flat_##N(const float *row0, const float *row1, int relu, float *out, uint8_t *index) \
-    {                                                                                                     \
-        Float##N a = *(const Float##N *)row0, b = *(const Float##N *)(row0 + N);                          \
-        Float##N c = *(const Float##N *)row1, d = *(const Float##N *)(row1 + N);                          \
-        pool_##N(SHUFFLE(Int##N, a, b, EVENS), SHUFFLE(Int##N, a, b, ODDS), SHUFFLE(Int##N, c, d, EVENS), \
-                 SHUFFLE(Int##N, c, d, ODDS), relu, out, index);                                          \
-    }                                                                                                     \
-    INLINE void unpool_##N(Float##N in, Int##N i, int first, Float##N *even, Float##N *odd)               \
-    {                                                                                                     \
-        *even = (Float##N)((i == first) & (Int##N)in);                                                    \
-        *odd = (Float##N)((i == first + 1) & (Int##N)in);                                                 \
-    }                                                                                                     \
-    INLINE void unpool_flat_##N(const float *in, const uint8_t *index, float *row0, float *row1)          \
-    {                                                                                                     \
-        Float##N v = *(const Float##N *)in, even, odd;                                                    \
-        Int##N i = __builtin_convertvector(*(const Byte##N *)index, Int##N);                              \
-        unpool_##N(v, i, 0, &even, &odd);                                                                 \
-        *(Float##N *)row0 = SHUFFLE(Int##N, even, odd, LOWS);                                             \
-        *(Float##N *)(row0 + N) = SHUFFLE(Int##N, even, odd, HIGHS);                                      \
-        unpool_##N(v, i, 2, &even, &odd);                                                                 \
-        *(Float##N *)row1 = SHUFFLE(Int##N, even, odd, LOWS);                                             \
-        *(Float##N *)(row1 + N) = SHUFFLE(Int##N, even, odd, HIGHS);                                      \
+#define POOL_FORMS(N, EVENS, ODDS, LOWS, HIGHS)                                                                \
+    typedef float Float##N __attribute__((vector_size(N * 4), aligned(4), may_alias));                         \
+    typedef int32_t Int##N __attribute__((vector_size(N * 4)));                                                \
+    typedef uint8_t Byte##N __attribute__((vector_size(N), aligned(1), may_alias));                            \
+    INLINE Float##N select_##N(Int##N mask, Float##N a, Float##N b)                                            \
+    {                                                                                                          \
+        return (Float##N)((mask & (Int##N)a) | (~mask & (Int##N)b));                                           \
+    }                                                                                                          \
+    INLINE void pool_##N(Float##N a, Float##N b, Float##N c, Float##N d, int relu, float *out, uint8_t *index) \
+    {                                                                                                          \
+        Int##N i = {0}, mask = b > a;                                                                          \
+        i = mask & 1, a = select_##N(mask, b, a);                                                              \
+        mask = c > a;                                                                                          \
+        i = (mask & 2) | (~mask & i), a = select_##N(mask, c, a);                                              \
+        mask = d > a;                                                                                          \
+        i = (mask & 3) | (~mask & i), a = select_##N(mask, d, a);                                              \
+        if (relu) { /* written so that a NaN stays one */                                                      \
+            mask = a <= 0;                                                                                     \
+            i = (mask & 4) | (~mask & i), a = select_##N(mask, (Float##N){0}, a);                              \
+        }                                                                                                      \
+        *(Float##N *)out = a;                                                                                  \
+        *(Byte##N *)index = __builtin_convertvector(i, Byte##N);                                               \
+    }                                                                                                          \
+    INLINE void pool_flat_##N(const float *row0, const float *row1, int relu, float *out, uint8_t *index)      \
+    {                                                                                                          \
+        Float##N a = *(const Float##N *)row0, b = *(const Float##N *)(row0 + N);                               \
+        Float##N c = *(const Float##N *)row1, d = *(const Float##N *)(row1 + N);                               \
+        pool_##N(SHUFFLE(Int##N, a, b, EVENS), SHUFFLE(Int##N, a, b, ODDS), SHUFFLE(Int##N, c, d, EVENS),      \
+                 SHUFFLE(Int##N, c, d, ODDS), relu, out, index);                                               \
+    }                                                                                                          \
+    INLINE void unpool_##N(Float##N in, Int##N i, int first, Float##N *even, Float##N *odd)                    \
+    {                                                                                                          \
+        *even = (Float##N)((i == first) & (Int##N)in);                                                         \
+        *odd = (Float##N)((i == first + 1) & (Int##N)in);                                                      \
+    }                                                                                                          \
+    INLINE void unpool_flat_##N(const float *in, const uint8_t *index, float *row0, float *row1)               \
+    {                                                                                                          \
+        Float##N v = *(const Float##N *)in, even, odd;                                                         \
+        Int##N i = __builtin_convertvector(*(const Byte##N *)index, Int##N);                                   \
+        unpool_##N(v, i, 0, &even, &odd);                                                                      \
+        *(Float##N *)row0 = SHUFFLE(Int##N, even, odd, LOWS);                                                  \
+        *(Float##N *)(row0 + N) = SHUFFLE(Int##N, even, odd, HIGHS);                                           \
+        unpool_##N(v, i, 2, &even, &odd);                                                                      \
+        *(Float##N *)row1 = SHUFFLE(Int##N, even, odd, LOWS);                                                  \
+        *(Float##N *)(row1 + N) = SHUFFLE(Int##N, even, odd, HIGHS);                                           \
     }
 
 #define LIST(...) __VA_ARGS__
 POOL_FORMS(4, LIST(0, 2, 4, 6), LIST(1, 3, 5, 7), LIST(0, 4, 1, 5), LIST(2, 6, 3, 7))
 #if VL >= 8
-POOL_FORMS(8, LIST(0, 2, 4, 6, 8, 10, 12, 14), LIST(1, 3, 5, 7, 9, 11, 13, 15),
-           LIST(0, 8, 1, 9, 2, 10, 3, 11), LIST(4, 12, 5, 13, 6, 14, 7, 15))
+POOL_FORMS(8, LIST(0, 2, 4, 6, 8, 10, 12, 14), LIST(1, 3, 5, 7, 9, 11, 13, 15), LIST(0, 8, 1, 9, 2, 10, 3, 11),
+           LIST(4, 12, 5, 13, 6, 14, 7, 15))
 #endif
 #if VL >= 16
 POOL_FORMS(16, LIST(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30),
@@ -344,16 +341,14 @@ typedef Int4 IntV;
 typedef Byte4 ByteV;
 #endif
 
-static void pool_row(const float *row0, const float *row1, int width, int lanes, int relu, float *out,
-                     uint8_t *index)
+static void pool_row(const float *row0, const float *row1, int width, int lanes, int relu, float *out, uint8_t *index)
 {
     int x = 0;
     if (lanes != 1) {
         for (; x < width * UNIT; x += VL, out += VL, index += VL) {
             ptrdiff_t at = x / UNIT * 2 * UNIT + x % UNIT;
             LANE_FORM(pool)(*(const FloatV *)(row0 + at), *(const FloatV *)(row0 + at + UNIT),
-                            *(const FloatV *)(row1 + at), *(const FloatV *)(row1 + at + UNIT), relu, out,
-                            index);
+                            *(const FloatV *)(row1 + at), *(const FloatV *)(row1 + at + UNIT), relu, out, index);
         }
         return;
     }
@@ -437,8 +432,8 @@ static void relu_backward(const float *dy, const float *y, float *dx, ptrdiff_t 
 INLINE void fc_forward_tile(const float *x, const float *w, const float *bias, float *out, int features, const int R)
 {
     Vec sum[2][FC_R][SUB];
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < SUB; i++)
-        sum[0][r][i] = splat(bias[r]), sum[1][r][i] = (Vec){0};
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < SUB; i++) sum[0][r][i] = splat(bias[r]),
+                                                                            sum[1][r][i] = (Vec){0};
     int f = 0;
     for (; f + 2 <= features; f += 2)
         UNROLL for (int h = 0; h < 2; h++) UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < SUB; i++)
@@ -451,8 +446,8 @@ INLINE void fc_forward_tile(const float *x, const float *w, const float *bias, f
     }
 }
 
-static void fc_forward(const float *x, const float *w, const float *bias, float *logits, int features,
-                       int outputs, int lanes)
+static void fc_forward(const float *x, const float *w, const float *bias, float *logits, int features, int outputs,
+                       int lanes)
 {
     int o = 0;
     if (lanes != 1) {
@@ -479,13 +474,12 @@ INLINE void fc_data_tile(const float *d, const float *w, float *dx, int features
     Vec sum[2 * FC_R][SUB];
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < SUB; i++) sum[r][i] = (Vec){0};
     for (int o = 0; o < outputs; o++)
-        UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < SUB; i++)
-            sum[r][i] += w[(ptrdiff_t)o * features + r] * load(d + o * UNIT + i * VL);
+        UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < SUB; i++) sum[r][i] +=
+            w[(ptrdiff_t)o * features + r] * load(d + o * UNIT + i * VL);
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < SUB; i++) store(dx + r * UNIT + i * VL, sum[r][i]);
 }
 
-static void fc_backward_data(const float *dlogits, const float *w, float *dx, int features, int outputs,
-                             int lanes)
+static void fc_backward_data(const float *dlogits, const float *w, float *dx, int features, int outputs, int lanes)
 {
     if (lanes == 1) {
         for (int f = 0; f < features; f++)
@@ -514,7 +508,8 @@ static void fc_weights_lanes(const float *dlogits, const float *x, float *out, i
             float turned[UNIT * UNIT], sums[REDUCE_R * UNIT];
             transpose_unit(x + ((ptrdiff_t)g * features + f) * UNIT, UNIT, n, turned, UNIT);
             for (int o = 0, r; o < outputs; o += r) {
-                WinogradReduction t = {.a_row = UNIT, .out_row = row, .length = UNIT, .accumulate = g > 0 || accumulate};
+                WinogradReduction t = {
+                    .a_row = UNIT, .out_row = row, .length = UNIT, .accumulate = g > 0 || accumulate};
                 r = outputs - o < REDUCE_R ? outputs - o : REDUCE_R;
                 const float *d = dlogits + ((ptrdiff_t)g * outputs + o) * UNIT;
                 float *to = out + o * row + f;
@@ -542,8 +537,8 @@ static void fc_weights_lanes(const float *dlogits, const float *x, float *out, i
     }
 }
 
-static void fc_backward_weights(const float *dlogits, const float *x, float *out, int groups, int features,
-                                int outputs, int lanes, int accumulate)
+static void fc_backward_weights(const float *dlogits, const float *x, float *out, int groups, int features, int outputs,
+                                int lanes, int accumulate)
 {
     if (lanes != 1) {
         fc_weights_lanes(dlogits, x, out, groups, features, outputs, accumulate);
@@ -571,8 +566,8 @@ extern const struct ConvForms ISA_SYMBOL(forktask_conv_forms);
 
 /* ---- update, input ---- */
 
-static void sgd(const float *partial, ptrdiff_t stride, int partials, float *gradient, float *weight,
-                float *velocity, ptrdiff_t n, float rate, float momentum, float weight_decay)
+static void sgd(const float *partial, ptrdiff_t stride, int partials, float *gradient, float *weight, float *velocity,
+                ptrdiff_t n, float rate, float momentum, float weight_decay)
 {
     ptrdiff_t i = 0;
     for (; i + VL <= n; i += VL) {

@@ -15,14 +15,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct MatrixKernels; /* matrix_kernels.h */
+struct MatrixKernels;   /* matrix_kernels.h */
 struct WinogradKernels; /* kernels/convolution/channels_winograd_loops.h */
-struct ConvForms; /* kernels/convolution/lanes_forms_loops.h */
+struct ConvForms;       /* kernels/convolution/lanes_forms_loops.h */
 struct ChannelsKernels; /* inner loops with the channels in the lanes: kernels/simd/channels_kernels.h */
 
-#define UNIT 16
+#define UNIT   16
 #define KERNEL 5 /* side of the convolutions' kernels */
-#define TAPS (KERNEL * KERNEL)
+#define TAPS   (KERNEL * KERNEL)
 
 /* out[o][y][u] = bias[o] + sum over (c, ky, kx) of w[o * w_out + c * w_in + tap] * in[c][y + ky][u * 16 +
  * kx * pixel], with tap = 5 ky + kx, or 24 minus that when `flip` is set (the data gradient, with w_out and w_in
@@ -46,9 +46,9 @@ typedef struct WeightGradientTask {
 
 /* Winograd convolution (kernels/convolution/lanes_winograd_loops.h): tiles of 4 x 4 results, 64 points, a row of at most STRIP tiles at a
  * time. */
-#define WINOGRAD_TILE 4
+#define WINOGRAD_TILE   4
 #define WINOGRAD_POINTS 64
-#define WINOGRAD_STRIP 4
+#define WINOGRAD_STRIP  4
 
 /* Transform of a row of tiles: out[p * out_point + c * out_channel + t * out_tile + lane] from in[c * in_channel
  * + y * in_row + x * in_pixel + lane]. `rows` and `columns` from `in` on exist, the others count as zeros. */
@@ -83,25 +83,23 @@ typedef struct MicroKernels {
     void (*weight_gradient)(const WeightGradientTask *task);
     /* Maximum of 2 x 2 windows of two rows: `width` pooled pixels of `lanes` floats. index: 0 ... 3
      * (row-major, the first of equals). With `relu`: of max(x, 0), and index 4 where nothing is positive. */
-    void (*pool_row)(const float *row0, const float *row1, int width, int lanes, int relu, float *out,
-                     uint8_t *index);
+    void (*pool_row)(const float *row0, const float *row1, int width, int lanes, int relu, float *out, uint8_t *index);
     /* Two rows of gradient from one pooled row: the value where the index points, zero elsewhere. */
     void (*unpool_row)(const float *in, const uint8_t *index, int width, int lanes, float *row0, float *row1);
     void (*relu)(const float *in, float *out, ptrdiff_t n);                         /* out = max(in, 0) */
     void (*relu_backward)(const float *dy, const float *y, float *dx, ptrdiff_t n); /* dx = y > 0 ? dy : 0 */
     /* logits[o][lane] = bias[o] + sum over f of w[o * features + f] * x[f][lane] */
-    void (*fc_forward)(const float *x, const float *w, const float *bias, float *logits, int features,
-                       int outputs, int lanes);
-    void (*fc_backward_data)(const float *dlogits, const float *w, float *dx, int features, int outputs,
-                             int lanes);
+    void (*fc_forward)(const float *x, const float *w, const float *bias, float *logits, int features, int outputs,
+                       int lanes);
+    void (*fc_backward_data)(const float *dlogits, const float *w, float *dx, int features, int outputs, int lanes);
     /* out[o][f] = sum over groups and lanes of dlogits[group][o][lane] * x[group][f][lane]; out[o][features]:
      * the bias */
-    void (*fc_backward_weights)(const float *dlogits, const float *x, float *out, int groups, int features,
-                                int outputs, int lanes, int accumulate);
+    void (*fc_backward_weights)(const float *dlogits, const float *x, float *out, int groups, int features, int outputs,
+                                int lanes, int accumulate);
     /* g = sum of `partials` gradients, `stride` floats apart, in order; then momentum and step:
      * v = momentum v + (g + weight_decay w), w = w - rate v. The sum is kept in `gradient`. */
-    void (*sgd)(const float *partial, ptrdiff_t stride, int partials, float *gradient, float *weight,
-                float *velocity, ptrdiff_t n, float rate, float momentum, float weight_decay);
+    void (*sgd)(const float *partial, ptrdiff_t stride, int partials, float *gradient, float *weight, float *velocity,
+                ptrdiff_t n, float rate, float momentum, float weight_decay);
     /* out[x * 16 + i] = rows[i][x]: sixteen rows of pixels become one row in the lane layout. */
     void (*interleave_row)(const float *const *rows, int width, float *out);
     const struct ChannelsKernels *channels;

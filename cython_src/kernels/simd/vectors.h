@@ -9,20 +9,20 @@
 #include <stdint.h>
 
 #define GENERIC 0
-#define AVX2 1
-#define AVX512 2
+#define AVX2    1
+#define AVX512  2
 
 #if MICRO_ISA == AVX512
-#define VL 16 /* floats in a vector */
-#define ISA_NAME "avx512"
+#define VL               16 /* floats in a vector */
+#define ISA_NAME         "avx512"
 #define ISA_SYMBOL(NAME) NAME##_avx512
 #elif MICRO_ISA == AVX2
-#define VL 8
-#define ISA_NAME "avx2"
+#define VL               8
+#define ISA_NAME         "avx2"
 #define ISA_SYMBOL(NAME) NAME##_avx2
 #else
-#define VL 4
-#define ISA_NAME "generic"
+#define VL               4
+#define ISA_NAME         "generic"
 #define ISA_SYMBOL(NAME) NAME##_generic
 #endif
 
@@ -32,8 +32,14 @@ typedef float VecU __attribute__((vector_size(VL * 4), aligned(4), may_alias));
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 32")
 
-INLINE Vec load(const float *p) { return (Vec) * (const VecU *)p; }
-INLINE void store(float *p, Vec v) { *(VecU *)p = (VecU)v; }
+INLINE Vec load(const float *p)
+{
+    return (Vec) * (const VecU *)p;
+}
+INLINE void store(float *p, Vec v)
+{
+    *(VecU *)p = (VecU)v;
+}
 
 #if defined(__clang__)
 #define SHUFFLE(MASK, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
@@ -43,29 +49,32 @@ INLINE void store(float *p, Vec v) { *(VecU *)p = (VecU)v; }
 typedef int32_t VecI __attribute__((vector_size(VL * 4)));
 
 /* All lanes x: by a subtraction of zero, which is exact for any x and folded away; adding zero would stay. */
-INLINE Vec splat(float x) { return x - (Vec){0}; }
+INLINE Vec splat(float x)
+{
+    return x - (Vec){0};
+}
 
 /* Two vectors seen as rows of pieces: LOW keeps the first half of every piece, HIGH the second. */
 #if VL == 16
-#define EVEN(a, b) SHUFFLE(VecI, a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
-#define ODD(a, b) SHUFFLE(VecI, a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31)
-#define LOW2(a, b) SHUFFLE(VecI, a, b, 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29)
+#define EVEN(a, b)  SHUFFLE(VecI, a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
+#define ODD(a, b)   SHUFFLE(VecI, a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31)
+#define LOW2(a, b)  SHUFFLE(VecI, a, b, 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29)
 #define HIGH2(a, b) SHUFFLE(VecI, a, b, 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30, 31)
-#define LOW4(a, b) SHUFFLE(VecI, a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27)
+#define LOW4(a, b)  SHUFFLE(VecI, a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27)
 #define HIGH4(a, b) SHUFFLE(VecI, a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31)
-#define LOW8(a, b) SHUFFLE(VecI, a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
+#define LOW8(a, b)  SHUFFLE(VecI, a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
 #define HIGH8(a, b) SHUFFLE(VecI, a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31)
 #elif VL == 8
-#define EVEN(a, b) SHUFFLE(VecI, a, b, 0, 2, 4, 6, 8, 10, 12, 14)
-#define ODD(a, b) SHUFFLE(VecI, a, b, 1, 3, 5, 7, 9, 11, 13, 15)
-#define LOW2(a, b) SHUFFLE(VecI, a, b, 0, 1, 4, 5, 8, 9, 12, 13)
+#define EVEN(a, b)  SHUFFLE(VecI, a, b, 0, 2, 4, 6, 8, 10, 12, 14)
+#define ODD(a, b)   SHUFFLE(VecI, a, b, 1, 3, 5, 7, 9, 11, 13, 15)
+#define LOW2(a, b)  SHUFFLE(VecI, a, b, 0, 1, 4, 5, 8, 9, 12, 13)
 #define HIGH2(a, b) SHUFFLE(VecI, a, b, 2, 3, 6, 7, 10, 11, 14, 15)
-#define LOW4(a, b) SHUFFLE(VecI, a, b, 0, 1, 2, 3, 8, 9, 10, 11)
+#define LOW4(a, b)  SHUFFLE(VecI, a, b, 0, 1, 2, 3, 8, 9, 10, 11)
 #define HIGH4(a, b) SHUFFLE(VecI, a, b, 4, 5, 6, 7, 12, 13, 14, 15)
 #else
-#define EVEN(a, b) SHUFFLE(VecI, a, b, 0, 2, 4, 6)
-#define ODD(a, b) SHUFFLE(VecI, a, b, 1, 3, 5, 7)
-#define LOW2(a, b) SHUFFLE(VecI, a, b, 0, 1, 4, 5)
+#define EVEN(a, b)  SHUFFLE(VecI, a, b, 0, 2, 4, 6)
+#define ODD(a, b)   SHUFFLE(VecI, a, b, 1, 3, 5, 7)
+#define LOW2(a, b)  SHUFFLE(VecI, a, b, 0, 1, 4, 5)
 #define HIGH2(a, b) SHUFFLE(VecI, a, b, 2, 3, 6, 7)
 #endif
 

@@ -1,7 +1,7 @@
 """Lowering of networks that are graphs of layers, in the layout "channels": the channels of a pixel side by side.
 
 A feature map is a buffer (batch, height + 2 halo, width + 2 halo, pitch); see `ChannelsMap`. Layers that have one
-consumer are joined with it where that saves bytes (`units.FUSIONS`); each such unit knows its loops forward and
+consumer are joined with it where that saves bytes (`options.FUSIONS`); each such unit knows its loops forward and
 backward. The gradient of a map that several layers read is the sum of what they send back, added in the reverse order
 of the layers: it depends on the network alone.
 
@@ -17,6 +17,5 @@ step           the order of all this in a step
 
 from .state import ChannelOptions
 from .step import lower_channels
-from .units import FUSIONS, parse_fusion
 
-__all__ = ["FUSIONS", "ChannelOptions", "lower_channels", "parse_fusion"]
+__all__ = ["ChannelOptions", "lower_channels"]

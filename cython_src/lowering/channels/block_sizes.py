@@ -84,9 +84,16 @@ def image_channel_blocks(cut: Granularity, batch: int, channels: int, flops: flo
 
 
 def output_blocks(
-    cut: Granularity, batch: int, window: Window, height: int, channels: int, weight_bytes: float, in_row_bytes: float,
-    out_row_bytes: float, flops: float,
-) -> tuple[int, int, int]:  # fmt: skip
+    cut: Granularity,
+    batch: int,
+    window: Window,
+    height: int,
+    channels: int,
+    weight_bytes: float,
+    in_row_bytes: float,
+    out_row_bytes: float,
+    flops: float,
+) -> tuple[int, int, int]:
     """Images, rows and channels of a block of a convolution.
 
     Parameters
@@ -108,9 +115,7 @@ def output_blocks(
         return cut.images or batch, min(cut.rows or height, height), min(wanted, channels)
     number = max(1, min(BLOCKS_WANTED, int(flops / SHORTEST_FLOPS)))
     best = None
-    sizes = itertools.product(
-        _halvings(batch, 1), _halvings(height, 4), _halvings(channels, 2 * LANES, LANES)
-    )
+    sizes = itertools.product(_halvings(batch, 1), _halvings(height, 4), _halvings(channels, 2 * LANES, LANES))
     for images, rows, part in sizes:
         counts = math.ceil(batch / images), math.ceil(height / rows), math.ceil(channels / part)
         count = math.prod(counts)
@@ -128,9 +133,17 @@ def output_blocks(
 
 
 def weight_blocks(
-    cut: Granularity, batch: int, out_channels: int, in_channels: int, weight_bytes: float, gradient_bytes: float,
-    input_bytes: float, flops: float, cut_outputs: bool = True, cut_inputs: bool = True,
-) -> tuple[int, int, int]:  # fmt: skip
+    cut: Granularity,
+    batch: int,
+    out_channels: int,
+    in_channels: int,
+    weight_bytes: float,
+    gradient_bytes: float,
+    input_bytes: float,
+    flops: float,
+    cut_outputs: bool = True,
+    cut_inputs: bool = True,
+) -> tuple[int, int, int]:
     """Images, output and input channels of a block of a weight gradient.
 
     Each range of images has partial sums of its own, which the update adds up: twice more bytes for each. Output
@@ -154,11 +167,7 @@ def weight_blocks(
         for n, least, cut_it in zip(sizes, WEIGHT_PIECES, (cut_outputs, cut_inputs), strict=True)
     ]
     for images, part_out, part_in in itertools.product(_halvings(batch, 1), *pieces):
-        counts = (
-            math.ceil(batch / images),
-            math.ceil(out_channels / part_out),
-            math.ceil(in_channels / part_in),
-        )
+        counts = (math.ceil(batch / images), math.ceil(out_channels / part_out), math.ceil(in_channels / part_in))
         count = math.prod(counts)
         moved = (
             2 * weight_bytes * counts[0]

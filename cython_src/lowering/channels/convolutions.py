@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from . import block_sizes
-from ...kernels.depthwise import channels as channels_depthwise
 from ...kernels.convolution import algorithms
-from .block_sizes import Window
-from ...networks.layers import Convolution
+from ...kernels.depthwise import channels as channels_depthwise
 from ...kernels.maps.channels import STATISTICS_ROWS
+from ...networks.layers import Convolution
 from ...plan.model import block_grid, ranges, read, update, write
+from . import block_sizes
+from .block_sizes import Window
 from .gradients import gradient_map, masked, pass_on, sent_to
 from .state import FeatureMap, Lowering, phase_of
 from .units import Unit
@@ -28,9 +28,16 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
     depthwise = low.is_depthwise(layer)
     flops = 2.0 * math.prod(shape[1:]) * target.channels * target.height * target.width * low.batch
     images, rows, part = block_sizes.output_blocks(
-        low.options.granularity, low.batch, window, target.height, target.channels, 4.0 * math.prod(shape),
-        4.0 * source.pitch * source.width, 4.0 * target.pitch * target.width, flops,
-    )  # fmt: skip
+        low.options.granularity,
+        low.batch,
+        window,
+        target.height,
+        target.channels,
+        4.0 * math.prod(shape),
+        4.0 * source.pitch * source.width,
+        4.0 * target.pitch * target.width,
+        flops,
+    )
     operands = {"input": source.name, "output": target.name}
     norm = low.producer[unit.sources[0]] if unit.normalises else None
     vectors = []
@@ -70,22 +77,16 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
             if residual:
                 accesses.append(residual.read(n, y, c))
             if statistics:
-                accesses.append(
-                    write(partials, (number, number + 1), (0, STATISTICS_ROWS), target.channel_box(*c))
-                )
-            bounds = {
-                "n0": n[0],
-                "n1": n[1],
-                "y0": y[0],
-                "y1": y[1],
-                "c0": c[0],
-                "c1": c[1],
-                "partial": number,
-            }
+                accesses.append(write(partials, (number, number + 1), (0, STATISTICS_ROWS), target.channel_box(*c)))
+            bounds = {"n0": n[0], "n1": n[1], "y0": y[0], "y1": y[1], "c0": c[0], "c1": c[1], "partial": number}
             size = 4.0 * (
-                low.batch * (source.pitch * source.height * source.width / len(ranges(target.channels, part))
-                              + (1 + bool(residual)) * target.pitch * target.height * target.width) + math.prod(shape)
-            )  # fmt: skip
+                low.batch
+                * (
+                    source.pitch * source.height * source.width / len(ranges(target.channels, part))
+                    + (1 + bool(residual)) * target.pitch * target.height * target.width
+                )
+                + math.prod(shape)
+            )
             blocks.append((bounds, accesses, flops * share, size * share))
     attributes = {**source.attributes("in"), **target.attributes("out"), **low.geometry(layer)}
     attributes["activation"] = unit.activation
@@ -97,8 +98,9 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
         kernel = "channels_conv_forward"
         attributes |= {"groups": layer.groups, "algorithm": algorithm}
         b.scratch(algorithms.scratch_bytes(algorithm, 0, attributes, images, rows, part))
-    low.loop(f"{layer.name}.again" if again else layer.name, kernel, operands, blocks, unit, phase_of(again),
-              **attributes)  # fmt: skip
+    low.loop(
+        f"{layer.name}.again" if again else layer.name, kernel, operands, blocks, unit, phase_of(again), **attributes
+    )
 
 
 def depthwise_scratch(low: Lowering, unit: Unit, source: FeatureMap) -> int:
@@ -109,15 +111,11 @@ def depthwise_scratch(low: Lowering, unit: Unit, source: FeatureMap) -> int:
     return size
 
 
-def chosen_algorithm(
-    low: Lowering, layer: Convolution, source: FeatureMap, target: FeatureMap, direction: str
-) -> int:
+def chosen_algorithm(low: Lowering, layer: Convolution, source: FeatureMap, target: FeatureMap, direction: str) -> int:
     names = ("dy", "in") if direction == "weights" else ("in", "out")
     maps = (target, source) if direction == "weights" else (source, target)
     attributes = {**maps[0].attributes(names[0]), **maps[1].attributes(names[1]), **low.geometry(layer)}
-    return algorithms.choose_algorithm(
-        low.options.conv, direction, {**attributes, "groups": layer.groups}, low.batch
-    )
+    return algorithms.choose_algorithm(low.options.conv, direction, {**attributes, "groups": layer.groups}, low.batch)
 
 
 def pack(low: Lowering, unit: Unit, weight: str, direction: int, algorithm: int, again: bool = False) -> str:
@@ -130,19 +128,24 @@ def pack(low: Lowering, unit: Unit, weight: str, direction: int, algorithm: int,
     low.builder.buffer(name, packed_shape, role="packed")
     size = 8.0 * math.prod(shape)
     blocks = []
-    pieces = ranges(
-        packed_shape[0], -(-packed_shape[0] // max(1, min(BLOCKS_OF_PACK, int(size / PACK_BYTES))))
-    )
+    pieces = ranges(packed_shape[0], -(-packed_shape[0] // max(1, min(BLOCKS_OF_PACK, int(size / PACK_BYTES)))))
     for o in pieces:
-        accesses = (
-            read(weight, *algorithms.weight_box(algorithm, direction, o, shape, layer.groups)),
-            write(name, o),
-        )
+        accesses = (read(weight, *algorithms.weight_box(algorithm, direction, o, shape, layer.groups)), write(name, o))
         blocks.append(({"o0": o[0], "o1": o[1]}, accesses, 0.0, size / len(pieces)))
-    low.loop(name, "channels_conv_pack", {"weight": weight, "packed": name}, blocks, unit, phase_of(direction == 1),
-        out_channels=shape[0], in_channels=shape[1] * layer.groups, kernel=shape[2], groups=layer.groups,
-        direction=direction, algorithm=algorithm,
-    )  # fmt: skip
+    low.loop(
+        name,
+        "channels_conv_pack",
+        {"weight": weight, "packed": name},
+        blocks,
+        unit,
+        phase_of(direction == 1),
+        out_channels=shape[0],
+        in_channels=shape[1] * layer.groups,
+        kernel=shape[2],
+        groups=layer.groups,
+        direction=direction,
+        algorithm=algorithm,
+    )
     low.builder.scratch(algorithms.pack_scratch_bytes(algorithm, direction, shape, layer.groups))
     return name
 
@@ -166,9 +169,7 @@ def convolution_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> Non
         pass_on(low, unit, unit.shortcut, gradient)
 
 
-def convolution_data_gradient(
-    low: Lowering, unit: Unit, gradient: FeatureMap, window: Window, flops: float
-) -> None:
+def convolution_data_gradient(low: Lowering, unit: Unit, gradient: FeatureMap, window: Window, flops: float) -> None:
     layer = unit.layer
     weight = f"{layer.name}.weight"
     shape = low.parameter_shapes[weight]
@@ -181,21 +182,34 @@ def convolution_data_gradient(
             algorithm = chosen_algorithm(low, layer, gradient, target, "data")
             packed = operands["packed"] = pack(low, unit, weight, 1, algorithm)
         images, rows, part = block_sizes.output_blocks(
-            low.options.granularity, low.batch, window, target.height, target.channels, 4.0 * math.prod(shape),
-            4.0 * gradient.pitch * gradient.width, 4.0 * target.pitch * target.width, flops,
-        )  # fmt: skip
+            low.options.granularity,
+            low.batch,
+            window,
+            target.height,
+            target.channels,
+            4.0 * math.prod(shape),
+            4.0 * gradient.pitch * gradient.width,
+            4.0 * target.pitch * target.width,
+            flops,
+        )
         channels = ranges(target.channels, part)
         size = 4.0 * (
-            low.batch * (gradient.pitch * gradient.height * gradient.width
-                          + (1 + accumulate) * target.pitch * target.height * target.width) + math.prod(shape)
-        )  # fmt: skip
+            low.batch
+            * (
+                gradient.pitch * gradient.height * gradient.width
+                + (1 + accumulate) * target.pitch * target.height * target.width
+            )
+            + math.prod(shape)
+        )
         blocks = []
         for n, y, c in block_grid(ranges(low.batch, images), ranges(target.height, rows), channels):
             share = (n[1] - n[0]) * (y[1] - y[0]) * (c[1] - c[0]) / (low.batch * target.height * target.channels)
             first, last = window.gradient_rows(y)
             first, last = max(first, -gradient.halo), min(last, gradient.height + gradient.halo)
-            accesses = [gradient.read(n, (first, max(last, first + 1)), c if depthwise else None),
-                        target.write(n, y, c, accumulate)]  # fmt: skip
+            accesses = [
+                gradient.read(n, (first, max(last, first + 1)), c if depthwise else None),
+                target.write(n, y, c, accumulate),
+            ]
             if depthwise:
                 accesses.append(read(weight, c))
             else:
@@ -221,29 +235,32 @@ def convolution_weight_gradient(
     depthwise = low.is_depthwise(layer)
     map_bytes = [4.0 * m.pitch * m.height * m.width for m in (gradient, source)]
     images, part_out, part_in = block_sizes.weight_blocks(
-        low.options.granularity, low.batch, shape[0], shape[1] * layer.groups, 4.0 * math.prod(shape), *map_bytes,
-        flops, not depthwise, layer.groups == 1,
-    )  # fmt: skip
+        low.options.granularity,
+        low.batch,
+        shape[0],
+        shape[1] * layer.groups,
+        4.0 * math.prod(shape),
+        *map_bytes,
+        flops,
+        not depthwise,
+        layer.groups == 1,
+    )
     groups = ranges(low.batch, images)
     count = 1 if low.options.chain else len(groups)
-    partials = b.buffer(
-        f"{layer.name}.weight.partials", (count, shape[0], row), role="gradient", carried=count == 1
-    )
+    partials = b.buffer(f"{layer.name}.weight.partials", (count, shape[0], row), role="gradient", carried=count == 1)
     low.partials[f"{layer.name}.weight"] = partials, count
     operands = {"gradient": gradient.name, "input": source.name, "output": partials}
     if layer.bias:
-        operands["bias_output"] = b.buffer(f"{layer.name}.bias.partials", (count, shape[0]), role="gradient",
-                                           carried=count == 1)  # fmt: skip
+        operands["bias_output"] = b.buffer(
+            f"{layer.name}.bias.partials", (count, shape[0]), role="gradient", carried=count == 1
+        )
         low.partials[f"{layer.name}.bias"] = operands["bias_output"], count
     prefix = "gradient" if depthwise else "dy"
     attributes = {**gradient.attributes(prefix), **source.attributes("in"), **low.geometry(layer)}
     kernel = "channels_depthwise_backward_weights"
     if not depthwise:
         kernel = "channels_conv_backward_weights"
-        attributes |= {
-            "groups": layer.groups,
-            "algorithm": chosen_algorithm(low, layer, source, gradient, "weights"),
-        }
+        attributes |= {"groups": layer.groups, "algorithm": chosen_algorithm(low, layer, source, gradient, "weights")}
         b.scratch(algorithms.scratch_bytes(attributes["algorithm"], 2, attributes, images, part_out, part_in))
     outs, ins = ranges(shape[0], part_out), ranges(shape[1] * layer.groups, part_in)
     window = low.window(layer, low.shapes[unit.sources[0]], low.shapes[unit.target])
@@ -255,17 +272,40 @@ def convolution_weight_gradient(
             share = (n[1] - n[0]) / low.batch / len(outs) / len(ins)
             written = update if link else write
             elements = (0, row) if len(ins) == 1 else (i[0] * shape[2] * shape[3], i[1] * shape[2] * shape[3])
-            accesses = [gradient.read(n, None, o), written(partials, (number, number + 1), o, elements),
-                        source.read_window(n, window, (0, gradient.height), i if layer.groups == 1 else o if depthwise else None)]  # fmt: skip
+            accesses = [
+                gradient.read(n, None, o),
+                written(partials, (number, number + 1), o, elements),
+                source.read_window(
+                    n, window, (0, gradient.height), i if layer.groups == 1 else o if depthwise else None
+                ),
+            ]
             if layer.bias and i[0] == 0:
                 accesses.append(written(operands["bias_output"], (number, number + 1), o))
-            bounds = {"n0": n[0], "n1": n[1], "o0": o[0], "o1": o[1], "i0": i[0], "i1": i[1], "y0": 0, "y1": gradient.height,
-                          "c0": o[0], "c1": o[1], "partial": number}  # fmt: skip
+            bounds = {
+                "n0": n[0],
+                "n1": n[1],
+                "o0": o[0],
+                "o1": o[1],
+                "i0": i[0],
+                "i1": i[1],
+                "y0": 0,
+                "y1": gradient.height,
+                "c0": o[0],
+                "c1": o[1],
+                "partial": number,
+            }
             size = sum(map_bytes) * low.batch + 4.0 * math.prod(shape) * len(part)
             blocks.append((bounds, accesses, flops * share, size * share))
-        low.loop(f"{layer.name}.weight_gradient" + (f".{link}" if low.options.chain else ""), kernel, operands, blocks,
-            unit, "backward", **attributes, accumulate=int(link > 0),
-        )  # fmt: skip
+        low.loop(
+            f"{layer.name}.weight_gradient" + (f".{link}" if low.options.chain else ""),
+            kernel,
+            operands,
+            blocks,
+            unit,
+            "backward",
+            **attributes,
+            accumulate=int(link > 0),
+        )
 
 
 def depthwise_norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
@@ -286,9 +326,14 @@ def depthwise_norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> 
     low.partials[weight] = partials, len(groups)
     vectors = {name: f"{after.layer.name}.{name}" for name in ("scale", "shift", "mean", "coefficients")}
     operands = {
-        "gradient": gradient.name, "result": result.name, **vectors, "weight": weight, "input": source.name,
-        "output": target.name, "weight_partials": partials,
-    }  # fmt: skip
+        "gradient": gradient.name,
+        "result": result.name,
+        **vectors,
+        "weight": weight,
+        "input": source.name,
+        "output": target.name,
+        "weight_partials": partials,
+    }
     if before:
         name = before.layer.name
         applied = {f"input_{kind}": f"{name}.{kind}" for kind in ("scale", "shift", "mean", "inv_std")}
@@ -309,10 +354,23 @@ def depthwise_norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> 
         share = (n[1] - n[0]) * (c[1] - c[0]) / (low.batch * source.channels)
         bounds = {"n0": n[0], "n1": n[1], "c0": c[0], "c1": c[1], "partial": number}
         blocks.append((bounds, accesses, flops * share, moved * share))
-    b.scratch(channels_depthwise.backward_scratch_bytes(
-        source.channels, source.width, result.width, source.pitch, layer.kernel, layer.stride
-    ))  # fmt: skip
-    low.loop(f"{layer.name}.gradient", "channels_depthwise_norm_backward", operands, blocks, unit, "backward",
-        **result.attributes("out"), **source.attributes("in"), **low.geometry(layer), gradient_halo=gradient.halo,
-        output_halo=target.halo, activation=after.activation, input_activation=before.activation if before else 0,
-    )  # fmt: skip
+    b.scratch(
+        channels_depthwise.backward_scratch_bytes(
+            source.channels, source.width, result.width, source.pitch, layer.kernel, layer.stride
+        )
+    )
+    low.loop(
+        f"{layer.name}.gradient",
+        "channels_depthwise_norm_backward",
+        operands,
+        blocks,
+        unit,
+        "backward",
+        **result.attributes("out"),
+        **source.attributes("in"),
+        **low.geometry(layer),
+        gradient_halo=gradient.halo,
+        output_halo=target.halo,
+        activation=after.activation,
+        input_activation=before.activation if before else 0,
+    )

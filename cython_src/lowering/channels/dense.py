@@ -19,13 +19,26 @@ def fully_connected(low: Lowering, unit: Unit) -> None:
     for n in low.image_blocks():
         count = n[1] - n[0]
         accesses = source.read(n), read(weight), read(bias), target.write(n)
-        blocks.append(({"g0": n[0], "g1": n[1]}, accesses, 2.0 * features * layer.out_features * count,
-                       4.0 * (features + layer.out_features) * count))  # fmt: skip
+        blocks.append(
+            (
+                {"g0": n[0], "g1": n[1]},
+                accesses,
+                2.0 * features * layer.out_features * count,
+                4.0 * (features + layer.out_features) * count,
+            )
+        )
     operands = {"input": source.name, "weight": weight, "bias": bias, "output": target.name}
     low.loop(
-        layer.name, "fc_forward", operands, blocks, unit, "forward", features=features, outputs=layer.out_features,
+        layer.name,
+        "fc_forward",
+        operands,
+        blocks,
+        unit,
+        "forward",
+        features=features,
+        outputs=layer.out_features,
         lanes=1,
-    )  # fmt: skip
+    )
 
 
 def features_of(low: Lowering, unit: Unit) -> Vector:
@@ -43,9 +56,14 @@ def features_of(low: Lowering, unit: Unit) -> Vector:
             size = 8.0 * flat.channels * (n[1] - n[0])
             blocks.append(({"n0": n[0], "n1": n[1]}, (source.read(n), flat.write(n)), 0.0, size))
         low.loop(
-            name, "channels_flatten", {"input": source.name, "output": name}, blocks, unit, "forward",
+            name,
+            "channels_flatten",
+            {"input": source.name, "output": name},
+            blocks,
+            unit,
+            "forward",
             **source.attributes("in"),
-        )  # fmt: skip
+        )
     return low.maps[name]
 
 
@@ -74,9 +92,16 @@ def data_gradient(low: Lowering, unit: Unit, gradient: Vector, target: Vector) -
         blocks.append(({"g0": n[0], "g1": n[1]}, accesses, flops, 4.0 * features * count))
     operands = {"gradient": gradient.name, "weight": weight, "output": target.name}
     low.loop(
-        f"{layer.name}.data_gradient", "fc_backward_data", operands, blocks, unit, "backward", features=features,
-        outputs=layer.out_features, lanes=1,
-    )  # fmt: skip
+        f"{layer.name}.data_gradient",
+        "fc_backward_data",
+        operands,
+        blocks,
+        unit,
+        "backward",
+        features=features,
+        outputs=layer.out_features,
+        lanes=1,
+    )
 
 
 def spread(low: Lowering, unit: Unit, flat: Vector) -> None:
@@ -88,9 +113,15 @@ def spread(low: Lowering, unit: Unit, flat: Vector) -> None:
         accesses = flat.read(n), target.write(n, y, accumulate=accumulate)
         blocks.append((bounds, accesses, 0.0, size * (n[1] - n[0]) * (y[1] - y[0])))
     low.loop(
-        f"{unit.layer.name}.flat_gradient", "channels_flatten_backward", {"gradient": flat.name, "output": target.name},
-        blocks, unit, "backward", **target.attributes("out"), accumulate=int(accumulate),
-    )  # fmt: skip
+        f"{unit.layer.name}.flat_gradient",
+        "channels_flatten_backward",
+        {"gradient": flat.name, "output": target.name},
+        blocks,
+        unit,
+        "backward",
+        **target.attributes("out"),
+        accumulate=int(accumulate),
+    )
 
 
 def weight_gradient(low: Lowering, unit: Unit, gradient: Vector) -> None:
@@ -98,27 +129,35 @@ def weight_gradient(low: Lowering, unit: Unit, gradient: Vector) -> None:
     source = features_of(low, unit)
     features = source.channels
     flops = 2.0 * features * layer.out_features
-    groups = (
-        low.image_blocks() if low.options.chain else ranges(low.batch, max(1, -(-low.batch // FC_PARTIALS)))
-    )
+    groups = low.image_blocks() if low.options.chain else ranges(low.batch, max(1, -(-low.batch // FC_PARTIALS)))
     count = 1 if low.options.chain else len(groups)
-    partials = b.buffer(f"{layer.name}.partials", (count, layer.out_features, features + 1), role="gradient",
-                        carried=count == 1)  # fmt: skip
+    partials = b.buffer(
+        f"{layer.name}.partials", (count, layer.out_features, features + 1), role="gradient", carried=count == 1
+    )
     for kind in ("weight", "bias"):
         low.partials[f"{layer.name}.{kind}"] = partials, count
     links = [[n] for n in groups] if low.options.chain else [groups]
     for link, part in enumerate(links):
         blocks = []
         for number, n in enumerate(part):
-            accesses = (
-                gradient.read(n),
-                source.read(n),
-                (update if link else write)(partials, (number, number + 1)),
+            accesses = (gradient.read(n), source.read(n), (update if link else write)(partials, (number, number + 1)))
+            blocks.append(
+                (
+                    {"partial": number, "g0": n[0], "g1": n[1]},
+                    accesses,
+                    flops * (n[1] - n[0]),
+                    4.0 * features * (n[1] - n[0]),
+                )
             )
-            blocks.append(({"partial": number, "g0": n[0], "g1": n[1]}, accesses, flops * (n[1] - n[0]),
-                           4.0 * features * (n[1] - n[0])))  # fmt: skip
         low.loop(
-            f"{layer.name}.weight_gradient" + (f".{link}" if low.options.chain else ""), "fc_backward_weights",
-            {"gradient": gradient.name, "input": source.name, "output": partials}, blocks, unit, "backward",
-            features=features, outputs=layer.out_features, lanes=1, accumulate=int(link > 0),
-        )  # fmt: skip
+            f"{layer.name}.weight_gradient" + (f".{link}" if low.options.chain else ""),
+            "fc_backward_weights",
+            {"gradient": gradient.name, "input": source.name, "output": partials},
+            blocks,
+            unit,
+            "backward",
+            features=features,
+            outputs=layer.out_features,
+            lanes=1,
+            accumulate=int(link > 0),
+        )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from . import block_sizes
 from ...networks.layers import Softmax
 from ...plan.model import ranges, read, update, write
+from . import block_sizes
 from .state import FeatureMap, Lowering, Vector
 from .units import Unit
 
@@ -27,12 +27,24 @@ def load(low: Lowering) -> str:
         accesses = read(images), read(all_labels), read(order), target.write(n), write(labels, n)
         blocks.append(({"n0": n[0], "n1": n[1]}, accesses, 0.0, 8.0 * (n[1] - n[0]) * size))
     operands = {
-        "images": images, "dataset_labels": all_labels, "batch_order": order, "output": target.name,
+        "images": images,
+        "dataset_labels": all_labels,
+        "batch_order": order,
+        "output": target.name,
         "labels": labels,
-    }  # fmt: skip
-    low.loop("load", "channels_load_images", operands, blocks, Unit(Softmax("input"), (), "input"), "load",
-        **target.attributes("out"), batch=low.batch, num_batches=o.num_batches, num_images=o.num_images,
-    )  # fmt: skip
+    }
+    low.loop(
+        "load",
+        "channels_load_images",
+        operands,
+        blocks,
+        Unit(Softmax("input"), (), "input"),
+        "load",
+        **target.attributes("out"),
+        batch=low.batch,
+        num_batches=o.num_batches,
+        num_images=o.num_images,
+    )
     return labels
 
 
@@ -46,17 +58,7 @@ def softmax(low: Lowering, logits: Vector, unit: Unit) -> None:
         accesses = logits.read(n), write(probabilities, n), write(predictions, n)
         blocks.append(({"g0": n[0], "g1": n[1]}, accesses, 0.0, 8.0 * classes * (n[1] - n[0])))
     operands = {"logits": logits.name, "probabilities": probabilities, "predictions": predictions}
-    low.loop(
-        "softmax",
-        "softmax",
-        operands,
-        blocks,
-        unit,
-        "forward",
-        classes=classes,
-        lanes=1,
-        batch=low.batch,
-    )
+    low.loop("softmax", "softmax", operands, blocks, unit, "forward", classes=classes, lanes=1, batch=low.batch)
 
 
 def loss(low: Lowering, logits: Vector, labels: str, unit: Unit, phase: str) -> Vector:
@@ -70,13 +72,7 @@ def loss(low: Lowering, logits: Vector, labels: str, unit: Unit, phase: str) -> 
     correct_log = b.buffer(f"{o.prefix}correct", (o.num_iterations_logged,), "int32", role="log")
     blocks = []
     for n in low.image_blocks():
-        accesses = (
-            logits.read(n),
-            read(labels, n),
-            gradient.write(n),
-            write(losses, n),
-            write(correct, n),
-        )
+        accesses = (logits.read(n), read(labels, n), gradient.write(n), write(losses, n), write(correct, n))
         blocks.append(({"g0": n[0], "g1": n[1]}, accesses, 0.0, 8.0 * classes * (n[1] - n[0])))
     operands = {
         "logits": logits.name,
@@ -85,10 +81,30 @@ def loss(low: Lowering, logits: Vector, labels: str, unit: Unit, phase: str) -> 
         "losses": losses,
         "correct": correct,
     }
-    low.loop("softmax", "softmax_loss", operands, blocks, unit, phase, classes=classes, lanes=1, batch=low.batch,
-              label_smoothing=o.label_smoothing)  # fmt: skip
+    low.loop(
+        "softmax",
+        "softmax_loss",
+        operands,
+        blocks,
+        unit,
+        phase,
+        classes=classes,
+        lanes=1,
+        batch=low.batch,
+        label_smoothing=o.label_smoothing,
+    )
     accesses = read(losses), read(correct), update(log), update(correct_log)
     operands = {"losses": losses, "correct": correct, "loss_log": log, "correct_log": correct_log}
-    low.loop("loss", "loss_sum", operands, [({}, accesses, 0.0, 8.0 * low.batch)], unit, phase, groups=low.batch,
-              batch=low.batch, length=o.num_iterations_logged, check_finite=b.attributes["check_finite"])  # fmt: skip
+    low.loop(
+        "loss",
+        "loss_sum",
+        operands,
+        [({}, accesses, 0.0, 8.0 * low.batch)],
+        unit,
+        phase,
+        groups=low.batch,
+        batch=low.batch,
+        length=o.num_iterations_logged,
+        check_finite=b.attributes["check_finite"],
+    )
     return gradient

@@ -51,12 +51,7 @@ def _data_gradient_halo(low: Lowering, unit: Unit) -> int:
     source, target = low.shapes[unit.sources[0]], low.shapes[unit.target]
     if not low.learns[unit.sources[0]]:
         return 0
-    sizes = {
-        "in_height": target[1],
-        "in_width": target[2],
-        "out_height": source[1],
-        "out_width": source[2],
-    }
+    sizes = {"in_height": target[1], "in_width": target[2], "out_height": source[1], "out_width": source[2]}
     return algorithms.required_halo(algorithms.DATA, {**sizes, **low.geometry(unit.layer)})
 
 
@@ -88,9 +83,7 @@ def sent_back(low: Lowering, unit: Unit, tensor: str) -> Iterator[FeatureMap]:
     target, _ = gradient_map(low, tensor, f"{tensor}.gradient_{unit.layer.name}" if present else "")
     yield target
     if present is not None:
-        new = low.map(
-            f"{tensor}.gradient_sum_{unit.layer.name}", tensor, gradient_halo(low, tensor), "gradient"
-        )
+        new = low.map(f"{tensor}.gradient_sum_{unit.layer.name}", tensor, gradient_halo(low, tensor), "gradient")
         low.sum_maps(f"{unit.layer.name}.gradient_sum", unit, "backward", present, target, new)
         low.gradients.pop(tensor)
         set_gradient(low, tensor, new)
@@ -117,9 +110,18 @@ def masked(low: Lowering, unit: Unit, gradient: FeatureMap) -> FeatureMap:
         return gradient
     new = low.map(f"{unit.layer.name}.gradient", unit.target, gradient_halo_within(low, unit), "gradient")
     output = low.maps[unit.target]
-    low.elementwise(f"{unit.layer.name}.activation_gradient", "channels_activation_backward", unit, "backward", new,
+    low.elementwise(
+        f"{unit.layer.name}.activation_gradient",
+        "channels_activation_backward",
+        unit,
+        "backward",
+        new,
         {"gradient": gradient.name, "activations": output.name, "output": new.name},
-        {"gradient": gradient, "activations": output, "output": new}, **gradient.attributes("in"),
-        activations_halo=output.halo, out_halo=new.halo, activation=unit.activation, accumulate=0,
-    )  # fmt: skip
+        {"gradient": gradient, "activations": output, "output": new},
+        **gradient.attributes("in"),
+        activations_halo=output.halo,
+        out_halo=new.halo,
+        activation=unit.activation,
+        accumulate=0,
+    )
     return new

@@ -22,32 +22,58 @@ def norm(low: Lowering, unit: Unit, again: bool) -> None:
             if low.producer[unit.sources[0]].statistics != name:
                 count = len(low.pixels(source))
                 low.statistics_buffer(name, count, source)
-                low.elementwise(f"{name}.statistics", "channels_norm_statistics", unit, "forward", source,
-                    {"input": source.name, "partials": partials}, {"input": source}, partials=partials,
+                low.elementwise(
+                    f"{name}.statistics",
+                    "channels_norm_statistics",
+                    unit,
+                    "forward",
+                    source,
+                    {"input": source.name, "partials": partials},
+                    {"input": source},
+                    partials=partials,
                     **source.attributes("in"),
-                )  # fmt: skip
+                )
             count = b.shape(partials)[0]
             operands = {
-                "partials": partials, "weight": weight, "bias": bias, **running, "scale": scale, "shift": shift,
+                "partials": partials,
+                "weight": weight,
+                "bias": bias,
+                **running,
+                "scale": scale,
+                "shift": shift,
                 "mean": low.vector_buffer(f"{name}.mean", source),
                 "inv_std": low.vector_buffer(f"{name}.inv_std", source),
-            }  # fmt: skip
+            }
             accesses = [read(partials), read(weight), read(bias)]
             accesses += [update(buffer) for buffer in running.values()]
             accesses += [write(operands[kind]) for kind in ("scale", "shift", "mean", "inv_std")]
-            low.loop(f"{name}.finish", "channels_norm_finish", operands,
-                [(all_channels, accesses, 0.0, 8.0 * count * source.pitch)], unit, "forward",
-                channels=source.channels, num_partials=count, count=low.batch * source.height * source.width,
-                eps=layer.eps, momentum=layer.momentum,
-            )  # fmt: skip
+            low.loop(
+                f"{name}.finish",
+                "channels_norm_finish",
+                operands,
+                [(all_channels, accesses, 0.0, 8.0 * count * source.pitch)],
+                unit,
+                "forward",
+                channels=source.channels,
+                num_partials=count,
+                count=low.batch * source.height * source.width,
+                eps=layer.eps,
+                momentum=layer.momentum,
+            )
         else:
             operands = {"weight": weight, "bias": bias, **running, "scale": scale, "shift": shift}
             accesses = [read(operands[kind]) for kind in ("weight", "bias", "running_mean", "running_var")]
             accesses += [write(scale), write(shift)]
-            low.loop(f"{name}.finish", "channels_norm_evaluate", operands,
-                [(all_channels, accesses, 0.0, 24.0 * source.pitch)], unit, "forward",
-                channels=source.channels, eps=layer.eps,
-            )  # fmt: skip
+            low.loop(
+                f"{name}.finish",
+                "channels_norm_evaluate",
+                operands,
+                [(all_channels, accesses, 0.0, 24.0 * source.pitch)],
+                unit,
+                "forward",
+                channels=source.channels,
+                eps=layer.eps,
+            )
     if not unit.applied:
         return
     target = low.output_map(unit, again)
@@ -61,10 +87,20 @@ def norm(low: Lowering, unit: Unit, again: bool) -> None:
         for kind in ("scale", "shift"):
             operands[f"residual_{kind}"] = f"{unit.shortcut_norm}.{kind}"
             constant.append(read(operands[f"residual_{kind}"]))
-    low.elementwise(f"{name}.again" if again else name, "channels_norm_apply", unit, phase_of(again), target, operands, maps,
-        constant, **source.attributes("in"), residual_halo=maps.get("residual", source).halo, out_halo=target.halo,
+    low.elementwise(
+        f"{name}.again" if again else name,
+        "channels_norm_apply",
+        unit,
+        phase_of(again),
+        target,
+        operands,
+        maps,
+        constant,
+        **source.attributes("in"),
+        residual_halo=maps.get("residual", source).halo,
+        out_halo=target.halo,
         activation=unit.activation,
-    )  # fmt: skip
+    )
 
 
 def norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
@@ -86,13 +122,25 @@ def norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
     elif unit.activation:  # the mask is found again from the norm's input: a map less to read
         common |= {"scale": f"{name}.scale", "shift": f"{name}.shift"}
         constant += [read(common["scale"]), read(common["shift"])]
-    shapes = {**source.attributes("in"), "gradient_halo": gradient.halo, "activations_halo": activations_halo,
-              "activation": unit.activation}  # fmt: skip
+    shapes = {
+        **source.attributes("in"),
+        "gradient_halo": gradient.halo,
+        "activations_halo": activations_halo,
+        "activation": unit.activation,
+    }
     if name not in low.gradient_sums:
-        low.elementwise(f"{name}.gradient_statistics", "channels_norm_backward_statistics", unit, "backward", source,
-            {**common, "inv_std": inv_std, "partials": partials}, maps, [*constant, read(inv_std)], partials=partials,
+        low.elementwise(
+            f"{name}.gradient_statistics",
+            "channels_norm_backward_statistics",
+            unit,
+            "backward",
+            source,
+            {**common, "inv_std": inv_std, "partials": partials},
+            maps,
+            [*constant, read(inv_std)],
+            partials=partials,
             **shapes,
-        )  # fmt: skip
+        )
     weight = f"{name}.weight"
     coefficients = b.buffer(f"{name}.coefficients", (3, source.pitch), role="temporary")
     results = {
@@ -100,19 +148,33 @@ def norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
         for kind in ("weight", "bias")
     }
     operands = {
-        "partials": partials, "weight": weight, "inv_std": inv_std, "gradient_weight": results["weight"],
-        "gradient_bias": results["bias"], "coefficients": coefficients,
-    }  # fmt: skip
+        "partials": partials,
+        "weight": weight,
+        "inv_std": inv_std,
+        "gradient_weight": results["weight"],
+        "gradient_bias": results["bias"],
+        "coefficients": coefficients,
+    }
     accesses = [read(operands[kind]) for kind in ("partials", "weight", "inv_std")]
     accesses += [write(buffer) for buffer in (*results.values(), coefficients)]
-    low.loop(f"{name}.gradient_finish", "channels_norm_backward_finish", operands,
-        [({"c0": 0, "c1": source.channels}, accesses, 0.0, 8.0 * count * source.pitch)], unit, "backward",
-        channels=source.channels, num_partials=count, count=low.batch * source.height * source.width, evaluation=0,
-    )  # fmt: skip
+    low.loop(
+        f"{name}.gradient_finish",
+        "channels_norm_backward_finish",
+        operands,
+        [({"c0": 0, "c1": source.channels}, accesses, 0.0, 8.0 * count * source.pitch)],
+        unit,
+        "backward",
+        channels=source.channels,
+        num_partials=count,
+        count=low.batch * source.height * source.width,
+        evaluation=0,
+    )
     if low.trained(unit):
         for kind, buffer in results.items():
             low.partials[f"{name}.{kind}"] = buffer, 1
-    if unit.sources[0] in low.producer and low.producer[unit.sources[0]].joins_backward:  # which does the rest, from the gradient as it is
+    if (
+        unit.sources[0] in low.producer and low.producer[unit.sources[0]].joins_backward
+    ):  # which does the rest, from the gradient as it is
         set_gradient(low, unit.sources[0], gradient)
         return
     shortcut = unit.shortcut_norm or unit.shortcut
@@ -133,7 +195,17 @@ def norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
             common["branch"], maps["branch"] = branch.name, branch
         accumulated = [operand for operand, yes in (("output", present), ("branch", added)) if yes]
         low.elementwise(
-            f"{name}.gradient", "channels_norm_backward_apply", unit, "backward", source, common, maps,
-            [*constant, read(coefficients)], accumulated, **shapes, out_halo=target.halo, branch_halo=branch.halo,
+            f"{name}.gradient",
+            "channels_norm_backward_apply",
+            unit,
+            "backward",
+            source,
+            common,
+            maps,
+            [*constant, read(coefficients)],
+            accumulated,
+            **shapes,
+            out_halo=target.halo,
+            branch_halo=branch.halo,
             accumulate_branch=int(added),
-        )  # fmt: skip
+        )

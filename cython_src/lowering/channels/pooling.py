@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .block_sizes import Window
 from ...networks.layers import MaxPool
 from ...plan.model import Access, read, write
+from .block_sizes import Window
 from .gradients import gradient_map, sent_to
 from .state import FeatureMap, Lowering, phase_of
 from .units import Unit
@@ -25,10 +25,19 @@ def pool(low: Lowering, unit: Unit, again: bool) -> None:
         if largest:
             accesses.append(write(operands["index"], n, y))
         blocks.append((bounds, accesses, 0.0, size * (n[1] - n[0]) * (y[1] - y[0]) / target.height))
-    low.loop(f"{layer.name}.again" if again else layer.name, "channels_max_pool" if largest else "channels_average_pool", operands,
-        blocks, unit, phase_of(again), **source.attributes("in"), **target.attributes("out"), kernel=layer.size,
-        stride=window.stride, padding=window.padding,
-    )  # fmt: skip
+    low.loop(
+        f"{layer.name}.again" if again else layer.name,
+        "channels_max_pool" if largest else "channels_average_pool",
+        operands,
+        blocks,
+        unit,
+        phase_of(again),
+        **source.attributes("in"),
+        **target.attributes("out"),
+        kernel=layer.size,
+        stride=window.stride,
+        padding=window.padding,
+    )
 
 
 def index(low: Lowering, unit: Unit) -> str:
@@ -62,10 +71,20 @@ def pool_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
                 if largest:
                     accesses.append(read(operands["index"], n, rows))
             blocks.append((bounds, accesses, 0.0, size * (n[1] - n[0]) * (y[1] - y[0]) / target.height))
-        low.loop(f"{layer.name}.gradient", "channels_max_pool_backward" if largest else "channels_average_pool_backward", operands,
-            blocks, unit, "backward", **gradient.attributes("in"), **target.attributes("out"), kernel=layer.size,
-            stride=window.stride, padding=window.padding, accumulate=int(accumulate),
-        )  # fmt: skip
+        low.loop(
+            f"{layer.name}.gradient",
+            "channels_max_pool_backward" if largest else "channels_average_pool_backward",
+            operands,
+            blocks,
+            unit,
+            "backward",
+            **gradient.attributes("in"),
+            **target.attributes("out"),
+            kernel=layer.size,
+            stride=window.stride,
+            padding=window.padding,
+            accumulate=int(accumulate),
+        )
 
 
 def global_pool(low: Lowering, unit: Unit) -> None:
@@ -73,12 +92,23 @@ def global_pool(low: Lowering, unit: Unit) -> None:
     target = low.output_map(unit, False)
     size = 4.0 * source.height * source.width * source.pitch
     blocks = [
-        ({"n0": n[0], "n1": n[1], "c0": 0, "c1": source.channels}, (source.read(n), target.write(n)), 0.0,
-         size * (n[1] - n[0]))
+        (
+            {"n0": n[0], "n1": n[1], "c0": 0, "c1": source.channels},
+            (source.read(n), target.write(n)),
+            0.0,
+            size * (n[1] - n[0]),
+        )
         for n in low.image_blocks()
-    ]  # fmt: skip
-    low.loop(unit.layer.name, "channels_global_pool", {"input": source.name, "output": target.name}, blocks, unit, "forward",
-              **source.attributes("in"))  # fmt: skip
+    ]
+    low.loop(
+        unit.layer.name,
+        "channels_global_pool",
+        {"input": source.name, "output": target.name},
+        blocks,
+        unit,
+        "forward",
+        **source.attributes("in"),
+    )
 
 
 def global_pool_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
@@ -89,6 +119,13 @@ def global_pool_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> Non
         accesses = gradient.read(n), target.write(n, y, accumulate=accumulate)
         blocks.append((bounds, accesses, 0.0, size * (n[1] - n[0]) * (y[1] - y[0]) / target.height))
     operands = {"gradient": gradient.name, "output": target.name}
-    low.loop(f"{unit.layer.name}.gradient", "channels_global_pool_backward", operands,
-        blocks, unit, "backward", **target.attributes("out"), accumulate=int(accumulate),
-    )  # fmt: skip
+    low.loop(
+        f"{unit.layer.name}.gradient",
+        "channels_global_pool_backward",
+        operands,
+        blocks,
+        unit,
+        "backward",
+        **target.attributes("out"),
+        accumulate=int(accumulate),
+    )

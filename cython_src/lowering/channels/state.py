@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from . import block_sizes
 from ...binding import kernel_table
-from .block_sizes import Window
 from ...errors import UsageError
-from ..granularity import Granularity
-from ...networks.layers import BatchNorm, Convolution, Dropout, FullyConnected, Layer, MaxPool, NetworkSpec
 from ...kernels.maps.channels import ChannelsMap, statistics_shape
+from ...networks.layers import BatchNorm, Convolution, Dropout, FullyConnected, Layer, MaxPool, NetworkSpec
 from ...plan.model import Access, Block, PlanBuilder, block_grid, ranges, read, update, write
+from ..granularity import Granularity
+from . import block_sizes
+from .block_sizes import Window
 from .units import Unit, join_layers
 
 
@@ -106,7 +106,9 @@ class Lowering:
     sharers: dict[str, set[str]] = field(default_factory=dict)  # gradient's buffer -> tensors that it belongs to
     unfinished: set[str] = field(default_factory=set)  # tensors whose producer has not run backward yet
     partials: dict[str, tuple[str, int]] = field(default_factory=dict)  # parameter -> partial gradients
-    gradient_sums: dict[str, str] = field(default_factory=dict)  # norm -> partial sums of its gradient, if taken already
+    gradient_sums: dict[str, str] = field(
+        default_factory=dict
+    )  # norm -> partial sums of its gradient, if taken already
     aliases: dict[str, Callable] = field(default_factory=dict)
 
     def __post_init__(self):
@@ -122,9 +124,7 @@ class Lowering:
         self.statistic_shapes = self.spec.statistic_shapes()
         for prefix in self.options.frozen:
             if not any(name.startswith(f"{prefix}.") for name in self.parameter_shapes):
-                raise UsageError(
-                    f"frozen must name layers with parameters of {self.spec.name!r}, got {prefix!r}"
-                )
+                raise UsageError(f"frozen must name layers with parameters of {self.spec.name!r}, got {prefix!r}")
         self.learns: dict[str, bool] = {"input": False}  # tensor -> whether a parameter before it is trained
         for unit in self.units:
             self.learns[unit.target] = self.trained(unit) or any(self.learns[name] for name in unit.inputs)
@@ -139,10 +139,19 @@ class Lowering:
         alone = self.readers[unit.sources[0]] == [unit]
         after = self.readers.get(unit.target, [])
         unit.joins_backward = (
-            "depthwise" in fusion and options.training and not options.chain and alone
-            and len(after) == 1 and isinstance(after[0].layer, BatchNorm) and not after[0].shortcut and after[0].applied
-            and not unit.layer.bias and not unit.activation and self.trained(unit) and self.learns[unit.sources[0]]
-        )  # fmt: skip
+            "depthwise" in fusion
+            and options.training
+            and not options.chain
+            and alone
+            and len(after) == 1
+            and isinstance(after[0].layer, BatchNorm)
+            and not after[0].shortcut
+            and after[0].applied
+            and not unit.layer.bias
+            and not unit.activation
+            and self.trained(unit)
+            and self.learns[unit.sources[0]]
+        )
         if before and isinstance(before.layer, BatchNorm) and not before.shortcut and alone and "normalise" in fusion:
             unit.normalises = unit.joins_backward or not options.training
             before.applied = not unit.normalises
@@ -179,11 +188,7 @@ class Lowering:
 
     def halo_of(self, readers: Sequence[Unit]) -> int:
         layers = [unit.layer for unit in readers]
-        padded = [
-            layer.padding
-            for layer in layers
-            if isinstance(layer, Convolution) and not self.is_depthwise(layer)
-        ]
+        padded = [layer.padding for layer in layers if isinstance(layer, Convolution) and not self.is_depthwise(layer)]
         return max(padded, default=0)
 
     def map(self, name: str, tensor: str, halo: int, role: str = "activation") -> FeatureMap:
@@ -215,9 +220,7 @@ class Lowering:
             phase=phase,
         )
 
-    def pixels(
-        self, feature_map: FeatureMap
-    ) -> list[tuple[tuple[int, int], tuple[int, int], dict[str, int]]]:
+    def pixels(self, feature_map: FeatureMap) -> list[tuple[tuple[int, int], tuple[int, int], dict[str, int]]]:
         """Blocks of images and rows of loops without windows: images, rows, bounds with the block's number."""
         images, rows = block_sizes.pixel_blocks(self.options.granularity, self.batch, feature_map.height)
         grid = block_grid(ranges(self.batch, images), ranges(feature_map.height, rows))
@@ -263,15 +266,22 @@ class Lowering:
         return self.builder.buffer(name, (feature_map.pitch,), role="temporary")
 
     def statistics_buffer(self, norm: str, count: int, feature_map: FeatureMap) -> str:
-        return self.builder.buffer(
-            f"{norm}.partials", statistics_shape(count, feature_map.pitch), role="temporary"
-        )
+        return self.builder.buffer(f"{norm}.partials", statistics_shape(count, feature_map.pitch), role="temporary")
 
     def elementwise(
-        self, name: str, kernel: str, unit: Unit, phase: str, cut: FeatureMap, operands: Mapping[str, str],
-        maps: Mapping[str, FeatureMap], constant: Sequence[Access] = (), accumulated: Sequence[str] = (),
-        partials: str = "", **attributes: float,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        kernel: str,
+        unit: Unit,
+        phase: str,
+        cut: FeatureMap,
+        operands: Mapping[str, str],
+        maps: Mapping[str, FeatureMap],
+        constant: Sequence[Access] = (),
+        accumulated: Sequence[str] = (),
+        partials: str = "",
+        **attributes: float,
+    ) -> None:
         """Loop that treats each pixel alone. `maps`: operand -> map; those called output or branch are written, or
         added to where `accumulated` names them."""
         blocks = []
@@ -289,13 +299,30 @@ class Lowering:
             blocks.append((bounds, accesses, 0.0, size * share))
         self.loop(name, kernel, operands, blocks, unit, phase, **attributes)
 
-    def sum_maps(self, name: str, unit: Unit, phase: str, first: FeatureMap, second: FeatureMap, target: FeatureMap,
-                 activation: int = 0) -> None:  # fmt: skip
+    def sum_maps(
+        self,
+        name: str,
+        unit: Unit,
+        phase: str,
+        first: FeatureMap,
+        second: FeatureMap,
+        target: FeatureMap,
+        activation: int = 0,
+    ) -> None:
         maps = {"first": first, "second": second, "output": target}
         self.elementwise(
-            name, "channels_add", unit, phase, target, {k: m.name for k, m in maps.items()}, maps,
-            **first.attributes("in"), second_halo=second.halo, out_halo=target.halo, activation=activation,
-        )  # fmt: skip
+            name,
+            "channels_add",
+            unit,
+            phase,
+            target,
+            {k: m.name for k, m in maps.items()},
+            maps,
+            **first.attributes("in"),
+            second_halo=second.halo,
+            out_halo=target.halo,
+            activation=activation,
+        )
 
     def image_blocks(self) -> list[tuple[int, int]]:
         return ranges(self.batch, block_sizes.pixel_blocks(self.options.granularity, self.batch, 1)[0])

@@ -5,34 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...errors import UsageError
 from ...networks.layers import Add, BatchNorm, Convolution, Dropout, Layer, NetworkSpec, ReLU, ReLU6
 
-# What can be joined, each a switch of its own:
-# activation   ReLU into the convolution or norm before it
-# residual     the addition of a shortcut into the norm or convolution before it
-# statistics   sums for batch norm into the convolution before it
-# depthwise    backward pass of a depthwise convolution and of the norm after it, with the sums that the norm before needs
-# normalise    a norm and its activation into the depthwise convolution that reads it; in training with `depthwise` only
-FUSIONS = ("activation", "residual", "statistics", "depthwise", "normalise")
 ACTIVATIONS = {ReLU: 1, ReLU6: 2}
-
-
-def parse_fusion(fusion: bool | str) -> frozenset[str]:
-    """The set of what is joined, from True, False, "all", "none" or names with commas between.
-
-    Raises
-    ------
-    UsageError
-        A name that is not one of `FUSIONS`.
-    """
-    if fusion in (True, "all"):
-        return frozenset(FUSIONS)
-    names = [] if fusion in (False, "none") else [name.strip() for name in str(fusion).split(",")]
-    for name in names:
-        if name not in FUSIONS:
-            raise UsageError(f"fusion must be all, none or some of {', '.join(FUSIONS)}; got {fusion!r}")
-    return frozenset(names)
 
 
 def _can_add(convolution: Convolution, add: Add, layers: Mapping, consumers: Mapping[str, list[Layer]]) -> bool:

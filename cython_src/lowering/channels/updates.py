@@ -26,16 +26,17 @@ def append_updates(low: Lowering) -> None:
         combined = len(stored) == 3 and name.endswith(".bias")
         row_stride = math.prod(stored[2:])
         elements = {
-            "num_partials": count, "partial_stride": outputs * row_stride, "row_length": row,
-            "row_stride": row_stride, "row_offset": row_stride - 1 if combined else 0,
-        }  # fmt: skip
+            "num_partials": count,
+            "partial_stride": outputs * row_stride,
+            "row_length": row,
+            "row_stride": row_stride,
+            "row_offset": row_stride - 1 if combined else 0,
+        }
         if count == 1 and row == row_stride:
             gradient, partials = partials, ""
         else:
             gradient = b.buffer(f"{name}.gradient_sum", shape, role="gradient", carried=True)
-        cut = ranges(
-            outputs, max(1, min(outputs, max(UPDATE_ELEMENTS // row, -(-outputs // BLOCKS_OF_UPDATE))))
-        )
+        cut = ranges(outputs, max(1, min(outputs, max(UPDATE_ELEMENTS // row, -(-outputs // BLOCKS_OF_UPDATE)))))
         parts.append((name, partials, gradient, elements, cut))
         low.aliases[f"{name}.grad"] = parameter_view(gradient, shape)
     scale = clip(low, parts) if o.clip_norm else ""
@@ -43,9 +44,7 @@ def append_updates(low: Lowering) -> None:
         optimizer_step(low, name, partials, gradient, elements, cut, rates, scale)
 
 
-def summed(
-    low: Lowering, name: str, partials: str, gradient: str, elements: Mapping[str, int], o: tuple[int, int]
-):
+def summed(low: Lowering, name: str, partials: str, gradient: str, elements: Mapping[str, int], o: tuple[int, int]):
     """Accesses of a loop that sums partials into the gradient, or reads the gradient where there are none."""
     where = (0, 1) if low.builder.shape(gradient) != low.parameter_shapes[name] else None
     box = (where, o) if where else (o,)
@@ -66,29 +65,26 @@ def clip(low: Lowering, parts) -> str:
         row = elements["row_length"]
         blocks = []
         for c in cut:
-            accesses = [
-                *summed(low, name, partials, gradient, elements, c),
-                write(squares, (number, number + 1)),
-            ]
+            accesses = [*summed(low, name, partials, gradient, elements, c), write(squares, (number, number + 1))]
             bounds = {"e0": c[0] * row, "e1": c[1] * row, "partial": number}
             size = 4.0 * (c[1] - c[0]) * row * (elements["num_partials"] + 1)
             blocks.append((bounds, accesses, 0.0, size))
             number += 1
         operands = {"gradient": gradient, "squares": squares} | ({"partials": partials} if partials else {})
-        low.loop(
-            f"{name}.gradient_sum",
-            "gradient_sum",
-            operands,
-            blocks,
-            unit_of(low, name),
-            "update",
-            **elements,
-        )
+        low.loop(f"{name}.gradient_sum", "gradient_sum", operands, blocks, unit_of(low, name), "update", **elements)
         parts[i] = (name, "", gradient, elements, cut)
     accesses = read(squares), write(scale), update(log)
-    low.loop("gradient_scale", "gradient_scale", {"squares": squares, "scale": scale, "norm_log": log},
-              [({}, accesses, 0.0, 4.0 * total)], low.units[-1], "update", num_squares=total,
-              length=o.num_iterations_logged, max_norm=o.clip_norm)  # fmt: skip
+    low.loop(
+        "gradient_scale",
+        "gradient_scale",
+        {"squares": squares, "scale": scale, "norm_log": log},
+        [({}, accesses, 0.0, 4.0 * total)],
+        low.units[-1],
+        "update",
+        num_squares=total,
+        length=o.num_iterations_logged,
+        max_norm=o.clip_norm,
+    )
     return scale
 
 
@@ -111,21 +107,12 @@ def optimizer_step(low: Lowering, name, partials, gradient, elements, cut, rates
         attributes["momentum"] = o.momentum
     else:
         states = {"first_moment": f"{name}.exp_avg", "second_moment": f"{name}.exp_avg_sq"}
-        attributes |= {
-            "beta1": o.betas[0],
-            "beta2": o.betas[1],
-            "eps": o.eps,
-            "decoupled": int(o.optimizer == "adamw"),
-        }
+        attributes |= {"beta1": o.betas[0], "beta2": o.betas[1], "eps": o.eps, "decoupled": int(o.optimizer == "adamw")}
     for operand, state in states.items():
         operands[operand] = b.buffer(state, shape, role="optimizer_state")
     blocks = []
     for c in cut:
-        accesses = [
-            *summed(low, name, partials, gradient, elements, c),
-            read(rates),
-            update(parameter, c),
-        ]
+        accesses = [*summed(low, name, partials, gradient, elements, c), read(rates), update(parameter, c)]
         accesses += [update(state, c) for state in states.values()]
         if scale:
             accesses.append(read(scale))
@@ -133,5 +120,12 @@ def optimizer_step(low: Lowering, name, partials, gradient, elements, cut, rates
         moved = elements["num_partials"] + 1 if partials else 1
         bounds = {"e0": c[0] * row, "e1": c[1] * row}
         blocks.append((bounds, accesses, 0.0, 4.0 * count * (moved + 2 + 2 * len(states))))
-    low.loop(f"{name}.update", f"optimizer_{'sgd' if o.optimizer == 'sgd' else 'adam'}", operands, blocks,
-              unit_of(low, name), "update", **attributes)  # fmt: skip
+    low.loop(
+        f"{name}.update",
+        f"optimizer_{'sgd' if o.optimizer == 'sgd' else 'adam'}",
+        operands,
+        blocks,
+        unit_of(low, name),
+        "update",
+        **attributes,
+    )

@@ -2,6 +2,6 @@
 
 import forktask.experiments.analysis.bounds
 import forktask.experiments.sampling.measure
-import forktask.experiments.sweep.run
 import forktask.experiments.scaling.testing
+import forktask.experiments.sweep.run
 import forktask.experiments.user_graph  # noqa: F401

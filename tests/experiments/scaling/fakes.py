@@ -35,13 +35,15 @@ class FakeMachine:
     def sample(self, side):
         self.now += 0.5
         self.samples.append(side)
-        step = (
-            self.times_s[side.model] * (1 + side.slowdown) * 2.718281828 ** self.random.gauss(0, self.noise)
-        )
+        step = self.times_s[side.model] * (1 + side.slowdown) * 2.718281828 ** self.random.gauss(0, self.noise)
         return {
-            "run_lengths": [1, 2], "run_times_s": [1.1 * step, 2 * step], "timed_wall_s": 0.1, "disturbance": self.disturbance(len(self.samples) - 1),
-            "weights_hash": "w", "losses_hash": "l",
-        }  # fmt: skip
+            "run_lengths": [1, 2],
+            "run_times_s": [1.1 * step, 2 * step],
+            "timed_wall_s": 0.1,
+            "disturbance": self.disturbance(len(self.samples) - 1),
+            "weights_hash": "w",
+            "losses_hash": "l",
+        }
 
     def capacity(self, threads):
         self.num_capacities += 1

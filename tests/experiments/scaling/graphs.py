@@ -1,6 +1,7 @@
 """Small graphs for tests of scaling tests, in a module that other processes can import."""
 
 import numpy as np
+
 from forktask.cython_src.plan.model import PlanBuilder
 from forktask.experiments.user_graph import UserGraph
 

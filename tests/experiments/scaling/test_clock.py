@@ -4,6 +4,7 @@ import random
 
 import pytest
 from experiments.scaling.fakes import QUIET, FakeMachine
+
 from forktask.experiments.scaling.clock import FIRST_ROUNDS, INCONCLUSIVE, Side, run_clock_test
 from forktask.experiments.scaling.sequential import FAIL, PASS
 
@@ -14,9 +15,16 @@ SIDES = (Side("taskiter", 2, PLAN), Side("forkjoin", 2, PLAN))
 def run(machine, limit=1.05, budget_s=120.0, sides=SIDES, **options):
     """A test on a fake machine."""
     return run_clock_test(
-        "taskiter/forkjoin", sides, limit, budget_s=budget_s, sampler=machine.sample, measure_capacity=machine.capacity,
-        clock=machine.clock, toss=machine.toss, **options,
-    )  # fmt: skip
+        "taskiter/forkjoin",
+        sides,
+        limit,
+        budget_s=budget_s,
+        sampler=machine.sample,
+        measure_capacity=machine.capacity,
+        clock=machine.clock,
+        toss=machine.toss,
+        **options,
+    )
 
 
 @pytest.mark.parametrize("ratio, verdict", [(1.0, PASS), (0.7, PASS), (1.1, FAIL), (3.0, FAIL)])
@@ -45,13 +53,22 @@ def test_order_is_tossed():
     """Check that rounds are A B B A or B A A B by the toss, and that a drift of the machine cancels."""
     machine = FakeMachine({"taskiter": 1.0, "forkjoin": 1.0})
     drifting = lambda side: {
-        **machine.sample(side), "run_lengths": [1], "run_times_s": [1.0 + 0.1 * len(machine.samples)]
-    }  # fmt: skip
+        **machine.sample(side),
+        "run_lengths": [1],
+        "run_times_s": [1.0 + 0.1 * len(machine.samples)],
+    }
     tosses = iter([True, False, True])
     result = run_clock_test(
-        "c", SIDES, 1.05, budget_s=120, sampler=drifting, measure_capacity=machine.capacity, clock=machine.clock,
-        toss=lambda: next(tosses), max_rounds=3,
-    )  # fmt: skip
+        "c",
+        SIDES,
+        1.05,
+        budget_s=120,
+        sampler=drifting,
+        measure_capacity=machine.capacity,
+        clock=machine.clock,
+        toss=lambda: next(tosses),
+        max_rounds=3,
+    )
     assert [r.order for r in result.rounds] == ["ABBA", "BAAB", "ABBA"]
     assert [side.model for side in machine.samples[:4]] == ["taskiter", "forkjoin", "forkjoin", "taskiter"]
     assert all(abs(r.log_ratio) < 0.01 for r in result.rounds)
@@ -59,18 +76,12 @@ def test_order_is_tossed():
 
 @pytest.mark.parametrize(
     "name, value, said",
-    [
-        ("pressure_some_us", 50_000, "pressure"),
-        ("steal_ticks", 4, "steal"),
-        ("throttled_us", 10_000, "throttled"),
-    ],
+    [("pressure_some_us", 50_000, "pressure"), ("steal_ticks", 4, "steal"), ("throttled_us", 10_000, "throttled")],
 )
 def test_disturbed_rounds_are_discarded_and_repeated(name, value, said):
     """Check that rounds with pressure, steal or a spent quota count for nothing and are listed with the reason."""
     machine = FakeMachine({"taskiter": 1.0, "forkjoin": 1.0}, noise=0.01)
-    machine.disturbance = lambda number: (
-        {**QUIET, name: value} if 4 <= number < 8 or 16 <= number < 20 else QUIET
-    )
+    machine.disturbance = lambda number: {**QUIET, name: value} if 4 <= number < 8 or 16 <= number < 20 else QUIET
     result = run(machine)
     assert [k for k, r in enumerate(result.rounds) if r.discarded] == [1, 4]
     assert said in result.rounds[1].discarded
@@ -118,13 +129,7 @@ def test_other_results_are_an_error():
     wrong = lambda side: {**machine.sample(side), "weights_hash": side.model}
     with pytest.raises(RuntimeError, match="must leave the same results"):
         run_clock_test(
-            "c",
-            SIDES,
-            1.05,
-            budget_s=9,
-            sampler=wrong,
-            measure_capacity=machine.capacity,
-            clock=machine.clock,
+            "c", SIDES, 1.05, budget_s=9, sampler=wrong, measure_capacity=machine.capacity, clock=machine.clock
         )
 
 
@@ -132,9 +137,7 @@ def test_a_process_that_fails_is_an_error():
     """Check that a crash is no slow sample."""
     broken = lambda side: {"failure": "crash", "message": "killed by SIGSEGV"}
     with pytest.raises(RuntimeError, match="taskiter on 2 threads did not run .* SIGSEGV"):
-        run_clock_test(
-            "c", SIDES, 1.05, budget_s=9, sampler=broken, measure_capacity=lambda n: 2.0, toss=lambda: True
-        )
+        run_clock_test("c", SIDES, 1.05, budget_s=9, sampler=broken, measure_capacity=lambda n: 2.0, toss=lambda: True)
 
 
 def test_false_alarms_and_power_of_the_whole_procedure():

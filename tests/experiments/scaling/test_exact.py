@@ -8,10 +8,9 @@ import subprocess
 import sys
 
 import pytest
-from forktask.experiments.scaling import exact
-from forktask.experiments.scaling import subject
 
 from experiments.scaling import graphs
+from forktask.experiments.scaling import exact, subject
 
 GRAPH = {"tasks": 4, "edges": 3, "cross_edges": 4, "joins": 0, "loops": {"f": {"blocks": 4, "edges": 7}}}
 
@@ -19,11 +18,19 @@ GRAPH = {"tasks": 4, "edges": 3, "cross_edges": 4, "joins": 0, "loops": {"f": {"
 def fact(model="taskiter", threads=2, **changes):
     """A row of which nothing can be said against."""
     return {
-        "model": model, "threads": threads, "deterministic": True, "records": model in ("taskiter", "taskgraph"),
-        "hashes": {"x": "1", "y": "2"}, "graph": copy.deepcopy(GRAPH), "recordings": int(model in ("taskiter", "taskgraph")),
+        "model": model,
+        "threads": threads,
+        "deterministic": True,
+        "records": model in ("taskiter", "taskgraph"),
+        "hashes": {"x": "1", "y": "2"},
+        "graph": copy.deepcopy(GRAPH),
+        "recordings": int(model in ("taskiter", "taskgraph")),
         "recordings_in_runs": 0,
-        "threads_seen": threads, "threads_possible": threads, "allocations_per_pass": 0.0, **changes,
-    }  # fmt: skip
+        "threads_seen": threads,
+        "threads_possible": threads,
+        "allocations_per_pass": 0.0,
+        **changes,
+    }
 
 
 def test_nothing_to_say():
@@ -34,19 +41,13 @@ def test_nothing_to_say():
 @pytest.mark.parametrize(
     "change, said",
     [
-        (
-            {"hashes": {"x": "1", "y": "3"}},
-            "taskiter on 2 threads leaves other bits than serial on 1 thread in y",
-        ),
+        ({"hashes": {"x": "1", "y": "3"}}, "taskiter on 2 threads leaves other bits than serial on 1 thread in y"),
         ({"recordings_in_runs": 3}, "must not record in a run, recorded 3 times in the runs"),
         ({"recordings": 0}, "must record its graph when it is prepared, recorded 0 times"),
         ({"records": False}, "must not record when it is prepared, recorded 1 times"),
         ({"threads_seen": 1}, "must run blocks on 2 threads, the event log has 1"),
         ({"allocations_per_pass": 2.0}, "must not allocate in a step, calls malloc 2 times"),
-        (
-            {"failure": "crash", "message": "killed by SIGSEGV\nmore"},
-            r"did not run \(crash\): killed by SIGSEGV",
-        ),
+        ({"failure": "crash", "message": "killed by SIGSEGV\nmore"}, r"did not run \(crash\): killed by SIGSEGV"),
     ],
 )
 def test_each_failure_is_said(change, said):
@@ -118,10 +119,7 @@ def test_facts_of_a_graph():
     assert exact.failures(rows, rows[0]["graph"]) == []
     assert rows[2]["recordings"] == 1 and rows[2]["recordings_in_runs"] == 0 and rows[2]["threads_seen"] == 2
     assert "Python" in rows[0]["allocations_unknown"]
-    assert rows[0]["graph"]["loops"] == {
-        "smooth.0": {"blocks": 3, "edges": 3},
-        "add.0": {"blocks": 3, "edges": 6},
-    }
+    assert rows[0]["graph"]["loops"] == {"smooth.0": {"blocks": 3, "edges": 3}, "add.0": {"blocks": 3, "edges": 6}}
 
 
 def test_random_results_are_seen():

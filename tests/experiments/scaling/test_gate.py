@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 from experiments.scaling.fakes import FakeMachine
+
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.commands.main import main
-from forktask.experiments.scaling import clock
-from forktask.experiments.scaling import gate
-from forktask.experiments.scaling import subject
+from forktask.experiments.scaling import clock, gate, subject
 
 MODULE = """
 import numpy as np
@@ -144,15 +143,11 @@ def test_a_real_sample_comes_from_the_installation(tmp_path):
     """Check that a measuring process imports what was installed for its side."""
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "__init__.py").write_text(MODULE.replace("VALUE", "3"))
-    row = clock.sample(
-        clock.Side("serial", 1, subject.describe_importable("own:graph"), installation=str(tmp_path))
-    )
+    row = clock.sample(clock.Side("serial", 1, subject.describe_importable("own:graph"), installation=str(tmp_path)))
     assert row["kind"] == "sample" and clock.step_time_s(row) > 0
     # What was asked for is what was done: the gate compares numbers of runs between commits.
     assert len(row["run_times_s"]) % (2 * clock.PAIRS) == 0
-    row = clock.sample(
-        clock.Side("serial", 1, subject.describe_importable("own:none"), installation=str(tmp_path))
-    )
+    row = clock.sample(clock.Side("serial", 1, subject.describe_importable("own:none"), installation=str(tmp_path)))
     assert "must be importable" in row["message"]
 
 

@@ -3,11 +3,10 @@
 import json
 
 import pytest
-from forktask.cython_src.errors import UsageError
-from forktask.experiments.scaling import model
-from forktask.experiments.scaling import subject
 
 from experiments.scaling import graphs
+from forktask.cython_src.errors import UsageError
+from forktask.experiments.scaling import model, subject
 
 
 def entry(grain=16, stored=None, update=False):
@@ -29,20 +28,20 @@ def stored():
     """The entry of three slices with durations that are easy to add."""
     measured = entry(update=True)
     assert all(t > 0 for times in measured["block_ns"].values() for t in times)
-    return entry(
-        stored={**measured, "block_ns": {"smooth.0": [2000, 3000, 4000], "add.0": [1000, 1000, 1000]}}
-    )
+    return entry(stored={**measured, "block_ns": {"smooth.0": [2000, 3000, 4000], "add.0": [1000, 1000, 1000]}})
 
 
 def test_predictions_follow_from_stored_durations(stored):
     """Check work, span, cycle mean, fork-join bound and speedups by hand: no clock has a part in them."""
     assert stored["predicted"] == {
-        "work_us": 12.0, "span_us": 5.0, "cycle_mean_us": 5.0,
+        "work_us": 12.0,
+        "span_us": 5.0,
+        "cycle_mean_us": 5.0,
         "threads": {
             "1": {"forkjoin_us": 12.0, "speedup": {"forkjoin": 1.0, "taskgraph": 1.0, "taskiter": 1.0}},
             "2": {"forkjoin_us": 6.0, "speedup": {"forkjoin": 2.0, "taskgraph": 2.0, "taskiter": 2.0}},
         },
-    }  # fmt: skip
+    }
     assert model.differences(stored, entry(stored=stored)) == []
 
 
@@ -114,9 +113,7 @@ def test_a_function_must_return_a_graph():
 def test_a_subject_from_a_file_that_cannot_be_imported(tmp_path):
     """Check that a function in a test file is found by the file, as pytest's importlib mode leaves it."""
     file = tmp_path / "test_own.py"
-    file.write_text(
-        "from experiments.scaling.graphs import means\n\ndef mine(grain):\n    return means(grain)\n"
-    )
+    file.write_text("from experiments.scaling.graphs import means\n\ndef mine(grain):\n    return means(grain)\n")
     plan = {
         **subject.describe(graphs.means, {"grain": 16}),
         "function": "mine",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from experiments.scaling.test_plugin import QUICK
+
 from forktask.experiments.commands.main import make_parser
 from forktask.experiments.scaling import power
 

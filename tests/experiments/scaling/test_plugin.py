@@ -7,9 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 from experiments.scaling.fakes import FakeMachine
-from forktask.experiments.scaling import exact
-from forktask.experiments.scaling import model
-from forktask.experiments.scaling import plugin
+
+from forktask.experiments.scaling import exact, model, plugin
 
 pytest_plugins = ["pytester"]
 
@@ -147,12 +146,10 @@ def test_missing_and_changed_baselines(pytester, machine, monkeypatch):
 def test_reports(pytester, machine, monkeypatch):
     """Check JUnit properties, Markdown, the job summary of GitHub and JSON Lines of one run."""
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(pytester.path / "step.md"))
-    run(
-        pytester, CLAIM, "--junitxml=j.xml", "--scaling-summary=out.md", "--scaling-jsonl=out.jsonl"
-    ).assert_outcomes(passed=1)
-    properties = {
-        p.get("name"): p.get("value") for p in ElementTree.parse(pytester.path / "j.xml").iter("property")
-    }
+    run(pytester, CLAIM, "--junitxml=j.xml", "--scaling-summary=out.md", "--scaling-jsonl=out.jsonl").assert_outcomes(
+        passed=1
+    )
+    properties = {p.get("name"): p.get("value") for p in ElementTree.parse(pytester.path / "j.xml").iter("property")}
     assert properties["scaling.exact cifar10_cnn(batch=16)"] == "ok"
     assert properties["scaling.clock taskiter/forkjoin on 2, cifar10_cnn(batch=16)"].startswith("pass: ")
     text = (pytester.path / "out.md").read_text()
@@ -191,9 +188,7 @@ def test_too_few_cpus(pytester, machine, monkeypatch):
     monkeypatch.setattr(testing, "available_cpus", lambda: [0])
     result = run(pytester, CLAIM)
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(
-        ["SKIPPED*taskiter/forkjoin on 2 needs 2 CPUs to be timed, this process may use 1"]
-    )
+    result.stdout.fnmatch_lines(["SKIPPED*taskiter/forkjoin on 2 needs 2 CPUs to be timed, this process may use 1"])
     assert not machine.samples
 
 
@@ -203,9 +198,7 @@ def test_no_times_side_by_side(pytester, machine, monkeypatch):
     monkeypatch.setattr(plugin, "_is_xdist", lambda config: True)
     result = run(pytester, CLAIM, baseline=False)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        ["*need the machine for themselves, got pytest-xdist; run such tests with -n 0"]
-    )
+    result.stdout.fnmatch_lines(["*need the machine for themselves, got pytest-xdist; run such tests with -n 0"])
     result = run(pytester, CLAIM, "--scaling-update-baseline", baseline=False)
     result.stdout.fnmatch_lines(["*must write from one process*"])
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from experiments.scaling.fakes import FakeMachine
+
+from forktask.experiments.analysis.statistics import binomial_interval
 from forktask.experiments.commands.main import main
 from forktask.experiments.scaling import power
-from forktask.experiments.analysis.statistics import binomial_interval
 
 COMMAND = ["scaling-power", "--threads", "1", "--tests", "6", "--slowed", "3"]
 
@@ -54,13 +55,7 @@ def test_simulated_rates(capsys):
 
 @pytest.mark.parametrize(
     "count, total, low, high",  # values of Clopper and Pearson's tables
-    [
-        (0, 100, 0.0, 0.0362),
-        (1, 20, 0.0013, 0.2487),
-        (60, 60, 0.9404, 1.0),
-        (5, 10, 0.1871, 0.8129),
-        (0, 0, 0.0, 1.0),
-    ],
+    [(0, 100, 0.0, 0.0362), (1, 20, 0.0013, 0.2487), (60, 60, 0.9404, 1.0), (5, 10, 0.1871, 0.8129), (0, 0, 0.0, 1.0)],
 )
 def test_binomial_interval(count, total, low, high):
     """Check the exact interval of a rate against known values."""

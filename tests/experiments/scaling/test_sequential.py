@@ -5,15 +5,8 @@ import math
 
 import numpy as np
 import pytest
-from forktask.experiments.scaling.sequential import (
-    FAIL,
-    FALSE_ALARM,
-    GO_ON,
-    PASS,
-    decide,
-    first_decision,
-    log_stakes,
-)  # fmt: skip
+
+from forktask.experiments.scaling.sequential import FAIL, FALSE_ALARM, GO_ON, PASS, decide, first_decision, log_stakes
 
 NOISE = {
     "normal": lambda rng, n: rng.standard_normal(n),
@@ -26,9 +19,7 @@ NOISE = {
 def test_bets_on_fair_coins_win_nothing():
     """Check exactly, over all signs of given magnitudes: mean stake 1, and the chance ever to reach 1/a at most a."""
     sizes = np.random.default_rng(3).standard_cauchy(11)
-    stakes = np.array(
-        [log_stakes(np.array(signs) * np.abs(sizes)) for signs in itertools.product((-1, 1), repeat=11)]
-    )
+    stakes = np.array([log_stakes(np.array(signs) * np.abs(sizes)) for signs in itertools.product((-1, 1), repeat=11)])
     assert np.allclose(np.exp(stakes).mean(axis=0), 1)
     for error in (0.2, 0.05, 0.01):
         assert 0 < (stakes.max(axis=1) >= -math.log(error)).mean() <= error
@@ -71,9 +62,7 @@ def test_interval_agrees_with_the_verdict():
             now = decide(x[:n], 1.05)
             assert now.low <= now.ratio <= now.high
             assert (now.verdict == FAIL) == (now.low > 1.05 or (now.low == 1.05 and now.verdict == FAIL))
-            assert {PASS: now.high <= 1.05, FAIL: now.low >= 1.05, GO_ON: now.low <= 1.05 <= now.high}[
-                now.verdict
-            ]
+            assert {PASS: now.high <= 1.05, FAIL: now.low >= 1.05, GO_ON: now.low <= 1.05 <= now.high}[now.verdict]
 
 
 def test_interval_covers_at_all_looks():

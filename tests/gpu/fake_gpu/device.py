@@ -7,6 +7,7 @@ import itertools
 import random
 
 import numpy as np
+
 from forktask.cython_src.gpu.device import Device
 
 from . import emulator
@@ -165,7 +166,9 @@ class FakeDevice(Device):
             stream.last = len(graph.nodes) - 1
             return
         if event.operation is not None:
-            operation = Operation(next(self._numbers), ("join",), None, [stream.last, event.operation, *self._host_seen])
+            operation = Operation(
+                next(self._numbers), ("join",), None, [stream.last, event.operation, *self._host_seen]
+            )
             self.log.append(operation)
             self._pending.append(operation)
             stream.last = operation
@@ -199,7 +202,9 @@ class FakeDevice(Device):
     def copy_to_device(self, address, array, stream):
         self._count("copy_to_device")
         source = array if self._is_pinned(array) else array.copy()
-        self._give(stream, ("to_device", array.nbytes), lambda: ctypes.memmove(address, source.ctypes.data, source.nbytes))
+        self._give(
+            stream, ("to_device", array.nbytes), lambda: ctypes.memmove(address, source.ctypes.data, source.nbytes)
+        )
 
     def copy_to_host(self, array, address, stream):
         self._count("copy_to_host")

@@ -13,9 +13,10 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+
+from forktask.cython_src.binding import kernel_table
 from forktask.cython_src.gpu import blas as gpu_blas
 from forktask.cython_src.gpu import launches as gpu_kernels
-from forktask.cython_src.binding import kernel_table
 
 COMPILED = "FORKTASK_EMULATED_KERNELS"  # environment variable: a compiled library, for child processes
 STATUS = (

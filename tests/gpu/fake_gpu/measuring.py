@@ -6,8 +6,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
-from gpu.fake_gpu.device import FakeDevice  # noqa: E402
-from forktask.cython_src.gpu import device as gpu_device  # noqa: E402
+from gpu.fake_gpu.device import FakeDevice
+
+from forktask.cython_src.gpu import device as gpu_device
 
 DEVICE = FakeDevice()
 gpu_device.default_gpu = lambda: DEVICE

@@ -14,15 +14,15 @@
 static int64_t model_clock, model_claim_ns;
 #define forktask_now_ns() (++model_clock)
 // Waits are short, and every look is an event of the model.
-#define PROGRAM_LOOKS 0
-#define PROGRAM_PATIENCE 0
-#define PROGRAM_ROUNDS 2
-#define PROGRAM_AHEAD 4
-#define PROGRAM_LOOK 1
-#define PROGRAM_CLAIM_NS model_claim_ns
-#define PROGRAM_NAPS 0
+#define PROGRAM_LOOKS      0
+#define PROGRAM_PATIENCE   0
+#define PROGRAM_ROUNDS     2
+#define PROGRAM_AHEAD      4
+#define PROGRAM_LOOK       1
+#define PROGRAM_CLAIM_NS   model_claim_ns
+#define PROGRAM_NAPS       0
 #define SCHEDULER_PATIENCE 1
-#define SCHEDULER_ROUNDS 2
+#define SCHEDULER_ROUNDS   2
 #include "tasking/programs/programs.h"
 #include "tasking/eager.h"
 #include "tasking/replay.h"
@@ -224,7 +224,8 @@ struct program_test : rl::test_suite<program_test<mode>, 2> {
 
     void before()
     {
-        static const ProgramEntry the_entries[] = {{0, 0, 1, 0}, {2, 0, 1, 1}, {1, 0, 1, 2}, {3, 0, 1, 3}, {0, 0, 0, 3}};
+        static const ProgramEntry the_entries[] = {
+            {0, 0, 1, 0}, {2, 0, 1, 1}, {1, 0, 1, 2}, {3, 0, 1, 3}, {0, 0, 0, 3}};
         static const ProgramWait the_waits[] = {{1, 0}, {1, 1}, {0, 1}};
         static const int32_t the_first[] = {0, 2, 4}, offsets[] = {0, 2, 3, 4, 5}, before[] = {3, 7, 4, 0, 0};
         std::memcpy(entries, the_entries, sizeof(entries));
@@ -275,7 +276,10 @@ struct program_test : rl::test_suite<program_test<mode>, 2> {
         }
     }
 
-    void thread(unsigned index) { programs_work(&p, (int32_t)index); }
+    void thread(unsigned index)
+    {
+        programs_work(&p, (int32_t)index);
+    }
 
     void after()
     {
@@ -364,7 +368,10 @@ struct eager_test : rl::test_suite<eager_test, 2> {
         }
     }
 
-    void thread(unsigned index) { eager_work(&e, (int32_t)index); }
+    void thread(unsigned index)
+    {
+        eager_work(&e, (int32_t)index);
+    }
 
     void after()
     {
@@ -386,7 +393,8 @@ struct replay_test : rl::test_suite<replay_test, 2> {
     void before()
     {
         static const int32_t edges[] = {2, 2, 0, 1}, before[] = {0, 0, 2}, all[] = {1, 1, 2}, begin[] = {0, 1, 2};
-        static const int32_t split[] = {1, 2, 2}, end[] = {1, 2, 4}, the_roots[] = {0, 1}, where[] = {1, 0}, ask[] = {1, -1, 0};
+        static const int32_t split[] = {1, 2, 2}, end[] = {1, 2, 4}, the_roots[] = {0, 1}, where[] = {1, 0},
+                             ask[] = {1, -1, 0};
         std::memcpy(successors, edges, sizeof(edges));
         std::memcpy(num_intra, before, sizeof(before));
         std::memcpy(roots, the_roots, sizeof(roots));
@@ -421,7 +429,10 @@ struct replay_test : rl::test_suite<replay_test, 2> {
         replay_reset(&r, 0, replay_iterations);
     }
 
-    void thread(unsigned index) { replay_work(&r, (int32_t)index); }
+    void thread(unsigned index)
+    {
+        replay_work(&r, (int32_t)index);
+    }
 
     void after()
     {

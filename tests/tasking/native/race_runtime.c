@@ -12,7 +12,7 @@
 #include "tasking/team.h"
 
 #define MAX_TASKS 96
-#define CELLS 12
+#define CELLS     12
 
 static uint64_t cells[CELLS];
 static int32_t reads[MAX_TASKS][2], updates[MAX_TASKS];
@@ -134,7 +134,8 @@ int main(int argc, char **argv)
         memcpy(expected, cells, sizeof(cells));
         memset(cells, 0, sizeof(cells));
 
-        RecordedGraph graph = {num_tasks, num_tasks, 1, &loop, task_loop, offsets, split, successors, num_intra, num_cross};
+        RecordedGraph graph = {num_tasks, num_tasks, 1,          &loop,     task_loop,
+                               offsets,   split,     successors, num_intra, num_cross};
         Replay replay;
         if (replay_open(&replay, &graph, num_threads, states, 2000) != 0)
             return 2;
@@ -169,7 +170,8 @@ int main(int argc, char **argv)
         programs_close(&programs);
 
         /* One access a cell: read, read, update. */
-        static int32_t task_offsets[MAX_TASKS + 1], access_list[3 * MAX_TASKS], list_offsets[CELLS + 1], list_cells[CELLS];
+        static int32_t task_offsets[MAX_TASKS + 1], access_list[3 * MAX_TASKS], list_offsets[CELLS + 1],
+            list_cells[CELLS];
         static uint8_t kinds[3 * MAX_TASKS];
         uint8_t wait_after = (uint8_t)random_below(2);
         for (int32_t c = 0; c < CELLS; c++) {

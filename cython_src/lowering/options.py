@@ -1,0 +1,126 @@
+"""Everything a user chooses about a plan, written once.
+
+Flags of the command line, keys of sweep files, columns of tables, titles of figures, and what makes two samples
+comparable derive from these fields. A new option is a new field here and its use in the lowering.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from ..errors import UsageError
+from ..kernels.convolution.algorithms import CONV_OPTIONS
+from ..records import Record, about
+from .granularity import Granularity
+
+# What can be joined into one loop, each a switch of its own:
+# activation   ReLU into the convolution or norm before it
+# residual     the addition of a shortcut into the norm or convolution before it
+# statistics   sums for batch norm into the convolution before it
+# depthwise    backward pass of a depthwise convolution and of the norm after it, with the sums of the norm before
+# normalise    a norm and its activation into the depthwise convolution that reads it; in training with `depthwise` only
+FUSIONS = ("activation", "residual", "statistics", "depthwise", "normalise")
+
+
+class PlanOptions(Record, frozen=True):
+    """Options of a plan; see `lower`.
+
+    Raises
+    ------
+    UsageError
+        A value out of its range, or options that exclude each other.
+    """
+
+    batch: Annotated[int, about("images of a step", least=1)] = 64
+    phase: Annotated[
+        str,
+        about(
+            "train: forward, backward, update; forward: probabilities; evaluate: forward and loss",
+            choices=("train", "forward", "evaluate"),
+        ),
+    ] = "train"
+    granularity: Annotated[str, about("auto, or images=N,channels=N,rows=N of a block, any left out")] = "auto"
+    weight_gradients: Annotated[
+        str,
+        about(
+            "partial: a buffer for each group of blocks, summed in order; chain: blocks add to one buffer in turn",
+            choices=("partial", "chain"),
+        ),
+    ] = "partial"
+    memory: Annotated[
+        str, about("full: each buffer its own memory; shared: transient ones overlaid", choices=("full", "shared"))
+    ] = "full"
+    fusion: Annotated[str, about(f"what is joined into one loop: all, none, or some of {', '.join(FUSIONS)}")] = "all"
+    conv: Annotated[str, about("algorithm of the convolutions; auto: the cheapest by cost", choices=CONV_OPTIONS)] = (
+        "auto"
+    )
+    layout: Annotated[
+        str,
+        about(
+            "what stands in the vector lanes: sixteen images (lanes), pixels (flat) or channels",
+            choices=("auto", "lanes", "flat", "channels"),
+        ),
+    ] = "auto"
+    optimizer: Annotated[str, about("optimiser", choices=("sgd", "adam", "adamw"))] = "sgd"
+    momentum: Annotated[float, about("of sgd", least=0, below=1)] = 0.9
+    weight_decay: Annotated[float, about("of the optimiser, in PyTorch's convention", least=0)] = 1e-4
+    betas: Annotated[tuple[float, float], about("of adam and adamw")] = (0.9, 0.999)
+    eps: Annotated[float, about("of adam and adamw", least=0)] = 1e-8
+    label_smoothing: Annotated[
+        float, about("share of the target that is spread over all classes", least=0, below=1)
+    ] = 0.0
+    clip_norm: Annotated[float, about("largest global norm of the gradients; 0: not clipped", least=0)] = 0.0
+    frozen: Annotated[
+        str, about("layers that are not trained, with commas between; a name stands for all below it")
+    ] = ""
+    recompute: Annotated[bool, about("keep few activations and compute the others again; needs memory shared")] = False
+    seed: Annotated[int, about("of dropout", least=0)] = 0
+    check_finite: Annotated[bool, about("a loss that is NaN or infinite fails its block and stops the run")] = False
+
+    def __post_init__(self) -> None:
+        fusion = (
+            {True: "all", False: "none"}.get(self.fusion, self.fusion) if isinstance(self.fusion, bool) else self.fusion
+        )
+        msgspec.structs.force_setattr(self, "fusion", fusion)
+        super().__post_init__()
+        Granularity.parse(self.granularity)
+        self.fusions  # noqa: B018  raises on a name that is none
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise UsageError(f"betas must be two numbers in [0, 1), got {self.betas!r}")
+        if self.recompute and self.memory != "shared":
+            raise UsageError(
+                f"recompute saves memory with memory 'shared' only, got {self.memory!r}; use it, or do not recompute"
+            )
+
+    @property
+    def fusions(self) -> frozenset[str]:
+        """The set of what is joined."""
+        if self.fusion in ("all", "none"):
+            return frozenset(FUSIONS if self.fusion == "all" else ())
+        names = [name.strip() for name in self.fusion.split(",")]
+        for name in names:
+            if name not in FUSIONS:
+                raise UsageError(f"fusion must be all, none or some of {', '.join(FUSIONS)}; got {self.fusion!r}")
+        return frozenset(names)
+
+    @property
+    def cut(self) -> Granularity:
+        """How finely loops are cut into blocks."""
+        return Granularity.parse(self.granularity)
+
+    @property
+    def frozen_layers(self) -> tuple[str, ...]:
+        """The names in `frozen`."""
+        return tuple(name.strip() for name in self.frozen.split(",") if name.strip())
+
+    @property
+    def training(self) -> bool:
+        """Whether the step goes backward and updates parameters."""
+        return self.phase == "train"
+
+    @property
+    def chain(self) -> bool:
+        """Whether weight gradients are summed in one buffer by blocks in turn."""
+        return self.weight_gradients == "chain"

@@ -1,0 +1,163 @@
+"""Typed records that check themselves: options, settings, and whatever is read from a file or a command line.
+
+A field is written once, with its type, its range and its description; help pages, parsers and error messages derive
+from it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Self
+
+import msgspec
+import numpy as np
+
+from .errors import UsageError
+
+
+def about(text: str, *, choices: Sequence[Any] = (), least: float | None = None, below: float | None = None):
+    """Annotation of a field: what it means, and which values it takes.
+
+    Parameters
+    ----------
+    text : str
+        One clause, for help pages.
+    choices : sequence
+        All values there are; empty: any of the type.
+    least, below : float, optional
+        Numbers are in [least, below).
+    """
+    return msgspec.Meta(description=text, extra={"choices": tuple(choices), "least": least, "below": below})
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a record.
+
+    Attributes
+    ----------
+    name, text : str
+    kind : type
+        int, float, str, bool or tuple.
+    default : object
+    choices : tuple
+        Empty: any value of the kind.
+    least, below : float or None
+        Numbers are in [least, below).
+    """
+
+    name: str
+    kind: type
+    default: Any
+    text: str
+    choices: tuple[Any, ...]
+    least: float | None
+    below: float | None
+
+    @property
+    def rule(self) -> str:
+        """What a value must be, as a clause."""
+        if self.choices:
+            return f"must be one of {', '.join(map(str, self.choices))}"
+        if self.kind is int:
+            return f"must be a whole number{'' if self.least is None else f' of at least {self.least}'}"
+        if self.kind is float and self.least is not None:
+            return f"must be in [{self.least:g}, {'inf' if self.below is None else f'{self.below:g}'})"
+        return {float: "must be a number", str: "must be a text", bool: "must be true or false"}.get(
+            self.kind, "must be a list"
+        )
+
+    def refuse(self, value: Any) -> typing.NoReturn:
+        """Raise `UsageError` with the rule, the value and, for a misspelt choice, the nearest one."""
+        near = nearest(value, self.choices)
+        raise UsageError(f"{self.name} {self.rule}; got {value!r}{f'; did you mean {near!r}?' if near else ''}")
+
+    def checked(self, value: Any) -> Any:
+        """Return the value in its own type, or raise `UsageError`."""
+        if isinstance(value, np.generic):
+            value = value.item()
+        if self.kind is float and type(value) is int:
+            value = float(value)
+        if self.kind is tuple and isinstance(value, list):
+            value = tuple(value)
+        if type(value) is not self.kind or (self.choices and value not in self.choices):
+            self.refuse(value)
+        if self.kind in (int, float):
+            too_small = self.least is not None and value < self.least
+            too_large = self.below is not None and value >= self.below
+            if too_small or too_large or not math.isfinite(value):
+                self.refuse(value)
+        return value
+
+    def parse(self, text: str) -> Any:
+        """Return the value that a text on a command line stands for, or raise `UsageError`."""
+        try:
+            if self.kind is bool:
+                return {"true": True, "false": False}[text.lower()]
+            if self.kind is tuple:
+                return self.checked(tuple(float(part) for part in text.split(",")))
+            return self.checked(self.kind(text))
+        except (ValueError, KeyError) as error:
+            if isinstance(error, UsageError):
+                raise
+            self.refuse(text)
+
+
+def nearest(name: Any, known: Iterable[Any]) -> str:
+    """The known name that is most like a misspelt one, or an empty text."""
+    return next(iter(difflib.get_close_matches(str(name), [str(k) for k in known], 1)), "")
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of frozen records whose fields are checked when one is made; annotate fields with `about`."""
+
+    def __post_init__(self) -> None:
+        for field in fields(type(self)):
+            msgspec.structs.force_setattr(self, field.name, field.checked(getattr(self, field.name)))
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
+        """Make a record from what was read.
+
+        Raises
+        ------
+        UsageError
+            An unknown key, or a value that a field refuses.
+        """
+        known = [field.name for field in fields(cls)]
+        for key in values:
+            if key not in known:
+                near = nearest(key, known)
+                hint = f"; did you mean {near!r}?" if near else ""
+                raise UsageError(f"keys in {where} may be {', '.join(known)}; got {key!r}{hint}")
+        return cls(**values)
+
+    def with_changes(self, **changes: Any) -> Self:
+        """Return a copy in which some fields have other values."""
+        return type(self).from_mapping({**self.as_dict(), **changes}, type(self).__name__)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All fields by name."""
+        return msgspec.structs.asdict(self)
+
+    def differences(self) -> dict[str, Any]:
+        """The fields that differ from their defaults."""
+        return {f.name: getattr(self, f.name) for f in fields(type(self)) if getattr(self, f.name) != f.default}
+
+
+@cache
+def fields(record: type[Record]) -> tuple[Field, ...]:
+    """The fields of a record, in the order in which they are written."""
+    hints = typing.get_type_hints(record, include_extras=True)
+    result = []
+    for info in msgspec.structs.fields(record):
+        annotation = hints[info.name]
+        (meta,) = [m for m in annotation.__metadata__ if isinstance(m, msgspec.Meta)]
+        kind = typing.get_origin(annotation.__origin__) or annotation.__origin__
+        result.append(Field(info.name, kind, info.default, meta.description, **meta.extra))
+    return tuple(result)
