@@ -14,7 +14,8 @@ from ..kernels.convolution.algorithms import CODES, ERROR_LIMIT, RELATIVE_ERROR
 from ..kernels.convolution.lanes_forms import FORMS, form_scratch_bytes
 from ..kernels.convolution.lanes_winograd import gradient_scratch_bytes, transform_scratch_bytes
 from ..kernels.maps.lanes import interior
-from ..networks.layers import Convolution, FullyConnected, MaxPool, NetworkSpec, ReLU, Softmax, get_network
+from ..networks.layers import Convolution, FullyConnected, MaxPool, NetworkSpec, ReLU, Softmax
+from ..networks.registry import get_network
 from ..plan.model import Access, Block, Plan, PlanBuilder, block_grid, ranges, read, update, write
 from .granularity import Granularity
 from .options import PlanOptions
@@ -966,7 +967,9 @@ def lower(
     spec = get_network(network) if isinstance(network, str) else network
     if not isinstance(options, PlanOptions):
         if options is not None:
-            raise UsageError(f"options must be PlanOptions, got {options!r}; name single ones: lower(network, batch=16)")
+            raise UsageError(
+                f"options must be PlanOptions, got {options!r}; name single ones: lower(network, batch=16)"
+            )
         options = PlanOptions()
     if changes:
         options = options.with_changes(**changes)
@@ -1013,7 +1016,7 @@ def lower(
                 clip_norm=options.clip_norm,
                 frozen=options.frozen_layers,
                 recompute=options.recompute,
-                seed=options.seed,
+                seed=options.dropout_seed,
                 num_images=num_images or batch,
                 num_batches=num_batches,
                 num_iterations_logged=num_iterations_logged,

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from networks_for_tests import SMALL, fill
+from cython_src.networks_for_tests import SMALL, fill
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import run_serial
@@ -241,7 +241,7 @@ def test_dropout_masks_maps_and_vectors_and_their_gradients(target):
             Softmax(),
         ),
     )
-    plan = lower(network, batch=8, num_images=8, momentum=0.0, weight_decay=0.0, seed=5)
+    plan = lower(network, batch=8, num_images=8, momentum=0.0, weight_decay=0.0, dropout_seed=5)
     bound = bind(plan, target=target)
     fill(bound, rate=0.0)
     arrays = bound.arrays

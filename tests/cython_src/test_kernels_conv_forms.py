@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from kernel_testing import EPSILON, INSTRUCTION_SETS, fill, random_map, run_kernel
-from networks_for_tests import fill as fill_plan
+from cython_src.kernel_testing import EPSILON, INSTRUCTION_SETS, fill, random_map, run_kernel
+from cython_src.networks_for_tests import fill as fill_plan
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError

@@ -10,7 +10,9 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.simd import instruction_sets
 from forktask.cython_src.lowering.lower import FeatureMap, initialise, lower
 from forktask.cython_src.networks import reference
-from forktask.cython_src.networks.layers import Convolution, NetworkSpec, Softmax, convolutional_classifier, get_network
+from forktask.cython_src.networks.layers import Convolution, NetworkSpec, Softmax
+from forktask.cython_src.networks.parts import convolutional_classifier
+from forktask.cython_src.networks.registry import get_network
 
 SMALL = convolutional_classifier("small", (2, 16, 24), (3, 6), 4)
 RATE = 0.01
@@ -200,7 +202,7 @@ def test_initialise_is_the_same_for_every_target():
 
 
 def test_odd_sides_are_computed_with_channels_in_the_lanes():
-    """Check that a chain which the other layouts cannot compute, for a side that pooling would halve to a fraction, is lowered."""
+    """Check that a chain is lowered where pooling would halve a side to a fraction, which other layouts refuse."""
     assert lower(convolutional_classifier("odd", (3, 6, 6), (4, 4), 2), batch=4).attributes["layout"] == "channels"
 
 

@@ -5,11 +5,12 @@ from functools import partial
 
 import numpy as np
 import pytest
-from networks_for_tests import SMALL
+from cython_src.networks_for_tests import SMALL
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.cython_src.networks.layers import FAMILIES, MaxPool, ReLU, ReLU6, get_network
+from forktask.cython_src.networks.layers import MaxPool, ReLU, ReLU6
+from forktask.cython_src.networks.registry import FAMILIES, get_network
 from forktask.experiments.sampling.measure import fill_dataset
 from forktask.experiments.sampling.models import make_executor
 
@@ -85,9 +86,9 @@ def compare(network, batch, factor=FACTOR, relative=RELATIVE, **options):
 
     Rounding grows from layer to layer and step to step, so PyTorch's own error in float32 is the measure: ours may be
     `factor` times as large. One thing is taken out: an activation whose argument is zero within rounding passes the
-    gradient in one program and stops it in another, which alone can change a gradient by a hundredth; so does a pool over
-    equal numbers. So the truth is PyTorch in float64 told which elements pass: for our error those of our run, for
-    PyTorch's those of its.
+    gradient in one program and stops it in another, which alone can change a gradient by a hundredth; so does a pool
+    over equal numbers. The truth is therefore PyTorch in float64, told which elements pass: those of our run for our
+    error, those of PyTorch's run in float32 for its error.
     """
     torch = pytest.importorskip("torch")
     from forktask.experiments.peers.torch_worker import TorchExecutor

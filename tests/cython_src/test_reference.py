@@ -5,19 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cython_src import store_pytorch_values as pytorch_values
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.networks import reference
-from forktask.cython_src.networks.layers import (
-    Convolution,
-    FullyConnected,
-    MaxPool,
-    NetworkSpec,
-    ReLU,
-    Softmax,
-    get_network,
-)
-
-from . import store_pytorch_values as pytorch_values
+from forktask.cython_src.networks.layers import Convolution, FullyConnected, MaxPool, NetworkSpec, ReLU, Softmax
+from forktask.cython_src.networks.registry import get_network
 
 SMALL = NetworkSpec(
     "small",

@@ -2,19 +2,15 @@
 
 import math
 import os
-import sys
-from pathlib import Path
 
 import pytest
 
+from experiments import synthetic_results
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis import interference
 from forktask.experiments.analysis import study as analysis
 from forktask.experiments.report import plots, report
 from forktask.experiments.sweep import configuration
-
-sys.path.insert(0, str(Path(__file__).parent))
-import synthetic_results
 
 SLOWDOWN = {"forkjoin": 2.0, "taskiter": 1.4, "taskiter:preemption=swap": 1.1}
 
@@ -40,7 +36,7 @@ def study():
 
 
 def test_the_loss_is_what_the_capacity_does_not_explain(study, tmp_path):
-    """Check slowdown and loss of each model, where no capacity was measured, and that table, figure and caption show it."""
+    """Check slowdown and loss of each model without a measured capacity, and that table, figure and caption show it."""
     table = interference.interference_table(study)
     of = {(r["model"], r["threads"]): r for r in table[table["hogs"] == 1].to_dict("records")}
     assert of["forkjoin", 2]["loss"] == pytest.approx(0.5)

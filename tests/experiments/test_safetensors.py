@@ -1,5 +1,6 @@
 """The safetensors reader and writer."""
 
+import itertools
 import json
 import struct
 
@@ -52,7 +53,7 @@ def test_data_are_aligned_and_without_holes(tmp_path):
     assert (8 + length) % 8 == 0
     spans = sorted(entry["data_offsets"] for entry in header.values())
     assert spans[0][0] == 0 and spans[-1][1] == len(raw) - 8 - length
-    assert all(a[1] == b[0] for a, b in zip(spans, spans[1:], strict=False))
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(spans))
     for entry in header.values():
         assert entry["data_offsets"][0] % (int(entry["dtype"].strip("BFOLIU") or 8) // 8) == 0
 

@@ -164,7 +164,7 @@ def test_args_of_one_loop_are_equal():
 @pytest.mark.parametrize("model", ["tasks", "tasks:taskwait=none", *REPLAYED])
 @pytest.mark.timeout(60)
 def test_concurrent_and_commutative_tasks_are_not_ordered(model):
-    """Check that tasks of a group may run at once, or in the other order: the first waits until the second has begun."""
+    """Check that tasks of a group may run at once, or in the other order: the first waits for the second to begin."""
     together = threading.Barrier(2, timeout=20)
     second_ran = threading.Event()
     values = np.zeros(2)
@@ -185,7 +185,7 @@ def test_concurrent_and_commutative_tasks_are_not_ordered(model):
 @pytest.mark.parametrize("model", ["tasks", "taskgraph:placement=stealing", "taskiter:placement=stealing"])
 @pytest.mark.timeout(60)
 def test_a_thread_does_not_wait_for_a_lock_while_others_are_ready(model):
-    """Check that a commutative task whose region is taken goes back: the one that holds it waits for all that is ready."""
+    """Check that a commutative task whose region is taken goes back: the holder waits for all tasks that are ready."""
     left, held = threading.Semaphore(0), threading.Event()
     values = np.zeros(30)
 

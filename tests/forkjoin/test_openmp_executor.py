@@ -135,7 +135,7 @@ def test_depend_lists_merge_what_a_task_does_to_a_cell():
 
 
 def test_more_than_one_thread_runs_and_iterations_overlap():
-    """Check the event log: all tasks once, by both threads; without taskwait an iteration starts before the last ended."""
+    """Check the event log: all tasks once, by both threads; without taskwait, iterations overlap."""
     plan = task_bench("stencil_1d", 8, 8, kernel="load_imbalance", work=20000)
     with OpenMPTasksExecutor(2, event_capacity=2000) as executor:
         executor.prepare(bind(plan))

@@ -1,4 +1,4 @@
-"""CUDA kernels of the networks: every kernel of every plan has one, and run by the CPU they compute what the CPU's do."""
+"""CUDA kernels of the networks: every kernel of a plan has one; run by the CPU, they compute what the CPU's compute."""
 
 import numpy as np
 import pytest
@@ -27,8 +27,8 @@ from forktask.cython_src.networks.layers import (
     ReLU,
     ReLU6,
     Softmax,
-    network_names,
 )
+from forktask.cython_src.networks.registry import network_names
 
 needs_compiler = pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
 
@@ -106,8 +106,8 @@ def steps(plan, target="cpu", count=2):
 
 @pytest.mark.parametrize("name", network_names())
 def test_every_kernel_of_every_network_has_a_cuda_form(name):
-    """Check that the plans of a network, in all phases and options that bring other kernels, can be launched on a GPU; of
-    the forms for larger images, which differ in size and stem, the training plan."""
+    """Check that a GPU can launch the plans of a network, in all phases and options that bring other kernels; of the
+    forms for larger images, which differ in size and stem, the training plan."""
     cases = [
         ("train", {}),
         ("train", {"optimizer": "adamw"}),
@@ -188,7 +188,7 @@ CONVOLUTIONS = [
 @pytest.mark.parametrize("tile", range(3))
 @pytest.mark.parametrize("shape", CONVOLUTIONS)
 def test_convolutions_of_any_geometry(shape, tile, monkeypatch):
-    """Check forward, data gradient and weight gradient with each size of tile against float64, by a bound on the sum."""
+    """Check forward, data gradient and weight gradient with each size of tile against float64, by the sum's bound."""
     batch, ins, outs, size, kernel, stride, padding, dilation, groups = shape
     if tile >= 2 - (groups > 1):
         pytest.skip("the smallest tile is the one left, or the only one that fits")
@@ -260,8 +260,8 @@ WINOGRADS = [
 @needs_compiler
 @pytest.mark.parametrize("shape", WINOGRADS)
 def test_winograd_of_any_geometry(shape):
-    """Check packed weights, forward pass with bias and ReLU, and data gradients, added to what is there, of blocks whose
-    tiles are cut at the edge: within what Winograd's transforms may cost."""
+    """Check packed weights, forward pass with bias and ReLU, and data gradients, added to a former value, of blocks
+    whose tiles are cut at the edge: within what Winograd's transforms may cost."""
     ins, outs, height, width, padding, groups = shape
     geometry = {"kernel": 3, "stride": 1, "padding": padding, "dilation": 1, "groups": groups, "algorithm": 6}
     sizes = {
@@ -332,7 +332,7 @@ def run_kernel(name, operands, attributes, bounds):
 
 
 def compare(name, operands, outputs, attributes, bounds, terms):
-    """The CUDA kernel writes what the reference does, and nothing else, within rounding of a sum of `terms` products."""
+    """Check that the CUDA kernel writes the reference's numbers alone, within rounding of `terms` products."""
     spec = kernel_table.get(name)
     bounds = {k: bounds[k] for k in spec.bounds}
     got = {k: np.full(s, np.nan, np.float32) for k, s in outputs.items()}

@@ -82,7 +82,7 @@ def test_without_cupy_one_sentence_and_code_2(command, monkeypatch, capsys, tmp_
 
 @pytest.mark.parametrize("command", ["compare --device gpu", "train --device gpu --model stream", "peers --device gpu"])
 def test_other_convolutions_than_direct_are_refused(command, fake_gpu, monkeypatch, capsys, tmp_path):
-    """Check one sentence and code 2 for a form of convolutions that has no CUDA kernels, before anything is measured."""
+    """Check one sentence and code 2 for a form of convolutions without CUDA kernels, before anything is measured."""
     if command.startswith("peers"):
         pytest.importorskip("torch", reason="needs PyTorch")
         monkeypatch.setattr("forktask.experiments.peers.peers._check_torch_gpu", lambda: None)

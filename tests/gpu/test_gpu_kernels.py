@@ -18,7 +18,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import launches as gpu_kernels
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.lowering.lower import FeatureMap, lower
-from forktask.cython_src.networks.layers import convolutional_classifier
+from forktask.cython_src.networks.parts import convolutional_classifier
 
 needs_compiler = pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
 SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)

@@ -274,7 +274,7 @@ def test_a_profile_has_plausible_times(gpu):
 
 
 def test_compute_sanitizer_finds_nothing(gpu):
-    """Check memory accesses and shared-memory races of all kernels with NVIDIA's compute-sanitizer, where it is there."""
+    """Check memory accesses and shared-memory races of all kernels with NVIDIA's compute-sanitizer, if installed."""
     tool = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
     if tool is None:
         pytest.skip("needs compute-sanitizer")

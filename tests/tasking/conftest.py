@@ -1,8 +1,7 @@
 """Fixtures of the tests of the task runtime."""
 
 import pytest
-
-from .hash_kernels import register_hash_kernels
+from tasking.hash_kernels import register_hash_kernels
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ HEADERS = Path(forktask.__file__).parent
 
 @cache
 def register_hash_kernels():
-    """Register "test_hash", "test_kinds" and "test_copy" (hash_kernel.c). Returns False where there is no C compiler."""
+    """Register "test_hash", "test_kinds" and "test_copy" (hash_kernel.c). Return False without a C compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return False
