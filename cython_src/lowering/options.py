@@ -17,12 +17,13 @@ from ..records import Record, about, fields
 from .granularity import Granularity
 
 # What can be joined into one loop, each a switch of its own:
-# activation   ReLU into the convolution or norm before it
+# activation   ReLU into the convolution, norm or fully connected layer before it
+# pooling      ReLU and max-pooling into the convolution before them
 # residual     the addition of a shortcut into the norm or convolution before it
 # statistics   sums for batch norm into the convolution before it
 # depthwise    backward pass of a depthwise convolution and of the norm after it, with the sums of the norm before
 # normalise    a norm and its activation into the depthwise convolution that reads it; in training with `depthwise` only
-FUSIONS = ("activation", "residual", "statistics", "depthwise", "normalise")
+FUSIONS = ("activation", "pooling", "residual", "statistics", "depthwise", "normalise")
 
 
 class PlanOptions(Record, frozen=True):
@@ -86,10 +87,7 @@ class PlanOptions(Record, frozen=True):
     check_finite: Annotated[bool, about("a loss that is NaN or infinite fails its block and stops the run")] = False
 
     def __post_init__(self) -> None:
-        fusion = (
-            {True: "all", False: "none"}.get(self.fusion, self.fusion) if isinstance(self.fusion, bool) else self.fusion
-        )
-        msgspec.structs.force_setattr(self, "fusion", fusion)
+        msgspec.structs.force_setattr(self, "fusion", spelled("fusion", self.fusion))
         super().__post_init__()
         Granularity.parse(self.granularity)
         self.fusions  # noqa: B018  raises on a name that is none
@@ -130,6 +128,11 @@ class PlanOptions(Record, frozen=True):
     def chain(self) -> bool:
         """Whether weight gradients are summed in one buffer by blocks in turn."""
         return self.weight_gradients == "chain"
+
+
+def spelled(name: str, value: Any) -> Any:
+    """Return a value of an option in its present spelling; `fusion` may also be true (all) or false (none)."""
+    return ("all" if value else "none") if name == "fusion" and isinstance(value, bool) else value
 
 
 def plan_options(values: Mapping[str, Any]) -> PlanOptions:

@@ -22,7 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """List the networks."""
-    from ...cython_src.networks.layers import get_network, network_names
+    from ...cython_src.networks.registry import get_network, network_names
     from ...cython_src.networks.sizes import network_sizes
 
     show(arguments, [network_sizes(get_network(name)) for name in network_names()], _as_text)

@@ -16,7 +16,8 @@ from ...cython_src.errors import UsageError
 from ...cython_src.kernels.convolution import algorithms
 from ...cython_src.kernels.maps.channels import inside
 from ...cython_src.kernels.maps.lanes import interior
-from ...cython_src.lowering.lower import CONVOLUTIONS, direct_cost, lower, winograd_cost
+from ...cython_src.lowering.layouts.lanes.forms import CONVOLUTIONS, direct_cost, winograd_cost
+from ...cython_src.lowering.lower import lower
 from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.plan.model import UPDATE, Access, Block, BlockLoop, Plan, PlanBuilder
 from .kernel_timing import Limits, loop_times, one_loop
@@ -214,7 +215,7 @@ def _lanes_shape(attributes, kind) -> tuple[int, int, int, int]:
 def _run_lanes(
     plan: Plan, name: str, target: str, instruction_set: str | None, seconds: float = 0.0, cpu: int | None = None
 ) -> tuple[np.ndarray, float]:
-    """Result and time of a convolution of a plan that is not fused, with what transforms its weights, on random data."""
+    """Result and time of a convolution of a plan without fusion, with its transform of weights, on random data."""
     wanted = [loop for loop in plan.loops if loop.name in (name, f"{name}.transform")]
     builder = PlanBuilder(name)
     for loop in wanted:

@@ -28,8 +28,8 @@ from ...cython_src.networks.layers import (
     ReLU,
     ReLU6,
     Softmax,
-    get_network,
 )
+from ...cython_src.networks.registry import get_network
 from ..sampling.child import answer_job
 from ..sampling.subject import LEARNING_RATE, build
 from ..sampling.timing import Stepper, time_runs, warm_up

@@ -70,6 +70,13 @@ class Slowed:
         while time.perf_counter() < stop:
             pass
 
+    def conduct(self):
+        return self.executor.conduct()
+
+    @property
+    def num_cpu_swaps(self) -> int:
+        return self.executor.num_cpu_swaps
+
     def __enter__(self) -> Slowed:
         return self
 

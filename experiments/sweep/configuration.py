@@ -30,7 +30,7 @@ from typing import Annotated, Any
 
 from ...cython_src.errors import UsageError
 from ...cython_src.gpu import device as gpu_device
-from ...cython_src.lowering.options import PlanOptions
+from ...cython_src.lowering.options import PlanOptions, spelled
 from ...cython_src.records import Record, about, fields, nearest
 from ..machine.topology import core_counts
 from ..sampling.child import TIME_LIMIT_S, WAIT_POLICIES
@@ -268,7 +268,7 @@ def _axis(axis, value: Any, where: str) -> tuple:
         listed = [value]
     if not listed:
         raise UsageError(f"key {axis.name!r} in {where} must have at least one value, got an empty list")
-    return tuple(dict.fromkeys(axis.checked(v) for v in listed))
+    return tuple(dict.fromkeys(axis.checked(spelled(axis.name, v)) for v in listed))
 
 
 def check_axes(axes: Mapping[str, tuple]) -> dict[str, tuple]:

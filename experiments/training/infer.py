@@ -24,7 +24,7 @@ from ...cython_src.binding.storage import Storage
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import initialise, lower
 from ...cython_src.lowering.options import PlanOptions, describe, plan_options
-from ...cython_src.networks.layers import get_network
+from ...cython_src.networks.registry import get_network
 from ..machine import machine_peaks
 from ..machine.topology import cpu_order
 from ..sampling.child import answer_job, clean_environment, run_sample, sample_environment

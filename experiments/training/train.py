@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...cython_src.errors import UsageError
-from ...cython_src.networks.layers import get_network
+from ...cython_src.networks.registry import get_network
 from ...cython_src.records import fields
 from ..sampling.files import write_atomically
 from ..sampling.models import check_threads, convolution_for, models_on, parse_model

@@ -1,17 +1,13 @@
 """Analysis: what its tables hold, and what it refuses."""
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from experiments.synthetic_results import block_times, plan_row, synthetic_rows, write_rows
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis import study as analysis
-
-sys.path.insert(0, str(Path(__file__).parent))
-from synthetic_results import block_times, plan_row, synthetic_rows, write_rows
 
 
 def study(**options):

@@ -10,7 +10,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.lowering.options import PlanOptions
 from forktask.cython_src.networks import reference
-from forktask.cython_src.networks.layers import get_network
+from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
 from forktask.experiments.training import infer as inference
 from forktask.experiments.training.data import load_data
@@ -57,7 +57,13 @@ def test_error_rate_equals_reference(tmp_path):
     """Check the answers of a checkpoint over whole batches, the rest and images used twice."""
     parameters = small_checkpoint(tmp_path / "p.safetensors")
     data = load_data("synthetic:16")
-    job = {**JOB, "images": 37, "options": {"batch": 16}, "data": "synthetic:16", "checkpoint": str(tmp_path / "p.safetensors")}
+    job = {
+        **JOB,
+        "images": 37,
+        "options": {"batch": 16},
+        "data": "synthetic:16",
+        "checkpoint": str(tmp_path / "p.safetensors"),
+    }
     column = inference.measure_inference(job)
     order = np.arange(37) % len(data.labels)
     expected = reference.forward(get_network("cifar10_cnn"), parameters, data.images[order], data.labels[order])

@@ -1,5 +1,6 @@
 """Figures: they are drawn, hold what the rows hold, and come out the same every time."""
 
+import itertools
 import re
 import subprocess
 import sys
@@ -7,14 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from experiments.synthetic_results import synthetic_rows
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis import study as analysis
 from forktask.experiments.report import plots
-
-sys.path.insert(0, str(Path(__file__).parent))
-from synthetic_results import synthetic_rows
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +59,7 @@ def test_speedup_figure_shows_every_point(two):
 
 
 def test_a_model_far_too_slow_is_named_at_the_edge():
-    """Check that one model with a fiftieth of the speed leaves the axis to the others, and is written with its value."""
+    """Check that a model with a fiftieth of the speed leaves the axis to the others and is written with its value."""
     rows = synthetic_rows(threads=(1, 2))
     for row in rows:
         if row["kind"] == "sample" and row["model"] == "joblib" and row["threads"] == 2:
@@ -107,7 +106,7 @@ def test_nothing_sticks_out_or_overlaps(request, case, name, column, width):
             ]
             ends = sorted((b.x0, b.x1) if along == 0 else (b.y0, b.y1) for b in boxes)
             assert len(ends) >= 2
-            assert all(a[1] <= b[0] + 0.5 for a, b in zip(ends, ends[1:], strict=False))
+            assert all(a[1] <= b[0] + 0.5 for a, b in itertools.pairwise(ends))
     legend, title = figure.legends[0].get_window_extent(renderer), figure._suptitle.get_window_extent(renderer)
     for box in (legend, title):
         assert box.x0 >= frame.x0 and box.x1 <= frame.x1 and box.y0 >= frame.y0 and box.y1 <= frame.y1
@@ -242,9 +241,9 @@ def test_drawing_needs_no_pyplot_and_leaves_the_settings_alone():
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import matplotlib; before = dict(matplotlib.rcParams)\n"
-        "from synthetic_results import synthetic_rows\n"
+        "from experiments.synthetic_results import synthetic_rows\n"
         "from forktask.experiments.analysis import study\nfrom forktask.experiments.report import plots\n"
         "plots.draw(study.study_from_rows(synthetic_rows(repeats=5)))\n"
         "assert dict(matplotlib.rcParams) == before\n"
     )
-    subprocess.run([sys.executable, "-P", "-c", code, str(Path(__file__).parent)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-P", "-c", code, str(Path(__file__).parents[1])], check=True, timeout=120)

@@ -3,18 +3,14 @@
 import csv
 import html.parser
 import json
-import sys
-from pathlib import Path
 
 import pytest
+from experiments.synthetic_results import synthetic_rows, write_rows
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis import study as analysis
 from forktask.experiments.commands.main import main
 from forktask.experiments.report import plots, report
-
-sys.path.insert(0, str(Path(__file__).parent))
-from synthetic_results import synthetic_rows, write_rows
 
 
 class Page(html.parser.HTMLParser):

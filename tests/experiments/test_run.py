@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -143,9 +144,8 @@ def test_a_finished_sweep_is_not_measured_again(sweep):
 def test_a_half_written_sample_is_measured_again(sweep):
     """Check that a sweep recognises a cut last line, says so and completes."""
     sweep().run()
-    path = sweep().out_dir + "/samples.jsonl"
-    whole = open(path, "rb").read()
-    open(path, "wb").write(whole[:-30])
+    path = Path(sweep().out_dir, "samples.jsonl")
+    path.write_bytes(path.read_bytes()[:-30])
     again = sweep()
     assert counts(again.run())["sample"] == 2 * NUM_POINTS
     assert "half-written" in again.stream.getvalue()
@@ -224,9 +224,9 @@ def test_an_interrupted_sweep_keeps_its_samples(sweep, tmp_path, how):
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", DRIVER, json.dumps(arguments)], stderr=subprocess.PIPE, text=True
     )
-    path = out + "/samples.jsonl"
+    path = Path(out, "samples.jsonl")
     deadline = time.monotonic() + 60
-    while not os.path.exists(path) or open(path).read().count('"kind": "sample"') < 3:
+    while not path.exists() or path.read_text().count('"kind": "sample"') < 3:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(how)
@@ -249,8 +249,8 @@ def test_status_says_what_is_missing(sweep, capsys):
     out = sweep().out_dir
     results = sweep().run()
     assert describe_status(results)["resume"] is None
-    rows = open(out + "/samples.jsonl").read().splitlines(keepends=True)
-    open(out + "/samples.jsonl", "w").writelines(rows[:-3])
+    path = Path(out, "samples.jsonl")
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
     assert main(["status", out]) == 0
     text = capsys.readouterr().out
     assert "3 samples and 0 profiles are missing" in text and "To go on: forktask compare --out out" in text
@@ -407,6 +407,12 @@ def test_compare_from_the_command_line(tmp_path, capsys):
     assert {"samples.jsonl", "summary.csv", "report.html"} <= set(os.listdir(out))
     for row in results.of_kind("profile"):
         assert row["bounds"]["cycle_mean_s"] <= row["bounds"]["work_s"] * (1 + 1e-9)
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "samples.md").read_text()
+    for kind in counts(results):
+        (table,) = re.findall(rf"^## `{kind}`$(.*?)(?=^## )", page, re.MULTILINE | re.DOTALL)
+        cells = " ".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE))
+        documented = {"kind", *re.findall(r"`(\w+)`", cells)}
+        assert all(set(row) == documented for row in results.of_kind(kind)), f"samples.md, rows of kind {kind}"
 
 
 def test_compare_is_the_short_form_of_a_file():
@@ -446,7 +452,7 @@ def test_compare_is_the_short_form_of_a_file():
                 "threads": 1,
                 "weight_gradients": "chain",
                 "memory": "shared",
-                "fusion": "none",
+                "fusion": False,
             },
             "measure": {"repeats": 3, "seed": 5, "time_limit_s": 9},
         }
