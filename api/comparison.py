@@ -240,5 +240,6 @@ def _name(network: Any) -> Any:
         return network.name
     raise UsageError(
         f"compare() measures in fresh processes, which know networks by name: {', '.join(network_names())}; got a "
-        f"network of your own, {network.name!r}; time it with executor(...).run(...), or add it to NETWORKS in a clone"
+        f"network of your own, {network.name!r}; time it with executor(...).run(...), or add it to "
+        f"`cython_src/networks/` in a clone"
     )

@@ -120,6 +120,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for field in fields(type(self)):
             msgspec.structs.force_setattr(self, field.name, field.checked(getattr(self, field.name)))
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.differences().items())})"
+
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
         """Make a record from what was read.

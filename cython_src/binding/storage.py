@@ -66,6 +66,10 @@ class Storage:
         self._guards: list[tuple[str, int, np.ndarray]] = []  # buffer, index of the first byte, bytes
         self._guard_value = 0
 
+    def __repr__(self) -> str:
+        size = sum(array.nbytes for array in self.arrays.values()) / 2**20
+        return f"<storage of {len(self.arrays)} arrays, {size:.3g} MiB>"
+
     def fill_guards(self, value: int) -> None:
         """Set every guard byte to `value`."""
         self._guard_value = value

@@ -30,7 +30,7 @@ IDX_UNSIGNED_BYTE = 0x08
 _CHUNK_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset:
     """Images, labels and the split.
 
@@ -62,6 +62,10 @@ class Dataset:
     class_names: tuple[str, ...]
     smoke_test: bool = False
     grey: bool = False
+
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.images.shape[1:]))
+        return f"<data {self.name!r}: {len(self.images)} images of {shape}, {self.num_classes} classes>"
 
     def with_channels(self, channels: int) -> Dataset:
         """The data for a network of so many input channels: grey images have one channel if that is asked for."""
