@@ -17,12 +17,13 @@ from ..records import Record, about, fields
 from .granularity import Granularity
 
 # What can be joined into one loop, each a switch of its own:
-# activation   ReLU into the convolution or norm before it
+# activation   ReLU into the convolution, norm or fully connected layer before it
+# pooling      ReLU and max-pooling into the convolution before them
 # residual     the addition of a shortcut into the norm or convolution before it
 # statistics   sums for batch norm into the convolution before it
 # depthwise    backward pass of a depthwise convolution and of the norm after it, with the sums of the norm before
 # normalise    a norm and its activation into the depthwise convolution that reads it; in training with `depthwise` only
-FUSIONS = ("activation", "residual", "statistics", "depthwise", "normalise")
+FUSIONS = ("activation", "pooling", "residual", "statistics", "depthwise", "normalise")
 
 
 class PlanOptions(Record, frozen=True):

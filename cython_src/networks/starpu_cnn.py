@@ -1,5 +1,8 @@
-"""A small CNN for images that are no squares and large beside the network: 270 x 360 in colour, the size to which notes on
-convolutional networks in StarPU crop theirs. The layers are this project's choice."""
+"""A small CNN for images that are no squares and large beside the network.
+
+270 x 360 in colour is the size to which notes on convolutional networks in StarPU crop theirs. The layers are this
+project's choice.
+"""
 
 from __future__ import annotations
 

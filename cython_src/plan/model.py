@@ -1,7 +1,7 @@
 """The plan: one training step as an ordered list of block loops with declared accesses.
 
 A plan is symbolic. It names kernels, buffers and the regions that each block reads and writes; it holds no pointer
-and knows nothing of threads. Executing its loops in order is always right; every executor is a legal reordering.
+and says nothing about who runs a block and when. Executing its loops in order is always right; every executor is a legal reordering.
 Cut points split each buffer into cells, and all dependences, those of real OpenMP tasks included, are found on the
 same cell ids (`Plan.accesses`).
 """

@@ -19,7 +19,8 @@ from ...cython_src.errors import UsageError
 from ...cython_src.kernels.convolution import algorithms
 from ...cython_src.kernels.maps.channels import inside
 from ...cython_src.kernels.maps.lanes import interior
-from ...cython_src.lowering.lower import CONVOLUTIONS, direct_cost, lower, winograd_cost
+from ...cython_src.lowering.layouts.lanes.forms import CONVOLUTIONS, direct_cost, winograd_cost
+from ...cython_src.lowering.lower import lower
 from ...cython_src.plan.model import UPDATE, Access, Block, BlockLoop, Plan, PlanBuilder
 from .machine_peaks import measure_peak_flops
 

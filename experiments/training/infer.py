@@ -394,7 +394,7 @@ def _numbers(text: str, option: str, high: int) -> list[int]:
 
 def run_command(arguments: argparse.Namespace) -> int:
     """`forktask infer`."""
-    from ...cython_src.lowering.lower import Granularity
+    from ...cython_src.lowering.granularity import Granularity
     from ...cython_src.networks.registry import get_network
     from ..sampling.models import check_threads, parse_models
 

@@ -9,7 +9,8 @@ from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.convolution.algorithms import CODES
 from forktask.cython_src.kernels.convolution.lanes_forms import FORMS, form_scratch_bytes
-from forktask.cython_src.lowering.lower import FeatureMap, lower
+from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
+from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.plan.model import block_grid, ranges
 from forktask.experiments.sampling.models import make_executor
 

@@ -5,7 +5,7 @@ import pytest
 from cython_src.kernel_testing import EPSILON, INSTRUCTION_SETS, check_linear, fill, random_map, run_kernel
 
 from forktask.cython_src.binding.bind import BlockFailure
-from forktask.cython_src.lowering.lower import FeatureMap
+from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
 
 SIZES = [(2, 2), (4, 8), (8, 6), (2, 20), (6, 32), (4, 50)]
 LAYOUTS = [(16, size) for size in SIZES] + [(1, size) for size in SIZES]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_lowering import prepare, reference_steps, run
+from cython_src.test_lowering import prepare, reference_steps, run
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.simd import instruction_sets
@@ -74,8 +74,12 @@ def test_flops_are_those_of_the_paper_s_sizes():
 
 
 def test_other_paddings_need_the_lane_layout():
-    """Check the layout that is chosen, and the sentence if another is asked for."""
-    assert lower("lenet5", batch=1).attributes["layout"] == "lanes"
+    """Check the layouts that are chosen, channels where hardly a lane would hold an image, and the sentence if another
+    is asked for."""
+    chosen = [lower("lenet5", batch=n).attributes["layout"] for n in (1, 2, 3, 16)]
+    assert chosen == ["channels", "channels", "lanes", "lanes"]
+    for options in ({"conv": "direct"}, {"granularity": "images=16"}, {"fusion": "pooling"}):
+        assert lower("lenet5", batch=1, **options).attributes["layout"] == "lanes"
     with pytest.raises(UsageError, match="padding 2"):
         lower("lenet5", batch=1, layout="flat")
 

@@ -17,7 +17,8 @@ from forktask.cython_src.binding.checks import check_accesses, check_orders, run
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import launches as gpu_kernels
 from forktask.cython_src.graphs.task_bench import task_bench
-from forktask.cython_src.lowering.lower import FeatureMap, lower
+from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
+from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.parts import convolutional_classifier
 
 needs_compiler = pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")

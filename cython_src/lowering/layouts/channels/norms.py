@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from ...plan.model import read, update, write
-from .gradients import gradient_map, pass_on, sent_to, set_gradient
-from .state import FeatureMap, Lowering, phase_of
-from .units import Unit
+from ....plan.model import read, update, write
+from ...gradients import gradient_map, pass_on, sent_to, set_gradient
+from ...state import Lowering, loop_name, phase_of
+from ...units import Unit
+from .maps import FeatureMap, statistics_buffer, vector_buffer
+from .pixels import pixel_blocks, pixelwise
+
+
+def statistic(low: Lowering, name: str) -> str:
+    """Declare a running statistic's buffer."""
+    return low.builder.buffer(name, low.statistic_shapes[name], role="statistic")
 
 
 def norm(low: Lowering, unit: Unit, again: bool) -> None:
     layer, b, o = unit.layer, low.builder, low.options
     name = layer.name
     source = low.maps[unit.sources[0]]
-    scale, shift = (low.vector_buffer(f"{name}.{kind}", source) for kind in ("scale", "shift"))
+    scale, shift = (vector_buffer(low, f"{name}.{kind}", source) for kind in ("scale", "shift"))
     if not again:
         weight, bias = low.parameter(f"{name}.weight"), low.parameter(f"{name}.bias")
-        running = {kind: low.statistic(f"{name}.{kind}") for kind in ("running_mean", "running_var")}
+        running = {kind: statistic(low, f"{name}.{kind}") for kind in ("running_mean", "running_var")}
         all_channels = {"c0": 0, "c1": source.channels}
         if o.training:
             partials = f"{name}.partials"
             if low.producer[unit.sources[0]].statistics != name:
-                count = len(low.pixels(source))
-                low.statistics_buffer(name, count, source)
-                low.elementwise(
+                count = len(pixel_blocks(low, source))
+                statistics_buffer(low, name, count, source)
+                pixelwise(
+                    low,
                     f"{name}.statistics",
                     "channels_norm_statistics",
                     unit,
@@ -41,8 +49,8 @@ def norm(low: Lowering, unit: Unit, again: bool) -> None:
                 **running,
                 "scale": scale,
                 "shift": shift,
-                "mean": low.vector_buffer(f"{name}.mean", source),
-                "inv_std": low.vector_buffer(f"{name}.inv_std", source),
+                "mean": vector_buffer(low, f"{name}.mean", source),
+                "inv_std": vector_buffer(low, f"{name}.inv_std", source),
             }
             accesses = [read(partials), read(weight), read(bias)]
             accesses += [update(buffer) for buffer in running.values()]
@@ -52,7 +60,7 @@ def norm(low: Lowering, unit: Unit, again: bool) -> None:
                 "channels_norm_finish",
                 operands,
                 [(all_channels, accesses, 0.0, 8.0 * count * source.pitch)],
-                unit,
+                unit.layer.name,
                 "forward",
                 channels=source.channels,
                 num_partials=count,
@@ -69,7 +77,7 @@ def norm(low: Lowering, unit: Unit, again: bool) -> None:
                 "channels_norm_evaluate",
                 operands,
                 [(all_channels, accesses, 0.0, 24.0 * source.pitch)],
-                unit,
+                unit.layer.name,
                 "forward",
                 channels=source.channels,
                 eps=layer.eps,
@@ -87,8 +95,9 @@ def norm(low: Lowering, unit: Unit, again: bool) -> None:
         for kind in ("scale", "shift"):
             operands[f"residual_{kind}"] = f"{unit.shortcut_norm}.{kind}"
             constant.append(read(operands[f"residual_{kind}"]))
-    low.elementwise(
-        f"{name}.again" if again else name,
+    pixelwise(
+        low,
+        loop_name(unit, again),
         "channels_norm_apply",
         unit,
         phase_of(again),
@@ -109,7 +118,7 @@ def norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
     source = low.maps[unit.sources[0]]
     mean, inv_std = f"{name}.mean", f"{name}.inv_std"
     partials = low.gradient_sums.get(name) or b.buffer(
-        f"{name}.gradient_partials", (len(low.pixels(source)), 2, source.pitch), role="temporary"
+        f"{name}.gradient_partials", (len(pixel_blocks(low, source)), 2, source.pitch), role="temporary"
     )
     count = b.shape(partials)[0]
     common = {"gradient": gradient.name, "input": source.name, "mean": mean}
@@ -129,7 +138,8 @@ def norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
         "activation": unit.activation,
     }
     if name not in low.gradient_sums:
-        low.elementwise(
+        pixelwise(
+            low,
             f"{name}.gradient_statistics",
             "channels_norm_backward_statistics",
             unit,
@@ -162,7 +172,7 @@ def norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
         "channels_norm_backward_finish",
         operands,
         [({"c0": 0, "c1": source.channels}, accesses, 0.0, 8.0 * count * source.pitch)],
-        unit,
+        unit.layer.name,
         "backward",
         channels=source.channels,
         num_partials=count,
@@ -194,7 +204,8 @@ def norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
             branch, added = gradient_map(low, shortcut)
             common["branch"], maps["branch"] = branch.name, branch
         accumulated = [operand for operand, yes in (("output", present), ("branch", added)) if yes]
-        low.elementwise(
+        pixelwise(
+            low,
             f"{name}.gradient",
             "channels_norm_backward_apply",
             unit,

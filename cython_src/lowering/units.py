@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...networks.layers import Add, BatchNorm, Convolution, Dropout, Layer, NetworkSpec, ReLU, ReLU6
+from ..networks.layers import Add, BatchNorm, Convolution, Layer, MaxPool, NetworkSpec, ReLU, ReLU6
 
 ACTIVATIONS = {ReLU: 1, ReLU6: 2}
-
-
-def _can_add(convolution: Convolution, add: Add, layers: Mapping, consumers: Mapping[str, list[Layer]]) -> bool:
-    """Whether a convolution can add a shortcut to its result: then the two maps must be alike, without halo."""
-    shortcut = next(name for name in add.inputs if name != convolution.name or add.inputs[0] == add.inputs[1])
-    readers = [*consumers[shortcut], *consumers.get(add.name, ())]
-    for reader in consumers.get(add.name, ()):
-        if isinstance(reader, ReLU | ReLU6):
-            readers += consumers.get(reader.name, ())
-    needs_halo = any(isinstance(r, Dropout) or (isinstance(r, Convolution) and r.padding) for r in readers)
-    return layers[shortcut] is not None and convolution.groups == 1 and not needs_halo
 
 
 @dataclass
@@ -34,6 +23,8 @@ class Unit:
     target : str
     activation : int
         0 none, 1 ReLU, 2 ReLU6.
+    pooling : MaxPool or None
+        Of a convolution: the pooling after its activation.
     shortcut : str
         What a norm or a convolution adds.
     shortcut_norm : str
@@ -52,6 +43,7 @@ class Unit:
     sources: tuple[str, ...]
     target: str
     activation: int = 0
+    pooling: MaxPool | None = None
     shortcut: str = ""
     shortcut_norm: str = ""
     applied: bool = True
@@ -66,8 +58,12 @@ class Unit:
         return (*self.sources, shortcut) if shortcut else self.sources
 
 
-def join_layers(spec: NetworkSpec, fusion: frozenset[str]) -> list[Unit]:
-    """Units in the order of their last layers."""
+# Whether one loop computes these layers, one after the other, where the mapping says which layers read each.
+CanJoin = Callable[[Sequence[Layer], Mapping[str, Sequence[Layer]]], bool]
+
+
+def join_layers(spec: NetworkSpec, fusion: frozenset[str], can_join: CanJoin) -> list[Unit]:
+    """Return the units in the order of their last layers."""
     inputs = spec.inputs()
     consumers: dict[str, list[Layer]] = {}
     for layer in spec.layers:
@@ -78,6 +74,12 @@ def join_layers(spec: NetworkSpec, fusion: frozenset[str]) -> list[Unit]:
     taken: set[str] = set()
     unapplied: set[str] = set()
     units: list[Unit] = []
+
+    def following(name: str, kinds) -> Layer | None:
+        """The only reader of a tensor, if it is of these kinds."""
+        after = consumers.get(name, [])
+        return after[0] if len(after) == 1 and isinstance(after[0], kinds) else None
+
     for layer in spec.layers:
         if layer.name in taken:
             continue
@@ -86,15 +88,8 @@ def join_layers(spec: NetworkSpec, fusion: frozenset[str]) -> list[Unit]:
             unit.applied = False
             units.append(unit)
             continue
-
-        def following(kinds, unit=unit) -> Layer | None:
-            after = consumers.get(unit.target, [])
-            return after[0] if len(after) == 1 and isinstance(after[0], kinds) else None
-
-        add = following(Add) if isinstance(layer, BatchNorm | Convolution) and "residual" in fusion else None
-        if add and isinstance(layer, Convolution) and not _can_add(layer, add, layers, consumers):
-            add = None
-        if add and add.name not in taken and add.inputs[0] != add.inputs[1]:
+        add = following(layer.name, Add) if "residual" in fusion else None
+        if add and add.name not in taken and add.inputs[0] != add.inputs[1] and can_join((layer, add), consumers):
             unit.shortcut = next(name for name in add.inputs if name != unit.target)
             other = layers[unit.shortcut]
             alone = isinstance(layer, BatchNorm) and len(consumers[unit.shortcut]) == 1
@@ -103,11 +98,16 @@ def join_layers(spec: NetworkSpec, fusion: frozenset[str]) -> list[Unit]:
                 unapplied.add(other.name)
             unit.target = add.name
             taken.add(add.name)
-        joins = isinstance(layer, BatchNorm | Add | Convolution)
-        if joins and "activation" in fusion and (activation := following((ReLU, ReLU6))):
+        activation = following(unit.target, (ReLU, ReLU6))
+        pool = following(activation.name, MaxPool) if activation and "pooling" in fusion else None
+        if pool and not unit.shortcut and can_join((layer, activation, pool), consumers):
+            unit.pooling = pool
+        elif not activation or "activation" not in fusion or not can_join((layer, activation), consumers):
+            activation = None
+        if activation:
             unit.activation = ACTIVATIONS[type(activation)]
-            unit.target = activation.name
-            taken.add(activation.name)
+            unit.target = unit.pooling.name if unit.pooling else activation.name
+            taken |= {activation.name, unit.target}
         if isinstance(layer, Convolution) and not unit.activation and "statistics" in fusion:
             norms = [after for after in consumers.get(unit.target, []) if isinstance(after, BatchNorm)]
             unit.statistics = norms[0].name if norms else ""

@@ -1,19 +1,20 @@
-"""Convolutions: packing of weights, forward pass, data gradient, weight gradient; depthwise ones too."""
+"""Convolutions, depthwise ones too: packing of weights, forward pass, data gradient, weight gradient."""
 
 from __future__ import annotations
 
 import math
 
-from ...kernels.convolution import algorithms
-from ...kernels.depthwise import channels as channels_depthwise
-from ...kernels.maps.channels import STATISTICS_ROWS
-from ...networks.layers import Convolution
-from ...plan.model import block_grid, ranges, read, update, write
+from ....kernels.convolution import algorithms
+from ....kernels.maps.channels import STATISTICS_ROWS
+from ....networks.layers import Convolution
+from ....plan.model import block_grid, ranges, read, update, write
+from ...gradients import masked, pass_on, sent_to
+from ...state import Lowering, loop_name, phase_of
+from ...units import Unit
 from . import block_sizes
 from .block_sizes import Window
-from .gradients import gradient_map, masked, pass_on, sent_to
-from .state import FeatureMap, Lowering, phase_of
-from .units import Unit
+from .depthwise import depthwise_norm_backward, depthwise_scratch
+from .maps import FeatureMap, geometry, source_map, statistics_buffer, window
 
 BLOCKS_OF_PACK = 16
 PACK_BYTES = 262144  # of a block that packs weights, at least
@@ -21,16 +22,16 @@ PACK_BYTES = 262144  # of a block that packs weights, at least
 
 def convolution(low: Lowering, unit: Unit, again: bool) -> None:
     layer, b = unit.layer, low.builder
-    source, target = low.source_map(unit), low.output_map(unit, again)
+    source, target = source_map(low, unit), low.output_map(unit, again)
     weight = low.parameter(f"{layer.name}.weight")
     shape = low.parameter_shapes[weight]
-    window = low.window(layer, low.shapes[unit.sources[0]], low.shapes[unit.target])
+    windows = window(layer, low.shapes[unit.sources[0]], low.shapes[unit.target])
     depthwise = low.is_depthwise(layer)
     flops = 2.0 * math.prod(shape[1:]) * target.channels * target.height * target.width * low.batch
     images, rows, part = block_sizes.output_blocks(
-        low.options.granularity,
+        low.options.cut,
         low.batch,
-        window,
+        windows,
         target.height,
         target.channels,
         4.0 * math.prod(shape),
@@ -59,14 +60,14 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
     cuts = ranges(low.batch, images), ranges(target.height, rows)
     statistics = unit.statistics and not again and low.options.training
     if statistics:
-        partials = low.statistics_buffer(unit.statistics, len(cuts[0]) * len(cuts[1]), target)
+        partials = statistics_buffer(low, unit.statistics, len(cuts[0]) * len(cuts[1]), target)
         operands["statistics"] = partials
     blocks = []
     for number, (n, y) in enumerate(block_grid(*cuts)):
         for c in ranges(target.channels, part):
             share = (n[1] - n[0]) * (y[1] - y[0]) * (c[1] - c[0])
             share /= low.batch * target.height * target.channels
-            accesses = [source.read_window(n, window, y, c if depthwise else None), target.write(n, y, c)]
+            accesses = [source.read_window(n, windows, y, c if depthwise else None), target.write(n, y, c)]
             if depthwise:
                 accesses.append(read(weight, c))
                 accesses += [read(vector, source.channel_box(*c)) for vector in vectors]
@@ -88,7 +89,7 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
                 + math.prod(shape)
             )
             blocks.append((bounds, accesses, flops * share, size * share))
-    attributes = {**source.attributes("in"), **target.attributes("out"), **low.geometry(layer)}
+    attributes = {**source.attributes("in"), **target.attributes("out"), **geometry(low, layer)}
     attributes["activation"] = unit.activation
     kernel = "channels_depthwise_forward"
     if norm:
@@ -98,23 +99,13 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
         kernel = "channels_conv_forward"
         attributes |= {"groups": layer.groups, "algorithm": algorithm}
         b.scratch(algorithms.scratch_bytes(algorithm, 0, attributes, images, rows, part))
-    low.loop(
-        f"{layer.name}.again" if again else layer.name, kernel, operands, blocks, unit, phase_of(again), **attributes
-    )
-
-
-def depthwise_scratch(low: Lowering, unit: Unit, source: FeatureMap) -> int:
-    layer = unit.layer
-    size = channels_depthwise.scratch_bytes(source.channels, layer.kernel)
-    if unit.normalises:
-        size += channels_depthwise.staged_bytes(source.width, source.pitch, layer.kernel, layer.stride)
-    return size
+    low.loop(loop_name(unit, again), kernel, operands, blocks, layer.name, phase_of(again), **attributes)
 
 
 def chosen_algorithm(low: Lowering, layer: Convolution, source: FeatureMap, target: FeatureMap, direction: str) -> int:
     names = ("dy", "in") if direction == "weights" else ("in", "out")
     maps = (target, source) if direction == "weights" else (source, target)
-    attributes = {**maps[0].attributes(names[0]), **maps[1].attributes(names[1]), **low.geometry(layer)}
+    attributes = {**maps[0].attributes(names[0]), **maps[1].attributes(names[1]), **geometry(low, layer)}
     return algorithms.choose_algorithm(low.options.conv, direction, {**attributes, "groups": layer.groups}, low.batch)
 
 
@@ -137,7 +128,7 @@ def pack(low: Lowering, unit: Unit, weight: str, direction: int, algorithm: int,
         "channels_conv_pack",
         {"weight": weight, "packed": name},
         blocks,
-        unit,
+        unit.layer.name,
         phase_of(direction == 1),
         out_channels=shape[0],
         in_channels=shape[1] * layer.groups,
@@ -159,17 +150,17 @@ def convolution_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> Non
     source = low.maps[unit.sources[0]]
     weight = f"{layer.name}.weight"
     shape = low.parameter_shapes[weight]
-    window = low.window(layer, low.shapes[unit.sources[0]], low.shapes[unit.target])
+    windows = window(layer, low.shapes[unit.sources[0]], low.shapes[unit.target])
     flops = 2.0 * math.prod(shape[1:]) * gradient.channels * gradient.height * gradient.width * low.batch
     if low.learns[unit.sources[0]]:
-        convolution_data_gradient(low, unit, gradient, window, flops)
+        convolution_data_gradient(low, unit, gradient, windows, flops)
     if low.trained(unit):
         convolution_weight_gradient(low, unit, gradient, source, flops)
     if unit.shortcut:
         pass_on(low, unit, unit.shortcut, gradient)
 
 
-def convolution_data_gradient(low: Lowering, unit: Unit, gradient: FeatureMap, window: Window, flops: float) -> None:
+def convolution_data_gradient(low: Lowering, unit: Unit, gradient: FeatureMap, windows: Window, flops: float) -> None:
     layer = unit.layer
     weight = f"{layer.name}.weight"
     shape = low.parameter_shapes[weight]
@@ -182,9 +173,9 @@ def convolution_data_gradient(low: Lowering, unit: Unit, gradient: FeatureMap, w
             algorithm = chosen_algorithm(low, layer, gradient, target, "data")
             packed = operands["packed"] = pack(low, unit, weight, 1, algorithm)
         images, rows, part = block_sizes.output_blocks(
-            low.options.granularity,
+            low.options.cut,
             low.batch,
-            window,
+            windows,
             target.height,
             target.channels,
             4.0 * math.prod(shape),
@@ -204,7 +195,7 @@ def convolution_data_gradient(low: Lowering, unit: Unit, gradient: FeatureMap, w
         blocks = []
         for n, y, c in block_grid(ranges(low.batch, images), ranges(target.height, rows), channels):
             share = (n[1] - n[0]) * (y[1] - y[0]) * (c[1] - c[0]) / (low.batch * target.height * target.channels)
-            first, last = window.gradient_rows(y)
+            first, last = windows.gradient_rows(y)
             first, last = max(first, -gradient.halo), min(last, gradient.height + gradient.halo)
             accesses = [
                 gradient.read(n, (first, max(last, first + 1)), c if depthwise else None),
@@ -216,14 +207,14 @@ def convolution_data_gradient(low: Lowering, unit: Unit, gradient: FeatureMap, w
                 accesses.append(read(packed, *algorithms.packed_box(algorithm, 1, c, shape, layer.groups)))
             bounds = {"n0": n[0], "n1": n[1], "y0": y[0], "y1": y[1], "c0": c[0], "c1": c[1]}
             blocks.append((bounds, accesses, flops * share, size * share))
-        attributes = {**gradient.attributes("in"), **target.attributes("out"), **low.geometry(layer)}
+        attributes = {**gradient.attributes("in"), **target.attributes("out"), **geometry(low, layer)}
         attributes["accumulate"] = int(accumulate)
         kernel = "channels_depthwise_backward_data"
         if not depthwise:
             kernel = "channels_conv_backward_data"
             attributes |= {"groups": layer.groups, "algorithm": algorithm}
             low.builder.scratch(algorithms.scratch_bytes(algorithm, 1, attributes, images, rows, part))
-        low.loop(f"{layer.name}.data_gradient", kernel, operands, blocks, unit, "backward", **attributes)
+        low.loop(f"{layer.name}.data_gradient", kernel, operands, blocks, unit.layer.name, "backward", **attributes)
 
 
 def convolution_weight_gradient(
@@ -235,7 +226,7 @@ def convolution_weight_gradient(
     depthwise = low.is_depthwise(layer)
     map_bytes = [4.0 * m.pitch * m.height * m.width for m in (gradient, source)]
     images, part_out, part_in = block_sizes.weight_blocks(
-        low.options.granularity,
+        low.options.cut,
         low.batch,
         shape[0],
         shape[1] * layer.groups,
@@ -256,14 +247,14 @@ def convolution_weight_gradient(
         )
         low.partials[f"{layer.name}.bias"] = operands["bias_output"], count
     prefix = "gradient" if depthwise else "dy"
-    attributes = {**gradient.attributes(prefix), **source.attributes("in"), **low.geometry(layer)}
+    attributes = {**gradient.attributes(prefix), **source.attributes("in"), **geometry(low, layer)}
     kernel = "channels_depthwise_backward_weights"
     if not depthwise:
         kernel = "channels_conv_backward_weights"
         attributes |= {"groups": layer.groups, "algorithm": chosen_algorithm(low, layer, source, gradient, "weights")}
         b.scratch(algorithms.scratch_bytes(attributes["algorithm"], 2, attributes, images, part_out, part_in))
     outs, ins = ranges(shape[0], part_out), ranges(shape[1] * layer.groups, part_in)
-    window = low.window(layer, low.shapes[unit.sources[0]], low.shapes[unit.target])
+    windows = window(layer, low.shapes[unit.sources[0]], low.shapes[unit.target])
     links = [[n] for n in groups] if low.options.chain else [groups]
     for link, part in enumerate(links):
         blocks = []
@@ -276,7 +267,7 @@ def convolution_weight_gradient(
                 gradient.read(n, None, o),
                 written(partials, (number, number + 1), o, elements),
                 source.read_window(
-                    n, window, (0, gradient.height), i if layer.groups == 1 else o if depthwise else None
+                    n, windows, (0, gradient.height), i if layer.groups == 1 else o if depthwise else None
                 ),
             ]
             if layer.bias and i[0] == 0:
@@ -301,76 +292,8 @@ def convolution_weight_gradient(
             kernel,
             operands,
             blocks,
-            unit,
+            unit.layer.name,
             "backward",
             **attributes,
             accumulate=int(link > 0),
         )
-
-
-def depthwise_norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
-    """Of a depthwise convolution and the norm after it, whose coefficients are there: weight gradient, gradient of the
-    source, and what the norm sums that the convolution applies."""
-    layer, b = unit.layer, low.builder
-    source, result = low.source_map(unit), low.maps[unit.target]
-    after = low.readers[unit.target][0]
-    before = low.producer[unit.sources[0]] if unit.normalises else None
-    weight = f"{layer.name}.weight"
-    target, _ = gradient_map(low, unit.sources[0])
-    flops = 4.0 * layer.kernel**2 * low.batch * result.channels * result.height * result.width
-    images, part = block_sizes.image_channel_blocks(low.options.granularity, low.batch, source.channels, flops)
-    groups, channels = ranges(low.batch, images), ranges(source.channels, part)
-    partials = b.buffer(
-        f"{weight}.partials", (len(groups), source.channels, layer.kernel**2), role="gradient", carried=len(groups) == 1
-    )
-    low.partials[weight] = partials, len(groups)
-    vectors = {name: f"{after.layer.name}.{name}" for name in ("scale", "shift", "mean", "coefficients")}
-    operands = {
-        "gradient": gradient.name,
-        "result": result.name,
-        **vectors,
-        "weight": weight,
-        "input": source.name,
-        "output": target.name,
-        "weight_partials": partials,
-    }
-    if before:
-        name = before.layer.name
-        applied = {f"input_{kind}": f"{name}.{kind}" for kind in ("scale", "shift", "mean", "inv_std")}
-        vectors |= applied
-        sums = b.buffer(f"{name}.gradient_partials", (len(groups), 2, source.pitch), role="temporary")
-        operands |= applied | {"statistics": sums}
-        low.gradient_sums[name] = sums
-    moved = 8.0 * low.batch * source.pitch * (result.height * result.width + source.height * source.width)
-    blocks = []
-    for n, c in block_grid(groups, channels):
-        number, box = groups.index(n), source.channel_box(*c)
-        accesses = [gradient.read(n, None, c), result.read(n, None, c), source.read(n, None, c), read(weight, c)]
-        for kind, vector in vectors.items():
-            accesses.append(read(vector, (0, 3), box) if kind == "coefficients" else read(vector, box))
-        accesses += [target.write(n, None, c), write(partials, (number, number + 1), c)]
-        if before:
-            accesses.append(write(sums, (number, number + 1), (0, 2), box))
-        share = (n[1] - n[0]) * (c[1] - c[0]) / (low.batch * source.channels)
-        bounds = {"n0": n[0], "n1": n[1], "c0": c[0], "c1": c[1], "partial": number}
-        blocks.append((bounds, accesses, flops * share, moved * share))
-    b.scratch(
-        channels_depthwise.backward_scratch_bytes(
-            source.channels, source.width, result.width, source.pitch, layer.kernel, layer.stride
-        )
-    )
-    low.loop(
-        f"{layer.name}.gradient",
-        "channels_depthwise_norm_backward",
-        operands,
-        blocks,
-        unit,
-        "backward",
-        **result.attributes("out"),
-        **source.attributes("in"),
-        **low.geometry(layer),
-        gradient_halo=gradient.halo,
-        output_halo=target.halo,
-        activation=after.activation,
-        input_activation=before.activation if before else 0,
-    )

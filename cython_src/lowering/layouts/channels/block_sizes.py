@@ -11,8 +11,8 @@ import itertools
 import math
 from dataclasses import dataclass
 
-from ...errors import UsageError
-from ..granularity import Granularity
+from ....errors import UsageError
+from ...granularity import Granularity
 
 BLOCKS_WANTED = 16  # enough for eight threads
 SHORTEST_FLOPS = 1e6  # about ten microseconds of one core
