@@ -1,4 +1,4 @@
-"""Deque, sleep protocol, replay with inboxes, partitioned replay and eager tasks under the memory-model checker Relacy,
+"""Deque, sleep protocol, replay with inboxes, compiled programs and eager tasks under the memory-model checker Relacy,
 with every ordering weakened in turn."""
 
 import subprocess
@@ -21,11 +21,11 @@ NEEDED = [
     ("deque", "ORDER_DEQUE_STEAL_CAS", "acq_rel"),
     ("idle", "ORDER_IDLE_SLEEPER_FENCE", "acq_rel"),
     ("wake", "ORDER_IDLE_WOKEN", "relaxed"),
-    ("partition", "ORDER_PARTITION_PUBLISH", "relaxed"),
-    ("partition", "ORDER_PARTITION_SEE", "relaxed"),
-    ("partition", "ORDER_IDLE_WAKER_FENCE", "acq_rel"),
-    ("claims", "ORDER_PARTITION_DONE", "relaxed"),
-    ("opening", "ORDER_PARTITION_SEE_OPEN", "relaxed"),
+    ("programs", "ORDER_PROGRAM_PUBLISH", "relaxed"),
+    ("programs", "ORDER_PROGRAM_SEE", "relaxed"),
+    ("programs", "ORDER_IDLE_WAKER_FENCE", "acq_rel"),
+    ("claims", "ORDER_PROGRAM_DONE", "relaxed"),
+    ("opening", "ORDER_PROGRAM_SEE_OPEN", "relaxed"),
     ("eager", "ORDER_EAGER_CLOSE", "acquire"),
     ("eager", "ORDER_EAGER_COUNT_DOWN", "relaxed"),
     ("replay", "ORDER_INBOX_SEND", "relaxed"),
@@ -41,7 +41,7 @@ NOT_SEEN = [
     ("deque", "ORDER_DEQUE_STEAL_TOP", "relaxed"),
     ("idle", "ORDER_IDLE_ANNOUNCE", "relaxed"),
     ("wake", "ORDER_IDLE_WAKE", "relaxed"),
-    ("opening", "ORDER_PARTITION_OPEN", "relaxed"),
+    ("opening", "ORDER_PROGRAM_OPEN", "relaxed"),
     ("eager", "ORDER_EAGER_CLOSE", "release"),
     ("eager", "ORDER_EAGER_PUSH_EDGE", "relaxed"),
     ("eager", "ORDER_EAGER_FOUND_CLOSED", "relaxed"),
@@ -87,12 +87,12 @@ def check(program, name, executions):
 
 
 def test_the_protocols_hold(tmp_path):
-    """Check deque, sleep protocol, wake-up, replay with inboxes, partitioned replay (no claims, claims, claims from the
+    """Check deque, sleep protocol, wake-up, replay with inboxes, compiled programs (no claims, claims, claims from the
     second iteration on) and eager tasks over random interleavings and stale reads."""
     program = build(tmp_path)
     for name in ("deque", "idle", "wake", "replay"):
         assert check(program, name, 1_000_000 if LONG else 20_000)[0] == 0
-    for name in ("partition", "claims", "opening", "eager"):
+    for name in ("programs", "claims", "opening", "eager"):
         assert check(program, name, 100_000 if LONG else 1_000)[0] == 0
 
 

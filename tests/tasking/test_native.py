@@ -64,9 +64,9 @@ def test_no_race_in_deque(tmp_path):
 @pytest.mark.tsan
 @pytest.mark.parametrize("num_threads", (1, 2, 3, 4, 8, 16) if LONG else (2, 5))
 def test_no_race_in_runtime(num_threads, tmp_path):
-    """Check replay, partitioned replay and eager tasks under ThreadSanitizer, against serial order; no wake-up is lost
+    """Check replay, compiled programs and eager tasks under ThreadSanitizer, against serial order; no wake-up is lost
     even where threads sleep at once and take no naps."""
-    program = build(tmp_path, "race_runtime", "-fsanitize=thread", "-DPARTITION_NAPS=0")
+    program = build(tmp_path, "race_runtime", "-fsanitize=thread", "-DPROGRAM_NAPS=0")
     done = run(program, 1000 if LONG else 30, num_threads, timeout=900)
     assert done.returncode == 0, done.stderr
 
@@ -74,15 +74,15 @@ def test_no_race_in_runtime(num_threads, tmp_path):
 @pytest.mark.tsan
 @pytest.mark.parametrize("num_threads", (2, 3, 4, 8) if LONG else (3,))
 def test_no_race_when_claims_open_and_close(num_threads, tmp_path):
-    """Check partitioned replay where homes open a few iterations ahead and decide anew in each iteration."""
+    """Check compiled programs where homes open a few iterations ahead and decide anew in each iteration."""
     program = build(
         tmp_path,
         "race_runtime",
         "-fsanitize=thread",
-        "-DPARTITION_NAPS=0",
-        "-DPARTITION_LOOK=1",
-        "-DPARTITION_AHEAD=60",
-        "-DPARTITION_CLAIM_NS=2000",
+        "-DPROGRAM_NAPS=0",
+        "-DPROGRAM_LOOK=1",
+        "-DPROGRAM_AHEAD=60",
+        "-DPROGRAM_CLAIM_NS=2000",
     )
     done = run(program, 1000 if LONG else 40, num_threads, timeout=900)
     assert done.returncode == 0, done.stderr
@@ -92,9 +92,9 @@ def test_no_race_when_claims_open_and_close(num_threads, tmp_path):
 WEAKENED = [
     "ORDER_REPLAY_COUNT_DOWN",
     "ORDER_REPLAY_LAST",
-    "ORDER_PARTITION_PUBLISH",
-    "ORDER_PARTITION_SEE",
-    "ORDER_PARTITION_DONE",
+    "ORDER_PROGRAM_PUBLISH",
+    "ORDER_PROGRAM_SEE",
+    "ORDER_PROGRAM_DONE",
     "ORDER_EAGER_CLOSE",
     "ORDER_EAGER_COUNT_DOWN",
     "ORDER_EAGER_PUSH_EDGE",
