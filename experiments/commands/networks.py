@@ -7,7 +7,7 @@ import math
 from argparse import Namespace
 from typing import Any
 
-from ...cython_src.networks.layers import Convolution, FullyConnected, NetworkSpec, Softmax
+from ...cython_src.networks.layers import Convolution, FullyConnected, Network, Softmax
 from ...cython_src.networks.registry import get_network, network_names
 
 
@@ -24,7 +24,7 @@ def add_parser(subparsers) -> None:
     parser.set_defaults(run=run_networks)
 
 
-def describe(network: NetworkSpec) -> dict[str, Any]:
+def describe(network: Network) -> dict[str, Any]:
     """Sizes of a network.
 
     Returns
