@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .layers import Convolution, FullyConnected, NetworkSpec, Softmax
+from .layers import Convolution, FullyConnected, Network, Softmax
 
 
-def network_sizes(network: NetworkSpec) -> dict[str, Any]:
+def network_sizes(network: Network) -> dict[str, Any]:
     """Sizes of a network.
 
     Returns

@@ -45,7 +45,7 @@ class TorchExecutor:
     mode : {"eager", "channels_last", "compile"}
     device : {"cpu", "cuda"}
         With float32 arithmetic on both: no TF32.
-    network : NetworkSpec, optional
+    network : Network, optional
         Default: the one that the plan names.
     """
 
@@ -126,7 +126,7 @@ def _is_trained(name: str, attributes: Mapping[str, Any]) -> bool:
 
 
 def torch_network(spec):
-    """PyTorch's module for a NetworkSpec; parameters and statistics have the same names.
+    """PyTorch's module for a Network; parameters and statistics have the same names.
 
     A layer's ReLU works in place where nothing else reads its input, as in the modules that people write.
     """
