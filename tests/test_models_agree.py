@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from kinds import LONG
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.lowering.lower import initialise, lower
@@ -9,7 +10,7 @@ from forktask.experiments.sampling.models import MODELS, built_models, make_exec
 from forktask.experiments.sampling.subject import fill_dataset, result_hashes
 
 STEPS = 20
-THREADS = range(1, 9)
+THREADS = range(1, 9) if LONG else (1, 2, 3, 4, 8)
 LOOSE_SCHEDULES = [
     f"forkjoin:region={region}:schedule={schedule}:chunk_size={chunk}"
     for region in ("loop", "persistent")
