@@ -12,8 +12,7 @@ import typing
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from forktask.cython_src.lowering.options import PlanOptions
-from forktask.cython_src.networks import layers
+import forktask as ft
 from forktask.cython_src.records import Field, fields
 from forktask.experiments.sampling.models import MODELS, Option
 
@@ -40,7 +39,7 @@ def plan_options() -> str:
     """All fields of `PlanOptions`."""
     return rows(
         "| option | default | values | meaning |",
-        ((f"`{f.name}`", f"`{f.default!r}`", values_of(f), f.text) for f in fields(PlanOptions)),
+        ((f"`{f.name}`", f"`{f.default!r}`", values_of(f), f.text) for f in fields(ft.PlanOptions)),
     )
 
 
@@ -50,7 +49,7 @@ def layer_signatures() -> str:
         "| layer | meaning |",
         (
             (f"`{layer.__name__}{_arguments(layer)}`", " ".join(inspect.getdoc(layer).split()))
-            for layer in typing.get_args(layers.Layer)
+            for layer in typing.get_args(ft.Layer)
         ),
     )
 
@@ -72,8 +71,8 @@ def networks() -> str:
                 str(len(n.layers)),
                 f"{n.num_parameters:,}",
             )
-            for name in layers.network_names()
-            for n in [layers.get_network(name)]
+            for name in ft.network_names()
+            for n in [ft.get_network(name)]
         ),
     )
 

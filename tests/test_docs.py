@@ -102,7 +102,7 @@ def run_examples(page: str, text: str, folder: Path) -> list[tuple[int, str, str
 
 
 def commands_of(text: str) -> list[str]:
-    """Command lines that begin with `forktask`: in indented blocks, in fenced blocks without a language, in backticks."""
+    """Command lines that begin with `forktask`: in indented blocks, fenced blocks without a language, and backticks."""
     fenced = "\n".join(match[2] for match in FENCE.finditer(text) if match[1] in ("", "sh", "bash", "console"))
     outside = FENCE.sub("", text)
     lines = [line.strip().removeprefix("$ ") for line in fenced.splitlines()]

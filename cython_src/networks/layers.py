@@ -132,8 +132,8 @@ Layer = (
 )
 
 
-@dataclass(frozen=True)
-class NetworkSpec:
+@dataclass(frozen=True, repr=False)
+class Network:
     """Layers in order. Each takes the output of the one before it, or of the layer that it names as `after`; `Add`
     names two.
 
@@ -148,6 +148,10 @@ class NetworkSpec:
     name: str
     input_shape: tuple[int, int, int]
     layers: tuple[Layer, ...]
+
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.input_shape))
+        return f"<network {self.name!r}: {len(self.layers)} layers on images of {shape}>"
 
     def inputs(self) -> dict[str, tuple[str, ...]]:
         """Name of each layer -> the layers whose outputs it takes; "input" is the image.
@@ -219,6 +223,8 @@ class NetworkSpec:
         *_, (_, _, shape) = self.shapes()
         return shape[0]
 
+
+NetworkSpec = Network
 
 # What layers are made of, with the least value; a pool's stride of 0 is its size.
 LEAST = {

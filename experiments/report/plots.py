@@ -284,7 +284,7 @@ def add_legend(figure: Figure, column: str, handles: Sequence, columns: int | No
     )
 
 
-def model_handles(styles: dict[str, ModelStyle], models: Sequence[str]) -> list[Line2D]:
+def model_handles(styles: dict[str, ModelStyle], models: Sequence[str], label=model_label) -> list[Line2D]:
     """Entries of a legend, one for each model."""
     return [
         Line2D(
@@ -295,7 +295,7 @@ def model_handles(styles: dict[str, ModelStyle], models: Sequence[str]) -> list[
             marker=styles[m].marker,
             markeredgecolor="white",
             markeredgewidth=0.4,
-            label=model_label(m),
+            label=label(m),
         )
         for m in models
     ]
@@ -917,7 +917,7 @@ def draw_interference(study: Study, plan_id: str, column: str) -> Figure:
     for axis in (times, losses):
         axis.set_xticks(sorted(set(table["hogs"])))
         axis.set_xlabel("spinning processes")
-    add_legend(figure, column, model_handles(styles, models))
+    add_legend(figure, column, model_handles(styles, models, interference.label_with_preemption))
     _header(
         figure,
         study,
@@ -1158,7 +1158,8 @@ def _caption_interference(study: Study, plan_id: str) -> list[str]:
         "(a) Step time beside spinning processes, one on each of the last CPUs, over that of the same model without, paired by "
         "repetition; dotted: what the CPU time taken explains, from threads that only spin beside the same processes. "
         "(b) Slowdown times the capacity that is left, less one: time in which CPUs were there and not used, or used for "
-        f"nothing. Markers: medians, bars: {CONFIDENCE:.0%} bootstrap intervals.",
+        f'nothing. Markers: medians, bars: {CONFIDENCE:.0%} bootstrap intervals. Task models with "stay" leave each thread on '
+        'its CPU, as all other models do; with "swap" a worker that waits exchanges CPUs with one that lost its own.',
         *_caption_conditions(study, plan_id),
     ]
 

@@ -150,6 +150,8 @@ EFFECT_COLUMNS: tuple[Column, ...] = (
 INTERFERENCE_COLUMNS: tuple[Column, ...] = (
     ("hogs", lambda r: _count(r["hogs"]), True),
     ("model", lambda r: model_label(r["model"]), False),
+    ("preemption", lambda r: r["preemption"], False),
+    ("CPU swaps per s", lambda r: _number(r["cpu_swaps_per_s"], 0), True),
     ("threads", lambda r: _count(r["threads"]), True),
     ("capacity left", lambda r: _number(r["capacity"], 3), True),
     ("slowdown", lambda r: _number(r["slowdown"], 3), True),

@@ -146,7 +146,8 @@ def test_three_steps_equal_stored_pytorch_values():
 @pytest.mark.torch
 def test_parameters_are_pytorchs(tmp_path, digits):
     """Check that saved parameters load into PyTorch's model and that a training step there is the same."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     images, labels = digits
     bound, executor = make_runner(images, labels, STEPS, layout="lanes")
     initialise(bound, 4)

@@ -95,7 +95,8 @@ def assert_equal_to_float32(actual, stored):
 @pytest.mark.torch
 def test_three_steps_equal_pytorch():
     """Check losses, gradients of every step and final parameters of the CIFAR-10 CNN against PyTorch."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     losses, gradients, final = pytorch_values.pytorch_steps(torch.float64)
     images, labels, parameters = pytorch_values.inputs()
     sgd = reference.Sgd(parameters, pytorch_values.LEARNING_RATE, pytorch_values.MOMENTUM, pytorch_values.WEIGHT_DECAY)

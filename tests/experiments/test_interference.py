@@ -12,7 +12,7 @@ from forktask.experiments.analysis import study as analysis
 from forktask.experiments.report import plots, report
 from forktask.experiments.sweep import configuration
 
-SLOWDOWN = {"forkjoin": 2.0, "taskiter": 1.4}
+SLOWDOWN = {"forkjoin": 2.0, "taskiter": 1.4, "taskiter:preemption=swap": 1.1}
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +25,8 @@ def study():
             "interference": 1,
             "config_id": row["config_id"] + "h",
             "step_time_s": row["step_time_s"] * SLOWDOWN[row["model"]],
+            "conduct": {"cpu_swaps": 60 * ("swap" in row["model"])},
+            "timed_wall_s": 2.0,
         }
         for row in rows
         if row["kind"] == "sample" and row["model"] in SLOWDOWN
@@ -41,12 +43,22 @@ def test_the_loss_is_what_the_capacity_does_not_explain(study, tmp_path):
     assert of["taskiter", 2]["loss"] == pytest.approx(0.05)
     assert of["taskiter", 1]["slowdown"] == pytest.approx(1.4) and math.isnan(of["taskiter", 1]["loss"])
     assert ("serial", 1) not in of
+    assert {model: (of[model, 2]["preemption"], of[model, 2]["cpu_swaps_per_s"]) for model in SLOWDOWN} == {
+        "forkjoin": ("stay", 0),
+        "taskiter": ("stay", 0),
+        "taskiter:preemption=swap": ("swap", 30),
+    }
     assert set(table[table["hogs"] == 0]["loss"]) == {0.0}
     plan_id = table["plan_id"].iloc[0]
     assert "interference" in plots.available_figures(study, plan_id)
-    plots.save(plots.draw(study, "interference", plan_id), tmp_path / "f.svg")
+    figure = plots.draw(study, "interference", plan_id)
+    names = {text.get_text() for legend in figure.legends for text in legend.get_texts()}
+    assert {"forkjoin", "taskiter, stay", "taskiter, swap"} <= names
+    plots.save(figure, tmp_path / "f.svg")
     assert "only spin" in plots.caption(study, "interference", plan_id)
-    assert "Beside other processes" in report._summary_text(study)
+    assert "exchanges CPUs" in plots.caption(study, "interference", plan_id)
+    text = report._summary_text(study)
+    assert "Beside other processes" in text and "CPU swaps per s" in text
 
 
 def test_without_hogs_there_is_no_figure():
@@ -67,4 +79,6 @@ def test_the_shipped_experiment_compares_with_and_without():
     """Check interference.toml."""
     grid = configuration.find_configuration("interference").grid
     assert 0 in grid.interference and len(grid.interference) > 1
-    assert {"forkjoin", "taskiter"} <= set(grid.models)
+    assert {"forkjoin", "taskiter", "taskiter:preemption=swap"} <= set(grid.models)
+    task_models = {model for model in grid.models if model.startswith("task")}
+    assert {m for m in task_models if "swap" in m} == {f"{m}:preemption=swap" for m in task_models if "swap" not in m}

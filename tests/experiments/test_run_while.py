@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from forktask import ITERATION, UserGraph
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.sampling.models import built_models
-from forktask.experiments.user_graph import ITERATION, UserGraph
 
 MODELS = [
     *built_models(),

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from gpu.fake_gpu import emulator
 from gpu.fake_gpu.device import FakeDevice
 
 from forktask.cython_src.binding.bind import bind
@@ -121,7 +120,7 @@ def test_parts_use_what_their_blocks_touch():
         assert by_name["conv2.weight"] == [True, False, (0, 4)]
 
 
-@pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
+@pytest.mark.cxx
 def test_tasks_of_one_loop_run_in_both_places():
     """Check that loops are divided between host and device when both are as fast, in virtual time, and stay right."""
     cpu = bind(small_plan())
@@ -148,7 +147,7 @@ def test_tasks_of_one_loop_run_in_both_places():
         GpuBothExecutor(split=0)
 
 
-@pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
+@pytest.mark.cxx
 def test_models_are_read_and_written_by_the_executor(tmp_path):
     """Check the option for a file of performance models: written at the end of a run, read at the start of the next."""
     path = tmp_path / "models.json"
@@ -166,7 +165,7 @@ def test_models_are_read_and_written_by_the_executor(tmp_path):
         PerformanceModels().save(tmp_path / "none" / "models.json")
 
 
-@pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
+@pytest.mark.cxx
 @pytest.mark.parametrize("kind", ["pageable", "pinned"])
 @pytest.mark.parametrize("policy", ["dmda", "cpu", "gpu"])
 def test_results_are_right_wherever_loops_run(policy, kind):

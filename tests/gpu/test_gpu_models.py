@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from gpu.fake_gpu import emulator
 from gpu.fake_gpu.device import FakeDevice
 
 from forktask.cython_src.binding.bind import BlockFailure, bind
@@ -19,7 +18,7 @@ from forktask.forkjoin.gpu_executor import GpuForkJoinExecutor, GpuStreamExecuto
 from forktask.forkjoin.gpu_transfers import GpuHostLoadExecutor, GpuOffloadExecutor
 from forktask.tasking.gpu_executor import GpuTaskGraphExecutor, GpuTaskIterExecutor, GpuTasksExecutor
 
-pytestmark = pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
+pytestmark = pytest.mark.cxx
 
 SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
 RESIDUAL = resnet18.network("small_resnet", 8, 3, width=16, blocks=(1, 1))

@@ -125,7 +125,7 @@ def test_tasks_have_the_home_they_ask_for():
     assert columns([1, 1]).affinity is None
     with TaskIterExecutor(3, placement="stealing") as executor:
         executor.prepare(bind(columns([1e6] * 6, affinity=[2, 1, 0, 5, 4, 3])))
-        assert executor._runtime.root_homes() == {0: 2, 1: 1, 2: 0, 3: 2, 4: 1, 5: 0}
+        assert executor._runtime.root_workers() == {0: 2, 1: 1, 2: 0, 3: 2, 4: 1, 5: 0}
 
 
 def test_stealing_hands_tasks_to_the_worker_they_ask_for():

@@ -16,7 +16,7 @@ from tasking.test_executor import EXECUTORS, assert_same, content, serial_conten
 from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.plan.model import Block, PlanBuilder, update
 from forktask.tasking.executor import TaskIterExecutor
-from forktask.tasking.scheduler import StuckGraph
+from forktask.tasking.team import StuckGraph
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]
 ONE_OF_EACH = ["tasks-none", "taskgraph-stealing", "taskiter-stealing", "taskiter-partitioned"]

@@ -4,4 +4,4 @@ import forktask.experiments.analysis.bounds
 import forktask.experiments.sampling.measure
 import forktask.experiments.scaling.testing
 import forktask.experiments.sweep.run
-import forktask.experiments.user_graph  # noqa: F401
+import forktask.public  # noqa: F401

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any
+from .cython_src.binding.bind import BoundPlan
+from .cython_src.errors import UsageError
+from .cython_src.graphs.user_graph import STOP, TaskArray, TaskRecorder
+from .running import Executor, Run, executor
 
-from ..cython_src.errors import UsageError
-from ..cython_src.graphs.user_graph import ITERATION, KERNEL_ARGS, STOP, Region, TaskArray, TaskRecorder
-from .sampling.models import make_executor, parse_model
-
-__all__ = ["ITERATION", "KERNEL_ARGS", "Region", "TaskArray", "UserGraph"]
+__all__ = ["UserGraph"]
 
 
 class UserGraph(TaskRecorder):
@@ -26,13 +24,13 @@ class UserGraph(TaskRecorder):
 
     def __init__(self, name: str = "user_graph", *, reduction_groups: int = 8):
         super().__init__(name, reduction_groups=reduction_groups)
-        self._executor: Any = None
-        self._runs_as: tuple[str, int] | None = None
-        self._prepared: Any = None
+        self._executor: Executor | None = None
+        self._runs_as: tuple[str, int | None] | None = None
+        self._prepared: BoundPlan | None = None
 
     def run(
         self, num_iterations: int = 1, *, model: str = "taskiter", threads: int | None = None, first_iteration: int = 0
-    ) -> None:
+    ) -> Run:
         """Run all tasks, `num_iterations` times, and return when all is done.
 
         The first call records and compiles the graph; later ones with the same model and threads replay it, unless
@@ -58,8 +56,7 @@ class UserGraph(TaskRecorder):
         """
         if num_iterations < 0:
             raise UsageError(f"the number of iterations must not be negative, got {num_iterations}")
-        self._prepare(model, threads)
-        self._executor.run(num_iterations, first_iteration)
+        return self._prepare(model, threads).run(num_iterations, first_iteration)
 
     def run_while(
         self,
@@ -98,27 +95,25 @@ class UserGraph(TaskRecorder):
             raise UsageError(
                 "a run ends by a task that decides so, and the graph has none; record one with stop_when()"
             )
-        self._prepare(model, threads)
-        return self._executor.run_while(
+        return self._prepare(model, threads).run_while(
             decisions.view, max_iterations=max_iterations, lookahead=lookahead, first_iteration=first_iteration
         )
 
-    def _prepare(self, model: str, threads: int | None) -> None:
-        spec = parse_model(model)
-        if threads is None:
-            threads = spec.model.max_threads or len(os.sched_getaffinity(0))
+    def _prepare(self, model: str, threads: int | None) -> Executor:
+        """The executor for a model, which has this graph as it is now."""
         bound = self.bind()
-        if self._runs_as != (str(spec), threads):
+        if self._executor is None or self._runs_as != (model, threads):
             self.close()
-            self._executor = make_executor(spec, threads)
-            self._runs_as = (str(spec), threads)
+            self._executor = executor(model, threads)
+            self._runs_as = (model, threads)
         if self._prepared is not bound:
             self._executor.prepare(bound)
             self._prepared = bound
+        return self._executor
 
-    def taskiter(self, num_iterations: int, model: str = "taskiter", threads: int | None = None) -> None:
+    def taskiter(self, num_iterations: int, model: str = "taskiter", threads: int | None = None) -> Run:
         """OmpSs-2's `taskiter`: all tasks, `num_iterations` times, iterations overlapping. Short for `run`."""
-        self.run(num_iterations, model=model, threads=threads)
+        return self.run(num_iterations, model=model, threads=threads)
 
     def close(self) -> None:
         """End the threads. The graph can be run again."""
