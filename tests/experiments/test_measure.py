@@ -149,7 +149,7 @@ def chain_plan(width=4, steps=3):
 JOB = {"kind": "sample", "cpus": None, "check_iterations": 20, "target_s": 0.01, "warmup_s": 0.01, "seed": 1}
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+@pytest.mark.two_cpus
 def test_a_sample_holds_the_conduct_of_its_model(monkeypatch):
     """Check what differs between two models, the number of CPU swaps, and that a slowed executor says it too."""
     monkeypatch.setattr(
