@@ -17,7 +17,7 @@ import numpy as np
 from ...cython_src.binding.storage import aligned_empty
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.layers import Network
-from ..sampling.environment import read_memory
+from ..machine.disturbance import read_memory
 
 SIDE = 32
 CHANNELS = 3
