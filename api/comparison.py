@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from .cython_src.errors import UsageError
 from .cython_src.networks.layers import Network
 from .cython_src.networks.registry import get_network, network_names
-from .cython_src.records import nearest
+from .cython_src.records import fields, nearest
 from .experiments.sampling.models import DEFAULT_MODELS
-from .experiments.sweep.configuration import Configuration, Grid, Measure, parse_configuration
-from .experiments.sweep.run import Sweep, failure_report
+from .experiments.sweep.configuration import AXES, Configuration, Measure, parse_configuration
+from .experiments.sweep.status import failure_report
+from .experiments.sweep.sweep import Sweep
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -215,8 +215,8 @@ def compare(
 
 def _configuration(title: str, given: Mapping[str, Any]) -> Configuration:
     """Sort what was given into the tables of a sweep file, which knows types and ranges."""
-    axes = [field.name for field in dataclasses.fields(Grid)]
-    measures = [field.name for field in dataclasses.fields(Measure)]
+    axes = list(AXES)
+    measures = [field.name for field in fields(Measure)]
     tables: dict[str, dict[str, Any]] = {"grid": {}, "measure": {}}
     for name, value in given.items():
         if name not in (*axes, *measures):

@@ -13,8 +13,8 @@ from .cython_src.errors import UsageError
 from .cython_src.lowering import PlanOptions
 from .cython_src.networks.layers import Network
 from .cython_src.plan.model import Plan
-from .experiments.sampling.measure import build, result_hashes
 from .experiments.sampling.models import built_models, make_executor, parse_model
+from .experiments.sampling.subject import build, result_hashes
 
 __all__ = ["Executor", "Run", "executor", "model_names", "run", "weights_hash"]
 

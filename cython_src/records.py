@@ -20,7 +20,15 @@ import numpy as np
 from .errors import UsageError
 
 
-def about(text: str, *, choices: Sequence[Any] = (), least: float | None = None, below: float | None = None) -> Any:
+def about(
+    text: str,
+    *,
+    choices: Sequence[Any] = (),
+    least: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    only_in: str = "",
+) -> Any:
     """Annotation of a field: what it means, and which values it takes.
 
     Parameters
@@ -29,10 +37,13 @@ def about(text: str, *, choices: Sequence[Any] = (), least: float | None = None,
         One clause, for help pages.
     choices : sequence
         All values there are; empty: any of the type.
-    least, below : float, optional
-        Numbers are in [least, below).
+    least, above, below : float, optional
+        Numbers are in [least, below), or in (above, below).
+    only_in : str
+        The only phase in which the field has an effect; "": in all.
     """
-    return msgspec.Meta(description=text, extra={"choices": tuple(choices), "least": least, "below": below})
+    extra = {"choices": tuple(choices), "least": least, "above": above, "below": below, "only_in": only_in}
+    return msgspec.Meta(description=text, extra=extra)
 
 
 @dataclass(frozen=True)
@@ -47,8 +58,10 @@ class Field:
     default : object
     choices : tuple
         Empty: any value of the kind.
-    least, below : float or None
-        Numbers are in [least, below).
+    least, above, below : float or None
+        Numbers are in [least, below), or in (above, below).
+    only_in : str
+        The only phase in which the field has an effect; "": in all.
     """
 
     name: str
@@ -57,7 +70,9 @@ class Field:
     text: str
     choices: tuple[Any, ...]
     least: float | None
+    above: float | None
     below: float | None
+    only_in: str
 
     @property
     def rule(self) -> str:
@@ -65,9 +80,12 @@ class Field:
         if self.choices:
             return f"must be one of {', '.join(map(str, self.choices))}"
         if self.kind is int:
-            return f"must be a whole number{'' if self.least is None else f' of at least {self.least}'}"
-        if self.kind is float and self.least is not None:
-            return f"must be in [{self.least:g}, {'inf' if self.below is None else f'{self.below:g}'})"
+            low = "" if self.least is None else f" of at least {self.least}"
+            return f"must be a whole number{low}{'' if self.below is None else f' and below {self.below}'}"
+        if self.kind is float and (self.least is not None or self.above is not None):
+            low = f"({self.above:g}" if self.least is None else f"[{self.least:g}"
+            positive = "a positive number, " if self.above == 0 else ""
+            return f"must be {positive}in {low}, {'inf' if self.below is None else f'{self.below:g}'})"
         return {float: "must be a number", str: "must be a text", bool: "must be true or false"}.get(
             self.kind, "must be a list"
         )
@@ -88,7 +106,9 @@ class Field:
         if type(value) is not self.kind or (self.choices and value not in self.choices):
             self.refuse(value)
         if isinstance(value, int | float) and self.kind is not bool:
-            too_small = self.least is not None and value < self.least
+            too_small = (self.least is not None and value < self.least) or (
+                self.above is not None and value <= self.above
+            )
             too_large = self.below is not None and value >= self.below
             if too_small or too_large or not math.isfinite(value):
                 self.refuse(value)

@@ -8,7 +8,13 @@ import signal
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
-from kinds import KINDS
+from hypothesis import settings
+from kinds import KINDS, LONG
+
+# The same examples in every run, so that a change of the sources is what turns a test red; new ones in long forms. A
+# failure prints the decorator that reproduces it.
+settings.register_profile("forktask", deadline=None, derandomize=not LONG, print_blob=True)
+settings.load_profile("forktask")
 
 # A shell starts background jobs with SIGINT ignored, and Python then leaves it so: Ctrl-C is tested all the same.
 signal.signal(signal.SIGINT, signal.default_int_handler)

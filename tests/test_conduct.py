@@ -13,7 +13,7 @@ import pytest
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.experiments.sampling.measure import fill_dataset, result_hashes
+from forktask.experiments.sampling.subject import fill_dataset, result_hashes
 from forktask.experiments.sampling.models import built_models, make_executor
 
 pytestmark = pytest.mark.timeout(120)

@@ -195,6 +195,17 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
+def test_the_layout_names_every_folder():
+    """Check that CONTRIBUTING's table has a row for each package of the sources and each folder of tests."""
+    table = set(re.findall(r"`([\w/]+/)`", (ROOT / "CONTRIBUTING.md").read_text()))
+    packages = {path.parent for part in ("cython_src", "experiments") for path in (ROOT / part).glob("*/__init__.py")}
+    assert len(packages) > 10
+    assert {name_of(folder) + "/" for folder in packages} <= table
+    sources = {"cython_src", "experiments", "forkjoin", "tasking"}
+    tests = {path.parent.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").glob("*/*.py")}
+    assert {f"{name}/" for name in tests - sources} <= table
+
+
 def test_options_in_commands_are_found():
     """Check that command lines are found in each place where pages have them."""
     text = "    forktask info\n\n```\nforktask run a\n```\nand `forktask status DIR`, not `forktaskx`.\n"

@@ -5,8 +5,8 @@ import pytest
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.experiments.sampling.measure import fill_dataset, result_hashes
 from forktask.experiments.sampling.models import MODELS, built_models, make_executor
+from forktask.experiments.sampling.subject import fill_dataset, result_hashes
 
 STEPS = 20
 THREADS = range(1, 9)

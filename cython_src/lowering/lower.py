@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError
-from ..networks.layers import Convolution, NetworkSpec
+from ..networks.layers import Convolution, Network
 from ..networks.registry import get_network
 from ..plan.model import Plan, PlanBuilder, ranges
 from .layouts.channels import Channels
@@ -24,7 +24,7 @@ DRAWN_TOGETHER = 1 << 16  # random initial weights
 
 
 def lower(
-    network: str | NetworkSpec,
+    network: str | Network,
     options: PlanOptions | None = None,
     *,
     num_images: int | None = None,
@@ -38,7 +38,7 @@ def lower(
 
     Parameters
     ----------
-    network : str or NetworkSpec
+    network : str or Network
     options : PlanOptions, optional
         What is computed and how it is cut; the defaults of `PlanOptions` if none are given.
     num_images, num_batches : int
@@ -86,7 +86,7 @@ def lower(
     return builder.build(options.memory)
 
 
-def choose_layout(spec: NetworkSpec, options: PlanOptions) -> Layout:
+def choose_layout(spec: Network, options: PlanOptions) -> Layout:
     """Return the layout that computes a network at least cost: images or pixels in the lanes where there are kernels
     for it, else channels."""
     able = [layout for layout in (LANES, FLAT) if computes(layout, spec, options)]
@@ -100,7 +100,7 @@ def choose_layout(spec: NetworkSpec, options: PlanOptions) -> Layout:
     return LANES if images else FLAT
 
 
-def computes(layout: Layout, spec: NetworkSpec, options: PlanOptions) -> bool:
+def computes(layout: Layout, spec: Network, options: PlanOptions) -> bool:
     """Whether a layout has kernels for a network with these options."""
     try:
         layout.check(spec, options)

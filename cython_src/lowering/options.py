@@ -49,6 +49,7 @@ class PlanOptions(Record, frozen=True):
         about(
             "partial: a buffer for each group of blocks, summed in order; chain: blocks add to one buffer in turn",
             choices=("partial", "chain"),
+            only_in="train",
         ),
     ] = "partial"
     memory: Annotated[
@@ -65,27 +66,28 @@ class PlanOptions(Record, frozen=True):
             choices=("auto", "lanes", "flat", "channels"),
         ),
     ] = "auto"
-    optimizer: Annotated[str, about("optimiser", choices=("sgd", "adam", "adamw"))] = "sgd"
-    momentum: Annotated[float, about("of sgd", least=0, below=1)] = 0.9
-    weight_decay: Annotated[float, about("of the optimiser, in PyTorch's convention", least=0)] = 1e-4
-    betas: Annotated[tuple[float, float], about("of adam and adamw")] = (0.9, 0.999)
-    eps: Annotated[float, about("of adam and adamw", least=0)] = 1e-8
+    optimizer: Annotated[str, about("optimiser", choices=("sgd", "adam", "adamw"), only_in="train")] = "sgd"
+    momentum: Annotated[float, about("of sgd", least=0, below=1, only_in="train")] = 0.9
+    weight_decay: Annotated[float, about("of the optimiser, in PyTorch's convention", least=0, only_in="train")] = 1e-4
+    betas: Annotated[tuple[float, float], about("of adam and adamw", only_in="train")] = (0.9, 0.999)
+    eps: Annotated[float, about("of adam and adamw", least=0, only_in="train")] = 1e-8
     label_smoothing: Annotated[
         float, about("share of the target that is spread over all classes", least=0, below=1)
     ] = 0.0
-    clip_norm: Annotated[float, about("largest global norm of the gradients; 0: not clipped", least=0)] = 0.0
+    clip_norm: Annotated[
+        float, about("largest global norm of the gradients; 0: not clipped", least=0, only_in="train")
+    ] = 0.0
     frozen: Annotated[
-        str, about("layers that are not trained, with commas between; a name stands for all below it")
+        str, about("layers that are not trained, with commas between; a name stands for all below it", only_in="train")
     ] = ""
-    recompute: Annotated[bool, about("keep few activations and compute the others again; needs memory shared")] = False
-    dropout_seed: Annotated[int, about("of dropout", least=0)] = 0
+    recompute: Annotated[
+        bool, about("keep few activations and compute the others again; needs memory shared", only_in="train")
+    ] = False
+    dropout_seed: Annotated[int, about("of dropout", least=0, only_in="train")] = 0
     check_finite: Annotated[bool, about("a loss that is NaN or infinite fails its block and stops the run")] = False
 
     def __post_init__(self) -> None:
-        fusion = (
-            {True: "all", False: "none"}.get(self.fusion, self.fusion) if isinstance(self.fusion, bool) else self.fusion
-        )
-        msgspec.structs.force_setattr(self, "fusion", fusion)
+        msgspec.structs.force_setattr(self, "fusion", spelled("fusion", self.fusion))
         super().__post_init__()
         Granularity.parse(self.granularity)
         self.fusions  # noqa: B018  raises on a name that is none
@@ -126,6 +128,11 @@ class PlanOptions(Record, frozen=True):
     def chain(self) -> bool:
         """Whether weight gradients are summed in one buffer by blocks in turn."""
         return self.weight_gradients == "chain"
+
+
+def spelled(name: str, value: Any) -> Any:
+    """Return a value of an option in its present spelling; `fusion` may also be true (all) or false (none)."""
+    return ("all" if value else "none") if name == "fusion" and isinstance(value, bool) else value
 
 
 def plan_options(values: Mapping[str, Any]) -> PlanOptions:

@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar, Protocol
 
 from ..binding import kernel_table
 from ..errors import UsageError
-from ..networks.layers import BatchNorm, Convolution, FullyConnected, Layer, NetworkSpec, Softmax
+from ..networks.layers import BatchNorm, Convolution, FullyConnected, Layer, Network, Softmax
 from ..plan.model import Access, Block, PlanBuilder, ranges
 from ..records import Record, about
 from .options import PlanOptions
@@ -93,7 +93,7 @@ class Layout(ABC):
     load_kernel: str
     joint_sgd: bool = False
 
-    def check(self, spec: NetworkSpec, options: PlanOptions) -> None:
+    def check(self, spec: Network, options: PlanOptions) -> None:
         """Raise `UsageError` for a network or an option that has no kernels."""
         if options.conv not in self.convolutions:
             raise UsageError(
@@ -188,7 +188,7 @@ class DataShape(Record, frozen=True):
 class Lowering:
     """State of one lowering; the functions of the other files append loops in plan order."""
 
-    spec: NetworkSpec
+    spec: Network
     options: PlanOptions
     data: DataShape
     layout: Layout
@@ -322,7 +322,7 @@ class Lowering:
         )
 
 
-def check_chain(spec: NetworkSpec, layout: str) -> None:
+def check_chain(spec: Network, layout: str) -> None:
     """Raise `UsageError` unless each layer reads the one before it."""
     names = ["input", *(layer.name for layer in spec.layers)]
     for (name, sources), before in zip(spec.inputs().items(), itertools.islice(names, len(spec.layers)), strict=True):

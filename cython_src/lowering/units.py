@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..networks.layers import Add, BatchNorm, Convolution, Layer, MaxPool, NetworkSpec, ReLU, ReLU6
+from ..networks.layers import Add, BatchNorm, Convolution, Layer, MaxPool, Network, ReLU, ReLU6
 
 ACTIVATIONS = {ReLU: 1, ReLU6: 2}
 
@@ -62,7 +62,7 @@ class Unit:
 CanJoin = Callable[[Sequence[Layer], Mapping[str, Sequence[Layer]]], bool]
 
 
-def join_layers(spec: NetworkSpec, fusion: frozenset[str], can_join: CanJoin) -> list[Unit]:
+def join_layers(spec: Network, fusion: frozenset[str], can_join: CanJoin) -> list[Unit]:
     """Return the units in the order of their last layers."""
     inputs = spec.inputs()
     consumers: dict[str, list[Layer]] = {}

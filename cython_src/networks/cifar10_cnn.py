@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .layers import NetworkSpec
+from .layers import Network
 from .parts import convolutional_classifier
 
 
-def network(name: str) -> NetworkSpec:
+def network(name: str) -> Network:
     """Three stages of 16, 20 and 20 channels, and one fully connected layer."""
     return convolutional_classifier(name, (3, 32, 32), (16, 20, 20), 10)

@@ -224,8 +224,6 @@ class Network:
         return shape[0]
 
 
-NetworkSpec = Network
-
 # What layers are made of, with the least value; a pool's stride of 0 is its size.
 LEAST = {
     "out_channels": 1,

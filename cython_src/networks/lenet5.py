@@ -6,10 +6,10 @@ In the form of today: ReLU, max-pooling, and every map of conv2 sees every map o
 
 from __future__ import annotations
 
-from .layers import Convolution, FullyConnected, MaxPool, NetworkSpec, ReLU, Softmax
+from .layers import Convolution, FullyConnected, MaxPool, Network, ReLU, Softmax
 
 
-def network(name: str) -> NetworkSpec:
+def network(name: str) -> Network:
     """Two stages of 6 and 16 channels, and three fully connected layers."""
     layers = (
         Convolution("conv1", 6, kernel=5, padding=0),
@@ -25,4 +25,4 @@ def network(name: str) -> NetworkSpec:
         FullyConnected("fc3", 10),
         Softmax(),
     )
-    return NetworkSpec(name, (1, 32, 32), layers)
+    return Network(name, (1, 32, 32), layers)

@@ -7,7 +7,7 @@ global average pool, fully connected
 
 from __future__ import annotations
 
-from .layers import FullyConnected, GlobalPool, Layer, NetworkSpec, Softmax
+from .layers import FullyConnected, GlobalPool, Layer, Network, Softmax
 from .parts import SMALL_IMAGE, convolution_norm
 
 BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
@@ -15,7 +15,7 @@ BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)]
 
 def network(
     name: str, size: int, num_classes: int, width: int = 32, blocks: tuple[tuple[int, int], ...] = BLOCKS
-) -> NetworkSpec:
+) -> Network:
     """The network for images of size x size; `blocks` are (channels, stride), `width` the channels of the stem."""
     channels = width
     layers: list[Layer] = convolution_norm("conv1", "bn1", channels, 3, 1 if size <= SMALL_IMAGE else 2)
@@ -25,4 +25,4 @@ def network(
         layers += convolution_norm(f"{block}.conv2", f"{block}.bn2", channels_out, 1)
         channels = channels_out
     layers += [GlobalPool("pool"), FullyConnected("linear", num_classes), Softmax()]
-    return NetworkSpec(name, (3, size, size), tuple(layers))
+    return Network(name, (3, size, size), tuple(layers))

@@ -7,7 +7,7 @@ blocks   [1x1 to expansion x channels; 3x3 depthwise; 1x1 linear], STAGES
 
 from __future__ import annotations
 
-from .layers import Add, FullyConnected, GlobalPool, Layer, NetworkSpec, ReLU, ReLU6, Softmax
+from .layers import Add, FullyConnected, GlobalPool, Layer, Network, ReLU, ReLU6, Softmax
 from .parts import SMALL_IMAGE, convolution_norm
 
 # Expansion, channels, blocks, stride of the first of them. The second stage halves large images only.
@@ -21,7 +21,7 @@ def network(
     width: int = 32,
     stages: tuple[tuple[int, ...], ...] = STAGES,
     last: int = 1280,
-) -> NetworkSpec:
+) -> Network:
     """The network for images of size x size. Its CIFAR-10 form projects the shortcut of a block that changes the number
     of channels, and expands by 1 with a convolution too; the other form leaves out both."""
     small = size <= SMALL_IMAGE
@@ -36,7 +36,7 @@ def network(
     layers += [GlobalPool("pool"), FullyConnected("linear", num_classes), Softmax()]
     if not small:
         layers = [ReLU6(layer.name, layer.after) if isinstance(layer, ReLU) else layer for layer in layers]
-    return NetworkSpec(name, (3, size, size), tuple(layers))
+    return Network(name, (3, size, size), tuple(layers))
 
 
 def _block(

@@ -6,13 +6,11 @@ convolution alone.
 
 from __future__ import annotations
 
-from .layers import Add, BatchNorm, FullyConnected, GlobalPool, Layer, NetworkSpec, ReLU, Softmax
+from .layers import Add, BatchNorm, FullyConnected, GlobalPool, Layer, Network, ReLU, Softmax
 from .parts import SMALL_IMAGE, convolution, imagenet_pool
 
 
-def network(
-    name: str, size: int, num_classes: int, width: int = 64, blocks: tuple[int, ...] = (2, 2, 2, 2)
-) -> NetworkSpec:
+def network(name: str, size: int, num_classes: int, width: int = 64, blocks: tuple[int, ...] = (2, 2, 2, 2)) -> Network:
     """The network for images of size x size; `width` channels in the first stage, twice as many in each further one."""
     kernel, stride = (3, 1) if size <= SMALL_IMAGE else (7, 2)
     layers: list[Layer] = [convolution("conv1", width, kernel, stride), *imagenet_pool(size)]
@@ -23,7 +21,7 @@ def network(
             layers += _block(f"layer{stage + 1}.{block}", layers[-1].name, channels, channels_out, stride)
             channels = channels_out
     layers += [GlobalPool("pool"), FullyConnected("linear", num_classes), Softmax()]
-    return NetworkSpec(name, (3, size, size), tuple(layers))
+    return Network(name, (3, size, size), tuple(layers))
 
 
 def _block(name: str, source: str, channels: int, channels_out: int, stride: int) -> list[Layer]:

@@ -38,7 +38,7 @@ from .layers import (
     FullyConnected,
     GlobalPool,
     MaxPool,
-    NetworkSpec,
+    Network,
     ReLU,
     ReLU6,
     Softmax,
@@ -71,7 +71,7 @@ class Step:
 
 
 def forward(
-    network: NetworkSpec,
+    network: Network,
     parameters: Mapping[str, np.ndarray],
     images: np.ndarray,
     labels: np.ndarray,
@@ -84,7 +84,7 @@ def forward(
 
     Parameters
     ----------
-    network : NetworkSpec
+    network : Network
         Its last layer is Softmax.
     parameters : mapping of str to ndarray
     images : shape (N, C, H, W)
@@ -118,7 +118,7 @@ def forward(
 
 
 def forward_backward(
-    network: NetworkSpec,
+    network: Network,
     parameters: Mapping[str, np.ndarray],
     images: np.ndarray,
     labels: np.ndarray,
@@ -169,7 +169,7 @@ class Sgd:
         self.momentum = momentum
         self.weight_decay = weight_decay
 
-    def step(self, network: NetworkSpec, images: np.ndarray, labels: np.ndarray, label_smoothing: float = 0.0) -> Step:
+    def step(self, network: Network, images: np.ndarray, labels: np.ndarray, label_smoothing: float = 0.0) -> Step:
         """One training step: gradients at the current parameters, then the update."""
         step = forward_backward(network, self.parameters, images, labels, self.statistics, label_smoothing)
         self.statistics = step.statistics

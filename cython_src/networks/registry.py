@@ -6,7 +6,7 @@ from functools import cache
 from importlib import import_module
 
 from ..errors import UsageError
-from .layers import NetworkSpec
+from .layers import Network
 
 # Modules that describe one network: `network(name)`.
 SINGLE = ("cifar10_cnn", "lenet5", "starpu_cnn")
@@ -23,7 +23,7 @@ def network_names() -> tuple[str, ...]:
 
 
 @cache
-def get_network(name: str) -> NetworkSpec:
+def get_network(name: str) -> Network:
     """Return the network called `name`.
 
     Raises

@@ -9,15 +9,13 @@ global average pool, fully connected
 
 from __future__ import annotations
 
-from .layers import Add, FullyConnected, GlobalPool, Layer, NetworkSpec, ReLU, Softmax
+from .layers import Add, FullyConnected, GlobalPool, Layer, Network, ReLU, Softmax
 from .parts import SMALL_IMAGE, convolution_norm, imagenet_pool
 
 GROUPS = 2
 
 
-def network(
-    name: str, size: int, num_classes: int, width: int = 64, blocks: tuple[int, ...] = (3, 3, 3)
-) -> NetworkSpec:
+def network(name: str, size: int, num_classes: int, width: int = 64, blocks: tuple[int, ...] = (3, 3, 3)) -> Network:
     """The network for images of size x size; `width` channels a group in the first stage."""
     kernel, stride = (1, 1) if size <= SMALL_IMAGE else (7, 2)
     layers: list[Layer] = [*convolution_norm("conv1", "bn1", width, kernel, stride), *imagenet_pool(size)]
@@ -28,7 +26,7 @@ def network(
             layers += _block(f"layer{stage + 1}.{block}", layers[-1].name, channels, inner, stride)
             channels = 2 * inner
     layers += [GlobalPool("pool"), FullyConnected("linear", num_classes), Softmax()]
-    return NetworkSpec(name, (3, size, size), tuple(layers))
+    return Network(name, (3, size, size), tuple(layers))
 
 
 def _block(name: str, source: str, channels: int, inner: int, stride: int) -> list[Layer]:

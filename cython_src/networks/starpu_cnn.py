@@ -6,10 +6,10 @@ project's choice.
 
 from __future__ import annotations
 
-from .layers import NetworkSpec
+from .layers import Network
 from .parts import convolutional_classifier
 
 
-def network(name: str) -> NetworkSpec:
+def network(name: str) -> Network:
     """Three stages of 16, 32 and 64 channels with 3 x 3 kernels, and one fully connected layer."""
     return convolutional_classifier(name, (3, 270, 360), (16, 32, 64), 10, kernel=3)

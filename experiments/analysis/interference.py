@@ -9,10 +9,6 @@ in the CPU time it got would take 1 / capacity times as long; what it takes long
 from __future__ import annotations
 
 import math
-import os
-import threading
-import time
-from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -21,40 +17,6 @@ import pandas as pd
 from ..sampling.models import parse_model
 from .statistics import Estimate, ratio_interval
 from .study import Study, model_label, plan_beside
-
-CAPACITY_S = 1.0  # of each measurement: long against a time slice
-UNIT_WORK = 4000
-
-
-def measure_capacity_beside(hogs: int, cpus: Sequence[int], seconds: float = CAPACITY_S) -> float:
-    """Part of the work that spinning threads, one on each of `cpus`, still do beside hogs, in (0, 1]."""
-    from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
-    from ..sweep.run import hogs_running
-
-    kernel = TASK_BENCH_KERNELS.index("compute")
-    unit_s = min(time_work(kernel, UNIT_WORK, 10) for _ in range(15)) / 10
-    count = max(1, round(seconds / unit_s))
-
-    def rate() -> float:
-        rates = [0.0] * len(cpus)
-
-        def spin(number: int) -> None:
-            os.sched_setaffinity(0, {cpus[number]})  # of this thread
-            start = time.perf_counter()
-            time_work(kernel, UNIT_WORK, count)
-            rates[number] = count / (time.perf_counter() - start)
-
-        threads = [threading.Thread(target=spin, args=(number,)) for number in range(len(cpus))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return sum(rates)
-
-    alone = rate()
-    with hogs_running(hogs, cpus):
-        beside = rate()
-    return min(1.0, beside / max(alone, rate()))
 
 
 def preemption_of(model: str) -> str:

@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 from ...cython_src.errors import UsageError
-from ..sweep.results import read_results
-from . import bounds
+from ..bounds import bounds
+from ..sampling.results import read_results
 from .statistics import FASTER, SLOWER, Estimate, median_interval, ratio_interval, spread, verdict
 
 IMPLAUSIBLE_EFFICIENCY = 1.5

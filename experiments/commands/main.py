@@ -1,44 +1,69 @@
-"""The command `forktask`: each subcommand is a module with `add_parser(subparsers)` and a function it sets as `run`."""
+"""The command `forktask`: each subcommand is a module here, which declares its arguments and calls one room."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+from collections.abc import Callable
 from importlib import import_module
 
 from ... import __version__
 from ...cython_src.errors import UsageError
 
-# Modules that add subcommands, in the order of the help page. Heavy imports belong inside their functions.
-COMMAND_MODULES: tuple[str, ...] = (
-    "machine.info",
-    "sweep.run",
-    "report.report",
-    "peers.peers",
-    "training.train",
-    "training.infer",
-    "metg.metg",
-    "commands.networks",
-    "sampling.memory",
-    "sweep.tune",
-    "machine.convolutions",
-    "sampling.gpu_profile",
-    "scaling.gate",
-    "scaling.power",
+# Modules here, in the order of the help page. Each has HELP, DESCRIPTION, `add_arguments(parser)` and `call(arguments)`;
+# rooms, which are slow to import, are imported in these functions.
+COMMANDS: tuple[str, ...] = (
+    "info",
+    "compare",
+    "run",
+    "status",
+    "report",
+    "plot",
+    "peers",
+    "train",
+    "infer",
+    "metg",
+    "networks",
+    "memory",
+    "tune",
+    "kernels",
+    "profile",
+    "gate",
+    "scaling_power",
 )
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose arguments are declared when it is first used, and whose errors are one sentence."""
+
+    declare: Callable[[argparse.ArgumentParser], None] | None = None
+
+    def parse_known_args(self, args=None, namespace=None):
+        declare, self.declare = self.declare, None
+        if declare is not None:
+            declare(self)
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str):
+        said = re.sub(r"^argument (--[\w-]+): (?=must |takes )", r"\1 ", message)
+        raise UsageError(f"{said}; see {self.prog} --help")
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser with all subcommands."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="forktask",
         description="Fork-join against task-based execution of deep-learning training.",
         epilog="Start with `forktask info`, then `forktask compare`. `forktask COMMAND --help` explains a command.",
     )
     parser.add_argument("--version", action="version", version=f"forktask {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in COMMAND_MODULES:
-        import_module(f"..{module}", __package__).add_parser(subparsers)
+    for name in COMMANDS:
+        module = import_module(f".{name}", __package__)
+        command = subparsers.add_parser(name.replace("_", "-"), help=module.HELP, description=module.DESCRIPTION)
+        command.declare = module.add_arguments
+        command.set_defaults(run=module.call)
     return parser
 
 
@@ -48,8 +73,8 @@ def main(argv: list[str] | None = None) -> int:
     if not (sys.argv[1:] if argv is None else argv):
         parser.print_help(sys.stderr)
         return 2
-    arguments = parser.parse_args(argv)
     try:
+        arguments = parser.parse_args(argv)
         return arguments.run(arguments) or 0
     except UsageError as error:
         print(f"forktask: error: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`forktask convolutions`: how fast and how exact each algorithm is for each convolution of a network, on one core.
+"""How fast and how exact each algorithm is for each convolution of a network, on one core.
 
 In the layout "channels" a loop is taken from the plan and run by itself with each algorithm. In the layout "lanes" the
 network is lowered once for each algorithm, nothing fused, and the loops of equal names are compared.
@@ -6,10 +6,7 @@ network is lowered once for each algorithm, nothing fused, and the loops of equa
 
 from __future__ import annotations
 
-import argparse
-import json
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +18,9 @@ from ...cython_src.kernels.maps.channels import inside
 from ...cython_src.kernels.maps.lanes import interior
 from ...cython_src.lowering.layouts.lanes.forms import CONVOLUTIONS, direct_cost, winograd_cost
 from ...cython_src.lowering.lower import lower
+from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.plan.model import UPDATE, Access, Block, BlockLoop, Plan, PlanBuilder
-from .machine_peaks import measure_peak_flops
+from .kernel_timing import Limits, loop_times, one_loop
 
 # Of each kernel: name and number of the pass, prefixes of the maps that it reads (operand: prefix), its result.
 PASSES = {
@@ -30,63 +28,57 @@ PASSES = {
     "channels_conv_backward_data": ("data", algorithms.DATA, {"gradient": "in"}),
     "channels_conv_backward_weights": ("weights", algorithms.WEIGHTS, {"gradient": "dy", "input": "in"}),
 }
-DEFAULT_ALGORITHMS = "direct,winograd2,winograd4"
+DEFAULT_ALGORITHMS = {"channels": "direct,winograd2,winograd4", "lanes": "direct,winograd"}
 # How a loop's name ends in the layout "lanes" -> the pass.
 LANES_PASSES = {".data_gradient": "data", ".weight_gradient": "weights", "": "forward"}
 
 
-def add_parser(subparsers) -> None:
-    """Add `convolutions`."""
-    parser = subparsers.add_parser(
-        "convolutions",
-        help="time, GFLOP/s and error of each convolution of a network by each algorithm",
-        description="Run each convolution of a network by itself, on one core, by each algorithm. GFLOP/s are those of "
-        "the direct convolution, whatever the algorithm; the error is the largest, of one image (of sixteen where "
-        "images stand in the vector lanes), over the largest result, against float64. * marks what the default takes: "
-        "the cheapest by the cost model (`model`, direct = 1) whose error is below "
-        f"{algorithms.ERROR_LIMIT:g} times that of direct sums.",
-    )
-    parser.add_argument("--network", default="resnet18", help="default: %(default)s")
-    parser.add_argument("--batch", type=int, default=16, help="default: %(default)s")
-    parser.add_argument("--phase", default="train", choices=("train", "forward"), help="default: %(default)s")
-    parser.add_argument(
-        "--conv",
-        metavar="A[,A...]",
-        help=f"all, or some of {', '.join(algorithms.ALGORITHMS)}, or with images in the vector lanes of "
-        f"{', '.join(CONVOLUTIONS[1:])}; default: {DEFAULT_ALGORITHMS}, or direct,winograd",
-    )
-    parser.add_argument("--layout", default="auto", choices=("auto", "lanes", "channels"), help="default: %(default)s")
-    parser.add_argument("--instruction-set", help="default: the best of this processor")
-    parser.add_argument("--seconds", type=float, default=0.05, help="for each figure; default: %(default)s")
-    parser.add_argument("--json", action="store_true")
-    parser.set_defaults(run=run)
+def compare_algorithms(
+    network: str,
+    options: PlanOptions,
+    wanted: str = "",
+    seconds: float = 0.05,
+    instruction_set: str | None = None,
+    cpu: int | None = None,
+) -> dict[str, Any]:
+    """Measure each convolution of a network by each algorithm, in the layout that the options say.
 
+    Parameters
+    ----------
+    network : str
+    options : PlanOptions
+    wanted : str
+        "all", or names with commas between; "": `DEFAULT_ALGORITHMS` of the layout.
+    seconds : float
+        For each figure.
 
-def run(arguments: argparse.Namespace) -> int:
-    """Print the table, or JSON."""
-    options = {"network": arguments.network, "batch": arguments.batch, "phase": arguments.phase}
-    plan = lower(**options, layout=arguments.layout)
-    lanes = plan.attributes["layout"] == "lanes"
-    if plan.attributes["layout"] == "flat":
-        raise UsageError(f"batch must be a multiple of 16 for this table, or layout channels, got {arguments.batch}")
-    known = CONVOLUTIONS[1:] if lanes else algorithms.ALGORITHMS
-    given = arguments.conv or ("direct,winograd" if lanes else DEFAULT_ALGORITHMS)
-    names = known if given == "all" else tuple(given.split(","))
+    Raises
+    ------
+    UsageError
+        An algorithm that the layout does not have, or a layout without such a table.
+    """
+    plan = lower(network, options)
+    layout = plan.attributes["layout"]
+    if layout not in DEFAULT_ALGORITHMS:
+        raise UsageError(f"batch must be a multiple of 16 for this table, or layout channels, got {options.batch}")
+    known = CONVOLUTIONS[1:] if layout == "lanes" else algorithms.ALGORITHMS
+    names = known if wanted == "all" else tuple((wanted or DEFAULT_ALGORITHMS[layout]).split(","))
     for name in names:
         if name not in known:
             raise UsageError(
-                f"--conv must name algorithms of layout {plan.attributes['layout']!r}, {', '.join(known)}; got {name!r}"
+                f"--convolutions must name algorithms of layout {layout!r}, {', '.join(known)}; got {name!r}"
             )
-    if lanes:
-        result = measure_lanes(options, names, arguments.seconds, arguments.instruction_set)
-    else:
-        result = measure_convolutions(plan, names, arguments.seconds, arguments.instruction_set)
-    print(json.dumps(result) if arguments.json else format_table(result))
-    return 0
+    if layout == "lanes":
+        return measure_lanes(network, options, names, seconds, instruction_set, cpu)
+    return measure_convolutions(plan, names, seconds, instruction_set, cpu)
 
 
 def measure_convolutions(
-    plan: Plan, wanted_algorithms: Sequence[str], seconds: float = 0.05, instruction_set: str | None = None
+    plan: Plan,
+    wanted_algorithms: Sequence[str],
+    seconds: float = 0.05,
+    instruction_set: str | None = None,
+    cpu: int | None = None,
 ) -> dict:
     """Time and error of all convolutions of a plan in layout "channels".
 
@@ -109,10 +101,10 @@ def measure_convolutions(
             alike.setdefault((loop.kernel, *sorted(loop.attributes.items())), []).append(loop)
     if not alike:
         raise UsageError(f"plan {plan.name!r} has no convolutions in layout 'channels'; name another network")
-    peak = max(measure_peak_flops(0.06, instruction_set, None)["flops_per_s"] for _ in range(3))
+    peak = Limits(instruction_set, cpu).peak_flops_per_s
     rows = []
     for loops in alike.values():
-        rows += _measure_loop(plan, loops, wanted_algorithms, seconds, instruction_set, peak)
+        rows += _measure_loop(plan, loops, wanted_algorithms, seconds, instruction_set, cpu, peak)
     return {
         "peak_flops_per_s": peak,
         "instruction_set": instruction_set or "best",
@@ -121,7 +113,7 @@ def measure_convolutions(
     }
 
 
-def _measure_loop(plan, loops, wanted_algorithms, seconds, instruction_set, peak) -> list[dict]:
+def _measure_loop(plan, loops, wanted_algorithms, seconds, instruction_set, cpu, peak) -> list[dict]:
     loop = loops[0]
     name, direction, _ = PASSES[loop.kernel]
     batch = plan.attributes["batch"]
@@ -135,7 +127,7 @@ def _measure_loop(plan, loops, wanted_algorithms, seconds, instruction_set, peak
             continue
         done.add(code)
         algorithm = algorithms.ALGORITHMS[code]
-        bound, workers = _bind(plan, loop, code, direction, "cpu", instruction_set)
+        bound, _ = _bind(plan, loop, code, direction, "cpu", instruction_set)
         rows.append(
             {
                 "layers": [one.name for one in loops],
@@ -144,23 +136,11 @@ def _measure_loop(plan, loops, wanted_algorithms, seconds, instruction_set, peak
                 "algorithm": algorithm,
                 "picked": algorithm == picked,
                 "cost": costs[algorithm] / costs["direct"] if algorithm in costs else None,
-                **_rates(_fastest_s(bound, workers, 0, loop.num_blocks, seconds), loop.flops, peak),
+                **_rates(float(loop_times(bound, seconds, cpu)[0][0]), loop.flops, peak),
                 "error": _error(plan, loop, code, direction, instruction_set),
             }
         )
     return rows
-
-
-def _fastest_s(bound: BoundPlan, workers: Workers, loop: int, num_blocks: int, seconds: float) -> float:
-    """Time of a loop: the sum of each block's fastest run within so many seconds."""
-    fastest = [np.inf] * num_blocks
-    stop = time.perf_counter() + seconds
-    while time.perf_counter() < stop or np.inf in fastest:
-        for block in range(num_blocks):
-            start = time.perf_counter()
-            bound.run_task(loop, block, 0, workers)
-            fastest[block] = min(fastest[block], time.perf_counter() - start)
-    return sum(fastest)
 
 
 def _rates(time_s: float, flops: int, peak: float) -> dict[str, float]:
@@ -168,26 +148,28 @@ def _rates(time_s: float, flops: int, peak: float) -> dict[str, float]:
 
 
 def measure_lanes(
-    options: Mapping[str, Any],
+    network: str,
+    options: PlanOptions,
     wanted_algorithms: Sequence[str],
     seconds: float = 0.05,
     instruction_set: str | None = None,
+    cpu: int | None = None,
 ) -> dict:
-    """As `measure_convolutions`, for a network with sixteen images in the vector lanes.
+    """Like `measure_convolutions`, for a network with sixteen images in the vector lanes.
 
     Parameters
     ----------
-    options : mapping
-        network, batch and phase of `lower`.
+    network : str
+    options : PlanOptions
     wanted_algorithms : sequence of str
         Of `lowering.CONVOLUTIONS`, without "auto".
     """
-    picked = lower(**options, layout="lanes").attributes["convolutions"]
+    picked = lower(network, options, layout="lanes").attributes["convolutions"]
     plans = {
-        name: lower(**options, layout="lanes", conv=name, fusion=False)
+        name: lower(network, options, layout="lanes", conv=name, fusion="none")
         for name in dict.fromkeys((*wanted_algorithms, *picked.values(), "direct"))
     }
-    peak = max(measure_peak_flops(0.06, instruction_set, None)["flops_per_s"] for _ in range(3))
+    peak = Limits(instruction_set, cpu).peak_flops_per_s
     rows = []
     for name in picked:
         kind = _lanes_pass(name)
@@ -196,7 +178,7 @@ def measure_lanes(
         shape = _lanes_shape(direct.attributes, kind)
         model = {"direct": 1.0, "winograd": winograd_cost(*shape) / direct_cost(*shape)}
         for algorithm in dict.fromkeys((*wanted_algorithms, picked[name])):
-            result, time_s = _run_lanes(plans[algorithm], name, "cpu", instruction_set, seconds)
+            result, time_s = _run_lanes(plans[algorithm], name, "cpu", instruction_set, seconds, cpu)
             rows.append(
                 {
                     "layers": [name],
@@ -214,7 +196,7 @@ def measure_lanes(
     return {
         "peak_flops_per_s": peak,
         "instruction_set": instruction_set or "best",
-        "batch": options["batch"],
+        "batch": options.batch,
         "rows": rows,
     }
 
@@ -231,7 +213,7 @@ def _lanes_shape(attributes, kind) -> tuple[int, int, int, int]:
 
 
 def _run_lanes(
-    plan: Plan, name: str, target: str, instruction_set: str | None, seconds: float = 0.0
+    plan: Plan, name: str, target: str, instruction_set: str | None, seconds: float = 0.0, cpu: int | None = None
 ) -> tuple[np.ndarray, float]:
     """Result and time of a convolution of a plan without fusion, with its transform of weights, on random data."""
     wanted = [loop for loop in plan.loops if loop.name in (name, f"{name}.transform")]
@@ -263,7 +245,7 @@ def _run_lanes(
             bound.raise_failure(workers)
     time_s = np.inf
     if target == "cpu":
-        time_s = _fastest_s(bound, workers, len(wanted) - 1, convolution.num_blocks, seconds)
+        time_s = float(loop_times(bound, seconds, cpu)[0][-1])
     result = bound.arrays[convolution.operands["output"]].astype(np.float64)
     if weights:
         return result.sum(axis=0), time_s  # one partial sum a block
@@ -281,7 +263,6 @@ def _shape(attributes) -> str:
 def _bind(plan, loop, code, direction, target, instruction_set, images: int = 0) -> tuple[BoundPlan, Workers]:
     """One loop by itself, with another algorithm, on random data; with `images`, of so many in one block."""
     attributes = {**loop.attributes, "algorithm": code}
-    builder = PlanBuilder(loop.name)
     shapes = {operand: plan.buffers[buffer].shape for operand, buffer in loop.operands.items()}
     if "packed" in shapes:
         shapes["packed"] = algorithms.packed_shape(
@@ -291,21 +272,16 @@ def _bind(plan, loop, code, direction, target, instruction_set, images: int = 0)
         shapes = {n: (images, *s[1:]) if n in ("input", "gradient") else s for n, s in shapes.items()}
         if direction != algorithms.WEIGHTS:
             shapes["output"] = (images, *shapes["output"][1:])
-    for operand, shape in shapes.items():
-        builder.buffer(operand, shape, role="dataset")
-    accesses = tuple(Access(UPDATE, operand) for operand in shapes)
     bounds = [tuple(block.bounds) for block in loop.blocks]
     if images:
         bounds = [_whole(attributes, direction, images)]
-    blocks = [Block(b, accesses if i == 0 else ()) for i, b in enumerate(bounds)]
-    builder.loop(loop.name, loop.kernel, {operand: operand for operand in shapes}, blocks, attributes=attributes)
     if direction == algorithms.WEIGHTS:
         sizes = [attributes["dy_channels"], attributes["in_channels"]]
     else:
         sizes = [attributes["out_height"], attributes["out_channels"]]
     scratch = algorithms.scratch_bytes(code, direction, attributes, images or plan.attributes["batch"], *sizes)
-    builder.scratch(scratch)
-    bound = bind(builder.build(), target=target, instruction_set=instruction_set)
+    buffers = {operand: (shape, "float32") for operand, shape in shapes.items()}
+    bound = one_loop(loop.kernel, buffers, attributes, bounds, scratch, target=target, instruction_set=instruction_set)
     rng = np.random.default_rng(1)
     everything = {"n0": 0, "n1": images or plan.attributes["batch"]}
     for operand, prefix in PASSES[loop.kernel][2].items():
@@ -347,8 +323,8 @@ def _error(plan, loop, code, direction, instruction_set) -> float:
     return float(np.abs(results[0] - results[1]).max() / np.abs(results[1]).max())
 
 
-def format_table(result: dict) -> str:
-    """The result of `measure_convolutions` for people."""
+def format_algorithms(result: dict) -> str:
+    """The result of `compare_algorithms` for people."""
     lines = [
         f"batch {result['batch']}, one core, peak {result['peak_flops_per_s'] / 1e9:.1f} GFLOP/s "
         f"({result['instruction_set']} instruction set)",
@@ -366,6 +342,10 @@ def format_table(result: dict) -> str:
     picked = [row for row in result["rows"] if row["picked"]]
     total = sum(row["time_s"] * len(row["layers"]) for row in picked)
     flops = sum(row["flops"] * len(row["layers"]) for row in picked)
+    lines.append(
+        "GFLOP/s are those of the direct convolution, whatever the algorithm; error: the largest of one image (of sixteen "
+        "in the lanes) over the largest result, against float64"
+    )
     lines.append("model: cost that the default compares, over that of direct sums; without one, never taken by default")
     lines.append(
         f"* the default: {total * 1e3:.2f} ms for all convolutions, {flops / total / 1e9:.1f} GFLOP/s, "

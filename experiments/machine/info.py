@@ -1,57 +1,32 @@
-"""`forktask info`: what this machine is, what it can do at most, and whether it is fit for measuring."""
+"""What this machine is, what it can do at most, and whether it is fit for measuring."""
 
 from __future__ import annotations
 
-import json
 import os
 import textwrap
 
-from ..sampling import environment as env
+import numpy  # noqa: F401  loads OpenBLAS, as a measured process will have
+
+from ...forkjoin import executor  # noqa: F401  loads libgomp, as a measured process will have
+from .environment import collect, environment_id, gpu_details
+from .limits import measure_machine
+from .topology import format_cpu_list, placement_order
 
 LEVELS = ("fit", "fit with reservations", "not fit")
 CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-def add_parser(subparsers) -> None:
-    """Add the subcommand `info`."""
-    parser = subparsers.add_parser(
-        "info",
-        help="this machine, its measured limits, and whether it is fit for measuring",
-        description="Show hardware, limits and settings, measure peak, bandwidth and thread capacity (about a second), "
-        "and say whether the machine is fit for measuring.",
-    )
-    parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
-    parser.add_argument("--strict", action="store_true", help="exit with code 1 if the machine is not fit")
-    parser.set_defaults(run=run)
-
-
-def run(arguments) -> int:
-    """Print the page or the JSON object. Exit code 0, or 1 with --strict on a machine that is not fit."""
-    # OpenBLAS and libgomp show up only once something has loaded them, as a measured process will have.
-    import numpy  # noqa: F401
-
-    from ...forkjoin import executor  # noqa: F401
-
-    environment = env.collect()
-    machine = env.measure_machine(environment=environment)
-    gpus = env.gpu_details()
-    judgement = verdict(environment, machine)
-    if arguments.json:
-        print(
-            json.dumps(
-                {
-                    "environment": environment,
-                    "environment_id": env.environment_id(environment),
-                    "machine": machine,
-                    "gpus": gpus,
-                    "verdict": judgement,
-                },
-                indent=1,
-            )
-        )
-    else:
-        print(format_page(environment, machine, gpus, judgement))
-    return 1 if arguments.strict and judgement["level"] == "not fit" else 0
+def describe_machine() -> dict:
+    """Return everything that is known of this machine: environment, environment_id, machine, gpus and verdict."""
+    environment = collect()
+    machine = measure_machine(environment=environment)
+    return {
+        "environment": environment,
+        "environment_id": environment_id(environment),
+        "machine": machine,
+        "gpus": gpu_details(),
+        "verdict": verdict(environment, machine),
+    }
 
 
 def verdict(environment: dict, machine: dict) -> dict:
@@ -104,7 +79,7 @@ def _judge_cpus(environment, machine, add):
     elif len(usable) < len(topology["online"]):
         add(
             "fit with reservations",
-            f"only CPUs {env.format_cpu_list(usable)} of {len(topology['online'])} may be used: neighbours may sit on "
+            f"only CPUs {format_cpu_list(usable)} of {len(topology['online'])} may be used: neighbours may sit on "
             f"the others, caches and memory are shared with them",
             "start without taskset, or keep the other CPUs idle",
         )
@@ -244,8 +219,9 @@ def _judge_settings(environment, add):
         )
 
 
-def format_page(environment: dict, machine: dict, gpus: list[dict], judgement: dict) -> str:
-    """The page `forktask info` prints: one topic a line, then the verdict."""
+def format_page(found: dict) -> str:
+    """The result of `describe_machine` for people: one topic a line, then the verdict."""
+    environment, machine, gpus, judgement = (found[k] for k in ("environment", "machine", "gpus", "verdict"))
     lines = [f"{label:<12}{text}" for label, text in _page_rows(environment, machine, gpus)]
     lines += ["", f"Verdict: {judgement['level']} for measuring"]
     for reason in judgement["reasons"]:
@@ -262,7 +238,7 @@ def _page_rows(environment, machine, gpus):
         "forktask",
         (
             f"{environment['forktask']}, {environment['python']['implementation']} {environment['python']['version']}, "
-            f"Linux {environment['kernel']}, {environment['libc']}; environment {env.environment_id(environment)}"
+            f"Linux {environment['kernel']}, {environment['libc']}; environment {environment_id(environment)}"
         ),
     )
     yield (
@@ -277,11 +253,11 @@ def _page_rows(environment, machine, gpus):
         (
             f"{len(topology['online'])} logical CPUs, {topology['cores']} cores"
             f"{'' if topology['known'] else ' (assumed)'}, {_plural(topology['sockets'], 'socket')}, "
-            f"{_plural(topology['nodes'], 'NUMA node')}; may use {env.format_cpu_list(usable)}"
+            f"{_plural(topology['nodes'], 'NUMA node')}; may use {format_cpu_list(usable)}"
             f"{', isolated ' + environment['isolated'] if environment['isolated'] else ''}"
         ),
     )
-    order = env.placement_order(topology, usable)
+    order = placement_order(topology, usable)
     yield "Pinning", "workers go to CPUs " + ", ".join(map(str, order[:16])) + (", ..." if len(order) > 16 else "")
     quota, memory = environment["quota_cpus"], environment["memory"]
     yield (
@@ -296,7 +272,7 @@ def _page_rows(environment, machine, gpus):
         ", ".join(
             f"L{c['level']}{'i' if c['type'] == 'Instruction' else 'd' if c['type'] == 'Data' else ''} "
             f"{_bytes(c['size_bytes'])}"
-            f"{' shared by ' + env.format_cpu_list(c['shared_by']) if len(c['shared_by']) > 1 else ''}"
+            f"{' shared by ' + format_cpu_list(c['shared_by']) if len(c['shared_by']) > 1 else ''}"
             for c in environment["caches"]
         )
         or "hidden",

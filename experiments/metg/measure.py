@@ -22,11 +22,16 @@ from typing import Any
 
 import numpy as np
 
+from ...cython_src.gpu.device import default_gpu
 from ...cython_src.graphs.task_bench import replica, task_bench
 from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
-from ..sampling.environment import Disturbance
-from ..sampling.measure import Stepper, answer_job, build, record_costs
+from ...cython_src.lowering.lower import lower
+from ..machine.disturbance import Disturbance
+from ..sampling.child import answer_job
+from ..sampling.measure import record_costs
 from ..sampling.models import bind_for, make_executor, parse_model
+from ..sampling.subject import build
+from ..sampling.timing import Stepper
 
 UNIT_WORK = 4000  # units for timing the kernel alone: long against the call, short against a time slice
 UNIT_TRIES = 15
@@ -46,8 +51,6 @@ def make_plan(job: Mapping[str, Any], work: int):
     """The job's graph with `work` units in a task (of a network: in the average task); 0: an empty kernel."""
     graph = job["graph"]
     if "network" in graph:
-        from ...cython_src.lowering.lower import lower
-
         return replica(lower(**{k: v for k, v in graph.items() if k != "kernel"}), job["durations_s"], work)
     return task_bench(**{**graph, "work": work, "kernel": graph["kernel"] if work else "empty"})
 
@@ -110,8 +113,6 @@ def measure(job: Mapping[str, Any], clock=time.perf_counter) -> dict[str, Any]:
     kernel, threads = job["graph"]["kernel"], job["threads"]
     gpu = spec.model.device == "gpu"
     if gpu:  # what runs at once is a step's tasks, as far as the device has multiprocessors
-        from ...cython_src.gpu.device import default_gpu
-
         width = job["graph"].get("width", job["threads"])
         threads = min(width, default_gpu().multiprocessors)
     disturbance = Disturbance()

@@ -1,115 +1,106 @@
-"""`forktask peers`: PyTorch on the same network, batch, data and threads, interleaved with our models in one run."""
+"""PyTorch on the same network, batch, data and threads, interleaved with our models in one run."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 import os
 import random
 import sys
-from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...cython_src.errors import UsageError
+from ...cython_src.kernels.convolution.algorithms import ALGORITHMS
+from ...cython_src.lowering.lower import lower
+from ...cython_src.lowering.options import PlanOptions, describe, plan_options
+from ..analysis.answers import LOSS_TOLERANCES, differences, disagreement
+from ..analysis.statistics import ratio_interval, spread
+from ..bounds.bounds import roofline_floor
+from ..machine.environment import collect
+from ..machine.limits import measure_machine
+from ..machine.topology import available_cpus, cpu_order
+from ..sampling.child import SAMPLE_COMMAND, TIME_LIMIT_S, clean_environment, run_sample, sample_environment
+from ..sampling.models import convolution_for, parse_model
 from ..sampling.progress import ProgressBar
-from ..sweep.run import add_device
+from .modes import MODES
 
 TORCH_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.peers.torch_worker")
-DEFAULT_MODELS = "serial,forkjoin,forkjoin:region=persistent,taskgraph,taskiter"
+WARMUP_S = 1.0  # longest warm-up of our models before they are timed
 COMPILE_TIME_LIMIT_S = 300.0
 
-# Losses of random weights, after an update, and after one with momentum: a wrong gradient or update shows in these far above
-# the tolerance, and rounding does not yet: later, networks with many norms drift apart by themselves. After ten steps of
-# MobileNetV1 PyTorch's own two memory formats differ by 5 %, after two by 0.4 %, the other networks' by 0.005 %.
-LOSS_TOLERANCES = (2e-3, 2e-3, 1e-2)
-PROBABILITY_TOLERANCE = 2e-3
 
+def compare_with_torch(
+    network: str,
+    options: PlanOptions,
+    *,
+    models: Sequence[str],
+    modes: Sequence[str],
+    threads: Sequence[int],
+    repeats: int = 5,
+    seconds: float = 0.6,
+    seed: int = 0,
+    device: str = "cpu",
+) -> dict[str, Any]:
+    """Measure PyTorch and our models in turns, each time in a fresh process.
 
-def add_parser(subparsers) -> None:
-    """Add `peers`."""
-    from .torch_worker import MODES
+    Parameters
+    ----------
+    network : str
+    options : PlanOptions
+    models : sequence of str
+        Specs of the device.
+    modes : sequence of str
+        Of PyTorch, some of `MODES`.
+    threads : sequence of int
+    repeats : int
+        Processes for each contestant and number of threads.
+    seconds : float
+        Timed in each.
+    seed : int
+    device : {"cpu", "gpu"}
 
-    parser = subparsers.add_parser(
-        "peers",
-        help="PyTorch's best CPU mode beside our models, interleaved in one run",
-        description="Time PyTorch (each mode in processes of its own) and our execution models on the same network, "
-        "data and threads, in turn, and print ratios of paired medians. Needs the extra `peers` (PyTorch).",
-    )
-    parser.add_argument("--network", default="cifar10_cnn", help="default: %(default)s")
-    parser.add_argument("--batch", type=int, default=64, metavar="B", help="default: %(default)s")
-    parser.add_argument("--phase", choices=("train", "forward"), default="train", help="default: %(default)s")
-    add_device(parser)
-    parser.add_argument(
-        "--conv",
-        default="auto",
-        help="form of the convolutions: auto, direct, winograd, im2col, if, if_blocked, pad, pad_blocked (ours); default: %(default)s",
-    )
-    parser.add_argument("--models", default=DEFAULT_MODELS, metavar="M[,M...]", help="default: %(default)s")
-    parser.add_argument("--modes", default=",".join(MODES), metavar="M[,M...]", help="of PyTorch; default: %(default)s")
-    parser.add_argument(
-        "--threads", default="cores", metavar="N[,N...]", help="default: 1,2,4,... up to the cores of this process"
-    )
-    parser.add_argument("--repeats", type=int, default=5, metavar="R", help="default: %(default)s")
-    parser.add_argument(
-        "--seconds", type=float, default=0.6, metavar="S", help="timed in each process; default: %(default)s"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
-    parser.add_argument("--json", action="store_true", help="print JSON, raw samples included")
-    parser.set_defaults(run=run_peers)
+    Returns
+    -------
+    dict
+        What `summarise` returns, the conditions, failures and raw samples.
 
-
-def run_peers(arguments: Namespace) -> int:
-    """`forktask peers`."""
-    from ...cython_src.lowering.lower import lower
-    from ..analysis.bounds import roofline_floor
-    from ..sampling.environment import available_cpus, collect, cpu_order, measure_machine
-    from ..sampling.models import convolution_for, models_on, parse_model
-    from ..sweep.configuration import core_counts
-    from ..sweep.run import parse_numbers
-    from .torch_worker import MODES
-
+    Raises
+    ------
+    UsageError
+        No PyTorch, a mode, model or number of threads that cannot be, or answers that differ.
+    """
     if importlib.util.find_spec("torch") is None:
         raise UsageError("peers needs PyTorch, which is not installed; run: pip install torch")
-    modes = tuple(part for part in arguments.modes.split(",") if part)
     for mode in modes:
         if mode not in MODES:
             raise UsageError(f"a PyTorch mode must be one of {', '.join(MODES)}; got {mode!r}")
-    if arguments.repeats < 1 or arguments.seconds <= 0:
-        raise UsageError(
-            f"repeats must be at least 1 and seconds positive, got {arguments.repeats} and {arguments.seconds}"
-        )
-    gpu = arguments.device == "gpu"
-    given = [part for part in arguments.models.split(",") if part]
-    specs = [parse_model(part) for part in models_on(arguments.device, given, tuple(DEFAULT_MODELS.split(",")))]
+    gpu = device == "gpu"
+    specs = [parse_model(part) for part in models]
     if gpu:
         _check_torch_gpu()
     cpus = available_cpus()
-    threads = core_counts() if arguments.threads == "cores" else parse_numbers(arguments.threads, "--threads")
-    if gpu and arguments.threads == "cores":
-        threads = (1,)
     for count in threads:
         if not 1 <= count <= len(cpus):
             raise UsageError(f"threads must be in [1, {len(cpus)}] (the CPUs of this process), got {count}")
-    options = {"network": arguments.network, "batch": arguments.batch, "phase": arguments.phase, "conv": arguments.conv}
     # What our models of this device compute; for the table, each is lowered anew where it is measured.
-    plan = lower(**{**options, "conv": convolution_for(specs[0], arguments.conv)})
+    plan = lower(network, options.with_changes(conv=convolution_for(specs[0], options.conv)))
     environment = collect()
     machine = measure_machine(threads, environment=environment)
     contestants = [(f"torch {mode}", count) for count in threads for mode in modes]
     contestants += [
         (str(spec), count) for count in threads for spec in specs if count <= (spec.model.max_threads or count)
     ]
+    conditions = {"network": network, **options.as_dict()}
     samples, failures = _measure(
         contestants,
-        options,
-        arguments.repeats,
-        arguments.seconds,
-        arguments.seed,
+        conditions,
+        repeats,
+        seconds,
+        seed,
         {count: cpu_order(count, cpus) for count in threads},
         len(cpus),
-        arguments.device,
+        device,
     )
     peak = machine["peak_flops_per_s_1thread"]
     if gpu:
@@ -125,18 +116,16 @@ def run_peers(arguments: Namespace) -> int:
         loops = [{"flops": loop.flops, "bytes": loop.bytes} for loop in plan.loops]
         bandwidth = machine["bandwidth_bytes_per_s"]
         floors["roofline"] = {n: roofline_floor(loops, peak * n, bandwidth[str(n)]) for n in threads}
-    result = summarise(samples, floors)
-    result["convolutions"] = convolution_forms(plan, arguments.device)
-    result.update(
-        options,
-        flops=plan.flops,
-        machine=machine,
-        environment=environment,
-        failures=failures,
-        samples={f"{name} @ {count}": values for (name, count), values in samples.items()},
-    )
-    print(json.dumps(result, indent=1) if arguments.json else as_text(result))
-    return 0 if result["rows"] else 1
+    return {
+        **summarise(samples, floors),
+        "convolutions": convolution_forms(plan, device),
+        **conditions,
+        "flops": plan.flops,
+        "machine": machine,
+        "environment": environment,
+        "failures": failures,
+        "samples": {f"{name} @ {count}": values for (name, count), values in samples.items()},
+    }
 
 
 def _check_torch_gpu() -> None:
@@ -160,10 +149,6 @@ def _measure(
     device: str = "cpu",
 ) -> tuple[dict[tuple[str, int], dict[int, dict]], dict[str, str]]:
     """Each contestant once in each repetition, in random order, each time in a fresh process."""
-    from ..sweep.configuration import Measure
-    from ..sweep.run import SAMPLE_COMMAND, clean_environment, run_sample, sample_environment
-
-    measure = Measure()
     generator = random.Random(seed)
     order = [(r, c) for r in range(repeats) for c in generator.sample(list(contestants), len(contestants))]
     samples: dict[tuple[str, int], dict[int, dict]] = {c: {} for c in contestants}
@@ -185,14 +170,14 @@ def _measure(
                 "seed": seed,
                 "check_iterations": len(LOSS_TOLERANCES),
                 "target_s": seconds,
-                "warmup_s": measure.warmup_s,
+                "warmup_s": WARMUP_S,
                 "device": device,
             }
-            variables = clean_environment(os.environ, sample_environment(measure, count, 0, cores))
+            variables = clean_environment(os.environ, sample_environment(count, 0, cores))
             row = run_sample(
                 job,
                 variables,
-                COMPILE_TIME_LIMIT_S if mode else measure.time_limit_s,
+                COMPILE_TIME_LIMIT_S if mode else TIME_LIMIT_S,
                 TORCH_COMMAND if mode else SAMPLE_COMMAND,
             )
             if "failure" in row:
@@ -204,8 +189,6 @@ def _measure(
 
 def convolution_forms(plan, device: str = "cpu") -> dict[str, int]:
     """How many passes of convolutions (forward, data gradient, weight gradient) are computed by which algorithm."""
-    from ...cython_src.kernels.convolution.algorithms import ALGORITHMS
-
     forms: dict[str, int] = {}
     for loop in plan.loops:
         if loop.kernel.startswith("channels_conv_") and loop.kernel != "channels_conv_pack":
@@ -220,23 +203,6 @@ def convolution_forms(plan, device: str = "cpu") -> dict[str, int]:
             continue
         forms[form] = forms.get(form, 0) + 1
     return forms
-
-
-def differences(first: Sequence[float], second: Sequence[float]) -> list[float]:
-    """Relative differences of two answers; infinite if they have different lengths or hold no number."""
-    if len(first) != len(second) or not first or not all(map(math.isfinite, (*first, *second))):
-        return [math.inf]
-    return [abs(a - b) / max(abs(a), abs(b), 1e-6) for a, b in zip(first, second, strict=True)]
-
-
-def disagreement(first: Sequence[float], second: Sequence[float]) -> str:
-    """What is wrong with the second of two answers, losses or probabilities, if the first is right; else empty."""
-    allowed = LOSS_TOLERANCES if len(first) == len(LOSS_TOLERANCES) else (PROBABILITY_TOLERANCE,) * len(first)
-    found = differences(first, second)
-    if math.isinf(found[0]):
-        return f"has {len(second)} numbers, some of them not finite, where {len(first)} are wanted"
-    wrong = [(i, d, limit) for i, (d, limit) in enumerate(zip(found, allowed, strict=True)) if d > limit]
-    return "differs in number {} by {:.2g}, where {:g} is allowed".format(*wrong[0]) if wrong else ""
 
 
 def wrong_modes(samples: Mapping[tuple[str, int], Mapping[int, Mapping]]) -> dict[tuple[str, int], str]:
@@ -271,8 +237,6 @@ def summarise(
     UsageError
         Losses or probabilities of two contestants differ by more than rounding: then no time is reported.
     """
-    from ..analysis.statistics import ratio_interval, spread
-
     reference_name, reference = next(
         ((key, next(iter(rows.values()))["answer"]) for key, rows in samples.items()), (None, [])
     )
@@ -314,9 +278,11 @@ def summarise(
 def as_text(result: Mapping[str, Any]) -> str:
     """The table for a terminal."""
     environment, machine = result["environment"], result["machine"]
+    others = describe(plan_options(result), leave_out=("batch", "phase"))
     floors = [*result["rows"][0]["floors_s"]] if result["rows"] else []
     lines = [
-        f"{result['network']}, batch {result['batch']}, {result['phase']}, on {environment['cpu']['model']}; "
+        f"{result['network']}, batch {result['batch']}, {result['phase']}{', ' + others if others else ''}, on "
+        f"{environment['cpu']['model']}; "
         f"peak of one core {machine['peak_flops_per_s_1thread'] / 1e9:.0f} GFLOP/s ({machine['instruction_set']})",
         "our convolutions: " + ", ".join(f"{form} in {n} passes" for form, n in result["convolutions"].items()),
         f"answers of the first steps agree within {result['largest_difference']:.1e} (relative)",

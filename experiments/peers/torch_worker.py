@@ -16,10 +16,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...cython_src.errors import UsageError
-from ..sampling.measure import LEARNING_RATE, Stepper, answer_job, build, time_runs, warm_up
-
-# What PyTorch users on a CPU try: as it is, channels in the innermost dimension, and compiled.
-MODES = ("eager", "channels_last", "compile")
+from ...cython_src.networks.layers import (
+    Add,
+    AveragePool,
+    BatchNorm,
+    Convolution,
+    Dropout,
+    FullyConnected,
+    GlobalPool,
+    MaxPool,
+    ReLU,
+    ReLU6,
+    Softmax,
+)
+from ...cython_src.networks.registry import get_network
+from ..sampling.child import answer_job
+from ..sampling.subject import LEARNING_RATE, build
+from ..sampling.timing import Stepper, time_runs, warm_up
 
 
 class TorchExecutor:
@@ -32,14 +45,12 @@ class TorchExecutor:
     mode : {"eager", "channels_last", "compile"}
     device : {"cpu", "cuda"}
         With float32 arithmetic on both: no TF32.
-    network : NetworkSpec, optional
+    network : Network, optional
         Default: the one that the plan names.
     """
 
     def __init__(self, bound, mode: str, device: str = "cpu", network=None):
         import torch
-
-        from ...cython_src.networks.registry import get_network
 
         attributes = bound.plan.attributes
         self.torch, self.device = torch, device
@@ -70,11 +81,12 @@ class TorchExecutor:
             for parameter in {*self.module.parameters()} - {*trained}:
                 parameter.requires_grad_(False)
             decay = {"lr": LEARNING_RATE, "weight_decay": attributes["weight_decay"], "fused": True}
+            moments = {"betas": attributes["betas"], "eps": attributes["eps"]}
             self.optimizer = {
                 "sgd": lambda: torch.optim.SGD(trained, momentum=attributes["momentum"], **decay),
-                "adam": lambda: torch.optim.Adam(trained, **decay),
-                "adamw": lambda: torch.optim.AdamW(trained, **decay),
-            }[attributes.get("optimizer", "sgd")]()
+                "adam": lambda: torch.optim.Adam(trained, **moments, **decay),
+                "adamw": lambda: torch.optim.AdamW(trained, **moments, **decay),
+            }[attributes["optimizer"]]()
         # On a GPU the compiled form that launches captured graphs.
         compiled = "reduce-overhead" if device == "cuda" else "default"
         self.forward = torch.compile(self.module, mode=compiled) if mode == "compile" else self.module
@@ -114,25 +126,11 @@ def _is_trained(name: str, attributes: Mapping[str, Any]) -> bool:
 
 
 def torch_network(spec):
-    """PyTorch's module for a NetworkSpec; parameters and statistics have the same names.
+    """PyTorch's module for a Network; parameters and statistics have the same names.
 
     A layer's ReLU works in place where nothing else reads its input, as in the modules that people write.
     """
     from torch import nn
-
-    from ...cython_src.networks.layers import (
-        Add,
-        AveragePool,
-        BatchNorm,
-        Convolution,
-        Dropout,
-        FullyConnected,
-        GlobalPool,
-        MaxPool,
-        ReLU,
-        ReLU6,
-        Softmax,
-    )
 
     inputs = spec.inputs()
     readers = [name for names in inputs.values() for name in names]

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ...cython_src.errors import UsageError
+from ..analysis.answers import LOSS_TOLERANCES, disagreement
 from ..analysis.statistics import ratio_interval, spread
-from ..peers.peers import LOSS_TOLERANCES, disagreement
+from ..sampling.files import write_atomically
 from ..sampling.models import parse_model
-from ..sweep.results import Results
-from ..training.safetensors import write_atomically
+from ..sampling.results import Results
 
 EPOCH_IMAGES = 50_000
 COLUMNS = (

@@ -665,70 +665,65 @@ def _write_report(study: Study, out_dir: Path, formats: Sequence[str]) -> Path:
 # --- commands -------------------------------------------------------------------------------------------------------
 
 
-def add_parser(subparsers) -> None:
-    """The commands `report` and `plot`."""
-    report = subparsers.add_parser(
-        "report",
-        help="write summary, figures and report.html again from the samples of a folder",
-        description="Write summary.csv, figures/ and report.html again from samples.jsonl, and print the tables.",
-    )
-    report.add_argument("folder", metavar="DIR", help="results folder of compare or run")
-    report.add_argument("--json", action="store_true", help="print the tables as JSON")
-    report.set_defaults(run=_run_report)
-    plot = subparsers.add_parser(
-        "plot",
-        help="draw one figure from the samples of a folder",
-        description="Draw one figure from samples.jsonl, with a caption text file beside it.",
-    )
-    plot.add_argument("folder", metavar="DIR", help="results folder of compare or run")
-    plot.add_argument(
-        "--figure", default="speedup", metavar="NAME", help="speedup (default), layers, overhead, batch or granularity"
-    )
-    plot.add_argument("--column", default="double", help="double (7 in, default) or single (3.3 in)")
-    plot.add_argument("--format", default="pdf", dest="kind", help="pdf (default), svg or png")
-    plot.add_argument(
-        "--plan",
-        metavar="ID",
-        help="plan to draw, by the first characters of its id; default: the one with most samples",
-    )
-    plot.add_argument("--out", metavar="FILE", help="default: DIR/figures/NAME[-single].FORMAT")
-    plot.set_defaults(run=_run_plot)
+def report_folder(folder: str, as_json: bool = False) -> str:
+    """Write summary, figures and report.html again, and return the tables, as text or JSON."""
+    study = analysis.load(folder)
+    page = _write_report(study, Path(folder), plots.FORMATS)
+    if as_json:
+        return json.dumps({**_summary_json(study), "report": str(page)}, indent=2)
+    return f"{_summary_text(study)}\nReport: {page}"
 
 
-def _run_report(arguments) -> int:
-    study = analysis.load(arguments.folder)
-    page = _write_report(study, Path(arguments.folder), plots.FORMATS)
-    if arguments.json:
-        print(json.dumps({**_summary_json(study), "report": str(page)}, indent=2))
-    else:
-        print(_summary_text(study))
-        print(f"Report: {page}")
-    return 0
+def report_on_sweep(out_dir: str, as_json: bool = False) -> str:
+    """Write summary, figures and report.html of a sweep, and return the tables, as text or JSON."""
+    write_report(out_dir)
+    if as_json:
+        return json.dumps(summary_json(out_dir), indent=1)
+    return f"{summary_text(out_dir)}\n\n{out_dir}: samples.jsonl, summary.csv, figures, report.html"
 
 
-def _run_plot(arguments) -> int:
-    study = analysis.load(arguments.folder)
-    plan_id = _chosen_plan(study, arguments.plan)
-    if arguments.kind not in plots.FORMATS:
-        raise UsageError(f"--format must be one of {', '.join(plots.FORMATS)}; got {arguments.kind!r}")
-    figure = plots.draw(study, arguments.figure, plan_id, arguments.column)
-    if arguments.out:
-        path = Path(arguments.out)
-    else:
-        single = "-single" if arguments.column == "single" else ""
-        path = (
-            Path(arguments.folder)
-            / FIGURE_FOLDER
-            / f"{_stem(study, plan_id, arguments.figure)}{single}.{arguments.kind}"
-        )
+def plot_folder(
+    folder: str,
+    figure: str = "speedup",
+    *,
+    column: str = "double",
+    kind: str = "pdf",
+    plan: str | None = None,
+    out: str | None = None,
+) -> Path:
+    """Draw one figure, with its caption beside it, and return its path.
+
+    Parameters
+    ----------
+    folder : str
+        Results folder.
+    figure : str
+    column : {"double", "single"}
+    kind : {"pdf", "svg", "png"}
+    plan : str, optional
+        First characters of a plan's id; default: the one with most samples.
+    out : str, optional
+        Default: figures/NAME[-single].KIND in the folder.
+
+    Raises
+    ------
+    UsageError
+        No such figure, plan or format, or a file that cannot be written.
+    """
+    study = analysis.load(folder)
+    plan_id = _chosen_plan(study, plan)
+    if kind not in plots.FORMATS:
+        raise UsageError(f"--format must be one of {', '.join(plots.FORMATS)}; got {kind!r}")
+    drawn = plots.draw(study, figure, plan_id, column)
+    single = "-single" if column == "single" else ""
+    path = Path(out) if out else Path(folder) / FIGURE_FOLDER / f"{_stem(study, plan_id, figure)}{single}.{kind}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        plots.save(figure, path)
-        path.with_suffix(".txt").write_text(plots.caption(study, arguments.figure, plan_id) + "\n", encoding="utf-8")
+        plots.save(drawn, path)
+        path.with_suffix(".txt").write_text(plots.caption(study, figure, plan_id) + "\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"the figure must be writable to {path}, got: {error.strerror}; choose --out") from None
-    print(path)
-    return 0
+    return path
 
 
 def _chosen_plan(study: Study, prefix: str | None) -> str:

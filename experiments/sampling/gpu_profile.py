@@ -6,22 +6,22 @@ into, and the kernels are the same. Copies and calls are those of the model itse
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...cython_src.errors import UsageError
+from ...cython_src.lowering.options import PlanOptions
 from ...forkjoin.gpu_executor import GpuStreamExecutor
 from ...tasking.performance_models import OUTLIERS
 from . import gpu_faults
-from .measure import EVENT_LOG_WARMUP, MAX_PROFILE_EVENTS, Stepper, build, describe_gpu, measure_runtime_cost
-from .models import make_executor, parse_model
+from .models import describe_gpu_convolutions, make_executor, models_on, parse_model
+from .profile import EVENT_LOG_WARMUP, MAX_PROFILE_EVENTS, measure_runtime_cost
+from .subject import build
+from .timing import Stepper
 
 # Calls of the driver that wait for the device, or may.
 WAITING = ("synchronize", "copy_to_host", "copy_to_device")
@@ -96,6 +96,18 @@ def kernel_times(bound, target_s: float, clock=time.perf_counter) -> tuple[dict[
         name = loops[bound.plan.task_loop[event["task"]]]
         times.setdefault(name, []).append(float(event["stop_ns"] - event["start_ns"]) * 1e-9)
     return times, passes, wall / (passes * bound.iteration_stride)
+
+
+def describe_gpu(bound) -> dict[str, Any]:
+    """The device of a plan bound to one, what happened once, and the copies so far: {"to_host", "to_device"} as
+    [number, bytes]."""
+    return {
+        "name": bound.device.name,
+        "architecture": bound.device.architecture,
+        "peak_flops_per_s": bound.device.peak_flops_per_s,
+        "costs_s": dict(bound.device.costs_s),
+        "copies": {f"to_{place}": list(count) for place, count in bound.copies.items()},
+    }
 
 
 def measure_gpu_profile(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> dict[str, Any]:
@@ -201,52 +213,9 @@ def format_profile(row: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def add_parser(subparsers) -> None:
-    """Add `profile`."""
-    parser = subparsers.add_parser(
-        "profile",
-        help="where a GPU's time goes: kernels, copies, calls of the driver",
-        description="Time each kernel, copy and driver call of a training step on a GPU, and say what the timing itself "
-        "costs. On the CPU, `forktask compare` gives times by layer.",
-    )
-    parser.add_argument("--device", choices=("cpu", "gpu"), default="gpu", help="default: %(default)s")
-    parser.add_argument("--network", default="cifar10_cnn", help="default: %(default)s")
-    parser.add_argument("--batch", type=int, default=16, metavar="B", help="default: %(default)s")
-    parser.add_argument("--phase", choices=("train", "forward"), default="train", help="default: %(default)s")
-    parser.add_argument("--granularity", default="auto", help="default: %(default)s")
-    parser.add_argument("--no-fusion", action="store_true", help="one loop for each operation")
-    parser.add_argument(
-        "--conv", default="auto", help="form of the convolutions: auto, direct, winograd2; default: %(default)s"
-    )
-    parser.add_argument("--model", default="gpu_stream", help="default: %(default)s")
-    parser.add_argument("--seconds", type=float, default=0.5, help="of each measurement; default: %(default)s")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run_profile)
-
-
-def run_profile(arguments: Namespace) -> int:
-    """`forktask profile`."""
-    from .models import describe_gpu_convolutions, models_on
-
-    if arguments.device == "cpu":
-        raise UsageError("profile times the launches of a GPU, got --device cpu; forktask compare has the CPU's layers")
-    if arguments.seconds <= 0:
-        raise UsageError(f"--seconds must be positive, got {arguments.seconds}")
-    (model,) = models_on("gpu", [arguments.model], ())
-    plan = {
-        "network": arguments.network,
-        "batch": arguments.batch,
-        "phase": arguments.phase,
-        "granularity": arguments.granularity,
-        "fusion": not arguments.no_fusion,
-        "conv": arguments.conv,
-    }
-    row = measure_gpu_profile(
-        {"model": model, "threads": 1, "cpus": None, "plan": plan, "seed": 1, "target_s": arguments.seconds}
-    )
-    print(
-        json.dumps(row, indent=1)
-        if arguments.json
-        else f"{format_profile(row)}\n{describe_gpu_convolutions(arguments.conv)}"
-    )
-    return 0
+def profile_network(network: str, options: PlanOptions, model: str, seconds: float) -> dict[str, Any]:
+    """Profile a network under one model of a GPU, for about so many seconds in each part; see `measure_gpu_profile`."""
+    (spec,) = models_on("gpu", [model], ())
+    plan = {"network": network, **options.as_dict()}
+    row = measure_gpu_profile({"model": spec, "threads": 1, "cpus": None, "plan": plan, "seed": 1, "target_s": seconds})
+    return {**row, "convolutions": describe_gpu_convolutions(options.conv)}

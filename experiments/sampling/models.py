@@ -465,7 +465,7 @@ def measured_durations(folder: str) -> list[Mapping[str, list[float]]]:
     UsageError
         No such folder, or no profile in it.
     """
-    from ..sweep.results import read_results
+    from .results import read_results
 
     profiles = read_results(folder).of_kind("profile")
     if not profiles:

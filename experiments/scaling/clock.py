@@ -14,9 +14,14 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ...cython_src.errors import UsageError
+from ..machine import machine_peaks
+from ..machine.topology import available_cpus, cpu_order
+from ..sampling.child import SAMPLE_COMMAND, TIME_LIMIT_S, clean_environment, run_sample, sample_environment
+from ..sampling.models import parse_model, process_environment
 from .sequential import FAIL, GO_ON, PASS, Decision, decide, judge
 
 INCONCLUSIVE = "inconclusive"
@@ -26,7 +31,6 @@ PAIRS = 20  # of short and long runs in it: of many runs that are as short as a 
 WARMUP_S = 0.1
 CHECK_ITERATIONS = 2
 CAPACITY_S = 0.04
-TIME_LIMIT_S = 120.0
 # A round with more than this, and with more than twice the usual here, is disturbed: shares of the timed wall
 # time, and the relative change of the capacity.
 DISTURBED = {"pressure": 0.1, "steal": 0.05, "throttled": 0.001, "capacity_change": 0.1}
@@ -283,28 +287,17 @@ def toss_coin() -> bool:
 
 def capacity(threads: int) -> float:
     """What `threads` spinning threads do at the moment, in single threads."""
-    from ..machine import machine_peaks
-    from ..sampling.environment import cpu_order
-
     return 1.0 if threads == 1 else machine_peaks.measure_capacity(threads, CAPACITY_S, cpu_order(threads))
 
 
 def sample(side: Side) -> dict[str, Any]:
     """One sample from a fresh process, by the measuring loop of all commands."""
-    from ..sampling.environment import available_cpus, cpu_order
-    from ..sampling.models import parse_model, process_environment
-    from ..sweep.configuration import Measure
-    from ..sweep.run import clean_environment, run_sample, sample_environment
-
     cpus = available_cpus()
     if side.threads > len(cpus):
         raise UsageError(
             f"{side.threads} threads need as many CPUs to be timed, this process may use {len(cpus)}; ask for fewer"
         )
-    settings = {
-        **sample_environment(Measure(), side.threads, 0, len(cpus)),
-        **process_environment(parse_model(side.model)),
-    }
+    settings = {**sample_environment(side.threads, 0, len(cpus)), **process_environment(parse_model(side.model))}
     if side.installation:
         settings["PYTHONPATH"] = side.installation
     job = {
@@ -320,4 +313,11 @@ def sample(side: Side) -> dict[str, Any]:
         "pairs": PAIRS,
         **({"slowdown": side.slowdown} if side.slowdown else {}),
     }
-    return run_sample(job, clean_environment(os.environ, settings), TIME_LIMIT_S)
+    return run_sample(job, clean_environment(os.environ, settings), TIME_LIMIT_S, _command(side.installation))
+
+
+def _command(installation: str) -> Sequence[str]:
+    """The measuring process of an installation; before the rooms of `experiments` its module had another name."""
+    if installation and Path(installation, "forktask", "experiments", "measure.py").exists():
+        return (*SAMPLE_COMMAND[:-1], "forktask.experiments.measure")
+    return SAMPLE_COMMAND

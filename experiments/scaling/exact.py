@@ -19,6 +19,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ...cython_src.plan import dependences
+from ...cython_src.plan.dependences import record_graph
+from ..sampling.child import answer_job, clean_environment, run_sample, sample_environment
+from ..sampling.models import make_executor, parse_model, process_environment
+from ..sampling.profile import block_times
+from ..sampling.subject import build, hash_arrays
+from ..sampling.timing import Stepper
+
 EXACT_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.scaling.exact")
 COUNTER = "forktask_malloc_count"
 PASSES = 4  # through the plan, before results are compared
@@ -37,8 +45,6 @@ OUTSIDE_REFERENCES = frozenset({"joblib", "openmp_tasks", "tbb"})
 @contextmanager
 def recordings_counted() -> Iterator[list[int]]:
     """Count calls of `record_graph` from any module of the package; the list's only element is the count."""
-    from ...cython_src.plan import dependences
-
     real, count = dependences.record_graph, [0]
 
     def counted(*arguments, **options):
@@ -102,9 +108,6 @@ def measure_facts(job: Mapping[str, Any]) -> dict[str, Any]:
     """
     import numpy as np
 
-    from ..sampling.measure import Stepper, build, hash_arrays
-    from ..sampling.models import make_executor, parse_model
-
     spec = parse_model(job["model"])
     bound = build(job)
     plan = bound.plan
@@ -156,8 +159,6 @@ def measure_facts(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_each_task_ran(events, plan, passes: int) -> None:
-    from ..sampling.measure import block_times
-
     block_times(events, plan, passes, int(events["worker"].max()) + 1)
 
 
@@ -173,8 +174,6 @@ def graph_facts(plan) -> dict[str, Any]:
         "edges"}}; loops that share a name are added up.
     """
     import numpy as np
-
-    from ...cython_src.plan.dependences import record_graph
 
     graph = record_graph(plan.accesses, closed=True)
     _, target, token = graph.edges()
@@ -220,8 +219,6 @@ def facts_of(
     list of dict
         Rows of `measure_facts`, serial first; a process that failed gives a row with "failure" and "message".
     """
-    from ..sampling.models import parse_model
-
     jobs = [("serial", 1)]
     for model in models:
         spec = parse_model(model)
@@ -234,14 +231,7 @@ def facts_of(
 
 
 def _run(plan: Mapping[str, Any], model: str, threads: int, arrays_file: str | None) -> dict[str, Any]:
-    from ..sampling.models import parse_model, process_environment
-    from ..sweep.configuration import Measure
-    from ..sweep.run import clean_environment, run_sample, sample_environment
-
-    settings = {
-        **sample_environment(Measure(wait_policy="passive"), threads, 0, threads),
-        **process_environment(parse_model(model)),
-    }
+    settings = {**sample_environment(threads, 0, threads, "passive"), **process_environment(parse_model(model))}
     library = counter_library()
     if library is not None:
         settings["LD_PRELOAD"] = " ".join([*filter(None, [settings.get("LD_PRELOAD")]), str(library)])
@@ -352,6 +342,4 @@ def _who(row: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    from ..sampling.measure import answer_job
-
     sys.exit(answer_job(measure_facts, usage_failure="usage"))

@@ -1,4 +1,4 @@
-"""`forktask gate`: is this commit slower than another one? Both are built here and now and measured in turns.
+"""Is this commit slower than another one? Both are built here and now and measured in turns.
 
 No time is stored anywhere: a number from another machine, or from this one yesterday, says nothing about a
 commit.
@@ -12,88 +12,81 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from ...cython_src.errors import UsageError
+from ...cython_src.records import Record, about
+from ..sampling import subject
+from ..sampling.models import check_threads, parse_models
+from . import clock, summary
+from .sequential import FAIL
+from .testing import as_row
 
 BUILD_LIMIT_S = 1800.0
 INCONCLUSIVE_EXIT = 3
 
 
-def add_parser(subparsers) -> None:
-    """Add `gate`."""
-    parser = subparsers.add_parser(
-        "gate",
-        help="compare the speed of this commit with another one, both built here",
-        description="Build two commits of a repository and measure them in turns. Exit code 0: no model is slower than "
-        "allowed; 1: one is; with --strict also 3: for one the budget did not suffice to say.",
-    )
-    parser.add_argument("--against", required=True, metavar="REF", help="commit, branch or tag to compare with")
-    parser.add_argument("--commit", default="HEAD", metavar="REF", help="what is judged; default: %(default)s")
-    parser.add_argument("--repository", default=".", metavar="DIR", help="default: where you are")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--network", default="cifar10_cnn", help="default: %(default)s")
-    what.add_argument("--function", metavar="M:F", help="a function of your own package that makes a graph instead")
-    parser.add_argument("--batch", type=int, default=16, help="of the network; default: %(default)s")
-    parser.add_argument("--phase", choices=("train", "forward"), default="train", help="default: %(default)s")
-    parser.add_argument("--models", default="forkjoin,taskiter", metavar="M[,M...]", help="default: %(default)s")
-    parser.add_argument("--threads", type=int, metavar="N", help="default: 2, or 1 where there is one CPU")
-    parser.add_argument(
-        "--at-most",
-        type=float,
-        default=1.05,
-        metavar="X",
-        help="allowed ratio of step times, this commit over the other; default: %(default)s",
-    )
-    parser.add_argument(
-        "--budget",
-        type=float,
-        default=120.0,
-        metavar="S",
-        help="seconds of measuring for each model; default: %(default)s",
-    )
-    parser.add_argument("--strict", action="store_true", help="end with 3 where the budget did not suffice")
-    parser.add_argument(
-        "--build",
-        metavar="COMMAND",
-        help="how a commit is installed: {source} is its folder, {target} where packages must go; "
-        "default: pip install --no-deps --target {target} {source}",
-    )
-    parser.add_argument("--summary", metavar="FILE", help="append a Markdown summary; also to $GITHUB_STEP_SUMMARY")
-    parser.add_argument("--jsonl", metavar="FILE", help="write all rounds, one JSON object a line")
-    parser.set_defaults(run=run)
+class GateSettings(Record, frozen=True):
+    """What is compared, and how long."""
+
+    against: Annotated[str, about("commit, branch or tag to compare with")] = ""
+    commit: Annotated[str, about("what is judged")] = "HEAD"
+    repository: Annotated[str, about("folder; . is where you are")] = "."
+    at_most: Annotated[float, about("allowed ratio of step times, this commit over the other", above=0)] = 1.05
+    budget_s: Annotated[float, about("of measuring for each model", above=0)] = 120.0
+    strict: Annotated[bool, about("end with 3 where the budget did not suffice")] = False
+    build: Annotated[
+        str,
+        about(
+            "how a commit is installed: {source} is its folder, {target} where packages must go; none: "
+            "pip install --no-deps --target {target} {source}"
+        ),
+    ] = ""
+    summary: Annotated[str, about("file to which a Markdown summary is appended; also to $GITHUB_STEP_SUMMARY")] = ""
+    jsonl: Annotated[str, about("file of all rounds, one JSON object a line")] = ""
 
 
-def run(arguments: Namespace) -> int:
-    """`forktask gate`."""
-    from ..sampling.models import check_threads, parse_models
-    from . import clock, subject
-    from .sequential import FAIL
-    from .testing import as_row
+def compare_commits(
+    plan: Mapping[str, Any], models: Sequence[str], threads: int | None, settings: GateSettings
+) -> list[dict[str, Any]]:
+    """Build two commits and measure them in turns.
 
-    specs = parse_models(arguments.models.split(","))
-    threads = arguments.threads or min(2, len(os.sched_getaffinity(0)))
+    Parameters
+    ----------
+    plan : mapping
+        Of `subject.describe_importable`, or the network and only those options that were asked for: another commit may
+        not know the others.
+    models : sequence of str
+    threads : int or None
+        None: two, as far as there are two CPUs.
+    settings : GateSettings
+
+    Returns
+    -------
+    list of dict
+        A row for each model; see `testing.as_row`.
+
+    Raises
+    ------
+    UsageError
+        No such commit, a build that fails, or commits that cannot be compared.
+    """
+    specs = parse_models(models)
+    threads = threads or min(2, len(os.sched_getaffinity(0)))
     check_threads(threads)
-    if not arguments.at_most > 0 or not arguments.budget > 0:
-        raise UsageError(f"--at-most and --budget must be positive, got {arguments.at_most:g} and {arguments.budget:g}")
-    if arguments.function:
-        plan = subject.describe_importable(arguments.function)
-    else:
-        plan = {"network": arguments.network, "batch": arguments.batch, "phase": arguments.phase}
-    repository = _git(arguments.repository, "rev-parse", "--show-toplevel")
-    commits = [commit_of(repository, name) for name in (arguments.commit, arguments.against)]
+    repository = _git(settings.repository, "rev-parse", "--show-toplevel")
+    commits = [commit_of(repository, name) for name in (settings.commit, settings.against)]
     if _git(repository, "status", "--porcelain", "--untracked-files=no"):
         print("forktask: changes that are not committed take no part", file=sys.stderr)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="forktask-gate-") as folder:
         installations = []
-        for name, commit in zip((arguments.commit, arguments.against), commits, strict=True):
+        for name, commit in zip((settings.commit, settings.against), commits, strict=True):
             print(f"forktask: building {name} ({commit[:12]})", file=sys.stderr, flush=True)
-            installations.append(build(repository, commit, Path(folder), arguments.build))
+            installations.append(build(repository, commit, Path(folder), settings.build))
         for spec in specs:
             count = min(threads, spec.model.max_threads or threads)
             sides = tuple(clock.Side(str(spec), count, plan, installation=str(i)) for i in installations)
@@ -112,9 +105,9 @@ def run(arguments: Namespace) -> int:
                     )
                 return row
 
-            claim = f"{spec} on {count}: {arguments.commit}/{arguments.against}"
+            claim = f"{spec} on {count}: {settings.commit}/{settings.against}"
             try:
-                done = clock.run_clock_test(claim, sides, arguments.at_most, budget_s=arguments.budget, sampler=sample)
+                done = clock.run_clock_test(claim, sides, settings.at_most, budget_s=settings.budget_s, sampler=sample)
             except RuntimeError as error:
                 raise UsageError(f"both commits must run {subject.name_of(plan)}, got: {error}") from None
             same = len(set.union(*results.values())) == 1 if results else None
@@ -122,19 +115,22 @@ def run(arguments: Namespace) -> int:
                 {
                     "kind": "clock",
                     "subject": subject.name_of(plan),
-                    "said": f"at most {arguments.at_most:g}",
+                    "said": f"at most {settings.at_most:g}",
                     "same_results": same,
                     "commits": commits,
                     **as_row(done),
                 }
             )
             print(describe(rows[-1]), flush=True)
-    _report(arguments, rows)
+    write_summaries(rows, settings)
+    return rows
+
+
+def exit_code(rows: Sequence[Mapping[str, Any]], strict: bool) -> int:
+    """0: no model is slower; 1: one is; 3, if `strict`: the budget did not suffice for one."""
     if any(row["verdict"] == FAIL for row in rows):
         return 1
-    if arguments.strict and any(row["verdict"] == clock.INCONCLUSIVE for row in rows):
-        return INCONCLUSIVE_EXIT
-    return 0
+    return INCONCLUSIVE_EXIT if strict and any(row["verdict"] == clock.INCONCLUSIVE for row in rows) else 0
 
 
 def describe(row: Mapping[str, Any]) -> str:
@@ -146,13 +142,12 @@ def describe(row: Mapping[str, Any]) -> str:
     return text if row["same_results"] is not False else f"{text}; the commits leave different results"
 
 
-def _report(arguments: Namespace, rows: list[dict[str, Any]]) -> None:
-    from . import summary
-
-    if arguments.jsonl:
-        Path(arguments.jsonl).write_text(summary.json_lines(rows))
-    text = summary.markdown(rows, f"Gate: {arguments.commit} against {arguments.against}")
-    for path in filter(None, (arguments.summary, os.environ.get("GITHUB_STEP_SUMMARY"))):
+def write_summaries(rows: list[dict[str, Any]], settings: GateSettings) -> None:
+    """Write or append what was asked for: JSON lines, Markdown, and the summary of a job of GitHub Actions."""
+    if settings.jsonl:
+        Path(settings.jsonl).write_text(summary.json_lines(rows))
+    text = summary.markdown(rows, f"Gate: {settings.commit} against {settings.against}")
+    for path in filter(None, (settings.summary, os.environ.get("GITHUB_STEP_SUMMARY"))):
         with open(path, "a") as file:
             file.write(text)
 

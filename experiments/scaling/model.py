@@ -23,6 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from ...cython_src.errors import UsageError
+from ...tasking.executor import expected_cost_ns
+from ..bounds.bounds import durations_by_loop, graph_bounds_of, predicted_times, record_graph
+from ..sampling.child import answer_job, clean_environment, run_sample, sample_environment
+from ..sampling.profile import measure_profile
+from ..sampling.subject import build
 from .exact import graph_differences, graph_facts
 
 MODEL_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.scaling.model")
@@ -45,8 +50,6 @@ def make_entry(job: Mapping[str, Any]) -> dict[str, Any]:
     run where `update` asks for it; else, for this one comparison, a loop cut anew keeps its stored work in
     equal blocks, and a new loop costs per flop and byte what the stored ones do. "assumed" names such loops.
     """
-    from ..sampling.measure import build
-
     bound = build(job)
     plan, stored = bound.plan, job["stored"]
     graph = graph_facts(plan)
@@ -73,15 +76,11 @@ def make_entry(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _profile(job: Mapping[str, Any], bound) -> dict[str, list[int]]:
-    from ..sampling.measure import measure_profile
-
     row = measure_profile({**job, "model": "serial", "cpus": None, "target_s": PROFILE_S}, bound)
     return {name: [max(1, round(t * 1e9)) for t in times] for name, times in row["block_time_s"].items()}
 
 
 def _assumed(plan, stored: Mapping[str, Any], missing: Sequence[str]) -> dict[str, list[int]]:
-    from ...tasking.executor import expected_cost_ns
-
     cost = expected_cost_ns(plan)
     expected: dict[str, list[float]] = {}
     for loop in plan.loops:
@@ -108,8 +107,6 @@ def predictions(plan, block_ns: Mapping[str, Sequence[float]], threads: Sequence
         "taskgraph",
         "taskiter"}}}. Undisturbed threads, no cost of the runtime: upper bounds of speedup.
     """
-    from ..analysis.bounds import durations_by_loop, graph_bounds_of, predicted_times, record_graph
-
     seconds = {name: [t * 1e-9 for t in times] for name, times in block_ns.items()}
     loop_times = durations_by_loop([(loop.name, loop.num_blocks) for loop in plan.loops], seconds)
     graph = graph_bounds_of(record_graph(plan.accesses, closed=True), [t for blocks in loop_times for t in blocks])
@@ -148,9 +145,6 @@ def entry_of(
     RuntimeError
         The process failed.
     """
-    from ..sweep.configuration import Measure
-    from ..sweep.run import clean_environment, run_sample, sample_environment
-
     job = {
         "plan": dict(plan),
         "seed": 1,
@@ -160,7 +154,7 @@ def entry_of(
         "stored": stored,
         "update": update,
     }
-    settings = sample_environment(Measure(), 1, 0, 1)
+    settings = sample_environment(1, 0, 1)
     row = run_sample(job, clean_environment(os.environ, settings), TIME_LIMIT_S, MODEL_COMMAND)
     if "failure" in row:
         raise RuntimeError(f"the graph could not be made ({row['failure']}): {row['message'].splitlines()[0]}")
@@ -253,6 +247,4 @@ class Baselines:
 
 
 if __name__ == "__main__":
-    from ..sampling.measure import answer_job
-
     sys.exit(answer_job(make_entry, usage_failure="usage"))

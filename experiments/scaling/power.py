@@ -18,115 +18,88 @@ import math
 import os
 import random
 import time
-from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from ...cython_src.errors import UsageError
+from ...cython_src.records import Record, about
+from ..analysis.statistics import binomial_interval
+from ..machine.topology import available_cpus, cpu_order
+from ..sampling.hogs import hogs_running
+from ..sampling.models import check_threads, parse_model
+from ..sampling.results import canonical_json
+from ..sampling.subject import name_of
+from . import clock
+from .clock import FIRST_ROUNDS
+from .sequential import first_decision
+from .testing import as_row
 
 RESAMPLES = 4000
 BLOCK = 5  # consecutive rounds drawn together: what disturbs a machine lasts a while
 SEED = 20260101
+COUNTS = ("tests", "slowed", "slowdown")  # of the settings; tests that differ in these only are counted together
 VERDICTS = {"fail": "fail", "pass": "pass", "inconclusive": "go on"}  # of a whole test, and of the sequential one
 
 
-def add_parser(subparsers) -> None:
-    """Add `scaling-power`."""
-    parser = subparsers.add_parser(
-        "scaling-power",
-        help="measure false alarms and power of the clock tier of scaling tests",
-        description="Run whole clock tests of a model against itself, and against itself made slower, and count. Rows are "
-        "appended to the file; the same command goes on.",
-    )
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--out", metavar="FILE", help="JSON Lines, appended to")
-    what.add_argument(
-        "--simulate",
-        type=int,
-        metavar="N",
-        help="measure nothing: N tests with random numbers for each noise and ratio, 60 rounds at most",
-    )
-    parser.add_argument("--tests", type=int, default=100, metavar="N", help="A/A tests in all; default: %(default)s")
-    parser.add_argument(
-        "--slowed", type=int, default=60, metavar="N", help="tests with a slowdown in all; default: %(default)s"
-    )
-    parser.add_argument("--slowdown", type=float, default=0.1, metavar="X", help="injected; default: %(default)s")
-    parser.add_argument("--at-most", type=float, default=1.05, metavar="X", help="the claim; default: %(default)s")
-    parser.add_argument("--budget", type=float, default=120.0, metavar="S", help="of a test; default: %(default)s")
-    parser.add_argument("--interference", type=int, default=0, metavar="K", help="processes that spin on the same CPUs")
-    parser.add_argument("--network", default="cifar10_cnn", help="default: %(default)s")
-    parser.add_argument("--batch", type=int, default=16, help="default: %(default)s")
-    parser.add_argument("--model", default="taskiter", help="default: %(default)s")
-    parser.add_argument("--threads", type=int, default=2, metavar="N", help="default: %(default)s")
-    parser.add_argument("--seconds", type=float, metavar="S", help="begin no further test after this long")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
+class PowerSettings(Record, frozen=True):
+    """Which tests are run, and how many."""
+
+    model: Annotated[str, about("execution model")] = "taskiter"
+    threads: Annotated[int, about("threads", least=1)] = 2
+    tests: Annotated[int, about("A/A tests in all", least=0)] = 100
+    slowed: Annotated[int, about("tests with a slowdown in all", least=0)] = 60
+    slowdown: Annotated[float, about("injected", least=0)] = 0.1
+    at_most: Annotated[float, about("the claim", least=0.01)] = 1.05
+    budget_s: Annotated[float, about("of a test", least=1)] = 120.0
+    interference: Annotated[int, about("processes that spin on the same CPUs", least=0)] = 0
 
 
-def run(arguments: Namespace) -> int:
-    """`forktask scaling-power`."""
-    from ..sampling.environment import available_cpus, cpu_order
-    from ..sampling.models import check_threads, parse_model
-    from ..sweep.run import hogs_running
+def measure_power(
+    plan: Mapping[str, Any], settings: PowerSettings, path: Path, seconds: float | None = None
+) -> list[dict[str, Any]]:
+    """Run clock tests until the file holds as many as asked for, and return the tables of `summarise`.
 
-    if arguments.simulate is not None:
-        if arguments.simulate < 1:
-            raise UsageError(f"--simulate must be at least 1, got {arguments.simulate}")
-        rows = simulated(arguments.simulate, arguments.at_most)
-        print(json.dumps(rows, indent=1) if arguments.json else format_simulated(rows))
-        return 0
-    model = str(parse_model(arguments.model))
-    check_threads(arguments.threads)
-    for name, least in (
-        ("tests", 0),
-        ("slowed", 0),
-        ("interference", 0),
-        ("slowdown", 0),
-        ("budget", 1),
-        ("at_most", 0.01),
-    ):
-        if getattr(arguments, name) < least:
-            raise UsageError(f"--{name.replace('_', '-')} must be at least {least}, got {getattr(arguments, name)}")
-    settings = {
-        "model": model,
-        "threads": arguments.threads,
-        "network": arguments.network,
-        "batch": arguments.batch,
-        "at_most": arguments.at_most,
-        "budget_s": arguments.budget,
-        "interference": arguments.interference,
-    }
-    path = Path(arguments.out)
+    Parameters
+    ----------
+    plan : mapping
+        Network and options that differ from the defaults.
+    settings : PowerSettings
+    path : path
+        JSON Lines, appended to.
+    seconds : float, optional
+        No further test is begun after this long.
+    """
+    check_threads(settings.threads)
+    settings = settings.with_changes(model=str(parse_model(settings.model)))
+    conditions = {"plan": dict(plan), **{k: v for k, v in settings.as_dict().items() if k not in COUNTS}}
     rows = read_rows(path)
     start = time.monotonic()
-    cpus = cpu_order(arguments.threads, available_cpus())
-    with hogs_running(arguments.interference, cpus):
-        while (slowdown := next_kind(rows, settings, arguments)) is not None:
-            if arguments.seconds is not None and time.monotonic() - start >= arguments.seconds:
+    cpus = cpu_order(settings.threads, available_cpus())
+    with hogs_running(settings.interference, cpus):
+        while (slowdown := next_kind(rows, conditions, settings)) is not None:
+            if seconds is not None and time.monotonic() - start >= seconds:
                 break
-            rows.append(measure_test(settings, slowdown))
+            rows.append(measure_test(conditions, slowdown))
             append(path, rows[-1])
-    tables = summarise(rows)
-    print(json.dumps(tables, indent=1) if arguments.json else format_tables(tables))
-    return 0
+    return summarise(rows)
 
 
-def next_kind(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], arguments: Namespace) -> float | None:
+def next_kind(
+    rows: Sequence[Mapping[str, Any]], conditions: Mapping[str, Any], settings: PowerSettings
+) -> float | None:
     """The slowdown of the next test, 0 for an A/A test: the kind that is further from done; None when both are."""
-    mine = [row["slowdown"] for row in rows if row["settings"] == settings]
-    wanted = {0.0: arguments.tests, arguments.slowdown: arguments.slowed}
+    wanted_conditions = canonical_json(conditions)
+    mine = [row["slowdown"] for row in rows if canonical_json(row["settings"]) == wanted_conditions]
+    wanted = {0.0: settings.tests, settings.slowdown: settings.slowed}
     left = {s: 1 - mine.count(s) / n for s, n in wanted.items() if n and mine.count(s) < n}
     return max(left, key=left.__getitem__) if left else None
 
 
 def measure_test(settings: Mapping[str, Any], slowdown: float) -> dict[str, Any]:
     """One whole clock test."""
-    from . import clock
-    from .testing import as_row
-
-    plan = {"network": settings["network"], "batch": settings["batch"]}
+    plan = settings["plan"]
     slow = clock.Side(settings["model"], settings["threads"], plan, slowdown)
     base = clock.Side(settings["model"], settings["threads"], plan)
     result = clock.run_clock_test("A/A", (slow, base), settings["at_most"], budget_s=settings["budget_s"])
@@ -154,6 +127,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         if not all(row["kind"] == "power" for row in rows):
             raise ValueError("a row of another kind")
+        for settings in (row["settings"] for row in rows):
+            if "plan" not in settings:  # of an older version
+                settings["plan"] = {name: settings.pop(name) for name in ("network", "batch")}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"--out must be a new file or one of this command, got {path} ({error})") from None
     return rows
@@ -185,8 +161,6 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         "pass", "inconclusive"} as rates; "round_s", "spread" (standard deviation of a round's log ratio,
         robust).
     """
-    from ..analysis.statistics import binomial_interval
-
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault(json.dumps(row["settings"], sort_keys=True), []).append(row)
@@ -246,9 +220,6 @@ def resampled(
     rounds : int
         That fit into the budget.
     """
-    from .clock import FIRST_ROUNDS
-    from .sequential import first_decision
-
     generator = random.Random(seed)
     verdicts, lengths = [], []
     for _ in range(RESAMPLES):
@@ -287,9 +258,6 @@ def simulated(num_tests: int, limit: float) -> list[dict[str, Any]]:
         "pass", "inconclusive", "median_rounds", "rounds_95".
     """
     import numpy as np
-
-    from .clock import FIRST_ROUNDS
-    from .sequential import first_decision
 
     generator = np.random.default_rng(SEED)
     draw = {
@@ -343,7 +311,7 @@ def format_tables(tables: Sequence[Mapping[str, Any]]) -> str:
         hogs = f", {s['interference']} hog{'s' if s['interference'] > 1 else ''} beside it" if s["interference"] else ""
         spread = f", spread of its log ratio {table['spread']:.3f}" if "spread" in table else ""
         lines = [
-            f"{s['network']}, batch {s['batch']}, {s['model']} on {s['threads']} against itself{hogs}",
+            f"{name_of(s['plan'])}, {s['model']} on {s['threads']} against itself{hogs}",
             f"at most {s['at_most']:g} within {s['budget_s']:g} s; a round takes {table['round_s']:.2f} s{spread}",
             "measured           tests   fail  95 % interval     pass  open  time: median, longest  rounds  discarded  load",
         ]

@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..machine.environment import collect
+
 OUTCOMES = {"pass": "within", "fail": "**beyond**", "inconclusive": "inconclusive"}
 
 
 def json_lines(rows: Sequence[Mapping[str, Any]]) -> str:
     """A first row with the environment, then all rows, one JSON object a line."""
-    from ..sampling.environment import collect
-
     first = {"kind": "run", "schema_version": 1, "environment": collect()}
     return "".join(json.dumps(row) + "\n" for row in (first, *rows))
 

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ...cython_src.errors import UsageError
-from ..sampling.environment import available_cpus
-from . import clock, exact, model, subject
+from ..machine.topology import available_cpus
+from ..sampling import subject
+from ..sampling.models import parse_model, parse_models
+from ..sampling.results import short_id
+from . import clock, exact, model
 from .sequential import FAIL, PASS
 
 
@@ -55,8 +58,6 @@ class ScalingTest:
         budget_s: float,
         xdist: bool = False,
     ):
-        from ..sampling.models import parse_models
-
         self.models = [str(spec) for spec in parse_models(list(models))]
         self.threads = sorted(set(threads))
         if not self.threads or not all(isinstance(n, int) and n >= 1 for n in self.threads):
@@ -218,8 +219,6 @@ class Case:
         return threads
 
     def _side(self, name: str, threads: int) -> clock.Side:
-        from ..sampling.models import parse_model
-
         spec = parse_model(name)
         limit = spec.model.max_threads or threads
         return clock.Side(str(spec), min(threads, limit), self.plan)
@@ -290,8 +289,6 @@ def _without_hashes(row: Mapping[str, Any]) -> dict[str, Any]:
     """A fact row for the reports: one hash for all arrays in place of one each."""
     if "hashes" not in row:
         return dict(row)
-    from ..sweep.results import short_id
-
     return {**{k: v for k, v in row.items() if k not in ("hashes", "graph")}, "results_id": short_id(row["hashes"])}
 
 

@@ -13,7 +13,8 @@ A file has a title, a comment on how to read its curve, and two tables:
     [measure]                  # how
     repeats = 7
 
-Keys and defaults are those of `Grid` and `Measure`. Unknown keys fail.
+Keys of [grid] are those of `Running` and every field of `PlanOptions`, keys of [measure] those of `Measure`. Unknown
+keys fail.
 """
 
 from __future__ import annotations
@@ -23,134 +24,86 @@ import os
 import random
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from ...cython_src.errors import UsageError
 from ...cython_src.gpu import device as gpu_device
+from ...cython_src.lowering.options import PlanOptions, spelled
+from ...cython_src.records import Record, about, fields, nearest
+from ..machine.topology import core_counts
+from ..sampling.child import TIME_LIMIT_S, WAIT_POLICIES
 from ..sampling.memory import parse_bytes
 from ..sampling.models import DEFAULT_MODELS, check_threads, convolution_for, parse_models, process_environment
-from .results import short_id
-from .tune import problem_id, read_tuned
+from ..sampling.results import short_id
+from .tuned import problem_id, read_tuned
 
 QUICK_BATCH = 8
 QUICK_VALUES = 2
 
 
-def core_counts(available: int | None = None) -> tuple[int, ...]:
-    """1, 2, 4, ... and the number of cores this process may use."""
-    if available is None:
-        available = len(os.sched_getaffinity(0))
-    counts = [1]
-    while 2 * counts[-1] < available:
-        counts.append(2 * counts[-1])
-    return tuple(dict.fromkeys((*counts, available)))
+class Running(Record, frozen=True):
+    """What a grid has beside the options of a plan: one value of each axis."""
+
+    network: Annotated[str, about("name of a network; `forktask networks` lists them")] = "cifar10_cnn"
+    models: Annotated[str, about("execution model, name[:option=value...]")] = "taskiter"
+    threads: Annotated[int, about("threads; models of one thread take part at 1 only", least=1)] = 1
+    interference: Annotated[
+        int, about("processes that spin on the CPUs of the measured threads, from the last one on", least=0)
+    ] = 0
 
 
-@dataclass(frozen=True)
-class Grid:
-    """The axes. Every attribute is a tuple; the configurations are their product.
+AXES = {f.name: f for f in (*fields(Running)[:1], *fields(PlanOptions), *fields(Running)[1:])}
+_DEFAULTS: dict[str, Any] = {"models": lambda: DEFAULT_MODELS, "threads": core_counts}
 
-    Attributes
-    ----------
-    network, batch, phase, granularity, weight_gradients, memory, fusion, conv, layout, optimizer, recompute
-        What is computed: arguments of `lower`, one plan for each combination.
-    models : of str
-        Model specs (models.py).
-    threads : of int
-        "cores" stands for 1, 2, 4, ... up to the cores. Models that run on one thread only take part at 1.
-    interference : of int
-        Hogs: processes that spin on the CPUs of the measured threads, from the last one on.
-    """
-
-    network: tuple[str, ...] = ("cifar10_cnn",)
-    batch: tuple[int, ...] = (64,)
-    phase: tuple[str, ...] = ("train",)
-    granularity: tuple[str, ...] = ("auto",)
-    weight_gradients: tuple[str, ...] = ("partial",)
-    memory: tuple[str, ...] = ("full",)
-    fusion: tuple[bool | str, ...] = (True,)
-    conv: tuple[str, ...] = ("auto",)
-    layout: tuple[str, ...] = ("auto",)
-    optimizer: tuple[str, ...] = ("sgd",)
-    recompute: tuple[bool, ...] = (False,)
-    models: tuple[str, ...] = DEFAULT_MODELS
-    threads: tuple[int, ...] = field(default_factory=core_counts)
-    interference: tuple[int, ...] = (0,)
-
-
-PLAN_AXES = (
-    "network",
-    "batch",
-    "phase",
-    "granularity",
-    "weight_gradients",
-    "memory",
-    "fusion",
-    "conv",
-    "layout",
-    "optimizer",
-    "recompute",
+# The axes. Every attribute is a tuple; the configurations are their product.
+Grid = make_dataclass(
+    "Grid",
+    [
+        (name, tuple, field(default_factory=_DEFAULTS.get(name, lambda value=axis.default: (value,))))
+        for name, axis in AXES.items()
+    ],
+    frozen=True,
 )
 
 
-@dataclass(frozen=True)
-class Measure:
-    """How each configuration is measured.
+class Measure(Record, frozen=True):
+    """How each configuration is measured."""
 
-    Attributes
-    ----------
-    repeats : int
-        Fresh processes for each configuration.
-    seed : int
-        Of data, initial weights and the order of measurements.
-    check_iterations : int
-        Iterations after which weights and losses are hashed and compared over all models.
-    target_s : float
-        About how long the timed runs of one sample last together.
-    warmup_s : float
-        Longest warm-up before them.
-    time_limit_s : float
-        Longest time for one sample; what takes longer becomes a row that says so.
-    profile : bool
-        Also run each configuration once with the event log on, for times of blocks and layers.
-    pin : bool
-        Pin each thread to a CPU.
-    wait_policy : {"active", "passive", "auto"}
-        Whether idle OpenMP threads spin. "auto": they do, unless there are more threads than cores or hogs.
-    oversubscribe : bool
-        Allow more threads than cores.
-    tuned : str
-        File of `forktask tune`: each model also takes part at the granularity found for it; "": none.
-    memory_limit : str
-        A plan that needs more, such as "1.5GiB", becomes a row that says so and what would fit; "": what is free.
-    """
+    repeats: Annotated[int, about("processes for each configuration", least=1)] = 7
+    seed: Annotated[int, about("of data, initial weights and the order of measurements", least=0)] = 1
+    check_iterations: Annotated[
+        int, about("iterations after which weights and losses must be the same in all models", least=1)
+    ] = 20
+    target_s: Annotated[
+        float, about("about how long the timed runs of one sample last together", above=0, below=1e7)
+    ] = 0.3
+    warmup_s: Annotated[float, about("longest warm-up before them", above=0, below=1e7)] = 1.0
+    time_limit_s: Annotated[
+        float, about("longest time for one sample; what takes longer becomes a row that says so", above=0, below=1e7)
+    ] = TIME_LIMIT_S
+    profile: Annotated[
+        bool, about("also run each configuration once with the event log on, for times of blocks and layers")
+    ] = True
+    pin: Annotated[bool, about("pin each thread to a CPU")] = True
+    wait_policy: Annotated[
+        str,
+        about(
+            "whether idle OpenMP threads spin; auto: unless there are more threads than cores, or hogs",
+            choices=WAIT_POLICIES,
+        ),
+    ] = "auto"
+    oversubscribe: Annotated[bool, about("allow more threads than cores")] = False
+    memory_limit: Annotated[
+        str, about("such as 1.5GiB: a plan that needs more becomes a row that says so; empty: what is free")
+    ] = ""
+    tuned: Annotated[str, about("file of `forktask tune`: each model also takes part at its own granularity")] = ""
 
-    repeats: int = 7
-    seed: int = 1
-    check_iterations: int = 20
-    target_s: float = 0.3
-    warmup_s: float = 1.0
-    time_limit_s: float = 120.0
-    profile: bool = True
-    pin: bool = True
-    wait_policy: str = "auto"
-    oversubscribe: bool = False
-    memory_limit: str = ""
-    tuned: str = ""
-
-    def __post_init__(self):
-        for name, least in (("repeats", 1), ("seed", 0), ("check_iterations", 1)):
-            if getattr(self, name) < least:
-                raise UsageError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        for name in ("target_s", "warmup_s", "time_limit_s"):
-            if not 0 < getattr(self, name) < 1e7:
-                raise UsageError(f"{name} must be a positive number of seconds, got {getattr(self, name)}")
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.memory_limit:
             parse_bytes(self.memory_limit)
-        if self.wait_policy not in ("active", "passive", "auto"):
-            raise UsageError(f"wait_policy must be active, passive or auto; got {self.wait_policy!r}")
 
 
 @dataclass(frozen=True)
@@ -161,22 +114,33 @@ class Point:
     ----------
     model : str
         Canonical spec.
-    plan : mapping
-        Arguments of `lower`.
+    threads : int
+    network : str
+    options : PlanOptions
+    interference : int
+        Hogs.
     """
 
     model: str
     threads: int
-    plan: Mapping[str, Any]
+    network: str
+    options: PlanOptions
     interference: int = 0
 
     @property
+    def plan(self) -> dict[str, Any]:
+        """Arguments of `lower`, as rows and jobs hold them."""
+        return {"network": self.network, **self.options.as_dict()}
+
+    @property
     def plan_id(self) -> str:
-        return short_id(dict(self.plan))
+        """Identity of the plan."""
+        return short_id(self.plan)
 
     @property
     def config_id(self) -> str:
-        identity = {"model": self.model, "threads": self.threads, "plan": dict(self.plan)}
+        """Identity of the configuration."""
+        identity = {"model": self.model, "threads": self.threads, "plan": self.plan}
         if self.interference:
             identity["interference"] = self.interference
         return short_id(identity)
@@ -197,9 +161,10 @@ class Configuration:
     def __post_init__(self):
         specs = parse_models(self.grid.models)
         object.__setattr__(self, "grid", replace(self.grid, models=tuple(str(spec) for spec in specs)))
-        for hogs in self.grid.interference:
-            if hogs < 0:
-                raise UsageError(f"interference must be a number of hogs from 0 on, got {hogs}")
+
+    def with_measure(self, **changes: Any) -> Configuration:
+        """The same grid, measured in another way."""
+        return replace(self, measure=self.measure.with_changes(**changes))
 
     def check_machine(self) -> None:
         """Raise `UsageError` unless this machine can run every model and number of threads of the grid."""
@@ -217,10 +182,15 @@ class Configuration:
         """Whether some model of the grid runs on a GPU."""
         return any(spec.model.device == "gpu" for spec in parse_models(self.grid.models))
 
-    def plans(self) -> list[dict[str, Any]]:
-        """Arguments of `lower` for every plan of the grid."""
-        axes = [getattr(self.grid, axis) for axis in PLAN_AXES]
-        return [dict(zip(PLAN_AXES, values, strict=True)) for values in itertools.product(*axes)]
+    def plans(self) -> list[tuple[str, PlanOptions]]:
+        """Network and options of every plan of the grid."""
+        names = [f.name for f in fields(PlanOptions)]
+        axes = [getattr(self.grid, name) for name in names]
+        return [
+            (network, PlanOptions(**dict(zip(names, values, strict=True))))
+            for network in self.grid.network
+            for values in itertools.product(*axes)
+        ]
 
     def points(self) -> list[Point]:
         """All configurations, in the order of the grid, each once.
@@ -229,17 +199,17 @@ class Configuration:
         """
         points: dict[str, Point] = {}
         tuned = read_tuned(self.measure.tuned) if self.measure.tuned else {}
-        for plan in self.plans():
+        for network, options in self.plans():
+            problem = problem_id(network, options)
             for hogs in self.grid.interference:
                 for spec in parse_models(self.grid.models):
                     limit = spec.model.max_threads
                     counts = self.grid.threads if limit is None else (limit,)
                     for threads in counts:
-                        point = Point(str(spec), threads, plan, hogs)
-                        points.setdefault(point.config_id, point)
-                        own = tuned.get((problem_id(plan), str(spec), threads))
-                        if own:
-                            point = Point(str(spec), threads, {**plan, "granularity": own}, hogs)
+                        own = tuned.get((problem, str(spec), threads))
+                        chosen = [options, *([options.with_changes(granularity=own)] if own else [])]
+                        for one in chosen:
+                            point = Point(str(spec), threads, network, one, hogs)
                             points.setdefault(point.config_id, point)
         return list(points.values())
 
@@ -259,16 +229,14 @@ class Configuration:
         """The same sweep at small sizes: one short repeat, small batches, two values on an axis, the most threads."""
         grid = self.grid
         batches = dict.fromkeys(min(batch, QUICK_BATCH * (k + 1)) for k, batch in enumerate(grid.batch[:QUICK_VALUES]))
-        shortened = {axis: getattr(grid, axis)[:QUICK_VALUES] for axis in ("network", "granularity", "interference")}
+        shortened = {
+            axis: getattr(grid, axis)[:QUICK_VALUES] for axis in AXES if axis not in ("models", "threads", "batch")
+        }
         return replace(
             self,
             grid=replace(grid, batch=tuple(batches), threads=(max(grid.threads),), **shortened),
-            measure=replace(
-                self.measure,
-                repeats=1,
-                target_s=0.02,
-                warmup_s=0.05,
-                check_iterations=min(self.measure.check_iterations, 4),
+            measure=self.measure.with_changes(
+                repeats=1, target_s=0.02, warmup_s=0.05, check_iterations=min(self.measure.check_iterations, 4)
             ),
         )
 
@@ -278,7 +246,7 @@ class Configuration:
             "title": self.title,
             "data": "synthetic",
             **{name: list(values) for name, values in asdict(self.grid).items()},
-            **asdict(self.measure),
+            **self.measure.as_dict(),
         }
 
 
@@ -286,61 +254,34 @@ def from_dict(values: Mapping[str, Any]) -> Configuration:
     """Inverse of `Configuration.as_dict`: what a results folder was measured with."""
     return Configuration(
         title=values["title"],
-        grid=Grid(**{f.name: tuple(values[f.name]) for f in fields(Grid) if f.name in values}),
+        grid=Grid(**{name: _axis(axis, values[name], "a run") for name, axis in AXES.items() if name in values}),
         measure=Measure(**{f.name: values[f.name] for f in fields(Measure) if f.name in values}),
     )
 
 
-def _typed(name: str, value: Any, wanted: type, where: str) -> Any:
-    """`value` if it has the type of a key, or a `UsageError`."""
-    if wanted is float and type(value) is int:
-        value = float(value)
-    if isinstance(wanted, tuple):
-        if type(value) in wanted:
-            return value
-        wanted = wanted[-1]
-    if type(value) is not wanted:
-        words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-        raise UsageError(f"key {name!r} in {where} must be {words[wanted]}, got {value!r}")
-    return value
+def _axis(axis, value: Any, where: str) -> tuple:
+    """The checked values of an axis, each once."""
+    if axis.name == "threads" and value == "cores":
+        return core_counts()
+    listed = value if isinstance(value, list) else [value]
+    if axis.kind is tuple and listed and not isinstance(listed[0], list | tuple):
+        listed = [value]
+    if not listed:
+        raise UsageError(f"key {axis.name!r} in {where} must have at least one value, got an empty list")
+    return tuple(dict.fromkeys(axis.checked(spelled(axis.name, v)) for v in listed))
 
 
-_GRID_TYPES = {
-    "network": str,
-    "batch": int,
-    "phase": str,
-    "granularity": str,
-    "weight_gradients": str,
-    "memory": str,
-    "fusion": (bool, str),
-    "conv": str,
-    "layout": str,
-    "optimizer": str,
-    "recompute": bool,
-    "models": str,
-    "threads": int,
-    "interference": int,
-}
-_MEASURE_TYPES = {
-    "repeats": int,
-    "seed": int,
-    "check_iterations": int,
-    "target_s": float,
-    "warmup_s": float,
-    "time_limit_s": float,
-    "profile": bool,
-    "pin": bool,
-    "wait_policy": str,
-    "oversubscribe": bool,
-    "memory_limit": str,
-    "tuned": str,
-}
+def check_axes(axes: Mapping[str, tuple]) -> dict[str, tuple]:
+    """Return axes whose values are checked one by one."""
+    return {name: _axis(AXES[name], list(values), "the arguments") for name, values in axes.items()}
 
 
 def _check_keys(found: Mapping[str, Any], known, where: str) -> None:
     for key in found:
         if key not in known:
-            raise UsageError(f"keys in {where} may be {', '.join(known)}; got {key!r}")
+            near = nearest(key, known)
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise UsageError(f"keys in {where} may be {', '.join(known)}; got {key!r}{hint}")
 
 
 def parse_configuration(values: Mapping[str, Any], where: str = "the configuration") -> Configuration:
@@ -357,21 +298,15 @@ def parse_configuration(values: Mapping[str, Any], where: str = "the configurati
             raise UsageError(
                 f"{table!r} in {where} must be a table, got {values[table]!r}; write [{table}] above its keys"
             )
-    grid, measure = values.get("grid", {}), values.get("measure", {})
-    _check_keys(grid, _GRID_TYPES, f"table [grid] of {where}")
-    _check_keys(measure, _MEASURE_TYPES, f"table [measure] of {where}")
-    axes: dict[str, tuple] = {}
-    for name, value in grid.items():
-        if name == "threads" and value == "cores":
-            axes[name] = core_counts()
-            continue
-        listed = value if isinstance(value, list) else [value]
-        if not listed:
-            raise UsageError(f"key {name!r} in {where} must have at least one value, got an empty list")
-        axes[name] = tuple(dict.fromkeys(_typed(name, v, _GRID_TYPES[name], where) for v in listed))
-    options = {name: _typed(name, value, _MEASURE_TYPES[name], where) for name, value in measure.items()}
-    title = _typed("title", values.get("title", Configuration.title), str, where)
-    return Configuration(title, Grid(**axes), Measure(**options))
+    grid = values.get("grid", {})
+    _check_keys(grid, AXES, f"table [grid] of {where}")
+    title = values.get("title", Configuration.title)
+    if not isinstance(title, str):
+        raise UsageError(f"title in {where} must be a text, got {title!r}")
+    measure = Measure.from_mapping(values.get("measure", {}), f"table [measure] of {where}")
+    return Configuration(
+        title, Grid(**{name: _axis(AXES[name], value, where) for name, value in grid.items()}), measure
+    )
 
 
 def read_configuration(path: str | os.PathLike) -> Configuration:

@@ -16,8 +16,8 @@ import numpy as np
 
 from ...cython_src.binding.storage import aligned_empty
 from ...cython_src.errors import UsageError
-from ...cython_src.networks.layers import NetworkSpec
-from ..sampling.environment import read_memory
+from ...cython_src.networks.layers import Network
+from ..machine.disturbance import read_memory
 
 SIDE = 32
 CHANNELS = 3
@@ -80,7 +80,7 @@ class Dataset:
         return len(self.class_names)
 
 
-def load_data(spec: str, network: NetworkSpec | None = None) -> Dataset:
+def load_data(spec: str, network: Network | None = None) -> Dataset:
     """Load a data set.
 
     Parameters
@@ -88,7 +88,7 @@ def load_data(spec: str, network: NetworkSpec | None = None) -> Dataset:
     spec : str
         "digits"; "cifar10:FOLDER" or "cifar100:FOLDER" with the binary files; "idx:FOLDER" with the four
         of the MNIST family, plain or gzip; "synthetic:N" with N random training images.
-    network : NetworkSpec, optional
+    network : Network, optional
         Whose shape of images and number of classes synthetic data have; default: 3 x 32 x 32 and 10.
 
     Raises
@@ -194,7 +194,7 @@ def _with_split(name, title, pixels, labels, num_test, class_names) -> Dataset:
     )
 
 
-def _make_synthetic(argument: str, network: NetworkSpec | None) -> Dataset:
+def _make_synthetic(argument: str, network: Network | None) -> Dataset:
     try:
         count = int(argument)
     except ValueError:

@@ -1,4 +1,4 @@
-"""`forktask infer`: the forward pass over many images, with the time of each layer.
+"""The forward pass over many images, with the time of each layer.
 
 The table follows the OpenACC study of this network: conv1, relu1, pool1, ... softmax, sums by kind, load,
 create, total. Layers are timed on a plan without fusion, block by block from the event log. The plan that one
@@ -8,27 +8,32 @@ a process of its own.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...cython_src.binding.bind import bind
 from ...cython_src.binding.storage import Storage
 from ...cython_src.errors import UsageError
+from ...cython_src.lowering.lower import initialise, lower
+from ...cython_src.lowering.options import PlanOptions, describe, plan_options
+from ...cython_src.networks.registry import get_network
+from ..machine import machine_peaks
+from ..machine.topology import cpu_order
+from ..sampling.child import answer_job, clean_environment, run_sample, sample_environment
+from ..sampling.models import check_threads, make_executor, parse_models
 from ..sampling.progress import ProgressBar
+from .checkpoints import set_arrays, share_images
 from .data import Dataset, load_data
 from .safetensors import read_safetensors
-from .train import set_arrays, share_images
 
-MAX_IMAGES = 10_000_000
 WARMUP_S = 0.05
 PEAK_S = 0.1
 EVENTS_A_RUN = 200_000  # then the log is read out and emptied, which bounds its memory
@@ -44,7 +49,7 @@ class Pass:
     Parameters
     ----------
     job : mapping
-        "network", "granularity", "conv", "images", "batch", "model", "threads", "cpus".
+        "network", "options" (fields of `PlanOptions`), "images", "model", "threads", "cpus".
     data : Dataset
         Its images are taken in order, again from the beginning where there are too few.
     storage : Storage
@@ -56,13 +61,9 @@ class Pass:
     """
 
     def __init__(self, job, data: Dataset, storage: Storage, phase: str, fusion: bool = True, event_capacity: int = 0):
-        from ...cython_src.binding.bind import bind
-        from ...cython_src.lowering.lower import lower
-        from ..sampling.models import make_executor
-
         self.parts = []
         self._executors = ExitStack()
-        images, batch = job["images"], job["batch"]
+        images, batch = job["images"], job["options"]["batch"]
         order = np.arange(images, dtype=np.int32) % len(data.labels)
         whole = images // batch * batch
         for part, size in ((order[:whole], batch), (order[whole:], images - whole)):
@@ -74,11 +75,10 @@ class Pass:
             rows = part.reshape(-1, size)
             plan = lower(
                 job["network"],
+                plan_options(job["options"]),
                 batch=size,
                 phase=phase,
-                granularity=job["granularity"],
-                conv=job["conv"],
-                fusion=fusion,
+                fusion="all" if fusion else "none",
                 num_images=len(data.labels),
                 num_batches=len(rows),
                 num_iterations_logged=len(rows),
@@ -160,9 +160,8 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
     Parameters
     ----------
     job : dict
-        "network", "granularity", "conv", "images", "batch", "model", "threads", "cpus", "data",
-        "checkpoint" (a path or None),
-        "repeats": passes over all images, of which that of median time counts.
+        What `Pass` takes, "data", "checkpoint" (a path or None), "repeats": passes over all images, of which that of
+        median time counts.
 
     Returns
     -------
@@ -170,10 +169,6 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
         Times in seconds, error rate (with a checkpoint), and a hash of losses and probabilities. "floor_s": floating-point
         operations (convolutions in their direct form) over the FMA peak of all cores, measured beside the runs.
     """
-    from ...cython_src.lowering.lower import initialise
-    from ...cython_src.networks.registry import get_network
-    from ..machine import machine_peaks
-
     start = time.perf_counter()
     network = get_network(job["network"])
     data = load_data(job["data"], network).with_channels(network.input_shape[0])
@@ -235,15 +230,13 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
 
 def infer(
     network: str,
+    options: PlanOptions,
     images: int,
-    batch: int,
     models: Sequence[str],
     threads: Sequence[int],
     *,
     data: str = "digits",
     checkpoint: str | None = None,
-    granularity: str = "auto",
-    conv: str = "auto",
     repeats: int = 3,
     progress=None,
 ) -> dict[str, Any]:
@@ -252,7 +245,9 @@ def infer(
     Parameters
     ----------
     network : str
-    images, batch : int
+    options : PlanOptions
+        But for phase and fusion.
+    images : int
     models : sequence of str
         Specs of execution models; a model of one thread has one column.
     threads : sequence of int
@@ -260,7 +255,6 @@ def infer(
         Spec of a data set, whose images are used in turn.
     checkpoint : str, optional
         safetensors file with the parameters; default: random ones.
-    granularity : str
     repeats : int
         Passes over all images; the one of median time counts.
     progress : callable, optional
@@ -278,11 +272,6 @@ def infer(
     RuntimeError
         Two models disagree about losses or probabilities.
     """
-    from ..sampling.environment import cpu_order
-    from ..sampling.models import parse_models
-    from ..sweep.configuration import Measure
-    from ..sweep.run import clean_environment, run_sample, sample_environment
-
     cores = len(os.sched_getaffinity(0))
     columns = []
     for spec in parse_models(list(models)):
@@ -291,10 +280,8 @@ def infer(
                 progress(f"{spec}, {count} threads")
             job = {
                 "network": network,
-                "granularity": granularity,
-                "conv": conv,
+                "options": options.as_dict(),
                 "images": images,
-                "batch": batch,
                 "model": str(spec),
                 "threads": count,
                 "cpus": cpu_order(count, oversubscribe=True),
@@ -302,7 +289,7 @@ def infer(
                 "checkpoint": checkpoint,
                 "repeats": repeats,
             }
-            settings = sample_environment(Measure(), count, 0, cores)
+            settings = sample_environment(count, 0, cores)
             column = run_sample(job, clean_environment(os.environ, settings), TIME_LIMIT_S, CHILD_COMMAND)
             if column.get("failure") == "usage":
                 raise UsageError(column["message"])
@@ -319,12 +306,10 @@ def infer(
             )
     return {
         "network": network,
+        **{k: v for k, v in options.as_dict().items() if k not in ("phase", "fusion")},
         "images": images,
-        "batch": batch,
         "data": data,
         "checkpoint": checkpoint,
-        "granularity": granularity,
-        "conv": conv,
         "repeats": repeats,
         "columns": columns,
     }
@@ -333,6 +318,7 @@ def infer(
 def format_table(result: dict[str, Any]) -> str:
     """The result as text: a row for each layer, a column for each model and thread count."""
     columns = result["columns"]
+    others = "".join(f", {text}" for text in [describe(plan_options(result), leave_out=("batch",))] if text)
     heads = [f"{column['model']} x{column['threads']}" for column in columns]
     width = max(10, *(len(head) + 2 for head in heads))
 
@@ -364,7 +350,7 @@ def format_table(result: dict[str, Any]) -> str:
     )
     parameters = "random parameters" if result["checkpoint"] is None else f"parameters of {result['checkpoint']}"
     title = (
-        f"{result['network']}, forward of {result['images']} images in batches of {result['batch']} "
+        f"{result['network']}, forward of {result['images']} images in batches of {result['batch']}{others} "
         f"(images of {result['data']} in turn, {parameters})"
     )
     notes = [
@@ -381,109 +367,72 @@ def format_table(result: dict[str, Any]) -> str:
     return "\n".join([title, "", *rows, "", *notes])
 
 
-def _numbers(text: str, option: str, high: int) -> list[int]:
-    """Whole numbers in [1, high], separated by commas."""
-    try:
-        numbers = list(dict.fromkeys(int(part) for part in text.split(",")))
-    except ValueError:
-        numbers = [0]
-    if min(numbers) < 1 or max(numbers) > high:
-        raise UsageError(f"{option} must be whole numbers in [1, {high}] separated by commas, got {text!r}")
-    return numbers
+def infer_tables(
+    network: str,
+    options: Sequence[PlanOptions],
+    image_counts: Sequence[int],
+    models: Sequence[str],
+    threads: Sequence[int],
+    *,
+    data: str = "digits",
+    checkpoint: str | None = None,
+    repeats: int = 3,
+    oversubscribe: bool = False,
+    report: Callable[[dict[str, Any]], None] = lambda table: None,
+) -> list[dict[str, Any]]:
+    """Measure a table for each number of images and set of options; see `infer`.
 
+    Parameters
+    ----------
+    report : callable
+        Takes each table as it comes.
 
-def run_command(arguments: argparse.Namespace) -> int:
-    """`forktask infer`."""
-    from ...cython_src.lowering.granularity import Granularity
-    from ...cython_src.networks.registry import get_network
-    from ..sampling.models import check_threads, parse_models
-
-    image_counts = _numbers(arguments.images, "--images", MAX_IMAGES)
-    batches = _numbers(arguments.batch, "--batch", 65_536)
-    threads = _numbers(arguments.threads, "--threads", 4096)
+    Raises
+    ------
+    UsageError
+        Data that the network cannot read, a missing checkpoint, or batches that are larger than all images.
+    """
     for count in threads:
-        check_threads(count, oversubscribe=arguments.oversubscribe)
-    if not 1 <= arguments.repeats <= 1000:
-        raise UsageError(f"--repeats must be in [1, 1000], got {arguments.repeats}")
-    models = arguments.models.split(",")
-    specs = parse_models(models)
-    network = get_network(arguments.network)
-    Granularity.parse(arguments.granularity)
-    data = load_data(arguments.data, network).with_channels(network.input_shape[0])
-    if network.input_shape != data.images.shape[1:] or network.num_classes != data.num_classes:
+        check_threads(count, oversubscribe=oversubscribe)
+    specs = parse_models(list(models))
+    spec = get_network(network)
+    found = load_data(data, spec).with_channels(spec.input_shape[0])
+    if spec.input_shape != found.images.shape[1:] or spec.num_classes != found.num_classes:
         raise UsageError(
-            f"network {network.name!r} takes images of shape {network.input_shape} in {network.num_classes} "
-            f"classes; "
-            f"--data {arguments.data} has {data.images.shape[1:]} in {data.num_classes}; choose another, or synthetic:N"
+            f"network {spec.name!r} takes images of shape {spec.input_shape} in {spec.num_classes} classes; "
+            f"--data {data} has {found.images.shape[1:]} in {found.num_classes}; choose another, or synthetic:N"
         )
-    if arguments.checkpoint is not None and not Path(arguments.checkpoint).is_file():
+    if checkpoint is not None and not Path(checkpoint).is_file():
         raise UsageError(
-            f"--checkpoint must be a safetensors file, and there is no file {arguments.checkpoint!r}; `forktask train` "
+            f"--checkpoint must be a safetensors file, and there is no file {checkpoint!r}; `forktask train` "
             f"leaves parameters-seed-N.safetensors"
         )
-    del data
-    tables = [(images, batch) for images in image_counts for batch in batches if batch <= images]
-    if not tables:
-        raise UsageError(f"--batch must not exceed --images, got {arguments.batch} and {arguments.images}")
-    num_columns = sum(1 if spec.model.max_threads == 1 else len(threads) for spec in specs)
-    results = []
-    with ProgressBar(len(tables) * num_columns, "inference") as bar:
-        done = iter(range(len(tables) * num_columns))
-        for images, batch in tables:
-            results.append(
+    del found
+    chosen = [(images, one) for images in image_counts for one in options if one.batch <= images]
+    if not chosen:
+        batches = ",".join(str(one.batch) for one in options)
+        raise UsageError(f"--batch must not exceed --images, got {batches} and {','.join(map(str, image_counts))}")
+    num_columns = sum(1 if one.model.max_threads == 1 else len(threads) for one in specs)
+    tables = []
+    with ProgressBar(len(chosen) * num_columns, "inference") as bar:
+        done = iter(range(len(chosen) * num_columns))
+        for images, one in chosen:
+            tables.append(
                 infer(
-                    arguments.network,
+                    network,
+                    one,
                     images,
-                    batch,
                     models,
                     threads,
-                    data=arguments.data,
-                    checkpoint=arguments.checkpoint,
-                    granularity=arguments.granularity,
-                    conv=arguments.conv,
-                    repeats=arguments.repeats,
+                    data=data,
+                    checkpoint=checkpoint,
+                    repeats=repeats,
                     progress=lambda name: bar.show(next(done), name),
                 )
             )
             bar.clear()
-            if not arguments.json:
-                print(("\n" if len(results) > 1 else "") + format_table(results[-1]), flush=True)
-    if arguments.json:
-        print(json.dumps({"schema_version": 1, "tables": results}, indent=1))
-    return 0
-
-
-def add_parser(subparsers) -> None:
-    """Add `infer` to the command line."""
-    from ..sweep.configuration import core_counts
-
-    parser = subparsers.add_parser(
-        "infer",
-        help="time the forward pass over many images, layer by layer",
-        description="Time the forward pass over many images: load, create and run, and each layer's share.",
-    )
-    for name, default, text in (
-        ("network", "cifar10_cnn", "network to run"),
-        ("images", "1200", "numbers of images, e.g. 1200,50000"),
-        ("batch", "1,64", "batches: 1 is one image at a time"),
-        ("models", "serial,forkjoin,taskiter", "execution models"),
-        ("threads", ",".join(map(str, core_counts(min(2, core_counts()[-1])))), "numbers of threads"),
-        ("data", "digits", "data set whose images are used in turn"),
-        ("granularity", "auto", "how layers are cut into blocks: auto, or ranges such as images=16"),
-        ("conv", "auto", "form of the convolutions: auto, direct, winograd, im2col, if, if_blocked, pad, pad_blocked"),
-    ):
-        parser.add_argument(f"--{name}", default=default, metavar=name.upper(), help=f"{text} (default: {default})")
-    parser.add_argument(
-        "--repeats",
-        type=int,
-        default=3,
-        metavar="R",
-        help="passes over all images; the one of median time counts (default: 3)",
-    )
-    parser.add_argument("--checkpoint", metavar="FILE", help="safetensors file with parameters (default: random ones)")
-    parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run_command)
+            report(tables[-1])
+    return tables
 
 
 def _measure_job(job: dict[str, Any]) -> dict[str, Any]:
@@ -493,12 +442,5 @@ def _measure_job(job: dict[str, Any]) -> dict[str, Any]:
         raise UsageError(f"not enough memory for {job['images']} images ({error}); use fewer") from error
 
 
-def main() -> int:
-    """Measure one column of the table."""
-    from ..sampling.measure import answer_job
-
-    return answer_job(_measure_job, usage_failure="usage")
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answer_job(_measure_job, usage_failure="usage"))

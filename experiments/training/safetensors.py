@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import struct
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from ...cython_src.errors import UsageError
+from ..sampling.files import write_atomically
 
 _DTYPES = {
     "F64": "<f8",
@@ -140,32 +139,6 @@ def read_safetensors(path: Path | str) -> tuple[dict[str, np.ndarray], dict[str,
             f"{path} must end at byte {start + end}, after its last array, but ends at byte {len(content)}"
         )
     return arrays, metadata
-
-
-def write_atomically(path: Path | str, content: bytes) -> None:
-    """Write a file through a temporary one beside it: after a crash there is the old content or the new.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be written.
-    """
-    path = Path(path)
-    temporary = None
-    try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with open(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-        temporary = None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written ({error.strerror or error}); choose another folder") from None
-    finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
 
 
 def _without_duplicates(pairs):

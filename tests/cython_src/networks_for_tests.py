@@ -12,7 +12,7 @@ from forktask.cython_src.networks.layers import (
     FullyConnected,
     GlobalPool,
     MaxPool,
-    NetworkSpec,
+    Network,
     ReLU,
     ReLU6,
     Softmax,
@@ -20,7 +20,7 @@ from forktask.cython_src.networks.layers import (
 from forktask.cython_src.networks.parts import convolutional_classifier
 
 # Layers without norms, biases, a pooled branch, a tensor with four readers, a sum of a layer with itself.
-BRANCHES = NetworkSpec(
+BRANCHES = Network(
     "branches",
     (3, 10, 10),
     (
@@ -44,7 +44,7 @@ BRANCHES = NetworkSpec(
 
 # Maps read by fully connected layers, two of them by a pool too; sums and activations without pixels; vectors that
 # several layers read.
-DENSE = NetworkSpec(
+DENSE = Network(
     "dense",
     (3, 9, 17),
     (
@@ -65,7 +65,7 @@ DENSE = NetworkSpec(
     ),
 )
 # No fully connected layer: each class has a map. A sum and its activation belong to a convolution.
-MAPS_OF_CLASSES = NetworkSpec(
+MAPS_OF_CLASSES = Network(
     "maps_of_classes",
     (3, 6, 6),
     (

@@ -14,7 +14,7 @@ from forktask.cython_src.networks.layers import (
     Dropout,
     FullyConnected,
     GlobalPool,
-    NetworkSpec,
+    Network,
     ReLU,
     Softmax,
 )
@@ -233,7 +233,7 @@ def test_bad_options_are_refused(options, message):
 def test_dropout_masks_maps_and_vectors_and_their_gradients(target):
     """Check the share of zeros, that masks change with the iteration, and all gradients given the masks; evaluation
     leaves dropout out."""
-    network = NetworkSpec(
+    network = Network(
         "dropped",
         (3, 8, 8),
         (

@@ -10,8 +10,8 @@ from forktask.cython_src.kernels.simd import instruction_sets
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.registry import get_network
 from forktask.cython_src.plan.dependences import record_graph
-from forktask.experiments.sampling.measure import result_hashes
 from forktask.experiments.sampling.models import make_executor
+from forktask.experiments.sampling.subject import result_hashes
 
 CASES = {
     "by cost": {},

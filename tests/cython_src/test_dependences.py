@@ -106,7 +106,7 @@ def oracle(tasks, num_replays, one_at_a_time):
     return closure(reach)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(random_tables(), st.integers(1, 4))
 def test_closed_graph_is_the_flat_graph_of_n_iterations(case, num_replays):
     """Check that the cyclic graph orders what N registered iterations would, and nothing else."""
@@ -118,7 +118,7 @@ def test_closed_graph_is_the_flat_graph_of_n_iterations(case, num_replays):
     np.testing.assert_array_equal(flat_reachability(graph, num_replays), oracle(tasks, num_replays, alone))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(random_tables())
 def test_open_graph_is_one_iteration(case):
     """Check that a graph that is not closed orders one iteration, and has the closed graph's order within it."""
@@ -130,7 +130,7 @@ def test_open_graph_is_one_iteration(case):
     np.testing.assert_array_equal(flat_reachability(record_graph(accesses), 1), expected)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(random_tables())
 def test_every_edge_lies_on_a_cycle_with_one_token(case):
     """Check what makes one counter a task enough: no predecessor can run two iterations ahead."""
@@ -149,7 +149,7 @@ def test_every_edge_lies_on_a_cycle_with_one_token(case):
     assert (reached > 0).all()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(random_tables())
 def test_arrays_are_consistent(case):
     """Check counts against edges, no edge twice, sorted offsets, successors of the same iteration first."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from forktask.cython_src.kernels.maps.channels import ChannelsMap, statistics_shape
 from forktask.cython_src.plan.model import block_grid, ranges
 
-FEW = settings(max_examples=25, deadline=None, derandomize=True)
+FEW = settings(max_examples=25)
 sizes = st.tuples(st.integers(1, 3), st.integers(1, 70), st.integers(1, 9), st.integers(1, 9))
 halos = st.integers(0, 2)
 seeds = st.integers(0, 2**32 - 1)

@@ -9,7 +9,7 @@ from forktask.cython_src.binding.checks import check_accesses
 from forktask.cython_src.kernels.convolution import algorithms
 from forktask.cython_src.kernels.maps.channels import ChannelsMap, statistics_shape
 from forktask.cython_src.lowering.lower import lower
-from forktask.cython_src.networks.layers import Convolution, FullyConnected, GlobalPool, NetworkSpec, ReLU, Softmax
+from forktask.cython_src.networks.layers import Convolution, FullyConnected, GlobalPool, Network, ReLU, Softmax
 from forktask.cython_src.plan.model import block_grid, ranges
 
 WHOLE_CASES = [
@@ -341,7 +341,7 @@ def test_statistics_keep_what_the_mean_hides():
 @pytest.mark.parametrize("conv", ["winograd2", "winograd4", "im2col", "if", "pad_blocked"])
 def test_blocks_of_every_algorithm_touch_what_they_declare(conv):
     """Check a small network's convolutions, cut in images, rows and channels, by each algorithm."""
-    spec = NetworkSpec(
+    spec = Network(
         "two",
         (3, 6, 6),
         (

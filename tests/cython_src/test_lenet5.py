@@ -7,11 +7,11 @@ from cython_src.test_lowering import prepare, reference_steps, run
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.simd import instruction_sets
 from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.cython_src.networks.layers import Convolution, FullyConnected, MaxPool, NetworkSpec, ReLU, Softmax
+from forktask.cython_src.networks.layers import Convolution, FullyConnected, MaxPool, Network, ReLU, Softmax
 from forktask.cython_src.networks.registry import get_network
 
 # Every padding, odd numbers of features, one fully connected layer that is wider than the one before it.
-SMALL = NetworkSpec(
+SMALL = Network(
     "small",
     (2, 14, 18),
     (

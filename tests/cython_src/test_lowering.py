@@ -11,7 +11,7 @@ from forktask.cython_src.kernels.simd import instruction_sets
 from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks import reference
-from forktask.cython_src.networks.layers import Convolution, NetworkSpec, Softmax
+from forktask.cython_src.networks.layers import Convolution, Network, Softmax
 from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.cython_src.networks.registry import get_network
 
@@ -217,7 +217,7 @@ def test_odd_sides_are_computed_with_channels_in_the_lanes():
         (SMALL, {"granularity": "images=0"}, "granularity must be"),
         (SMALL, {"granularity": "pixels=3"}, "granularity must be"),
         (SMALL, {"batch": 16, "granularity": "images=5", "layout": "lanes"}, "multiple of 16"),
-        (NetworkSpec("odd", (3, 8, 8), (Convolution("c", 4), Softmax())), {"batch": 4}, "must end with"),
+        (Network("odd", (3, 8, 8), (Convolution("c", 4), Softmax())), {"batch": 4}, "must end with"),
     ],
 )
 def test_bad_input_is_said_in_one_sentence(network, options, message):

@@ -12,7 +12,7 @@ from forktask.cython_src.networks.layers import (
     FullyConnected,
     GlobalPool,
     MaxPool,
-    NetworkSpec,
+    Network,
     ReLU,
     Softmax,
 )
@@ -68,7 +68,7 @@ def test_every_network_can_be_described(name):
 def test_layers_that_do_not_fit_are_refused(layers, message):
     """Check that a network that cannot be computed says which layer is wrong."""
     with pytest.raises(UsageError, match=message):
-        list(NetworkSpec("bad", (3, 8, 8), layers).shapes())
+        list(Network("bad", (3, 8, 8), layers).shapes())
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_layers_that_do_not_fit_are_refused(layers, message):
 def test_networks_without_an_answer_are_refused(layers):
     """Check that the sentence says how a network must end."""
     with pytest.raises(UsageError, match="must end with Softmax after a layer without pixels"):
-        lower(NetworkSpec("bad", (3, 8, 8), layers), batch=2)
+        lower(Network("bad", (3, 8, 8), layers), batch=2)
 
 
 def test_the_network_for_large_images_fits_a_small_memory():

@@ -11,7 +11,7 @@ from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.layers import MaxPool, ReLU, ReLU6
 from forktask.cython_src.networks.registry import FAMILIES, get_network
-from forktask.experiments.sampling.measure import fill_dataset
+from forktask.experiments.sampling.subject import fill_dataset
 from forktask.experiments.sampling.models import make_executor
 
 pytestmark = pytest.mark.torch

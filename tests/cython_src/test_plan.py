@@ -195,7 +195,7 @@ def slices(box):
     return tuple(slice(*r) for r in box)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(boxes_on_a_buffer())
 def test_regions_meet_exactly_if_they_share_cells(case):
     """Check cells against elements: two boxes have a cell in common exactly if they have an element in common."""
@@ -222,7 +222,7 @@ def test_equal_regions_are_stored_once():
     assert len(table.list_offsets) == 2
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(boxes_on_a_buffer(), boxes_on_a_buffer())
 def test_overlaid_regions_meet_exactly_if_they_share_memory(first, second):
     """Check storage cells against elements: two boxes share a cell exactly if they share an element of the arena."""

@@ -83,7 +83,7 @@ def run_serial(plan, iterations=3):
     return {name: bound.arrays[name].copy() for name in ("x", "y")}
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(seed=st.integers(0, 2**32))
 def test_reductions_equal_a_chain_of_updates(seed):
     """Check values against the plain order of all blocks: exact for minima and maxima, to rounding for the others."""
@@ -92,7 +92,7 @@ def test_reductions_equal_a_chain_of_updates(seed):
         np.testing.assert_allclose(array, expected[name], rtol=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32))
 def test_all_legal_orders_give_the_same_bits(seed):
     """Check random orders of the closed graph, with edges from the last reductions to the next iteration's reads."""

@@ -8,10 +8,10 @@ import pytest
 from cython_src import store_pytorch_values as pytorch_values
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.networks import reference
-from forktask.cython_src.networks.layers import Convolution, FullyConnected, MaxPool, NetworkSpec, ReLU, Softmax
+from forktask.cython_src.networks.layers import Convolution, FullyConnected, MaxPool, Network, ReLU, Softmax
 from forktask.cython_src.networks.registry import get_network
 
-SMALL = NetworkSpec(
+SMALL = Network(
     "small",
     (2, 7, 6),
     (
@@ -63,7 +63,7 @@ def test_gradients_of_activations_equal_finite_differences():
     """Check that the gradient stored under a layer's name is that of its output."""
     parameters, images, labels = small_problem()
     step = reference.forward_backward(SMALL, parameters, images, labels)
-    tail = NetworkSpec("tail", (3, 3, 3), SMALL.layers[3:])
+    tail = Network("tail", (3, 3, 3), SMALL.layers[3:])
     x, h = step.activations["pool1"], 1e-5
     for index in [(0, 0, 0, 0), (1, 2, 2, 1), (3, 1, 1, 2)]:
         losses = []
@@ -111,7 +111,7 @@ def test_three_steps_equal_pytorch():
 
 def test_softmax_stands_extreme_logits():
     """Check that huge logits give a finite loss and gradients."""
-    network = NetworkSpec("one", (1, 1, 1), (FullyConnected("fc", 2), Softmax()))
+    network = Network("one", (1, 1, 1), (FullyConnected("fc", 2), Softmax()))
     parameters = {"fc.weight": np.array([[1000.0], [-1000.0]]), "fc.bias": np.zeros(2)}
     step = reference.forward_backward(network, parameters, np.ones((1, 1, 1, 1)), np.array([1]))
     assert step.loss == 2000.0 and np.isfinite(step.gradients["fc.weight"]).all()
@@ -124,4 +124,4 @@ def test_unknown_layer_is_refused():
         ((ReLU("r"),), "must be Softmax"),
     ):
         with pytest.raises(UsageError, match=message):
-            reference.forward(NetworkSpec("odd", (1, 1, 1), layers), {}, np.zeros((1, 1, 1, 1)), np.zeros(1, int))
+            reference.forward(Network("odd", (1, 1, 1), layers), {}, np.zeros((1, 1, 1, 1)), np.zeros(1, int))

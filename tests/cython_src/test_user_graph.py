@@ -41,7 +41,7 @@ def reachable(graph):
         max_size=8,
     )
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_tasks_are_ordered_as_their_regions_say(tasks):
     """Check that conflicting tasks have a path in program order, others none, however tasks are grouped into loops."""
     recorder = TaskRecorder()

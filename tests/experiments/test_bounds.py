@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from forktask.cython_src.plan.dependences import TaskGraph
-from forktask.experiments.analysis import bounds
+from forktask.experiments.bounds import bounds
 
 
 def make_graph(num_nodes, edges, closed=True):

@@ -10,7 +10,20 @@ import pytest
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.simd import instruction_sets
 from forktask.experiments.machine import machine_peaks
-from forktask.experiments.sampling import environment as env
+from forktask.experiments.machine.disturbance import Disturbance, read_quota
+from forktask.experiments.machine.environment import collect, environment_id
+from forktask.experiments.machine.limits import measure_machine
+from forktask.experiments.machine.topology import (
+    available_cpus,
+    core_counts,
+    cpu_order,
+    format_cpu_list,
+    last_level_cache_bytes,
+    parse_cpu_list,
+    read_caches,
+    read_topology,
+)
+from forktask.experiments.machine.variables import read_variables, spin_policy
 
 
 def write_tree(root, files):
@@ -24,7 +37,7 @@ def write_tree(root, files):
 
 def topology_files(cores, *, capacity=None):
     """Files for a machine given as {cpu: (socket, node, siblings)}."""
-    files = {"sys/devices/system/cpu/online": env.format_cpu_list(cores) + "\n"}
+    files = {"sys/devices/system/cpu/online": format_cpu_list(cores) + "\n"}
     nodes = {}
     for cpu, (socket, node, siblings) in cores.items():
         folder = f"sys/devices/system/cpu/cpu{cpu}"
@@ -34,7 +47,7 @@ def topology_files(cores, *, capacity=None):
             files[f"{folder}/cpu_capacity"] = f"{capacity[cpu]}\n"
         nodes.setdefault(node, []).append(cpu)
     for node, cpus in nodes.items():
-        files[f"sys/devices/system/node/node{node}/cpulist"] = env.format_cpu_list(cpus)
+        files[f"sys/devices/system/node/node{node}/cpulist"] = format_cpu_list(cpus)
     return files
 
 
@@ -59,57 +72,57 @@ def two_sockets(tmp_path):
 @pytest.mark.parametrize("text, cpus", [("0", [0]), ("0-2,5", [0, 1, 2, 5]), ("", []), ("3,8-9", [3, 8, 9])])
 def test_cpu_lists_are_read_and_written(text, cpus):
     """Check that the kernel's list format is understood in both directions."""
-    assert env.parse_cpu_list(text) == cpus
-    assert env.format_cpu_list(cpus) == text
+    assert parse_cpu_list(text) == cpus
+    assert format_cpu_list(cpus) == text
 
 
 def test_order_is_cores_then_siblings_then_next_socket(two_sockets):
     """Check the placement order on two sockets x two cores x SMT."""
-    order = env.cpu_order(8, range(8), root=two_sockets)
+    order = cpu_order(8, range(8), root=two_sockets)
     assert order == [0, 1, 4, 5, 2, 3, 6, 7]
     for n in range(1, 8):
-        assert env.cpu_order(n, range(8), root=two_sockets) == order[:n]
+        assert cpu_order(n, range(8), root=two_sockets) == order[:n]
 
 
 def test_order_keeps_to_the_cpus_allowed(two_sockets):
     """Check that a sibling counts as a core of its own when its partner may not be used."""
-    assert env.cpu_order(3, [4, 5, 1], root=two_sockets) == [4, 1, 5]
-    assert env.cpu_order(2, [7, 6], root=two_sockets) == [6, 7]
+    assert cpu_order(3, [4, 5, 1], root=two_sockets) == [4, 1, 5]
+    assert cpu_order(2, [7, 6], root=two_sockets) == [6, 7]
 
 
 def test_order_with_adjacent_siblings(tmp_path):
     """Check the numbering in which siblings are neighbours."""
     root = write_tree(tmp_path, topology_files({c: (0, 0, f"{c // 2 * 2}-{c // 2 * 2 + 1}") for c in range(6)}))
-    assert env.cpu_order(6, range(6), root=root) == [0, 2, 4, 1, 3, 5]
+    assert cpu_order(6, range(6), root=root) == [0, 2, 4, 1, 3, 5]
 
 
 def test_faster_cores_come_first(tmp_path):
     """Check that cores of higher capacity get workers before slower ones."""
     cores = {c: (0, 0, str(c)) for c in range(4)}
     root = write_tree(tmp_path, topology_files(cores, capacity={0: 400, 1: 400, 2: 1024, 3: 1024}))
-    assert env.cpu_order(4, range(4), root=root) == [2, 3, 0, 1]
+    assert cpu_order(4, range(4), root=root) == [2, 3, 0, 1]
 
 
 def test_numa_nodes_of_a_socket_are_filled_one_after_the_other(tmp_path):
     """Check that interleaved numbering does not scatter workers over the nodes of one socket."""
     root = write_tree(tmp_path, topology_files({c: (0, c % 2, str(c)) for c in range(4)}))
-    assert env.cpu_order(4, range(4), root=root) == [0, 2, 1, 3]
+    assert cpu_order(4, range(4), root=root) == [0, 2, 1, 3]
 
 
 def test_too_many_threads_is_a_usage_error(two_sockets):
     """Check that more workers than CPUs need a word from the user, and then start over."""
     with pytest.raises(UsageError, match=r"3.*--oversubscribe"):
-        env.cpu_order(3, [0, 1], root=two_sockets)
-    assert env.cpu_order(3, [0, 1], root=two_sockets, oversubscribe=True) == [0, 1, 0]
+        cpu_order(3, [0, 1], root=two_sockets)
+    assert cpu_order(3, [0, 1], root=two_sockets, oversubscribe=True) == [0, 1, 0]
     with pytest.raises(UsageError, match="positive, got 0"):
-        env.cpu_order(0, [0, 1], root=two_sockets)
+        cpu_order(0, [0, 1], root=two_sockets)
     with pytest.raises(UsageError, match=r"online, got \[99\]"):
-        env.cpu_order(1, [0, 99], root=two_sockets)
+        cpu_order(1, [0, 99], root=two_sockets)
 
 
 def test_topology_counts(two_sockets):
     """Check counts of cores, sockets, nodes and threads a core."""
-    topology = env.read_topology(two_sockets)
+    topology = read_topology(two_sockets)
     assert (topology["cores"], topology["sockets"], topology["nodes"]) == (4, 2, 2)
     assert topology["threads_per_core"] == 2
     assert topology["known"]
@@ -118,7 +131,7 @@ def test_topology_counts(two_sockets):
 def test_hidden_topology_is_said(tmp_path):
     """Check that a /sys without topology is reported as unknown, one core a CPU."""
     root = write_tree(tmp_path, {"sys/devices/system/cpu/online": "0-1\n"})
-    topology = env.read_topology(root)
+    topology = read_topology(root)
     assert not topology["known"]
     assert topology["cores"] == 2
 
@@ -166,7 +179,7 @@ CGROUP_QUOTAS = {
 def test_container_quota(tmp_path, case):
     """Check the CPU quota of both cgroup versions, at any level, seen from inside or outside a container."""
     files, expected = CGROUP_QUOTAS[case]
-    assert env.read_quota(write_tree(tmp_path, files)) == expected
+    assert read_quota(write_tree(tmp_path, files)) == expected
 
 
 def disturbance_files(*, pressure, steal, throttled):
@@ -182,11 +195,11 @@ def disturbance_files(*, pressure, steal, throttled):
 def test_disturbance_is_the_difference_of_two_readings(tmp_path):
     """Check all four counters."""
     write_tree(tmp_path, disturbance_files(pressure=1000, steal=7, throttled=500))
-    disturbance = env.Disturbance(tmp_path)
+    disturbance = Disturbance(tmp_path)
     before = disturbance.read()
     write_tree(tmp_path, disturbance_files(pressure=4000, steal=9, throttled=1700))
     added = disturbance.since(before)
-    assert set(added) == set(env.Disturbance.FIELDS)
+    assert set(added) == set(Disturbance.FIELDS)
     assert (added["pressure_some_us"], added["steal_ticks"], added["throttled_us"]) == (3000, 2, 1200)
     assert added["nonvoluntary_switches"] >= 0
 
@@ -194,12 +207,12 @@ def test_disturbance_is_the_difference_of_two_readings(tmp_path):
 def test_throttled_time_of_cgroup_v1_is_in_nanoseconds(tmp_path):
     """Check the unit of the older file."""
     write_tree(tmp_path, {"proc/self/cgroup": "2:cpu:/\n", "sys/fs/cgroup/cpu/cpu.stat": "throttled_time 2500000\n"})
-    assert env.Disturbance(tmp_path).read()["throttled_us"] == 2500
+    assert Disturbance(tmp_path).read()["throttled_us"] == 2500
 
 
 def test_hidden_counters_are_none(tmp_path):
     """Check that what the machine does not show is None and stays None in differences."""
-    disturbance = env.Disturbance(tmp_path)
+    disturbance = Disturbance(tmp_path)
     added = disturbance.since(disturbance.read())
     assert added["pressure_some_us"] is added["steal_ticks"] is added["throttled_us"] is None
 
@@ -208,7 +221,7 @@ def test_crippling_variables_are_found():
     """Check that variables are told apart by what they do, and unrelated ones are left alone."""
     found = {
         v["name"]: v["kind"]
-        for v in env.read_variables(
+        for v in read_variables(
             {
                 "OPENBLAS_CORETYPE": "Haswell",
                 "OPENBLAS_L2_SIZE": "1",
@@ -229,7 +242,7 @@ def test_crippling_variables_are_found():
         "OMP_DYNAMIC": "threads",
         "KMP_SOMETHING_NEW": "unknown",
     }
-    assert env.read_variables({"OMP_DYNAMIC": "TRUE"})[0]["kind"] == "cripples"
+    assert read_variables({"OMP_DYNAMIC": "TRUE"})[0]["kind"] == "cripples"
 
 
 @pytest.mark.parametrize(
@@ -243,7 +256,7 @@ def test_crippling_variables_are_found():
 )
 def test_spin_policy_is_said_in_words(variables, word):
     """Check that the more specific variable wins."""
-    assert word in env.spin_policy(variables)
+    assert word in spin_policy(variables)
 
 
 def test_caches_and_their_total(tmp_path):
@@ -263,29 +276,29 @@ def test_caches_and_their_total(tmp_path):
             f"{folder}/index1/shared_cpu_list": "0-3",
         },
     )
-    caches = env.read_caches(root)
+    caches = read_caches(root)
     assert [(c["level"], c["size_bytes"], c["shared_by"]) for c in caches] == [
         (1, 48 << 10, [0]),
         (3, 32 << 20, [0, 1, 2, 3]),
     ]
     environment = {"caches": caches, "topology": {"online": list(range(8))}}
-    assert env.last_level_cache_bytes(environment) == 64 << 20
-    assert env.last_level_cache_bytes({"caches": [], "topology": {"online": [0]}}) == 0
+    assert last_level_cache_bytes(environment) == 64 << 20
+    assert last_level_cache_bytes({"caches": [], "topology": {"online": [0]}}) == 0
 
 
 def test_collect_is_json_and_has_a_stable_id():
     """Check that the record survives JSON and that load does not enter the id."""
-    environment = env.collect(variables={})
+    environment = collect(variables={})
     copy = json.loads(json.dumps(environment))
     assert copy == environment
-    identity = env.environment_id(environment)
+    identity = environment_id(environment)
     assert len(identity) == 12
     copy["load_average"] = [99.0, 99.0, 99.0]
     copy["memory"]["available_bytes"] = 1
     copy["clock"]["cost_ns"] = 1e6
     copy["libraries"] = []
-    copy["variables"] = env.read_variables({"OMP_WAIT_POLICY": "active"})
-    assert env.environment_id(copy) == identity
+    copy["variables"] = read_variables({"OMP_WAIT_POLICY": "active"})
+    assert environment_id(copy) == identity
 
 
 @pytest.mark.parametrize(
@@ -295,30 +308,30 @@ def test_collect_is_json_and_has_a_stable_id():
         {"affinity": [17]},
         {"quota_cpus": 1.5},
         {"packages": {"numpy": "0.1"}},
-        {"variables": env.read_variables({"OPENBLAS_CORETYPE": "Haswell"})},
+        {"variables": read_variables({"OPENBLAS_CORETYPE": "Haswell"})},
     ],
 )
 def test_what_changes_measurements_changes_the_id(change):
     """Check that samples of different environments cannot be mixed unnoticed."""
-    environment = env.collect(variables={})
-    assert env.environment_id({**environment, **change}) != env.environment_id(environment)
+    environment = collect(variables={})
+    assert environment_id({**environment, **change}) != environment_id(environment)
 
 
 def test_collect_on_an_empty_machine(tmp_path):
     """Check that a machine that hides everything gives a record with None, not an error."""
-    environment = env.collect(root=tmp_path, variables={})
+    environment = collect(root=tmp_path, variables={})
     assert environment["quota_cpus"] is None
     assert environment["pressure_some_percent"] is None
     assert environment["caches"] == []
     assert not environment["topology"]["known"]
     json.dumps(environment)
-    env.environment_id(environment)
+    environment_id(environment)
 
 
 def test_collect_imports_nothing_heavy():
     """Check that a measured process can collect without loading NumPy, and so without its BLAS threads."""
     code = (
-        "import sys; from forktask.experiments.sampling import environment\n"
+        "import sys; from forktask.experiments.machine import environment\n"
         "environment.collect(); print('numpy' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=60)
@@ -328,12 +341,12 @@ def test_collect_imports_nothing_heavy():
 @pytest.mark.parametrize("num_cpus, counts", [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])
 def test_thread_counts(num_cpus, counts):
     """Check powers of two and the number itself."""
-    assert env.thread_counts(num_cpus) == counts
+    assert core_counts(num_cpus) == tuple(counts)
 
 
 def test_machine_row_is_complete():
     """Check fields and signs of the measured row, not its values."""
-    row = env.measure_machine([1, 2], cpus=env.available_cpus()[:2], seconds=0.015)
+    row = measure_machine([1, 2], cpus=available_cpus()[:2], seconds=0.015)
     assert json.loads(json.dumps(row)) == row
     assert row["kind"] == "machine"
     assert row["capacity"].keys() == row["bandwidth_bytes_per_s"].keys() == {"1", "2"}
@@ -355,7 +368,7 @@ def test_multiply_add_loops_are_not_folded(name):
 
 def test_threads_on_one_cpu_do_the_work_of_one():
     """Check that time slices of one CPU do not count as several."""
-    cpu = env.available_cpus()[0]
+    cpu = available_cpus()[0]
     assert machine_peaks.measure_capacity(8, 0.1, [cpu] * 8) < 4
 
 
@@ -400,4 +413,4 @@ def test_bad_arguments(call, message):
 def test_a_cpu_that_does_not_exist_is_an_os_error():
     """Check that a failed pinning stops the whole team instead of measuring unpinned."""
     with pytest.raises(OSError, match="Invalid argument"):
-        machine_peaks.measure_capacity(2, 0.05, [env.available_cpus()[0], 4000])
+        machine_peaks.measure_capacity(2, 0.05, [available_cpus()[0], 4000])

@@ -8,6 +8,7 @@ import pytest
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.lowering.options import PlanOptions
 from forktask.cython_src.networks import reference
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
@@ -18,10 +19,8 @@ from forktask.experiments.training.safetensors import write_safetensors
 LAYERS = ["input", "conv1", "relu1", "pool1", "conv2", "relu2", "pool2", "conv3", "relu3", "pool3", "fc", "softmax"]
 JOB = {
     "network": "cifar10_cnn",
-    "granularity": "auto",
-    "conv": "auto",
+    "options": {"batch": 2},
     "images": 5,
-    "batch": 2,
     "model": "serial",
     "threads": 1,
     "cpus": None,
@@ -58,7 +57,13 @@ def test_error_rate_equals_reference(tmp_path):
     """Check the answers of a checkpoint over whole batches, the rest and images used twice."""
     parameters = small_checkpoint(tmp_path / "p.safetensors")
     data = load_data("synthetic:16")
-    job = {**JOB, "images": 37, "batch": 16, "data": "synthetic:16", "checkpoint": str(tmp_path / "p.safetensors")}
+    job = {
+        **JOB,
+        "images": 37,
+        "options": {"batch": 16},
+        "data": "synthetic:16",
+        "checkpoint": str(tmp_path / "p.safetensors"),
+    }
     column = inference.measure_inference(job)
     order = np.arange(37) % len(data.labels)
     expected = reference.forward(get_network("cifar10_cnn"), parameters, data.images[order], data.labels[order])
@@ -107,19 +112,19 @@ def test_different_answers_give_no_table(monkeypatch):
     """Check that times are not shown when two models disagree."""
     answers = iter(["a", "b"])
     monkeypatch.setattr(
-        "forktask.experiments.sweep.run.run_sample",
+        "forktask.experiments.training.infer.run_sample",
         lambda job, *rest: {"model": job["model"], "threads": 1, "answers_hash": next(answers)},
     )
     with pytest.raises(RuntimeError, match="give different losses"):
-        inference.infer("cifar10_cnn", 1, 1, ["serial", "taskiter"], [1])
+        inference.infer("cifar10_cnn", PlanOptions(batch=1), 1, ["serial", "taskiter"], [1])
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--network", "vgg"], "vgg"),
-        (["--images", "0"], "--images must be whole numbers"),
-        (["--images", "many"], "--images must be whole numbers"),
+        (["--images", "0"], "--images takes whole numbers"),
+        (["--images", "many"], "--images takes whole numbers"),
         (["--images", "4", "--batch", "8"], "--batch must not exceed --images"),
         (["--batch", "1,x"], "--batch must be"),
         (["--models", "magic"], "magic"),

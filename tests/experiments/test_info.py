@@ -7,7 +7,8 @@ import pytest
 
 from forktask.experiments.commands import main as cli
 from forktask.experiments.machine import info
-from forktask.experiments.sampling import environment as env
+from forktask.experiments.machine.environment import environment_id
+from forktask.experiments.machine.variables import read_variables
 
 
 def make_environment(**changes):
@@ -140,21 +141,21 @@ CASES = {
     "dear clock": (dict(clock__source="hpet", clock__cost_ns=900.0), {}, "fit with reservations", "hpet", "tsc"),
     "debug build": (dict(build__optimization="0"), {}, "not fit", "optimisation 0", "pip install"),
     "crippled BLAS": (
-        dict(variables=env.read_variables({"OPENBLAS_CORETYPE": "Haswell"})),
+        dict(variables=read_variables({"OPENBLAS_CORETYPE": "Haswell"})),
         {},
         "fit with reservations",
         "OPENBLAS_CORETYPE=Haswell",
         "unset OPENBLAS_CORETYPE",
     ),
     "thread limit": (
-        dict(variables=env.read_variables({"OMP_THREAD_LIMIT": "1"})),
+        dict(variables=read_variables({"OMP_THREAD_LIMIT": "1"})),
         {},
         "fit with reservations",
         "OMP_THREAD_LIMIT=1",
         "unset",
     ),
     "binding": (
-        dict(variables=env.read_variables({"OMP_PROC_BIND": "true"})),
+        dict(variables=read_variables({"OMP_PROC_BIND": "true"})),
         {},
         "fit with reservations",
         "OMP_PROC_BIND",
@@ -188,7 +189,7 @@ def test_each_reason_has_its_level_and_remedy(case):
 )
 def test_harmless_variables_are_no_reason(variables):
     """Check that variables that change nothing here are shown but not held against the machine."""
-    assert info.verdict(make_environment(variables=env.read_variables(variables)), make_machine())["level"] == "fit"
+    assert info.verdict(make_environment(variables=read_variables(variables)), make_machine())["level"] == "fit"
 
 
 def test_the_worst_reason_decides_and_comes_first():
@@ -213,12 +214,21 @@ def test_hidden_values_are_no_reason_and_print():
     )
     judgement = info.verdict(environment, machine)
     assert judgement["level"] == "fit"
-    assert "hidden" in info.format_page(environment, machine, [], judgement)
+    assert "hidden" in info.format_page(
+        {"environment": environment, "machine": machine, "gpus": [], "verdict": judgement}
+    )
 
 
 def test_the_page_fits_one_screen():
     """Check lines and width, and that every topic is there."""
-    page = info.format_page(make_environment(), make_machine(), [], {"level": "fit", "reasons": []})
+    page = info.format_page(
+        {
+            "environment": make_environment(),
+            "machine": make_machine(),
+            "gpus": [],
+            "verdict": {"level": "fit", "reasons": []},
+        }
+    )
     lines = page.splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 120
@@ -231,7 +241,7 @@ def test_the_command_prints_json_and_a_page(capsys):
     assert cli.main(["info", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["verdict"]["level"] in info.LEVELS
-    assert record["environment_id"] == env.environment_id(record["environment"])
+    assert record["environment_id"] == environment_id(record["environment"])
     assert record["machine"]["kind"] == "machine"
     strict = cli.main(["info", "--strict"])
     page = capsys.readouterr().out

@@ -12,18 +12,10 @@ import pytest
 from forktask.cython_src.binding.bind import EVENT_DTYPE, bind
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.plan.model import Block, PlanBuilder, read, update
-from forktask.experiments.sampling.measure import (
-    Stepper,
-    Timed,
-    block_times,
-    build,
-    hash_arrays,
-    measure_sample,
-    run_lengths_for,
-    still_falling,
-    time_runs,
-    warm_up,
-)
+from forktask.experiments.sampling.measure import measure_sample
+from forktask.experiments.sampling.profile import block_times
+from forktask.experiments.sampling.subject import build, hash_arrays
+from forktask.experiments.sampling.timing import Stepper, Timed, run_lengths_for, still_falling, time_runs, warm_up
 
 
 class FakeExecutor:
@@ -213,7 +205,7 @@ def test_blas_on_several_threads_is_refused(monkeypatch):
 
 def test_what_does_not_fit_is_not_begun(monkeypatch):
     """Check that memory is asked for before it is touched."""
-    monkeypatch.setattr("forktask.experiments.sampling.measure.read_memory", lambda: {"available_bytes": 51 << 20})
+    monkeypatch.setattr("forktask.experiments.sampling.subject.read_memory", lambda: {"available_bytes": 51 << 20})
     with pytest.raises(MemoryError, match="batch [0-9]+ would fit"):
         build({"plan": {"network": "cifar10_cnn", "batch": 64}, "seed": 1, "threads": 1})
 

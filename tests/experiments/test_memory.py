@@ -10,14 +10,8 @@ from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
 from forktask.experiments.commands.main import main
-from forktask.experiments.sampling.memory import (
-    check_fits,
-    format_bytes,
-    parse_bytes,
-    planned_bytes,
-    resident_bytes,
-    what_fits,
-)
+from forktask.experiments.sampling.measured_memory import resident_bytes
+from forktask.experiments.sampling.memory import check_fits, format_bytes, parse_bytes, planned_bytes, what_fits
 from forktask.experiments.sampling.models import make_executor
 
 MIB = 2**20

@@ -9,7 +9,7 @@ import pytest
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.commands.main import main
 from forktask.experiments.metg.measure import unit_time_s, work_ladder
-from forktask.experiments.metg.metg import format_table, metg_s, summarise
+from forktask.experiments.metg.table import format_table, metg_s, summarise
 from forktask.experiments.sampling.models import built_models, parse_model, process_environment
 
 GRAPH = {"pattern": "fft", "width": 4, "steps": 4, "radix": 5, "kernel": "compute", "check": True}
@@ -238,7 +238,7 @@ def test_every_outside_reference_is_measured(capsys):
         (["--threads", "4096"], "available cores"),
         (["--network", "lenet99"], "network"),
         (["--network", "cifar10_cnn", "--kernel", "memory"], "--kernel must be compute"),
-        (["--repeats", "0"], "--repeats must be at least 1"),
+        (["--repeats", "0"], "--repeats must be a whole number of at least 1; got 0"),
         (["--models", "serial", "--threads", "2", "--oversubscribe"], "no model runs on 2 threads"),
     ],
 )

@@ -6,8 +6,9 @@ import math
 import pytest
 
 from forktask.cython_src.errors import UsageError
+from forktask.experiments.analysis.answers import differences, disagreement
 from forktask.experiments.commands.main import main
-from forktask.experiments.peers.peers import as_text, differences, disagreement, summarise, wrong_modes
+from forktask.experiments.peers.peers import as_text, summarise, wrong_modes
 
 
 def rows(*step_times_s, answer=(2.3, 2.2)):
@@ -93,7 +94,7 @@ def test_a_wrong_mode_of_pytorch_is_no_reference():
         (["--network", "alexnet"], "network must be one of"),
         (["--batch", "0"], "batch"),
         (["--threads", "4096"], "threads must be in"),
-        (["--repeats", "0"], "repeats must be at least 1"),
+        (["--repeats", "0"], "--repeats must be at least 1"),
     ],
 )
 def test_bad_input_is_refused(arguments, message, capsys, monkeypatch):

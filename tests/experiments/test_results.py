@@ -6,7 +6,7 @@ import os
 import pytest
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.sweep.results import ResultsWriter, canonical_json, read_results, short_id
+from forktask.experiments.sampling.results import SCHEMA_VERSION, ResultsWriter, canonical_json, read_results, short_id
 
 RUN = {"config": {"batch": [8], "repeats": 2}, "environment": {"cpu": "A"}, "environment_id": "a"}
 
@@ -25,7 +25,7 @@ def test_rows_come_back(tmp_path):
     lines = path.read_text().splitlines()
     assert [json.loads(line)["kind"] for line in lines] == ["run", "sample"]
     results = read_results(path.parent)
-    assert results.run["schema_version"] == 1
+    assert results.run["schema_version"] == SCHEMA_VERSION
     assert results.finished() == {("sample", "x", 0)}
     assert results.partial == ""
 

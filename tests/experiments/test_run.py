@@ -16,30 +16,24 @@ import pytest
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import device as gpu_device
+from forktask.experiments.commands.compare import configuration_of
 from forktask.experiments.commands.main import main, make_parser
+from forktask.experiments.machine.topology import core_counts
+from forktask.experiments.sampling.child import clean_environment, run_sample, sample_environment
+from forktask.experiments.sampling.hogs import hogs_running
+from forktask.experiments.sampling.results import read_results
 from forktask.experiments.sweep.configuration import (
     Configuration,
     Grid,
     Measure,
     config_folder,
-    core_counts,
     find_configuration,
     from_dict,
     parse_configuration,
     read_configuration,
 )
-from forktask.experiments.sweep.results import read_results
-from forktask.experiments.sweep.run import (
-    PlanRows,
-    Sweep,
-    clean_environment,
-    configuration_from_arguments,
-    describe_status,
-    failure_report,
-    hogs_running,
-    run_sample,
-    sample_environment,
-)
+from forktask.experiments.sweep.status import describe_status, failure_report
+from forktask.experiments.sweep.sweep import Sweep, plan_row
 
 # A measuring process without any measuring: does what the file FAKE says for the job's model, else gives a
 # sample.
@@ -210,7 +204,7 @@ sys.argv = json.loads(sys.argv[1])
 sys.path.insert(0, sys.argv[0])
 from test_run import ENVIRONMENT, GRID, fake_plan_row
 from forktask.experiments.sweep.configuration import Configuration, Measure
-from forktask.experiments.sweep.run import Sweep
+from forktask.experiments.sweep.sweep import Sweep
 folder, out = sys.argv[1:]
 try:
     Sweep(Configuration(grid=GRID, measure=Measure(repeats=2, profile=False, oversubscribe=True)), out,
@@ -274,12 +268,12 @@ def test_the_measured_process_gets_a_clean_environment():
         "GOMP_SPINCOUNT": "1",
         "FORKTASK_ISA": "avx2",
     }
-    settings = sample_environment(Measure(), threads=2, hogs=0, cores=2)
+    settings = sample_environment(threads=2, hogs=0, cores=2)
     assert clean_environment(own, settings) == {"PATH": "/bin", "FORKTASK_ISA": "avx2", **settings}
     assert settings["OMP_WAIT_POLICY"] == "active"
-    assert sample_environment(Measure(), 4, 0, 2)["OMP_WAIT_POLICY"] == "passive"
-    assert sample_environment(Measure(), 2, 1, 2)["OMP_WAIT_POLICY"] == "passive"
-    assert sample_environment(Measure(wait_policy="active"), 4, 0, 2)["OMP_WAIT_POLICY"] == "active"
+    assert sample_environment(4, 0, 2)["OMP_WAIT_POLICY"] == "passive"
+    assert sample_environment(2, 1, 2)["OMP_WAIT_POLICY"] == "passive"
+    assert sample_environment(4, 0, 2, "active")["OMP_WAIT_POLICY"] == "active"
 
 
 def test_hogs_run_and_end():
@@ -379,11 +373,11 @@ def test_shipped_configurations_lower_and_complete(path, sweep, monkeypatch):
     """Check that every plan of each can be lowered, in full size too, and that the small sweep runs to its end."""
     monkeypatch.setattr(gpu_device, "count_gpus", lambda: 1)
     configuration = read_configuration(path)
-    for plan in configuration.plans():
-        PlanRows()("id", plan)
+    for network, options in configuration.plans():
+        plan_row("id", {"network": network, **options.as_dict()})
     made = sweep()
     made.configuration = configuration.quick()
-    made.plan_row = PlanRows()
+    made.plan_row = plan_row
     results = made.run()
     assert counts(results)["sample"] == len(made.configuration.points())
     assert len(results.of_kind("plan")) == len(made.configuration.plans())
@@ -440,7 +434,8 @@ def test_compare_is_the_short_form_of_a_file():
             "chain",
             "--memory",
             "shared",
-            "--no-fusion",
+            "--fusion",
+            "none",
             "--seed",
             "5",
             "--time-limit",
@@ -462,8 +457,8 @@ def test_compare_is_the_short_form_of_a_file():
             "measure": {"repeats": 3, "seed": 5, "time_limit_s": 9},
         }
     )
-    assert configuration_from_arguments(arguments) == configuration
-    defaults = configuration_from_arguments(make_parser().parse_args(["compare"]))
+    assert configuration_of(arguments) == configuration
+    defaults = configuration_of(make_parser().parse_args(["compare"]))
     assert defaults == Configuration()
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.training.safetensors import read_safetensors, write_atomically, write_safetensors
+from forktask.experiments.sampling.files import write_atomically
+from forktask.experiments.training.safetensors import read_safetensors, write_safetensors
 
 
 def example_arrays():

@@ -13,15 +13,17 @@ from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
 from forktask.experiments.sampling.models import MODELS, built_models
 from forktask.experiments.training import train as training
+from forktask.experiments.training.checkpoints import HISTORY_COLUMNS
+from forktask.experiments.training.config import TrainingConfig, learning_rate_table
 from forktask.experiments.training.data import load_data
 from forktask.experiments.training.safetensors import read_safetensors
-from forktask.experiments.training.train import HISTORY_COLUMNS, Trainer, TrainingConfig, learning_rate_table
+from forktask.experiments.training.trainer import Trainer
 
 SMALL = TrainingConfig(data="synthetic:64", model="serial", threads=1, epochs=2, batch=16)
 
 
 def run(config, tmp_path, name="run", resume=False):
-    return training.train(replace(config, out=str(tmp_path / name)), resume, report=lambda line: None)
+    return training.train(config.with_changes(out=str(tmp_path / name)), resume, report=lambda line: None)
 
 
 def hashes(summary):
@@ -73,7 +75,7 @@ def test_models_give_the_same_weights():
     seen = {}
     for model in built_models():
         for threads in (1,) if MODELS[model].max_threads == 1 else (1, 3):
-            with Trainer(replace(SMALL, model=model, threads=threads), data, 0) as trainer:
+            with Trainer(SMALL.with_changes(model=model, threads=threads), data, 0) as trainer:
                 row = trainer.train_epoch()
                 weights = b"".join(trainer.bound.arrays[name].tobytes() for name in trainer._state_names())
             seen[model, threads] = (weights, row["train_loss"], row["valid_loss"], row["error_rate"])
@@ -83,7 +85,7 @@ def test_models_give_the_same_weights():
 def test_evaluation_equals_reference():
     """Check loss and error rate over whole batches and the rest against the float64 reference."""
     data = load_data("digits")
-    with Trainer(replace(SMALL, data="digits"), data, 1) as trainer:
+    with Trainer(SMALL.with_changes(data="digits"), data, 1) as trainer:
         trainer.train_epoch()
         indices = data.test[:70]
         loss, error_rate = trainer.evaluate(indices)
@@ -96,8 +98,8 @@ def test_evaluation_equals_reference():
 def test_resumed_training_is_bit_identical(tmp_path):
     """Check weights, momenta and curves of a run in two parts, the second under another model."""
     whole = run(SMALL, tmp_path, "whole")
-    run(replace(SMALL, epochs=1), tmp_path, "parts")
-    parts = run(replace(SMALL, model="forkjoin", threads=2), tmp_path, "parts", resume=True)
+    run(SMALL.with_changes(epochs=1), tmp_path, "parts")
+    parts = run(SMALL.with_changes(model="forkjoin", threads=2), tmp_path, "parts", resume=True)
     assert hashes(whole) == hashes(parts)
     for name in ("whole", "parts"):
         checkpoint = tmp_path / name / "checkpoint-seed-0.safetensors"
@@ -113,7 +115,7 @@ def test_resumed_training_is_bit_identical(tmp_path):
 
 def test_interrupted_training_keeps_the_last_epoch(tmp_path, monkeypatch, capsys):
     """Check that Ctrl-C keeps whole epochs and says how to go on, and that going on completes the run."""
-    whole = run(replace(SMALL, seeds=2), tmp_path, "whole")
+    whole = run(SMALL.with_changes(seeds=2), tmp_path, "whole")
     train_epoch = Trainer.train_epoch
 
     def interrupted(self):
@@ -152,12 +154,12 @@ def test_interrupted_training_keeps_the_last_epoch(tmp_path, monkeypatch, capsys
 
 def test_learning_rate_schedules():
     """Check the three schedules at their first, middle and last iterations."""
-    config = replace(SMALL, epochs=10, learning_rate=0.1)
+    config = SMALL.with_changes(epochs=10, learning_rate=0.1)
     assert learning_rate_table(config, 9, 4).tolist() == [0.1] * 4
-    cosine = np.concatenate([learning_rate_table(replace(config, schedule="cosine"), e, 4) for e in range(10)])
+    cosine = np.concatenate([learning_rate_table(config.with_changes(schedule="cosine"), e, 4) for e in range(10)])
     assert cosine[0] == 0.1 and cosine[20] == pytest.approx(0.05) and 0 < cosine[-1] < 0.001
     assert (np.diff(cosine) < 0).all()
-    step = [learning_rate_table(replace(config, schedule="step"), e, 1)[0] for e in range(10)]
+    step = [learning_rate_table(config.with_changes(schedule="step"), e, 1)[0] for e in range(10)]
     assert step == pytest.approx([0.1] * 6 + [0.01] * 3 + [0.001])
 
 
@@ -171,10 +173,10 @@ def test_learning_rate_schedules():
         (["--model", "forkjoin:schedule=best"], "best"),
         (["--threads", "0"], "threads"),
         (["--threads", "4000"], "--oversubscribe"),
-        (["--epochs", "0"], "--epochs must be in"),
-        (["--batch", "-1"], "--batch must be in"),
+        (["--epochs", "0"], "--epochs must be a whole number of at least 1"),
+        (["--batch", "-1"], "--batch must be a whole number of at least 1"),
         (["--batch", "5000"], "1258"),
-        (["--learning-rate", "nan"], "--learning-rate must be a positive number, got nan"),
+        (["--learning-rate", "nan"], "--learning-rate must be a positive number, in (0, inf); got nan"),
         (["--learning-rate", "1e9"], "is not finite"),
         (["--momentum", "1.5"], "--momentum must be in"),
         (["--weight-decay", "-1"], "--weight-decay"),
@@ -203,21 +205,21 @@ def test_folders_of_others_are_left_alone(tmp_path):
         run(SMALL, tmp_path, "file")
     with pytest.raises(UsageError, match="cannot be made"):
         run(SMALL, tmp_path, "file/below")
-    run(replace(SMALL, epochs=1), tmp_path)
+    run(SMALL.with_changes(epochs=1), tmp_path)
     with pytest.raises(UsageError, match="holds a training run already; add --resume"):
         run(SMALL, tmp_path)
 
 
 def test_resuming_refuses_what_does_not_fit(tmp_path):
     """Check that other settings, fewer epochs and damaged checkpoints are refused when a run is resumed."""
-    run(replace(SMALL, epochs=1, schedule="cosine"), tmp_path, "cosine")
+    run(SMALL.with_changes(epochs=1, schedule="cosine"), tmp_path, "cosine")
     with pytest.raises(UsageError, match="depends on --epochs"):
-        run(replace(SMALL, schedule="cosine"), tmp_path, "cosine", resume=True)
+        run(SMALL.with_changes(schedule="cosine"), tmp_path, "cosine", resume=True)
     run(SMALL, tmp_path)
     with pytest.raises(UsageError, match="must keep --batch 16, got 8"):
-        run(replace(SMALL, batch=8), tmp_path, resume=True)
+        run(SMALL.with_changes(batch=8), tmp_path, resume=True)
     with pytest.raises(UsageError, match="2 epochs behind it already"):
-        run(replace(SMALL, epochs=1), tmp_path, resume=True)
+        run(SMALL.with_changes(epochs=1), tmp_path, resume=True)
     checkpoint = tmp_path / "run" / "checkpoint-seed-0.safetensors"
     content = checkpoint.read_bytes()
     checkpoint.write_bytes(content[:1000])
@@ -233,7 +235,7 @@ def test_resuming_refuses_what_does_not_fit(tmp_path):
 
 def test_large_images_can_be_trained_on(tmp_path):
     """Check an epoch of the network for images of 270 x 360, on synthetic data, which take the network's shape."""
-    config = replace(SMALL, network="starpu_cnn", data="synthetic:10", batch=2, epochs=1, learning_rate=1e-4)
+    config = SMALL.with_changes(network="starpu_cnn", data="synthetic:10", batch=2, epochs=1, learning_rate=1e-4)
     summary = run(config, tmp_path)
     assert len(hashes(summary)) == 1
     assert np.isfinite(read_safetensors(tmp_path / "run" / "parameters-seed-0.safetensors")[0]["fc.weight"]).all()

@@ -6,20 +6,23 @@ import pytest
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.lowering.options import PlanOptions
 from forktask.experiments.commands.main import main
 from forktask.experiments.sweep.configuration import Configuration, Grid, Measure
-from forktask.experiments.sweep.tune import FINAL_REPEATS, FINALISTS, candidates, read_tuned, search
+from forktask.experiments.sweep.tune import FINAL_REPEATS, FINALISTS, candidates, search
+from forktask.experiments.sweep.tuned import read_tuned
 
-OPTIONS = {"network": "cifar10_cnn", "batch": 32}
+NETWORK, OPTIONS = "cifar10_cnn", PlanOptions(batch=32)
 
 
 def test_candidates_differ_and_can_be_lowered():
     """Check that "auto" comes first, that none repeats another's cut, and that the seed fixes them."""
-    found = candidates(OPTIONS, 6, 1)
+    found = candidates(NETWORK, OPTIONS, 6, 1)
     assert found[0] == "auto" and len(found) == 6 == len(set(found))
-    assert found == candidates(OPTIONS, 6, 1)
+    assert found == candidates(NETWORK, OPTIONS, 6, 1)
     cuts = {
-        tuple((loop.num_blocks, loop.blocks[0].bounds) for loop in lower(**OPTIONS, granularity=g).loops) for g in found
+        tuple((loop.num_blocks, loop.blocks[0].bounds) for loop in lower(NETWORK, OPTIONS, granularity=g).loops)
+        for g in found
     }
     assert len(cuts) == 6
 

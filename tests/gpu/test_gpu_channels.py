@@ -23,7 +23,7 @@ from forktask.cython_src.networks.layers import (
     FullyConnected,
     GlobalPool,
     MaxPool,
-    NetworkSpec,
+    Network,
     ReLU,
     ReLU6,
     Softmax,
@@ -31,7 +31,7 @@ from forktask.cython_src.networks.layers import (
 from forktask.cython_src.networks.registry import network_names
 
 # What the networks have not: odd channels, strides of pooling, dropout in both places, a depthwise bias.
-MIXED = NetworkSpec(
+MIXED = Network(
     "mixed",
     (3, 9, 9),
     (
@@ -50,7 +50,7 @@ MIXED = NetworkSpec(
         Softmax(),
     ),
 )
-LENET = NetworkSpec(
+LENET = Network(
     "small lenet",
     (1, 14, 14),
     (

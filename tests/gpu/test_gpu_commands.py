@@ -16,12 +16,12 @@ from forktask.experiments.commands.main import main, make_parser
 from forktask.experiments.metg import measure as metg_measure
 from forktask.experiments.report import gpu_report
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
-from forktask.experiments.sampling.gpu_sampling import GpuSampler
 from forktask.experiments.sampling.models import DEFAULT_GPU_MODELS, MODELS, models_on, parse_model
+from forktask.experiments.sampling.results import Results
 from forktask.experiments.sweep.configuration import Configuration, Grid, Measure
-from forktask.experiments.sweep.results import Results
-from forktask.experiments.sweep.run import Sweep
-from forktask.experiments.training import train
+from forktask.experiments.sweep.sweep import Sweep
+from forktask.experiments.training import trainer
+from forktask.experiments.training.gpu_sampling import GpuSampler
 
 PEERS = pytest.param("peers --device gpu", marks=pytest.mark.torch)
 
@@ -166,7 +166,7 @@ def test_a_sweep_with_gpu_models(fake_gpu, tmp_path):
     """Check that a sweep measures GPU models in processes of their own and that its report can be made."""
     grid = Grid(batch=(1,), models=("gpu_forkjoin", "gpu_stream"), threads=(1,), granularity=("images=1",))
     how = Measure(repeats=1, check_iterations=2, target_s=1e-6, warmup_s=1e-6, pin=False, profile=False)
-    from forktask.experiments.sampling.environment import collect
+    from forktask.experiments.machine.environment import collect
 
     environment = {"environment": collect(), "environment_id": "here"}
     sweep = Sweep(
@@ -327,8 +327,8 @@ def test_the_gpu_is_sampled():
 @pytest.mark.cxx
 def test_training_on_a_gpu(fake_gpu, monkeypatch, tmp_path, capsys):
     """Check `train --device gpu`: loss falls, samples of the GPU in the CSV, and no resuming on the other device."""
-    monkeypatch.setattr(train, "GpuSampler", lambda: GpuSampler(period_s=0.01, library=FakeLibrary()))
-    monkeypatch.setattr(train, "EVALUATION_BATCH", 4)
+    monkeypatch.setattr(trainer, "GpuSampler", lambda: GpuSampler(period_s=0.01, library=FakeLibrary()))
+    monkeypatch.setattr(trainer, "EVALUATION_BATCH", 4)
     out = str(tmp_path / "run")
     command = ["train", "--device", "gpu", "--model", "stream", "--data", "synthetic:24", "--batch", "4", "--out", out]
     assert main([*command, "--epochs", "1"]) == 0

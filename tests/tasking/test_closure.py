@@ -55,7 +55,7 @@ def unrolled_order(graph, times, without_self):
     return order_of(n * times, np.concatenate(sources), np.concatenate(targets), tasks)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32), kind=st.sampled_from(["random", "shared", "kinds"]))
 def test_the_cyclic_graph_is_the_flat_graph_of_n_iterations(seed, kind):
     """Check that both order the same pairs of tasks, for N = 1 to 4, but for edges of a task to itself."""
@@ -71,7 +71,7 @@ def test_the_cyclic_graph_is_the_flat_graph_of_n_iterations(seed, kind):
         np.testing.assert_array_equal(unrolled_order(closed, times, without_self=True), expected)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32))
 def test_every_edge_lies_on_a_cycle_with_one_token(seed):
     """Check what re-arming relies on: after p -> v, the next p comes after this v. With a barrier, too."""
@@ -94,7 +94,7 @@ def test_every_edge_lies_on_a_cycle_with_one_token(seed):
         assert (np.bincount(target, minlength=n) == graph.num_intra + graph.num_cross).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32), shared=st.booleans(), barrier=st.sampled_from(BARRIERS[:-1]))
 def test_barriers_add_the_order_of_segments_and_nothing_else(seed, shared, barrier):
     """Check that the order is that of the dependences and of the segments between barriers, for N = 1 to 3."""
@@ -110,7 +110,7 @@ def test_barriers_add_the_order_of_segments_and_nothing_else(seed, shared, barri
         np.testing.assert_array_equal(unrolled_order(graph, times, without_self=False), expected)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32), num_threads=st.integers(1, 6))
 def test_programs_hold_every_task_once_in_a_legal_order(seed, num_threads):
     """Check compiled programs: each task once, each program in an order of the graph."""

@@ -69,7 +69,7 @@ def test_random_plans_equal_serial_order(make):
     """Check each task once an iteration and in a legal order, by hash chains over random plans."""
     executors = [make(n) for n in (1, 2, 3, 7)]
 
-    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=60, suppress_health_check=list(HealthCheck))
     @given(seed=st.integers(0, 2**32), runs=st.lists(st.integers(1, 12), min_size=1, max_size=3))
     def check(seed, runs):
         plan = random_plan(seed, phases=("forward", "backward"))
@@ -93,7 +93,7 @@ def test_all_access_kinds_equal_serial_order(make):
     """Check concurrent, commutative and reduction accesses among the others, on 1 to 16 threads."""
     executors = [make(n) for n in (1, 2, 5, 16)]
 
-    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=40, suppress_health_check=list(HealthCheck))
     @given(seed=st.integers(0, 2**32), iterations=st.integers(1, 9), work=st.sampled_from([0, 200]))
     def check(seed, iterations, work):
         plan = kinds_plan(seed, work)

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]
 def test_hints_change_no_result(executor, placement):
     """Check random plans with priorities, hints and durations of all lengths, in serial order's bits."""
 
-    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=40, suppress_health_check=list(HealthCheck))
     @given(seed=st.integers(0, 2**32), num_threads=st.integers(1, 6), iterations=st.integers(1, 8))
     def check(seed, num_threads, iterations):
         plan = (random_plan, kinds_plan)[seed % 2](seed)
@@ -40,7 +40,7 @@ def test_hints_change_no_result(executor, placement):
     check()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32), closed=st.booleans())
 def test_remaining_paths_are_the_longest(seed, closed):
     """Check against a recursive definition, joins included, and that ordering successors keeps every edge."""

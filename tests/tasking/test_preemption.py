@@ -10,7 +10,7 @@ import pytest
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
-from forktask.experiments.sweep.run import hogs_running
+from forktask.experiments.sampling.hogs import hogs_running
 from forktask.tasking.executor import TaskIterExecutor, TasksExecutor
 
 CPUS = sorted(os.sched_getaffinity(0))[:2]

@@ -30,7 +30,7 @@ def slots_of(plan, seed):
     }
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 2**32), times=st.integers(1, 5), kind=st.sampled_from(["random", "kinds", "full", "shared"]))
 def test_an_unrolled_plan_is_its_plan_repeated(seed, times, kind):
     """Check two passes of the unrolled plan against as many of the plain one, with slots, in serial order."""
@@ -41,7 +41,7 @@ def test_an_unrolled_plan_is_its_plan_repeated(seed, times, kind):
     assert_same(content(unrolled), serial_content(plan, [(2 * times,)]))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32), times=st.integers(2, 3))
 def test_the_closed_unrolled_graph_orders_what_the_plain_one_orders(seed, times):
     """Check two passes of the closed graph against the flat graph of as many iterations, without slots."""
@@ -58,7 +58,7 @@ def test_any_number_of_iterations_from_any_first_one(placement):
     """Check runs whose length and beginning are no multiples of the unrolling, on several threads."""
     executors = [(u, TaskIterExecutor(n, placement=placement, unroll=u)) for u, n in ((2, 2), (3, 5), (4, 1))]
 
-    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=40, suppress_health_check=list(HealthCheck))
     @given(seed=st.integers(0, 2**32), runs=st.lists(st.integers(0, 11), min_size=1, max_size=4))
     def check(seed, runs):
         plan = (random_plan, kinds_plan)[seed % 2](seed)

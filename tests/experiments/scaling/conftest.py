@@ -1,7 +1,7 @@
 """Extension modules, imported before any session inside a session: those forget their imports, and import twice."""
 
-import forktask.experiments.analysis.bounds
+import forktask.experiments.bounds.bounds
 import forktask.experiments.sampling.measure
 import forktask.experiments.scaling.testing
-import forktask.experiments.sweep.run
+import forktask.experiments.sweep.sweep
 import forktask.public  # noqa: F401

@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from experiments.scaling import graphs
-from forktask.experiments.scaling import exact, subject
+from forktask.experiments.sampling import subject
+from forktask.experiments.scaling import exact
 
 GRAPH = {"tasks": 4, "edges": 3, "cross_edges": 4, "joins": 0, "loops": {"f": {"blocks": 4, "edges": 7}}}
 
@@ -132,7 +133,7 @@ def test_recordings_are_counted_wherever_they_happen():
     """Check that each call from the package counts while counting, and none afterwards."""
     from forktask.cython_src.binding import checks
     from forktask.cython_src.plan import dependences
-    from forktask.experiments.analysis import bounds
+    from forktask.experiments.bounds import bounds
 
     plan = graphs.means().plan()
     with exact.recordings_counted() as count:

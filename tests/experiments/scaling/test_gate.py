@@ -9,7 +9,8 @@ from experiments.scaling.fakes import FakeMachine
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.commands.main import main
-from forktask.experiments.scaling import clock, gate, subject
+from forktask.experiments.sampling import subject
+from forktask.experiments.scaling import clock, gate
 
 MODULE = """
 import numpy as np
@@ -114,7 +115,7 @@ def test_strict_means_that_the_budget_must_suffice(repository, two_speeds):
         (["--repository", "/"], "git rev-parse must work in /"),
         (["--build", "false"], "must build, false ended with 1"),
         (["--function", "own"], "package.module:function"),
-        (["--at-most", "0"], "must be positive"),
+        (["--at-most", "0"], "must be a positive number"),
     ],
 )
 def test_bad_use(repository, two_speeds, capsys, change, said):

@@ -6,7 +6,8 @@ import pytest
 
 from experiments.scaling import graphs
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.scaling import model, subject
+from forktask.experiments.sampling import subject
+from forktask.experiments.scaling import model
 
 
 def entry(grain=16, stored=None, update=False):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from ....errors import UsageError
-from ....networks.layers import Convolution, FullyConnected, Layer, MaxPool, NetworkSpec, ReLU
+from ....networks.layers import Convolution, FullyConnected, Layer, MaxPool, Network, ReLU
 from ...dense import data_gradient, fully_connected, fully_connected_backward
 from ...elementwise import activation, activation_backward
 from ...gradients import gradient_map
@@ -42,7 +42,7 @@ class Lanes(Layout):
     def __init__(self, name: str, lanes: int, convolutions: tuple[str, ...]):
         self.name, self.lanes, self.convolutions = name, lanes, convolutions
 
-    def check(self, spec: NetworkSpec, options: PlanOptions) -> None:
+    def check(self, spec: Network, options: PlanOptions) -> None:
         """Raise `UsageError` for a network or an option that has no kernels."""
         super().check(spec, options)
         check_chain(spec, self.name)

@@ -1,63 +1,71 @@
-"""How fast the kernels of the layers are that move data rather than compute: bytes per second on one core.
-
-    python -m forktask.experiments.machine.layer_bench
-    python -m forktask.experiments.machine.layer_bench --kernels norm_apply max_pool --maps 1x32x32x64 64x32x32x128
+"""Kernels of layers on maps of given sizes: rates beside those of plain loops that move as many bytes.
 
 Each kernel runs as one block over a whole map (batch x height x width x channels). Bytes count each map that the
 kernel reads or writes once, without halo. The bandwidth beside it is what plain loops reach that read and write as
 many bytes over arrays of the same size: as much as it writes is copied, the rest of what it reads is only read (or,
 where it writes more than it reads, filled). Reads and writes differ, because a line is fetched before it is written.
 The loops run in turns with the kernel; the fastest time of each counts, because other programs' load only adds.
-Depthwise convolutions also show GFLOP/s and the fraction of the multiply-add peak. The last column is the fraction of
-the kernel's limit, the longer of the times that its bytes take at that bandwidth and its arithmetic at the peak.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...cython_src.binding.bind import bind
 from ...cython_src.errors import UsageError
 from ...cython_src.kernels.maps.channels import ChannelsMap, statistics_shape
-from ...cython_src.plan.model import Access, Block, PlanBuilder
-from ...forkjoin.executor import SerialExecutor
-from .machine_peaks import measure_bandwidth, measure_peak_flops
+from .kernel_timing import Limits, format_rows, loop_times, one_loop
 
 DEFAULT_MAPS = ("1x32x32x64", "4x8x8x256", "16x32x32x256")
-UPDATE = 2
+SCRATCH_BYTES = 1 << 23
 
 
-def cases(m: ChannelsMap) -> dict[str, tuple]:
-    """Name -> kernel, operands (arrays), attributes, bounds, maps read, maps written, flops. What is read and written
-    counts in both."""
+class Case(NamedTuple):
+    """One kernel on one map: operands, attributes and bounds of a block; maps read and written, what is both counts
+    twice; operations."""
+
+    kernel: str
+    operands: dict[str, np.ndarray]
+    attributes: dict[str, Any]
+    bounds: tuple[int, ...]
+    read: float
+    written: float
+    flops: float
+
+
+def _vectors(m: ChannelsMap, names: Sequence[str] = ("scale", "shift", "mean", "inv_std")) -> dict[str, np.ndarray]:
+    """Vectors of a norm."""
+    return {name: np.full(m.pitch, 0.5, np.float32) for name in names}
+
+
+def _picked(m: ChannelsMap, *names: str) -> dict[str, np.ndarray]:
+    return _vectors(m, names)
+
+
+def _values(m: ChannelsMap) -> np.ndarray:
+    """A map of random numbers, its halo zero."""
+    values = np.zeros(m.shape, np.float32)
+    h = m.halo
+    values[:, h : h + m.height, h : h + m.width] = np.random.default_rng(0).standard_normal(
+        (m.batch, m.height, m.width, m.pitch), np.float32
+    )
+    return values
+
+
+def _norms_and_sums(m: ChannelsMap) -> dict[str, tuple]:
+    """Batch norm, activations, sums, global pooling."""
     whole = (0, m.batch, 0, m.height, 0, m.channels)
     rows = (*whole[:4], 0)
-    pixels = m.batch * m.height * m.width
-    vectors = {n: np.full(m.pitch, 0.5, np.float32) for n in ("scale", "shift", "mean", "inv_std")}
     padded = ChannelsMap("padded", m.batch, m.channels, m.height, m.width, 1)
-
-    def array(of=m):
-        values = np.zeros(of.shape, np.float32)
-        h = of.halo
-        values[:, h : h + of.height, h : h + of.width] = np.random.default_rng(0).standard_normal(
-            (of.batch, of.height, of.width, of.pitch), np.float32
-        )
-        return values
-
-    def picked(*names):
-        return {n: vectors[n] for n in names}
-
     base = m.attributes("in")
     halos = {"gradient_halo": 0, "activations_halo": 0, "activation": 1}
     outs = {"out_halo": 0, "branch_halo": 0, "accumulate_branch": 0}
-    result = {
+    return {
         "norm_statistics": (
             "channels_norm_statistics",
-            {"input": array(), "partials": np.zeros(statistics_shape(1, m.pitch), np.float32)},
+            {"input": _values(m), "partials": np.zeros(statistics_shape(1, m.pitch), np.float32)},
             base,
             rows,
             1,
@@ -66,7 +74,7 @@ def cases(m: ChannelsMap) -> dict[str, tuple]:
         ),
         "norm_apply": (
             "channels_norm_apply",
-            {"input": array(), "output": array(), **picked("scale", "shift")},
+            {"input": _values(m), "output": _values(m), **_picked(m, "scale", "shift")},
             {**base, "residual_halo": 0, "out_halo": 0, "activation": 1},
             whole,
             1,
@@ -75,7 +83,7 @@ def cases(m: ChannelsMap) -> dict[str, tuple]:
         ),
         "norm_apply, halo": (
             "channels_norm_apply",
-            {"input": array(), "output": array(padded), **picked("scale", "shift")},
+            {"input": _values(m), "output": _values(padded), **_picked(m, "scale", "shift")},
             {**base, "residual_halo": 0, "out_halo": 1, "activation": 1},
             whole,
             1,
@@ -84,7 +92,7 @@ def cases(m: ChannelsMap) -> dict[str, tuple]:
         ),
         "norm_apply, residual": (
             "channels_norm_apply",
-            {"input": array(), "residual": array(), "output": array(), **picked("scale", "shift")},
+            {"input": _values(m), "residual": _values(m), "output": _values(m), **_picked(m, "scale", "shift")},
             {**base, "residual_halo": 0, "out_halo": 0, "activation": 1},
             whole,
             2,
@@ -93,7 +101,12 @@ def cases(m: ChannelsMap) -> dict[str, tuple]:
         ),
         "norm_backward_statistics": (
             "channels_norm_backward_statistics",
-            {"gradient": array(), "input": array(), "partials": np.zeros((1, 2, m.pitch), np.float32), **vectors},
+            {
+                "gradient": _values(m),
+                "input": _values(m),
+                "partials": np.zeros((1, 2, m.pitch), np.float32),
+                **_vectors(m),
+            },
             {**base, **halos},
             rows,
             2,
@@ -103,11 +116,11 @@ def cases(m: ChannelsMap) -> dict[str, tuple]:
         "norm_backward_statistics, result": (
             "channels_norm_backward_statistics",
             {
-                "gradient": array(),
-                "activations": array(),
-                "input": array(),
+                "gradient": _values(m),
+                "activations": _values(m),
+                "input": _values(m),
                 "partials": np.zeros((1, 2, m.pitch), np.float32),
-                **picked("mean", "inv_std"),
+                **_picked(m, "mean", "inv_std"),
             },
             {**base, **halos},
             rows,
@@ -118,11 +131,11 @@ def cases(m: ChannelsMap) -> dict[str, tuple]:
         "norm_backward_apply": (
             "channels_norm_backward_apply",
             {
-                "gradient": array(),
-                "input": array(),
+                "gradient": _values(m),
+                "input": _values(m),
                 "coefficients": np.ones((3, m.pitch), np.float32),
-                "output": array(),
-                **picked("scale", "shift", "mean"),
+                "output": _values(m),
+                **_picked(m, "scale", "shift", "mean"),
             },
             {**base, **halos, **outs},
             whole,
@@ -132,7 +145,7 @@ def cases(m: ChannelsMap) -> dict[str, tuple]:
         ),
         "activation": (
             "channels_activation",
-            {"input": array(), "output": array()},
+            {"input": _values(m), "output": _values(m)},
             {**base, "out_halo": 0, "activation": 1},
             whole,
             1,
@@ -141,7 +154,7 @@ def cases(m: ChannelsMap) -> dict[str, tuple]:
         ),
         "add": (
             "channels_add",
-            {"first": array(), "second": array(), "output": array()},
+            {"first": _values(m), "second": _values(m), "output": _values(m)},
             {**base, "second_halo": 0, "out_halo": 0, "activation": 1},
             whole,
             2,
@@ -150,7 +163,7 @@ def cases(m: ChannelsMap) -> dict[str, tuple]:
         ),
         "global_pool": (
             "channels_global_pool",
-            {"input": array(), "output": np.zeros((m.batch, m.channels, 1), np.float32)},
+            {"input": _values(m), "output": np.zeros((m.batch, m.channels, 1), np.float32)},
             base,
             (0, m.batch, 0, m.channels),
             1,
@@ -158,6 +171,13 @@ def cases(m: ChannelsMap) -> dict[str, tuple]:
             0,
         ),
     }
+
+
+def _pools(m: ChannelsMap) -> dict[str, tuple]:
+    """Maximum and average over windows."""
+    whole = (0, m.batch, 0, m.height, 0, m.channels)
+    base = m.attributes("in")
+    result: dict[str, tuple] = {}
     for kernel, stride, padding in ((2, 2, 0), (3, 2, 1)):
         small = ChannelsMap(
             "small",
@@ -174,7 +194,7 @@ def cases(m: ChannelsMap) -> dict[str, tuple]:
         result |= {
             f"max_pool {kernel}x{kernel}": (
                 "channels_max_pool",
-                {"input": array(), "output": array(small), "index": index},
+                {"input": _values(m), "output": _values(small), "index": index},
                 forward,
                 box,
                 1,
@@ -183,7 +203,7 @@ def cases(m: ChannelsMap) -> dict[str, tuple]:
             ),
             f"max_pool_backward {kernel}x{kernel}": (
                 "channels_max_pool_backward",
-                {"gradient": array(small), "index": index, "output": array()},
+                {"gradient": _values(small), "index": index, "output": _values(m)},
                 backward,
                 whole,
                 1.25 / stride**2,
@@ -192,7 +212,7 @@ def cases(m: ChannelsMap) -> dict[str, tuple]:
             ),
             f"average_pool {kernel}x{kernel}": (
                 "channels_average_pool",
-                {"input": array(), "output": array(small)},
+                {"input": _values(m), "output": _values(small)},
                 forward,
                 box,
                 1,
@@ -200,6 +220,14 @@ def cases(m: ChannelsMap) -> dict[str, tuple]:
                 0,
             ),
         }
+    return result
+
+
+def _depthwise(m: ChannelsMap) -> dict[str, tuple]:
+    """Depthwise convolutions, by themselves and between norms."""
+    whole = (0, m.batch, 0, m.height, 0, m.channels)
+    pixels = m.batch * m.height * m.width
+    result: dict[str, tuple] = {}
     for kernel, stride, halo in ((3, 1, 0), (3, 1, 1), (3, 2, 0), (3, 2, 1), (5, 1, 2)):
         padding = kernel // 2
         large = ChannelsMap("large", m.batch, m.channels, m.height, m.width, halo)
@@ -220,7 +248,7 @@ def cases(m: ChannelsMap) -> dict[str, tuple]:
         result |= {
             f"depthwise {name}": (
                 "channels_depthwise_forward",
-                {"input": array(large), "weight": weight, "output": array(small)},
+                {"input": _values(large), "weight": weight, "output": _values(small)},
                 forward,
                 (*box, 0),
                 1,
@@ -230,9 +258,9 @@ def cases(m: ChannelsMap) -> dict[str, tuple]:
             f"depthwise, statistics {name}": (
                 "channels_depthwise_forward",
                 {
-                    "input": array(large),
+                    "input": _values(large),
                     "weight": weight,
-                    "output": array(small),
+                    "output": _values(small),
                     "statistics": np.zeros(statistics_shape(1, m.pitch), np.float32),
                 },
                 forward,
@@ -243,7 +271,7 @@ def cases(m: ChannelsMap) -> dict[str, tuple]:
             ),
             f"depthwise_backward_data {name}": (
                 "channels_depthwise_backward_data",
-                {"gradient": array(small), "weight": weight, "output": array(large)},
+                {"gradient": _values(small), "weight": weight, "output": _values(large)},
                 {**small.attributes("in"), **large.attributes("out"), **window, "accumulate": 0},
                 whole,
                 1 / stride**2,
@@ -253,8 +281,8 @@ def cases(m: ChannelsMap) -> dict[str, tuple]:
             f"depthwise_backward_weights {name}": (
                 "channels_depthwise_backward_weights",
                 {
-                    "gradient": array(small),
-                    "input": array(large),
+                    "gradient": _values(small),
+                    "input": _values(large),
                     "output": np.zeros((1, m.channels, kernel**2), np.float32),
                 },
                 {**small.attributes("gradient"), **large.attributes("in"), **window, "accumulate": 0},
@@ -266,15 +294,15 @@ def cases(m: ChannelsMap) -> dict[str, tuple]:
         }
         if halo:
             continue
-        input_vectors = {f"input_{name}": vector for name, vector in vectors.items()}
+        input_vectors = {f"input_{name}": vector for name, vector in _vectors(m).items()}
         between = {**small.attributes("out"), **large.attributes("in"), **window, "input_activation": 1}
         result |= {
             f"depthwise, norm before {name}": (
                 "channels_norm_depthwise",
                 {
-                    "input": array(large),
+                    "input": _values(large),
                     "weight": weight,
-                    "output": array(small),
+                    "output": _values(small),
                     "statistics": np.zeros(statistics_shape(1, m.pitch), np.float32),
                     **{n: input_vectors[n] for n in ("input_scale", "input_shift")},
                 },
@@ -287,15 +315,15 @@ def cases(m: ChannelsMap) -> dict[str, tuple]:
             f"depthwise_backward, both norms {name}": (
                 "channels_depthwise_norm_backward",
                 {
-                    "gradient": array(small),
-                    "result": array(small),
+                    "gradient": _values(small),
+                    "result": _values(small),
                     "coefficients": np.ones((3, m.pitch), np.float32),
                     "weight": weight,
-                    "input": array(large),
-                    "output": array(large),
+                    "input": _values(large),
+                    "output": _values(large),
                     "weight_partials": np.zeros((1, m.channels, kernel**2), np.float32),
                     "statistics": np.zeros((1, 2, m.pitch), np.float32),
-                    **picked("scale", "shift", "mean"),
+                    **_picked(m, "scale", "shift", "mean"),
                     **input_vectors,
                 },
                 {**between, "activation": 1, "gradient_halo": 0, "output_halo": 0},
@@ -305,6 +333,12 @@ def cases(m: ChannelsMap) -> dict[str, tuple]:
                 2 * flops,
             ),
         }
+    return result
+
+
+def _optimizers(m: ChannelsMap) -> dict[str, tuple]:
+    """Updates of as many parameters as the map has numbers."""
+    result: dict[str, tuple] = {}
     size = m.batch * m.height * m.width * m.channels
     flat = {"num_partials": 1, "partial_stride": size, "row_length": size, "row_stride": size, "row_offset": 0}
     flat |= {"num_rates": 1, "weight_decay": 1e-4}
@@ -332,51 +366,92 @@ def cases(m: ChannelsMap) -> dict[str, tuple]:
     return result
 
 
-def measure(m: ChannelsMap, case: tuple, seconds: float, instruction_set=None, cpu=None) -> dict:
-    """Fastest time of a kernel on a map, and the bandwidth of plain loops that read and write as much.
+def cases(m: ChannelsMap) -> dict[str, Case]:
+    """All kernels on a map, by name."""
+    found = {**_norms_and_sums(m), **_pools(m), **_depthwise(m), **_optimizers(m)}
+    return {name: Case(*case) for name, case in found.items()}
+
+
+def measure_case(m: ChannelsMap, name: str, case: Case, seconds: float, limits: Limits, **where: Any) -> dict[str, Any]:
+    """Time a kernel on a map, in turns with plain loops that read and write as much; see `Limits.row`."""
+    bound = one_loop(
+        case.kernel,
+        {n: (array.shape, array.dtype.name) for n, array in case.operands.items()},
+        case.attributes,
+        [case.bounds],
+        SCRATCH_BYTES,
+        instruction_set=where.get("instruction_set"),
+    )
+    for operand, array in case.operands.items():
+        bound.arrays[operand][...] = array
+    map_bytes = 4 * m.batch * m.height * m.width * m.channels
+    moved, copied = (case.read + case.written) * map_bytes, min(case.read, case.written) * map_bytes
+    streams = {"copy": 2 * copied, "read": case.read * map_bytes - copied, "fill": case.written * map_bytes - copied}
+    rates: dict[str, list[float]] = {stream: [] for stream, share in streams.items() if share}
+
+    def measure_streams() -> None:
+        for stream, values in rates.items():
+            values.append(limits.stream(stream, moved))
+
+    fastest, median = loop_times(bound, seconds, where.get("cpu"), measure_streams)
+    bandwidth = moved / sum(streams[stream] / max(values) for stream, values in rates.items())
+    return limits.row(name, float(fastest[0]), float(median[0]), case.flops, moved, bandwidth)
+
+
+def measure_maps(
+    maps: Sequence[str],
+    kernels: Sequence[str] = (),
+    seconds: float = 0.05,
+    instruction_set: str | None = None,
+    cpu: int | None = None,
+) -> list[dict[str, Any]]:
+    """Measure kernels on maps.
+
+    Parameters
+    ----------
+    maps : sequence of str
+        As `parse_map` reads them.
+    kernels : sequence of str
+        Parts of names; none: all.
+    seconds : float
+        For each kernel and map.
 
     Returns
     -------
-    dict
-        "time_s", "bytes", "bytes_per_s", "bandwidth_bytes_per_s", "flops".
+    list of dict
+        Of each map: "map", "peak_flops_per_s" and "rows".
+
+    Raises
+    ------
+    UsageError
+        No map, or no kernel of such a name.
     """
-    kernel, operands, attributes, bounds, read, written, flops = case
-    builder = PlanBuilder("one kernel")
-    for name, array in operands.items():
-        builder.buffer(name, array.shape, array.dtype.name, role="dataset")
-    accesses = tuple(Access(UPDATE, name) for name in operands)
-    builder.loop("loop", kernel, {n: n for n in operands}, [Block(bounds, accesses)], attributes=attributes)
-    builder.scratch(1 << 23)
-    bound = bind(builder.build(), instruction_set=instruction_set)
-    for name, array in operands.items():
-        bound.arrays[name][...] = array
-    map_bytes = 4 * m.batch * m.height * m.width * m.channels
-    moved, copied = (read + written) * map_bytes, min(read, written) * map_bytes
-    streams = {"copy": 2 * copied, "read": read * map_bytes - copied, "fill": written * map_bytes - copied}
-    cpus = None if cpu is None else [cpu]
-    rates, times = {name: [] for name, share in streams.items() if share}, []
-    with SerialExecutor(1, cpus=cpus) as executor:
-        executor.prepare(bound)
-        executor.run(2)
-        start = time.perf_counter()
-        executor.run(1)
-        count = max(1, round(1e-3 / (time.perf_counter() - start)))
-        stop = start + seconds
-        while time.perf_counter() < stop or len(times) < 5:
-            if len(times) % 20 == 0 and len(times) < 100:
-                for name, values in rates.items():
-                    values.append(measure_bandwidth(1, 0.01, int(moved), cpus, name))
-            start = time.perf_counter()
-            executor.run(count)
-            times.append((time.perf_counter() - start) / count)
-    best = min(times)
-    return {
-        "time_s": best,
-        "bytes": moved,
-        "bytes_per_s": moved / best,
-        "bandwidth_bytes_per_s": moved / sum(streams[name] / max(values) for name, values in rates.items()),
-        "flops": flops,
-    }
+    sizes = {text: parse_map(text) for text in maps}
+    limits = Limits(instruction_set, cpu)
+    tables = []
+    for text, m in sizes.items():
+        known = cases(m)
+        chosen = {n: c for n, c in known.items() if not kernels or any(part in n for part in kernels)}
+        if not chosen:
+            raise UsageError(f"kernels must be parts of {', '.join(known)}; got {', '.join(kernels)}")
+        rows = [
+            measure_case(m, name, case, seconds, limits, instruction_set=instruction_set, cpu=cpu)
+            for name, case in chosen.items()
+        ]
+        tables.append({"map": text, "peak_flops_per_s": limits.peak_flops_per_s, "rows": rows})
+    return tables
+
+
+def format_maps(tables: Sequence[Mapping[str, Any]]) -> str:
+    """The result of `measure_maps` for people."""
+    lines = []
+    for table in tables:
+        lines += [
+            f"map {table['map']}, one core, peak {table['peak_flops_per_s'] / 1e9:.0f} GFLOP/s",
+            *format_rows(table["rows"]),
+            "",
+        ]
+    return "\n".join(lines[:-1])
 
 
 def parse_map(text: str) -> ChannelsMap:
@@ -390,44 +465,3 @@ def parse_map(text: str) -> ChannelsMap:
     if min(batch, height, width) < 1 or channels < 16 or channels % 16:
         raise UsageError(f"a map must have positive sizes and a multiple of 16 channels, got {text!r}")
     return ChannelsMap("map", batch, channels, height, width)
-
-
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m forktask.experiments.machine.layer_bench",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--kernels", nargs="+", metavar="NAME", help="parts of names; default: all")
-    parser.add_argument("--maps", nargs="+", default=list(DEFAULT_MAPS), metavar="BxHxWxC")
-    parser.add_argument("--instruction-set")
-    parser.add_argument("--cpu", type=int, help="logical CPU to pin to")
-    parser.add_argument("--seconds", type=float, default=0.05, help="time for each kernel and map")
-    arguments = parser.parse_args(argv)
-    try:
-        peak = measure_peak_flops(0.1, arguments.instruction_set, arguments.cpu)["flops_per_s"]
-        print(f"peak {peak / 1e9:.0f} GFLOP/s")
-        for text in arguments.maps:
-            m = parse_map(text)
-            print(
-                f"{text:36s} {'us':>9s} {'GB/s':>7s} {'loops':>7s} {'of it':>6s} {'GFLOP/s':>8s} {'of peak':>8s}"
-                f" {'of limit':>8s}"
-            )
-            for name, case in cases(m).items():
-                if arguments.kernels and not any(part in name for part in arguments.kernels):
-                    continue
-                row = measure(m, case, arguments.seconds, arguments.instruction_set, arguments.cpu)
-                rate, bandwidth = row["bytes_per_s"], row["bandwidth_bytes_per_s"]
-                line = f"{name:36s} {row['time_s'] * 1e6:9.1f} {rate / 1e9:7.1f} {bandwidth / 1e9:7.1f}"
-                speed = row["flops"] / row["time_s"]
-                line += f" {rate / bandwidth:6.0%}"
-                line += f" {speed / 1e9:8.1f} {speed / peak:8.0%}" if speed else f"{'':18s}"
-                print(f"{line} {max(rate / bandwidth, speed / peak):8.0%}", flush=True)
-    except UsageError as error:
-        print(f"layer_bench: error: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..training.safetensors import write_atomically
+from ..sampling.files import write_atomically
 
 PERIOD_S = 0.25
 COLUMNS = ("seed", "time_s", "memory_bytes", "utilisation")

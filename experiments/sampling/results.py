@@ -23,7 +23,8 @@ from typing import Any
 
 from ...cython_src.errors import UsageError
 
-SCHEMA_VERSION = 1
+# 2: plans have all options by name, so ids of plans and configurations are others than in version 1.
+SCHEMA_VERSION = 2
 SAMPLES = "samples.jsonl"
 LOCK_WAIT_S = 1.0
 KINDS = ("run", "plan", "machine", "sample", "profile", "failure", "metg", "durations")
@@ -65,6 +66,15 @@ class Results:
     def run(self) -> dict:
         """The latest "run" row: what was asked for last."""
         return self.of_kind("run")[-1]
+
+    def require_present_version(self) -> None:
+        """Raise `UsageError` unless configurations are identified here as this version identifies them."""
+        found = self.run["schema_version"]
+        if found < SCHEMA_VERSION:
+            raise UsageError(
+                f"{self.path} was begun by an older forktask (schema version {found}, now {SCHEMA_VERSION}): `forktask "
+                f"report` shows it, but what is missing must be measured in another folder; choose one with --out"
+            )
 
     def finished(self) -> set[tuple[str, str, int]]:
         """(kind, config_id, repetition) of all samples and profiles: they need not be measured again."""
@@ -197,14 +207,15 @@ class ResultsWriter:
         Raises
         ------
         UsageError
-            The folder holds a run of another configuration (only `repeats` may differ: more are added) or of
-            another environment: measurements that cannot be compared do not share a folder.
+            The folder holds a run of another configuration (only `repeats` may differ: more are added), of another
+            environment, or of an older version: measurements that cannot be compared do not share a folder.
         """
         if not self.results.rows:
             self.append({"kind": "run", "schema_version": SCHEMA_VERSION, **run})
             return False
+        self.results.require_present_version()
         before = self.results.run
-        asked, found = dict(run["config"]), dict(before["config"])
+        asked, found = json.loads(canonical_json(run["config"])), before["config"]
         differing = [key for key in sorted({*asked, *found}) if key != "repeats" and asked.get(key) != found.get(key)]
         if differing:
             key = differing[0]

@@ -1,12 +1,12 @@
-"""What a scaling test is about: a network, or a function that makes the user's own graph; and how a process
-gets it.
+"""What is measured: a network, or a function that makes the user's own graph; how a process gets it, and its answers.
 
-Every measurement runs in a fresh process, so a subject must be something that another process can make again:
-the arguments of `lower`, or a function of a module's top level with JSON arguments.
+Every measurement runs in a fresh process, so a subject must be something that another process can make again: the
+arguments of `lower`, or a function of a module's top level with JSON arguments.
 """
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import sys
@@ -16,13 +16,26 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from ...cython_src.binding.bind import BoundPlan, bind
 from ...cython_src.errors import UsageError
+from ...cython_src.graphs.user_graph import TaskRecorder
+from ...cython_src.lowering.lower import initialise, lower
+from ...cython_src.plan.model import Plan
+from ..machine.disturbance import read_memory
+from .memory import check_fits, parse_bytes
+from .models import ModelSpec, bind_for, convolution_for
+
+DATASET_BATCHES = 8  # different batches that take turns, as long as there are no more than DATASET_IMAGES images
+DATASET_IMAGES = 4096
+LEARNING_RATE = 1e-3
 
 _kept: list[Any] = []  # what was made: a graph owns kernels that its bound plan only points to
 
 
 def describe(subject: str | Callable, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The `plan` entry of a job for `measure.build`.
+    """The `plan` entry of a job for `build`.
 
     Parameters
     ----------
@@ -95,10 +108,6 @@ def make_bound(plan: Mapping[str, Any]):
     UsageError
         The function is not found, or returns something else than a graph.
     """
-    from ...cython_src.binding.bind import BoundPlan, bind
-    from ...cython_src.graphs.user_graph import TaskRecorder
-    from ...cython_src.plan.model import Plan
-
     made = _load(plan)(**plan["arguments"])
     _kept.append(made)
     if isinstance(made, TaskRecorder):
@@ -135,3 +144,68 @@ def _load(plan: Mapping[str, Any]) -> Callable:
     if function is None:
         raise UsageError(f"{plan['file']} must have a function {plan['function']!r}, found none; was the file changed?")
     return function
+
+
+def build(job: Mapping[str, Any], model: ModelSpec | str = "serial"):
+    """The job's plan, bound to new memory where `model` runs, with data and initial parameters; or what the user's
+    function makes."""
+    if "function" in job["plan"]:
+        return make_bound(job["plan"])
+    batch = job["plan"]["batch"]
+    batches = max(1, min(DATASET_BATCHES, DATASET_IMAGES // batch))
+    conv = convolution_for(model, job["plan"].get("conv", "auto"))
+    plan = lower(**{**job["plan"], "conv": conv}, num_images=batches * batch, num_batches=batches)
+    # Asking first: the kernel grants more than there is, and later kills whom it likes.
+    limit = parse_bytes(job["memory_limit"]) if job.get("memory_limit") else None
+    check_fits(plan, job["plan"], limit, read_memory()["available_bytes"], job["threads"])
+    bound = bind_for(model, plan)
+    fill_dataset(bound, job["seed"])
+    initialise(bound, job["seed"])
+    return bound
+
+
+def fill_dataset(bound, seed: int) -> None:
+    """Deterministic random images and labels, in batches that take turns: the answer does not matter for timing."""
+    generator = np.random.default_rng(seed)
+    arrays = bound.arrays
+    images, labels, order = arrays["dataset.images"], arrays["dataset.labels"], arrays["batch_order"]
+    generator.standard_normal(dtype=np.float32, out=images)
+    labels[...] = generator.integers(0, 10, labels.shape)
+    order[...] = np.arange(order.size).reshape(order.shape)
+    if "learning_rates" in arrays:
+        arrays["learning_rates"][...] = LEARNING_RATE
+
+
+def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 over the bytes of arrays in the order of their names; shapes and dtypes count."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.shape} {array.dtype.str};".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def result_hashes(bound) -> dict[str, Any]:
+    """Hashes of all parameters and of the losses (of the class probabilities, forward), and whether all are finite.
+
+    A graph of the user's has no parameters: all its arrays count, and may hold what they like.
+    """
+    names = bound.plan.attributes.get("parameters")
+    if names is None:
+        return {"weights_hash": hash_arrays(bound.arrays), "losses_hash": hash_arrays({}), "finite": True}
+    parameters = {name: bound.view(name) for name in names}
+    answers = {name: bound.arrays[name] for name in ("losses", "probabilities") if name in bound.arrays}
+    finite = all(bool(np.isfinite(array).all()) for array in (*parameters.values(), *answers.values()))
+    return {"weights_hash": hash_arrays(parameters), "losses_hash": hash_arrays(answers), "finite": finite}
+
+
+def answer(bound, num_iterations: int) -> list[float]:
+    """What a peer must agree with within rounding: losses of the first steps, or probabilities of the first images."""
+    if "parameters" not in bound.plan.attributes:
+        return []
+    if "losses" in bound.arrays:
+        return [float(loss) for loss in bound.arrays["losses"][:num_iterations]]
+    if "probabilities" in bound.arrays:
+        return [float(p) for p in bound.arrays["probabilities"][:4].ravel()]
+    return []

@@ -1,0 +1,243 @@
+"""Arguments that several commands share. Those of a record derive from its fields: a new option needs no edit here."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
+from typing import Any
+
+
+def add_plan_options(
+    parser: ArgumentParser,
+    *,
+    network: str | None = "cifar10_cnn",
+    network_group: Any = None,
+    phase: str = "train",
+    leave_out: tuple[str, ...] = (),
+    axes: bool = False,
+    **defaults: Any,
+) -> None:
+    """Add `--network` and a flag for each field of `PlanOptions`; see `plan_options` and `plan_axes`.
+
+    Parameters
+    ----------
+    network : str or None
+        Default; None: without `--network` the command does something else.
+    network_group : group of arguments, optional
+        What excludes `--network`.
+    phase : {"train", "forward"}
+        "forward" leaves out what has an effect in training only.
+    leave_out : tuple of str
+        Fields that the command sets itself.
+    axes : bool
+        Each flag takes several values.
+    **defaults
+        Fields whose default differs from that of `PlanOptions`; with `axes` a tuple of values.
+    """
+    from ...cython_src.lowering.options import PlanOptions
+    from ...cython_src.records import fields
+
+    group = network_group or parser
+    if axes:
+        group.add_argument("--network", type=texts, default=(network,), metavar="N[,N...]", help=f"default: {network}")
+    else:
+        said = "default: %(default)s" if network else "a network instead; the options of plans are for it"
+        group.add_argument("--network", default=network, metavar="N", help=said)
+    unused = [field.name for field in fields(PlanOptions) if field.only_in not in ("", phase)]
+    add_fields(parser, PlanOptions, leave_out=(*leave_out, *unused), axes=axes, **defaults)
+
+
+def add_fields(
+    parser: ArgumentParser, record: type, *, leave_out: tuple[str, ...] = (), axes: bool = False, **defaults: Any
+) -> None:
+    """Add a flag for each field of a record: its name without the unit, its type, choices, text and default.
+
+    Only flags that were given, or whose default differs from the field's, appear in the parsed arguments; `given`
+    collects them. A list or text that may hold commas is repeated to give several values.
+    """
+    from ...cython_src.lowering.options import format_value
+    from ...cython_src.records import fields
+
+    for field in fields(record):
+        if field.name in leave_out:
+            continue
+        flag = field.name.removesuffix("_s").replace("_", "-")
+        shown = defaults.get(field.name, field.default)
+        default = shown if field.name in defaults else SUPPRESS
+        about = f"{field.text}; default: {format_value(shown) or 'none'}".replace("%", "%%")
+        if field.kind is bool and not axes:
+            action, prefix = ("store_false", "no-") if field.default else ("store_true", "")
+            text = field.text.replace("%", "%%")
+            parser.add_argument(
+                f"--{prefix}{flag}",
+                dest=field.name,
+                action=action,
+                default=default,
+                help="switch off: " * bool(prefix) + text,
+            )
+            continue
+        unit = "SECONDS" if field.name.endswith("_s") else flag.upper().replace("-", "_")
+        value = "{" + ",".join(map(str, field.choices)) + "}" if field.choices else unit
+        options: dict[str, Any] = {"dest": field.name, "default": default, "help": about, "metavar": value}
+        if not axes:
+            options["type"] = _checked(field, field.parse)
+        elif field.kind is tuple or (field.kind is str and not field.choices):
+            options |= {"type": _checked(field, field.parse), "action": _Append}
+            options["help"] += "; may be repeated"
+        else:
+            options["type"] = _checked(field, lambda text, field=field: tuple(map(field.parse, text.split(","))))
+            options["metavar"] = f"{value}[,...]"
+            if field.kind is bool:
+                options |= {"nargs": "?", "const": (True,)}
+        parser.add_argument(f"--{flag}", **options)
+
+
+class _Append(argparse.Action):
+    """Collects the values of a flag that is given several times, in place of the default."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        before = getattr(namespace, self.dest, ()) if getattr(namespace, f"_{self.dest}_given", False) else ()
+        setattr(namespace, self.dest, (*before, values))
+        setattr(namespace, f"_{self.dest}_given", True)
+
+
+def _checked(field: Any, parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A type for argparse whose messages are those of `UsageError`; argparse names the flag."""
+
+    def convert(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise ArgumentTypeError(str(error).removeprefix(f"{field.name} ")) from None
+
+    return convert
+
+
+def given(arguments: Namespace, record: type) -> dict[str, Any]:
+    """Return the fields of a record that the arguments name."""
+    from ...cython_src.records import fields
+
+    return {field.name: getattr(arguments, field.name) for field in fields(record) if field.name in arguments}
+
+
+def plan_options(arguments: Namespace, **changes: Any):
+    """Return the `PlanOptions` that were asked for, with changes."""
+    from ...cython_src.lowering.options import PlanOptions
+
+    return PlanOptions(**{**given(arguments, PlanOptions), **changes})
+
+
+def plan_axes(arguments: Namespace) -> dict[str, tuple]:
+    """Return the axes of a grid that were asked for, by name of the option, each value once."""
+    from ...cython_src.lowering.options import PlanOptions
+
+    axes = {"network": arguments.network, **given(arguments, PlanOptions)}
+    return {name: tuple(dict.fromkeys(values)) for name, values in axes.items()}
+
+
+def plan_products(arguments: Namespace) -> list:
+    """Return the `PlanOptions` of all combinations of the axes that were asked for."""
+    from ...cython_src.lowering.options import PlanOptions
+
+    axes = plan_axes(arguments)
+    del axes["network"]
+    return [PlanOptions(**dict(zip(axes, values, strict=True))) for values in itertools.product(*axes.values())]
+
+
+def texts(text: str) -> tuple[str, ...]:
+    """Parts of a text between commas, each once."""
+    return tuple(dict.fromkeys(part for part in text.split(",") if part))
+
+
+def numbers(text: str, least: int | None = None, most: float = math.inf) -> tuple[int, ...]:
+    """Whole numbers between commas, each once; for argparse."""
+    try:
+        found = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        raise ArgumentTypeError(f"takes whole numbers separated by commas, got {text!r}") from None
+    if least is not None and not least <= min(found) <= max(found) <= most:
+        raise ArgumentTypeError(f"takes whole numbers in [{least}, {most:g}] separated by commas, got {text!r}")
+    return found
+
+
+def number_from(least: float, kind: type = int) -> Callable[[str], Any]:
+    """A type for argparse: a number that is at least `least`."""
+
+    def convert(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            raise ArgumentTypeError(f"must be a {'whole ' * (kind is int)}number, got {text!r}") from None
+        if not least <= value < math.inf:
+            raise ArgumentTypeError(f"must be at least {least:g}, got {text}")
+        return value
+
+    return convert
+
+
+def positive(text: str) -> float:
+    """A number above 0; for argparse."""
+    value = number_from(0, float)(text)
+    if value == 0:
+        raise ArgumentTypeError(f"must be positive, got {text}")
+    return value
+
+
+def add_device(parser: ArgumentParser) -> None:
+    """Add `--device`."""
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "gpu"),
+        default="cpu",
+        help="gpu: models are those of a GPU (taskiter stands for gpu_taskiter), on one thread; default: %(default)s",
+    )
+
+
+def add_models(parser: ArgumentParser, default: tuple[str, ...]) -> None:
+    """Add `--models`; `models` reads them."""
+    parser.add_argument(
+        "--models", default=",".join(default), metavar="M[,M...]", help="name[:option=value...]; default: %(default)s"
+    )
+    parser.set_defaults(default_models=default)
+
+
+def models(arguments: Namespace) -> tuple[str, ...]:
+    """Return the specs of models that were asked for, on the device that was asked for, each once."""
+    from ..sampling.models import models_on, parse_models
+
+    device = getattr(arguments, "device", "cpu")
+    return tuple(map(str, parse_models(models_on(device, texts(arguments.models), arguments.default_models))))
+
+
+def add_threads(parser: ArgumentParser) -> None:
+    """Add `--threads`: several numbers; `threads` reads them."""
+    parser.add_argument(
+        "--threads",
+        type=lambda text: text if text == "cores" else numbers(text),
+        default="cores",
+        metavar="N[,N...]",
+        help="default: 1,2,4,... up to the cores of this process",
+    )
+
+
+def threads(arguments: Namespace) -> tuple[int, ...]:
+    """Return the numbers of threads that were asked for; models of a GPU run on one."""
+    from ..machine.topology import core_counts
+
+    if arguments.threads != "cores":
+        return arguments.threads
+    return (1,) if getattr(arguments, "device", "cpu") == "gpu" else core_counts()
+
+
+def add_json(parser: ArgumentParser, what: str = "") -> None:
+    """Add `--json`."""
+    parser.add_argument("--json", action="store_true", help=f"print {what + ' as ' if what else ''}JSON")
+
+
+def show(arguments: Namespace, result: Any, as_text: Callable[[Any], str]) -> None:
+    """Print a result as JSON or for people, as asked for."""
+    print(json.dumps(result, indent=1) if arguments.json else as_text(result))

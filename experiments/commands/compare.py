@@ -1,0 +1,64 @@
+"""`forktask compare`."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from .arguments import (
+    add_device,
+    add_fields,
+    add_models,
+    add_plan_options,
+    add_threads,
+    given,
+    models,
+    numbers,
+    plan_axes,
+    threads,
+)
+from .sweeping import add_output, measure_and_report
+
+HELP = "train one network under several execution models and compare them"
+DESCRIPTION = (
+    "Train one network under several execution models, check that all computed the same weights, and leave samples, a "
+    "table, figures and a report in a folder. Give the same command again to go on after an interruption."
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments: one for each axis of a sweep and each way to measure it."""
+    from ..sampling.models import DEFAULT_MODELS, describe_models
+    from ..sweep.configuration import Measure
+
+    parser.epilog = f"Models and their options: {describe_models()}."
+    add_plan_options(parser, axes=True)
+    add_models(parser, DEFAULT_MODELS)
+    add_device(parser)
+    add_threads(parser)
+    parser.add_argument(
+        "--interference",
+        type=numbers,
+        default=(0,),
+        metavar="K[,K...]",
+        help="processes that spin on the same CPUs; default: 0",
+    )
+    add_fields(parser, Measure)
+    add_output(parser)
+
+
+def configuration_of(arguments: Namespace):
+    """The `Configuration` that was asked for."""
+    from ..sweep.configuration import Configuration, Grid, Measure, check_axes
+
+    axes = {
+        **plan_axes(arguments),
+        "models": models(arguments),
+        "threads": threads(arguments),
+        "interference": arguments.interference,
+    }
+    return Configuration(grid=Grid(**check_axes(axes)), measure=Measure(**given(arguments, Measure)))
+
+
+def call(arguments: Namespace) -> int:
+    """Measure, and print tables."""
+    return measure_and_report(configuration_of(arguments), arguments)

@@ -1,0 +1,40 @@
+"""`forktask gate`."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from .arguments import add_fields, add_models, add_plan_options, given, models
+
+HELP = "compare the speed of this commit with another one, both built here"
+DESCRIPTION = (
+    "Build two commits of a repository and measure them in turns. Exit code 0: no model is slower than allowed; 1: one "
+    "is; with --strict also 3: for one the budget did not suffice to say."
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    from ..scaling.gate import GateSettings
+
+    parser.add_argument("--against", required=True, metavar="REF", help="commit, branch or tag to compare with")
+    subject = parser.add_mutually_exclusive_group()
+    subject.add_argument("--function", metavar="M:F", help="a function of your own package that makes a graph")
+    add_plan_options(parser, network_group=subject, batch=16)
+    add_models(parser, ("forkjoin", "taskiter"))
+    parser.add_argument("--threads", type=int, metavar="N", help="default: 2, or 1 where there is one CPU")
+    add_fields(parser, GateSettings, leave_out=("against",))
+
+
+def call(arguments: Namespace) -> int:
+    """Compare two commits."""
+    from ...cython_src.lowering.options import PlanOptions
+    from ..sampling.subject import describe_importable
+    from ..scaling.gate import GateSettings, compare_commits, exit_code
+
+    if arguments.function:
+        plan = describe_importable(arguments.function)
+    else:  # only what was asked for: the other commit may not know each option
+        plan = {"network": arguments.network, **given(arguments, PlanOptions)}
+    settings = GateSettings(**given(arguments, GateSettings))
+    return exit_code(compare_commits(plan, models(arguments), arguments.threads, settings), settings.strict)

@@ -1,0 +1,67 @@
+"""`forktask kernels`."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from .arguments import add_json, add_plan_options, number_from, plan_options, show, texts
+
+HELP = "speed of single kernels on one core, beside the measured limits"
+DESCRIPTION = (
+    "Run kernels on one core and show the time of each, its GFLOP/s and GB/s, and the share of its limit: the longer of "
+    "the times that its operations take at the measured multiply-add peak and its bytes at the bandwidth of plain loops "
+    "over as many bytes. By default the loops of a network's step; with --maps the kernels of layers on maps of given "
+    "sizes; with --convolutions each convolution of the network by several algorithms, with their errors. The time of a "
+    "loop is the sum of each block's fastest run."
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_plan_options(parser)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--maps",
+        type=texts,
+        metavar="BxHxWxC[,...]",
+        help="kernels of layers on maps; default sizes with --maps default",
+    )
+    what.add_argument(
+        "--convolutions",
+        nargs="?",
+        const="",
+        metavar="A[,A...]",
+        help="compare algorithms of convolutions: all, or some; without names the usual ones. * marks what is taken by "
+        "default: the cheapest by the cost model whose error is small enough",
+    )
+    parser.add_argument("--kernels", type=texts, default=(), metavar="NAME[,...]", help="parts of names, with --maps")
+    parser.add_argument("--instruction-set", metavar="SET", help="default: the best of this processor")
+    parser.add_argument("--cpu", type=int, help="logical CPU to pin to")
+    parser.add_argument(
+        "--seconds",
+        type=number_from(0, float),
+        help="for the step (default: 1), or for each kernel or algorithm (default: 0.05)",
+    )
+    add_json(parser)
+
+
+def call(arguments: Namespace) -> int:
+    """Measure one of the three, and print the table."""
+    from ..machine.convolutions import compare_algorithms, format_algorithms
+    from ..machine.map_kernels import DEFAULT_MAPS, format_maps, measure_maps
+    from ..machine.step_kernels import format_step, measure_step
+
+    seconds = {} if arguments.seconds is None else {"seconds": arguments.seconds}
+    where = {"instruction_set": arguments.instruction_set, "cpu": arguments.cpu}
+    if arguments.maps:
+        maps = DEFAULT_MAPS if arguments.maps == ("default",) else arguments.maps
+        show(arguments, measure_maps(maps, arguments.kernels, **seconds, **where), format_maps)
+    elif arguments.convolutions is not None:
+        result = compare_algorithms(
+            arguments.network, plan_options(arguments), arguments.convolutions, **seconds, **where
+        )
+        show(arguments, result, format_algorithms)
+    else:
+        result = measure_step(arguments.network, plan_options(arguments), **seconds, **where)
+        show(arguments, result, format_step)
+    return 0

@@ -1,0 +1,68 @@
+"""`forktask metg`."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from .arguments import (
+    add_device,
+    add_fields,
+    add_json,
+    add_models,
+    add_plan_options,
+    add_threads,
+    given,
+    models,
+    plan_options,
+    show,
+    texts,
+    threads,
+)
+
+HELP = "what a runtime costs a task: METG(50 %%) on Task Bench graphs"
+DESCRIPTION = (
+    "Run Task Bench graphs with more and more work in each task and find the shortest task at which half of the kernel's "
+    "own rate is reached. Each task checks that its inputs came from the right tasks."
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    from ..metg.graphs import TaskBenchOptions
+    from ..metg.metg import MetgSettings, default_models
+
+    graph = parser.add_mutually_exclusive_group()
+    graph.add_argument("--pattern", default="stencil_1d", metavar="P[,P...]", help="default: %(default)s")
+    add_plan_options(parser, network=None, network_group=graph)
+    add_models(parser, default_models())
+    add_device(parser)
+    add_threads(parser)
+    add_fields(parser, TaskBenchOptions)
+    add_fields(parser, MetgSettings)
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        help="folder for samples, table and figures; the same command again goes on with what is there; "
+        "default: print only",
+    )
+    parser.add_argument(
+        "--format", choices=("pdf", "svg", "png"), default="pdf", help="of figures; default: %(default)s"
+    )
+    add_json(parser)
+
+
+def call(arguments: Namespace) -> int:
+    """Measure, print and draw. Exit code 1: nothing could be measured."""
+    from ..metg.graphs import TaskBenchOptions, network_graph, task_bench_graphs
+    from ..metg.metg import MetgSettings, measure_metg
+    from ..metg.table import format_table
+
+    specs, options = models(arguments), TaskBenchOptions(**given(arguments, TaskBenchOptions))
+    if arguments.network is None:
+        graphs = task_bench_graphs(texts(arguments.pattern), options, arguments.device)
+    else:
+        graphs = [network_graph(arguments.network, plan_options(arguments), options, arguments.device)]
+    settings = MetgSettings(**given(arguments, MetgSettings))
+    table = measure_metg(graphs, specs, threads(arguments), settings, arguments.out, arguments.format)
+    show(arguments, table, format_table)
+    return 0 if any(entry["repeats"] for entry in table["results"]) else 1

@@ -1,0 +1,63 @@
+"""`forktask peers`."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from .arguments import (
+    add_device,
+    add_json,
+    add_models,
+    add_plan_options,
+    add_threads,
+    models,
+    number_from,
+    plan_options,
+    positive,
+    show,
+    texts,
+    threads,
+)
+
+HELP = "PyTorch's best CPU mode beside our models, interleaved in one run"
+DESCRIPTION = (
+    "Time PyTorch (each mode in processes of its own) and our execution models on the same network, data and threads, in "
+    "turn, and print ratios of paired medians. Needs the extra `peers` (PyTorch)."
+)
+MODELS = ("serial", "forkjoin", "forkjoin:region=persistent", "taskgraph", "taskiter")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    from ..peers.modes import MODES
+
+    add_plan_options(parser)
+    add_device(parser)
+    add_models(parser, MODELS)
+    parser.add_argument("--modes", default=",".join(MODES), metavar="M[,M...]", help="of PyTorch; default: %(default)s")
+    add_threads(parser)
+    parser.add_argument("--repeats", type=number_from(1), default=5, metavar="R", help="default: %(default)s")
+    parser.add_argument(
+        "--seconds", type=positive, default=0.6, metavar="S", help="timed in each process; default: %(default)s"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
+    add_json(parser, "raw samples and table")
+
+
+def call(arguments: Namespace) -> int:
+    """Measure, and print the table. Exit code 1: nothing could be measured."""
+    from ..peers.peers import as_text, compare_with_torch
+
+    result = compare_with_torch(
+        arguments.network,
+        plan_options(arguments),
+        models=models(arguments),
+        modes=texts(arguments.modes),
+        threads=threads(arguments),
+        repeats=arguments.repeats,
+        seconds=arguments.seconds,
+        seed=arguments.seed,
+        device=arguments.device,
+    )
+    show(arguments, result, as_text)
+    return 0 if result["rows"] else 1

@@ -1,0 +1,41 @@
+"""`forktask plot`."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+HELP = "draw one figure from the samples of a folder"
+DESCRIPTION = "Draw one figure from samples.jsonl, with a caption text file beside it."
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("folder", metavar="DIR", help="results folder of compare or run")
+    parser.add_argument(
+        "--figure", default="speedup", metavar="NAME", help="speedup (default), layers, overhead, batch or granularity"
+    )
+    parser.add_argument("--column", default="double", help="double (7 in, default) or single (3.3 in)")
+    parser.add_argument("--format", default="pdf", dest="kind", help="pdf (default), svg or png")
+    parser.add_argument(
+        "--plan",
+        metavar="ID",
+        help="plan to draw, by the first characters of its id; default: the one with most samples",
+    )
+    parser.add_argument("--out", metavar="FILE", help="default: DIR/figures/NAME[-single].FORMAT")
+
+
+def call(arguments: Namespace) -> int:
+    """Draw a figure and print its path."""
+    from ..report.report import plot_folder
+
+    print(
+        plot_folder(
+            arguments.folder,
+            arguments.figure,
+            column=arguments.column,
+            kind=arguments.kind,
+            plan=arguments.plan,
+            out=arguments.out,
+        )
+    )
+    return 0

@@ -1,0 +1,47 @@
+"""`forktask scaling-power`."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from .arguments import add_fields, add_json, add_plan_options, given, number_from, show
+
+HELP = "measure false alarms and power of the clock tier of scaling tests"
+DESCRIPTION = (
+    "Run whole clock tests of a model against itself, and against itself made slower, and count. Rows are appended to the "
+    "file; the same command goes on."
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    from ..scaling.power import PowerSettings
+
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--out", metavar="FILE", help="JSON Lines, appended to")
+    what.add_argument(
+        "--simulate",
+        type=number_from(1),
+        metavar="N",
+        help="measure nothing: N tests with random numbers for each noise and ratio, 60 rounds at most",
+    )
+    add_plan_options(parser, batch=16)
+    add_fields(parser, PowerSettings)
+    parser.add_argument("--seconds", type=float, metavar="S", help="begin no further test after this long")
+    add_json(parser)
+
+
+def call(arguments: Namespace) -> int:
+    """Measure or simulate, and print rates."""
+    from pathlib import Path
+
+    from ...cython_src.lowering.options import PlanOptions
+    from ..scaling.power import PowerSettings, format_simulated, format_tables, measure_power, simulated
+
+    settings = PowerSettings(**given(arguments, PowerSettings))
+    if arguments.simulate is not None:
+        show(arguments, simulated(arguments.simulate, settings.at_most), format_simulated)
+        return 0
+    plan = {"network": arguments.network, **given(arguments, PlanOptions)}
+    show(arguments, measure_power(plan, settings, Path(arguments.out), arguments.seconds), format_tables)
+    return 0

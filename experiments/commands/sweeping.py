@@ -1,0 +1,84 @@
+"""What `forktask compare` and `forktask run` have in common: a sweep, then tables, figures and a report."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from argparse import ArgumentParser, Namespace
+from datetime import datetime
+
+from .arguments import add_json, show
+
+
+def add_output(parser: ArgumentParser) -> None:
+    """Add `--out`, `--json` and `--quick`."""
+    parser.add_argument("--out", metavar="DIR", help="results folder; default: results/<date and time>")
+    add_json(parser, "the summary")
+    parser.add_argument("--quick", action="store_true", help="small sizes and few repeats: a check that it works")
+
+
+def print_expected(configuration, arguments: Namespace) -> int:
+    """Print what would be measured and how long it would take."""
+    from ..sweep.sweep import expected, expected_text
+
+    found = expected(configuration.quick() if arguments.quick else configuration)
+    if arguments.json:
+        del found["plans"]
+    show(arguments, found, expected_text)
+    return 0
+
+
+def measure_and_report(configuration, arguments: Namespace) -> int:
+    """Measure a sweep, say what failed, and print and draw the rest. Exit code 1: some figure is missing or wrong."""
+    from ..sampling.results import LASTING_FAILURES
+    from ..sweep.status import failure_report, standing_failures
+    from ..sweep.sweep import Sweep
+
+    if arguments.quick:
+        configuration = configuration.quick()
+        _say_quick(configuration.grid)
+    out_dir = arguments.out or f"results/{datetime.now().strftime('%Y%m%d-%H%M%S')}"
+    results = Sweep(configuration, out_dir, _command_line(out_dir)).run()
+    lines, trusted = failure_report(results)
+    for line in lines:
+        print(f"forktask: {line}", file=sys.stderr)
+    if not trusted:
+        print(
+            f'forktask: no figures: the models did not compute the same weights, see the rows "failure" in '
+            f"{results.path}",
+            file=sys.stderr,
+        )
+        return 1
+    if not results.of_kind("sample"):
+        print("forktask: no figures: every configuration failed", file=sys.stderr)
+        return 1
+    print(_report(configuration, out_dir, results, arguments.json))
+    return 1 if any(row["reason"] not in LASTING_FAILURES for row in standing_failures(results)) else 0
+
+
+def _report(configuration, out_dir: str, results, as_json: bool) -> str:
+    from ..report import gpu_report
+    from ..report.report import report_on_sweep
+    from ..sampling.models import describe_gpu_convolutions
+
+    if not configuration.uses_gpu:
+        return report_on_sweep(out_dir, as_json)
+    for conv in configuration.grid.conv:
+        print(f"forktask: {describe_gpu_convolutions(conv)}", file=sys.stderr)
+    return gpu_report.report(out_dir, results, as_json)
+
+
+def _say_quick(grid) -> None:
+    print(
+        f"forktask: --quick, a check that it works: batch {', '.join(map(str, grid.batch))}, "
+        f"{grid.threads[0]} thread{'s' * (grid.threads[0] > 1)}, one repetition, whatever else was asked for",
+        file=sys.stderr,
+    )
+
+
+def _command_line(out_dir: str) -> str:
+    """What to type to go on: the arguments of this process, with the output folder named."""
+    typed = ["forktask", *sys.argv[1:]]
+    if not any(part == "--out" or part.startswith("--out=") for part in typed):
+        typed += ["--out", out_dir]
+    return shlex.join(typed)

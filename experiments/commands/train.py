@@ -1,0 +1,51 @@
+"""`forktask train`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+
+from .arguments import add_device, add_fields, add_json, given, show
+
+HELP = "train a network and draw its accuracy over time"
+DESCRIPTION = (
+    "Train a network and leave, for each epoch, losses, error rate and time, a figure of accuracy over time, checkpoints, "
+    "and the final parameters as safetensors."
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    from ..training.config import TrainingConfig
+
+    add_fields(parser, TrainingConfig, leave_out=("phase",))
+    add_device(parser)
+    parser.add_argument("--resume", action="store_true", help="go on after the last checkpoint in --out")
+    parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
+    add_json(parser, "the summary")
+
+
+def call(arguments: Namespace) -> int:
+    """Train, and print what came out."""
+    from ..sampling.models import describe_gpu_convolutions, parse_model
+    from ..training.config import TrainingConfig
+    from ..training.train import configure, summary_text, train
+
+    config = configure(given(arguments, TrainingConfig), arguments.resume, arguments.device, arguments.oversubscribe)
+    stream = sys.stderr if arguments.json else sys.stdout
+
+    def report(line: str) -> None:
+        print(line, file=stream, flush=True)
+
+    if parse_model(config.model).model.device == "gpu":
+        report(describe_gpu_convolutions(config.conv))
+    try:
+        summary = train(config, arguments.resume, report)
+    except KeyboardInterrupt:
+        print(
+            f"\nstopped; the last whole epoch is kept, go on with: forktask train --resume --out {config.out}",
+            file=sys.stderr,
+        )
+        raise
+    show(arguments, summary, summary_text)
+    return 0

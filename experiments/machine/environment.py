@@ -1,0 +1,207 @@
+"""What a measurement ran on: hardware, limits, software and settings.
+
+Everything is read from /proc, /sys and the process itself; nothing heavy is imported, so that a measured process may
+call `collect` before its first block. Functions that read files take `root`, the folder that stands for `/`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from ... import __version__
+from ...cython_src.kernels.simd import instruction_sets
+from . import machine_peaks
+from .build_info import BUILD
+from .disturbance import read_memory, read_pressure, read_quota
+from .proc import read_int, read_text
+from .topology import available_cpus, read_caches, read_topology
+from .variables import read_variables, spin_policy
+
+PACKAGES = ("numpy", "threadpoolctl", "joblib", "pandas", "matplotlib", "seaborn", "torch", "cupy", "dask")
+
+# What may differ between two runs that count as one environment: load, free memory, measured clock, and the
+# libraries that happen to be imported so far. Variables are in only where they cripple (`environment_id`).
+VOLATILE = (
+    "load_average",
+    "pressure_some_percent",
+    "memory",
+    "clock",
+    "libraries",
+    "denormals",
+    "variables",
+    "spin_policy",
+    "perf_counters",
+)
+
+
+def loaded_libraries() -> list[dict]:
+    """OpenMP and BLAS libraries in this process, by threadpoolctl; only what an import has loaded so far."""
+    from threadpoolctl import threadpool_info
+
+    return [
+        {
+            "kind": library["user_api"],
+            "name": library["prefix"] if library["user_api"] == "openmp" else library["internal_api"],
+            "version": library.get("version"),
+            "architecture": library.get("architecture"),
+            "threads": library["num_threads"],
+            "file": Path(library["filepath"]).name,
+        }
+        for library in threadpool_info()
+    ]
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of the packages that matter, where installed; read from their metadata, nothing is imported."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _cpu_model(root="/") -> dict:
+    fields: dict[str, str] = {}
+    for line in (read_text(Path(root, "proc/cpuinfo")) or "").splitlines():
+        name, _, value = line.partition(":")
+        fields.setdefault(name.strip(), value.strip())
+    flags = set(fields.get("flags", fields.get("Features", "")).split())
+    return {
+        "model": fields.get("model name") or fields.get("CPU part"),
+        "vendor": fields.get("vendor_id") or fields.get("CPU implementer"),
+        "family": fields.get("cpu family"),
+        "model_number": fields.get("model"),
+        "stepping": fields.get("stepping"),
+        "flags": sorted(f for f in flags if f.startswith(("avx", "fma", "amx", "f16c", "sve", "asimd"))),
+        "virtual_machine": "hypervisor" in flags if flags else None,
+    }
+
+
+def _frequency(root="/") -> dict:
+    folder = Path(root, "sys/devices/system/cpu/cpu0/cpufreq")
+    boost = read_int(Path(root, "sys/devices/system/cpu/cpufreq/boost"))
+    no_turbo = read_int(Path(root, "sys/devices/system/cpu/intel_pstate/no_turbo"))
+    return {
+        "governor": read_text(folder / "scaling_governor"),
+        "driver": read_text(folder / "scaling_driver"),
+        "min_khz": read_int(folder / "cpuinfo_min_freq"),
+        "max_khz": read_int(folder / "cpuinfo_max_freq"),
+        "boost": bool(boost) if boost is not None else None if no_turbo is None else not no_turbo,
+    }
+
+
+def _gpus(root="/") -> list[str]:
+    """Names of NVIDIA GPUs as their driver lists them; details cost a second and belong to `gpu_details`."""
+    names = []
+    for path in sorted(Path(root, "proc/driver/nvidia/gpus").glob("*/information")):
+        for line in (read_text(path) or "").splitlines():
+            if line.startswith("Model:"):
+                names.append(line.partition(":")[2].strip())
+    return names
+
+
+def gpu_details() -> list[dict]:
+    """What nvidia-smi says of each GPU; empty where there is none. Takes up to a second."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    fields = ("name", "driver_version", "memory.total", "clocks.max.sm", "persistence_mode", "mig.mode.current")
+    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+    try:
+        output = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []  # a driver that does not answer is as good as no GPU
+    return [dict(zip(fields, (v.strip() for v in line.split(",")), strict=False)) for line in output.splitlines()]
+
+
+def collect(root="/", variables=None) -> dict:
+    """Everything that describes where and with what a measurement ran.
+
+    Call it before pinning: "affinity" is the calling thread's.
+
+    Parameters
+    ----------
+    root : path
+        Folder that stands for `/`; another one is for tests.
+    variables : mapping, optional
+        In place of os.environ.
+
+    Returns
+    -------
+    dict
+        JSON-able. Fields of VOLATILE change from call to call; the others are the machine and its software.
+    """
+    clock_cost_ns, clock_step_ns = machine_peaks.measure_clock()
+    flushed_results, flushed_operands = machine_peaks.denormals_flushed()
+    load = (read_text(Path(root, "proc/loadavg")) or "").split()
+    pressure = read_pressure(root)
+    return {
+        "forktask": __version__,
+        "python": {
+            "version": platform.python_version(),
+            "implementation": platform.python_implementation(),
+            "gil": getattr(sys, "_is_gil_enabled", lambda: True)(),
+        },
+        "packages": package_versions(),
+        "build": dict(BUILD),
+        "kernel": platform.release(),
+        "libc": " ".join(platform.libc_ver()),
+        "architecture": platform.machine(),
+        "cpu": _cpu_model(root),
+        "instruction_sets": instruction_sets.available(),
+        "topology": read_topology(root),
+        "caches": read_caches(root, available_cpus()[0] if str(root) == "/" else 0),
+        "affinity": available_cpus(),
+        "isolated": read_text(Path(root, "sys/devices/system/cpu/isolated")) or "",
+        "quota_cpus": read_quota(root),
+        "memory": read_memory(root),
+        "frequency": _frequency(root),
+        "clock": {
+            "source": read_text(Path(root, "sys/devices/system/clocksource/clocksource0/current_clocksource")),
+            "cost_ns": clock_cost_ns,
+            "step_ns": clock_step_ns,
+        },
+        "transparent_huge_pages": _bracketed(read_text(Path(root, "sys/kernel/mm/transparent_hugepage/enabled"))),
+        "numa_balancing": read_int(Path(root, "proc/sys/kernel/numa_balancing")),
+        "perf_counters": {
+            "error": machine_peaks.perf_counters_error(),
+            "paranoid": read_int(Path(root, "proc/sys/kernel/perf_event_paranoid")),
+        },
+        "denormals": {"results_flushed": flushed_results, "operands_flushed": flushed_operands},
+        "variables": read_variables(variables),
+        "spin_policy": spin_policy(variables),
+        "libraries": loaded_libraries(),
+        "gpus": _gpus(root),
+        "load_average": [float(x) for x in load[:3]] or None,
+        "pressure_some_percent": None if pressure is None else pressure["avg10"],
+    }
+
+
+def _bracketed(text: str | None) -> str | None:
+    """The chosen one of "always [madvise] never"."""
+    if text is None or "[" not in text:
+        return text
+    return text[text.index("[") + 1 : text.index("]")]
+
+
+def environment_id(environment: dict) -> str:
+    """Twelve hexadecimal digits of the stable part: equal for runs whose samples may stand in one table.
+
+    Left out: the fields of VOLATILE, but the total memory, the clock source and variables that cripple a
+    library or choose kernels stay in.
+    """
+    stable = {key: value for key, value in environment.items() if key not in VOLATILE}
+    stable["memory_total"] = environment["memory"]["total_bytes"]
+    stable["clock_source"] = environment["clock"]["source"]
+    stable["variables"] = [
+        [v["name"], v["value"]] for v in environment["variables"] if v["kind"] in ("cripples", "kernels")
+    ]
+    return hashlib.sha256(json.dumps(stable, sort_keys=True).encode()).hexdigest()[:12]

@@ -1,0 +1,161 @@
+"""Times of single kernels on one core, and the limits that they are compared with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...cython_src.binding.bind import BoundPlan, bind
+from ...cython_src.plan.model import UPDATE, Access, Block, PlanBuilder
+from ...forkjoin.executor import SerialExecutor
+from .machine_peaks import measure_bandwidth, measure_peak_flops
+
+ROUNDS = 10  # of a measurement: what it is compared with is measured in turns with it
+EVENTS_A_ROUND = 200_000
+PEAK_S = 0.06
+BANDWIDTH_S = 0.01
+SMALLEST_SET = 1 << 14  # bytes: less than any first-level cache
+
+
+def one_loop(
+    kernel: str,
+    buffers: Mapping[str, tuple[Sequence[int], str]],
+    attributes: Mapping[str, Any],
+    bounds: Sequence[tuple[int, ...]],
+    scratch_bytes: int,
+    *,
+    target: str = "cpu",
+    instruction_set: str | None = None,
+) -> BoundPlan:
+    """Bind a plan of one loop, whose buffers have the names of the kernel's operands.
+
+    Parameters
+    ----------
+    kernel : str
+    buffers : mapping
+        Operand -> (shape, dtype).
+    attributes : mapping
+    bounds : sequence of tuple of int
+        Of each block.
+    scratch_bytes : int
+    """
+    builder = PlanBuilder(kernel)
+    for name, (shape, dtype) in buffers.items():
+        builder.buffer(name, tuple(shape), dtype, role="dataset")
+    accesses = tuple(Access(UPDATE, name) for name in buffers)
+    blocks = [Block(tuple(b), accesses if i == 0 else ()) for i, b in enumerate(bounds)]
+    builder.loop("loop", kernel, {name: name for name in buffers}, blocks, attributes=dict(attributes))
+    builder.scratch(scratch_bytes)
+    return bind(builder.build(), target=target, instruction_set=instruction_set)
+
+
+def loop_times(
+    bound: BoundPlan, seconds: float, cpu: int | None = None, between: Callable[[], None] = lambda: None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Run a plan on one thread for about so long, in rounds, and return the times of its loops in seconds.
+
+    Parameters
+    ----------
+    bound : BoundPlan
+    seconds : float
+    cpu : int, optional
+        Logical CPU to pin to.
+    between : callable
+        Called before each round.
+
+    Returns
+    -------
+    fastest : float64, shape (loops,)
+        Sum over the blocks of each block's fastest iteration: other programs' load adds, never subtracts.
+    median : float64, shape (loops,)
+        Of whole loops.
+    """
+    plan = bound.plan
+    capacity = max(EVENTS_A_ROUND, plan.num_tasks)
+    starts = [loop.first_task for loop in plan.loops]
+    fastest, of_loops = np.full(plan.num_tasks, np.inf), []
+    with SerialExecutor(1, cpus=None if cpu is None else [cpu], event_capacity=capacity) as executor:
+        executor.prepare(bound)
+        executor.run(2)
+        start = time.perf_counter()
+        executor.run(1)
+        once = time.perf_counter() - start
+        iterations = int(np.clip(round(seconds / once / ROUNDS), 1, capacity // plan.num_tasks))
+        for _ in range(ROUNDS if seconds > 0 else 1):
+            between()
+            executor.workers.clear_events()
+            executor.run(iterations)
+            events = executor.workers.events()
+            durations = np.zeros((iterations, plan.num_tasks))
+            durations[events["iteration"], events["task"]] = (events["stop_ns"] - events["start_ns"]) * 1e-9
+            fastest = np.minimum(fastest, durations.min(axis=0))
+            of_loops.append(np.add.reduceat(durations, starts, axis=1))
+    return np.add.reduceat(fastest, starts), np.median(np.concatenate(of_loops), axis=0)
+
+
+class Limits:
+    """The multiply-add peak, and the bandwidth of plain loops over arrays of some size, of one core.
+
+    Parameters
+    ----------
+    instruction_set : str or None
+        None: the best of this processor.
+    cpu : int or None
+    """
+
+    def __init__(self, instruction_set: str | None = None, cpu: int | None = None):
+        self._instruction_set, self._cpu = instruction_set, cpu
+        self._bandwidths: dict[int, float] = {}
+        self.peak_flops_per_s = 0.0
+        for _ in range(3):
+            self.measure_peak()
+
+    def measure_peak(self) -> None:
+        """Measure the peak again; the highest counts."""
+        found = measure_peak_flops(PEAK_S, self._instruction_set, self._cpu)["flops_per_s"]
+        self.peak_flops_per_s = max(self.peak_flops_per_s, found)
+
+    def stream(self, name: str, size: float) -> float:
+        """Measure bytes per second of a plain loop ("triad", "read", "copy", "fill") over so many bytes."""
+        cpus = None if self._cpu is None else [self._cpu]
+        return measure_bandwidth(1, BANDWIDTH_S, max(int(size), SMALLEST_SET), cpus, name)
+
+    def bandwidth(self, size: float) -> float:
+        """Bytes per second of a triad over about so many bytes (to the next power of two), measured once."""
+        rounded = 1 << max(int(size) - 1, SMALLEST_SET - 1).bit_length()
+        if rounded not in self._bandwidths:
+            self._bandwidths[rounded] = max(self.stream("triad", rounded) for _ in range(3))
+        return self._bandwidths[rounded]
+
+    def row(self, name: str, time_s: float, median_s: float, flops: float, size: float, bandwidth: float) -> dict:
+        """A kernel's row: rates, and the share of its limit, the longer of the times that its operations take at the
+        peak and its bytes at a bandwidth."""
+        limit_s = max(flops / self.peak_flops_per_s, size / bandwidth if size else 0.0)
+        return {
+            "name": name,
+            "time_s": time_s,
+            "median_time_s": median_s,
+            "flops": flops,
+            "bytes": size,
+            "flops_per_s": flops / time_s,
+            "bytes_per_s": size / time_s,
+            "bandwidth_bytes_per_s": bandwidth,
+            "share_of_limit": limit_s / time_s,
+        }
+
+
+def format_rows(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Lines of a table: time, GFLOP/s and GB/s of each kernel, and its share of the measured limit."""
+    total = sum(row["time_s"] for row in rows)
+    width = max([24, *(len(row["name"]) for row in rows)])
+    lines = [f"{'kernel':{width}} {'us':>9} {'median':>9} {'share':>6} {'GFLOP/s':>8} {'GB/s':>7} {'of limit':>8}"]
+    for row in rows:
+        flops = f"{row['flops_per_s'] / 1e9:8.1f}" if row["flops"] else f"{'':8}"
+        lines.append(
+            f"{row['name']:{width}} {row['time_s'] * 1e6:9.1f} {row['median_time_s'] * 1e6:9.1f} "
+            f"{row['time_s'] / total:6.1%} {flops} {row['bytes_per_s'] / 1e9:7.1f} {row['share_of_limit']:8.0%}"
+        )
+    return lines

@@ -1,0 +1,71 @@
+"""The machine's measured limits: peak arithmetic, bandwidth and capacity of threads."""
+
+from __future__ import annotations
+
+import time
+
+from . import machine_peaks
+from .disturbance import Disturbance
+from .environment import collect
+from .topology import available_cpus, core_counts, cpu_order, last_level_cache_bytes
+
+
+def measure_machine(threads=None, *, cpus=None, environment: dict | None = None, seconds: float = 0.1) -> dict:
+    """The machine's measured limits: the row `machine` of a samples file.
+
+    Takes about `seconds` for the peak, once for each thread count for the bandwidth and once for the
+    capacity, and the first touch of the bandwidth's arrays.
+
+    Parameters
+    ----------
+    threads : sequence of int, optional
+        Thread counts. Default: 1, 2, 4, ... up to the CPUs this process may use.
+    cpus : iterable of int, optional
+        CPUs to choose from, as in `cpu_order`.
+    environment : dict, optional
+        Result of `collect`, if at hand.
+    seconds : float
+        Of each single measurement.
+
+    Returns
+    -------
+    dict
+        "kind", "instruction_set", "peak_flops_per_s_1thread" and its "median_flops_per_s_1thread",
+        "frequency_hz",
+        "flops_per_cycle", "bandwidth_bytes_per_s" and "capacity" by thread count (string keys, as JSON has
+        it),
+        "cache_bandwidth_bytes_per_s" of one thread by cache level, "disturbance" over all of it, "elapsed_s".
+    """
+    environment = collect() if environment is None else environment
+    cpus = available_cpus() if cpus is None else sorted(set(cpus))
+    threads = core_counts(len(cpus)) if threads is None else sorted(set(threads))
+    disturbance = Disturbance()
+    before = disturbance.read()
+    start = time.perf_counter()
+    first = cpu_order(1, cpus)[0]
+    peak = machine_peaks.measure_peak_flops(seconds, None, first)
+    working_set = max(4 * last_level_cache_bytes(environment), 64 << 20)
+    free = environment["memory"]["available_bytes"]
+    if free is not None:
+        working_set = min(working_set, free // 4)
+    order = {n: cpu_order(n, cpus, oversubscribe=True) for n in threads}
+    bandwidth = {str(n): machine_peaks.measure_bandwidth(n, seconds, working_set, order[n]) for n in threads}
+    cache_bandwidth = {
+        str(cache["level"]): machine_peaks.measure_bandwidth(1, seconds / 4, cache["size_bytes"] // 2, [first])
+        for cache in environment["caches"]
+        if cache["type"] != "Instruction" and cache["size_bytes"] <= working_set
+    }
+    capacity = {str(n): 1.0 if n == 1 else machine_peaks.measure_capacity(n, seconds, order[n]) for n in threads}
+    return {
+        "kind": "machine",
+        "instruction_set": peak["instruction_set"],
+        "peak_flops_per_s_1thread": peak["flops_per_s"],
+        "median_flops_per_s_1thread": peak["median_flops_per_s"],
+        "frequency_hz": peak["frequency_hz"],
+        "flops_per_cycle": peak["flops_per_cycle"],
+        "bandwidth_bytes_per_s": bandwidth,
+        "cache_bandwidth_bytes_per_s": cache_bandwidth,
+        "capacity": capacity,
+        "disturbance": disturbance.since(before),
+        "elapsed_s": time.perf_counter() - start,
+    }

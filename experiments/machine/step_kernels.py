@@ -1,0 +1,113 @@
+"""The kernels of a network's step on one core: rates of each loop, and the step against its floor."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+
+from ...cython_src.binding.bind import bind
+from ...cython_src.lowering.lower import initialise, lower
+from ...cython_src.lowering.options import PlanOptions, describe
+from ...forkjoin.executor import SerialExecutor
+from .kernel_timing import Limits, format_rows, loop_times
+
+WINDOW_S = 2e-3  # short, so that some window lies between two interruptions on a machine that is not quiet
+BATCHES = 4  # that take turns
+
+
+def measure_step(
+    network: str, options: PlanOptions, seconds: float = 1.0, instruction_set: str | None = None, cpu: int | None = None
+) -> dict[str, Any]:
+    """Time all loops of a plan, and the step without any log.
+
+    Parameters
+    ----------
+    network : str
+    options : PlanOptions
+    seconds : float
+        Time to spend, apart from set-up.
+    instruction_set, cpu
+        As in `bind` and `SerialExecutor`.
+
+    Returns
+    -------
+    dict
+        "title", "instruction_set", "peak_flops_per_s", "rows" (`Limits.row` of each loop); "step_time_s",
+        "median_step_time_s"; "floor_s": operations of the step, convolutions in their direct form, at the peak;
+        "ratio" (fastest step to floor) and "loop_ratio" (sum of loops to floor).
+    """
+    plan = lower(network, options, num_images=max(options.batch, 64), num_batches=BATCHES)
+    bound = bind(plan, instruction_set=instruction_set)
+    initialise(bound, seed=1)
+    rng = np.random.default_rng(1)
+    arrays = bound.arrays
+    arrays["dataset.images"][...] = rng.standard_normal(arrays["dataset.images"].shape)
+    arrays["dataset.labels"][...] = rng.integers(0, plan.attributes["num_classes"], arrays["dataset.labels"].shape)
+    arrays["batch_order"][...] = rng.integers(0, len(arrays["dataset.labels"]), arrays["batch_order"].shape)
+    if "learning_rates" in arrays:
+        arrays["learning_rates"][...] = 1e-4
+    limits = Limits(instruction_set, cpu)
+    windows = _windows(bound, 0.5 * seconds, cpu)
+    limits.measure_peak()
+    fastest, median = loop_times(bound, 0.4 * seconds, cpu)
+    limits.measure_peak()
+    rows = [
+        limits.row(
+            f"{loop.name} ({loop.kernel})",
+            float(fastest[k]),
+            float(median[k]),
+            loop.flops,
+            loop.bytes,
+            limits.bandwidth(loop.bytes),
+        )
+        for k, loop in enumerate(plan.loops)
+    ]
+    floor = plan.flops / limits.peak_flops_per_s
+    said = describe(options, leave_out=("batch",))
+    return {
+        "title": f"{network}, batch {options.batch}{', ' + said if said else ''}, layout {plan.attributes['layout']}, "
+        f"{plan.num_tasks} blocks",
+        "network": network,
+        **options.as_dict(),
+        "layout": plan.attributes["layout"],
+        "instruction_set": bound.instruction_set,
+        "peak_flops_per_s": limits.peak_flops_per_s,
+        "rows": rows,
+        "floor_s": floor,
+        "step_time_s": min(windows),
+        "median_step_time_s": statistics.median(windows),
+        "ratio": min(windows) / floor,
+        "loop_ratio": float(fastest.sum()) / floor,
+    }
+
+
+def _windows(bound, seconds: float, cpu: int | None) -> list[float]:
+    """Seconds a step in each of many short windows, without an event log."""
+    with SerialExecutor(1, cpus=None if cpu is None else [cpu]) as executor:
+        executor.prepare(bound)
+        executor.run(2)
+        start = time.perf_counter()
+        executor.run(1)
+        count = max(1, round(WINDOW_S / (time.perf_counter() - start)))
+        windows: list[float] = []
+        stop = start + seconds
+        while start < stop or len(windows) < 5:
+            start = time.perf_counter()
+            executor.run(count)
+            windows.append((time.perf_counter() - start) / count)
+    return windows
+
+
+def format_step(result: dict[str, Any]) -> str:
+    """The result of `measure_step` for people."""
+    lines = [
+        f"{result['title']}, {result['instruction_set']}, one core, peak {result['peak_flops_per_s'] / 1e9:.1f} GFLOP/s",
+        *format_rows(result["rows"]),
+        f"step {result['step_time_s'] * 1e3:.3f} ms (median {result['median_step_time_s'] * 1e3:.3f}), floor "
+        f"{result['floor_s'] * 1e3:.3f} ms: {result['ratio']:.2f} times the floor; "
+        f"loops alone {result['loop_ratio']:.2f}",
+    ]
+    return "\n".join(lines)

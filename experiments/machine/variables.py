@@ -1,0 +1,73 @@
+"""Environment variables that change how fast something runs."""
+
+from __future__ import annotations
+
+import os
+
+# Variables that change how fast something runs. Measuring processes get none of these but FORKTASK_ISA from
+# outside; any other use of NumPy, PyTorch or OpenMP here does. "cripples": makes a library slower than it is
+# or takes threads away, so that comparisons with it are false; "placement": competes with our pinning;
+# "threads": sets numbers of threads;
+# "spin": what idle threads do; "kernels": chooses kernels of this package.
+VARIABLES = {
+    "OPENBLAS_CORETYPE": ("cripples", "OpenBLAS uses the kernels of this CPU model, often half as fast; acts at load"),
+    "OPENBLAS_L2_SIZE": ("cripples", "OpenBLAS blocks for this L2 size instead of the real one"),
+    "OPENBLAS_BLOCK_FACTOR": ("cripples", "OpenBLAS changes its cache blocking"),
+    "MKL_DEBUG_CPU_TYPE": ("cripples", "MKL uses the kernels of another CPU type"),
+    "MKL_ENABLE_INSTRUCTIONS": ("cripples", "MKL uses no wider instruction set than this"),
+    "MKL_CBWR": ("cripples", "MKL trades speed for reproducible sums"),
+    "ONEDNN_MAX_CPU_ISA": ("cripples", "oneDNN (PyTorch) uses no wider instruction set than this"),
+    "DNNL_MAX_CPU_ISA": ("cripples", "oneDNN (PyTorch) uses no wider instruction set than this"),
+    "ATEN_CPU_CAPABILITY": ("cripples", "PyTorch uses no wider instruction set than this"),
+    "BLIS_ARCH_TYPE": ("cripples", "BLIS uses the kernels of this CPU model"),
+    "NPY_DISABLE_CPU_FEATURES": ("cripples", "NumPy leaves these instruction sets unused"),
+    "OMP_THREAD_LIMIT": ("cripples", "OpenMP gives no team more threads than this, without a word"),
+    "OMP_DYNAMIC": ("cripples", "OpenMP may give a team fewer threads than asked for"),
+    "OMP_PROC_BIND": ("placement", "OpenMP binds its threads itself"),
+    "OMP_PLACES": ("placement", "places that OpenMP binds its threads to"),
+    "GOMP_CPU_AFFINITY": ("placement", "libgomp binds its threads to these CPUs"),
+    "KMP_AFFINITY": ("placement", "LLVM's and Intel's OpenMP bind their threads"),
+    "OMP_NUM_THREADS": ("threads", "default team size; forktask always asks for its own number"),
+    "OPENBLAS_NUM_THREADS": ("threads", "threads inside one BLAS call"),
+    "GOTO_NUM_THREADS": ("threads", "threads inside one OpenBLAS call"),
+    "MKL_NUM_THREADS": ("threads", "threads inside one MKL call"),
+    "MKL_DYNAMIC": ("threads", "MKL may use fewer threads than set"),
+    "BLIS_NUM_THREADS": ("threads", "threads inside one BLIS call"),
+    "NUMEXPR_NUM_THREADS": ("threads", "threads of NumExpr"),
+    "OMP_MAX_ACTIVE_LEVELS": ("threads", "how deep OpenMP regions may nest"),
+    "OMP_SCHEDULE": ("threads", "schedule of loops that say `runtime`; forktask names its own"),
+    "OMP_STACKSIZE": ("threads", "stack of each OpenMP thread"),
+    "OMP_WAIT_POLICY": ("spin", "whether idle OpenMP threads spin (active) or sleep (passive)"),
+    "GOMP_SPINCOUNT": ("spin", "how long idle libgomp threads spin before they sleep"),
+    "KMP_BLOCKTIME": ("spin", "how long idle LLVM OpenMP threads spin, ms"),
+    "KMP_LIBRARY": ("spin", "waiting mode of LLVM's and Intel's OpenMP"),
+    "FORKTASK_ISA": ("kernels", "forktask uses the kernels of this instruction set"),
+}
+VARIABLE_PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "ONEDNN_", "DNNL_")
+
+
+def read_variables(variables=None) -> list[dict]:
+    """Environment variables that change threads or kernels: name, value, kind (see VARIABLES), effect."""
+    variables = os.environ if variables is None else variables
+    found = []
+    for name in sorted(variables):
+        if name in VARIABLES or name.startswith(VARIABLE_PREFIXES):
+            kind, effect = VARIABLES.get(name, ("unknown", "read by a library of threads or kernels; effect not known"))
+            value = variables[name]
+            if name == "OMP_DYNAMIC" and value.strip().lower() == "false":
+                kind = "threads"  # the default, said aloud
+            found.append({"name": name, "value": value, "kind": kind, "effect": effect})
+    return found
+
+
+def spin_policy(variables=None) -> str:
+    """What idle OpenMP threads of gcc's runtime do, in words; forktask's own workers are described by their executor."""
+    variables = os.environ if variables is None else variables
+    if "GOMP_SPINCOUNT" in variables:
+        return f"GOMP_SPINCOUNT={variables['GOMP_SPINCOUNT']}: libgomp spins that many rounds, then sleeps"
+    policy = variables.get("OMP_WAIT_POLICY", "").strip().lower()
+    if policy == "active":
+        return "OMP_WAIT_POLICY=active: libgomp spins practically for ever"
+    if policy == "passive":
+        return "OMP_WAIT_POLICY=passive: libgomp sleeps at once"
+    return "default: libgomp spins 300000 rounds (1000 with more threads than CPUs), then sleeps"

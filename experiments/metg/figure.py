@@ -1,0 +1,88 @@
+"""The figure of METG: efficiency over task granularity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+from ..report import plots
+from .graphs import describe_graph, graph_name
+from .table import HALF
+
+
+def draw_all(table: Mapping[str, Any], folder: Path, kind: str) -> list[Path]:
+    """A figure for each graph, with its caption beside it."""
+    paths = []
+    for name in dict.fromkeys(graph_name(e["graph"]) for e in table["results"]):
+        entries = [e for e in table["results"] if graph_name(e["graph"]) == name and e["repeats"]]
+        if not entries:
+            continue
+        paths.append(plots.save(draw(entries), folder / f"metg_{name}.{kind}"))
+        (folder / f"metg_{name}.txt").write_text(caption(entries, table["unit_s"]) + "\n")
+    return paths
+
+
+def draw(entries: Sequence[Mapping[str, Any]]):
+    """Efficiency over task granularity, a panel for each thread count; METG(50 %) marked on the line of one half."""
+    counts = sorted({e["threads"] for e in entries})
+    styles = plots.model_styles([e["model"] for e in entries])
+    with matplotlib.rc_context(plots.style_parameters()):
+        figure, axes = plots.new_figure("double", len(counts))
+        for axis, threads in zip(axes, counts, strict=True):
+            plots.panel_title(axis, f"{threads} thread{'s' if threads > 1 else ''}")
+            axis.axhline(HALF, color="0.6", linewidth=0.6, linestyle=":")
+            for entry in (e for e in entries if e["threads"] == threads):
+                style = styles[entry["model"]]
+                x = [p["granularity_s"] * 1e9 for p in entry["curve"]]
+                axis.plot(
+                    x,
+                    [p["efficiency"] for p in entry["curve"]],
+                    color=style.color,
+                    linestyle=style.line,
+                    marker=style.marker,
+                    markersize=2.5,
+                    markeredgewidth=0,
+                )
+                axis.fill_between(
+                    x,
+                    [p["efficiency_low"] for p in entry["curve"]],
+                    [p["efficiency_high"] for p in entry["curve"]],
+                    color=style.color,
+                    alpha=0.2,
+                    linewidth=0,
+                )
+                if entry["metg_s"] is not None:
+                    axis.plot(
+                        [entry["metg_s"]["median"] * 1e9],
+                        [HALF],
+                        color=style.color,
+                        marker=style.marker,
+                        markeredgecolor="white",
+                        markeredgewidth=0.6,
+                    )
+            axis.set_xscale("log")
+            axis.set_ylim(0, 1.05)
+            axis.set_xlabel("task granularity: wall time x threads / tasks (ns)")
+            axis.grid(True, axis="y")
+        axes[0].set_ylabel("efficiency")
+        plots.add_legend(figure, "double", plots.model_handles(styles, list(styles)))
+    return figure
+
+
+def caption(entries: Sequence[Mapping[str, Any]], unit_s: Mapping[str, float]) -> str:
+    """What the figure shows, in words."""
+    graph = entries[0]["graph"]
+    repeats = sorted({e["repeats"] for e in entries})
+    found = ", ".join(
+        f"{e['model']} on {e['threads']}: "
+        + ("not reached" if e["metg_s"] is None else f"{e['metg_s']['median'] * 1e9:.3g} ns")
+        for e in entries
+    )
+    return (
+        f"Efficiency over task granularity on the graph {describe_graph(graph)}. Efficiency is the kernel's own time, "
+        f"{unit_s[graph['kernel']] * 1e9:.3g} ns a unit of work without any runtime, over wall time x threads / tasks. Lines: "
+        f"median of {'-'.join(map(str, repeats))} processes, bands: their extremes. Large marks: METG(50 %). {found}."
+    )

@@ -1,0 +1,75 @@
+"""The graphs on which METG is measured: those of Task Bench, or the one of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from ...cython_src.errors import UsageError
+from ...cython_src.graphs.task_bench import task_bench
+from ...cython_src.lowering.lower import lower
+from ...cython_src.lowering.options import PlanOptions, describe, plan_options
+from ...cython_src.records import Record, about
+
+
+class TaskBenchOptions(Record, frozen=True):
+    """Size and kernel of a Task Bench graph."""
+
+    width: Annotated[int, about("tasks a step", least=1)] = 16
+    steps: Annotated[int, about("steps an iteration", least=1)] = 16
+    radix: Annotated[int, about("inputs of a task, for nearest, spread and random_nearest", least=0)] = 5
+    kernel: Annotated[str, about("what a task does", choices=("compute", "memory", "load_imbalance", "busy_wait"))] = (
+        "compute"
+    )
+    check: Annotated[bool, about("tasks look at their inputs: without, it is the runtime alone")] = True
+
+
+def task_bench_graphs(patterns: Sequence[str], options: TaskBenchOptions, device: str = "cpu") -> list[dict[str, Any]]:
+    """Arguments of `task_bench` for each pattern.
+
+    Raises
+    ------
+    UsageError
+        A graph that Task Bench or the device does not have.
+    """
+    if device == "gpu" and options.kernel == "memory":
+        raise UsageError("--kernel memory has no GPU form, got --device gpu; use compute, load_imbalance or busy_wait")
+    graphs = [{"pattern": pattern, **options.as_dict()} for pattern in patterns]
+    for graph in graphs:
+        task_bench(**graph)
+    return graphs
+
+
+def network_graph(network: str, plan: PlanOptions, options: TaskBenchOptions, device: str = "cpu") -> dict[str, Any]:
+    """Arguments of `lower` for the graph of a network, whose blocks' durations are scaled.
+
+    Raises
+    ------
+    UsageError
+        A network that cannot be lowered, another kernel than "compute", or a GPU.
+    """
+    if device == "gpu":
+        raise UsageError(f"metg --device gpu runs Task Bench graphs, got --network {network}; give --pattern")
+    if options.kernel != "compute":
+        raise UsageError(f"--kernel must be compute with --network, got {options.kernel}")
+    lower(network, plan)
+    return {"network": network, **plan.as_dict(), "kernel": "compute"}
+
+
+def graph_name(graph: Mapping[str, Any]) -> str:
+    """The pattern, or the network."""
+    return graph.get("pattern") or graph["network"]
+
+
+def describe_graph(graph: Mapping[str, Any]) -> str:
+    """A graph in words."""
+    if "network" in graph:
+        others = describe(plan_options(graph), leave_out=("batch", "granularity"))
+        return (
+            f"{graph['network']}, batch {graph['batch']}, granularity {graph['granularity']}"
+            f"{', ' + others if others else ''}: its graph with its blocks' durations, scaled"
+        )
+    return (
+        f"{graph['pattern']}, {graph['width']} x {graph['steps']} tasks an iteration, kernel {graph['kernel']}"
+        f"{'' if graph['check'] else ', inputs not checked'}"
+    )

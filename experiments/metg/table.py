@@ -1,0 +1,219 @@
+"""From samples to METG: medians and extremes over processes, as text and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...cython_src.lowering.options import format_value
+from ..sampling.models import built_models
+from .graphs import describe_graph, graph_name
+
+HALF = 0.5
+MUCH_PRESSURE = 0.1  # part of the time in which some thread waited for a CPU: from here on figures are doubtful
+EAGER_MODEL = "tasks"  # creates its tasks anew: what recording is compared to
+
+
+def metg_s(work: Sequence[float], efficiency: Sequence[float], unit_s: float, target: float = HALF) -> float | None:
+    """Shortest task that reaches the target efficiency: wall time x threads / tasks, in seconds.
+
+    Parameters
+    ----------
+    work : sequence of float
+        Units of work of an average task, ascending.
+    efficiency : sequence of float
+        Of each: work x unit_s / (wall time x threads / tasks).
+    unit_s : float
+        Time of a unit of work.
+
+    Returns
+    -------
+    float or None
+        None: the target was not reached. Between two points the efficiency is taken as linear in the logarithm of the
+        work; before the first one, in the work.
+    """
+    for i, value in enumerate(efficiency):
+        if value < target:
+            continue
+        if i == 0:
+            at = work[0] * target / value
+        else:
+            part = (target - efficiency[i - 1]) / (value - efficiency[i - 1])
+            at = math.exp(math.log(work[i - 1]) + part * (math.log(work[i]) - math.log(work[i - 1])))
+        return at * unit_s / target
+    return None
+
+
+def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Medians and extremes over repetitions.
+
+    Returns
+    -------
+    dict
+        unit_s: {kernel: seconds of a unit of work, the denominator}; results: one for each graph, model and thread count
+        with metg_s, empty_task_s (wall time of an iteration / tasks), record_s, close_s, prepare_s (of a task) as
+        {"median", "low", "high"} or None; pressure: part of the time in which some thread waited for a CPU; break_even: replays after which preparing has paid off against eager tasks,
+        None where there is nothing to compare; curve: list of {work, task_s, granularity_s, efficiency,
+        efficiency_low, efficiency_high}; failures: list of messages.
+    """
+    good = [row for row in rows if "failure" not in row]
+    unit_s: dict[str, float] = {}
+    for row in good:
+        kernel = row["graph"]["kernel"]
+        unit_s[kernel] = min(unit_s.get(kernel, math.inf), row["unit_s"])
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        key = json.dumps([row["graph"], row["threads"], row["model"]])
+        groups.setdefault(key, []).append(row)
+    order = {m: i for i, m in enumerate(built_models())}
+    results = []
+    for group in groups.values():
+        first = group[0]
+        entry: dict[str, Any] = {
+            "graph": first["graph"],
+            "model": first["model"],
+            "threads": first["threads"],
+            "failures": [f"{r['failure']}: {r['message']}" for r in group if "failure" in r],
+        }
+        group = [row for row in group if "failure" not in row]
+        entry["repeats"] = len(group)
+        if group:
+            waiting = [(r["disturbance"]["pressure_some_us"] or 0) * 1e-6 / r["wall_s"] for r in group]
+            entry["pressure"] = statistics.median(waiting)
+            entry.update(_summarise_group(group, unit_s[first["graph"]["kernel"]]))
+        results.append(entry)
+    results.sort(
+        key=lambda e: (graph_name(e["graph"]), e["threads"], order.get(e["model"].partition(":")[0], 99), e["model"])
+    )
+    for entry in results:
+        entry["break_even"] = _break_even(entry, results)
+    return {"unit_s": unit_s, "results": results}
+
+
+def _summarise_group(group, unit_s: float) -> dict[str, Any]:
+    threads = group[0]["parallel"]
+    typical = statistics.median if group[0]["interference"] else min
+    metgs, efficiencies = [], {}
+    for row in group:
+        works = [p["mean_work"] for p in row["points"]]
+        walls = [typical(p["iteration_times_s"]) / p["num_tasks"] for p in row["points"]]
+        values = [work * unit_s / (wall * threads) for work, wall in zip(works, walls, strict=True)]
+        metgs.append(metg_s(works, values, unit_s))
+        for work, value in zip(works, values, strict=True):
+            efficiencies.setdefault(work, []).append(value)
+    tasks = group[0]["empty"]["num_tasks"]
+    curve = [
+        {
+            "work": work,
+            "task_s": work * unit_s,
+            "granularity_s": work * unit_s / statistics.median(values),
+            "efficiency": statistics.median(values),
+            "efficiency_low": min(values),
+            "efficiency_high": max(values),
+        }
+        for work, values in sorted(efficiencies.items())
+    ]
+
+    def spread(values):
+        values = [v for v in values if v is not None]
+        if len(values) < len(group):
+            return None
+        return {"median": statistics.median(values), "low": min(values), "high": max(values)}
+
+    return {
+        "metg_s": spread(metgs),
+        "empty_task_s": spread([typical(r["empty"]["iteration_times_s"]) / tasks for r in group]),
+        "record_s": spread([r["record_s"] and r["record_s"] / tasks for r in group]),
+        "close_s": spread([None if r["close_s"] is None else r["close_s"] / tasks for r in group]),
+        "prepare_s": spread([r["empty"]["prepare_s"] / tasks for r in group]),
+        "curve": curve,
+    }
+
+
+def _break_even(entry, results) -> int | None:
+    """Replays of the empty graph after which a model has made up for its preparation against eager tasks."""
+    if not entry["repeats"]:
+        return None
+    eager = [
+        e
+        for e in results
+        if e["model"].partition(":")[0] == EAGER_MODEL
+        and e["repeats"]
+        and (e["graph"], e["threads"]) == (entry["graph"], entry["threads"])
+    ]
+    if not eager or entry in eager:
+        return None
+    # The same graph size on both sides, so costs of a task compare.
+    gain = eager[0]["empty_task_s"]["median"] - entry["empty_task_s"]["median"]
+    cost = entry["prepare_s"]["median"] - eager[0]["prepare_s"]["median"]
+    return None if gain <= 0 else max(0, math.ceil(cost / gain))
+
+
+def format_table(table: Mapping[str, Any]) -> str:
+    """The results as text."""
+    lines = [
+        f"kernel {kernel} alone: {unit * 1e9:.3g} ns a unit of work; efficiencies are against this times the threads"
+        for kernel, unit in table["unit_s"].items()
+    ]
+    pressed = [e["pressure"] for e in table["results"] if "pressure" in e and e["pressure"] > MUCH_PRESSURE]
+    if pressed:
+        lines.append(
+            f"disturbed: threads waited for a CPU in up to {max(pressed):.0%} of the time (other programs, hogs or "
+            f"more threads than CPUs); figures on a quiet machine are lower"
+        )
+    last = None
+    for entry in table["results"]:
+        graph = entry["graph"]
+        if graph != last:
+            last = graph
+            lines += ["", describe_graph(graph), _COLUMNS]
+        label = f"{entry['model']:34} {entry['threads']:7}"
+        if not entry["repeats"]:
+            lines.append(f"{label}  {entry['failures'][0].splitlines()[0][:90]}")
+            continue
+        metg, replays = entry["metg_s"], entry["break_even"]
+        interval = "" if metg is None else f"{metg['low'] * 1e9:.3g}-{metg['high'] * 1e9:.3g}"
+        lines.append(
+            f"{label} {'not reached' if metg is None else format(metg['median'] * 1e9, '.3g'):>11} {interval:>14} "
+            f"{_ns(entry['empty_task_s']):>9} {_ns(entry['record_s']):>8} {_ns(entry['close_s']):>8} "
+            f"{_ns(entry['prepare_s']):>8} {'' if replays is None else replays:>10}"
+        )
+    return "\n".join(lines)
+
+
+_COLUMNS = (
+    f"{'model':34} {'threads':>7} {'METG(50 %)':>11} {'range':>14} {'empty':>9} {'record':>8} {'close':>8} "
+    f"{'prepare':>8} {'break-even':>10}\n{'':42} {'ns':>11} {'ns':>14} {'ns/task':>9} {'ns/task':>8} "
+    f"{'ns/task':>8} {'ns/task':>8} {'replays':>10}"
+)
+
+
+def _ns(spread: Mapping[str, float] | None) -> str:
+    return "" if spread is None else f"{spread['median'] * 1e9:.3g}"
+
+
+def as_csv(table: Mapping[str, Any]) -> str:
+    """The results as CSV: what distinguishes the graphs, models and threads, then figures."""
+    names = ("metg_s", "empty_task_s", "record_s", "close_s", "prepare_s")
+    graph_columns = list(dict.fromkeys(name for entry in table["results"] for name in entry["graph"]))
+    columns = [*graph_columns, "model", "threads", "repeats"]
+    columns += [
+        f"{name}_{which}" if which != "median" else name for name in names for which in ("median", "low", "high")
+    ]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*columns, "break_even", "failures"])
+    for entry in table["results"]:
+        row = [format_value(entry["graph"].get(c, "")) for c in graph_columns] + [
+            entry[c] for c in ("model", "threads", "repeats")
+        ]
+        for name in names:
+            values = entry.get(name)
+            row += ["", "", ""] if values is None else [values["median"], values["low"], values["high"]]
+        writer.writerow([*row, entry["break_even"], "; ".join(entry["failures"])])
+    return out.getvalue()

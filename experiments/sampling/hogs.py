@@ -1,0 +1,78 @@
+"""Processes that compete for the CPUs of measured threads, and what they leave."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
+
+CAPACITY_S = 1.0  # of each measurement: long against a time slice
+UNIT_WORK = 4000
+
+
+@contextlib.contextmanager
+def hogs_running(count: int, cpus: Sequence[int]) -> Iterator[list[subprocess.Popen]]:
+    """Keep `count` processes spinning, each on one of `cpus`, from the last one on; they end with this process.
+
+    They have a process group of their own, so that Ctrl-C does not reach them, but the same session: Linux shares a
+    CPU between sessions first (autogroups), and a session whose threads are on two CPUs weighs half on each. A hog in
+    a session of its own would take two thirds of a CPU instead of half.
+    """
+    program = (
+        "import os, sys\np = int(sys.argv[1])\nos.sched_setaffinity(0, {int(sys.argv[2])})\n"
+        "print(flush=True)\nwhile os.getppid() == p:\n    for _ in range(100000): pass\n"
+    )
+    hogs = []
+    try:
+        for k in range(count):
+            cpu = cpus[-1 - k % len(cpus)]
+            hogs.append(
+                subprocess.Popen(
+                    [sys.executable, "-P", "-S", "-c", program, str(os.getpid()), str(cpu)],
+                    stdout=subprocess.PIPE,
+                    stdin=subprocess.DEVNULL,
+                    process_group=0,
+                )
+            )
+        for hog in hogs:
+            hog.stdout.readline()  # it spins from now on
+        yield hogs
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+            hog.stdout.close()
+
+
+def measure_capacity_beside(hogs: int, cpus: Sequence[int], seconds: float = CAPACITY_S) -> float:
+    """Part of the work that spinning threads, one on each of `cpus`, still do beside hogs, in (0, 1]."""
+    kernel = TASK_BENCH_KERNELS.index("compute")
+    unit_s = min(time_work(kernel, UNIT_WORK, 10) for _ in range(15)) / 10
+    count = max(1, round(seconds / unit_s))
+
+    def rate() -> float:
+        rates = [0.0] * len(cpus)
+
+        def spin(number: int) -> None:
+            os.sched_setaffinity(0, {cpus[number]})  # of this thread
+            start = time.perf_counter()
+            time_work(kernel, UNIT_WORK, count)
+            rates[number] = count / (time.perf_counter() - start)
+
+        threads = [threading.Thread(target=spin, args=(number,)) for number in range(len(cpus))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return sum(rates)
+
+    alone = rate()
+    with hogs_running(hogs, cpus):
+        beside = rate()
+    return min(1.0, beside / max(alone, rate()))

@@ -1,0 +1,129 @@
+"""Resident memory of a process that runs a plan, beside what the plan needs.
+
+python -P -m forktask.experiments.sampling.measured_memory < job.json
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...cython_src.errors import UsageError
+from ...cython_src.lowering.lower import initialise, lower
+from ...cython_src.lowering.options import PlanOptions
+from ..machine.disturbance import read_memory
+from ..machine.topology import available_cpus
+from .child import answer_job, clean_environment, run_sample, sample_environment
+from .memory import check_fits, format_bytes, planned_bytes
+from .models import ModelSpec, bind_for, make_executor, parse_model
+from .subject import fill_dataset
+
+COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.sampling.measured_memory")
+STEPS = 3  # before memory is measured
+MORE_STEPS = 20  # before it is measured again
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process now.
+
+    Raises
+    ------
+    UsageError
+        The system does not tell.
+    """
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        raise UsageError("measuring memory needs /proc/self/statm, which this system has not; use Linux") from None
+
+
+def measure_memory(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Resident bytes of this process: before the plan, with it, with its buffers, after a few steps and after more."""
+    spec = parse_model(job["model"])
+    seen = {"libraries": resident_bytes()}
+    plan = lower(**job["plan"])
+    seen["plan"] = resident_bytes()
+    check_fits(plan, job["plan"], job.get("memory_limit"), None, job["threads"])
+    bound = bind_for(spec, plan)
+    fill_dataset(bound, 0)
+    bound.arrays["dataset.labels"][...] %= plan.attributes["num_classes"]
+    initialise(bound, 0)
+    seen["buffers"] = resident_bytes()
+    with make_executor(spec, job["threads"]) as executor:
+        executor.prepare(bound)
+        executor.run(STEPS * plan.iteration_stride)
+        seen["running"] = resident_bytes()
+        executor.run(MORE_STEPS * plan.iteration_stride, first_iteration=STEPS * plan.iteration_stride)
+        seen["later"] = resident_bytes()
+    planned = planned_bytes(plan, job["threads"], spec.model.records)
+    return {"kind": "memory", "planned": planned, "resident": seen}
+
+
+def compare_memory(
+    network: str,
+    options: Sequence[PlanOptions],
+    model: ModelSpec,
+    threads: int = 1,
+    limit: int | None = None,
+    run: bool = True,
+) -> dict[str, Any]:
+    """Return the bytes of each plan by what they are for, planned and, unless `run` is false, measured.
+
+    Returns
+    -------
+    dict
+        network, model, threads, limit_bytes, and rows: {"batch", "options", "planned", "resident" or "failure"}.
+    """
+    rows = []
+    for chosen in options:
+        job_plan = {"network": network, **chosen.as_dict()}
+        plan = lower(network, chosen)
+        row: dict[str, Any] = {
+            "batch": chosen.batch,
+            "options": job_plan,
+            "planned": planned_bytes(plan, threads, model.model.records),
+        }
+        rows.append(row)
+        try:
+            check_fits(plan, job_plan, limit, read_memory()["available_bytes"], threads)
+        except MemoryError as error:
+            row["failure"] = str(error)
+            continue
+        if not run:
+            continue
+        job = {"plan": job_plan, "model": str(model), "threads": threads, "cpus": None, "memory_limit": limit}
+        settings = sample_environment(threads, 0, len(available_cpus()))
+        result = run_sample(job, clean_environment(os.environ, settings), command=COMMAND)
+        row.update(result if "failure" not in result else {"failure": f"{result['failure']}: {result['message']}"})
+    return {"network": network, "model": str(model), "threads": threads, "limit_bytes": limit, "rows": rows}
+
+
+def as_text(result: Mapping[str, Any]) -> str:
+    """The tables for a terminal."""
+    lines = [f"{result['network']}, {result['model']} on {result['threads']} thread{'s' * (result['threads'] > 1)}"]
+    if result["limit_bytes"]:
+        lines[0] += f", limit {format_bytes(result['limit_bytes'])}"
+    for row in result["rows"]:
+        planned, resident = row["planned"], row.get("resident")
+        total = sum(planned.values())
+        lines += ["", f"batch {row['batch']}: planned {format_bytes(total)}"]
+        for kind, size in sorted(planned.items(), key=lambda item: -item[1]):
+            lines.append(f"  {kind:36} {format_bytes(size):>10} {100 * size / total:5.1f} %")
+        if "failure" in row:
+            lines.append(f"  did not fit: {row['failure']}")
+        elif resident:
+            lines.append(
+                f"  measured {format_bytes(resident['later'])}, {100 * resident['later'] / total:.1f} % of the plan: "
+                f"libraries {format_bytes(resident['libraries'])}, plan {format_bytes(resident['plan'] - resident['libraries'])}, "
+                f"buffers {format_bytes(resident['buffers'] - resident['plan'])}, execution "
+                f"{format_bytes(resident['running'] - resident['buffers'])}, {MORE_STEPS} more steps "
+                f"{format_bytes(resident['later'] - resident['running'])}"
+            )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(answer_job(measure_memory, usage_failure="usage"))

@@ -1,0 +1,131 @@
+"""A run with the event log on: times of blocks, loops and workers, and what the runtime itself costs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ...cython_src.graphs.task_bench import replica
+from ..bounds.bounds import plan_bounds
+from .models import bind_for, make_executor, parse_model
+from .subject import build
+from .timing import Stepper
+
+MAX_PROFILE_EVENTS = 250_000  # 32 bytes each, for each worker
+EVENT_LOG_WARMUP = 3  # passes before the log counts
+RUNTIME_COST_RUNS = 7
+RUNTIME_COST_RUN_S = 0.01  # of each
+
+
+def block_times(events: np.ndarray, plan, num_passes: int, num_workers: int) -> dict[str, Any]:
+    """What the event log says of blocks, loops and workers.
+
+    Parameters
+    ----------
+    events : structured array as of `Workers.events`
+    plan : Plan
+    num_passes : int
+        Passes through the plan that were logged.
+    num_workers : int
+
+    Returns
+    -------
+    dict
+        block_time_s: {loop: seconds of each block, median over passes, so that one that was pushed off its
+        CPU does not count}. Means over passes, which add up: loop_time_s: {loop: busy seconds}; loop_wall_s:
+        {loop: first start to last stop} (a wall time of its own only where the model has a barrier after each
+        loop); worker_busy_s: [busy seconds of each worker].
+
+    Raises
+    ------
+    RuntimeError
+        A block was not run exactly once in each pass.
+    """
+    num_tasks = plan.num_tasks
+    counts = np.bincount(events["task"], minlength=num_tasks)
+    if len(counts) != num_tasks or (counts != num_passes).any():
+        task = int(np.argmax(counts != num_passes))
+        raise RuntimeError(
+            f"{plan.task_name(task)} must run {num_passes} times in {num_passes} passes, ran {counts[task]} times"
+        )
+    duration = (events["stop_ns"] - events["start_ns"]) * 1e-9
+    by_task = duration[np.argsort(events["task"], kind="stable")].reshape(num_tasks, num_passes)
+    typical, mean = np.median(by_task, axis=1), by_task.mean(axis=1)
+    busy = np.bincount(events["worker"], weights=duration, minlength=num_workers) / num_passes
+    loop_of_event = plan.task_loop[events["task"]].astype(np.int64)
+    group = events["iteration"] // plan.iteration_stride * len(plan.loops) + loop_of_event
+    _, group = np.unique(group, return_inverse=True)
+    num_groups = int(group.max()) + 1
+    first = np.full(num_groups, np.iinfo(np.int64).max)
+    last = np.zeros(num_groups, np.int64)
+    loop_of_group = np.zeros(num_groups, np.int64)
+    np.minimum.at(first, group, events["start_ns"])
+    np.maximum.at(last, group, events["stop_ns"])
+    loop_of_group[group] = loop_of_event
+    wall = np.bincount(loop_of_group, weights=(last - first) * 1e-9, minlength=len(plan.loops)) / num_passes
+    block_time_s: dict[str, list[float]] = {}
+    loop_time_s: dict[str, float] = {}
+    loop_wall_s: dict[str, float] = {}
+    for k, loop in enumerate(plan.loops):  # a chain is several loops under one name
+        tasks = slice(loop.first_task, loop.first_task + loop.num_blocks)
+        block_time_s.setdefault(loop.name, []).extend(typical[tasks].tolist())
+        loop_time_s[loop.name] = loop_time_s.get(loop.name, 0.0) + float(mean[tasks].sum())
+        loop_wall_s[loop.name] = loop_wall_s.get(loop.name, 0.0) + float(wall[k])
+    return {
+        "block_time_s": block_time_s,
+        "loop_time_s": loop_time_s,
+        "loop_wall_s": loop_wall_s,
+        "worker_busy_s": busy.tolist(),
+    }
+
+
+def measure_runtime_cost(job: Mapping[str, Any], plan, clock=time.perf_counter) -> float:
+    """Seconds that a model takes for a pass through the plan's graph with empty kernels: its barriers or its tasks.
+
+    The median of several runs; what a runtime does while others compute may cost more, or be hidden.
+    """
+    bound = bind_for(job["model"], replica(plan, np.ones(plan.num_tasks), 0))
+    with make_executor(job["model"], job["threads"], cpus=job["cpus"]) as executor:
+        executor.prepare(bound)
+        stepper = Stepper(executor, 1, clock)
+        passes = 1
+        while (elapsed := stepper.run(passes)) < RUNTIME_COST_RUN_S / 2 and passes < 1 << 20:
+            passes *= 2
+        passes = max(1, round(passes * RUNTIME_COST_RUN_S / elapsed))
+        return float(np.median([stepper.run(passes) / passes for _ in range(RUNTIME_COST_RUNS)]))
+
+
+def measure_profile(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> dict[str, Any]:
+    """Run with the event log on: times of blocks, loops and workers, and the graph's bounds with these times.
+
+    Never a source of step times: the log costs time. Then the same graph with empty kernels, for the runtime's cost.
+    """
+    spec = parse_model(job["model"])
+    started = time.time()
+    bound = build(job) if bound is None else bound
+    plan, stride = bound.plan, bound.iteration_stride
+    capacity = max(MAX_PROFILE_EVENTS, EVENT_LOG_WARMUP * plan.num_tasks)
+    with make_executor(spec, job["threads"], cpus=job["cpus"], event_capacity=capacity) as executor:
+        executor.prepare(bound)
+        stepper = Stepper(executor, stride, clock)
+        pass_time_s = min(stepper.run(1) for _ in range(EVENT_LOG_WARMUP))
+        passes = int(min(max(job["target_s"] / pass_time_s, 3), capacity // plan.num_tasks, 200))
+        executor.workers.clear_events()
+        wall = stepper.run(passes)
+        times = block_times(executor.workers.events(), plan, passes, job["threads"])
+    return {
+        "kind": "profile",
+        **times,
+        "runtime_cost_s": measure_runtime_cost(job, plan, clock) if stride == 1 else None,
+        "bounds": plan_bounds(plan, times["block_time_s"]).as_row(),
+        "barrier": spec.barrier,
+        "iterations": passes * stride,
+        "step_time_s": wall / (passes * stride),
+        "instruction_set": bound.instruction_set,
+        "pid": os.getpid(),
+        "started": started,
+    }

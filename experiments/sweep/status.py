@@ -1,0 +1,112 @@
+"""What a results folder holds, what is missing of its configuration, and which failures stand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...cython_src.lowering.options import describe, plan_options
+from ..sampling.results import LASTING_FAILURES, Results
+from .configuration import from_dict
+
+
+def failure_report(results: Results) -> tuple[list[str], bool]:
+    """One line for each failed configuration, and whether figures can still be trusted.
+
+    Running out of time or memory is a result; a crash is a fault, unless it was mended by a later attempt;
+    wrong weights make every figure worthless.
+    """
+    finished = {config_id for kind, config_id, _ in results.finished() if kind == "sample"}
+    lines, trusted = [], True
+    for row in results.of_kind("failure"):
+        if row["reason"] == "crash" and row["config_id"] in finished:
+            continue
+        message = row["message"].splitlines()[0]
+        lines.append(
+            f"{row['model']} on {row['threads']} thread{'s' * (row['threads'] > 1)}: {row['reason']}: {message}"
+        )
+        trusted = trusted and row["reason"] != "mismatch"
+    return lines, trusted
+
+
+def standing_failures(results: Results) -> list[dict]:
+    """Failures that no later attempt has mended."""
+    finished = {config_id for kind, config_id, _ in results.finished() if kind == "sample"}
+    return [
+        row
+        for row in results.of_kind("failure")
+        if row["reason"] in LASTING_FAILURES or row["config_id"] not in finished
+    ]
+
+
+def describe_status(results: Results) -> dict[str, Any]:
+    """Return what a folder holds and what is missing.
+
+    Raises
+    ------
+    UsageError
+        An older version began it.
+    """
+    results.require_present_version()
+    configuration = from_dict(results.run["config"])
+    finished, settled = results.finished(), results.settled()
+    configurations = []
+    for point in configuration.points():
+        done = sum((("sample", point.config_id, r) in finished) for r in range(configuration.measure.repeats))
+        configurations.append(
+            {
+                "config_id": point.config_id,
+                "model": point.model,
+                "threads": point.threads,
+                "interference": point.interference,
+                "plan": point.plan,
+                "samples": done,
+                "missing": 0 if point.config_id in settled else configuration.measure.repeats - done,
+                "profile": ("profile", point.config_id, 0) in finished,
+            }
+        )
+    profiles_missing = 0
+    if configuration.measure.profile:
+        profiles_missing = sum(not c["profile"] and c["config_id"] not in settled for c in configurations)
+    missing = sum(c["missing"] for c in configurations)
+    lines, trusted = failure_report(results)
+    return {
+        "title": configuration.title,
+        "started": results.of_kind("run")[0]["created"],
+        "environment_id": results.run["environment_id"],
+        "repeats": configuration.measure.repeats,
+        "configurations": configurations,
+        "samples": len(results.of_kind("sample")),
+        "samples_missing": missing,
+        "profiles_missing": profiles_missing,
+        "failures": lines,
+        "weights_agree": trusted,
+        "half_written_line": bool(results.partial),
+        "resume": results.run["command"] if missing or profiles_missing else None,
+    }
+
+
+def status_text(status: dict[str, Any]) -> str:
+    """The result of `describe_status` for people."""
+    lines = [f"{status['title']}, begun {status['started']}, environment {status['environment_id']}"]
+    for c in status["configurations"]:
+        plan = c["plan"]
+        hogs = f" hogs {c['interference']}" if c["interference"] else ""
+        others = describe(plan_options(plan), leave_out=("batch",))
+        lines.append(
+            f"  {c['model']:<32} threads {c['threads']:>3}{hogs}  {plan['network']} batch {plan['batch']}"
+            f"{', ' + others if others else ''}: {c['samples']} of {status['repeats']} samples"
+            f"{', profile' if c['profile'] else ''}"
+        )
+    lines += [f"  failed: {line}" for line in status["failures"]]
+    if not status["weights_agree"]:
+        lines.append("the models did not compute the same weights: no figure of this folder can be trusted")
+    if status["half_written_line"]:
+        lines.append("the last line is half-written; it is moved aside when the run goes on")
+    if status["resume"]:
+        lines.append(
+            f"{status['samples_missing']} samples and {status['profiles_missing']} profiles are missing. "
+            f"To go on: {status['resume']}"
+        )
+    else:
+        lines.append("complete")
+    return "\n".join(lines)

@@ -1,0 +1,360 @@
+"""A sweep: what is still missing of a configuration is measured, and each row written as it comes.
+
+This process only decides what is measured next and writes down what came back. Each sample is measured by a process of
+its own (sampling/measure.py), one at a time, while this one sleeps.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from ...cython_src.lowering.lower import lower
+from ...cython_src.lowering.options import describe, plan_options
+from ...cython_src.plan.dependences import record_graph
+from ..machine.environment import collect, environment_id
+from ..machine.limits import measure_machine
+from ..machine.topology import available_cpus, cpu_order
+from ..sampling.child import SAMPLE_COMMAND, clean_environment, run_sample, sample_environment
+from ..sampling.hogs import hogs_running, measure_capacity_beside
+from ..sampling.models import parse_model, process_environment
+from ..sampling.progress import ProgressBar, format_seconds
+from ..sampling.results import Results, ResultsWriter
+from .configuration import Configuration, Point
+
+STARTUP_S = 0.7  # of a measuring process: interpreter, NumPy, plan; for the expected duration only
+GUESSED_FLOPS_PER_S = 5e10  # of one thread; for the expected duration only
+
+
+def plan_row(plan_id: str, plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the "plan" row: options, loops with their costs, and the size of the closed task graph.
+
+    Raises
+    ------
+    UsageError
+        Options that cannot be lowered.
+    """
+    lowered = lower(**plan)
+    graph = record_graph(lowered.accesses, closed=True)
+    return {
+        "kind": "plan",
+        "plan_id": plan_id,
+        **{name: plan[name] for name in ("network", "batch", "phase", "granularity")},
+        "options": dict(plan),
+        "loops": [
+            {
+                "name": loop.name,
+                "layer": loop.layer,
+                "phase": loop.phase,
+                "kernel": loop.kernel,
+                "num_blocks": loop.num_blocks,
+                "flops": loop.flops,
+                "bytes": loop.bytes,
+            }
+            for loop in lowered.loops
+        ],
+        "flops": lowered.flops,
+        "bytes": lowered.bytes,
+        "num_tasks": lowered.num_tasks,
+        "num_edges": graph.num_edges,
+        "num_joins": graph.num_joins,
+        "memory_bytes": lowered.memory_bytes(),
+        "iteration_stride": lowered.iteration_stride,
+        "deterministic": lowered.deterministic,
+        "num_parameters": len(lowered.attributes.get("parameters", ())),
+    }
+
+
+@dataclass
+class Sweep:
+    """Measures what is still missing of a configuration, and writes each row as it comes.
+
+    Parameters
+    ----------
+    configuration : Configuration
+    out_dir : path
+    command_line : str
+        What the user typed: kept in the results and repeated when the run is interrupted.
+    stream : text file
+        Progress and messages.
+    sample_command : sequence of str
+        The measuring process.
+    plan_row : callable (plan_id, plan) -> dict
+    environment : mapping, optional
+        {"environment", "environment_id"}; by default collected here.
+    machine_row : callable () -> dict, optional
+        By default the machine's limits are measured.
+    """
+
+    configuration: Configuration
+    out_dir: str
+    command_line: str
+    stream: TextIO = field(default_factory=lambda: sys.stderr)
+    sample_command: Sequence[str] = SAMPLE_COMMAND
+    plan_row: Any = plan_row
+    environment: Mapping[str, Any] | None = None
+    machine_row: Any = None
+
+    def run(self) -> Results:
+        """Measure, and return all that the folder then holds.
+
+        Raises
+        ------
+        UsageError
+            A plan that cannot be lowered, or an output folder that cannot take the results.
+        KeyboardInterrupt
+            After the message how to go on; what was measured is kept.
+        """
+        configuration, measure = self.configuration, self.configuration.measure
+        configuration.check_machine()
+        plans = {point.plan_id: point.plan for point in configuration.points()}
+        plan_rows = {plan_id: self.plan_row(plan_id, options) for plan_id, options in plans.items()}
+        cpus = available_cpus()
+        if self.environment is None:
+            found = collect(
+                variables=clean_environment(os.environ, sample_environment(1, 0, len(cpus), measure.wait_policy))
+            )
+            self.environment = {"environment": found, "environment_id": environment_id(found)}
+        with ResultsWriter(self.out_dir) as writer:
+            continued = writer.start(
+                {
+                    "run_id": uuid.uuid4().hex,
+                    "created": datetime.now(UTC).isoformat(timespec="seconds"),
+                    "command": self.command_line,
+                    "config": configuration.as_dict(),
+                    **self.environment,
+                }
+            )
+            if writer.results.partial:
+                self._say(
+                    "the last line of samples.jsonl was half-written and has been moved aside; "
+                    "its sample is measured again"
+                )
+            jobs = self._missing(writer.results)
+            if continued:
+                self._say(f"going on with {self.out_dir}: {len(jobs)} of {self._total()} measurements are missing")
+            if not writer.results.of_kind("machine"):
+                self._say("measuring the machine's limits")
+                if self.machine_row is None:
+                    row = measure_machine(environment=self.environment["environment"])
+                    row["capacity_beside"] = self._capacity_beside(
+                        lambda n: cpu_order(n, cpus, oversubscribe=measure.oversubscribe)
+                    )
+                    writer.append(row)
+                else:
+                    writer.append(self.machine_row())
+            known = {row["plan_id"] for row in writer.results.of_kind("plan")}
+            for plan_id, row in plan_rows.items():
+                if plan_id not in known:
+                    writer.append(row)
+            try:
+                self._measure(
+                    writer, jobs, lambda n: cpu_order(n, cpus, oversubscribe=measure.oversubscribe), len(cpus)
+                )
+            except KeyboardInterrupt:
+                done = len(writer.results.finished())
+                self._say(f"interrupted; {done} measurements are kept in {self.out_dir}. To go on: {self.command_line}")
+                raise
+            return writer.results
+
+    def _capacity_beside(self, order_cpus) -> dict[str, dict[str, float]]:
+        """What is left of the CPUs of each number of threads beside hogs: {threads: {hogs: part}}."""
+        found: dict[str, dict[str, float]] = {}
+        for threads, hogs in sorted({(point.threads, point.interference) for point in self.configuration.points()}):
+            if hogs:
+                found.setdefault(str(threads), {})[str(hogs)] = measure_capacity_beside(hogs, order_cpus(threads))
+        return found
+
+    def _total(self) -> int:
+        measure = self.configuration.measure
+        return len(self.configuration.points()) * (measure.repeats + measure.profile)
+
+    def _missing(self, results: Results) -> list[tuple[str, int, int, Point]]:
+        """(kind, repetition, position in the whole order, configuration) of what has not been measured."""
+        order = [("sample", repetition, point) for repetition, point in self.configuration.order()]
+        if self.configuration.measure.profile:
+            order.extend(("profile", 0, point) for point in self.configuration.points())
+        finished, settled = results.finished(), results.settled()
+        return [
+            (kind, repetition, position, point)
+            for position, (kind, repetition, point) in enumerate(order)
+            if point.config_id not in settled and (kind, point.config_id, repetition) not in finished
+        ]
+
+    def _measure(self, writer: ResultsWriter, jobs, order_cpus, cores: int) -> None:
+        measure = self.configuration.measure
+        # The first weights seen for a plan and instruction set: all others must equal them.
+        expected: dict[tuple[str, str], dict] = {}
+        for row in writer.results.of_kind("sample"):
+            if not row.get("deterministic", True):
+                continue
+            expected.setdefault((row["plan_id"], row["instruction_set"]), row)
+        deterministic = {row["plan_id"]: row["deterministic"] for row in writer.results.of_kind("plan")}
+        failed: set[str] = set()
+        start, last_said = time.monotonic(), None
+        with ProgressBar(len(jobs), "measuring", self.stream) as bar:
+            for number, (kind, repetition, position, point) in enumerate(jobs):
+                stage = "profiles" if kind == "profile" else f"repetition {repetition + 1} of {measure.repeats}"
+                if not bar.visible and stage != last_said:
+                    spent = time.monotonic() - start
+                    left = f", {format_seconds(spent / number * (len(jobs) - number))} left" if number else ""
+                    self._say(f"{stage}: {number} of {len(jobs)} measured{left}")
+                    last_said = stage
+                bar.show(number, f"{stage}, {point}")
+                if point.config_id in failed:
+                    continue
+                cpus = order_cpus(point.threads) if measure.pin else None
+                settings = {
+                    **sample_environment(point.threads, point.interference, cores, measure.wait_policy),
+                    **process_environment(parse_model(point.model)),
+                }
+                job = {
+                    "kind": kind,
+                    "model": point.model,
+                    "threads": point.threads,
+                    "cpus": cpus,
+                    "plan": point.plan,
+                    "seed": measure.seed,
+                    "check_iterations": measure.check_iterations,
+                    "target_s": measure.target_s,
+                    "warmup_s": measure.warmup_s,
+                    "memory_limit": measure.memory_limit,
+                }
+                with hogs_running(point.interference, order_cpus(point.threads)):
+                    result = run_sample(
+                        job, clean_environment(os.environ, settings), measure.time_limit_s, self.sample_command
+                    )
+                row = {
+                    "kind": kind,
+                    "config_id": point.config_id,
+                    "model": point.model,
+                    "threads": point.threads,
+                    "plan_id": point.plan_id,
+                    "interference": point.interference,
+                    "repetition": repetition,
+                    "position": position,
+                    "environment_id": self.environment["environment_id"],
+                    "cpus": cpus,
+                    "variables": settings,
+                }
+                if (
+                    kind == "sample"
+                    and "failure" not in result
+                    and deterministic[point.plan_id]
+                    and result.get("deterministic", True)
+                ):
+                    first = expected.setdefault((point.plan_id, result["instruction_set"]), {**result, **row})
+                    result = check_same_answer(result, first)
+                if "failure" in result:
+                    failed.add(point.config_id)
+                    bar.clear()
+                    self._say(f"{point}: {result['failure']}: {result['message'].splitlines()[0]}")
+                    row.update(kind="failure", measuring=kind, reason=result.pop("failure"), **result)
+                    writer.append(row)
+                    continue
+                writer.append({**result, **row})
+
+    def _say(self, message: str) -> None:
+        print(f"forktask: {message}", file=self.stream, flush=True)
+
+
+def check_same_answer(sample: dict[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
+    """`sample`, or a failure "mismatch" (with the sample inside) if weights or losses differ from `first`'s."""
+    differing = [what for what in ("weights", "losses") if sample[f"{what}_hash"] != first[f"{what}_hash"]]
+    if not differing:
+        return sample
+    return {
+        "failure": "mismatch",
+        "message": f"{' and '.join(differing)} after {sample['check_iterations']} iterations are not those of "
+        f"{first['model']} on {first['threads']} thread{'s' * (first['threads'] > 1)}, repetition "
+        f"{first['repetition']}, as they must be bit for bit",
+        "sample": sample,
+    }
+
+
+def expected_duration_s(configuration: Configuration, plan_rows: Mapping[str, Mapping[str, Any]]) -> float:
+    """A guess, before anything was measured: from the FLOPs of each plan at a typical rate."""
+    measure, total = configuration.measure, 3.0
+    for point in configuration.points():
+        step_s = plan_rows[point.plan_id]["flops"] / (GUESSED_FLOPS_PER_S * point.threads)
+        sample_s = STARTUP_S + step_s * (measure.check_iterations + 2) + max(measure.target_s, 10 * step_s)
+        sample_s += max(min(measure.warmup_s, 0.3), 2 * step_s)
+        profile_s = STARTUP_S + max(measure.target_s, 5 * step_s) if measure.profile else 0.0
+        total += measure.repeats * min(sample_s, measure.time_limit_s) + min(profile_s, measure.time_limit_s)
+    return total
+
+
+def expected(configuration: Configuration) -> dict[str, Any]:
+    """Return what a sweep would measure, and about how long it would take, without measuring anything.
+
+    Returns
+    -------
+    dict
+        title, configurations (config_id, model, threads, interference, plan_id and the plan's options), plans (the
+        "plan" rows by id), repeats, measurements, expected_duration_s, environment, environment_id.
+
+    Raises
+    ------
+    UsageError
+        What this machine cannot run, or a plan that cannot be lowered.
+    """
+    configuration.check_machine()
+    points = configuration.points()
+    plans = {point.plan_id: point.plan for point in points}
+    rows = {plan_id: plan_row(plan_id, plan) for plan_id, plan in plans.items()}
+    environment = collect()
+    return {
+        "title": configuration.title,
+        "configurations": [
+            {
+                "config_id": p.config_id,
+                "model": p.model,
+                "threads": p.threads,
+                "interference": p.interference,
+                "plan_id": p.plan_id,
+                **p.plan,
+            }
+            for p in points
+        ],
+        "plans": rows,
+        "repeats": configuration.measure.repeats,
+        "measurements": len(points) * (configuration.measure.repeats + configuration.measure.profile),
+        "expected_duration_s": expected_duration_s(configuration, rows),
+        "environment": environment,
+        "environment_id": environment_id(environment),
+    }
+
+
+def expected_text(found: Mapping[str, Any]) -> str:
+    """The result of `expected` for people."""
+    lines = [found["title"]]
+    for plan_id, row in found["plans"].items():
+        others = describe(plan_options(row["options"]), leave_out=("batch",))
+        lines.append(
+            f"\nplan {plan_id}: {row['network']}, batch {row['batch']}{', ' + others if others else ''}; "
+            f"{row['num_tasks']} tasks, {row['num_edges']} edges, {row['flops'] / 1e9:.2f} GFLOP"
+        )
+        for c in found["configurations"]:
+            if c["plan_id"] == plan_id:
+                hogs = f", {c['interference']} hogs" if c["interference"] else ""
+                lines.append(
+                    f"  {c['config_id']}  {c['model']} on {c['threads']} thread{'s' * (c['threads'] > 1)}{hogs}"
+                )
+    environment = found["environment"]
+    count, repeats = len(found["configurations"]), found["repeats"]
+    lines.append(
+        f"\n{environment['cpu']['model']}, {environment['topology']['cores']} cores, CPUs {environment['affinity']}, "
+        f"Python {environment['python']['version']}, environment {found['environment_id']}"
+    )
+    lines.append(
+        f"{count} configurations x {repeats} repeats"
+        f"{' and a profile each' if found['measurements'] > count * repeats else ''}: {found['measurements']} "
+        f"measurements, about {format_seconds(found['expected_duration_s'])}"
+    )
+    return "\n".join(lines)

@@ -1,0 +1,68 @@
+"""The file in which `forktask tune` keeps the best granularity of each model, network and options."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...cython_src.errors import UsageError
+from ...cython_src.lowering.options import PlanOptions, plan_options
+from ..sampling.files import write_atomically
+from ..sampling.results import short_id
+
+FORMAT_VERSION = 1
+
+
+def problem_id(network: str, options: PlanOptions) -> str:
+    """Identity of a plan's options without the granularity."""
+    return short_id({"network": network, **options.with_changes(granularity="auto").as_dict()})
+
+
+def _stored_id(plan: Mapping[str, Any]) -> str:
+    """`problem_id` of a plan as a file holds it, of any version."""
+    return problem_id(plan["network"], plan_options(plan))
+
+
+def _read(path: str | os.PathLike) -> list[dict[str, Any]]:
+    try:
+        content = json.loads(Path(path).read_text())
+        if content["format_version"] != FORMAT_VERSION:
+            raise ValueError(f"format version {content['format_version']}")
+        for problem in content["problems"]:
+            _stored_id(problem["plan"])
+            if not all({"model", "threads", "granularity"} <= set(row) for row in problem["rows"]):
+                raise ValueError("a row without model, threads and granularity")
+        return content["problems"]
+    except OSError as error:
+        raise UsageError(
+            f"tuned must be a file of forktask tune, got {str(path)!r}: {error.strerror}; run it first"
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"tuned must be a file of forktask tune, got {str(path)!r}: {error!r}; run it again") from None
+
+
+def read_tuned(path: str | os.PathLike) -> dict[tuple[str, str, int], str]:
+    """Return what `forktask tune` found: (problem, model, threads) -> granularity.
+
+    Raises
+    ------
+    UsageError
+        No such file, or another one.
+    """
+    return {
+        (_stored_id(problem["plan"]), row["model"], row["threads"]): row["granularity"]
+        for problem in _read(path)
+        for row in problem["rows"]
+    }
+
+
+def keep_tuned(path: str | os.PathLike, problem: Mapping[str, Any]) -> None:
+    """Write a problem beside the others that the file holds, in place of an older one with the same options."""
+    path = Path(path)
+    others = _read(path) if path.exists() else []
+    kept = [other for other in others if _stored_id(other["plan"]) != _stored_id(problem["plan"])]
+    content = {"format_version": FORMAT_VERSION, "problems": [*kept, problem]}
+    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())

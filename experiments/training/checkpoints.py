@@ -1,0 +1,98 @@
+"""Arrays of a training run by name: in storages, in files of parameters, and in checkpoints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...cython_src.binding.storage import Storage
+from ...cython_src.errors import UsageError
+from .data import Dataset
+from .safetensors import read_safetensors
+
+FORMAT_VERSION = 1
+HISTORY_COLUMNS = (
+    "seed",
+    "epoch",
+    "time_s",
+    "train_loss",
+    "train_error_rate",
+    "valid_loss",
+    "error_rate",
+    "learning_rate",
+)
+# Only where a GPU was sampled.
+GPU_COLUMNS = ("gpu_memory_bytes", "gpu_utilisation")
+
+
+def names_of_last_layer(parameters: Sequence[str]) -> set[str]:
+    """Parameters of the layer that comes last."""
+    layer = parameters[-1].rpartition(".")[0]
+    return {name for name in parameters if name.rpartition(".")[0] == layer}
+
+
+def read_checkpoint(path: Path, network: str, seed: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Arrays and state of a checkpoint, as `Trainer.save` wrote them.
+
+    Raises
+    ------
+    UsageError
+        Missing, damaged, or of another network or seed.
+    """
+    arrays, metadata = read_safetensors(path)
+    try:
+        state = json.loads(metadata["forktask"])
+        found = (state["format_version"], state["network"], state["seed"])
+        rows = [(row["epoch"], set(row) - set(GPU_COLUMNS)) for row in state["history"]]
+        if rows != [(epoch, set(HISTORY_COLUMNS)) for epoch in range(1, state["epoch"] + 1)]:
+            raise ValueError("its history does not fit its epoch")
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"{path} must be a checkpoint of forktask train ({error!r}); delete it to start again"
+        ) from None
+    if found != (FORMAT_VERSION, network, seed):
+        raise UsageError(
+            f"{path} must be a checkpoint of format {FORMAT_VERSION}, network {network}, seed {seed}; got "
+            f"{found}; "
+            f"delete it to start again"
+        )
+    return arrays, state
+
+
+def share_images(storage: Storage, data: Dataset, prefix: str = "") -> None:
+    """Let a storage use the arrays of a data set, without a copy.
+
+    Raises
+    ------
+    UsageError
+        Managed memory, which the arrays do not lie in.
+    """
+    if storage.managed:
+        raise UsageError("training uses the data set where it lies, which managed memory forbids; use memory=pinned")
+    storage.arrays[f"{prefix}dataset.images"] = data.images
+    storage.arrays[f"{prefix}dataset.labels"] = data.labels
+
+
+def set_arrays(target, source, names, path) -> None:
+    """Copy arrays by name, after all of them were found to fit.
+
+    Raises
+    ------
+    UsageError
+        One is missing, or has another shape or dtype.
+    """
+    for name in names:
+        if name not in source:
+            raise UsageError(f"{path} must hold {name!r} and does not; is it of another network?")
+        if source[name].shape != target[name].shape or source[name].dtype.kind != "f":
+            raise UsageError(
+                f"{name!r} in {path} must be float of shape {target[name].shape}, got {source[name].dtype} "
+                f"of shape "
+                f"{source[name].shape}; is it of another network?"
+            )
+    for name in names:
+        target[name][...] = source[name]

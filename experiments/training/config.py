@@ -1,0 +1,82 @@
+"""What a training run is: its options, those of its plan among them, and the learning rate of each step."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import numpy as np
+
+from ...cython_src.errors import UsageError
+from ...cython_src.lowering.options import PlanOptions, plan_options
+from ...cython_src.records import about
+
+SCHEDULES = ("constant", "cosine", "step")
+
+
+class TrainingConfig(PlanOptions, frozen=True):
+    """What a training run is, as the command line gives it: the options of its plan, and these.
+
+    Raises
+    ------
+    UsageError
+        A value out of its range; names of networks, data and models are checked later.
+    """
+
+    batch: Annotated[int, about("images a step", least=1, below=65_537)] = 32
+    weight_decay: Annotated[float, about("of the optimiser, in PyTorch's convention", least=0, only_in="train")] = 5e-4
+    network: Annotated[str, about("network to train")] = "cifar10_cnn"
+    data: Annotated[str, about("digits, cifar10:FOLDER, cifar100:FOLDER, idx:FOLDER or synthetic:N")] = "digits"
+    model: Annotated[str, about("execution model with its options, e.g. forkjoin:schedule=dynamic")] = "taskiter"
+    threads: Annotated[int, about("number of threads", least=1, below=4097)] = min(2, len(os.sched_getaffinity(0)))
+    epochs: Annotated[int, about("passes over the training images", least=1, below=1_000_001)] = 8
+    learning_rate: Annotated[float, about("learning rate of the optimiser, such as 0.01", above=0)] = 0.01
+    schedule: Annotated[
+        str,
+        about(
+            "how the learning rate changes; cosine: down to 0 at the last iteration; step: a tenth after 60 %, again "
+            "after 85 % of the epochs",
+            choices=SCHEDULES,
+        ),
+    ] = "constant"
+    warmup: Annotated[
+        float, about("epochs over which the learning rate first rises from near 0, times the schedule", least=0)
+    ] = 0.0
+    start: Annotated[
+        str,
+        about(
+            "safetensors file of parameters to begin with; a last layer that is missing or of another size begins at "
+            "random: fine-tuning"
+        ),
+    ] = ""
+    memory_limit: Annotated[str, about("such as 1.5GiB: refuse what needs more, and say what would fit")] = ""
+    seed: Annotated[int, about("first seed of parameters and order", least=0, below=2**31)] = 0
+    seeds: Annotated[int, about("train with so many consecutive seeds", least=1, below=1001)] = 1
+    out: Annotated[str, about("folder for curves, figure and checkpoints")] = "training"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.warmup > self.epochs:
+            raise UsageError(f"warmup must be in [0, {self.epochs}], the number of epochs; got {self.warmup:g}")
+
+    @property
+    def plan(self) -> PlanOptions:
+        """Options of the training plan."""
+        return plan_options(self.as_dict())
+
+    def evaluation(self, batch: int) -> PlanOptions:
+        """Options of a plan that evaluates batches of another size on the same parameters."""
+        return PlanOptions(batch=batch, phase="evaluate", conv=self.conv, layout=self.layout, fusion=self.fusion)
+
+
+def learning_rate_table(config: TrainingConfig, epoch: int, num_batches: int) -> np.ndarray:
+    """Learning rates of one epoch's iterations: float64, shape (num_batches,)."""
+    rates = np.full(num_batches, config.learning_rate)
+    done = epoch * num_batches + np.arange(num_batches)
+    if config.schedule == "step":
+        rates *= 0.1 ** ((epoch >= 0.6 * config.epochs) + (epoch >= 0.85 * config.epochs))
+    elif config.schedule == "cosine":
+        rates *= 0.5 * (1 + np.cos(np.pi * done / (config.epochs * num_batches)))
+    if config.warmup:
+        rates *= np.minimum(1.0, (done + 1) / (config.warmup * num_batches))
+    return rates

@@ -1,0 +1,227 @@
+"""One network in training with one seed: epochs, evaluation, checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...cython_src.errors import UsageError
+from ...cython_src.lowering.lower import initialise, lower
+from ..sampling.memory import check_fits, parse_bytes
+from ..sampling.models import bind_for, convolution_for, make_executor, parse_model, storage_for
+from .checkpoints import FORMAT_VERSION, names_of_last_layer, read_checkpoint, set_arrays, share_images
+from .config import TrainingConfig, learning_rate_table
+from .data import Dataset, random_order
+from .gpu_sampling import GpuSampler
+from .safetensors import read_safetensors, write_safetensors
+
+EVALUATION_BATCH = 64
+
+
+class Trainer:
+    """One network in training with one seed. A context manager; it owns executors and memory.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+    data : Dataset
+    seed : int
+        Of the initial parameters and of the order of images.
+
+    Attributes
+    ----------
+    epoch : int
+        Epochs done.
+    history : list of dict
+        A row for each epoch done.
+    """
+
+    def __init__(self, config: TrainingConfig, data: Dataset, seed: int):
+        self.config, self.data, self.seed = config, data, seed
+        self.epoch, self.history = 0, []
+        self.num_batches = len(data.train) // config.batch
+        self._executors = ExitStack()
+        self._evaluations: dict[int, tuple[str, Any, Any]] = {}
+        self.storage = storage_for(config.model)
+        self.sampler = GpuSampler() if parse_model(config.model).model.device == "gpu" else None
+        share_images(self.storage, data)
+        self.plan = lower(
+            config.network,
+            config.plan,
+            conv=convolution_for(config.model, config.conv),
+            num_images=len(data.labels),
+            num_batches=self.num_batches,
+            num_iterations_logged=self.num_batches,
+            num_learning_rates=self.num_batches,
+        )
+        if config.memory_limit:
+            options = {"network": config.network, **config.plan.as_dict()}
+            try:
+                check_fits(self.plan, options, parse_bytes(config.memory_limit), None, config.threads)
+            except MemoryError as error:
+                raise UsageError(str(error)) from None
+        self.bound = bind_for(config.model, self.plan, self.storage)
+        initialise(self.bound, seed)
+        if config.start:
+            self._start_from(Path(config.start))
+        self.executor = self._executors.enter_context(make_executor(config.model, config.threads))
+        self.executor.prepare(self.bound)
+
+    def _start_from(self, path: Path) -> None:
+        """Take parameters and statistics from a file, but for a last layer that does not fit."""
+        arrays, _ = read_safetensors(path)
+        names = self._kept_names()
+        last = names_of_last_layer(self.plan.attributes["parameters"])
+        fitting = [n for n in names if n not in last or (n in arrays and arrays[n].shape == self.bound.arrays[n].shape)]
+        set_arrays(self.bound.arrays, arrays, fitting, path)
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all threads."""
+        self._executors.close()
+
+    def train_epoch(self) -> dict[str, Any]:
+        """Run one epoch and evaluate: a row of the history.
+
+        The order of images depends on seed and epoch alone; images that fill no whole batch are left out,
+        other ones in each epoch.
+        """
+        config, arrays, count = self.config, self.bound.arrays, self.num_batches
+        order = self.data.train[random_order(len(self.data.train), self.seed, self.epoch)]
+        arrays["batch_order"][:] = order[: count * config.batch].reshape(count, config.batch)
+        rates = learning_rate_table(config, self.epoch, count)
+        arrays["learning_rates"][:] = rates
+        sampled = len(self.sampler.samples) if self.sampler else 0
+        if self.sampler:
+            self.sampler.start()
+        start = time.perf_counter()
+        try:
+            self.executor.run(count, first_iteration=self.epoch * count)
+        finally:
+            if self.sampler:
+                self.sampler.stop()
+        seconds = time.perf_counter() - start
+        losses = arrays["losses"].astype(np.float64)
+        if not np.isfinite(losses).all():
+            raise UsageError(
+                f"the loss of epoch {self.epoch + 1}, iteration {int(np.argmin(np.isfinite(losses))) + 1} "
+                f"is not finite with "
+                f"--learning-rate {config.learning_rate}; lower it"
+            )
+        valid_loss, error_rate = self.evaluate(self.data.valid)
+        self.epoch += 1
+        row = {
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "time_s": (self.history[-1]["time_s"] if self.history else 0.0) + seconds,
+            "train_loss": float(losses.mean()),
+            "train_error_rate": 1 - int(arrays["correct"].sum()) / (count * config.batch),
+            "valid_loss": valid_loss,
+            "error_rate": error_rate,
+            "learning_rate": float(rates[-1]),
+            **(self.sampler.summary(sampled) if self.sampler else {}),
+        }
+        self.history.append(row)
+        return row
+
+    def evaluate(self, indices: np.ndarray) -> tuple[float, float]:
+        """Mean loss and error rate over images, at the current parameters.
+
+        Whole batches first; what is left over goes through a plan with a batch of its own, on the same
+        parameters.
+        """
+        total_loss, total_correct = 0.0, 0
+        whole = len(indices) // EVALUATION_BATCH * EVALUATION_BATCH
+        for part, batch in ((indices[:whole], EVALUATION_BATCH), (indices[whole:], len(indices) - whole)):
+            if not len(part):
+                continue
+            num_batches = len(part) // batch
+            prefix, bound, executor = self._evaluation(batch, num_batches)
+            bound.arrays[f"{prefix}batch_order"][:] = part.reshape(num_batches, batch)
+            executor.run(num_batches)
+            total_loss += batch * float(bound.arrays[f"{prefix}losses"].astype(np.float64).sum())
+            total_correct += int(bound.arrays[f"{prefix}correct"].sum())
+        return total_loss / len(indices), 1 - total_correct / len(indices)
+
+    def _evaluation(self, batch: int, num_batches: int):
+        """Prefix, bound plan and executor that evaluate `num_batches` batches at the present parameters."""
+        key = (batch, num_batches)
+        if key not in self._evaluations:
+            # Logs and order have other sizes than in training: a name of their own for each of these plans.
+            prefix = f"evaluate{num_batches}x{batch}."
+            share_images(self.storage, self.data, prefix)
+            plan = lower(
+                self.config.network,
+                self.config.evaluation(batch),
+                conv=convolution_for(self.config.model, self.config.conv),
+                num_images=len(self.data.labels),
+                num_batches=num_batches,
+                num_iterations_logged=num_batches,
+                prefix=prefix,
+            )
+            bound = bind_for(self.config.model, plan, self.storage)
+            executor = self._executors.enter_context(make_executor(self.config.model, self.config.threads))
+            executor.prepare(bound)
+            self._evaluations[key] = (prefix, bound, executor)
+        return self._evaluations[key]
+
+    def save(self, path: Path) -> None:
+        """Write parameters, momenta, epoch and history: all that training needs to go on bit by bit."""
+        state = {
+            "format_version": FORMAT_VERSION,
+            "network": self.config.network,
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "iteration": self.epoch * self.num_batches,
+            "history": self.history,
+        }
+        arrays = {name: self.bound.arrays[name] for name in self._state_names()}
+        write_safetensors(path, arrays, {"forktask": json.dumps(state)})
+
+    def load(self, path: Path) -> None:
+        """Go on from a checkpoint.
+
+        Raises
+        ------
+        UsageError
+            Damaged, or of another network or seed.
+        """
+        arrays, state = read_checkpoint(path, self.config.network, self.seed)
+        set_arrays(self.bound.arrays, arrays, self._state_names(), path)
+        self.epoch, self.history = state["epoch"], state["history"]
+
+    def finish(self, path: Path) -> dict[str, Any]:
+        """Test, write the parameters under PyTorch's names, and return a row of the summary."""
+        parameters = {name: self.bound.arrays[name] for name in self._kept_names()}
+        write_safetensors(path, parameters, {"network": self.config.network, "data": self.data.name})
+        test_loss, test_error = self.evaluate(self.data.test)
+        return {
+            "seed": self.seed,
+            "epochs": self.epoch,
+            "time_s": self.history[-1]["time_s"],
+            "test_loss": test_loss,
+            "test_accuracy": 1 - test_error,
+            "parameters": path.name,
+            "parameters_sha256": hashlib.sha256(b"".join(p.tobytes() for p in parameters.values())).hexdigest()[:16],
+        }
+
+    def _kept_names(self) -> list[str]:
+        """Parameters and running statistics: what a network needs to be used."""
+        statistics = [name for name, buffer in self.plan.buffers.items() if buffer.role == "statistic"]
+        return [*self.plan.attributes["parameters"], *statistics]
+
+    def _state_names(self) -> list[str]:
+        """Buffers that a checkpoint holds."""
+        roles = ("parameter", "optimizer_state", "statistic")
+        return [name for name, buffer in self.plan.buffers.items() if buffer.role in roles]
