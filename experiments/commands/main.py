@@ -13,7 +13,7 @@ from ...cython_src.errors import UsageError
 COMMAND_MODULES: tuple[str, ...] = (
     "machine.info",
     "sweep.run",
-    "report.report",
+    "commands.report",
     "peers.peers",
     "training.train",
     "training.infer",

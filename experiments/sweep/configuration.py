@@ -114,7 +114,9 @@ class Measure:
     time_limit_s : float
         Longest time for one sample; what takes longer becomes a row that says so.
     profile : bool
-        Also run each configuration once with the event log on, for times of blocks and layers.
+        Also run each configuration with the event log on, for times of blocks and layers.
+    profile_repeats : int
+        How often: each right after a sample, so that both meet the same machine; `repeats` times at most.
     pin : bool
         Pin each thread to a CPU.
     wait_policy : {"active", "passive", "auto"}
@@ -134,14 +136,20 @@ class Measure:
     warmup_s: float = 1.0
     time_limit_s: float = 120.0
     profile: bool = True
+    profile_repeats: int = 3
     pin: bool = True
     wait_policy: str = "auto"
     oversubscribe: bool = False
     memory_limit: str = ""
     tuned: str = ""
 
+    @property
+    def profiles(self) -> int:
+        """Profiles of each configuration."""
+        return min(self.profile_repeats, self.repeats) if self.profile else 0
+
     def __post_init__(self):
-        for name, least in (("repeats", 1), ("seed", 0), ("check_iterations", 1)):
+        for name, least in (("repeats", 1), ("seed", 0), ("check_iterations", 1), ("profile_repeats", 1)):
             if getattr(self, name) < least:
                 raise UsageError(f"{name} must be at least {least}, got {getattr(self, name)}")
         for name in ("target_s", "warmup_s", "time_limit_s"):
@@ -329,6 +337,7 @@ _MEASURE_TYPES = {
     "warmup_s": float,
     "time_limit_s": float,
     "profile": bool,
+    "profile_repeats": int,
     "pin": bool,
     "wait_policy": str,
     "oversubscribe": bool,

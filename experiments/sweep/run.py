@@ -315,13 +315,15 @@ class Sweep:
 
     def _total(self) -> int:
         measure = self.configuration.measure
-        return len(self.configuration.points()) * (measure.repeats + measure.profile)
+        return len(self.configuration.points()) * (measure.repeats + measure.profiles)
 
     def _missing(self, results: Results) -> list[tuple[str, int, int, Point]]:
         """(kind, repetition, position in the whole order, configuration) of what has not been measured."""
-        order = [("sample", repetition, point) for repetition, point in self.configuration.order()]
-        if self.configuration.measure.profile:
-            order.extend(("profile", 0, point) for point in self.configuration.points())
+        order = []
+        for repetition, point in self.configuration.order():
+            order.append(("sample", repetition, point))
+            if repetition < self.configuration.measure.profiles:
+                order.append(("profile", repetition, point))
         finished, settled = results.finished(), results.settled()
         return [
             (kind, repetition, position, point)
@@ -342,7 +344,7 @@ class Sweep:
         start, last_said = time.monotonic(), None
         with ProgressBar(len(jobs), "measuring", self.stream) as bar:
             for number, (kind, repetition, position, point) in enumerate(jobs):
-                stage = "profiles" if kind == "profile" else f"repetition {repetition + 1} of {measure.repeats}"
+                stage = f"repetition {repetition + 1} of {measure.repeats}"
                 if not bar.visible and stage != last_said:
                     spent = time.monotonic() - start
                     left = f", {format_seconds(spent / number * (len(jobs) - number))} left" if number else ""
@@ -446,8 +448,9 @@ def expected_duration_s(configuration: Configuration, plan_rows: Mapping[str, Ma
         step_s = plan_rows[point.plan_id]["flops"] / (GUESSED_FLOPS_PER_S * point.threads)
         sample_s = STARTUP_S + step_s * (measure.check_iterations + 2) + max(measure.target_s, 10 * step_s)
         sample_s += max(min(measure.warmup_s, 0.3), 2 * step_s)
-        profile_s = STARTUP_S + max(measure.target_s, 5 * step_s) if measure.profile else 0.0
-        total += measure.repeats * min(sample_s, measure.time_limit_s) + min(profile_s, measure.time_limit_s)
+        profile_s = STARTUP_S + max(measure.target_s, 5 * step_s)
+        total += measure.repeats * min(sample_s, measure.time_limit_s)
+        total += measure.profiles * min(profile_s, measure.time_limit_s)
     return total
 
 
@@ -696,7 +699,7 @@ def _sweep_and_report(configuration: Configuration, arguments: Namespace) -> int
             print(f"forktask: {describe_gpu_convolutions(conv)}", file=sys.stderr)
         print(report(out_dir, results, arguments.json))
         return 1 if any(row["reason"] not in LASTING_FAILURES for row in _standing_failures(results)) else 0
-    from ..report.report import summary_json, summary_text, write_report
+    from ..report.files import summary_json, summary_text, write_report
 
     write_report(out_dir)
     if arguments.json:
@@ -724,7 +727,7 @@ def _dry_run(configuration: Configuration, as_json: bool) -> int:
     points = configuration.points()
     plans = {p.plan_id: plan_row(p.plan_id, p.plan) for p in points}
     seconds = expected_duration_s(configuration, plans)
-    measured = len(points) * (configuration.measure.repeats + configuration.measure.profile)
+    measured = len(points) * (configuration.measure.repeats + configuration.measure.profiles)
     environment = collect()
     if as_json:
         print(
@@ -769,7 +772,7 @@ def _dry_run(configuration: Configuration, as_json: bool) -> int:
     )
     print(
         f"{len(points)} configurations x {configuration.measure.repeats} repeats"
-        f"{' and a profile each' if configuration.measure.profile else ''}: {measured} measurements, "
+        f" and {configuration.measure.profiles} profiles: {measured} measurements, "
         f"about {format_seconds(seconds)}"
     )
     return 0
@@ -782,6 +785,7 @@ def describe_status(results: Results) -> dict[str, Any]:
     configurations = []
     for point in configuration.points():
         done = sum((("sample", point.config_id, r) in finished) for r in range(configuration.measure.repeats))
+        profiles = sum((("profile", point.config_id, r) in finished) for r in range(configuration.measure.profiles))
         configurations.append(
             {
                 "config_id": point.config_id,
@@ -791,12 +795,12 @@ def describe_status(results: Results) -> dict[str, Any]:
                 "plan": dict(point.plan),
                 "samples": done,
                 "missing": 0 if point.config_id in settled else configuration.measure.repeats - done,
-                "profile": ("profile", point.config_id, 0) in finished,
+                "profiles": profiles,
             }
         )
-    profiles_missing = 0
-    if configuration.measure.profile:
-        profiles_missing = sum(not c["profile"] and c["config_id"] not in settled for c in configurations)
+    profiles_missing = sum(
+        configuration.measure.profiles - c["profiles"] for c in configurations if c["config_id"] not in settled
+    )
     missing = sum(c["missing"] for c in configurations)
     lines, trusted = failure_report(results)
     return {
@@ -832,7 +836,7 @@ def run_status(arguments: Namespace) -> int:
         print(
             f"  {c['model']:<32} threads {c['threads']:>3}{hogs}  {plan['network']} batch {plan['batch']} "
             f"{plan['granularity']}: {c['samples']} of {status['repeats']} samples"
-            f"{', profile' if c['profile'] else ''}"
+            f", {c['profiles']} profiles"
         )
     for line in status["failures"]:
         print(f"  failed: {line}")

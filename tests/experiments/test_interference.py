@@ -9,8 +9,11 @@ import pytest
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis import interference
-from forktask.experiments.analysis import study as analysis
-from forktask.experiments.report import plots, report
+from forktask.experiments.analysis.load import study_from_rows
+from forktask.experiments.report import figures
+from forktask.experiments.report.figures.style import save
+from forktask.experiments.report.render_text import render_text
+from forktask.experiments.report.sections import build
 from forktask.experiments.sweep import configuration
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -34,11 +37,11 @@ def study():
         if row["kind"] == "sample" and row["model"] in SLOWDOWN
     ]
     rows = [{**row, "capacity_beside": {"2": {"1": 0.75}}} if row["kind"] == "machine" else row for row in rows]
-    return analysis.study_from_rows([*rows, *beside])
+    return study_from_rows([*rows, *beside])
 
 
 def test_the_loss_is_what_the_capacity_does_not_explain(study, tmp_path):
-    """Check slowdown and loss of each model, where no capacity was measured, and that table, figure and caption show it."""
+    """Check slowdown and loss of each model, and that table, figure and caption show them; without capacity, no loss."""
     table = interference.interference_table(study)
     of = {(r["model"], r["threads"]): r for r in table[table["hogs"] == 1].to_dict("records")}
     assert of["forkjoin", 2]["loss"] == pytest.approx(0.5)
@@ -47,18 +50,18 @@ def test_the_loss_is_what_the_capacity_does_not_explain(study, tmp_path):
     assert ("serial", 1) not in of
     assert set(table[table["hogs"] == 0]["loss"]) == {0.0}
     plan_id = table["plan_id"].iloc[0]
-    assert "interference" in plots.available_figures(study, plan_id)
-    plots.save(plots.draw(study, "interference", plan_id), tmp_path / "f.svg")
-    assert "only spin" in plots.caption(study, "interference", plan_id)
-    assert "Beside other processes" in report._summary_text(study)
+    assert "interference" in figures.available_figures(study, plan_id)
+    save(figures.draw(study, "interference", plan_id), tmp_path / "f.svg")
+    assert "only spin" in figures.caption(study, "interference", plan_id)
+    assert "Beside other processes" in render_text(build(study))
 
 
 def test_without_hogs_there_is_no_figure():
     """Check other studies."""
-    study = analysis.study_from_rows(synthetic_results.synthetic_rows())
+    study = study_from_rows(synthetic_results.synthetic_rows())
     assert not len(interference.interference_table(study))
     with pytest.raises(UsageError, match="interference.toml"):
-        plots.draw(study, "interference")
+        figures.draw(study, "interference")
 
 
 def test_a_hog_takes_part_of_a_core():
