@@ -111,8 +111,8 @@ def accounting_table(study: Study) -> pd.DataFrame:
     the repeated profiles. The floor in seconds is the step time less this excess.
 
     Columns: plan_id, model, threads, profiles, measured_s, logged (_low, _high; time of the logged runs over that of
-    the timed ones), inflation (_low, _high; see there), floor (name), floor_s, excess_s, excess (_low, _high; relative to
-    the floor), per_unit_s (excess per barrier for fork-join; excess times threads per task for task models),
+    the timed ones), inflation (_low, _high; see there), floor (name), floor_s, excess_s, excess (_low, _high; relative
+    to the floor), per_unit_s (excess per barrier for fork-join; excess times threads per task for task models),
     runtime_cost_s (the same graph with empty kernels under the same model), unexplained (excess without it, relative to
     the floor), remark (why a number is negative, or the row not to be used).
     """

@@ -138,11 +138,16 @@ COST = (
 
 
 def _bound(name: str, heading: str) -> Column:
-    """A bound with its interval, as "2.84 ms [2.80 ms, 2.90 ms]"."""
+    """A bound with its interval in the same unit, as "2.84 ms [2.80, 2.90]"."""
 
     def text(row: Mapping[str, Any]) -> str:
         value, low, high = (row[f"{name}_s{end}"] for end in ("", "_low", "_high"))
-        return time(value) + (f" [{time(low)}, {time(high)}]" if math.isfinite(low) else "")
+        written = time(value)
+        if not (written and math.isfinite(low)):
+            return written
+        digits, unit = written.split(" ")
+        scale = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit]
+        return f"{written} {interval(low / scale, high / scale, len(digits.partition('.')[2]))}"
 
     return Column(heading, text, True)
 

@@ -12,7 +12,7 @@ from .sections import Report, Section, Table
 STYLE = """
 :root { --ink: #1a1a1a; --soft: #5f6368; --line: #dadce0; --blue: #0173b2; --red: #b34700; }
 * { box-sizing: border-box; }
-body { margin: 0 auto; padding: 2.5rem 1.5rem 4rem; max-width: 68rem; color: var(--ink); background: #fff;
+body { margin: 0 auto; padding: 2.5rem 1.5rem 4rem; max-width: 78rem; color: var(--ink); background: #fff;
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", "Helvetica Neue", Arial, sans-serif; }
 h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 .3rem; }
 h2 { font-size: 1.15rem; margin: 2.4rem 0 .6rem; padding-top: .9rem; border-top: 1px solid var(--line); }
@@ -22,7 +22,7 @@ p { margin: .4rem 0; } .soft, figcaption { color: var(--soft); } code { font-siz
 figure { margin: 1rem 0 1.8rem; } figure svg { display: block; width: 100%; height: auto; max-width: 60rem; }
 figcaption { font-size: .84rem; line-height: 1.45; margin-top: .4rem; max-width: 60rem; }
 .note { margin: 1rem 0; padding: .55rem .8rem; border-left: 4px solid var(--line); background: #f6f7f8; }
-.wide { overflow-x: auto; } td:first-child { white-space: nowrap; }
+.wide { overflow-x: auto; } td:not(:last-child) { white-space: nowrap; }
 table { border-collapse: collapse; font-size: .86rem; margin: .3rem 0 .8rem; }
 th { text-align: left; font-weight: 600; vertical-align: bottom; border-bottom: 1.5px solid var(--ink); }
 th, td { padding: .22rem .75rem .22rem 0; } td { border-bottom: 1px solid #eceff1; vertical-align: top; }

@@ -267,7 +267,10 @@ def test_a_new_figure_is_one_file(tmp_path, monkeypatch):
         "from matplotlib.figure import Figure\n"
         "RANK, MAIN_PLAN_ONLY = 9, False\n"
         "def missing(study, plan_id): return ''\n"
-        "def draw(study, plan_id, column): return Figure(layout='constrained')\n"
+        "def draw(study, plan_id, column):\n"
+        "    figure = Figure(layout='constrained')\n"
+        "    figure.subplots()\n"
+        "    return figure\n"
         "def caption(study, plan_id): return ['News.']\n"
     )
     monkeypatch.setattr(figures, "__path__", [*figures.__path__, str(tmp_path)])

@@ -48,7 +48,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     times.set_xticks(range(len(BARRIERS)), BARRIERS)
     times.set_xlabel("barrier")
     times.set_ylabel("step time (ms)")
-    panel_title(times, "All cells")
+    panel_title(times, "all cells")
     equivalence_band(parts)
     for x, row in enumerate(effects.to_dict("records")):
         color = "0.2" if row["effect"] == "all three" else COLORS[7]
@@ -61,7 +61,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     parts.set_xlim(-0.4, len(effects) - 0.3)
     ratio_axis(parts, effects[["ratio", "low", "high"]].to_numpy(dtype=float).ravel())
     parts.set_ylabel("time after / before")
-    panel_title(parts, "Attribution")
+    panel_title(parts, "attribution")
     handles.append(Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}"))
     add_legend(figure, column, handles)
     header(

@@ -65,7 +65,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         panel_title(panel, axis_label(axis))
     handles = [*model_handles(styles, models, line=False), Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}")]
     add_legend(figure, column, handles)
-    swept = "; ".join(f"along {axis_label(axis)}" for axis in axes)
+    swept = f"along {' and '.join(map(axis_label, axes))}"
     header(figure, study, [study.problem_name(plan_id), swept, blocks_text(study.plans[plan_id])], column)
     return figure
 
