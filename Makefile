@@ -3,41 +3,110 @@ VENV ?= .venv
 OUT ?= comparison
 BIN := $(VENV)/bin
 SOURCES := $(shell git ls-files 2>/dev/null)
+PYTEST := $(BIN)/python -P -m pytest
+# Tests that run beside no other test: they start threads on every CPU or read a clock.
+ALONE := $(wildcard tests/forkjoin tests/tasking tests/scaling tests/test_models_agree.py tests/test_conduct.py)
+# Kinds of tests that need further packages (tests/kinds.py): all of them, and what each needs from Debian and PyPI.
+FURTHER := torch safetensors numba sklearn cupy tbb libomp relacy
+DEBIAN_tbb := g++ libtbb-dev
+DEBIAN_libomp := libomp-dev
+DEBIAN_relacy := g++ relacy-dev
+PYPI_torch := forktask[peers]
+PYPI_safetensors := safetensors>=0.4
+PYPI_numba := numba>=0.60
+PYPI_sklearn := scikit-learn>=1.5
+PYPI_cupy := cupy-cuda12x>=14
+DEBIAN_PACKAGES = $(sort $(foreach kind,$(FURTHER),$(DEBIAN_$(kind))))
+PYPI_PACKAGES = $(foreach kind,$(FURTHER),$(PYPI_$(kind)))
+comma := ,
+space := $() $()
 
-.PHONY: install compare test test-peers test-gpu clean stress tsan model-check
+.PHONY: install install-tests install-dev install-further further-kinds debian-packages check-packages compare test \
+	test-all test-further test-peers test-gpu lint format clean stress tsan model-check
 
 install: $(VENV)/.installed
 
 $(VENV)/.installed: $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet '.[test]'
+	$(BIN)/pip install --quiet .
 	touch $@
+
+install-tests: install
+	$(BIN)/pip install --quiet 'forktask[test]'
 
 compare: install
 	$(BIN)/forktask compare --out $(OUT)
 
-test: install
-	$(BIN)/python -P -m pytest tests
+# Two runs of pytest. REQUIRE=1 fails where a kind of tests that needs no further package cannot run (tests/kinds.py).
+test: install-tests
+	$(PYTEST) tests -n auto --maxprocesses 4 --dist worksteal $(ALONE:%=--ignore=%) \
+		$(if $(REQUIRE),--require cc$(comma)cxx$(comma)nvrtc$(comma)malloc_count)
+	$(PYTEST) $(ALONE) $(if $(REQUIRE),--require cc$(comma)tsan$(comma)two_cpus$(comma)quiet)
 
-# The tests against PyTorch itself. TORCH names the package: an index may have a smaller build for CPUs alone.
-TORCH ?= torch
+# Every kind of tests but those that need a GPU; fails where one of them ran nowhere.
+test-all: check-packages
+	$(MAKE) test REQUIRE=1
+	$(MAKE) test-further
 
-test-peers: install
-	$(BIN)/pip install --quiet '$(TORCH)' safetensors
-	FORKTASK_LONG_TESTS=1 $(BIN)/python -P -m pytest -m torch tests
+# The tests of the kinds in FURTHER, all of which must run.
+test-further: install-further
+	$(PYTEST) tests -m '$(subst $(space), or ,$(strip $(FURTHER)))' --require $(subst $(space),$(comma),$(strip $(FURTHER)))
+
+# A package that was built before oneTBB was there is built again.
+install-further: check-packages install-tests
+	$(if $(filter tbb,$(FURTHER)),$(BIN)/python -P -c 'import forktask.forkjoin.tbb_flow_run' 2>/dev/null || \
+		{ rm $(VENV)/.installed && $(MAKE) install-tests; })
+	$(if $(PYPI_PACKAGES),$(BIN)/pip install --quiet $(PYPI_PACKAGES:%='%'))
+
+check-packages:
+	@missing=; for name in $(DEBIAN_PACKAGES); do \
+		! command -v dpkg >/dev/null || dpkg -s $$name >/dev/null 2>&1 || missing="$$missing $$name"; done; \
+	test -z "$$missing" || { echo "These tests need more Debian packages: apt-get install$$missing" >&2; exit 1; }
+
+further-kinds:
+	@echo $(FURTHER)
+
+debian-packages:
+	@echo $(DEBIAN_PACKAGES)
+
+# The long form of the tests against PyTorch itself.
+test-peers: install-tests
+	$(BIN)/pip install --quiet 'forktask[peers]'
+	FORKTASK_LONG_TESTS=1 $(PYTEST) -m torch --require torch tests
 
 # The tests that need an NVIDIA GPU. GPU names the packages: CuPy for the driver's CUDA, and the sampling library.
-GPU ?= .[gpu]
+GPU ?= forktask[gpu]
 
-test-gpu: install
+test-gpu: install-tests
 	$(BIN)/pip install --quiet '$(GPU)'
-	$(BIN)/python -P -m pytest -m gpu tests
+	$(PYTEST) -m gpu --require gpu tests
+
+install-dev: install
+	$(BIN)/pip install --quiet 'forktask[dev]'
+
+# Every linter runs, also after one that found something. Their versions stand in pyproject.toml.
+lint: install-dev
+	@export PATH="$(abspath $(BIN)):$$PATH"; failed=; \
+	for command in \
+		"ruff check ." \
+		"ruff format --check ." \
+		"cython-lint $(filter %.pyx %.pxd,$(SOURCES))" \
+		"clang-format --dry-run -Werror $(filter %.c %.h %.cpp %.cu %.cuh,$(SOURCES))" \
+		"mypy"; \
+	do echo "$${command%% *}: $${command#* }" | cut -c 1-100; $$command || failed="$$failed $${command%% *}"; done; \
+	test -z "$$failed" || { echo "These linters found something:$$failed" >&2; exit 1; }
+
+format: install-dev
+	$(BIN)/ruff check --fix --quiet . || true
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(filter %.c %.h %.cpp %.cu %.cuh,$(SOURCES))
 
 clean:
 	rm -rf $(VENV) build comparison
 
-# Long forms of tests of the task runtime; short ones run in `make test`. First the C sources by themselves, so many random graphs on each
-# number of threads, then random plans under all executors; STRESS_GRAPHS=100000 asks for a number of plans in place of a time.
+# Long forms of tests of the task runtime; short ones run in `make test`. First the C sources by themselves, so many
+# random graphs on each number of threads, then random plans under all executors; STRESS_GRAPHS=100000 asks for a number
+# of plans in place of a time.
 STRESS_ROUNDS ?= 1000
 STRESS_SECONDS ?= 120
 STRESS_GRAPHS ?= 0
@@ -46,11 +115,11 @@ stress: install
 	mkdir -p build
 	$(CC) -std=gnu11 -O2 -I . -I tasking tests/tasking/native/race_runtime.c -o build/race_runtime -lpthread
 	for threads in 1 2 3 4 8 16; do build/race_runtime $(STRESS_ROUNDS) $$threads $$(date +%N) || exit 1; done
-	$(BIN)/python -P tests/stress/stress_graphs.py --seconds $(STRESS_SECONDS) --graphs $(STRESS_GRAPHS)
+	PYTHONPATH=tests $(BIN)/python -P tests/stress/stress_graphs.py --seconds $(STRESS_SECONDS) --graphs $(STRESS_GRAPHS)
 
-tsan: install
-	FORKTASK_LONG_TESTS=1 $(BIN)/python -P -m pytest tests/tasking/test_native.py
+tsan: install-tests
+	FORKTASK_LONG_TESTS=1 $(PYTEST) --require tsan tests/tasking/test_native.py
 
-# Relacy (Debian: apt-get install relacy-dev) explores interleavings and stale reads of the C11 memory model.
-model-check: install
-	FORKTASK_LONG_TESTS=1 $(BIN)/python -P -m pytest tests/tasking/test_model_check.py
+# Relacy (Debian: relacy-dev) explores interleavings and stale reads of the C11 memory model.
+model-check: install-tests
+	FORKTASK_LONG_TESTS=1 $(PYTEST) --require relacy tests/tasking/test_model_check.py

@@ -1,1 +1,5 @@
-"""What is computed: plans, dependences, kernels, storage. Knows nothing of threads."""
+"""What is computed: networks, plans, dependences, kernels, storage, and `run_block`, by which every executor runs a block.
+
+No thread is created here. A kernel sees a worker's number and scratch memory; `run_block` takes the locks of commutative
+accesses and writes the event log.
+"""

@@ -20,7 +20,7 @@ import numpy as np
 from .errors import UsageError
 
 
-def about(text: str, *, choices: Sequence[Any] = (), least: float | None = None, below: float | None = None):
+def about(text: str, *, choices: Sequence[Any] = (), least: float | None = None, below: float | None = None) -> Any:
     """Annotation of a field: what it means, and which values it takes.
 
     Parameters
@@ -87,7 +87,7 @@ class Field:
             value = tuple(value)
         if type(value) is not self.kind or (self.choices and value not in self.choices):
             self.refuse(value)
-        if self.kind in (int, float):
+        if isinstance(value, int | float) and self.kind is not bool:
             too_small = self.least is not None and value < self.least
             too_large = self.below is not None and value >= self.below
             if too_small or too_large or not math.isfinite(value):
@@ -119,6 +119,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         for field in fields(type(self)):
             msgspec.structs.force_setattr(self, field.name, field.checked(getattr(self, field.name)))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.differences().items())})"
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
@@ -157,7 +160,7 @@ def fields(record: type[Record]) -> tuple[Field, ...]:
     result = []
     for info in msgspec.structs.fields(record):
         annotation = hints[info.name]
-        (meta,) = [m for m in annotation.__metadata__ if isinstance(m, msgspec.Meta)]
+        meta: Any = next(m for m in annotation.__metadata__ if isinstance(m, msgspec.Meta))
         kind = typing.get_origin(annotation.__origin__) or annotation.__origin__
         result.append(Field(info.name, kind, info.default, meta.description, **meta.extra))
     return tuple(result)

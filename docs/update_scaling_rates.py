@@ -1,4 +1,7 @@
-"""Put measured error rates into docs/scaling_tests.md:  python docs/update_scaling_rates.py power.jsonl [more.jsonl ...]"""
+"""Put measured error rates into their note.
+
+python docs/update_scaling_rates.py power.jsonl [more.jsonl ...]
+"""
 
 import re
 import sys
@@ -6,7 +9,7 @@ from pathlib import Path
 
 from forktask.experiments.scaling import power
 
-PAGE = Path(__file__).resolve().parent / "scaling_tests.md"
+PAGE = Path(__file__).resolve().parent / "notes" / "scaling_error_rates.md"
 
 
 def main(*files: str) -> None:

@@ -1,1 +1,1 @@
-"""Networks, data, measuring, analysis, figures, command line."""
+"""Measuring, analysis, figures and tables, training, the command line."""

@@ -1,1 +1,1 @@
-"""Fork-join execution: prange, persistent region, joblib."""
+"""Loop-by-loop execution: serial, prange, persistent region, joblib; OpenMP tasks and oneTBB as outside references."""

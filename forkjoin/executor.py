@@ -6,14 +6,16 @@ import os
 import threading
 from abc import ABC, abstractmethod
 
+from ..cython_src.binding.bind import BoundPlan, Workers
+from ..cython_src.binding.executor_contract import Conduct, check_run
 from ..cython_src.errors import UsageError
 from ..cython_src.plan.looping import RunWhile
-from ..cython_src.binding.bind import BoundPlan, Workers
 from .prange_loops import ForkJoinTeam, dynamic_teams
-from .serial_loops import EnteredThread, run_serial
+from .serial_loops import EnteredThread, run_serial, touch_scratch
 
 SCHEDULES = ("static", "dynamic", "guided")
 REGIONS = ("loop", "persistent")
+JOBLIB_WAKES_NS = 10_000_000  # how often joblib looks for results
 
 # The process in which an OpenMP team of ours ran first. libgomp's threads do not survive a fork, but its book-keeping
 # does: a child would wait for them for ever.
@@ -35,6 +37,23 @@ def enter_openmp() -> None:
         )
 
 
+def openmp_conduct(pinned: str) -> Conduct:
+    """The record of executors whose threads are OpenMP's."""
+    return Conduct(
+        caller_executes=True,
+        threads_start="first run",
+        pinned=pinned,
+        idle_runtime=loaded_runtime(),
+        wait_policy=os.environ.get("OMP_WAIT_POLICY", ""),
+    )
+
+
+def loaded_runtime() -> str:
+    """Which OpenMP runtime answers in this process: "libomp" if it was preloaded, else "libgomp"."""
+    with open("/proc/self/maps") as maps:
+        return "libomp" if any("/libomp" in line or "/libiomp" in line for line in maps) else "libgomp"
+
+
 def check_team(team_size: int, num_threads: int) -> None:
     """Raise RuntimeError if another number of threads came than was asked for."""
     if team_size != num_threads:
@@ -45,7 +64,7 @@ def check_team(team_size: int, num_threads: int) -> None:
 
 
 class LoopExecutor(RunWhile, ABC):
-    """What all executors of this module share: arguments, binding, turning a stopped run into an exception.
+    """Base of executors whose caller executes blocks: arguments, binding, turning a stopped run into an exception.
 
     Parameters
     ----------
@@ -64,6 +83,7 @@ class LoopExecutor(RunWhile, ABC):
     """
 
     model = ""
+    num_cpu_swaps = 0  # these executors leave threads on their CPUs
 
     def __init__(self, num_threads: int = 1, *, cpus: list[int] | None = None, event_capacity: int = 0):
         if num_threads < 1:
@@ -84,6 +104,7 @@ class LoopExecutor(RunWhile, ABC):
         """Take a bound plan; `run` then runs its passes."""
         self._bound = bound
         self.workers = Workers(self.num_threads, bound.scratch_bytes, self.event_capacity)
+        touch_scratch(self.workers, bound.scratch_bytes, self.cpus)
 
     def run(self, num_iterations: int, first_iteration: int = 0) -> None:
         """Run iterations first_iteration ... first_iteration + num_iterations - 1 and wait for them.
@@ -100,8 +121,8 @@ class LoopExecutor(RunWhile, ABC):
         KeyboardInterrupt
             Ctrl-C, at the end of a loop.
         UsageError
-            No plan was prepared, the number of iterations is no multiple of the stride, a CPU is not allowed, or an
-            array was exchanged or changed its shape since the plan was bound.
+            No plan was prepared, impossible numbers, a CPU is not allowed, or an array was exchanged or changed its
+            shape since the plan was bound.
         RuntimeError
             The threads asked for did not come, or the process was forked after OpenMP had run.
         """
@@ -109,14 +130,9 @@ class LoopExecutor(RunWhile, ABC):
         if bound is None:
             raise UsageError("run() needs a plan; call prepare(bound) first")
         bound.check_unchanged()
-        stride = bound.iteration_stride
-        if num_iterations < 0 or num_iterations % stride or first_iteration < 0 or first_iteration % stride:
-            raise UsageError(
-                f"num_iterations and first_iteration must be multiples of {stride} (the plan's iteration_stride) and "
-                f"not negative, got {num_iterations} and {first_iteration}"
-            )
+        num_replays, first_replay = check_run(num_iterations, first_iteration, bound.iteration_stride)
         poll_signals = threading.current_thread() is threading.main_thread()
-        errno, errors = self._run(bound, first_iteration // stride, num_iterations // stride, poll_signals)
+        errno, errors = self._run(bound, first_replay, num_replays, poll_signals)
         if errno:
             raise UsageError(f"cpus must be CPUs this process may use, got {self.cpus} ({os.strerror(errno)})")
         if errors:
@@ -132,6 +148,13 @@ class LoopExecutor(RunWhile, ABC):
     @abstractmethod
     def _run(self, bound, first_replay, num_replays, poll_signals):
         """Run passes; return (errno of pinning or 0, Python exceptions of kernels)."""
+
+    def conduct(self) -> Conduct:
+        """Return what this executor does besides running blocks."""
+        return Conduct(caller_executes=True, pinned=self._pinned())
+
+    def _pinned(self):
+        return "no" if self.cpus is None else "each run"
 
     def close(self) -> None:
         """Release the plan. The executor can be prepared again."""
@@ -213,6 +236,10 @@ class ForkJoinExecutor(LoopExecutor):
         self.region = region
         self._team = ForkJoinTeam(num_threads, self.cpus, schedule, chunk_size)
 
+    def conduct(self) -> Conduct:
+        """Return what this executor does besides running blocks."""
+        return openmp_conduct(self._pinned())
+
     def _run(self, bound, first_replay, num_replays, poll_signals):
         enter_openmp()
         run = self._team.run_persistent if self.region == "persistent" else self._team.run_loops
@@ -222,13 +249,26 @@ class ForkJoinExecutor(LoopExecutor):
 
 
 class JoblibExecutor(LoopExecutor):
-    """The same loops through `joblib.Parallel(prefer="threads")`, as one would write them in Python.
+    """Block loops through `joblib.Parallel(prefer="threads")`, as a Python user would write them.
 
     Blocks run without the GIL; joblib's own work for each of them needs it. With more than one thread joblib looks for
     results every 10 ms only, so a loop takes about that long at least, however short its blocks are.
     """
 
     model = "joblib"
+
+    def conduct(self) -> Conduct:
+        """Return what this executor does besides running blocks."""
+        if self.num_threads == 1:  # joblib then runs blocks on the caller
+            return Conduct(caller_executes=True, pinned=self._pinned(), python_lock=True)
+        return Conduct(
+            caller_executes=False,
+            caller_wakes_ns=JOBLIB_WAKES_NS,
+            threads_start="each run",
+            pinned=self._pinned(),
+            idle_runtime="python",
+            python_lock=True,
+        )
 
     def _run(self, bound, first_replay, num_replays, poll_signals):
         from joblib import Parallel, delayed
@@ -256,7 +296,7 @@ class JoblibExecutor(LoopExecutor):
 
 
 class _Seats:
-    """Gives each thread that comes a worker number, its CPU, and the floating-point mode of all models."""
+    """Give each new thread a worker number, its CPU, and the floating-point mode of all models."""
 
     def __init__(self, num_threads, cpus):
         self._free = list(range(num_threads))
@@ -266,7 +306,7 @@ class _Seats:
         self._caller_state = None
 
     def take(self):
-        """Worker number of the calling thread. The threads are joblib's and end with the run."""
+        """Return the worker number of the calling thread. The threads are joblib's and end with the run."""
         worker = getattr(self._local, "worker", None)
         if worker is None:
             worker = self._free.pop(0)
@@ -279,6 +319,6 @@ class _Seats:
         return worker
 
     def leave_caller(self):
-        """With one thread joblib runs blocks on the caller: put it back as it was."""
+        """Restore the state of the caller, on which joblib runs blocks if there is one thread."""
         if self._caller_state is not None:
             self._caller_state.leave()

@@ -1,11 +1,11 @@
-"""Executors that move data between host and device in every step: layers placed by hand, and input loaded by the host."""
+"""Executors that move data between host and device in every step: layers placed by hand, input loaded by the host."""
 
 from __future__ import annotations
 
-from ..cython_src.gpu.coherence import DEVICE, HOST
+from ..cython_src.binding.bind import Workers
 from ..cython_src.errors import UsageError
 from ..cython_src.gpu.bind import GpuExecutor
-from ..cython_src.binding.bind import Workers
+from ..cython_src.gpu.coherence import DEVICE, HOST
 
 
 class GpuOffloadExecutor(GpuExecutor):
@@ -39,7 +39,7 @@ class GpuOffloadExecutor(GpuExecutor):
         return kernel.startswith(self.kernels) or (self.kernels == "pool" and pooling)
 
     def _bring(self, bound):
-        """Nothing is brought in advance: every loop asks for what it uses."""
+        """Copy nothing in advance: every loop asks for the data it uses."""
 
     def _run(self, bound, first_replay, num_replays):
         for replay in range(first_replay, first_replay + num_replays):
@@ -59,7 +59,7 @@ class GpuHostLoadExecutor(GpuExecutor):
     Parameters
     ----------
     copies : {"synchronous", "prefetch"}
-        The host waits for the copy and for the step; or it loads and copies the next step's input on a stream of its own
+        The host waits for the copy and the step; or it loads and copies the next step's input on a stream of its own
         while the device computes. The device has two slots for the input, which take turns.
     """
 
@@ -78,10 +78,14 @@ class GpuHostLoadExecutor(GpuExecutor):
         if not self._loads:
             raise UsageError(f"model {self.model!r} needs a plan with a load phase; {plan.name!r} has none")
         if bound.managed:
-            raise UsageError(f"model {self.model!r} copies, managed memory is not copied; use pageable or pinned memory")
+            raise UsageError(
+                f"model {self.model!r} copies, managed memory is not copied; use pageable or pinned memory"
+            )
         self._inputs = sorted({name for k in self._loads for name, _, writes in bound.uses[k] if writes})
         if any(name not in plan.buffers for name in self._inputs):
-            raise UsageError(f"model {self.model!r} needs input buffers of their own; lower the plan with memory 'full'")
+            raise UsageError(
+                f"model {self.model!r} needs input buffers of their own; lower the plan with memory 'full'"
+            )
         self._slots = [{name: bound.address[name] for name in self._inputs}]
         if self.prefetch:
             self._extra = {name: device.allocate(plan.buffers[name].size_bytes) for name in self._inputs}
@@ -133,4 +137,3 @@ def run_on_host(bound, loop: int, replay: int, workers: Workers) -> None:
     for block in range(bound.plan.loops[loop].num_blocks):
         if bound.host.run_task(loop, block, replay, workers):
             bound.host.raise_failure(workers)
-

@@ -7,8 +7,11 @@ anything else.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+from ..cython_src.binding.executor_contract import Conduct
 from ..cython_src.errors import UsageError
-from .executor import LoopExecutor, check_team, enter_openmp
+from .executor import LoopExecutor, check_team, enter_openmp, loaded_runtime, openmp_conduct
 from .openmp_task_run import OpenMPTaskTeam
 
 TASKWAITS = ("none", "iteration", "phase", "loop")
@@ -30,7 +33,7 @@ class OpenMPTasksExecutor(LoopExecutor):
 
     Notes
     -----
-    Signals are looked for on the calling thread, when it creates or runs a task.
+    The calling thread looks for signals, when it creates or runs a task.
     """
 
     model = "openmp_tasks"
@@ -72,10 +75,14 @@ class OpenMPTasksExecutor(LoopExecutor):
         wait_after = {
             "none": [False] * len(phases),
             "iteration": last,
-            "phase": [a != b for a, b in zip(phases, phases[1:], strict=False)] + [True],
+            "phase": [a != b for a, b in pairwise(phases)] + [True],
             "loop": [True] * len(phases),
         }[self.taskwait]
         self._team = OpenMPTaskTeam(bound, self.num_threads, self.cpus, wait_after)
+
+    def conduct(self) -> Conduct:
+        """Return what this executor does besides running blocks."""
+        return openmp_conduct(self._pinned())
 
     def _run(self, bound, first_replay, num_replays, poll_signals):
         enter_openmp()
@@ -86,9 +93,3 @@ class OpenMPTasksExecutor(LoopExecutor):
     def close(self) -> None:
         super().close()
         self._team = None
-
-
-def loaded_runtime() -> str:
-    """Which OpenMP runtime answers in this process: "libomp" if it was preloaded, else "libgomp"."""
-    with open("/proc/self/maps") as maps:
-        return "libomp" if any("/libomp" in line or "/libiomp" in line for line in maps) else "libgomp"

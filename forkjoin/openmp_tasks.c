@@ -7,8 +7,7 @@ static void run_task(OpenMPTaskRun *run, const LoopRecord *loop, int block, int6
     const int thread = omp_get_thread_num();
     if (__atomic_load_n(&run->stop, __ATOMIC_RELAXED))
         return;
-    if ((thread == 0 && forktask_must_stop(&run->poll))
-        || run_block(loop, block, replay, &run->workers[thread]) != 0)
+    if ((thread == 0 && forktask_must_stop(&run->poll)) || run_block(loop, block, replay, &run->workers[thread]) != 0)
         __atomic_store_n(&run->stop, 1, __ATOMIC_RELAXED);
 }
 
@@ -37,12 +36,12 @@ static void create_tasks(OpenMPTaskRun *run)
                 const int32_t *commutatives = run->commutative_cells + run->commutative_offsets[task];
                 const int num_concurrents = run->concurrent_offsets[task + 1] - run->concurrent_offsets[task];
                 const int num_commutatives = run->commutative_offsets[task + 1] - run->commutative_offsets[task];
-#pragma omp task default(none) firstprivate(run, loop, block, replay) \
-    shared(cells, reads, writes, updates, concurrents, commutatives) \
-    shared(num_reads, num_writes, num_updates, num_concurrents, num_commutatives) \
-    depend(iterator(int k = 0 : num_reads), in : cells[reads[k]]) \
-    depend(iterator(int k = 0 : num_writes), out : cells[writes[k]]) \
-    depend(iterator(int k = 0 : num_updates), inout : cells[updates[k]]) \
+#pragma omp task default(none) firstprivate(run, loop, block, replay)                        \
+    shared(cells, reads, writes, updates, concurrents, commutatives)                         \
+    shared(num_reads, num_writes, num_updates, num_concurrents, num_commutatives)            \
+    depend(iterator(int k = 0 : num_reads), in : cells[reads[k]])                            \
+    depend(iterator(int k = 0 : num_writes), out : cells[writes[k]])                         \
+    depend(iterator(int k = 0 : num_updates), inout : cells[updates[k]])                     \
     depend(iterator(int k = 0 : num_concurrents), CONCURRENT_DEPEND : cells[concurrents[k]]) \
     depend(iterator(int k = 0 : num_commutatives), mutexinoutset : cells[commutatives[k]])
                 run_task(run, loop, block, replay);
@@ -72,7 +71,7 @@ void forktask_run_openmp_tasks(OpenMPTaskRun *run)
         if (run->threads[thread].error || omp_get_num_threads() != run->num_threads)
             __atomic_store_n(&failed, 1, __ATOMIC_RELAXED);
 #pragma omp barrier
-        /* Thread 0 is the caller of run(), who looks for signals; the others take tasks at the barrier. */
+        /* Thread 0 is the caller of run() and looks for signals; the others take tasks at the barrier. */
         if (thread == 0 && !__atomic_load_n(&failed, __ATOMIC_RELAXED))
             create_tasks(run);
 #pragma omp barrier

@@ -8,33 +8,32 @@ static inline void stop_after(PersistentRun *run, int64_t loops)
     __atomic_store_n(&run->stop_after, loops, __ATOMIC_RELAXED);
 }
 
-/* One function for each schedule, so that the compiler sees it: schedule(runtime) would ask for it at each loop.
+/* One function for each schedule: schedule(runtime) would look the schedule up at each loop.
  * The barrier at the end of `omp for` is the only one. */
-#define DEFINE_RUN(name, directive)                                                                                   \
-    static void name(PersistentRun *run, int thread)                                                                  \
-    {                                                                                                                 \
-        const LoopRecord *loops = run->loops;                                                                         \
-        const int num_loops = run->num_loops;                                                                         \
-        const int chunk_size = run->chunk_size;                                                                       \
-        const int64_t end = run->first_replay + run->num_replays;                                                     \
-        WorkerState *worker = &run->workers[thread];                                                                  \
-        int64_t done = 0;                                                                                             \
-        (void)chunk_size;                                                                                             \
-        for (int64_t replay = run->first_replay; replay < end; replay++) {                                            \
-            for (int l = 0; l < num_loops; l++) {                                                                     \
-                const LoopRecord *loop = &loops[l];                                                                   \
-                const int num_blocks = loop->num_blocks;                                                              \
-                if (thread == 0 && forktask_must_stop(&run->poll))                                                    \
-                    stop_after(run, done + 1);                                                                        \
-                _Pragma(directive)                                                                                    \
-                for (int block = 0; block < num_blocks; block++)                                                      \
-                    if (__builtin_expect(run_block(loop, block, replay, worker) != 0, 0))                             \
-                        stop_after(run, done + 1);                                                                    \
-                done++;                                                                                               \
-                if (__atomic_load_n(&run->stop_after, __ATOMIC_RELAXED) <= done)                                      \
-                    return;                                                                                           \
-            }                                                                                                         \
-        }                                                                                                             \
+#define DEFINE_RUN(name, directive)                                                                                    \
+    static void name(PersistentRun *run, int thread)                                                                   \
+    {                                                                                                                  \
+        const LoopRecord *loops = run->loops;                                                                          \
+        const int num_loops = run->num_loops;                                                                          \
+        const int chunk_size = run->chunk_size;                                                                        \
+        const int64_t end = run->first_replay + run->num_replays;                                                      \
+        WorkerState *worker = &run->workers[thread];                                                                   \
+        int64_t done = 0;                                                                                              \
+        (void)chunk_size;                                                                                              \
+        for (int64_t replay = run->first_replay; replay < end; replay++) {                                             \
+            for (int l = 0; l < num_loops; l++) {                                                                      \
+                const LoopRecord *loop = &loops[l];                                                                    \
+                const int num_blocks = loop->num_blocks;                                                               \
+                if (thread == 0 && forktask_must_stop(&run->poll))                                                     \
+                    stop_after(run, done + 1);                                                                         \
+                _Pragma(directive) for (int block = 0; block < num_blocks;                                             \
+                                        block++) if (__builtin_expect(run_block(loop, block, replay, worker) != 0, 0)) \
+                    stop_after(run, done + 1);                                                                         \
+                done++;                                                                                                \
+                if (__atomic_load_n(&run->stop_after, __ATOMIC_RELAXED) <= done)                                       \
+                    return;                                                                                            \
+            }                                                                                                          \
+        }                                                                                                              \
     }
 
 DEFINE_RUN(run_static, "omp for schedule(static)")
@@ -58,10 +57,18 @@ void forktask_run_persistent(PersistentRun *run)
 #pragma omp barrier
         if (!__atomic_load_n(&failed, __ATOMIC_RELAXED)) {
             switch (run->schedule) {
-            case FORKTASK_STATIC: run_static(run, thread); break;
-            case FORKTASK_STATIC_CHUNK: run_static_chunk(run, thread); break;
-            case FORKTASK_DYNAMIC: run_dynamic(run, thread); break;
-            case FORKTASK_GUIDED: run_guided(run, thread); break;
+            case FORKTASK_STATIC:
+                run_static(run, thread);
+                break;
+            case FORKTASK_STATIC_CHUNK:
+                run_static_chunk(run, thread);
+                break;
+            case FORKTASK_DYNAMIC:
+                run_dynamic(run, thread);
+                break;
+            case FORKTASK_GUIDED:
+                run_guided(run, thread);
+                break;
             }
         }
         forktask_leave_thread(&run->threads[thread]);

@@ -14,11 +14,11 @@ typedef struct PersistentRun {
     int chunk_size;
     int64_t first_replay;
     int64_t num_replays;
-    WorkerState *workers;   /* shape (num_threads,) */
-    ThreadState *threads;   /* shape (num_threads,) */
-    const int *cpus;        /* shape (num_threads,), or NULL: do not pin */
-    SignalPoll poll;        /* thread 0 only */
-    int team_size;          /* OUT: threads that really came */
+    WorkerState *workers; /* shape (num_threads,) */
+    ThreadState *threads; /* shape (num_threads,) */
+    const int *cpus;      /* shape (num_threads,), or NULL: do not pin */
+    SignalPoll poll;      /* thread 0 only */
+    int team_size;        /* OUT: threads that really came */
     /* Number of loops after which all stop, counted over the run. Written during loop g, by any thread, as g + 1 and
      * read after the barrier of loop g. A thread that reads late may see the value of the next loop, which is larger
      * than its own count: all leave after the same loop. Relaxed order is enough, the barrier orders the rest. */

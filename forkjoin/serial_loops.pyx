@@ -2,6 +2,7 @@
 
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t
+from libc.string cimport memset
 
 from ..cython_src.binding.block_kernel cimport run_block
 from ..cython_src.binding.bind cimport BoundPlan, Workers
@@ -61,6 +62,19 @@ def run_serial(BoundPlan bound, Workers workers, int64_t first_replay, int64_t n
                     break
         forktask_leave_thread(&state)
     return state.error, errors
+
+
+def touch_scratch(Workers workers, Py_ssize_t scratch_bytes, cpus):
+    """Touch each worker's scratch memory for the first time on its CPU: the page then belongs to that CPU's node.
+
+    The calling thread visits the CPUs in turn. One that it may not use is left to `run`, which names it.
+    """
+    cdef ThreadState state
+    cdef int w
+    for w in range(workers.num_workers):
+        forktask_enter_thread(&state, -1 if cpus is None else cpus[w])
+        memset(workers.states[w].context.scratch, 0, scratch_bytes)
+        forktask_leave_thread(&state)
 
 
 cdef class EnteredThread:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from ..cython_src.binding.executor_contract import Conduct
 from ..cython_src.plan.dependences import record_graph
 from .executor import LoopExecutor
 from .tbb_flow_run import TBBGraph
@@ -16,7 +17,7 @@ class TBBExecutor(LoopExecutor):
 
     Notes
     -----
-    The calling thread is one of `num_threads`. Signals are looked for on the calling thread, when it runs a task and between iterations.
+    The calling thread is one of `num_threads`; it looks for signals when it runs a task and between iterations.
     """
 
     model = "tbb"
@@ -37,6 +38,16 @@ class TBBExecutor(LoopExecutor):
         self.close()
         super().prepare(bound)
         self._graph = TBBGraph(bound, record_graph(bound.plan.accesses, closed=False), self.workers, self.cpus)
+
+    def conduct(self) -> Conduct:
+        """Return what this executor does besides running blocks."""
+        return Conduct(
+            caller_executes=True,
+            threads_start="prepare",
+            # oneTBB's threads when they enter the arena, the caller for each run.
+            pinned=self._pinned(),
+            idle_runtime="onetbb",
+        )
 
     def _run(self, bound, first_replay, num_replays, poll_signals):
         _refuse_after_fork()

@@ -14,7 +14,8 @@
 
 #include "tbb_flow.h"
 
-namespace {
+namespace
+{
 
 constexpr auto START_LIMIT = std::chrono::seconds(5);
 
@@ -26,10 +27,17 @@ using Join = tbb::flow::continue_node<Message, tbb::flow::lightweight>;
 /* Pins oneTBB's own threads and flushes denormals while they are in the arena; each keeps its slot meanwhile. The
  * calling thread is pinned for the time of a run only: a thread that it starts inherits its affinity, and would wait
  * on the caller's CPU for the chance to move away. */
-class Observer : public tbb::task_scheduler_observer {
-public:
-    Observer(tbb::task_arena &arena, TBBRun *run) : tbb::task_scheduler_observer(arena), run_(run) { observe(true); }
-    ~Observer() override { observe(false); }
+class Observer : public tbb::task_scheduler_observer
+{
+  public:
+    Observer(tbb::task_arena &arena, TBBRun *run) : tbb::task_scheduler_observer(arena), run_(run)
+    {
+        observe(true);
+    }
+    ~Observer() override
+    {
+        observe(false);
+    }
     void on_scheduler_entry(bool is_worker) override
     {
         if (is_worker)
@@ -46,10 +54,13 @@ public:
         if (run_->threads[slot].error)
             error.store(run_->threads[slot].error, std::memory_order_relaxed);
     }
-    void leave(int slot) { forktask_leave_thread(&run_->threads[slot]); }
+    void leave(int slot)
+    {
+        forktask_leave_thread(&run_->threads[slot]);
+    }
     std::atomic<int> error{0};
 
-private:
+  private:
     TBBRun *run_;
 };
 
@@ -123,8 +134,8 @@ struct Graph {
         const LoopRecord *loop = &run->loops[run->task_loop[task]];
         if (__atomic_load_n(&run->stop, __ATOMIC_RELAXED))
             return;
-        if ((slot == caller_slot && forktask_must_stop(&run->poll))
-            || run_block(loop, task - loop->first_task, replay, &run->workers[slot]) != 0)
+        if ((slot == caller_slot && forktask_must_stop(&run->poll)) ||
+            run_block(loop, task - loop->first_task, replay, &run->workers[slot]) != 0)
             __atomic_store_n(&run->stop, 1, __ATOMIC_RELAXED);
     }
 

@@ -82,7 +82,7 @@ cdef class TBBGraph:
         if self.record.team_size != workers.num_workers:
             self.close()
             raise RuntimeError(
-                f"oneTBB must run {workers.num_workers} threads but did not start so many within seconds; ask for fewer")
+                f"oneTBB must run {workers.num_workers} threads but did not start so many within seconds; use fewer")
 
     def run(self, int64_t first_replay, int64_t num_replays, bint poll_signals):
         """Returns (errno of the pinning, errors raised by signal handlers)."""

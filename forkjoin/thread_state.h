@@ -36,8 +36,8 @@ static inline void forktask_enter_thread(ThreadState *state, int cpu)
         memset(state->former_cpus, 0, sizeof state->former_cpus);
         memset(only, 0, sizeof only);
         only[(size_t)cpu / word] = 1UL << ((size_t)cpu % word);
-        if (sched_getaffinity(0, sizeof only, (cpu_set_t *)state->former_cpus) < 0
-            || sched_setaffinity(0, sizeof only, (const cpu_set_t *)only) != 0)
+        if (sched_getaffinity(0, sizeof only, (cpu_set_t *)state->former_cpus) < 0 ||
+            sched_setaffinity(0, sizeof only, (const cpu_set_t *)only) != 0)
             state->error = errno;
         else
             state->pinned = 1;
@@ -55,9 +55,9 @@ static inline void forktask_leave_thread(ThreadState *state)
 
 /* Signals are looked for on the thread that called run(), at most every 20 ms of time. The clock itself is read at
  * every loop when loops are long, at every eighth when they are short; the coarse clock costs some 5 ns. */
-#define FORKTASK_POLL_NS 20000000
+#define FORKTASK_POLL_NS      20000000
 #define FORKTASK_LONG_LOOP_NS 2000000
-#define FORKTASK_POLL_LOOPS 8
+#define FORKTASK_POLL_LOOPS   8
 
 typedef struct SignalPoll {
     int (*check)(void *context); /* non-zero: stop; NULL: the caller is not the main thread, nothing to look for */

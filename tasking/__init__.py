@@ -1,1 +1,1 @@
-"""Task-based execution: deques, sleep protocol, graphs, replay."""
+"""The task runtime and its executors: deques, sleep protocol, eager tasks, recorded graphs, programs."""

@@ -24,17 +24,17 @@ typedef _Atomic int64_t atomic_i64;
 
 /* Two levels, so that ORDER_X expands before it is pasted. */
 #define FT_ORDER_(order) memory_order_##order
-#define FT_ORDER(order) FT_ORDER_(order)
+#define FT_ORDER(order)  FT_ORDER_(order)
 
-#define ft_load(p, order) atomic_load_explicit((p), FT_ORDER(order))
-#define ft_store(p, v, order) atomic_store_explicit((p), (v), FT_ORDER(order))
+#define ft_load(p, order)        atomic_load_explicit((p), FT_ORDER(order))
+#define ft_store(p, v, order)    atomic_store_explicit((p), (v), FT_ORDER(order))
 #define ft_exchange(p, v, order) atomic_exchange_explicit((p), (v), FT_ORDER(order))
-#define ft_add(p, v, order) atomic_fetch_add_explicit((p), (v), FT_ORDER(order))
-#define ft_sub(p, v, order) atomic_fetch_sub_explicit((p), (v), FT_ORDER(order))
+#define ft_add(p, v, order)      atomic_fetch_add_explicit((p), (v), FT_ORDER(order))
+#define ft_sub(p, v, order)      atomic_fetch_sub_explicit((p), (v), FT_ORDER(order))
 /* Strong compare-and-swap; on failure nothing is ordered and *expected holds what was found. */
 #define ft_cas(p, expected, v, order) \
     atomic_compare_exchange_strong_explicit((p), (expected), (v), FT_ORDER(order), memory_order_relaxed)
-#define ft_fence(order) atomic_thread_fence(FT_ORDER(order))
+#define ft_fence(order)     atomic_thread_fence(FT_ORDER(order))
 #define ft_compiler_fence() atomic_signal_fence(memory_order_seq_cst)
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -47,7 +47,7 @@ typedef _Atomic int64_t atomic_i64;
 
 #endif
 
-#define ft_likely(x) __builtin_expect(!!(x), 1)
+#define ft_likely(x)   __builtin_expect(!!(x), 1)
 #define ft_unlikely(x) __builtin_expect(!!(x), 0)
 
 /* Two cache lines: the adjacent-line prefetcher pairs them. */

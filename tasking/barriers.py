@@ -18,7 +18,7 @@ BARRIERS = ("loop", "phase", "iteration", "none")
 
 
 def barrier_after(plan, barrier: str) -> list[bool]:
-    """For each loop of a plan: does a barrier of this kind stand behind it?"""
+    """Say for each loop of a plan whether a barrier of this kind stands behind it."""
     following = [*(loop.phase for loop in plan.loops[1:]), None]
     if barrier == "phase":
         return [loop.phase != phase for loop, phase in zip(plan.loops, following, strict=True)]
@@ -41,13 +41,16 @@ def record_with_barriers(plan, barrier: str) -> TaskGraph:
     """
     if barrier == "none" or not plan.num_tasks:
         return record_graph(plan.accesses, closed=True)
-    last = [loop.first_task + loop.num_blocks for loop, ends in
-            zip(plan.loops, barrier_after(plan, barrier), strict=True) if ends]
+    last = [
+        loop.first_task + loop.num_blocks
+        for loop, ends in zip(plan.loops, barrier_after(plan, barrier), strict=True)
+        if ends
+    ]
     return with_barriers([_record_segment(plan.accesses, *tasks) for tasks in pairwise([0, *last])])
 
 
 def _record_segment(table, first: int, stop: int) -> TaskGraph:
-    """The open graph of tasks first ... stop - 1 alone."""
+    """Record the open graph of tasks first ... stop - 1 alone."""
     return record_graph(
         replace(table, num_tasks=stop - first, task_offsets=np.ascontiguousarray(table.task_offsets[first : stop + 1])),
         closed=False,
@@ -55,7 +58,7 @@ def _record_segment(table, first: int, stop: int) -> TaskGraph:
 
 
 def with_barriers(segments: Sequence[TaskGraph]) -> TaskGraph:
-    """Open graphs one after the other, a barrier behind each; the last one leads to the next iteration.
+    """Join open graphs in a row, with a barrier behind each; the last one leads to the next iteration.
 
     Parameters
     ----------
@@ -68,9 +71,9 @@ def with_barriers(segments: Sequence[TaskGraph]) -> TaskGraph:
     sources, targets, begins = [], [], []
     first_task, first_join = 0, num_tasks
     for number, graph in enumerate(segments):
-        name = np.concatenate([
-            np.arange(first_task, first_task + graph.num_tasks), np.arange(first_join, first_join + graph.num_joins)
-        ])
+        name = np.concatenate(
+            [np.arange(first_task, first_task + graph.num_tasks), np.arange(first_join, first_join + graph.num_joins)]
+        )
         source, target, _ = graph.edges()
         ends = name[np.diff(graph.successor_offsets) == 0]
         begins.append(name[graph.num_intra == 0])

@@ -62,11 +62,12 @@ static inline void deque_push(Deque *d, int32_t node)
 {
     int64_t b = ft_load(&d->bottom, relaxed); /* own counter */
     ft_store(&d->slots[b & d->mask], node, relaxed);
-    /* release: pairs with the load of bottom in deque_steal(); the thief sees the slot and whatever made the node ready */
+    /* release: pairs with the load of bottom in deque_steal(); the thief sees the slot and whatever made the node
+     * ready */
     ft_store(&d->bottom, b + 1, ORDER_DEQUE_PUSH_BOTTOM);
 }
 
-/* Owner thread only. The newest entry, or DEQUE_EMPTY. */
+/* Owner thread only: take the newest entry, or DEQUE_EMPTY. */
 static inline int32_t deque_take(Deque *d)
 {
     int64_t b = ft_load(&d->bottom, relaxed) - 1; /* own counter */
@@ -90,7 +91,7 @@ static inline int32_t deque_take(Deque *d)
     return node;
 }
 
-/* Any thread. The oldest entry, DEQUE_EMPTY, or DEQUE_LOST_RACE when another took it: then there may be more. */
+/* Any thread: take the oldest entry, DEQUE_EMPTY, or DEQUE_LOST_RACE when another took it: then there may be more. */
 static inline int32_t deque_steal(Deque *d)
 {
     /* acquire: pairs with the compare-and-swap of another thief; bottom must be read after top */
@@ -98,13 +99,13 @@ static inline int32_t deque_steal(Deque *d)
     int64_t b = ft_load(&d->bottom, ORDER_DEQUE_STEAL_BOTTOM); /* pairs with deque_push() and deque_take() */
     if (t >= b)
         return DEQUE_EMPTY;
-    int32_t node = ft_load(&d->slots[t & d->mask], relaxed); /* valid only if the swap below succeeds */
+    int32_t node = ft_load(&d->slots[t & d->mask], relaxed); /* valid only if the next line succeeds */
     if (!ft_cas(&d->top, &t, t + 1, ORDER_DEQUE_STEAL_CAS))
         return DEQUE_LOST_RACE;
     return node;
 }
 
-/* Any thread. Hint only: may be stale; whoever sleeps looks again after it announced itself. */
+/* Any thread. Hint only: may be stale; a worker looks again between its announcement and its sleep. */
 static inline int64_t deque_size_hint(Deque *d)
 {
     return ft_load(&d->bottom, relaxed) - ft_load(&d->top, relaxed);

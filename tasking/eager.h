@@ -1,18 +1,19 @@
 /* Tasks created anew each iteration by worker 0, with dependences found at run time.
  *
- * The creator walks through the plan and keeps, for each cell, the last writer, or the last group of writers in any order,
- * and the readers since. Tasks are numbered by a serial that only grows; task `serial` lives in slot serial % window,
- * so a cell's entry is stale as soon as the slot holds another serial or the task has retired, and needs no clean-up.
- * Tasks retire in order of creation. When the window is full the creator helps to execute.
+ * The creator walks through the plan and keeps, for each cell, the last writer, or the last group of writers in any
+ * order, and the readers since. Tasks are numbered by a serial that only grows; task `serial` lives in slot serial %
+ * window, so a cell's entry is stale as soon as the slot holds another serial or the task has retired, and needs no
+ * clean-up. Tasks retire in order of creation. When the window is full the creator helps to execute.
  *
  *     slot:  FREE --creator--> CREATED --last predecessor--> READY --> RUNNING --> CLOSED --creator--> FREE
  *
- * `successors` of a task is a stack of edges: the creator pushes, the worker that finished the task swaps in CLOSED and
- * walks what it got; an edge that meets CLOSED is not needed. `pending` starts at GUARD, so that no task becomes ready
- * while its edges are still being made; the creator then takes GUARD minus the number of edges off.
+ * `successors` of a task is a stack of edges: the creator pushes, the worker that finished the task exchanges it for
+ * CLOSED and walks the edges it got; an edge that meets CLOSED is not needed. `pending` starts at GUARD, so that no
+ * task becomes ready while its edges are still being made; the creator then takes GUARD minus the number of edges
+ * off.
  *
- * Edges lie in a ring. Those of a task belong to it as a successor: when it runs all its predecessors have walked
- * past them, so they are freed when it retires.
+ * Edges lie in a ring. An edge belongs to its successor: when that runs, all its predecessors have walked past the
+ * edge, so it is freed when the successor retires.
  *
  * Who writes: cells, readers, rings, `serial`, `mark` and all records: the creator. `successors`: the creator and
  * once the finisher. `pending`: the creator and the predecessors.
@@ -71,10 +72,10 @@ typedef struct EagerCell {
     int16_t kind;       /* EAGER_ANY_ORDER and above: the last writers are a group of that kind */
 } EagerCell;
 
-/* Beside the cell, in plans that have such accesses. */
+/* Part of a cell in plans with concurrent or commutative accesses. */
 typedef struct EagerGroup {
     EagerList members; /* the last writers */
-    EagerList before;  /* whom the members wait for */
+    EagerList before;  /* the tasks that all members wait for */
 } EagerGroup;
 
 typedef struct EagerReader { /* entry of a list */
@@ -99,13 +100,13 @@ typedef struct Eager {
     EagerCell *cells;
     EagerGroup *groups; /* NULL: no access is in any order */
     EagerReader *readers;
-    const uint8_t *wait_after; /* shape (num_loops,): a taskwait follows the loop */
+    const uint8_t *wait_after;     /* shape (num_loops,): a taskwait follows the loop */
     int64_t window, edge_capacity; /* powers of two */
     int32_t free_reader, reader_capacity;
     int32_t num_loops;
     int32_t num_iterations;
     int64_t first_replay;
-    int64_t next_serial, oldest; /* tasks [oldest, next_serial) have not retired */
+    int64_t next_serial, oldest;  /* tasks [oldest, next_serial) have not retired */
     int64_t edge_head, edge_tail; /* edges [tail, head) are in use */
     int32_t out_of_memory;
     int32_t enough_ready; /* ready tasks in the creator's deque above which it executes instead of creating */
@@ -118,7 +119,8 @@ static inline EagerTask *eager_task(Eager *e, int64_t serial)
     return &e->tasks[serial & (e->window - 1)];
 }
 
-/* Owner thread only. The task has run: close it, count down its successors. *next as in replay_release(). */
+/* Owner thread only, after the task has run: close it and count down its successors; keep the latest ready one in *next
+ * and push the one kept before. */
 static void eager_finish(Eager *e, SchedulerWorker *me, int32_t slot, int32_t *next)
 {
     Scheduler *s = &e->scheduler;
@@ -136,12 +138,12 @@ static void eager_finish(Eager *e, SchedulerWorker *me, int32_t slot, int32_t *n
         }
         *next = successor;
     }
-    /* idle_anyone()'s fence, then the flag: pairs with eager_pause(). */
+    /* idle_anyone()'s fence, then the flag: pairs with idle_announce() in eager_help(). */
     if (idle_anyone(&s->idle) && ft_load(&e->creator_waits, relaxed))
         idle_notify_worker(&s->idle, 0);
 }
 
-/* Owner thread only: run a ready task and whatever it makes ready for this worker. Returns 0 if the run must end. */
+/* Owner thread only: run a ready task and the tasks it makes ready for this worker. Returns 0 if the run must end. */
 static int eager_execute(Eager *e, SchedulerWorker *me, int32_t slot)
 {
     Scheduler *s = &e->scheduler;
@@ -164,7 +166,7 @@ static int eager_execute(Eager *e, SchedulerWorker *me, int32_t slot)
     return 1;
 }
 
-/* Creator only: let finished tasks go, in order of creation. Returns 1 if any went. */
+/* Creator only: free the slots of finished tasks, in order of creation. Returns 1 if any was freed. */
 static int eager_retire(Eager *e)
 {
     int64_t before = e->oldest;
@@ -179,8 +181,8 @@ static int eager_retire(Eager *e)
     return e->oldest != before;
 }
 
-/* Creator only: from its own deque, the way thieves take. In order of creation, tasks retire soonest and find their data in
- * the cache as in a serial run. */
+/* Creator only: take the oldest task of its own deque, like a thief. In order of creation, tasks retire soonest and
+ * find their data in the cache as in a serial run. */
 static inline int32_t eager_oldest_ready(SchedulerWorker *me)
 {
     int32_t slot;
@@ -190,8 +192,8 @@ static inline int32_t eager_oldest_ready(SchedulerWorker *me)
     return slot;
 }
 
-/* Creator only: something must finish first. Execute, or spin and sleep until a task has finished. Returns 0 if the run
- * must end. */
+/* Creator only, while it can create no task: execute one, or spin and sleep until one has finished. Returns 0 if the
+ * run must end. */
 static int eager_help(Eager *e)
 {
     Scheduler *s = &e->scheduler;
@@ -219,8 +221,8 @@ static int eager_help(Eager *e)
             do
                 slot = scheduler_steal(s, 0);
             while (slot == DEQUE_LOST_RACE);
-            if (slot >= 0 || scheduler_ended(s)
-                || ft_load(&eager_task(e, e->oldest)->successors, relaxed) == EAGER_CLOSED)
+            if (slot >= 0 || scheduler_ended(s) ||
+                ft_load(&eager_task(e, e->oldest)->successors, relaxed) == EAGER_CLOSED)
                 idle_cancel(&s->idle, 0);
             else
                 idle_sleep(&s->idle, 0, -1);
@@ -244,7 +246,7 @@ static int eager_taskwait(Eager *e)
     }
 }
 
-/* Creator only: a slot for the next task, guarded. Returns 0 if the run must end. */
+/* Creator only: take a slot for the next task, guarded. Returns 0 if the run must end. */
 static int eager_new_task(Eager *e, int32_t loop, int32_t block, int64_t replay)
 {
     while (e->next_serial - e->oldest >= e->window) {
@@ -263,7 +265,7 @@ static int eager_new_task(Eager *e, int32_t loop, int32_t block, int64_t replay)
     return 1;
 }
 
-/* Creator only: the newest task comes after task `before`. *num_edges counts. Returns 0 if the run must end. */
+/* Creator only: make the newest task depend on task `before`; *num_edges counts. Returns 0 if the run must end. */
 static inline int eager_depend(Eager *e, int64_t before, int32_t *num_edges)
 {
     int64_t me = e->next_serial - 1;
@@ -297,21 +299,21 @@ static inline int eager_depend(Eager *e, int64_t before, int32_t *num_edges)
     return 1;
 }
 
-/* Creator only: the newest task has all its edges. */
+/* Creator only, when the newest task has all its edges: let it become ready. */
 static void eager_release(Eager *e, int32_t num_edges)
 {
     SchedulerWorker *me = &e->scheduler.workers[0];
     int32_t slot = (int32_t)((e->next_serial - 1) & (e->window - 1));
     EagerTask *task = &e->tasks[slot];
     task->edge_end = e->edge_head;
-    if (num_edges > 0
-        && ft_sub(&task->pending, EAGER_GUARD - num_edges, ORDER_EAGER_COUNT_DOWN) != EAGER_GUARD - num_edges)
+    if (num_edges > 0 &&
+        ft_sub(&task->pending, EAGER_GUARD - num_edges, ORDER_EAGER_COUNT_DOWN) != EAGER_GUARD - num_edges)
         return;
     deque_push(&me->deque, slot);
     idle_notify_one(&e->scheduler.idle);
 }
 
-/* Creator only. */
+/* Creator only: empty a list. */
 static void eager_clear(Eager *e, EagerList *list)
 {
     if (list->head >= 0) {
@@ -324,7 +326,7 @@ static void eager_clear(Eager *e, EagerList *list)
 /* Creator only: append a serial, once. Returns 0 when out of memory. */
 static int eager_append(Eager *e, EagerList *list, int64_t serial)
 {
-    /* Those that have retired are no longer waited for: at most a window of them stays. */
+    /* Drop serials that have retired: at most a window of them stays. */
     while (list->head >= 0 && e->readers[list->head].serial < e->oldest) {
         int32_t gone = list->head;
         list->head = e->readers[gone].next;
@@ -361,7 +363,7 @@ static int eager_append(Eager *e, EagerList *list, int64_t serial)
     return 1;
 }
 
-/* Creator only: the newest task comes after all in a list. *others: was there another than itself? */
+/* Creator only: make the newest task depend on all in a list; *others is set if the list holds another task. */
 static int eager_depend_all(Eager *e, const EagerList *list, int32_t *num_edges, int *others)
 {
     for (int32_t r = list->head; r >= 0; r = e->readers[r].next) {
@@ -372,7 +374,7 @@ static int eager_depend_all(Eager *e, const EagerList *list, int32_t *num_edges,
     return 1;
 }
 
-/* Creator only: the newest task comes after the cell's last writers. */
+/* Creator only: make the newest task depend on the cell's last writers. */
 static inline int eager_depend_writers(Eager *e, int32_t number, int32_t *num_edges)
 {
     int others;
@@ -381,8 +383,8 @@ static inline int eager_depend_writers(Eager *e, int32_t number, int32_t *num_ed
     return e->cells[number].writer < 0 || eager_depend(e, e->cells[number].writer, num_edges);
 }
 
-/* Creator only: the newest task writes the cell in any order with others of its kind. As in the recorder
- * (dependences.pyx): it joins the last writers if they are of its kind and nobody has read since. */
+/* Creator only, if the newest task writes the cell in any order with others of its kind: it joins the last writers if
+ * they are of its kind and no task has read since, like in the recorder (dependences.pyx). */
 static int eager_write_in_any_order(Eager *e, int32_t number, int16_t kind, int32_t *num_edges)
 {
     EagerCell *cell = &e->cells[number];
@@ -398,13 +400,13 @@ static int eager_write_in_any_order(Eager *e, int32_t number, int16_t kind, int3
             group->before = group->members;
         }
         cell->readers = group->members = none;
-        if (cell->kind < EAGER_ANY_ORDER && group->before.head < 0 && cell->writer >= 0
-            && !eager_append(e, &group->before, cell->writer))
+        if (cell->kind < EAGER_ANY_ORDER && group->before.head < 0 && cell->writer >= 0 &&
+            !eager_append(e, &group->before, cell->writer))
             return 0;
         cell->kind = kind;
     }
-    return eager_depend_all(e, &group->before, num_edges, &others)
-           && eager_append(e, &group->members, e->next_serial - 1);
+    return eager_depend_all(e, &group->before, num_edges, &others) &&
+           eager_append(e, &group->members, e->next_serial - 1);
 }
 
 /* Creator only: create one task and find its dependences. Returns 0 if the run must end. */
@@ -422,8 +424,8 @@ static int eager_create(Eager *e, int32_t task, int32_t loop, int32_t block, int
             int32_t number = t->list_cells[c];
             EagerCell *cell = &e->cells[number];
             if (kind == EAGER_READ) {
-                if (!eager_depend_writers(e, number, &num_edges)
-                    || (cell->is_written && !eager_append(e, &cell->readers, serial)))
+                if (!eager_depend_writers(e, number, &num_edges) ||
+                    (cell->is_written && !eager_append(e, &cell->readers, serial)))
                     return 0;
                 continue;
             }
@@ -434,8 +436,8 @@ static int eager_create(Eager *e, int32_t task, int32_t loop, int32_t block, int
             }
             /* Readers stand for the writers before them too; this task itself may be one of them. */
             int others = 0;
-            if (!eager_depend_all(e, &cell->readers, &num_edges, &others)
-                || (!others && !eager_depend_writers(e, number, &num_edges)))
+            if (!eager_depend_all(e, &cell->readers, &num_edges, &others) ||
+                (!others && !eager_depend_writers(e, number, &num_edges)))
                 return 0;
             cell->writer = serial;
             eager_clear(e, &cell->readers);
@@ -447,7 +449,7 @@ static int eager_create(Eager *e, int32_t task, int32_t loop, int32_t block, int
         }
     }
     eager_release(e, num_edges);
-    /* Enough for everybody: run one. Tasks alive cost edges and cache, and the creator is a worker too. */
+    /* All workers have enough: run one. Tasks alive cost edges and cache, and the creator is a worker too. */
     if (deque_size_hint(&e->scheduler.workers[0].deque) > e->enough_ready) {
         int32_t slot = eager_oldest_ready(&e->scheduler.workers[0]);
         if (slot >= 0 && !eager_execute(e, &e->scheduler.workers[0], slot))
@@ -497,7 +499,7 @@ static void eager_work(void *argument, int32_t worker)
     }
 }
 
-/* Before a run, while the workers rest. */
+/* Prepare a run, while the workers rest. */
 static void eager_reset(Eager *e, int64_t first_replay, int32_t num_iterations)
 {
     scheduler_reset(&e->scheduler);
@@ -536,8 +538,8 @@ static void eager_close(Eager *e)
     e->readers = NULL;
 }
 
-/* The table's arrays and wait_after must live as long. window: tasks alive at once, rounded up to a power of two.
- * Returns 0 or -1 (out of memory). */
+/* Make the memory of eager tasks. The table's arrays and wait_after must outlive it. window: tasks alive at once,
+ * rounded up to a power of two. Returns 0 or -1 (out of memory). */
 static int eager_open(Eager *e, int32_t num_workers, const LoopRecord *loops, int32_t num_loops, WorkerState *states,
                       int64_t spin_ns, const EagerTable *table, const uint8_t *wait_after, int64_t window)
 {
@@ -561,8 +563,8 @@ static int eager_open(Eager *e, int32_t num_workers, const LoopRecord *loops, in
     e->readers = malloc((size_t)e->reader_capacity * sizeof(EagerReader));
     if (any_order)
         e->groups = forktask_aligned_zeros((size_t)table->num_cells * sizeof(EagerGroup));
-    if ((any_order && e->groups == NULL) || e->tasks == NULL || e->edges == NULL || e->cells == NULL || e->readers == NULL
-        || scheduler_open(&e->scheduler, num_workers, loops, states, e->window, spin_ns) != 0) {
+    if ((any_order && e->groups == NULL) || e->tasks == NULL || e->edges == NULL || e->cells == NULL ||
+        e->readers == NULL || scheduler_open(&e->scheduler, num_workers, loops, states, e->window, spin_ns) != 0) {
         eager_close(e);
         return -1;
     }

@@ -6,12 +6,14 @@ import os
 
 import numpy as np
 
-from ..cython_src.plan.dependences import by_priority, remaining_path
+from ..cython_src.binding.executor_contract import Conduct, check_run
 from ..cython_src.errors import UsageError
+from ..cython_src.plan.dependences import by_priority, remaining_path
 from ..cython_src.plan.looping import RunWhile
 from ..cython_src.plan.unroll import unroll
 from .barriers import BARRIERS, barrier_after, record_with_barriers
-from .scheduler import EagerRuntime, PartitionRuntime, ReplayRuntime, Team
+from .runtimes import EagerRuntime, ProgramRuntime, ReplayRuntime
+from .team import CALLER_WAKES_NS, HAS_MEMBARRIER, Team
 
 PLACEMENTS = ("stealing", "partitioned")
 PRIORITIES = ("none", "path")
@@ -20,12 +22,12 @@ PRIORITIES = ("none", "path")
 # phase without work costs no CPU. With more threads than CPUs a spinning thread keeps a working one away.
 SPIN_NS = 50_000
 SPIN_NS_OVERSUBSCRIBED = 2_000
-# With OMP_WAIT_POLICY=active OpenMP's idle threads spin for seconds: whoever asks for that gets it from both runtimes.
+# With OMP_WAIT_POLICY=active OpenMP's idle threads spin practically for ever; a worker sleeps after this time.
 SPIN_NS_ACTIVE = 10_000_000
 
 
 def default_spin_ns(num_threads, num_cpus):
-    """How long an idle thread spins: 50 us, 2 us with more threads than CPUs; OMP_WAIT_POLICY steers both runtimes."""
+    """Return how long an idle thread spins: 50 us, 2 us with more threads than CPUs, or by OMP_WAIT_POLICY."""
     policy = os.environ.get("OMP_WAIT_POLICY", "").strip().lower()
     if policy == "active":
         return SPIN_NS_ACTIVE
@@ -33,7 +35,7 @@ def default_spin_ns(num_threads, num_cpus):
 
 
 def measured_cost_ns(plan, durations_s):
-    """Duration of each task, float64, shape (num_tasks,), from measured blocks.
+    """Return the duration of each task, float64, shape (num_tasks,), from measured blocks.
 
     Parameters
     ----------
@@ -57,14 +59,14 @@ def measured_cost_ns(plan, durations_s):
 
 
 def expected_cost_ns(plan):
-    """Rough duration of each task, float64, shape (num_tasks,): only ratios matter, for sharing out the work."""
+    """Return the rough duration of each task, float64, shape (num_tasks,); only ratios matter."""
     flops = np.fromiter((block.flops for loop in plan.loops for block in loop.blocks), np.float64, plan.num_tasks)
     num_bytes = np.fromiter((block.bytes for loop in plan.loops for block in loop.blocks), np.float64, plan.num_tasks)
     return np.maximum(flops / 100, num_bytes / 10) + 10
 
 
 class _TaskingExecutor(RunWhile):
-    """What the three share.
+    """Base of the task executors: the team of threads, the event log, `run`.
 
     Parameters
     ----------
@@ -78,6 +80,9 @@ class _TaskingExecutor(RunWhile):
         Seconds without any progress after which a run is stopped with an error; 0: never.
     spin_ns : int, optional
         How long a thread without work looks for some before it sleeps; default: as in `default_spin_ns`.
+    preemption : {"stay", "swap"}
+        What a waiting thread does when another process has pushed a working one off its CPU: nothing, as in all other
+        models; or exchange CPUs with it, which needs `cpus` that differ and blocks without Python's lock.
 
     Raises
     ------
@@ -87,15 +92,16 @@ class _TaskingExecutor(RunWhile):
 
     model = ""
 
-    def __init__(self, num_threads, *, cpus=None, event_capacity=0, watchdog_s=60.0, spin_ns=None):
+    def __init__(self, num_threads, *, cpus=None, event_capacity=0, watchdog_s=60.0, spin_ns=None, preemption="stay"):
         num_cpus = len(os.sched_getaffinity(0)) if cpus is None else len(set(cpus))
         if spin_ns is None:
             spin_ns = default_spin_ns(num_threads, num_cpus)
         for name, value in (("event_capacity", event_capacity), ("watchdog_s", watchdog_s), ("spin_ns", spin_ns)):
             if value < 0:
                 raise UsageError(f"{name} must not be negative, got {value}; 0 switches it off")
-        self._team = Team(num_threads, cpus=cpus, spin_ns=spin_ns)
+        self._team = Team(num_threads, cpus=cpus, spin_ns=spin_ns, preemption=preemption)
         self.num_threads = num_threads
+        self.cpus = None if cpus is None else [int(cpu) for cpu in cpus]
         self.event_capacity = event_capacity
         self.watchdog_s = watchdog_s
         self._runtime = None
@@ -130,6 +136,30 @@ class _TaskingExecutor(RunWhile):
         self._check_prepared()
         self._runtime.bound.check_unchanged()
         self._runtime.run(num_iterations, first_iteration)
+
+    def conduct(self):
+        """Return what this executor does besides running blocks."""
+        return Conduct(
+            caller_executes=False,
+            caller_wakes_ns=CALLER_WAKES_NS,
+            threads_start="executor",
+            pinned="no" if self.cpus is None else "at start",
+            idle_runtime="forktask",
+            spin_ns=self._team.spin_ns,
+            wait_policy=os.environ.get("OMP_WAIT_POLICY", ""),
+            naps=self._naps(),
+            membarrier=HAS_MEMBARRIER,
+            blocks_signals=True,
+            preemption=self._team.preemption,
+        )
+
+    def _naps(self):
+        return self._team.preemption == "swap"
+
+    @property
+    def num_cpu_swaps(self):
+        """How often two workers have exchanged CPUs so far."""
+        return self._team.num_swaps
 
     @property
     def iteration_stride(self):
@@ -171,23 +201,28 @@ class TasksExecutor(_TaskingExecutor):
     def prepare(self, bound):
         """Take a bound plan; there is nothing to record."""
         self._runtime = EagerRuntime(
-            self._team, bound, barrier_after(bound.plan, self.taskwait), self.window, self.event_capacity, self.watchdog_s
+            self._team,
+            bound,
+            barrier_after(bound.plan, self.taskwait),
+            self.window,
+            self.event_capacity,
+            self.watchdog_s,
         )
 
 
 class _ReplayExecutor(_TaskingExecutor):
-    """What both share.
+    """Base of the replaying executors: recording, placement, priorities and measured durations.
 
     Parameters
     ----------
     placement : {"partitioned", "stealing"}
         One compiled program for each thread, from which idle threads may claim tasks; or work-stealing deques.
     priority : {"none", "path"}
-        Which ready task goes first: the newest, whose data are in the cache; or the one with the longest path to the end of
-        the iteration.
+        Which ready task goes first: the newest, whose data are in the cache; or the one with the longest path to the
+        end of the iteration.
     durations_s : sequence of mapping of str to sequence of float, optional
-        Measured durations (`measured_cost_ns`), by which work is shared out and paths are weighed. Default: estimates from
-        the plan's flops and bytes.
+        Measured durations (`measured_cost_ns`), by which work is shared out and paths are weighed. Default: estimates
+        from the plan's flops and bytes.
     """
 
     barrier = "none"
@@ -200,6 +235,9 @@ class _ReplayExecutor(_TaskingExecutor):
         self.placement = placement
         self.priority = priority
         self.durations_s = durations_s
+
+    def _naps(self):
+        return self.placement == "partitioned" or super()._naps()
 
     def record(self, bound):
         """Find the plan's dependences: the TaskGraph that `prepare` takes, so that each step can be timed apart."""
@@ -219,7 +257,7 @@ class _ReplayExecutor(_TaskingExecutor):
         self._runtime = self._compile(bound, graph)
 
     def _compile(self, bound, graph, workers=None):
-        """The runtime for a graph; `workers` of another one to share."""
+        """Make the runtime for a graph; `workers`: those of another runtime, to share."""
         options = (self.event_capacity, self.watchdog_s, workers)
         cost = self._cost(bound.plan)
         priority = None
@@ -228,10 +266,10 @@ class _ReplayExecutor(_TaskingExecutor):
             graph = by_priority(graph, priority)
         if self.placement == "stealing":
             return ReplayRuntime(self._team, bound, graph, *options, priority)
-        return PartitionRuntime(self._team, bound, graph, cost, *options, priority)
+        return ProgramRuntime(self._team, bound, graph, cost, *options, priority)
 
     def _cost(self, plan):
-        """Duration of each task in ns."""
+        """Return the duration of each task in ns."""
         if self.durations_s is None:
             return expected_cost_ns(plan)
         return measured_cost_ns(plan, self.durations_s)
@@ -288,15 +326,17 @@ class TaskIterExecutor(_ReplayExecutor):
         self._rest = None  # runs what is left over
 
     def _unrolled(self, plan):
-        inputs = {b.name: self.slots for b in plan.buffers.values() if b.role == "input" and b.name not in plan.arena_of}
+        inputs = {
+            b.name: self.slots for b in plan.buffers.values() if b.role == "input" and b.name not in plan.arena_of
+        }
         return unroll(plan, self.unroll, inputs)
 
     def record(self, bound):
-        """As the other executor's; of a graph that holds `unroll` iterations."""
+        """Find the dependences of `unroll` iterations in a row: the TaskGraph that `prepare` takes."""
         return record_with_barriers(self._unrolled(bound.plan), self.barrier)
 
     def prepare(self, bound, graph=None):
-        """As the other executor's."""
+        """Like `TaskGraphExecutor.prepare`, with `unroll` iterations in the graph."""
         self._rest = None
         self._plan = bound.plan
         if self.unroll == 1:
@@ -312,8 +352,7 @@ class TaskIterExecutor(_ReplayExecutor):
         if self._rest is None:
             super().run(num_iterations, first_iteration)
             return
-        if num_iterations < 0 or num_iterations % self.iteration_stride or first_iteration % self.iteration_stride:
-            self._rest.run(num_iterations, first_iteration)  # raises
+        check_run(num_iterations, first_iteration, self.iteration_stride)
         self._rest.bound.check_unchanged()
         stride = self._runtime.bound.iteration_stride
         left_over = num_iterations % stride

@@ -2,10 +2,10 @@
 
 References
 ----------
-The policy is that of StarPU's `dmda` scheduler (deque model, data aware): expected end = when the place is free, plus the
-copies that are missing there, plus the expected length. Here the order is that of the plan, and a task is a range of a
-loop's blocks that writes what no other task of the loop writes to: pieces of buffers along their first dimension, the unit
-of copies. So a part of a loop may run on the host and the rest on the device.
+The policy is that of StarPU's `dmda` scheduler (deque model, data aware): expected end = when the host or device is
+free, plus the copies that are missing there, plus the expected length. Here the order is that of the plan, and a task
+is a range of a loop's blocks. No two tasks of a loop write to the same piece of a buffer; pieces are cut along
+its first dimension, and copies are made of pieces. So a part of a loop may run on the host and the rest on the device.
 """
 
 from __future__ import annotations
@@ -14,16 +14,22 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..cython_src.gpu.coherence import DEVICE, HOST, PLACES
+from ..cython_src.binding.bind import Workers
 from ..cython_src.errors import UsageError
 from ..cython_src.gpu.bind import GpuExecutor
-from ..cython_src.binding.bind import Workers
+from ..cython_src.gpu.coherence import DEVICE, HOST, PLACES
 from .performance_models import PerformanceModels
 
 
-def choose_place(models: PerformanceModels, kernel: str, size: int, free_s: dict[str, float], ready_s: float,
-                 missing_bytes: dict[str, list[int]]) -> str:  # fmt: skip
-    """Where a task should run.
+def choose_place(
+    models: PerformanceModels,
+    kernel: str,
+    size: int,
+    free_s: dict[str, float],
+    ready_s: float,
+    missing_bytes: dict[str, list[int]],
+) -> str:
+    """Return where a task should run.
 
     Parameters
     ----------
@@ -42,8 +48,10 @@ def choose_place(models: PerformanceModels, kernel: str, size: int, free_s: dict
     expected = {place: models.expected_s(kernel, size, place) for place in PLACES}
     if None in expected.values():
         return min(PLACES, key=lambda place: models.count(kernel, size, place))
-    return min(PLACES, key=lambda place: max(free_s[place], ready_s) + models.transfer_s(missing_bytes[place])
-               + expected[place])  # fmt: skip
+    return min(
+        PLACES,
+        key=lambda place: max(free_s[place], ready_s) + models.transfer_s(missing_bytes[place]) + expected[place],
+    )
 
 
 @dataclass(frozen=True)
@@ -105,7 +113,7 @@ class GpuBothExecutor(GpuExecutor):
         self._file = Path(models) if models else None
         self.models = PerformanceModels.load(self._file) if self._file and self._file.exists() else PerformanceModels()
         self.clock = time.perf_counter
-        self.placed = {place: 0 for place in PLACES}
+        self.placed = dict.fromkeys(PLACES, 0)
         self.divided: set[int] = set()
 
     def _prepare(self, bound):
@@ -127,7 +135,7 @@ class GpuBothExecutor(GpuExecutor):
         super().close()
 
     def _bring(self, bound):
-        """Nothing is brought in advance: every loop asks for what it uses."""
+        """Copy nothing in advance: every loop asks for the data it uses."""
 
     def _run(self, bound, first_replay, num_replays):
         for replay in range(first_replay, first_replay + num_replays):

@@ -1,4 +1,4 @@
-"""Task models on a GPU: streams and events issued anew in each iteration, or captured as a CUDA graph and relaunched."""
+"""Task models on a GPU: streams and events issued anew in each iteration, or captured as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .gpu_streams import launch_graph, map_to_streams
 
 
 class _StreamExecutor(GpuExecutor):
-    """Launches on several streams; see `gpu_streams`.
+    """Base of the GPU's task models: launches on several streams, see `gpu_streams`.
 
     Parameters
     ----------
@@ -41,8 +41,8 @@ class _StreamExecutor(GpuExecutor):
             `replay` is added to the device's counter.
         """
         device, bound = self.bound.device, self.bound
-        # With the same events for every replay, an event that is waited for means the last time it was recorded: that of
-        # the former replay as long as this replay has not come to its node.
+        # With the same events for every replay, a wait means the last time its event was recorded: the former replay,
+        # as long as this replay has not come to its node.
         for step in self.program.steps:
             stream = self._streams[step.stream]
             if former is not None:

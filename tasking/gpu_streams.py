@@ -1,7 +1,7 @@
 """Which stream runs which launch, and the events between streams: a task graph mapped to CUDA's two means of ordering.
 
-Nodes are launches (a whole loop, or one block) and the graph's joins, which launch nothing. Nodes are given to streams in
-an order that respects the graph; what a stream runs one after the other needs no event. For everything else vector
+Nodes are launches (a whole loop, or one block) and the graph's joins, which launch nothing. Nodes are given to streams
+in an order that respects the graph; what a stream runs one after the other needs no event. For everything else vector
 clocks decide: a node waits for another's event only if nothing it already waits for implies that.
 """
 
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..cython_src.plan.dependences import record_graph
 from ..cython_src.errors import UsageError
+from ..cython_src.plan.dependences import record_graph
 from ..cython_src.plan.model import Plan
 
 UNITS = ("loop", "block")
@@ -58,7 +58,7 @@ class Step:
 
 @dataclass(frozen=True)
 class StreamProgram:
-    """What the host does in every replay.
+    """The steps of the host in every replay.
 
     Attributes
     ----------
@@ -94,11 +94,9 @@ def launch_graph(plan: Plan, unit: str = "loop") -> LaunchGraph:
         launches = [(k, 0, loop.num_blocks) for k, loop in enumerate(plan.loops)]
         node_of = plan.task_loop.tolist()
     else:
-        launches = [
-            (k, block, 1) for k, loop in enumerate(plan.loops) for block in range(loop.num_blocks)
-        ]
+        launches = [(k, block, 1) for k, loop in enumerate(plan.loops) for block in range(loop.num_blocks)]
         node_of = list(range(plan.num_tasks))
-    for join in range(graph.num_tasks, graph.num_nodes):
+    for _ in range(graph.num_tasks, graph.num_nodes):
         node_of.append(len(launches))
         launches.append(None)
     same = [set() for _ in launches]

@@ -11,8 +11,8 @@
  * sees the sleeper. The waker's fence sits on the hot path: where the kernel has membarrier() the sleeper issues a
  * barrier on all threads of the process instead, and the waker keeps a compiler fence only.
  *
- * Who writes: `word`: AWAKE -> ANNOUNCED its worker; ANNOUNCED -> AWAKE whoever wins the compare-and-swap or exchange,
- * and that one takes the worker out of `num_announced`.
+ * Who writes: `word`: AWAKE -> ANNOUNCED its worker; ANNOUNCED -> AWAKE the winner of the compare-and-swap or exchange,
+ * which also takes the worker out of `num_announced`.
  */
 #ifndef FORKTASK_IDLE_H
 #define FORKTASK_IDLE_H
@@ -82,13 +82,14 @@ typedef struct Idle {
     char padding[FT_PAIR_OF_LINES - sizeof(atomic_i32) - 2 * sizeof(int32_t) - sizeof(void *)];
 } Idle;
 
-/* The worker itself. After it, look for work once more, then idle_cancel() or idle_sleep(). */
+/* The worker itself: announce that it will sleep. It then looks for work once more, and calls idle_cancel() or
+ * idle_sleep(). */
 static inline void idle_announce(Idle *idle, int32_t worker)
 {
     /* The count first: a waker may take the worker out again as soon as its word says ANNOUNCED, and a count that
      * falls too low hides the other sleepers. A count that is too high costs a look at the words. */
     ft_add(&idle->num_announced, 1, relaxed);
-    /* release: a waker that swaps this word subtracts from a count that has this worker in it */
+    /* release: a waker that changes this word subtracts from a count that has this worker in it */
     ft_store(&idle->workers[worker].word, WORKER_ANNOUNCED, ORDER_IDLE_ANNOUNCE);
     /* Pairs with the fence in idle_anyone(). */
     ft_fence(ORDER_IDLE_SLEEPER_FENCE);
@@ -98,7 +99,7 @@ static inline void idle_announce(Idle *idle, int32_t worker)
 #endif
 }
 
-/* The worker itself: it found work, or gave up waiting. */
+/* The worker itself, when it found work or gave up waiting: take the announcement back. */
 static inline void idle_cancel(Idle *idle, int32_t worker)
 {
     /* acquire: pairs with the release in idle_notify_worker() */
@@ -106,7 +107,7 @@ static inline void idle_cancel(Idle *idle, int32_t worker)
         ft_sub(&idle->num_announced, 1, relaxed);
 }
 
-/* The worker itself. Sleeps until notified, or for timeout_ns if that is not negative. */
+/* The worker itself: sleep until notified, or for timeout_ns if that is not negative. */
 static inline void idle_sleep(Idle *idle, int32_t worker, int64_t timeout_ns)
 {
     atomic_u32 *word = &idle->workers[worker].word;
@@ -120,7 +121,7 @@ static inline void idle_sleep(Idle *idle, int32_t worker, int64_t timeout_ns)
     }
 }
 
-/* Any thread, after it published work: may somebody be asleep? */
+/* Any thread, after it published work. Return 1 if a worker may be asleep. */
 static inline int idle_anyone(Idle *idle)
 {
     /* Pairs with the fence, or the barrier on all threads, in idle_announce(). */
@@ -133,7 +134,7 @@ static inline int idle_anyone(Idle *idle)
     return ft_unlikely(ft_load(&idle->num_announced, relaxed) > 0);
 }
 
-/* Any thread. Returns 1 if it was this call that woke the worker. */
+/* Any thread: wake a worker. Returns 1 if this call woke it. */
 static inline int idle_notify_worker(Idle *idle, int32_t worker)
 {
     atomic_u32 *word = &idle->workers[worker].word;
@@ -148,7 +149,7 @@ static inline int idle_notify_worker(Idle *idle, int32_t worker)
     return 1;
 }
 
-/* Any thread, after it published work for one: wake one worker if any sleeps. */
+/* Any thread, after it published work for one worker: wake one if any sleeps. */
 static inline void idle_notify_one(Idle *idle)
 {
     if (idle_anyone(idle))
@@ -157,7 +158,7 @@ static inline void idle_notify_one(Idle *idle)
                 return;
 }
 
-/* Any thread, after it published what concerns all: the end, or an error. */
+/* Any thread, after it published the end or an error: wake all workers. */
 static inline void idle_notify_all(Idle *idle)
 {
     if (idle_anyone(idle))

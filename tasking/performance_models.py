@@ -96,7 +96,9 @@ class PerformanceModels:
             beside.write_text(json.dumps({"format_version": FORMAT_VERSION, "histories": rows}, indent=1) + "\n")
             os.replace(beside, path)
         except OSError as error:
-            raise UsageError(f"performance models must go into a file in a folder that is there, got {path} ({error})") from None
+            raise UsageError(
+                f"performance models must go into a file in a folder that is there, got {path} ({error})"
+            ) from None
 
     @classmethod
     def load(cls, path: Path) -> PerformanceModels:
@@ -118,15 +120,24 @@ class PerformanceModels:
                 key = (row["kernel"], row["size"], row["place"])
                 models.histories[key] = History(row["count"], row["mean_s"], row["outliers"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"{path} must hold performance models ({error!r}); delete it to measure them anew") from None
+            raise UsageError(
+                f"{path} must hold performance models ({error!r}); delete it to measure them anew"
+            ) from None
         return models
 
     def table(self) -> list[Mapping]:
         """A row for each history: kernel, size, place, count, mean_s and each kind of outlier's number and largest."""
         return [
             {
-                "kernel": kernel, "size": size, "place": place, "count": h.count, "mean_s": h.mean_s,
-                **{name: (len(h.outliers.get(name, ())), max(h.outliers.get(name, ()), default=0.0)) for name in OUTLIERS},
+                "kernel": kernel,
+                "size": size,
+                "place": place,
+                "count": h.count,
+                "mean_s": h.mean_s,
+                **{
+                    name: (len(h.outliers.get(name, ())), max(h.outliers.get(name, ()), default=0.0))
+                    for name in OUTLIERS
+                },
             }
             for (kernel, size, place), h in sorted(self.histories.items())
-        ]  # fmt: skip
+        ]

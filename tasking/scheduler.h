@@ -1,11 +1,12 @@
-/* What replayed and eager tasks share: workers with a deque each, the search for work, and how a run ends.
+/* Base of replayed and eager tasks: workers with a deque each, the search for work, and how a run ends.
  *
- * Where nodes ask for a worker, each worker has an inbox besides: a list of ready nodes that others have sent, newest first. Anybody
- * adds to it by compare-and-swap; it is only ever emptied as a whole, by one exchange, so there is no ABA. U. Acar, G. Blelloch,
- * R. Blumofe, "The Data Locality of Work Stealing" (SPAA 2000), have such mailboxes; there a node is in a deque as well, here in
- * one place only.
+ * In graphs whose nodes ask for a worker, each worker has an inbox besides: a list of ready nodes that others have
+ * sent, newest first. Any thread adds to it by compare-and-swap; it is only ever emptied as a whole, by one exchange,
+ * so there is no ABA. U. Acar, G. Blelloch, R. Blumofe, "The Data Locality of Work Stealing" (SPAA 2000), have such
+ * mailboxes; there a node is in a deque as well, here in the inbox alone.
  *
- * Who writes: `inbox`: senders, and who empties it. `links` of a node: its sender, then whoever has emptied the inbox.
+ * Who writes: `inbox`: senders, and the worker that empties it. `links` of a node: its sender, then the worker that
+ * has emptied the inbox.
  */
 #ifndef FORKTASK_SCHEDULER_H
 #define FORKTASK_SCHEDULER_H
@@ -17,7 +18,7 @@
 #include "deque.h"
 #include "idle.h"
 #if !defined(FORKTASK_RELACY)
-#include "places.h"
+#include "cpu_swap.h"
 #endif
 
 #ifndef ORDER_INBOX_SEND
@@ -26,7 +27,7 @@
 #ifndef ORDER_INBOX_RECEIVE
 #define ORDER_INBOX_RECEIVE acquire
 #endif
-/* Looks for work in vain, some 20 ns each, before a worker empties the inbox of another: that one may come to it soon. */
+/* Vain looks for work, some 20 ns each, before a worker empties the inbox of another, who may come to it soon. */
 #ifndef SCHEDULER_PATIENCE
 #define SCHEDULER_PATIENCE 64
 #endif
@@ -43,11 +44,11 @@ typedef struct SchedulerWorker {
     uint64_t random;
     int64_t num_executed_own; /* copy of num_executed, owner only */
     char padding[FT_PAIR_OF_LINES];
-    /* The worker writes these, the watchdog reads them. */
+    /* Written by the worker, read by the watchdog. */
     atomic_i64 num_executed; /* blocks finished in this run */
     atomic_i32 current;      /* node whose kernel runs, -1: none */
     char padding2[FT_PAIR_OF_LINES - sizeof(atomic_i64) - sizeof(atomic_i32)];
-    atomic_i32 inbox;        /* newest node sent to this worker, -1: none */
+    atomic_i32 inbox; /* newest node sent to this worker, -1: none */
     char padding3[FT_PAIR_OF_LINES - sizeof(atomic_i32)];
 } SchedulerWorker;
 
@@ -61,7 +62,7 @@ typedef struct Scheduler {
     int32_t num_workers;
     int64_t spin_ns; /* how long a worker looks for work before it sleeps */
 #if !defined(FORKTASK_RELACY)
-    struct Places *places; /* NULL: workers keep their CPUs */
+    CpuSwap *cpu_swap; /* NULL: workers keep their CPUs */
 #endif
 } Scheduler;
 
@@ -106,17 +107,17 @@ static inline uint64_t scheduler_random(SchedulerWorker *me)
 static inline void scheduler_send(Scheduler *s, int32_t worker, int32_t node)
 {
     atomic_i32 *inbox = &s->workers[worker].inbox;
-    int32_t newest = ft_load(inbox, relaxed); /* the swap decides */
+    int32_t newest = ft_load(inbox, relaxed); /* the compare-and-swap decides */
     do
         ft_store(&s->links[node], newest, relaxed);
-    /* release: pairs with the acquire in scheduler_receive(), which sees the link and whatever made the node ready */
+    /* release: pairs with the acquire in scheduler_receive(), which sees the link and what made the node ready */
     while (!ft_cas(inbox, &newest, node, ORDER_INBOX_SEND));
     if (idle_anyone(&s->idle) && !idle_notify_worker(&s->idle, worker))
-        idle_notify_one(&s->idle); /* it may be busy for long */
+        idle_notify_one(&s->idle); /* the worker may be busy for long */
 }
 
-/* Owner thread of `me` only: empty an inbox, its own or another's. Returns the newest node, the others go onto its deque; or
- * DEQUE_EMPTY. */
+/* Owner thread of `me` only: empty an inbox, its own or another's, onto its deque. Returns the newest node, which is
+ * not pushed, or DEQUE_EMPTY. */
 static inline int32_t scheduler_receive(Scheduler *s, SchedulerWorker *me, int32_t worker)
 {
     atomic_i32 *inbox = &s->workers[worker].inbox;
@@ -125,7 +126,7 @@ static inline int32_t scheduler_receive(Scheduler *s, SchedulerWorker *me, int32
     int32_t node = ft_exchange(inbox, -1, ORDER_INBOX_RECEIVE), newer = -1, older;
     if (node < 0)
         return DEQUE_EMPTY;
-    while ((older = ft_load(&s->links[node], relaxed)) >= 0) { /* turn the list round: the newest is to run first */
+    while ((older = ft_load(&s->links[node], relaxed)) >= 0) { /* reverse the list: the newest is to run first */
         ft_store(&s->links[node], newer, relaxed);
         newer = node;
         node = older;
@@ -151,7 +152,7 @@ static inline int32_t scheduler_steal(Scheduler *s, int32_t worker)
             continue;
         int32_t node = deque_steal(&s->workers[victim].deque);
         if (node >= 0) {
-            /* More where this came from: pass the wake-up on, for whoever was woken for that entry may be me. */
+            /* There is more: pass the wake-up on, for this worker may be the one that was woken for that entry. */
             if (deque_size_hint(&s->workers[victim].deque) > 0)
                 idle_notify_one(&s->idle);
             return node;
@@ -162,7 +163,7 @@ static inline int32_t scheduler_steal(Scheduler *s, int32_t worker)
     return result;
 }
 
-/* Owner thread only: what is in the inboxes of others. */
+/* Owner thread only: empty the inbox of another worker. Returns a node, or DEQUE_EMPTY. */
 static inline int32_t scheduler_receive_for_others(Scheduler *s, int32_t worker)
 {
     int32_t node = DEQUE_EMPTY;
@@ -171,49 +172,51 @@ static inline int32_t scheduler_receive_for_others(Scheduler *s, int32_t worker)
     return node;
 }
 
-/* Owner thread only: `node`, which would wait for the lock of a commutative access, goes onto the deque for another ready one,
- * its own oldest or anybody's, that is run first. Returns that one, or `node` if there is none. */
+/* Owner thread only: if `node` would wait for the lock of a commutative access, push it and take another ready node,
+ * the worker's own oldest or another worker's, to run first. Returns that one, or `node` if there is none. */
 static inline int32_t scheduler_run_first(Scheduler *s, SchedulerWorker *me, const LoopRecord *loop, int32_t block,
                                           int32_t node)
 {
     if (ft_likely(!forktask_locks_held(loop, block)))
         return node;
-    /* From its own deque, or now and then from another: the own one may hold nothing but tasks of the same lock. */
+    /* Now and then from another deque first: the own one may hold nothing but tasks of the same lock. */
     int32_t other = scheduler_random(me) % 4 != 0 ? deque_steal(&me->deque) : DEQUE_EMPTY;
     if (other < 0)
         other = scheduler_steal(s, (int32_t)(me - s->workers));
     if (other < 0)
         return node;
-    deque_push(&me->deque, node); /* nobody is woken for it: who is free now would wait too */
+    deque_push(&me->deque, node); /* wakes nobody: a free worker would wait for the lock too */
     return other;
 }
 
-/* Any thread: may workers of this run swap CPUs? */
+/* Any thread. Return 1 if workers of this run may swap CPUs. */
 static inline int scheduler_may_swap(Scheduler *s)
 {
 #if defined(FORKTASK_RELACY)
     (void)s;
     return 0;
 #else
-    return s->places != NULL && s->places->num_places == s->num_workers;
+    return s->cpu_swap != NULL;
 #endif
 }
 
-/* Owner thread only, that waits: has it swapped CPUs with a worker, from `first` on, that lost its own? Then time has gone by. */
-static inline int scheduler_swap_places(Scheduler *s, int32_t worker, int32_t first, int64_t now)
+/* Owner thread only, while it waits: swap CPUs with a worker, from `first` on, that has lost its own. Returns 1 after
+ * a swap; `now` is then stale. */
+static inline int scheduler_swap_cpus(Scheduler *s, int32_t worker, int32_t first, int64_t now)
 {
 #if defined(FORKTASK_RELACY)
     (void)s, (void)worker, (void)first, (void)now;
     return 0;
 #else
-    return scheduler_may_swap(s) && places_swap(s->places, &s->idle, worker, first, now);
+    return s->cpu_swap != NULL && cpu_swap_try(s->cpu_swap, &s->idle, worker, first, now);
 #endif
 }
 
 /* Owner thread only, with an empty deque: steal, spin, sleep. Returns a node, or DEQUE_EMPTY when the run has ended. */
 static int32_t scheduler_find_work(Scheduler *s, int32_t worker)
 {
-    int64_t start = 0, nap_ns = scheduler_may_swap(s) ? 2 * s->spin_ns : -1; /* naps: has somebody lost its CPU? */
+    /* A worker that may swap naps, to look for workers that have lost their CPU; others sleep until they are woken. */
+    int64_t start = 0, nap_ns = scheduler_may_swap(s) ? 2 * s->spin_ns : -1;
     for (int round = 1;; round++) {
         if (scheduler_ended(s))
             return DEQUE_EMPTY;
@@ -228,7 +231,7 @@ static int32_t scheduler_find_work(Scheduler *s, int32_t worker)
         if (round % SCHEDULER_ROUNDS != 0)
             continue;
         int64_t now = forktask_now_ns();
-        if (scheduler_swap_places(s, worker, worker + 1, now))
+        if (scheduler_swap_cpus(s, worker, worker + 1, now))
             continue;
         if (start == 0) {
             start = now;
@@ -252,7 +255,7 @@ static int32_t scheduler_find_work(Scheduler *s, int32_t worker)
     }
 }
 
-/* Before a run, while the workers rest. */
+/* Prepare a run, while the workers rest. */
 static void scheduler_reset(Scheduler *s)
 {
     ft_store(&s->ending, RUN_GOES_ON, relaxed);
@@ -311,7 +314,7 @@ static int scheduler_open(Scheduler *s, int32_t num_workers, const LoopRecord *l
     for (int32_t w = 0; w < num_workers; w++) {
         SchedulerWorker *worker = &s->workers[w];
         worker->deque.mask = capacity - 1;
-        /* Not touched here: pages that are never used cost nothing, the others belong to the worker's node. */
+        /* Not touched here: pages that are never used cost nothing, and the worker touches the others first. */
         worker->deque.slots = malloc((size_t)capacity * sizeof(atomic_i32));
         worker->state = &states[w];
         worker->random = 0x9E3779B97F4A7C15ull * (uint64_t)(w + 1);

@@ -3,8 +3,8 @@
  * Between jobs the threads look for a new one for a bounded time, then sleep on a futex. The thread that starts a job
  * does not take part: it waits, and is free to poll for signals.
  *
- * Who writes: `epoch`, `job`, `argument`, `closing`: the caller, between jobs. `running`: set by the caller, counted down by
- * the threads; the one that brings it to zero wakes the caller.
+ * Who writes: `epoch`, `job`, `argument`, `closing`: the caller, between jobs. `running`: set by the caller, counted
+ * down by the threads; the one that brings it to zero wakes the caller.
  */
 #ifndef FORKTASK_TEAM_H
 #define FORKTASK_TEAM_H
@@ -20,8 +20,8 @@
 
 #include "atomics.h"
 #include "cython_src/binding/block_kernel.h"
+#include "cpu_swap.h"
 #include "idle.h"
-#include "places.h"
 
 typedef void (*TeamJob)(void *argument, int32_t worker);
 
@@ -37,7 +37,7 @@ typedef struct Team {
     int64_t spin_ns;
     pthread_t *threads;
     struct TeamThread *arguments;
-    Places places;
+    CpuSwap *cpu_swap; /* NULL: the threads keep their CPUs */
 } Team;
 
 typedef struct TeamThread {
@@ -77,7 +77,7 @@ static void *team_main(void *argument)
     }
 }
 
-/* Caller only. */
+/* Caller only: start a job on all threads. */
 static void team_start(Team *team, TeamJob job, void *argument)
 {
     team->job = job;
@@ -87,7 +87,7 @@ static void team_start(Team *team, TeamJob job, void *argument)
     ft_futex_wake(&team->epoch, team->num_threads);
 }
 
-/* Caller only. Waits at most timeout_ns for the job's end; returns 1 when it has ended. */
+/* Caller only: wait at most timeout_ns for the end of the job. Returns 1 when it has ended. */
 static int team_wait(Team *team, int64_t timeout_ns)
 {
     uint32_t running = ft_load(&team->running, acquire); /* pairs with the release in team_main() */
@@ -108,11 +108,26 @@ static void team_close(Team *team)
             pthread_join(team->threads[w], NULL);
         team->num_threads = 0;
     }
-    places_close(&team->places);
+    if (team->cpu_swap != NULL)
+        cpu_swap_close(team->cpu_swap);
+    free(team->cpu_swap);
+    team->cpu_swap = NULL;
     free(team->threads);
     free(team->arguments);
     team->threads = NULL;
     team->arguments = NULL;
+}
+
+/* Let the threads of a team swap CPUs; cpus: a different one for each, as in team_open(). Returns 0 or an errno. */
+static int team_allow_swaps(Team *team, const int32_t *cpus)
+{
+    CpuSwap *swap = calloc(1, sizeof(CpuSwap));
+    int error = swap == NULL ? ENOMEM : cpu_swap_open(swap, team->num_threads, team->threads, cpus);
+    if (error)
+        free(swap);
+    else
+        team->cpu_swap = swap;
+    return error;
 }
 
 /* Start the threads; cpus: one logical CPU for each, or NULL. Returns 0, or an errno (then no thread is left). */
@@ -125,7 +140,7 @@ static int team_open(Team *team, int32_t num_threads, const int32_t *cpus, int64
     team->arguments = calloc((size_t)num_threads, sizeof(TeamThread));
     if (team->threads == NULL || team->arguments == NULL)
         error = ENOMEM;
-    /* Signals are the caller's: it polls for them. Faults stay with the thread that caused them. */
+    /* The caller handles signals: it polls for them. Faults stay with the thread that caused them. */
     sigset_t mask, former;
     sigfillset(&mask);
     sigdelset(&mask, SIGSEGV);
@@ -163,8 +178,6 @@ static int team_open(Team *team, int32_t num_threads, const int32_t *cpus, int64
             team->num_threads++;
     }
     pthread_sigmask(SIG_SETMASK, &former, NULL);
-    if (error == 0 && places_open(&team->places, num_threads, team->threads, cpus) != 0)
-        error = ENOMEM;
     if (error)
         team_close(team);
     return error;

@@ -2,10 +2,12 @@
 
 After a change that rightly changes what examples print (another lowering, say), run this file with the names of pages:
 it writes what is printed now into their output blocks. Read the text around them again. Blocks marked `py` in place of
-`python` are not run: they need what is not installed.
+`python` are not run: they need what is not installed. Tables that follow from the code are written by
+`docs/update_reference.py`.
 """
 
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -19,10 +21,10 @@ from pathlib import Path
 import pytest
 
 from forktask.experiments.commands.main import make_parser
-from forktask.experiments.sampling.models import parse_models
+from forktask.experiments.sampling.models import MODELS, parse_models
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMANDS = (
     "info",
@@ -64,6 +66,11 @@ json.dump(printed, sys.stdout)
 """
 
 
+def name_of(page: Path) -> str:
+    """Path of a page below the repository, as the id of a test."""
+    return page.relative_to(ROOT).as_posix()
+
+
 def examples_of(text: str) -> list[tuple[int, str, str]]:
     """(line, code, expected output) of each python block; a block without an output block prints nothing."""
     examples: list[tuple[int, str, str]] = []
@@ -95,7 +102,7 @@ def run_examples(page: str, text: str, folder: Path) -> list[tuple[int, str, str
 
 
 def commands_of(text: str) -> list[str]:
-    """Command lines that begin with `forktask`, in indented blocks, fenced blocks without a language and in backticks."""
+    """Command lines that begin with `forktask`: in indented blocks, fenced blocks without a language, and backticks."""
     fenced = "\n".join(match[2] for match in FENCE.finditer(text) if match[1] in ("", "sh", "bash", "console"))
     outside = FENCE.sub("", text)
     lines = [line.strip().removeprefix("$ ") for line in fenced.splitlines()]
@@ -104,11 +111,11 @@ def commands_of(text: str) -> list[str]:
     return [line for line in lines if re.match(r"forktask( |$)", line)]
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if examples_of(p.read_text())], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [p for p in PAGES if examples_of(p.read_text())], ids=name_of)
 def test_examples_print_what_the_page_shows(page, tmp_path):
     """Check that each python block runs, in order, and prints exactly the output block behind it."""
     for line, printed, expected in run_examples(str(page), page.read_text(), tmp_path):
-        assert printed == expected, f"{page.name}, line {line}"
+        assert printed == expected, f"{name_of(page)}, line {line}"
 
 
 def test_a_wrong_output_is_seen(tmp_path):
@@ -117,7 +124,7 @@ def test_a_wrong_output_is_seen(tmp_path):
     assert run_examples("page", text, tmp_path) == [(1, "1\n", "2\n"), (8, "2\n", "")]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_commands_parse(page):
     """Check that every command line in a page is one that the program takes."""
     for command in commands_of(page.read_text()):
@@ -130,13 +137,13 @@ def test_commands_parse(page):
             with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
                 arguments = make_parser().parse_args(words)
         except SystemExit as stop:
-            assert not stop.code, f"{page.name}: {command}\n{errors.getvalue()}"
+            assert not stop.code, f"{name_of(page)}: {command}\n{errors.getvalue()}"
         else:
             models = getattr(arguments, "models", None) or getattr(arguments, "model", "serial")
             parse_models(models.split(","))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_exist(page):
     """Check that relative links and images lead to files, and that anchors lead to headings."""
     text = FENCE.sub("", page.read_text())
@@ -145,10 +152,43 @@ def test_links_exist(page):
             continue
         name, _, anchor = target.partition("#")
         file = (page.parent / name).resolve() if name else page
-        assert file.exists(), f"{page.name} links to {target}"
+        assert file.exists(), f"{name_of(page)} links to {target}"
         if anchor:
             headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
-            assert anchor in {_anchor(heading) for heading in headings}, f"{page.name} links to {target}"
+            assert anchor in {_anchor(heading) for heading in headings}, f"{name_of(page)} links to {target}"
+
+
+def update_reference():
+    """The module docs/update_reference.py."""
+    spec = importlib.util.spec_from_file_location("update_reference", ROOT / "docs" / "update_reference.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", sorted(update_reference().TABLES))
+def test_tables_of_the_reference_are_those_of_the_code(page):
+    """Check that options, layers and networks in a page are what the code says; else run docs/update_reference.py."""
+    text = (ROOT / "docs" / "reference" / page).read_text()
+    assert update_reference().updated(page, text) == text
+
+
+@pytest.mark.parametrize(("page", "device"), [("models.md", "cpu"), ("gpu.md", "gpu")])
+def test_each_option_of_a_model_is_explained(page, device):
+    """Check that the table of meanings below the generated one has a row for every option."""
+    text = (ROOT / "docs" / "reference" / page).read_text().partition("<!-- end of options of models -->")[2]
+    cells = " ".join(re.findall(r"^\| (`.*?) \|", text, re.MULTILINE))
+    known = {option for model in MODELS.values() if model.device == device for option in model.all_options}
+    assert known <= set(re.findall(r"`(\w+)`", cells))
+
+
+def test_the_index_names_every_page():
+    """Check that docs/README.md leads to each page below docs/, and that each note says when it was written."""
+    index = ROOT / "docs" / "README.md"
+    linked = {(index.parent / target).resolve() for target in re.findall(r"\]\(([^)#]+)\)", index.read_text())}
+    assert {page for page in PAGES if page.is_relative_to(index.parent)} - {index} <= linked
+    for note in (index.parent / "notes").glob("*.md"):
+        assert re.search(r"^Note of \d{4}-\d\d-\d\d", note.read_text(), re.MULTILINE), name_of(note)
 
 
 def _anchor(heading: str) -> str:

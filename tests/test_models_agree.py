@@ -75,7 +75,7 @@ def test_task_models_equal_serial_on_one_to_eight_threads(plan_and_hashes, spec)
 
 @pytest.mark.parametrize("spec", LOOSE_SCHEDULES)
 def test_every_schedule_equals_serial(plan_and_hashes, spec):
-    """Check weights and losses of each OpenMP schedule; on more threads than cores spinning is slow, so for a short step."""
+    """Check weights and losses of each OpenMP schedule, for a short step: spinning threads share cores here."""
     plan, expected = plan_and_hashes
     for threads in THREADS if plan.attributes["batch"] == 1 else (1, 2, 3):
         assert hashes_after_steps(plan, spec, threads) == expected, f"{threads} threads"

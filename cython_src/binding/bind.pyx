@@ -97,6 +97,9 @@ cdef class BoundPlan:
         free(self.loops)
         free(self.task_loop)
 
+    def __repr__(self):
+        return f"<bound to {self.target} ({self.instruction_set}): {self.plan!r}>"
+
     def view(self, name):
         """Array that users know as `name`: a buffer, or one of the plan's aliases (PyTorch names, activations)."""
         return view_of(self.plan, self.arrays, name)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 
 from ..errors import UsageError
+from ..plan.model import BlockLoop
 
 # Modules of `kernels/` that register kernels when imported; imported at the first look-up.
 KERNEL_MODULES: tuple[str, ...] = (
@@ -59,13 +60,14 @@ class KernelSpec:
     reference: Callable[[Mapping, Mapping, Mapping, int], int | None] | None = None
     address: int | None = None
     instruction_sets: bool = True
+    optional: frozenset[str] = field(init=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         optional = frozenset(name[:-1] for name in self.operands if name.endswith("?"))
         object.__setattr__(self, "operands", tuple(name.rstrip("?") for name in self.operands))
         object.__setattr__(self, "optional", optional)
 
-    def check(self, loop) -> None:
+    def check(self, loop: BlockLoop) -> None:
         """Raise if a loop does not give the kernel exactly what it takes."""
         given, known = set(loop.operands), set(self.operands)
         if given - known or (known - self.optional) - given:

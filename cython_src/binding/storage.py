@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from ..plan.model import Buffer, Plan
 PAGE_BYTES = 4096
 
 
-def aligned_empty(shape: tuple[int, ...], dtype="float32", alignment: int = 64) -> np.ndarray:
+def aligned_empty(shape: tuple[int, ...], dtype: Any = "float32", alignment: int = 64) -> np.ndarray:
     """Uninitialised C-contiguous array that starts at a multiple of `alignment` bytes."""
     dtype = np.dtype(dtype)
     num_bytes = math.prod(shape) * dtype.itemsize
@@ -64,6 +65,10 @@ class Storage:
         self._allocate = allocate or (lambda num_bytes: aligned_empty((num_bytes,), np.uint8))
         self._guards: list[tuple[str, int, np.ndarray]] = []  # buffer, index of the first byte, bytes
         self._guard_value = 0
+
+    def __repr__(self) -> str:
+        size = sum(array.nbytes for array in self.arrays.values()) / 2**20
+        return f"<storage of {len(self.arrays)} arrays, {size:.3g} MiB>"
 
     def fill_guards(self, value: int) -> None:
         """Set every guard byte to `value`."""

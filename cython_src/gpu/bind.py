@@ -14,6 +14,7 @@ import numpy as np
 
 from ..binding import kernel_table
 from ..binding.bind import EVENT_DTYPE, BlockFailure, bind
+from ..binding.executor_contract import check_run
 from ..binding.storage import Storage, view_of
 from ..errors import UsageError
 from ..plan.model import READ, WRITE, Plan, UniformBlocks
@@ -119,6 +120,9 @@ class GpuBoundPlan:
 
     target = "gpu"
     needs_gil = False
+
+    def __repr__(self) -> str:
+        return f"<bound to gpu ({self.instruction_set}): {self.plan!r}>"
 
     def __init__(
         self,
@@ -629,19 +633,15 @@ class GpuExecutor(ABC):
         ------
         BlockFailure
         UsageError
-            Not prepared, or a number of iterations that the plan's stride does not divide.
+            Not prepared, or impossible numbers.
         """
         bound = self.bound
         if bound is None:
             raise UsageError("prepare() must come before run(); call it with a bound plan")
-        stride = bound.iteration_stride
-        if num_iterations < 0 or num_iterations % stride or first_iteration % stride:
-            raise UsageError(
-                f"iterations must be multiples of {stride}, got {num_iterations} from {first_iteration} on"
-            )
+        num_replays, first_replay = check_run(num_iterations, first_iteration, bound.iteration_stride)
         self._bring(bound)
         try:
-            self._run(bound, first_iteration // stride, num_iterations // stride)
+            self._run(bound, first_replay, num_replays)
         finally:
             bound.device.synchronize()
         bound.raise_failure()

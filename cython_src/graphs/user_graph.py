@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import numbers
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any
@@ -81,6 +81,10 @@ class Region:
     box: tuple[tuple[int, int], ...]
     index: tuple
 
+    def __repr__(self) -> str:
+        cut = ", ".join(f"{start}:{stop}" for start, stop in self.box)
+        return f"{self.array.name}[{cut or '...'}]"
+
     @property
     def num_bytes(self) -> int:
         return self.array.view[self.index].nbytes
@@ -94,12 +98,17 @@ class TaskArray:
     name : str
     view : ndarray
         The user's array itself.
+    graph : TaskRecorder
     """
 
-    def __init__(self, name: str, view: np.ndarray):
+    def __init__(self, name: str, view: np.ndarray, graph: TaskRecorder):
         self.name = name
         self.view = view
+        self.graph = graph
         self._layout = _layout(view)
+
+    def __repr__(self) -> str:
+        return f"<array {self.name!r} of graph {self.graph.name!r}: {self.view.dtype}, shape {self.view.shape}>"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -163,8 +172,8 @@ class TaskArray:
         if not 0 <= start < stop <= extent:
             text = f"{key.start}:{key.stop}" if isinstance(key, slice) else str(key)
             raise UsageError(
-                f"a region of {self.name!r} must lie within [0, {extent}) in dimension {dimension} and hold an element, "
-                f"got {text}; leave the region out where there is none"
+                f"a region of {self.name!r} must lie within [0, {extent}) in dimension {dimension} and hold an "
+                f"element, got {text}; leave the region out where there is none"
             )
         return start, stop
 
@@ -219,7 +228,7 @@ def _make_kernel(given: Any) -> _Kernel:
                 f"change the function's signature"
             )
         address = _get_pointer(given, signature)
-    elif isinstance(given, ctypes._CFuncPtr):
+    elif isinstance(given, ctypes._CFuncPtr):  # type: ignore[attr-defined]
         address = ctypes.cast(given, ctypes.c_void_p).value or 0
     elif isinstance(getattr(given, "address", None), numbers.Integral):  # numba's cfunc
         address = int(given.address)
@@ -254,6 +263,10 @@ class TaskRecorder:
         self._kernels: dict[Any, _Kernel] = {}
         self._plan: Plan | None = None
         self._bound: BoundPlan | None = None
+
+    def __repr__(self) -> str:
+        tasks = sum(item is not None for item in self._items)
+        return f"<graph {self.name!r}: {tasks} tasks on {len(self.arrays)} arrays>"
 
     # --- recording ------------------------------------------------------------------------------------------------
 
@@ -291,7 +304,7 @@ class TaskRecorder:
                     f"once and slice it"
                 )
         self._changed()
-        wrapped = self.arrays[name] = TaskArray(name, array)
+        wrapped = self.arrays[name] = TaskArray(name, array, self)
         return wrapped
 
     def task(
@@ -316,16 +329,16 @@ class TaskRecorder:
         ----------
         kernel : callable, PyCapsule, ctypes function, numba cfunc, or int
             A Python callable is called as `kernel(*regions, *args)` with NumPy views of the regions in the order
-            reads, writes, updates, concurrent, commutative, reduction; those it only reads are read-only; what it returns is
-            ignored. It runs with the GIL: slow, unless its time is spent in functions that release it. All others
+            reads, writes, updates, concurrent, commutative, reduction; those it only reads are read-only; its result
+            is ignored. It runs with the GIL: slow, unless its time is spent in functions that release it. All others
             are compiled: `int kernel(const void *args, ptrdiff_t block, const TaskContext *context)`; see Notes.
         reads, writes, updates : regions
             OpenMP's and OmpSs-2's `in`, `out`, `inout`. A write overwrites all of its region.
         concurrent, commutative : regions
             Updated in any order: at the same time, with atomic operations of the kernel's own; or one task at a time.
         reduction : regions
-            Folded into by `operation`: "sum", "product", "min" or "max". The task works on a private copy, filled with the
-            neutral element, that a group of tasks shares; copies are combined in a fixed order before another
+            Folded into by `operation`: "sum", "product", "min" or "max". The task works on a private copy, filled with
+            the neutral element, that a group of tasks shares; copies are combined in a fixed order before another
             access, so the result does not depend on the schedule. A task may not touch such an array otherwise.
         args : sequence
             Python callables take anything (`ITERATION` stands for the iteration's number), compiled kernels numbers.
@@ -431,7 +444,7 @@ class TaskRecorder:
         reads = (reads,) if isinstance(reads, Region | TaskArray) else tuple(reads)
         n = len(reads)
 
-        def decide(*values):  # what is read, the decisions, args, iteration
+        def decide(*values: Any) -> None:  # what is read, the decisions, args, iteration
             values[n][values[-1] % STOP_LENGTH] |= bool(condition(*values[:n], *values[n + 1 : -1]))
 
         self.task(decide, reads=reads, updates=decisions, args=(*args, ITERATION), name=name)
@@ -509,7 +522,8 @@ class TaskRecorder:
         everything = BlockLoop("tasks", "", {}, {}, blocks)
         table, _, _ = _build_access_table(builder._buffers, [everything])
         cells_of = np.split(table.list_cells, table.list_offsets[1:-1])
-        first, key, touched = 0, None, {}
+        first, key = 0, None
+        touched: dict[int, int] = {}
         for number, task in enumerate(self._items):
             cells: dict[int, int] = {}
             for a in range(table.task_offsets[number], table.task_offsets[number + 1]):
@@ -556,7 +570,7 @@ class _PythonTasks:
     def __init__(self, tasks: tuple[_Task | None, ...]):
         self.tasks = tasks
 
-    def __call__(self, operands, attributes, bounds, iteration) -> None:
+    def __call__(self, operands: Mapping, attributes: Mapping, bounds: Mapping, iteration: int) -> None:
         task = self.tasks[bounds["task"]]
         values = []
         for r, (kind, region) in enumerate(task.regions):

@@ -6,22 +6,24 @@ comparable derive from these fields. A new option is a new field here and its us
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import msgspec
 
 from ..errors import UsageError
 from ..kernels.convolution.algorithms import CONV_OPTIONS
-from ..records import Record, about
+from ..records import Record, about, fields
 from .granularity import Granularity
 
 # What can be joined into one loop, each a switch of its own:
-# activation   ReLU into the convolution or norm before it
+# activation   ReLU into the convolution, norm or fully connected layer before it
+# pooling      ReLU and max-pooling into the convolution before them
 # residual     the addition of a shortcut into the norm or convolution before it
 # statistics   sums for batch norm into the convolution before it
 # depthwise    backward pass of a depthwise convolution and of the norm after it, with the sums of the norm before
 # normalise    a norm and its activation into the depthwise convolution that reads it; in training with `depthwise` only
-FUSIONS = ("activation", "residual", "statistics", "depthwise", "normalise")
+FUSIONS = ("activation", "pooling", "residual", "statistics", "depthwise", "normalise")
 
 
 class PlanOptions(Record, frozen=True):
@@ -76,7 +78,7 @@ class PlanOptions(Record, frozen=True):
         str, about("layers that are not trained, with commas between; a name stands for all below it")
     ] = ""
     recompute: Annotated[bool, about("keep few activations and compute the others again; needs memory shared")] = False
-    seed: Annotated[int, about("of dropout", least=0)] = 0
+    dropout_seed: Annotated[int, about("of dropout", least=0)] = 0
     check_finite: Annotated[bool, about("a loss that is NaN or infinite fails its block and stops the run")] = False
 
     def __post_init__(self) -> None:
@@ -124,3 +126,44 @@ class PlanOptions(Record, frozen=True):
     def chain(self) -> bool:
         """Whether weight gradients are summed in one buffer by blocks in turn."""
         return self.weight_gradients == "chain"
+
+
+def plan_options(values: Mapping[str, Any]) -> PlanOptions:
+    """Return the options that a row of results stands for; fields that it does not name have their defaults.
+
+    Parameters
+    ----------
+    values : mapping
+        Fields of `PlanOptions` by name, as rows of any version hold them; other keys, such as "network", are left out.
+
+    Raises
+    ------
+    UsageError
+        A value that a field refuses.
+    """
+    known = [field.name for field in fields(PlanOptions)]
+    return PlanOptions(**{name: values[name] for name in known if name in values})
+
+
+def describe(options: PlanOptions, leave_out: tuple[str, ...] = ()) -> str:
+    """Return what differs from the defaults, such as "conv winograd, weight_gradients chain"; empty for the defaults.
+
+    Parameters
+    ----------
+    options : PlanOptions
+        `plan_options` gives those of a row of results.
+    leave_out : tuple of str
+        Fields that the reader knows already.
+    """
+    return ", ".join(
+        f"{name} {format_value(value)}" for name, value in options.differences().items() if name not in leave_out
+    )
+
+
+def format_value(value: Any) -> str:
+    """Return a value of a field as it is written on a command line; see `Field.parse`."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(map(format_value, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

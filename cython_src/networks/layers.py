@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
 
 from ..errors import UsageError
 
@@ -134,8 +132,8 @@ Layer = (
 )
 
 
-@dataclass(frozen=True)
-class NetworkSpec:
+@dataclass(frozen=True, repr=False)
+class Network:
     """Layers in order. Each takes the output of the one before it, or of the layer that it names as `after`; `Add`
     names two.
 
@@ -150,6 +148,10 @@ class NetworkSpec:
     name: str
     input_shape: tuple[int, int, int]
     layers: tuple[Layer, ...]
+
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.input_shape))
+        return f"<network {self.name!r}: {len(self.layers)} layers on images of {shape}>"
 
     def inputs(self) -> dict[str, tuple[str, ...]]:
         """Name of each layer -> the layers whose outputs it takes; "input" is the image.
@@ -222,6 +224,8 @@ class NetworkSpec:
         return shape[0]
 
 
+NetworkSpec = Network
+
 # What layers are made of, with the least value; a pool's stride of 0 is its size.
 LEAST = {
     "out_channels": 1,
@@ -245,8 +249,8 @@ def _check_layer(layer: Layer) -> None:
             raise UsageError(f"{field} of {layer.name!r} must be a whole number of at least {least}, got {value!r}")
     if isinstance(layer, MaxPool) and 2 * layer.padding > layer.size:
         raise UsageError(
-            f"padding of {layer.name!r} must be at most half of its size {layer.size}, got {layer.padding}; some windows "
-            f"would hold nothing"
+            f"padding of {layer.name!r} must be at most half of its size {layer.size}, got {layer.padding}; some "
+            f"windows would hold nothing"
         )
     if isinstance(layer, Dropout) and not 0 <= layer.rate < 1:
         raise UsageError(f"rate of {layer.name!r} must be in [0, 1), got {layer.rate!r}")
@@ -290,72 +294,3 @@ def _shape_after(layer: Layer, before: list[tuple[int, ...]]) -> tuple[int, ...]
     if min(height, width) < 1:
         raise UsageError(f"windows of {layer.name!r} must fit its input, got {reach} x {reach} on shape {shape}")
     return (layer.out_channels if isinstance(layer, Convolution) else shape[0], height, width)
-
-
-def convolutional_classifier(
-    name: str, input_shape: tuple[int, int, int], channels: tuple[int, ...], num_classes: int, kernel: int = 5
-) -> NetworkSpec:
-    """Stages of convolution, ReLU and 2 x 2 pooling, then one fully connected layer and softmax. The kernels are odd
-    and the convolutions keep height and width."""
-    layers: list[Layer] = []
-    for i, out_channels in enumerate(channels, start=1):
-        layers += [Convolution(f"conv{i}", out_channels, kernel, kernel // 2), ReLU(f"relu{i}"), MaxPool(f"pool{i}")]
-    layers += [FullyConnected("fc", num_classes), Softmax()]
-    return NetworkSpec(name, input_shape, tuple(layers))
-
-
-NETWORKS: dict[str, NetworkSpec] = {
-    # The CIFAR-10 demonstration network of ConvNetJS, also in the notes of Stanford's CS231n.
-    "cifar10_cnn": convolutional_classifier("cifar10_cnn", (3, 32, 32), (16, 20, 20), 10),
-    # LeCun, Bottou, Bengio, Haffner, Gradient-based learning applied to document recognition, 1998, in the form of
-    # today: ReLU, max-pooling, every map of conv2 sees every map of pool1. Images of 28 x 28 are padded to 32 x 32.
-    "lenet5": NetworkSpec(
-        "lenet5",
-        (1, 32, 32),
-        (
-            Convolution("conv1", 6, kernel=5, padding=0),
-            ReLU("relu1"),
-            MaxPool("pool1"),
-            Convolution("conv2", 16, kernel=5, padding=0),
-            ReLU("relu2"),
-            MaxPool("pool2"),
-            FullyConnected("fc1", 120),
-            ReLU("relu3"),
-            FullyConnected("fc2", 84),
-            ReLU("relu4"),
-            FullyConnected("fc3", 10),
-            Softmax(),
-        ),
-    ),
-    # A small CNN for images that are no squares and large beside the network, 270 x 360 in colour: the size to which
-    # notes on convolutional networks in StarPU crop theirs. The layers are this project's choice.
-    "starpu_cnn": convolutional_classifier("starpu_cnn", (3, 270, 360), (16, 32, 64), 10, kernel=3),
-}
-
-# Modules of the package `networks`: each has `network(size, num_classes)`, which builds the form for images of
-# size x size, and NAME.
-FAMILIES = ("resnet18", "preact_resnet18", "resnext29_2x64d", "mobilenet_v1", "mobilenet_v2")
-# CIFAR-10; and the ImageNet stem for Tiny ImageNet and for ImageNet.
-FORMS = {"": (32, 10), "_64": (64, 200), "_224": (224, 1000)}
-
-
-def network_names() -> tuple[str, ...]:
-    """All names that `get_network` knows."""
-    return (*NETWORKS, *(family + form for family in FAMILIES for form in FORMS))
-
-
-@cache
-def get_network(name: str) -> NetworkSpec:
-    """The network called `name`.
-
-    Raises
-    ------
-    UsageError
-        No network has this name.
-    """
-    if name in NETWORKS:
-        return NETWORKS[name]
-    for family in FAMILIES:
-        if name.startswith(family) and (form := FORMS.get(name.removeprefix(family))):
-            return import_module(f".{family}", __package__).network(name, *form)
-    raise UsageError(f"network must be one of {', '.join(network_names())}; got {name!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .layers import BatchNorm, Convolution, Layer, MaxPool, ReLU
+from .layers import BatchNorm, Convolution, FullyConnected, Layer, MaxPool, NetworkSpec, ReLU, Softmax
 
 SMALL_IMAGE = 32  # up to here networks begin without halving the image: their CIFAR-10 forms
 
@@ -32,3 +32,15 @@ def convolution_norm(
 def imagenet_pool(size: int) -> list[Layer]:
     """The pooling that ends the stem of a residual network, where images are large."""
     return [MaxPool("maxpool", 3, 2, 1)] if size > SMALL_IMAGE else []
+
+
+def convolutional_classifier(
+    name: str, input_shape: tuple[int, int, int], channels: tuple[int, ...], num_classes: int, kernel: int = 5
+) -> NetworkSpec:
+    """Stages of convolution, ReLU and 2 x 2 pooling, then one fully connected layer and softmax. The kernels are odd
+    and the convolutions keep height and width."""
+    layers: list[Layer] = []
+    for i, out_channels in enumerate(channels, start=1):
+        layers += [Convolution(f"conv{i}", out_channels, kernel, kernel // 2), ReLU(f"relu{i}"), MaxPool(f"pool{i}")]
+    layers += [FullyConnected("fc", num_classes), Softmax()]
+    return NetworkSpec(name, input_shape, tuple(layers))

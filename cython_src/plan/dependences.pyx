@@ -35,7 +35,7 @@ cdef enum:
     C_CONCURRENT = 3                 # this and above: in any order with others of the same kind
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TaskGraph:
     """A plan's tasks and joins with their dependences, as flat arrays.
 
@@ -68,6 +68,10 @@ class TaskGraph:
     num_intra: np.ndarray
     num_cross: np.ndarray
     closed: bool
+
+    def __repr__(self):
+        closed = "closed " if self.closed else ""
+        return f"<{closed}graph of {self.num_tasks} tasks: {self.num_edges} edges, {self.num_joins} joins>"
 
     @property
     def num_nodes(self):

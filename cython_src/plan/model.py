@@ -1,7 +1,7 @@
 """The plan: one training step as an ordered list of block loops with declared accesses.
 
 A plan is symbolic. It names kernels, buffers and the regions that each block reads and writes; it holds no pointer
-and knows nothing of threads. Executing its loops in order is always right; every executor is a legal reordering.
+and says nothing about who runs a block and when. Executing its loops in order is always right; every executor is a legal reordering.
 Cut points split each buffer into cells, and all dependences, those of real OpenMP tasks included, are found on the
 same cell ids (`Plan.accesses`).
 """
@@ -161,13 +161,13 @@ class UniformBlocks(Sequence):
     def __len__(self) -> int:
         return len(self.bounds)
 
-    def __getitem__(self, number):
+    def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
             return tuple(self[i] for i in range(*number.indices(len(self))))
         return Block(tuple(self.bounds[number].tolist()), (), self.flops, self.bytes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BlockLoop:
     """A loop over independent blocks of one kernel: what fork-join runs between two barriers."""
 
@@ -180,6 +180,9 @@ class BlockLoop:
     phase: str = "other"
     iteration_offset: int = 0
     first_task: int = 0
+
+    def __repr__(self) -> str:
+        return f"<loop {self.name!r}: {self.num_blocks} blocks of kernel {self.kernel!r}>"
 
     @property
     def num_blocks(self) -> int:
@@ -211,7 +214,7 @@ class BlockLoop:
         return sum(block.bytes for block in self.blocks)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AccessTable:
     """All accesses of a plan on cell ids, as flat int32 arrays: task -> accesses -> cell list -> cells.
 
@@ -243,8 +246,11 @@ class AccessTable:
     list_cells: np.ndarray
     access_buffer: np.ndarray
 
+    def __repr__(self) -> str:
+        return f"<{len(self.access_kind)} accesses of {self.num_tasks} tasks to {self.num_cells} cells>"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Plan:
     """One step, lowered for one network, batch and granularity. Made by `PlanBuilder.build`.
 
@@ -275,6 +281,10 @@ class Plan:
     iteration_stride: int = 1
     arena_of: Mapping[str, int] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        size = sum(self.memory_bytes().values()) / 2**20
+        return f"<plan {self.name!r}: {len(self.loops)} loops, {self.num_tasks} blocks, {size:.3g} MiB>"
 
     @cached_property
     def deterministic(self) -> bool:

@@ -1,9 +1,9 @@
 """What each model loses where other processes want the same cores, beyond the cores that they take.
 
 `interference = [0, 1, 2]` in a configuration measures each point beside so many spinning processes, one on each of the
-last CPUs. Such a hog takes its share of a CPU, as a rule half, in time slices of milliseconds. What is left is measured
-with threads that only spin, one on each CPU, beside the same hogs: the capacity. A model that always had something to
-run on the CPU time it got would take 1 / capacity times as long; what it takes longer than that is its loss.
+last CPUs. Such a hog takes its share of a CPU, as a rule half, in time slices of milliseconds. The rest is measured
+with threads that only spin, one on each CPU, beside the same hogs: the capacity. A model that always had a block to run
+in the CPU time it got would take 1 / capacity times as long; what it takes longer than that is its loss.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import time
 from collections.abc import Sequence
 from functools import lru_cache
 
+import numpy as np
 import pandas as pd
 
-from .names import plan_beside
+from ..sampling.models import parse_model
+from .names import model_label, plan_beside
 from .speeds import interval_columns
 from .study import Study
 
@@ -56,12 +58,42 @@ def measure_capacity_beside(hogs: int, cpus: Sequence[int], seconds: float = CAP
     return min(1.0, beside / max(alone, rate()))
 
 
+def preemption_of(model: str) -> str:
+    """Whether waiting workers of a model exchange CPUs with preempted ones: "stay" or "swap"."""
+    return str(dict(parse_model(model).options).get("preemption", "stay"))
+
+
+def label_with_preemption(model: str) -> str:
+    """The model's short form, with "stay" where it could have been "swap" and is not."""
+    can_swap = "preemption" in parse_model(model).model.options
+    return model_label(model) + ", stay" * (can_swap and preemption_of(model) == "stay")
+
+
+def _swaps_per_s(study: Study, plan_id: str, model: str, threads: int) -> float:
+    """Median over the samples of a point of the CPU swaps in the timed runs, per second."""
+    if "conduct" not in study.samples:
+        return math.nan
+    own = study.samples[
+        (study.samples["plan_id"] == plan_id)
+        & (study.samples["model"] == model)
+        & (study.samples["threads"] == threads)
+    ]
+    rates = [
+        conduct["cpu_swaps"] / wall
+        for conduct, wall in zip(own["conduct"], own["timed_wall_s"], strict=True)
+        if isinstance(conduct, dict)
+    ]
+    return float(np.median(rates)) if rates else math.nan
+
+
 @lru_cache(maxsize=4)
 def interference_table(study: Study) -> pd.DataFrame:
     """One row for each model and number of hogs, where the same point was measured without any.
 
-    Columns: plan_id, threads, model, hogs, capacity (NaN where not measured), slowdown, slowdown_low, slowdown_high
-    (step time over that without hogs, paired by repetition), loss, loss_low, loss_high (slowdown x capacity - 1).
+    Columns: plan_id, threads, model, preemption ("stay" or "swap": whether waiting workers exchange CPUs with preempted
+    ones), cpu_swaps_per_s (median over samples; NaN where they do not say), hogs, capacity (NaN where not measured),
+    slowdown, slowdown_low, slowdown_high (step time over that without hogs, paired by repetition), loss, loss_low,
+    loss_high (slowdown x capacity - 1).
     """
     capacity = study.machine.get("capacity_beside") or {}
     rows = []
@@ -80,6 +112,8 @@ def interference_table(study: Study) -> pd.DataFrame:
                         "plan_id": plan_id,
                         "threads": threads,
                         "model": model,
+                        "preemption": preemption_of(model),
+                        "cpu_swaps_per_s": _swaps_per_s(study, plan_beside(plan_id, hogs), model, threads),
                         "hogs": hogs,
                         "capacity": left,
                         **interval_columns("slowdown", slowdown),

@@ -7,7 +7,8 @@ import math
 from argparse import Namespace
 from typing import Any
 
-from ...cython_src.networks.layers import Convolution, FullyConnected, NetworkSpec, Softmax, get_network, network_names
+from ...cython_src.networks.layers import Convolution, FullyConnected, NetworkSpec, Softmax
+from ...cython_src.networks.registry import get_network, network_names
 
 
 def add_parser(subparsers) -> None:

@@ -5,8 +5,9 @@ import sys
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from forktask.experiments.examples.common import run_example
-from forktask.experiments.user_graph import UserGraph
+import forktask as ft
+
+from .common import run_example
 
 
 def load(source, tile):
@@ -33,7 +34,7 @@ def compute(model, threads, iterations, n=256, size=64):
     random = np.random.default_rng(1).standard_normal((n, n))
     matrix = random @ random.T + n * np.eye(n)
     factor = np.zeros((n, n))
-    graph = UserGraph("cholesky")
+    graph = ft.UserGraph("cholesky")
     a, f = graph.array("matrix", matrix), graph.array("factor", factor)
     tiles = list(graph.taskloop(n, grainsize=size))
     for row, i in enumerate(tiles):

@@ -1,4 +1,4 @@
-"""What all examples share: arguments, and the line that says whether the result is right."""
+"""Arguments of all examples, and the line that says whether the result is right."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from forktask.experiments.sampling.models import MODELS, parse_model
+import forktask as ft
 
 
 def run_example(
@@ -16,11 +16,11 @@ def run_example(
 ) -> int:
     """Run `compute(model, threads, iterations)` -> (claim, whether it holds, result); print it; 0 if it holds."""
     parser = argparse.ArgumentParser(prog=name)
-    parser.add_argument("--model", default="taskiter", help=f"one of {', '.join(MODELS)}, with options")
+    parser.add_argument("--model", default="taskiter", help=f"one of {', '.join(ft.model_names())}, with options")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--iterations", type=int, default=iterations)
     given = parser.parse_args(argv)
-    threads = min(given.threads, parse_model(given.model).model.max_threads or given.threads)
+    threads = 1 if given.model == "serial" else given.threads
     claim, right, result = compute(given.model, threads, given.iterations)
     digest = hashlib.sha256(np.ascontiguousarray(result).tobytes()).hexdigest()[:12]
     print(f"{name}: {claim}: {'yes' if right else 'NO'}; result {digest} ({given.model}, {threads} threads)")

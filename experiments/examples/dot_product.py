@@ -4,14 +4,17 @@ import sys
 
 import numpy as np
 
-from forktask.experiments.examples.common import run_example
-from forktask.experiments.user_graph import UserGraph
+import forktask as ft
+
+from .common import run_example
 
 
+@ft.task(reads=["x", "y"], reduction="total")
 def add_dot(x, y, total):
     total += np.sum(x * y)
 
 
+@ft.task(writes="total")
 def clear(total):
     total[0] = 0
 
@@ -19,12 +22,12 @@ def clear(total):
 def compute(model, threads, iterations, n=100_000, grainsize=8192):
     random = np.random.default_rng(1)
     x_values, y_values = random.standard_normal(n), random.standard_normal(n)
-    graph = UserGraph("dot_product")
+    graph = ft.UserGraph("dot_product")
     sums = np.zeros(1)
     x, y, total = graph.array("x", x_values), graph.array("y", y_values), graph.array("total", sums)
-    graph.task(clear, writes=total)
+    clear(total)
     for i in graph.taskloop(n, grainsize=grainsize):
-        graph.task(add_dot, reads=[x[i], y[i]], reduction=total)
+        add_dot(x[i], y[i], total)
     with graph:
         graph.taskiter(iterations, model=model, threads=threads)
     return "equals numpy.dot", bool(np.isclose(sums[0], np.dot(x_values, y_values))), sums

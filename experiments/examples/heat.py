@@ -7,8 +7,9 @@ import sys
 
 import numpy as np
 
-from forktask.experiments.examples.common import run_example
-from forktask.experiments.user_graph import UserGraph
+import forktask as ft
+
+from .common import run_example
 
 
 def sweep(u):
@@ -18,6 +19,7 @@ def sweep(u):
             u[i, j] = 0.25 * (u[i - 1, j] + u[i, j - 1] + u[i, j + 1] + u[i + 1, j])
 
 
+@ft.task(reads=["north", "west", "east", "south"], updates="block")
 def sweep_block(north, west, east, south, block):
     padded = np.zeros((block.shape[0] + 2, block.shape[1] + 2))
     padded[1:-1, 1:-1] = block
@@ -31,14 +33,14 @@ def compute(model, threads, iterations, n=48, size=16):
     start = np.zeros((n + 2, n + 2))
     start[0], start[:, 0] = 1.0, 0.5  # hot walls
     grid = start.copy()
-    graph = UserGraph("heat")
+    graph = ft.UserGraph("heat")
     u = graph.array("u", grid)
     blocks = list(graph.taskloop(range(1, n + 1), grainsize=size))
     for diagonal in range(2 * len(blocks) - 1):  # blocks of one diagonal are independent
         for row in range(max(0, diagonal - len(blocks) + 1), min(diagonal + 1, len(blocks))):
             i, j = blocks[row], blocks[diagonal - row]
-            edges = [u[i.start - 1, j], u[i, j.start - 1 : j.start], u[i, j.stop : j.stop + 1], u[i.stop, j]]
-            graph.task(sweep_block, reads=edges, updates=u[i, j])
+            west, east = u[i, j.start - 1 : j.start], u[i, j.stop : j.stop + 1]
+            sweep_block(u[i.start - 1, j], west, east, u[i.stop, j], u[i, j])
     with graph:
         graph.taskiter(iterations, model=model, threads=threads)
     expected = start.copy()

@@ -4,8 +4,9 @@ import sys
 
 import numpy as np
 
-from forktask.experiments.examples.common import run_example
-from forktask.experiments.user_graph import UserGraph
+import forktask as ft
+
+from .common import run_example
 
 TIME_STEP = 1e-3
 
@@ -25,7 +26,7 @@ def move(forces, velocities, positions):
 def compute(model, threads, iterations, n=192, grainsize=32):
     start = np.random.default_rng(1).standard_normal((n, 3))
     positions, velocities, forces = start.copy(), np.zeros((n, 3)), np.zeros((n, 3))
-    graph = UserGraph("nbody")
+    graph = ft.UserGraph("nbody")
     x, v, f = (graph.array(*a) for a in (("x", positions), ("v", velocities), ("f", forces)))
     for i in graph.taskloop(n, grainsize=grainsize):
         graph.task(force, reads=[x, x[i]], writes=f[i], flops=20 * n * grainsize)

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-import forktask
-from forktask.cython_src.errors import UsageError
-from forktask.experiments.examples.common import run_example
-from forktask.experiments.user_graph import UserGraph
+import forktask as ft
+
+from .common import run_example
 
 SOURCE = """
 #include "cython_src/binding/block_kernel.h"
@@ -33,21 +32,20 @@ int axpy(const void *record, ptrdiff_t block, const TaskContext *context)
 
 def build(source, function):
     """Compile C source and return a function of it."""
-    include = Path(forktask.__file__).parent
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "kernel.so"
-        command = [os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", "-ffp-contract=off", f"-I{include}"]
+        command = [os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", "-ffp-contract=off", f"-I{ft.get_include()}"]
         try:
             subprocess.run([*command, "-xc", "-", "-o", str(library)], input=source, text=True, check=True)
         except FileNotFoundError:
-            raise UsageError(f"this example needs a C compiler, found no {command[0]!r}; install one") from None
+            raise ft.UsageError(f"this example needs a C compiler, found no {command[0]!r}; install one") from None
         return getattr(ctypes.CDLL(str(library)), function)
 
 
 def compute(model, threads, iterations, n=100_000, grainsize=8192):
     x_values, y_values = np.arange(n, dtype=np.float64), np.ones(n)
     axpy = build(SOURCE, "axpy")
-    graph = UserGraph("own_kernel")
+    graph = ft.UserGraph("own_kernel")
     x, y = graph.array("x", x_values), graph.array("y", y_values)
     for i in graph.taskloop(n, grainsize=grainsize):
         graph.task(axpy, reads=x[i], updates=y[i], args=[0.1])

@@ -8,18 +8,22 @@ import sys
 
 import numpy as np
 
-from forktask.experiments.examples.common import run_example
-from forktask.experiments.user_graph import ITERATION, UserGraph
+import forktask as ft
+
+from .common import run_example
 
 
+@ft.task(writes="item")
 def produce(item, iteration, slot):
     item[...] = np.sin(np.arange(item.size) * (2 * iteration + slot + 1))
 
 
+@ft.task(reads="item", writes="spectrum")
 def transform(item, spectrum):
     spectrum[...] = np.abs(np.fft.rfft(item))
 
 
+@ft.task(reads="spectrum", updates=["average", "count"])
 def consume(spectrum, average, count):
     count += 1
     average += (spectrum - average) / count
@@ -28,13 +32,13 @@ def consume(spectrum, average, count):
 def compute(model, threads, iterations, size=4096):
     items, spectra = np.zeros((2, size)), np.zeros((2, size // 2 + 1))
     average, count = np.zeros(size // 2 + 1), np.zeros(1)
-    graph = UserGraph("pipeline")
+    graph = ft.UserGraph("pipeline")
     item, spectrum = graph.array("item", items), graph.array("spectrum", spectra)
     kept, seen = graph.array("average", average), graph.array("count", count)
     for slot in (0, 1):
-        graph.task(produce, writes=item[slot], args=(ITERATION, slot))
-        graph.task(transform, reads=item[slot], writes=spectrum[slot])
-        graph.task(consume, reads=spectrum[slot], updates=[kept, seen])
+        produce(item[slot], ft.ITERATION, slot)
+        transform(item[slot], spectrum[slot])
+        consume(spectrum[slot], kept, seen)
     with graph:
         graph.taskiter(iterations, model=model, threads=threads)
     data, expected, number = np.zeros(size), np.zeros(size // 2 + 1), np.zeros(1)

@@ -8,8 +8,9 @@ import sys
 
 import numpy as np
 
-from forktask.experiments.examples.common import run_example
-from forktask.experiments.user_graph import UserGraph
+import forktask as ft
+
+from .common import run_example
 
 MODULUS = 2**31 - 1
 
@@ -26,7 +27,7 @@ def compute(model, threads, iterations, num_nodes=60):
     choose = random.Random(1)
     parents = [choose.sample(range(node), min(node, choose.randrange(4))) for node in range(num_nodes)]
     values = np.zeros(num_nodes, dtype=np.int64)
-    graph = UserGraph("python_dag")
+    graph = ft.UserGraph("python_dag")
     v = graph.array("values", values)
     for node in range(num_nodes):
         graph.task(combine, reads=[v[p] for p in parents[node]], writes=v[node], args=(node,), name=f"node {node}")

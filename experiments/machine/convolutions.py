@@ -19,7 +19,8 @@ from ...cython_src.errors import UsageError
 from ...cython_src.kernels.convolution import algorithms
 from ...cython_src.kernels.maps.channels import inside
 from ...cython_src.kernels.maps.lanes import interior
-from ...cython_src.lowering.lower import CONVOLUTIONS, direct_cost, lower, winograd_cost
+from ...cython_src.lowering.layouts.lanes.forms import CONVOLUTIONS, direct_cost, winograd_cost
+from ...cython_src.lowering.lower import lower
 from ...cython_src.plan.model import UPDATE, Access, Block, BlockLoop, Plan, PlanBuilder
 from .machine_peaks import measure_peak_flops
 
@@ -39,9 +40,10 @@ def add_parser(subparsers) -> None:
     parser = subparsers.add_parser(
         "convolutions",
         help="time, GFLOP/s and error of each convolution of a network by each algorithm",
-        description="Run each convolution of a network by itself, on one core, by each algorithm. GFLOP/s are those of the direct convolution, whatever the algorithm; the error is the largest, of one "
-        "image (of sixteen where images stand in the vector lanes), over the largest result, against float64. * marks "
-        "what the default takes: the cheapest by the cost model (`model`, direct = 1) whose error is below "
+        description="Run each convolution of a network by itself, on one core, by each algorithm. GFLOP/s are those of "
+        "the direct convolution, whatever the algorithm; the error is the largest, of one image (of sixteen where "
+        "images stand in the vector lanes), over the largest result, against float64. * marks what the default takes: "
+        "the cheapest by the cost model (`model`, direct = 1) whose error is below "
         f"{algorithms.ERROR_LIMIT:g} times that of direct sums.",
     )
     parser.add_argument("--network", default="resnet18", help="default: %(default)s")
@@ -231,7 +233,7 @@ def _lanes_shape(attributes, kind) -> tuple[int, int, int, int]:
 def _run_lanes(
     plan: Plan, name: str, target: str, instruction_set: str | None, seconds: float = 0.0
 ) -> tuple[np.ndarray, float]:
-    """Result and time of a convolution of a plan that is not fused, with what transforms its weights, on random data."""
+    """Result and time of a convolution of a plan without fusion, with its transform of weights, on random data."""
     wanted = [loop for loop in plan.loops if loop.name in (name, f"{name}.transform")]
     builder = PlanBuilder(name)
     for loop in wanted:

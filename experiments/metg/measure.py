@@ -4,9 +4,9 @@
 
 reads a job (one JSON object) from standard input and writes one JSON object to standard output. A job has the keys
 `kind` ("metg"), `model` (spec), `threads`, `cpus` (list or null), `runs` and `target_s` (timed runs of a graph, and how
-long one lasts), `budget_s` (no longer graphs are begun after it), and `graph`: keyword arguments of `task_bench`, without
-`work`; or those of `lower`, then with `durations_s` of its blocks, measured once by a job of kind "durations" with the
-keys `graph` and `cpus`.
+long one lasts), `budget_s` (no longer graphs are begun after it), and `graph`: keyword arguments of `task_bench`
+without `work`; or those of `lower`, then with `durations_s` of its blocks, measured once by a job of kind "durations"
+with the keys `graph` and `cpus`.
 
 First the kernel alone, without any runtime: the time of a unit of work, which is the denominator of all efficiencies.
 Then the graph with an empty kernel. Then the same graph with more and more work in each task, from an eighth of what

@@ -39,7 +39,7 @@ class TorchExecutor:
     def __init__(self, bound, mode: str, device: str = "cpu", network=None):
         import torch
 
-        from ...cython_src.networks.layers import get_network
+        from ...cython_src.networks.registry import get_network
 
         attributes = bound.plan.attributes
         self.torch, self.device = torch, device

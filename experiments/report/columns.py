@@ -197,6 +197,8 @@ EFFECT = (
 INTERFERENCE = (
     _count("hogs"),
     MODEL,
+    _text("preemption"),
+    _number("cpu_swaps_per_s", "CPU swaps per s", 0),
     THREADS,
     _number("capacity", "capacity left", 3),
     *_ratio("slowdown", "slowdown"),

@@ -30,7 +30,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -113,6 +113,13 @@ class Slowed:
         stop = time.perf_counter() + self.part * (time.perf_counter() - start)
         while time.perf_counter() < stop:
             pass
+
+    def conduct(self):
+        return self.executor.conduct()
+
+    @property
+    def num_cpu_swaps(self) -> int:
+        return self.executor.num_cpu_swaps
 
     def __enter__(self) -> Slowed:
         return self
@@ -389,12 +396,16 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
             raise ArithmeticError(f"no weight changed in {stepper.iterations_done} iterations: nothing can be checked")
         warm = warm_up(stepper, job["warmup_s"])
         pass_time_s = warm.pass_time_s
+        conduct = asdict(executor.conduct()) if spec.model.device == "cpu" else None
+        swaps = executor.num_cpu_swaps if conduct else 0
         disturbance = Disturbance()
         before, usage, wall = disturbance.read(), resource.getrusage(resource.RUSAGE_SELF), clock()
         timed = time_runs(stepper, pass_time_s, job["target_s"], job.get("pairs"))
         wall = clock() - wall
         usage_after = resource.getrusage(resource.RUSAGE_SELF)
         disturbed = disturbance.since(before)
+        if conduct:
+            conduct["cpu_swaps"] = executor.num_cpu_swaps - swaps  # of the timed runs
         if not result_hashes(bound)["finite"]:
             raise ArithmeticError(f"weights or losses are not finite after {stepper.iterations_done} iterations")
     frequency_hz = machine_peaks.measure_frequency(FREQUENCY_S, job["cpus"][0] if job["cpus"] else None)
@@ -420,6 +431,7 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
         "answer": answered,
         "deterministic": bound.plan.deterministic and spec.model.reproducible,
         "gpu": describe_gpu(bound) if spec.model.device == "gpu" else None,
+        "conduct": conduct,
         "disturbance": disturbed,
         "timed_wall_s": wall,
         "timed_cpu_s": usage_after.ru_utime + usage_after.ru_stime - usage.ru_utime - usage.ru_stime,

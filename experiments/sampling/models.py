@@ -107,10 +107,12 @@ CREATIONS = ("eager", "replayed")
 BARRIERS = ("loop", "phase", "iteration", "none")
 PLACEMENTS = ("stealing", "partitioned")
 TASKING_OPTIONS = ("creation", "barrier", "placement")
+_PREEMPTION = {"preemption": Option("stay", ("stay", "swap"))}
 _REPLAY_OPTIONS = {
     "placement": Option("partitioned", PLACEMENTS),
     "priority": Option("none", ("none", "path")),
     "profile": Option("", what="FOLDER"),  # a results folder, whose measured durations place the tasks
+    **_PREEMPTION,
 }
 _UNIT = {"unit": Option("loop", ("loop", "block")), "streams": Option(8, minimum=1)}
 _HOST_MEMORY = Option("pageable", ("pageable", "pinned", "managed"))
@@ -155,6 +157,7 @@ MODELS: dict[str, Model] = {
             {
                 "taskwait": Option("iteration", ("loop", "phase", "iteration", "none")),
                 "window": Option(1024, minimum=1),
+                **_PREEMPTION,
             },
             barrier="iteration",
         ),

@@ -88,7 +88,8 @@ def scaling(request):
     unknown = sorted(set(arguments) - {"models", "threads", "rtol"})
     if unknown or (marker and marker.args):
         raise UsageError(
-            f"the marker takes models=, threads= and rtol=, got {', '.join(unknown) or marker.args!r}; see docs/scaling_tests.md"
+            f"the marker takes models=, threads= and rtol=, got {', '.join(unknown) or marker.args!r}; "
+            f"see docs/guide/scaling_tests.md"
         )
     names = [part.name for part in request.node.listchain() if isinstance(part, pytest.Class)]
     test = ScalingTest(

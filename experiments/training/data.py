@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,7 +30,7 @@ IDX_UNSIGNED_BYTE = 0x08
 _CHUNK_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset:
     """Images, labels and the split.
 
@@ -63,6 +62,10 @@ class Dataset:
     class_names: tuple[str, ...]
     smoke_test: bool = False
     grey: bool = False
+
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.images.shape[1:]))
+        return f"<data {self.name!r}: {len(self.images)} images of {shape}, {self.num_classes} classes>"
 
     def with_channels(self, channels: int) -> Dataset:
         """The data for a network of so many input channels: grey images have one channel if that is asked for."""
@@ -139,7 +142,7 @@ def _load_cifar(folder: Path, kind: str) -> Dataset:
     if kind == "cifar10":
         folder = _descend(folder, "cifar-10-batches-bin", "data_batch_1.bin")
         train_files, test_file, label_bytes = ([f"data_batch_{i}.bin" for i in range(1, 6)], "test_batch.bin", 1)
-        names = CIFAR10_CLASSES
+        names: tuple[str, ...] = CIFAR10_CLASSES
     else:
         folder = _descend(folder, "cifar-100-binary", "train.bin")
         train_files, test_file, label_bytes = ["train.bin"], "test.bin", 2
@@ -378,7 +381,7 @@ def _standardise(pixels: np.ndarray, train: np.ndarray) -> np.ndarray:
     return images
 
 
-def _stratified_split(indices: Sequence[int], labels: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
+def _stratified_split(indices: np.ndarray, labels: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
     """Two sorted int32 index arrays; the second takes `fraction` of each class, at least one image of all.
 
     The choice depends on nothing but the labels.

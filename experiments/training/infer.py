@@ -171,7 +171,7 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
         operations (convolutions in their direct form) over the FMA peak of all cores, measured beside the runs.
     """
     from ...cython_src.lowering.lower import initialise
-    from ...cython_src.networks.layers import get_network
+    from ...cython_src.networks.registry import get_network
     from ..machine import machine_peaks
 
     start = time.perf_counter()
@@ -394,8 +394,8 @@ def _numbers(text: str, option: str, high: int) -> list[int]:
 
 def run_command(arguments: argparse.Namespace) -> int:
     """`forktask infer`."""
-    from ...cython_src.lowering.lower import Granularity
-    from ...cython_src.networks.layers import get_network
+    from ...cython_src.lowering.granularity import Granularity
+    from ...cython_src.networks.registry import get_network
     from ..sampling.models import check_threads, parse_models
 
     image_counts = _numbers(arguments.images, "--images", MAX_IMAGES)

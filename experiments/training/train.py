@@ -452,7 +452,7 @@ def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], 
         Bad values, unknown network, data or model, a foreign folder, a run in the folder without `resume`, or
         a loss that is no longer finite.
     """
-    from ...cython_src.networks.layers import get_network
+    from ...cython_src.networks.registry import get_network
 
     config.check()
     network = get_network(config.network)
@@ -510,7 +510,7 @@ def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], 
 
 def _check_data_fits(config: TrainingConfig, data: Dataset) -> None:
     """Raise `UsageError` if the network cannot learn these data."""
-    from ...cython_src.networks.layers import get_network
+    from ...cython_src.networks.registry import get_network
 
     network = get_network(config.network)
     if network.input_shape != data.images.shape[1:] or network.num_classes != data.num_classes:

@@ -16,8 +16,8 @@ from forktask.cython_src.networks.layers import (
     ReLU,
     ReLU6,
     Softmax,
-    convolutional_classifier,
 )
+from forktask.cython_src.networks.parts import convolutional_classifier
 
 # Layers without norms, biases, a pooled branch, a tensor with four readers, a sum of a layer with itself.
 BRANCHES = NetworkSpec(

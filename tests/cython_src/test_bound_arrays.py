@@ -10,7 +10,7 @@ from forktask.experiments.sampling.models import built_models, make_executor
 
 @pytest.mark.parametrize("model", [*built_models(), "taskiter:unroll=2", "taskiter:placement=stealing"])
 def test_exchanged_arrays_are_refused(model):
-    """Check another array of the same name, in the plan's arrays or its storage, and another shape; then the former again."""
+    """Check another array of the same name, in the plan or its storage; another shape; the former array again."""
     bound = bind(lower("cifar10_cnn", batch=8))
     name = bound.plan.attributes["parameters"][0]
     array = bound.arrays[name]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from networks_for_tests import SMALL, fill
+from cython_src.networks_for_tests import SMALL, fill
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import run_serial
@@ -18,6 +18,7 @@ from forktask.cython_src.networks.layers import (
     ReLU,
     Softmax,
 )
+from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.experiments.sampling.models import make_executor
 
 STEPS = 3
@@ -160,18 +161,24 @@ def optimised(network, steps, optimizer, batch=3, **options):
     return bound, parameters
 
 
+CHAIN = convolutional_classifier("chain", (2, 16, 24), (3, 6), 4)
+
+
 @pytest.mark.parametrize(
-    ("optimizer", "options"),
+    ("network", "optimizer", "options"),
     [
-        ("adam", {}),
-        ("adamw", {"weight_gradients": "chain", "granularity": "images=1"}),
-        ("sgd", {"clip_norm": 0.1}),
-        ("adamw", {"clip_norm": 0.5, "granularity": "images=1,channels=16"}),
+        (SMALL["mobilenet_v1"], "adam", {}),
+        (SMALL["mobilenet_v1"], "adamw", {"weight_gradients": "chain", "granularity": "images=1"}),
+        (SMALL["mobilenet_v1"], "sgd", {"clip_norm": 0.1}),
+        (SMALL["mobilenet_v1"], "adamw", {"clip_norm": 0.5, "granularity": "images=1,channels=16"}),
+        (CHAIN, "sgd", {"clip_norm": 0.1, "layout": "lanes", "batch": 19}),
+        (CHAIN, "adamw", {"clip_norm": 0.5, "layout": "lanes", "batch": 19, "weight_gradients": "chain"}),
+        (CHAIN, "adam", {"clip_norm": 0.1, "layout": "flat", "granularity": "images=1,channels=2"}),
     ],
 )
-def test_optimisers_and_clipping_equal_their_formulas(optimizer, options):
-    """Check all parameters after three steps, partial sums and chains, with and without clipping."""
-    bound, parameters = optimised(SMALL["mobilenet_v1"], 3, optimizer, **options)
+def test_optimisers_and_clipping_equal_their_formulas(network, optimizer, options):
+    """Check all parameters after three steps, partial sums and chains, with and without clipping, in each layout."""
+    bound, parameters = optimised(network, 3, optimizer, **options)
     for name, expected in parameters.items():
         close(bound.arrays[name], expected, 1e-8)
 
@@ -210,7 +217,8 @@ def test_frozen_layers_stay_and_stop_the_backward_pass():
         ({"label_smoothing": 1.0}, "label_smoothing must be in"),
         ({"granularity": "images=1,channels=8"}, "multiple of 16"),
         ({"frozen": "layer9"}, "frozen"),
-        ({"layout": "lanes"}, "must be stages"),
+        ({"layout": "lanes"}, "got BatchNorm"),
+        ({"fusion": "pooling"}, "fusion may name"),
     ],
 )
 def test_bad_options_are_refused(options, message):
@@ -241,7 +249,7 @@ def test_dropout_masks_maps_and_vectors_and_their_gradients(target):
             Softmax(),
         ),
     )
-    plan = lower(network, batch=8, num_images=8, momentum=0.0, weight_decay=0.0, seed=5)
+    plan = lower(network, batch=8, num_images=8, momentum=0.0, weight_decay=0.0, dropout_seed=5)
     bound = bind(plan, target=target)
     fill(bound, rate=0.0)
     arrays = bound.arrays

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from networks_for_tests import SMALL, fill
+from cython_src.networks_for_tests import SMALL, fill
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import check_accesses, check_orders, span_in_tasks
 from forktask.cython_src.kernels.simd import instruction_sets
 from forktask.cython_src.lowering.lower import lower
-from forktask.cython_src.networks.layers import get_network
+from forktask.cython_src.networks.registry import get_network
 from forktask.cython_src.plan.dependences import record_graph
 from forktask.experiments.sampling.measure import result_hashes
 from forktask.experiments.sampling.models import make_executor

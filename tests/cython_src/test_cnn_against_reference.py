@@ -5,15 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cython_src import store_pytorch_values as pytorch_values
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks import reference
-from forktask.cython_src.networks.layers import get_network
+from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.training.data import load_data
 from forktask.experiments.training.safetensors import read_safetensors, write_safetensors
 from forktask.forkjoin.executor import SerialExecutor
-
-from . import store_pytorch_values as pytorch_values
 
 BATCH, STEPS = 5, 20
 NETWORK = get_network("cifar10_cnn")
@@ -147,7 +146,8 @@ def test_three_steps_equal_stored_pytorch_values():
 @pytest.mark.torch
 def test_parameters_are_pytorchs(tmp_path, digits):
     """Check that saved parameters load into PyTorch's model and that a training step there is the same."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     images, labels = digits
     bound, executor = make_runner(images, labels, STEPS, layout="lanes")
     initialise(bound, 4)

@@ -5,7 +5,7 @@ import pytest
 
 from forktask.cython_src.binding.checks import check_accesses
 from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.cython_src.networks.layers import convolutional_classifier
+from forktask.cython_src.networks.parts import convolutional_classifier
 
 SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
 CASES = [

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from kernel_testing import INSTRUCTION_SETS, check_linear, fill, random_map, run_kernel
+from cython_src.kernel_testing import INSTRUCTION_SETS, check_linear, fill, random_map, run_kernel
 
-from forktask.cython_src.lowering.lower import FeatureMap
+from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
 from forktask.cython_src.plan.model import block_grid, ranges
 
 # Sizes with rows of whole units, of parts of units, and of the network itself.

@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
-from kernel_testing import EPSILON, INSTRUCTION_SETS, fill, random_map, run_kernel
-from networks_for_tests import fill as fill_plan
+from cython_src.kernel_testing import EPSILON, INSTRUCTION_SETS, fill, random_map, run_kernel
+from cython_src.networks_for_tests import fill as fill_plan
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.convolution.algorithms import CODES
 from forktask.cython_src.kernels.convolution.lanes_forms import FORMS, form_scratch_bytes
-from forktask.cython_src.lowering.lower import FeatureMap, lower
+from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
+from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.plan.model import block_grid, ranges
 from forktask.experiments.sampling.models import make_executor
 

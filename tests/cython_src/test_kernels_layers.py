@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from kernel_testing import EPSILON, INSTRUCTION_SETS, check_linear, fill, random_map, run_kernel
+from cython_src.kernel_testing import EPSILON, INSTRUCTION_SETS, check_linear, fill, random_map, run_kernel
 
 from forktask.cython_src.binding.bind import BlockFailure
-from forktask.cython_src.lowering.lower import FeatureMap
+from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
 
 SIZES = [(2, 2), (4, 8), (8, 6), (2, 20), (6, 32), (4, 50)]
 LAYOUTS = [(16, size) for size in SIZES] + [(1, size) for size in SIZES]
@@ -119,13 +119,13 @@ def test_softmax_equals_numpy_form(lanes, batch, smoothing):
     groups_of = [(g, g + 1) for g in range((batch + lanes - 1) // lanes)]
     # exp of a difference rounded to |z| eps; a handful of further roundings.
     relative = (2 * np.abs(logits).max() + 20) * EPSILON
-    for kernel, operands, outputs, attributes in (
+    for kernel, operands, outputs, chosen in (
         ("softmax_loss", train, ["gradient", "losses", "correct"], train_attributes),
         ("softmax", infer, ["probabilities", "predictions"], attributes),
     ):
-        expected = run_kernel(kernel, operands, outputs, attributes, groups_of, "float64")
+        expected = run_kernel(kernel, operands, outputs, chosen, groups_of, "float64")
         for instruction_set in INSTRUCTION_SETS:
-            got = run_kernel(kernel, operands, outputs, attributes, groups_of, "cpu", instruction_set)
+            got = run_kernel(kernel, operands, outputs, chosen, groups_of, "cpu", instruction_set)
             for name in outputs:
                 np.testing.assert_allclose(got[name], expected[name], rtol=lanes * relative, atol=relative)
     if batch % lanes:

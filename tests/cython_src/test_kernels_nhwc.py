@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from cython_src.kernel_testing import EPSILON, INSTRUCTION_SETS, fill, run_kernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_testing import EPSILON, INSTRUCTION_SETS, fill, run_kernel
 
 from forktask.cython_src.kernels.maps.channels import ChannelsMap, statistics_shape
 from forktask.cython_src.plan.model import block_grid, ranges

@@ -1,4 +1,4 @@
-"""Every kernel with the channels in the lanes, in one plan: what blocks declare is what they touch and what they need."""
+"""Every kernel with the channels in the lanes, in one plan: blocks touch and need what they declare."""
 
 import numpy as np
 import pytest

@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
-from kernel_testing import EPSILON, INSTRUCTION_SETS, fill, random_map, run_kernel
+from cython_src.kernel_testing import EPSILON, INSTRUCTION_SETS, fill, random_map, run_kernel
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.convolution.algorithms import ERROR_LIMIT, RELATIVE_ERROR
-from forktask.cython_src.lowering.lower import FeatureMap, choose_convolution, lower
-from forktask.cython_src.networks.layers import convolutional_classifier
+from forktask.cython_src.lowering.layouts.lanes.forms import choose_convolution
+from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
+from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.cython_src.plan.model import block_grid, ranges
 
 # Whole tiles of 4 x 4, parts of tiles, and strips of one to more than four tiles.

@@ -2,20 +2,13 @@
 
 import numpy as np
 import pytest
-from test_lowering import prepare, reference_steps, run
+from cython_src.test_lowering import prepare, reference_steps, run
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.simd import instruction_sets
 from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.cython_src.networks.layers import (
-    Convolution,
-    FullyConnected,
-    MaxPool,
-    NetworkSpec,
-    ReLU,
-    Softmax,
-    get_network,
-)
+from forktask.cython_src.networks.layers import Convolution, FullyConnected, MaxPool, NetworkSpec, ReLU, Softmax
+from forktask.cython_src.networks.registry import get_network
 
 # Every padding, odd numbers of features, one fully connected layer that is wider than the one before it.
 SMALL = NetworkSpec(
@@ -48,7 +41,7 @@ CASES = [
 
 @pytest.mark.parametrize(("network", "batch", "options"), CASES)
 def test_plan_equals_independent_step(network, batch, options):
-    """Check losses, parameters and gradients of two steps: NumPy form to rounding in float64, compiled forms to float32."""
+    """Check losses, parameters and gradients of two steps: NumPy form to float64's rounding, compiled to float32's."""
     spec = get_network(network) if isinstance(network, str) else network
     plan = lower(network, batch=batch, num_images=batch + 3, **options)
     bound = prepare(plan, "float64")
@@ -66,7 +59,7 @@ def test_plan_equals_independent_step(network, batch, options):
     for instruction_set in instruction_sets.available():
         got = run(prepare(plan, "cpu", instruction_set), 2)
         np.testing.assert_allclose(got.view("losses")[:2], losses, rtol=1e-4)
-        for name, value in sgd.parameters.items():
+        for name in sgd.parameters:
             scale = np.abs(step.gradients[name]).max()
             np.testing.assert_allclose(
                 got.view(f"{name}.grad"), step.gradients[name], rtol=0, atol=1e-4 * scale, err_msg=name
@@ -81,8 +74,12 @@ def test_flops_are_those_of_the_paper_s_sizes():
 
 
 def test_other_paddings_need_the_lane_layout():
-    """Check the layout that is chosen, and the sentence if another is asked for."""
-    assert lower("lenet5", batch=1).attributes["layout"] == "lanes"
+    """Check the layouts that are chosen, channels where hardly a lane would hold an image, and the sentence if another
+    is asked for."""
+    chosen = [lower("lenet5", batch=n).attributes["layout"] for n in (1, 2, 3, 16)]
+    assert chosen == ["channels", "channels", "lanes", "lanes"]
+    for options in ({"conv": "direct"}, {"granularity": "images=16"}, {"fusion": "pooling"}):
+        assert lower("lenet5", batch=1, **options).attributes["layout"] == "lanes"
     with pytest.raises(UsageError, match="padding 2"):
         lower("lenet5", batch=1, layout="flat")
 

@@ -8,9 +8,12 @@ from forktask.cython_src.binding.bind import Workers, bind
 from forktask.cython_src.binding.storage import Storage
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.simd import instruction_sets
-from forktask.cython_src.lowering.lower import FeatureMap, initialise, lower
+from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
+from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks import reference
-from forktask.cython_src.networks.layers import Convolution, NetworkSpec, Softmax, convolutional_classifier, get_network
+from forktask.cython_src.networks.layers import Convolution, NetworkSpec, Softmax
+from forktask.cython_src.networks.parts import convolutional_classifier
+from forktask.cython_src.networks.registry import get_network
 
 SMALL = convolutional_classifier("small", (2, 16, 24), (3, 6), 4)
 RATE = 0.01
@@ -200,7 +203,7 @@ def test_initialise_is_the_same_for_every_target():
 
 
 def test_odd_sides_are_computed_with_channels_in_the_lanes():
-    """Check that a chain which the other layouts cannot compute, for a side that pooling would halve to a fraction, is lowered."""
+    """Check that a chain is lowered where pooling would halve a side to a fraction, which other layouts refuse."""
     assert lower(convolutional_classifier("odd", (3, 6, 6), (4, 4), 2), batch=4).attributes["layout"] == "channels"
 
 
@@ -291,3 +294,50 @@ def test_adam_and_smoothed_labels_equal_their_formulas(layout, optimizer):
     for name, expected in parameters.items():
         np.testing.assert_allclose(arrays[name], expected, rtol=1e-7, atol=1e-9)
         np.testing.assert_allclose(bound.view(f"{name}.grad"), step.gradients[name], rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize(("layout", "batch"), [("lanes", 19), ("flat", 3)])
+def test_frozen_layers_stay_where_lanes_hold_images_or_pixels(layout, batch):
+    """Check that a frozen convolution keeps its parameters, that the others move as ever, and that no loop computes a
+    gradient for it."""
+    plan = lower(SMALL, batch=batch, layout=layout, frozen="conv1")
+    frozen, free = prepare(plan), prepare(lower(SMALL, batch=batch, layout=layout))
+    initial = {name: frozen.view(name).copy() for name in plan.attributes["parameters"]}
+    run(frozen, 1)
+    run(free, 1)
+    names = [loop.name for loop in plan.loops]
+    assert "conv2.weight_gradient" in names
+    assert not {"conv2.data_gradient", "conv1.weight_gradient", "conv1.update"} & set(names)
+    for name, value in initial.items():
+        expected = value if name.startswith("conv1") else free.view(name)
+        np.testing.assert_array_equal(frozen.view(name), expected)
+
+
+@pytest.mark.parametrize("conv", ["direct", "winograd"])
+def test_recomputation_leaves_the_bits(conv):
+    """Check that activations which are computed again give the same weights and losses, in less memory."""
+    options = {"batch": 32, "layout": "lanes", "memory": "shared", "fusion": "none", "conv": conv}
+    network = convolutional_classifier("deep", (2, 32, 32), (4, 4, 5, 5), 3)
+    kept, again = lower(network, **options), lower(network, **options, recompute=True)
+    assert [loop.name for loop in again.loops if loop.name.endswith(".again")]
+    results = [run(prepare(plan), 3) for plan in (kept, again)]
+    for name in (*kept.attributes["parameters"], "losses"):
+        np.testing.assert_array_equal(results[0].view(name), results[1].view(name))
+
+
+def test_each_fusion_is_a_switch_of_its_own():
+    """Check which kernels of LeNet-5 join ReLU and pooling, and that its loss is the same to rounding."""
+    losses = []
+    for fusion, joined in (
+        ("none", set()),
+        ("activation", {"fc_relu"}),
+        ("pooling", {"conv"}),
+        ("all", {"fc_relu", "conv"}),
+    ):
+        plan = lower("lenet5", batch=16, layout="lanes", conv="direct", fusion=fusion)
+        kernels = {loop.kernel for loop in plan.loops}
+        assert ("fc_relu_forward" in kernels) == ("fc_relu" in joined)
+        assert ("conv_relu_pool" in kernels) == ("conv" in joined)
+        losses.append(run(prepare(plan), 2).view("losses")[:2].copy())
+    for loss in losses:
+        np.testing.assert_allclose(loss, losses[0], rtol=1e-5)

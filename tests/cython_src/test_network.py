@@ -15,9 +15,8 @@ from forktask.cython_src.networks.layers import (
     NetworkSpec,
     ReLU,
     Softmax,
-    get_network,
-    network_names,
 )
+from forktask.cython_src.networks.registry import get_network, network_names
 
 
 @pytest.mark.parametrize(

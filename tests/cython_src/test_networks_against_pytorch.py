@@ -1,15 +1,16 @@
 """Whole networks against PyTorch itself."""
 
-import os
 from functools import partial
 
 import numpy as np
 import pytest
-from networks_for_tests import SMALL
+from cython_src.networks_for_tests import SMALL
+from kinds import LONG
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.cython_src.networks.layers import FAMILIES, MaxPool, ReLU, ReLU6, get_network
+from forktask.cython_src.networks.layers import MaxPool, ReLU, ReLU6
+from forktask.cython_src.networks.registry import FAMILIES, get_network
 from forktask.experiments.sampling.measure import fill_dataset
 from forktask.experiments.sampling.models import make_executor
 
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.torch
 STEPS = 3
 FACTOR = 8  # our error over PyTorch's own, at most, where that is not below
 RELATIVE = 1e-6  # of a number's norm
+LARGE = [*(f"{family}{form}" for form in ("_64", "_224") for family in FAMILIES), "starpu_cnn"]
 
 
 def follow(module, spec):
@@ -85,11 +87,12 @@ def compare(network, batch, factor=FACTOR, relative=RELATIVE, **options):
 
     Rounding grows from layer to layer and step to step, so PyTorch's own error in float32 is the measure: ours may be
     `factor` times as large. One thing is taken out: an activation whose argument is zero within rounding passes the
-    gradient in one program and stops it in another, which alone can change a gradient by a hundredth; so does a pool over
-    equal numbers. So the truth is PyTorch in float64 told which elements pass: for our error those of our run, for
-    PyTorch's those of its.
+    gradient in one program and stops it in another, which alone can change a gradient by a hundredth; so does a pool
+    over equal numbers. The truth is therefore PyTorch in float64, told which elements pass: those of our run for our
+    error, those of PyTorch's run in float32 for its error.
     """
-    torch = pytest.importorskip("torch")
+    import torch
+
     from forktask.experiments.peers.torch_worker import TorchExecutor
 
     plan = lower(network, batch=batch, num_images=2 * batch, num_batches=2, **options)
@@ -171,11 +174,7 @@ def test_full_networks_equal_pytorch(name, conv):
     compare(name, 4, conv=conv)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("FORKTASK_LONG_TESTS"), reason="minutes; `make test-peers` runs it")
-@pytest.mark.parametrize(
-    "name", [*(f"{family}{form}" for form in ("_64", "_224") for family in FAMILIES), "starpu_cnn"]
-)
+@pytest.mark.parametrize("name", LARGE if LONG else LARGE[:1])
 def test_networks_for_large_images_equal_pytorch(name):
     """Check three training steps of the forms with the ImageNet stem, and of the network for images of 270 x 360."""
     compare(name, 2)
@@ -191,7 +190,6 @@ def test_small_networks_equal_pytorch(name):
 
 def test_parameter_names_are_pytorchs():
     """Check names and shapes of parameters and statistics against the modules' own."""
-    pytest.importorskip("torch")
     from forktask.experiments.peers.torch_worker import torch_network
 
     for name in FAMILIES:

@@ -1,8 +1,5 @@
 """Reductions: what they compute, that order and executor do not matter, and what is refused."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,7 +13,6 @@ from forktask.cython_src.plan import reductions
 from forktask.cython_src.plan.model import Block, PlanBuilder, read, reduction, update, write
 from forktask.forkjoin.executor import SerialExecutor
 
-sys.path.insert(0, str(Path(__file__).parent))
 OPERATIONS = {"sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
@@ -39,7 +35,7 @@ for spec in (
 
 
 def random_reduction_plan(seed, groups=None, plain=False):
-    """Loops that reduce into regions of `x` by one of four operations, between loops that read or overwrite parts of it.
+    """Loops that reduce into regions of `x` by one of four operations, between loops that read or overwrite parts.
 
     plain: the same as a chain of updates, block after block.
     """
@@ -99,7 +95,7 @@ def test_reductions_equal_a_chain_of_updates(seed):
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_all_legal_orders_give_the_same_bits(seed):
-    """Check random orders of the closed graph, with the edges from the last reductions to the next iteration's reads."""
+    """Check random orders of the closed graph, with edges from the last reductions to the next iteration's reads."""
     plan = random_reduction_plan(seed)
     assert plan.deterministic
     bound = bind(plan, target="numpy")
@@ -146,7 +142,7 @@ def test_compiled_kernels_equal_numpy(dtype, operation):
 
 
 def test_groups_bound_the_copies_and_loops():
-    """Check that 10 blocks in 4 groups make 4 copies and 3 rounds of independent blocks, and that one group makes none."""
+    """Check that 10 blocks in 4 groups make 4 copies and 3 rounds of independent blocks, and one group makes none."""
 
     def plan(groups):
         builder = PlanBuilder("groups")

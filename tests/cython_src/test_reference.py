@@ -5,19 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cython_src import store_pytorch_values as pytorch_values
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.networks import reference
-from forktask.cython_src.networks.layers import (
-    Convolution,
-    FullyConnected,
-    MaxPool,
-    NetworkSpec,
-    ReLU,
-    Softmax,
-    get_network,
-)
-
-from . import store_pytorch_values as pytorch_values
+from forktask.cython_src.networks.layers import Convolution, FullyConnected, MaxPool, NetworkSpec, ReLU, Softmax
+from forktask.cython_src.networks.registry import get_network
 
 SMALL = NetworkSpec(
     "small",
@@ -103,7 +95,8 @@ def assert_equal_to_float32(actual, stored):
 @pytest.mark.torch
 def test_three_steps_equal_pytorch():
     """Check losses, gradients of every step and final parameters of the CIFAR-10 CNN against PyTorch."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     losses, gradients, final = pytorch_values.pytorch_steps(torch.float64)
     images, labels, parameters = pytorch_values.inputs()
     sgd = reference.Sgd(parameters, pytorch_values.LEARNING_RATE, pytorch_values.MOMENTUM, pytorch_values.WEIGHT_DECAY)

@@ -1,13 +1,12 @@
 """Analysis: what its tables hold, and what it refuses."""
 
 import math
-import sys
 import types
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import pytest
+from experiments.synthetic_results import block_times, plan_row, step_time, synthetic_rows, write_rows
 
 from forktask.cython_src import records
 from forktask.cython_src.errors import UsageError
@@ -18,9 +17,6 @@ from forktask.experiments.analysis.costs import cost_table
 from forktask.experiments.analysis.disturbance import disturbed_share
 from forktask.experiments.analysis.limits import above_bounds, bound_table, floor_table
 from forktask.experiments.analysis.statistics import Estimate
-
-sys.path.insert(0, str(Path(__file__).parent))
-from synthetic_results import block_times, plan_row, step_time, synthetic_rows, write_rows
 
 
 def study(**options):

@@ -90,7 +90,7 @@ def test_span_equals_brute_force(seed):
         sum(weights[list(nodes)])
         for length in range(1, n + 1)
         for nodes in itertools.combinations(range(n), length)
-        if all(step in forward for step in zip(nodes, nodes[1:], strict=False))
+        if all(step in forward for step in itertools.pairwise(nodes))
     )
     assert bounds.span(make_graph(n, edges), weights) == pytest.approx(longest)
 

@@ -67,10 +67,12 @@ def test_digits_are_the_uci_digits():
     assert (again.images == data.images).all() and (again.train == data.train).all()
 
 
+@pytest.mark.sklearn
 def test_digits_equal_scikit_learns_copy():
-    """Check the shipped pixels against scikit-learn's, where it is installed."""
-    datasets = pytest.importorskip("sklearn.datasets")
-    expected = datasets.load_digits()
+    """Check the shipped pixels against scikit-learn's."""
+    from sklearn.datasets import load_digits
+
+    expected = load_digits()
     data = load_data("digits")
     levels = {}
     for raw, ours in zip(expected.images.ravel(), data.images[:, 0, ::4, ::4].ravel(), strict=True):

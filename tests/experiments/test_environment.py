@@ -317,7 +317,10 @@ def test_collect_on_an_empty_machine(tmp_path):
 
 def test_collect_imports_nothing_heavy():
     """Check that a measured process can collect without loading NumPy, and so without its BLAS threads."""
-    code = "import sys; from forktask.experiments.sampling import environment as e; e.collect(); print('numpy' in sys.modules)"
+    code = (
+        "import sys; from forktask.experiments.sampling import environment\n"
+        "environment.collect(); print('numpy' in sys.modules)"
+    )
     result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout.strip() == "False"
 

@@ -1,7 +1,6 @@
 """The examples run, are right, and give the same bits under every kind of model."""
 
 import importlib
-import shutil
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,12 @@ EXAMPLES = sorted(
 )
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.cc) if name == "own_kernel" else name for name in EXAMPLES]
+)
 @pytest.mark.timeout(120)
 def test_examples_are_right_and_alike(name, capsys):
     """Check an example under serial, fork-join and taskiter: it exits with 0 and prints one and the same result."""
-    if name == "own_kernel" and shutil.which("cc") is None:
-        pytest.skip("needs a C compiler called cc")
     example = importlib.import_module(f"forktask.experiments.examples.{name}")
     results = set()
     for model in ("serial", "forkjoin", "taskiter"):

@@ -2,11 +2,10 @@
 
 import itertools
 import math
-import sys
-from pathlib import Path
 
 import pytest
 
+from experiments import synthetic_results
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis import factorial
 from forktask.experiments.analysis.load import study_from_rows
@@ -16,9 +15,6 @@ from forktask.experiments.report.render_text import render_text
 from forktask.experiments.report.sections import build
 from forktask.experiments.sampling.models import model_of_factors, parse_model
 from forktask.experiments.sweep import configuration
-
-sys.path.insert(0, str(Path(__file__).parent))
-import synthetic_results
 
 EFFECT = {"replayed": 0.8, "iteration": 0.95, "none": 0.9, "partitioned": 0.7}
 
@@ -42,7 +38,7 @@ def study():
 
 
 def test_effects_are_found_and_multiply_up(study):
-    """Check main effects, interactions of one, and an attribution whose parts make the whole, in disturbed blocks."""
+    """Check main effects, interactions and an attribution whose parts make the whole, through disturbed blocks."""
     table = factorial.effect_table(study)
     of = {(r["kind"], r["effect"]): r for r in table[table["threads"] == 2].to_dict("records")}
     for key, ratio in {
@@ -66,7 +62,7 @@ def test_effects_are_found_and_multiply_up(study):
 
 
 def test_interactions_are_found():
-    """Check that a gain which replay has only without barriers is an interaction, and that its parts add up still."""
+    """Check the contrasts: a gain of replay without barriers alone is an interaction, and the parts still add up."""
     weights = factorial.contrasts()
     log_time = {cell: 0.3 * (cell[0] == "replayed" and cell[1] == "none") for cell in factorial.EXISTING}
     value = {key: sum(w * log_time[cell] for cell, w in of.items()) for key, of in weights.items()}

@@ -9,7 +9,7 @@ from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks import reference
-from forktask.cython_src.networks.layers import get_network
+from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
 from forktask.experiments.training import infer as inference
 from forktask.experiments.training.data import load_data

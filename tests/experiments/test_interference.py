@@ -2,11 +2,10 @@
 
 import math
 import os
-import sys
-from pathlib import Path
 
 import pytest
 
+from experiments import synthetic_results
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis import interference
 from forktask.experiments.analysis.load import study_from_rows
@@ -16,10 +15,7 @@ from forktask.experiments.report.render_text import render_text
 from forktask.experiments.report.sections import build
 from forktask.experiments.sweep import configuration
 
-sys.path.insert(0, str(Path(__file__).parent))
-import synthetic_results
-
-SLOWDOWN = {"forkjoin": 2.0, "taskiter": 1.4}
+SLOWDOWN = {"forkjoin": 2.0, "taskiter": 1.4, "taskiter:preemption=swap": 1.1}
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +28,8 @@ def study():
             "interference": 1,
             "config_id": row["config_id"] + "h",
             "step_time_s": row["step_time_s"] * SLOWDOWN[row["model"]],
+            "conduct": {"cpu_swaps": 60 * ("swap" in row["model"])},
+            "timed_wall_s": 2.0,
         }
         for row in rows
         if row["kind"] == "sample" and row["model"] in SLOWDOWN
@@ -41,19 +39,29 @@ def study():
 
 
 def test_the_loss_is_what_the_capacity_does_not_explain(study, tmp_path):
-    """Check slowdown and loss of each model, and that table, figure and caption show them; without capacity, no loss."""
+    """Check slowdown and loss of each model without a measured capacity, and that table, figure and caption show it."""
     table = interference.interference_table(study)
     of = {(r["model"], r["threads"]): r for r in table[table["hogs"] == 1].to_dict("records")}
     assert of["forkjoin", 2]["loss"] == pytest.approx(0.5)
     assert of["taskiter", 2]["loss"] == pytest.approx(0.05)
     assert of["taskiter", 1]["slowdown"] == pytest.approx(1.4) and math.isnan(of["taskiter", 1]["loss"])
     assert ("serial", 1) not in of
+    assert {model: (of[model, 2]["preemption"], of[model, 2]["cpu_swaps_per_s"]) for model in SLOWDOWN} == {
+        "forkjoin": ("stay", 0),
+        "taskiter": ("stay", 0),
+        "taskiter:preemption=swap": ("swap", 30),
+    }
     assert set(table[table["hogs"] == 0]["loss"]) == {0.0}
     plan_id = table["plan_id"].iloc[0]
     assert "interference" in figures.available_figures(study, plan_id)
-    save(figures.draw(study, "interference", plan_id), tmp_path / "f.svg")
+    figure = figures.draw(study, "interference", plan_id)
+    labels = {text.get_text() for legend in figure.legends for text in legend.get_texts()}
+    assert {"forkjoin", "taskiter, stay", "taskiter, swap"} <= labels
+    save(figure, tmp_path / "f.svg")
     assert "only spin" in figures.caption(study, "interference", plan_id)
-    assert "Beside other processes" in render_text(build(study))
+    assert "exchanges CPUs" in figures.caption(study, "interference", plan_id)
+    text = render_text(build(study))
+    assert "Beside other processes" in text and "CPU swaps per s" in text
 
 
 def test_without_hogs_there_is_no_figure():
@@ -74,4 +82,6 @@ def test_the_shipped_experiment_compares_with_and_without():
     """Check interference.toml."""
     grid = configuration.find_configuration("interference").grid
     assert 0 in grid.interference and len(grid.interference) > 1
-    assert {"forkjoin", "taskiter"} <= set(grid.models)
+    assert {"forkjoin", "taskiter", "taskiter:preemption=swap"} <= set(grid.models)
+    task_models = {model for model in grid.models if model.startswith("task")}
+    assert {m for m in task_models if "swap" in m} == {f"{m}:preemption=swap" for m in task_models if "swap" not in m}

@@ -1,6 +1,7 @@
 """The timing loop, on a clock that is part of the test."""
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from forktask.cython_src.binding.bind import EVENT_DTYPE, bind
+from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.plan.model import Block, PlanBuilder, read, update
 from forktask.experiments.sampling.measure import (
     Stepper,
@@ -153,6 +155,26 @@ def chain_plan(width=4, steps=3):
 
 
 JOB = {"kind": "sample", "cpus": None, "check_iterations": 20, "target_s": 0.01, "warmup_s": 0.01, "seed": 1}
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_a_sample_holds_the_conduct_of_its_model(monkeypatch):
+    """Check what differs between two models, the number of CPU swaps, and that a slowed executor says it too."""
+    monkeypatch.setattr(
+        "forktask.experiments.sampling.measure.loaded_libraries", lambda: [{"kind": "blas", "threads": 1}]
+    )
+    plan = task_bench("stencil_1d", 4, 8, kernel="compute", work=500)
+    job = {**JOB, "threads": 2, "cpus": sorted(os.sched_getaffinity(0))[:2]}
+    found = {
+        (model, slowdown): measure_sample({**job, "model": model, "slowdown": slowdown}, bound=bind(plan))["conduct"]
+        for model, slowdown in (("forkjoin", 0), ("taskiter", 0), ("taskiter", 0.1), ("tasks:preemption=swap", 0))
+    }
+    assert found["forkjoin", 0]["caller_executes"] and found["forkjoin", 0]["idle_runtime"] == "libgomp"
+    assert not found["taskiter", 0]["caller_executes"] and found["taskiter", 0]["spin_ns"] > 0
+    assert found["taskiter", 0] == found["taskiter", 0.1]
+    assert [conduct["preemption"] for conduct in found.values()] == ["stay", "stay", "stay", "swap"]
+    assert [found[key]["cpu_swaps"] for key in list(found)[:3]] == [0, 0, 0]
+    assert found["tasks:preemption=swap", 0]["cpu_swaps"] >= 0
 
 
 def test_a_sample_has_all_fields_and_equal_hashes_over_models(monkeypatch):

@@ -1,14 +1,10 @@
 """Planned and measured memory."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "cython_src"))
-from networks_for_tests import SMALL, fill
+from cython_src.networks_for_tests import SMALL, fill
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError

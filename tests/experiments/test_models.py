@@ -103,7 +103,7 @@ def test_executors_get_their_options():
 
 @pytest.mark.parametrize("name", built_models())
 def test_every_value_of_the_table_is_taken(name):
-    """Check that executors accept each word that a spec may give them (an OpenMP runtime is chosen before the start)."""
+    """Check that executors accept each word that a spec may give them (the OpenMP runtime is chosen earlier)."""
     for option, known in MODELS[name].options.items():
         if option in ("runtime", "profile"):  # chosen before the process starts; a folder
             continue

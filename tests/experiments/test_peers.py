@@ -1,6 +1,5 @@
 """The comparison with PyTorch: what is refused, what is compared with what, and the network itself."""
 
-import importlib.util
 import json
 import math
 
@@ -9,8 +8,6 @@ import pytest
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.commands.main import main
 from forktask.experiments.peers.peers import as_text, differences, disagreement, summarise, wrong_modes
-
-needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch: make test-peers")
 
 
 def rows(*step_times_s, answer=(2.3, 2.2)):
@@ -115,7 +112,6 @@ def test_without_pytorch_the_remedy_is_named(capsys, monkeypatch):
 
 
 @pytest.mark.torch
-@needs_torch
 @pytest.mark.parametrize("phase", ["train", "forward"])
 def test_a_small_run_agrees_with_pytorch(phase, capsys):
     """Check the command from end to end: answers agree, every contestant is there."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from experiments.synthetic_results import synthetic_rows
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from forktask.cython_src.errors import UsageError
@@ -19,9 +20,6 @@ from forktask.experiments.report import figures
 from forktask.experiments.report.figures.speedup import SLOWEST_SPEEDUP
 from forktask.experiments.report.figures.style import FORMATS, model_styles, save
 from forktask.experiments.report.words import format_time
-
-sys.path.insert(0, str(Path(__file__).parent))
-from synthetic_results import synthetic_rows
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +65,7 @@ def test_speedup_figure_shows_every_point(two):
 
 
 def test_a_model_far_too_slow_is_named_at_the_edge():
-    """Check that one model with a fiftieth of the speed leaves the axis to the others and is written with its value."""
+    """Check that a model with a fiftieth of the speed leaves the axis to the others and is written with its value."""
     rows = synthetic_rows(threads=(1, 2))
     for row in rows:
         if row["kind"] == "sample" and row["model"] == "joblib" and row["threads"] == 2:
@@ -285,10 +283,10 @@ def test_drawing_needs_no_pyplot_and_leaves_the_settings_alone():
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import matplotlib; before = dict(matplotlib.rcParams)\n"
-        "from synthetic_results import synthetic_rows\n"
+        "from experiments.synthetic_results import synthetic_rows\n"
         "from forktask.experiments.analysis.load import study_from_rows\n"
         "from forktask.experiments.report import figures\n"
         "figures.draw(study_from_rows(synthetic_rows(repeats=5)))\n"
         "assert dict(matplotlib.rcParams) == before\n"
     )
-    subprocess.run([sys.executable, "-P", "-c", code, str(Path(__file__).parent)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-P", "-c", code, str(Path(__file__).parents[1])], check=True, timeout=120)

@@ -3,10 +3,9 @@
 import csv
 import html.parser
 import json
-import sys
-from pathlib import Path
 
 import pytest
+from experiments.synthetic_results import synthetic_rows, write_rows
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.load import load
@@ -15,9 +14,6 @@ from forktask.experiments.analysis.speeds import speed_table
 from forktask.experiments.commands.main import main
 from forktask.experiments.report import figures, files
 from forktask.experiments.report.words import format_time
-
-sys.path.insert(0, str(Path(__file__).parent))
-from synthetic_results import synthetic_rows, write_rows
 
 
 class Page(html.parser.HTMLParser):

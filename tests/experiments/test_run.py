@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -151,9 +152,8 @@ def test_a_finished_sweep_is_not_measured_again(sweep):
 def test_a_half_written_sample_is_measured_again(sweep):
     """Check that a sweep recognises a cut last line, says so and completes."""
     sweep().run()
-    path = sweep().out_dir + "/samples.jsonl"
-    whole = open(path, "rb").read()
-    open(path, "wb").write(whole[:-30])
+    path = Path(sweep().out_dir, "samples.jsonl")
+    path.write_bytes(path.read_bytes()[:-30])
     again = sweep()
     assert counts(again.run())["sample"] == 2 * NUM_POINTS
     assert "half-written" in again.stream.getvalue()
@@ -232,9 +232,9 @@ def test_an_interrupted_sweep_keeps_its_samples(sweep, tmp_path, how):
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", DRIVER, json.dumps(arguments)], stderr=subprocess.PIPE, text=True
     )
-    path = out + "/samples.jsonl"
+    path = Path(out, "samples.jsonl")
     deadline = time.monotonic() + 60
-    while not os.path.exists(path) or open(path).read().count('"kind": "sample"') < 3:
+    while not path.exists() or path.read_text().count('"kind": "sample"') < 3:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(how)
@@ -257,8 +257,8 @@ def test_status_says_what_is_missing(sweep, capsys):
     out = sweep().out_dir
     results = sweep().run()
     assert describe_status(results)["resume"] is None
-    rows = open(out + "/samples.jsonl").read().splitlines(keepends=True)
-    open(out + "/samples.jsonl", "w").writelines(rows[:-3])
+    path = Path(out, "samples.jsonl")
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
     assert main(["status", out]) == 0
     text = capsys.readouterr().out
     assert "3 samples and 0 profiles are missing" in text and "To go on: forktask compare --out out" in text
@@ -418,6 +418,12 @@ def test_compare_from_the_command_line(tmp_path, capsys):
         # No pass is faster than its own blocks allow.
         assert row["floors"]["area"] <= row["pass_time_s"]
         assert row["model"] != "forkjoin" or row["floors"]["forkjoin"] <= row["pass_time_s"]
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "samples.md").read_text()
+    for kind in counts(results):
+        (table,) = re.findall(rf"^## `{kind}`$(.*?)(?=^## )", page, re.MULTILINE | re.DOTALL)
+        cells = " ".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE))
+        documented = {"kind", *re.findall(r"`(\w+)`", cells)}
+        assert all(set(row) == documented for row in results.of_kind(kind)), f"samples.md, rows of kind {kind}"
 
 
 def test_profiles_are_measured_among_the_samples(sweep):

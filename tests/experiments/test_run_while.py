@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from forktask import ITERATION, UserGraph
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.sampling.models import built_models
-from forktask.experiments.user_graph import ITERATION, UserGraph
 
 MODELS = [
     *built_models(),
@@ -29,7 +29,7 @@ def graph_that_stops(decide_in):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_a_decision_ends_the_run_after_exactly_the_lookahead(model):
-    """Check the number of iterations for decisions early, late, twice and never, from first iterations other than zero."""
+    """Check the number of iterations for decisions early, late, twice and never, also from a later first iteration."""
     for decide_in, first in (({4}, 0), ({0}, 0), ({7, 5}, 3), ({12}, 10), (set(), 0)):
         graph, counts = graph_that_stops(decide_in)
         with graph:

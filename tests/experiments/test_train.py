@@ -9,7 +9,7 @@ import pytest
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.networks import reference
-from forktask.cython_src.networks.layers import get_network
+from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
 from forktask.experiments.sampling.models import MODELS, built_models
 from forktask.experiments.training import train as training

@@ -1,20 +1,19 @@
 """The user's graphs, run: the same under every model, failures named, arrays bound in place."""
 
-import shutil
 import threading
 
 import numpy as np
 import pytest
 
+from forktask import ITERATION, UserGraph
 from forktask.cython_src.binding.bind import BlockFailure
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.examples import own_kernel
 from forktask.experiments.sampling.models import built_models
-from forktask.experiments.user_graph import ITERATION, KERNEL_ARGS, UserGraph
+from forktask.kernels import KERNEL_ARGS
 
 MODELS = [model for model in built_models() if model != "tbb"]
 REPLAYED = [f"{model}:placement={p}" for model in ("taskgraph", "taskiter") for p in ("stealing", "partitioned")]
-needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler called cc")
 KERNELS = """
 #include "cython_src/binding/block_kernel.h"
 
@@ -104,7 +103,7 @@ def test_a_read_region_cannot_be_written():
 
 
 @pytest.mark.parametrize("form", ["ctypes", "address", "capsule", "cfunc"])
-@needs_compiler
+@pytest.mark.cc
 @pytest.mark.timeout(60)
 def test_compiled_kernels(form):
     """Check every form of a compiled kernel, and the record it gets, on two-dimensional regions."""
@@ -133,7 +132,7 @@ def test_compiled_kernels(form):
     assert np.array_equal(target, expected)
 
 
-@needs_compiler
+@pytest.mark.cc
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("model", MODELS)
 def test_a_failing_compiled_task_is_named(model):
@@ -164,7 +163,7 @@ def test_args_of_one_loop_are_equal():
 @pytest.mark.parametrize("model", ["tasks", "tasks:taskwait=none", *REPLAYED])
 @pytest.mark.timeout(60)
 def test_concurrent_and_commutative_tasks_are_not_ordered(model):
-    """Check that tasks of a group may run at once, or in the other order: the first waits until the second has begun."""
+    """Check that tasks of a group may run at once, or in the other order: the first waits for the second to begin."""
     together = threading.Barrier(2, timeout=20)
     second_ran = threading.Event()
     values = np.zeros(2)
@@ -185,7 +184,7 @@ def test_concurrent_and_commutative_tasks_are_not_ordered(model):
 @pytest.mark.parametrize("model", ["tasks", "taskgraph:placement=stealing", "taskiter:placement=stealing"])
 @pytest.mark.timeout(60)
 def test_a_thread_does_not_wait_for_a_lock_while_others_are_ready(model):
-    """Check that a commutative task whose region is taken goes back: the one that holds it waits for all that is ready."""
+    """Check that a commutative task whose region is taken goes back: the holder waits for all tasks that are ready."""
     left, held = threading.Semaphore(0), threading.Event()
     values = np.zeros(30)
 
@@ -270,7 +269,7 @@ def test_tasks_can_be_added_between_runs():
             graph.run(-1)
 
 
-@needs_compiler
+@pytest.mark.cc
 @pytest.mark.timeout(60)
 def test_tasks_without_regions_run():
     """Check that tasks, compiled or not, may touch nothing, and that arrays without dimensions are regions."""
@@ -286,10 +285,11 @@ def test_tasks_without_regions_run():
     assert count == (31 + 1) * 31 + 1
 
 
+@pytest.mark.numba
 @pytest.mark.timeout(120)
 def test_numba_kernels():
     """Check the form that the documentation gives for numba."""
-    numba = pytest.importorskip("numba")
+    import numba
     from numba.extending import intrinsic
 
     @intrinsic

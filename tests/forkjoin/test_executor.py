@@ -1,5 +1,6 @@
 """Fork-join, serial and joblib executors against each other."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -119,7 +120,7 @@ def test_more_than_one_thread_runs(options):
         first, last = by_loop.get(key, (event["start_ns"], event["stop_ns"]))
         by_loop[key] = (min(first, event["start_ns"]), max(last, event["stop_ns"]))
     spans = [by_loop[key] for key in sorted(by_loop)]
-    assert all(before[1] <= after[0] for before, after in zip(spans, spans[1:], strict=False))
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
 
 
 ALL_EXECUTORS = {
@@ -134,7 +135,7 @@ ALL_EXECUTORS = {
 @pytest.mark.parametrize("target", ["cpu", "numpy"])
 @pytest.mark.parametrize("make", ALL_EXECUTORS.values(), ids=ALL_EXECUTORS)
 def test_a_failing_block_stops_the_run(make, target):
-    """Check that the failure names task and iteration, that its loop was the last, and that the executor stays usable."""
+    """Check that the failure names task and iteration, that its loop was the last, and that the executor is usable."""
     plan = stencil_plan(fail_iteration=3, fail_index=5)
     with make() as executor:
         bound = bind(plan, target=target)
@@ -157,7 +158,7 @@ def test_a_failing_block_stops_the_run(make, target):
 @pytest.mark.parametrize("target", ["cpu", "numpy"])
 @pytest.mark.parametrize("make", ALL_EXECUTORS.values(), ids=ALL_EXECUTORS)
 def test_ctrl_c_stops_within_100_ms(make, target):
-    """Check KeyboardInterrupt with blocks of about a millisecond (in Python: less), and that the executor stays usable."""
+    """Check KeyboardInterrupt with blocks of a millisecond (in Python: less), and that the executor stays usable."""
     plan = stencil_plan(work=400_000 if target == "cpu" else 500)
     sent = []
 
@@ -251,10 +252,9 @@ def in_new_process(code, **environment):
     return done.stdout
 
 
-PRELUDE = (
-    """
+PRELUDE = f"""
 import importlib.util, os, sys, warnings
-spec = importlib.util.spec_from_file_location("test_executor", %r)
+spec = importlib.util.spec_from_file_location("test_executor", {__file__!r})
 t = importlib.util.module_from_spec(spec); spec.loader.exec_module(t)
 def attempt(executor):
     executor.prepare(t.bind(t.stencil_plan()))
@@ -264,8 +264,6 @@ def attempt(executor):
     except RuntimeError as error:
         return str(error)
 """
-    % __file__
-)
 
 
 @pytest.mark.parametrize("region", ["loop", "persistent"])

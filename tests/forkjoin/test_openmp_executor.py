@@ -1,6 +1,5 @@
 """OpenMP tasks with depend clauses over the plans of all other executors."""
 
-import glob
 import json
 import os
 import signal
@@ -9,6 +8,7 @@ import sys
 import threading
 import time
 
+import kinds
 import numpy as np
 import pytest
 
@@ -135,7 +135,7 @@ def test_depend_lists_merge_what_a_task_does_to_a_cell():
 
 
 def test_more_than_one_thread_runs_and_iterations_overlap():
-    """Check the event log: all tasks once, by both threads; without taskwait an iteration starts before the last ended."""
+    """Check the event log: all tasks once, by both threads; without taskwait, iterations overlap."""
     plan = task_bench("stencil_1d", 8, 8, kernel="load_imbalance", work=20000)
     with OpenMPTasksExecutor(2, event_capacity=2000) as executor:
         executor.prepare(bind(plan))
@@ -211,10 +211,7 @@ def test_overlaid_buffers_are_kept_apart():
         np.testing.assert_array_equal(run(OpenMPTasksExecutor(4), plan, "numpy")["result"], expected)
 
 
-LIBOMP = sorted(glob.glob("/usr/lib/*/libomp.so.5") + glob.glob("/usr/lib/llvm-*/lib/libomp.so"))
-
-
-@pytest.mark.skipif(not LIBOMP, reason="LLVM's OpenMP runtime is not installed (Debian: libomp5)")
+@pytest.mark.libomp
 def test_the_same_code_runs_on_libomp():
     """Check Task Bench on LLVM's runtime, preloaded into a new process."""
     code = """
@@ -235,7 +232,7 @@ print(json.dumps([loaded_runtime(), done]))
 """
     process = subprocess.run(
         [sys.executable, "-P", "-c", code],
-        env={**os.environ, "LD_PRELOAD": LIBOMP[0]},
+        env={**os.environ, "LD_PRELOAD": kinds.libomp()},
         capture_output=True,
         text=True,
         timeout=60,

@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 
+import kinds
 import numpy as np
 import pytest
 
@@ -14,9 +15,9 @@ from forktask.cython_src.graphs.task_bench import PATTERNS, task_bench
 from forktask.cython_src.plan.model import Block, PlanBuilder, read, update
 from forktask.forkjoin.executor import SerialExecutor
 
-TBBExecutor = pytest.importorskip(
-    "forktask.forkjoin.tbb_executor", reason="built without oneTBB (Debian: libtbb-dev)", exc_type=ImportError
-).TBBExecutor
+if kinds.KINDS["tbb"].is_available():
+    from forktask.forkjoin.tbb_executor import TBBExecutor
+pytestmark = pytest.mark.tbb
 
 
 def all_to_all_plan(width=12, work=0, fail_iteration=-1):

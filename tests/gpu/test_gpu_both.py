@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from gpu.fake_gpu import emulator
 from gpu.fake_gpu.device import FakeDevice
 
 from forktask.cython_src.binding.bind import bind
@@ -11,7 +10,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu.bind import GpuBoundPlan, device_storage
 from forktask.cython_src.gpu.coherence import DEVICE, HOST
 from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.cython_src.networks.layers import convolutional_classifier
+from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.tasking.gpu_both import GpuBothExecutor, choose_place
 from forktask.tasking.performance_models import PerformanceModels
 
@@ -96,16 +95,14 @@ def test_what_is_not_known_is_learnt():
 
 
 def test_a_loop_is_divided_where_its_parts_write_apart():
-    """Check the parts of each loop by brute force over cells: none shares a piece that it writes, and all blocks are in."""
+    """Check the parts of each loop by brute force over cells: no two share a written piece, and no block is missing."""
     bound = GpuBoundPlan(small_plan(), None, FakeDevice())
     divided = 0
     for number, loop in enumerate(bound.plan.loops):
         parts = bound.parts(number, 4)
         assert [first for first, _ in parts] == [0, *np.cumsum([count for _, count in parts])[:-1].tolist()]
         assert sum(count for _, count in parts) == loop.num_blocks and len(parts) <= 4
-        written = [
-            {piece for piece in bound.pieces([use for use in bound.uses_of(number, *part) if use[2]])} for part in parts
-        ]
+        written = [set(bound.pieces([use for use in bound.uses_of(number, *part) if use[2]])) for part in parts]
         assert sum(map(len, written)) == len(set().union(*written))
         divided += len(parts) > 1
         assert bound.parts(number, 1) == [(0, loop.num_blocks)]
@@ -123,7 +120,7 @@ def test_parts_use_what_their_blocks_touch():
         assert by_name["conv2.weight"] == [True, False, (0, 4)]
 
 
-@pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
+@pytest.mark.cxx
 def test_tasks_of_one_loop_run_in_both_places():
     """Check that loops are divided between host and device when both are as fast, in virtual time, and stay right."""
     cpu = bind(small_plan())
@@ -150,9 +147,9 @@ def test_tasks_of_one_loop_run_in_both_places():
         GpuBothExecutor(split=0)
 
 
-@pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
+@pytest.mark.cxx
 def test_models_are_read_and_written_by_the_executor(tmp_path):
-    """Check the option for a file of performance models: made at the end of a run, read at the beginning of the next."""
+    """Check the option for a file of performance models: written at the end of a run, read at the start of the next."""
     path = tmp_path / "models.json"
     counts = []
     for _ in range(2):
@@ -168,7 +165,7 @@ def test_models_are_read_and_written_by_the_executor(tmp_path):
         PerformanceModels().save(tmp_path / "none" / "models.json")
 
 
-@pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
+@pytest.mark.cxx
 @pytest.mark.parametrize("kind", ["pageable", "pinned"])
 @pytest.mark.parametrize("policy", ["dmda", "cpu", "gpu"])
 def test_results_are_right_wherever_loops_run(policy, kind):

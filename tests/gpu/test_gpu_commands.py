@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from gpu.fake_gpu import emulator, measuring_command
+from gpu.fake_gpu import measuring_command
 from gpu.fake_gpu.device import FakeDevice
 
 from forktask.cython_src.errors import UsageError
@@ -23,7 +23,7 @@ from forktask.experiments.sweep.results import Results
 from forktask.experiments.sweep.run import Sweep
 from forktask.experiments.training import train
 
-needs_compiler = pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
+PEERS = pytest.param("peers --device gpu", marks=pytest.mark.torch)
 
 
 @pytest.fixture
@@ -51,13 +51,11 @@ def no_gpu(monkeypatch):
         "metg --device gpu",
         "profile",
         "run gpu_batch",
-        "peers --device gpu",
+        PEERS,
     ],
 )
 def test_without_a_gpu_one_sentence_and_code_2(command, no_gpu, capsys, tmp_path):
     """Check that each command says that there is no GPU and leaves nothing behind."""
-    if command.startswith("peers"):
-        pytest.importorskip("torch", reason="needs PyTorch")
     out = ["--out", str(tmp_path / "out")] if command.split()[0] not in ("profile", "peers") else []
     assert main([*command.split(), *out]) == 2
     error = capsys.readouterr().err
@@ -66,12 +64,10 @@ def test_without_a_gpu_one_sentence_and_code_2(command, no_gpu, capsys, tmp_path
 
 
 @pytest.mark.parametrize(
-    "command", ["compare --device gpu", "train --device gpu", "metg --device gpu", "profile", "peers --device gpu"]
+    "command", ["compare --device gpu", "train --device gpu", "metg --device gpu", "profile", PEERS]
 )
 def test_without_cupy_one_sentence_and_code_2(command, monkeypatch, capsys, tmp_path):
     """Check what a user reads who has not installed the extra."""
-    if command.startswith("peers"):
-        pytest.importorskip("torch", reason="needs PyTorch")
     monkeypatch.setitem(sys.modules, "cupy", None)
     out = ["--out", str(tmp_path / "out")] if command.split()[0] not in ("profile", "peers") else []
     assert main([*command.split(), *out]) == 2
@@ -80,11 +76,10 @@ def test_without_cupy_one_sentence_and_code_2(command, monkeypatch, capsys, tmp_
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["compare --device gpu", "train --device gpu --model stream", "peers --device gpu"])
+@pytest.mark.parametrize("command", ["compare --device gpu", "train --device gpu --model stream", PEERS])
 def test_other_convolutions_than_direct_are_refused(command, fake_gpu, monkeypatch, capsys, tmp_path):
-    """Check one sentence and code 2 for a form of convolutions that has no CUDA kernels, before anything is measured."""
+    """Check one sentence and code 2 for a form of convolutions without CUDA kernels, before anything is measured."""
     if command.startswith("peers"):
-        pytest.importorskip("torch", reason="needs PyTorch")
         monkeypatch.setattr("forktask.experiments.peers.peers._check_torch_gpu", lambda: None)
     out = ["--out", str(tmp_path / "out")] if not command.startswith("peers") else []
     assert main([*command.split(), "--conv", "winograd", *out]) == 2
@@ -131,7 +126,7 @@ def measured(job):
     return json.loads(result.stdout)
 
 
-@needs_compiler
+@pytest.mark.cxx
 def test_a_sample_of_a_gpu_model():
     """Check a sample: the CPU's answer within rounding, and what a GPU adds to the row."""
     row, cpu = measured(job("gpu_taskiter:unroll=2")), measured(job("serial"))
@@ -141,7 +136,7 @@ def test_a_sample_of_a_gpu_model():
     assert row["gpu"]["copies"]["to_device"][0] > 0 and cpu["gpu"] is None
 
 
-@needs_compiler
+@pytest.mark.cxx
 @pytest.mark.parametrize("model", ["gpu_stream", "gpu_hostload", "gpu_both:policy=gpu"])
 def test_a_profile_of_a_gpu_model(fake_gpu, model):
     """Check the tables of kernels, calls and copies, and that they are printed."""
@@ -158,7 +153,7 @@ def test_a_profile_of_a_gpu_model(fake_gpu, model):
     assert "conv2.weight_gradient (conv_backward_weights)" in text and "copies host to device" in text
 
 
-@needs_compiler
+@pytest.mark.cxx
 def test_a_profile_of_managed_memory_counts_page_faults(fake_gpu):
     """Check that faults of the host are counted, and what is said where the driver does not show those of the GPU."""
     row = measure_gpu_profile(job("gpu_stream:memory=managed"))
@@ -166,7 +161,7 @@ def test_a_profile_of_managed_memory_counts_page_faults(fake_gpu):
     assert "page faults of a step: host" in format_profile(row)
 
 
-@needs_compiler
+@pytest.mark.cxx
 def test_a_sweep_with_gpu_models(fake_gpu, tmp_path):
     """Check that a sweep measures GPU models in processes of their own and that its report can be made."""
     grid = Grid(batch=(1,), models=("gpu_forkjoin", "gpu_stream"), threads=(1,), granularity=("images=1",))
@@ -253,7 +248,7 @@ def test_devices_that_disagree_are_refused():
         gpu_report.summarise(made_up_results(((1.0, 2.0, 1.5), (1.0, 2.0, 1.5), (1.0, 2.1, 1.5))))
 
 
-@needs_compiler
+@pytest.mark.cxx
 def test_metg_on_a_gpu(fake_gpu, monkeypatch):
     """Check what METG measures of a GPU model: the tasks that run at once, the unit of work, the ladder."""
     monkeypatch.setattr(metg_measure, "UNIT_WORK", 400)
@@ -329,7 +324,7 @@ def test_the_gpu_is_sampled():
     assert len(broken.samples) == 1 and "sampling of the GPU ended: lost" in broken.problem
 
 
-@needs_compiler
+@pytest.mark.cxx
 def test_training_on_a_gpu(fake_gpu, monkeypatch, tmp_path, capsys):
     """Check `train --device gpu`: loss falls, samples of the GPU in the CSV, and no resuming on the other device."""
     monkeypatch.setattr(train, "GpuSampler", lambda: GpuSampler(period_s=0.01, library=FakeLibrary()))

@@ -1,7 +1,9 @@
 """Opening a GPU: the sentences where there is none, and that CuPy still has what we call."""
 
 import inspect
+import os
 import re
+import subprocess
 import sys
 
 import pytest
@@ -33,18 +35,18 @@ def test_without_cupy_one_sentence(monkeypatch):
         bind(task_bench("trivial", 2, 2), target="gpu")
 
 
+@pytest.mark.cupy
 def test_without_a_gpu_one_sentence():
-    """Check what a user with CuPy but no GPU reads."""
-    pytest.importorskip("cupy", reason="needs CuPy")
-    if has_gpu():
-        pytest.skip("this machine has a GPU")
-    with pytest.raises(UsageError, match="no GPU can be used here: .*--device cpu"):
-        gpu_device.open_gpu()
+    """Check what a user with CuPy but no GPU reads, in a process that sees none."""
+    code = "from forktask.cython_src.gpu.device import open_gpu; open_gpu()"
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, env=environment)
+    assert re.search("UsageError: no GPU can be used here: .*--device cpu", done.stderr.splitlines()[-1])
 
 
+@pytest.mark.cupy
 def test_cupy_has_what_the_device_calls():
     """Check each call of CuPy's runtime and driver in CupyDevice against their signatures."""
-    pytest.importorskip("cupy", reason="needs CuPy")
     from cupy_backends.cuda.api import driver, runtime
 
     text = inspect.getsource(gpu_device.CupyDevice)

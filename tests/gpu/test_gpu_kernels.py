@@ -2,9 +2,8 @@
 
 import ctypes
 import re
-import sysconfig
-from pathlib import Path
 
+import kinds
 import numpy as np
 import pytest
 from cython_src.kernel_testing import EPSILON, random_map
@@ -17,10 +16,10 @@ from forktask.cython_src.binding.checks import check_accesses, check_orders, run
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import launches as gpu_kernels
 from forktask.cython_src.graphs.task_bench import task_bench
-from forktask.cython_src.lowering.lower import FeatureMap, lower
-from forktask.cython_src.networks.layers import convolutional_classifier
+from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
+from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.networks.parts import convolutional_classifier
 
-needs_compiler = pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
 SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
 LAYOUTS = {
     "lanes": (19, {"layout": "lanes", "granularity": "images=16,channels=3,rows=4"}),
@@ -33,13 +32,6 @@ LAYOUTS = {
 
 
 # --- compiled for GPUs
-
-
-def nvrtc():
-    """NVRTC of the wheel `nvidia-cuda-nvrtc`, or None."""
-    folders = {Path(sysconfig.get_path(which)) / "nvidia" for which in ("purelib", "platlib")}
-    found = sorted(str(path) for folder in folders for path in folder.glob("**/libnvrtc.so.*"))
-    return ctypes.CDLL(found[0]) if found else None
 
 
 def compile_for(library, file, target):
@@ -60,22 +52,14 @@ def compile_for(library, file, target):
     return status, log.value.decode(), code.raw
 
 
+@pytest.mark.nvrtc
 @pytest.mark.parametrize("target", ["compute_75", "sm_90", "compute_100"])
 @pytest.mark.parametrize("file", gpu_kernels.SOURCE_FILES)
 def test_sources_compile_without_warnings(file, target):
     """Check that NVRTC makes machine code (sm) or PTX (compute) of every CUDA function and has nothing to say about it;
     that machine code keeps everything in registers, and few enough for three CUDA blocks on a multiprocessor."""
-    library = nvrtc()
-    if library is None:
-        pytest.skip("needs the wheel nvidia-cuda-nvrtc-cu12 (pip install forktask[test])")
-    number = ctypes.c_int()
-    library.nvrtcGetNumSupportedArchs(ctypes.byref(number))
-    known = (ctypes.c_int * number.value)()
-    library.nvrtcGetSupportedArchs(known)
-    kind, _, architecture = target.partition("_")
-    if int(architecture) not in list(known):
-        pytest.skip(f"this NVRTC does not know {target}")
-    status, log, code = compile_for(library, file, target)
+    kind = target.partition("_")[0]
+    status, log, code = compile_for(ctypes.CDLL(kinds.nvrtc()), file, target)
     assert status == 0, log
     spoken = log.strip("\0 \n")
     if kind == "sm":
@@ -143,7 +127,7 @@ def two_steps(plan, target="cpu"):
     return bound
 
 
-@needs_compiler
+@pytest.mark.cxx
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_two_training_steps_equal_the_reference(name):
     """Check every array of a training plan after two steps of CUDA kernels against float64, as close as CPU kernels."""
@@ -165,7 +149,7 @@ def test_two_training_steps_equal_the_reference(name):
     assert checked > 10 or name == "shared"
 
 
-@needs_compiler
+@pytest.mark.cxx
 def test_results_do_not_depend_on_the_order_of_threads():
     """Check that CUDA blocks and threads may run in any order: all buffers are bit-identical for four seeds."""
     plan = lower(SMALL, batch=5, num_images=6, num_iterations_logged=4, granularity="images=2,rows=4", layout="flat")
@@ -175,7 +159,7 @@ def test_results_do_not_depend_on_the_order_of_threads():
             assert runs[0][name].tobytes() == other[name].tobytes(), name
 
 
-@needs_compiler
+@pytest.mark.cxx
 @pytest.mark.parametrize(
     "defect",
     [
@@ -195,7 +179,7 @@ def test_a_missing_barrier_shows(defect):
     assert any(right[name].tobytes() != wrong[name].tobytes() for name in plan.buffers)
 
 
-@needs_compiler
+@pytest.mark.cxx
 def test_a_barrier_that_some_threads_miss_is_refused():
     """Check that divergence at a barrier is an error of the emulation (negative control)."""
     defect = ("    if (o0 >= b[3])", "    if (o0 >= b[3] || threadIdx.x == 5)")
@@ -205,7 +189,7 @@ def test_a_barrier_that_some_threads_miss_is_refused():
     assert "while others wait at a barrier" in str(failure.value.__cause__)
 
 
-@needs_compiler
+@pytest.mark.cxx
 @pytest.mark.parametrize("name", ["flat", "chain"])
 def test_kernels_touch_what_they_declare(name):
     """Check the CUDA kernels' accesses: undeclared reads do not matter, undeclared writes do not happen."""
@@ -215,7 +199,7 @@ def test_kernels_touch_what_they_declare(name):
     assert check_accesses(plan, "cpu", initialise=fill, num_replays=1, blocks_per_loop=2) > len(plan.loops)
 
 
-@needs_compiler
+@pytest.mark.cxx
 @pytest.mark.parametrize("phase", ["forward", "evaluate"])
 def test_inference_equals_the_cpu(phase):
     """Check probabilities, predictions, losses and hits of the CUDA kernels against the CPU kernels."""
@@ -225,7 +209,7 @@ def test_inference_equals_the_cpu(phase):
         np.testing.assert_allclose(got[buffer.name], cpu[buffer.name], rtol=2e-5, atol=2e-6, err_msg=buffer.name)
 
 
-@needs_compiler
+@pytest.mark.cxx
 @pytest.mark.parametrize("lanes", [1, 16])
 @pytest.mark.parametrize("form", gpu_kernels.CONVOLUTION_FORMS)
 def test_forms_of_the_convolution_agree(form, lanes):
@@ -252,7 +236,7 @@ def test_forms_of_the_convolution_agree(form, lanes):
         assert (abs(got - expected)[written] <= 26 * 18 * EPSILON * size[written]).all()
 
 
-@needs_compiler
+@pytest.mark.cxx
 def test_bad_labels_and_indices_fail():
     """Check that kernels that meet a label or an index out of range report status, task and iteration."""
     plan = emulator.with_cuda_kernels(lower(SMALL, batch=3, num_images=4, num_iterations_logged=4, layout="flat"))
@@ -264,7 +248,7 @@ def test_bad_labels_and_indices_fail():
             run_serial(bound, 1)
 
 
-@needs_compiler
+@pytest.mark.cxx
 def test_task_bench_runs_in_any_order():
     """Check Task Bench's CUDA kernel by its own input checks, and that it notices a wrong order."""
     plan = emulator.with_cuda_kernels(task_bench("stencil_1d", 4, 3, kernel="load_imbalance", work=5))
@@ -275,7 +259,7 @@ def test_task_bench_runs_in_any_order():
         run_serial(bound, 1)
 
 
-@needs_compiler
+@pytest.mark.cxx
 def test_hash_chain_and_replica_equal_the_cpu():
     """Check the kernels without numerical meaning: the same hash, the same failure."""
     spec, cuda = kernel_table.get("hash_chain"), emulator.emulated("hash_chain").reference

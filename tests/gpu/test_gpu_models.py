@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from gpu.fake_gpu import emulator
 from gpu.fake_gpu.device import FakeDevice
 
 from forktask.cython_src.binding.bind import BlockFailure, bind
@@ -13,13 +12,13 @@ from forktask.cython_src.gpu.launches import Launch
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks import resnet18
-from forktask.cython_src.networks.layers import convolutional_classifier
+from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.cython_src.plan.model import READ
 from forktask.forkjoin.gpu_executor import GpuForkJoinExecutor, GpuStreamExecutor
 from forktask.forkjoin.gpu_transfers import GpuHostLoadExecutor, GpuOffloadExecutor
 from forktask.tasking.gpu_executor import GpuTaskGraphExecutor, GpuTaskIterExecutor, GpuTasksExecutor
 
-pytestmark = pytest.mark.skipif(emulator.library() is None, reason="needs a C++ compiler to run CUDA sources")
+pytestmark = pytest.mark.cxx
 
 SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
 RESIDUAL = resnet18.network("small_resnet", 8, 3, width=16, blocks=(1, 1))
@@ -83,7 +82,7 @@ def assert_same_bits(arrays, other):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_models_agree_bit_for_bit(model, expected):
-    """Check five steps, in two runs, under every model: the same bits as one stream, the CPU's numbers within rounding."""
+    """Check five steps, in two runs, under every model: one stream's bits, and the CPU's numbers within rounding."""
     same, cpu = expected
     for seed in (1, 2):
         assert_same_bits(persistent(run(small_plan(), model, seed)), same)
@@ -255,7 +254,7 @@ def test_every_conflict_of_a_residual_network_is_ordered(model):
 
 @pytest.mark.parametrize("products", ["cublas", "own"])
 def test_models_agree_on_a_residual_network(products):
-    """Check two steps of a network with norms and a shortcut: the same bits under a model that overlaps iterations, with
+    """Check two steps of a network with norms and a shortcut: the same bits under a model that overlaps iterations, for
     matrix products by the library and by our kernels; the two agree within rounding."""
     plan = lower(
         RESIDUAL,

@@ -3,18 +3,16 @@
 Everything here skips with a reason where there is no GPU; `make test-gpu` runs it where there is one.
 """
 
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import kinds
 import numpy as np
 import pytest
 
 from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.binding.checks import run_serial
-from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import device as gpu_device
 from forktask.cython_src.gpu.bind import GpuBoundPlan, device_storage
 from forktask.cython_src.graphs.task_bench import task_bench
@@ -67,10 +65,7 @@ NETWORKS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def gpu():
-    try:
-        return gpu_device.default_gpu()
-    except UsageError as error:
-        pytest.skip(str(error))
+    return gpu_device.default_gpu()
 
 
 pytestmark = pytest.mark.gpu
@@ -273,18 +268,14 @@ def test_a_profile_has_plausible_times(gpu):
     print(format_profile(row))
 
 
+@pytest.mark.compute_sanitizer
 def test_compute_sanitizer_finds_nothing(gpu):
-    """Check memory accesses and shared-memory races of all kernels with NVIDIA's compute-sanitizer, where it is there."""
-    tool = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
-    if tool is None:
-        pytest.skip("needs compute-sanitizer")
-    if "FORKTASK_SANITIZED" in os.environ:
-        pytest.skip("runs within compute-sanitizer")
+    """Check memory accesses and shared-memory races of all kernels with NVIDIA's compute-sanitizer, if installed."""
     tests = "test_numbers_are_the_cpus or test_forms_of_the_convolution_agree or test_numbers_of_networks_are_the_cpus"
     for check in ("memcheck", "racecheck"):
         done = subprocess.run(
             [
-                tool,
+                kinds.compute_sanitizer(),
                 "--tool",
                 check,
                 "--error-exitcode",
@@ -302,7 +293,6 @@ def test_compute_sanitizer_finds_nothing(gpu):
             ],
             capture_output=True,
             text=True,
-            env={**os.environ, "FORKTASK_SANITIZED": "1"},
             cwd=Path(__file__).parent.parent.parent,
         )
         assert done.returncode == 0, done.stdout[-3000:]

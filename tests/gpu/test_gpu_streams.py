@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
-from forktask.cython_src.networks.layers import convolutional_classifier
+from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.tasking.gpu_streams import LaunchGraph, launch_graph, map_to_streams
 
 SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)

@@ -9,7 +9,14 @@ from experiments.scaling.graphs import means
     threads=[1, 2],
 )
 def test_training_step(scaling):
-    """Check a training step of the network: same bits everywhere, the graph it should have, tasks no slower than loops."""
+    """Check a training step of the network: same bits everywhere, and the graph it should have."""
+    scaling("cifar10_cnn", batch=16)
+
+
+@pytest.mark.quiet
+@pytest.mark.scaling(models=["forkjoin", "taskiter"], threads=[2])
+def test_tasks_are_no_slower_than_loops(scaling):
+    """Check the step times of the same training step; a claim that finds no end fails."""
     step = scaling("cifar10_cnn", batch=16)
     step.assert_ratio("taskiter/forkjoin", at_most=1.1)
 

@@ -2,9 +2,10 @@
 
     python -P tests/stress/graph_sizes.py --pattern stencil_1d --rounds 15
 
-Recording and closing are CPU time, best of several; running is wall time x threads / tasks of runs of some two million tasks each, so
-that starting a run does not count. All sizes and placements take turns within each round, since the clock of a machine changes
-from one second to the next. Serial execution stands beside: kernels' arguments leave the caches too, whatever the runtime.
+Recording and closing are CPU time, best of several; running is wall time x threads / tasks of runs of some two million
+tasks each, so that starting a run does not count. All sizes and placements take turns within each round, since the
+clock of a machine changes from one second to the next. Serial execution stands beside: kernels' arguments leave the
+caches too, whatever the runtime.
 """
 
 import argparse
@@ -34,6 +35,11 @@ def run_ns(executor, count):
     start = time.perf_counter_ns()
     executor.run(count)
     return time.perf_counter_ns() - start
+
+
+def ratio(times, others):
+    """Median of the ratios of times measured in the same rounds."""
+    return statistics.median(a / b for a, b in zip(times, others, strict=True))
 
 
 def graph_bytes(graph):
@@ -116,10 +122,7 @@ def main():
     rows = [
         {
             "run": f"{name} / serial",
-            **{
-                str(made[k][1]["tasks"]): statistics.median(a / b for a, b in zip(times[name, k], times["serial", k]))
-                for k in range(len(made))
-            },
+            **{str(made[k][1]["tasks"]): ratio(times[name, k], times["serial", k]) for k in range(len(made))},
         }
         for name in placements
     ]

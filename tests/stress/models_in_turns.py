@@ -4,8 +4,9 @@
     python -P tests/stress/models_in_turns.py --graph chain --models taskgraph,taskgraph:priority=path
     python -P tests/stress/models_in_turns.py --batch 16 --ladder
 
-What `forktask compare` and `run` do is stricter: a fresh process for every sample. On a machine that has seconds of half its speed this
-tells differences of a few percent apart in a minute. Models of OpenMP do not belong here: their idle threads would spin beside the others.
+`forktask compare` and `run` are stricter: a fresh process for every sample. On a machine that has seconds of half its
+speed, this program tells differences of a few percent apart in a minute. Models of OpenMP do not belong here: their
+idle threads would spin beside the others.
 """
 
 import argparse
@@ -74,9 +75,8 @@ def main():
             start = time.perf_counter()
             executors[name].run(count)
             times[name][repetition] = (time.perf_counter() - start) / count
-    print(
-        f"{plan.name}, {plan.num_tasks} tasks, {arguments.rounds} rounds of {count} steps on {arguments.threads} threads"
-    )
+    size = f"{plan.name}, {plan.num_tasks} tasks"
+    print(f"{size}, {arguments.rounds} rounds of {count} steps on {arguments.threads} threads")
 
     def ratio(a, b):
         found = ratio_interval(times[a], times[b])
@@ -86,16 +86,15 @@ def main():
         print(f"{name:60}{statistics.median(times[name].values()) * 1e6:10.1f} us  {ratio(name, models[0])}")
     if arguments.ladder:
         eager, replayed = LADDER[:3], [LADDER[3:5], LADDER[5:7], LADDER[7:9]]
-        for barrier, old, new in zip(("loop", "iteration", "none"), eager, replayed):
+        for barrier, old, new in zip(("loop", "iteration", "none"), eager, replayed, strict=True):
             print(f"barrier {barrier:9}  creation {ratio(new[0], old)}  placement {ratio(new[1], new[0])}")
         for name, cells in (
             ("eager", eager),
             ("stealing", [r[0] for r in replayed]),
             ("partitioned", [r[1] for r in replayed]),
         ):
-            print(
-                f"{name:11}  barrier, loop to iteration {ratio(cells[1], cells[0])}  iteration to none {ratio(cells[2], cells[1])}"
-            )
+            loop_to_iteration, iteration_to_none = ratio(cells[1], cells[0]), ratio(cells[2], cells[1])
+            print(f"{name:11}  barrier, loop to iteration {loop_to_iteration}  iteration to none {iteration_to_none}")
 
 
 if __name__ == "__main__":

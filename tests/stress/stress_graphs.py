@@ -1,21 +1,18 @@
 """Random graphs under the task executors, for as long as asked: `make stress`.
 
-    python -P tests/stress/stress_graphs.py --seconds 60 --seed 0
-    python -P tests/stress/stress_graphs.py --graphs 100000
+    PYTHONPATH=tests python -P tests/stress/stress_graphs.py --seconds 60 --seed 0
+    PYTHONPATH=tests python -P tests/stress/stress_graphs.py --graphs 100000
 
-Each graph is new; it runs under several executors, chosen at random with their number of threads, each result compared with serial
-order.
+Each graph is new; it runs under several executors, chosen at random with their number of threads, and each result is
+compared with serial order.
 """
 
 import argparse
 import os
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tasking import hash_kernels, random_plans
 from tasking import test_executor as check
 

@@ -1,7 +1,6 @@
 """Compiled test kernels, built when first asked for."""
 
 import ctypes
-import shutil
 import subprocess
 import tempfile
 from functools import cache
@@ -16,14 +15,11 @@ HEADERS = Path(forktask.__file__).parent
 
 @cache
 def register_hash_kernels():
-    """Register "test_hash", "test_kinds" and "test_copy" (hash_kernel.c). Returns False where there is no C compiler."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        return False
+    """Register "test_hash", "test_kinds" and "test_copy" (hash_kernel.c)."""
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "hash_kernel.so"
         subprocess.run(
-            [compiler, "-std=gnu11", "-O2", "-fPIC", "-shared", "-I", HEADERS, HERE / "hash_kernel.c", "-o", library],
+            ["cc", "-std=gnu11", "-O2", "-fPIC", "-shared", "-I", HEADERS, HERE / "hash_kernel.c", "-o", library],
             check=True,
         )
         loaded = ctypes.CDLL(str(library))  # stays mapped when the file is gone
@@ -59,4 +55,3 @@ def register_hash_kernels():
             instruction_sets=False,
         )
     )
-    return True

@@ -1,6 +1,7 @@
 """Random plans for the tests of the task runtime."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 
@@ -8,8 +9,8 @@ from forktask.cython_src.plan.model import Block, PlanBuilder, commutative, conc
 
 
 def random_plan(seed, *, num_cells=None, num_loops=None, max_blocks=8, work=0, fail=(-1, -1), phases=("other",)):
-    """A plan of random blocks: each reads, writes and updates random ranges of a vector of cells, and each loop's blocks
-    are independent. Ranges differ in size, so that blockings meet and joins appear."""
+    """A plan of random blocks: each reads, writes and updates random ranges of a vector of cells. Blocks of a loop are
+    independent. Ranges differ in size, so that blockings meet and joins appear."""
     rng = np.random.default_rng(seed)
     num_cells = num_cells or int(rng.integers(2, 24))
     num_loops = num_loops or int(rng.integers(1, 9))
@@ -73,7 +74,7 @@ def kinds_plan(seed, work=0, max_blocks=8, num_loops=None):
     loops, task = [], 0
     for _ in range(num_loops or int(rng.integers(1, 8))):
         cuts = np.unique(np.concatenate([[0, num_cells], rng.integers(0, num_cells + 1, rng.integers(0, 4))])).tolist()
-        parts = list(zip(cuts[:-1], cuts[1:], strict=True))
+        parts = list(itertools.pairwise(cuts))
         roles = rng.choice(["read", "write", "update", "concurrent", "commutative"], len(parts), p=weights)
         fold = str(rng.choice(["read", "update", "reduction"]))
         free = set(range(len(parts)))
@@ -130,7 +131,7 @@ def kinds_plan(seed, work=0, max_blocks=8, num_loops=None):
 
 
 def shared_plan(seed, memory="shared"):
-    """A chain of transient buffers, several of which share memory: random blockings, each stage reads the one before."""
+    """A chain of transient buffers, some of which share memory: random blockings, each stage reads the one before."""
     rng = np.random.default_rng(seed)
     num_cells = int(rng.integers(2, 9))
     num_stages = int(rng.integers(3, 8))
@@ -142,7 +143,7 @@ def shared_plan(seed, memory="shared"):
     for stage in range(num_stages):
         cuts = np.unique(np.concatenate([[0, num_cells], rng.integers(0, num_cells + 1, rng.integers(0, 5))])).tolist()
         blocks = []
-        for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+        for start, stop in itertools.pairwise(cuts):
             source = (max(start - 1, 0), min(stop + 1, num_cells))
             accesses = [write(f"t{stage}", (start, stop))]
             accesses.append(read(f"t{stage - 1}", source) if stage else read("out", source))

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tasking.random_plans import kinds_plan, random_plan, shared_plan
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.plan.dependences import EDGE_KINDS, record_graph
 from forktask.tasking.barriers import BARRIERS, barrier_after, record_with_barriers
 from forktask.tasking.executor import TaskIterExecutor
-
-from .random_plans import kinds_plan, random_plan, shared_plan
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]
 
@@ -59,7 +58,7 @@ def unrolled_order(graph, times, without_self):
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), kind=st.sampled_from(["random", "shared", "kinds"]))
 def test_the_cyclic_graph_is_the_flat_graph_of_n_iterations(seed, kind):
-    """Check that both order the same pairs of tasks, for N = 1 to 4; edges that keep a task from overlapping itself aside."""
+    """Check that both order the same pairs of tasks, for N = 1 to 4, but for edges of a task to itself."""
     small = {"num_loops": 1 + seed % 4, "max_blocks": 5}
     plan = {"random": random_plan, "shared": shared_plan, "kinds": kinds_plan}[kind](
         seed, **{} if kind == "shared" else small

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tasking.random_plans import kinds_plan, random_plan, shared_plan
 
 from forktask.cython_src.binding.bind import BlockFailure, Workers, bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.plan.model import Block, PlanBuilder, commutative, update
 from forktask.tasking.executor import TaskGraphExecutor, TaskIterExecutor, TasksExecutor
-
-from .random_plans import kinds_plan, random_plan, shared_plan
 
 EXECUTORS = {
     "tasks-loop": lambda n, **o: TasksExecutor(n, taskwait="loop", **o),
@@ -41,8 +40,8 @@ def run_serial(bound, num_iterations, first_iteration=0):
 
 
 def content(bound, executor=None):
-    """All persistent arrays. Eager tasks and those of unrolled graphs that write nothing may overlap with themselves: their
-    order is left out."""
+    """All persistent arrays, without the order of tasks that write nothing and may overlap with themselves: eager ones
+    and those of unrolled graphs."""
     arrays = {name: bound.arrays[name].copy() for name, b in bound.plan.buffers.items() if b.persistent}
     overlap = isinstance(executor, TasksExecutor) or getattr(executor, "unroll", 1) > 1
     if overlap and "trace" in arrays and arrays["trace"].ndim == 2:
@@ -187,8 +186,8 @@ def test_the_wait_policy_of_openmp_steers_idle_workers(monkeypatch):
 
 @pytest.mark.usefixtures("hash_kernel")
 def test_a_home_runs_other_tasks_while_a_commutative_one_would_wait():
-    """Check `partitioned`: tasks that exclude each other come first in both programs, and another one starts before the second of
-    them does: in some iteration, as both homes may look before either holds the lock."""
+    """Check `partitioned`: tasks that exclude each other come first in both programs, and another task starts before
+    the second of them. One iteration must show it: in others, both homes may look before either holds the lock."""
     builder = PlanBuilder("excluded")
     builder.buffer("cells", (5,), "uint64", role="statistic")
     builder.buffer("folds", (1,), "uint64", role="statistic")

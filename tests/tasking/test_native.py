@@ -1,24 +1,17 @@
 """The C headers by themselves: deque tests, and everything under ThreadSanitizer with negative controls."""
 
 import os
-import shutil
 import subprocess
-from functools import cache
 from pathlib import Path
 
 import pytest
+from kinds import LONG
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-LONG = bool(os.environ.get("FORKTASK_LONG_TESTS"))  # `make tsan`; a short form runs with the other tests
-COMPILER = shutil.which("cc") or shutil.which("gcc")
-pytestmark = [
-    pytest.mark.timeout(1000),
-    pytest.mark.skipif(COMPILER is None, reason="needs a C compiler"),
-    pytest.mark.skipif(not (ROOT / "tasking" / "deque.h").exists(), reason="needs the source tree"),
-]
-# gcc warns that the sanitizer does not model fences. The only two order "publish, then look for sleepers" against "announce,
-# then look for work" (idle.h); no data are handed over by them.
+pytestmark = [pytest.mark.timeout(1000), pytest.mark.cc]
+# gcc warns that the sanitizer does not model fences. The only two order "publish, then look for sleepers" against
+# "announce, then look for work" (idle.h); no data are handed over by them.
 FLAGS = ["-std=gnu11", "-g", "-O1", "-Wno-tsan", "-I", str(ROOT / "tasking"), "-I", str(ROOT)]
 
 
@@ -26,7 +19,7 @@ def build(folder, source, *flags):
     """Compile one program of native/."""
     program = folder / (source + "".join(flag.replace("=", "_") for flag in flags if flag.startswith("-D")))
     subprocess.run(
-        [COMPILER, *FLAGS, *flags, HERE / "native" / f"{source}.c", "-o", program, "-lpthread"],
+        ["cc", *FLAGS, *flags, HERE / "native" / f"{source}.c", "-o", program, "-lpthread"],
         check=True,
         capture_output=True,
         text=True,
@@ -34,28 +27,11 @@ def build(folder, source, *flags):
     return program
 
 
-@cache
-def has_thread_sanitizer():
-    """Does a program compiled with -fsanitize=thread run here?"""
-    done = subprocess.run(
-        [COMPILER, "-fsanitize=thread", "-x", "c", "-", "-o", "/dev/null"],
-        input="int main(void) { return 0; }",
-        capture_output=True,
-        text=True,
-    )
-    return done.returncode == 0
-
-
 def run(program, *arguments, timeout=120):
     environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1 exitcode=66"}
     return subprocess.run(
         [program, *map(str, arguments)], capture_output=True, text=True, timeout=timeout, env=environment
     )
-
-
-needs_sanitizer = pytest.mark.skipif(
-    COMPILER is not None and not has_thread_sanitizer(), reason="the compiler has no -fsanitize=thread"
-)
 
 
 def test_deque(tmp_path):
@@ -78,35 +54,35 @@ def test_deque(tmp_path):
     ]
 
 
-@needs_sanitizer
+@pytest.mark.tsan
 def test_no_race_in_deque(tmp_path):
     """Check the deque under ThreadSanitizer."""
     done = run(build(tmp_path, "test_deque", "-fsanitize=thread"), 10_000)
     assert done.returncode == 0, done.stderr
 
 
-@needs_sanitizer
+@pytest.mark.tsan
 @pytest.mark.parametrize("num_threads", (1, 2, 3, 4, 8, 16) if LONG else (2, 5))
 def test_no_race_in_runtime(num_threads, tmp_path):
-    """Check replay, partitioned replay and eager tasks under ThreadSanitizer, against serial order; no wake-up is lost even
-    where threads sleep at once and take no naps."""
-    program = build(tmp_path, "race_runtime", "-fsanitize=thread", "-DPARTITION_NAPS=0")
+    """Check replay, compiled programs and eager tasks under ThreadSanitizer, against serial order; no wake-up is lost
+    even where threads sleep at once and take no naps."""
+    program = build(tmp_path, "race_runtime", "-fsanitize=thread", "-DPROGRAM_NAPS=0")
     done = run(program, 1000 if LONG else 30, num_threads, timeout=900)
     assert done.returncode == 0, done.stderr
 
 
-@needs_sanitizer
+@pytest.mark.tsan
 @pytest.mark.parametrize("num_threads", (2, 3, 4, 8) if LONG else (3,))
 def test_no_race_when_claims_open_and_close(num_threads, tmp_path):
-    """Check partitioned replay where homes open a few iterations ahead and decide anew in each iteration."""
+    """Check compiled programs where homes open a few iterations ahead and decide anew in each iteration."""
     program = build(
         tmp_path,
         "race_runtime",
         "-fsanitize=thread",
-        "-DPARTITION_NAPS=0",
-        "-DPARTITION_LOOK=1",
-        "-DPARTITION_AHEAD=60",
-        "-DPARTITION_CLAIM_NS=2000",
+        "-DPROGRAM_NAPS=0",
+        "-DPROGRAM_LOOK=1",
+        "-DPROGRAM_AHEAD=60",
+        "-DPROGRAM_CLAIM_NS=2000",
     )
     done = run(program, 1000 if LONG else 40, num_threads, timeout=900)
     assert done.returncode == 0, done.stderr
@@ -116,9 +92,9 @@ def test_no_race_when_claims_open_and_close(num_threads, tmp_path):
 WEAKENED = [
     "ORDER_REPLAY_COUNT_DOWN",
     "ORDER_REPLAY_LAST",
-    "ORDER_PARTITION_PUBLISH",
-    "ORDER_PARTITION_SEE",
-    "ORDER_PARTITION_DONE",
+    "ORDER_PROGRAM_PUBLISH",
+    "ORDER_PROGRAM_SEE",
+    "ORDER_PROGRAM_DONE",
     "ORDER_EAGER_CLOSE",
     "ORDER_EAGER_COUNT_DOWN",
     "ORDER_EAGER_PUSH_EDGE",
@@ -130,7 +106,7 @@ WEAKENED = [
 ]
 
 
-@needs_sanitizer
+@pytest.mark.tsan
 @pytest.mark.parametrize("order", WEAKENED if LONG else WEAKENED[:2])
 def test_a_weakened_ordering_is_caught(order, tmp_path):
     """Check that the sanitizer would notice: negative controls."""

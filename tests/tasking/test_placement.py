@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tasking.random_plans import hinted, kinds_plan, random_plan
+from tasking.test_executor import assert_same, content, serial_content
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
@@ -14,9 +16,6 @@ from forktask.cython_src.plan.dependences import by_priority, record_graph, rema
 from forktask.cython_src.plan.model import Block, PlanBuilder, update
 from forktask.experiments.sampling.models import make_executor
 from forktask.tasking.executor import TaskGraphExecutor, TaskIterExecutor
-
-from .random_plans import hinted, kinds_plan, random_plan
-from .test_executor import assert_same, content, serial_content
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]
 
@@ -126,11 +125,11 @@ def test_tasks_have_the_home_they_ask_for():
     assert columns([1, 1]).affinity is None
     with TaskIterExecutor(3, placement="stealing") as executor:
         executor.prepare(bind(columns([1e6] * 6, affinity=[2, 1, 0, 5, 4, 3])))
-        assert executor._runtime.root_homes() == {0: 2, 1: 1, 2: 0, 3: 2, 4: 1, 5: 0}
+        assert executor._runtime.root_workers() == {0: 2, 1: 1, 2: 0, 3: 2, 4: 1, 5: 0}
 
 
 def test_stealing_hands_tasks_to_the_worker_they_ask_for():
-    """Check two chains of 5 us tasks that begin on one worker and ask for the other: without inboxes, each would stay where it is."""
+    """Check two chains of 5 us tasks that begin on one worker and ask for the other, where only inboxes bring them."""
     steps, columns = 100, 2
     builder = PlanBuilder("crossing")
     builder.buffer("cells", (columns,), "uint64", role="statistic")
@@ -171,9 +170,8 @@ def test_measured_durations_share_out_the_work():
     assert programs(plan, 2) == [[0, 1, 2], [3, 4, 5]]
     fits = {"step0": [5e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3]}
     assert programs(plan, 2, durations_s=[{"step0": [1.0] * 6}, fits, {"other": [1.0]}]) == [[0], [1, 2, 3, 4, 5]]
-    with TaskIterExecutor(2, durations_s=[{"step0": [1.0]}]) as executor:
-        with pytest.raises(UsageError, match="none of 1 does"):
-            executor.prepare(bind(plan))
+    with TaskIterExecutor(2, durations_s=[{"step0": [1.0]}]) as executor, pytest.raises(UsageError, match="none of 1"):
+        executor.prepare(bind(plan))
 
 
 def test_a_stored_profile_places_tasks(tmp_path):
@@ -196,7 +194,7 @@ def test_a_stored_profile_places_tasks(tmp_path):
 
 @pytest.mark.parametrize(("pattern", "most"), [("stencil_1d", 32), ("nearest", 56), ("fft", 40), ("no_comm", 0)])
 def test_short_tasks_seldom_wait_for_the_other_worker(pattern, most):
-    """Check that homes and order fit the pattern: 16 x 16 tasks in equal parts, and at most so many waits between programs."""
+    """Check that homes and order fit the pattern: 16 x 16 tasks in equal parts, and few waits between programs."""
     plan = task_bench(pattern, 16, 16)
     with TaskIterExecutor(2) as executor:
         executor.prepare(bind(plan))

@@ -10,14 +10,13 @@ import time
 
 import numpy as np
 import pytest
+from tasking.random_plans import random_plan
+from tasking.test_executor import EXECUTORS, assert_same, content, serial_content
 
 from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.plan.model import Block, PlanBuilder, update
 from forktask.tasking.executor import TaskIterExecutor
-from forktask.tasking.scheduler import StuckGraph
-
-from .random_plans import random_plan
-from .test_executor import EXECUTORS, assert_same, content, serial_content
+from forktask.tasking.team import StuckGraph
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]
 ONE_OF_EACH = ["tasks-none", "taskgraph-stealing", "taskiter-stealing", "taskiter-partitioned"]
@@ -178,7 +177,7 @@ def test_a_forked_process_gets_an_error(name):
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_sleepers_are_woken(name):
-    """Check a graph in which all threads but one sleep again and again: nobody is forgotten. Threads do not spin here."""
+    """Check a graph in which all threads but one sleep again and again, without spinning: each one is woken."""
     plan = columns_plan(9, 2, 3000)
     chain = PlanBuilder("chain")
     chain.buffer("cells", (9,), "uint64", role="statistic")

@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tasking.random_plans import kinds_plan, random_plan, shared_plan
+from tasking.test_closure import order_of, repeated, unrolled_order
+from tasking.test_executor import assert_same, content, run_serial, serial_content
 
 from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.binding.checks import check_accesses, check_orders
@@ -13,10 +16,6 @@ from forktask.cython_src.plan.dependences import record_graph
 from forktask.cython_src.plan.model import Block, PlanBuilder, read, update, write
 from forktask.cython_src.plan.unroll import unroll
 from forktask.tasking.executor import TaskIterExecutor
-
-from .random_plans import kinds_plan, random_plan, shared_plan
-from .test_closure import order_of, repeated, unrolled_order
-from .test_executor import assert_same, content, run_serial, serial_content
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]
 

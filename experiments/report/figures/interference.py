@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from ...analysis.interference import interference_table
+from ...analysis.interference import interference_table, label_with_preemption
 from ...analysis.statistics import CONFIDENCE
 from ...analysis.study import Study
 from ..words import blocks_text, conditions
@@ -65,7 +65,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     for axis in (times, losses):
         axis.set_xticks(sorted(set(table["hogs"])))
         axis.set_xlabel("spinning processes")
-    add_legend(figure, column, model_handles(styles, models))
+    add_legend(figure, column, model_handles(styles, models, label_with_preemption))
     header(
         figure, study, [study.problem_name(plan_id), blocks_text(study.plans[plan_id]), f"{threads} threads"], column
     )
@@ -78,6 +78,8 @@ def caption(study: Study, plan_id: str) -> list[str]:
         "(a) Step time beside spinning processes, one on each of the last CPUs, over that of the same model without, "
         "paired by repetition; dotted: what the CPU time taken explains, from threads that only spin beside the same "
         "processes. (b) Slowdown times the capacity that is left, less one: time in which CPUs were there and not "
-        f"used, or used for nothing. Markers: quotients of typical times, bars: {CONFIDENCE:.0%} bootstrap intervals.",
+        f"used, or used for nothing. Markers: quotients of typical times, bars: {CONFIDENCE:.0%} bootstrap intervals. "
+        'Task models with "stay" leave each thread on its CPU, as all other models do; with "swap" a worker that waits '
+        "exchanges CPUs with one that lost its own.",
         *conditions(study, plan_id),
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,7 +148,9 @@ def add_legend(figure: Figure, column: str, handles: Sequence, columns: int | No
     )
 
 
-def model_handles(styles: dict[str, ModelStyle], models: Sequence[str], line: bool = True) -> list[Line2D]:
+def model_handles(
+    styles: dict[str, ModelStyle], models: Sequence[str], label: Callable[[str], str] = model_label, line: bool = True
+) -> list[Line2D]:
     """Entries of a legend, one for each model."""
     return [
         Line2D(
@@ -159,7 +161,7 @@ def model_handles(styles: dict[str, ModelStyle], models: Sequence[str], line: bo
             marker=styles[m].marker,
             markeredgecolor="white",
             markeredgewidth=0.4,
-            label=model_label(m),
+            label=label(m),
         )
         for m in models
     ]

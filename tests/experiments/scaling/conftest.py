@@ -1,7 +1,7 @@
-"""Sessions inside of sessions forget what they imported, but extension modules can be imported once only: so, before."""
+"""Extension modules, imported before any session inside a session: those forget their imports, and import twice."""
 
 import forktask.experiments.analysis.bounds
 import forktask.experiments.sampling.measure
 import forktask.experiments.scaling.testing
 import forktask.experiments.sweep.run
-import forktask.experiments.user_graph  # noqa: F401
+import forktask.public  # noqa: F401

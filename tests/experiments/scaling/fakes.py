@@ -1,4 +1,4 @@
-"""A machine that takes no time: samples, capacities and tosses made up from a seed, and a clock that samples advance."""
+"""A machine that takes no time: samples, capacities and tosses come from a seed, and samples advance its clock."""
 
 import random
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from forktask import UserGraph
 from forktask.cython_src.plan.model import PlanBuilder
-from forktask.experiments.user_graph import UserGraph
 
 
 def smooth(left, right, out):

@@ -52,11 +52,11 @@ def test_no_budget_measures_nothing():
 def test_order_is_tossed():
     """Check that rounds are A B B A or B A A B by the toss, and that a drift of the machine cancels."""
     machine = FakeMachine({"taskiter": 1.0, "forkjoin": 1.0})
-    drifting = lambda side: {
-        **machine.sample(side),
-        "run_lengths": [1],
-        "run_times_s": [1.0 + 0.1 * len(machine.samples)],
-    }
+
+    def drifting(side):
+        sample = machine.sample(side)
+        return {**sample, "run_lengths": [1], "run_times_s": [1.0 + 0.1 * len(machine.samples)]}
+
     tosses = iter([True, False, True])
     result = run_clock_test(
         "c",
@@ -126,7 +126,10 @@ def test_efficiency_is_relative_to_the_capacity():
 def test_other_results_are_an_error():
     """Check that no ratio is given between models that computed something else."""
     machine = FakeMachine({"taskiter": 1.0, "forkjoin": 1.0})
-    wrong = lambda side: {**machine.sample(side), "weights_hash": side.model}
+
+    def wrong(side):
+        return {**machine.sample(side), "weights_hash": side.model}
+
     with pytest.raises(RuntimeError, match="must leave the same results"):
         run_clock_test(
             "c", SIDES, 1.05, budget_s=9, sampler=wrong, measure_capacity=machine.capacity, clock=machine.clock
@@ -135,13 +138,16 @@ def test_other_results_are_an_error():
 
 def test_a_process_that_fails_is_an_error():
     """Check that a crash is no slow sample."""
-    broken = lambda side: {"failure": "crash", "message": "killed by SIGSEGV"}
+
+    def broken(side):
+        return {"failure": "crash", "message": "killed by SIGSEGV"}
+
     with pytest.raises(RuntimeError, match="taskiter on 2 threads did not run .* SIGSEGV"):
         run_clock_test("c", SIDES, 1.05, budget_s=9, sampler=broken, measure_capacity=lambda n: 2.0, toss=lambda: True)
 
 
 def test_false_alarms_and_power_of_the_whole_procedure():
-    """Check the procedure end to end on made-up machines: no false alarm in 150 A/A tests, a slowdown of 10 % is found."""
+    """Check the whole procedure on made-up machines: no false alarm in 150 A/A tests; a slowdown of 10 % is found."""
     alarms, found, rng = 0, 0, random.Random(4)
     for seed in range(150):
         machine = FakeMachine({"taskiter": 1.0}, noise=rng.choice([0.01, 0.05]), seed=seed)

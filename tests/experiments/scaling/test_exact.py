@@ -89,7 +89,7 @@ def test_allocations_are_a_slope():
     assert exact.allocations_per_pass(disturbed, lambda: calls[0]) == 0
 
 
-@pytest.mark.skipif(exact.counter_library() is None, reason="the C library offers no way to count")
+@pytest.mark.malloc_count
 def test_malloc_is_counted():
     """Check that the preloaded library sees malloc, calloc, realloc and aligned forms, and no more than there are."""
     program = (

@@ -13,7 +13,7 @@ from forktask.experiments.scaling import clock, gate, subject
 
 MODULE = """
 import numpy as np
-from forktask.experiments.user_graph import UserGraph
+from forktask import UserGraph
 
 def fill(out):
     out[...] = VALUE

@@ -1,4 +1,4 @@
-"""The page docs/scaling_tests.md: its files work as they stand, its workflow asks for what there is."""
+"""The pages on scaling tests: their files work as they stand, the workflow asks for what there is."""
 
 import re
 import shlex
@@ -12,12 +12,14 @@ from forktask.experiments.scaling import power
 
 pytest_plugins = ["pytester"]
 
-PAGE = (Path(__file__).parents[3] / "docs" / "scaling_tests.md").read_text()
+DOCS = Path(__file__).parents[3] / "docs"
+GUIDE = (DOCS / "guide" / "scaling_tests.md").read_text()
+RATES = (DOCS / "notes" / "scaling_error_rates.md").read_text()
 
 
 def blocks(language):
-    """Code blocks of a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    """Code blocks of a language in the guide."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
 
 
 def test_the_first_test_of_the_page(pytester, monkeypatch):
@@ -52,15 +54,15 @@ def test_options_in_the_workflow_exist(pytester):
 
 
 def test_options_on_the_page_exist(pytester):
-    """Check each option of pytest that the page names."""
+    """Check each option of pytest that the guide names."""
     known = pytester.parseconfig(*QUICK).option
-    for option in sorted(set(re.findall(r"`(--scaling-[a-z-]+)", PAGE))):
+    for option in sorted(set(re.findall(r"`(--scaling-[a-z-]+)", GUIDE))):
         assert hasattr(known, option[2:].replace("-", "_")), option
 
 
 def test_the_simulated_table_is_what_the_command_prints(capsys):
     """Check the table of simulated rates against a smaller simulation: same rows, rates within their errors."""
-    text = PAGE[PAGE.index("<!-- simulated -->") :].split("```")[1].strip().splitlines()
+    text = RATES[RATES.index("<!-- simulated -->") :].split("```")[1].strip().splitlines()
     rows = power.simulated(200, 1.05)
     assert text[0] == power.format_simulated([])
     for line, row in zip(text[1:], rows, strict=True):

@@ -66,7 +66,7 @@ def test_interval_agrees_with_the_verdict():
 
 
 def test_interval_covers_at_all_looks():
-    """Check that the interval misses the true ratio at any of 40 looks in no more than 3 % of tests, and gets narrow."""
+    """Check that the interval misses the true ratio at any of 40 looks in at most 3 % of tests, and gets narrow."""
     rng, missed, widths = np.random.default_rng(8), 0, []
     for _ in range(60):
         x = 0.03 * rng.standard_normal(40)

@@ -29,34 +29,31 @@ STATUS = (
 
 @cache
 def library(defect: tuple[str, str] | None = None):
-    """The emulated kernels, or None where there is no C++ compiler.
+    """The emulated kernels.
 
     Parameters
     ----------
     defect : (old, new), optional
         A text of the sources that is replaced: negative controls. Only the kernels of the file that holds it are there.
     """
-    compiler = shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
-        return None
     if defect is not None:
         with tempfile.TemporaryDirectory() as folder:
-            return _load(_compile(compiler, folder, (file_of(defect),), defect))
+            return _load(_compile(folder, (file_of(defect),), defect))
     # Measuring processes load what the process that started them has compiled.
     if not os.path.exists(os.environ.get(COMPILED, "")):
         folder = tempfile.mkdtemp(prefix="forktask-emulated-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        os.environ[COMPILED] = _compile(compiler, folder, gpu_kernels.SOURCE_FILES)
+        os.environ[COMPILED] = _compile(folder, gpu_kernels.SOURCE_FILES)
     return _load(os.environ[COMPILED])
 
 
-def _compile(compiler: str, folder: str, files: tuple[str, ...], defect: tuple[str, str] = ("", "")) -> str:
+def _compile(folder: str, files: tuple[str, ...], defect: tuple[str, str] = ("", "")) -> str:
     """Path of the shared library of some source files."""
     texts = [(gpu_kernels.SOURCE_FOLDER / name).read_text() for name in (*gpu_kernels.HEADERS, *files)]
     source = "\n".join(texts)
     file, result = Path(folder) / "kernels.cpp", Path(folder) / "kernels.so"
     file.write_text(source.replace(*defect) if defect[0] else source)
-    command = [compiler, "-std=c++17", "-O2", "-fPIC", "-shared", "-Wno-unknown-pragmas"]
+    command = ["g++", "-std=c++17", "-O2", "-fPIC", "-shared", "-Wno-unknown-pragmas"]
     include = ["-include", Path(__file__).with_name("emulation.h")]
     subprocess.run([*command, *include, file, "-o", result], check=True)
     return str(result)

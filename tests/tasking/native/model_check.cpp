@@ -1,4 +1,4 @@
-// The deque, the sleep protocol, replay with inboxes, partitioned replay and eager tasks under Relacy, from the very headers of the runtime.
+// The deque, the sleep protocol, replay with inboxes, compiled programs and eager tasks under Relacy, from the very headers of the runtime.
 //     c++ -fpermissive -DFORKTASK_RELACY -I tasking -I cython_src -I tests/tasking/native model_check.cpp && ./a.out NAME ITERATIONS
 // -DORDER_X=relaxed (and the like) weakens one ordering: then the check must fail.
 #include <cstdint>
@@ -14,16 +14,16 @@
 static int64_t model_clock, model_claim_ns;
 #define forktask_now_ns() (++model_clock)
 // Waits are short, and every look is an event of the model.
-#define PARTITION_LOOKS 0
-#define PARTITION_PATIENCE 0
-#define PARTITION_ROUNDS 2
-#define PARTITION_AHEAD 4
-#define PARTITION_LOOK 1
-#define PARTITION_CLAIM_NS model_claim_ns
-#define PARTITION_NAPS 0
+#define PROGRAM_LOOKS      0
+#define PROGRAM_PATIENCE   0
+#define PROGRAM_ROUNDS     2
+#define PROGRAM_AHEAD      4
+#define PROGRAM_LOOK       1
+#define PROGRAM_CLAIM_NS   model_claim_ns
+#define PROGRAM_NAPS       0
 #define SCHEDULER_PATIENCE 1
-#define SCHEDULER_ROUNDS 2
-#include "tasking/partition.h"
+#define SCHEDULER_ROUNDS   2
+#include "tasking/programs/programs.h"
 #include "tasking/eager.h"
 #include "tasking/replay.h"
 
@@ -198,12 +198,12 @@ struct Blocks {
 
 // Two programs of two tasks: 0, 2 and 1, 3. 1 and 3 come after 0; 2 after 1; 0 of the next iteration after 2 and 3.
 // `mode`: 0 no iteration is open to claims, 1 all are, 2 the second is.
-static const int partition_iterations = 2;
-typedef Blocks<2, 4> PartitionBlocks;
+static const int program_iterations = 2;
+typedef Blocks<2, 4> ProgramBlocks;
 
-static int partition_block(const void *args, ptrdiff_t task, const TaskContext *context)
+static int program_block(const void *args, ptrdiff_t task, const TaskContext *context)
 {
-    PartitionBlocks *b = (PartitionBlocks *)args;
+    ProgramBlocks *b = (ProgramBlocks *)args;
     const int k = (int)context->iteration;
     RL_ASSERT(b->runs[task]($) == k);
     RL_ASSERT(task == 0 ? b->runs[2]($) == k && b->runs[3]($) == k : b->runs[task == 2 ? 1 : 0]($) == k + 1);
@@ -212,19 +212,20 @@ static int partition_block(const void *args, ptrdiff_t task, const TaskContext *
 }
 
 template <int mode>
-struct partition_test : rl::test_suite<partition_test<mode>, 2> {
-    Partition p;
-    PartitionWorker workers[2];
+struct program_test : rl::test_suite<program_test<mode>, 2> {
+    Programs p;
+    ProgramWorker workers[2];
     ClaimWord claims[4];
     ProgramEntry entries[5];
     ProgramWait waits[3];
     int32_t first[3], predecessor_offsets[5], predecessors[5];
     int64_t seen[4], all_claimed[4];
-    PartitionBlocks blocks;
+    ProgramBlocks blocks;
 
     void before()
     {
-        static const ProgramEntry the_entries[] = {{0, 0, 1, 0}, {2, 0, 1, 1}, {1, 0, 1, 2}, {3, 0, 1, 3}, {0, 0, 0, 3}};
+        static const ProgramEntry the_entries[] = {
+            {0, 0, 1, 0}, {2, 0, 1, 1}, {1, 0, 1, 2}, {3, 0, 1, 3}, {0, 0, 0, 3}};
         static const ProgramWait the_waits[] = {{1, 0}, {1, 1}, {0, 1}};
         static const int32_t the_first[] = {0, 2, 4}, offsets[] = {0, 2, 3, 4, 5}, before[] = {3, 7, 4, 0, 0};
         std::memcpy(entries, the_entries, sizeof(entries));
@@ -244,8 +245,8 @@ struct partition_test : rl::test_suite<partition_test<mode>, 2> {
         p.predecessors = predecessors;
         p.num_tasks = p.num_nodes = 4;
         p.first_replay = 0;
-        p.num_iterations = partition_iterations;
-        blocks.open(&p.scheduler, partition_block, 0);
+        p.num_iterations = program_iterations;
+        blocks.open(&p.scheduler, program_block, 0);
         scheduler_reset_words();
         for (int w = 0; w < 2; w++) {
             workers[w].progress.store(0, rl::mo_relaxed, $);
@@ -275,12 +276,15 @@ struct partition_test : rl::test_suite<partition_test<mode>, 2> {
         }
     }
 
-    void thread(unsigned index) { partition_work(&p, (int32_t)index); }
+    void thread(unsigned index)
+    {
+        programs_work(&p, (int32_t)index);
+    }
 
     void after()
     {
         for (int t = 0; t < 4; t++)
-            RL_ASSERT(blocks.runs[t]($) == partition_iterations);
+            RL_ASSERT(blocks.runs[t]($) == program_iterations);
     }
 };
 
@@ -364,7 +368,10 @@ struct eager_test : rl::test_suite<eager_test, 2> {
         }
     }
 
-    void thread(unsigned index) { eager_work(&e, (int32_t)index); }
+    void thread(unsigned index)
+    {
+        eager_work(&e, (int32_t)index);
+    }
 
     void after()
     {
@@ -379,19 +386,20 @@ static const int replay_iterations = 3;
 struct replay_test : rl::test_suite<replay_test, 2> {
     Replay r;
     ReplayNode nodes[3];
-    int32_t num_intra[3], successors[4], roots[2], root_homes[2], homes[3];
+    int32_t num_intra[3], successors[4], roots[2], root_workers[2], affinity[3];
     atomic_i32 slots[2][4], links[3];
     EagerBlocks blocks;
 
     void before()
     {
         static const int32_t edges[] = {2, 2, 0, 1}, before[] = {0, 0, 2}, all[] = {1, 1, 2}, begin[] = {0, 1, 2};
-        static const int32_t split[] = {1, 2, 2}, end[] = {1, 2, 4}, the_roots[] = {0, 1}, where[] = {1, 0}, ask[] = {1, -1, 0};
+        static const int32_t split[] = {1, 2, 2}, end[] = {1, 2, 4}, the_roots[] = {0, 1}, where[] = {1, 0},
+                             ask[] = {1, -1, 0};
         std::memcpy(successors, edges, sizeof(edges));
         std::memcpy(num_intra, before, sizeof(before));
         std::memcpy(roots, the_roots, sizeof(roots));
-        std::memcpy(root_homes, where, sizeof(where));
-        std::memcpy(homes, ask, sizeof(ask));
+        std::memcpy(root_workers, where, sizeof(where));
+        std::memcpy(affinity, ask, sizeof(ask));
         for (int v = 0; v < 3; v++) {
             nodes[v].rearm = all[v];
             nodes[v].loop = 0;
@@ -404,9 +412,9 @@ struct replay_test : rl::test_suite<replay_test, 2> {
         r.nodes = nodes;
         r.successors = successors;
         r.num_intra = num_intra;
-        r.homes = homes;
+        r.affinity = affinity;
         r.roots = roots;
-        r.root_homes = root_homes;
+        r.root_workers = root_workers;
         r.num_tasks = r.num_nodes = 3;
         r.num_roots = 2;
         r.num_ends = 1;
@@ -421,7 +429,10 @@ struct replay_test : rl::test_suite<replay_test, 2> {
         replay_reset(&r, 0, replay_iterations);
     }
 
-    void thread(unsigned index) { replay_work(&r, (int32_t)index); }
+    void thread(unsigned index)
+    {
+        replay_work(&r, (int32_t)index);
+    }
 
     void after()
     {
@@ -457,12 +468,12 @@ int main(int argc, char **argv)
         return simulate<idle_test>("idle", iterations);
     if (!std::strcmp(argv[1], "wake"))
         return simulate<wake_test>("wake", iterations);
-    if (!std::strcmp(argv[1], "partition"))
-        return simulate<partition_test<0>>("partition", iterations);
+    if (!std::strcmp(argv[1], "programs"))
+        return simulate<program_test<0>>("programs", iterations);
     if (!std::strcmp(argv[1], "claims"))
-        return simulate<partition_test<1>>("claims", iterations);
+        return simulate<program_test<1>>("claims", iterations);
     if (!std::strcmp(argv[1], "opening"))
-        return simulate<partition_test<2>>("opening", iterations);
+        return simulate<program_test<2>>("opening", iterations);
     if (!std::strcmp(argv[1], "eager"))
         return simulate<eager_test>("eager", iterations);
     if (!std::strcmp(argv[1], "replay"))

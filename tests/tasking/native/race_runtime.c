@@ -1,5 +1,5 @@
-/* race_runtime [rounds [threads [seed]]]: deque, sleep protocol, replay with and without inboxes, partitioned replay and eager tasks in
- * plain C, made to be compiled with ThreadSanitizer, and without it for many more graphs (`make stress`):
+/* race_runtime [rounds [threads [seed]]]: deque, sleep protocol, replay with and without inboxes, compiled programs and
+ * eager tasks in plain C, made to be compiled with ThreadSanitizer, and without it for many more graphs (`make stress`):
  *     cc -std=gnu11 -g -O1 -fsanitize=thread ...
  * Random layered graphs whose tasks hash what their predecessors wrote; every result is compared with serial order. Data are
  * not atomic, so a missing happens-before edge is a data race that the sanitizer reports. */
@@ -7,12 +7,12 @@
 #include <stdio.h>
 
 #include "tasking/eager.h"
-#include "tasking/partition.h"
+#include "tasking/programs/compiler.h"
 #include "tasking/replay.h"
 #include "tasking/team.h"
 
 #define MAX_TASKS 96
-#define CELLS 12
+#define CELLS     12
 
 static uint64_t cells[CELLS];
 static int32_t reads[MAX_TASKS][2], updates[MAX_TASKS];
@@ -134,16 +134,17 @@ int main(int argc, char **argv)
         memcpy(expected, cells, sizeof(cells));
         memset(cells, 0, sizeof(cells));
 
+        RecordedGraph graph = {num_tasks, num_tasks, 1,          &loop,     task_loop,
+                               offsets,   split,     successors, num_intra, num_cross};
         Replay replay;
-        if (replay_open(&replay, num_threads, &loop, states, 2000, num_tasks, num_tasks, offsets, split, successors,
-                        num_intra, num_cross, task_loop) != 0)
+        if (replay_open(&replay, &graph, num_threads, states, 2000) != 0)
             return 2;
         for (int again = 0; again < 2; again++) {
             if (again) { /* most tasks ask for a worker */
-                int32_t homes[MAX_TASKS];
+                int32_t affinity[MAX_TASKS];
                 for (int32_t t = 0; t < num_tasks; t++)
-                    homes[t] = (int32_t)random_below((uint32_t)num_threads + 1) - 1;
-                if (replay_set_homes(&replay, homes) != 0)
+                    affinity[t] = (int32_t)random_below((uint32_t)num_threads + 1) - 1;
+                if (replay_set_affinity(&replay, affinity) != 0)
                     return 2;
             }
             replay_reset(&replay, 0, iterations);
@@ -152,24 +153,25 @@ int main(int argc, char **argv)
         }
         replay_close(&replay);
 
-        Partition partition;
+        Programs programs;
         double cost[MAX_TASKS];
         for (int32_t t = 0; t < num_tasks; t++)
             cost[t] = 1 + random_below(9);
-        if (partition_open(&partition, num_threads, &loop, 1, states, 2000, num_tasks, num_tasks, offsets, split,
-                           successors, num_intra, task_loop, cost, NULL, NULL) != 0)
+        TaskHints hints = {cost, NULL, NULL};
+        if (programs_open(&programs, &graph, &hints, num_threads, states, 2000) != 0)
             return 2;
         for (int open = 0; open < 2; open++) {
             for (int w = 0; w < num_threads; w++)
-                partition.workers[w].is_open = open || w % 2;
-            partition_reset(&partition, 0, iterations);
-            run(&team, partition_work, &partition);
-            check(expected, "partitioned replay", round);
+                programs.workers[w].is_open = open || w % 2;
+            programs_reset(&programs, 0, iterations);
+            run(&team, programs_work, &programs);
+            check(expected, "programs", round);
         }
-        partition_close(&partition);
+        programs_close(&programs);
 
         /* One access a cell: read, read, update. */
-        static int32_t task_offsets[MAX_TASKS + 1], access_list[3 * MAX_TASKS], list_offsets[CELLS + 1], list_cells[CELLS];
+        static int32_t task_offsets[MAX_TASKS + 1], access_list[3 * MAX_TASKS], list_offsets[CELLS + 1],
+            list_cells[CELLS];
         static uint8_t kinds[3 * MAX_TASKS];
         uint8_t wait_after = (uint8_t)random_below(2);
         for (int32_t c = 0; c < CELLS; c++) {

@@ -6,12 +6,12 @@
 
 #include "tasking/deque.h"
 
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
+#define CHECK(condition)                                                              \
+    do {                                                                              \
+        if (!(condition)) {                                                           \
             fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition); \
-            exit(1); \
-        } \
+            exit(1);                                                                  \
+        }                                                                             \
     } while (0)
 
 static int32_t num_items = 200000;
@@ -153,11 +153,11 @@ int main(int argc, char **argv)
 {
     if (argc > 1)
         num_items = atoi(argv[1]);
-#define RUN(name) \
-    do { \
-        name(); \
+#define RUN(name)          \
+    do {                   \
+        name();            \
         puts("ok " #name); \
-        fflush(stdout); \
+        fflush(stdout);    \
     } while (0)
     RUN(smoke);
     RUN(owner_lifo_thief_fifo);

@@ -1,0 +1,246 @@
+"""Comparing execution models: a sweep in fresh processes, as `forktask compare` runs it, and its results."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .cython_src.errors import UsageError
+from .cython_src.networks.layers import Network
+from .cython_src.networks.registry import get_network, network_names
+from .cython_src.records import nearest
+from .experiments.sampling.models import DEFAULT_MODELS
+from .experiments.sweep.configuration import Configuration, Grid, Measure, parse_configuration
+from .experiments.sweep.run import Sweep, failure_report
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from .experiments.analysis.study import Study
+
+__all__ = ["Comparison", "compare"]
+
+# What a notebook shows of the table.
+SHOWN = ("model", "threads", "repetitions", "median_s", "speedup", "speedup_low", "speedup_high", "ratio", "verdict")
+
+
+class Comparison:
+    """Results of `compare`, of `forktask compare` or of `forktask run`, read from their folder when they are asked for.
+
+    Printing one prints the tables of the command line.
+
+    Parameters
+    ----------
+    folder : path
+        Holds samples.jsonl.
+
+    Raises
+    ------
+    UsageError
+        No such folder, or rows that must not be compared: models that computed other weights, several machines.
+
+    Attributes
+    ----------
+    folder : Path
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]):
+        from .experiments.analysis.load import load
+        from .experiments.analysis.speeds import main_plan
+
+        self.folder = Path(folder)
+        self._study: Study = load(self.folder)
+        main_plan(self._study)  # raises where nothing was measured
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """One row a plan, model and number of threads, as in summary.csv: medians, intervals, verdicts."""
+        from .experiments.analysis.speeds import speed_table
+
+        return speed_table(self._study)
+
+    @property
+    def samples(self) -> pd.DataFrame:
+        """One row a sample: times, hashes of weights and losses, what else the machine did."""
+        return self._study.samples
+
+    @property
+    def warnings(self) -> list[str]:
+        """Sentences that a reader of the table must know."""
+        return list(self._study.warnings)
+
+    @property
+    def figures(self) -> list[str]:
+        """Names of the figures that these samples allow."""
+        from .experiments.analysis.speeds import main_plan
+        from .experiments.report import figures
+
+        return figures.available_figures(self._study, main_plan(self._study))
+
+    def figure(self, name: str = "speedup", *, column: str = "double") -> Figure:
+        """Draw a figure of the plan with most samples.
+
+        Parameters
+        ----------
+        name : str
+            One of `figures`.
+        column : {"double", "single"}
+            7 in or 3.3 in wide.
+
+        Raises
+        ------
+        UsageError
+            Unknown figure or column, or samples that do not hold what the figure shows.
+        """
+        from .experiments.report import figures
+
+        return figures.draw(self._study, name, column=column)
+
+    def caption(self, name: str = "speedup") -> str:
+        """Return all that a sceptical reader of a figure needs, as a paragraph."""
+        from .experiments.report import figures
+
+        return figures.caption(self._study, name)
+
+    @property
+    def report(self) -> Path:
+        """The page report.html with everything, written if it is not there yet."""
+        from .experiments.report.files import REPORT, write_report
+
+        page = self.folder / REPORT
+        return page if page.exists() else write_report(self.folder)
+
+    def _title(self) -> str:
+        networks = dict.fromkeys(f"{plan['network']} at batch {plan['batch']}" for plan in self._study.plans.values())
+        return ", ".join(networks)
+
+    def __repr__(self) -> str:
+        models = self.samples["model"].nunique()
+        return f"<Comparison of {models} models on {self._title()}: {len(self.samples)} samples in {self.folder}>"
+
+    def __str__(self) -> str:
+        from .experiments.report.files import summary_text
+
+        return summary_text(self.folder)
+
+    def _repr_html_(self) -> str:
+        import html
+
+        shown = self.table[[name for name in SHOWN if name in self.table]]
+        notes = "".join(f"<li>{html.escape(text)}</li>" for text in self.warnings)
+        return (
+            f"<p><b>{html.escape(self._title())}</b>, {len(self.samples)} samples in "
+            f"<code>{html.escape(str(self.folder))}</code></p>"
+            f"{shown.to_html(index=False, float_format='%.4g', na_rep='', border=0)}<ul>{notes}</ul>"
+        )
+
+
+def compare(
+    network: str | Network | Sequence[str | Network] = "cifar10_cnn",
+    *,
+    batch: int | Sequence[int] = 64,
+    models: str | Sequence[str] = DEFAULT_MODELS,
+    threads: int | str | Sequence[int] = "cores",
+    out: str | os.PathLike[str] | None = None,
+    quick: bool = False,
+    title: str = Configuration.title,
+    **settings: Any,
+) -> Comparison:
+    """Train a network under several execution models in fresh processes, and compare them.
+
+    The same as `forktask compare`: the weights of all models are checked to be the same bits, and samples, summary.csv,
+    figures and report.html are left in a folder. A call that was interrupted goes on when it is repeated with its
+    `out`.
+
+    Parameters
+    ----------
+    network : str or Network, or several
+        By name, or what `get_network` returned.
+    batch : int or several
+        Images of a step.
+    models : str or several
+        Such as "taskiter" or "forkjoin:schedule=dynamic".
+    threads : int or several, or "cores"
+        "cores": 1, 2, 4, ... up to the cores that this process may use.
+    out : path, optional
+        Results folder; default: results/<date and time>.
+    quick : bool
+        Small sizes and one repetition: a check that it works, whatever else was asked for.
+    title : str
+        Of the report.
+    **settings
+        Options of the plan, each one value or several (`granularity`, `memory`, `fusion`, ...), `interference`, and how
+        to measure (`repeats`, `seed`, `profile`, `time_limit_s`, ...): the keys of the tables [grid] and [measure] in a
+        sweep's TOML file.
+
+    Raises
+    ------
+    UsageError
+        An unknown name or value, a network that other processes cannot make, or a folder that holds other results.
+    RuntimeError
+        The models did not compute the same weights, or nothing could be measured.
+
+    Examples
+    --------
+    >>> comparison = compare("cifar10_cnn", models=["forkjoin", "taskiter"], threads=[1, 2], quick=True)
+    >>> comparison.table[["model", "threads", "median_s", "speedup", "verdict"]]
+    >>> comparison.figure("speedup").savefig("speedup.pdf")
+    """
+    given = {"network": network, "batch": batch, "models": models, "threads": threads, **settings}
+    configuration = _configuration(title, given)
+    if configuration.uses_gpu:
+        raise UsageError(
+            f"compare() compares models of the CPU, got {', '.join(configuration.grid.models)}; use `forktask compare "
+            f"--device gpu`"
+        )
+    folder = f"results/{datetime.now().strftime('%Y%m%d-%H%M%S')}" if out is None else os.fspath(out)
+    shown = {name: value for name, value in given.items() if name not in ("models", "threads")}
+    call = f"forktask.compare({', '.join(f'{n}={v!r}' for n, v in shown.items())}, out={folder!r})"
+    results = Sweep(configuration.quick() if quick else configuration, folder, call, sys.stderr).run()
+    lines, trusted = failure_report(results)
+    if not trusted or not results.of_kind("sample"):
+        why = "every configuration failed" if trusted else "the models did not compute the same weights"
+        raise RuntimeError(f"nothing to compare in {folder}: {why}: {'; '.join(lines)}")
+    from .experiments.report.files import write_report
+
+    write_report(folder)
+    return Comparison(folder)
+
+
+def _configuration(title: str, given: Mapping[str, Any]) -> Configuration:
+    """Sort what was given into the tables of a sweep file, which knows types and ranges."""
+    axes = [field.name for field in dataclasses.fields(Grid)]
+    measures = [field.name for field in dataclasses.fields(Measure)]
+    tables: dict[str, dict[str, Any]] = {"grid": {}, "measure": {}}
+    for name, value in given.items():
+        if name not in (*axes, *measures):
+            near = nearest(name, (*axes, *measures, "out", "quick", "title"))
+            raise UsageError(
+                f"arguments of compare may be {', '.join((*axes, *measures))}; got {name!r}"
+                f"{f'; did you mean {near!r}?' if near else ''}"
+            )
+        several = name in axes and isinstance(value, Sequence) and not isinstance(value, str)
+        tables["grid" if name in axes else "measure"][name] = list(value) if several else value
+    networks = tables["grid"]["network"]
+    tables["grid"]["network"] = [_name(n) for n in (networks if isinstance(networks, list) else [networks])]
+    return parse_configuration({"title": title, **tables}, "compare")
+
+
+def _name(network: Any) -> Any:
+    """Name of a network that processes which measure can make again."""
+    if not isinstance(network, Network):
+        return network
+    if network.name in network_names() and get_network(network.name) == network:
+        return network.name
+    raise UsageError(
+        f"compare() measures in fresh processes, which know networks by name: {', '.join(network_names())}; got a "
+        f"network of your own, {network.name!r}; time it with executor(...).run(...), or add it to "
+        f"`cython_src/networks/` in a clone"
+    )

@@ -1,0 +1,47 @@
+"""Plans of one's own: buffers, loops, blocks and accesses; the graph of their dependences; checks."""
+
+from .cython_src.binding.checks import AccessError, check_accesses, check_orders, find_unused_reads, span_in_tasks
+from .cython_src.plan.dependences import TaskGraph, record_graph
+from .cython_src.plan.model import (
+    ACCESS_KINDS,
+    Access,
+    Block,
+    BlockLoop,
+    Buffer,
+    Plan,
+    PlanBuilder,
+    commutative,
+    concurrent,
+    ranges,
+    read,
+    reduction,
+    update,
+    write,
+)
+
+__all__ = [  # noqa: RUF022  in the order in which a reader needs them
+    # building
+    "PlanBuilder",
+    "Block",
+    "ranges",
+    "read",
+    "write",
+    "update",
+    "concurrent",
+    "commutative",
+    "reduction",
+    # looking
+    "Plan",
+    "Buffer",
+    "BlockLoop",
+    "Access",
+    "ACCESS_KINDS",
+    "TaskGraph",
+    "record_graph",
+    "span_in_tasks",
+    # checking
+    "check_accesses",
+    "find_unused_reads",
+    "check_orders",
+    "AccessError",
+]

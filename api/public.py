@@ -1,0 +1,86 @@
+"""Every name of `forktask`, by what it is for. Loaded at the first use of one of them."""
+
+from . import kernels, plans
+from .comparison import Comparison, compare
+from .cython_src.binding.bind import BlockFailure, BoundPlan, bind
+from .cython_src.binding.storage import Storage
+from .cython_src.errors import UsageError
+from .cython_src.graphs.task_functions import TaskFunction, task
+from .cython_src.graphs.user_graph import ITERATION, Region, TaskArray
+from .cython_src.lowering import PlanOptions, initialise, lower
+from .cython_src.networks.layers import (
+    Add,
+    AveragePool,
+    BatchNorm,
+    Convolution,
+    Dropout,
+    FullyConnected,
+    GlobalPool,
+    Layer,
+    MaxPool,
+    Network,
+    ReLU,
+    ReLU6,
+    Softmax,
+)
+from .cython_src.networks.registry import get_network, network_names
+from .experiments.training.data import Dataset, load_data
+from .experiments.training.safetensors import read_safetensors, write_safetensors
+from .kernels import get_include
+from .running import Executor, Run, executor, model_names, run, weights_hash
+from .user_graph import UserGraph
+
+__all__ = [  # noqa: RUF022  in the order in which a reader needs them
+    # networks
+    "Network",
+    "Layer",
+    "Convolution",
+    "BatchNorm",
+    "ReLU",
+    "ReLU6",
+    "Add",
+    "MaxPool",
+    "AveragePool",
+    "GlobalPool",
+    "Dropout",
+    "FullyConnected",
+    "Softmax",
+    "get_network",
+    "network_names",
+    # a plan and its memory
+    "PlanOptions",
+    "lower",
+    "bind",
+    "BoundPlan",
+    "Storage",
+    "initialise",
+    # running it
+    "executor",
+    "Executor",
+    "Run",
+    "run",
+    "model_names",
+    "weights_hash",
+    # measuring
+    "compare",
+    "Comparison",
+    # data and weights
+    "load_data",
+    "Dataset",
+    "read_safetensors",
+    "write_safetensors",
+    # graphs of one's own
+    "UserGraph",
+    "TaskArray",
+    "Region",
+    "ITERATION",
+    "task",
+    "TaskFunction",
+    # plans and kernels of one's own
+    "plans",
+    "kernels",
+    "get_include",
+    # errors
+    "UsageError",
+    "BlockFailure",
+]

@@ -1,0 +1,239 @@
+"""Running a bound plan under an execution model, and what came of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .cython_src.errors import UsageError
+from .cython_src.lowering import PlanOptions
+from .cython_src.networks.layers import Network
+from .cython_src.plan.model import Plan
+from .experiments.sampling.measure import build, result_hashes
+from .experiments.sampling.models import built_models, make_executor, parse_model
+
+__all__ = ["Executor", "Run", "executor", "model_names", "run", "weights_hash"]
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """What `Executor.run` returns.
+
+    Attributes
+    ----------
+    model : str
+    num_threads : int
+    iterations : int
+    seconds : float
+        From the call to its return: start and end of the run included, so one run is no measurement (see `compare`).
+    mean_loss : float or None
+        Over these iterations, as far back as the plan logs them; None where it logs none.
+    bound : BoundPlan
+        Arrays as they are now, which a later run goes on with.
+    """
+
+    model: str
+    num_threads: int
+    iterations: int
+    seconds: float
+    mean_loss: float | None
+    bound: Any = field(compare=False)
+
+    def __repr__(self) -> str:
+        threads = f"{self.num_threads} thread{'s' * (self.num_threads > 1)}"
+        each = f" ({1e3 * self.seconds / self.iterations:.3g} ms each)" if self.iterations else ""
+        loss = "" if self.mean_loss is None else f", mean loss {self.mean_loss:.4g}"
+        return f"<{self.model} on {threads}: {self.iterations} iterations in {self.seconds:.3g} s{each}{loss}>"
+
+
+class Executor:
+    """Runs a bound plan under one execution model. Made by `executor`; a context manager, whose end ends the threads.
+
+    Attributes
+    ----------
+    model : str
+        Canonical spec: options that are the default are left out.
+    num_threads : int
+        Threads that execute blocks.
+    """
+
+    def __init__(self, model: str, num_threads: int, runner: Any):
+        self.model = model
+        self.num_threads = num_threads
+        self._runner = runner
+        self._bound: Any = None
+
+    def __repr__(self) -> str:
+        plan = f", prepared for {self._bound.plan.name!r}" if self._bound is not None else ""
+        return f"<{self.model} on {self.num_threads} thread{'s' * (self.num_threads > 1)}{plan}>"
+
+    def prepare(self, bound: Any) -> None:
+        """Take a bound plan. Models that record, close or compile a graph do so here.
+
+        Raises
+        ------
+        UsageError
+            The plan was not bound, or cannot run under this model.
+        """
+        if isinstance(bound, Plan):
+            raise UsageError(f"prepare() takes a bound plan, got plan {bound.name!r}; call prepare(bind(plan))")
+        self._runner.prepare(bound)
+        self._bound = bound
+
+    def run(self, num_iterations: int, first_iteration: int = 0) -> Run:
+        """Run iterations and wait for them.
+
+        Parameters
+        ----------
+        num_iterations, first_iteration : int
+            Multiples of the plan's `iteration_stride`. Tables (batches, learning rates) and logs (losses) are indexed
+            by the iteration, so a run that goes on after 100 has `first_iteration=100`.
+
+        Raises
+        ------
+        BlockFailure
+            A kernel failed; names task, loop and iteration.
+        UsageError
+            Nothing was prepared, impossible numbers, or an array that was exchanged since the plan was bound.
+        """
+        start = time.perf_counter()
+        self._runner.run(num_iterations, first_iteration)
+        seconds = time.perf_counter() - start
+        loss = _mean_loss(self._bound, num_iterations, first_iteration)
+        return Run(self.model, self.num_threads, num_iterations, seconds, loss, self._bound)
+
+    def run_while(self, stop: np.ndarray, *, max_iterations: int, lookahead: int = 0, first_iteration: int = 0) -> int:
+        """Run until a task decides to stop, and return the number of iterations that ran.
+
+        A decision in iteration k ends the run after iteration k + lookahead, exactly, under every model.
+
+        Parameters
+        ----------
+        stop : ndarray, shape (length,), length > lookahead
+            Element i % length other than zero says that iteration i decided to stop. It is cleared here.
+        max_iterations : int
+            Ends the run in any case.
+        lookahead : int
+            Iterations that run after the deciding one.
+        first_iteration : int
+        """
+        return int(
+            self._runner.run_while(
+                stop, max_iterations=max_iterations, lookahead=lookahead, first_iteration=first_iteration
+            )
+        )
+
+    def events(self) -> np.ndarray:
+        """Return the event log, ordered by start: start_ns, stop_ns, iteration, task and worker of each block.
+
+        Empty unless the executor was made with `event_capacity`.
+        """
+        events: np.ndarray = self._runner.workers.events()
+        return events
+
+    def close(self) -> None:
+        """End the threads and let go of the plan."""
+        self._runner.close()
+        self._bound = None
+
+    def __enter__(self) -> Executor:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def executor(
+    model: str = "taskiter", num_threads: int | None = None, *, cpus: list[int] | None = None, event_capacity: int = 0
+) -> Executor:
+    """Return an executor of a model.
+
+    Parameters
+    ----------
+    model : str
+        Name and options: "taskiter", "forkjoin:schedule=dynamic", "taskiter:placement=stealing"; see `model_names`.
+    num_threads : int, optional
+        Default: one for each CPU that this process may use; 1 for `serial`.
+    cpus : list of int, optional
+        Logical CPU of each thread, to pin it to; default: threads are not pinned.
+    event_capacity : int
+        Events that each worker can log, for `Executor.events`; 0: no log.
+
+    Raises
+    ------
+    UsageError
+        An unknown model or option, or an impossible number of threads.
+    """
+    spec = parse_model(model)
+    if num_threads is None:
+        num_threads = spec.model.max_threads or len(os.sched_getaffinity(0))
+    return Executor(str(spec), num_threads, make_executor(spec, num_threads, cpus=cpus, event_capacity=event_capacity))
+
+
+def model_names() -> tuple[str, ...]:
+    """Return the names of all models of this installation; `forktask compare --help` has their options."""
+    return (*built_models(), *built_models("gpu"))
+
+
+def run(
+    network: str | Network,
+    options: PlanOptions | None = None,
+    *,
+    model: str = "taskiter",
+    num_threads: int | None = None,
+    iterations: int = 20,
+    seed: int = 1,
+    **changes: Any,
+) -> Run:
+    """Lower a network, give it random images and initial weights, and run it under one model.
+
+    All models leave the same weights: `weights_hash(run(...).bound)` is that of the samples of `compare` with this
+    seed and as many iterations.
+
+    Parameters
+    ----------
+    network : str or Network
+    options : PlanOptions, optional
+    model, num_threads
+        As for `executor`.
+    iterations : int
+    seed : int
+        Of images, order and weights.
+    **changes
+        Fields of `PlanOptions` that differ from `options`, such as `batch=16`.
+
+    Raises
+    ------
+    UsageError
+        An unknown network, model or option.
+    MemoryError
+        The plan needs more memory than there is; says what would fit.
+    """
+    chosen = (options or PlanOptions()).with_changes(**changes)
+    with executor(model, num_threads) as runner:
+        job = {"plan": {"network": network, **chosen.as_dict()}, "seed": seed, "threads": runner.num_threads}
+        bound = build(job, runner.model)
+        runner.prepare(bound)
+        return runner.run(iterations)
+
+
+def weights_hash(bound: Any) -> str:
+    """Return the SHA-256 hash of all parameters of a bound plan as they are now, as samples hold it.
+
+    The arrays of a graph of one's own, which has no parameters, count all.
+    """
+    return str(result_hashes(bound)["weights_hash"])
+
+
+def _mean_loss(bound: Any, num_iterations: int, first_iteration: int) -> float | None:
+    """Mean of the losses that iterations left in the plan's log; None if there is no log or no iteration."""
+    names = [b.name for b in bound.plan.buffers.values() if b.role == "log" and b.name.endswith("losses")]
+    if not names or not num_iterations:
+        return None
+    losses = bound.arrays[names[0]]
+    numbers = np.arange(max(0, num_iterations - len(losses)), num_iterations) + first_iteration
+    return float(np.mean(losses[numbers % len(losses)], dtype=np.float64))

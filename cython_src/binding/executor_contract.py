@@ -1,0 +1,88 @@
+"""What every executor keeps to: the numbers that a run may have, and a record of its conduct.
+
+Models are compared for who runs a block and when. All else that differs between two executors is in the record that
+each of them gives, which is stored with every sample.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import index
+
+from ..errors import UsageError
+
+MOST_ITERATIONS = 2**63  # kernels see the iteration as a signed number of 64 bits
+
+
+def check_run(num_iterations: int, first_iteration: int, stride: int) -> tuple[int, int]:
+    """Return (number of passes, first pass) of a run, or refuse numbers that no run may have.
+
+    Parameters
+    ----------
+    num_iterations, first_iteration : int
+    stride : int
+        Iterations that one pass of the plan takes.
+
+    Raises
+    ------
+    UsageError
+        A negative number, one that `stride` does not divide, or iterations from 2**63 on.
+    """
+    num_iterations, first_iteration = index(num_iterations), index(first_iteration)
+    if num_iterations < 0 or num_iterations % stride or first_iteration < 0 or first_iteration % stride:
+        raise UsageError(
+            f"num_iterations and first_iteration must be multiples of {stride} (the plan's iteration_stride) and not "
+            f"negative, got {num_iterations} and {first_iteration}; count iterations from 0"
+        )
+    if first_iteration + num_iterations >= MOST_ITERATIONS:
+        raise UsageError(
+            f"first_iteration + num_iterations must be less than 2**63, got {first_iteration} + {num_iterations}; "
+            f"begin at a smaller number"
+        )
+    return num_iterations // stride, first_iteration // stride
+
+
+@dataclass(frozen=True)
+class Conduct:
+    """What an executor does besides running blocks.
+
+    Attributes
+    ----------
+    caller_executes : bool
+        The thread that calls `run` is one of `num_threads`; if not, it waits.
+    caller_wakes_ns : int
+        How often a waiting caller wakes during a run; 0: it does not wait.
+    threads_start : {"never", "executor", "prepare", "first run", "each run"}
+        When threads besides the caller are started.
+    pinned : {"no", "at start", "each run"}
+        When threads are pinned to their CPUs.
+    idle_runtime : {"none", "forktask", "libgomp", "libomp", "onetbb", "python"}
+        The library that decides how a thread without work waits.
+    spin_ns : int or None
+        How long such a thread looks for work before it sleeps; None: the library's own decision.
+    wait_policy : str
+        OMP_WAIT_POLICY, which steers forktask, libgomp and libomp; "" if not set.
+    naps : bool
+        A thread that sleeps during a run also wakes by itself, to look for work.
+    membarrier : bool
+        A thread that falls asleep interrupts all running threads of the process, which saves them a fence a task.
+    blocks_signals : bool
+        Threads besides the caller block signals.
+    python_lock : bool
+        The executor itself takes Python's lock for each block.
+    preemption : {"stay", "swap"}
+        What a waiting thread does when another process has pushed a working one off its CPU.
+    """
+
+    caller_executes: bool
+    caller_wakes_ns: int = 0
+    threads_start: str = "never"
+    pinned: str = "no"
+    idle_runtime: str = "none"
+    spin_ns: int | None = None
+    wait_policy: str = ""
+    naps: bool = False
+    membarrier: bool = False
+    blocks_signals: bool = False
+    python_lock: bool = False
+    preemption: str = "stay"

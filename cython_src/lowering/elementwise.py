@@ -1,0 +1,58 @@
+"""Layers that treat each element alone: sums, activations, dropout."""
+
+from __future__ import annotations
+
+from .gradients import masked, pass_on, sent_back, sent_to
+from .state import Lowering, TensorMap, loop_name, phase_of
+from .units import ACTIVATIONS, Unit
+
+
+def add(low: Lowering, unit: Unit, again: bool) -> None:
+    """Append the sum of two tensors."""
+    first, second = (low.maps[name] for name in unit.sources)
+    maps = {"first": first, "second": second, "output": low.output_map(unit, again)}
+    low.layout.elementwise(low, loop_name(unit, again), "add", unit, phase_of(again), maps, activation=unit.activation)
+
+
+def add_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
+    """Hand the gradient to both inputs."""
+    gradient = masked(low, unit, gradient)
+    for name in unit.sources:
+        pass_on(low, unit, name, gradient)
+
+
+def activation(low: Lowering, unit: Unit, again: bool) -> None:
+    """Append an activation that no other unit includes."""
+    maps = {"input": low.maps[unit.sources[0]], "output": low.output_map(unit, again)}
+    code = ACTIVATIONS[type(unit.layer)]
+    low.layout.elementwise(low, loop_name(unit, again), "activation", unit, phase_of(again), maps, activation=code)
+
+
+def activation_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
+    """Append the gradient where the activation lets it pass."""
+    with sent_to(low, unit, unit.sources[0], gradient) as (target, accumulate):
+        maps = {"gradient": gradient, "activations": low.maps[unit.target], "output": target}
+        name, code = f"{unit.layer.name}.gradient", ACTIVATIONS[type(unit.layer)]
+        low.layout.elementwise(low, name, "activation_backward", unit, "backward", maps, accumulate, activation=code)
+
+
+def dropout(low: Lowering, unit: Unit, again: bool) -> None:
+    """Append dropout in training; in other phases its input is its output."""
+    source = low.maps[unit.sources[0]]
+    if not low.options.training:
+        low.maps[unit.target] = source
+        return
+    _dropout_loop(low, loop_name(unit, again), unit, phase_of(again), source, low.output_map(unit, again))
+
+
+def dropout_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
+    """Append the same loop over the gradient."""
+    with sent_back(low, unit, unit.sources[0]) as target:
+        _dropout_loop(low, f"{unit.layer.name}.gradient", unit, "backward", gradient, target)
+
+
+def _dropout_loop(low: Lowering, name: str, unit: Unit, phase: str, source: TensorMap, target: TensorMap) -> None:
+    """Append the kernel of both directions: its random numbers are a function of place and iteration."""
+    maps = {"input": source, "output": target}
+    own = {"seed": low.options.dropout_seed, "layer": low.units.index(unit), "rate": unit.layer.rate}
+    low.layout.elementwise(low, name, "dropout", unit, phase, maps, **own)

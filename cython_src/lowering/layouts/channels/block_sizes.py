@@ -1,0 +1,180 @@
+"""How loops of the layout "channels" are cut into blocks: what the user asked for, else the cheapest by a cost model.
+
+The model: a block moves its slice of the weights, the input it reads and the output it writes. The sum over blocks is
+to be small, while there are enough blocks for the threads that may come, and blocks are not so short that starting
+them counts. Nothing depends on the number of threads.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+from ....errors import UsageError
+from ...granularity import Granularity
+
+BLOCKS_WANTED = 16  # enough for eight threads
+SHORTEST_FLOPS = 1e6  # about ten microseconds of one core
+BLOCK_BYTES = 16384  # what starting a block costs, in bytes moved
+LANES = 16  # floats of a vector: channels are cut in multiples
+WEIGHT_PIECES = (16, 32)  # output and input channels of a piece of a weight gradient, at least
+
+
+@dataclass(frozen=True)
+class Window:
+    """Rows of a windowed layer: windows of `kernel` rows, `dilation` apart, every `stride` rows."""
+
+    kernel: int
+    stride: int
+    padding: int
+    dilation: int
+    in_height: int
+    out_height: int
+
+    @property
+    def reach(self) -> int:
+        return (self.kernel - 1) * self.dilation + 1
+
+    def input_rows(self, rows: tuple[int, int]) -> tuple[int, int]:
+        """Rows of the input, padding included, under output rows [y0, y1)."""
+        first = rows[0] * self.stride - self.padding
+        return first, (rows[1] - 1) * self.stride - self.padding + self.reach
+
+    def gradient_rows(self, rows: tuple[int, int]) -> tuple[int, int]:
+        """Rows of the output whose windows hold input rows [y0, y1); may lie outside the output."""
+        first = -(-(rows[0] + self.padding - self.reach + 1) // self.stride)
+        return first, (rows[1] - 1 + self.padding) // self.stride + 1
+
+    @property
+    def gradient_halo(self) -> int:
+        """Halo that the data gradient needs around the output's gradient."""
+        first, last = self.gradient_rows((0, self.in_height))
+        return max(0, -first, last - self.out_height)
+
+
+def _halvings(total: int, least: int, multiple: int = 1) -> list[int]:
+    """Sizes of pieces: all of it, about half, a quarter, ... down to `least`."""
+    sizes = []
+    for pieces in (1, 2, 4, 8, 16, 32, 64, 128):
+        size = -(-math.ceil(total / pieces) // multiple) * multiple
+        if size < least:
+            break
+        sizes.append(min(size, total))
+    return list(dict.fromkeys(sizes)) or [total]
+
+
+def pixel_blocks(cut: Granularity, batch: int, height: int) -> tuple[int, int]:
+    """Images and rows of a block of a loop that treats each pixel alone."""
+    if not cut.is_auto:
+        return cut.images or batch, min(cut.rows or height, height)
+    images = math.ceil(batch / BLOCKS_WANTED)
+    pieces = min(height, math.ceil(BLOCKS_WANTED / 2 / batch))
+    return images, math.ceil(height / pieces)
+
+
+def image_channel_blocks(cut: Granularity, batch: int, channels: int, flops: float) -> tuple[int, int]:
+    """Images and channels of a block of a loop that treats each channel alone, but needs all rows."""
+    if not cut.is_auto:
+        return cut.images or batch, min(cut.channels or channels, channels)
+    number = max(1, min(BLOCKS_WANTED, int(flops / SHORTEST_FLOPS)))
+    images = math.ceil(batch / number)
+    pieces = math.ceil(number / 2 / batch)
+    return images, min(channels, math.ceil(channels / pieces / LANES) * LANES)
+
+
+def output_blocks(
+    cut: Granularity,
+    batch: int,
+    window: Window,
+    height: int,
+    channels: int,
+    weight_bytes: float,
+    in_row_bytes: float,
+    out_row_bytes: float,
+    flops: float,
+) -> tuple[int, int, int]:
+    """Images, rows and channels of a block of a convolution.
+
+    Parameters
+    ----------
+    window : Window
+    height, channels : int
+        Of the map that is written.
+    weight_bytes, in_row_bytes, out_row_bytes : float
+        Of all weights, of an input row of an image, of an output row.
+    flops : float
+        Of the whole loop.
+    """
+    if not cut.is_auto:
+        wanted = cut.channels or channels
+        if wanted < channels and wanted % LANES:
+            raise UsageError(
+                f"channels of a block must be a multiple of {LANES} in layout 'channels', got {cut.channels}; use one"
+            )
+        return cut.images or batch, min(cut.rows or height, height), min(wanted, channels)
+    number = max(1, min(BLOCKS_WANTED, int(flops / SHORTEST_FLOPS)))
+    best = None
+    sizes = itertools.product(_halvings(batch, 1), _halvings(height, 4), _halvings(channels, 2 * LANES, LANES))
+    for images, rows, part in sizes:
+        counts = math.ceil(batch / images), math.ceil(height / rows), math.ceil(channels / part)
+        count = math.prod(counts)
+        halo = (window.reach - window.stride) * (counts[1] - 1)
+        moved = (
+            weight_bytes * counts[0] * counts[1]
+            + in_row_bytes * (window.in_height + halo) * batch * counts[2]
+            + out_row_bytes * height * batch
+            + BLOCK_BYTES * count
+        )
+        cost = (max(0, number - count), moved, count)
+        if best is None or cost < best[0]:
+            best = cost, (images, rows, part)
+    return best[1]
+
+
+def weight_blocks(
+    cut: Granularity,
+    batch: int,
+    out_channels: int,
+    in_channels: int,
+    weight_bytes: float,
+    gradient_bytes: float,
+    input_bytes: float,
+    flops: float,
+    cut_outputs: bool = True,
+    cut_inputs: bool = True,
+) -> tuple[int, int, int]:
+    """Images, output and input channels of a block of a weight gradient.
+
+    Each range of images has partial sums of its own, which the update adds up: twice more bytes for each. Output
+    channels read the input again, input channels the gradient.
+
+    Parameters
+    ----------
+    weight_bytes : float
+        Of all weights.
+    gradient_bytes, input_bytes : float
+        Of an image.
+    """
+    if not cut.is_auto:
+        part = cut.channels if cut_outputs and 0 < cut.channels < out_channels else out_channels
+        return cut.images or batch, part, in_channels
+    number = max(1, min(BLOCKS_WANTED, int(flops / SHORTEST_FLOPS)))
+    best = None
+    sizes = (out_channels, in_channels)
+    pieces = [
+        _halvings(n, least, LANES) if cut_it else [n]
+        for n, least, cut_it in zip(sizes, WEIGHT_PIECES, (cut_outputs, cut_inputs), strict=True)
+    ]
+    for images, part_out, part_in in itertools.product(_halvings(batch, 1), *pieces):
+        counts = (math.ceil(batch / images), math.ceil(out_channels / part_out), math.ceil(in_channels / part_in))
+        count = math.prod(counts)
+        moved = (
+            2 * weight_bytes * counts[0]
+            + batch * (gradient_bytes * counts[2] + input_bytes * counts[1])
+            + BLOCK_BYTES * count
+        )
+        cost = (max(0, number - count), moved, count)
+        if best is None or cost < best[0]:
+            best = cost, (images, part_out, part_in)
+    return best[1]

@@ -1,0 +1,130 @@
+"""The layout "channels": the channels of a pixel side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from ....kernels.convolution.algorithms import CONV_OPTIONS
+from ....networks.layers import (
+    Add,
+    AveragePool,
+    BatchNorm,
+    Convolution,
+    Dropout,
+    FullyConnected,
+    GlobalPool,
+    Layer,
+    MaxPool,
+    ReLU,
+    ReLU6,
+)
+from ....plan.model import ranges
+from ...dense import fully_connected, fully_connected_backward
+from ...elementwise import activation, activation_backward, add, add_backward, dropout, dropout_backward
+from ...options import FUSIONS
+from ...state import Layout, Loops, Lowering
+from ...units import Unit
+from .convolutions import convolution, convolution_backward
+from .features import flattened, send_flattened
+from .maps import FeatureMap, Vector, gradient_halo, gradient_halo_within, halo, new_map
+from .norms import norm, norm_backward
+from .pixels import image_blocks, pixelwise
+from .pooling import global_pool, global_pool_backward, pool, pool_backward
+
+FC_PARTIALS = 4  # partial sums of a fully connected layer's weight gradient
+
+
+class Channels(Layout):
+    """Maps are buffers (batch, height + 2 halo, width + 2 halo, pitch); see `ChannelsMap`."""
+
+    name = "channels"
+    fusions = frozenset(FUSIONS) - {"pooling"}
+    convolutions = CONV_OPTIONS
+    load_kernel = "channels_load_images"
+    loops: ClassVar = {
+        Convolution: Loops(convolution, convolution_backward),
+        BatchNorm: Loops(norm, norm_backward),
+        Add: Loops(add, add_backward),
+        ReLU: Loops(activation, activation_backward),
+        ReLU6: Loops(activation, activation_backward),
+        MaxPool: Loops(pool, pool_backward),
+        AveragePool: Loops(pool, pool_backward),
+        GlobalPool: Loops(global_pool, global_pool_backward),
+        Dropout: Loops(dropout, dropout_backward),
+        FullyConnected: Loops(fully_connected, fully_connected_backward),
+    }
+
+    def can_join(self, parts: Sequence[Layer], consumers: Mapping[str, Sequence[Layer]]) -> bool:
+        """Norms, convolutions and sums take an activation; norms and convolutions a shortcut."""
+        match parts:
+            case (BatchNorm(), Add()):
+                return True
+            case (Convolution() as convolution, Add() as add):
+                return _can_add(convolution, add, consumers)
+            case (BatchNorm() | Add() | Convolution(), ReLU() | ReLU6()):
+                return True
+        return False
+
+    def sample_blocks(self, low: Lowering) -> list[tuple[int, int]]:
+        return image_blocks(low)
+
+    def weight_blocks(self, low: Lowering) -> list[tuple[int, int]]:
+        return ranges(low.batch, max(1, -(-low.batch // FC_PARTIALS)))
+
+    def activation(self, low: Lowering, name: str, tensor: str) -> FeatureMap:
+        return new_map(low, name, tensor, halo(low, tensor))
+
+    def gradient(self, low: Lowering, name: str, tensor: str, before_activation: Unit | None = None) -> FeatureMap:
+        if before_activation:
+            return new_map(low, name, tensor, gradient_halo_within(low, before_activation))
+        return new_map(low, name, tensor, gradient_halo(low, tensor))
+
+    def vector(self, low: Lowering, name: str, length: int) -> Vector:
+        return Vector(name, low.batch, length, 1, 1)
+
+    def features(self, low: Lowering, unit: Unit) -> Vector:
+        return flattened(low, unit)
+
+    def send_features(self, low: Lowering, unit: Unit, gradient: Vector) -> None:
+        send_flattened(low, unit, gradient)
+
+    def elementwise(
+        self,
+        low: Lowering,
+        name: str,
+        operation: str,
+        unit: Unit,
+        phase: str,
+        maps: Mapping[str, FeatureMap],
+        accumulate: bool | None = None,
+        **attributes: float,
+    ) -> None:
+        first, *others = maps
+        attributes |= maps[first].attributes("in")
+        attributes |= {f"{'out' if o == 'output' else o}_halo": maps[o].halo for o in others}
+        if accumulate is not None:
+            attributes["accumulate"] = int(accumulate)
+        pixelwise(
+            low,
+            name,
+            f"channels_{operation}",
+            unit,
+            phase,
+            maps["output"],
+            {operand: m.name for operand, m in maps.items()},
+            maps,
+            accumulated=("output",) if accumulate else (),
+            **attributes,
+        )
+
+
+def _can_add(convolution: Convolution, add: Add, consumers: Mapping[str, Sequence[Layer]]) -> bool:
+    """Whether a convolution can add a shortcut to its result: then the two maps must be alike, without halo."""
+    shortcut = next(name for name in add.inputs if name != convolution.name or add.inputs[0] == add.inputs[1])
+    readers = [*consumers[shortcut], *consumers.get(add.name, ())]
+    for reader in consumers.get(add.name, ()):
+        if isinstance(reader, ReLU | ReLU6):
+            readers += consumers.get(reader.name, ())
+    needs_halo = any(isinstance(r, Dropout) or (isinstance(r, Convolution) and r.padding) for r in readers)
+    return shortcut != "input" and convolution.groups == 1 and not needs_halo

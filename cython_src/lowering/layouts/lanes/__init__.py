@@ -1,0 +1,14 @@
+"""The layouts "lanes" and "flat", for chains of layers with 5 x 5 convolutions: the network of the study, LeNet-5.
+
+layout         what these layouts supply to the common lowering
+maps           maps and their geometry
+forms          forms of convolutions, and which is cheapest
+pixels, convolutions
+               loops of each kind of layer, forward and backward
+blocks         how loops are cut into blocks
+"""
+
+from .forms import choose_lanes
+from .layout import FLAT, LANES
+
+__all__ = ["FLAT", "LANES", "choose_lanes"]

@@ -1,0 +1,85 @@
+"""Forms of the convolutions of the layouts "lanes" and "flat": which there are, and the cheapest by cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ....kernels.convolution.algorithms import CODES, ERROR_LIMIT, RELATIVE_ERROR
+from ....kernels.convolution.lanes_forms import FORMS, form_scratch_bytes
+from ...granularity import Granularity
+from ...state import Lowering
+from .blocks import WINOGRAD_TILE
+from .maps import KERNEL, UNIT
+
+TAPS = KERNEL * KERNEL
+POINTS = 64  # products of a Winograd tile
+CONVOLUTIONS = ("auto", "direct", "winograd", *FORMS)  # of the layout "lanes"; "flat" has the first two
+
+
+def direct_cost(channels_in: int, channels_out: int, height: int, width: int) -> int:
+    """Return the multiply-adds of vectors that a convolution of sixteen images takes in direct form; height and width
+    are those of the result."""
+    return TAPS * channels_in * channels_out * height * width
+
+
+def winograd_cost(channels_in: int, channels_out: int, height: int, width: int) -> int:
+    """Return the time of a convolution of sixteen images in Winograd form, in the unit of `direct_cost`.
+
+    To transform a tile takes as long as 700 multiply-adds for a channel of the input, 530 for one of the output
+    (fitted to the forward passes of the CIFAR-10 network, AVX-512).
+    """
+    tiles = math.ceil(height / WINOGRAD_TILE) * math.ceil(width / WINOGRAD_TILE)
+    return tiles * (POINTS * channels_in * channels_out + 700 * channels_in + 530 * channels_out)
+
+
+def choose_convolution(channels_in: int, channels_out: int, height: int, width: int) -> str:
+    """Return the cheaper form of a convolution in the lane layout whose error is within the limit, "direct" or
+    "winograd": with few channels on both sides the transforms outweigh the products saved."""
+    shape = (channels_in, channels_out, height, width)
+    if RELATIVE_ERROR["winograd"] > ERROR_LIMIT:
+        return "direct"
+    return "winograd" if winograd_cost(*shape) < direct_cost(*shape) else "direct"
+
+
+def choose_lanes(
+    batch: int, granularity: Granularity, convolutions: Sequence[tuple[int, int, int, int]], conv: str
+) -> int:
+    """Return what the lanes should hold: images (16) or pixels (1), by cost and if blocks can be cut as asked.
+
+    A last group of images that is not full wastes lanes. Narrow rows of the flat layout run on through the halo,
+    its loads cross cache lines, and it sums lanes more often: together some 10 % of a step. And it has the direct
+    form alone; `convolutions` are arguments of `choose_convolution`.
+    """
+    if granularity.images % UNIT:
+        return 1
+    flat = 1.1 * batch / UNIT * sum(direct_cost(*shape) for shape in convolutions)
+    costs = {"direct": direct_cost, "winograd": winograd_cost}
+    lanes = math.ceil(batch / UNIT) * sum(
+        costs[choose_convolution(*shape) if conv == "auto" else conv](*shape) for shape in convolutions
+    )
+    return UNIT if lanes <= flat else 1
+
+
+def form_of(low: Lowering, loop: str, channels_in: int, channels_out: int, height: int, width: int) -> str:
+    """Return the form of a convolution and note it under the name of its loop, in the plan's "convolutions"."""
+    form = low.options.conv
+    if low.layout.lanes == 1:
+        form = "direct"
+    elif form == "auto":
+        form = choose_convolution(channels_in, channels_out, height, width)
+    low.builder.attributes.setdefault("convolutions", {})[loop] = form
+    return form
+
+
+def kernel_name(form: str, what: str) -> str:
+    """Return the name of the kernel that computes a part of a convolution in a form."""
+    return f"{'conv_form' if form in FORMS else 'winograd' if form == 'winograd' else 'conv'}_{what}"
+
+
+def form_attributes(low: Lowering, form: str, channels: int, width: int) -> dict[str, int]:
+    """Return further attributes of the kernels in a form, and ask for its scratch memory; see `form_scratch_bytes`."""
+    if form not in FORMS:
+        return {}
+    low.builder.scratch(form_scratch_bytes(form, channels, width))
+    return {"algorithm": CODES[form]}

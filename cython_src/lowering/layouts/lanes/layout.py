@@ -1,0 +1,147 @@
+"""The layouts "lanes" and "flat": sixteen images, or pixels, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from ....errors import UsageError
+from ....networks.layers import Convolution, FullyConnected, Layer, MaxPool, NetworkSpec, ReLU
+from ...dense import data_gradient, fully_connected, fully_connected_backward
+from ...elementwise import activation, activation_backward
+from ...gradients import gradient_map
+from ...options import FUSIONS, PlanOptions
+from ...state import Layout, Loops, Lowering, check_chain
+from ...units import Unit
+from .blocks import channel_ranges, group_ranges
+from .convolutions import convolution, convolution_backward
+from .forms import CONVOLUTIONS
+from .maps import KERNEL, UNIT, FeatureMap, Features, Logits
+from .pixels import index_before, pixelwise, pool, pool_backward
+
+LARGEST_SIDE = {"input": 256, "convolution": 254}  # pixels of a row, for which the kernels have memory
+
+
+class Lanes(Layout):
+    """Maps are buffers (groups, channels, rows, pitch, lanes); see `FeatureMap`.
+
+    What reads a unit's result sends the gradient back past the unit's activation and pooling. A chain of layers has one
+    reader for each tensor, so no kernel adds to a gradient.
+    """
+
+    fusions = frozenset(FUSIONS)  # those for norms and sums have no meaning here
+    load_kernel = "load_images"
+    joint_sgd = True
+    loops: ClassVar = {
+        Convolution: Loops(convolution, convolution_backward),
+        ReLU: Loops(activation, activation_backward),
+        MaxPool: Loops(pool, pool_backward),
+        FullyConnected: Loops(fully_connected, fully_connected_backward),
+    }
+
+    def __init__(self, name: str, lanes: int, convolutions: tuple[str, ...]):
+        self.name, self.lanes, self.convolutions = name, lanes, convolutions
+
+    def check(self, spec: NetworkSpec, options: PlanOptions) -> None:
+        """Raise `UsageError` for a network or an option that has no kernels."""
+        super().check(spec, options)
+        check_chain(spec, self.name)
+        paddings = (2,) if self.lanes == 1 else (0, 1, 2)
+        for layer, before, after in spec.shapes():
+            if isinstance(layer, Convolution):
+                padding = layer.padding if layer.padding in paddings else paddings[0]
+                plain = Convolution(layer.name, layer.out_channels, KERNEL, padding, after=layer.after)
+                widest = before[2] <= LARGEST_SIDE["input"] and after[2] <= LARGEST_SIDE["convolution"]
+                if layer != plain or after[1] % 2 or after[2] % 2 or not widest:
+                    raise UsageError(
+                        f"convolutions must have kernel {KERNEL}, padding {', '.join(map(str, paddings))}, a bias, and "
+                        f"a result with even sides of at most {LARGEST_SIDE['convolution']} in layout {self.name!r}, "
+                        f"got {layer} on {before}; use layout 'channels'"
+                    )
+            elif isinstance(layer, MaxPool) and (
+                layer != MaxPool(layer.name, 2, after=layer.after) or before[1] % 2 or before[2] % 2
+            ):
+                raise UsageError(
+                    f"pooling must have size 2, no overlap, and an input with even sides in layout {self.name!r}, got "
+                    f"{layer} on {before}; use layout 'channels'"
+                )
+
+    def can_join(self, parts: Sequence[Layer], consumers: Mapping[str, Sequence[Layer]]) -> bool:
+        """Convolutions take ReLU and pooling together, fully connected layers ReLU, if the reader's kernels send the
+        gradient past them."""
+        readers = consumers.get(parts[-1].name, ())
+        match parts:
+            case (Convolution(), ReLU(), MaxPool()):
+                return all(isinstance(reader, Convolution | FullyConnected) for reader in readers)
+            case (FullyConnected(), ReLU()):
+                return all(isinstance(reader, FullyConnected) for reader in readers)
+        return False
+
+    def sample_blocks(self, low: Lowering) -> list[tuple[int, int]]:
+        return group_ranges(low)
+
+    def update_blocks(self, low: Lowering, outputs: int, row: int) -> list[tuple[int, int]]:
+        return channel_ranges(low, outputs)
+
+    def activation(self, low: Lowering, name: str, tensor: str) -> FeatureMap:
+        shape = low.shapes[tensor]
+        if tensor == low.logits:
+            return self.vector(low, name, *shape)
+        padded = [unit.layer.padding for unit in low.readers[tensor] if isinstance(unit.layer, Convolution)]
+        return self._map(low, name, shape, max(padded, default=0))
+
+    def gradient(self, low: Lowering, name: str, tensor: str, before_activation: Unit | None = None) -> FeatureMap:
+        unit = low.producer[tensor]
+        shape, halo = low.shapes[unit.layer.name], 0
+        # A data gradient needs a halo; so does the weight gradient in the flat layout where rows are no whole units,
+        # because it runs on from one row to the next.
+        if isinstance(unit.layer, Convolution):
+            runs_on = self.lanes == 1 and shape[2] % UNIT
+            halo = KERNEL - 1 - unit.layer.padding if low.learns[unit.sources[0]] or runs_on else 0
+        return self._map(low, f"{unit.layer.name}.gradient", shape, halo)
+
+    def vector(self, low: Lowering, name: str, length: int) -> Logits:
+        return Logits(name, low.groups, length, 1, 1, self.lanes, 0, low.batch)
+
+    def _map(self, low: Lowering, name: str, shape: tuple[int, ...], halo: int) -> FeatureMap:
+        if len(shape) == 1:
+            return Features(name, low.groups, *shape, 1, 1, self.lanes, 0, low.batch)
+        return FeatureMap(name, low.groups, *shape, self.lanes, halo, low.batch)
+
+    def features(self, low: Lowering, unit: Unit) -> FeatureMap:
+        return low.maps[unit.sources[0]]
+
+    def send_features(self, low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
+        target, _ = gradient_map(low, unit.sources[0])
+        before = low.producer[unit.sources[0]]
+        index = index_before(low, unit)
+        if index:
+            low.builder.scratch(4 * low.builder.shape(f"{unit.layer.name}.weight")[1] * self.lanes)
+            masks = {"index": index}
+            data_gradient(low, unit, gradient, target, "_unpool", masks, 5.25, **target.attributes("out"))
+        elif before.activation:
+            masks = {"activation": low.maps[before.target].name}
+            data_gradient(low, unit, gradient, target, "_relu", masks)
+        else:
+            data_gradient(low, unit, gradient, target)
+
+    def elementwise(
+        self,
+        low: Lowering,
+        name: str,
+        operation: str,
+        unit: Unit,
+        phase: str,
+        maps: Mapping[str, FeatureMap],
+        accumulate: bool | None = None,
+        **attributes: float,
+    ) -> None:
+        if operation == "activation":
+            pixelwise(low, name, "relu_forward", unit, phase, maps)
+        else:
+            maps = {{"activations": "activation"}.get(operand, operand): m for operand, m in maps.items()}
+            pixelwise(low, name, "relu_backward", unit, phase, maps)
+
+
+LANES = Lanes("lanes", UNIT, CONVOLUTIONS)
+FLAT = Lanes("flat", 1, CONVOLUTIONS[:2])

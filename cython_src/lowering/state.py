@@ -1,0 +1,348 @@
+"""What all parts of a lowering share: the layout that they ask, and the state that they change.
+
+The common part of the lowering (units, step, gradients, updates, and the layers without windows) knows tensors by name,
+samples, and the shape of one sample. It knows neither rows nor columns nor channels: a layout of tokens, with a
+sequence axis, needs a `Layout` and no second lowering.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Protocol
+
+from ..binding import kernel_table
+from ..errors import UsageError
+from ..networks.layers import BatchNorm, Convolution, FullyConnected, Layer, NetworkSpec, Softmax
+from ..plan.model import Access, Block, PlanBuilder, ranges
+from ..records import Record, about
+from .options import PlanOptions
+from .units import Unit, join_layers
+
+BLOCKS_OF_UPDATE = 16
+UPDATE_ELEMENTS = 65536  # parameters of a block of the update, at least
+
+
+class TensorMap(Protocol):
+    """A tensor in memory: a buffer with its geometry, which declares accesses to itself."""
+
+    name: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the buffer."""
+
+    def attributes(self, prefix: str) -> dict[str, int]:
+        """Kernel attributes that describe this map."""
+
+    def read(self, groups: tuple[int, int]) -> Access:
+        """Read all of some groups of samples."""
+
+    def write(self, groups: tuple[int, int]) -> Access:
+        """Write all of some groups of samples."""
+
+    def natural(self) -> Callable[[Mapping], object]:
+        """Function of the arrays that gives the tensor as (batch, *shape of a sample)."""
+
+
+@dataclass(frozen=True)
+class Loops:
+    """How a kind of layer is computed.
+
+    Attributes
+    ----------
+    forward : callable
+        Of lowering, unit, and whether this is a recomputation, into buffers of its own.
+    backward : callable
+        Of lowering, unit, and the gradient of its result.
+    """
+
+    forward: Callable[[Lowering, Unit, bool], None]
+    backward: Callable[[Lowering, Unit, TensorMap], None]
+
+
+class Layout(ABC):
+    """How tensors lie in memory, how loops over them are cut into blocks, and which kernels compute a unit.
+
+    Samples come in groups of `lanes`, which lie side by side in the vector lanes; with one lane a group is a sample.
+
+    Attributes
+    ----------
+    name : str
+        As the option "layout" says it.
+    lanes : int
+    fusions : frozenset of str
+        Those of `options.FUSIONS` that have kernels, or have no meaning for any network of this layout.
+    loops : mapping
+        Kind of layer -> its loops; other kinds have no kernels. Softmax is not among them: both ends are common.
+    convolutions : tuple of str
+        Values of the option "conv" that have kernels.
+    load_kernel : str
+    joint_sgd : bool
+        Weights and biases of a layer, whose gradients lie side by side, take the step of SGD in one loop.
+    """
+
+    name: str
+    lanes: int = 1
+    fusions: frozenset[str]
+    loops: ClassVar[Mapping[type, Loops]]
+    convolutions: tuple[str, ...]
+    load_kernel: str
+    joint_sgd: bool = False
+
+    def check(self, spec: NetworkSpec, options: PlanOptions) -> None:
+        """Raise `UsageError` for a network or an option that has no kernels."""
+        if options.conv not in self.convolutions:
+            raise UsageError(
+                f"conv must be one of {', '.join(self.convolutions)} in layout {self.name!r}, got {options.conv!r}; "
+                f"use one of them, or layout 'auto'"
+            )
+        missing = options.fusions - self.fusions
+        if missing and options.fusion != "all":
+            raise UsageError(
+                f"fusion may name {', '.join(sorted(self.fusions))} in layout {self.name!r}, got "
+                f"{', '.join(sorted(missing))}; leave it out, or use another layout"
+            )
+        for layer in spec.layers[:-1]:
+            if type(layer) not in self.loops:
+                raise UsageError(
+                    f"layers must be {', '.join(kind.__name__ for kind in self.loops)} in layout {self.name!r}, got "
+                    f"{type(layer).__name__} {layer.name!r}; use layout 'channels'"
+                )
+
+    @abstractmethod
+    def can_join(self, parts: Sequence[Layer], consumers: Mapping[str, Sequence[Layer]]) -> bool:
+        """Whether one loop computes these layers, one after the other; `consumers`: name -> layers that read it."""
+
+    @abstractmethod
+    def sample_blocks(self, low: Lowering) -> list[tuple[int, int]]:
+        """Groups of samples of a block of a loop that is cut by samples alone."""
+
+    def weight_blocks(self, low: Lowering) -> list[tuple[int, int]]:
+        """Groups of samples for which a fully connected layer's weight gradient has a partial sum."""
+        return self.sample_blocks(low)
+
+    def update_blocks(self, low: Lowering, outputs: int, row: int) -> list[tuple[int, int]]:
+        """Ranges of the leading axis, `outputs`, of a block of an update; each has `row` elements."""
+        return ranges(outputs, max(1, min(outputs, max(UPDATE_ELEMENTS // row, -(-outputs // BLOCKS_OF_UPDATE)))))
+
+    @abstractmethod
+    def activation(self, low: Lowering, name: str, tensor: str) -> TensorMap:
+        """Map of a tensor's values."""
+
+    @abstractmethod
+    def gradient(self, low: Lowering, name: str, tensor: str, before_activation: Unit | None = None) -> TensorMap:
+        """Map of a tensor's gradient, or of that before the activation of the unit that makes it."""
+
+    @abstractmethod
+    def vector(self, low: Lowering, name: str, length: int) -> TensorMap:
+        """Map of `length` features, as the loss takes them."""
+
+    @abstractmethod
+    def features(self, low: Lowering, unit: Unit) -> TensorMap:
+        """What a fully connected layer reads: the features of a sample in PyTorch's order."""
+
+    @abstractmethod
+    def send_features(self, low: Lowering, unit: Unit, gradient: TensorMap) -> None:
+        """Append the data gradient of a fully connected layer."""
+
+    @abstractmethod
+    def elementwise(
+        self,
+        low: Lowering,
+        name: str,
+        operation: str,
+        unit: Unit,
+        phase: str,
+        maps: Mapping[str, TensorMap],
+        accumulate: bool | None = None,
+        **attributes: float,
+    ) -> None:
+        """Append a loop that treats each element alone.
+
+        Parameters
+        ----------
+        operation : str
+            add, activation, activation_backward or dropout.
+        maps : mapping
+            Operand -> map; "output" is written.
+        accumulate : bool, optional
+            Whether a backward loop adds to the output; None for other loops.
+        """
+
+
+class DataShape(Record, frozen=True):
+    """Sizes of what a plan reads and logs, beside the batch."""
+
+    num_images: Annotated[int, about("images of the data set", least=1)]
+    num_batches: Annotated[int, about("rows of the batch order", least=1)] = 1
+    num_iterations_logged: Annotated[int, about("length of the logs, indexed by the iteration", least=1)] = 1000
+    num_learning_rates: Annotated[int, about("length of the learning rates, indexed by the iteration", least=1)] = 1
+    prefix: Annotated[str, about("before the names of data set, batch order and logs")] = ""
+
+
+@dataclass
+class Lowering:
+    """State of one lowering; the functions of the other files append loops in plan order."""
+
+    spec: NetworkSpec
+    options: PlanOptions
+    data: DataShape
+    layout: Layout
+    builder: PlanBuilder
+    maps: dict[str, TensorMap] = field(default_factory=dict)  # that are kept, by tensor
+    gradients: dict[str, TensorMap] = field(default_factory=dict)
+    sharers: dict[str, set[str]] = field(default_factory=dict)  # gradient's buffer -> tensors that it belongs to
+    unfinished: set[str] = field(default_factory=set)  # tensors whose producer has not run backward yet
+    partials: dict[str, tuple[str, int]] = field(default_factory=dict)  # parameter -> partial gradients, their number
+    gradient_sums: dict[str, str] = field(default_factory=dict)  # norm -> its gradient's partial sums, if taken already
+    aliases: dict[str, Callable] = field(default_factory=dict)
+
+    def __post_init__(self):
+        self.shapes = {layer.name: shape for layer, _, shape in self.spec.shapes()}
+        self.shapes["input"] = self.spec.input_shape
+        self.fusion = self.options.fusions & self.layout.fusions
+        self.units = join_layers(self.spec, self.fusion, self.layout.can_join)
+        self.producer = {unit.target: unit for unit in self.units}
+        self.readers: dict[str, list[Unit]] = {}
+        for unit in self.units:
+            for name in unit.inputs:
+                self.readers.setdefault(name, []).append(unit)
+        self.logits = self.units[-1].sources[0]
+        if not isinstance(self.spec.layers[-1], Softmax) or len(self.shapes[self.logits]) != 1:
+            raise UsageError(
+                f"a network must end with Softmax after a layer of features alone, {self.spec.name!r} does not; add "
+                f"FullyConnected or GlobalPool, and Softmax"
+            )
+        self.parameter_shapes = self.spec.parameter_shapes()
+        self.statistic_shapes = self.spec.statistic_shapes()
+        for prefix in self.options.frozen_layers:
+            if not any(name.startswith(f"{prefix}.") for name in self.parameter_shapes):
+                raise UsageError(f"frozen must name layers with parameters of {self.spec.name!r}, got {prefix!r}")
+        self.learns: dict[str, bool] = {"input": False}  # tensor -> whether a parameter before it is trained
+        for unit in self.units:
+            self.learns[unit.target] = self.trained(unit) or any(self.learns[name] for name in unit.inputs)
+        for unit in self.units:
+            if isinstance(unit.layer, Convolution) and self.is_depthwise(unit.layer):
+                self.join_norms(unit)
+
+    def join_norms(self, unit: Unit) -> None:
+        """Decide what of the norms before and after a depthwise convolution its own loops do."""
+        before = self.producer.get(unit.sources[0])
+        alone = self.readers[unit.sources[0]] == [unit]
+        after = self.readers.get(unit.target, [])
+        unit.joins_backward = (
+            "depthwise" in self.fusion
+            and self.options.training
+            and not self.options.chain
+            and alone
+            and len(after) == 1
+            and isinstance(after[0].layer, BatchNorm)
+            and not after[0].shortcut
+            and after[0].applied
+            and not unit.layer.bias
+            and not unit.activation
+            and self.trained(unit)
+            and self.learns[unit.sources[0]]
+        )
+        norm = before and isinstance(before.layer, BatchNorm) and not before.shortcut
+        if norm and alone and "normalise" in self.fusion:
+            unit.normalises = unit.joins_backward or not self.options.training
+            before.applied = not unit.normalises
+
+    def is_depthwise(self, layer: Layer) -> bool:
+        """Whether a convolution has one channel in each group, which depthwise kernels compute."""
+        shape = self.parameter_shapes[f"{layer.name}.weight"]
+        return shape[0] == layer.groups > 1 and shape[1] == 1 and layer.dilation == 1
+
+    @property
+    def batch(self) -> int:
+        """Samples of a step."""
+        return self.options.batch
+
+    @property
+    def groups(self) -> int:
+        """Groups of samples; the last may not be full."""
+        return math.ceil(self.batch / self.layout.lanes)
+
+    def samples_in(self, groups: tuple[int, int]) -> int:
+        """Number of samples in a range of groups."""
+        first, last = self.sample_range(groups)
+        return last - first
+
+    def sample_range(self, groups: tuple[int, int]) -> tuple[int, int]:
+        """First sample of a range of groups and one past its last."""
+        return groups[0] * self.layout.lanes, min(groups[1] * self.layout.lanes, self.batch)
+
+    def trained(self, unit: Unit) -> bool:
+        """Whether a unit has parameters that are not frozen."""
+        name = unit.layer.name
+        has = isinstance(unit.layer, Convolution | BatchNorm | FullyConnected)
+        return has and not any(name == f or name.startswith(f"{f}.") for f in self.options.frozen_layers)
+
+    def parameter(self, name: str) -> str:
+        """Declare a parameter's buffer."""
+        return self.builder.buffer(name, self.parameter_shapes[name], role="parameter")
+
+    def keep(self, tensor_map: TensorMap, role: str = "activation") -> TensorMap:
+        """Declare a map's buffer."""
+        self.builder.buffer(tensor_map.name, tensor_map.shape, role=role)
+        return tensor_map
+
+    def output_map(self, unit: Unit, again: bool) -> TensorMap:
+        """Map of what a unit writes, in a buffer of its own where it is computed again."""
+        name = f"{unit.target}.again" if again else unit.target
+        self.maps[unit.target] = self.keep(self.layout.activation(self, name, unit.target))
+        return self.maps[unit.target]
+
+    def loop(
+        self,
+        name: str,
+        kernel: str,
+        operands: Mapping[str, str],
+        blocks: Iterable[tuple[Mapping[str, int], Sequence[Access], float, float]],
+        layer: str,
+        phase: str,
+        /,
+        **attributes: float,
+    ) -> None:
+        """Append a loop; `blocks` are (bounds by name, accesses, flops, bytes)."""
+        spec = kernel_table.get(kernel)
+        self.builder.loop(
+            name,
+            kernel,
+            operands,
+            [Block(tuple(b[n] for n in spec.bounds), tuple(a), flops, size) for b, a, flops, size in blocks],
+            attributes=attributes,
+            layer=layer,
+            phase=phase,
+        )
+
+
+def check_chain(spec: NetworkSpec, layout: str) -> None:
+    """Raise `UsageError` unless each layer reads the one before it."""
+    names = ["input", *(layer.name for layer in spec.layers)]
+    for (name, sources), before in zip(spec.inputs().items(), itertools.islice(names, len(spec.layers)), strict=True):
+        if sources != (before,):
+            raise UsageError(
+                f"each layer must read the one before it in layout {layout!r}, {name!r} reads {', '.join(sources)}; "
+                f"use layout 'channels'"
+            )
+
+
+def phase_of(backward: bool) -> str:
+    """Phase of a loop: recomputation and packing for data gradients belong to the backward pass."""
+    return "backward" if backward else "forward"
+
+
+def loop_name(unit: Unit, again: bool) -> str:
+    """Name of a unit's loop forward, or of its recomputation."""
+    return f"{unit.layer.name}.again" if again else unit.layer.name
+
+
+def group_bounds(groups: tuple[int, int]) -> dict[str, int]:
+    """Bounds of a block of samples; with one lane a group is an image, and some kernels call it so."""
+    return {"g0": groups[0], "g1": groups[1], "n0": groups[0], "n1": groups[1]}

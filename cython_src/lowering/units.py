@@ -1,0 +1,115 @@
+"""Layers that are joined into one unit, because a loop of its own would only move bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..networks.layers import Add, BatchNorm, Convolution, Layer, MaxPool, NetworkSpec, ReLU, ReLU6
+
+ACTIVATIONS = {ReLU: 1, ReLU6: 2}
+
+
+@dataclass
+class Unit:
+    """A layer with what is joined to it.
+
+    Attributes
+    ----------
+    layer : Layer
+        The one that gives its name to loops and parameters.
+    sources : tuple of str
+        Tensors it reads; a tensor has the name of the last layer of the unit that writes it.
+    target : str
+    activation : int
+        0 none, 1 ReLU, 2 ReLU6.
+    pooling : MaxPool or None
+        Of a convolution: the pooling after its activation.
+    shortcut : str
+        What a norm or a convolution adds.
+    shortcut_norm : str
+        The norm of the shortcut that is applied on the fly; `shortcut` is then what that norm reads.
+    applied : bool
+        Of a norm: whether it writes a map; false where it is applied by the unit that reads its result.
+    statistics : str
+        The norm for which a convolution sums.
+    normalises : bool
+        Of a depthwise convolution: it applies the norm that makes its source, which then writes no map.
+    joins_backward : bool
+        Of a depthwise convolution: its backward pass includes that of the norm that reads it.
+    """
+
+    layer: Layer
+    sources: tuple[str, ...]
+    target: str
+    activation: int = 0
+    pooling: MaxPool | None = None
+    shortcut: str = ""
+    shortcut_norm: str = ""
+    applied: bool = True
+    statistics: str = ""
+    normalises: bool = False
+    joins_backward: bool = False
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Tensors to which it sends a gradient."""
+        shortcut = self.shortcut_norm or self.shortcut
+        return (*self.sources, shortcut) if shortcut else self.sources
+
+
+# Whether one loop computes these layers, one after the other, where the mapping says which layers read each.
+CanJoin = Callable[[Sequence[Layer], Mapping[str, Sequence[Layer]]], bool]
+
+
+def join_layers(spec: NetworkSpec, fusion: frozenset[str], can_join: CanJoin) -> list[Unit]:
+    """Return the units in the order of their last layers."""
+    inputs = spec.inputs()
+    consumers: dict[str, list[Layer]] = {}
+    for layer in spec.layers:
+        for name in inputs[layer.name]:
+            consumers.setdefault(name, []).append(layer)
+    position = {layer.name: i for i, layer in enumerate(spec.layers)}
+    layers = {layer.name: layer for layer in spec.layers} | {"input": None}
+    taken: set[str] = set()
+    unapplied: set[str] = set()
+    units: list[Unit] = []
+
+    def following(name: str, kinds) -> Layer | None:
+        """The only reader of a tensor, if it is of these kinds."""
+        after = consumers.get(name, [])
+        return after[0] if len(after) == 1 and isinstance(after[0], kinds) else None
+
+    for layer in spec.layers:
+        if layer.name in taken:
+            continue
+        unit = Unit(layer, inputs[layer.name], layer.name)
+        if layer.name in unapplied:
+            unit.applied = False
+            units.append(unit)
+            continue
+        add = following(layer.name, Add) if "residual" in fusion else None
+        if add and add.name not in taken and add.inputs[0] != add.inputs[1] and can_join((layer, add), consumers):
+            unit.shortcut = next(name for name in add.inputs if name != unit.target)
+            other = layers[unit.shortcut]
+            alone = isinstance(layer, BatchNorm) and len(consumers[unit.shortcut]) == 1
+            if isinstance(other, BatchNorm) and alone:
+                unit.shortcut_norm, unit.shortcut = unit.shortcut, inputs[unit.shortcut][0]
+                unapplied.add(other.name)
+            unit.target = add.name
+            taken.add(add.name)
+        activation = following(unit.target, (ReLU, ReLU6))
+        pool = following(activation.name, MaxPool) if activation and "pooling" in fusion else None
+        if pool and not unit.shortcut and can_join((layer, activation, pool), consumers):
+            unit.pooling = pool
+        elif not activation or "activation" not in fusion or not can_join((layer, activation), consumers):
+            activation = None
+        if activation:
+            unit.activation = ACTIVATIONS[type(activation)]
+            unit.target = unit.pooling.name if unit.pooling else activation.name
+            taken |= {activation.name, unit.target}
+        if isinstance(layer, Convolution) and not unit.activation and "statistics" in fusion:
+            norms = [after for after in consumers.get(unit.target, []) if isinstance(after, BatchNorm)]
+            unit.statistics = norms[0].name if norms else ""
+        units.append(unit)
+    return sorted(units, key=lambda unit: position[unit.target])

@@ -1,0 +1,38 @@
+"""Networks by name. A new one is a file of this package and its name in a table here."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+
+from ..errors import UsageError
+from .layers import NetworkSpec
+
+# Modules that describe one network: `network(name)`.
+SINGLE = ("cifar10_cnn", "lenet5", "starpu_cnn")
+# Modules that describe a network for images of any size: `network(name, size, num_classes)`.
+FAMILIES = ("resnet18", "preact_resnet18", "resnext29_2x64d", "mobilenet_v1", "mobilenet_v2")
+# Ending of a family's name -> size and number of classes: CIFAR-10; and the ImageNet stem for Tiny ImageNet and for
+# ImageNet.
+FORMS = {"": (32, 10), "_64": (64, 200), "_224": (224, 1000)}
+
+
+def network_names() -> tuple[str, ...]:
+    """Return all names that `get_network` knows."""
+    return (*SINGLE, *(family + form for family in FAMILIES for form in FORMS))
+
+
+@cache
+def get_network(name: str) -> NetworkSpec:
+    """Return the network called `name`.
+
+    Raises
+    ------
+    UsageError
+        No network has this name.
+    """
+    forms = {family + form: (family, sizes) for family in FAMILIES for form, sizes in FORMS.items()}
+    module, sizes = forms.get(name, (name, ()))
+    if module not in SINGLE + FAMILIES:
+        raise UsageError(f"network must be one of {', '.join(network_names())}; got {name!r}")
+    return import_module(f".{module}", __package__).network(name, *sizes)

@@ -1,0 +1,146 @@
+"""Write the tables of docs/reference that follow from the code:  python -P docs/update_reference.py
+
+Each table stands between `<!-- NAME -->` and `<!-- end of NAME -->`; tests/test_docs.py fails where a page differs from
+what this file would write.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import forktask as ft
+from forktask.cython_src.records import Field, fields
+from forktask.experiments.sampling.models import MODELS, Option
+
+REFERENCE = Path(__file__).resolve().parent / "reference"
+
+
+def rows(header: str, body: Iterable[tuple[str, ...]]) -> str:
+    """A Markdown table; a bar within a cell is escaped."""
+    lines = [header, re.sub(r"[^|]+", "---", header)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in body]
+    return "\n".join(lines)
+
+
+def values_of(field: Field) -> str:
+    """Which values a field of a record takes."""
+    if field.choices:
+        return ", ".join(f"`{choice}`" for choice in field.choices)
+    return {bool: "`true`, `false`", str: "text", tuple: "numbers"}.get(
+        field.kind, field.rule.removeprefix("must be ").removeprefix("a ")
+    )
+
+
+def plan_options() -> str:
+    """All fields of `PlanOptions`."""
+    return rows(
+        "| option | default | values | meaning |",
+        ((f"`{f.name}`", f"`{f.default!r}`", values_of(f), f.text) for f in fields(ft.PlanOptions)),
+    )
+
+
+def layer_signatures() -> str:
+    """All layers with their arguments."""
+    return rows(
+        "| layer | meaning |",
+        (
+            (f"`{layer.__name__}{_arguments(layer)}`", " ".join(inspect.getdoc(layer).split()))
+            for layer in typing.get_args(ft.Layer)
+        ),
+    )
+
+
+def _arguments(layer: type) -> str:
+    parameters = inspect.signature(layer).parameters.values()
+    return str(inspect.Signature([p.replace(annotation=p.empty) for p in parameters])).replace("'", '"')
+
+
+def networks() -> str:
+    """All networks that a name stands for."""
+    return rows(
+        "| network | image | classes | layers | parameters |",
+        (
+            (
+                f"`{name}`",
+                " x ".join(map(str, n.input_shape)),
+                str(n.num_classes),
+                str(len(n.layers)),
+                f"{n.num_parameters:,}",
+            )
+            for name in ft.network_names()
+            for n in [ft.get_network(name)]
+        ),
+    )
+
+
+def option_values(option: Option) -> str:
+    """Which values an option of a model takes, the default first."""
+    if not option.values:
+        return (
+            f"{option.default}; whole numbers from {option.minimum} on"
+            if option.what == "N"
+            else f"none; {option.what}"
+        )
+    return ", ".join(f"`{value}`" for value in sorted(option.values, key=lambda value: value != option.default))
+
+
+def model_options(device: str) -> Callable[[], str]:
+    """Return the function that writes the options of all models of a device."""
+
+    def table() -> str:
+        models: dict[tuple[str, str], list[str]] = {}
+        for name, model in MODELS.items():
+            for option, known in model.all_options.items() if model.device == device else ():
+                models.setdefault((option, option_values(known)), []).append(f"`{name}`")
+        every = sum(model.device == device for model in MODELS.values())
+        return rows(
+            "| option | models | values, default first |",
+            (
+                (f"`{option}`", "all" if len(names) == every else ", ".join(names), values)
+                for (option, values), names in models.items()
+            ),
+        )
+
+    return table
+
+
+# Page -> mark -> what stands there.
+TABLES: dict[str, dict[str, Callable[[], str]]] = {
+    "plan_options.md": {"plan options": plan_options},
+    "layers.md": {"layers": layer_signatures, "networks": networks},
+    "models.md": {"options of models": model_options("cpu")},
+    "gpu.md": {"options of models": model_options("gpu")},
+}
+
+
+def updated(page: str, text: str) -> str:
+    """The text of a page with its tables written anew.
+
+    Raises
+    ------
+    ValueError
+        The page has not the marks of each of its tables once.
+    """
+    for mark, table in TABLES[page].items():
+        marked = f"<!-- {mark} -->\n{table()}\n<!-- end of {mark} -->"
+        text, found = re.subn(
+            rf"<!-- {mark} -->.*<!-- end of {mark} -->", lambda _, marked=marked: marked, text, flags=re.DOTALL
+        )
+        if found != 1:
+            raise ValueError(f"{page} must have the marks of {mark!r} once, has them {found} times")
+    return text
+
+
+def main() -> None:
+    """Write all tables."""
+    for page in TABLES:
+        path = REFERENCE / page
+        path.write_text(updated(page, path.read_text()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Kinds of tests that need more than a plain installation has, each with a marker of its name."""
+
+import glob
+import os
+import shutil
+import subprocess
+import sysconfig
+import time
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+LONG = bool(os.environ.get("FORKTASK_LONG_TESTS"))
+
+
+class Kind(NamedTuple):
+    """A kind of tests.
+
+    Parameters
+    ----------
+    need : str
+        What its tests need and how it is had; the reason of their skips.
+    is_available : callable
+    """
+
+    need: str
+    is_available: Callable[[], bool]
+
+
+def libomp() -> str | None:
+    """Path of LLVM's OpenMP runtime."""
+    return next(iter(sorted(glob.glob("/usr/lib/*/libomp.so.5") + glob.glob("/usr/lib/llvm-*/lib/libomp.so"))), None)
+
+
+def nvrtc() -> str | None:
+    """Path of the CUDA run-time compiler of NVIDIA's wheel."""
+    folders = {Path(sysconfig.get_path(which)) / "nvidia" for which in ("purelib", "platlib")}
+    return next(iter(sorted(str(path) for folder in folders for path in folder.glob("**/libnvrtc.so.*"))), None)
+
+
+def relacy_folders() -> list[Path]:
+    """Folders that hold `relacy/relacy.hpp`."""
+    folders = [Path(name) for name in ("/usr/include", "/usr/local/include", os.environ.get("RELACY_INCLUDE", ""))]
+    return [folder for folder in folders if (folder / "relacy" / "relacy.hpp").exists()]
+
+
+def compute_sanitizer() -> str | None:
+    """Path of NVIDIA's compute-sanitizer."""
+    return shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
+
+
+def is_quiet() -> bool:
+    """Whether threads of no other process wait for a CPU: less than a tenth of the time, as this process sleeps."""
+    pressure = Path("/proc/pressure/cpu")
+    if not pressure.exists():
+        return True
+
+    def waited_s() -> float:
+        return int(pressure.read_text().split("total=")[1].split()[0]) * 1e-6
+
+    before, start = waited_s(), time.monotonic()
+    time.sleep(1)
+    return waited_s() - before < 0.1 * (time.monotonic() - start)
+
+
+@cache
+def has_gpu() -> bool:
+    """Whether CuPy finds a GPU."""
+    from forktask.cython_src.errors import UsageError
+    from forktask.cython_src.gpu.device import default_gpu
+
+    try:
+        default_gpu()
+    except UsageError:
+        return False
+    return True
+
+
+@cache
+def has_thread_sanitizer() -> bool:
+    """Whether the C compiler links programs with -fsanitize=thread."""
+    if shutil.which("cc") is None:
+        return False
+    command = ["cc", "-fsanitize=thread", "-x", "c", "-", "-o", "/dev/null"]
+    program = "int main(void) { return 0; }"
+    return subprocess.run(command, input=program, capture_output=True, text=True).returncode == 0
+
+
+def has_malloc_counter() -> bool:
+    """Whether the library that counts calls of malloc was built."""
+    from forktask.experiments.scaling.exact import counter_library
+
+    return counter_library() is not None
+
+
+def _has_module(name: str) -> Callable[[], bool]:
+    return lambda: find_spec(name) is not None
+
+
+KINDS = {
+    "cc": Kind("needs the C compiler cc (Debian: gcc)", lambda: shutil.which("cc") is not None),
+    "cxx": Kind("needs the C++ compiler g++ (Debian: g++)", lambda: shutil.which("g++") is not None),
+    "tsan": Kind("needs a C compiler with -fsanitize=thread (Debian: gcc)", has_thread_sanitizer),
+    "malloc_count": Kind("needs the counter of allocations, which builds on glibc", has_malloc_counter),
+    "relacy": Kind(
+        "needs Relacy (Debian: relacy-dev, or RELACY_INCLUDE names the folder that holds relacy/)",
+        lambda: shutil.which("g++") is not None and bool(relacy_folders()),
+    ),
+    "libomp": Kind("needs LLVM's OpenMP runtime (Debian: libomp-dev)", lambda: libomp() is not None),
+    "tbb": Kind("needs a build with oneTBB (Debian: libtbb-dev)", _has_module("forktask.forkjoin.tbb_flow_run")),
+    "two_cpus": Kind("needs two CPUs", lambda: len(os.sched_getaffinity(0)) >= 2),
+    "quiet": Kind("needs a quiet machine: threads of other processes wait for CPUs", is_quiet),
+    "torch": Kind("needs PyTorch (pip install torch)", _has_module("torch")),
+    "safetensors": Kind("needs safetensors (pip install safetensors)", _has_module("safetensors")),
+    "numba": Kind("needs Numba (pip install numba)", _has_module("numba")),
+    "sklearn": Kind("needs scikit-learn (pip install scikit-learn)", _has_module("sklearn")),
+    "nvrtc": Kind("needs NVRTC (pip install nvidia-cuda-nvrtc-cu12)", lambda: nvrtc() is not None),
+    "cupy": Kind("needs CuPy (pip install cupy-cuda12x)", _has_module("cupy")),
+    "gpu": Kind("needs an NVIDIA GPU and CuPy (make test-gpu)", has_gpu),
+    "compute_sanitizer": Kind(
+        "needs a GPU and NVIDIA's compute-sanitizer", lambda: has_gpu() and compute_sanitizer() is not None
+    ),
+}

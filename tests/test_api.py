@@ -1,0 +1,339 @@
+"""`import forktask as ft`: light until used, complete, typed, with objects that one can look at."""
+
+import ast
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import forktask as ft
+from forktask import kernels, plans, public
+
+ROOT = Path(__file__).resolve().parent.parent
+HEAVY = ("numpy", "pandas", "matplotlib", "seaborn", "joblib", "scipy")
+DEEP_IMPORT = re.compile(r"forktask\.(cython_src|forkjoin|tasking|experiments)\b")
+
+
+def loaded_after(code: str) -> set[str]:
+    """Which of `HEAVY` a fresh process has loaded after running some code."""
+    program = f"{code}\nimport sys\nprint(*(name for name in {HEAVY!r} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+def test_import_loads_nothing_heavy():
+    """Check that the import alone loads no library, and that plans and runs load NumPy alone."""
+    assert loaded_after("import forktask; forktask.__version__") == set()
+    assert loaded_after("import forktask as ft; ft.bind(ft.lower('lenet5', batch=16)); ft.compare") == {"numpy"}
+
+
+def test_every_public_name_exists_and_is_described():
+    """Check that all names of the three modules are there, are listed by dir(), and have a docstring."""
+    assert set(public.__all__) <= set(dir(ft))
+    for module in (public, plans, kernels):
+        assert len(set(module.__all__)) == len(module.__all__)
+        for name in module.__all__:
+            value = getattr(module, name)
+            if inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value):
+                assert value.__doc__, name
+    assert ft.plans is plans and ft.kernels is kernels
+
+
+def test_unknown_names_are_attribute_errors():
+    """Check that a misspelt name and a dunder name raise AttributeError, and that `import *` gives all names."""
+    for name in ("Convolutoin", "__wrapped__"):
+        with pytest.raises(AttributeError, match=name):
+            getattr(ft, name)
+    names: dict = {}
+    exec("from forktask import *", names)
+    assert set(public.__all__) <= set(names)
+
+
+def test_pages_and_examples_use_the_public_names_only():
+    """Check that no code block, sentence or example imports from a room of the package."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    examples = list((ROOT / "experiments" / "examples").glob("*.py"))
+    assert len(examples) > 7 and len(pages) > 7
+    found = []
+    for path in (*pages, *examples):
+        for line in path.read_text().splitlines():
+            # What is run as a program is a command, not an import.
+            if DEEP_IMPORT.search(re.sub(r"python -m forktask\.[\w.]+", "", line)):
+                found.append(f"{path.name}: {line.strip()}")
+    assert not found
+
+
+def test_the_reference_page_lists_every_name():
+    """Check that the page of the interface names all public names, each in the table of its module, and no other."""
+    text = (ROOT / "docs" / "reference" / "api.md").read_text()
+    tables = re.split(r"^\| names of `([\w.]+)` \|.*$", text, flags=re.MULTILINE)[1:]
+    for module, table in zip(tables[::2], tables[1::2], strict=True):
+        listed = {
+            name
+            for row in table.splitlines()
+            if row.startswith("| `")
+            for name in re.findall(r"`(\w+)", row.split("|")[1].replace("after=", ""))
+        }
+        names = set(importlib.import_module(module if module != "forktask" else "forktask.public").__all__)
+        assert listed == names - {"plans", "kernels"}, module
+
+
+def test_stubs_are_those_of_the_extensions():
+    """Check that py.typed is installed, and that stubs and extensions have the same public names and parameters."""
+    package = Path(ft.get_include())
+    assert (package / "py.typed").exists()
+    for name in ("cython_src.binding.bind", "cython_src.plan.dependences"):
+        module = importlib.import_module(f"forktask.{name}")
+        stub = ast.parse((package / f"{name.replace('.', '/')}.pyi").read_text())
+        for node in stub.body:
+            if isinstance(node, ast.FunctionDef):
+                wanted = [a.arg for a in (*node.args.args, *node.args.kwonlyargs)]
+                assert list(inspect.signature(getattr(module, node.name)).parameters) == wanted, node.name
+            elif isinstance(node, ast.ClassDef):
+                declared = {n.name for n in node.body if isinstance(n, ast.FunctionDef) and n.name[0] != "_"}
+                declared |= {n.target.id for n in node.body if isinstance(n, ast.AnnAssign)}
+                own = vars(getattr(module, node.name))
+                made = {n for n, value in own.items() if n[0] != "_" and not isinstance(value, property)}
+                missing = made - declared - set(getattr(module, node.name).__dict__.get("__dataclass_fields__", ()))
+                assert not missing, f"{node.name} has {missing}, which the stub lacks"
+
+
+def test_headers_are_where_get_include_says():
+    """Check that the folder of `get_include` holds the header of kernels."""
+    assert (Path(ft.get_include()) / "cython_src" / "binding" / "block_kernel.h").exists()
+
+
+# --- running --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bound():
+    """A small network, bound, with random data."""
+    return ft.run("lenet5", model="serial", batch=16, iterations=3).bound
+
+
+def test_all_models_leave_the_same_weights_and_losses():
+    """Check that `run` gives equal hashes and mean losses under three models."""
+    runs = [
+        ft.run("lenet5", model=m, num_threads=n, batch=16) for m, n in (("serial", 1), ("forkjoin", 2), ("tasks", 2))
+    ]
+    assert len({(ft.weights_hash(run.bound), run.mean_loss) for run in runs}) == 1
+    assert all(run.iterations == 20 and run.seconds > 0 for run in runs)
+    assert ft.weights_hash(ft.run("lenet5", model="serial", batch=16, seed=2).bound) != ft.weights_hash(runs[0].bound)
+
+
+def test_a_run_says_what_it_was(bound):
+    """Check iterations, time and mean loss of a run, where it wraps around the log too, and of one of no iteration."""
+    with ft.executor("forkjoin:schedule=static", num_threads=2) as executor:
+        assert executor.model == "forkjoin" and executor.num_threads == 2
+        executor.prepare(bound)
+        length = len(bound.arrays["losses"])
+        done = executor.run(4, first_iteration=length - 2)
+        expected = np.mean(bound.arrays["losses"][[length - 2, length - 1, 0, 1]], dtype=np.float64)
+        assert done.mean_loss == pytest.approx(expected)
+        assert re.fullmatch(
+            r"<forkjoin on 2 threads: 4 iterations in \S+ s \(\S+ ms each\), mean loss \S+>", repr(done)
+        )
+        assert executor.run(0).mean_loss is None
+        assert len(executor.events()) == 0
+
+
+def test_executors_log_events_and_refuse_what_is_no_bound_plan(bound):
+    """Check the event log through the executor, its default number of threads, and the message for an unbound plan."""
+    with ft.executor("serial", event_capacity=1000) as executor:
+        assert executor.num_threads == 1
+        with pytest.raises(ft.UsageError, match="prepare"):
+            executor.run(1)
+        with pytest.raises(ft.UsageError, match="bind"):
+            executor.prepare(bound.plan)
+        executor.prepare(bound)
+        executor.run(1)
+        assert len(executor.events()) == bound.plan.num_tasks
+
+
+def test_a_run_can_end_by_a_decision():
+    """Check `run_while` through the executor: the decision of iteration 3 ends the run after 3 + 1."""
+    graph = ft.UserGraph()
+    stop = graph.array("stop", np.zeros(8, np.int32))
+
+    def decide(stop, iteration):
+        stop[iteration % 8] = iteration == 3
+
+    graph.task(decide, updates=stop, args=(ft.ITERATION,))
+    with ft.executor("taskgraph", num_threads=2) as executor:
+        executor.prepare(graph.bind())
+        assert executor.run_while(stop.view, max_iterations=100, lookahead=1) == 5
+
+
+def test_representations_are_short(bound):
+    """Check that what a notebook shows of large objects fits a line."""
+    resnet = ft.lower("resnet18", batch=16)
+    graph = ft.UserGraph("g")
+    array = graph.array("x", np.zeros((4, 4)))
+    graph.task(print, updates=array[0:2, 1])
+    objects = [
+        (resnet, r"<plan 'resnet18 train b16': \d+ loops, \d+ blocks, \d+ MiB>"),
+        (resnet.loops[0], r"<loop 'load': .*>"),
+        (resnet.accesses, r"<\d+ accesses of \d+ tasks to \d+ cells>"),
+        (plans.record_graph(resnet.accesses), r"<closed graph of \d+ tasks: \d+ edges, \d+ joins>"),
+        (ft.get_network("resnet18"), r"<network 'resnet18': 68 layers on images of 3 x 32 x 32>"),
+        (ft.PlanOptions(batch=16, memory="shared"), r"PlanOptions\(batch=16, memory='shared'\)"),
+        (ft.PlanOptions(), r"PlanOptions\(\)"),
+        (ft.load_data("digits"), r"<data 'digits': 1797 images of 3 x 32 x 32, 10 classes>"),
+        (bound.storage, r"<storage of \d+ arrays, \S+ MiB>"),
+        (bound, r"<bound to cpu \(\w+\): <plan 'lenet5 train b16': .*>>"),
+        (graph, r"<graph 'g': 1 tasks on 1 arrays>"),
+        (array, r"<array 'x' of graph 'g': float64, shape \(4, 4\)>"),
+        (array[0:2, 1], r"x\[0:2, 1:2\]"),
+        (array[...], r"x\[...\]"),
+    ]
+    for value, pattern in objects:
+        assert len(repr(value)) < 120
+        assert re.fullmatch(pattern, repr(value)), repr(value)
+    for model in ("serial", "joblib", "tasks", "taskiter"):
+        with ft.executor(model, num_threads=1) as executor:
+            assert repr(executor) == f"<{model} on 1 thread>"
+            assert repr(executor._runner) == f"<executor {model!r} on 1 thread>"
+            executor.prepare(bound)
+            assert repr(executor) == f"<{model} on 1 thread, prepared for 'lenet5 train b16'>"
+
+
+def test_a_graph_of_ones_own_says_what_its_run_was():
+    """Check that UserGraph.run returns a run without a loss."""
+    with ft.UserGraph() as graph:
+        x = graph.array("x", np.zeros(1))
+
+        def add(x):
+            x += 1
+
+        graph.task(add, updates=x)
+        assert graph.run(3, model="forkjoin", threads=1).iterations == 3
+        assert graph.taskiter(2, threads=1).mean_loss is None
+    assert x.view[0] == 5
+
+
+# --- comparing ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    """A quick sweep of two models."""
+    folder = tmp_path_factory.mktemp("comparison") / "out"
+    return ft.compare("lenet5", batch=8, models=["serial", "taskiter"], threads=1, quick=True, out=folder)
+
+
+def test_a_comparison_has_table_samples_figures_and_report(comparison):
+    """Check that the table is summary.csv, that figures are drawn, and that a notebook and a terminal show it."""
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    written = pd.read_csv(comparison.folder / "summary.csv")
+    assert list(written.columns) == list(comparison.table.columns)
+    assert sorted(comparison.table["model"]) == ["serial", "taskiter"]
+    assert len(comparison.samples) == 2
+    assert "speedup" in comparison.figures
+    assert isinstance(comparison.figure("speedup", column="single"), Figure)
+    assert comparison.caption()
+    assert comparison.report.read_text().startswith("<!")
+    assert re.fullmatch(r"<Comparison of 2 models on lenet5 at batch 8: 2 samples in .*>", repr(comparison))
+    assert "taskiter" in comparison._repr_html_() and "taskiter" in str(comparison)
+    again = ft.Comparison(comparison.folder)
+    assert again.table.equals(comparison.table)
+    with pytest.raises(ft.UsageError, match="figure"):
+        again.figure("spedup")
+
+
+def test_a_run_leaves_the_weights_that_samples_hold(comparison):
+    """Check that `run` with the sweep's seed and number of iterations has the weights of its samples."""
+    run = ft.run("lenet5", model="taskiter", num_threads=2, batch=8, iterations=4)
+    assert {ft.weights_hash(run.bound)} == set(comparison.samples["weights_hash"])
+
+
+def test_the_same_call_goes_on(comparison):
+    """Check that a call with the folder of a finished one measures nothing again."""
+    again = ft.compare("lenet5", batch=8, models=["serial", "taskiter"], threads=1, quick=True, out=comparison.folder)
+    assert again.samples.equals(comparison.samples)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"reepats": 3}, "did you mean 'repeats'"),
+        ({"batch": "16"}, "batch.*whole number"),
+        ({"network": "resnet"}, "network must be one of"),
+        ({"models": "taskitter"}, "no model is called 'taskitter'"),
+        ({"models": "gpu_taskiter"}, "--device gpu"),
+        (
+            {"network": ft.Network("mine", (3, 8, 8), (ft.FullyConnected("fc", 10), ft.Softmax()))},
+            "fresh processes.*'mine'",
+        ),
+    ],
+)
+def test_compare_refuses_what_it_cannot_measure(given, message, tmp_path):
+    """Check that bad arguments of `compare` are one sentence, before anything is measured or written."""
+    with pytest.raises(ft.UsageError, match=message):
+        ft.compare(**{"threads": 1, **given}, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+# --- task functions -------------------------------------------------------------------------------------------------
+
+
+@ft.task(reads=["left", "right"], writes="out")
+def blend(out, left, weight, right):
+    """Weighted mean."""
+    out[...] = weight * left + (1 - weight) * right
+
+
+def test_a_task_function_records_and_runs():
+    """Check that a call with regions records a task with its accesses, and a call with arrays runs at once."""
+    values, means = np.arange(8.0), np.zeros(4)
+    with ft.UserGraph() as graph:
+        x, y = graph.array("x", values), graph.array("y", means)
+        for i in graph.taskloop(4, grainsize=2):
+            assert blend(y[i], x[i], 0.25, right=x[i.start + 4 : i.stop + 4]) is None
+        assert not means.any()
+        (loop,) = graph.plan().loops
+        assert loop.name == "blend.0" and loop.num_blocks == 2
+        assert [plans.ACCESS_KINDS[a.kind] for a in loop.blocks[0].accesses] == ["read", "read", "write"]
+        assert plans.check_accesses(graph.plan(), "cpu") > 0
+        graph.run(1, threads=1)
+    expected = np.zeros(4)
+    blend(expected, values[:4], 0.25, values[4:])
+    assert np.array_equal(means, expected) and means.any()
+    assert blend.__doc__ == "Weighted mean." and "reads=('left', 'right')" in repr(blend)
+
+
+def test_task_functions_refuse_wrong_declarations():
+    """Check the sentences for unknown, repeated and missing names, starred parameters and mixed arguments."""
+
+    def one(x):
+        pass
+
+    def starred(*x):
+        pass
+
+    for function, declared, message in (
+        (one, {"reads": "y"}, "got 'y'"),
+        (one, {"reads": "x", "writes": "x"}, "'x' twice"),
+        (one, {}, "must declare an access"),
+        (starred, {"reads": "x"}, "positional"),
+    ):
+        with pytest.raises(ft.UsageError, match=message):
+            ft.task(**declared)(function)
+    with pytest.raises(ft.UsageError, match="operation"):
+        ft.task(reduction="x", operation="mean")
+    graph = ft.UserGraph()
+    x = graph.array("x", np.zeros(8))
+    with pytest.raises(ft.UsageError, match="'right' of task 'blend' must be a region"):
+        blend(x[0:2], x[2:4], 0.5, np.zeros(2))
+    with pytest.raises(ft.UsageError, match="its own graph"):
+        blend(x[0:2], x[2:4], 0.5, ft.UserGraph().array("z", np.zeros(2)))

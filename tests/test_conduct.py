@@ -1,0 +1,137 @@
+"""What differs between models besides who runs a block and when: each executor's record against what it does."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.experiments.sampling.measure import fill_dataset, result_hashes
+from forktask.experiments.sampling.models import built_models, make_executor
+
+pytestmark = pytest.mark.timeout(120)
+PROBE = Path(__file__).with_name("conduct_probe.py")
+SPECS = [
+    "serial",
+    "forkjoin",
+    "forkjoin:region=persistent",
+    "joblib",
+    "openmp_tasks",
+    "tasks",
+    "taskgraph",
+    "taskiter",
+    "taskgraph:placement=stealing",
+    "taskiter:placement=stealing",
+    "taskiter:placement=stealing:preemption=swap",
+    *(["tbb"] if "tbb" in built_models() else []),
+]
+
+
+@cache
+def observe(spec):
+    """What a fresh process sees of a model; idle threads sleep, so that switches count."""
+    environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-P", PROBE, spec], capture_output=True, text=True, timeout=100, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+needs_two_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+OBSERVED = [spec for spec in SPECS if "swap" not in spec]
+
+
+@needs_two_cpus
+@pytest.mark.parametrize("spec", OBSERVED)
+def test_the_record_says_which_threads_run_blocks(spec):
+    """Check the caller's part, no more than num_threads others, and when those start."""
+    found = observe(spec)
+    conduct, caller = found["conduct"], found["caller"]
+    runs = [{block["thread"] for block in found[run]} for run in ("first_run", "second_run")]
+    assert conduct["caller_executes"] == (caller in runs[0])
+    assert all(len(threads) <= len(found["cpus"]) for threads in runs)
+    made, prepared, ran = (b > a for a, b in zip(found["num_threads"], found["num_threads"][1:], strict=False))
+    if conduct["threads_start"] == "each run":
+        assert not made and not prepared and not runs[0] & runs[1]
+    else:
+        starts = {
+            (False,) * 3: "never",
+            (True, False, False): "executor",
+            (False, True, False): "prepare",
+            (False, False, True): "first run",
+        }
+        assert starts[made, prepared, ran] == conduct["threads_start"]
+
+
+@needs_two_cpus
+@pytest.mark.parametrize("spec", OBSERVED)
+def test_every_thread_runs_blocks_alike(spec):
+    """Check the CPU and the floating-point mode of each thread in a block, and the caller's affinity afterwards."""
+    found = observe(spec)
+    for block in found["first_run"] + found["second_run"]:
+        assert block["flushes"]
+        assert block["cpus"] in [[cpu] for cpu in found["cpus"]]
+        if block["thread"] != found["caller"]:
+            assert block["blocks_sigint"] == found["conduct"]["blocks_signals"]
+    assert found["caller_affinity"] == found["allowed"]
+    others = [cpus for thread, cpus in found["affinity_after"].items() if int(thread) != found["caller"]]
+    if found["conduct"]["pinned"] == "at start":
+        assert sorted(others) == [[cpu] for cpu in found["cpus"]]
+    elif found["conduct"]["idle_runtime"] == "libgomp":
+        assert all(cpus == found["allowed"] for cpus in others)
+
+
+@needs_two_cpus
+@pytest.mark.parametrize("spec", OBSERVED)
+def test_the_record_says_how_threads_wait(spec):
+    """Check the runtime, wake-ups of a waiting caller and of a thread without work, membarrier, and that none swaps."""
+    found = observe(spec)
+    conduct = found["conduct"]
+    if conduct["idle_runtime"] in ("libgomp", "libomp"):
+        assert found["openmp"] == conduct["idle_runtime"]
+    assert found["membarrier"] == conduct["membarrier"]
+    assert (conduct["preemption"], found["swaps"]) == ("stay", 0)
+    assert conduct["wait_policy"] == ("passive" if conduct["idle_runtime"] in ("libgomp", "libomp", "forktask") else "")
+    if conduct["idle_runtime"] == "forktask":
+        expected = 1e9 / conduct["caller_wakes_ns"]
+        assert 0.3 * expected < found["caller_switches_per_s"] < 3 * expected
+        assert conduct["naps"] == (found["sleeper_switches_per_s"] > 80)
+
+
+def test_spinning_and_naps_follow_the_options():
+    """Check what the probe cannot see."""
+    with make_executor("taskiter:placement=stealing", 1) as executor:
+        assert executor.conduct().spin_ns == executor._team.spin_ns
+        assert not executor.conduct().naps
+    cpus = sorted(os.sched_getaffinity(0))[:1]
+    with make_executor("taskiter:placement=stealing:preemption=swap", 1, cpus=cpus) as executor:
+        assert executor.conduct().naps and executor.conduct().preemption == "swap"
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("run", [(1, -1), (-1, 0), (6, 2**63 - 2), (1, 2**63), (2**63, 0), (1, 2**70)])
+def test_impossible_iterations_are_refused(spec, run):
+    """Check numbers for which kernels would write beside their tables: nothing is touched, and 2**63 - 2 is right."""
+    bound = bind(lower("cifar10_cnn", batch=4, num_images=8, num_batches=2))
+    fill_dataset(bound, 1)
+    initialise(bound, 1)
+    before = result_hashes(bound)
+    threads = 1 if spec == "serial" else 2
+    cpus = sorted(os.sched_getaffinity(0))[:threads] if "swap" in spec else None
+    if cpus is not None and len(cpus) < threads:
+        pytest.skip("needs two CPUs")
+    with make_executor(spec, threads, cpus=cpus) as executor:
+        executor.prepare(bound)
+        with pytest.raises(UsageError, match="num_iterations"):
+            executor.run(*run)
+        assert result_hashes(bound) == before
+        executor.run(np.int64(1), np.int64(2**63 - 2))
+        assert result_hashes(bound)["finite"]
