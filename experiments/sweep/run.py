@@ -693,11 +693,11 @@ def _sweep_and_report(configuration: Configuration, arguments: Namespace) -> int
         print("forktask: no figures: every configuration failed", file=sys.stderr)
         return 1
     if configuration.uses_gpu:
-        from ..report.gpu_report import report
+        from ..report.gpu import gpu_report
 
         for conv in configuration.grid.conv:
             print(f"forktask: {describe_gpu_convolutions(conv)}", file=sys.stderr)
-        print(report(out_dir, results, arguments.json))
+        print(gpu_report(out_dir, results, arguments.json))
         return 1 if any(row["reason"] not in LASTING_FAILURES for row in _standing_failures(results)) else 0
     from ..report.files import summary_json, summary_text, write_report
 

@@ -427,7 +427,7 @@ def test_compare_from_the_command_line(tmp_path, capsys):
 
 
 def test_profiles_are_measured_among_the_samples(sweep):
-    """Check that each profile follows a sample of the same configuration and repetition, and that status counts them."""
+    """Check that each profile follows a sample of its configuration and repetition, and that status counts them."""
     made = sweep(Measure(repeats=4, profile_repeats=2, oversubscribe=True))
     results = made.run()
     rows = [row for row in results.rows if row["kind"] in ("sample", "profile")]
@@ -439,9 +439,9 @@ def test_profiles_are_measured_among_the_samples(sweep):
     assert {row["repetition"] for row in results.of_kind("profile")} == {0, 1}
     status = describe_status(results)
     assert status["profiles_missing"] == 0 and {c["profiles"] for c in status["configurations"]} == {2}
-    path = made.out_dir + "/samples.jsonl"
-    lines = open(path).read().splitlines(keepends=True)
-    open(path, "w").writelines(line for line in lines if '"kind": "profile"' not in line)
+    path = Path(made.out_dir, "samples.jsonl")
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if '"kind": "profile"' not in line))
     assert describe_status(read_results(made.out_dir))["profiles_missing"] == 2 * NUM_POINTS
     assert Measure(repeats=2, profile_repeats=5).profiles == 2
 
