@@ -1,6 +1,6 @@
 // The deque, the sleep protocol, replay with inboxes, compiled programs and eager tasks under Relacy, from the very headers of the runtime.
-//     c++ -fpermissive -DFORKTASK_RELACY -I tasking -I cython_src -I tests/tasking/native model_check.cpp && ./a.out NAME ITERATIONS
-// -DORDER_X=relaxed (and the like) weakens one ordering: then the check must fail.
+// test_model_check.py compiles it and runs `model_check NAME ITERATIONS [ORDER_X WEAKER]`: with an ordering weakened, the
+// check must fail.
 #include <cstdint>
 #include <cstring>
 #include <cstdlib>
@@ -457,9 +457,25 @@ static int simulate(const char *name, long iterations)
     return good ? 0 : 3;
 }
 
+// Give an ordering of the runtime another value; false for a name that is not one.
+static bool weaken(const char *name, const char *weaker)
+{
+    static const std::pair<const char *, rl::memory_order> values[] = {{"relaxed", rl::mo_relaxed},
+                                                                       {"acquire", rl::mo_acquire},
+                                                                       {"release", rl::mo_release},
+                                                                       {"acq_rel", rl::mo_acq_rel}};
+    for (const auto &order : model_check_orders)
+        for (const auto &value : values)
+            if (!std::strcmp(order.first, name) && !std::strcmp(value.first, weaker)) {
+                *order.second = value.second;
+                return true;
+            }
+    return false;
+}
+
 int main(int argc, char **argv)
 {
-    if (argc != 3)
+    if (argc != 3 && (argc != 5 || !weaken(argv[3], argv[4])))
         return 2;
     long iterations = std::atol(argv[2]);
     if (!std::strcmp(argv[1], "deque"))
