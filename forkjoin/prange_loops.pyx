@@ -16,7 +16,8 @@ from ..cython_src.binding.bind cimport BoundPlan, Workers
 from .serial_loops cimport check_signals
 from .thread_state cimport (
     FORKTASK_DYNAMIC, FORKTASK_GUIDED, FORKTASK_STATIC, FORKTASK_STATIC_CHUNK, PersistentRun, SignalPoll, ThreadState,
-    forktask_enter_thread, forktask_leave_thread, forktask_must_stop, forktask_run_persistent, forktask_start_poll,
+    forktask_enter_thread, forktask_flush_denormals, forktask_leave_thread, forktask_must_stop,
+    forktask_restore_denormals, forktask_run_persistent, forktask_start_poll,
 )
 
 
@@ -108,10 +109,13 @@ cdef class ForkJoinTeam:
         cdef int64_t replay
         cdef int k, thread, num_threads = self.num_threads, schedule = self.schedule, chunk_size = self.chunk_size
         cdef int failed = 0
+        cdef unsigned former_control
         cdef LoopRecord *loop
         cdef list errors = []
         forktask_start_poll(&poll, check_signals, <void *> errors, poll_signals)
         with nogil:
+            # LLVM's runtime gives each region the floating-point mode that the caller has outside of it.
+            former_control = forktask_flush_denormals()
             # A region of its own sets up each thread and counts them; the team stays the same for all that follow.
             with parallel(num_threads=num_threads):
                 if threadid() == 0:
@@ -141,6 +145,7 @@ cdef class ForkJoinTeam:
                 replay = replay + 1
             with parallel(num_threads=num_threads):
                 forktask_leave_thread(&self.threads[threadid()])
+            forktask_restore_denormals(former_control)
         return self._error(), errors
 
     def run_persistent(self, BoundPlan bound, Workers workers, int64_t first_replay, int64_t num_replays,

@@ -13,7 +13,7 @@ import pytest
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.experiments.sampling.models import built_models, make_executor
+from forktask.experiments.sampling.models import built_models, make_executor, parse_model, process_environment
 from forktask.experiments.sampling.subject import fill_dataset, result_hashes
 
 pytestmark = pytest.mark.timeout(120)
@@ -35,9 +35,9 @@ SPECS = [
 
 
 @cache
-def observe(spec):
+def observe(spec, preload=""):
     """What a fresh process sees of a model; idle threads sleep, so that switches count."""
-    environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1", "LD_PRELOAD": preload}
     done = subprocess.run(
         [sys.executable, "-P", PROBE, spec], capture_output=True, text=True, timeout=100, env=environment
     )
@@ -86,6 +86,16 @@ def test_every_thread_runs_blocks_alike(spec):
         assert sorted(others) == [[cpu] for cpu in found["cpus"]]
     elif found["conduct"]["idle_runtime"] == "libgomp":
         assert all(cpus == found["allowed"] for cpus in others)
+
+
+@pytest.mark.two_cpus
+@pytest.mark.libomp
+@pytest.mark.parametrize("spec", ["forkjoin", "forkjoin:region=persistent", "openmp_tasks:runtime=libomp"])
+def test_blocks_run_alike_on_llvms_runtime(spec):
+    """Check the floating-point mode where the OpenMP library sets one for each region, and the name in the record."""
+    found = observe(spec, process_environment(parse_model("openmp_tasks:runtime=libomp"))["LD_PRELOAD"])
+    assert all(block["flushes"] for block in found["first_run"] + found["second_run"])
+    assert found["conduct"]["idle_runtime"] == found["openmp"] == "libomp"
 
 
 @pytest.mark.two_cpus
