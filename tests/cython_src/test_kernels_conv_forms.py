@@ -128,5 +128,5 @@ def test_networks_train_in_every_form(form):
 
 def test_forms_need_whole_groups_of_images():
     """Check that images in the rows of pixels have no such forms, and that the sentence says so."""
-    with pytest.raises(UsageError, match="conv 'im2col' needs layout 'lanes'"):
+    with pytest.raises(UsageError, match="in layout 'flat', got 'im2col'; use one of them, or layout 'auto'"):
         lower("cifar10_cnn", batch=3, conv="im2col", layout="flat")

@@ -206,7 +206,7 @@ def test_choice_is_by_cost_and_shown():
     assert plan.attributes["convolutions"] == {"conv1": "winograd", "conv1.weight_gradient": "winograd"}
     assert set(lower(network, batch=16, conv="direct").attributes["convolutions"].values()) == {"direct"}
     assert set(lower(network, batch=1).attributes["convolutions"].values()) == {"direct"}
-    with pytest.raises(UsageError, match="needs layout 'lanes'"):
+    with pytest.raises(UsageError, match="in layout 'flat', got 'winograd'"):
         lower(network, batch=16, conv="winograd", layout="flat")
     with pytest.raises(UsageError, match="conv must be one of auto.* got .fft."):
         lower(network, batch=16, conv="fft")
