@@ -16,6 +16,9 @@ PYPI_safetensors := safetensors>=0.4
 PYPI_numba := numba>=0.60
 PYPI_sklearn := scikit-learn>=1.5
 PYPI_cupy := cupy-cuda12x>=14
+# PyTorch built for CPUs alone, without gigabytes of CUDA libraries.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+PIP_FURTHER = $(BIN)/pip install --quiet --extra-index-url $(TORCH_INDEX)
 DEBIAN_PACKAGES = $(sort $(foreach kind,$(FURTHER),$(DEBIAN_$(kind))))
 PYPI_PACKAGES = $(foreach kind,$(FURTHER),$(PYPI_$(kind)))
 comma := ,
@@ -56,7 +59,7 @@ test-further: install-further
 install-further: check-packages install-tests
 	$(if $(filter tbb,$(FURTHER)),$(BIN)/python -P -c 'import forktask.forkjoin.tbb_flow_run' 2>/dev/null || \
 		{ rm $(VENV)/.installed && $(MAKE) install-tests; })
-	$(if $(PYPI_PACKAGES),$(BIN)/pip install --quiet $(PYPI_PACKAGES:%='%'))
+	$(if $(PYPI_PACKAGES),$(PIP_FURTHER) $(PYPI_PACKAGES:%='%'))
 
 check-packages:
 	@missing=; for name in $(DEBIAN_PACKAGES); do \
@@ -71,7 +74,7 @@ debian-packages:
 
 # The long form of the tests against PyTorch itself.
 test-peers: install-tests
-	$(BIN)/pip install --quiet 'forktask[peers]'
+	$(PIP_FURTHER) $(PYPI_torch)
 	FORKTASK_LONG_TESTS=1 $(PYTEST) -m torch --require torch tests
 
 # The tests that need an NVIDIA GPU. GPU names the packages: CuPy for the driver's CUDA, and the sampling library.

@@ -52,18 +52,19 @@ class Comparison:
     """
 
     def __init__(self, folder: str | os.PathLike[str]):
-        from .experiments.analysis import study
+        from .experiments.analysis.load import load
+        from .experiments.analysis.speeds import main_plan
 
         self.folder = Path(folder)
-        self._study: Study = study.load(self.folder)
-        study.main_plan(self._study)  # raises where nothing was measured
+        self._study: Study = load(self.folder)
+        main_plan(self._study)  # raises where nothing was measured
 
     @cached_property
     def table(self) -> pd.DataFrame:
         """One row a plan, model and number of threads, as in summary.csv: medians, intervals, verdicts."""
-        from .experiments.analysis import study
+        from .experiments.analysis.speeds import speed_table
 
-        return study.speed_table(self._study)
+        return speed_table(self._study)
 
     @property
     def samples(self) -> pd.DataFrame:
@@ -78,10 +79,10 @@ class Comparison:
     @property
     def figures(self) -> list[str]:
         """Names of the figures that these samples allow."""
-        from .experiments.analysis import study
-        from .experiments.report import plots
+        from .experiments.analysis.speeds import main_plan
+        from .experiments.report import figures
 
-        return plots.available_figures(self._study, study.main_plan(self._study))
+        return figures.available_figures(self._study, main_plan(self._study))
 
     def figure(self, name: str = "speedup", *, column: str = "double") -> Figure:
         """Draw a figure of the plan with most samples.
@@ -98,20 +99,20 @@ class Comparison:
         UsageError
             Unknown figure or column, or samples that do not hold what the figure shows.
         """
-        from .experiments.report import plots
+        from .experiments.report import figures
 
-        return plots.draw(self._study, name, column=column)
+        return figures.draw(self._study, name, column=column)
 
     def caption(self, name: str = "speedup") -> str:
         """Return all that a sceptical reader of a figure needs, as a paragraph."""
-        from .experiments.report import plots
+        from .experiments.report import figures
 
-        return plots.caption(self._study, name)
+        return figures.caption(self._study, name)
 
     @property
     def report(self) -> Path:
         """The page report.html with everything, written if it is not there yet."""
-        from .experiments.report.report import REPORT, write_report
+        from .experiments.report.files import REPORT, write_report
 
         page = self.folder / REPORT
         return page if page.exists() else write_report(self.folder)
@@ -125,7 +126,7 @@ class Comparison:
         return f"<Comparison of {models} models on {self._title()}: {len(self.samples)} samples in {self.folder}>"
 
     def __str__(self) -> str:
-        from .experiments.report.report import summary_text
+        from .experiments.report.files import summary_text
 
         return summary_text(self.folder)
 
@@ -204,7 +205,7 @@ def compare(
     if not trusted or not results.of_kind("sample"):
         why = "every configuration failed" if trusted else "the models did not compute the same weights"
         raise RuntimeError(f"nothing to compare in {folder}: {why}: {'; '.join(lines)}")
-    from .experiments.report.report import write_report
+    from .experiments.report.files import write_report
 
     write_report(folder)
     return Comparison(folder)

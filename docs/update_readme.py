@@ -5,18 +5,20 @@ import shutil
 import sys
 from pathlib import Path
 
-from forktask.experiments.analysis import study as analysis
-from forktask.experiments.report.report import SPEED_COLUMNS, table_records, text_table
+from forktask.experiments.analysis.load import load
+from forktask.experiments.analysis.speeds import main_plan, speed_table
+from forktask.experiments.report import columns
+from forktask.experiments.report.render_text import text_table
+from forktask.experiments.report.sections import Table, records_of
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def main(folder: str) -> None:
     """Copy figures/speedup.svg to docs/images and write the table of the main plan between the README's marks."""
-    study = analysis.load(folder)
-    plan_id = analysis.main_plan(study)
+    study = load(folder)
     shutil.copyfile(Path(folder) / "figures" / "speedup.svg", ROOT / "docs" / "images" / "comparison.svg")
-    table = text_table(SPEED_COLUMNS, table_records(analysis.speed_table(study), plan_id))
+    table = text_table(Table("speed", columns.SPEED, records_of(speed_table(study), main_plan(study))))
     readme = ROOT / "README.md"
     marked = "<!-- table -->\n```\n" + "\n".join(table) + "\n```\n<!-- end of table -->"
     text, found = re.subn(

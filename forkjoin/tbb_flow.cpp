@@ -176,13 +176,18 @@ struct Graph {
 
 } /* namespace */
 
+/* The arena captures the floating-point mode of the thread that makes it and sets it for each task, whatever mode the
+ * task's thread had: make it in the mode that blocks run in. */
 extern "C" void *forktask_tbb_prepare(TBBRun *run)
 {
+    const unsigned former_control = forktask_flush_denormals();
+    Graph *graph = nullptr;
     try {
-        return new Graph(run);
+        graph = new Graph(run);
     } catch (const std::bad_alloc &) {
-        return nullptr;
     }
+    forktask_restore_denormals(former_control);
+    return graph;
 }
 
 extern "C" int forktask_tbb_run(void *graph)

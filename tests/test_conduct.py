@@ -13,8 +13,8 @@ import pytest
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.experiments.sampling.subject import fill_dataset, result_hashes
 from forktask.experiments.sampling.models import built_models, make_executor
+from forktask.experiments.sampling.subject import fill_dataset, result_hashes
 
 pytestmark = pytest.mark.timeout(120)
 PROBE = Path(__file__).with_name("conduct_probe.py")
@@ -45,11 +45,10 @@ def observe(spec):
     return json.loads(done.stdout)
 
 
-needs_two_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 OBSERVED = [spec for spec in SPECS if "swap" not in spec]
 
 
-@needs_two_cpus
+@pytest.mark.two_cpus
 @pytest.mark.parametrize("spec", OBSERVED)
 def test_the_record_says_which_threads_run_blocks(spec):
     """Check the caller's part, no more than num_threads others, and when those start."""
@@ -71,7 +70,7 @@ def test_the_record_says_which_threads_run_blocks(spec):
         assert starts[made, prepared, ran] == conduct["threads_start"]
 
 
-@needs_two_cpus
+@pytest.mark.two_cpus
 @pytest.mark.parametrize("spec", OBSERVED)
 def test_every_thread_runs_blocks_alike(spec):
     """Check the CPU and the floating-point mode of each thread in a block, and the caller's affinity afterwards."""
@@ -89,7 +88,7 @@ def test_every_thread_runs_blocks_alike(spec):
         assert all(cpus == found["allowed"] for cpus in others)
 
 
-@needs_two_cpus
+@pytest.mark.two_cpus
 @pytest.mark.parametrize("spec", OBSERVED)
 def test_the_record_says_how_threads_wait(spec):
     """Check the runtime, wake-ups of a waiting caller and of a thread without work, membarrier, and that none swaps."""
@@ -116,7 +115,9 @@ def test_spinning_and_naps_follow_the_options():
         assert executor.conduct().naps and executor.conduct().preemption == "swap"
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize(
+    "spec", [pytest.param(spec, marks=pytest.mark.two_cpus) if "swap" in spec else spec for spec in SPECS]
+)
 @pytest.mark.parametrize("run", [(1, -1), (-1, 0), (6, 2**63 - 2), (1, 2**63), (2**63, 0), (1, 2**70)])
 def test_impossible_iterations_are_refused(spec, run):
     """Check numbers for which kernels would write beside their tables: nothing is touched, and 2**63 - 2 is right."""
@@ -126,8 +127,6 @@ def test_impossible_iterations_are_refused(spec, run):
     before = result_hashes(bound)
     threads = 1 if spec == "serial" else 2
     cpus = sorted(os.sched_getaffinity(0))[:threads] if "swap" in spec else None
-    if cpus is not None and len(cpus) < threads:
-        pytest.skip("needs two CPUs")
     with make_executor(spec, threads, cpus=cpus) as executor:
         executor.prepare(bound)
         with pytest.raises(UsageError, match="num_iterations"):

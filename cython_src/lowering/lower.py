@@ -14,7 +14,7 @@ from ..plan.model import Plan, PlanBuilder, ranges
 from .layouts.channels import Channels
 from .layouts.lanes import FLAT, LANES, choose_lanes
 from .options import PlanOptions
-from .state import DataShape, Layout, Lowering
+from .state import DataShape, Layout, Lowering, check_end
 from .step import append_step
 
 CHANNELS = Channels()
@@ -71,6 +71,7 @@ def lower(
         num_learning_rates=num_learning_rates,
         prefix=prefix,
     )
+    check_end(spec)
     layout = choose_layout(spec, options) if options.layout == "auto" else LAYOUTS[options.layout]
     layout.check(spec, options)
     builder = PlanBuilder(

@@ -212,11 +212,6 @@ class Lowering:
             for name in unit.inputs:
                 self.readers.setdefault(name, []).append(unit)
         self.logits = self.units[-1].sources[0]
-        if not isinstance(self.spec.layers[-1], Softmax) or len(self.shapes[self.logits]) != 1:
-            raise UsageError(
-                f"a network must end with Softmax after a layer of features alone, {self.spec.name!r} does not; add "
-                f"FullyConnected or GlobalPool, and Softmax"
-            )
         self.parameter_shapes = self.spec.parameter_shapes()
         self.statistic_shapes = self.spec.statistic_shapes()
         for prefix in self.options.frozen_layers:
@@ -319,6 +314,17 @@ class Lowering:
             attributes=attributes,
             layer=layer,
             phase=phase,
+        )
+
+
+def check_end(spec: Network) -> None:
+    """Raise `UsageError` unless a network ends with its only Softmax, of features alone."""
+    shapes = {layer.name: shape for layer, _, shape in spec.shapes()}
+    softmaxes = [layer for layer in spec.layers if isinstance(layer, Softmax)]
+    if softmaxes != [spec.layers[-1]] or len(shapes[softmaxes[0].name]) != 1:
+        raise UsageError(
+            f"a network must end with Softmax after a layer without pixels, {spec.name!r} does not; add FullyConnected "
+            f"or GlobalPool, and Softmax"
         )
 
 

@@ -5,25 +5,25 @@
     placement  stealing: deques; partitioned: a program compiled for each thread
 
 Tasks that are made anew cannot be placed by a program compiled from them, so three of the twelve cells do not exist.
-All effects are ratios of times, from logarithms: what disturbs a whole repetition block cancels, medians over the
-blocks follow, and the interval is the bootstrap of whole blocks. The attribution switches one factor after the
-other, from (eager, loop, stealing) to (replayed, none, partitioned), and takes the mean over every order that exists
-(the Shapley value over these orders), so that its parts multiply up to the whole.
+All effects are ratios of the typical times of `Study`, from logarithms, so that effects and cells agree to the last
+digit; the interval is the bootstrap of whole blocks. The attribution switches one factor after the other, from (eager,
+loop, stealing) to (replayed, none, partitioned), and takes the mean over every order that exists (the Shapley value
+over these orders), so that its parts multiply up to the whole.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 
 from ..sampling.models import CREATIONS, PLACEMENTS, model_of_factors
-from .statistics import CONFIDENCE, NUM_RESAMPLES, SEED, Estimate, median_interval, ratio_interval, verdict
-from .study import Study
+from .speeds import interval_columns
+from .statistics import CONFIDENCE, NUM_RESAMPLES, SEED, Estimate, including, verdict
+from .study import NOTHING, Point, Study
 
 BARRIERS = ("loop", "iteration", "none")
 IMPOSSIBLE = "cannot exist: a program needs a graph that was recorded"
@@ -85,12 +85,14 @@ def contrasts() -> dict[tuple[str, str], dict[Cell, float]]:
     return found
 
 
-def _complete(study: Study, plan_id: str) -> list[tuple[int, list[Mapping[int, float]]]]:
-    """(threads, step times of the existing cells by repetition) where every cell was measured."""
-    models = [model_of_factors(*cell) for cell in EXISTING]
-    counts = sorted({threads for _, threads in study.points_of(plan_id)})
-    found = [(threads, [study.step_times(plan_id, model, threads) for model in models]) for threads in counts]
-    return [(threads, times) for threads, times in found if set.intersection(*map(set, times))]
+def _complete(study: Study, plan_id: str) -> list[tuple[int, dict[Cell, Point]]]:
+    """(threads, points of the existing cells) where every cell was measured in some common block."""
+    found = []
+    for threads in sorted({threads for _, threads in study.points_of(plan_id)}):
+        points = {cell: (plan_id, model_of_factors(*cell), threads) for cell in EXISTING}
+        if set.intersection(*(set(study.step_times(*point)) for point in points.values())):
+            found.append((threads, points))
+    return found
 
 
 @lru_cache(maxsize=4)
@@ -102,18 +104,17 @@ def factorial_table(study: Study) -> pd.DataFrame:
     """
     rows = []
     for plan_id in study.plan_ids():
-        for threads, times in _complete(study, plan_id):
-            of_cell = dict(zip(EXISTING, times, strict=True))
+        for threads, of_cell in _complete(study, plan_id):
             for cell in CELLS:
                 row = {
                     "plan_id": plan_id,
                     "threads": threads,
                     **dict(zip(("creation", "barrier", "placement"), cell, strict=True)),
                 }
-                value = ratio = Estimate(math.nan, math.nan, math.nan, 0)
+                value = ratio = NOTHING
                 if cell in of_cell:
-                    value = median_interval(list(of_cell[cell].values()))
-                    ratio = ratio_interval(of_cell[cell], of_cell[FIRST])
+                    value = study.typical_time(of_cell[cell])
+                    ratio = study.ratio(of_cell[cell], of_cell[FIRST])
                 rows.append(
                     {
                         **row,
@@ -121,9 +122,7 @@ def factorial_table(study: Study) -> pd.DataFrame:
                         "median_s": value.value,
                         "low_s": value.low,
                         "high_s": value.high,
-                        "ratio": ratio.value,
-                        "ratio_low": ratio.low,
-                        "ratio_high": ratio.high,
+                        **interval_columns("ratio", ratio),
                         "note": "" if cell in of_cell else IMPOSSIBLE,
                     }
                 )
@@ -140,12 +139,13 @@ def effect_table(study: Study) -> pd.DataFrame:
     effects = contrasts()
     rows = []
     for plan_id in study.plan_ids():
-        for threads, times in _complete(study, plan_id):
+        for threads, of_cell in _complete(study, plan_id):
+            times = [study.steady_times(of_cell[cell]) for cell in EXISTING]
             blocks = sorted(set.intersection(*map(set, times)))
             logs = np.log([[cell[r] for r in blocks] for cell in times])
-            logs -= logs.mean(axis=0)  # what meets a whole block
             draws = np.random.default_rng(SEED).integers(0, len(blocks), (NUM_RESAMPLES, len(blocks)))
-            medians = np.column_stack([np.median(logs, axis=1), np.median(logs[:, draws], axis=2)])
+            typical = np.log([study.typical_time(of_cell[cell]).value for cell in EXISTING])
+            medians = np.column_stack([typical, np.median(logs[:, draws], axis=2)])
             whole = math.nan
             for (kind, name), weights in reversed(effects.items()):
                 values = np.array([weights.get(cell, 0.0) for cell in EXISTING]) @ medians
@@ -153,7 +153,8 @@ def effect_table(study: Study) -> pd.DataFrame:
                     whole = values[0]
                 tail = (1 - CONFIDENCE) / 2
                 low, high = np.quantile(values[1:], [tail, 1 - tail]) if len(blocks) > 1 else (math.nan, math.nan)
-                estimate = Estimate(*(math.exp(v) for v in (values[0], low, high)), len(blocks))
+                value, low, high = (math.exp(v) for v in (values[0], low, high))
+                estimate = including(Estimate(value, low, high, len(blocks)), value)
                 rows.append(
                     {
                         "plan_id": plan_id,
@@ -203,7 +204,7 @@ def answer(study: Study, plan_id: str) -> str:
 
     parts = ", ".join(f"{name} {text(of[name])}" for name in ("creation", "barrier", "placement"))
     return (
-        f"From eager tasks with a barrier after each loop to a replayed, compiled graph without barriers the time of a "
-        f"step on {threads} threads changes by a factor of {text(of['all three'])}; its parts, which multiply up to it: "
-        f"{parts}."
+        f"From eager tasks with a barrier after each loop to a replayed, compiled graph without barriers the time of "
+        f"a step on {threads} threads changes by a factor of {text(of['all three'])}; its parts, which multiply up to "
+        f"it: {parts}."
     )

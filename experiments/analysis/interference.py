@@ -15,8 +15,9 @@ import numpy as np
 import pandas as pd
 
 from ..sampling.models import parse_model
-from .statistics import Estimate, ratio_interval
-from .study import Study, model_label, plan_beside
+from .names import model_label, plan_beside
+from .speeds import interval_columns
+from .study import Study
 
 
 def preemption_of(model: str) -> str:
@@ -63,12 +64,11 @@ def interference_table(study: Study) -> pd.DataFrame:
             continue
         for hogs in sorted({p.get("interference", 0) for p in study.plans.values()}):
             for model, threads in study.points_of(plan_id):
-                alone = study.step_times(plan_id, model, threads)
-                beside = study.step_times(plan_beside(plan_id, hogs), model, threads)
-                left = float((capacity.get(str(threads)) or {}).get(str(hogs), math.nan)) if hogs else 1.0
-                slowdown = ratio_interval(beside, alone) if hogs else Estimate(1.0, 1.0, 1.0, len(alone))
-                if not (set(alone) & set(beside)):
+                alone, beside = (plan_id, model, threads), (plan_beside(plan_id, hogs), model, threads)
+                if not set(study.step_times(*alone)) & set(study.step_times(*beside)):
                     continue
+                left = float((capacity.get(str(threads)) or {}).get(str(hogs), math.nan)) if hogs else 1.0
+                slowdown = study.ratio(beside, alone)
                 rows.append(
                     {
                         "plan_id": plan_id,
@@ -78,9 +78,7 @@ def interference_table(study: Study) -> pd.DataFrame:
                         "cpu_swaps_per_s": _swaps_per_s(study, plan_beside(plan_id, hogs), model, threads),
                         "hogs": hogs,
                         "capacity": left,
-                        "slowdown": slowdown.value,
-                        "slowdown_low": slowdown.low,
-                        "slowdown_high": slowdown.high,
+                        **interval_columns("slowdown", slowdown),
                         "loss": slowdown.value * left - 1,
                         "loss_low": slowdown.low * left - 1,
                         "loss_high": slowdown.high * left - 1,

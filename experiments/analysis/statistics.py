@@ -7,8 +7,8 @@ the bootstrap draws whole blocks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import comb
 
 import numpy as np
@@ -42,6 +42,29 @@ class Estimate:
     low: float
     high: float
     count: int
+
+    def divided_by(self, number: float) -> Estimate:
+        """Return the estimate of a positive multiple."""
+        return Estimate(self.value / number, self.low / number, self.high / number, self.count)
+
+    def inverse(self) -> Estimate:
+        """Return the estimate of the inverse of a positive number."""
+        return Estimate(1 / self.value, 1 / self.high, 1 / self.low, self.count)
+
+    def over(self, other: Estimate) -> Estimate:
+        """Return the quotient of two positive estimates, its interval as wide as both intervals allow.
+
+        An estimate without an interval counts as exact.
+        """
+        low, high = (other.low, other.high) if np.isfinite(other.low) else (other.value, other.value)
+        own_low, own_high = (self.low, self.high) if np.isfinite(self.low) else (self.value, self.value)
+        known = np.isfinite(self.low) or np.isfinite(other.low)
+        return Estimate(
+            self.value / other.value,
+            own_low / high if known else np.nan,
+            own_high / low if known else np.nan,
+            min(self.count, other.count),
+        )
 
 
 @dataclass(frozen=True)
@@ -113,7 +136,7 @@ def sign_test_rank(n: int, confidence: float = CONFIDENCE) -> int:
 
 
 def binomial_interval(count: int, total: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Interval of a probability after `count` events in `total` trials; exact in the sense of Clopper and Pearson (1934).
+    """Interval of a probability after `count` events in `total` trials, by Clopper and Pearson (1934).
 
     Each end leaves half of what the confidence allows. (0, 1) without trials.
     """
@@ -155,6 +178,38 @@ def ratio_interval(numerator: Mapping[int, float], denominator: Mapping[int, flo
     """Median of the paired ratios with its interval; NaN where no block holds both."""
     ratios = paired_ratios(numerator, denominator)
     return median_interval(ratios) if len(ratios) else Estimate(np.nan, np.nan, np.nan, 0)
+
+
+def including(estimate: Estimate, value: float) -> Estimate:
+    """Return an estimate with another value; its interval is widened so that it holds this value."""
+    if not np.isfinite(estimate.low):
+        return replace(estimate, value=value)
+    return replace(estimate, value=value, low=min(estimate.low, value), high=max(estimate.high, value))
+
+
+def block_factors(points: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """Return by how much each repetition block was slower than the middle one.
+
+    A step of Tukey's median polish, in logarithms: the factor of a block is the median, over all points with a sample
+    in it, of the sample over its point's median. A block that is slow as a whole gets a factor above 1; one disturbed
+    point does not move it.
+
+    Parameters
+    ----------
+    points : sequence of mapping of repetition to seconds
+
+    References
+    ----------
+    Tukey, "Exploratory Data Analysis" (1977), chapter 11.
+    """
+    residuals: dict[int, list[float]] = {}
+    for times in points:
+        middle = float(np.median(np.log(list(times.values()))))
+        for repetition, time in times.items():
+            residuals.setdefault(repetition, []).append(float(np.log(time)) - middle)
+    effects = {repetition: float(np.median(values)) for repetition, values in residuals.items()}
+    middle = float(np.median(list(effects.values()))) if effects else 0.0
+    return {repetition: float(np.exp(effect - middle)) for repetition, effect in effects.items()}
 
 
 def verdict(time_ratio: Estimate, band: float = EQUIVALENCE_BAND, min_pairs: int = MIN_PAIRS) -> str:

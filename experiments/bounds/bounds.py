@@ -5,7 +5,7 @@
 | area | every model | work / P |
 | span | models with a barrier between iterations | longest path of one iteration |
 | fork-join | a barrier after each loop | sum over loops of max(work of the loop / P, longest block) |
-| cycle mean | every model that respects the dependences, iterations overlapping | largest duration / tokens over the cycles of the closed graph |
+| cycle mean | every model, iterations overlapping too | largest duration / tokens over the cycles of the closed graph |
 
 Durations are those of blocks run one at a time; a machine whose P threads do the work of `capacity` < P single ones
 (shared clock, shared cores) is allowed for by dividing by the capacity. Slowdown from sharing caches and memory is
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -43,8 +44,14 @@ class GraphBounds:
     cycle_mean_s: float | None
 
     def as_row(self) -> dict:
-        """For the `bounds` entry of a profile row."""
+        """Return the `bounds` entry of a profile row."""
         return asdict(self)
+
+    @classmethod
+    def of_row(cls, profile: Mapping[str, Any]) -> GraphBounds | None:
+        """Return the bounds that were written with a profile row, if any were."""
+        values = profile.get("bounds")
+        return cls(values["work_s"], values["span_s"], values.get("cycle_mean_s")) if values else None
 
 
 @dataclass(frozen=True)
@@ -259,7 +266,7 @@ def predicted_speedups(
     capacity: Mapping[int, float] | None = None,
     graph: GraphBounds | None = None,
 ) -> dict[str, np.ndarray]:
-    """Upper bounds on speedup: work / floor, float64, shape (len(thread_counts),), by the names of `predicted_times`."""
+    """Upper bounds on speedup, work / floor, by the names of `predicted_times`; each of shape (len(thread_counts),)."""
     work = sum(map(sum, loop_times))
     capacity = capacity or {}
     curves: dict[str, list[float]] = {}

@@ -12,7 +12,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("folder", metavar="DIR", help="results folder of compare or run")
     parser.add_argument(
-        "--figure", default="speedup", metavar="NAME", help="speedup (default), layers, overhead, batch or granularity"
+        "--figure",
+        default="speedup",
+        metavar="NAME",
+        help="speedup (default), or another one of the report: layers, overhead, batch, ...",
     )
     parser.add_argument("--column", default="double", help="double (7 in, default) or single (3.3 in)")
     parser.add_argument("--format", default="pdf", dest="kind", help="pdf (default), svg or png")
@@ -26,7 +29,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """Draw a figure and print its path."""
-    from ..report.report import plot_folder
+    from ..report.files import plot_folder
 
     print(
         plot_folder(

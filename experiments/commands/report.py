@@ -18,7 +18,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """Write the report again."""
-    from ..report.report import report_folder
+    from ..report.files import report_folder
 
     print(report_folder(arguments.folder, arguments.json))
     return 0

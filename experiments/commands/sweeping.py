@@ -57,15 +57,15 @@ def measure_and_report(configuration, arguments: Namespace) -> int:
 
 
 def _report(configuration, out_dir: str, results, as_json: bool) -> str:
-    from ..report import gpu_report
-    from ..report.report import report_on_sweep
+    from ..report.files import report_on_sweep
+    from ..report.gpu import gpu_report
     from ..sampling.models import describe_gpu_convolutions
 
     if not configuration.uses_gpu:
         return report_on_sweep(out_dir, as_json)
     for conv in configuration.grid.conv:
         print(f"forktask: {describe_gpu_convolutions(conv)}", file=sys.stderr)
-    return gpu_report.report(out_dir, results, as_json)
+    return gpu_report(out_dir, results, as_json)
 
 
 def _say_quick(grid) -> None:

@@ -8,7 +8,15 @@ from typing import Any
 
 import matplotlib
 
-from ..report import plots
+from ..report.figures.style import (
+    add_legend,
+    model_handles,
+    model_styles,
+    new_figure,
+    panel_title,
+    save,
+    style_parameters,
+)
 from .graphs import describe_graph, graph_name
 from .table import HALF
 
@@ -20,7 +28,7 @@ def draw_all(table: Mapping[str, Any], folder: Path, kind: str) -> list[Path]:
         entries = [e for e in table["results"] if graph_name(e["graph"]) == name and e["repeats"]]
         if not entries:
             continue
-        paths.append(plots.save(draw(entries), folder / f"metg_{name}.{kind}"))
+        paths.append(save(draw(entries), folder / f"metg_{name}.{kind}"))
         (folder / f"metg_{name}.txt").write_text(caption(entries, table["unit_s"]) + "\n")
     return paths
 
@@ -28,11 +36,11 @@ def draw_all(table: Mapping[str, Any], folder: Path, kind: str) -> list[Path]:
 def draw(entries: Sequence[Mapping[str, Any]]):
     """Efficiency over task granularity, a panel for each thread count; METG(50 %) marked on the line of one half."""
     counts = sorted({e["threads"] for e in entries})
-    styles = plots.model_styles([e["model"] for e in entries])
-    with matplotlib.rc_context(plots.style_parameters()):
-        figure, axes = plots.new_figure("double", len(counts))
+    styles = model_styles([e["model"] for e in entries])
+    with matplotlib.rc_context(style_parameters()):
+        figure, axes = new_figure("double", len(counts))
         for axis, threads in zip(axes, counts, strict=True):
-            plots.panel_title(axis, f"{threads} thread{'s' if threads > 1 else ''}")
+            panel_title(axis, f"{threads} thread{'s' if threads > 1 else ''}")
             axis.axhline(HALF, color="0.6", linewidth=0.6, linestyle=":")
             for entry in (e for e in entries if e["threads"] == threads):
                 style = styles[entry["model"]]
@@ -68,7 +76,7 @@ def draw(entries: Sequence[Mapping[str, Any]]):
             axis.set_xlabel("task granularity: wall time x threads / tasks (ns)")
             axis.grid(True, axis="y")
         axes[0].set_ylabel("efficiency")
-        plots.add_legend(figure, "double", plots.model_handles(styles, list(styles)))
+        add_legend(figure, "double", model_handles(styles, list(styles)))
     return figure
 
 

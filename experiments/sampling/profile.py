@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...cython_src.graphs.task_bench import replica
-from ..bounds.bounds import plan_bounds
+from ..bounds.bounds import durations_by_loop, plan_bounds, predicted_times
 from .models import bind_for, make_executor, parse_model
 from .subject import build
 from .timing import Stepper
@@ -36,9 +36,9 @@ def block_times(events: np.ndarray, plan, num_passes: int, num_workers: int) -> 
     -------
     dict
         block_time_s: {loop: seconds of each block, median over passes, so that one that was pushed off its
-        CPU does not count}. Means over passes, which add up: loop_time_s: {loop: busy seconds}; loop_wall_s:
-        {loop: first start to last stop} (a wall time of its own only where the model has a barrier after each
-        loop); worker_busy_s: [busy seconds of each worker].
+        CPU does not count}. Means over passes, which add up: block_mean_s, likewise; loop_time_s: {loop: busy
+        seconds}; loop_wall_s: {loop: first start to last stop} (a wall time of its own only where the model has a
+        barrier after each loop); worker_busy_s: [busy seconds of each worker].
 
     Raises
     ------
@@ -68,15 +68,18 @@ def block_times(events: np.ndarray, plan, num_passes: int, num_workers: int) -> 
     loop_of_group[group] = loop_of_event
     wall = np.bincount(loop_of_group, weights=(last - first) * 1e-9, minlength=len(plan.loops)) / num_passes
     block_time_s: dict[str, list[float]] = {}
+    block_mean_s: dict[str, list[float]] = {}
     loop_time_s: dict[str, float] = {}
     loop_wall_s: dict[str, float] = {}
     for k, loop in enumerate(plan.loops):  # a chain is several loops under one name
         tasks = slice(loop.first_task, loop.first_task + loop.num_blocks)
         block_time_s.setdefault(loop.name, []).extend(typical[tasks].tolist())
+        block_mean_s.setdefault(loop.name, []).extend(mean[tasks].tolist())
         loop_time_s[loop.name] = loop_time_s.get(loop.name, 0.0) + float(mean[tasks].sum())
         loop_wall_s[loop.name] = loop_wall_s.get(loop.name, 0.0) + float(wall[k])
     return {
         "block_time_s": block_time_s,
+        "block_mean_s": block_mean_s,
         "loop_time_s": loop_time_s,
         "loop_wall_s": loop_wall_s,
         "worker_busy_s": busy.tolist(),
@@ -102,7 +105,9 @@ def measure_runtime_cost(job: Mapping[str, Any], plan, clock=time.perf_counter) 
 def measure_profile(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> dict[str, Any]:
     """Run with the event log on: times of blocks, loops and workers, and the graph's bounds with these times.
 
-    Never a source of step times: the log costs time. Then the same graph with empty kernels, for the runtime's cost.
+    Never a source of step times: the log costs time. `floors` are those of this very run, from the means of its blocks:
+    no pass takes less time than its own blocks allow, so `pass_time_s`, its mean time, is never below them. Then the
+    same graph with empty kernels, for the runtime's cost.
     """
     spec = parse_model(job["model"])
     started = time.time()
@@ -117,11 +122,15 @@ def measure_profile(job: Mapping[str, Any], bound=None, clock=time.perf_counter)
         executor.workers.clear_events()
         wall = stepper.run(passes)
         times = block_times(executor.workers.events(), plan, passes, job["threads"])
+    means = times.pop("block_mean_s")
+    loops = durations_by_loop([(loop.name, loop.num_blocks) for loop in plan.loops], means)
     return {
         "kind": "profile",
         **times,
         "runtime_cost_s": measure_runtime_cost(job, plan, clock) if stride == 1 else None,
         "bounds": plan_bounds(plan, times["block_time_s"]).as_row(),
+        "floors": predicted_times(loops, job["threads"], None, plan_bounds(plan, means)),
+        "pass_time_s": wall / passes,
         "barrier": spec.barrier,
         "iterations": passes * stride,
         "step_time_s": wall / (passes * stride),

@@ -84,8 +84,11 @@ class Measure(Record, frozen=True):
         float, about("longest time for one sample; what takes longer becomes a row that says so", above=0, below=1e7)
     ] = TIME_LIMIT_S
     profile: Annotated[
-        bool, about("also run each configuration once with the event log on, for times of blocks and layers")
+        bool, about("also run each configuration with the event log on, for times of blocks and layers")
     ] = True
+    profile_repeats: Annotated[
+        int, about("profiles of each configuration, each right after a sample: at most one a repetition", least=1)
+    ] = 3
     pin: Annotated[bool, about("pin each thread to a CPU")] = True
     wait_policy: Annotated[
         str,
@@ -99,6 +102,11 @@ class Measure(Record, frozen=True):
         str, about("such as 1.5GiB: a plan that needs more becomes a row that says so; empty: what is free")
     ] = ""
     tuned: Annotated[str, about("file of `forktask tune`: each model also takes part at its own granularity")] = ""
+
+    @property
+    def profiles(self) -> int:
+        """Profiles of each configuration."""
+        return min(self.profile_repeats, self.repeats) if self.profile else 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

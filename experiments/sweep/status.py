@@ -52,6 +52,7 @@ def describe_status(results: Results) -> dict[str, Any]:
     configurations = []
     for point in configuration.points():
         done = sum((("sample", point.config_id, r) in finished) for r in range(configuration.measure.repeats))
+        profiles = sum((("profile", point.config_id, r) in finished) for r in range(configuration.measure.profiles))
         configurations.append(
             {
                 "config_id": point.config_id,
@@ -61,12 +62,12 @@ def describe_status(results: Results) -> dict[str, Any]:
                 "plan": point.plan,
                 "samples": done,
                 "missing": 0 if point.config_id in settled else configuration.measure.repeats - done,
-                "profile": ("profile", point.config_id, 0) in finished,
+                "profiles": profiles,
             }
         )
-    profiles_missing = 0
-    if configuration.measure.profile:
-        profiles_missing = sum(not c["profile"] and c["config_id"] not in settled for c in configurations)
+    profiles_missing = sum(
+        configuration.measure.profiles - c["profiles"] for c in configurations if c["config_id"] not in settled
+    )
     missing = sum(c["missing"] for c in configurations)
     lines, trusted = failure_report(results)
     return {
@@ -95,7 +96,7 @@ def status_text(status: dict[str, Any]) -> str:
         lines.append(
             f"  {c['model']:<32} threads {c['threads']:>3}{hogs}  {plan['network']} batch {plan['batch']}"
             f"{', ' + others if others else ''}: {c['samples']} of {status['repeats']} samples"
-            f"{', profile' if c['profile'] else ''}"
+            f", {c['profiles']} profiles"
         )
     lines += [f"  failed: {line}" for line in status["failures"]]
     if not status["weights_agree"]:

@@ -173,13 +173,15 @@ class Sweep:
 
     def _total(self) -> int:
         measure = self.configuration.measure
-        return len(self.configuration.points()) * (measure.repeats + measure.profile)
+        return len(self.configuration.points()) * (measure.repeats + measure.profiles)
 
     def _missing(self, results: Results) -> list[tuple[str, int, int, Point]]:
         """(kind, repetition, position in the whole order, configuration) of what has not been measured."""
-        order = [("sample", repetition, point) for repetition, point in self.configuration.order()]
-        if self.configuration.measure.profile:
-            order.extend(("profile", 0, point) for point in self.configuration.points())
+        order = []
+        for repetition, point in self.configuration.order():
+            order.append(("sample", repetition, point))
+            if repetition < self.configuration.measure.profiles:
+                order.append(("profile", repetition, point))
         finished, settled = results.finished(), results.settled()
         return [
             (kind, repetition, position, point)
@@ -200,7 +202,7 @@ class Sweep:
         start, last_said = time.monotonic(), None
         with ProgressBar(len(jobs), "measuring", self.stream) as bar:
             for number, (kind, repetition, position, point) in enumerate(jobs):
-                stage = "profiles" if kind == "profile" else f"repetition {repetition + 1} of {measure.repeats}"
+                stage = f"repetition {repetition + 1} of {measure.repeats}"
                 if not bar.visible and stage != last_said:
                     spent = time.monotonic() - start
                     left = f", {format_seconds(spent / number * (len(jobs) - number))} left" if number else ""
@@ -285,8 +287,9 @@ def expected_duration_s(configuration: Configuration, plan_rows: Mapping[str, Ma
         step_s = plan_rows[point.plan_id]["flops"] / (GUESSED_FLOPS_PER_S * point.threads)
         sample_s = STARTUP_S + step_s * (measure.check_iterations + 2) + max(measure.target_s, 10 * step_s)
         sample_s += max(min(measure.warmup_s, 0.3), 2 * step_s)
-        profile_s = STARTUP_S + max(measure.target_s, 5 * step_s) if measure.profile else 0.0
-        total += measure.repeats * min(sample_s, measure.time_limit_s) + min(profile_s, measure.time_limit_s)
+        profile_s = STARTUP_S + max(measure.target_s, 5 * step_s)
+        total += measure.repeats * min(sample_s, measure.time_limit_s)
+        total += measure.profiles * min(profile_s, measure.time_limit_s)
     return total
 
 
@@ -324,7 +327,7 @@ def expected(configuration: Configuration) -> dict[str, Any]:
         ],
         "plans": rows,
         "repeats": configuration.measure.repeats,
-        "measurements": len(points) * (configuration.measure.repeats + configuration.measure.profile),
+        "measurements": len(points) * (configuration.measure.repeats + configuration.measure.profiles),
         "expected_duration_s": expected_duration_s(configuration, rows),
         "environment": environment,
         "environment_id": environment_id(environment),

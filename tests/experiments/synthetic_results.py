@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 from pathlib import Path
 
@@ -39,8 +40,8 @@ def _id(*parts) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
 
-def plan_row(batch: int = 64, images: int = 16, network: str = "cifar10_cnn") -> dict:
-    """A plan of the layers above, cut by images."""
+def plan_row(batch: int = 64, images: int = 16, network: str = "cifar10_cnn", **options) -> dict:
+    """A plan of the layers above, cut by images, lowered with further options."""
     blocks = -(-batch // images)
     loops = []
     for layer, phase, gflops, _ in LAYERS:
@@ -60,12 +61,12 @@ def plan_row(batch: int = 64, images: int = 16, network: str = "cifar10_cnn") ->
     tasks = sum(loop["num_blocks"] for loop in loops)
     return {
         "kind": "plan",
-        "plan_id": _id(network, batch, images),
+        "plan_id": _id(network, batch, images, *sorted(options.items())),
         "network": network,
         "batch": batch,
         "phase": "train",
         "granularity": f"images={images}",
-        "options": {"weight_gradients": "partial", "memory": "full"},
+        "options": {"weight_gradients": "partial", "memory": "full", **options},
         "loops": loops,
         "flops": sum(loop["flops"] for loop in loops),
         "bytes": sum(loop["bytes"] for loop in loops),
@@ -109,14 +110,17 @@ def synthetic_rows(
     threads=(1, 2),
     batches=(64,),
     granularities=(16,),
+    options=({},),
+    slowdowns=(1.0,),
     repeats: int = 9,
+    profiles: int = 3,
     noise: float = 0.01,
     data: str = "digits",
     seed: int = 0,
     graph_bounds: bool = True,
     failures: bool = False,
 ) -> list[dict]:
-    """All rows of a run, as dictionaries."""
+    """All rows of a run, as dictionaries. Plans lowered with options[i] take slowdowns[i] times as long."""
     rng = np.random.default_rng(seed)
     environment = {
         "cpu": {"model": "Example CPU 9000", "flags": ["avx512f"]},
@@ -144,7 +148,11 @@ def synthetic_rows(
             "capacity": {str(p): p * (1 - 0.02 * (p > 1)) for p in threads},
         },
     ]
-    plans = [plan_row(batch, images) for batch in batches for images in granularities]
+    plans, slowdown = [], {}
+    for batch, images in itertools.product(batches, granularities):
+        for chosen, factor in zip(options, slowdowns, strict=True):
+            plans.append(plan_row(batch, images, **chosen))
+            slowdown[plans[-1]["plan_id"]] = factor
     rows += plans
     points = [(plan, m, p) for plan in plans for m in models for p in threads if m != "serial" or p == 1]
     if "serial" in models and 1 not in threads:
@@ -154,26 +162,41 @@ def synthetic_rows(
             times = block_times(plan, 1 + 0.01 * (p - 1) / p)
             work = sum(map(sum, times.values()))
             longest = max(max(b) for b in times.values())
-            row = {
-                "kind": "profile",
-                "config_id": _id(plan["plan_id"], model, p),
-                "model": model,
-                "threads": p,
-                "plan_id": plan["plan_id"],
-                "block_time_s": times,
-                "iterations": 20,
-                "environment_id": "e0",
-                "runtime_cost_s": 0.0 if model == "serial" else 1e-6 * len(plan["loops"]) * p,
-                "loop_time_s": [sum(b) for b in times.values()],
-            }
+            joined = sum(max(sum(b) / p, max(b)) for b in times.values())
+            floors = {"area": work / p, "forkjoin": joined, "forkjoin_static": joined}
             if graph_bounds:
-                row["bounds"] = {"work_s": work, "span_s": 3.5 * longest, "cycle_mean_s": 3 * longest}
-            rows.append(row)
+                floors |= {"taskgraph": max(work / p, 3.5 * longest), "taskiter": max(work / p, 3 * longest)}
+            for repetition in range(min(profiles, repeats)):
+                slower = 1 + 0.02 * repetition  # of the whole process
+                row = {
+                    "kind": "profile",
+                    "config_id": _id(plan["plan_id"], model, p),
+                    "model": model,
+                    "threads": p,
+                    "plan_id": plan["plan_id"],
+                    "repetition": repetition,
+                    "block_time_s": {name: [slower * b for b in blocks] for name, blocks in times.items()},
+                    "iterations": 20,
+                    "environment_id": "e0",
+                    "runtime_cost_s": 0.0 if model == "serial" else 1e-6 * len(plan["loops"]) * p,
+                    "loop_time_s": {name: slower * sum(blocks) for name, blocks in times.items()},
+                    "pass_time_s": slower * step_time(plan, model, p),
+                    "floors": {name: slower * floor for name, floor in floors.items()},
+                }
+                if graph_bounds:
+                    row["bounds"] = {
+                        "work_s": slower * work,
+                        "span_s": slower * 3.5 * longest,
+                        "cycle_mean_s": slower * 3 * longest,
+                    }
+                rows.append(row)
     for repetition in range(repeats):
         disturbed = 1 + 0.03 * abs(rng.standard_normal())  # meets a whole block
         for position, which in enumerate(rng.permutation(len(points))):
             plan, model, p = points[which]
-            step = step_time(plan, model, p) * disturbed * (1 + noise * rng.standard_normal())
+            step = (
+                slowdown[plan["plan_id"]] * step_time(plan, model, p) * disturbed * (1 + noise * rng.standard_normal())
+            )
             replayed = model.partition(":")[0] in ("taskgraph", "taskiter")
             record = 0.5e-6 * plan["num_tasks"] if replayed else None
             close = 0.2e-6 * plan["num_tasks"] if model.startswith("taskiter") else None

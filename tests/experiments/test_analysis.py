@@ -1,46 +1,183 @@
 """Analysis: what its tables hold, and what it refuses."""
 
 import math
+import types
+from typing import Annotated
 
 import numpy as np
 import pytest
-from experiments.synthetic_results import block_times, plan_row, synthetic_rows, write_rows
+from experiments.synthetic_results import block_times, plan_row, step_time, synthetic_rows, write_rows
 
+from forktask.cython_src import records
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.analysis import study as analysis
+from forktask.cython_src.lowering import options as lowering_options
+from forktask.experiments.analysis import accounting, factorial, load, names, speeds
+from forktask.experiments.analysis.accounting import accounting_table, busy_time, inflation, layer_table
+from forktask.experiments.analysis.costs import cost_table
+from forktask.experiments.analysis.disturbance import disturbed_share
+from forktask.experiments.analysis.limits import above_bounds, bound_table, floor_table
+from forktask.experiments.analysis.statistics import Estimate
 
 
 def study(**options):
-    return analysis.study_from_rows(synthetic_rows(**options))
+    return load.study_from_rows(synthetic_rows(**options))
 
 
 def first(rows, kind, **wanted):
     return next(r for r in rows if r["kind"] == kind and all(r[k] == v for k, v in wanted.items()))
 
 
+def samples_of(rows, **wanted):
+    """Step times by repetition of the samples that have these values."""
+    return {
+        r["repetition"]: r["step_time_s"]
+        for r in rows
+        if r["kind"] == "sample" and all(r[key] == value for key, value in wanted.items())
+    }
+
+
 def test_table_holds_a_row_per_point():
-    """Check medians, paired speedups, efficiency and reference of every point against the samples."""
+    """Check typical times, speedups, efficiency and spread of every point against the samples."""
     rows = synthetic_rows(threads=(1, 2))
-    table = analysis.speed_table(analysis.study_from_rows(rows))
+    table = speeds.speed_table(load.study_from_rows(rows))
     assert len(table) == 1 + 6 * 2
-    serial = {r["repetition"]: r["step_time_s"] for r in rows if r["kind"] == "sample" and r["model"] == "serial"}
+    points = {(r["model"], r["threads"]): samples_of(rows, model=r["model"], threads=r["threads"]) for r in rows[-13:]}
+    medians = {point: np.median(np.log(list(times.values()))) for point, times in points.items()}
+    blocks = {r: np.median([np.log(times[r]) - medians[p] for p, times in points.items()]) for r in range(9)}
+    middle = np.median(list(blocks.values()))
+    typical = {
+        point: np.exp(np.median([np.log(times[r]) - blocks[r] + middle for r in range(9)]))
+        for point, times in points.items()
+    }
     for row in table.to_dict("records"):
-        mine = {
-            r["repetition"]: r["step_time_s"]
-            for r in rows
-            if r["kind"] == "sample" and (r["model"], r["threads"]) == (row["model"], row["threads"])
-        }
-        assert row["median_s"] == pytest.approx(np.median(list(mine.values())))
-        assert row["speedup"] == pytest.approx(np.median([serial[k] / mine[k] for k in mine]))
+        point = row["model"], row["threads"]
+        mine = list(points[point].values())
+        assert row["median_s"] == pytest.approx(typical[point])
+        assert row["speedup"] == pytest.approx(typical["serial", 1] / typical[point])
         assert row["efficiency"] == pytest.approx(row["speedup"] / row["threads"])
         assert row["low_s"] <= row["median_s"] <= row["high_s"]
+        assert row["low_s"] <= np.median(mine) <= row["high_s"]
+        assert (row["lower_quartile_s"], row["upper_quartile_s"]) == pytest.approx(np.quantile(mine, [0.25, 0.75]))
         assert row["repetitions"] == 9
+
+
+def test_every_ratio_is_the_quotient_of_two_times():
+    """Check on noisy samples that no two numbers of the tables can be held against each other."""
+    cells = [factorial.model_of_factors(*cell) for cell in factorial.EXISTING]
+    options = ({"weight_gradients": "partial"}, {"weight_gradients": "chain"})
+    s = study(
+        models=("serial", "forkjoin", *cells), options=options, slowdowns=(1.0, 1.2), granularities=(4, 16), noise=0.2
+    )
+    table = speeds.speed_table(s)
+    time = {(r["plan_id"], r["model"], r["threads"]): r["median_s"] for r in table.to_dict("records")}
+    costs = cost_table(s)
+    floors = floor_table(s).set_index("plan_id")
+    limits = bound_table(s).set_index(["plan_id", "threads"])
+    for row in table.to_dict("records"):
+        point = row["plan_id"], row["model"], row["threads"]
+        t1 = floors.loc[row["plan_id"], "t1_s"]
+        assert row["speedup"] == pytest.approx(t1 / row["median_s"])
+        assert row["speedup_low"] <= row["speedup"] <= row["speedup_high"]
+        if row["reference"]:
+            assert row["ratio"] == pytest.approx(row["median_s"] / time[point[0], row["reference"], point[2]])
+            assert row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
+        cost = costs[(costs["plan_id"] == point[0]) & (costs["model"] == point[1]) & (costs["threads"] == point[2])]
+        assert cost["step_s"].item() == row["median_s"]
+        if row["model"] == "serial":
+            assert layer_table(s, point[0])["time_s"].sum() == pytest.approx(row["median_s"])
+            assert limits.loc[(point[0], 1), "area_s"] == pytest.approx(row["median_s"])
+    for row in speeds.axis_table(s).to_dict("records"):
+        base = time[row["baseline_plan_id"], row["model"], row["threads"]]
+        assert row["ratio"] == pytest.approx(row["median_s"] / base)
+    for row in accounting_table(s).to_dict("records"):
+        assert row["measured_s"] == time[row["plan_id"], row["model"], row["threads"]]
+        assert row["floor_s"] * (1 + row["excess"]) == pytest.approx(row["measured_s"])
+    cell_table = factorial.factorial_table(s)
+    effects = factorial.effect_table(s).set_index(["plan_id", "threads", "kind", "effect"])["ratio"]
+    for (plan_id, threads), group in cell_table[cell_table["note"] == ""].groupby(["plan_id", "threads"]):
+        last = group[group["barrier"].eq("none") & group["placement"].eq("partitioned")].iloc[0]
+        first_cell = group.iloc[0]
+        assert last["ratio"] == pytest.approx(last["median_s"] / first_cell["median_s"])
+        assert effects[plan_id, threads, "attribution", "all three"] == pytest.approx(last["ratio"])
+
+
+def test_what_meets_a_whole_block_does_not_count():
+    """Check that slow repetitions leave all ratios as they are, and that one disturbed point makes no block slow."""
+    rows = synthetic_rows(noise=0.0)
+    before = speeds.speed_table(load.study_from_rows(rows))["speedup"].to_numpy()
+    for row in rows:
+        if row["kind"] == "sample" and row["repetition"] in (1, 2, 3):
+            row["step_time_s"] *= 3
+    s = load.study_from_rows(rows)
+    assert speeds.speed_table(s)["speedup"].to_numpy() == pytest.approx(before, rel=1e-9)
+    assert s.block_factors[1] / s.block_factors[0] > 2.5
+    first(rows, "sample", model="tasks", threads=2, repetition=0)["step_time_s"] *= 50
+    assert load.study_from_rows(rows).block_factors == pytest.approx(s.block_factors, rel=1e-9)
+
+
+@pytest.mark.parametrize("option", ["weight_gradients", "tiling"])
+def test_a_swept_option_is_named_and_compared(option, monkeypatch):
+    """Check table, columns and names for an option of `PlanOptions`, and for one that nobody thought of."""
+    if option == "tiling":
+        text = Annotated[str, records.about("how tiles lie", choices=("partial", "chain"))]
+        namespace = {"__annotations__": {"tiling": text}, "tiling": "partial", "__module__": __name__}
+        larger = types.new_class(
+            "Larger", (lowering_options.PlanOptions,), {"frozen": True}, lambda n: n.update(namespace)
+        )
+        monkeypatch.setattr(lowering_options, "PlanOptions", larger)
+    s = study(options=({option: "partial"}, {option: "chain"}), slowdowns=(1.0, 1.25), noise=0.001)
+    label = option.replace("_", " ")
+    assert s.axes == (option,)
+    assert [s.problem_name(p) for p in s.plan_ids()] == [
+        f"cifar10_cnn, batch 64, train, {label} {value}" for value in ("partial", "chain")
+    ]
+    table = speeds.axis_table(s)
+    assert set(table["axis"]) == {option} and set(table["value"]) == {"chain"} and set(table["baseline"]) == {"partial"}
+    assert len(table) == 13 and set(table["verdict"]) == {"slower"}
+    assert table["ratio"].to_numpy() == pytest.approx(1.25, rel=0.01)
+    assert ((table["ratio_low"] <= table["ratio"]) & (table["ratio"] <= table["ratio_high"])).all()
+    assert list(speeds.speed_table(s)[option].unique()) == ["partial", "chain"]
+    assert all(speeds.best_serial(s, p) == (p, "serial", 1) for p in s.plan_ids())
+
+
+def test_an_option_of_another_version_is_still_told_apart():
+    """Check that plans which differ in an option that is not known here are not taken for the same."""
+    s = study(options=({"novel": 1}, {"novel": 2}), slowdowns=(1.0, 2.0), noise=0.001)
+    assert s.axes == ("novel",) and "novel 2" in s.problem_name(s.plan_ids()[1])
+    assert speeds.axis_table(s)["ratio"].to_numpy() == pytest.approx(2.0, rel=0.01)
+
+
+def test_only_plans_that_differ_in_one_option_are_compared():
+    """Check that of two swept options each is compared with the other one held, and what is compared along batches."""
+    options = [{"weight_gradients": w, "memory": m} for w in ("partial", "chain") for m in ("full", "shared")]
+    s = study(options=options, slowdowns=(1.0, 1.5, 2.0, 3.0), noise=1e-4, models=("serial", "forkjoin"))
+    table = speeds.axis_table(s)
+    for row in table.to_dict("records"):
+        ours, base = s.records[row["plan_id"]], s.records[row["baseline_plan_id"]]
+        assert [name for name in ours if ours[name] != base[name]] == [row["axis"]]
+        assert row["ratio"] == pytest.approx(1.5 if row["axis"] == "memory" else 2.0, rel=0.01)
+    assert len(table) == 2 * 2 * 3
+    s = study(batches=(16, 64), models=("serial", "forkjoin"))
+    batches = speeds.axis_table(s)
+    assert set(batches["axis"]) == {"batch"} and len(batches) == 3
+    for row in batches.to_dict("records"):
+        small = s.typical_time((row["baseline_plan_id"], row["model"], row["threads"])).value
+        assert row["ratio"] == pytest.approx(row["median_s"] / 64 / (small / 16))  # of an image
+
+
+def test_the_baseline_of_an_axis_is_the_first_value_asked_for():
+    """Check that the order of the configuration decides, not that of the rows."""
+    rows = synthetic_rows(options=({"memory": "full"}, {"memory": "shared"}), slowdowns=(1.0, 1.5), noise=1e-4)
+    rows[0]["config"]["memory"] = ["shared", "full"]
+    table = speeds.axis_table(load.study_from_rows(rows))
+    assert set(table["baseline"]) == {"shared"}
+    assert table["ratio"].to_numpy() == pytest.approx(1 / 1.5, rel=0.01)
 
 
 def test_reference_is_the_better_forkjoin_form():
     """Check that verdicts are against the fork-join form with the smaller median on the same threads."""
     s = study(threads=(1, 2), noise=0.001)
-    table = analysis.speed_table(s)
+    table = speeds.speed_table(s)
     joins = table[table["model"].str.startswith("forkjoin") & (table["threads"] == 2)]
     best = joins.loc[joins["median_s"].idxmin(), "model"]
     others = table[(table["threads"] == 2) & (table["model"] != best)]
@@ -52,12 +189,12 @@ def test_reference_is_the_better_forkjoin_form():
 def test_speedup_is_against_the_best_serial_run_of_any_granularity():
     """Check that a plan with slow serial blocks does not get a slow baseline."""
     s = study(granularities=(2, 16), noise=0.001)
-    table = analysis.speed_table(s)
+    table = speeds.speed_table(s)
     serial = table[table["model"] == "serial"].set_index("granularity")
     assert serial.loc["images=16", "speedup"] == pytest.approx(1.0)
     assert serial.loc["images=2", "speedup"] < 0.99
-    assert analysis.best_serial(s, table["plan_id"].iloc[0]) == analysis.best_serial(s, table["plan_id"].iloc[-1])
-    own = analysis.own_best_table(s)
+    assert speeds.best_serial(s, table["plan_id"].iloc[0]) == speeds.best_serial(s, table["plan_id"].iloc[-1])
+    own = speeds.own_best_table(s)
     assert set(own["model"]) == set(table["model"])
     fine = table[(table["model"] == "taskiter") & (table["threads"] == 2)].set_index("granularity")["median_s"]
     assert own.loc[(own["model"] == "taskiter") & (own["threads"] == 2), "granularity"].item() == fine.idxmin()
@@ -65,7 +202,7 @@ def test_speedup_is_against_the_best_serial_run_of_any_granularity():
 
 def test_few_repetitions_are_not_enough():
     """Check that four pairs never give a verdict, however clear."""
-    table = analysis.speed_table(study(repeats=4))
+    table = speeds.speed_table(study(repeats=4))
     assert set(table["verdict"]) == {"", "not enough data"}
 
 
@@ -77,7 +214,7 @@ def test_mixed_environments_are_refused(where):
     if where == "run":
         rows.insert(1, {**rows[0], "environment_id": "e0"})
     with pytest.raises(UsageError, match="one environment, got 2"):
-        analysis.study_from_rows(rows)
+        load.study_from_rows(rows)
 
 
 def test_mixed_instruction_sets_are_refused():
@@ -85,7 +222,7 @@ def test_mixed_instruction_sets_are_refused():
     rows = synthetic_rows()
     first(rows, "sample")["instruction_set"] = "avx2"
     with pytest.raises(UsageError, match="one instruction set, got avx2, avx512"):
-        analysis.study_from_rows(rows)
+        load.study_from_rows(rows)
 
 
 @pytest.mark.parametrize("key", ["weights_hash", "losses_hash"])
@@ -94,7 +231,7 @@ def test_disagreeing_results_are_refused(key):
     rows = synthetic_rows()
     first(rows, "sample", model="taskiter", threads=2, repetition=3)[key] = "other"
     with pytest.raises(UsageError, match=f"same {key[:-5]}, but .*taskiter.* on 2"):
-        analysis.study_from_rows(rows)
+        load.study_from_rows(rows)
 
 
 def test_missing_hash_is_refused():
@@ -102,7 +239,7 @@ def test_missing_hash_is_refused():
     rows = synthetic_rows()
     first(rows, "sample", model="tasks", threads=1)["weights_hash"] = None
     with pytest.raises(UsageError, match="hash of the weights, repetition . of tasks on 1 threads has none"):
-        analysis.study_from_rows(rows)
+        load.study_from_rows(rows)
 
 
 def test_mismatch_row_is_refused():
@@ -121,7 +258,7 @@ def test_mismatch_row_is_refused():
         }
     )
     with pytest.raises(UsageError, match="tasks on 2 threads did not"):
-        analysis.study_from_rows(rows)
+        load.study_from_rows(rows)
 
 
 def test_plans_that_are_not_deterministic_are_not_compared_by_hash():
@@ -129,7 +266,7 @@ def test_plans_that_are_not_deterministic_are_not_compared_by_hash():
     rows = synthetic_rows()
     first(rows, "plan")["deterministic"] = False
     first(rows, "sample")["weights_hash"] = "other"
-    assert len(analysis.study_from_rows(rows).samples)
+    assert len(load.study_from_rows(rows).samples)
 
 
 def test_implausible_efficiency_is_refused():
@@ -139,19 +276,18 @@ def test_implausible_efficiency_is_refused():
         if row["kind"] == "sample" and row["model"] == "taskiter" and row["threads"] == 2:
             row["step_time_s"] /= 2
     with pytest.raises(UsageError, match="efficiency must not exceed 1.5, got .* for taskiter on 2"):
-        analysis.study_from_rows(rows)
+        load.study_from_rows(rows)
 
 
 def test_an_uncertain_implausible_efficiency_is_told():
     """Check that one sample above the limit, which has no interval, comes with a warning."""
     rows = [row for row in synthetic_rows() if row["kind"] != "sample" or row["repetition"] == 0]
-    assert not any("which no computer" in text for text in analysis.study_from_rows(rows).warnings)
+    assert not any("which no computer" in text for text in load.study_from_rows(rows).warnings)
     for row in rows:
         if row["kind"] == "sample" and row["model"] == "taskiter" and row["threads"] == 2:
             row["step_time_s"] /= 4
     assert any(
-        "taskiter on 2 threads" in text and "which no computer" in text
-        for text in analysis.study_from_rows(rows).warnings
+        "taskiter on 2 threads" in text and "which no computer" in text for text in load.study_from_rows(rows).warnings
     )
 
 
@@ -160,7 +296,7 @@ def test_resumed_run_takes_the_last_of_equal_rows():
     rows = synthetic_rows()
     again = dict(first(rows, "sample", model="serial", repetition=0))
     again["step_time_s"] *= 1.01
-    s = analysis.study_from_rows([*rows, again])
+    s = load.study_from_rows([*rows, again])
     assert s.step_times(again["plan_id"], "serial", 1)[0] == again["step_time_s"]
     assert len(s.step_times(again["plan_id"], "serial", 1)) == 9
 
@@ -168,7 +304,7 @@ def test_resumed_run_takes_the_last_of_equal_rows():
 def test_half_written_last_line_is_tolerated(tmp_path):
     """Check that the partial line is left out and said."""
     folder = write_rows(tmp_path, synthetic_rows(), partial='{"kind": "sample", "model": "ta')
-    s = analysis.load(folder)
+    s = load.load(folder)
     assert "half-written" in s.warnings[0] and len(s.samples) == 13 * 9
 
 
@@ -176,17 +312,17 @@ def test_interrupted_run_says_how_much_is_there():
     """Check the sentence about missing samples."""
     rows = synthetic_rows(repeats=9)
     kept = [r for r in rows if r["kind"] != "sample" or r["repetition"] < 6]
-    assert any("78 of 117 samples" in text for text in analysis.study_from_rows(kept).warnings)
-    assert not any("not complete" in text for text in analysis.study_from_rows(rows).warnings)
+    assert any("78 of 117 samples" in text for text in load.study_from_rows(kept).warnings)
+    assert not any("not complete" in text for text in load.study_from_rows(rows).warnings)
 
 
 def test_missing_samples_beside_hogs_are_counted():
     """Check that a run asked for only beside spinning processes is complete without quiet samples."""
     rows = [{**r, "interference": 1} if r["kind"] == "sample" else r for r in synthetic_rows()]
     rows[0]["config"]["interference"] = [1]
-    assert not any("not complete" in text for text in analysis.study_from_rows(rows).warnings)
+    assert not any("not complete" in text for text in load.study_from_rows(rows).warnings)
     rows[0]["config"]["interference"] = [0, 1]
-    assert any("117 of 234 samples" in text for text in analysis.study_from_rows(rows).warnings)
+    assert any("117 of 234 samples" in text for text in load.study_from_rows(rows).warnings)
 
 
 def test_a_granularity_of_one_model_is_no_gap():
@@ -201,25 +337,25 @@ def test_a_granularity_of_one_model_is_no_gap():
     ]
     assert own
     rows += [{**plan, "plan_id": "own", "granularity": "images=3"}, *own]
-    assert not any("not complete" in text for text in analysis.study_from_rows(rows).warnings)
+    assert not any("not complete" in text for text in load.study_from_rows(rows).warnings)
 
 
 def test_step_times_lost_in_noise_are_left_out_and_said():
     """Check that a slope of zero or less is no sample."""
     rows = synthetic_rows()
     first(rows, "sample", model="tasks", threads=2, repetition=1)["step_time_s"] = -1e-9
-    s = analysis.study_from_rows(rows)
+    s = load.study_from_rows(rows)
     assert len(s.step_times(rows[2]["plan_id"], "tasks", 2)) == 8
     assert any("no positive step time" in text for text in s.warnings)
 
 
 def test_disturbed_samples_are_counted():
     """Check the share of time lost to others, and its sentence."""
-    assert analysis.disturbed_share({"pressure_some_us": 2e5, "steal_ticks": 10}, 1.0, 2) == pytest.approx(0.2)
-    assert math.isnan(analysis.disturbed_share(None, 1.0))
+    assert disturbed_share({"pressure_some_us": 2e5, "steal_ticks": 10}, 1.0, 2) == pytest.approx(0.2)
+    assert math.isnan(disturbed_share(None, 1.0))
     rows = synthetic_rows()
     first(rows, "sample")["disturbance"]["pressure_some_us"] = 10**9
-    assert any(text.startswith("1 of 117 samples were disturbed") for text in analysis.study_from_rows(rows).warnings)
+    assert any(text.startswith("1 of 117 samples were disturbed") for text in load.study_from_rows(rows).warnings)
 
 
 def test_interference_is_compared_with_itself_only():
@@ -230,69 +366,166 @@ def test_interference_is_compared_with_itself_only():
         for r in rows
         if r["kind"] == "sample"
     ]
-    s = analysis.study_from_rows([*rows, *slow])
-    table = analysis.speed_table(s)
+    s = load.study_from_rows([*rows, *slow])
+    table = speeds.speed_table(s)
     quiet, beside = (table[table["plan_id"] == p].reset_index() for p in s.plan_ids())
     assert beside["median_s"].to_numpy() == pytest.approx(2 * quiet["median_s"].to_numpy())
     assert beside["speedup"].to_numpy() == pytest.approx(quiet["speedup"].to_numpy())
-    assert "beside 1 spinning process" in analysis.problem_name(s.plans[s.plan_ids()[1]])
+    assert "beside 1 spinning process" in s.problem_name(s.plan_ids()[1])
 
 
 def test_layer_table_accounts_for_all_time():
-    """Check shares, rates and fractions of peak against the profile row."""
+    """Check shares and rates against the profile rows, and that the times add up to T1 of the title."""
     s = study()
     plan_id = s.plan_ids()[0]
-    table = analysis.layer_table(s, plan_id)
+    table = layer_table(s, plan_id)
     times = block_times(s.plans[plan_id])
-    assert table["time_s"].sum() == pytest.approx(sum(map(sum, times.values())))
+    share = sum(times["conv2.backward"]) / sum(map(sum, times.values()))
+    t1 = floor_table(s)["t1_s"].item()
+    assert table["time_s"].sum() == pytest.approx(t1)
     assert table["share"].sum() == pytest.approx(1.0)
     conv2 = table[(table["layer"] == "conv2") & (table["phase"] == "backward")].iloc[0]
-    assert conv2["gflops"] == pytest.approx(8.2e-3 * 64 / sum(times["conv2.backward"]))
+    assert conv2["share"] == pytest.approx(share)
+    assert conv2["gflops"] == pytest.approx(8.2e-3 * 64 / (share * t1))
     assert conv2["peak_fraction"] == pytest.approx(conv2["gflops"] / 235)
-    assert not len(analysis.layer_table(s, plan_id, "joblib", 2))
+    assert not len(layer_table(s, plan_id, "joblib", 2))
+    fork_join = layer_table(s, plan_id, "forkjoin", 2)["time_s"].sum()
+    assert fork_join == pytest.approx(t1 * inflation(s, (plan_id, "forkjoin", 2)).value)
+    assert fork_join == pytest.approx(busy_time(s, (plan_id, "forkjoin", 2)).value)
+
+
+def test_layers_come_from_all_profiles():
+    """Check that one profile in which a layer was disturbed moves its share by its part, and shows in the range."""
+    rows = synthetic_rows()
+    disturbed = first(rows, "profile", model="serial", repetition=0)
+    before = sum(disturbed["loop_time_s"].values())
+    disturbed["loop_time_s"]["conv2.backward"] += before
+    s = load.study_from_rows(rows)
+    table = layer_table(s, s.plan_ids()[0]).set_index(["layer", "phase"])
+    row = table.loc["conv2", "backward"]
+    quiet = row["share_low"]
+    assert row["share_high"] == pytest.approx((quiet + 1) / 2)
+    assert row["share"] == pytest.approx((2 * quiet + (quiet + 1) / 2) / 3)
+    assert row["profiles"] == 3
 
 
 def test_floor_table_is_flops_over_peak_and_its_roofline():
     """Check both floors by hand, and that an unmeasured machine gives NaN."""
     rows = synthetic_rows()
     plan = first(rows, "plan")
-    row = analysis.floor_table(analysis.study_from_rows(rows)).iloc[0]
+    row = floor_table(load.study_from_rows(rows)).iloc[0]
     assert row["flop_floor_s"] == pytest.approx(plan["flops"] / 235e9)
     assert row["roofline_floor_s"] == pytest.approx(
         sum(max(loop["flops"] / 235e9, loop["bytes"] / 18e9) for loop in plan["loops"])
     )
     assert row["flop_floor_ratio"] == pytest.approx(row["t1_s"] / row["flop_floor_s"])
-    unmeasured = analysis.study_from_rows([r for r in rows if r["kind"] != "machine"])
-    assert math.isnan(analysis.floor_table(unmeasured).iloc[0]["flop_floor_ratio"])
+    unmeasured = load.study_from_rows([r for r in rows if r["kind"] != "machine"])
+    assert math.isnan(floor_table(unmeasured).iloc[0]["flop_floor_ratio"])
 
 
 def test_bound_table_scales_the_profile_to_the_serial_run():
     """Check that one thread's bounds are the serial time, and that more threads stay below the capacity."""
     s = study(threads=(1, 2, 4))
-    table = analysis.bound_table(s).set_index("threads")
+    table = bound_table(s).set_index("threads")
     serial = float(np.median(list(s.step_times(s.plan_ids()[0], "serial", 1).values())))
     assert table.loc[1, "forkjoin_s"] == pytest.approx(serial)
     assert table.loc[2, "area_s"] == pytest.approx(serial / 1.96)
     assert (table["forkjoin_speedup"] <= table["area_speedup"] + 1e-12).all()
-    without = analysis.bound_table(study(graph_bounds=False))
+    without = bound_table(study(graph_bounds=False))
     assert without["taskiter_s"].isna().all()
+
+
+def test_bounds_have_intervals():
+    """Check that spread of the serial samples and of the profiles' shape widens the bounds, and that both are held."""
+    rows = synthetic_rows(noise=0.05)
+    s = load.study_from_rows(rows)
+    serial = s.typical_time((s.plan_ids()[0], "serial", 1))
+    row = bound_table(s).set_index("threads").loc[2]
+    assert (row["area_s_low"], row["area_s_high"]) == pytest.approx((serial.low / 1.96, serial.high / 1.96))
+    assert row["forkjoin_s_low"] < row["forkjoin_s"] < row["forkjoin_s_high"]
+    assert row["area_speedup_low"] == row["area_speedup_high"] == pytest.approx(1.96)
+    assert row["forkjoin_speedup_high"] - row["forkjoin_speedup_low"] < 1e-9  # all profiles have the same shape
+    profile = first(rows, "profile", model="serial", repetition=1)
+    profile["block_time_s"]["conv2.backward"][0] *= 10
+    other = bound_table(load.study_from_rows(rows)).set_index("threads").loc[2]
+    assert other["forkjoin_speedup_low"] < 0.9 * row["forkjoin_speedup"]
+    assert other["forkjoin_speedup"] == pytest.approx(row["forkjoin_speedup"])
+    assert other["area_speedup_low"] == pytest.approx(1.96)
+
+
+@pytest.mark.parametrize(
+    ("factor", "busy", "words"),
+    [
+        (1.01, 1.0, []),
+        (0.99, 1.0, ["by less than the intervals of both: taskiter on 2 threads"]),
+        (0.8, 0.8, ["for its blocks took 0.8", "of their time in the serial run: taskiter on 2 threads"]),
+        (0.8, 1.6, ["not for faster blocks; measure again", "taskiter on 2 threads"]),
+    ],
+)
+def test_a_speedup_above_its_bound_comes_with_the_reason(factor, busy, words):
+    """Check noise, faster blocks, and neither, for a point made faster than the bound, and silence below it."""
+    rows = synthetic_rows(models=("serial", "forkjoin", "taskiter"), noise=0.02)
+    s = load.study_from_rows(rows)
+    bound = bound_table(s).set_index("threads").loc[2]
+    typical = s.typical_time((s.plan_ids()[0], "taskiter", 2)).value
+    for row in rows:
+        if row["kind"] == "sample" and row["model"] == "taskiter" and row["threads"] == 2:
+            row["step_time_s"] *= factor * bound["taskiter_s"] / typical
+    s = load.study_from_rows(rows)
+    plan_id = s.plan_ids()[0]
+    inflations = {("taskiter", 2): Estimate(busy, 0.95 * busy, 1.05 * busy, 3)}
+    text = " ".join(t for t in above_bounds(s, plan_id, inflations) if "taskiter on 2" in t)
+    assert bool(text) == bool(words)
+    assert all(word in text for word in words)
 
 
 def test_accounting_compares_with_the_models_own_floor():
     """Check floor, excess and the cost per barrier of fork-join, which the formula put at 4 us on two threads."""
     s = study(noise=1e-9, models=("serial", "forkjoin", "taskiter"))
-    serial = s.step_times(s.plan_ids()[0], "serial", 1)
-    disturbance = np.median(list(serial.values())) / sum(map(sum, block_times(plan_row()).values()))
-    table = analysis.accounting_table(s).set_index(["model", "threads"])
+    plan_id = s.plan_ids()[0]
+    table = accounting_table(s).set_index(["model", "threads"])
     row = table.loc["forkjoin", 2]
-    assert row["floor"] == "forkjoin"
-    expected = row["measured_s"] / disturbance - row["floor_s"]
-    assert expected / 17 == pytest.approx(4e-6, rel=0.02)
-    assert row["per_unit_s"] == pytest.approx((row["measured_s"] - row["floor_s"]) / 17)
-    assert row["inflation"] == pytest.approx(1.005)
+    assert row["floor"] == "forkjoin" and row["profiles"] == 3
+    slower = row["measured_s"] / step_time(plan_row(), "forkjoin", 2)  # the level of the samples
+    assert row["per_unit_s"] / slower == pytest.approx(4e-6, rel=1e-3)
+    assert row["excess_s"] == pytest.approx(row["measured_s"] - row["floor_s"])
+    assert row["excess_low"] <= row["excess"] <= row["excess_high"]
+    assert row["inflation"] == pytest.approx(1.005, rel=1e-3)
     assert row["runtime_cost_s"] == pytest.approx(2e-6 * 17)
     assert row["unexplained"] == pytest.approx((row["excess_s"] - row["runtime_cost_s"]) / row["floor_s"])
     assert table.loc["taskiter", 2]["floor"] == "taskiter"
+    assert busy_time(s, (plan_id, "forkjoin", 2)).value < 2 * row["measured_s"]
+
+
+def test_a_negative_number_of_the_accounting_comes_with_its_reason():
+    """Check each reason, and that a positive excess has none."""
+    rows = synthetic_rows(models=("serial", "forkjoin", "taskgraph", "taskiter"))
+
+    def change(model, repetitions, **values):
+        for row in rows:
+            if (
+                row["kind"] == "profile"
+                and (row["model"], row["threads"]) == (model, 2)
+                and row["repetition"] in repetitions
+            ):
+                row.update({key: value(row) for key, value in values.items()})
+
+    change("taskiter", (0, 1), pass_time_s=lambda row: 0.99 * row["floors"]["taskiter"])
+    change("taskiter", (2,), pass_time_s=lambda row: 1.01 * row["floors"]["taskiter"])
+    change("forkjoin", (0, 1, 2), runtime_cost_s=lambda row: 1.0)
+    change("taskgraph", (0, 1, 2), pass_time_s=lambda row: 2 * row["pass_time_s"])
+    accounts = accounting_table(load.study_from_rows(rows)).to_dict("records")
+    remark = {(row["model"], row["threads"]): row["remark"] for row in accounts}
+    assert remark["taskiter", 2] == accounting.WITHIN_INTERVAL
+    assert remark["forkjoin", 2] == accounting.HIDDEN_RUNTIME
+    assert remark["forkjoin", 1] == ""
+    assert remark["taskgraph", 2] == accounting.OTHER_RUNS
+    change("taskiter", (2,), pass_time_s=lambda row: 0.99 * row["floors"]["taskiter"])
+    accounts = accounting_table(load.study_from_rows(rows)).to_dict("records")
+    sentences = accounting.remarks(accounts)
+    assert any("ends of a run" in text and text.endswith("taskiter on 2.") for text in sentences)
+    assert len(sentences) == 3
+    assert all(row["remark"] for row in accounts if row["excess"] < 0 or row["unexplained"] < 0)
 
 
 def test_break_even_is_the_smallest_number_that_pays():
@@ -304,7 +537,7 @@ def test_break_even_is_the_smallest_number_that_pays():
             row["step_time_s"] = base[row["model"]] * (1 if row["threads"] == 2 or row["model"] == "serial" else 2)
             row["prepare_s"] = {"taskgraph": 50e-3, "taskiter": 50e-3}.get(row["model"], 1e-3)
             row["first_replay_s"] = row["step_time_s"]
-    table = analysis.cost_table(analysis.study_from_rows(rows)).set_index(["model", "threads"])
+    table = cost_table(load.study_from_rows(rows)).set_index(["model", "threads"])
     n = table.loc[("taskiter", 2), "break_even_forkjoin"]
     assert n == 49
     assert table.loc[("taskiter", 2), "break_even_tasks"] == math.ceil(49e-3 / 1.5e-3)
@@ -315,9 +548,9 @@ def test_break_even_is_the_smallest_number_that_pays():
 def test_no_sample_has_no_main_plan():
     """Check the sentence when everything failed."""
     rows = [r for r in synthetic_rows(failures=True) if r["kind"] != "sample"]
-    s = analysis.study_from_rows(rows)
+    s = load.study_from_rows(rows)
     with pytest.raises(UsageError, match="at least one sample, got none .*no answer within 60 s"):
-        analysis.main_plan(s)
+        speeds.main_plan(s)
 
 
 @pytest.mark.parametrize(
@@ -330,4 +563,4 @@ def test_no_sample_has_no_main_plan():
 )
 def test_model_labels_are_short(model, label):
     """Check the readable form of specs."""
-    assert analysis.model_label(model) == label
+    assert names.model_label(model) == label

@@ -8,8 +8,11 @@ import pytest
 from experiments import synthetic_results
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis import factorial
-from forktask.experiments.analysis import study as analysis
-from forktask.experiments.report import plots, report
+from forktask.experiments.analysis.load import study_from_rows
+from forktask.experiments.report import figures
+from forktask.experiments.report.figures.style import save
+from forktask.experiments.report.render_text import render_text
+from forktask.experiments.report.sections import build
 from forktask.experiments.sampling.models import model_of_factors, parse_model
 from forktask.experiments.sweep import configuration
 
@@ -24,7 +27,7 @@ def study():
         model_of_factors(*cell): math.prod(EFFECT.get(value, 1.0) for value in cell) for cell in factorial.EXISTING
     }
     rows = synthetic_results.synthetic_rows(models=models, threads=(1, 2), noise=0.0)
-    return analysis.study_from_rows(
+    return study_from_rows(
         [
             {**row, "step_time_s": 0.01 * factor.get(row["model"], 0.5) * (1 + 0.1 * row["repetition"])}
             if row["kind"] == "sample"
@@ -76,19 +79,19 @@ def test_cells_that_cannot_exist_are_rows(study, tmp_path):
     table = table[table["threads"] == 2]
     assert len(table) == 12 and (table["note"] != "").sum() == 3
     assert set(table[table["note"] != ""]["creation"]) == {"eager"}
-    assert "factorial" in plots.available_figures(study, study.plan_ids()[0])
-    plots.save(plots.draw(study, "factorial"), tmp_path / "f.svg")
-    assert "multiply up" in plots.caption(study, "factorial")
-    assert "cannot exist" in report._summary_text(study)
+    assert "factorial" in figures.available_figures(study, study.plan_ids()[0])
+    save(figures.draw(study, "factorial"), tmp_path / "f.svg")
+    assert "multiply up" in figures.caption(study, "factorial")
+    assert "cannot exist" in render_text(build(study))
 
 
 def test_without_all_cells_there_is_no_factorial():
     """Check other studies: no table, no figure, and the figure asked for says what to run."""
-    study = analysis.study_from_rows(synthetic_results.synthetic_rows())
+    study = study_from_rows(synthetic_results.synthetic_rows())
     assert not len(factorial.factorial_table(study)) and not len(factorial.effect_table(study))
-    assert "factorial" not in plots.available_figures(study, study.plan_ids()[0])
+    assert "factorial" not in figures.available_figures(study, study.plan_ids()[0])
     with pytest.raises(UsageError, match="replay_ladder"):
-        plots.draw(study, "factorial")
+        figures.draw(study, "factorial")
 
 
 def test_the_shipped_experiment_has_every_cell():

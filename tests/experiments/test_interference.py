@@ -8,8 +8,11 @@ import pytest
 from experiments import synthetic_results
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis import interference
-from forktask.experiments.analysis import study as analysis
-from forktask.experiments.report import plots, report
+from forktask.experiments.analysis.load import study_from_rows
+from forktask.experiments.report import figures
+from forktask.experiments.report.figures.style import save
+from forktask.experiments.report.render_text import render_text
+from forktask.experiments.report.sections import build
 from forktask.experiments.sweep import configuration
 
 SLOWDOWN = {"forkjoin": 2.0, "taskiter": 1.4, "taskiter:preemption=swap": 1.1}
@@ -32,7 +35,7 @@ def study():
         if row["kind"] == "sample" and row["model"] in SLOWDOWN
     ]
     rows = [{**row, "capacity_beside": {"2": {"1": 0.75}}} if row["kind"] == "machine" else row for row in rows]
-    return analysis.study_from_rows([*rows, *beside])
+    return study_from_rows([*rows, *beside])
 
 
 def test_the_loss_is_what_the_capacity_does_not_explain(study, tmp_path):
@@ -50,23 +53,23 @@ def test_the_loss_is_what_the_capacity_does_not_explain(study, tmp_path):
     }
     assert set(table[table["hogs"] == 0]["loss"]) == {0.0}
     plan_id = table["plan_id"].iloc[0]
-    assert "interference" in plots.available_figures(study, plan_id)
-    figure = plots.draw(study, "interference", plan_id)
-    names = {text.get_text() for legend in figure.legends for text in legend.get_texts()}
-    assert {"forkjoin", "taskiter, stay", "taskiter, swap"} <= names
-    plots.save(figure, tmp_path / "f.svg")
-    assert "only spin" in plots.caption(study, "interference", plan_id)
-    assert "exchanges CPUs" in plots.caption(study, "interference", plan_id)
-    text = report._summary_text(study)
+    assert "interference" in figures.available_figures(study, plan_id)
+    figure = figures.draw(study, "interference", plan_id)
+    labels = {text.get_text() for legend in figure.legends for text in legend.get_texts()}
+    assert {"forkjoin", "taskiter, stay", "taskiter, swap"} <= labels
+    save(figure, tmp_path / "f.svg")
+    assert "only spin" in figures.caption(study, "interference", plan_id)
+    assert "exchanges CPUs" in figures.caption(study, "interference", plan_id)
+    text = render_text(build(study))
     assert "Beside other processes" in text and "CPU swaps per s" in text
 
 
 def test_without_hogs_there_is_no_figure():
     """Check other studies."""
-    study = analysis.study_from_rows(synthetic_results.synthetic_rows())
+    study = study_from_rows(synthetic_results.synthetic_rows())
     assert not len(interference.interference_table(study))
     with pytest.raises(UsageError, match="interference.toml"):
-        plots.draw(study, "interference")
+        figures.draw(study, "interference")
 
 
 def test_a_hog_takes_part_of_a_core():

@@ -149,7 +149,7 @@ def chain_plan(width=4, steps=3):
 JOB = {"kind": "sample", "cpus": None, "check_iterations": 20, "target_s": 0.01, "warmup_s": 0.01, "seed": 1}
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+@pytest.mark.two_cpus
 def test_a_sample_holds_the_conduct_of_its_model(monkeypatch):
     """Check what differs between two models, the number of CPU swaps, and that a slowed executor says it too."""
     monkeypatch.setattr(
@@ -230,6 +230,7 @@ def test_times_of_loops_and_workers_are_means_over_passes():
             events.append((start, start + 100 * (task + 1) * (iteration + 1), iteration, task, task % 2))
     times = block_times(np.array(events, EVENT_DTYPE), plan, 2, 2)
     assert times["block_time_s"]["step0"] == pytest.approx([150e-9, 300e-9])
+    assert times["block_mean_s"]["step0"] == pytest.approx([150e-9, 300e-9])
     assert times["loop_time_s"]["step1"] == pytest.approx(450e-9 + 600e-9)
     assert times["loop_wall_s"] == pytest.approx({"step0": 300e-9, "step1": 600e-9})
     assert times["worker_busy_s"] == pytest.approx([600e-9, 900e-9])

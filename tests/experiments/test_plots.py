@@ -12,38 +12,44 @@ from experiments.synthetic_results import synthetic_rows
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.analysis import study as analysis
-from forktask.experiments.report import plots
+from forktask.experiments.analysis.limits import bound_table, floor_table
+from forktask.experiments.analysis.load import study_from_rows
+from forktask.experiments.analysis.names import model_label
+from forktask.experiments.analysis.speeds import axis_table, speed_table
+from forktask.experiments.report import figures
+from forktask.experiments.report.figures.speedup import SLOWEST_SPEEDUP
+from forktask.experiments.report.figures.style import FORMATS, model_styles, save
+from forktask.experiments.report.words import format_time
 
 
 @pytest.fixture(scope="module")
 def two():
-    return analysis.study_from_rows(synthetic_rows(threads=(1, 2)))
+    return study_from_rows(synthetic_rows(threads=(1, 2)))
 
 
 @pytest.fixture(scope="module")
 def sweep():
     models = ("serial", "forkjoin", "taskiter")
-    return analysis.study_from_rows(synthetic_rows(models=models, batches=(16, 64), granularities=(4, 16), repeats=6))
+    return study_from_rows(synthetic_rows(models=models, batches=(16, 64), granularities=(4, 16), repeats=6))
 
 
 def test_speedup_figure_shows_every_point(two):
     """Check lines, markers, raw dots and bounds of the three panels against the table."""
-    figure = plots.draw(two, "speedup")
+    figure = figures.draw(two, "speedup")
     speedup, efficiency, ratio = figure.axes
-    table = analysis.speed_table(two)
+    table = speed_table(two)
     lines = {line.get_label(): line for line in speedup.lines}
     models = [m for m in table["model"].unique() if m != "serial"]
     for model in models:
         points = table[table["model"] == model].sort_values("threads")
-        line = lines[analysis.model_label(model)]
+        line = lines[model_label(model)]
         assert line.get_xdata() == pytest.approx([1, 2])
         assert line.get_ydata() == pytest.approx(points["speedup"].to_numpy())
     assert (
         sum(len(c.get_offsets()) for c in speedup.collections if hasattr(c, "get_sizes") and len(c.get_sizes()))
         == len(models) * 2 * 9
     )
-    limits = analysis.bound_table(two)
+    limits = bound_table(two)
     assert any(
         np.allclose(line.get_ydata(), limits["forkjoin_speedup"])
         for line in speedup.lines
@@ -64,12 +70,12 @@ def test_a_model_far_too_slow_is_named_at_the_edge():
     for row in rows:
         if row["kind"] == "sample" and row["model"] == "joblib" and row["threads"] == 2:
             row["step_time_s"] *= 50
-    study = analysis.study_from_rows(rows)
-    axis = plots.draw(study, "speedup").axes[0]
-    table = analysis.speed_table(study)
+    study = study_from_rows(rows)
+    axis = figures.draw(study, "speedup").axes[0]
+    table = speed_table(study)
     value = table.loc[(table["model"] == "joblib") & (table["threads"] == 2), "speedup"].item()
     assert [text.get_text() for text in axis.texts] == [f"joblib {value:.2g} \u2193"]
-    assert axis.get_ylim()[0] == pytest.approx(plots.SLOWEST_SPEEDUP)
+    assert axis.get_ylim()[0] == pytest.approx(SLOWEST_SPEEDUP)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +86,7 @@ def noisy():
     for row in rows:
         if row["kind"] == "sample":
             row["step_time_s"] *= np.exp(0.8 * abs(rng.normal())) * (0.3 if row["model"] == "serial" else 1)
-    return analysis.study_from_rows(rows)
+    return study_from_rows(rows)
 
 
 @pytest.mark.parametrize(("column", "width"), [("double", 7.0), ("single", 3.3)])
@@ -89,7 +95,7 @@ def noisy():
 )
 def test_nothing_sticks_out_or_overlaps(request, case, name, column, width):
     """Check the width, that all text lies within the figure, and that no two tick labels of an axis meet."""
-    figure = plots.draw(request.getfixturevalue(case), name, column=column)
+    figure = figures.draw(request.getfixturevalue(case), name, column=column)
     assert figure.get_figwidth() == width
     renderer = FigureCanvasAgg(figure).get_renderer()
     frame = figure.bbox.padded(2)
@@ -118,16 +124,16 @@ def test_nothing_sticks_out_or_overlaps(request, case, name, column, width):
 def test_any_number_of_thread_counts_can_be_drawn(threads):
     """Check the default figure with one and with many thread counts, and that the ticks are thread counts."""
     models = ("serial", "forkjoin", "taskiter")
-    s = analysis.study_from_rows(synthetic_rows(models=models, threads=threads, batches=(4096,), repeats=5))
-    figure = plots.draw(s)
+    s = study_from_rows(synthetic_rows(models=models, threads=threads, batches=(4096,), repeats=5))
+    figure = figures.draw(s)
     ticks = figure.axes[0].xaxis.get_major_locator()()
     assert set(ticks) <= {1, *threads} and {1, max(threads)} <= set(ticks)
 
 
 def test_header_says_what_was_measured(two):
     """Check that network, batch, blocks, T1 and the smoke test are written in the figure."""
-    text = plots.draw(two)._suptitle.get_text()
-    t1 = plots.format_time(analysis.floor_table(two)["t1_s"].iloc[0])
+    text = figures.draw(two)._suptitle.get_text()
+    t1 = format_time(floor_table(two)["t1_s"].iloc[0])
     for piece in (
         "cifar10_cnn, batch 64, train",
         "16 images a block",
@@ -141,62 +147,62 @@ def test_header_says_what_was_measured(two):
 
 def test_sweeps_over_batch_and_granularity_are_drawn(sweep):
     """Check that each plan is a point of its line."""
-    figure = plots.draw(sweep, "batch")
+    figure = figures.draw(sweep, "batch")
     line = next(line for line in figure.axes[0].lines if line.get_label() == "taskiter")
     assert len(line.get_xdata()) == 2
-    figure = plots.draw(sweep, "granularity")
+    figure = figures.draw(sweep, "granularity")
     line = next(line for line in figure.axes[0].lines if line.get_label() == "forkjoin")
     assert len(line.get_xdata()) == 2
 
 
 def test_available_figures_can_all_be_drawn(two, sweep):
     """Check that what is offered works and what is not offered is refused with a reason."""
-    assert plots.available_figures(two, two.plan_ids()[0]) == ["speedup", "layers", "overhead"]
-    assert plots.available_figures(sweep, sweep.plan_ids()[0]) == [
-        f for f in plots.FIGURES if f not in ("factorial", "interference")
+    assert figures.available_figures(two, two.plan_ids()[0]) == ["speedup", "layers", "overhead"]
+    assert figures.available_figures(sweep, sweep.plan_ids()[0]) == [
+        f for f in figures.FIGURES if f not in ("factorial", "interference", "options")
     ]
     for name in ("batch", "granularity"):
         with pytest.raises(UsageError, match="at least"):
-            plots.draw(two, name)
+            figures.draw(two, name)
     with pytest.raises(UsageError, match="one of speedup, layers"):
-        plots.draw(two, "pie")
+        figures.draw(two, "pie")
     with pytest.raises(UsageError, match="one of double, single"):
-        plots.draw(two, column="triple")
+        figures.draw(two, column="triple")
 
 
 def test_speedup_without_serial_is_refused():
     """Check the sentence when the baseline is missing."""
-    s = analysis.study_from_rows(synthetic_rows(models=("forkjoin", "taskiter")))
-    assert "speedup" not in plots.available_figures(s, s.plan_ids()[0])
+    s = study_from_rows(synthetic_rows(models=("forkjoin", "taskiter")))
+    assert "speedup" not in figures.available_figures(s, s.plan_ids()[0])
     with pytest.raises(UsageError, match="needs serial runs"):
-        plots.draw(s)
+        figures.draw(s)
 
 
-@pytest.mark.parametrize("kind", plots.FORMATS)
+@pytest.mark.parametrize("kind", FORMATS)
 def test_same_rows_give_the_same_bytes(two, tmp_path, kind):
     """Check that two drawings are equal byte for byte, and hold no date."""
-    a = plots.save(plots.draw(two), tmp_path / f"a.{kind}").read_bytes()
-    b = plots.save(plots.draw(two), tmp_path / f"b.{kind}").read_bytes()
+    a = save(figures.draw(two), tmp_path / f"a.{kind}").read_bytes()
+    b = save(figures.draw(two), tmp_path / f"b.{kind}").read_bytes()
     assert a == b
     assert not re.search(rb"20\d\d-\d\d-\d\d|CreationDate|Creation Time", a)
 
 
 def test_pdf_embeds_its_fonts(two, tmp_path):
     """Check for TrueType fonts with their programs inside (no Type 3)."""
-    data = plots.save(plots.draw(two), tmp_path / "a.pdf").read_bytes()
+    data = save(figures.draw(two), tmp_path / "a.pdf").read_bytes()
     assert b"/FontFile2" in data and b"/Type3" not in data
 
 
 def test_unknown_format_is_refused(two, tmp_path):
     """Check the sentence for another ending."""
     with pytest.raises(UsageError, match="one of pdf, svg, png; got 'jpg'"):
-        plots.save(plots.draw(two), tmp_path / "a.jpg")
+        save(figures.draw(two), tmp_path / "a.jpg")
 
 
 @pytest.mark.parametrize("name", ["speedup", "layers", "overhead"])
 def test_caption_says_all_that_matters(two, name):
     """Check that network, number of repetitions, machine, kernels and the identity of results are in the caption."""
-    text = plots.caption(two, name)
+    text = figures.caption(two, name)
     for piece in (
         "cifar10_cnn, batch 64, train",
         "9 repetitions",
@@ -204,7 +210,7 @@ def test_caption_says_all_that_matters(two, name):
         "235 GFLOP/s",
         "avx512",
         "bit-identical",
-        "weight gradients: partial",
+        "weight gradients partial",
         "Smoke test",
     ):
         assert piece in text
@@ -225,15 +231,51 @@ def test_caption_says_all_that_matters(two, name):
 )
 def test_times_have_three_digits(seconds, text):
     """Check units and digits."""
-    assert plots.format_time(seconds) == text
+    assert format_time(seconds) == text
 
 
 def test_models_keep_their_style():
     """Check that colour and marker of a model do not depend on which others there are, and that variants differ."""
-    alone, together = plots.model_styles(["taskiter"]), plots.model_styles(["serial", "tasks", "taskiter"])
+    alone, together = model_styles(["taskiter"]), model_styles(["serial", "tasks", "taskiter"])
     assert alone["taskiter"] == together["taskiter"]
-    forms = plots.model_styles(["forkjoin", "forkjoin:region=persistent", "forkjoin:schedule=dynamic"])
+    forms = model_styles(["forkjoin", "forkjoin:region=persistent", "forkjoin:schedule=dynamic"])
     assert len({(str(s.color), s.marker) for s in forms.values()}) == 3
+
+
+def test_ratios_along_options_are_drawn():
+    """Check a panel for each swept option, and each ratio of the table as a marker in it."""
+    options = [{"weight_gradients": w, "memory": m} for w in ("partial", "chain") for m in ("full", "shared")]
+    rows = synthetic_rows(models=("serial", "forkjoin", "taskiter"), options=options, slowdowns=(1, 1.1, 1.2, 1.3))
+    study = study_from_rows(rows)
+    figure = figures.draw(study, "options")
+    table = axis_table(study)
+    assert len(figure.axes) == 2
+    for axis, name in zip(figure.axes, ("weight_gradients", "memory"), strict=True):
+        mine = table[(table["axis"] == name) & table["baseline_plan_id"].eq(study.plan_ids()[0])]
+        drawn = [line.get_ydata()[0] for line in axis.lines if line.get_marker() not in ("None", "")]
+        assert sorted(drawn) == pytest.approx(sorted(mine["ratio"])) and len(drawn) == 5
+        assert name.replace("_", " ") in axis.get_title(loc="left")
+    with pytest.raises(UsageError, match="at least two values"):
+        figures.draw(study_from_rows(synthetic_rows()), "options")
+
+
+def test_a_new_figure_is_one_file(tmp_path, monkeypatch):
+    """Check that a file with the functions of a figure is found, listed, drawn and captioned."""
+    (tmp_path / "novelty.py").write_text(
+        "from matplotlib.figure import Figure\n"
+        "RANK, MAIN_PLAN_ONLY = 9, False\n"
+        "def missing(study, plan_id): return ''\n"
+        "def draw(study, plan_id, column):\n"
+        "    figure = Figure(layout='constrained')\n"
+        "    figure.subplots()\n"
+        "    return figure\n"
+        "def caption(study, plan_id): return ['News.']\n"
+    )
+    monkeypatch.setattr(figures, "__path__", [*figures.__path__, str(tmp_path)])
+    monkeypatch.setattr(figures, "FIGURES", figures.find_figures())
+    study = study_from_rows(synthetic_rows(repeats=5))
+    assert figures.available_figures(study, study.plan_ids()[0])[-1] == "novelty"
+    assert figures.draw(study, "novelty") and figures.caption(study, "novelty").startswith("News.")
 
 
 def test_drawing_needs_no_pyplot_and_leaves_the_settings_alone():
@@ -242,8 +284,9 @@ def test_drawing_needs_no_pyplot_and_leaves_the_settings_alone():
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import matplotlib; before = dict(matplotlib.rcParams)\n"
         "from experiments.synthetic_results import synthetic_rows\n"
-        "from forktask.experiments.analysis import study\nfrom forktask.experiments.report import plots\n"
-        "plots.draw(study.study_from_rows(synthetic_rows(repeats=5)))\n"
+        "from forktask.experiments.analysis.load import study_from_rows\n"
+        "from forktask.experiments.report import figures\n"
+        "figures.draw(study_from_rows(synthetic_rows(repeats=5)))\n"
         "assert dict(matplotlib.rcParams) == before\n"
     )
     subprocess.run([sys.executable, "-P", "-c", code, str(Path(__file__).parents[1])], check=True, timeout=120)

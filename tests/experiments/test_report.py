@@ -8,9 +8,12 @@ import pytest
 from experiments.synthetic_results import synthetic_rows, write_rows
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.analysis import study as analysis
+from forktask.experiments.analysis.load import load
+from forktask.experiments.analysis.names import model_label
+from forktask.experiments.analysis.speeds import speed_table
 from forktask.experiments.commands.main import main
-from forktask.experiments.report import plots, report
+from forktask.experiments.report import figures, files
+from forktask.experiments.report.words import format_time
 
 
 class Page(html.parser.HTMLParser):
@@ -58,13 +61,13 @@ class Page(html.parser.HTMLParser):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = write_rows(tmp_path_factory.mktemp("results"), synthetic_rows(failures=True), partial='{"kind":')
-    report.write_report(path)
+    files.write_report(path)
     return path
 
 
 @pytest.fixture(scope="module")
 def page(folder):
-    return (folder / report.REPORT).read_text(encoding="utf-8")
+    return (folder / files.REPORT).read_text(encoding="utf-8")
 
 
 def test_report_leaves_all_files(folder):
@@ -74,7 +77,7 @@ def test_report_leaves_all_files(folder):
         for ending in ("pdf", "svg", "png", "txt"):
             assert (folder / "figures" / f"{name}.{ending}").stat().st_size > 100
         text = (folder / "figures" / f"{name}.txt").read_text(encoding="utf-8")
-        assert text == plots.caption(analysis.load(folder), name) + "\n"
+        assert text == figures.caption(load(folder), name) + "\n"
 
 
 def test_page_is_self_contained(page):
@@ -94,23 +97,25 @@ def test_every_number_of_the_table_comes_from_the_rows(folder, page):
 
     rows = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()[:-1]]
     samples = [r for r in rows if r["kind"] == "sample"]
+    study = load(folder)
     table = next(t for t in Page(page).tables if t[0][0] == "model" and "verdict" in t[0])
-    serial = {r["repetition"]: r["step_time_s"] for r in samples if r["model"] == "serial"}
     assert len(table) == 1 + 13
     for cells in table[1:]:
         row = dict(zip(table[0], cells, strict=True))
         mine = {
             r["repetition"]: r["step_time_s"]
             for r in samples
-            if analysis.model_label(r["model"]) == row["model"] and r["threads"] == int(row["threads"])
+            if model_label(r["model"]) == row["model"] and r["threads"] == int(row["threads"])
         }
-        speedup = np.median([serial[k] / mine[k] for k in mine])
+        steady = [time / study.block_factors[r] for r, time in mine.items()]
+        serial = [r["step_time_s"] / study.block_factors[r["repetition"]] for r in samples if r["model"] == "serial"]
+        speedup = np.median(serial) / np.median(steady)
         assert row["n"] == str(len(mine))
-        assert row["median"] == plots.format_time(np.median(list(mine.values())))
+        assert row["median"] == format_time(np.median(steady))
         assert row["speedup"] == f"{speedup:.2f}"
         assert row["efficiency"] == f"{speedup / int(row['threads']):.1%}"
         low, high = np.quantile(list(mine.values()), [0.25, 0.75])
-        assert row["IQR"] == f"{(high - low) / np.median(list(mine.values())):.1%}"
+        assert row["IQR"] == f"{(high - low) / np.median(steady):.1%}"
 
 
 def test_page_names_what_is_wrong_with_the_data(page):
@@ -122,22 +127,22 @@ def test_summary_csv_holds_the_table(folder):
     """Check columns and values of summary.csv against the analysis."""
     with open(folder / "summary.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    table = analysis.speed_table(analysis.load(folder))
+    table = speed_table(load(folder))
     assert list(rows[0]) == list(table.columns) and len(rows) == len(table)
     assert float(rows[3]["median_s"]) == pytest.approx(table["median_s"].iloc[3])
 
 
 def test_report_again_gives_the_same_files(folder):
     """Check that drawing again from the samples changes no byte."""
-    files = sorted(p for p in folder.rglob("*") if p.is_file())
-    before = {p: p.read_bytes() for p in files}
-    report.write_report(folder, formats=())
-    assert {p: p.read_bytes() for p in files} == before
+    paths = sorted(p for p in folder.rglob("*") if p.is_file())
+    before = {p: p.read_bytes() for p in paths}
+    files.write_report(folder, formats=())
+    assert {p: p.read_bytes() for p in paths} == before
 
 
 def test_summary_text_holds_the_three_tables(folder):
     """Check headings, a row per point, and that no line is wider than a wide terminal."""
-    text = report.summary_text(folder)
+    text = files.summary_text(folder)
     for piece in ("T1 = ", "Layers, serial", "One-time costs", "break-even vs tasks", "of peak", "Not measured"):
         assert piece in text
     assert all(len(line) <= 170 for line in text.splitlines() if not line.endswith("."))
@@ -146,7 +151,7 @@ def test_summary_text_holds_the_three_tables(folder):
 
 def test_summary_json_is_json(folder):
     """Check that the answer has no NaN and holds the same points."""
-    answer = report.summary_json(folder)
+    answer = files.summary_json(folder)
     again = json.loads(json.dumps(answer, allow_nan=False))
     assert len(again["speed"]) == 13 and again["smoke_test"] and len(again["failures"]) == 1
     assert set(again) >= {"layers", "costs", "bounds", "accounting", "floors", "disturbances", "own_best"}
@@ -157,7 +162,7 @@ def test_hostile_text_stays_text(tmp_path):
     rows = synthetic_rows(failures=True, models=("serial", "forkjoin"), repeats=5)
     rows[-1]["message"] = "<script>alert(1)</script>"
     rows[0]["environment"]["note"] = "<img src=x>"
-    report.write_report(write_rows(tmp_path, rows), formats=())
+    files.write_report(write_rows(tmp_path, rows), formats=())
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<script" not in page and "<img" not in page and "&lt;script&gt;" in page
 
@@ -165,16 +170,16 @@ def test_hostile_text_stays_text(tmp_path):
 def test_report_of_failures_only(tmp_path):
     """Check that a run in which everything failed still gets a page that says so."""
     rows = [r for r in synthetic_rows(failures=True) if r["kind"] in ("run", "plan", "machine", "failure")]
-    page = report.write_report(write_rows(tmp_path, rows)).read_text(encoding="utf-8")
+    page = files.write_report(write_rows(tmp_path, rows)).read_text(encoding="utf-8")
     assert "No sample was measured" in page and "no answer within 60 s" in page
-    assert "No sample was measured" in report.summary_text(tmp_path)
-    assert report.summary_json(tmp_path)["failures"]
+    assert "No sample was measured" in files.summary_text(tmp_path)
+    assert files.summary_json(tmp_path)["failures"]
 
 
 def test_several_plans_get_figures_of_their_own(tmp_path):
     """Check the sweep's figures and sections, and that file names differ."""
     rows = synthetic_rows(models=("serial", "forkjoin", "taskiter"), batches=(16, 64), repeats=5)
-    report.write_report(write_rows(tmp_path, rows), formats=())
+    files.write_report(write_rows(tmp_path, rows), formats=())
     names = sorted(p.name for p in (tmp_path / "figures").glob("speedup*.svg"))
     assert names == ["speedup-cifar10_cnn-batch64-train-images=16.svg", "speedup.svg"]
     assert (tmp_path / "figures" / "batch.svg").exists()
@@ -212,13 +217,12 @@ def test_bad_arguments_are_one_sentence(folder, capsys, arguments, words):
     assert words in error and error.count("\n") == 1
 
 
-def test_report_prints_the_tables(tmp_path, capsys, monkeypatch):
+def test_report_prints_the_tables(tmp_path, capsys):
     """Check that the command prints what `summary_text` holds and where the page is."""
-    monkeypatch.setattr(plots, "FORMATS", ("svg",))
     folder = write_rows(tmp_path, synthetic_rows(models=("serial", "forkjoin"), repeats=5))
     assert main(["report", str(folder)]) == 0
     out = capsys.readouterr().out
-    assert report.summary_text(folder) in out and out.endswith("report.html\n")
+    assert files.summary_text(folder) in out and out.endswith("report.html\n")
 
 
 def test_a_folder_without_results_is_refused(tmp_path, capsys):
@@ -233,5 +237,30 @@ def test_refused_results_leave_the_old_report_alone(tmp_path):
     rows[-1]["weights_hash"] = "other"
     (tmp_path / "report.html").write_text("old")
     with pytest.raises(UsageError, match="same weights"):
-        report.write_report(write_rows(tmp_path, rows))
+        files.write_report(write_rows(tmp_path, rows))
     assert (tmp_path / "report.html").read_text() == "old" and not (tmp_path / "figures").exists()
+
+
+def test_a_swept_option_is_named_everywhere(tmp_path):
+    """Check title, headings, captions, file names, columns and figure of a sweep over an option, in all three forms."""
+    rows = synthetic_rows(
+        models=("serial", "forkjoin", "taskiter"),
+        options=({"weight_gradients": "partial"}, {"weight_gradients": "chain"}),
+        slowdowns=(1.0, 1.25),
+        repeats=6,
+    )
+    files.write_report(write_rows(tmp_path, rows), formats=())
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    text = files.summary_text(tmp_path)
+    for written in (page, text):
+        assert "train, weight gradients partial;" in written and "train, weight gradients chain;" in written
+        assert "Along weight gradients: time with one value over that with another" in written
+    assert "(a) weight gradients, over partial" in (tmp_path / "figures" / "options.txt").read_text(encoding="utf-8")
+    names = {p.name for p in (tmp_path / "figures").glob("speedup*.svg")}
+    assert names == {"speedup.svg", "speedup-cifar10_cnn-batch64-train-images=16-weight_gradients=chain.svg"}
+    with open(tmp_path / "summary.csv", newline="") as file:
+        assert {row["weight_gradients"] for row in csv.DictReader(file)} == {"partial", "chain"}
+    answer = files.summary_json(tmp_path)
+    assert answer["swept"] == ["weight_gradients"]
+    assert {row["value"] for row in answer["axes"]} == {"chain"}
+    assert all(1.2 < row["ratio"] < 1.3 for row in answer["axes"])

@@ -121,14 +121,16 @@ def counts(results):
 def test_a_sweep_measures_each_configuration_as_often_as_asked(sweep):
     """Check rows by kind, blocks of one repetition each, different orders within them, and the recorded settings."""
     results = sweep(Measure(repeats=4, oversubscribe=True)).run()
-    assert counts(results) == {"run": 1, "machine": 1, "plan": 1, "sample": 4 * NUM_POINTS, "profile": NUM_POINTS}
+    rows = {"run": 1, "machine": 1, "plan": 1, "sample": 4 * NUM_POINTS, "profile": 3 * NUM_POINTS}
+    assert counts(results) == rows
     samples = results.of_kind("sample")
     blocks = [samples[k : k + NUM_POINTS] for k in range(0, len(samples), NUM_POINTS)]
     orders = [[row["config_id"] for row in block] for block in blocks]
     assert all(sorted(order) == sorted(orders[0]) for order in orders)
     assert len({tuple(order) for order in orders}) > 1
     assert [row["repetition"] for row in samples] == [k for k in range(4) for _ in range(NUM_POINTS)]
-    assert [row["position"] for row in samples] == list(range(len(samples)))
+    measured = [row for row in results.rows if row["kind"] in ("sample", "profile")]
+    assert [row["position"] for row in measured] == list(range(len(measured)))
     assert {row["variables"]["OPENBLAS_NUM_THREADS"] for row in samples} == {"1"}
     assert all(len(row["cpus"]) == row["threads"] for row in samples)
 
@@ -407,12 +409,35 @@ def test_compare_from_the_command_line(tmp_path, capsys):
     assert {"samples.jsonl", "summary.csv", "report.html"} <= set(os.listdir(out))
     for row in results.of_kind("profile"):
         assert row["bounds"]["cycle_mean_s"] <= row["bounds"]["work_s"] * (1 + 1e-9)
+        # No pass is faster than its own blocks allow.
+        assert row["floors"]["area"] <= row["pass_time_s"]
+        assert row["model"] != "forkjoin" or row["floors"]["forkjoin"] <= row["pass_time_s"]
     page = (Path(__file__).parents[2] / "docs" / "reference" / "samples.md").read_text()
     for kind in counts(results):
         (table,) = re.findall(rf"^## `{kind}`$(.*?)(?=^## )", page, re.MULTILINE | re.DOTALL)
         cells = " ".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE))
         documented = {"kind", *re.findall(r"`(\w+)`", cells)}
         assert all(set(row) == documented for row in results.of_kind(kind)), f"samples.md, rows of kind {kind}"
+
+
+def test_profiles_are_measured_among_the_samples(sweep):
+    """Check that each profile follows a sample of its configuration and repetition, and that status counts them."""
+    made = sweep(Measure(repeats=4, profile_repeats=2, oversubscribe=True))
+    results = made.run()
+    rows = [row for row in results.rows if row["kind"] in ("sample", "profile")]
+    profiles = [i for i, row in enumerate(rows) if row["kind"] == "profile"]
+    assert len(profiles) == 2 * NUM_POINTS
+    for i in profiles:
+        assert all(rows[i][key] == rows[i - 1][key] for key in ("config_id", "repetition"))
+        assert rows[i - 1]["kind"] == "sample"
+    assert {row["repetition"] for row in results.of_kind("profile")} == {0, 1}
+    status = describe_status(results)
+    assert status["profiles_missing"] == 0 and {c["profiles"] for c in status["configurations"]} == {2}
+    path = Path(made.out_dir, "samples.jsonl")
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if '"kind": "profile"' not in line))
+    assert describe_status(read_results(made.out_dir))["profiles_missing"] == 2 * NUM_POINTS
+    assert Measure(repeats=2, profile_repeats=5).profiles == 2
 
 
 def test_compare_is_the_short_form_of_a_file():

@@ -43,6 +43,47 @@ def test_ratios_are_paired_by_repetition():
     assert estimate.low == pytest.approx(0.9) and estimate.high == pytest.approx(0.9)
 
 
+def test_block_factors_are_those_of_whole_blocks():
+    """Check a slow block, a single disturbed point, and points that are missing from some blocks."""
+    points = [{r: level * (3.0 if r == 2 else 1.0) for r in range(5)} for level in (1e-3, 2e-3, 7e-3)]
+    points.append({0: 5e-3, 2: 15e-3, 4: 5e-3})
+    points[1][0] *= 40
+    factors = statistics.block_factors(points)
+    assert factors == pytest.approx({0: 1.0, 1: 1.0, 2: 3.0, 3: 1.0, 4: 1.0})
+    assert statistics.block_factors([]) == {}
+    assert statistics.block_factors([{0: 0.5}]) == {0: 1.0}
+
+
+def test_medians_without_block_effects_are_nearer_to_the_truth():
+    """Check on drifting blocks that quotients of steady medians err less than quotients of medians, in 300 draws."""
+    rng = np.random.default_rng(3)
+    errors = {"plain": [], "steady": []}
+    for _ in range(300):
+        blocks = np.exp(0.3 * rng.normal(size=7))
+        points = [dict(enumerate(blocks * np.exp(0.02 * rng.normal(size=7)))) for _ in range(8)]
+        factors = statistics.block_factors(points)
+        steady = [np.median([time / factors[r] for r, time in times.items()]) for times in points]
+        plain = [np.median(list(times.values())) for times in points]
+        errors["steady"].append(np.log(steady[0] / steady[1]))
+        errors["plain"].append(np.log(plain[0] / plain[1]))
+    assert np.std(errors["steady"]) < 0.8 * np.std(errors["plain"])
+    assert abs(np.mean(errors["steady"])) < 4 * np.std(errors["steady"]) / np.sqrt(300)
+
+
+def test_quotients_of_estimates_are_as_wide_as_both():
+    """Check ends of quotients, inverses and multiples, and that an estimate without interval counts as exact."""
+    a, b = Estimate(6.0, 5.0, 8.0, 7), Estimate(2.0, 1.0, 4.0, 3)
+    assert a.over(b) == Estimate(3.0, 1.25, 8.0, 3)
+    assert b.inverse() == Estimate(0.5, 0.25, 1.0, 3)
+    assert a.divided_by(2) == Estimate(3.0, 2.5, 4.0, 7)
+    exact = Estimate(2.0, np.nan, np.nan, 1)
+    assert a.over(exact) == Estimate(3.0, 2.5, 4.0, 1)
+    assert exact.over(a) == Estimate(2 / 6, 2 / 8, 2 / 5, 1)
+    assert np.isnan(exact.over(exact).low)
+    assert statistics.including(a, 9.0) == Estimate(9.0, 5.0, 9.0, 7)
+    assert statistics.including(a, 5.5) == Estimate(5.5, 5.0, 8.0, 7)
+
+
 def test_nothing_in_common_gives_nan():
     """Check that no pair is no crash."""
     estimate = statistics.ratio_interval({0: 1.0}, {1: 1.0})

@@ -12,9 +12,10 @@ from gpu.fake_gpu.device import FakeDevice
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import device as gpu_device
+from forktask.experiments.analysis.gpu import gpu_table
 from forktask.experiments.commands.main import main, make_parser
 from forktask.experiments.metg import measure as metg_measure
-from forktask.experiments.report import gpu_report
+from forktask.experiments.report.gpu import gpu_report
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
 from forktask.experiments.sampling.models import DEFAULT_GPU_MODELS, MODELS, models_on, parse_model
 from forktask.experiments.sampling.results import Results
@@ -182,7 +183,7 @@ def test_a_sweep_with_gpu_models(fake_gpu, tmp_path):
     assert not results.of_kind("failure")
     first, second = results.of_kind("sample")
     assert first["weights_hash"] == second["weights_hash"]
-    assert "GPU: fake device" in gpu_report.report(str(tmp_path), results)
+    assert "GPU: fake device" in gpu_report(str(tmp_path), results)
     assert {"gpu.csv", "samples.jsonl"} <= {p.name for p in tmp_path.iterdir()}
 
 
@@ -216,9 +217,9 @@ def made_up_results(answers=((1.0, 2.0), (1.0, 2.0), (1.0, 2.0))):
 
 def test_the_table_of_both_devices(tmp_path):
     """Check ratios, idle share, time of an epoch, one-time costs, the printed table and the figure."""
-    text = gpu_report.report(str(tmp_path), made_up_results())
+    text = gpu_report(str(tmp_path), made_up_results())
     assert "GPU: made up; net\n" in text and "serial @ 1" in text and "3.00" in text
-    table = json.loads(gpu_report.report(str(tmp_path), made_up_results(), as_json=True))
+    table = json.loads(gpu_report(str(tmp_path), made_up_results(), as_json=True))
     assert [(e["batch"], e["model"]) for e in table] == [
         (b, m) for b in (16, 32) for m in ("serial", "gpu_forkjoin", "gpu_stream")
     ]
@@ -236,16 +237,16 @@ def test_networks_have_a_column_where_there_are_several(tmp_path):
     for row in rows:
         if row["kind"] == "plan" and row["plan_id"] == "p32":
             row["network"] = "another"
-    text = gpu_report.report(str(tmp_path), Results(Path("x"), rows))
+    text = gpu_report(str(tmp_path), Results(Path("x"), rows))
     assert text.splitlines()[2].startswith("network  batch") and "\nanother     32  serial @ 1" in text
-    table = json.loads(gpu_report.report(str(tmp_path), Results(Path("x"), rows), as_json=True))
+    table = json.loads(gpu_report(str(tmp_path), Results(Path("x"), rows), as_json=True))
     assert [e["network"] for e in table] == 3 * ["another"] + 3 * ["net"]
 
 
 def test_devices_that_disagree_are_refused():
     """Check that no time is shown when CPU and GPU computed something else."""
     with pytest.raises(UsageError, match="beside serial.s that of gpu_stream differs in number 1 by 0.048"):
-        gpu_report.summarise(made_up_results(((1.0, 2.0, 1.5), (1.0, 2.0, 1.5), (1.0, 2.1, 1.5))))
+        gpu_table(made_up_results(((1.0, 2.0, 1.5), (1.0, 2.0, 1.5), (1.0, 2.1, 1.5))))
 
 
 @pytest.mark.cxx

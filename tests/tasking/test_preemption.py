@@ -14,7 +14,7 @@ from forktask.experiments.sampling.hogs import hogs_running
 from forktask.tasking.executor import TaskIterExecutor, TasksExecutor
 
 CPUS = sorted(os.sched_getaffinity(0))[:2]
-pytestmark = [pytest.mark.timeout(120), pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")]
+pytestmark = [pytest.mark.timeout(120), pytest.mark.two_cpus]
 
 
 def threads():

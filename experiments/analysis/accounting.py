@@ -1,0 +1,180 @@
+"""Where the time of a step goes: layers, and what the blocks of a run do not explain.
+
+A profile is a process of its own with the event log on. What is taken from it are parts, never times: the part of a
+layer in the time of all blocks, the part of the threads' time that is spent in blocks, and by how much the run took
+longer than the floor computed from its own blocks. Each part is the median (of layers the mean, so that they add up)
+over the repeated profiles; times are parts of the step times that the tables show.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from .limits import bound_of
+from .names import base_model, model_label, model_rank
+from .speeds import interval_columns
+from .statistics import Estimate, median_interval, ratio_interval
+from .study import NOTHING, Point, Study
+
+HIDDEN_RUNTIME = (
+    "Less is left over than empty kernels cost, for among real blocks the runtime works while others compute"
+)
+WITHIN_INTERVAL = "The excess is negative within its interval"
+CUT_CYCLES = "The excess is negative, for the critical cycle spans several steps and the ends of a run cut it off"
+OTHER_RUNS = "The runs with the event log took another time than the timed ones; do not use these rows"
+# Runs with the log stand for the timed ones as long as their times are within this factor.
+ALIKE = 1.25
+
+
+def _parts_of(study: Study, point: Point, part) -> Estimate:
+    """Median over a point's profiles of what `part` says about one of them."""
+    values = [part(profile) for profile in study.profiles_of(point).values()]
+    return median_interval(values) if values else NOTHING
+
+
+def _busy_part(profile: Mapping[str, Any]) -> float:
+    """Part of the threads' time that a profile spent in blocks."""
+    return sum(profile["loop_time_s"].values()) / (profile["pass_time_s"] * profile["threads"])
+
+
+def busy_time(study: Study, point: Point) -> Estimate:
+    """Seconds that a step of a point spends in blocks, all threads together."""
+    step, part = study.typical_time(point), _parts_of(study, point, _busy_part)
+    if not (step.count and part.count):
+        return NOTHING
+    return step.over(part.inverse()).divided_by(1 / point[2])
+
+
+def inflation(study: Study, point: Point) -> Estimate:
+    """Time in blocks of a point over that of the plan's serial run; above 1 where blocks slow each other down."""
+    serial = (point[0], "serial", 1)
+    if point == serial:
+        return Estimate(1.0, math.nan, math.nan, len(study.profiles_of(point)))
+    steps = study.ratio(point, serial) if {point, serial} <= set(study.points) else NOTHING
+    own, base = _parts_of(study, point, _busy_part), _parts_of(study, serial, _busy_part)
+    if not (steps.count and own.count and base.count):
+        return NOTHING
+    return steps.over(base.over(own)).divided_by(1 / point[2])
+
+
+def layer_table(study: Study, plan_id: str, model: str = "serial", threads: int = 1) -> pd.DataFrame:
+    """Busy time by layer and phase.
+
+    Columns: layer, phase, loops, blocks, flops, profiles (how many), share (their mean), share_low, share_high (their
+    extremes), time_s, gflops, peak_fraction (of one thread's measured peak). The times of the serial run add up to its
+    step time, those of other points to this time by their inflation; without a serial run they are those of the
+    profiles. Empty if the point was not profiled. Rows are in plan order.
+    """
+    point = (plan_id, model, threads)
+    profiles = list(study.profiles_of(point).values())
+    if not profiles:
+        return pd.DataFrame()
+    peak = study.machine.get("peak_flops_per_s_1thread") or math.nan
+    groups: dict[tuple[str, str], dict] = {}
+    names: dict[tuple[str, str], dict[str, None]] = {}
+    for loop in study.plans[plan_id]["loops"]:
+        key = (loop.get("layer") or loop["name"], loop.get("phase", ""))
+        group = groups.setdefault(key, {"layer": key[0], "phase": key[1], "loops": 0, "blocks": 0, "flops": 0.0})
+        group["loops"] += 1
+        group["blocks"] += loop["num_blocks"]
+        group["flops"] += loop["flops"]
+        names.setdefault(key, {})[loop["name"]] = None  # loops of a chain share a name, and a layer
+    busy = np.array([[sum(p["loop_time_s"][n] for n in names[key]) for key in groups] for p in profiles])
+    shares = busy / busy.sum(axis=1, keepdims=True)
+    serial = study.typical_time((plan_id, "serial", 1))
+    total = serial.value * inflation(study, point).value
+    if not math.isfinite(total):
+        total = float(np.median(busy.sum(axis=1)))
+    table = pd.DataFrame(groups.values())
+    table["share"] = shares.mean(axis=0)
+    table["share_low"], table["share_high"] = shares.min(axis=0), shares.max(axis=0)
+    table["profiles"] = len(profiles)
+    table["time_s"] = table["share"] * total
+    rate = table["flops"] / table["time_s"].where(table["time_s"] > 0)
+    table["gflops"] = rate / 1e9
+    table["peak_fraction"] = rate / peak
+    return table
+
+
+@lru_cache(maxsize=4)
+def accounting_table(study: Study) -> pd.DataFrame:
+    """Time of a step against the floor from the block durations of the same runs.
+
+    Own durations hold the slowdown from sharing caches and memory, so what is left is the runtime: barriers, task
+    handling, waiting. A run and its floor come from one process: by how much it took longer is the excess, median over
+    the repeated profiles. The floor in seconds is the step time less this excess.
+
+    Columns: plan_id, model, threads, profiles, measured_s, logged (_low, _high; time of the logged runs over that of
+    the timed ones), inflation (_low, _high; see there), floor (name), floor_s, excess_s, excess (_low, _high; relative
+    to the floor), per_unit_s (excess per barrier for fork-join; excess times threads per task for task models),
+    runtime_cost_s (the same graph with empty kernels under the same model), unexplained (excess without it, relative to
+    the floor), remark (why a number is negative, or the row not to be used).
+    """
+    rows = []
+    points = {(row["plan_id"], row["model"], row["threads"]) for row in study.profiles}
+    order = {plan_id: i for i, plan_id in enumerate(study.plan_ids())}
+    for point in sorted(points & set(study.points), key=lambda p: (order[p[0]], model_rank(p[1]), p[2])):
+        plan_id, model, threads = point
+        if model == "serial" or not all(row.get("floors") for row in study.profiles_of(point).values()):
+            continue
+        name = bound_of(model)
+        if any(name not in row["floors"] for row in study.profiles_of(point).values()):
+            name = "area"
+        excess = _parts_of(study, point, lambda row, name=name: row["pass_time_s"] / row["floors"][name] - 1)
+        measured = study.typical_time(point).value
+        passes = {repetition: row["pass_time_s"] for repetition, row in study.profiles_of(point).items()}
+        logged = ratio_interval(passes, study.step_times(*point))
+        floor_s = measured / (1 + excess.value)
+        excess_s = measured - floor_s
+        plan = study.plans[plan_id]
+        units = len(plan["loops"]) if base_model(model) in ("forkjoin", "joblib") else plan["num_tasks"] / threads
+        costs = [row["runtime_cost_s"] for row in study.profiles_of(point).values()]
+        costs = [cost for cost in costs if cost is not None]
+        cost = float(np.median(costs)) if costs else math.nan
+        unexplained = (excess_s - cost) / floor_s
+        rows.append(
+            {
+                "plan_id": plan_id,
+                "model": model,
+                "threads": threads,
+                "profiles": excess.count,
+                "measured_s": measured,
+                **interval_columns("logged", logged),
+                **interval_columns("inflation", inflation(study, point)),
+                "floor": name,
+                "floor_s": floor_s,
+                "excess_s": excess_s,
+                **interval_columns("excess", excess),
+                "per_unit_s": excess_s / units,
+                "runtime_cost_s": cost,
+                "unexplained": unexplained,
+                "remark": _remark(logged, excess, unexplained),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _remark(logged: Estimate, excess: Estimate, unexplained: float) -> str:
+    """Why an excess, or what is left of it, is negative, or not to be used."""
+    if not 1 / ALIKE < logged.value < ALIKE:
+        return OTHER_RUNS
+    if excess.value < 0:
+        return WITHIN_INTERVAL if excess.high >= 0 else CUT_CYCLES
+    return HIDDEN_RUNTIME if unexplained < 0 else ""
+
+
+def remarks(accounts: list[dict[str, Any]]) -> list[str]:
+    """Return a sentence for each reason of a negative number among rows of `accounting_table`."""
+    reasons = dict.fromkeys(row["remark"] for row in accounts if row["remark"])
+    return [
+        f"{reason}: "
+        + ", ".join(f"{model_label(r['model'])} on {r['threads']}" for r in accounts if r["remark"] == reason)
+        + "."
+        for reason in reasons
+    ]

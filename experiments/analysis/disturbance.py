@@ -1,0 +1,77 @@
+"""What other programs and the hypervisor took from a run, as the kernel counted it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import pandas as pd
+
+from .names import model_rank
+from .study import Study
+
+# A sample is called disturbed above this share of time in which a runnable thread waited, or was stolen or throttled.
+DISTURBED_SHARE = 0.05
+
+TICK_S = 0.01
+
+DISTURBANCES = ("pressure_some_us", "steal_ticks", "nonvoluntary_switches", "throttled_us")
+
+
+def disturbed_share(disturbance: Mapping[str, Any] | None, seconds: float, threads: int = 1) -> float:
+    """Share of `seconds` lost to others, as far as the kernel says: the largest of its signs; NaN without any."""
+    disturbance = disturbance or {}
+    lost = [
+        (disturbance.get("pressure_some_us"), 1e-6),
+        (disturbance.get("throttled_us"), 1e-6),
+        (disturbance.get("steal_ticks"), TICK_S / threads),
+    ]
+    known = [value * unit for value, unit in lost if value is not None]
+    return max(known) / seconds if known and seconds > 0 else math.nan
+
+
+def disturbance_warnings(study: Study) -> list[str]:
+    """Sentences about a machine and samples that others disturbed."""
+    sentences = []
+    machine = study.machine
+    if disturbed_share(machine.get("disturbance"), machine.get("elapsed_s") or 0.0) > DISTURBED_SHARE:
+        sentences.append(
+            "The machine's limits were measured while others used it: peak, bandwidth and capacity may be "
+            "too low, so that floors and bounds are too weak."
+        )
+    disturbed = sum(
+        disturbed_share(
+            record.get("disturbance") if isinstance(record.get("disturbance"), Mapping) else None,
+            record.get("timed_wall_s") or sum(record.get("run_times_s") or [0.0]),
+            record["threads"],
+        )
+        > DISTURBED_SHARE
+        for record in study.samples.to_dict("records")
+        if not record.get("interference")
+    )
+    if disturbed:
+        sentences.append(
+            f"{disturbed} of {len(study.samples)} samples were disturbed: for more than {DISTURBED_SHARE:.0%} of the "
+            f"timed runs a thread waited for a CPU, or the CPU was taken away. Measure again on a quiet machine before "
+            f"drawing conclusions."
+        )
+    return sentences
+
+
+@lru_cache(maxsize=4)
+def disturbance_table(study: Study) -> pd.DataFrame:
+    """Sums over repetitions of what disturbed each point. Columns: plan_id, model, threads and `DISTURBANCES`."""
+    rows: dict[tuple, dict] = {}
+    for record in study.samples.to_dict("records"):
+        key = (record["plan_id"], record["model"], record["threads"])
+        row = rows.setdefault(
+            key, {"plan_id": key[0], "model": key[1], "threads": key[2], **dict.fromkeys(DISTURBANCES, math.nan)}
+        )
+        seen = record.get("disturbance")
+        for name in DISTURBANCES:
+            value = seen.get(name) if isinstance(seen, Mapping) else None
+            if value is not None:
+                row[name] = value if math.isnan(row[name]) else row[name] + value
+    return pd.DataFrame(sorted(rows.values(), key=lambda r: (r["plan_id"], model_rank(r["model"]), r["threads"])))

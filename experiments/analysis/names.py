@@ -1,0 +1,105 @@
+"""Names of models, problems and plans, as tables, titles and captions write them.
+
+Words: a *plan* is a network lowered with a record of options; a *problem* is a plan but for its granularity; a *point*
+is a model on a number of threads, running a plan. Each point has one sample per repetition block. An *axis* is a field
+of the record that takes several values in a sweep.
+
+Nothing here names an option: fields, defaults and their order come from `PlanOptions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...cython_src.lowering import options
+from ...cython_src.records import fields
+
+TASK_MODELS = ("tasks", "taskgraph", "taskiter", "openmp_tasks", "tbb")
+MODEL_ORDER = ("serial", "forkjoin", "joblib", *TASK_MODELS)
+GRANULARITY = "granularity"
+# Fields of a record beside those of `PlanOptions`.
+NETWORK, INTERFERENCE = "network", "interference"
+# These stand in every title, in words of their own.
+ALWAYS_NAMED = (NETWORK, "batch", "phase", GRANULARITY, INTERFERENCE)
+
+
+def base_model(model: str) -> str:
+    """Return the model's name without its options."""
+    return model.partition(":")[0]
+
+
+def model_label(model: str) -> str:
+    """Return a short readable form of a model spec: `forkjoin:region=persistent` gives "forkjoin, persistent"."""
+    name, *chosen = model.split(":")
+    words = []
+    for option in chosen:
+        key, _, value = option.partition("=")
+        words.append(f"{key.replace('_', ' ')} {value}" if value.isdecimal() else value)
+    return ", ".join([name, *words])
+
+
+def model_rank(model: str) -> tuple[int, int, str]:
+    """Sort key: serial, fork-join forms, then task models from eager to closed; plain specs before their variants."""
+    base = base_model(model)
+    return (MODEL_ORDER.index(base) if base in MODEL_ORDER else len(MODEL_ORDER), model.count(":"), model)
+
+
+def plan_beside(plan_id: str, hogs: int) -> str:
+    """Id under which a plan's samples beside spinning processes are kept."""
+    return f"{plan_id}-{hogs}" if hogs else plan_id
+
+
+def option_defaults() -> dict[str, Any]:
+    """Every field of `PlanOptions` with its default, in the order in which they are written."""
+    return {field.name: field.default for field in fields(options.PlanOptions)}
+
+
+def record_of(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """All that was chosen about a "plan" row: network, every field of `PlanOptions`, and the hogs beside it.
+
+    Options that this installation does not know are kept under their names, so that plans which differ in them are
+    told apart.
+
+    Raises
+    ------
+    UsageError
+        A value that `PlanOptions` refuses.
+    """
+    written = {**plan.get("options", {}), **{k: plan[k] for k in ("batch", "phase", GRANULARITY) if k in plan}}
+    written.pop(NETWORK, None)
+    known = {name: written.pop(name) for name in option_defaults() if name in written}
+    chosen = options.PlanOptions(**known).as_dict()
+    return {NETWORK: plan[NETWORK], **chosen, **written, INTERFERENCE: plan.get(INTERFERENCE, 0)}
+
+
+def axis_label(axis: str) -> str:
+    """Return the readable form of an option's name."""
+    return axis.replace("_", " ")
+
+
+def value_text(value: Any) -> str:
+    """Return the readable form of an option's value."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (tuple, list)):
+        return ", ".join(map(value_text, value))
+    return str(value) if value != "" else "none"
+
+
+def option_texts(record: Mapping[str, Any], axes: tuple[str, ...]) -> list[str]:
+    """What a title says beyond network, batch, phase and granularity: options that were swept or changed."""
+    defaults = option_defaults()
+    return [
+        f"{axis_label(name)} {value_text(value)}"
+        for name, value in record.items()
+        if name not in ALWAYS_NAMED and (name in axes or name not in defaults or value != defaults[name])
+    ]
+
+
+def problem_text(record: Mapping[str, Any], axes: tuple[str, ...]) -> str:
+    """Return the readable name of a problem; options are named where they are an axis or were changed."""
+    hogs = record[INTERFERENCE]
+    words = [str(record[NETWORK]), f"batch {record['batch']}", str(record["phase"]), *option_texts(record, axes)]
+    beside = f" beside {hogs} spinning process{'es' * (hogs > 1)}" if hogs else ""
+    return ", ".join(words) + beside

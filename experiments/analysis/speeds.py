@@ -1,0 +1,212 @@
+"""Step times, speedups and verdicts: one row for each point."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ...cython_src.errors import UsageError
+from .names import GRANULARITY, INTERFERENCE, base_model, model_rank, value_text
+from .statistics import Estimate, spread, verdict
+from .study import NOTHING, Point, Study
+
+
+def interval_columns(name: str, estimate: Estimate) -> dict[str, float]:
+    """Columns of an estimate: <name>, <name>_low, <name>_high."""
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+
+
+@lru_cache(maxsize=4096)
+def best_serial(study: Study, plan_id: str) -> Point | None:
+    """Return the fastest serial run of the same problem, at any granularity."""
+    found = [(other, "serial", 1) for other in study.siblings(plan_id, GRANULARITY)]
+    return min((p for p in found if p in study.points), key=lambda p: study.typical_time(p).value, default=None)
+
+
+@lru_cache(maxsize=4096)
+def better_forkjoin(study: Study, plan_id: str, threads: int) -> str | None:
+    """Return the faster fork-join form on this plan and number of threads."""
+    forms = [m for m, t in study.points_of(plan_id) if t == threads and base_model(m) == "forkjoin"]
+    return min(forms, key=lambda m: (study.typical_time((plan_id, m, threads)).value, model_rank(m)), default=None)
+
+
+@lru_cache(maxsize=4)
+def speed_table(study: Study) -> pd.DataFrame:
+    """One row per point: time, speedup, efficiency, and the verdict against the better fork-join form.
+
+    Columns: every field of the plan's record (network, batch, phase, and the other options), plan_id, model, threads,
+    repetitions, median_s (typical time), lower_quartile_s, upper_quartile_s (of the samples as measured), low_s,
+    high_s (95 % interval), fill_s, speedup, speedup_low, speedup_high (over the best serial run of the problem),
+    efficiency, efficiency_low, efficiency_high, reference (model), ratio, ratio_low, ratio_high (time / reference's
+    time), verdict. NaN and "" where there is nothing to compare with.
+    """
+    rows = []
+    for plan_id in study.plan_ids():
+        record = {name: _plain(value) for name, value in study.records[plan_id].items()}
+        serial = best_serial(study, plan_id)
+        of_plan = study.samples[study.samples["plan_id"] == plan_id]
+        for model, threads in study.points_of(plan_id):
+            point = (plan_id, model, threads)
+            s, typical = spread(list(study.points[point].values())), study.typical_time(point)
+            fill = of_plan[(of_plan["model"] == model) & (of_plan["threads"] == threads)].get("fill_time_s")
+            speedup = study.ratio(serial, point) if serial else NOTHING
+            reference = better_forkjoin(study, plan_id, threads)
+            reference = reference if reference != model else None
+            ratio = study.ratio(point, (plan_id, reference, threads)) if reference else NOTHING
+            rows.append(
+                {
+                    **record,
+                    "plan_id": plan_id,
+                    "model": model,
+                    "threads": threads,
+                    "repetitions": s.count,
+                    "median_s": typical.value,
+                    "lower_quartile_s": s.lower_quartile,
+                    "upper_quartile_s": s.upper_quartile,
+                    "low_s": typical.low,
+                    "high_s": typical.high,
+                    "fill_s": float(np.median(fill.dropna())) if fill is not None and len(fill.dropna()) else math.nan,
+                    **interval_columns("speedup", speedup),
+                    "efficiency": speedup.value / threads,
+                    "efficiency_low": speedup.low / threads,
+                    "efficiency_high": speedup.high / threads,
+                    "reference": reference or "",
+                    **interval_columns("ratio", ratio),
+                    "verdict": verdict(ratio) if reference else "",
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _plain(value: Any) -> Any:
+    """An option's value as a cell of a table."""
+    return value_text(value) if isinstance(value, (tuple, list)) else value
+
+
+@lru_cache(maxsize=4)
+def own_best_table(study: Study) -> pd.DataFrame:
+    """Each model at its own best granularity, for problems measured at several.
+
+    Columns: problem, threads, model, granularity, plan_id, median_s, speedup, reference,
+    reference_granularity, ratio, ratio_low, ratio_high, verdict. The reference is the best fork-join form at its own
+    best granularity. Choosing the best of several by the same samples flatters each side a little.
+    """
+    speeds = speed_table(study).copy()
+    rows = []
+    speeds["problem"] = [study.problem_name(p) for p in speeds["plan_id"]]
+    for (problem, threads), group in speeds.groupby(["problem", "threads"], sort=False):
+        if group["plan_id"].nunique() < 2:
+            continue
+        best = group.loc[group.groupby("model")["median_s"].idxmin()]
+        joins = best[best["model"].map(base_model) == "forkjoin"]
+        reference = joins.loc[joins["median_s"].idxmin()] if len(joins) else None
+        for _, row in best.iterrows():
+            comparable = reference is not None and row["model"] != reference["model"]
+            ratio = NOTHING
+            if comparable:
+                ratio = study.ratio(
+                    (row["plan_id"], row["model"], threads), (reference["plan_id"], reference["model"], threads)
+                )
+            rows.append(
+                {
+                    "problem": problem,
+                    "threads": threads,
+                    "model": row["model"],
+                    "granularity": row["granularity"],
+                    "plan_id": row["plan_id"],
+                    "median_s": row["median_s"],
+                    "speedup": row["speedup"],
+                    "reference": reference["model"] if comparable else "",
+                    "reference_granularity": reference["granularity"] if comparable else "",
+                    **interval_columns("ratio", ratio),
+                    "verdict": verdict(ratio) if comparable else "",
+                }
+            )
+    rows.sort(key=lambda r: (r["problem"], r["threads"], model_rank(r["model"])))
+    return pd.DataFrame(rows)
+
+
+def axis_values(study: Study, plan_ids: Sequence[str], axis: str) -> list[Any]:
+    """Values of an axis among some plans, in the order in which the sweep asked for them."""
+    found = list(dict.fromkeys(study.records[p][axis] for p in plan_ids))
+    asked = [study_value for study_value in study.config.get(axis) or [] if study_value in found]
+    return [*asked, *(value for value in found if value not in asked)]
+
+
+@lru_cache(maxsize=4)
+def axis_table(study: Study) -> pd.DataFrame:
+    """Ratios along each swept axis: the time with one of its values over that with its first, all else equal.
+
+    Two plans are compared where their records differ in this axis only, model by model and on as many threads. Along
+    the axis "batch" times are those of an image. Networks are different work, and hogs have a table of their own
+    (`interference_table`): neither is compared here.
+
+    Columns: axis, plan_id, baseline_plan_id, problem (of the baseline), granularity, model, threads, value, baseline
+    (values of the axis), median_s, ratio, ratio_low, ratio_high, verdict.
+    """
+    rows = []
+    for axis in (a for a in study.axes if a not in ("network", INTERFERENCE)):
+        seen: set[str] = set()
+        for plan_id in study.plan_ids():
+            plans = study.siblings(plan_id, axis)
+            if plan_id in seen or len(plans) < 2:
+                continue
+            seen.update(plans)
+            of_value = {study.records[p][axis]: p for p in plans}
+            first, *others = axis_values(study, plans, axis)
+            baseline = of_value[first]
+            for value in others:
+                work = value / first if axis == "batch" else 1.0
+                for model, threads in study.points_of(of_value[value]):
+                    point = (of_value[value], model, threads)
+                    if (baseline, model, threads) not in study.points:
+                        continue
+                    ratio = study.ratio(point, (baseline, model, threads)).divided_by(work)
+                    rows.append(
+                        {
+                            "axis": axis,
+                            "plan_id": of_value[value],
+                            "baseline_plan_id": baseline,
+                            "problem": study.problem_name(baseline),
+                            "granularity": study.records[baseline][GRANULARITY],
+                            "model": model,
+                            "threads": threads,
+                            "value": value_text(value),
+                            "baseline": value_text(first),
+                            "median_s": study.typical_time(point).value,
+                            **interval_columns("ratio", ratio),
+                            "verdict": verdict(ratio),
+                        }
+                    )
+    return pd.DataFrame(rows)
+
+
+def raw_ratios(study: Study, plan_id: str, model: str, threads: int) -> np.ndarray:
+    """Speedup of each repetition block against the best serial run, for the raw dots of a figure."""
+    serial = best_serial(study, plan_id)
+    if serial is None:
+        return np.empty(0)
+    base, times = study.points[serial], study.step_times(plan_id, model, threads)
+    return np.array([base[r] / times[r] for r in sorted(set(base) & set(times))])
+
+
+def main_plan(study: Study) -> str:
+    """Return the plan that figures show unless asked otherwise: the one with most samples, the first of equals.
+
+    Raises
+    ------
+    UsageError
+        There is no sample yet.
+    """
+    if not len(study.samples):
+        reasons = (
+            "; ".join(sorted({f"{r['model']}: {r['message']}" for r in study.failures})) or "none was measured yet"
+        )
+        raise UsageError(f"tables and figures need at least one sample, got none ({reasons}); measure again")
+    counts = study.samples["plan_id"].value_counts()
+    return max(study.plan_ids(), key=lambda plan_id: counts[plan_id])

@@ -1,0 +1,216 @@
+"""Columns of the report's tables: heading, how a row's value is written, and whether it is a number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from ..analysis.names import axis_label, model_label
+from .words import format_time
+
+
+class Column(NamedTuple):
+    """A column of a table."""
+
+    heading: str
+    text: Callable[[Mapping[str, Any]], str]
+    number: bool = False
+
+
+def number(value: Any, digits: int = 2) -> str:
+    """A number, or nothing where there is none."""
+    return "" if value is None or (isinstance(value, float) and not math.isfinite(value)) else f"{value:.{digits}f}"
+
+
+def time(value: float | None) -> str:
+    """A time with its unit, or nothing where there is none."""
+    return format_time(value) if value is not None and math.isfinite(value) else ""
+
+
+def percent(value: float | None, digits: int = 0) -> str:
+    """A share, or nothing where there is none."""
+    return f"{value:.{digits}%}" if value is not None and math.isfinite(value) else ""
+
+
+def interval(low: float, high: float, digits: int = 2) -> str:
+    """An interval, or nothing where there is none."""
+    return f"[{low:.{digits}f}, {high:.{digits}f}]" if math.isfinite(low) and math.isfinite(high) else ""
+
+
+def percent_interval(low: float, high: float, digits: int = 1) -> str:
+    """An interval of shares, or nothing where there is none."""
+    return f"[{low:.{digits}%}, {high:.{digits}%}]" if math.isfinite(low) and math.isfinite(high) else ""
+
+
+def count(value: Any) -> str:
+    """A whole number, or nothing where there is none."""
+    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else f"{int(value)}"
+
+
+def _text(name: str, heading: str | None = None) -> Column:
+    return Column(axis_label(name) if heading is None else heading, lambda r: str(r[name]))
+
+
+def _count(name: str, heading: str | None = None) -> Column:
+    return Column(heading or axis_label(name), lambda r: count(r[name]), True)
+
+
+def _number(name: str, heading: str, digits: int = 2) -> Column:
+    return Column(heading, lambda r: number(r[name], digits), True)
+
+
+def _time(name: str, heading: str) -> Column:
+    return Column(heading, lambda r: time(r[name]), True)
+
+
+def _percent(name: str, heading: str, digits: int = 0) -> Column:
+    return Column(heading, lambda r: percent(r[name], digits), True)
+
+
+def _ratio(heading: str, name: str = "ratio", digits: int = 3) -> tuple[Column, Column]:
+    """A ratio and its interval."""
+    return (
+        _number(name, heading, digits),
+        Column("95% interval", lambda r: interval(r[f"{name}_low"], r[f"{name}_high"], digits), True),
+    )
+
+
+MODEL = Column("model", lambda r: model_label(r["model"]))
+THREADS = _count("threads")
+PROBLEM = _text("problem")
+VERDICT = _text("verdict")
+
+SPEED = (
+    MODEL,
+    THREADS,
+    _count("repetitions", "n"),
+    _time("median_s", "median"),
+    Column("IQR", lambda r: percent((r["upper_quartile_s"] - r["lower_quartile_s"]) / r["median_s"], 1), True),
+    *_ratio("speedup", "speedup", 2),
+    _percent("efficiency", "efficiency", 1),
+    *_ratio("time / fork-join"),
+    VERDICT,
+)
+OWN_BEST = (
+    THREADS,
+    MODEL,
+    _text("granularity", "its best granularity"),
+    _time("median_s", "median"),
+    _number("speedup", "speedup"),
+    *_ratio("time / fork-join at its best"),
+    VERDICT,
+)
+AXIS = (
+    _text("value"),
+    _text("baseline", "over"),
+    MODEL,
+    THREADS,
+    _text("problem"),
+    _text("granularity"),
+    _time("median_s", "median"),
+    *_ratio("ratio of times"),
+    VERDICT,
+)
+LAYER = (
+    _text("layer"),
+    _text("phase"),
+    _count("blocks"),
+    _time("time_s", "time"),
+    _percent("share", "share", 1),
+    Column(
+        "least to most", lambda r: percent_interval(r["share_low"], r["share_high"]) if r["profiles"] > 1 else "", True
+    ),
+    Column("GFLOP/s", lambda r: number(r["gflops"], 1) if r["flops"] else "", True),
+    Column("of peak", lambda r: percent(r["peak_fraction"]) if r["flops"] else "", True),
+)
+COST = (
+    MODEL,
+    THREADS,
+    _time("prepare_s", "prepare"),
+    _time("record_s", "record"),
+    _time("close_s", "close"),
+    _time("first_replay_s", "first replay"),
+    _time("step_s", "step"),
+    Column("break-even vs tasks", lambda r: str(r["break_even_tasks"]), True),
+    Column("vs fork-join", lambda r: str(r["break_even_forkjoin"]), True),
+)
+
+
+def _bound(name: str, heading: str) -> Column:
+    """A bound with its interval in the same unit, as "2.84 ms [2.80, 2.90]"."""
+
+    def text(row: Mapping[str, Any]) -> str:
+        value, low, high = (row[f"{name}_s{end}"] for end in ("", "_low", "_high"))
+        written = time(value)
+        if not (written and math.isfinite(low)):
+            return written
+        digits, unit = written.split(" ")
+        scale = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit]
+        return f"{written} {interval(low / scale, high / scale, len(digits.partition('.')[2]))}"
+
+    return Column(heading, text, True)
+
+
+BOUND = (
+    THREADS,
+    _number("capacity", "capacity"),
+    _bound("area", "area"),
+    _bound("forkjoin", "fork-join, placed at best"),
+    _bound("forkjoin_static", "fork-join, static"),
+    _bound("taskgraph", "max(area, span)"),
+    _bound("taskiter", "max(area, cycle mean)"),
+)
+FLOOR_NAMES = {"forkjoin": "fork-join", "taskgraph": "span", "taskiter": "cycle mean", "area": "area"}
+ACCOUNT = (
+    MODEL,
+    THREADS,
+    _time("measured_s", "measured"),
+    _number("logged", "logged / timed"),
+    *_ratio("inflation", "inflation"),
+    Column("floor", lambda r: FLOOR_NAMES[r["floor"]]),
+    _time("floor_s", "its value"),
+    _percent("excess", "excess", 1),
+    Column("95% interval", lambda r: percent_interval(r["excess_low"], r["excess_high"]), True),
+    _time("per_unit_s", "per unit"),
+    _time("runtime_cost_s", "empty kernels"),
+    _percent("unexplained", "left over", 1),
+)
+FACTORIAL = (
+    THREADS,
+    _text("creation"),
+    _text("barrier"),
+    _text("placement"),
+    _time("median_s", "median"),
+    *_ratio("time / first cell"),
+    _text("note", ""),
+)
+EFFECT = (
+    THREADS,
+    _text("kind"),
+    _text("effect"),
+    _number("ratio", "time after / before", 3),
+    Column("95% interval", lambda r: interval(r["low"], r["high"], 3), True),
+    _percent("share", "share"),
+    Column("verdict", lambda r: r["verdict"] + r["note"]),
+)
+INTERFERENCE = (
+    _count("hogs"),
+    MODEL,
+    _text("preemption"),
+    _number("cpu_swaps_per_s", "CPU swaps per s", 0),
+    THREADS,
+    _number("capacity", "capacity left", 3),
+    *_ratio("slowdown", "slowdown"),
+    _percent("loss", "loss beyond capacity", 1),
+)
+DISTURBANCE = (
+    MODEL,
+    THREADS,
+    Column("CPU pressure (ms)", lambda r: number(r["pressure_some_us"] / 1e3, 1), True),
+    _count("steal_ticks", "steal (ticks)"),
+    _count("nonvoluntary_switches", "forced switches"),
+    Column("throttled (ms)", lambda r: number(r["throttled_us"] / 1e3, 1), True),
+)
+FAILURE = (MODEL, THREADS, _text("plan_name", "plan"), _text("reason"), _text("message"))
+ENVIRONMENT = (_text("entry"), _text("value"))

@@ -1,0 +1,78 @@
+"""Figures: a file each. A new figure is a new file here, found by its functions.
+
+A figure's file has `missing(study, plan_id)`, which says why it cannot be drawn (empty: it can),
+`draw(study, plan_id, column)`, and `caption(study, plan_id)`, the caption's sentences. `RANK` orders figures in lists;
+`MAIN_PLAN_ONLY` is true where the figure is about several plans and shown once.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+from types import ModuleType
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from ....cython_src.errors import UsageError
+from ...analysis.speeds import main_plan
+from ...analysis.study import Study
+from ..words import data_warning
+from .style import COLUMN_WIDTH_IN, style_parameters
+
+
+def find_figures() -> dict[str, ModuleType]:
+    """Return the modules of this folder that draw a figure, by name, in their order."""
+    modules = [import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
+    drawing = [module for module in modules if hasattr(module, "missing")]
+    return {module.__name__.rpartition(".")[2]: module for module in sorted(drawing, key=lambda module: module.RANK)}
+
+
+FIGURES = find_figures()
+
+
+def available_figures(study: Study, plan_id: str) -> list[str]:
+    """Return the figures that the rows of a plan allow."""
+    main = plan_id == main_plan(study)
+    return [n for n, m in FIGURES.items() if (main or not m.MAIN_PLAN_ONLY) and not m.missing(study, plan_id)]
+
+
+def draw(study: Study, figure: str = "speedup", plan_id: str | None = None, column: str = "double") -> Figure:
+    """Draw one figure of a study.
+
+    Parameters
+    ----------
+    study : Study
+    figure : str
+        One of `FIGURES`.
+    plan_id : str, optional
+        Default: the plan with most samples.
+    column : {"single", "double"}
+        3.3 in or 7 in wide.
+
+    Raises
+    ------
+    UsageError
+        Unknown figure or column, or rows that do not hold what the figure shows.
+    """
+    if figure not in FIGURES:
+        raise UsageError(f"the figure must be one of {', '.join(FIGURES)}; got {figure!r}")
+    if column not in COLUMN_WIDTH_IN:
+        raise UsageError(f"the column must be one of {', '.join(COLUMN_WIDTH_IN)}; got {column!r}")
+    plan_id = plan_id or main_plan(study)
+    if reason := FIGURES[figure].missing(study, plan_id):
+        raise UsageError(reason)
+    with matplotlib.rc_context(style_parameters()):
+        drawn = FIGURES[figure].draw(study, plan_id, column)
+        # Once is enough: saving would do it again for each format.
+        drawn.get_layout_engine().execute(drawn)
+        drawn.set_layout_engine("none")
+    return drawn
+
+
+def caption(study: Study, figure: str, plan_id: str | None = None) -> str:
+    """Return all that a sceptical reader of the figure needs, as plain text of one paragraph."""
+    sentences = FIGURES[figure].caption(study, plan_id or main_plan(study))
+    if study.smoke_test:
+        sentences.append(data_warning(study))
+    return " ".join(s for s in sentences if s)

@@ -1,0 +1,123 @@
+"""Axes and marks that several figures share: logarithmic ticks, series with intervals, the band of equivalence."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+from ...analysis.statistics import EQUIVALENCE_BAND
+from .style import GREY, ModelStyle
+
+
+def power_ticks(low: float, high: float) -> list[float]:
+    """Ticks for a logarithmic axis: powers of two, with values between them where there is room."""
+    low, high = low * 0.999, high * 1.001
+    exponents = range(math.floor(math.log2(low)) - 1, math.ceil(math.log2(high)) + 1)
+    for mantissas in ((1,), (1, 1.5), (1, 1.25, 1.5, 1.75)):
+        ticks = [m * 2.0**e for e in exponents for m in mantissas if low <= m * 2.0**e <= high]
+        if len(ticks) >= 3:
+            break
+    while len(ticks) > 7:
+        ticks = ticks[::-2][::-1]
+    return ticks
+
+
+def log2_axis(axis, which: str, ticks: Sequence[float], low: float, high: float) -> None:
+    getattr(axis, f"set_{which}scale")("log", base=2)
+    one = getattr(axis, f"{which}axis")
+    one.set_major_locator(FixedLocator(list(ticks)))
+    one.set_minor_locator(NullLocator())
+    one.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    getattr(axis, f"set_{which}lim")(low, high)
+
+
+def _labelled(values: Sequence[int], room: int = 8) -> list[int]:
+    """Those of the values whose labels fit on a logarithmic axis: powers of two and the ends first."""
+    values = sorted(set(values))
+    smallest_gap = math.log2(values[-1] / values[0]) / room if len(values) > 1 else 0
+    order = sorted(values, key=lambda v: (v not in (values[0], values[-1]), v & (v - 1) != 0, v))
+    kept: list[int] = []
+    for value in order:
+        if all(abs(math.log2(value / other)) >= smallest_gap * 0.999 for other in kept):
+            kept.append(value)
+    return sorted(kept)
+
+
+def x_axis(axis, values: Sequence[int], label: str) -> None:
+    low, high = min(values), max(values)
+    pad = 2 ** (0.3 if high > low else 0.6) if high <= 4 * low else 2 ** (0.06 * math.log2(high / low) + 0.12)
+    log2_axis(axis, "x", _labelled(values), low / pad, high * pad)
+    axis.set_xlabel(label)
+
+
+def dodged(values: Sequence[int], models: Sequence[str]) -> dict[str, float]:
+    """Factor by which each model's points stand aside of their x, so that they do not hide each other."""
+    distinct = sorted(set(values))
+    gap = min((math.log2(b / a) for a, b in itertools.pairwise(distinct)), default=1.0)
+    width = min(0.34, 0.55 * gap)
+    n = len(models)
+    return {m: 2 ** (width * (i / (n - 1) - 0.5)) if n > 1 else 1.0 for i, m in enumerate(models)}
+
+
+def series(axis, x, value, low, high, style: ModelStyle, label: str, band: bool = True, size: float = 4.5) -> None:
+    """A median line with markers, its interval as bars and, if asked, as a band."""
+    x, value, low, high = (np.asarray(v, dtype=float) for v in (x, value, low, high))
+    known = np.isfinite(low) & np.isfinite(high)
+    if band and known.sum() > 1:
+        axis.fill_between(x[known], low[known], high[known], color=style.color, alpha=0.15, linewidth=0, zorder=2)
+    if known.any():
+        axis.errorbar(
+            x[known],
+            value[known],
+            [value[known] - low[known], high[known] - value[known]],
+            fmt="none",
+            ecolor=style.color,
+            elinewidth=0.9,
+            capsize=0,
+            zorder=4,
+        )
+    axis.plot(
+        x,
+        value,
+        style.line,
+        color=style.color,
+        marker=style.marker,
+        markersize=size,
+        markeredgecolor="white",
+        markeredgewidth=0.4,
+        zorder=5,
+        label=label,
+    )
+
+
+def nested_size(number: int, count: int) -> float:
+    """Marker sizes from large to small: where points lie on each other, all can be seen."""
+    return 6.5 - 3.3 * number / max(1, count - 1)
+
+
+def raw_dots(axis, x: float, values: np.ndarray, color) -> None:
+    """Every repetition as a small dot, spread a little in a fixed way."""
+    n = len(values)
+    aside = 2 ** (0.012 * (((np.arange(n) * 7) % max(n, 1)) / max(n - 1, 1) - 0.5))
+    axis.scatter(x * aside, values, s=3.0, color=[color], alpha=0.4, linewidths=0, zorder=3)
+
+
+def equivalence_band(axis) -> None:
+    axis.axhspan(1 / (1 + EQUIVALENCE_BAND), 1 + EQUIVALENCE_BAND, color="0.88", linewidth=0, zorder=0)
+    axis.axhline(1, color=GREY, linewidth=0.7, zorder=1)
+
+
+def ratio_axis(axis, values: np.ndarray) -> None:
+    values = values[np.isfinite(values)]
+    low = min([0.97, *values]) / 1.015
+    high = max([1.03, *values]) * 1.015
+    if high / low > 2:
+        log2_axis(axis, "y", power_ticks(low, high), low, high)
+    else:
+        axis.set_ylim(low, high)
+        axis.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))

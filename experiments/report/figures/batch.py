@@ -1,0 +1,42 @@
+"""Figure `batch`: images per second and the ratio to fork-join over the batch."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from ...analysis.study import Study
+from .over_plans import caption_over_plans, draw_over_plans
+
+RANK, MAIN_PLAN_ONLY = 3, True
+
+
+def missing(study: Study, plan_id: str) -> str:
+    """Return why the figure cannot be drawn."""
+    if len(study.siblings(plan_id, "batch")) > 1:
+        return ""
+    return "a figure over batches needs at least two of them, got one; run a sweep with several batches"
+
+
+def draw(study: Study, plan_id: str, column: str) -> Figure:
+    """Draw images per second and the ratio to fork-join over the batch."""
+    plans = sorted(study.siblings(plan_id, "batch"), key=lambda p: study.plans[p]["batch"])
+    own = f"batch {study.plans[plan_id]['batch']}, "
+    return draw_over_plans(
+        study,
+        plans,
+        column,
+        lambda p: p["batch"],
+        "batch (images)",
+        lambda p, t: p["batch"] / t / 1e3,
+        "thousand images per second",
+        ("throughput", "below 1: faster"),
+        [
+            study.problem_name(plan_id).replace(own, ""),
+            f"batches {', '.join(str(study.plans[p]['batch']) for p in plans)}",
+        ],
+    )
+
+
+def caption(study: Study, plan_id: str) -> list[str]:
+    """Return the caption's sentences."""
+    return caption_over_plans(study, plan_id, "Images per second over the batch size.")

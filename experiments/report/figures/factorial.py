@@ -1,0 +1,83 @@
+"""Figure `factorial`: step time of every cell of creation x barrier x placement, and what each switch contributes."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from ...analysis.factorial import BARRIERS, effect_table, factorial_table
+from ...analysis.statistics import CONFIDENCE, EQUIVALENCE_BAND
+from ...analysis.study import Study
+from ..words import blocks_text, conditions
+from .axes import equivalence_band, ratio_axis, series
+from .heading import header
+from .style import COLORS, LINES, ModelStyle, add_legend, new_figure, panel_title
+
+RANK, MAIN_PLAN_ONLY = 6, False
+
+
+def missing(study: Study, plan_id: str) -> str:
+    """Return why the figure cannot be drawn."""
+    cells = factorial_table(study)
+    if len(cells) and plan_id in set(cells["plan_id"]):
+        return ""
+    return "a factorial needs every cell of creation x barrier x placement, got less; run replay_ladder.toml"
+
+
+def draw(study: Study, plan_id: str, column: str) -> Figure:
+    """Draw the step time of every cell of creation x barrier x placement, and what each switch contributes."""
+    cells, effects = (t[t["plan_id"] == plan_id] for t in (factorial_table(study), effect_table(study)))
+    threads = int(cells["threads"].max())
+    cells = cells[(cells["threads"] == threads) & (cells["note"] == "")]
+    effects = effects[(effects["threads"] == threads) & (effects["kind"] == "attribution")]
+    figure, (times, parts) = new_figure(column, 2, 2.1, (1.0, 1.0))
+    kinds = list(dict.fromkeys(zip(cells["creation"], cells["placement"], strict=True)))
+    handles = []
+    for number, (creation, placement) in enumerate(kinds):
+        own = cells[(cells["creation"] == creation) & (cells["placement"] == placement)]
+        style = ModelStyle(COLORS[number], "os^"[number], LINES[number])
+        x = np.arange(len(own)) + 0.08 * (number - 1)
+        series(times, x, own["median_s"] * 1e3, own["low_s"] * 1e3, own["high_s"] * 1e3, style, "", band=False)
+        handles.append(
+            Line2D(
+                [], [], color=style.color, marker=style.marker, linestyle=style.line, label=f"{creation}, {placement}"
+            )
+        )
+    times.set_xticks(range(len(BARRIERS)), BARRIERS)
+    times.set_xlabel("barrier")
+    times.set_ylabel("step time (ms)")
+    panel_title(times, "all cells")
+    equivalence_band(parts)
+    for x, row in enumerate(effects.to_dict("records")):
+        color = "0.2" if row["effect"] == "all three" else COLORS[7]
+        parts.plot([x, x], [row["low"], row["high"]], color=color, linewidth=0.9, zorder=4)
+        parts.plot([x], [row["ratio"]], marker="o", color=color, zorder=5)
+        parts.annotate(
+            f"{row['ratio']:.3f}", (x, row["ratio"]), (5, 0), textcoords="offset points", va="center", fontsize=6.5
+        )
+    parts.set_xticks(range(len(effects)), effects["effect"])
+    parts.set_xlim(-0.4, len(effects) - 0.3)
+    ratio_axis(parts, effects[["ratio", "low", "high"]].to_numpy(dtype=float).ravel())
+    parts.set_ylabel("time after / before")
+    panel_title(parts, "attribution")
+    handles.append(Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}"))
+    add_legend(figure, column, handles)
+    header(
+        figure, study, [study.problem_name(plan_id), blocks_text(study.plans[plan_id]), f"{threads} threads"], column
+    )
+    return figure
+
+
+def caption(study: Study, plan_id: str) -> list[str]:
+    """Return the caption's sentences."""
+    return [
+        "(a) Step time of the task models made by three switches: creation (eager or replayed), barrier (after each "
+        "loop, each iteration, or none), placement (stealing or partitioned); eager tasks cannot be partitioned. "
+        "(b) Attribution of the change from (eager, loop, stealing) to (replayed, none, partitioned): for each switch "
+        "the geometric mean of its effect over all orders of switching that exist; the three multiply up to the whole. "
+        f"Markers: typical times and their ratios, bars: {CONFIDENCE:.0%} bootstrap intervals; grey: differences below "
+        f"{EQUIVALENCE_BAND:.0%}.",
+        *conditions(study, plan_id),
+    ]

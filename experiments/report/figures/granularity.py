@@ -1,0 +1,38 @@
+"""Figure `granularity`: step time and the ratio to fork-join over the number of tasks."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from ...analysis.names import GRANULARITY
+from ...analysis.study import Study
+from .over_plans import caption_over_plans, draw_over_plans
+
+RANK, MAIN_PLAN_ONLY = 4, True
+
+
+def missing(study: Study, plan_id: str) -> str:
+    """Return why the figure cannot be drawn."""
+    if len({study.plans[p]["num_tasks"] for p in study.siblings(plan_id, GRANULARITY)}) > 1:
+        return ""
+    return "a figure over granularity needs two at least, got one; run a sweep with several granularities"
+
+
+def draw(study: Study, plan_id: str, column: str) -> Figure:
+    """Draw step time and the ratio to fork-join over the number of tasks."""
+    return draw_over_plans(
+        study,
+        study.siblings(plan_id, GRANULARITY),
+        column,
+        lambda p: p["num_tasks"],
+        "tasks per step",
+        lambda p, t: t * 1e3,
+        "time per step (ms)",
+        ("time over granularity", "below 1: faster"),
+        [study.problem_name(plan_id), "the same granularity on both sides"],
+    )
+
+
+def caption(study: Study, plan_id: str) -> list[str]:
+    """Return the caption's sentences."""
+    return caption_over_plans(study, plan_id, "Time of one step over the number of tasks it is cut into.")

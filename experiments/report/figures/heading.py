@@ -1,0 +1,30 @@
+"""The lines above the panels of a figure: what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from ...analysis.study import Study
+from ..words import blocks_text, data_text, t1_text
+
+
+def header(figure: Figure, study: Study, facts: Sequence[str], column: str) -> None:
+    """What was measured, above the panels: two lines in a double column, one for each fact in a single one."""
+    facts = [*facts, *([data_text(study)] if study.smoke_test else [])]
+    lines = ["; ".join(facts[:2]), "; ".join(facts[2:])] if column == "double" else facts
+    figure.suptitle(
+        "\n".join(line for line in lines if line),
+        x=0.008,
+        ha="left",
+        fontsize=8 if column == "double" else 7,
+        linespacing=1.25,
+    )
+
+
+def plan_header(figure: Figure, study: Study, plan_id: str, column: str) -> None:
+    """Write the plan, its blocks and T1 above the panels."""
+    plan = study.plans[plan_id]
+    facts = [study.problem_name(plan_id), blocks_text(plan), t1_text(study, plan_id, "$T_1$")]
+    header(figure, study, facts, column)

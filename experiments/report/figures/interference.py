@@ -1,0 +1,85 @@
+"""Figure `interference`: what each model loses beside other processes."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from ...analysis.interference import interference_table, label_with_preemption
+from ...analysis.statistics import CONFIDENCE
+from ...analysis.study import Study
+from ..words import blocks_text, conditions
+from .axes import series
+from .heading import header
+from .style import GREY, add_legend, model_handles, model_styles, new_figure, panel_title
+
+RANK, MAIN_PLAN_ONLY = 7, False
+
+
+def missing(study: Study, plan_id: str) -> str:
+    """Return why the figure cannot be drawn."""
+    table = interference_table(study)
+    if len(table) and plan_id in set(table["plan_id"]):
+        return ""
+    return "a figure over hogs needs points with and without them, got one kind; run interference.toml"
+
+
+def draw(study: Study, plan_id: str, column: str) -> Figure:
+    """Draw step time beside hogs over that without, and what of it the cores that they take do not explain."""
+    table = interference_table(study)
+    table = table[table["plan_id"] == plan_id]
+    threads = int(table["threads"].max())
+    table = table[table["threads"] == threads]
+    models = list(dict.fromkeys(table["model"]))
+    styles = model_styles(models)
+    figure, (times, losses) = new_figure(column, 2, 2.1, (1.0, 1.0))
+    for number, model in enumerate(models):
+        own, x_shift = table[table["model"] == model], 0.05 * (number - (len(models) - 1) / 2)
+        series(
+            times,
+            own["hogs"] + x_shift,
+            own["slowdown"],
+            own["slowdown_low"],
+            own["slowdown_high"],
+            styles[model],
+            "",
+            band=False,
+        )
+        series(
+            losses,
+            own["hogs"] + x_shift,
+            100 * own["loss"],
+            100 * own["loss_low"],
+            100 * own["loss_high"],
+            styles[model],
+            "",
+            band=False,
+        )
+    left = table.groupby("hogs")["capacity"].first()
+    times.plot(left.index, 1 / left, color=GREY, linewidth=0.9, linestyle=":", zorder=3)
+    times.set_ylabel("step time / without hogs")
+    panel_title(times, "Slowdown (dotted: capacity taken)")
+    losses.axhspan(0, 10, color="0.9", linewidth=0, zorder=0)
+    losses.axhline(0, color=GREY, linewidth=0.7, zorder=1)
+    losses.set_ylabel("loss beyond the capacity taken (%)")
+    panel_title(losses, "Loss (grey: up to 10 %)")
+    for axis in (times, losses):
+        axis.set_xticks(sorted(set(table["hogs"])))
+        axis.set_xlabel("spinning processes")
+    add_legend(figure, column, model_handles(styles, models, label_with_preemption))
+    header(
+        figure, study, [study.problem_name(plan_id), blocks_text(study.plans[plan_id]), f"{threads} threads"], column
+    )
+    return figure
+
+
+def caption(study: Study, plan_id: str) -> list[str]:
+    """Return the caption's sentences."""
+    return [
+        "(a) Step time beside spinning processes, one on each of the last CPUs, over that of the same model without, "
+        "paired by repetition; dotted: what the CPU time taken explains, from threads that only spin beside the same "
+        "processes. (b) Slowdown times the capacity that is left, less one: time in which CPUs were there and not "
+        f"used, or used for nothing. Markers: quotients of typical times, bars: {CONFIDENCE:.0%} bootstrap intervals. "
+        'Task models with "stay" leave each thread on its CPU, as all other models do; with "swap" a worker that waits '
+        "exchanges CPUs with one that lost its own.",
+        *conditions(study, plan_id),
+    ]

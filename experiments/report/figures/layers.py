@@ -1,0 +1,141 @@
+"""Figure `layers`: busy time per layer and model, and each layer's fraction of one thread's peak."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import seaborn as sns
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter
+
+from ...analysis.accounting import layer_table
+from ...analysis.names import model_label, model_rank
+from ...analysis.study import Study
+from ..words import conditions
+from .heading import plan_header
+from .style import COLORS, add_legend, new_figure, panel_title
+
+RANK, MAIN_PLAN_ONLY = 1, False
+
+
+# Layers that bars show by name; the others are summed up.
+MAX_LAYERS = 9
+
+SMALLEST_LAYER = 0.015
+
+# Segments wide enough for a number, as a fraction of the longest bar.
+SMALLEST_LABEL = {"double": 0.075, "single": 0.12}
+
+
+def missing(study: Study, plan_id: str) -> str:
+    """Return why the figure cannot be drawn."""
+    if any(row["plan_id"] == plan_id for row in study.profiles):
+        return ""
+    return "a figure of layers needs profile rows, got none; measure with `forktask compare`"
+
+
+def draw(study: Study, plan_id: str, column: str) -> Figure:
+    """Draw busy time per layer and model, and each layer's fraction of one thread's peak."""
+    points = sorted(
+        {(r["model"], r["threads"]) for r in study.profiles if r["plan_id"] == plan_id},
+        key=lambda p: (p[1], model_rank(p[0])),
+    )
+    widest = max((t for _, t in points), default=0)
+    points = [p for p in points if p == ("serial", 1) or p[1] == widest]
+    tables = {p: layer_table(study, plan_id, *p) for p in points}
+    lead = tables.get(("serial", 1), next(iter(tables.values())))
+    order = list(dict.fromkeys(lead["layer"]))
+    weight = lead.groupby("layer")["time_s"].sum()
+    large = [layer for layer in order if weight[layer] >= SMALLEST_LAYER * weight.sum()]
+    shown = sorted(large, key=lambda layer: -weight[layer])[:MAX_LAYERS]
+    shown = [layer for layer in order if layer in shown]
+    others = [layer for layer in order if layer not in shown]
+    colors = dict(zip(shown, sns.color_palette("colorblind", len(shown)), strict=True))
+    names = shown + (["others"] if others else [])
+    colors["others"] = (0.8, 0.8, 0.8)
+
+    figure, (bars, rates) = new_figure(column, 2, max(1.7, 0.28 * len(points) + 0.6), widths=(1.25, 1))
+    labels = []
+    longest = max(float(table["time_s"].sum()) for table in tables.values())
+    for row, point in enumerate(points):
+        sums = tables[point].groupby("layer")["time_s"].sum()
+        left, total = 0.0, float(sums.sum())
+        for name in names:
+            width = float(sums[others].sum()) if name == "others" else float(sums.get(name, 0.0))
+            bars.barh(
+                row, width * 1e3, left=left * 1e3, height=0.72, color=colors[name], edgecolor="white", linewidth=0.5
+            )
+            if width >= SMALLEST_LABEL[column] * longest:
+                dark = sum(c * w for c, w in zip(colors[name], (0.3, 0.59, 0.11), strict=True)) < 0.62
+                bars.text(
+                    (left + width / 2) * 1e3,
+                    row,
+                    f"{width / total:.0%}",
+                    ha="center",
+                    va="center",
+                    fontsize=6.5,
+                    color="white" if dark else "black",
+                )
+            left += width
+        labels.append(model_label(point[0]) + (f", {point[1]} thr." if point[0] != "serial" else ""))
+    bars.set_yticks(range(len(points)), labels)
+    bars.invert_yaxis()
+    bars.tick_params(axis="y", length=0)
+    bars.set_xlabel("busy time per step, all workers (ms)")
+    panel_title(bars, "time by layer")
+
+    fractions = lead[
+        (lead["phase"] != "load") & lead["peak_fraction"].notna() & (lead["flops"] > 0) & (lead["share"] >= 0.005)
+    ]
+    layers = list(dict.fromkeys(fractions["layer"]))
+    markers = {"forward": ("o", COLORS[0], -0.13), "backward": ("D", COLORS[3], 0.13), "update": ("^", COLORS[2], 0)}
+    for phase, (marker, color, aside) in markers.items():
+        part = fractions[fractions["phase"] == phase]
+        rates.scatter(
+            part["peak_fraction"],
+            [layers.index(layer) + aside for layer in part["layer"]],
+            s=16,
+            marker=marker,
+            color=[color],
+            linewidths=0,
+            label=phase,
+            zorder=3,
+            clip_on=False,
+        )
+    for row in range(len(layers)):
+        rates.axhline(row, color="0.92", linewidth=0.6, zorder=0)
+    rates.set_yticks(range(len(layers)), layers)
+    rates.set_ylim(len(layers) - 0.4, -0.6)
+    rates.set_xlim(0, max([1.0, *(fractions["peak_fraction"] * 1.05)]))
+    rates.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.0%}"))
+    rates.tick_params(axis="y", length=0)
+    peak = study.machine.get("peak_flops_per_s_1thread")
+    rates.set_xlabel(f"fraction of peak ({peak / 1e9:.0f} GFLOP/s)" if peak else "fraction of peak (not measured)")
+    panel_title(rates, "arithmetic rate, " + (model_label(points[0][0]) if ("serial", 1) not in tables else "serial"))
+    handles = [Patch(color=colors[n], label=n if n != "others" else _others_text(others)) for n in names]
+    handles += [
+        Line2D([], [], linestyle="none", marker=m, color=c, markersize=4, label=phase)
+        for phase, (m, c, _) in markers.items()
+        if (fractions["phase"] == phase).any()
+    ]
+    add_legend(figure, column, handles, columns=7 if column == "double" else 3)
+    plan_header(figure, study, plan_id, column)
+    return figure
+
+
+def _others_text(others: Sequence[str]) -> str:
+    return others[0] if len(others) == 1 else f"{len(others)} others"
+
+
+def caption(study: Study, plan_id: str) -> list[str]:
+    """Return the caption's sentences."""
+    return [
+        "(a) Busy time of one step by layer, forward and backward together, summed over all workers; numbers are "
+        "shares. The serial bar is the serial time of this plan. A longer bar means that blocks ran slower side by "
+        "side. (b) Operations per second of busy time over one thread's measured peak (those of direct convolutions: "
+        "Winograd's form needs fewer and may pass it); layers without arithmetic, or below 0.5% of the time, are left "
+        "out. Shares are means over repeats with the event log on, apart from those that were timed.",
+        *conditions(study, plan_id),
+    ]

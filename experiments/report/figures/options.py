@@ -1,0 +1,89 @@
+"""Figure `options`: the time with each value of a swept option over that with its first value."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from ...analysis.names import GRANULARITY, axis_label, model_rank
+from ...analysis.speeds import axis_table
+from ...analysis.statistics import CONFIDENCE, EQUIVALENCE_BAND
+from ...analysis.study import Study
+from ..words import blocks_text, conditions
+from .axes import equivalence_band, ratio_axis, series
+from .heading import header
+from .style import add_legend, model_handles, model_styles, new_figure, panel_title
+
+RANK, MAIN_PLAN_ONLY = 5, True
+MAX_PANELS = 3
+# These axes have figures of their own.
+ELSEWHERE = ("batch", GRANULARITY)
+
+
+def _ratios(study: Study, plan_id: str) -> pd.DataFrame:
+    """Ratios between this plan and those that differ from it in one option."""
+    table = axis_table(study)
+    if not len(table):
+        return table
+    near = {axis: set(study.siblings(plan_id, axis)) for axis in study.axes if axis not in ELSEWHERE}
+    return table[[p in near.get(a, ()) for a, p in zip(table["axis"], table["plan_id"], strict=True)]]
+
+
+def missing(study: Study, plan_id: str) -> str:
+    """Return why the figure cannot be drawn."""
+    if len(_ratios(study, plan_id)):
+        return ""
+    return "a figure over options needs at least two values of one, got one; run a sweep such as checkerboard"
+
+
+def draw(study: Study, plan_id: str, column: str) -> Figure:
+    """Draw a panel for each swept option: ratios of times to its first value, by value and number of threads."""
+    table = _ratios(study, plan_id)
+    axes = list(dict.fromkeys(table["axis"]))[:MAX_PANELS]
+    models = sorted(set(table["model"]), key=model_rank)
+    styles = model_styles(study.samples["model"])
+    figure, panels = new_figure(column, len(axes), 2.1)
+    for panel, axis in zip(panels, axes, strict=True):
+        rows = table[table["axis"] == axis]
+        values = list(dict.fromkeys(rows["value"]))
+        groups = [(v, t) for v in values for t in sorted(set(rows.loc[rows["value"] == v, "threads"]))]
+        equivalence_band(panel)
+        for number, model in enumerate(models):
+            points = {(r["value"], r["threads"]): r for r in rows[rows["model"] == model].to_dict("records")}
+            aside = 0.6 * (number - (len(models) - 1) / 2) / max(1, len(models))
+            for x, group in enumerate(groups):
+                if group in points:
+                    columns = [[points[group][f"ratio{end}"]] for end in ("", "_low", "_high")]
+                    series(panel, [x + aside], *columns, styles[model], "", band=False)
+        for x in range(1, len(groups)):
+            panel.axvline(x - 0.5, color="0.92", linewidth=0.6, zorder=0)
+        ratio_axis(panel, rows[["ratio", "ratio_low", "ratio_high"]].to_numpy(dtype=float).ravel())
+        panel.set_xticks(range(len(groups)), [f"{v}\n{t} thread{'s' * (t > 1)}" for v, t in groups])
+        panel.set_xlim(-0.5, len(groups) - 0.5)
+        panel.set_ylabel(f"time / with {rows['baseline'].iloc[0]}")
+        panel_title(panel, axis_label(axis))
+    handles = [*model_handles(styles, models, line=False), Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}")]
+    add_legend(figure, column, handles)
+    swept = f"along {' and '.join(map(axis_label, axes))}"
+    header(figure, study, [study.problem_name(plan_id), swept, blocks_text(study.plans[plan_id])], column)
+    return figure
+
+
+def caption(study: Study, plan_id: str) -> list[str]:
+    """Return the caption's sentences."""
+    table = _ratios(study, plan_id)
+    axes = dict(zip(table["axis"], table["baseline"], strict=True))
+    panels = ", ".join(
+        f"({letter}) {axis_label(axis)}, over {baseline}"
+        for letter, (axis, baseline) in zip("abc", list(axes.items())[:MAX_PANELS], strict=False)
+    )
+    return [
+        f"Time of a step with one value of an option over that with its first value, all other options, the model and "
+        f"the number of threads being equal: {panels}. Below 1 is faster. Markers: quotients of typical times; bars: "
+        f"{CONFIDENCE:.0%} bootstrap intervals of ratios paired by repetition block; grey: differences below "
+        f"{EQUIVALENCE_BAND:.0%}, taken as none.",
+        "Plans with different options may sum in another order, so that weights agree bit for bit within each plan "
+        "only; this was checked before anything was drawn.",
+        *conditions(study, plan_id)[2:],
+    ]

@@ -1,0 +1,101 @@
+"""Two panels over a property of the plan, for the figures `batch` and `granularity`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from ...analysis.names import TASK_MODELS, base_model, model_label, model_rank
+from ...analysis.speeds import speed_table
+from ...analysis.statistics import CONFIDENCE, EQUIVALENCE_BAND
+from ...analysis.study import Study
+from ..words import conditions
+from .axes import dodged, equivalence_band, log2_axis, nested_size, power_ticks, ratio_axis, series, x_axis
+from .heading import header
+from .style import add_legend, model_handles, model_styles, new_figure, panel_title
+
+
+def draw_over_plans(
+    study: Study,
+    plan_ids: Sequence[str],
+    column: str,
+    x_of: Callable,
+    x_label: str,
+    value_of: Callable,
+    value_label: str,
+    titles: tuple[str, str],
+    facts: Sequence[str],
+) -> Figure:
+    """Draw a value and the ratio to fork-join over a property of the plan, at the largest number of threads."""
+    speeds = speed_table(study)
+    table = speeds[speeds["plan_id"].isin(plan_ids)]
+    widest = int(table["threads"].max())
+    table = table[(table["threads"] == widest) | (table["model"] == "serial")].copy()
+    table["x"] = [x_of(study.plans[p]) for p in table["plan_id"]]
+    styles = model_styles(study.samples["model"])
+    models = sorted(table["model"].unique(), key=model_rank)
+    positions = sorted(set(table["x"]))
+    figure, (values, ratio) = new_figure(column, 2, 2.1)
+    for number, model in enumerate(models):
+        points = table[table["model"] == model].sort_values("x")
+        triples = [
+            sorted(value_of(study.plans[p], t) for t in (m, low, high))
+            for p, m, low, high in points[["plan_id", "median_s", "low_s", "high_s"]].itertuples(index=False)
+        ]
+        middle = [value_of(study.plans[p], m) for p, m in points[["plan_id", "median_s"]].itertuples(index=False)]
+        series(
+            values,
+            points["x"],
+            middle,
+            [t[0] for t in triples],
+            [t[2] for t in triples],
+            styles[model],
+            model_label(model),
+            size=nested_size(number, len(models)),
+        )
+    values.set_yscale("log", base=2)
+    low, high = values.get_ylim()
+    log2_axis(values, "y", power_ticks(low, high), low, high)
+    x_axis(values, positions, x_label)
+    values.set_ylabel(value_label)
+    panel_title(values, titles[0])
+
+    equivalence_band(ratio)
+    compared = [m for m in models if base_model(m) in TASK_MODELS]
+    part = table[table["model"].isin(compared) & table["ratio"].notna()]
+    aside = dodged(positions, compared)
+    for model in compared:
+        points = part[part["model"] == model].sort_values("x")
+        if len(points):
+            series(
+                ratio,
+                points["x"] * aside[model],
+                points["ratio"],
+                points["ratio_low"],
+                points["ratio_high"],
+                styles[model],
+                model_label(model),
+                band=False,
+            )
+    ratio_axis(ratio, part[["ratio", "ratio_low", "ratio_high"]].to_numpy(dtype=float).ravel())
+    x_axis(ratio, positions, x_label)
+    ratio.set_ylabel("time / better fork-join")
+    panel_title(ratio, titles[1])
+    handles = model_handles(styles, models)
+    if len(part):
+        handles.append(Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}"))
+    add_legend(figure, column, handles)
+    header(figure, study, [*facts, f"{widest} threads (serial: 1)"], column)
+    return figure
+
+
+def caption_over_plans(study: Study, plan_id: str, what: str) -> list[str]:
+    """Return the caption's sentences; `what` describes the first panel."""
+    return [
+        f"(a) {what} (b) Time of each task model over that of the better fork-join form of the same plan and "
+        f"threads. Markers: typical times and their quotients; bars and bands: {CONFIDENCE:.0%} bootstrap intervals, "
+        f"in (b) of ratios paired by repetition block; grey: differences below {EQUIVALENCE_BAND:.0%}.",
+        *conditions(study, plan_id)[1:],
+    ]

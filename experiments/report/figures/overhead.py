@@ -1,0 +1,105 @@
+"""Figure `overhead`: one-time costs of each model, and the time per iteration with them spread over a run."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+from ...analysis.costs import cost_table
+from ...analysis.names import base_model, model_label
+from ...analysis.speeds import better_forkjoin
+from ...analysis.study import Study
+from ..words import conditions, format_time
+from .heading import plan_header
+from .style import COLORS, GREY, add_legend, model_handles, model_styles, new_figure, panel_title
+
+RANK, MAIN_PLAN_ONLY = 2, False
+
+
+def missing(study: Study, plan_id: str) -> str:
+    """Return why the figure cannot be drawn."""
+    own = study.samples[study.samples["plan_id"] == plan_id]
+    if "prepare_s" in own and own["prepare_s"].notna().any():
+        return ""
+    return "a figure of overheads needs the cost of `prepare` in the samples, got none; measure again"
+
+
+def draw(study: Study, plan_id: str, column: str) -> Figure:
+    """Draw one-time costs of each model, and the mean time per iteration with them spread over n iterations."""
+    costs = cost_table(study)
+    costs = costs[costs["plan_id"] == plan_id]
+    widest = int(costs["threads"].max())
+    costs = costs[(costs["threads"] == widest) & costs["prepare_s"].notna()]
+    styles = model_styles(study.samples["model"])
+    figure, (bars, curves) = new_figure(column, 2, 2.0)
+    parts = (
+        ("record", COLORS[1]),
+        ("close", COLORS[3]),
+        ("other preparation", "0.75"),
+        ("first iteration beyond a steady one", COLORS[9]),
+    )
+    labels = []
+    for row, (_, cost) in enumerate(costs.iterrows()):
+        record, close = np.nan_to_num([cost["record_s"], cost["close_s"]])
+        rest = max(0.0, cost["prepare_s"] - record - close)
+        left = 0.0
+        for (_, color), width in zip(parts, (record, close, rest, cost["once_s"] - cost["prepare_s"]), strict=True):
+            bars.barh(row, width * 1e3, left=left * 1e3, height=0.7, color=color, linewidth=0)
+            left += width
+        labels.append(model_label(cost["model"]))
+        bars.text(left * 1e3, row, f" {format_time(left)}", va="center", ha="left", fontsize=6.5)
+    bars.set_yticks(range(len(labels)), labels)
+    bars.invert_yaxis()
+    bars.margins(x=0.2)
+    bars.tick_params(axis="y", length=0)
+    bars.set_xlabel("one-time cost (ms)")
+    bars.xaxis.set_major_locator(MaxNLocator(5))
+    panel_title(bars, f"before the steady state, {widest} threads")
+
+    steady = costs[~costs["model"].map(base_model).isin(["serial", "joblib"])]
+    reference = better_forkjoin(study, plan_id, widest)
+    scale = steady.loc[steady["model"] == reference, "step_s"].iloc[0] if reference else steady["step_s"].min()
+    n = np.logspace(0, 4, 200)
+    for _, cost in steady.iterrows():
+        style = styles[cost["model"]]
+        y = (cost["once_s"] / n + cost["step_s"]) / scale
+        curves.plot(
+            n,
+            y,
+            style.line,
+            color=style.color,
+            linewidth=1.1,
+            marker=style.marker,
+            markevery=(25, 50),
+            markeredgecolor="white",
+            markeredgewidth=0.4,
+            label=model_label(cost["model"]),
+        )
+    ends = (steady["once_s"] / 3 + steady["step_s"]) / scale
+    curves.set_xscale("log")
+    curves.set_ylim(min(0.9, 0.97 * float((steady["step_s"] / scale).min())), min(4.0, max(1.3, float(ends.max()))))
+    curves.axhline(1, color=GREY, linewidth=0.7, zorder=0)
+    curves.set_xlabel("iterations run")
+    curves.xaxis.set_major_locator(FixedLocator([1, 10, 100, 1000, 10000]))
+    curves.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}"))
+    curves.xaxis.set_minor_locator(NullLocator())
+    curves.set_ylabel(f"time per iteration /\n{'steady fork-join' if reference else 'best steady'}")
+    panel_title(curves, "one-time cost spread over the run")
+    handles = [Patch(color=color, label=name) for name, color in parts] + model_handles(styles, steady["model"])
+    add_legend(figure, column, handles, columns=4 if column == "double" else 2)
+    plan_header(figure, study, plan_id, column)
+    return figure
+
+
+def caption(study: Study, plan_id: str) -> list[str]:
+    """Return the caption's sentences."""
+    return [
+        "(a) What each model spends once: recording the graph, closing it over iterations, the rest of its "
+        "preparation, and how much longer its first iteration takes than a steady one (cold caches included; it "
+        "meets every model). (b) Mean time per iteration of a run of n iterations, one-time costs included, over the "
+        "steady step time of the better fork-join form; where two curves cross, the costs are earned back. "
+        "Step times are the typical times of the tables, costs medians.",
+        *conditions(study, plan_id),
+    ]

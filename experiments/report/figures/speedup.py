@@ -1,0 +1,216 @@
+"""Figure `speedup`: speedup, efficiency, and the ratio of each task model to the better fork-join form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from ...analysis.limits import BOUND_NAMES, bound_table
+from ...analysis.names import TASK_MODELS, base_model, model_label, model_rank
+from ...analysis.speeds import best_serial, raw_ratios, speed_table
+from ...analysis.statistics import CONFIDENCE, EQUIVALENCE_BAND, MIN_PAIRS
+from ...analysis.study import Study
+from ..words import conditions, t1_text
+from .axes import dodged, equivalence_band, log2_axis, nested_size, power_ticks, ratio_axis, raw_dots, series, x_axis
+from .heading import plan_header
+from .style import GREY, ModelStyle, add_legend, model_handles, model_styles, new_figure, panel_title
+
+RANK, MAIN_PLAN_ONLY = 0, False
+
+
+# Where the speedup axis ends at the latest, below: a fraction of one serial thread.
+SLOWEST_SPEEDUP = 0.4
+
+_BOUND_DASHES = {"area": (4, 2), "forkjoin": (1, 1.2)}
+
+
+def missing(study: Study, plan_id: str) -> str:
+    """Return why the figure cannot be drawn."""
+    if best_serial(study, plan_id):
+        return ""
+    return "a speedup needs serial runs of the same network and batch, got none; add `serial` to --models"
+
+
+def draw(study: Study, plan_id: str, column: str) -> Figure:
+    """Draw speedup, efficiency, and the ratio of each task model to the better fork-join form."""
+    speeds = speed_table(study)
+    table = speeds[speeds["plan_id"] == plan_id]
+    styles = model_styles(study.samples["model"])
+    models = [m for m in sorted(table["model"].unique(), key=model_rank) if m != "serial"]
+    counts = sorted({1, *table["threads"]})
+    limits = bound_table(study)
+    limits = limits[limits["plan_id"] == plan_id] if len(limits) else limits
+    bounds = {name: dashes for name, dashes in _BOUND_DASHES.items() if len(limits)}
+    figure, (speedup, efficiency, ratio) = new_figure(column, 3)
+    # In (a) points stand at their true x: aside of it, they would seem to lie above or below the ideal line.
+    beside = dodged(counts, models)
+
+    for axis, divide in ((speedup, False), (efficiency, True)):
+        dodge = beside if divide else dict.fromkeys(models, 1.0)
+        x = np.array(counts, dtype=float)
+        if divide:
+            axis.axhline(1, color="0.2", linewidth=0.8, zorder=1)
+        else:
+            axis.plot(x, x, color="0.2", linewidth=0.8, zorder=1)
+        for name, dashes in bounds.items():
+            _draw_bound(axis, limits, name, dashes, beside if divide else None)
+        for number, model in enumerate(models):
+            points = table[table["model"] == model].sort_values("threads")
+            size = 4.5 if divide else nested_size(number, len(models))
+            prefix = "efficiency" if divide else "speedup"
+            for threads in points["threads"]:
+                raw = raw_ratios(study, plan_id, model, int(threads))
+                raw_dots(axis, threads * dodge[model], raw / (threads if divide else 1), styles[model].color)
+            series(
+                axis,
+                points["threads"] * dodge[model],
+                points[prefix],
+                points[f"{prefix}_low"],
+                points[f"{prefix}_high"],
+                styles[model],
+                model_label(model),
+                size=size,
+            )
+        x_axis(axis, counts, "threads")
+    low, high = _limits_with_intervals(table[table["model"] != "serial"], 1.0, max(counts))
+    low = max(low, SLOWEST_SPEEDUP)
+    log2_axis(speedup, "y", power_ticks(low, high), low, high)
+    _name_those_below(speedup, table[table["model"].isin(models)], low, styles)
+    speedup.set_ylabel("speedup")
+    panel_title(speedup, "over the best serial run")
+    top = min(
+        max([1.0, *table["efficiency"], *table["efficiency_high"].dropna()]), 2 * max([1.0, *table["efficiency"]])
+    )
+    efficiency.set_ylim(0, top * 1.06)
+    efficiency.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    efficiency.set_ylabel("efficiency")
+    panel_title(efficiency, "speedup / threads")
+
+    equivalence_band(ratio)
+    compared = [m for m in models if base_model(m) in TASK_MODELS]
+    part = table[table["model"].isin(compared) & table["ratio"].notna()]
+    aside = dodged(counts, compared)
+    for model in compared:
+        points = part[part["model"] == model].sort_values("threads")
+        if len(points):
+            series(
+                ratio,
+                points["threads"] * aside[model],
+                points["ratio"],
+                points["ratio_low"],
+                points["ratio_high"],
+                styles[model],
+                model_label(model),
+                band=False,
+            )
+    if not len(part):
+        ratio.text(
+            0.5,
+            0.5,
+            "no task model and fork-join form\nwere measured together",
+            ha="center",
+            va="center",
+            transform=ratio.transAxes,
+            fontsize=7,
+            color=GREY,
+        )
+    ratio_axis(ratio, part[["ratio", "ratio_low", "ratio_high"]].to_numpy(dtype=float).ravel())
+    x_axis(ratio, counts, "threads")
+    ratio.set_ylabel("time / better fork-join")
+    panel_title(ratio, "below 1: faster")
+    _physical_cores(study, (speedup, efficiency, ratio), counts)
+
+    handles = model_handles(styles, models)
+    handles.append(Line2D([], [], color="0.2", linewidth=0.8, label="ideal"))
+    handles += [
+        Line2D([], [], color=GREY, linewidth=0.8, dashes=dashes, label=BOUND_NAMES[name])
+        for name, dashes in bounds.items()
+    ]
+    if len(part):
+        handles.append(Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}"))
+    add_legend(figure, column, handles)
+    plan_header(figure, study, plan_id, column)
+    return figure
+
+
+def _draw_bound(axis, limits, name: str, dashes, beside: dict[str, float] | None) -> None:
+    """A bound over threads with its interval; with `beside`, divided by threads, a step for each group of points."""
+    columns = [limits[f"{name}_speedup{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high")]
+    threads = limits["threads"].to_numpy(dtype=float)
+    look = {"color": GREY, "linewidth": 0.8, "zorder": 1}
+    if beside is None:
+        axis.plot(threads, columns[0], dashes=dashes, **look)
+        if np.isfinite(columns[1]).all():
+            axis.fill_between(threads, columns[1], columns[2], color=GREY, alpha=0.15, linewidth=0, zorder=0)
+        return
+    # Between groups a line would pass points that stand aside.
+    width = 1.25 * max(beside.values(), default=1.0)
+    value, low, high = (column / threads for column in columns)
+    axis.hlines(value, threads / width, threads * width, linestyle=(0, dashes), **look)
+    for x, bottom, top in zip(threads, low, high, strict=True):
+        if np.isfinite(bottom):
+            axis.fill_between([x / width, x * width], bottom, top, color=GREY, alpha=0.15, linewidth=0, zorder=0)
+
+
+def _limits_with_intervals(points, lowest: float, highest: float) -> tuple[float, float]:
+    """Limits of a speedup axis: all medians, and intervals as far as a factor of two beyond them."""
+    low, high = min([lowest, *points["speedup"]]), max([highest, *points["speedup"]])
+    low = max(min([low, *points["speedup_low"].dropna()]), low / 2)
+    high = min(max([high, *points["speedup_high"].dropna()]), high * 2)
+    return low / 1.15, high * 1.12
+
+
+def _name_those_below(axis, points, low: float, styles: dict[str, ModelStyle]) -> None:
+    """Values of what is too slow for the axis, at its lower edge: one such model would press all others together."""
+    below = points[points["speedup"] < low]
+    for threads, group in below.groupby("threads"):
+        for row, point in enumerate(group.to_dict("records")):
+            axis.annotate(
+                f"{model_label(point['model'])} {point['speedup']:.2g} \u2193",
+                (threads, 0.03 + 0.09 * row),
+                xycoords=("data", "axes fraction"),
+                ha="right" if threads > 1 else "left",
+                fontsize=6.5,
+                color=styles[point["model"]].color,
+            )
+
+
+def _physical_cores(study: Study, axes, counts: Sequence[int]) -> None:
+    """A thin line where the physical cores end and hyper-threads begin, if the axis reaches so far."""
+    cores = study.physical_cores
+    if isinstance(cores, int) and min(counts) <= cores < max(counts):
+        for axis in axes:
+            axis.axvline(cores * 2**0.25 if cores in counts else cores, color="0.8", linewidth=0.6, zorder=0)
+
+
+def caption(study: Study, plan_id: str) -> list[str]:
+    """Return the caption's sentences."""
+    forms = sorted(m for m in study.samples["model"].unique() if base_model(m) == "forkjoin")
+    limits = bound_table(study)
+    return [
+        "(a) Speedup over the fastest serial run of the same problem at any granularity (values below "
+        f"{SLOWEST_SPEEDUP:g} are written at the edge), (b) speedup divided by threads, (c) time of each task model "
+        "divided by that of the better fork-join form on as many threads "
+        f"({' or '.join(model_label(m) for m in forms) or 'none measured'}; chosen by its median).",
+        "Markers: quotients of typical times, which are medians after what met a whole repetition block was taken out; "
+        f"bars and bands: {CONFIDENCE:.0%} bootstrap intervals of ratios paired by repetition block; small dots: these "
+        "ratios. In (b) and (c) points of one thread count stand side by side for legibility.",
+        f"Grey in (c): differences below {EQUIVALENCE_BAND:.0%}, taken as none; fewer than {MIN_PAIRS} pairs are never "
+        "called a difference.",
+        t1_text(study, plan_id) + "; the FLOP floor is the step's operations over one thread's "
+        "measured peak, the roofline floor sums max(operations / peak, bytes / bandwidth) over the loops; Winograd's "
+        "form of convolutions needs fewer operations than are counted, those of the direct form.",
+        "Thin lines: ideal (solid); area bound, work over the measured capacity of that many threads (dashed); "
+        "fork-join bound, the sum over loops of max(work / capacity, longest block) (dotted); both from block "
+        "durations of serial runs with the event log on, repeated among the others, scaled to the serial time; grey "
+        "bands: their intervals. They hold for blocks that take as long as in the serial run: a point above them has "
+        "faster blocks."
+        if len(limits)
+        else "",
+        *conditions(study, plan_id),
+    ]

@@ -1,0 +1,192 @@
+"""How figures look: fonts, colours, sizes, legends, and the files that they are saved to.
+
+Fit for a paper as they are: 8 pt, vector, colour-blind palette. The same rows give the same bytes: no dates, no random
+ids, and only the font that comes with matplotlib. Nothing here touches pyplot's global state.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+import seaborn as sns
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ....cython_src.errors import UsageError
+from ...analysis.names import base_model, model_label, model_rank
+
+COLUMN_WIDTH_IN = {"double": 7.0, "single": 3.3}
+
+FORMATS = ("pdf", "svg", "png")
+
+COLORS = sns.color_palette("colorblind")
+
+GREY = "0.45"
+
+# Colour, marker and line of each model; variants of one model cycle through the markers behind the first.
+_FAMILY_STYLES = {
+    "serial": ("0.2", "."),
+    "forkjoin": (COLORS[0], "osph8"),
+    "joblib": ("0.55", "XP"),
+    "tasks": (COLORS[1], "^>"),
+    "taskgraph": (COLORS[2], "Dd"),
+    "taskiter": (COLORS[3], "v<"),
+    "openmp_tasks": (COLORS[5], "*"),
+    "tbb": (COLORS[4], "P"),
+}
+
+_SECOND_COLOR = {"forkjoin": COLORS[9]}
+
+LINES = ("-", "--", "-.", ":")
+
+
+def style_parameters() -> dict:
+    """Settings of every figure, for `matplotlib.rc_context`."""
+    parameters = {**sns.plotting_context("paper"), **sns.axes_style("ticks")}
+    parameters.update(
+        {
+            "font.family": "sans-serif",
+            "font.sans-serif": ["DejaVu Sans"],
+            "mathtext.fontset": "dejavusans",
+            "font.size": 8,
+            "axes.labelsize": 8,
+            "axes.titlesize": 8,
+            "figure.titlesize": 8,
+            "legend.fontsize": 7,
+            "legend.title_fontsize": 7,
+            "xtick.labelsize": 7,
+            "ytick.labelsize": 7,
+            "axes.linewidth": 0.6,
+            "xtick.major.width": 0.6,
+            "ytick.major.width": 0.6,
+            "xtick.major.size": 3,
+            "ytick.major.size": 3,
+            "lines.linewidth": 1.1,
+            "lines.markersize": 4.5,
+            "grid.linewidth": 0.4,
+            "grid.color": "0.9",
+            "axes.titlelocation": "left",
+            "axes.titlepad": 4,
+            "legend.frameon": False,
+            "pdf.fonttype": 42,
+            "ps.fonttype": 42,
+            "svg.fonttype": "path",
+            "svg.hashsalt": "forktask",
+            "figure.constrained_layout.use": False,
+            "savefig.dpi": 300,
+            "figure.dpi": 100,
+            "axes.unicode_minus": True,
+        }
+    )
+    return parameters
+
+
+@dataclass(frozen=True)
+class ModelStyle:
+    """How a model is drawn, the same in every figure of a study."""
+
+    color: object
+    marker: str
+    line: str
+
+
+def model_styles(models: Sequence[str]) -> dict[str, ModelStyle]:
+    """Colour by family, marker and line by variant, in the models' fixed order."""
+    styles: dict[str, ModelStyle] = {}
+    seen: dict[str, int] = {}
+    for model in sorted(set(models), key=model_rank):
+        base = base_model(model)
+        variant = seen.get(base, 0)
+        seen[base] = variant + 1
+        color, markers = _FAMILY_STYLES.get(base, (COLORS[8], "*P"))
+        if variant % 2:
+            color = _SECOND_COLOR.get(base, color)
+        styles[model] = ModelStyle(color, markers[variant % len(markers)], LINES[variant % len(LINES)])
+    return styles
+
+
+def new_figure(column: str, panels: int, panel_height: float = 2.0, widths: Sequence[float] | None = None):
+    """A figure with panels side by side (double column) or stacked (single column)."""
+    width = COLUMN_WIDTH_IN[column]
+    if column == "double":
+        figure = Figure(figsize=(width, panel_height + 0.95), layout="constrained")
+        axes = figure.subplots(1, panels, width_ratios=widths, squeeze=False)[0]
+    else:
+        figure = Figure(figsize=(width, panels * (panel_height - 0.15) + 1.05), layout="constrained")
+        axes = figure.subplots(panels, 1, squeeze=False)[:, 0]
+    figure.get_layout_engine().set(w_pad=0.03, h_pad=0.03, wspace=0.04, hspace=0.04)
+    for axis, letter in zip(axes, "abcdef", strict=False):
+        axis.set_title(f"({letter})", fontweight="bold")
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def panel_title(axis, text: str) -> None:
+    """The panel's letter stays bold, its title follows in normal weight."""
+    letter = axis.get_title(loc="left") or axis.get_title()
+    axis.set_title(f"$\\bf{{{letter}}}$ {text}", fontweight="normal")
+
+
+def add_legend(figure: Figure, column: str, handles: Sequence, columns: int | None = None) -> None:
+    """One legend for all panels, below them."""
+    limit = columns or (5 if column == "double" else 2)
+    rows = math.ceil(len(handles) / limit)
+    ncol = math.ceil(len(handles) / rows)
+    figure.legend(
+        handles=list(handles),
+        loc="outside lower center",
+        ncols=ncol,
+        handlelength=2.0,
+        columnspacing=1.2,
+        handletextpad=0.5,
+        labelspacing=0.3,
+    )
+
+
+def model_handles(
+    styles: dict[str, ModelStyle], models: Sequence[str], label: Callable[[str], str] = model_label, line: bool = True
+) -> list[Line2D]:
+    """Entries of a legend, one for each model."""
+    return [
+        Line2D(
+            [],
+            [],
+            color=styles[m].color,
+            linestyle=styles[m].line if line else "none",
+            marker=styles[m].marker,
+            markeredgecolor="white",
+            markeredgewidth=0.4,
+            label=label(m),
+        )
+        for m in models
+    ]
+
+
+def save(figure: Figure, path: str | os.PathLike) -> Path:
+    """Write a figure as PDF, SVG or PNG, by the name's ending; the same figure gives the same bytes.
+
+    Raises
+    ------
+    UsageError
+        Another ending, or a place that cannot be written.
+    """
+    path = Path(path)
+    kind = path.suffix[1:]
+    if kind not in FORMATS:
+        raise UsageError(f"the format of a figure must be one of {', '.join(FORMATS)}; got {kind!r}")
+    metadata = {
+        "pdf": {"CreationDate": None, "Producer": None, "Creator": "forktask"},
+        "svg": {"Date": None, "Creator": "forktask"},
+        "png": {"Software": None},
+    }[kind]
+    with matplotlib.rc_context(style_parameters()):
+        try:
+            figure.savefig(path, format=kind, metadata=metadata)
+        except OSError as error:
+            raise UsageError(f"the figure must be writable to {path}, got: {error.strerror}") from None
+    return path

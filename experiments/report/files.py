@@ -1,0 +1,178 @@
+"""The files of a report: summary.csv, figures with their captions, and report.html."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...cython_src.errors import UsageError
+from ..analysis.load import load
+from ..analysis.names import GRANULARITY, INTERFERENCE, value_text
+from ..analysis.speeds import main_plan, speed_table
+from ..analysis.study import Study
+from . import figures
+from .figures.style import FORMATS, save
+from .render_html import DrawnFigure, render_html
+from .render_json import render_json
+from .render_text import render_text
+from .sections import build
+from .words import plan_title
+
+FIGURE_FOLDER = "figures"
+REPORT = "report.html"
+SUMMARY = "summary.csv"
+
+
+def figure_stem(study: Study, plan_id: str, figure: str) -> str:
+    """File name of a figure: its plain name for the main plan, with what tells the plan from others for the rest."""
+    if plan_id == main_plan(study):
+        return figure
+    record = study.records[plan_id]
+    named = (*("network", "batch", "phase", GRANULARITY), INTERFERENCE)
+    swept = [f"{axis}={value_text(record[axis])}" for axis in study.axes if axis not in named]
+    words = [figure, record["network"], f"batch{record['batch']}", record["phase"], record[GRANULARITY], *swept]
+    if record[INTERFERENCE]:
+        words.append(f"hogs{record[INTERFERENCE]}")
+    return re.sub(r"[^A-Za-z0-9_.=-]+", "_", "-".join(words)).strip("_-")
+
+
+def write_report(out_dir: str | os.PathLike, formats: Sequence[str] = FORMATS) -> Path:
+    """Write summary.csv, the figures with their captions, and report.html into a results folder.
+
+    Parameters
+    ----------
+    out_dir : path
+        Holds samples.jsonl.
+    formats : sequence of str
+        Of `FORMATS`; figures of plans other than the main one are written as SVG only.
+
+    Returns
+    -------
+    Path
+        The page.
+
+    Raises
+    ------
+    UsageError
+        Rows that must not be compared (see `load.study_from_rows`), or a folder that cannot be written. Files of
+        an earlier report are then left as they are.
+    """
+    return write_study(load(out_dir), Path(out_dir), formats)
+
+
+def write_study(study: Study, out_dir: Path, formats: Sequence[str] = FORMATS) -> Path:
+    """Write the files of a study that was loaded; see `write_report`."""
+    folder = out_dir / FIGURE_FOLDER
+    drawn = []
+    try:
+        folder.mkdir(exist_ok=True)
+        for plan_id in study.plan_ids():
+            main = plan_id == main_plan(study)
+            for name in figures.available_figures(study, plan_id):
+                figure, text = figures.draw(study, name, plan_id), figures.caption(study, name, plan_id)
+                stem = folder / figure_stem(study, plan_id, name)
+                for kind in sorted({"svg", *(formats if main else ())}):
+                    save(figure, f"{stem}.{kind}")
+                Path(f"{stem}.txt").write_text(text + "\n", encoding="utf-8")
+                drawn.append(DrawnFigure(plan_id, name, Path(f"{stem}.svg").read_text(encoding="utf-8"), text))
+        if len(study.samples):
+            speed_table(study).to_csv(out_dir / SUMMARY, index=False, float_format="%.9g", lineterminator="\n")
+        page = out_dir / REPORT
+        page.write_text(render_html(build(study), drawn), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"the report must be writable to {str(out_dir)!r}, got: {error.strerror}; copy the folder to another place"
+        ) from None
+    return page
+
+
+def report_folder(out_dir: str | os.PathLike, as_json: bool = False) -> str:
+    """Write the report of a folder again, and return its tables, as text or JSON."""
+    study = load(out_dir)
+    page = write_study(study, Path(out_dir))
+    if as_json:
+        return json.dumps({**render_json(build(study)), "report": str(page)}, indent=2)
+    return f"{render_text(build(study))}\nReport: {page}"
+
+
+def report_on_sweep(out_dir: str | os.PathLike, as_json: bool = False) -> str:
+    """Write the report of a sweep, and return its tables, as text or JSON."""
+    write_report(out_dir)
+    if as_json:
+        return json.dumps(summary_json(out_dir), indent=1)
+    return f"{summary_text(out_dir)}\n\n{out_dir}: samples.jsonl, summary.csv, figures, report.html"
+
+
+def plot_folder(
+    folder: str | os.PathLike,
+    figure: str = "speedup",
+    *,
+    column: str = "double",
+    kind: str = "pdf",
+    plan: str | None = None,
+    out: str | None = None,
+) -> Path:
+    """Draw one figure, with its caption beside it, and return its path.
+
+    Parameters
+    ----------
+    folder : path
+        Results folder.
+    figure : str
+        Name of a figure of the report.
+    column : {"double", "single"}
+    kind : {"pdf", "svg", "png"}
+    plan : str, optional
+        First characters of a plan's id; default: the one with most samples.
+    out : str, optional
+        Default: DIR/figures/NAME[-single].FORMAT.
+
+    Raises
+    ------
+    UsageError
+        An unknown figure, format or plan, or a file that cannot be written.
+    """
+    study = load(folder)
+    plan_id = _chosen_plan(study, plan)
+    if kind not in FORMATS:
+        raise UsageError(f"--format must be one of {', '.join(FORMATS)}; got {kind!r}")
+    drawn = figures.draw(study, figure, plan_id, column)
+    single = "-single" if column == "single" else ""
+    path = Path(out) if out else Path(folder) / FIGURE_FOLDER / f"{figure_stem(study, plan_id, figure)}{single}.{kind}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save(drawn, path)
+        path.with_suffix(".txt").write_text(figures.caption(study, figure, plan_id) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"the figure must be writable to {path}, got: {error.strerror}; choose --out") from None
+    return path
+
+
+def _chosen_plan(study: Study, prefix: str | None) -> str:
+    if not prefix:
+        return main_plan(study)
+    found = [p for p in study.plan_ids() if p.startswith(prefix)]
+    if len(found) != 1:
+        known = "; ".join(f"{p}: {plan_title(study, p)}" for p in study.plan_ids())
+        raise UsageError(f"--plan must begin exactly one plan's id, got {prefix!r}; plans are {known}")
+    return found[0]
+
+
+def summary_text(out_dir: str | os.PathLike) -> str:
+    """Return the tables that `compare` and `report` print.
+
+    Raises
+    ------
+    UsageError
+        See `load.study_from_rows`.
+    """
+    return render_text(build(load(out_dir)))
+
+
+def summary_json(out_dir: str | os.PathLike) -> dict[str, Any]:
+    """Return the same tables as lists of rows with raw numbers (seconds, ratios), fit for `json.dumps`."""
+    return render_json(build(load(out_dir)))

@@ -1,0 +1,90 @@
+"""Words that the report uses, with what they mean."""
+
+from __future__ import annotations
+
+from ..analysis.statistics import EQUIVALENCE_BAND, MIN_PAIRS
+
+DEFINITIONS = (
+    (
+        "median",
+        "Typical time of a step: the median over the repetitions, after what made a whole repetition block (one run of "
+        "every configuration) slower or faster was taken out. All ratios are quotients of these times; their intervals "
+        "come from the ratios within each repetition block.",
+    ),
+    ("speedup", "Time of the fastest serial run of the same problem, at any granularity, over the time of this run."),
+    ("efficiency", "Speedup divided by the number of threads."),
+    (
+        "time / fork-join",
+        "Time over that of the better fork-join form of the same plan on as many threads. Below 1 is faster.",
+    ),
+    (
+        "ratio of times",
+        "Along an option of the sweep: time with one value over time with the first value, all other options, the "
+        "model and the number of threads being equal. Below 1 is faster.",
+    ),
+    (
+        "verdict",
+        f"same: the 95% interval of the ratio lies within {EQUIVALENCE_BAND:.0%} of 1. faster, slower: it lies "
+        f"wholly below, above 1 and is not the same. not enough data: fewer than {MIN_PAIRS} pairs, or an "
+        f"interval that holds 1 and reaches beyond {EQUIVALENCE_BAND:.0%}. Each verdict stands alone: of twenty "
+        f"comparisons of equals, expect about one to be wrong.",
+    ),
+    (
+        "95% interval",
+        "Of the median, for any distribution: the wider of bootstrap and sign test. With fewer than six "
+        "repetitions it reaches from the lowest to the highest and holds the median in 94% of cases with "
+        "five, 88% with four, 75% with three only: give --repeats 6 or more for full cover.",
+    ),
+    (
+        "FLOP floor, roofline floor",
+        "Operations over one thread's measured FMA peak; sum over loops of max(operations / "
+        "peak, bytes / bandwidth). Operations are those of direct convolutions: Winograd's "
+        "form needs fewer and may pass both. Otherwise a roofline ratio below 1 means that "
+        "data stayed in caches which are faster than the measured memory.",
+    ),
+    (
+        "area, fork-join bound, span, cycle mean",
+        "Floors on the time of a step from the durations of the blocks in the serial run: all work "
+        "spread evenly; the same loop by loop with a barrier; the longest chain of dependent blocks in a step; the "
+        "longest cycle of the graph closed over steps, per step, below which no number of threads helps. They hold for "
+        "blocks that take as long as in the serial run; where a model is above its bound, a sentence says why.",
+    ),
+    (
+        "share",
+        "In the table of creation, barrier and placement: part of the whole change, in logarithms, that an "
+        "attribution stands for; of layers: part of the serial time, mean over the repeated profiles, with the least "
+        "and the most of them.",
+    ),
+    (
+        "logged / timed",
+        "Time of a step with the event log on over that without: near 1, or the logged runs do not stand for "
+        "the others.",
+    ),
+    (
+        "inflation",
+        "Time that all threads spend in blocks over that of the serial run: above 1, blocks slow each other down.",
+    ),
+    (
+        "floor",
+        "What the blocks of the very same run allow at best: fork-join, the sum over loops of max(work / threads, "
+        "longest block); span, max(work / threads, longest chain); cycle mean, max(work / threads, longest cycle).",
+    ),
+    (
+        "excess",
+        "By how much a run takes longer than the floor computed from its own blocks, both from one process with the "
+        "event log on: barriers, task handling, waiting, the log itself, and filling and draining the run. The "
+        "interval is over the repeated profiles.",
+    ),
+    ("per unit", "Excess per barrier for fork-join; excess times threads per task for task models."),
+    (
+        "empty kernels",
+        "Time of the same graph under the same model with kernels that do nothing: its barriers or tasks.",
+    ),
+    ("left over", "Excess less the time with empty kernels, relative to the floor: what neither explains."),
+    (
+        "break-even",
+        "Smallest number of iterations after which recording and closing the graph have paid for "
+        "themselves; never: the step itself is slower; undecided: the step times do not differ clearly.",
+    ),
+    ("IQR", "Distance between the quartiles of the step times as they were measured, relative to the median."),
+)

@@ -1,0 +1,316 @@
+"""The report's sections, built once from a study; three renderers write them as text, JSON and HTML.
+
+A new table is a `Table` in a section here and its columns in columns.py; a new figure is a file in figures/, and its
+name in the section that shows it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from ..analysis import factorial
+from ..analysis.accounting import accounting_table, inflation, layer_table, remarks
+from ..analysis.costs import cost_table
+from ..analysis.disturbance import disturbance_table
+from ..analysis.interference import interference_table
+from ..analysis.limits import above_bounds, bound_table, floor_table
+from ..analysis.names import TASK_MODELS, axis_label, base_model, model_label
+from ..analysis.speeds import axis_table, main_plan, own_best_table, speed_table
+from ..analysis.statistics import EQUIVALENCE_BAND, Estimate
+from ..analysis.study import Study
+from . import columns
+from .columns import Column, interval
+from .how_to_read import DEFINITIONS
+from .words import data_warning, format_time, machine_text, plan_title, t1_text
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of one kind.
+
+    Attributes
+    ----------
+    name : str
+        Key of the rows in JSON; tables of one name are joined there.
+    columns : sequence of Column
+        How the rows are written; empty: in JSON only.
+    rows : list of dict
+    """
+
+    name: str
+    columns: Sequence[Column]
+    rows: list[dict[str, Any]]
+
+    def cells(self) -> tuple[list[Column], list[list[str]]]:
+        """Columns and texts, without columns that are empty in every row."""
+        texts = [[column.text(row) for column in self.columns] for row in self.rows]
+        used = [i for i in range(len(self.columns)) if any(line[i] for line in texts)]
+        return [self.columns[i] for i in used], [[line[i] for i in used] for line in texts]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report.
+
+    Attributes
+    ----------
+    title : str
+    level : int
+        2: a plan, or a part of the whole study; 3: below it.
+    sentences, answers : list of str
+        Paragraphs, and a list of findings.
+    tables : list of Table
+    figures : tuple of str
+        Names of figures, shown where they could be drawn.
+    plan_id : str
+        The plan of the figures; empty without any.
+    definitions : sequence of (word, explanation)
+    in_terminal : bool
+        Whether the text for the terminal holds it too.
+    folded : bool
+        Whether the page shows its tables only when they are asked for.
+    """
+
+    title: str
+    level: int = 3
+    sentences: Sequence[str] = ()
+    answers: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    figures: tuple[str, ...] = ()
+    plan_id: str = ""
+    definitions: Sequence[tuple[str, str]] = ()
+    in_terminal: bool = True
+    folded: bool = False
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing but figures to show."""
+        return not (self.sentences or self.answers or self.definitions or any(t.rows for t in self.tables))
+
+
+@dataclass(frozen=True)
+class Report:
+    """All sections of a study, and what stands above them."""
+
+    title: str
+    facts: Mapping[str, Any]
+    notes: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    sections: Sequence[Section] = field(default_factory=list)
+
+
+def records_of(table: pd.DataFrame, plan_id: str | None = None) -> list[dict[str, Any]]:
+    """Rows of a table, of one plan only where one is named."""
+    if not len(table):
+        return []
+    return (table if plan_id is None else table[table["plan_id"] == plan_id]).to_dict("records")
+
+
+def build(study: Study) -> Report:
+    """Return the report of a study."""
+    problems = list(dict.fromkeys(study.problem_name(p) for p in study.plan_ids()))
+    sections: list[Section] = []
+    if not len(study.samples):
+        sections.append(Section("No sample was measured", level=2, sentences=["No sample was measured."]))
+    for plan_id in study.plan_ids():
+        sections += _plan_sections(study, plan_id)
+    if len(study.samples):
+        sections += _comparisons(study)
+    sections += _closing_sections(study)
+    return Report(
+        title="; ".join(problems) or "no samples",
+        facts={
+            "title": study.config.get("title", ""),
+            "created": study.run.get("created", ""),
+            "command": _command(study.run),
+            "data": study.data,
+            "smoke_test": study.smoke_test,
+            "swept": list(study.axes),
+            "equivalence_band": EQUIVALENCE_BAND,
+            "environment_id": study.run.get("environment_id"),
+        },
+        notes=[data_warning(study)] if study.smoke_test else [],
+        warnings=study.warnings,
+        sections=sections,
+    )
+
+
+def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
+    """Return what is known of one plan."""
+    point_sections = [
+        Section(
+            plan_title(study, plan_id),
+            level=2,
+            sentences=[t1_text(study, plan_id)],
+            answers=headline(study, plan_id),
+            tables=[Table("floors", (), records_of(floor_table(study), plan_id))],
+            figures=("speedup",),
+            plan_id=plan_id,
+        ),
+        Section(
+            "Every model and number of threads",
+            answers=above_bounds(study, plan_id, _inflations(study, plan_id)),
+            tables=[Table("speed", columns.SPEED, records_of(speed_table(study), plan_id))],
+        ),
+    ]
+    if plan_id == main_plan(study):
+        point_sections.append(
+            Section("Over a property of the plan", figures=("batch", "granularity", "options"), plan_id=plan_id)
+        )
+    layers = [{"plan_id": plan_id, **row} for row in records_of(layer_table(study, plan_id))]
+    costs = records_of(cost_table(study), plan_id)
+    accounts = records_of(accounting_table(study), plan_id)
+    cells = records_of(factorial.factorial_table(study), plan_id)
+    beside = [r for r in records_of(interference_table(study), plan_id) if r["hogs"]]
+    return [
+        *point_sections,
+        Section(
+            "Layers, serial",
+            sentences=[f"Shares of the serial run of this plan, {format_time(sum(r['time_s'] for r in layers))}."]
+            if layers
+            else (),
+            tables=[Table("layers", columns.LAYER, layers)],
+            figures=("layers",),
+            plan_id=plan_id,
+        ),
+        Section(
+            "One-time costs, and iterations until they are earned back",
+            tables=[Table("costs", columns.COST, costs if any(math.isfinite(r["prepare_s"]) for r in costs) else [])],
+            figures=("overhead",),
+            plan_id=plan_id,
+        ),
+        Section(
+            "Floors on the time of a step, from serial block durations",
+            tables=[Table("bounds", columns.BOUND, records_of(bound_table(study), plan_id))],
+            in_terminal=False,
+        ),
+        Section(
+            "Measured time against the floor from its own block durations",
+            answers=remarks(accounts),
+            tables=[Table("accounting", columns.ACCOUNT, accounts)],
+        ),
+        Section(
+            "Creation, barrier and placement of tasks",
+            sentences=[text for text in [factorial.answer(study, plan_id)] if text],
+            tables=[
+                Table("factorial", columns.FACTORIAL, cells),
+                Table("effects", columns.EFFECT, records_of(factorial.effect_table(study), plan_id)),
+            ],
+            figures=("factorial",),
+            plan_id=plan_id,
+        ),
+        Section(
+            "Beside other processes",
+            tables=[Table("interference", columns.INTERFERENCE, beside)],
+            figures=("interference",),
+            plan_id=plan_id,
+        ),
+        Section(
+            "Disturbances, sums over all repetitions",
+            tables=[Table("disturbances", columns.DISTURBANCE, records_of(disturbance_table(study), plan_id))],
+            in_terminal=False,
+        ),
+    ]
+
+
+def _comparisons(study: Study) -> Iterable[Section]:
+    """Return what compares plans with each other."""
+    ratios = records_of(axis_table(study))
+    for axis in dict.fromkeys(row["axis"] for row in ratios):
+        rows = [row for row in ratios if row["axis"] == axis]
+        per = " (of an image)" if axis == "batch" else ""
+        yield Section(
+            f"Along {axis_label(axis)}: time{per} with one value over that with another, all else equal",
+            level=2,
+            tables=[Table("axes", _varying(columns.AXIS, rows), rows)],
+        )
+    own_best = records_of(own_best_table(study))
+    yield Section(
+        "Each model at its own best granularity",
+        level=2,
+        tables=[Table("own_best", _varying((columns.PROBLEM, *columns.OWN_BEST), own_best), own_best)],
+    )
+
+
+def _varying(table_columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """Columns without those that repeat one problem or granularity in every row."""
+    constant = {c.heading for c in table_columns if len({c.text(r) for r in rows}) < 2}
+    return [c for c in table_columns if c.heading not in constant & {"problem", "granularity"}]
+
+
+def _closing_sections(study: Study) -> list[Section]:
+    """Return failures, explanations and the environment."""
+    failures = [
+        {
+            **{key: row.get(key) for key in ("model", "threads", "plan_id", "reason", "message")},
+            "plan_name": plan_title(study, row["plan_id"]) if row.get("plan_id") in study.plans else "",
+        }
+        for row in study.failures
+    ]
+    environment = [{"entry": name, "value": text} for name, text in _leaves(study.environment)]
+    return [
+        Section(
+            "Not measured",
+            level=2,
+            sentences=[]
+            if failures
+            else ["No configuration ran out of time or memory, crashed or left other weights."],
+            tables=[Table("failures", columns.FAILURE, failures)],
+            in_terminal=bool(failures),
+        ),
+        Section("How to read this page", level=2, definitions=DEFINITIONS, in_terminal=False),
+        Section(
+            "Environment",
+            level=2,
+            sentences=[text for text in [machine_text(study)] if text],
+            tables=[Table("environment", columns.ENVIRONMENT, environment)],
+            in_terminal=False,
+            folded=True,
+        ),
+    ]
+
+
+def headline(study: Study, plan_id: str) -> list[str]:
+    """The answers of one plan at its largest number of threads, a sentence for each task model."""
+    table = speed_table(study)
+    table = table[(table["plan_id"] == plan_id) & table["model"].map(base_model).isin(TASK_MODELS)]
+    table = table[table["verdict"] != ""]
+    sentences = []
+    for row in table[table["threads"] == table["threads"].max()].to_dict("records"):
+        against = f"{model_label(row['reference'])} on {row['threads']} threads"
+        words = {
+            "faster": f"faster than {against}",
+            "slower": f"slower than {against}",
+            "same": f"the same as {against}, within {EQUIVALENCE_BAND:.0%}",
+            "not enough data": f"not told apart from {against}: not enough data",
+        }[row["verdict"]]
+        limits = interval(row["ratio_low"], row["ratio_high"], 3)
+        limits = f", 95% interval {limits}" if limits else ""
+        sentences.append(f"{model_label(row['model'])} is {words} (time ratio {row['ratio']:.3f}{limits}).")
+    return sentences
+
+
+def _inflations(study: Study, plan_id: str) -> dict[tuple[str, int], Estimate]:
+    points = {point: inflation(study, (plan_id, *point)) for point in study.points_of(plan_id)}
+    return {point: estimate for point, estimate in points.items() if estimate.count}
+
+
+def _command(run: Mapping[str, Any]) -> str:
+    command = run.get("command", "")
+    return " ".join(map(str, command)) if isinstance(command, (list, tuple)) else str(command)
+
+
+def _leaves(value: Any, name: str = "") -> list[tuple[str, str]]:
+    """Leaves of the environment as (dotted name, text)."""
+    if isinstance(value, Mapping) and value:
+        return [row for key in value for row in _leaves(value[key], f"{name}.{key}" if name else str(key))]
+    if isinstance(value, (list, tuple)) and any(isinstance(v, (Mapping, list)) for v in value):
+        return [row for i, v in enumerate(value) for row in _leaves(v, f"{name}[{i}]")]
+    if isinstance(value, (list, tuple)):
+        return [(name, " ".join(map(str, value)))]
+    return [(name, "" if value is None else str(value))]

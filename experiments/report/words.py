@@ -1,0 +1,128 @@
+"""Sentences and numbers that tables, titles and captions share."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..analysis.limits import floor_table
+from ..analysis.names import GRANULARITY, option_texts
+from ..analysis.speeds import best_serial
+from ..analysis.study import Study
+
+
+def format_time(seconds: float) -> str:
+    """Three significant digits with a unit: "6.41 ms"."""
+    if not math.isfinite(seconds):
+        return "n/a"
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)):
+        if abs(seconds) >= scale or unit == "ns":
+            value = seconds / scale
+            digits = max(0, 2 - math.floor(math.log10(abs(value)))) if value else 0
+            return f"{value:.{digits}f} {unit}"
+    raise AssertionError
+
+
+def blocks_text(plan: Mapping[str, Any]) -> str:
+    """A plan's granularity in words."""
+    granularity = str(plan.get(GRANULARITY, "") or "")
+    match = re.fullmatch(r"images=(\d+)", granularity)
+    cut = f"{match[1]} images a block" if match else f"granularity {granularity}" if granularity else ""
+    tasks = f"{plan['num_tasks']} tasks in {len(plan['loops'])} loops"
+    return f"{cut}: {tasks}" if cut else tasks
+
+
+def plan_title(study: Study, plan_id: str) -> str:
+    """All that tells a plan from the others of the study."""
+    return f"{study.problem_name(plan_id)}; {blocks_text(study.plans[plan_id])}"
+
+
+def data_text(study: Study) -> str:
+    """A short warning about the data, for figures."""
+    return "random images" if study.data == "synthetic" else f"smoke test data ({study.data})"
+
+
+def data_warning(study: Study) -> str:
+    """The same as sentences."""
+    if study.data == "synthetic":
+        return (
+            "The network was fed with random images: step times do not depend on what is in them, and nothing is "
+            "said about accuracy."
+        )
+    return (
+        f"Smoke test: the data ({study.data}) are too small to stand for a real training set; step times do not "
+        f"depend on them, accuracies mean little."
+    )
+
+
+def t1_text(study: Study, plan_id: str, name: str = "T1") -> str:
+    """The serial time and its distance from the machine's floors."""
+    floors = floor_table(study)
+    row = floors[floors["plan_id"] == plan_id].iloc[0]
+    serial = best_serial(study, plan_id)
+    if serial is None:
+        return "no serial run"
+    ratios = [
+        f"{row[f'{floor}_floor_ratio']:.2f} × {word}"
+        for floor, word in (("flop", "FLOP"), ("roofline", "roofline"))
+        if math.isfinite(row[f"{floor}_floor_ratio"])
+    ]
+    where = "" if serial[0] == plan_id else f" at granularity {study.records[serial[0]][GRANULARITY]}"
+    return f"{name} = {format_time(row['t1_s'])}{where}" + (f" ({', '.join(ratios)} floor)" if ratios else "")
+
+
+def machine_text(study: Study) -> str:
+    """One sentence on the machine: processor, peak, bandwidth, capacity."""
+    pieces = []
+    cpu = find_text(study.environment, "cpu_model", "cpu", "model_name")
+    if cpu:
+        pieces.append(cpu)
+    if study.machine.get("peak_flops_per_s_1thread"):
+        pieces.append(f"measured FMA peak {study.machine['peak_flops_per_s_1thread'] / 1e9:.0f} GFLOP/s per thread")
+    bandwidth = study.machine.get("bandwidth_bytes_per_s") or {}
+    if bandwidth.get("1"):
+        pieces.append(f"bandwidth {bandwidth['1'] / 1e9:.3g} GB/s for one thread")
+    capacity = study.machine.get("capacity") or {}
+    if capacity:
+        wide = max(capacity, key=int)
+        pieces.append(f"{wide} spinning threads do the work of {capacity[wide]:.2f}")
+    return f"Machine: {', '.join(pieces)}." if pieces else ""
+
+
+def find_text(mapping: Mapping[str, Any], *names: str) -> str:
+    """Return the first text found under one of the names, one level deep."""
+    for name in names:
+        value = mapping.get(name)
+        if isinstance(value, str) and value:
+            return value
+        if isinstance(value, dict):
+            inner = find_text(value, "model", "name", "model_name")
+            if inner:
+                return inner
+    return ""
+
+
+def conditions(study: Study, plan_id: str) -> list[str]:
+    """What a sceptical reader of a caption must know: work, kernels, repetitions, machine."""
+    plan = study.plans[plan_id]
+    samples = study.samples[study.samples["plan_id"] == plan_id]
+    per_point = samples.groupby(["model", "threads"]).size()
+    count = f"{per_point.min()}" if per_point.min() == per_point.max() else f"{per_point.min()} to {per_point.max()}"
+    # Every option that a run recorded, whether it was swept or left at its default.
+    recorded = {name: value for name, value in study.records[plan_id].items() if name in plan.get("options", {})}
+    options = ", ".join(option_texts(recorded, tuple(recorded)))
+    pinned = samples["cpus"].map(bool).all() if "cpus" in samples else False
+    sets = ", ".join(sorted(samples["instruction_set"].dropna().unique())) if "instruction_set" in samples else ""
+    return [
+        f"Work: {study.problem_name(plan_id)}, {plan['flops'] / 1e9:.3g} GFLOP a step (convolutions counted in their "
+        f"direct form), {blocks_text(plan)}, {plan['num_edges']} dependence edges"
+        + (f" ({options})." if options else "."),
+        f"Every model runs the same blocks of the same kernels{f' ({sets})' if sets else ''}, and all of them left "
+        f"bit-identical weights; this was checked before anything was drawn.",
+        f"Each point is {count} repetition{'' if count == '1' else 's'}, each in a process of its own, in random order "
+        f"within blocks of all configurations; a step time is the slope between two run lengths, after warm-up"
+        + (", with every thread pinned to a core of its own." if pinned else ", threads not pinned."),
+        machine_text(study),
+    ]
