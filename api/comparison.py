@@ -196,10 +196,7 @@ def compare(
     given = {"network": network, "batch": batch, "models": models, "threads": threads, **settings}
     configuration = _configuration(title, given)
     if configuration.uses_gpu:
-        raise UsageError(
-            f"compare() compares models of the CPU, got {', '.join(configuration.grid.models)}; use `forktask compare "
-            f"--device gpu`"
-        )
+        raise UsageError(f"compare() compares models of the CPU, got {models!r}; use `forktask compare --device gpu`")
     folder = f"results/{datetime.now().strftime('%Y%m%d-%H%M%S')}" if out is None else os.fspath(out)
     shown = {name: value for name, value in given.items() if name not in ("models", "threads")}
     call = f"forktask.compare({', '.join(f'{n}={v!r}' for n, v in shown.items())}, out={folder!r})"
