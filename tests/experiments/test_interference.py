@@ -13,6 +13,7 @@ from forktask.experiments.report import figures
 from forktask.experiments.report.figures.style import save
 from forktask.experiments.report.render_text import render_text
 from forktask.experiments.report.sections import build
+from forktask.experiments.sampling import hogs
 from forktask.experiments.sweep import configuration
 
 SLOWDOWN = {"forkjoin": 2.0, "taskiter": 1.4, "taskiter:preemption=swap": 1.1}
@@ -75,7 +76,7 @@ def test_without_hogs_there_is_no_figure():
 def test_a_hog_takes_part_of_a_core():
     """Check that spinning threads keep between a fifth and all of what they do alone; the machine may be busy."""
     cpus = sorted(os.sched_getaffinity(0))[:2]
-    assert 0.2 < interference.measure_capacity_beside(1, cpus, 0.1) <= 1.0
+    assert 0.2 < hogs.measure_capacity_beside(1, cpus, 0.1) <= 1.0
 
 
 def test_the_shipped_experiment_compares_with_and_without():

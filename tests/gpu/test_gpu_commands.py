@@ -31,6 +31,7 @@ PEERS = pytest.param("peers --device gpu", marks=pytest.mark.torch)
 def fake_gpu(monkeypatch):
     device = FakeDevice()
     monkeypatch.setattr(gpu_device, "default_gpu", lambda: device)
+    monkeypatch.setattr(metg_measure, "default_gpu", lambda: device)
     monkeypatch.setattr(gpu_device, "count_gpus", lambda: 1)
     return device
 

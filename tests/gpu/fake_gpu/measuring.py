@@ -1,7 +1,7 @@
 """A measuring process whose GPU is the fake device: `python measuring.py MODULE < job.json`."""
 
+import runpy
 import sys
-from importlib import import_module
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
@@ -12,4 +12,4 @@ from forktask.cython_src.gpu import device as gpu_device
 
 DEVICE = FakeDevice()
 gpu_device.default_gpu = lambda: DEVICE
-sys.exit(import_module(sys.argv[1]).main())
+runpy.run_module(sys.argv[1], run_name="__main__")
