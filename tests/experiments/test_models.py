@@ -1,6 +1,7 @@
 """Model specs."""
 
 import inspect
+import os
 from importlib import import_module
 
 import pytest
@@ -109,7 +110,8 @@ def test_every_value_of_the_table_is_taken(name):
             continue
         for value in known.values or (str(max(known.minimum, 2)),):
             unroll = ":unroll=2" if option == "slots" else ""  # of what there are no more than
-            make_executor(f"{name}:{option}={value}{unroll}", 1).close()
+            cpus = [min(os.sched_getaffinity(0))] if value == "swap" else None  # only pinned threads swap
+            make_executor(f"{name}:{option}={value}{unroll}", 1, cpus=cpus).close()
 
 
 def test_another_openmp_runtime_is_preloaded(monkeypatch):

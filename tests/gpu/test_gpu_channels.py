@@ -81,7 +81,7 @@ STEPS = {
     ),
     "branches": (SMALL["branches"], {"granularity": "rows=4", "frozen": "conv1"}),
     "winograd": (SMALL["preact_resnet18"], {"granularity": "images=1,rows=3", "conv": "winograd2"}),
-    "mixed": (MIXED, {"granularity": "channels=16,rows=2", "momentum": 0.0, "seed": 5}),
+    "mixed": (MIXED, {"granularity": "channels=16,rows=2", "momentum": 0.0, "dropout_seed": 5}),
     "maps of classes": (SMALL["maps of classes"], {"granularity": "images=1,channels=16"}),
     "dense": (SMALL["dense"], {"granularity": "images=1,rows=4"}),
     "starpu_cnn": (SMALL["starpu_cnn"], {"granularity": "images=1,channels=16"}),
