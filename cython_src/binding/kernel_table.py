@@ -17,6 +17,8 @@ KERNEL_MODULES: tuple[str, ...] = (
     "convolution.lanes",
     "convolution.lanes_forms",
     "convolution.channels",
+    "convolution.channels_pack",
+    "convolution.channels_weight_gradient",
     "convolution.lanes_winograd",
     "pooling.lanes",
     "dense.dense",

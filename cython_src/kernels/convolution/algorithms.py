@@ -37,12 +37,14 @@ ALGORITHMS = ("direct", "im2col", "if", "if_blocked", "pad", "pad_blocked", "win
 # What a user may ask for; "winograd" leaves the tile's size to the cost model.
 CONV_OPTIONS = ("auto", "winograd", *ALGORITHMS)
 CODES = {name: code for code, name in enumerate(ALGORITHMS)}
+# Integer attributes of the kernels, after their maps'.
+GEOMETRY = ("kernel", "stride", "padding", "dilation", "groups", "algorithm")
 
 # Winograd by the outputs a tile has in a row: interpolation points (infinity besides). Points 0, 1/sqrt(2), sqrt(2)
 # and their negatives have half the rounding error of the customary 0, 1, 2.
 WINOGRAD_POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.5**0.5, -(0.5**0.5), 2.0**0.5, -(2.0**0.5))}
 
-# Scratch memory, as in kernels/convolution/channels.pyx.
+# Scratch memory, as in kernels/convolution/channels*.pyx.
 MAX_GROUPS, GROUP_FLOATS, ROW_FLOATS, PAD_FLOATS, MAX_INDEX = 1024, 6, 1 << 16, 1 << 17, 4096
 STRIP, WEIGHT_TILES = 128, 32
 MAX_KERNEL, MAX_CHANNELS = 15, 16384

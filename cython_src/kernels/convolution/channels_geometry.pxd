@@ -1,0 +1,87 @@
+"""Geometry of a convolution in the layout "channels", from its kernel's attributes: maps, panels of weights, tiles.
+
+Shared by the kernels that pack weights, convolve forward and backward, and sum weight gradients.
+"""
+
+from libc.stdint cimport int32_t, int64_t
+from libc.string cimport memcpy, memset
+
+from ..maps.channels cimport ChannelsMap, pixel, read_channels_map, row_size
+from ..simd.matrix_kernels cimport PANEL
+
+cdef enum:
+    # kernels/convolution/algorithms.py computes scratch memory and limits from these.
+    MAX_PANELS = 1024
+    MAX_INDEX = 4096  # weights of sixteen, or of a piece's, input channels
+
+cdef enum Algorithm:
+    DIRECT
+    IM2COL
+    TESTED  # "if"
+    TESTED_BLOCKED
+    PAD
+    PAD_BLOCKED
+    WINOGRAD2
+    WINOGRAD4
+
+
+cdef struct Convolution:
+    ChannelsMap source, target
+    int kernel, stride, padding, dilation, groups, algorithm, option
+    int side  # outputs in a row of a Winograd tile, or 0
+    bint transposed  # data gradient: `stride` is between outputs
+
+
+cdef inline void read_convolution(Convolution *c, const int64_t *integers, bint transposed) noexcept nogil:
+    read_channels_map(&c.source, integers)
+    read_channels_map(&c.target, integers + 5)
+    c.kernel = <int> integers[10]
+    c.stride = <int> integers[11]
+    c.padding = <int> integers[12]
+    c.dilation = <int> integers[13]
+    c.groups = <int> integers[14]
+    c.algorithm = <int> integers[15]
+    c.option = <int> integers[16]
+    c.side = 2 if c.algorithm == WINOGRAD2 else 4 if c.algorithm == WINOGRAD4 else 0
+    c.transposed = transposed
+    if transposed:  # of the equivalent convolution with reversed taps
+        c.padding = (c.kernel - 1) * c.dilation - c.padding
+
+
+cdef inline int panel_inputs(int written, int read, int groups, int32_t *starts) noexcept nogil:
+    """First input channel of each panel; returns how many channels follow. Like algorithms.panel_inputs()."""
+    cdef int p, first, last, count = 0, panels = (written + PANEL - 1) // PANEL
+    cdef int part = written // groups, inputs = read // groups
+    for p in range(panels):
+        first = PANEL * p // part
+        last = (min(written, PANEL * (p + 1)) - 1) // part
+        count = max(count, (last + 1 - first) * inputs)
+        starts[p] = first * inputs
+    count = max(4, count)
+    for p in range(panels):
+        starts[p] = max(0, min(starts[p], read - count))
+    return count
+
+
+cdef inline void read_tile(const ChannelsMap *m, const float *x, int n, int y, int x_, int rows, int columns, int side,
+                           int channels, float *patch, const float **at, Py_ssize_t *row,
+                           Py_ssize_t *step) noexcept nogil:
+    """Where a tile's side x side inputs lie: in the map, or, if only the first of them are to be read, in a copy
+    with zeros beyond. (y, x_) may lie in the halo."""
+    cdef const float *p = x + pixel(m, n, y, x_)
+    cdef int i, j
+    if rows >= side and columns >= side:
+        at[0] = p
+        row[0] = row_size(m)
+        step[0] = m.pitch
+        return
+    for i in range(side):
+        for j in range(side):
+            if i < rows and j < columns:
+                memcpy(patch + (i * side + j) * channels, p + i * row_size(m) + <Py_ssize_t> j * m.pitch,
+                       channels * sizeof(float))
+            else:
+                memset(patch + (i * side + j) * channels, 0, channels * sizeof(float))
+    at[0] = patch
+    row[0] = side * channels
+    step[0] = channels

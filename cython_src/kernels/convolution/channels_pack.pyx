@@ -1,0 +1,96 @@
+"""Packing of weights for the convolutions of the layout "channels".
+
+The order of packed weights is described in kernels/convolution/algorithms.py.
+"""
+
+from libc.stdint cimport int32_t, uintptr_t
+from libc.string cimport memcpy, memset
+
+from ...binding.block_kernel cimport KernelArgs, TaskContext
+from ..simd.matrix_kernels cimport PANEL, Matrix
+from ..simd.micro_kernels cimport Micro
+from .channels_geometry cimport MAX_INDEX, MAX_PANELS, WINOGRAD2, WINOGRAD4, panel_inputs
+
+from ...binding.kernel_table import KernelSpec, register
+from .channels_reference import pack
+
+
+cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: panels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const Matrix *matrix = (<const Micro *> a.micro).matrix
+    cdef const float *weight = <const float *> a.operand[0]
+    cdef float *packed = <float *> a.operand[1]
+    cdef int32_t starts[MAX_PANELS]
+    cdef int32_t *index = <int32_t *> context.scratch
+    cdef float *plain = <float *> context.scratch + MAX_INDEX
+    cdef int code = <int> a.integers[5], side = 2 if code == WINOGRAD2 else 4 if code == WINOGRAD4 else 0
+    cdef int points = (side + 2) * (side + 2)
+    cdef int out_channels = <int> a.integers[0], in_channels = <int> a.integers[1]
+    cdef int kernel = <int> a.integers[2], groups = <int> a.integers[3]
+    cdef bint transposed = a.integers[4] == 1
+    cdef int taps = kernel * kernel, part = in_channels // groups, outs = out_channels // groups
+    cdef int written = in_channels if transposed else out_channels
+    cdef int k = panel_inputs(written, out_channels if transposed else in_channels, groups, starts)
+    cdef Py_ssize_t size = <Py_ssize_t> taps * k * PANEL
+    cdef Py_ssize_t at, all_weights = <Py_ssize_t> out_channels * part * taps
+    cdef int p, o, i, c, t, lane, lanes, count, first, whole
+    cdef float *panel
+    for p in range(b[0], b[1]):
+        panel = plain if side else packed + p * size
+        lanes = min(PANEL, written - p * PANEL)
+        first = p * PANEL
+        # All lanes' channels in one group, whose channels are all that the panel reads.
+        whole = first // (part if transposed else outs) == (first + lanes - 1) // (part if transposed else outs)
+        whole = whole and k == (outs if transposed else part)
+        if not whole:
+            memset(panel, 0, size * sizeof(float))
+            for lane in range(lanes):
+                for c in range(outs if transposed else part):
+                    # Weight (o, i), i within the group.
+                    if transposed:
+                        i = (first + lane) % part
+                        o = (first + lane) // part * outs + c
+                        count = o - starts[p]
+                    else:
+                        i = c
+                        o = first + lane
+                        count = o // outs * part + c - starts[p]
+                    for t in range(taps):
+                        panel[(<Py_ssize_t> (taps - 1 - t if transposed else t) * k + count) * PANEL + lane] = \
+                            weight[(<Py_ssize_t> o * part + i) * taps + t]
+        elif transposed:
+            for t in range(taps):
+                index[t] = (taps - 1 - t) * k * PANEL
+            o = first // part * outs
+            i = first % part
+            for c in range(k):
+                if taps == 1 and lanes == PANEL:
+                    memcpy(panel + c * PANEL, weight + <Py_ssize_t> (o + c) * part + i, PANEL * sizeof(float))
+                else:
+                    at = (<Py_ssize_t> (o + c) * part + i) * taps
+                    matrix.spread_rows(weight + at, taps, lanes, taps, index, at + 16 * taps + 16 <= all_weights,
+                                       panel + c * PANEL)
+        else:
+            c = 0
+            while c < k:
+                count = min(16, k - c)
+                for i in range(count):
+                    for t in range(taps):
+                        index[i * taps + t] = (t * k + i) * PANEL
+                matrix.spread_rows(weight + (<Py_ssize_t> first * part + c) * taps, <Py_ssize_t> part * taps, lanes,
+                                   count * taps, index, False, panel + c * PANEL)
+                c += count
+        if side:
+            # The panel's points, an output channel's input by input.
+            (<const Micro *> a.micro).winograd.filter[side // 2 - 1](
+                plain, <Py_ssize_t> k * PANEL, k * PANEL, packed + <Py_ssize_t> p * points * k * PANEL,
+                <Py_ssize_t> k * PANEL)
+    return 0
+
+
+register(KernelSpec(
+    "channels_conv_pack", ("weight", "packed"),
+    ("out_channels", "in_channels", "kernel", "groups", "direction", "algorithm"), (), ("o0", "o1"),
+    pack, <uintptr_t> &conv_pack))

@@ -1,0 +1,444 @@
+"""Weight gradients of the convolutions of the layout "channels".
+
+The formula and the algorithms are described in kernels/convolution/algorithms.py.
+"""
+
+from libc.stdint cimport int32_t, uintptr_t
+from libc.string cimport memcpy, memset
+
+from ...binding.block_kernel cimport KernelArgs, TaskContext
+from ..maps.channels cimport ChannelsMap, image_size, pixel, row_size
+from ..simd.matrix_kernels cimport PANEL, Matrix, OuterTask, PlainGradientTask, Request, Winograd
+from ..simd.micro_kernels cimport Micro
+from .channels_geometry cimport (
+    DIRECT, IM2COL, MAX_INDEX, MAX_PANELS, PAD, PAD_BLOCKED, TESTED_BLOCKED, Convolution, panel_inputs,
+    read_convolution, read_tile)
+
+from ...binding.kernel_table import KernelSpec, register
+from ..maps.channels import channels_attributes
+from .algorithms import GEOMETRY
+from .channels_reference import backward_weights
+
+cdef enum:
+    # kernels/convolution/algorithms.py computes scratch memory and limits from these.
+    WEIGHT_TILES = 32  # Winograd tiles of a strip
+    STRIP = 128  # pixels of a strip, at least
+
+
+cdef void pack_pixels(const ChannelsMap *m, const Matrix *matrix, const float *x, int n0, int n1, int y0, int rows,
+                      int left, int columns, int step, int c, int width, int valid, float *out) noexcept nogil:
+    """Copy channels [c, c + width) of `rows` physical rows y0, y0 + step, ..., `columns` columns likewise from `left`.
+
+    Channels from `valid` on are left as zeros.
+    """
+    cdef int n, y, _x
+    cdef const float *p
+    for n in range(n0, n1):
+        for y in range(rows):
+            p = x + n * image_size(m) + (y0 + y * step) * row_size(m) + <Py_ssize_t> left * m.pitch + c
+            if valid == width:
+                matrix.gather(p, <Py_ssize_t> step * m.pitch, columns, width, out)
+                out += columns * width
+                continue
+            for _x in range(columns):
+                memset(out, 0, width * sizeof(float))
+                memcpy(out, p, valid * sizeof(float))
+                out += width
+                p += step * m.pitch
+
+
+cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: images, output channels, input channels (all of a group where there are several), partial.
+
+    Strips of pixels are copied, so that they lie close together; a piece of the gradient, 64 x 64 channels, is summed
+    in scratch memory over all of them and then brought into PyTorch's order.
+    """
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const Matrix *matrix = (<const Micro *> a.micro).matrix
+    cdef Convolution c
+    cdef const float *dy = <const float *> a.operand[0]
+    cdef const float *x = <const float *> a.operand[1]
+    cdef float *out = <float *> a.operand[2]
+    cdef float *bias = <float *> a.operand[3]
+    cdef int32_t starts[MAX_PANELS]
+    cdef int taps, part, o, o_stop, i, i_stop, k, piece_out, piece_in, bound
+    cdef bint first
+    # The weight gradient's attributes name dY's map first.
+    read_convolution(&c, a.integers, False)
+    taps = c.kernel * c.kernel
+    part = c.target.channels // c.groups
+    out += <Py_ssize_t> b[6] * c.source.channels * part * taps
+    if bias != NULL:
+        bias += <Py_ssize_t> b[6] * c.source.channels
+    piece_out = 128 if c.side else 256 if taps == 1 else 64
+    piece_in = 128 if c.side else 16 if taps > 49 else 64 if taps > 1 else 256
+    k = panel_inputs(c.source.channels, c.target.channels, c.groups, starts)
+    o = b[2]
+    while o < b[3]:
+        o_stop = min(b[3], o + piece_out)
+        first = True
+        if c.groups == 1:
+            i = b[4]
+            bound = b[5]
+        else:
+            # Output channels whose panels read the same channels.
+            bound = o
+            while bound < o_stop and starts[bound // PANEL] == starts[o // PANEL]:
+                bound += PANEL
+            o_stop = min(o_stop, bound)
+            i = starts[o // PANEL]
+            bound = min(c.target.channels, i + k)
+        while i < bound:
+            i_stop = min(bound, i + piece_in)
+            if c.side:
+                winograd_weight_piece(&c, matrix, (<const Micro *> a.micro).winograd, dy, x, out,
+                                      bias if first and b[4] == 0 else NULL, b[0], b[1], o, o_stop, i, i_stop,
+                                      <float *> context.scratch)
+            elif c.algorithm == DIRECT:
+                weight_piece(&c, matrix, dy, x, out, bias if first and b[4] == 0 else NULL, b[0], b[1], o, o_stop, i,
+                             i_stop, <float *> context.scratch)
+            else:
+                plain_weight_piece(&c, matrix, dy, x, out, bias if first and b[4] == 0 else NULL, b[0], b[1], o, o_stop,
+                                   i, i_stop, <float *> context.scratch)
+            first = False
+            i = i_stop
+        o = o_stop
+    return 0
+
+
+cdef inline void request(Request *r, const ChannelsMap *m, const float *x, int n, int y, int x_,
+                         int step) noexcept nogil:
+    """Lines of the pixels from a physical place on, every `step`-th of a row and a column."""
+    r.at = x + n * image_size(m) + y * row_size(m) + <Py_ssize_t> x_ * m.pitch
+    r.image = image_size(m)
+    r.row = step * row_size(m)
+    r.pixel = <Py_ssize_t> step * m.pitch
+
+
+cdef void weight_piece(const Convolution *c, const Matrix *matrix, const float *dy, const float *x, float *out,
+                       float *bias, int n0, int n1, int o0, int o1, int i0, int i1, float *scratch) noexcept nogil:
+    """Output channels [o0, o1) and input channels [i0, i1), within one group or a panel of several."""
+    cdef const ChannelsMap *g = &c.source
+    cdef const ChannelsMap *m = &c.target
+    cdef int k = c.kernel, taps = k * k
+    cdef int step = c.stride if k == 1 else 1  # a single tap reads every step-th pixel only
+    cdef int move = 1 if k == 1 else c.stride
+    cdef bint image = m.pitch < PANEL, joined = image and c.dilation == 1
+    cdef int unit = m.pitch if image else PANEL
+    cdef int inputs = unit if image else (i1 - i0 + PANEL - 1) // PANEL * PANEL
+    cdef int rows_of = unit * k if joined else inputs  # of the sums of a tap
+    cdef int calls = k if joined else taps
+    cdef int chunks = (o1 - o0 + 31) // 32, columns = (g.width - 1) * move + (k - 1) * c.dilation + 1
+    cdef int images = max(1, STRIP // (g.height * g.width)) if g.height * g.width < STRIP else 1
+    cdef int rows = g.height if g.height * g.width <= STRIP else (STRIP + g.width - 1) // g.width
+    cdef int n, y, count_n, count_y, chunk, width, u, tap, height, r, o, first, next_n, next_y
+    cdef bint last
+    cdef Py_ssize_t sums_size = <Py_ssize_t> calls * rows_of * 32, dy_size = <Py_ssize_t> images * rows * g.width * 32
+    cdef int32_t *index = <int32_t *> scratch
+    cdef float *sums = scratch + MAX_INDEX
+    cdef float *packed_dy = sums + chunks * sums_size
+    cdef float *packed_x = packed_dy + chunks * dy_size
+    cdef OuterTask t
+    memset(sums, 0, chunks * sums_size * sizeof(float))
+    if bias != NULL:
+        sum_gradient(c, matrix, dy, n0, n1, o0, o1, bias)
+    n = n0
+    while n < n1:
+        count_n = min(images, n1 - n)
+        y = 0
+        while y < g.height:
+            count_y = min(rows, g.height - y)
+            for chunk in range(chunks):
+                o = o0 + 32 * chunk
+                width = 32 if o1 - o > PANEL else PANEL
+                pack_pixels(g, matrix, dy, n, n + count_n, y + g.halo, count_y, g.halo, g.width, 1, o, width,
+                            min(width, g.pitch - o), packed_dy + chunk * dy_size)
+            height = (count_y - 1) * move + (k - 1) * c.dilation + 1
+            first = y * c.stride + m.halo - c.padding
+            next_y = y + count_y if y + count_y < g.height else 0
+            next_n = n if next_y > 0 else n + count_n
+            last = next_n >= n1
+            for r in range(inputs // unit):
+                u = r * unit
+                pack_pixels(m, matrix, x, n, n + count_n, first, height, m.halo - c.padding, columns,
+                            step, i0 + u, unit, min(unit, m.pitch - i0 - u), packed_x)
+                t.images = count_n
+                t.rows = count_y
+                t.columns = g.width
+                t.pixel = move * unit
+                t.row = <Py_ssize_t> move * columns * unit
+                t.image = <Py_ssize_t> height * columns * unit
+                t.m = unit * k if joined else unit
+                for chunk in range(chunks):
+                    t.width = 32 if o1 - o0 - 32 * chunk > PANEL else PANEL
+                    t.b = packed_dy + chunk * dy_size
+                    for tap in range(calls):
+                        if joined:
+                            t.a = packed_x + <Py_ssize_t> tap * columns * unit
+                        else:
+                            t.a = packed_x + <Py_ssize_t> c.dilation * (tap // k * columns + tap % k) * unit
+                        t.c = sums + chunk * sums_size + (<Py_ssize_t> tap * rows_of + u) * t.width
+                        # The next strip comes from memory meanwhile: each of its inputs once, by the taps that meet
+                        # what no strip had before, and each of its gradients.
+                        t.ahead[0].lines = 0
+                        t.ahead[1].lines = 0
+                        if not last and not image:
+                            if chunk == 0 and tap // k + c.stride >= k and tap % k + c.stride >= k:
+                                t.ahead[0].lines = 1
+                                request(&t.ahead[0], m, x + i0 + u, next_n, next_y * c.stride + m.halo - c.padding
+                                        + tap // k * c.dilation, m.halo - c.padding + tap % k * c.dilation, c.stride)
+                            if r == 0 and tap == 0:
+                                t.ahead[1].lines = t.width // PANEL
+                                request(&t.ahead[1], g, dy + o0 + 32 * chunk, next_n, next_y + g.halo, g.halo, 1)
+                        matrix.outer(&t)
+            y += count_y
+        n += count_n
+    store_weights(c, matrix, sums, sums_size, out, o0, o1, i0, i1, rows_of, unit if joined else 0, index)
+
+
+cdef void plain_weight_piece(const Convolution *c, const Matrix *matrix, const float *dy, const float *x, float *out,
+                             float *bias, int n0, int n1, int o0, int o1, int i0, int i1,
+                             float *scratch) noexcept nogil:
+    """Like weight_piece(), by the naive algorithms: inputs of all taps copied side by side before the product, bounds
+    tested at each tap, or the input copied between zeros first."""
+    cdef const ChannelsMap *g = &c.source
+    cdef const ChannelsMap *m = &c.target
+    cdef int taps = c.kernel * c.kernel, reach = (c.kernel - 1) * c.dilation + 1
+    cdef int inputs = m.pitch if m.pitch < PANEL else (i1 - i0 + PANEL - 1) // PANEL * PANEL
+    cdef int valid = min(inputs, m.pitch - i0), chunks = (o1 - o0 + 31) // 32
+    cdef bint padded = c.algorithm == PAD or c.algorithm == PAD_BLOCKED, copied_taps = c.algorithm == IM2COL
+    cdef int rows = min(g.height, (STRIP + g.width - 1) // g.width), high, wide = (g.width - 1) * c.stride + reach
+    cdef int n, y, count, chunk, width, o, tap, row, column, r, s
+    cdef Py_ssize_t sums_size = <Py_ssize_t> taps * inputs * 32, dy_size = <Py_ssize_t> rows * g.width * 32
+    cdef int32_t *index = <int32_t *> scratch
+    cdef float *sums = scratch + MAX_INDEX
+    cdef float *packed_dy = sums + chunks * sums_size
+    cdef float *copied = packed_dy + (chunks * dy_size if copied_taps else 0)
+    cdef float *to
+    cdef const float *image
+    cdef OuterTask product
+    cdef PlainGradientTask t
+    memset(sums, 0, chunks * sums_size * sizeof(float))
+    if bias != NULL:
+        sum_gradient(c, matrix, dy, n0, n1, o0, o1, bias)
+    t.dy_row = row_size(g)
+    t.dy_pixel = g.pitch
+    t.row = <Py_ssize_t> wide * inputs if padded else row_size(m)
+    t.pixel = inputs if padded else m.pitch
+    t.columns = g.width
+    t.inputs = min(valid, i1 - i0)
+    t.move = c.stride
+    t.height = m.height
+    t.width = m.width
+    t.tests = not padded
+    t.blocked = c.algorithm == PAD_BLOCKED or c.algorithm == TESTED_BLOCKED
+    for n in range(n0, n1):
+        image = x + pixel(m, n, 0, 0) + i0
+        y = 0
+        while y < g.height:
+            count = min(rows, g.height - y)
+            # The window of the input that these rows read, or for each of their pixels the inputs of all taps.
+            high = count if copied_taps else (count - 1) * c.stride + reach if padded else 0
+            to = copied
+            for r in range(high):
+                for s in range(g.width * taps if copied_taps else wide):
+                    if copied_taps:
+                        tap = s % taps
+                        row = (y + r) * c.stride - c.padding + tap // c.kernel * c.dilation
+                        column = s // taps * c.stride - c.padding + tap % c.kernel * c.dilation
+                    else:
+                        row = y * c.stride - c.padding + r
+                        column = s - c.padding
+                    if 0 <= row < m.height and 0 <= column < m.width:
+                        memcpy(to, image + row * row_size(m) + <Py_ssize_t> column * m.pitch, valid * sizeof(float))
+                        memset(to + valid, 0, (inputs - valid) * sizeof(float))
+                    else:
+                        memset(to, 0, inputs * sizeof(float))
+                    to += inputs
+            for chunk in range(chunks):
+                o = o0 + 32 * chunk
+                width = 32 if o1 - o > PANEL else PANEL
+                if copied_taps:
+                    pack_pixels(g, matrix, dy, n, n + 1, y + g.halo, count, g.halo, g.width, 1, o, width,
+                                min(width, g.pitch - o), packed_dy + chunk * dy_size)
+                    product.images = 1
+                    product.rows = count
+                    product.columns = g.width
+                    product.m = taps * inputs
+                    product.pixel = product.m
+                    product.row = product.pixel * g.width
+                    product.image = 0
+                    product.ahead[0].lines = product.ahead[1].lines = 0
+                    product.width = width
+                    product.a = copied
+                    product.b = packed_dy + chunk * dy_size
+                    product.c = sums + chunk * sums_size
+                    matrix.outer(&product)
+                    continue
+                t.rows = count
+                t.c_row = width
+                t.x = copied if padded else image
+                for tap in range(taps):
+                    t.top = tap // c.kernel * c.dilation + (0 if padded else y * c.stride - c.padding)
+                    t.left = tap % c.kernel * c.dilation - (0 if padded else c.padding)
+                    for r in range(width // PANEL):
+                        t.dy = dy + pixel(g, n, y, 0) + o + r * PANEL
+                        t.c = sums + chunk * sums_size + <Py_ssize_t> tap * inputs * width + r * PANEL
+                        matrix.plain_gradient(&t)
+            y += count
+    store_weights(c, matrix, sums, sums_size, out, o0, o1, i0, i1, inputs, 0, index)
+
+
+cdef void store_weights(const Convolution *c, const Matrix *matrix, const float *sums, Py_ssize_t sums_size,
+                        float *out, int o0, int o1, int i0, int i1, int rows_of, int joined,
+                        int32_t *index) noexcept nogil:
+    """From (tap, input channel, output channel) to (output channel, input channel, tap).
+
+    `joined`: floats of a column where a row of taps was summed as one.
+    """
+    cdef int k = c.kernel, taps = k * k, outs = c.source.channels // c.groups, part = c.target.channels // c.groups
+    cdef int chunk, o, width, group, i, num, j, tap, r
+    for chunk in range((o1 - o0 + 31) // 32):
+        o = o0 + 32 * chunk
+        width = 32 if o1 - o > PANEL else PANEL
+        group = o // outs
+        if c.groups > 1 and (i0 // part != group or (i1 - 1) // part != group
+                             or (min(o1, o + width) - 1) // outs != group):
+            diagonal(c, sums + chunk * sums_size, out, o, min(o1, o + width), i0, i1, rows_of, width)
+            continue
+        # Inputs at their place in the group.
+        i = i0 % part if c.groups > 1 else i0
+        num = 0
+        for j in range(i1 - i0):
+            for tap in range(taps):
+                if joined:
+                    index[num] = (tap // k * rows_of + tap % k * joined + j) * width
+                else:
+                    index[num] = (tap * rows_of + j) * width
+                num += 1
+        for r in range((min(width, o1 - o) + PANEL - 1) // PANEL):
+            j = r * PANEL
+            matrix.transpose_rows(sums + chunk * sums_size + j, index, num, min(PANEL, o1 - o - j),
+                                  out + (<Py_ssize_t> (o + j) * part + i) * taps, <Py_ssize_t> part * taps, c.option)
+
+
+cdef void winograd_weight_piece(const Convolution *c, const Matrix *matrix, const Winograd *winograd, const float *dy,
+                                const float *x, float *out, float *bias, int n0, int n1, int o0, int o1, int i0,
+                                int i1, float *scratch) noexcept nogil:
+    """Like weight_piece(), by products at Winograd's points: the gradient's tiles are the taps, weights the outputs."""
+    cdef const ChannelsMap *g = &c.source
+    cdef const ChannelsMap *m = &c.target
+    cdef int side = c.side, n = side + 2, points = n * n, which = side // 2 - 1
+    cdef int ins = (i1 - i0 + PANEL - 1) // PANEL * PANEL, outs = (o1 - o0 + PANEL - 1) // PANEL * PANEL
+    cdef int tiles_y = (g.height + side - 1) // side, tiles_x = (g.width + side - 1) // side
+    cdef int total = (n1 - n0) * tiles_y * tiles_x, chunk = min(WEIGHT_TILES, total)
+    # Sums of a point: chunks of 32 (or the last 16) output channels, input channels.
+    cdef Py_ssize_t point = <Py_ssize_t> ins * outs + PANEL
+    cdef Py_ssize_t v_point = <Py_ssize_t> chunk * ins + PANEL, d_point = <Py_ssize_t> chunk * outs + PANEL
+    cdef int32_t *index = <int32_t *> scratch
+    cdef float *sums = scratch + MAX_INDEX
+    cdef float *patch = sums + points * point
+    cdef float *v = patch + points * max(ins, outs)
+    cdef float *d = v + points * v_point
+    cdef float *taps = v  # at the end
+    cdef int done = 0, count, i, p, o, row_, column, tile, soon, image, width
+    cdef const float *at
+    cdef Py_ssize_t row, step, next
+    cdef OuterTask t
+    memset(sums, 0, points * point * sizeof(float))
+    if bias != NULL:
+        sum_gradient(c, matrix, dy, n0, n1, o0, o1, bias)
+    t.images = 1
+    t.rows = 1
+    t.image = 0
+    t.row = 0
+    t.pixel = ins
+    t.m = ins
+    t.ahead[0].lines = 0
+    t.ahead[1].lines = 0
+    while done < total:
+        count = min(chunk, total - done)
+        for i in range(count):
+            tile = done + i
+            image = n0 + tile // (tiles_x * tiles_y)
+            row_ = tile // tiles_x % tiles_y * side
+            column = tile % tiles_x * side
+            soon = min(tile + 1, total - 1)
+            next = pixel(m, n0 + soon // (tiles_x * tiles_y), soon // tiles_x % tiles_y * side - c.padding,
+                         soon % tiles_x * side - c.padding)
+            read_tile(m, x + i0, image, row_ - c.padding, column - c.padding, g.height - row_ + 2,
+                      g.width - column + 2, n, ins, patch, &at, &row, &step)
+            winograd.input[which](at, row, step, ins, x + i0 + next if row == row_size(m) else NULL,
+                                  v + <Py_ssize_t> i * ins, v_point)
+            next = pixel(g, n0 + soon // (tiles_x * tiles_y), soon // tiles_x % tiles_y * side, soon % tiles_x * side)
+            read_tile(g, dy + o0, image, row_, column, g.height - row_, g.width - column, side, outs, patch, &at, &row,
+                      &step)
+            # Pieces of 32 channels of all tiles follow each other.
+            o = 0
+            while o < outs:
+                width = min(32, outs - o)
+                winograd.gradient[which](at + o, row, step, width, dy + o0 + next + o if row == row_size(g) else NULL,
+                                         d + <Py_ssize_t> o * count + i * width, d_point)
+                o += width
+        t.columns = count
+        for p in range(points):
+            t.a = v + p * v_point
+            o = 0
+            while o < outs:
+                t.width = min(32, outs - o)
+                t.b = d + p * d_point + <Py_ssize_t> o * count
+                t.c = sums + p * point + <Py_ssize_t> o * ins
+                matrix.outer(&t)
+                o += t.width
+        done += count
+    # 32 output channels at a time, as store_weights() takes them.
+    o = 0
+    while o < outs:
+        width = min(32, outs - o)
+        winograd.weights[which](sums + <Py_ssize_t> o * ins, point, ins * width, taps, <Py_ssize_t> ins * width)
+        store_weights(c, matrix, taps, 0, out, o0 + o, min(o1, o0 + o + width), i0, i1, ins, 0, index)
+        o += width
+
+
+cdef void sum_gradient(const Convolution *c, const Matrix *matrix, const float *dy, int n0, int n1, int o0, int o1,
+                       float *bias) noexcept nogil:
+    """bias[o] = sum of dY over images and pixels, added with `accumulate`."""
+    cdef const ChannelsMap *g = &c.source
+    cdef float zero[16]
+    cdef float total[16]
+    cdef float unused[16]
+    cdef int n, y, r, lane, o
+    memset(zero, 0, sizeof(zero))
+    for r in range((o1 - o0 + PANEL - 1) // PANEL):
+        o = o0 + r * PANEL
+        memset(total, 0, sizeof(total))
+        memset(unused, 0, sizeof(unused))
+        for n in range(n0, n1):
+            for y in range(g.height):
+                matrix.shifted_sums(dy + pixel(g, n, y, 0) + o, g.pitch, g.width, zero, total, unused)
+        for lane in range(min(PANEL, o1 - o)):
+            bias[o + lane] = bias[o + lane] + total[lane] if c.option else total[lane]
+
+
+cdef void diagonal(const Convolution *c, const float *sums, float *out, int o0, int o1, int i0, int i1, int rows_of,
+                   int width) noexcept nogil:
+    """Store the sums of inputs and outputs of the same group; those between groups are no weights."""
+    cdef int taps = c.kernel * c.kernel, outs = c.source.channels // c.groups, part = c.target.channels // c.groups
+    cdef int o, i, tap, group
+    cdef float *p
+    cdef float value
+    for o in range(o0, o1):
+        group = o // outs
+        for i in range(max(i0, group * part), min(i1, (group + 1) * part)):
+            for tap in range(taps):
+                value = sums[(<Py_ssize_t> tap * rows_of + i - i0) * width + o - o0]
+                p = out + (<Py_ssize_t> o * part + i - group * part) * taps + tap
+                p[0] = p[0] + value if c.option else value
+
+
+# With groups, i0 and i1 are not used: a block has all inputs of its output channels' groups.
+register(KernelSpec(
+    "channels_conv_backward_weights", ("gradient", "input", "output", "bias_output?"),
+    channels_attributes("dy") + channels_attributes("in") + GEOMETRY + ("accumulate",), (),
+    ("n0", "n1", "o0", "o1", "i0", "i1", "partial"), backward_weights, <uintptr_t> &conv_backward_weights))
