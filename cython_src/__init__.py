@@ -1,5 +1,5 @@
-"""What is computed: networks, plans, dependences, kernels, storage, and `run_block`, by which every executor runs a block.
+"""What is computed: networks, plans, dependences, kernels, storage, and `run_block`, which runs one block.
 
-No thread is created here. A kernel sees a worker's number and scratch memory; `run_block` takes the locks of commutative
-accesses and writes the event log.
+Every executor calls `run_block`; no thread is created here. A kernel sees a worker's number and scratch memory;
+`run_block` takes the locks of commutative accesses and writes the event log.
 """

@@ -384,4 +384,3 @@ cdef class EagerRuntime(_Runtime):
         lines = _dump_workers(&self.eager.scheduler)
         lines.append(f"tasks {self.eager.oldest} to {self.eager.next_serial} are alive, window {self.eager.window}")
         return "\n".join(lines)
-

@@ -137,7 +137,7 @@ cdef class BoundPlan:
         return bind(plan, self.storage, self.target, sets, arrays=self.arrays)
 
     def shift_iterations(self, int64_t shift):
-        """Let blocks see iterations that are higher by `shift`, for runs that do not begin at a multiple of the stride."""
+        """Add `shift` to the iteration that blocks see, for runs that do not begin at a multiple of the stride."""
         cdef Py_ssize_t k
         for k, loop in enumerate(self.plan.loops):
             self.loops[k].iteration_offset = <int32_t> (loop.iteration_offset + shift)
@@ -188,7 +188,8 @@ cdef class Workers:
         self.states = <WorkerState *> address
         # A page of its own for each worker, first touched by whoever runs there.
         scratch_bytes = (scratch_bytes + 4095) // 4096 * 4096
-        self.scratch = [aligned_empty((max(scratch_bytes, 4096),), np.uint8, alignment=4096) for _ in range(num_workers)]
+        shape = (max(scratch_bytes, 4096),)
+        self.scratch = [aligned_empty(shape, np.uint8, alignment=4096) for _ in range(num_workers)]
         self.event_arrays = []
         for w in range(num_workers):
             self.states[w].context.worker = w

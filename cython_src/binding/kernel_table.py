@@ -102,7 +102,7 @@ def register(spec: KernelSpec) -> KernelSpec:
 
 
 def get(name: str, own: Mapping[str, KernelSpec] | None = None) -> KernelSpec:
-    """The kernel called `name`: of `own`, the kernels that came with a plan (`Plan.attributes["kernels"]`), or of all."""
+    """Return the kernel called `name`, from `own` (a plan's `attributes["kernels"]`) or else from the table."""
     if own and name in own:
         return own[name]
     if name not in _specs:

@@ -139,8 +139,8 @@ class GpuBoundPlan:
         self.storage = Storage() if storage is None else storage
         if convolution != "tiled" and not any(loop.kernel == "conv_forward" for loop in plan.loops):
             raise UsageError(
-                f"convolution {convolution!r} is a form of the kernel 'conv_forward', which this plan has not; lower it with "
-                f"layout 'lanes' or 'flat' and fusion 'none', or use 'tiled'"
+                f"convolution {convolution!r} is a form of the kernel 'conv_forward', which this plan has not; lower "
+                f"it with layout 'lanes' or 'flat' and fusion 'none', or use 'tiled'"
             )
         own = plan.attributes.get("kernels")
         for loop in plan.loops:
@@ -295,8 +295,10 @@ class GpuBoundPlan:
         return result
 
     def parts(self, loop: int, most: int) -> list[tuple[int, int]]:
-        """Cut a loop into up to `most` ranges of blocks (first, number) of about equal cost, no two of which write to the
-        same piece of a buffer: they may run in different places."""
+        """Cut a loop into up to `most` ranges of blocks (first, number) of about equal cost.
+
+        No two ranges write to the same piece of a buffer, so they may run in different places.
+        """
         blocks = self.plan.loops[loop].blocks
         if most == 1 or not isinstance(blocks, tuple):
             return [(0, len(blocks))]
@@ -320,10 +322,11 @@ class GpuBoundPlan:
         reads: dict[str, bool] = {}
         writes: dict[str, bool] = {}
         overwritten: dict[str, int] = {}
-        first = plan.accesses.task_offsets[loop.first_task]
-        last = plan.accesses.task_offsets[loop.first_task + loop.num_blocks]
+        table = plan.accesses
+        first, last = table.task_offsets[[loop.first_task, loop.first_task + loop.num_blocks]]
         names = list(plan.buffers)
-        pairs = {*zip(plan.accesses.access_buffer[first:last].tolist(), plan.accesses.access_kind[first:last].tolist())}
+        numbers, kinds = table.access_buffer[first:last].tolist(), table.access_kind[first:last].tolist()
+        pairs = {*zip(numbers, kinds, strict=True)}
         for number, kind in pairs:
             owner = self._owner[names[number]]
             reads[owner] = reads.get(owner, False) or kind != WRITE

@@ -1,10 +1,11 @@
 """Matrix products by cuBLAS: which blocks are one, and the library's C interface.
 
-A block is a whole product where its operands lie in memory as matrices do: convolutions of 1 x 1 without halo, and fully
-connected layers. Each block is a product of its own, so that its numbers do not depend on how a loop is launched.
+A block is a whole product where its operands lie in memory as matrices do: convolutions of 1 x 1 without halo, and
+fully connected layers. Each block is a product of its own, so that its numbers do not depend on how a loop is launched.
 
-CuPy loads cuBLAS, but its calls take CuPy's current stream and leave the workspace to the library, whose results may then
-differ when several streams are busy. So the library is called directly, with a handle and a workspace for each stream.
+CuPy loads cuBLAS, but its calls take CuPy's current stream and leave the workspace to the library, whose results may
+then differ when several streams are busy. So the library is called directly, with a handle and a workspace for each
+stream.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Copies of a plan's buffers in the memories of host and device, and which of them hold the truth.
 
-An MSI protocol, run by the program that launches the work instead of by hardware: a copy is modified (the only one that is
-right), shared (as right as the other) or invalid. A buffer may be cut along its first dimension into pieces that have
+An MSI protocol, run by the program that launches the work instead of by hardware: a copy is modified (the only valid
+one), shared (as valid as the other) or invalid. A buffer may be cut along its first dimension into pieces that have
 states of their own, so that some of it is written here and some there.
 """
 

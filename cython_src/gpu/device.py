@@ -109,7 +109,7 @@ class Device(ABC):
 
     @abstractmethod
     def begin_capture(self, stream) -> None:
-        """From now on work given to `stream`, and to streams that wait for its events, is noted in a graph, not done."""
+        """Record later work of `stream`, and of streams that wait for its events, in a graph instead of doing it."""
 
     @abstractmethod
     def end_capture(self, stream):

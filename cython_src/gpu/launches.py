@@ -71,8 +71,8 @@ CONVOLUTION_TILES = (4, 2)  # output channels of a thread
 # on each of 128. A guess until it is measured; results do not depend on it.
 THREADS_WANTED = 128 * 128
 MAX_TILES = 4096  # of a block in kernels whose threads stride through their elements
-# Layout "channels": numbers of a tile that each of 16 x 8 threads computes, rows (pixels, or output channels of a weight
-# gradient) by columns (channels, or taps and input channels), the largest first.
+# Layout "channels": numbers of a tile that each of 16 x 8 threads computes, rows (pixels, or output channels of a
+# weight gradient) by columns (channels, or taps and input channels), the largest first.
 PRODUCT_TILES = ((8, 8), (4, 4), (4, 2))
 GRADIENT_TILES = ((8, 8), (4, 4))
 WINOGRAD_CHANNELS = (32, 16)  # of a CUDA block
@@ -282,7 +282,8 @@ def _is_winograd(symbol: str, attributes: Mapping) -> bool:
     name = algorithms.ALGORITHMS[attributes["algorithm"]]
     if name not in GPU_ALGORITHMS:
         raise UsageError(
-            f"algorithm {name!r} of kernel {symbol!r} has no CUDA form; lower the plan with conv 'direct' or 'winograd2'"
+            f"algorithm {name!r} of kernel {symbol!r} has no CUDA form; lower the plan with conv 'direct' or "
+            f"'winograd2'"
         )
     return name == "winograd2"
 

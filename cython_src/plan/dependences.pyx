@@ -14,7 +14,7 @@ Cyclic Graphs" (arXiv 2208.06332). Here joins are found for arbitrary cell lists
 are told apart from those caused by data.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcmp, memset
 
@@ -589,7 +589,8 @@ cdef object _flat_graph(int32_t num_tasks, int32_t num_joins, IntVector *source,
     successors_array = np.empty(source.size, np.int32)
     kinds_array = np.empty(source.size if edge_kinds else 0, np.uint8)
     next_array = np.empty(2 * num_nodes, np.int32)
-    cdef int32_t[::1] offsets = offsets_array, split = split_array, successors = successors_array, following = next_array
+    cdef int32_t[::1] offsets = offsets_array, split = split_array
+    cdef int32_t[::1] successors = successors_array, following = next_array
     cdef uint8_t[::1] kinds = kinds_array
     for i in range(source.size):
         offsets[source.data[i] + 1] += 1

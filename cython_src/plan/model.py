@@ -1,9 +1,9 @@
 """The plan: one training step as an ordered list of block loops with declared accesses.
 
 A plan is symbolic. It names kernels, buffers and the regions that each block reads and writes; it holds no pointer
-and says nothing about who runs a block and when. Executing its loops in order is always right; every executor is a legal reordering.
-Cut points split each buffer into cells, and all dependences, those of real OpenMP tasks included, are found on the
-same cell ids (`Plan.accesses`).
+and says nothing about who runs a block and when. Executing its loops in order is always right; every executor is a
+legal reordering. Cut points split each buffer into cells, and all dependences, those of real OpenMP tasks included, are
+found on the same cell ids (`Plan.accesses`).
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def reduction(buffer: str, *box: tuple[int, int], operation: str = "sum") -> Acc
     """The block folds something into the region: sums, products, minima or maxima.
 
     OpenMP's and OmpSs-2's `reduction`. It works on a private copy, filled with the neutral element, that a group of
-    blocks shares; `PlanBuilder.build` adds the loops that fill and combine the copies, in a fixed order, so the plan stays
-    deterministic.
+    blocks shares; `PlanBuilder.build` adds the loops that fill and combine the copies, in a fixed order, so the plan
+    stays deterministic.
     """
     if operation not in REDUCTION_OPERATIONS:
         raise UsageError(f"a reduction must be one of {', '.join(REDUCTION_OPERATIONS)}; got {operation!r}")
@@ -130,7 +130,7 @@ class Block:
     operands : mapping of str to str, optional
         Operands for which this block uses another buffer than its loop.
     affinity : int, optional
-        Number of the worker that should run the block, modulo the number of workers: a hint that replayed graphs follow.
+        Number of the worker that should run the block, modulo the number of workers; replayed graphs follow this hint.
     """
 
     bounds: tuple[int, ...]
@@ -651,7 +651,7 @@ def _overlay_cells(
         runs = [_cell_runs(buffers[name].shape, cuts[name]) for name in names]
         starts = np.unique(np.concatenate([start for start, _ in runs]))[:-1]
         labels = np.stack([label[np.searchsorted(start, starts, side="right") - 1] for start, label in runs])
-        kinds, number = np.unique(labels, axis=1, return_inverse=True)
+        kinds = np.unique(labels, axis=1)
         for name, cells in zip(names, kinds, strict=True):
             order = np.argsort(cells, kind="stable")
             bounds = np.searchsorted(cells[order], np.arange(cells.max() + 2))

@@ -1,14 +1,14 @@
 """Reductions, lowered: private copies for groups of blocks, combined in a fixed order.
 
 A reduction access says that a block folds something into a region with a commutative operation. Blocks of a loop are
-dealt to at most `groups` groups of neighbours; each group has a private copy of the buffer, in which its blocks follow one
-another. Before the first block that touches the buffer in another way, or at the end of the pass, the copies are
+dealt to at most `groups` groups of neighbours; each group has a private copy of the buffer, in which its blocks follow
+one another. Before the first block that touches the buffer in another way, or at the end of the pass, the copies are
 combined with the buffer in the order of the groups. All of this becomes ordinary loops, reads, writes and updates:
 
     fill (a block a copy)  ->  the user's loops, on the copies  ->  combine (a block a region)
 
-So dependences, also those to the next iteration, every executor and every check treat it like any other plan, and the result
-is bitwise the same under all of them. It may differ by rounding from a loop without groups.
+So dependences, also those to the next iteration, every executor and every check treat it like any other plan, and the
+result is bitwise the same under all of them. It may differ by rounding from a loop without groups.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ def _find_runs(buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop], groups
         for name, operation in reduced.items():
             if buffers[name].dtype not in REDUCTION_DTYPES:
                 raise UsageError(
-                    f"a reduction must be over {', '.join(REDUCTION_DTYPES)}, got {buffers[name].dtype} of buffer {name!r}"
+                    f"a reduction must be over {', '.join(REDUCTION_DTYPES)}, got {buffers[name].dtype} of buffer "
+                    f"{name!r}"
                 )
             run = current.get(name)
             if run is None or run.operation != operation:

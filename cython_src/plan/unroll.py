@@ -44,8 +44,8 @@ def unroll(plan: Plan, times: int, slots: Mapping[str, int] | None = None) -> Pl
         buffer = plan.buffers.get(name)
         if buffer is None or number < 1 or buffer.persistent or buffer.carried or name in plan.arena_of:
             raise UsageError(
-                f"only transient buffers with memory of their own, which no iteration hands to the next, may have slots, "
-                f"and at least one; got {number} of {name!r}; leave it out"
+                f"only transient buffers with memory of their own, which no iteration hands to the next, may have "
+                f"slots, and at least one; got {number} of {name!r}; leave it out"
             )
     if times == 1:
         return plan

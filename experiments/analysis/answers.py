@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-# Losses of random weights, after an update, and after one with momentum: a wrong gradient or update shows in these far above
-# the tolerance, and rounding does not yet: later, networks with many norms drift apart by themselves. After ten steps of
-# MobileNetV1 PyTorch's own two memory formats differ by 5 %, after two by 0.4 %, the other networks' by 0.005 %.
+# Losses of random weights, after an update, and after one with momentum. A wrong gradient or update changes these by
+# far more than the tolerance, and rounding does not yet; later, networks with many norms drift apart by themselves.
+# After ten steps of MobileNetV1 PyTorch's own two memory formats differ by 5 %, after two by 0.4 %; those of the other
+# networks differ by 0.005 %.
 LOSS_TOLERANCES = (2e-3, 2e-3, 1e-2)
 PROBABILITY_TOLERANCE = 2e-3
 

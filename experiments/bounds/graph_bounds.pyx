@@ -60,7 +60,7 @@ def maximum_cycle_mean(const int32_t[::1] order, const int32_t[::1] offsets, con
     Combinatorial Optimization" (1993); the problem is surveyed in Dasdan, "Experimental analysis of the fastest
     optimum cycle ratio and mean algorithms" (2004).
     """
-    cdef Py_ssize_t n = order.shape[0], i, k, length
+    cdef Py_ssize_t n = order.shape[0], i, k
     cdef int32_t u, w, node
     cdef double done, mean = 0, total, tokens
     cdef bint settled
@@ -72,7 +72,6 @@ def maximum_cycle_mean(const int32_t[::1] order, const int32_t[::1] offsets, con
     cdef int32_t[::1] pred = pred_array, mark = mark_array
     cdef signed char[::1] token = token_array     # of the link from the predecessor
     cycle_array = np.empty(0, dtype=np.int32)
-    cdef int32_t[::1] cycle
     while True:
         with nogil:
             for i in range(n):

@@ -8,11 +8,11 @@ from .arguments import add_json, add_plan_options, number_from, plan_options, sh
 
 HELP = "speed of single kernels on one core, beside the measured limits"
 DESCRIPTION = (
-    "Run kernels on one core and show the time of each, its GFLOP/s and GB/s, and the share of its limit: the longer of "
-    "the times that its operations take at the measured multiply-add peak and its bytes at the bandwidth of plain loops "
-    "over as many bytes. By default the loops of a network's step; with --maps the kernels of layers on maps of given "
-    "sizes; with --convolutions each convolution of the network by several algorithms, with their errors. The time of a "
-    "loop is the sum of each block's fastest run."
+    "Run kernels on one core and show the time of each, its GFLOP/s and GB/s, and the share of its limit: the longer "
+    "of the times that its operations take at the measured multiply-add peak and its bytes at the bandwidth of plain "
+    "loops over as many bytes. By default the loops of a network's step; with --maps the kernels of layers on maps of "
+    "given sizes; with --convolutions each convolution of the network by several algorithms, with their errors. The "
+    "time of a loop is the sum of each block's fastest run."
 )
 
 

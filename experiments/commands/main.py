@@ -11,8 +11,8 @@ from importlib import import_module
 from ... import __version__
 from ...cython_src.errors import UsageError
 
-# Modules here, in the order of the help page. Each has HELP, DESCRIPTION, `add_arguments(parser)` and `call(arguments)`;
-# rooms, which are slow to import, are imported in these functions.
+# Modules here, in the order of the help page. Each has HELP, DESCRIPTION, `add_arguments(parser)` and
+# `call(arguments)`; these two functions import what is slow to import.
 COMMANDS: tuple[str, ...] = (
     "info",
     "compare",

@@ -10,8 +10,9 @@ from .arguments import add_json, show
 
 HELP = "list the networks with parameters, FLOPs and activation bytes"
 DESCRIPTION = (
-    "List the networks: input, classes, layers, parameters, and for one image the floating-point operations of inference "
-    "and of a training step (convolutions counted in direct form) and the bytes of all layers' outputs in float32."
+    "List the networks: input, classes, layers, parameters, and for one image the floating-point operations of "
+    "inference and of a training step (convolutions counted in direct form) and the bytes of all layers' outputs in "
+    "float32."
 )
 
 

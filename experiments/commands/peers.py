@@ -21,8 +21,8 @@ from .arguments import (
 
 HELP = "PyTorch's best CPU mode beside our models, interleaved in one run"
 DESCRIPTION = (
-    "Time PyTorch (each mode in processes of its own) and our execution models on the same network, data and threads, in "
-    "turn, and print ratios of paired medians. Needs the extra `peers` (PyTorch)."
+    "Time PyTorch (each mode in processes of its own) and our execution models on the same network, data and threads, "
+    "in turn, and print ratios of paired medians. Needs the extra `peers` (PyTorch)."
 )
 MODELS = ("serial", "forkjoin", "forkjoin:region=persistent", "taskgraph", "taskiter")
 

@@ -8,8 +8,8 @@ from .arguments import add_fields, add_json, add_plan_options, given, number_fro
 
 HELP = "measure false alarms and power of the clock tier of scaling tests"
 DESCRIPTION = (
-    "Run whole clock tests of a model against itself, and against itself made slower, and count. Rows are appended to the "
-    "file; the same command goes on."
+    "Run whole clock tests of a model against itself, and against itself made slower, and count their verdicts. Rows "
+    "are appended to the file; the same command goes on."
 )
 
 

@@ -9,8 +9,8 @@ from .arguments import add_device, add_fields, add_json, given, show
 
 HELP = "train a network and draw its accuracy over time"
 DESCRIPTION = (
-    "Train a network and leave, for each epoch, losses, error rate and time, a figure of accuracy over time, checkpoints, "
-    "and the final parameters as safetensors."
+    "Train a network and leave, for each epoch, losses, error rate and time, a figure of accuracy over time, "
+    "checkpoints, and the final parameters as safetensors."
 )
 
 

@@ -343,8 +343,8 @@ def format_algorithms(result: dict) -> str:
     total = sum(row["time_s"] * len(row["layers"]) for row in picked)
     flops = sum(row["flops"] * len(row["layers"]) for row in picked)
     lines.append(
-        "GFLOP/s are those of the direct convolution, whatever the algorithm; error: the largest of one image (of sixteen "
-        "in the lanes) over the largest result, against float64"
+        "GFLOP/s are those of the direct convolution, whatever the algorithm; error: the largest of one image (of "
+        "sixteen in the lanes) over the largest result, against float64"
     )
     lines.append("model: cost that the default compares, over that of direct sums; without one, never taken by default")
     lines.append(

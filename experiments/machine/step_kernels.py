@@ -102,9 +102,10 @@ def _windows(bound, seconds: float, cpu: int | None) -> list[float]:
 
 
 def format_step(result: dict[str, Any]) -> str:
-    """The result of `measure_step` for people."""
+    """Format the result of `measure_step` for a terminal."""
+    peak = f"peak {result['peak_flops_per_s'] / 1e9:.1f} GFLOP/s"
     lines = [
-        f"{result['title']}, {result['instruction_set']}, one core, peak {result['peak_flops_per_s'] / 1e9:.1f} GFLOP/s",
+        f"{result['title']}, {result['instruction_set']}, one core, {peak}",
         *format_rows(result["rows"]),
         f"step {result['step_time_s'] * 1e3:.3f} ms (median {result['median_step_time_s'] * 1e3:.3f}), floor "
         f"{result['floor_s'] * 1e3:.3f} ms: {result['ratio']:.2f} times the floor; "

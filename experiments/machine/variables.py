@@ -61,7 +61,7 @@ def read_variables(variables=None) -> list[dict]:
 
 
 def spin_policy(variables=None) -> str:
-    """What idle OpenMP threads of gcc's runtime do, in words; forktask's own workers are described by their executor."""
+    """Say in words what idle OpenMP threads of gcc's runtime do; executors describe forktask's own workers."""
     variables = os.environ if variables is None else variables
     if "GOMP_SPINCOUNT" in variables:
         return f"GOMP_SPINCOUNT={variables['GOMP_SPINCOUNT']}: libgomp spins that many rounds, then sleeps"

@@ -91,6 +91,7 @@ def caption(entries: Sequence[Mapping[str, Any]], unit_s: Mapping[str, float]) -
     )
     return (
         f"Efficiency over task granularity on the graph {describe_graph(graph)}. Efficiency is the kernel's own time, "
-        f"{unit_s[graph['kernel']] * 1e9:.3g} ns a unit of work without any runtime, over wall time x threads / tasks. Lines: "
-        f"median of {'-'.join(map(str, repeats))} processes, bands: their extremes. Large marks: METG(50 %). {found}."
+        f"{unit_s[graph['kernel']] * 1e9:.3g} ns a unit of work without any runtime, over wall time x threads / tasks. "
+        f"Lines: median of {'-'.join(map(str, repeats))} processes, bands: their extremes. Large marks: METG(50 %). "
+        f"{found}."
     )

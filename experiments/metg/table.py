@@ -55,11 +55,12 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     Returns
     -------
     dict
-        unit_s: {kernel: seconds of a unit of work, the denominator}; results: one for each graph, model and thread count
-        with metg_s, empty_task_s (wall time of an iteration / tasks), record_s, close_s, prepare_s (of a task) as
-        {"median", "low", "high"} or None; pressure: part of the time in which some thread waited for a CPU; break_even: replays after which preparing has paid off against eager tasks,
-        None where there is nothing to compare; curve: list of {work, task_s, granularity_s, efficiency,
-        efficiency_low, efficiency_high}; failures: list of messages.
+        unit_s: {kernel: seconds of a unit of work, the denominator}; results: one for each graph, model and thread
+        count with metg_s, empty_task_s (wall time of an iteration / tasks), record_s, close_s, prepare_s (of a task) as
+        {"median", "low", "high"} or None; pressure: part of the time in which some thread waited for a CPU;
+        break_even: replays after which preparing has paid off against eager tasks, None where there is nothing to
+        compare; curve: list of {work, task_s, granularity_s, efficiency, efficiency_low, efficiency_high}; failures:
+        list of messages.
     """
     good = [row for row in rows if "failure" not in row]
     unit_s: dict[str, float] = {}

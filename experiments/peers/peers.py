@@ -301,13 +301,13 @@ def as_text(result: Mapping[str, Any]) -> str:
         lines.append(line)
     lines.append("")
     lines.append(
-        "FLOP: floor of direct convolutions' operations / (measured peak of one core x threads); Winograd's form needs fewer "
-        "and may pass it"
+        "FLOP: floor of direct convolutions' operations / (measured peak of one core x threads); Winograd's form needs "
+        "fewer and may pass it"
     )
     if "roofline" in floors:
         lines.append(
-            "roofline: sum over loops of the longer of that and of their bytes / measured memory bandwidth; what stays in "
-            "caches from loop to loop may pass it"
+            "roofline: sum over loops of the longer of that and of their bytes / measured memory bandwidth; data that "
+            "stay in caches from loop to loop may pass it"
         )
     lines.append("brackets: 95 % interval of the paired ratio")
     lines.extend(f"not measured: {name}: {message}" for name, message in result["failures"].items())

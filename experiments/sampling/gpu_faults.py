@@ -1,9 +1,10 @@
-"""Page faults on managed memory: on the host as the kernel counts them, on the GPU as NVIDIA's driver does, where it may.
+"""Page faults on managed memory: the host's as the kernel counts them, the GPU's as NVIDIA's driver does.
 
-A fault of the host on a page that lies on the GPU is a minor fault of the process like any other. Faults of the GPU and the
-pages moved are counted by the driver's module nvidia_uvm, in /proc/driver/nvidia-uvm/gpus/*/fault_stats, which is there
-only if the module was loaded with uvm_enable_debug_procfs=1; they are those of all processes. CUPTI, which counts them for
-one process, has no interface in CuPy, and the management library (NVML) does not count them.
+A fault of the host on a page that lies on the GPU is a minor fault of the process like any other. The driver's module
+nvidia_uvm counts faults of the GPU and the pages moved, of all processes together, in
+/proc/driver/nvidia-uvm/gpus/*/fault_stats. That file exists only if the module was loaded with
+uvm_enable_debug_procfs=1. CUPTI, which counts the faults of one process, has no interface in CuPy, and the management
+library (NVML) does not count them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ LINES = {"gpu": "replayable_faults", "pages_to_gpu": "num_pages_in", "pages_to_h
 
 
 def gpu_faults(root: str | Path = "/") -> dict[str, int] | None:
-    """Replayable faults of all GPUs since their driver's start, and pages moved by them; None where they are not shown."""
+    """Return replayable faults of all GPUs since their driver's start and pages moved by them; None if not shown."""
     texts = []
     for path in sorted(Path(root, "proc/driver/nvidia-uvm/gpus").glob("*/fault_stats")):
         try:
@@ -51,7 +52,7 @@ class FaultCounter:
         return usage.ru_minflt + usage.ru_majflt
 
     def per(self, steps: int) -> dict[str, float | None]:
-        """Faults of a step: "host", and "gpu", "pages_to_gpu", "pages_to_host", which are None where they are not shown."""
+        """Return a step's faults: "host", and "gpu", "pages_to_gpu", "pages_to_host", which are None if not shown."""
         now = gpu_faults(self._root)
         known = self._gpu is not None and now is not None
         gpu = {kind: (now[kind] - self._gpu[kind]) / steps if known else None for kind in LINES}

@@ -1,7 +1,7 @@
 """What a GPU's time goes to: kernels, copies and calls of the driver, and what measuring that costs.
 
-Kernels are timed one by one between two events on a single stream, whatever the model: a captured graph cannot be looked
-into, and the kernels are the same. Copies and calls are those of the model itself.
+Kernels are timed one by one between two events on a single stream, whatever the model: a captured graph hides the times
+of its kernels, and the kernels are the same. Copies and calls are those of the model itself.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def measure_gpu_profile(job: Mapping[str, Any], bound=None, clock=time.perf_coun
         kernels, calls: tables of a step (`_row`); busy_s: kernels of a step; loop_time_s: {loop: seconds of a step};
         copies: {"to_host", "to_device": [number, bytes] of a step}; page_faults: of a step on managed memory
         (`gpu_faults.FaultCounter.per`), else None; step_time_s: without profiling; profiled_step_s:
-        {"kernels", "calls"}: with; lengths: performance models of a model that has them (`PerformanceModels.table`), else
-        None; runtime_cost_s: a step of empty kernels, None for a model that moves data.
+        {"kernels", "calls"}: with; lengths: performance models of a model that has them (`PerformanceModels.table`),
+        else None; runtime_cost_s: a step of empty kernels, None for a model that moves data.
     """
     spec = parse_model(job["model"])
     started = time.time()
@@ -173,8 +173,8 @@ def format_profile(row: Mapping[str, Any]) -> str:
     """The tables for a terminal."""
     idle = 1 - row["busy_s"] / row["step_time_s"]
     lines = [
-        f"{row['gpu']['name']} ({row['gpu']['architecture']}): a step takes {row['step_time_s'] * 1e6:.1f} us, its kernels "
-        f"{row['busy_s'] * 1e6:.1f} us one after the other, idle {100 * idle:.0f} %"
+        f"{row['gpu']['name']} ({row['gpu']['architecture']}): a step takes {row['step_time_s'] * 1e6:.1f} us, its "
+        f"kernels {row['busy_s'] * 1e6:.1f} us one after the other, idle {100 * idle:.0f} %"
         + (" (kernels overlap)" if idle < 0 else "")
     ]
     for title, table, order in (("kernel", row["kernels"], False), ("call of the driver", row["calls"], True)):
@@ -201,9 +201,8 @@ def format_profile(row: Mapping[str, Any]) -> str:
         lines += ["", f"{'kernel and size':40} {'place':8} {'count':>6} {'mean us':>9}   outliers: number, longest us"]
         for r in row["lengths"]:
             named = ", ".join(f"{name} {r[name][0]}, {r[name][1] * 1e6:.0f}" for name in OUTLIERS if r[name][0])
-            lines.append(
-                f"{r['kernel'] + ' ' + str(r['size']):40} {r['place']:8} {r['count']:6} {r['mean_s'] * 1e6:9.1f}   {named}"
-            )
+            kernel = f"{r['kernel']} {r['size']}"
+            lines.append(f"{kernel:40} {r['place']:8} {r['count']:6} {r['mean_s'] * 1e6:9.1f}   {named}")
     lines.append("once: " + ", ".join(f"{name} {s:.2f} s" for name, s in row["gpu"]["costs_s"].items()))
     for what, seconds in row["profiled_step_s"].items():
         lines.append(

@@ -117,7 +117,8 @@ def as_text(result: Mapping[str, Any]) -> str:
         elif resident:
             lines.append(
                 f"  measured {format_bytes(resident['later'])}, {100 * resident['later'] / total:.1f} % of the plan: "
-                f"libraries {format_bytes(resident['libraries'])}, plan {format_bytes(resident['plan'] - resident['libraries'])}, "
+                f"libraries {format_bytes(resident['libraries'])}, "
+                f"plan {format_bytes(resident['plan'] - resident['libraries'])}, "
                 f"buffers {format_bytes(resident['buffers'] - resident['plan'])}, execution "
                 f"{format_bytes(resident['running'] - resident['buffers'])}, {MORE_STEPS} more steps "
                 f"{format_bytes(resident['later'] - resident['running'])}"

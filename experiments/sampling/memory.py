@@ -116,5 +116,6 @@ def check_fits(plan, options: Mapping[str, Any], limit: int | None, free: int | 
         return
     source = "the memory limit is" if allowed == limit else "free are"
     raise MemoryError(
-        f"the plan needs {format_bytes(needed)}, {source} {format_bytes(allowed)}; {what_fits(options, allowed, threads)}"
+        f"the plan needs {format_bytes(needed)}, {source} {format_bytes(allowed)}; "
+        f"{what_fits(options, allowed, threads)}"
     )

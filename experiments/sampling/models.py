@@ -397,7 +397,7 @@ def parse_models(texts: list[str] | tuple[str, ...]) -> list[ModelSpec]:
 
 
 def process_environment(spec: ModelSpec) -> dict[str, str]:
-    """Environment variables that a process needs to run this model: the OpenMP runtime to preload, if not the usual one.
+    """Return environment variables for a process that runs this model: the OpenMP runtime to preload, if not the usual.
 
     Raises
     ------

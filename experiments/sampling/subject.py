@@ -54,8 +54,8 @@ def describe(subject: str | Callable, arguments: Mapping[str, Any]) -> dict[str,
         json.dumps(arguments)
     except (TypeError, ValueError):
         raise UsageError(
-            f"arguments of a scaling test must be JSON values, got {dict(arguments)!r}: another process makes the graph "
-            f"again; pass numbers and strings"
+            f"arguments of a scaling test must be JSON values, got {dict(arguments)!r}: another process makes the "
+            f"graph again; pass numbers and strings"
         ) from None
     if isinstance(subject, str):
         if "batch" not in arguments:
@@ -117,7 +117,8 @@ def make_bound(plan: Mapping[str, Any]):
     if isinstance(made, BoundPlan):
         return made
     raise UsageError(
-        f"{plan['function']}() must return a UserGraph, a Plan or a BoundPlan, got {type(made).__name__}; return the graph"
+        f"{plan['function']}() must return a UserGraph, a Plan or a BoundPlan, got {type(made).__name__}; "
+        f"return the graph"
     )
 
 

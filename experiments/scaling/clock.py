@@ -192,8 +192,8 @@ def run_clock_test(
         result.reason = f"a budget of {budget_s:g} s has no room for a round"
     else:
         result.reason = (
-            f"after {decision.rounds} rounds in {result.elapsed_s:.0f} s ({len(result.discarded)} discarded) the ratio is "
-            f"{describe(decision.ratio, decision.low, decision.high)}, the limit {limit:.4g}"
+            f"after {decision.rounds} rounds in {result.elapsed_s:.0f} s ({len(result.discarded)} discarded) the "
+            f"ratio is {describe(decision.ratio, decision.low, decision.high)}, the limit {limit:.4g}"
         )
     return result
 

@@ -286,8 +286,8 @@ def failures(
             )
         if bool(row["recordings"]) != row["records"]:
             found.append(
-                f"{_who(row)} must {'record its graph' if row['records'] else 'not record'} when it is prepared, recorded "
-                f"{row['recordings']} times"
+                f"{_who(row)} must {'record its graph' if row['records'] else 'not record'} when it is prepared, "
+                f"recorded {row['recordings']} times"
             )
         if row["threads_seen"] < row["threads_possible"]:
             found.append(
@@ -297,9 +297,8 @@ def failures(
         if row["allocations_per_pass"] and not may_allocate(row["model"], row["threads"]):
             found.append(f"{_who(row)} must not allocate in a step, calls malloc {row['allocations_per_pass']:g} times")
         if row["graph"] != first["graph"]:
-            found.append(
-                f"{_who(row)} has another graph than {_who(first)}: {'; '.join(graph_differences(first['graph'], row['graph']))}"
-            )
+            changes = "; ".join(graph_differences(first["graph"], row["graph"]))
+            found.append(f"{_who(row)} has another graph than {_who(first)}: {changes}")
     if stored_graph is not None and first["graph"] != stored_graph:
         found += [
             f"the graph is not the baseline's: {line}" for line in graph_differences(stored_graph, first["graph"])

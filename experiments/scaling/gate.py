@@ -100,8 +100,8 @@ def compare_commits(
                 run_counts[side.installation] = min(count, run_counts.get(side.installation, count))
                 if len(set(run_counts.values())) > 1 and "failure" not in row:
                     raise UsageError(
-                        f"both commits must take times in the same way, got {run_counts[side.installation]} runs in a sample "
-                        f"and {max(run_counts.values())}; compare with a later commit"
+                        f"both commits must take times in the same way, got {run_counts[side.installation]} runs in a "
+                        f"sample and {max(run_counts.values())}; compare with a later commit"
                     )
                 return row
 
@@ -179,7 +179,8 @@ def commit_of(repository: str, name: str) -> str:
         return _git(repository, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
     except UsageError:
         raise UsageError(
-            f"{name!r} must be a commit of {repository}, got none of that name; in a CI job fetch it first (fetch-depth: 0)"
+            f"{name!r} must be a commit of {repository}, got none of that name; in a CI job fetch it first "
+            f"(fetch-depth: 0)"
         ) from None
 
 
@@ -246,5 +247,6 @@ def check_imported(target: Path) -> None:
     if not done.stdout.startswith(str(target)):
         found = (done.stdout or done.stderr).strip().splitlines()
         raise UsageError(
-            f"the gate must import what it built, got {found[-1] if found else 'nothing'}; uninstall the editable forktask"
+            f"the gate must import what it built, got {found[-1] if found else 'nothing'}; uninstall the editable "
+            f"forktask"
         )

@@ -162,7 +162,7 @@ def entry_of(
 
 
 def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs between two entries' predictions, a line each, and then the loops that changed, unless none differs."""
+    """List what differs between two entries' predictions, a line each, then the loops that changed."""
     lines = []
     before, after = _flat(stored["predicted"]), _flat(now["predicted"])
     for name in [*before, *(n for n in after if n not in before)]:
@@ -230,8 +230,8 @@ class Baselines:
                     self._entries[path] = content["tests"]
                 except (OSError, ValueError, KeyError, TypeError) as error:
                     raise UsageError(
-                        f"{path} must be a baseline of schema version {SCHEMA_VERSION}, got {error}; restore it from git, or "
-                        f"delete it and run pytest --scaling-update-baseline"
+                        f"{path} must be a baseline of schema version {SCHEMA_VERSION}, got {error}; restore it from "
+                        f"git, or delete it and run pytest --scaling-update-baseline"
                     ) from None
         return self._entries[path]
 

@@ -1,4 +1,4 @@
-"""The pytest plugin: marker and fixture `scaling`, its options and its reports. Imports nothing of weight until used."""
+"""The pytest plugin: marker and fixture `scaling`, its options and reports. Imports nothing of weight until used."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 MODELS = ("forkjoin", "taskgraph", "taskiter")
 THREADS = (1, 2)
 MARKER = (
-    "scaling(models=[...], threads=[1, 2], rtol=None): models and numbers of threads that the fixture `scaling` compares; "
-    "rtol: for plans that are not deterministic"
+    "scaling(models=[...], threads=[1, 2], rtol=None): models and numbers of threads that the fixture `scaling` "
+    "compares; rtol: for plans that are not deterministic"
 )
 
 
@@ -76,7 +76,7 @@ def pytest_configure(config):
 
 @pytest.fixture
 def scaling(request):
-    """Scaling test of a network or of a graph of your own: `scaling("cifar10_cnn", batch=16)`, `scaling(make_graph)`."""
+    """Scaling test of a network, `scaling("cifar10_cnn", batch=16)`, or of your own graph, `scaling(make_graph)`."""
     from ...cython_src.errors import UsageError
     from .testing import ScalingTest
 

@@ -290,8 +290,8 @@ def format_simulated(rows: Sequence[Mapping[str, Any]]) -> str:
     """The table as text."""
     lines = ["noise of a round     true ratio     fail     pass  inconclusive  rounds: median, 95 %"]
     lines += [
-        f"{row['noise'] + ', ' + format(row['scale'], '.0%'):19}  {row['ratio']:10.4f}  {row['fail']:7.2%}  {row['pass']:7.2%}  "
-        f"{row['inconclusive']:12.2%}  {row['median_rounds']:14.0f}, {row['rounds_95']:.0f}"
+        f"{row['noise'] + ', ' + format(row['scale'], '.0%'):19}  {row['ratio']:10.4f}  {row['fail']:7.2%}  "
+        f"{row['pass']:7.2%}  {row['inconclusive']:12.2%}  {row['median_rounds']:14.0f}, {row['rounds_95']:.0f}"
         for row in rows
     ]
     return "\n".join(lines)
@@ -313,21 +313,25 @@ def format_tables(tables: Sequence[Mapping[str, Any]]) -> str:
         lines = [
             f"{name_of(s['plan'])}, {s['model']} on {s['threads']} against itself{hogs}",
             f"at most {s['at_most']:g} within {s['budget_s']:g} s; a round takes {table['round_s']:.2f} s{spread}",
-            "measured           tests   fail  95 % interval     pass  open  time: median, longest  rounds  discarded  load",
+            (
+                "measured           tests   fail  95 % interval     pass  open  "
+                "time: median, longest  rounds  discarded  load"
+            ),
         ]
         for m in table["measured"]:
             interval = f"[{m['fail_low']:.1%}, {m['fail_high']:.1%}]"
             lines.append(
                 f"{_what(m['slowdown']):17}  {m['tests']:5}  {m['fail'] / m['tests']:5.1%}  {interval:15}  "
-                f"{m['pass'] / m['tests']:5.1%}  {m['inconclusive']:4}  {m['median_s']:12.0f} s, {m['longest_s']:.0f} s  "
-                f"{m['median_rounds']:6.0f}  {m['discarded']:9}  {m['low_load']:.0f} to {m['high_load']:.0f}"
+                f"{m['pass'] / m['tests']:5.1%}  {m['inconclusive']:4}  "
+                f"{m['median_s']:12.0f} s, {m['longest_s']:.0f} s  {m['median_rounds']:6.0f}  {m['discarded']:9}  "
+                f"{m['low_load']:.0f} to {m['high_load']:.0f}"
             )
         if table["resampled"]:
             lines.append("resampled          limit    fail     pass    open  rounds")
         for r in table["resampled"]:
             lines.append(
-                f"{_what(r['slowdown']):17}  {r['at_most']:5g}  {r['fail']:6.2%}  {r['pass']:6.1%}  {r['inconclusive']:6.1%}"
-                f"  {r['median_rounds']:.0f} of {r['most_rounds']}"
+                f"{_what(r['slowdown']):17}  {r['at_most']:5g}  {r['fail']:6.2%}  {r['pass']:6.1%}  "
+                f"{r['inconclusive']:6.1%}  {r['median_rounds']:.0f} of {r['most_rounds']}"
             )
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)

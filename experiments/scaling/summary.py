@@ -45,8 +45,9 @@ def terminal_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             lines.append(f"{row['tier']:5} {row['subject']}: {'; '.join(row['failures']) or 'ok'}")
         elif row["kind"] == "clock":
             lines.append(
-                f"clock {row['subject']}: {row['claim']} is {row['value_text']}, claimed {row['said']}: {row['verdict']} "
-                f"({row['num_rounds']} rounds, {row['num_discarded']} discarded, {row['elapsed_s']:.0f} s)"
+                f"clock {row['subject']}: {row['claim']} is {row['value_text']}, claimed {row['said']}: "
+                f"{row['verdict']} ({row['num_rounds']} rounds, {row['num_discarded']} discarded, "
+                f"{row['elapsed_s']:.0f} s)"
             )
     return lines
 
@@ -61,7 +62,10 @@ def markdown(rows: Sequence[Mapping[str, Any]], title: str = "Scaling tests") ->
     graphs = [row for row in rows if row["kind"] == "model"]
     if graphs:
         lines += [
-            "| subject | tasks | edges | work | span | cycle mean | best speedup on threads: fork-join, taskgraph, taskiter |",
+            (
+                "| subject | tasks | edges | work | span | cycle mean | "
+                "best speedup on threads: fork-join, taskgraph, taskiter |"
+            ),
             "|---|--:|--:|--:|--:|--:|---|",
         ]
         for row in graphs:
@@ -72,7 +76,8 @@ def markdown(rows: Sequence[Mapping[str, Any]], title: str = "Scaling tests") ->
             )
             lines.append(
                 f"| {_cell(row['subject'])} | {graph['tasks']} | {graph['edges'] + graph['cross_edges']} | "
-                f"{predicted['work_us']:g} us | {predicted['span_us']:g} us | {predicted['cycle_mean_us']:g} us | {speedups} |"
+                f"{predicted['work_us']:g} us | {predicted['span_us']:g} us | {predicted['cycle_mean_us']:g} us | "
+                f"{speedups} |"
             )
         lines.append("")
     claims = [row for row in rows if row["kind"] == "clock"]
@@ -84,7 +89,8 @@ def markdown(rows: Sequence[Mapping[str, Any]], title: str = "Scaling tests") ->
         for row in claims:
             lines.append(
                 f"| {_cell(row['subject'])} | {_cell(row['claim'])} | {row['value_text']} | {row['said']} | "
-                f"{OUTCOMES[row['verdict']]} | {row['num_rounds']} | {row['num_discarded']} | {row['elapsed_s']:.0f} s |"
+                f"{OUTCOMES[row['verdict']]} | {row['num_rounds']} | {row['num_discarded']} | "
+                f"{row['elapsed_s']:.0f} s |"
             )
         lines.append("")
     for row in claims:

@@ -122,8 +122,8 @@ class Case:
         unsure = [row for row in rows if not row.get("deterministic", True)]
         if unsure and test.rtol is None:
             found.append(
-                "the plan is not deterministic (concurrent or commutative accesses), so its results are compared within a "
-                "tolerance; say which: @pytest.mark.scaling(..., rtol=1e-6)"
+                "the plan is not deterministic (concurrent or commutative accesses), so its results are compared "
+                "within a tolerance; say which: @pytest.mark.scaling(..., rtol=1e-6)"
             )
         test.rows += [{"subject": self.name, **_without_hashes(row)} for row in rows]
         test.rows.append({"kind": "tier", "tier": "exact", "subject": self.name, "failures": list(found)})
@@ -241,7 +241,8 @@ class Case:
         result = clock.run_clock_test(claim, sides, limit, budget_s=test.budget_s, per_capacity=efficiency)
         row = {"kind": "clock", "subject": self.name, **as_row(result, efficiency), "said": said}
         test.rows.append(row)
-        found = f"{claim} is {row['value_text']}, claimed {said} ({result.decision.rounds} rounds, {result.elapsed_s:.0f} s)"
+        cost = f"{result.decision.rounds} rounds, {result.elapsed_s:.0f} s"
+        found = f"{claim} is {row['value_text']}, claimed {said} ({cost})"
         if result.verdict == FAIL:
             raise AssertionError(f"{self.name}: {found}{describe_discarded(result)}")
         if result.verdict != PASS:
@@ -302,6 +303,7 @@ def _tolerated(folder: Path, rows: Sequence[Mapping[str, Any]], k: int, rtol: fl
         scale = float(np.abs(a).max(initial=0))
         error = float(np.abs(b - a).max(initial=0))
         if not error <= rtol * scale:
-            who = f"{rows[k]['model']} on {rows[k]['threads']}"
-            return f"{who} differs from serial in {name} by {error / scale if scale else error:.2g}, more than rtol={rtol:g}"
+            model = f"{rows[k]['model']} on {rows[k]['threads']}"
+            relative = error / scale if scale else error
+            return f"{model} differs from serial in {name} by {relative:.2g}, more than rtol={rtol:g}"
     return None

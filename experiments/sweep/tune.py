@@ -185,8 +185,9 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
 def as_text(problem: Mapping[str, Any], out: str) -> str:
     """The table for a terminal."""
     plan = problem["plan"]
+    tried = f"{len(problem['candidates'])} granularities for each model"
     lines = [
-        f"{plan['network']}, batch {plan['batch']}, {plan['phase']}: {len(problem['candidates'])} granularities for each model",
+        f"{plan['network']}, batch {plan['batch']}, {plan['phase']}: {tried}",
         f"{'model':32} {'threads':>7} {'ms at auto':>11} {'ms at best':>11}  best granularity",
     ]
     for row in problem["rows"]:
@@ -195,6 +196,7 @@ def as_text(problem: Mapping[str, Any], out: str) -> str:
             f"{row['model']:32} {row['threads']:7} {auto:>11} {row['step_time_s'] * 1e3:11.3f}  {row['granularity']}"
         )
     lines.append(
-        f"kept in {out}; compare with: forktask compare --network {plan['network']} --batch {plan['batch']} --tuned {out}"
+        f"kept in {out}; compare with: "
+        f"forktask compare --network {plan['network']} --batch {plan['batch']} --tuned {out}"
     )
     return "\n".join(lines)

@@ -124,7 +124,7 @@ def draw_samples(path: Path, samples: dict[int, Sequence[tuple[float, int, float
         figure.savefig(path.with_suffix(".png"), dpi=200)
         plt.close(figure)
     caption = (
-        "Memory in use on the GPU, by all processes, and utilisation: the part of the driver's last period in which some "
-        "kernel ran, which is no efficiency. One line for each seed.\n"
+        "Memory in use on the GPU, by all processes, and utilisation: the part of the driver's last period in which "
+        "some kernel ran, which is no efficiency. One line for each seed.\n"
     )
     write_atomically(path.with_suffix(".txt"), caption.encode())

@@ -166,8 +166,9 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
     Returns
     -------
     dict
-        Times in seconds, error rate (with a checkpoint), and a hash of losses and probabilities. "floor_s": floating-point
-        operations (convolutions in their direct form) over the FMA peak of all cores, measured beside the runs.
+        Times in seconds, error rate (with a checkpoint), and a hash of losses and probabilities. "floor_s":
+        floating-point operations (convolutions in their direct form) over the FMA peak of all cores, measured beside
+        the runs.
     """
     start = time.perf_counter()
     network = get_network(job["network"])

@@ -172,8 +172,8 @@ def check_resumable(stored: TrainingConfig, config: TrainingConfig) -> None:
     devices = [parse_model(c.model).model.device for c in (stored, config)]
     if devices[0] != devices[1]:
         raise UsageError(
-            f"a resumed run must stay on the {devices[0]}, got the {devices[1]}: their results differ in the last bits; "
-            f"use a new folder"
+            f"a resumed run must stay on the {devices[0]}, got the {devices[1]}: their results differ in the last "
+            f"bits; use a new folder"
         )
     for field in fields(TrainingConfig):
         old, new = getattr(stored, field.name), getattr(config, field.name)

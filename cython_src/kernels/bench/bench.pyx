@@ -27,13 +27,13 @@ cdef int hash_chain_block(const void *record, Py_ssize_t block, const TaskContex
     cdef const uint64_t *inputs = <const uint64_t *> args.operand[1]
     cdef const int32_t *bounds = args.bounds + block * args.bounds_width
     cdef int64_t work = args.integers[0]
-    cdef int64_t k
+    cdef int64_t k, _k
     cdef uint64_t value = mix(out[bounds[0]] + <uint64_t> context.iteration)
     if context.iteration == args.integers[1] and bounds[0] == args.integers[2]:
         return 7
     for k in range(bounds[1], bounds[2]):
         value = mix(value + inputs[k])
-    for k in range(work):
+    for _k in range(work):
         value = mix(value + 1)
     out[bounds[0]] = value
     return 0
@@ -86,7 +86,7 @@ WORK_BYTES = 2 * TASK_BENCH_COPY_BYTES
 
 
 def task_bench_reference(operands, attributes, bounds, iteration):
-    """Check the inputs and mark the output as kernels/bench/task_bench.h does; the work itself leaves no trace and is left out.
+    """Check the inputs and mark the output as task_bench.h does; the work itself leaves no trace and is left out.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def task_bench_reference(operands, attributes, bounds, iteration):
 
 
 def task_bench_kernel(int num_ranges):
-    """Name of the Task Bench kernel for blocks with `num_ranges` ranges of predecessors; registered when first asked for."""
+    """Name of the Task Bench kernel for `num_ranges` ranges of predecessors; the first call registers it."""
     ranges = tuple(name for k in range(num_ranges) for name in (f"start{k}", f"stop{k}"))
     return register(KernelSpec(
         name=f"task_bench_{num_ranges}",

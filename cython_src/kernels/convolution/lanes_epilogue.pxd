@@ -17,10 +17,10 @@ cdef inline void finish_rows(
     const Micro *micro, Epilogue epilogue, const Map *target, float *out, uint8_t *index, int group, int channel,
     int y, int x, int rows, int columns, const float *results, Py_ssize_t results_row,
 ) noexcept nogil:
-    """Rows [y, y + rows) and columns [x, x + columns) of the convolution's result, to the map `target`.
+    """Write rows [y, y + rows) and columns [x, x + columns) of the convolution's result to the map `target`.
 
-    `index` counts pixels of the smaller map: the target of a pooling, the source of an unpooling. y and x are even where
-    pooled.
+    `index` counts pixels of the smaller map: the target of a pooling, the source of an unpooling. y and x are even
+    where pooled.
     """
     cdef int r, lanes = target.lanes
     cdef Py_ssize_t plane = <Py_ssize_t> group * target.channels + channel, at

@@ -108,15 +108,17 @@ typedef void (*FormTile)(const ConvTask *, const Extent *, int, int, int);
         KIND##_tile(t, exist, R, N, o, y, x);                                                 \
     }
 #if FORM_R == 5
-#define TILES(KIND, N)                                                                                               \
-    TILE(KIND, 1, N)                                                                                                 \
-    TILE(KIND, 2, N) TILE(KIND, 3, N) TILE(KIND, 4, N)                                                               \
-        TILE(KIND, 5, N) static const FormTile KIND##_tiles_##N[FORM_R] = {KIND##_1_##N, KIND##_2_##N, KIND##_3_##N, \
-                                                                           KIND##_4_##N, KIND##_5_##N};
+#define TABLE(KIND, N)      {KIND##_1_##N, KIND##_2_##N, KIND##_3_##N, KIND##_4_##N, KIND##_5_##N}
+#define MORE_TILES(KIND, N) TILE(KIND, 3, N) TILE(KIND, 4, N) TILE(KIND, 5, N)
 #else
-#define TILES(KIND, N) \
-    TILE(KIND, 1, N) TILE(KIND, 2, N) static const FormTile KIND##_tiles_##N[FORM_R] = {KIND##_1_##N, KIND##_2_##N};
+#define TABLE(KIND, N) {KIND##_1_##N, KIND##_2_##N}
+#define MORE_TILES(KIND, N)
 #endif
+#define TILES(KIND, N)  \
+    TILE(KIND, 1, N)    \
+    TILE(KIND, 2, N)    \
+    MORE_TILES(KIND, N) \
+    static const FormTile KIND##_tiles_##N[FORM_R] = TABLE(KIND, N);
 TILES(tested, 1)
 TILES(product, 1)
 #if FORM_X == 4

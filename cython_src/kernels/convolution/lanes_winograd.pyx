@@ -14,15 +14,16 @@ from libc.stdint cimport int32_t, uint8_t, uintptr_t
 from ...binding.block_kernel cimport KernelArgs, TaskContext
 from .lanes_epilogue cimport POOL, STORE, UNPOOL, Epilogue, finish_rows
 from ..maps.lanes cimport Map, clear_halo, offset, plane_size, read_map
-from ..simd.micro_kernels cimport (KERNEL, TAPS, UNIT, WINOGRAD_POINTS, WINOGRAD_STRIP, WINOGRAD_TILE, Micro,
-                             WinogradProduct, WinogradReduction, WinogradTransform)
+from ..simd.micro_kernels cimport (
+    KERNEL, TAPS, UNIT, WINOGRAD_POINTS, WINOGRAD_STRIP, WINOGRAD_TILE, Micro, WinogradProduct, WinogradReduction,
+    WinogradTransform)
 
 import numpy as np
 
 from ...binding.kernel_table import KernelSpec, register
-from .lanes import (_conv_backward_data_reference, _conv_backward_data_unpool_reference,
-                           _conv_backward_weights_reference, _conv_forward_reference,
-                           _conv_relu_pool_reference)
+from .lanes import (
+    _conv_backward_data_reference, _conv_backward_data_unpool_reference, _conv_backward_weights_reference,
+    _conv_forward_reference, _conv_relu_pool_reference)
 from ..maps.lanes import map_attributes
 
 cdef enum:
@@ -119,8 +120,8 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
                             q.m + (o - b[2]) * q.m_out + r * t.tiles * UNIT, q.m_point, t.tiles,
                             bias[o] if has_bias else 0, rows, ROW)
                         i = y + r * WINOGRAD_TILE
-                        finish_rows(micro, epilogue, &target, out, index, g, o, i, x0, min(WINOGRAD_TILE, stop - i), columns,
-                                    rows, ROW)
+                        finish_rows(micro, epilogue, &target, out, index, g, o, i, x0, min(WINOGRAD_TILE, stop - i),
+                                    columns, rows, ROW)
                 x0 += columns
             y += num_rows * WINOGRAD_TILE
         for o in range(b[2], b[3]):

@@ -103,7 +103,7 @@ def _flatten_backward_reference(operands, attributes, bounds, iteration):
     write_block(operands["output"], attributes, "out", bounds, part, accumulate=attributes["accumulate"])
 
 
-register(KernelSpec("channels_flatten", ("input", "output"), channels_attributes("in"), (), ("n0", "n1"), _flatten_reference,
-                    <uintptr_t> &flatten))
-register(KernelSpec("channels_flatten_backward", ("gradient", "output"), channels_attributes("out") + ("accumulate",), (), BOX,
-                    _flatten_backward_reference, <uintptr_t> &flatten_backward))
+register(KernelSpec("channels_flatten", ("input", "output"), channels_attributes("in"), (), ("n0", "n1"),
+                    _flatten_reference, <uintptr_t> &flatten))
+register(KernelSpec("channels_flatten_backward", ("gradient", "output"), channels_attributes("out") + ("accumulate",),
+                    (), BOX, _flatten_backward_reference, <uintptr_t> &flatten_backward))

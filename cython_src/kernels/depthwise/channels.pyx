@@ -5,8 +5,8 @@ what lies outside the map is zero, whether or not the map has a halo. Weights ar
 kernel), for any kernel size and stride.
 
 Between two norms the input may be given as it is before its norm and activation: they are applied row by row where they
-are needed (`channels_norm_depthwise`), and one kernel goes back from the second norm's result to the first one's, with the sums
-that the first one needs (`channels_depthwise_norm_backward`).
+are needed (`channels_norm_depthwise`), and one kernel goes back from the second norm's result to the first one's, with
+the sums that the first one needs (`channels_depthwise_norm_backward`).
 """
 
 from libc.stdint cimport int32_t, uintptr_t
@@ -38,7 +38,7 @@ def staged_bytes(width, pitch, kernel, stride):
 
 
 def backward_scratch_bytes(channels, width, out_width, pitch, kernel, stride):
-    """Scratch memory of `channels_depthwise_norm_backward`: weights, their gradient, rows of the input and of the gradient."""
+    """Scratch memory of `channels_depthwise_norm_backward`: weights, their gradient, rows of input and gradient."""
     rows = 2 * (strip_rows(width, pitch, kernel, stride) + kernel)
     return (2 * scratch_bytes(channels, kernel) + staged_bytes(width, pitch, kernel, stride)
             + 4 * out_width * pitch * rows)
@@ -343,16 +343,16 @@ register(KernelSpec("channels_norm_depthwise",
                     MAPS + ("activation", "input_activation"), (), BOX + ("partial",), _forward_reference,
                     <uintptr_t> &norm_depthwise))
 # bounds: rows of the input's gradient.
-register(KernelSpec("channels_depthwise_backward_data", ("gradient", "weight", "output"), MAPS + ("accumulate",), (), BOX,
-                    _backward_data_reference, <uintptr_t> &depthwise_backward_data))
+register(KernelSpec("channels_depthwise_backward_data", ("gradient", "weight", "output"), MAPS + ("accumulate",), (),
+                    BOX, _backward_data_reference, <uintptr_t> &depthwise_backward_data))
 # output: (num_partials, channels, kernel^2), bias_output: (num_partials, channels). bounds: rows of dy.
 register(KernelSpec("channels_depthwise_backward_weights", ("gradient", "input", "output", "bias_output?"),
                     channels_attributes("gradient") + channels_attributes("in") + WINDOW + ("accumulate",), (),
                     BOX + ("partial",), _backward_weights_reference, <uintptr_t> &depthwise_backward_weights))
-# gradient: of activation(scale result + shift), `result` being what the convolution computed, and mean, coefficients as in
-# channels_norm_backward_apply. The convolution's input is `input`, or that normalised (input_scale, input_shift, ...); output is
-# its gradient, statistics (num_partials, 2, pitch) are as of channels_norm_backward_statistics. weight_partials: (num_partials,
-# channels, kernel^2).
+# gradient: of activation(scale result + shift), `result` being the convolution's output; mean, coefficients: as in
+# channels_norm_backward_apply. The convolution's input is `input`, or `input` normalised (input_scale, input_shift,
+# ...); output is its gradient. statistics (num_partials, 2, pitch) are those of channels_norm_backward_statistics.
+# weight_partials: (num_partials, channels, kernel^2).
 register(KernelSpec("channels_depthwise_norm_backward",
                     ("gradient", "result", "scale", "shift", "mean", "coefficients", "weight", "input", "input_scale?",
                      "input_shift?", "input_mean?", "input_inv_std?", "output", "weight_partials", "statistics?"),

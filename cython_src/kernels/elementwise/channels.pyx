@@ -14,7 +14,7 @@ from libc.stdint cimport int32_t, uint32_t, uint64_t, uintptr_t
 
 from ...binding.block_kernel cimport KernelArgs, TaskContext
 from ..simd.channels_kernels cimport (
-    BRANCH_ADD, BRANCH_WRITE, MASK_RESULT, RESIDUAL_PLAIN, ChannelsTask, set_block, set_plane, with_halo)
+    BRANCH_ADD, BRANCH_WRITE, RESIDUAL_PLAIN, ChannelsTask, set_block, set_plane, with_halo)
 from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, read_channels_map
 from ..simd.micro_kernels cimport Micro
 
@@ -24,8 +24,8 @@ from ...binding.kernel_table import KernelSpec, register
 from ..maps.channels import BOX, activate, inside, channels_attributes, passes, write_block
 
 
-cdef void run_activation(const KernelArgs *a, const int32_t *b, void *second, int second_halo, void *output, int out_halo,
-                   int activation) noexcept nogil:
+cdef void run_activation(const KernelArgs *a, const int32_t *b, void *second, int second_halo, void *output,
+                         int out_halo, int activation) noexcept nogil:
     """output = activation(operand 0 [+ second])."""
     cdef ChannelsTask task
     cdef ChannelsMap m, other, out
@@ -48,7 +48,8 @@ cdef void run_activation(const KernelArgs *a, const int32_t *b, void *second, in
 cdef int activation(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     """bounds: images, rows, channels."""
     cdef const KernelArgs *a = <const KernelArgs *> args
-    run_activation(a, a.bounds + block * a.bounds_width, NULL, 0, a.operand[1], <int> a.integers[5], <int> a.integers[6])
+    run_activation(a, a.bounds + block * a.bounds_width, NULL, 0, a.operand[1], <int> a.integers[5],
+                   <int> a.integers[6])
     return 0
 
 
@@ -56,12 +57,12 @@ cdef int add(const void *args, Py_ssize_t block, const TaskContext *context) noe
     """bounds: images, rows, channels."""
     cdef const KernelArgs *a = <const KernelArgs *> args
     run_activation(a, a.bounds + block * a.bounds_width, a.operand[1], <int> a.integers[5], a.operand[2],
-             <int> a.integers[6], <int> a.integers[7])
+                   <int> a.integers[6], <int> a.integers[7])
     return 0
 
 
 cdef void run_backward(const KernelArgs *a, const int32_t *b, void *first, int first_halo, int accumulate_first,
-                            void *second, int second_halo, int accumulate_second, int activation) noexcept nogil:
+                       void *second, int second_halo, int accumulate_second, int activation) noexcept nogil:
     """Gradient, operand 0, where operand 1 passes it, to one or two maps."""
     cdef ChannelsTask task
     cdef ChannelsMap m, activations, one, two
@@ -92,7 +93,7 @@ cdef int activation_backward(const void *args, Py_ssize_t block, const TaskConte
     """bounds: images, rows, channels."""
     cdef const KernelArgs *a = <const KernelArgs *> args
     run_backward(a, a.bounds + block * a.bounds_width, a.operand[2], <int> a.integers[6], <int> a.integers[8],
-                      NULL, 0, 0, <int> a.integers[7])
+                 NULL, 0, 0, <int> a.integers[7])
     return 0
 
 
@@ -100,7 +101,7 @@ cdef int add_backward(const void *args, Py_ssize_t block, const TaskContext *con
     """bounds: images, rows, channels."""
     cdef const KernelArgs *a = <const KernelArgs *> args
     run_backward(a, a.bounds + block * a.bounds_width, a.operand[2], <int> a.integers[6], <int> a.integers[9],
-                      a.operand[3], <int> a.integers[7], <int> a.integers[10], <int> a.integers[8])
+                 a.operand[3], <int> a.integers[7], <int> a.integers[10], <int> a.integers[8])
     return 0
 
 

@@ -112,11 +112,11 @@ def _load_images_reference(operands, attributes, bounds, iteration):
     order = operands["batch_order"][iteration % attributes["num_batches"]]
     if ((order < 0) | (order >= attributes["num_images"])).any():
         return BAD_INDEX
-    inside = interior(operands["output"], attributes, "out")
+    images = interior(operands["output"], attributes, "out")
     for g in range(g0, g1):
         for lane in range(lanes):
             i = g * lanes + lane
-            inside[g, ..., lane] = operands["images"][order[i]] if i < batch else 0
+            images[g, ..., lane] = operands["images"][order[i]] if i < batch else 0
             operands["labels"][g, lane] = operands["dataset_labels"][order[i]] if i < batch else -1
     lanes_maps.clear_halo(
         operands["output"], attributes, "out", slice(g0, g1), slice(None), 0, attributes["out_height"])
@@ -142,5 +142,5 @@ def _channels_load_images_reference(operands, attributes, bounds, iteration):
 # The same for a map with the channels in the lanes; bounds: images.
 register(KernelSpec(
     "channels_load_images", ("images", "dataset_labels", "batch_order", "output", "labels"),
-    channels_attributes("out") + ("batch", "num_batches", "num_images"), (), ("n0", "n1"), _channels_load_images_reference,
-    <uintptr_t> &channels_load_images))
+    channels_attributes("out") + ("batch", "num_batches", "num_images"), (), ("n0", "n1"),
+    _channels_load_images_reference, <uintptr_t> &channels_load_images))

@@ -1,4 +1,4 @@
-"""Addresses within maps that hold the channels in the vector lanes; the geometry is described in kernels/maps/channels.py."""
+"""Addresses within maps that hold the channels in the vector lanes; channels.py beside it describes the geometry."""
 
 from libc.stdint cimport int64_t
 from libc.string cimport memset

@@ -18,8 +18,8 @@ from libc.stdint cimport int32_t, uintptr_t
 
 from ...binding.block_kernel cimport KernelArgs, TaskContext
 from ..simd.channels_kernels cimport (
-    BRANCH_ADD, BRANCH_NONE, BRANCH_WRITE, MASK_ARGUMENT, MASK_NONE, MASK_RESULT, RESIDUAL_NONE, RESIDUAL_PLAIN,
-    RESIDUAL_SCALED, ChannelsTask, set_block, set_plane, with_halo)
+    BRANCH_ADD, BRANCH_WRITE, MASK_ARGUMENT, MASK_RESULT, RESIDUAL_PLAIN, RESIDUAL_SCALED, ChannelsTask, set_block,
+    set_plane, with_halo)
 from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, read_channels_map
 from ..simd.micro_kernels cimport Micro
 
@@ -355,8 +355,7 @@ def _backward_apply_reference(operands, attributes, bounds, iteration):
 MAP = channels_attributes("in")
 # Statistics of one block: shape channels_maps.statistics_shape(num_partials, pitch).
 register(KernelSpec("channels_norm_statistics", ("input", "partials"), MAP, (), ("n0", "n1", "y0", "y1", "partial"),
-                    _statistics_reference,
-    <uintptr_t> &norm_statistics))
+                    _statistics_reference, <uintptr_t> &norm_statistics))
 register(KernelSpec(
     "channels_norm_finish",
     ("partials", "weight", "bias", "running_mean", "running_var", "scale", "shift", "mean", "inv_std"),

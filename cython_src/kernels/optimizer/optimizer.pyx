@@ -113,7 +113,8 @@ def _gradient(operands, attributes, bounds):
     g = operands["gradient"].reshape(-1)[e0:e1]
     if "partials" in operands:
         e = np.arange(e0, e1)
-        at = e // attributes["row_length"] * attributes["row_stride"] + attributes["row_offset"] + e % attributes["row_length"]
+        row, column = np.divmod(e, attributes["row_length"])
+        at = row * attributes["row_stride"] + attributes["row_offset"] + column
         partials = operands["partials"].reshape(-1)
         g[:] = 0
         for p in range(attributes["num_partials"]):

@@ -89,7 +89,7 @@ cdef int global_pool_backward(const void *args, Py_ssize_t block, const TaskCont
     cdef ChannelsTask task
     cdef ChannelsMap m
     cdef float *out = <float *> a.operand[1]
-    cdef int n, y, x, end
+    cdef int n, y, end
     read_channels_map(&m, a.integers)
     end = channel_end(&m, b[5])
     set_block(&task, &m, b, b[4], b[5])
@@ -186,7 +186,8 @@ register(KernelSpec("channels_average_pool", ("input", "output"), MAPS + WINDOW,
 register(KernelSpec("channels_average_pool_backward", ("gradient", "output"), MAPS + WINDOW + ("accumulate",), (), BOX,
                     _average_backward_reference, <uintptr_t> &average_pool_backward))
 # The pooled side is (batch, channels, 1), what the fully connected layer takes with lanes = 1.
-register(KernelSpec("channels_global_pool", ("input", "output"), channels_attributes("in"), (), ("n0", "n1", "c0", "c1"),
-                    _global_reference, <uintptr_t> &global_pool))
-register(KernelSpec("channels_global_pool_backward", ("gradient", "output"), channels_attributes("out") + ("accumulate",), (),
-                    BOX, _global_backward_reference, <uintptr_t> &global_pool_backward))
+register(KernelSpec("channels_global_pool", ("input", "output"), channels_attributes("in"), (),
+                    ("n0", "n1", "c0", "c1"), _global_reference, <uintptr_t> &global_pool))
+register(KernelSpec("channels_global_pool_backward", ("gradient", "output"),
+                    channels_attributes("out") + ("accumulate",), (), BOX, _global_backward_reference,
+                    <uintptr_t> &global_pool_backward))
