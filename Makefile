@@ -11,21 +11,21 @@ FURTHER := torch safetensors numba sklearn cupy tbb libomp relacy
 DEBIAN_tbb := g++ libtbb-dev
 DEBIAN_libomp := libomp-dev
 DEBIAN_relacy := g++ relacy-dev
-PYPI_torch := forktask[peers]
+PYPI_torch := torch==2.13.0
 PYPI_safetensors := safetensors>=0.4
 PYPI_numba := numba>=0.60
 PYPI_sklearn := scikit-learn>=1.5
 PYPI_cupy := cupy-cuda12x>=14
-# PyTorch built for CPUs alone, without gigabytes of CUDA libraries.
+# PyTorch built for CPUs: PyPI's own build needs gigabytes of CUDA libraries.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-PIP_FURTHER = $(BIN)/pip install --quiet --extra-index-url $(TORCH_INDEX)
+PIP_FURTHER = $(BIN)/pip install --quiet $(if $(filter torch,$(FURTHER)),--retries 1 --extra-index-url $(TORCH_INDEX))
 DEBIAN_PACKAGES = $(sort $(foreach kind,$(FURTHER),$(DEBIAN_$(kind))))
 PYPI_PACKAGES = $(foreach kind,$(FURTHER),$(PYPI_$(kind)))
 comma := ,
 space := $() $()
 
-.PHONY: install install-tests install-dev install-further further-kinds debian-packages check-packages compare test \
-	test-all test-further test-peers test-gpu lint format clean stress tsan model-check
+.PHONY: install install-tests install-dev install-further further-kinds debian-packages check-packages check-torch \
+	compare test test-all test-further test-peers test-gpu lint format clean stress tsan model-check
 
 install: $(VENV)/.installed
 
@@ -56,7 +56,7 @@ test-further: install-further
 	$(PYTEST) tests -m '$(subst $(space), or ,$(strip $(FURTHER)))' --require $(subst $(space),$(comma),$(strip $(FURTHER)))
 
 # A package that was built before oneTBB was there is built again.
-install-further: check-packages install-tests
+install-further: check-packages install-tests $(if $(filter torch,$(FURTHER)),check-torch)
 	$(if $(filter tbb,$(FURTHER)),$(BIN)/python -P -c 'import forktask.forkjoin.tbb_flow_run' 2>/dev/null || \
 		{ rm $(VENV)/.installed && $(MAKE) install-tests; })
 	$(if $(PYPI_PACKAGES),$(PIP_FURTHER) $(PYPI_PACKAGES:%='%'))
@@ -66,6 +66,10 @@ check-packages:
 		! command -v dpkg >/dev/null || dpkg -s $$name >/dev/null 2>&1 || missing="$$missing $$name"; done; \
 	test -z "$$missing" || { echo "These tests need more Debian packages: apt-get install$$missing" >&2; exit 1; }
 
+check-torch: install
+	@$(BIN)/python -P -c 'import torch' 2>/dev/null || { \
+		$(PIP_FURTHER) --dry-run --no-deps --report - '$(PYPI_torch)' | $(BIN)/python -P .ci/torch_for_cpus.py; }
+
 further-kinds:
 	@echo $(FURTHER)
 
@@ -73,8 +77,8 @@ debian-packages:
 	@echo $(DEBIAN_PACKAGES)
 
 # The long form of the tests against PyTorch itself.
-test-peers: install-tests
-	$(PIP_FURTHER) $(PYPI_torch)
+test-peers: FURTHER := torch
+test-peers: install-further
 	FORKTASK_LONG_TESTS=1 $(PYTEST) -m torch --require torch tests
 
 # The tests that need an NVIDIA GPU. GPU names the packages: CuPy for the driver's CUDA, and the sampling library.
@@ -89,6 +93,7 @@ install-dev: install
 
 # Every linter runs, also after one that found something. Their versions stand in pyproject.toml.
 lint: install-dev
+	@test -n "$(SOURCES)" || { echo "make lint takes its files from git ls-files, got none; use a clone" >&2; exit 1; }
 	@export PATH="$(abspath $(BIN)):$$PATH"; failed=; \
 	for command in \
 		"ruff check ." \
