@@ -16,7 +16,7 @@ for package in found:
     cuda = [line.split(";")[0] for line in needed if re.match(r"nvidia|cuda|triton", line)]
     if cuda:
         sys.exit(
-            f"PyTorch must come without CUDA, got {package['metadata']['version']} that needs {', '.join(cuda)}; name an "
-            f"index with builds for CPUs: TORCH_INDEX=https://..."
+            f"PyTorch must come without CUDA, got {package['metadata']['version']} that needs {', '.join(cuda)}; "
+            f"name an index with builds for CPUs: TORCH_INDEX=https://..."
         )
     print("PyTorch", package["metadata"]["version"])
