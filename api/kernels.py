@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from .cython_src.binding.kernel_table import KernelSpec, register
 from .cython_src.graphs.user_graph import KERNEL_ARGS
+from .cython_src.kernels.interface.kernel_spec import KernelSpec, register
 
 __all__ = ["KERNEL_ARGS", "KernelSpec", "get_include", "register"]
 
 
 def get_include() -> str:
-    """Return the folder for a C compiler's `-I`, so that `#include "cython_src/binding/block_kernel.h"` is found."""
+    """Return the folder for a C compiler's `-I`: it holds cython_src/kernels/interface/block_kernel.h."""
     return str(Path(__file__).parent)

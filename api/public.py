@@ -2,7 +2,7 @@
 
 from . import kernels, plans
 from .comparison import Comparison, compare
-from .cython_src.binding.bind import BlockFailure, BoundPlan, bind
+from .cython_src.binding.bind import BlockFailure, BoundPlan
 from .cython_src.binding.storage import Storage
 from .cython_src.errors import UsageError
 from .cython_src.graphs.task_functions import TaskFunction, task
@@ -24,6 +24,7 @@ from .cython_src.networks.layers import (
     Softmax,
 )
 from .cython_src.networks.registry import get_network, network_names
+from .cython_src.targets import bind
 from .experiments.training.data import Dataset, load_data
 from .experiments.training.safetensors import read_safetensors, write_safetensors
 from .kernels import get_include

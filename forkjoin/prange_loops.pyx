@@ -11,7 +11,7 @@ from cython.parallel cimport parallel, prange, threadid
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 
-from ..cython_src.binding.block_kernel cimport LoopRecord, WorkerState, run_block
+from ..cython_src.kernels.interface.block_kernel cimport LoopRecord, WorkerState, run_block
 from ..cython_src.binding.bind cimport BoundPlan, Workers
 from .serial_loops cimport check_signals
 from .thread_state cimport (

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 
-from ..cython_src.binding.block_kernel cimport LoopRecord, WorkerState
+from ..cython_src.kernels.interface.block_kernel cimport LoopRecord, WorkerState
 from ..cython_src.binding.bind cimport BoundPlan, Workers
 from .serial_loops cimport check_signals
 from .thread_state cimport SignalPoll, ThreadState, forktask_start_poll

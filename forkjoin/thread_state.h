@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "cython_src/binding/block_kernel.h"
+#include "cython_src/kernels/interface/block_kernel.h"
 
 #define FORKTASK_MAX_CPUS 8192
 

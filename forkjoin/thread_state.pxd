@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t
 
-from ..cython_src.binding.block_kernel cimport LoopRecord, WorkerState
+from ..cython_src.kernels.interface.block_kernel cimport LoopRecord, WorkerState
 
 
 cdef extern from "forkjoin/thread_state.h" nogil:

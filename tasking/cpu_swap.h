@@ -26,7 +26,7 @@
 #include <time.h>
 
 #include "atomics.h"
-#include "cython_src/binding/block_kernel.h"
+#include "cython_src/kernels/interface/block_kernel.h"
 #include "idle.h"
 
 /* A running worker must have used its CPU within this time: long against a look, short against a time slice. */

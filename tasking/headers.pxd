@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
-from ..cython_src.binding.block_kernel cimport LoopRecord, WorkerState
+from ..cython_src.kernels.interface.block_kernel cimport LoopRecord, WorkerState
 
 
 cdef extern from "tasking/team.h" nogil:

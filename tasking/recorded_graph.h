@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "cython_src/binding/block_kernel.h"
+#include "cython_src/kernels/interface/block_kernel.h"
 
 /* Nodes are the plan's tasks, then joins. An edge to the next iteration carries a token. */
 typedef struct RecordedGraph {

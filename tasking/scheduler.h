@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cython_src/binding/block_kernel.h"
+#include "cython_src/kernels/interface/block_kernel.h"
 #include "deque.h"
 #include "idle.h"
 #if !defined(FORKTASK_RELACY)

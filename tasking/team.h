@@ -19,7 +19,7 @@
 #include <string.h>
 
 #include "atomics.h"
-#include "cython_src/binding/block_kernel.h"
+#include "cython_src/kernels/interface/block_kernel.h"
 #include "cpu_swap.h"
 #include "idle.h"
 

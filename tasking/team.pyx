@@ -5,7 +5,7 @@ from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memset
 from posix.unistd cimport getpid
 
-from ..cython_src.binding.block_kernel cimport WorkerState, forktask_now_ns
+from ..cython_src.kernels.interface.block_kernel cimport WorkerState, forktask_now_ns
 from ..cython_src.binding.bind cimport BoundPlan, Workers
 from .headers cimport (
     RUN_STOPPED, CpuSwap, Scheduler, TeamJob, cpu_swap_restore, ft_register_membarrier, load_i32, load_i64,

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from forktask.cython_src.binding.bind import bind
-from forktask.cython_src.binding.kernel_table import KernelSpec, register
 from forktask.cython_src.graphs.task_bench import task_bench
+from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, register
 from forktask.cython_src.plan.model import Block, PlanBuilder, update
 from forktask.experiments.sampling.models import make_executor
 

@@ -108,7 +108,7 @@ def test_stubs_are_those_of_the_extensions():
 
 def test_headers_are_where_get_include_says():
     """Check that the folder of `get_include` holds the header of kernels."""
-    assert (Path(ft.get_include()) / "cython_src" / "binding" / "block_kernel.h").exists()
+    assert (Path(ft.get_include()) / "cython_src" / "kernels" / "interface" / "block_kernel.h").exists()
 
 
 # --- running --------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int32_t, int64_t
 
-from .block_kernel cimport LoopRecord, WorkerState
+from ..kernels.interface.block_kernel cimport LoopRecord, WorkerState
 
 
 cdef class BoundPlan:

@@ -3,7 +3,7 @@
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 
-from .block_kernel cimport (
+from ..kernels.interface.block_kernel cimport (
     FORKTASK_ABI_VERSION, FORKTASK_MAX_OPERANDS, BlockEvent, BlockKernel, KernelArgs, LoopRecord, MicroKernels,
     TaskContext, WorkerState,
     forktask_flush_denormals, forktask_restore_denormals, run_block,
@@ -13,7 +13,8 @@ from functools import partial
 
 import numpy as np
 
-from . import kernel_table
+from ..kernels import kernel_table
+from ..kernels.simd import instruction_sets
 from ..errors import UsageError
 from ..plan.model import commutative_locks
 from .storage import Storage, aligned_empty, view_of
@@ -21,7 +22,7 @@ from .storage import Storage, aligned_empty, view_of
 EVENT_DTYPE = np.dtype(
     [("start_ns", "<i8"), ("stop_ns", "<i8"), ("iteration", "<i8"), ("task", "<i4"), ("worker", "<i4")]
 )
-TARGETS = ("cpu", "numpy", "float64", "gpu")
+TARGETS = ("cpu", "numpy", "float64")
 
 
 class BlockFailure(RuntimeError):
@@ -306,16 +307,15 @@ def _compiled_arguments(BoundPlan bound, spec, loop, uintptr_t micro_address, me
 
 
 def bind(plan, storage=None, target="cpu", instruction_set=None, *, arrays=None):
-    """Give a plan memory and kernels.
+    """Give a plan memory and kernels of this processor.
 
     Parameters
     ----------
     plan : Plan
     storage : Storage, optional
         Owner of persistent buffers; several plans may bind to one. Default: a new one.
-    target : {"cpu", "numpy", "float64", "gpu"}
-        Compiled kernels; the kernels' NumPy form in the plan's own dtypes; the same in float64 (the reference); CUDA
-        kernels on the machine's first GPU (`gpu_program.GpuBoundPlan`, whose constructor takes another one).
+    target : {"cpu", "numpy", "float64"}
+        Compiled kernels; the kernels' NumPy form in the plan's own dtypes; the same in float64 (the reference).
     instruction_set : str, optional
         Of the compiled kernels; default: the best this processor has.
     arrays : mapping of str to ndarray, optional
@@ -323,12 +323,12 @@ def bind(plan, storage=None, target="cpu", instruction_set=None, *, arrays=None)
 
     Returns
     -------
-    BoundPlan or GpuBoundPlan
+    BoundPlan
 
     Raises
     ------
     UsageError
-        No GPU, unknown target or kernel, or a storage that holds a buffer of the same name and another shape.
+        Unknown target or kernel, or a storage that holds a buffer of the same name and another shape.
     """
     cdef BoundPlan bound = BoundPlan.__new__(BoundPlan)
     cdef OwnOperands *chosen
@@ -337,9 +337,6 @@ def bind(plan, storage=None, target="cpu", instruction_set=None, *, arrays=None)
     cdef Py_ssize_t i, k
     if target not in TARGETS:
         raise UsageError(f"target must be one of {', '.join(TARGETS)}; got {target!r}")
-    if target == "gpu":
-        from ..gpu.bind import GpuBoundPlan
-        return GpuBoundPlan(plan, storage)
     if storage is None:
         storage = Storage()
     micro_address = 0
@@ -348,7 +345,6 @@ def bind(plan, storage=None, target="cpu", instruction_set=None, *, arrays=None)
     if target == "cpu" and not any(kernel_table.get(loop.kernel, own).instruction_sets for loop in plan.loops):
         bound.instruction_set = "baseline"
     elif target == "cpu":
-        from ..kernels.simd import instruction_sets
         bound.instruction_set = instruction_sets.choose(instruction_set)
         micro_address = instruction_sets.micro_kernels_address(bound.instruction_set)
     bound.plan = plan

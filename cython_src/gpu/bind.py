@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ..binding import kernel_table
 from ..binding.bind import EVENT_DTYPE, BlockFailure, bind
 from ..binding.executor_contract import check_run
 from ..binding.storage import Storage, view_of
 from ..errors import UsageError
+from ..kernels import kernel_table
 from ..plan.model import READ, WRITE, Plan, UniformBlocks
 from . import device as gpu_device
 from . import launches as gpu_kernels

@@ -1,7 +1,7 @@
 """CUDA forms of the kernels: their sources, and how a loop is launched.
 
 Nothing here needs a GPU or CuPy. A form has the name, operands, attributes and bounds of the kernel it stands for
-(cython_src/binding/kernel_table.py) and computes a range of a loop's blocks.
+(cython_src/kernels/interface/kernel_spec.py) and computes a range of a loop's blocks.
 """
 
 from __future__ import annotations

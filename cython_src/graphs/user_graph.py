@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ..binding import kernel_table
 from ..binding.bind import BoundPlan, bind
-from ..binding.kernel_table import KernelSpec
 from ..binding.storage import Storage
 from ..errors import UsageError
+from ..kernels import kernel_table
+from ..kernels.interface.kernel_spec import KernelSpec
 from ..plan.model import (
     COMMUTATIVE,
     CONCURRENT,

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Protocol
 
-from ..binding import kernel_table
 from ..errors import UsageError
+from ..kernels import kernel_table
 from ..networks.layers import BatchNorm, Convolution, FullyConnected, Layer, Network, Softmax
 from ..plan.model import Access, Block, PlanBuilder, ranges
 from ..records import Record, about

@@ -14,7 +14,7 @@ import forktask as ft
 from .common import run_example
 
 SOURCE = """
-#include "cython_src/binding/block_kernel.h"
+#include "cython_src/kernels/interface/block_kernel.h"
 
 /* y = y + alpha x; region 0 is of x, region 1 of y. */
 int axpy(const void *record, ptrdiff_t block, const TaskContext *context)

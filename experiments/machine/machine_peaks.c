@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "machine_peaks.h"
 
-#include "cython_src/binding/block_kernel.h"
+#include "cython_src/kernels/interface/block_kernel.h"
 
 #include <errno.h>
 #include <linux/perf_event.h>

@@ -7,8 +7,8 @@ import numpy as np
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import check_accesses, check_orders, run_serial, span_in_tasks
-from forktask.cython_src.binding.kernel_table import KernelSpec, register
 from forktask.cython_src.binding.storage import Storage
+from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, register
 from forktask.cython_src.plan.dependences import SHARING, record_graph
 from forktask.cython_src.plan.model import Block, ranges, read, update, write
 

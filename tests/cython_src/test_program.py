@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from contract.common import kernel
 
-from forktask.cython_src.binding import kernel_table
 from forktask.cython_src.binding.bind import BlockFailure, Workers, bind
-from forktask.cython_src.binding.kernel_table import KernelSpec
 from forktask.cython_src.binding.storage import Storage
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, register
 from forktask.cython_src.plan.model import Block, PlanBuilder, commutative, concurrent, read, update, write
 
 
@@ -84,14 +83,14 @@ def test_float64_target():
 
 def test_bad_binding_is_refused():
     """Check unknown targets, kernels and kernels without the form asked for."""
-    with pytest.raises(UsageError, match="target must be one of cpu, numpy, float64, gpu; got 'tpu'"):
+    with pytest.raises(UsageError, match="target must be one of cpu, numpy, float64; got 'tpu'"):
         bind(plan(), target="tpu")
     builder = PlanBuilder("test")
     builder.buffer("x", (1,), role="parameter")
     builder.loop("f", "test.unknown", {"x": "x"}, [Block((), (write("x"),))])
     with pytest.raises(UsageError, match="no kernel is called 'test.unknown'"):
         bind(builder.build(), target="numpy")
-    kernel_table.register(KernelSpec("test.compiled_only", ("x",), address=1))
+    register(KernelSpec("test.compiled_only", ("x",), address=1))
     builder = PlanBuilder("test")
     builder.buffer("x", (1,), role="parameter")
     builder.loop("f", "test.compiled_only", {"x": "x"}, [Block((), (write("x"),))])
@@ -102,7 +101,7 @@ def test_bad_binding_is_refused():
 def test_kernel_names_are_unique():
     """Check that a name cannot be given to a second kernel."""
     with pytest.raises(UsageError, match="'test.fails' exists already"):
-        kernel_table.register(KernelSpec("test.fails", ("x",), reference=print))
+        register(KernelSpec("test.fails", ("x",), reference=print))
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from forktask.cython_src.binding.bind import Workers, bind
 from forktask.cython_src.binding.checks import check_accesses, check_orders
-from forktask.cython_src.binding.kernel_table import KernelSpec, register
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, register
 from forktask.cython_src.plan import reductions
 from forktask.cython_src.plan.model import Block, PlanBuilder, read, reduction, update, write
 from forktask.forkjoin.executor import SerialExecutor

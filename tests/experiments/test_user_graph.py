@@ -15,7 +15,7 @@ from forktask.kernels import KERNEL_ARGS
 MODELS = [model for model in built_models() if model != "tbb"]
 REPLAYED = [f"{model}:placement={p}" for model in ("taskgraph", "taskiter") for p in ("stealing", "partitioned")]
 KERNELS = """
-#include "cython_src/binding/block_kernel.h"
+#include "cython_src/kernels/interface/block_kernel.h"
 
 /* Region 0 is read, region 1 written, both of two dimensions; integers: columns of each; real: a factor. */
 int scale(const void *record, ptrdiff_t block, const TaskContext *context)

@@ -212,7 +212,7 @@ class _Recorder:
 
 def test_every_thread_is_pinned_and_flushes_denormals():
     """Check affinity and FP mode from within blocks."""
-    from forktask.cython_src.binding.kernel_table import KernelSpec, register
+    from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, register
 
     recorder = _Recorder()
     register(KernelSpec(name="test_recorder", operands=("out",), bounds=("i",), reference=recorder))

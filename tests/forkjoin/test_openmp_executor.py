@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from forktask.cython_src.binding.bind import BlockFailure, bind
-from forktask.cython_src.binding.kernel_table import KernelSpec, register
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import PATTERNS, task_bench
+from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, register
 from forktask.cython_src.plan.model import (
     COMMUTATIVE,
     CONCURRENT,

@@ -6,12 +6,12 @@ from cython_src.kernel_testing import EPSILON
 from cython_src.networks_for_tests import SMALL, fill
 from gpu.fake_gpu import emulator
 
-from forktask.cython_src.binding import kernel_table
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import check_accesses, run_serial
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import blas as gpu_blas
 from forktask.cython_src.gpu import launches as gpu_kernels
+from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.kernels.convolution import algorithms
 from forktask.cython_src.kernels.maps.channels import ChannelsMap
 from forktask.cython_src.lowering.lower import lower

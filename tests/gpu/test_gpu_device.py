@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import device as gpu_device
 from forktask.cython_src.graphs.task_bench import task_bench
+from forktask.cython_src.targets import bind
 
 
 def has_gpu():

@@ -10,12 +10,12 @@ from cython_src.kernel_testing import EPSILON, random_map
 from cython_src.test_kernels_accesses import fill
 from gpu.fake_gpu import emulator
 
-from forktask.cython_src.binding import kernel_table
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import check_accesses, check_orders, run_serial
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import launches as gpu_kernels
 from forktask.cython_src.graphs.task_bench import task_bench
+from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.parts import convolutional_classifier

@@ -3,7 +3,7 @@
  * then for each task a chain over its instances, which shows those of one task that overlap or come out of order.
  * bounds: task number, then three ranges of cells: read, written, updated (start, stop each).
  * integers: work (hash steps), fail_iteration, fail_task. */
-#include "cython_src/binding/block_kernel.h"
+#include "cython_src/kernels/interface/block_kernel.h"
 
 static inline uint64_t mix(uint64_t h, uint64_t v)
 {

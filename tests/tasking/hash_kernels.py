@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import forktask
-from forktask.cython_src.binding.kernel_table import KernelSpec, register
+from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, register
 
 HERE = Path(__file__).parent
 HEADERS = Path(forktask.__file__).parent

@@ -70,7 +70,8 @@ def test_ctrl_c_stops_within_100_ms(name, num_threads):
 @pytest.mark.parametrize("name", EXECUTORS)
 def test_python_kernels_run_on_all_executors(name):
     """Check NumPy targets, whose blocks take the GIL on plain threads, and the exception that becomes the cause."""
-    from forktask.cython_src.binding.kernel_table import KernelSpec, get, register
+    from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, register
+    from forktask.cython_src.kernels.kernel_table import get
 
     def add_one(operands, attributes, bounds, iteration):
         if iteration == attributes["raise_in"]:

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
 
-from ...binding.block_kernel cimport KernelArgs, TaskContext, forktask_now_ns
+from ..interface.block_kernel cimport KernelArgs, TaskContext, forktask_now_ns
 
 cdef extern from "cython_src/kernels/bench/task_bench.h" nogil:
     const int TASK_BENCH_EMPTY, TASK_BENCH_SCRATCH, TASK_BENCH_FLOPS, TASK_BENCH_COPY_BYTES, TASK_BENCH_CELL
@@ -11,7 +11,7 @@ cdef extern from "cython_src/kernels/bench/task_bench.h" nogil:
 
 import numpy as np
 
-from ...binding.kernel_table import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, register
 
 
 cdef inline uint64_t mix(uint64_t value) noexcept nogil:

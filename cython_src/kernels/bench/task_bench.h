@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-#include "cython_src/binding/block_kernel.h"
+#include "cython_src/kernels/interface/block_kernel.h"
 
 enum { TASK_BENCH_EMPTY, TASK_BENCH_COMPUTE, TASK_BENCH_MEMORY, TASK_BENCH_LOAD_IMBALANCE, TASK_BENCH_BUSY_WAIT };
 /* Order of the integer attributes. */

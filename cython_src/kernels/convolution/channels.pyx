@@ -13,7 +13,7 @@ and all of them work on the same task.
 from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memcpy, memmove, memset
 
-from ...binding.block_kernel cimport KernelArgs, TaskContext
+from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport channel_end, clear_channel_halo, image_size, pixel, row_size
 from ..simd.channels_kernels cimport RESIDUAL_PLAIN, ChannelsTask, set_block, set_plane
 from ..simd.matrix_kernels cimport (
@@ -23,7 +23,7 @@ from .channels_geometry cimport (
     DIRECT, IM2COL, MAX_PANELS, PAD, PAD_BLOCKED, TESTED, TESTED_BLOCKED, Convolution, panel_inputs, read_convolution,
     read_tile)
 
-from ...binding.kernel_table import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, register
 from ..maps.channels import channels_attributes
 from .algorithms import GEOMETRY
 from .channels_reference import backward_data, forward

@@ -6,12 +6,12 @@ The order of packed weights is described in kernels/convolution/algorithms.py.
 from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memcpy, memset
 
-from ...binding.block_kernel cimport KernelArgs, TaskContext
+from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..simd.matrix_kernels cimport PANEL, Matrix
 from ..simd.micro_kernels cimport Micro
 from .channels_geometry cimport MAX_INDEX, MAX_PANELS, WINOGRAD2, WINOGRAD4, panel_inputs
 
-from ...binding.kernel_table import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, register
 from .channels_reference import pack
 
 

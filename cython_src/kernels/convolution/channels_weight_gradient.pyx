@@ -6,7 +6,7 @@ The formula and the algorithms are described in kernels/convolution/algorithms.p
 from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memcpy, memset
 
-from ...binding.block_kernel cimport KernelArgs, TaskContext
+from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport ChannelsMap, image_size, pixel, row_size
 from ..simd.matrix_kernels cimport PANEL, Matrix, OuterTask, PlainGradientTask, Request, Winograd
 from ..simd.micro_kernels cimport Micro
@@ -14,7 +14,7 @@ from .channels_geometry cimport (
     DIRECT, IM2COL, MAX_INDEX, MAX_PANELS, PAD, PAD_BLOCKED, TESTED_BLOCKED, Convolution, panel_inputs,
     read_convolution, read_tile)
 
-from ...binding.kernel_table import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, register
 from ..maps.channels import channels_attributes
 from .algorithms import GEOMETRY
 from .channels_reference import backward_weights

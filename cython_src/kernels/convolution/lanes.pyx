@@ -11,7 +11,7 @@ gradient is the same inner loop with the roles of the channels exchanged and the
 
 from libc.stdint cimport int32_t, uint8_t, uintptr_t
 
-from ...binding.block_kernel cimport KernelArgs, TaskContext
+from ..interface.block_kernel cimport KernelArgs, TaskContext
 from .lanes_epilogue cimport POOL, STORE, UNPOOL, Epilogue, finish_rows
 from ..maps.lanes cimport Map, clear_halo, offset, plane_size, read_map
 from ..simd.micro_kernels cimport KERNEL, TAPS, UNIT, ConvTask, Micro, WeightGradientTask
@@ -19,7 +19,7 @@ from ..simd.micro_kernels cimport KERNEL, TAPS, UNIT, ConvTask, Micro, WeightGra
 import numpy as np
 
 from ..maps import lanes as lanes_maps
-from ...binding.kernel_table import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, register
 from ..maps.lanes import interior, map_attributes
 
 cdef enum:

@@ -13,7 +13,7 @@ algorithms.ALGORITHMS. Forward pass and data gradient sum in the direct form's o
 from libc.stdint cimport int32_t, uint8_t, uintptr_t
 from libc.string cimport memcpy, memset
 
-from ...binding.block_kernel cimport KernelArgs, TaskContext
+from ..interface.block_kernel cimport KernelArgs, TaskContext
 from .lanes_epilogue cimport POOL, STORE, UNPOOL, Epilogue, finish_rows
 from ..maps.lanes cimport Map, clear_halo, offset, plane_size, read_map
 from ..simd.micro_kernels cimport (
@@ -21,7 +21,7 @@ from ..simd.micro_kernels cimport (
 
 from . import lanes as lanes_convolution
 from ...errors import UsageError
-from ...binding.kernel_table import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, register
 from ..maps.lanes import map_attributes
 from .algorithms import ALGORITHMS
 

@@ -11,7 +11,7 @@ into blocks. Rounding errors are larger than those of the direct form, about fiv
 
 from libc.stdint cimport int32_t, uint8_t, uintptr_t
 
-from ...binding.block_kernel cimport KernelArgs, TaskContext
+from ..interface.block_kernel cimport KernelArgs, TaskContext
 from .lanes_epilogue cimport POOL, STORE, UNPOOL, Epilogue, finish_rows
 from ..maps.lanes cimport Map, clear_halo, offset, plane_size, read_map
 from ..simd.micro_kernels cimport (
@@ -20,7 +20,7 @@ from ..simd.micro_kernels cimport (
 
 import numpy as np
 
-from ...binding.kernel_table import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, register
 from .lanes import (
     _conv_backward_data_reference, _conv_backward_data_unpool_reference, _conv_backward_weights_reference,
     _conv_forward_reference, _conv_relu_pool_reference)

@@ -7,14 +7,14 @@ as it is.
 
 from libc.stdint cimport int32_t, uint8_t, uintptr_t
 
-from ...binding.block_kernel cimport KernelArgs, TaskContext
+from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.lanes cimport Map, clear_halo, offset, read_map
 from ..simd.micro_kernels cimport Micro
 
 import numpy as np
 
 from ..maps import lanes as lanes_maps
-from ...binding.kernel_table import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, register
 from ..maps.lanes import interior, map_attributes
 
 

@@ -5,14 +5,14 @@ A vector is (batch, channels * height * width, 1) in PyTorch's order: channel, r
 
 from libc.stdint cimport int32_t, uintptr_t
 
-from ...binding.block_kernel cimport KernelArgs, TaskContext
+from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, pixel, read_channels_map
 from ..simd.micro_kernels cimport Micro, UNIT
 
 import numpy as np
 
 from ..maps import channels as channels_maps
-from ...binding.kernel_table import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, register
 from ..maps.channels import BOX, inside, channels_attributes, write_block
 
 

@@ -12,7 +12,7 @@ the sums that the first one needs (`channels_depthwise_norm_backward`).
 from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memset
 
-from ...binding.block_kernel cimport KernelArgs, TaskContext
+from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..simd.channels_kernels cimport (
     MASK_ARGUMENT, MASK_NONE, STRIP_FLOATS, ChannelsTask, DepthwiseBackwardTask, WindowTask, set_block, set_plane,
     set_windows, with_halo)
@@ -22,7 +22,7 @@ from ..simd.micro_kernels cimport Micro
 import numpy as np
 
 from ..maps import channels as channels_maps
-from ...binding.kernel_table import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, register
 from ..maps.channels import (
     BOX, activate, block_statistics, inside, channels_attributes, passes, scatter_windows, windows, write_block)
 

@@ -12,7 +12,7 @@ the backward pass runs the same kernel on the gradient instead of keeping masks.
 
 from libc.stdint cimport int32_t, uint32_t, uint64_t, uintptr_t
 
-from ...binding.block_kernel cimport KernelArgs, TaskContext
+from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..simd.channels_kernels cimport (
     BRANCH_ADD, BRANCH_WRITE, RESIDUAL_PLAIN, ChannelsTask, set_block, set_plane, with_halo)
 from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, read_channels_map
@@ -20,7 +20,7 @@ from ..simd.micro_kernels cimport Micro
 
 import numpy as np
 
-from ...binding.kernel_table import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, register
 from ..maps.channels import BOX, activate, inside, channels_attributes, passes, write_block
 
 

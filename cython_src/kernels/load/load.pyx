@@ -3,7 +3,7 @@
 from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memcpy
 
-from ...binding.block_kernel cimport KernelArgs, TaskContext
+from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport ChannelsMap, clear_channel_halo, pixel, read_channels_map
 from ..maps.lanes cimport Map, clear_halo, offset, read_map
 from ..simd.micro_kernels cimport UNIT, Micro
@@ -11,7 +11,7 @@ from ..simd.micro_kernels cimport UNIT, Micro
 import numpy as np
 
 from ..maps import lanes as lanes_maps
-from ...binding.kernel_table import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, register
 from ..maps.lanes import interior, map_attributes
 from ..maps.channels import inside, channels_attributes, write_block
 

@@ -4,11 +4,11 @@ step."""
 from libc.math cimport expf, isfinite, logf
 from libc.stdint cimport int32_t, uintptr_t
 
-from ...binding.block_kernel cimport KernelArgs, TaskContext
+from ..interface.block_kernel cimport KernelArgs, TaskContext
 
 import numpy as np
 
-from ...binding.kernel_table import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, register
 
 # Status of a kernel that met a label outside the classes, or, when asked to look, a loss that is not finite.
 BAD_LABEL, NOT_FINITE = 3, 4

@@ -16,7 +16,7 @@ channel; weight, bias and running statistics are PyTorch's.
 from libc.math cimport sqrtf
 from libc.stdint cimport int32_t, uintptr_t
 
-from ...binding.block_kernel cimport KernelArgs, TaskContext
+from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..simd.channels_kernels cimport (
     BRANCH_ADD, BRANCH_WRITE, MASK_ARGUMENT, MASK_RESULT, RESIDUAL_PLAIN, RESIDUAL_SCALED, ChannelsTask, set_block,
     set_plane, with_halo)
@@ -26,7 +26,7 @@ from ..simd.micro_kernels cimport Micro
 import numpy as np
 
 from ..maps import channels as channels_maps
-from ...binding.kernel_table import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, register
 from ..maps.channels import (
     BOX, activate, block_statistics, inside, channels_attributes, passes, write_block)
 

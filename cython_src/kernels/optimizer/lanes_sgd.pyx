@@ -7,10 +7,10 @@ learning rate from a table that is indexed by the iteration.
 
 from libc.stdint cimport int32_t, uintptr_t
 
-from ...binding.block_kernel cimport KernelArgs, TaskContext
+from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..simd.micro_kernels cimport Micro
 
-from ...binding.kernel_table import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, register
 
 
 cdef int sgd(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:

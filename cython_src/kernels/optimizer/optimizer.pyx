@@ -18,13 +18,13 @@ from libc.math cimport pow, sqrt
 from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memset
 
-from ...binding.block_kernel cimport KernelArgs, TaskContext
+from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..simd.channels_kernels cimport OptimizerTask
 from ..simd.micro_kernels cimport Micro
 
 import numpy as np
 
-from ...binding.kernel_table import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, register
 
 
 cdef void set_elements(OptimizerTask *task, const KernelArgs *a, const int32_t *b) noexcept nogil:

@@ -7,7 +7,7 @@ passes gather: each element of the gradient adds up what the windows it lies in 
 
 from libc.stdint cimport int32_t, uint8_t, uintptr_t
 
-from ...binding.block_kernel cimport KernelArgs, TaskContext
+from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..simd.channels_kernels cimport ChannelsKernels, ChannelsTask, WindowTask, set_block, set_plane, set_windows
 from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, clear_pixels, pixel, read_channels_map
 from ..simd.micro_kernels cimport Micro
@@ -15,7 +15,7 @@ from ..simd.micro_kernels cimport Micro
 import numpy as np
 
 from ..maps import channels as channels_maps
-from ...binding.kernel_table import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, register
 from ..maps.channels import BOX, inside, channels_attributes, scatter_windows, windows, write_block
 
 

@@ -2,11 +2,11 @@
 
 from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
 
-from ...binding.block_kernel cimport KernelArgs, TaskContext
+from ..interface.block_kernel cimport KernelArgs, TaskContext
 
 import numpy as np
 
-from ...binding.kernel_table import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, register
 from ...plan.reductions import MAX_GROUPS
 
 

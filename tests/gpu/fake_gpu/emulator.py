@@ -14,9 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from forktask.cython_src.binding import kernel_table
 from forktask.cython_src.gpu import blas as gpu_blas
 from forktask.cython_src.gpu import launches as gpu_kernels
+from forktask.cython_src.kernels import kernel_table
+from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec
 
 COMPILED = "FORKTASK_EMULATED_KERNELS"  # environment variable: a compiled library, for child processes
 STATUS = (
@@ -110,9 +111,7 @@ def multiply(product, addresses) -> None:
     out[...] = out + result if p.accumulate else result
 
 
-def emulated(
-    name: str, seed: int = 0, convolution: str = "tiled", defect=None, products: str = "own"
-) -> kernel_table.KernelSpec:
+def emulated(name: str, seed: int = 0, convolution: str = "tiled", defect=None, products: str = "own") -> KernelSpec:
     """The kernel `name` with its CUDA form, emulated, in the place of its NumPy form; a launch for each block."""
     spec = kernel_table.get(name)
 

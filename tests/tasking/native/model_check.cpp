@@ -10,7 +10,7 @@
 #include "tasking/idle.h"
 
 // The model has a clock of its own: decisions that depend on it must repeat when Relacy replays an execution.
-#include "cython_src/binding/block_kernel.h"
+#include "cython_src/kernels/interface/block_kernel.h"
 static int64_t model_clock, model_claim_ns;
 #define forktask_now_ns() (++model_clock)
 // Waits are short, and every look is an event of the model.

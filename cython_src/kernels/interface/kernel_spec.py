@@ -1,36 +1,12 @@
-"""Kernel names and what stands behind them."""
+"""Descriptions of kernels, and the registry in which a module that holds kernels enters them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 
-from ..errors import UsageError
-from ..plan.model import BlockLoop
-
-# Modules of `kernels/` that register kernels when imported; imported at the first look-up.
-KERNEL_MODULES: tuple[str, ...] = (
-    "bench.bench",
-    "load.load",
-    "reduction.reduction",
-    "convolution.lanes",
-    "convolution.lanes_forms",
-    "convolution.channels",
-    "convolution.channels_pack",
-    "convolution.channels_weight_gradient",
-    "convolution.lanes_winograd",
-    "pooling.lanes",
-    "dense.dense",
-    "loss.softmax",
-    "optimizer.lanes_sgd",
-    "optimizer.optimizer",
-    "norm.channels",
-    "elementwise.channels",
-    "pooling.channels",
-    "dense.flatten",
-    "depthwise.channels",
-)
+from ...errors import UsageError
+from ...plan.model import BlockLoop
 
 
 @dataclass(frozen=True)
@@ -101,13 +77,6 @@ def register(spec: KernelSpec) -> KernelSpec:
     return spec
 
 
-def get(name: str, own: Mapping[str, KernelSpec] | None = None) -> KernelSpec:
-    """Return the kernel called `name`, from `own` (a plan's `attributes["kernels"]`) or else from the table."""
-    if own and name in own:
-        return own[name]
-    if name not in _specs:
-        for module in KERNEL_MODULES:
-            import_module(f"..kernels.{module}", __package__)
-    if name not in _specs:
-        raise UsageError(f"no kernel is called {name!r}; known: {', '.join(sorted(_specs)) or 'none'}")
-    return _specs[name]
+def registered() -> Mapping[str, KernelSpec]:
+    """Return the kernels that have been registered so far, by name."""
+    return _specs

@@ -28,7 +28,7 @@ typedef struct TaskContext {
 typedef int (*BlockKernel)(const void *args, ptrdiff_t block, const TaskContext *context);
 
 /* Argument record of all built-in kernels. The order of operands and attributes is the one in the kernel's
- * KernelSpec (cython_src/binding/kernel_table.py). `bounds` holds bounds_width numbers for each block: the index ranges it works on. */
+ * KernelSpec (kernel_spec.py). `bounds` holds bounds_width numbers for each block: the index ranges it works on. */
 struct MicroKernels; /* instruction-set dependent inner loops: micro_kernels.h */
 typedef struct KernelArgs {
     void *operand[FORKTASK_MAX_OPERANDS];

@@ -3,7 +3,7 @@
 from libc.stdint cimport int32_t, int64_t
 
 
-cdef extern from "cython_src/binding/block_kernel.h" nogil:
+cdef extern from "cython_src/kernels/interface/block_kernel.h" nogil:
     const int FORKTASK_ABI_VERSION
     const int FORKTASK_MAX_OPERANDS
 

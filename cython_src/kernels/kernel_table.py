@@ -1,0 +1,45 @@
+"""Look-up of a kernel by its name, in this package's modules of kernels and among those that users registered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+
+from ..errors import UsageError
+from .interface.kernel_spec import KernelSpec, registered
+
+# Modules of this folder that register kernels when imported; imported at the first look-up.
+KERNEL_MODULES: tuple[str, ...] = (
+    "bench.bench",
+    "load.load",
+    "reduction.reduction",
+    "convolution.lanes",
+    "convolution.lanes_forms",
+    "convolution.channels",
+    "convolution.channels_pack",
+    "convolution.channels_weight_gradient",
+    "convolution.lanes_winograd",
+    "pooling.lanes",
+    "dense.dense",
+    "loss.softmax",
+    "optimizer.lanes_sgd",
+    "optimizer.optimizer",
+    "norm.channels",
+    "elementwise.channels",
+    "pooling.channels",
+    "dense.flatten",
+    "depthwise.channels",
+)
+
+
+def get(name: str, own: Mapping[str, KernelSpec] | None = None) -> KernelSpec:
+    """Return the kernel called `name`, from `own` (a plan's `attributes["kernels"]`) or else from the table."""
+    if own and name in own:
+        return own[name]
+    specs = registered()
+    if name not in specs:
+        for module in KERNEL_MODULES:
+            import_module(f".{module}", __package__)
+    if name not in specs:
+        raise UsageError(f"no kernel is called {name!r}; known: {', '.join(sorted(specs)) or 'none'}")
+    return specs[name]

@@ -1,0 +1,48 @@
+"""Binding a plan to whatever it shall run on: this processor, NumPy, or a GPU."""
+
+from __future__ import annotations
+
+from .binding.bind import TARGETS as HOST_TARGETS
+from .binding.bind import BoundPlan
+from .binding.bind import bind as bind_to_host
+from .binding.storage import Storage
+from .errors import UsageError
+from .gpu.bind import GpuBoundPlan
+from .plan.model import Plan
+
+TARGETS: tuple[str, ...] = (*HOST_TARGETS, "gpu")
+
+
+def bind(
+    plan: Plan, storage: Storage | None = None, target: str = "cpu", instruction_set: str | None = None
+) -> BoundPlan | GpuBoundPlan:
+    """Give a plan memory and kernels.
+
+    Parameters
+    ----------
+    plan : Plan
+    storage : Storage, optional
+        Owner of persistent buffers; several plans may bind to one. Default: a new one.
+    target : {"cpu", "numpy", "float64", "gpu"}
+        Compiled kernels; the kernels' NumPy form in the plan's own dtypes; the same in float64 (the reference); CUDA
+        kernels on the machine's first GPU (`gpu.bind.GpuBoundPlan`, whose constructor takes another one).
+    instruction_set : str, optional
+        Of the compiled kernels; default: the best this processor has.
+
+    Returns
+    -------
+    BoundPlan or GpuBoundPlan
+
+    Raises
+    ------
+    UsageError
+        No GPU, an instruction set for a GPU, unknown target or kernel, or a storage that holds a buffer of the same
+        name and another shape.
+    """
+    if target not in TARGETS:
+        raise UsageError(f"target must be one of {', '.join(TARGETS)}; got {target!r}")
+    if target != "gpu":
+        return bind_to_host(plan, storage, target, instruction_set)
+    if instruction_set is not None:
+        raise UsageError(f"only target 'cpu' has instruction sets, got {instruction_set!r} for 'gpu'; leave it out")
+    return GpuBoundPlan(plan, storage)
