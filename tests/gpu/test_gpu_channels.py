@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cython_src.kernel_testing import EPSILON
+from cython_src.kernels.kernel_testing import EPSILON
 from cython_src.networks_for_tests import SMALL, fill
 from gpu.fake_gpu import emulator
 

@@ -6,8 +6,8 @@ import re
 import kinds
 import numpy as np
 import pytest
-from cython_src.kernel_testing import EPSILON, random_map
-from cython_src.test_kernels_accesses import fill
+from cython_src.kernels.kernel_testing import EPSILON, random_map
+from cython_src.kernels.test_lanes_accesses import fill
 from gpu.fake_gpu import emulator
 
 from forktask.cython_src.binding.bind import bind

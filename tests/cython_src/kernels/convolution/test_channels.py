@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cython_src.kernel_testing import EPSILON, INSTRUCTION_SETS, fill, run_kernel
+from cython_src.kernels.kernel_testing import EPSILON, INSTRUCTION_SETS, fill, run_kernel
 from cython_src.networks_for_tests import fill as fill_network
 
 from forktask.cython_src.binding.checks import check_accesses

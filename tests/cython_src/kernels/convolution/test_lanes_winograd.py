@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cython_src.kernel_testing import EPSILON, INSTRUCTION_SETS, fill, random_map, run_kernel
+from cython_src.kernels.kernel_testing import EPSILON, INSTRUCTION_SETS, fill, random_map, run_kernel
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.convolution.algorithms import ERROR_LIMIT, RELATIVE_ERROR

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cython_src.test_lowering import prepare, reference_steps, run
+from cython_src.lowering.test_lowering import prepare, reference_steps, run
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.simd import instruction_sets

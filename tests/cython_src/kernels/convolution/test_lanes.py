@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cython_src.kernel_testing import INSTRUCTION_SETS, check_linear, fill, random_map, run_kernel
+from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, check_linear, fill, random_map, run_kernel
 
 from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
 from forktask.cython_src.plan.model import block_grid, ranges

@@ -1,11 +1,9 @@
 """The float64 reference against finite differences, stored PyTorch values and PyTorch itself."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from cython_src import store_pytorch_values as pytorch_values
+from cython_src.networks import store_pytorch_values as pytorch_values
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.networks import reference
 from forktask.cython_src.networks.layers import Convolution, FullyConnected, MaxPool, Network, ReLU, Softmax
@@ -76,7 +74,7 @@ def test_gradients_of_activations_equal_finite_differences():
 
 def test_three_steps_equal_stored_pytorch_values():
     """Check losses, first gradients and final parameters of the CIFAR-10 CNN against stored values."""
-    stored = np.load(Path(__file__).parent / "stored" / "cifar10_cnn_pytorch.npz")
+    stored = np.load(pytorch_values.PATH)
     images, labels, parameters = pytorch_values.inputs()
     assert CIFAR10_CNN.parameter_shapes() == pytorch_values.SHAPES
     sgd = reference.Sgd(parameters, pytorch_values.LEARNING_RATE, pytorch_values.MOMENTUM, pytorch_values.WEIGHT_DECAY)

@@ -1,11 +1,9 @@
 """The compiled CIFAR-10 CNN against the float64 reference and against PyTorch's values."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from cython_src import store_pytorch_values as pytorch_values
+from cython_src.networks import store_pytorch_values as pytorch_values
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks import reference
@@ -121,7 +119,7 @@ def test_twenty_steps_equal_reference(digits, reference_run, variant):
 
 def test_three_steps_equal_stored_pytorch_values():
     """Check losses, first gradients and final parameters against what PyTorch computed."""
-    stored = np.load(Path(__file__).parent / "stored" / "cifar10_cnn_pytorch.npz")
+    stored = np.load(pytorch_values.PATH)
     images, labels, parameters = pytorch_values.inputs()
     shape = (-1, *images.shape[2:])
     bound, executor = make_runner(images.reshape(shape), labels.ravel(), 3, layout="lanes")

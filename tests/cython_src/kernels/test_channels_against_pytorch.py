@@ -5,7 +5,7 @@ The compiled forms are compared with these NumPy forms elsewhere, without PyTorc
 
 import numpy as np
 import pytest
-from cython_src.kernel_testing import run_kernel
+from cython_src.kernels.kernel_testing import run_kernel
 
 from forktask.cython_src.kernels.maps.channels import ChannelsMap, statistics_shape
 

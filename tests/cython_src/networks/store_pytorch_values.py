@@ -1,6 +1,6 @@
 """Writes stored/cifar10_cnn_pytorch.npz: three SGD steps of the CIFAR-10 CNN as PyTorch computes them.
 
-Run by hand where PyTorch is installed:  python tests/cython_src/store_pytorch_values.py
+Run by hand where PyTorch is installed:  python tests/cython_src/networks/store_pytorch_values.py
 Inputs and initial parameters come from integer arithmetic and are not stored. PyTorch computes in float64;
 gradients of the first step and parameters after the third are stored as float32, losses as float64.
 """
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+PATH = Path(__file__).parent / "stored" / "cifar10_cnn_pytorch.npz"
 BATCH, STEPS = 5, 3
 LEARNING_RATE, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 5e-4
 SHAPES = {
@@ -89,9 +90,8 @@ def main():
     for name in SHAPES:
         arrays[f"{name}.grad"] = gradients[0][name].astype(np.float32)
         arrays[f"{name}.final"] = final[name].astype(np.float32)
-    path = Path(__file__).parent / "stored" / "cifar10_cnn_pytorch.npz"
-    np.savez_compressed(path, **arrays)
-    print(f"{path}: {path.stat().st_size} bytes")
+    np.savez_compressed(PATH, **arrays)
+    print(f"{PATH}: {PATH.stat().st_size} bytes")
 
 
 if __name__ == "__main__":
