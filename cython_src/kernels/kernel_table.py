@@ -29,6 +29,7 @@ KERNEL_MODULES: tuple[str, ...] = (
     "pooling.channels",
     "dense.flatten",
     "depthwise.channels",
+    "linear.linear",
 )
 
 

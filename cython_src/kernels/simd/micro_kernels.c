@@ -606,6 +606,7 @@ static void interleave_row(const float *const *rows, int width, float *out)
 }
 
 extern const ChannelsKernels ISA_SYMBOL(forktask_channels);
+extern const struct LinearLoops ISA_SYMBOL(forktask_linear);
 const MicroKernels ISA_SYMBOL(forktask_micro) = {
     .name = ISA_NAME,
     .matrix = &ISA_SYMBOL(forktask_matrix),
@@ -632,4 +633,5 @@ const MicroKernels ISA_SYMBOL(forktask_micro) = {
     .winograd_gradient_output = winograd_gradient_output,
     .sum_rows = sum_rows,
     .forms = &ISA_SYMBOL(forktask_conv_forms),
+    .linear = &ISA_SYMBOL(forktask_linear),
 };

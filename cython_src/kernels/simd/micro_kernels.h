@@ -18,6 +18,7 @@
 struct MatrixKernels;   /* matrix_kernels.h */
 struct WinogradKernels; /* kernels/convolution/channels_winograd_loops.h */
 struct ConvForms;       /* kernels/convolution/lanes_forms_loops.h */
+struct LinearLoops;     /* kernels/linear/linear_loops.h */
 struct ChannelsKernels; /* inner loops with the channels in the lanes: kernels/simd/channels_kernels.h */
 
 #define UNIT   16
@@ -120,6 +121,7 @@ typedef struct MicroKernels {
                                      int accumulate);
     float (*sum_rows)(const float *in, int rows, ptrdiff_t row, ptrdiff_t n); /* n: a multiple of 16 */
     const struct ConvForms *forms;
+    const struct LinearLoops *linear;
 } MicroKernels;
 
 extern const MicroKernels forktask_micro_generic;

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint8_t
 
+from ..linear.linear_loops cimport LinearLoops
 from .channels_kernels cimport ChannelsKernels
 from .matrix_kernels cimport Matrix, Winograd
 
@@ -96,3 +97,4 @@ cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
                                          int) noexcept nogil
         float (*sum_rows)(const float *, int, Py_ssize_t, Py_ssize_t) noexcept nogil
         const ConvForms *forms
+        const LinearLoops *linear

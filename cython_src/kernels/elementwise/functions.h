@@ -1,0 +1,64 @@
+/* Exponential and GELU of vectors, in polynomials: results do not depend on a library's version. Include after
+ * vectors.h. */
+#ifndef FORKTASK_ELEMENTWISE_FUNCTIONS_H
+#define FORKTASK_ELEMENTWISE_FUNCTIONS_H
+
+/* Lanes of a where the mask is set, of b elsewhere. */
+INLINE Vec choose_lanes(VecI mask, Vec a, Vec b)
+{
+    return (Vec)(((VecI)a & mask) | ((VecI)b & ~mask));
+}
+
+INLINE Vec maximum(Vec a, Vec b)
+{
+    return choose_lanes((VecI)(a > b), a, b);
+}
+
+#define EXPONENTIAL_MIN -87.3f /* below, the result would be denormal: it is zero */
+#define EXPONENTIAL_MAX 88.0f  /* above, it stays e^88 */
+
+/* e^x, relative error below 2e-7; a NaN stays one. x = n ln 2 + r, |r| <= ln 2 / 2, and a polynomial of r fitted to the
+ * smallest relative error. */
+INLINE Vec exponential(Vec x)
+{
+    const float round = 12582912.0f; /* 1.5 * 2^23: the sum's last bits are the nearest integer */
+    Vec y = choose_lanes((VecI)(x > splat(EXPONENTIAL_MAX)), splat(EXPONENTIAL_MAX), x);
+    Vec shifted = y * 1.44269504088896f + splat(round);
+    Vec n = shifted - round;
+    Vec r = y - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    Vec p = r * 0.0013814540579915047f + 0.00836874544620514f;
+    p = p * r + 0.04166838899254799f;
+    p = p * r + 0.1666652113199234f;
+    p = p * r + 0.4999999403953552f;
+    p = p * (r * r) + r;
+    Vec scale = (Vec)(((VecI)shifted - (0x4B400000 - 127)) << 23);
+    return (Vec)((VecI)(p * scale + scale) & ~(VecI)(x < splat(EXPONENTIAL_MIN)));
+}
+
+#define GELU_SCALE 0.7978845608028654f /* sqrt(2 / pi) */
+#define GELU_CUBIC 0.044715f
+
+/* e^(-2u), u = sqrt(2 / pi) (x + 0.044715 x^3): (1 + tanh(u)) / 2 is 1 / (1 + e^(-2u)). */
+INLINE Vec gelu_power(Vec x)
+{
+    return exponential(x * (x * x * (-2.0f * GELU_SCALE * GELU_CUBIC) + -2.0f * GELU_SCALE));
+}
+
+/* GELU in its tanh form: x (1 + tanh(u)) / 2. */
+INLINE Vec gelu(Vec x)
+{
+    return x / (gelu_power(x) + 1.0f);
+}
+
+/* Derivative of GELU in its tanh form. With s = (1 + tanh(u)) / 2 it is s + x s (1 - s) 2 u', and 1 - s is e^(-2u) s:
+ * a difference would lose digits. */
+INLINE Vec gelu_derivative(Vec x)
+{
+    Vec power = gelu_power(x);
+    Vec share = splat(1.0f) / (power + 1.0f);
+    Vec twice_du = x * x * (6.0f * GELU_SCALE * GELU_CUBIC) + 2.0f * GELU_SCALE;
+    return share + x * twice_du * (share * (power * share));
+}
+
+#endif

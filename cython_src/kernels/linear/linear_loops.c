@@ -1,0 +1,199 @@
+/* Products of linear layers; see kernels/linear/linear_loops.h. */
+#include "linear_loops.h"
+
+#include "cython_src/kernels/simd/vectors.h"
+
+#include "cython_src/kernels/elementwise/functions.h"
+#include "tiles.h"
+
+INLINE int smaller(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+/* Length of the pieces of sums over `terms`: as few as needed, a multiple of 16. */
+INLINE int piece_length(int terms, int longest)
+{
+    int pieces = (terms + longest - 1) / longest;
+    return pieces ? smaller(((terms + pieces - 1) / pieces + 15) / 16 * 16, longest) : longest;
+}
+
+INLINE Vec load_some(const float *p, int n)
+{
+    Vec v = {0};
+    memcpy(&v, p, n * sizeof(float));
+    return v;
+}
+
+/* The epilogue of up to VL elements of a row; p: their offset in residual, before and gelu_of. */
+INLINE void finish_vector(const LinearTask *t, Vec value, int n, int column, ptrdiff_t p, float *c, int add, int last)
+{
+#define LOAD(POINTER) (n == VL ? load(POINTER) : load_some(POINTER, n))
+    if (add)
+        value = LOAD(c) + value;
+    if (last) {
+        if (t->bias)
+            value += LOAD(t->bias + column);
+        if (t->before)
+            memcpy(t->before + p, &value, n * sizeof(float));
+        if (t->activation == LINEAR_GELU)
+            value = gelu(value);
+        if (t->residual)
+            value += LOAD(t->residual + p);
+        if (t->gelu_of)
+            value *= gelu_derivative(LOAD(t->gelu_of + p));
+    }
+    if (n == VL)
+        store(c, value);
+    else
+        memcpy(c, &value, n * sizeof(float));
+#undef LOAD
+}
+
+/* Sums of a tile to their places. */
+static __attribute__((noinline)) void finish_tile(const LinearTask *t, const float *sums, int row, int rows, int column,
+                                                  int add, int last)
+{
+    const int columns = smaller(t->columns - column, PANEL_COLUMNS);
+    for (int i = 0; i < rows; i++) {
+        const ptrdiff_t p = (row + i) * t->residual_row + column;
+        float *c = t->c + (row + i) * t->c_row + column;
+        for (int n = 0; n < columns; n += VL) {
+            Vec value = load(sums + i * PANEL_COLUMNS + n);
+            if (columns - n >= VL)
+                finish_vector(t, value, VL, column + n, p + n, c + n, add, last);
+            else
+                finish_vector(t, value, columns - n, column + n, p + n, c + n, add, last);
+        }
+    }
+}
+
+/* Products of all rows with the packed columns [first, first + columns) of a piece of k. */
+static void product_piece(const LinearTask *t, int first, int columns, int k, int terms, int add, int last,
+                          Ahead *ahead)
+{
+    const int plain = !last || !(t->bias || t->residual || t->before || t->gelu_of || t->activation);
+    for (int row = 0, rows; row < t->rows; row += rows) {
+        rows = tile_height(t->rows - row);
+        for (int n = 0; n < columns; n += PANEL_COLUMNS) {
+            Tile tile = {.a = t->a + row * t->a_row + k,
+                         .a_row = t->a_row,
+                         .b = t->scratch + (ptrdiff_t)n * terms,
+                         .terms = terms,
+                         .ahead = ahead};
+            if (plain && columns - n >= PANEL_COLUMNS) {
+                tile.c = t->c + row * t->c_row + first + n;
+                tile.c_row = t->c_row;
+                tile.add = add;
+                run_tile(rows, &tile);
+            } else {
+                float sums[TILE_ROWS * PANEL_COLUMNS] __attribute__((aligned(64)));
+                tile.c = sums;
+                tile.c_row = PANEL_COLUMNS;
+                run_tile(rows, &tile);
+                finish_tile(t, sums, row, rows, first + n, add, last);
+            }
+        }
+    }
+}
+
+INLINE void product(const LinearTask *t, const int by_columns)
+{
+    const int piece = piece_length(t->terms, LINEAR_TERMS);
+    for (int first = 0; first < t->columns; first += LINEAR_COLUMNS) {
+        const int columns = smaller(t->columns - first, LINEAR_COLUMNS);
+        for (int k = 0; k < t->terms; k += piece) {
+            const int terms = smaller(t->terms - k, piece);
+            const ptrdiff_t n = by_columns ? t->b_row : 1, m = by_columns ? 1 : t->b_row;
+            (by_columns ? pack_columns : pack_rows)(t->b + first * n + k * m, t->b_row, terms, columns, t->scratch);
+            /* The next piece comes from memory while this one is used. */
+            Ahead ahead = {0};
+            int next = first, next_k = k + piece;
+            if (next_k >= t->terms)
+                next += LINEAR_COLUMNS, next_k = 0;
+            if (next < t->columns) {
+                const int next_columns = smaller(t->columns - next, LINEAR_COLUMNS);
+                const int next_terms = smaller(t->terms - next_k, piece);
+                const float *b = t->b + next * n + next_k * m;
+                ahead = by_columns ? fetch_ahead(b, t->b_row, next_columns, next_terms)
+                                   : fetch_ahead(b, t->b_row, next_terms, next_columns);
+            }
+            product_piece(t, first, columns, k, terms, t->accumulate || k > 0, k + terms == t->terms, &ahead);
+        }
+    }
+}
+
+static void forward(const LinearTask *t)
+{
+    product(t, 1);
+}
+
+static void backward_data(const LinearTask *t)
+{
+    product(t, 0);
+}
+
+/* out[o] (+)= sum over rows of in[row][o], in the order of rows. */
+static void sum_columns(const float *in, ptrdiff_t row, int rows, int columns, float *out, int accumulate)
+{
+    int o = 0;
+    for (; o + VL <= columns; o += VL) {
+        Vec sum = {0};
+        for (int r = 0; r < rows; r++)
+            sum += load(in + r * row + o);
+        if (accumulate)
+            sum = load(out + o) + sum;
+        store(out + o, sum);
+    }
+    for (; o < columns; o++) {
+        float sum = 0;
+        for (int r = 0; r < rows; r++)
+            sum += in[r * row + o];
+        out[o] = accumulate ? out[o] + sum : sum;
+    }
+}
+
+static void backward_weights(const LinearGradientTask *t)
+{
+    const int piece = piece_length(t->rows, LINEAR_GRADIENT_ROWS);
+    float *packed = t->scratch;
+    float *turned = packed + LINEAR_PIECE_ROWS(t->rows) * LINEAR_WIDTH(t->inputs);
+    const ptrdiff_t turned_row = LINEAR_PIECE_ROWS(t->rows);
+    for (int r = 0; r < t->rows; r += piece) {
+        const int terms = smaller(t->rows - r, piece);
+        const int accumulate = t->accumulate || r > 0;
+        const float *gradient = t->gradient + r * t->gradient_row;
+        if (t->bias)
+            sum_columns(gradient, t->gradient_row, terms, t->outputs, t->bias, accumulate);
+        for (int o = 0; o < t->outputs; o += LINEAR_OUTPUTS) {
+            const int outputs = smaller(t->outputs - o, LINEAR_OUTPUTS);
+            for (int k = 0; k < terms; k += VL)
+                transpose_strip(gradient + k * t->gradient_row + o, t->gradient_row, smaller(terms - k, VL), outputs,
+                                turned + k, turned_row);
+            for (int i = 0; i < t->inputs; i += LINEAR_COLUMNS) {
+                const int inputs = smaller(t->inputs - i, LINEAR_COLUMNS);
+                const float *input = t->input + r * t->input_row + i;
+                LinearTask task = {.a = turned,
+                                   .a_row = turned_row,
+                                   .c = t->c + o * t->c_row + i,
+                                   .c_row = t->c_row,
+                                   .rows = outputs,
+                                   .columns = inputs,
+                                   .terms = terms,
+                                   .scratch = packed};
+                pack_rows(input, t->input_row, terms, inputs, packed);
+                Ahead ahead = {0};
+                if (i + LINEAR_COLUMNS < t->inputs)
+                    ahead = fetch_ahead(input + LINEAR_COLUMNS, t->input_row, terms,
+                                        smaller(t->inputs - i - LINEAR_COLUMNS, LINEAR_COLUMNS));
+                product_piece(&task, 0, inputs, 0, terms, accumulate, 1, &ahead);
+            }
+        }
+    }
+}
+
+const LinearLoops ISA_SYMBOL(forktask_linear) = {
+    .forward = forward,
+    .backward_data = backward_data,
+    .backward_weights = backward_weights,
+};

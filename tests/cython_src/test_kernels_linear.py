@@ -1,0 +1,372 @@
+"""Linear layers of tokens: compiled forms against NumPy forms, against PyTorch, and with any cut into blocks."""
+
+import itertools
+
+import numpy as np
+import pytest
+from cython_src.kernel_testing import INSTRUCTION_SETS, check_linear, fill, run_kernel
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from forktask.cython_src.binding.checks import check_accesses
+from forktask.cython_src.kernels.elementwise.gelu import gelu, gelu_derivative
+from forktask.cython_src.kernels.linear.linear import GELU
+from forktask.cython_src.plan.model import Block, PlanBuilder, read, update, write
+
+SIZES = st.tuples(st.integers(1, 40), st.integers(1, 90), st.integers(1, 90))
+LONG_SUMS = (17, 1100, 37)  # rows, inputs, outputs: three pieces of the sums
+MANY_ROWS = (530, 33, 290)
+
+
+def draw(rng, *shape):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def cut(rng, length, parts=3):
+    """Ranges that cover [0, length), in up to `parts` pieces of random lengths."""
+    edges = sorted({0, length, *rng.integers(0, length + 1, parts - 1).tolist()})
+    return list(itertools.pairwise(edges))
+
+
+def grid(rng, rows, columns):
+    return [(*r, *c) for r in cut(rng, rows) for c in cut(rng, columns)]
+
+
+def check_gelu(kernel, operands, outputs, attributes, bounds, terms):
+    """Like `check_linear`, for a result that goes through GELU or its derivative: twice as steep at most, 5e-7 off."""
+    expected = run_kernel(kernel, operands, outputs, attributes, bounds, "float64")
+    for instruction_set in INSTRUCTION_SETS:
+        got = run_kernel(kernel, operands, outputs, attributes, bounds, "cpu", instruction_set)
+        for name in outputs:
+            tolerance = 2e-7 * np.sqrt(terms) * (4 + np.abs(expected[name]).max())
+            np.testing.assert_allclose(got[name], expected[name], rtol=1e-6, atol=tolerance, err_msg=instruction_set)
+
+
+@settings(max_examples=25)
+@given(SIZES, st.booleans(), st.booleans(), st.integers(0, 20), st.integers(0, 2**32 - 1))
+@example(LONG_SUMS, True, True, 3, 1)
+@example((61, 70, 300), True, False, 0, 2)
+def test_forward_equals_numpy_form(sizes, with_bias, with_residual, spare, seed):
+    """Check the product, bias, residual, and that nothing is written past the features."""
+    rng = np.random.default_rng(seed)
+    rows, inputs, outputs = sizes
+    operands = {"input": draw(rng, rows, inputs), "weight": draw(rng, outputs, inputs)}
+    if with_bias:
+        operands["bias"] = draw(rng, outputs)
+    if with_residual:
+        operands["residual"] = draw(rng, rows, outputs)
+    operands["output"] = np.full((rows, outputs + spare), 7, np.float32)
+    attributes = {"inputs": inputs, "outputs": outputs, "output_pitch": outputs + spare, "activation": 0}
+    bounds = grid(rng, rows, outputs)
+    check_linear("linear_forward", operands, ["output"], attributes, bounds, inputs + 2)
+    for instruction_set in INSTRUCTION_SETS:
+        got = run_kernel("linear_forward", operands, ["output"], attributes, bounds, "cpu", instruction_set)["output"]
+        assert (got[:, outputs:] == 7).all()
+
+
+@settings(max_examples=15)
+@given(SIZES, st.booleans(), st.integers(0, 2**32 - 1))
+@example(LONG_SUMS, True, 1)
+def test_forward_with_gelu_equals_numpy_form(sizes, keep, seed):
+    """Check GELU after the bias, with and without the value before it."""
+    rng = np.random.default_rng(seed)
+    rows, inputs, outputs = sizes
+    operands = {
+        "input": draw(rng, rows, inputs),
+        "weight": draw(rng, outputs, inputs) / np.float32(np.sqrt(inputs)),
+        "bias": draw(rng, outputs),
+    }
+    if keep:
+        operands["before"] = fill(draw(rng, rows, outputs))
+    operands["output"] = fill(draw(rng, rows, outputs))
+    attributes = {"inputs": inputs, "outputs": outputs, "output_pitch": outputs, "activation": GELU}
+    names = ["before", "output"] if keep else ["output"]
+    check_gelu("linear_forward", operands, names, attributes, grid(rng, rows, outputs), inputs)
+
+
+@settings(max_examples=25)
+@given(SIZES, st.booleans(), st.booleans(), st.integers(0, 20), st.integers(0, 2**32 - 1))
+@example((17, 37, 1100), True, False, 3, 1)
+@example((61, 300, 70), False, False, 0, 2)
+def test_data_gradient_equals_numpy_form(sizes, accumulate, with_gelu, spare, seed):
+    """Check dX, stored or added, with and without GELU's derivative; numbers past the gradient's features are not
+    read."""
+    rng = np.random.default_rng(seed)
+    rows, inputs, outputs = sizes
+    gradient = draw(rng, rows, outputs + spare)
+    gradient[:, outputs:] = np.nan
+    operands = {"gradient": gradient, "weight": draw(rng, outputs, inputs)}
+    if with_gelu:
+        operands["before"] = draw(rng, rows, inputs)
+    output = draw(rng, rows, inputs)
+    operands["output"] = output if accumulate else fill(output)
+    attributes = {
+        "inputs": inputs,
+        "outputs": outputs,
+        "gradient_pitch": outputs + spare,
+        "accumulate": int(accumulate),
+    }
+    check = check_gelu if with_gelu else check_linear
+    check("linear_backward_data", operands, ["output"], attributes, grid(rng, rows, inputs), outputs + 1)
+
+
+@settings(max_examples=25)
+@given(SIZES, st.booleans(), st.booleans(), st.integers(0, 20), st.integers(0, 2**32 - 1))
+@example(MANY_ROWS, True, False, 3, 1)
+@example(MANY_ROWS, True, True, 0, 2)
+def test_weight_gradient_equals_numpy_form(sizes, with_bias, accumulate, spare, seed):
+    """Check dW and the bias's gradient by partial buffers of rows, stored or added."""
+    rng = np.random.default_rng(seed)
+    rows, inputs, outputs = sizes
+    slices = cut(rng, rows)
+    operands = {"gradient": draw(rng, rows, outputs + spare), "input": draw(rng, rows, inputs)}
+    operands["weights"] = draw(rng, len(slices), outputs, inputs)
+    if with_bias:
+        operands["bias"] = draw(rng, len(slices), outputs)
+    names = ["weights", "bias"] if with_bias else ["weights"]
+    if not accumulate:
+        for name in names:
+            fill(operands[name])
+    attributes = {
+        "inputs": inputs,
+        "outputs": outputs,
+        "gradient_pitch": outputs + spare,
+        "accumulate": int(accumulate),
+    }
+    bounds = [(*r, *o, partial) for partial, r in enumerate(slices) for o in cut(rng, outputs)]
+    check_linear("linear_backward_weights", operands, names, attributes, bounds, rows + 1)
+
+
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+def test_bits_do_not_depend_on_the_cut(instruction_set):
+    """Check that blocks of any rows and columns leave the same bits, epilogues included."""
+    rng = np.random.default_rng(4)
+    rows, inputs, outputs = 61, 700, 530
+    x, w, y = draw(rng, rows, inputs), draw(rng, outputs, inputs), draw(rng, rows, outputs)
+    shape = {"inputs": inputs, "outputs": outputs}
+    cases = [
+        (
+            "linear_forward",
+            {"input": x, "weight": w, "bias": draw(rng, outputs), "before": fill(y.copy()), "output": fill(y.copy())},
+            {**shape, "output_pitch": outputs, "activation": GELU},
+            (rows, outputs),
+        ),
+        (
+            "linear_backward_data",
+            {"gradient": y, "weight": w, "before": x, "output": fill(x.copy())},
+            {**shape, "gradient_pitch": outputs, "accumulate": 0},
+            (rows, inputs),
+        ),
+    ]
+    for kernel, operands, attributes, (height, width) in cases:
+        whole = run_kernel(kernel, operands, ["output"], attributes, [(0, height, 0, width)], "cpu", instruction_set)
+        for _ in range(6):
+            bounds = grid(rng, height, width)
+            got = run_kernel(kernel, operands, ["output"], attributes, bounds, "cpu", instruction_set)
+            assert got["output"].tobytes() == whole["output"].tobytes(), (kernel, bounds)
+    operands = {"gradient": y, "input": x, "weights": fill(np.empty((1, outputs, inputs), np.float32))}
+    attributes = {**shape, "gradient_pitch": outputs, "accumulate": 0}
+    results = {
+        run_kernel(
+            "linear_backward_weights",
+            operands,
+            ["weights"],
+            attributes,
+            [(0, rows, *o, 0) for o in pieces],
+            "cpu",
+            instruction_set,
+        )["weights"].tobytes()
+        for pieces in ([(0, outputs)], cut(rng, outputs), cut(rng, outputs, 9))
+    }
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+def test_gelu_and_its_derivative(instruction_set):
+    """Check both within 5e-7 of float64 from -30 to 30, and that a NaN stays one: in layers that do nothing else."""
+    x = np.linspace(-30, 30, 4096, dtype=np.float32).reshape(-1, 1)
+    x[0] = np.nan
+    one = np.ones((1, 1), np.float32)
+    shape = {"inputs": 1, "outputs": 1}
+    forward = {"input": x, "weight": one, "output": fill(np.empty_like(x))}
+    got = run_kernel(
+        "linear_forward",
+        forward,
+        ["output"],
+        {**shape, "output_pitch": 1, "activation": GELU},
+        [(0, len(x), 0, 1)],
+        "cpu",
+        instruction_set,
+    )["output"]
+    assert np.isnan(got[0])
+    np.testing.assert_allclose(got[1:], gelu(x[1:].astype(np.float64)), rtol=5e-7, atol=5e-7)
+    backward = {"gradient": np.ones_like(x), "weight": one, "before": x, "output": fill(np.empty_like(x))}
+    got = run_kernel(
+        "linear_backward_data",
+        backward,
+        ["output"],
+        {**shape, "gradient_pitch": 1, "accumulate": 0},
+        [(0, len(x), 0, 1)],
+        "cpu",
+        instruction_set,
+    )["output"]
+    assert np.isnan(got[0])
+    np.testing.assert_allclose(got[1:], gelu_derivative(x[1:].astype(np.float64)), rtol=5e-7, atol=5e-7)
+
+
+def linear_plan(rows=37, inputs=50, outputs=41, pitch=45):
+    """A plan of a layer forward, with GELU, and backward, each in six blocks."""
+    builder = PlanBuilder("linear")
+    shapes = {
+        "x": (rows, inputs),
+        "w": (outputs, inputs),
+        "b": (outputs,),
+        "r": (rows, outputs),
+        "dy": (rows, pitch),
+        "g": (rows, inputs),
+    }
+    for name, shape in shapes.items():
+        builder.buffer(name, shape, role="dataset")
+    for name, shape in {"y": (rows, pitch), "z": (rows, outputs), "a": (rows, outputs), "dx": (rows, inputs)}.items():
+        builder.buffer(name, shape, role="parameter")
+    builder.buffer("dw", (2, outputs, inputs), role="parameter")
+    builder.buffer("db", (2, outputs), role="parameter")
+    builder.scratch(1 << 20)
+    halves, shape = [(0, 20), (20, rows)], {"inputs": inputs, "outputs": outputs}
+
+    def blocks(width, step, accesses):
+        columns = [(c, min(c + step, width)) for c in range(0, width, step)]
+        return [Block((*r, *c), tuple(accesses(r, c))) for r in halves for c in columns]
+
+    forward = {"input": "x", "weight": "w", "bias": "b"}
+    builder.loop(
+        "forward",
+        "linear_forward",
+        {**forward, "residual": "r", "output": "y"},
+        blocks(outputs, 17, lambda r, c: [read("x", r), read("w", c), read("b", c), read("r", r, c), write("y", r, c)]),
+        attributes={**shape, "output_pitch": pitch, "activation": 0},
+    )
+    builder.loop(
+        "forward with GELU",
+        "linear_forward",
+        {**forward, "before": "z", "output": "a"},
+        blocks(
+            outputs, 17, lambda r, c: [read("x", r), read("w", c), read("b", c), write("z", r, c), write("a", r, c)]
+        ),
+        attributes={**shape, "output_pitch": outputs, "activation": GELU},
+    )
+    gradient = (0, outputs)
+    for name, access, accumulate in (("dx", write, 0), ("more dx", update, 1)):
+        builder.loop(
+            name,
+            "linear_backward_data",
+            {"gradient": "dy", "weight": "w", "before": "g", "output": "dx"},
+            blocks(
+                inputs,
+                33,
+                lambda r, c, access=access: [
+                    read("dy", r, gradient),
+                    read("w", (0, outputs), c),
+                    read("g", r, c),
+                    access("dx", r, c),
+                ],
+            ),
+            attributes={**shape, "gradient_pitch": pitch, "accumulate": accumulate},
+        )
+    for name, access, accumulate in (("dw", write, 0), ("more dw", update, 1)):
+        builder.loop(
+            name,
+            "linear_backward_weights",
+            {"gradient": "dy", "input": "x", "weights": "dw", "bias": "db"},
+            [
+                Block(
+                    (*r, *o, p),
+                    (read("dy", r, o), read("x", r), access("dw", (p, p + 1), o), access("db", (p, p + 1), o)),
+                )
+                for p, r in enumerate(halves)
+                for o in ((0, 17), (17, outputs))
+            ],
+            attributes={**shape, "gradient_pitch": pitch, "accumulate": accumulate},
+        )
+    return builder.build()
+
+
+@pytest.mark.parametrize("target", ["cpu", "numpy"])
+def test_kernels_touch_what_they_declare(target):
+    """Check the accesses of all three kernels in both forms."""
+
+    def initialise(bound):
+        rng = np.random.default_rng(0)
+        for array in bound.arrays.values():
+            array[...] = rng.standard_normal(array.shape)
+
+    plan = linear_plan()
+    assert check_accesses(plan, target, initialise=initialise, num_replays=1, blocks_per_loop=6) > len(plan.loops)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(256, 768, 96), (64, 3072, 96), (300, 96, 1000)])
+def test_error_is_pytorchs(rows, inputs, outputs):
+    """Check output and all gradients against float64: the largest error is at most four times PyTorch's."""
+    import torch
+
+    rng = np.random.default_rng(rows)
+    x, w, b = draw(rng, rows, inputs), draw(rng, outputs, inputs) * np.float32(0.02), draw(rng, outputs)
+    dy = draw(rng, rows, outputs)
+
+    def pytorch(dtype):
+        tensors = [torch.tensor(array, dtype=dtype, requires_grad=True) for array in (x, w, b)]
+        y = torch.nn.functional.gelu(torch.nn.functional.linear(*tensors), approximate="tanh")
+        y.backward(torch.tensor(dy, dtype=dtype))
+        return [y.detach().numpy(), *(t.grad.numpy() for t in tensors)]
+
+    exact, theirs = pytorch(torch.float64), pytorch(torch.float32)
+    for instruction_set in INSTRUCTION_SETS:
+        shape = {"inputs": inputs, "outputs": outputs}
+
+        def run(kernel, operands, names, bounds, instruction_set=instruction_set, shape=shape, **attributes):
+            return run_kernel(kernel, operands, names, {**shape, **attributes}, [bounds], "cpu", instruction_set)
+
+        empty = fill(np.empty_like(dy))
+        forward = {"input": x, "weight": w, "bias": b, "before": empty, "output": empty}
+        got = run(
+            "linear_forward",
+            forward,
+            ["before", "output"],
+            (0, rows, 0, outputs),
+            output_pitch=outputs,
+            activation=GELU,
+        )
+        one = np.eye(outputs, dtype=np.float32)
+        hidden = run_kernel(  # the gradient before GELU: a layer of ones multiplies by the derivative
+            "linear_backward_data",
+            {"gradient": dy, "weight": one, "before": got["before"], "output": empty},
+            ["output"],
+            {"inputs": outputs, "outputs": outputs, "gradient_pitch": outputs, "accumulate": 0},
+            [(0, rows, 0, outputs)],
+            "cpu",
+            instruction_set,
+        )["output"]
+        dx = run(
+            "linear_backward_data",
+            {"gradient": hidden, "weight": w, "output": fill(np.empty_like(x))},
+            ["output"],
+            (0, rows, 0, inputs),
+            gradient_pitch=outputs,
+            accumulate=0,
+        )["output"]
+        weights = {
+            "weights": fill(np.empty((1, outputs, inputs), np.float32)),
+            "bias": fill(np.empty((1, outputs), np.float32)),
+        }
+        grads = run(
+            "linear_backward_weights",
+            {"gradient": hidden, "input": x, **weights},
+            list(weights),
+            (0, rows, 0, outputs, 0),
+            gradient_pitch=outputs,
+            accumulate=0,
+        )
+        ours = [got["output"], dx, grads["weights"][0], grads["bias"][0]]
+        for mine, other, truth in zip(ours, theirs, exact, strict=True):
+            assert np.abs(mine - truth).max() <= 4 * np.abs(other - truth).max(), instruction_set
