@@ -9,19 +9,26 @@ from .cython_src.graphs.task_functions import TaskFunction, task
 from .cython_src.graphs.user_graph import ITERATION, Region, TaskArray
 from .cython_src.lowering import PlanOptions, initialise, lower
 from .cython_src.networks.layers import (
+    GELU,
     Add,
+    Attention,
     AveragePool,
     BatchNorm,
     Convolution,
     Dropout,
+    Embedding,
     FullyConnected,
     GlobalPool,
     Layer,
+    LayerNorm,
+    Linear,
     MaxPool,
     Network,
     ReLU,
     ReLU6,
     Softmax,
+    TiedHead,
+    Tokens,
 )
 from .cython_src.networks.registry import get_network, network_names
 from .cython_src.targets import bind
@@ -45,6 +52,13 @@ __all__ = [  # noqa: RUF022  in the order in which a reader needs them
     "GlobalPool",
     "Dropout",
     "FullyConnected",
+    "Tokens",
+    "Embedding",
+    "LayerNorm",
+    "Linear",
+    "Attention",
+    "GELU",
+    "TiedHead",
     "Softmax",
     "get_network",
     "network_names",

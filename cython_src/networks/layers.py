@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import UsageError
+
+SEQUENCE = 64  # tokens of a sample unless the option "sequence" says otherwise
 
 
 @dataclass(frozen=True)
@@ -110,8 +112,71 @@ class FullyConnected:
 
 
 @dataclass(frozen=True)
+class Embedding:
+    """Row of name.weight (vocabulary, features) for each token, plus, where `positions` names a second table, row t of
+    positions.weight (positions, features) for token t of a sample. Initial weights have the standard deviation
+    `deviation`."""
+
+    name: str
+    features: int
+    positions: str = ""
+    deviation: float = 0.02
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class LayerNorm:
+    """Normalisation over the features of each token: name.weight, name.bias."""
+
+    name: str
+    eps: float = 1e-5
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Linear layer of each token: name.weight (out, in), name.bias (out,). Initial weights have the standard deviation
+    `deviation`."""
+
+    name: str
+    out_features: int
+    bias: bool = True
+    deviation: float = 0.02
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention of `heads` heads within each sample: a third of the features before it are queries, then keys, then
+    values; head h has columns h d to (h + 1) d of each third. With `causal` a token sees itself and those before
+    it."""
+
+    name: str
+    heads: int
+    causal: bool = True
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class GELU:
+    """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
+
+    name: str
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class TiedHead:
+    """Product with the weights of the embedding called `embedding`, one logit for each token of the vocabulary."""
+
+    name: str
+    embedding: str
+    after: str = ""
+
+
+@dataclass(frozen=True)
 class Softmax:
-    """Class probabilities; cross-entropy with the labels in training."""
+    """Class probabilities; cross-entropy with the labels, or with each token's next, in training."""
 
     name: str = "softmax"
     after: str = ""
@@ -128,8 +193,30 @@ Layer = (
     | GlobalPool
     | Dropout
     | FullyConnected
+    | Embedding
+    | LayerNorm
+    | Linear
+    | Attention
+    | GELU
+    | TiedHead
     | Softmax
 )
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Input of a network of tokens.
+
+    Attributes
+    ----------
+    vocabulary : int
+        Tokens are whole numbers below it.
+    positions : int
+        Longest sequence.
+    """
+
+    vocabulary: int
+    positions: int
 
 
 @dataclass(frozen=True, repr=False)
@@ -141,17 +228,36 @@ class Network:
     ----------
     name : str
     input_shape : tuple of int
-        Channels, height, width of an image.
+        Channels, height, width of an image; of a network of tokens the length of the sequence alone.
     layers : tuple of Layer
+    tokens : Tokens, optional
+        The input is tokens, not an image.
     """
 
     name: str
-    input_shape: tuple[int, int, int]
+    input_shape: tuple[int, ...]
     layers: tuple[Layer, ...]
+    tokens: Tokens | None = None
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.input_shape))
-        return f"<network {self.name!r}: {len(self.layers)} layers on images of {shape}>"
+        what = f"sequences of {shape} tokens" if self.tokens else f"images of {shape}"
+        return f"<network {self.name!r}: {len(self.layers)} layers on {what}>"
+
+    def with_sequence(self, sequence: int) -> Network:
+        """Return the network of tokens for samples of another length.
+
+        Raises
+        ------
+        UsageError
+            The network has not so many positions.
+        """
+        if not 1 <= sequence <= self.tokens.positions:
+            raise UsageError(
+                f"sequence must be in [1, {self.tokens.positions}], the positions of network {self.name!r}; got "
+                f"{sequence}"
+            )
+        return replace(self, input_shape=(sequence,))
 
     def inputs(self) -> dict[str, tuple[str, ...]]:
         """Name of each layer -> the layers whose outputs it takes; "input" is the image.
@@ -181,29 +287,55 @@ class Network:
         return result
 
     def shapes(self) -> Iterator[tuple[Layer, tuple[int, ...], tuple[int, ...]]]:
-        """Each layer with the shapes of one image before it (of its first input) and after it."""
+        """Each layer with the shapes of one sample before it (of its first input) and after it."""
         inputs = self.inputs()
         shapes: dict[str, tuple[int, ...]] = {"input": self.input_shape}
         for layer in self.layers:
             before = [shapes[name] for name in inputs[layer.name]]
-            shapes[layer.name] = _shape_after(layer, before)
+            shapes[layer.name] = _shape_after(self, layer, before)
             yield layer, before[0], shapes[layer.name]
+
+    def layer_parameters(self) -> dict[str, dict[str, tuple[int, ...]]]:
+        """Name of each layer -> PyTorch's name of each of its own parameters -> its shape."""
+        result: dict[str, dict[str, tuple[int, ...]]] = {}
+        for layer, before, after in self.shapes():
+            own = result[layer.name] = {}
+            weight, bias = f"{layer.name}.weight", f"{layer.name}.bias"
+            match layer:
+                case Convolution():
+                    own[weight] = (after[0], before[0] // layer.groups, layer.kernel, layer.kernel)
+                    if layer.bias:
+                        own[bias] = (after[0],)
+                case BatchNorm():
+                    own[weight] = own[bias] = (after[0],)
+                case FullyConnected():
+                    own |= {weight: (after[0], math.prod(before)), bias: (after[0],)}
+                case Embedding():
+                    own[weight] = (self.tokens.vocabulary, layer.features)
+                    if layer.positions:
+                        own[f"{layer.positions}.weight"] = (self.tokens.positions, layer.features)
+                case LayerNorm():
+                    own[weight] = own[bias] = (after[1],)
+                case Linear():
+                    own[weight] = (layer.out_features, before[1])
+                    if layer.bias:
+                        own[bias] = (layer.out_features,)
+        return result
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """PyTorch's name of each parameter -> its shape, in the order of the layers."""
-        result: dict[str, tuple[int, ...]] = {}
-        for layer, before, after in self.shapes():
-            if isinstance(layer, Convolution):
-                result[f"{layer.name}.weight"] = (after[0], before[0] // layer.groups, layer.kernel, layer.kernel)
-                if layer.bias:
-                    result[f"{layer.name}.bias"] = (after[0],)
-            elif isinstance(layer, BatchNorm):
-                result[f"{layer.name}.weight"] = (after[0],)
-                result[f"{layer.name}.bias"] = (after[0],)
-            elif isinstance(layer, FullyConnected):
-                result[f"{layer.name}.weight"] = (after[0], math.prod(before))
-                result[f"{layer.name}.bias"] = (after[0],)
-        return result
+        return {name: shape for own in self.layer_parameters().values() for name, shape in own.items()}
+
+    def deviations(self) -> dict[str, float]:
+        """Name of each parameter whose layer says so -> standard deviation of its initial values."""
+        own = self.layer_parameters()
+        return {
+            name: layer.deviation
+            for layer in self.layers
+            if isinstance(layer, Embedding | Linear)
+            for name, shape in own[layer.name].items()
+            if len(shape) > 1
+        }
 
     def statistic_shapes(self) -> dict[str, tuple[int, ...]]:
         """PyTorch's name of each running statistic -> its shape."""
@@ -221,7 +353,7 @@ class Network:
     @property
     def num_classes(self) -> int:
         *_, (_, _, shape) = self.shapes()
-        return shape[0]
+        return shape[-1]
 
 
 # What layers are made of, with the least value; a pool's stride of 0 is its size.
@@ -234,6 +366,8 @@ LEAST = {
     "dilation": 1,
     "size": 1,
     "out_features": 1,
+    "features": 1,
+    "heads": 1,
 }
 
 
@@ -254,8 +388,8 @@ def _check_layer(layer: Layer) -> None:
         raise UsageError(f"rate of {layer.name!r} must be in [0, 1), got {layer.rate!r}")
 
 
-def _shape_after(layer: Layer, before: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """Shape of one image after a layer.
+def _shape_after(network: Network, layer: Layer, before: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """Shape of one sample after a layer.
 
     Raises
     ------
@@ -270,6 +404,8 @@ def _shape_after(layer: Layer, before: list[tuple[int, ...]]) -> tuple[int, ...]
         return shape
     if isinstance(layer, FullyConnected):
         return (layer.out_features,)
+    if isinstance(layer, Embedding | LayerNorm | Linear | Attention | TiedHead):
+        return _shape_after_tokens(network, layer, shape)
     if not isinstance(layer, Convolution | BatchNorm | MaxPool | AveragePool | GlobalPool):
         return shape
     if len(shape) != 3:
@@ -292,3 +428,31 @@ def _shape_after(layer: Layer, before: list[tuple[int, ...]]) -> tuple[int, ...]
     if min(height, width) < 1:
         raise UsageError(f"windows of {layer.name!r} must fit its input, got {reach} x {reach} on shape {shape}")
     return (layer.out_channels if isinstance(layer, Convolution) else shape[0], height, width)
+
+
+def _shape_after_tokens(network: Network, layer: Layer, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of one sample, tokens and features, after a layer of tokens; raises as `_shape_after` does."""
+    if isinstance(layer, Embedding):
+        if network.tokens is None or len(shape) != 1:
+            raise UsageError(f"{layer.name!r} must read the input of a network of tokens, got shape {shape}")
+        return (*shape, layer.features)
+    if len(shape) != 2:
+        raise UsageError(f"{layer.name!r} must come after a layer with tokens and features, got shape {shape}")
+    length, features = shape
+    if isinstance(layer, Linear):
+        return (length, layer.out_features)
+    if isinstance(layer, Attention):
+        if features % (3 * layer.heads):
+            raise UsageError(
+                f"{layer.name!r} must come after queries, keys and values of {layer.heads} heads, a multiple of "
+                f"{3 * layer.heads} features; got {features}"
+            )
+        return (length, features // 3)
+    if isinstance(layer, TiedHead):
+        tied = [e for e in network.layers if isinstance(e, Embedding) and e.name == layer.embedding]
+        if not tied or tied[0].features != features:
+            raise UsageError(
+                f"embedding of {layer.name!r} must name an Embedding of {features} features, got {layer.embedding!r}"
+            )
+        return (length, network.tokens.vocabulary)
+    return shape

@@ -1,0 +1,212 @@
+"""A training step of a network of tokens in plain NumPy and float64, beside `reference` for networks of images.
+
+Nothing here knows of plans, blocks or layouts. Tensors are (N, T, C): samples, tokens, features.
+
+    Embedding   Y[n, t] = W[token[n, t]] + P[t]
+    LayerNorm   Y = w (X - mean) / sqrt(var + eps) + b, mean and variance of each token's features
+    Linear      Y = X @ W.T + b
+    Attention   Y = softmax(Q K^T / sqrt(d)) V for each sample and head, with the later keys left out if it is causal
+    GELU        Y = 0.5 X (1 + tanh(sqrt(2 / pi) (X + 0.044715 X^3)))
+    Add         Y = X1 + X2
+    TiedHead    Y = X @ W.T with the embedding's W
+    Softmax     the loss is the mean over all tokens of -log of the next token's probability
+
+The gradient of a layer's output is the sum of what all layers that take it send back; that of the tied weights is the
+sum of the head's and the embedding's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..errors import UsageError
+from .layers import GELU, Add, Attention, Embedding, Layer, LayerNorm, Linear, Network, TiedHead
+from .reference import Step
+
+SCALE, CUBE = math.sqrt(2 / math.pi), 0.044715
+
+
+def forward(network: Network, parameters: Mapping[str, np.ndarray], tokens: np.ndarray, targets: np.ndarray) -> Step:
+    """Loss, number of right answers and all activations.
+
+    Parameters
+    ----------
+    network : Network
+        Its last layer is Softmax.
+    parameters : mapping of str to ndarray
+    tokens, targets : integers, shape (N, T)
+    """
+    weights = {name: np.asarray(value, np.float64) for name, value in parameters.items()}
+    activations: dict[str, np.ndarray] = {"input": np.asarray(tokens)}
+    inputs = network.inputs()
+    for layer in network.layers[:-1]:
+        activations[layer.name] = _layer_forward(layer, weights, [activations[name] for name in inputs[layer.name]])
+    logits = activations[inputs[network.layers[-1].name][0]]
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    logs = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    activations["softmax"] = np.exp(logs)
+    loss = -float(np.take_along_axis(logs, targets[..., None], axis=-1).mean())
+    return Step(loss, int((logits.argmax(axis=-1) == targets).sum()), activations)
+
+
+def forward_backward(
+    network: Network, parameters: Mapping[str, np.ndarray], tokens: np.ndarray, targets: np.ndarray
+) -> Step:
+    """`forward`, and the gradients of the mean loss for every parameter and activation."""
+    step = forward(network, parameters, tokens, targets)
+    weights = {name: np.asarray(value, np.float64) for name, value in parameters.items()}
+    inputs = network.inputs()
+    # d loss / d logits = (softmax - target) / (N T)
+    hits = np.zeros_like(step.activations["softmax"])
+    np.put_along_axis(hits, targets[..., None], 1.0, axis=-1)
+    step.gradients[inputs[network.layers[-1].name][0]] = (step.activations["softmax"] - hits) / targets.size
+    for layer in reversed(network.layers[:-1]):
+        x = [step.activations[name] for name in inputs[layer.name]]
+        parts, own = _layer_backward(layer, weights, x, step.gradients[layer.name])
+        for name, dx in (*zip(inputs[layer.name], parts, strict=False), *own.items()):
+            step.gradients[name] = step.gradients[name] + dx if name in step.gradients else dx
+    return step
+
+
+class AdamW:
+    """AdamW as torch.optim.AdamW writes it, over the steps of one training run.
+
+    p = p (1 - rate decay);  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;
+    p = p - rate m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps), after the gradients were scaled to the largest norm
+
+    Parameters
+    ----------
+    parameters : mapping of str to ndarray
+        Copied, in float64.
+    learning_rate, betas, eps, weight_decay : float
+    decay : str
+        "all" parameters are decayed, or "matrices": those with more than one dimension.
+    clip_norm : float
+        Largest global norm; 0: not clipped.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, np.ndarray],
+        learning_rate: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-4,
+        decay: str = "all",
+        clip_norm: float = 0.0,
+    ):
+        self.parameters = {name: np.array(value, np.float64) for name, value in parameters.items()}
+        self.first = {name: np.zeros_like(value) for name, value in self.parameters.items()}
+        self.second = {name: np.zeros_like(value) for name, value in self.parameters.items()}
+        self.learning_rate, self.betas, self.eps, self.weight_decay = learning_rate, betas, eps, weight_decay
+        self.decay, self.clip_norm, self.steps = decay, clip_norm, 0
+
+    def step(self, network: Network, tokens: np.ndarray, targets: np.ndarray) -> Step:
+        """One training step: gradients at the current parameters, then the update."""
+        step = forward_backward(network, self.parameters, tokens, targets)
+        self.steps += 1
+        norm = math.sqrt(sum(float((step.gradients[name] ** 2).sum()) for name in self.parameters))
+        scale = min(1.0, self.clip_norm / (norm + 1e-6)) if self.clip_norm else 1.0
+        corrections = [1 - beta**self.steps for beta in self.betas]
+        for name, p in self.parameters.items():
+            g, m, v = scale * step.gradients[name], self.first[name], self.second[name]
+            if self.decay == "all" or p.ndim > 1:
+                p *= 1 - self.learning_rate * self.weight_decay
+            m += (1 - self.betas[0]) * (g - m)
+            v += (1 - self.betas[1]) * (g * g - v)
+            p -= self.learning_rate * (m / corrections[0]) / (np.sqrt(v / corrections[1]) + self.eps)
+        return step
+
+
+def _layer_forward(layer: Layer, weights: Mapping[str, np.ndarray], inputs: list[np.ndarray]) -> np.ndarray:
+    x = inputs[0]
+    match layer:
+        case Embedding():
+            y = weights[f"{layer.name}.weight"][x]
+            return y + weights[f"{layer.positions}.weight"][: x.shape[1]] if layer.positions else y
+        case LayerNorm():
+            return _normalised(layer, x)[0] * weights[f"{layer.name}.weight"] + weights[f"{layer.name}.bias"]
+        case Linear():
+            y = x @ weights[f"{layer.name}.weight"].T
+            return y + weights[f"{layer.name}.bias"] if layer.bias else y
+        case Attention():
+            _, _, v, p = _attention(layer, x)
+            return _joined(p @ v)
+        case GELU():
+            return 0.5 * x * (1 + np.tanh(SCALE * (x + CUBE * x**3)))
+        case Add():
+            return x + inputs[1]
+        case TiedHead():
+            return x @ weights[f"{layer.embedding}.weight"].T
+    raise UsageError(f"the reference has no formula for {layer!r}; add one")
+
+
+def _layer_backward(
+    layer: Layer, weights: Mapping[str, np.ndarray], inputs: list[np.ndarray], dy: np.ndarray
+) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    """Return the gradients of the inputs, and of the parameters by name."""
+    x = inputs[0]
+    weight, bias = f"{layer.name}.weight", f"{layer.name}.bias"
+    match layer:
+        case Embedding():
+            own = {weight: np.zeros_like(weights[weight])}
+            np.add.at(own[weight], x, dy)
+            if layer.positions:
+                place = own[f"{layer.positions}.weight"] = np.zeros_like(weights[f"{layer.positions}.weight"])
+                place[: x.shape[1]] = dy.sum(axis=0)
+            return [], own
+        case LayerNorm():
+            normal, inverse = _normalised(layer, x)
+            own = {weight: (dy * normal).sum(axis=(0, 1)), bias: dy.sum(axis=(0, 1))}
+            d = dy * weights[weight]
+            means = [part.mean(axis=-1, keepdims=True) for part in (d, d * normal)]
+            return [inverse * (d - means[0] - normal * means[1])], own
+        case Linear():
+            own = {weight: np.einsum("nto,nti->oi", dy, x, optimize=True)}
+            if layer.bias:
+                own[bias] = dy.sum(axis=(0, 1))
+            return [dy @ weights[weight]], own
+        case Attention():
+            q, k, v, p = _attention(layer, x)
+            dy = _heads(dy, layer.heads)
+            dp = dy @ v.swapaxes(-1, -2)
+            ds = p * (dp - (dp * p).sum(axis=-1, keepdims=True)) / math.sqrt(q.shape[-1])
+            parts = ds @ k, ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ dy
+            return [np.concatenate([_joined(part) for part in parts], axis=-1)], {}
+        case GELU():
+            t = np.tanh(SCALE * (x + CUBE * x**3))
+            return [dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * SCALE * (1 + 3 * CUBE * x**2))], {}
+        case Add():
+            return [dy, dy], {}
+        case TiedHead():
+            tied = f"{layer.embedding}.weight"
+            return [dy @ weights[tied]], {tied: np.einsum("nto,nti->oi", dy, x, optimize=True)}
+    raise UsageError(f"the reference has no derivative for {layer!r}; add one")
+
+
+def _normalised(layer: LayerNorm, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Features with mean 0 and variance 1, and what they were multiplied with."""
+    inverse = 1 / np.sqrt(x.var(axis=-1, keepdims=True) + layer.eps)
+    return (x - x.mean(axis=-1, keepdims=True)) * inverse, inverse
+
+
+def _attention(layer: Attention, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Queries, keys and values (N, heads, T, d), and the probabilities (N, heads, T, T)."""
+    q, k, v = (_heads(part, layer.heads) for part in np.split(x, 3, axis=-1))
+    scores = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])
+    if layer.causal:
+        length = x.shape[1]
+        scores = np.where(np.tri(length, length, dtype=bool), scores, -np.inf)
+    p = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return q, k, v, p / p.sum(axis=-1, keepdims=True)
+
+
+def _heads(x: np.ndarray, heads: int) -> np.ndarray:
+    return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
+
+
+def _joined(x: np.ndarray) -> np.ndarray:
+    return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)

@@ -1,0 +1,151 @@
+"""The float64 reference of networks of tokens: derivatives against finite differences; descriptions of the networks."""
+
+import numpy as np
+import pytest
+
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.networks import gpt2, reference_tokens
+from forktask.cython_src.networks.layers import (
+    GELU,
+    Add,
+    Attention,
+    Convolution,
+    Embedding,
+    LayerNorm,
+    Linear,
+    Network,
+    ReLU,
+    Softmax,
+    TiedHead,
+    Tokens,
+)
+
+SMALL = gpt2.network("small", num_layers=2, features=12, heads=3, vocabulary=11, positions=9)
+# No positions, no biases, attention in both directions, a tensor with three readers, a head of its own.
+BOTH_WAYS = Network(
+    "both_ways",
+    (6,),
+    (
+        Embedding("table", 6),
+        Linear("qkv", 18, bias=False),
+        Attention("attention", 2, causal=False),
+        Add("sum1", ("attention", "table")),
+        GELU("gelu"),
+        Add("sum2", ("gelu", "sum1")),
+        Add("sum3", ("sum2", "sum1")),
+        LayerNorm("norm"),
+        Linear("head", 7, bias=False),
+        Softmax(),
+    ),
+    Tokens(7, 6),
+)
+
+
+def some_parameters(network, seed=0):
+    """Random parameters that are far from zero."""
+    rng = np.random.default_rng(seed)
+    return {name: rng.normal(size=shape) * 0.4 + 0.1 for name, shape in network.parameter_shapes().items()}
+
+
+def some_tokens(network, batch, length, seed=0):
+    """Random samples with their targets."""
+    numbers = np.random.default_rng(seed).integers(network.tokens.vocabulary, size=(batch, length + 1))
+    return numbers[:, :-1], numbers[:, 1:]
+
+
+@pytest.mark.parametrize("network", [SMALL, BOTH_WAYS], ids=lambda network: network.name)
+def test_gradients_are_those_of_finite_differences(network):
+    """Check the derivative of the loss by every parameter along a random direction, and by single elements."""
+    network, rng, step = network.with_sequence(5), np.random.default_rng(1), 1e-5
+    parameters, data = some_parameters(network), some_tokens(network, 2, 5)
+    gradients = reference_tokens.forward_backward(network, parameters, *data).gradients
+    for name, value in parameters.items():
+        single = np.zeros_like(value)
+        single.flat[rng.integers(value.size)] = 1
+        for direction in (single, rng.normal(size=value.shape)):
+            losses = [
+                reference_tokens.forward(network, {**parameters, name: value + sign * step * direction}, *data).loss
+                for sign in (1, -1)
+            ]
+            slope = (losses[0] - losses[1]) / (2 * step)
+            assert (gradients[name] * direction).sum() == pytest.approx(slope, rel=1e-5, abs=1e-9), name
+
+
+def test_probabilities_and_answers_are_those_of_the_logits():
+    """Check the loss and the number of right answers of a network whose logits are known."""
+    network = SMALL.with_sequence(4)
+    parameters = some_parameters(network)
+    tokens, targets = some_tokens(network, 3, 4)
+    step = reference_tokens.forward(network, parameters, tokens, targets)
+    p = step.activations["softmax"]
+    assert p.shape == (3, 4, 11)
+    np.testing.assert_allclose(p.sum(axis=-1), 1)
+    chosen = np.take_along_axis(p, targets[..., None], axis=-1)
+    assert step.loss == pytest.approx(-np.log(chosen).mean())
+    assert step.correct == (p.argmax(axis=-1) == targets).sum()
+
+
+def test_causal_attention_sees_no_later_token():
+    """Check that a change of a token changes no logits before it, and changes them all without the mask."""
+    for network, first in ((SMALL, 3), (BOTH_WAYS, 0)):
+        network = network.with_sequence(6)
+        parameters = some_parameters(network)
+        tokens, targets = some_tokens(network, 1, 6)
+        before = reference_tokens.forward(network, parameters, tokens, targets).activations["softmax"]
+        tokens[0, 3] = (tokens[0, 3] + 1) % 7
+        after = reference_tokens.forward(network, parameters, tokens, targets).activations["softmax"]
+        changed = np.flatnonzero((before != after).any(axis=(0, 2)))
+        assert changed.tolist() == list(range(first, 6))
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("gpt2", 124_439_808), ("gpt2_small", 10_844_160), ("gpt2_tiny", 132_864)]
+)
+def test_networks_have_the_parameters_of_the_paper(name, parameters):
+    """Check the number of parameters, names as Hugging Face has them, and the deviation of the initial weights."""
+    network = gpt2.network(name, **gpt2.SIZES[name])
+    shapes = network.parameter_shapes()
+    assert network.num_parameters == parameters
+    features = shapes["wte.weight"][1]
+    assert shapes["h.1.attn.c_attn.weight"] == (3 * features, features)
+    assert shapes["h.1.mlp.c_proj.weight"] == (features, 4 * features)
+    assert {"wpe.weight", "h.0.ln_1.bias", "h.0.attn.c_proj.bias", "ln_f.weight"} <= set(shapes)
+    deviations = network.deviations()
+    assert set(deviations) == {name for name, shape in shapes.items() if len(shape) == 2}
+    assert deviations["h.0.attn.c_proj.weight"] == pytest.approx(0.02 / np.sqrt(2 * gpt2.SIZES[name]["num_layers"]))
+    assert deviations["wte.weight"] == deviations["h.0.attn.c_attn.weight"] == 0.02
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ((LayerNorm("a"),), "after a layer with tokens and features"),
+        ((Embedding("a", 4), Embedding("b", 4)), "must read the input of a network of tokens"),
+        ((Embedding("a", 4), Attention("b", 2)), "a multiple of 6 features; got 4"),
+        ((Embedding("a", 4), Linear("b", 6), TiedHead("c", "a")), "an Embedding of 6 features"),
+        ((Embedding("a", 4), TiedHead("c", "b")), "an Embedding of 4 features, got 'b'"),
+        ((Embedding("a", 0),), "features of 'a' must be a whole number of at least 1"),
+        ((Embedding("a", 4), Attention("b", 0)), "heads of 'b'"),
+        ((Embedding("a", 4), Convolution("b", 4)), "channels, height and width"),
+    ],
+)
+def test_layers_of_tokens_that_do_not_fit_are_refused(layers, message):
+    """Check that the sentence says which layer is wrong."""
+    with pytest.raises(UsageError, match=message):
+        list(Network("bad", (5,), layers, Tokens(10, 8)).shapes())
+
+
+def test_sequences_longer_than_the_positions_are_refused():
+    """Check the sentence, and that layers of tokens refuse images."""
+    with pytest.raises(UsageError, match=r"sequence must be in \[1, 9\]"):
+        SMALL.with_sequence(10)
+    assert SMALL.with_sequence(9).input_shape == (9,)
+    with pytest.raises(UsageError, match="input of a network of tokens"):
+        list(Network("bad", (3, 8, 8), (Embedding("a", 4),)).shapes())
+
+
+def test_the_reference_says_what_it_does_not_know():
+    """Check that a layer without a formula is refused by name."""
+    network = Network("bad", (5,), (Embedding("a", 10), ReLU("b"), Softmax()), Tokens(10, 8))
+    with pytest.raises(UsageError, match="no formula for ReLU"):
+        reference_tokens.forward(network, some_parameters(network), *some_tokens(network, 1, 5))
