@@ -1,6 +1,7 @@
 """Plans of one's own: buffers, loops, blocks and accesses; the graph of their dependences; checks."""
 
 from .cython_src.binding.checks import AccessError, check_accesses, check_orders, find_unused_reads, span_in_tasks
+from .cython_src.plan.builder import PlanBuilder, ranges
 from .cython_src.plan.dependences import TaskGraph, record_graph
 from .cython_src.plan.model import (
     ACCESS_KINDS,
@@ -9,10 +10,8 @@ from .cython_src.plan.model import (
     BlockLoop,
     Buffer,
     Plan,
-    PlanBuilder,
     commutative,
     concurrent,
-    ranges,
     read,
     reduction,
     update,

@@ -19,7 +19,8 @@ import numpy as np
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, register
-from forktask.cython_src.plan.model import Block, PlanBuilder, update
+from forktask.cython_src.plan.builder import PlanBuilder
+from forktask.cython_src.plan.model import Block, update
 from forktask.experiments.sampling.models import make_executor
 
 MEMBARRIER = {"x86_64": 324, "aarch64": 283}  # numbers of the system call

@@ -16,7 +16,7 @@ import numpy as np
 from ..kernels import kernel_table
 from ..kernels.simd import instruction_sets
 from ..errors import UsageError
-from ..plan.model import commutative_locks
+from ..plan.locks import commutative_locks
 from .storage import Storage, aligned_empty, view_of
 
 EVENT_DTYPE = np.dtype(

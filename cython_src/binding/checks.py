@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError
+from ..plan.cells import build_access_table
 from ..plan.dependences import TaskGraph, record_graph
-from ..plan.model import READ, WRITE, BlockLoop, Plan, UniformBlocks, _build_access_table
+from ..plan.model import READ, WRITE, BlockLoop, Plan, UniformBlocks
 from .bind import BlockFailure, BoundPlan, Workers, bind
 from .storage import Storage
 
@@ -132,7 +133,7 @@ def find_unused_reads(
         behind a ReLU), so look at what is found before you believe it; more replays find less by chance.
     """
     checker = _prepare(plan, target, storage, initialise, num_replays, blocks_per_loop, seed, instruction_set)
-    _, cuts, _ = _build_access_table(plan.buffers, plan.loops)
+    _, cuts, _ = build_access_table(plan.buffers, plan.loops)
     written = {a.buffer for loop in plan.loops for block in loop.blocks for a in block.accesses if a.kind != READ}
     used: dict[tuple[str, str, tuple[tuple[int, int], ...]], bool] = {}
     for replay in range(num_replays):

@@ -21,6 +21,8 @@ from ..binding.storage import Storage
 from ..errors import UsageError
 from ..kernels import kernel_table
 from ..kernels.interface.kernel_spec import KernelSpec
+from ..plan.builder import PlanBuilder, ranges
+from ..plan.cells import build_access_table
 from ..plan.model import (
     COMMUTATIVE,
     CONCURRENT,
@@ -33,9 +35,6 @@ from ..plan.model import (
     Block,
     BlockLoop,
     Plan,
-    PlanBuilder,
-    _build_access_table,
-    ranges,
 )
 
 MAX_OPERANDS = 24  # FORKTASK_MAX_OPERANDS of block_kernel.h
@@ -520,7 +519,7 @@ class TaskRecorder:
     def _groups(self, builder: PlanBuilder, blocks: list[Block]) -> Iterator[tuple[int, int]]:
         """(first, stop) of the longest runs of tasks that may form one loop, found in one pass over their cells."""
         everything = BlockLoop("tasks", "", {}, {}, blocks)
-        table, _, _ = _build_access_table(builder._buffers, [everything])
+        table, _, _ = build_access_table(builder._buffers, [everything])
         cells_of = np.split(table.list_cells, table.list_offsets[1:-1])
         first, key = 0, None
         touched: dict[int, int] = {}

@@ -10,7 +10,8 @@ import numpy as np
 from ..errors import UsageError
 from ..networks.layers import Convolution, Network
 from ..networks.registry import get_network
-from ..plan.model import Plan, PlanBuilder, ranges
+from ..plan.builder import PlanBuilder, ranges
+from ..plan.model import Plan
 from .layouts.channels import Channels
 from .layouts.lanes import FLAT, LANES, choose_lanes
 from .options import PlanOptions

@@ -17,7 +17,8 @@ from typing import Annotated, ClassVar, Protocol
 from ..errors import UsageError
 from ..kernels import kernel_table
 from ..networks.layers import BatchNorm, Convolution, FullyConnected, Layer, Network, Softmax
-from ..plan.model import Access, Block, PlanBuilder, ranges
+from ..plan.builder import PlanBuilder, ranges
+from ..plan.model import Access, Block
 from ..records import Record, about
 from .options import PlanOptions
 from .units import Unit, join_layers

@@ -19,7 +19,8 @@ from ...cython_src.kernels.maps.lanes import interior
 from ...cython_src.lowering.layouts.lanes.forms import CONVOLUTIONS, direct_cost, winograd_cost
 from ...cython_src.lowering.lower import lower
 from ...cython_src.lowering.options import PlanOptions
-from ...cython_src.plan.model import UPDATE, Access, Block, BlockLoop, Plan, PlanBuilder
+from ...cython_src.plan.builder import PlanBuilder
+from ...cython_src.plan.model import UPDATE, Access, Block, BlockLoop, Plan
 from .kernel_timing import Limits, loop_times, one_loop
 
 # Of each kernel: name and number of the pass, prefixes of the maps that it reads (operand: prefix), its result.

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ...cython_src.binding.bind import BoundPlan, bind
-from ...cython_src.plan.model import UPDATE, Access, Block, PlanBuilder
+from ...cython_src.plan.builder import PlanBuilder
+from ...cython_src.plan.model import UPDATE, Access, Block
 from ...forkjoin.executor import SerialExecutor
 from .machine_peaks import measure_bandwidth, measure_peak_flops
 

@@ -3,7 +3,8 @@
 import numpy as np
 from contract.common import add_partials_loop, kernel, log_loop, ranges, sgd_loop
 
-from forktask.cython_src.plan.model import Block, PlanBuilder, read, update, write
+from forktask.cython_src.plan.builder import PlanBuilder
+from forktask.cython_src.plan.model import Block, read, update, write
 
 IMAGES, CLASSES = 8, 3
 C0, C1, C2, SIZE = 2, 4, 6, 8

@@ -9,8 +9,9 @@ from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import check_accesses, check_orders, run_serial, span_in_tasks
 from forktask.cython_src.binding.storage import Storage
 from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, register
+from forktask.cython_src.plan.builder import ranges
 from forktask.cython_src.plan.dependences import SHARING, record_graph
-from forktask.cython_src.plan.model import Block, ranges, read, update, write
+from forktask.cython_src.plan.model import Block, read, update, write
 
 
 def kernel(name, operands, bounds="", integers="", reals=""):

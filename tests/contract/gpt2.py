@@ -5,7 +5,8 @@ import math
 import numpy as np
 from contract.common import add_partials_loop, kernel, log_loop, ranges
 
-from forktask.cython_src.plan.model import Block, PlanBuilder, read, update, write
+from forktask.cython_src.plan.builder import PlanBuilder
+from forktask.cython_src.plan.model import Block, read, update, write
 
 SEQUENCES, LENGTH, HEADS, HEAD, VOCABULARY, LAYERS = 2, 6, 2, 4, 10, 2
 N, C, F = SEQUENCES * LENGTH, HEADS * HEAD, 16

@@ -6,7 +6,8 @@ Rows play images and pixels. The dense layer's output is not kept for the backwa
 import numpy as np
 from contract.common import add_partials_loop, kernel, log_loop, ranges, sgd_loop
 
-from forktask.cython_src.plan.model import Block, PlanBuilder, read, update, write
+from forktask.cython_src.plan.builder import PlanBuilder
+from forktask.cython_src.plan.model import Block, read, update, write
 
 ROWS, C = 12, 6
 EPSILON, KEEP, DECAY = 1e-3, 0.75, 0.9

@@ -216,7 +216,8 @@ def test_durations_of_loops_that_share_a_name_follow_each_other():
 
 def test_bounds_of_a_real_plan():
     """Check a recorded plan: cycle mean <= span <= work, and the fork-join bound of one thread is the work."""
-    from forktask.cython_src.plan.model import Block, PlanBuilder, ranges, read, update, write
+    from forktask.cython_src.plan.builder import PlanBuilder, ranges
+    from forktask.cython_src.plan.model import Block, read, update, write
 
     builder = PlanBuilder("two loops")
     builder.buffer("weights", (4,), role="parameter")

@@ -11,7 +11,8 @@ import pytest
 
 from forktask.cython_src.binding.bind import EVENT_DTYPE, bind
 from forktask.cython_src.graphs.task_bench import task_bench
-from forktask.cython_src.plan.model import Block, PlanBuilder, read, update
+from forktask.cython_src.plan.builder import PlanBuilder
+from forktask.cython_src.plan.model import Block, read, update
 from forktask.experiments.sampling.measure import measure_sample
 from forktask.experiments.sampling.profile import block_times
 from forktask.experiments.sampling.subject import build, hash_arrays

@@ -13,7 +13,8 @@ import pytest
 
 from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.plan.model import Block, PlanBuilder, read, update
+from forktask.cython_src.plan.builder import PlanBuilder
+from forktask.cython_src.plan.model import Block, read, update
 from forktask.forkjoin.executor import ForkJoinExecutor, JoblibExecutor, SerialExecutor
 
 FORKJOIN_OPTIONS = [

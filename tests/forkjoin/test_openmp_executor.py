@@ -16,6 +16,7 @@ from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import PATTERNS, task_bench
 from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, register
+from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import (
     COMMUTATIVE,
     CONCURRENT,
@@ -23,7 +24,6 @@ from forktask.cython_src.plan.model import (
     UPDATE,
     WRITE,
     Block,
-    PlanBuilder,
     commutative,
     concurrent,
     read,

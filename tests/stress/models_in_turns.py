@@ -20,7 +20,8 @@ import numpy as np
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.graphs.task_bench import replica
 from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.cython_src.plan.model import Block, PlanBuilder, update
+from forktask.cython_src.plan.builder import PlanBuilder
+from forktask.cython_src.plan.model import Block, update
 from forktask.experiments.analysis.statistics import ratio_interval
 from forktask.experiments.sampling.models import make_executor
 

@@ -5,7 +5,8 @@ import itertools
 
 import numpy as np
 
-from forktask.cython_src.plan.model import Block, PlanBuilder, commutative, concurrent, read, reduction, update, write
+from forktask.cython_src.plan.builder import PlanBuilder
+from forktask.cython_src.plan.model import Block, commutative, concurrent, read, reduction, update, write
 
 
 def random_plan(seed, *, num_cells=None, num_loops=None, max_blocks=8, work=0, fail=(-1, -1), phases=("other",)):

@@ -8,7 +8,8 @@ from tasking.random_plans import kinds_plan, random_plan, shared_plan
 
 from forktask.cython_src.binding.bind import BlockFailure, Workers, bind
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.plan.model import Block, PlanBuilder, commutative, update
+from forktask.cython_src.plan.builder import PlanBuilder
+from forktask.cython_src.plan.model import Block, commutative, update
 from forktask.tasking.executor import TaskGraphExecutor, TaskIterExecutor, TasksExecutor
 
 EXECUTORS = {

@@ -12,8 +12,9 @@ from tasking.test_executor import assert_same, content, serial_content
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
+from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.dependences import by_priority, record_graph, remaining_path
-from forktask.cython_src.plan.model import Block, PlanBuilder, update
+from forktask.cython_src.plan.model import Block, update
 from forktask.experiments.sampling.models import make_executor
 from forktask.tasking.executor import TaskGraphExecutor, TaskIterExecutor
 

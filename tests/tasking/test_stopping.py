@@ -14,7 +14,8 @@ from tasking.random_plans import random_plan
 from tasking.test_executor import EXECUTORS, assert_same, content, serial_content
 
 from forktask.cython_src.binding.bind import BlockFailure, bind
-from forktask.cython_src.plan.model import Block, PlanBuilder, update
+from forktask.cython_src.plan.builder import PlanBuilder
+from forktask.cython_src.plan.model import Block, update
 from forktask.tasking.executor import TaskIterExecutor
 from forktask.tasking.team import StuckGraph
 

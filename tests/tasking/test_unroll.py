@@ -12,8 +12,9 @@ from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.binding.checks import check_accesses, check_orders
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.dependences import record_graph
-from forktask.cython_src.plan.model import Block, PlanBuilder, read, update, write
+from forktask.cython_src.plan.model import Block, read, update, write
 from forktask.cython_src.plan.unroll import unroll
 from forktask.tasking.executor import TaskIterExecutor
 

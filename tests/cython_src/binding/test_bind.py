@@ -11,7 +11,8 @@ from forktask.cython_src.binding.bind import BlockFailure, Workers, bind
 from forktask.cython_src.binding.storage import Storage
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, register
-from forktask.cython_src.plan.model import Block, PlanBuilder, commutative, concurrent, read, update, write
+from forktask.cython_src.plan.builder import PlanBuilder
+from forktask.cython_src.plan.model import Block, commutative, concurrent, read, update, write
 
 
 @kernel("test.add_iteration", "x bias?", "start stop", integers="factor", reals="offset")

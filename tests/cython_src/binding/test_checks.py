@@ -18,17 +18,9 @@ from forktask.cython_src.binding.checks import (
     span_in_tasks,
 )
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.dependences import record_graph
-from forktask.cython_src.plan.model import (
-    Block,
-    PlanBuilder,
-    UniformBlocks,
-    commutative,
-    concurrent,
-    read,
-    update,
-    write,
-)
+from forktask.cython_src.plan.model import Block, UniformBlocks, commutative, concurrent, read, update, write
 
 
 @kernel("test.stencil", "x y", "start stop", integers="halo extra missing", reals="")

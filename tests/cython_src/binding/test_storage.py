@@ -5,7 +5,8 @@ import pytest
 
 from forktask.cython_src.binding.storage import Storage, aligned_empty
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.plan.model import Block, PlanBuilder, read, write
+from forktask.cython_src.plan.builder import PlanBuilder
+from forktask.cython_src.plan.model import Block, read, write
 
 
 def plan(memory="full", shape=(5, 3), dtype="float32"):

@@ -6,8 +6,9 @@ import pytest
 from forktask.cython_src.binding.bind import BlockFailure, Workers, bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import PATTERNS, points, predecessors, replica, task_bench
+from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.dependences import record_graph
-from forktask.cython_src.plan.model import READ, Block, PlanBuilder, read, update
+from forktask.cython_src.plan.model import READ, Block, read, update
 from forktask.forkjoin.executor import ForkJoinExecutor, JoblibExecutor, SerialExecutor
 
 

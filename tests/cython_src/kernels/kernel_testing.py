@@ -6,7 +6,8 @@ import numpy as np
 
 from forktask.cython_src.binding.bind import Workers, bind
 from forktask.cython_src.kernels.simd import instruction_sets
-from forktask.cython_src.plan.model import Access, Block, PlanBuilder
+from forktask.cython_src.plan.builder import PlanBuilder
+from forktask.cython_src.plan.model import Access, Block
 
 EPSILON = float(np.finfo(np.float32).eps)
 INSTRUCTION_SETS = instruction_sets.available()

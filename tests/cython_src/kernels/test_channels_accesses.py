@@ -7,7 +7,8 @@ from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import check_accesses, check_orders, find_unused_reads
 from forktask.cython_src.kernels.depthwise.channels import scratch_bytes
 from forktask.cython_src.kernels.maps.channels import ChannelsMap, statistics_shape
-from forktask.cython_src.plan.model import Block, PlanBuilder, block_grid, ranges, read, update, write
+from forktask.cython_src.plan.builder import PlanBuilder, block_grid, ranges
+from forktask.cython_src.plan.model import Block, read, update, write
 
 BATCH, CHANNELS, SIZE = 2, 19, 6
 RATES, IMAGES = 3, 5

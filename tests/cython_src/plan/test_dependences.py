@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forktask.cython_src.binding.checks import span_in_tasks
+from forktask.cython_src.plan.builder import PlanBuilder, ranges
 from forktask.cython_src.plan.dependences import ANTI, FLOW, SELF, record_graph
+from forktask.cython_src.plan.locks import commutative_locks
 from forktask.cython_src.plan.model import (
     COMMUTATIVE,
     CONCURRENT,
@@ -18,11 +20,8 @@ from forktask.cython_src.plan.model import (
     WRITE,
     AccessTable,
     Block,
-    PlanBuilder,
     commutative,
-    commutative_locks,
     concurrent,
-    ranges,
     read,
     update,
     write,

@@ -10,7 +10,8 @@ from forktask.cython_src.binding.checks import check_accesses, check_orders
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, register
 from forktask.cython_src.plan import reductions
-from forktask.cython_src.plan.model import Block, PlanBuilder, read, reduction, update, write
+from forktask.cython_src.plan.builder import PlanBuilder
+from forktask.cython_src.plan.model import Block, read, reduction, update, write
 from forktask.forkjoin.executor import SerialExecutor
 
 OPERATIONS = {"sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum}

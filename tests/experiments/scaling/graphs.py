@@ -3,7 +3,7 @@
 import numpy as np
 
 from forktask import UserGraph
-from forktask.cython_src.plan.model import PlanBuilder
+from forktask.cython_src.plan.builder import PlanBuilder
 
 
 def smooth(left, right, out):

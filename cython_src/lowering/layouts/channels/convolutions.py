@@ -7,7 +7,8 @@ import math
 from ....kernels.convolution import algorithms
 from ....kernels.maps.channels import STATISTICS_ROWS
 from ....networks.layers import Convolution
-from ....plan.model import block_grid, ranges, read, update, write
+from ....plan.builder import block_grid, ranges
+from ....plan.model import read, update, write
 from ...gradients import masked, pass_on, sent_to
 from ...state import Lowering, loop_name, phase_of
 from ...units import Unit

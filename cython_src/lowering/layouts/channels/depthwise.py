@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ....kernels.depthwise import channels as channels_depthwise
-from ....plan.model import block_grid, ranges, read, write
+from ....plan.builder import block_grid, ranges
+from ....plan.model import read, write
 from ...gradients import gradient_map
 from ...state import Lowering
 from ...units import Unit

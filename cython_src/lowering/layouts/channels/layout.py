@@ -19,7 +19,7 @@ from ....networks.layers import (
     ReLU,
     ReLU6,
 )
-from ....plan.model import ranges
+from ....plan.builder import ranges
 from ...dense import fully_connected, fully_connected_backward
 from ...elementwise import activation, activation_backward, add, add_backward, dropout, dropout_backward
 from ...options import FUSIONS

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ....plan.model import Access, block_grid, ranges, write
+from ....plan.builder import block_grid, ranges
+from ....plan.model import Access, write
 from ...state import Lowering
 from ...units import Unit
 from . import block_sizes

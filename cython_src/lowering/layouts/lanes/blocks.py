@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ....errors import UsageError
-from ....plan.model import ranges
+from ....plan.builder import ranges
 from ...state import Lowering
 
 # Blocks of a loop that the default granularity aims at: enough for eight threads. Blocks of few channels read

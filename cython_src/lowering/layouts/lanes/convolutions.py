@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from ....kernels.convolution.lanes_winograd import gradient_scratch_bytes, transform_scratch_bytes
-from ....plan.model import block_grid, ranges, read, update, write
+from ....plan.builder import block_grid, ranges
+from ....plan.model import read, update, write
 from ...gradients import gradient_map
 from ...state import Lowering, loop_name, phase_of
 from ...units import Unit

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ....networks.layers import Convolution
-from ....plan.model import block_grid, read, write
+from ....plan.builder import block_grid
+from ....plan.model import read, write
 from ...gradients import gradient_map
 from ...state import Lowering, loop_name, phase_of
 from ...units import Unit

@@ -10,7 +10,7 @@ from forktask.cython_src.kernels.convolution import algorithms
 from forktask.cython_src.kernels.maps.channels import ChannelsMap, statistics_shape
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.layers import Convolution, FullyConnected, GlobalPool, Network, ReLU, Softmax
-from forktask.cython_src.plan.model import block_grid, ranges
+from forktask.cython_src.plan.builder import block_grid, ranges
 
 WHOLE_CASES = [
     # batch, groups, in, out, height, width, kernel, stride, padding, dilation

@@ -5,7 +5,7 @@ import pytest
 from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, check_linear, fill, random_map, run_kernel
 
 from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
-from forktask.cython_src.plan.model import block_grid, ranges
+from forktask.cython_src.plan.builder import block_grid, ranges
 
 # Sizes with rows of whole units, of parts of units, and of the network itself.
 SIZES = [(2, 2), (4, 6), (8, 8), (16, 16), (6, 32), (10, 12), (4, 48)]

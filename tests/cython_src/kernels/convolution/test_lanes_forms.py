@@ -11,7 +11,7 @@ from forktask.cython_src.kernels.convolution.algorithms import CODES
 from forktask.cython_src.kernels.convolution.lanes_forms import FORMS, form_scratch_bytes
 from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
 from forktask.cython_src.lowering.lower import lower
-from forktask.cython_src.plan.model import block_grid, ranges
+from forktask.cython_src.plan.builder import block_grid, ranges
 from forktask.experiments.sampling.models import make_executor
 
 # Rows of the result: fewer than a strip of "pad", more, and no multiple of a tile.

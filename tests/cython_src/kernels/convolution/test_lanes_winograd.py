@@ -10,7 +10,7 @@ from forktask.cython_src.lowering.layouts.lanes.forms import choose_convolution
 from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.parts import convolutional_classifier
-from forktask.cython_src.plan.model import block_grid, ranges
+from forktask.cython_src.plan.builder import block_grid, ranges
 
 # Whole tiles of 4 x 4, parts of tiles, and strips of one to more than four tiles.
 SIZES = [(4, 4), (2, 6), (8, 8), (16, 16), (6, 32), (10, 12), (14, 20)]

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forktask.cython_src.kernels.maps.channels import ChannelsMap, statistics_shape
-from forktask.cython_src.plan.model import block_grid, ranges
+from forktask.cython_src.plan.builder import block_grid, ranges
 
 
 @settings(FEW, max_examples=60)

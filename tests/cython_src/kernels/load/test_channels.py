@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forktask.cython_src.kernels.maps.channels import ChannelsMap
-from forktask.cython_src.plan.model import ranges
+from forktask.cython_src.plan.builder import ranges
 
 
 @FEW

@@ -6,7 +6,7 @@ from cython_src.kernels.kernel_testing import fill
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forktask.cython_src.plan.model import ranges
+from forktask.cython_src.plan.builder import ranges
 
 
 @FEW

@@ -8,21 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.plan.model import (
-    READ,
-    Block,
-    Buffer,
-    PlanBuilder,
-    _build_access_table,
-    _cell_runs,
-    _overlay_cells,
-    commutative,
-    concurrent,
-    ranges,
-    read,
-    update,
-    write,
-)
+from forktask.cython_src.plan.builder import PlanBuilder, ranges
+from forktask.cython_src.plan.cells import _cell_runs, build_access_table, overlay_cells
+from forktask.cython_src.plan.model import READ, Block, Buffer, commutative, concurrent, read, update, write
 
 
 def builder_with(**shapes):
@@ -231,8 +219,8 @@ def test_overlaid_regions_meet_exactly_if_they_share_memory(first, second):
         builder.buffer(name, shape, role="temporary")
         for box in boxes:
             loop(builder, (write(name, *box),), name=f"{name}{box}")
-    table, cuts, first_cell = _build_access_table(builder._buffers, builder._loops)
-    table = _overlay_cells(builder._buffers, table, cuts, first_cell, {"x": 0, "y": 0})
+    table, cuts, first_cell = build_access_table(builder._buffers, builder._loops)
+    table = overlay_cells(builder._buffers, table, cuts, first_cell, {"x": 0, "y": 0})
     assert table.list_cells.max() < table.num_cells
     regions = []
     for name, (shape, boxes) in (("x", first), ("y", second)):

@@ -1,0 +1,155 @@
+"""Building a plan: buffers and loops in order, then checked, cut into cells and frozen."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+from .cells import build_access_table, overlay_buffers, overlay_cells
+from .checks import check_blocks_are_independent, check_transient_reads
+from .model import PERSISTENT_ROLES, PHASES, REDUCTION, TRANSIENT_ROLES, Block, BlockLoop, Buffer, Plan
+from .reductions import lower_reductions
+
+
+class PlanBuilder:
+    """Collects buffers and loops in order, then checks and freezes them."""
+
+    def __init__(self, name: str, **attributes: Any):
+        self.name = name
+        self.attributes = dict(attributes)
+        self._buffers: dict[str, Buffer] = {}
+        self._loops: list[BlockLoop] = []
+        self._scratch_bytes = 0
+        self._num_tasks = 0
+        self._iteration_stride = 1
+        self._reduction_groups = 8
+
+    def buffer(
+        self, name: str, shape: Sequence[int], dtype: str = "float32", role: str = "activation", carried: bool = False
+    ) -> str:
+        """Declare a buffer and return its name. Declaring the same buffer again is allowed, another shape is not."""
+        if role not in PERSISTENT_ROLES | TRANSIENT_ROLES:
+            known = ", ".join(sorted(PERSISTENT_ROLES | TRANSIENT_ROLES))
+            raise UsageError(f"role of buffer {name!r} must be one of {known}; got {role!r}")
+        if any(n < 1 for n in shape):
+            raise UsageError(f"shape of buffer {name!r} must be positive in every dimension, got {tuple(shape)}")
+        new = Buffer(name, tuple(int(n) for n in shape), np.dtype(dtype).name, role, carried)
+        if self._buffers.setdefault(name, new) != new:
+            raise UsageError(f"buffer {name!r} was declared as {self._buffers[name]}, now as {new}; rename one")
+        return name
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a declared buffer."""
+        return self._buffers[name].shape
+
+    def loop(
+        self,
+        name: str,
+        kernel: str,
+        operands: Mapping[str, str],
+        blocks: Iterable[Block],
+        *,
+        attributes: Mapping[str, float | int] | None = None,
+        layer: str = "",
+        phase: str = "other",
+        iteration_offset: int = 0,
+    ) -> BlockLoop:
+        """Append a loop. `operands` maps the kernel's operand names to buffers."""
+        blocks = tuple(blocks)
+        if not blocks:
+            raise UsageError(f"loop {name!r} must have at least one block, got none; leave the loop out")
+        if phase not in PHASES:
+            raise UsageError(f"phase of loop {name!r} must be one of {', '.join(PHASES)}; got {phase!r}")
+        for operand, buffer in operands.items():
+            if buffer not in self._buffers:
+                raise UsageError(f"operand {operand!r} of loop {name!r} must be a declared buffer, got {buffer!r}")
+        named = set(operands.values())
+        for block in blocks:
+            for access in block.accesses:
+                if access.buffer not in named:
+                    raise UsageError(
+                        f"loop {name!r} declares an access to {access.buffer!r}, which is no operand of its kernel; "
+                        f"operands are {', '.join(sorted(named))}"
+                    )
+        loop = BlockLoop(
+            name=name,
+            kernel=kernel,
+            operands=MappingProxyType(dict(operands)),
+            attributes=MappingProxyType(dict(attributes or {})),
+            blocks=blocks,
+            layer=layer,
+            phase=phase,
+            iteration_offset=iteration_offset,
+            first_task=self._num_tasks,
+        )
+        self._loops.append(loop)
+        self._num_tasks += len(blocks)
+        return loop
+
+    def scratch(self, num_bytes: int) -> None:
+        """Ask for at least `num_bytes` of scratch memory for each worker."""
+        self._scratch_bytes = max(self._scratch_bytes, int(num_bytes))
+
+    def unrolled(self, factor: int) -> None:
+        """Declare that one pass through the plan takes `factor` steps (loops carry their `iteration_offset`)."""
+        self._iteration_stride = int(factor)
+
+    def reduction_groups(self, groups: int) -> None:
+        """Deal blocks that reduce into a buffer to at most `groups` private copies; default: 8."""
+        self._reduction_groups = groups
+
+    def build(self, memory: str = "full") -> Plan:
+        """Check the plan, lower its reductions (reductions.py) and freeze it.
+
+        Parameters
+        ----------
+        memory : {"full", "shared"}
+            `shared` overlays transient buffers whose lifetimes, in plan order, do not meet. It saves memory and adds
+            dependences, which the graph marks as caused by sharing.
+
+        Raises
+        ------
+        UsageError
+            A box outside its buffer, two blocks of one loop that conflict, or a transient buffer that is read
+            before it was written.
+        """
+        if memory not in ("full", "shared"):
+            raise UsageError(f"memory must be 'full' or 'shared', got {memory!r}")
+        buffers, loops = self._buffers, tuple(self._loops)
+        table, cuts, first_cell = build_access_table(buffers, loops)
+        check_blocks_are_independent(buffers, loops, table)
+        if (table.access_kind == REDUCTION).any():
+            buffers, lowered = lower_reductions(buffers, loops, self._reduction_groups)
+            loops = tuple(lowered)
+            table, cuts, first_cell = build_access_table(buffers, loops)
+        check_transient_reads(buffers, loops, table)
+        arena_of = overlay_buffers(buffers, loops) if memory == "shared" else {}
+        if arena_of:
+            table = overlay_cells(buffers, table, cuts, first_cell, arena_of)
+        return Plan(
+            name=self.name,
+            buffers=MappingProxyType(dict(buffers)),
+            loops=loops,
+            accesses=table,
+            scratch_bytes=self._scratch_bytes,
+            iteration_stride=self._iteration_stride,
+            arena_of=MappingProxyType(arena_of),
+            attributes=MappingProxyType({**self.attributes, "memory": memory}),
+        )
+
+
+def ranges(total: int, size: int) -> list[tuple[int, int]]:
+    """Cut [0, total) into ranges of `size`, the last one shorter where it does not divide."""
+    if size < 1:
+        raise UsageError(f"a block must hold at least one element, got {size}")
+    return [(start, min(start + size, total)) for start in range(0, total, size)]
+
+
+def block_grid(*dimensions: Sequence[tuple[int, int]]) -> Iterable[tuple[tuple[int, int], ...]]:
+    """All combinations of ranges, the last dimension running fastest."""
+    return itertools.product(*dimensions)

@@ -1,0 +1,179 @@
+"""Cut points to cells: each access as a list of cells, also where buffers are overlaid on the same memory."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..errors import UsageError
+from .model import AccessTable, BlockLoop, Buffer
+
+
+def build_access_table(
+    buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop]
+) -> tuple[AccessTable, dict[str, list[np.ndarray]], dict[str, int]]:
+    """Split buffers at every cut point and express each access as a list of cells.
+
+    Also returns each buffer's cut points, a sorted array for each of its leading dimensions, and its first cell.
+    """
+    cuts: dict[str, list[set[int]]] = {}
+    for loop in loops:
+        for block in loop.blocks:
+            for access in block.accesses:
+                shape = buffers[access.buffer].shape
+                if len(access.box) > min(4, len(shape)):
+                    raise UsageError(
+                        f"a region of {access.buffer!r} may have at most {min(4, len(shape))} ranges, "
+                        f"got {len(access.box)} in loop {loop.name!r}"
+                    )
+                dims = cuts.setdefault(access.buffer, [{0, n} for n in shape[:4]])
+                for cut, (start, stop), n in zip(dims, access.box, shape, strict=False):
+                    if not 0 <= start < stop <= n:
+                        raise UsageError(
+                            f"a region of {access.buffer!r} must lie within shape {shape} and hold an element, "
+                            f"got {access.box} in loop {loop.name!r}"
+                        )
+                    cut.update((start, stop))
+
+    index_of = {name: i for i, name in enumerate(buffers)}
+    first_cell: dict[str, int] = {}
+    position: dict[str, list[dict[int, int]]] = {}
+    grid: dict[str, tuple[int, ...]] = {}
+    num_cells = 0
+    for name, dims in cuts.items():
+        first_cell[name] = num_cells
+        position[name] = [{cut: i for i, cut in enumerate(sorted(dim))} for dim in dims]
+        grid[name] = tuple(len(dim) - 1 for dim in dims)
+        num_cells += math.prod(grid[name])
+
+    list_of_region: dict[tuple[str, tuple[tuple[int, int], ...]], int] = {}
+    lists: list[np.ndarray] = []
+    task_offsets = [0]
+    access_kind: list[int] = []
+    access_list: list[int] = []
+    access_buffer: list[int] = []
+    for loop in loops:
+        for block in loop.blocks:
+            for access in block.accesses:
+                key = (access.buffer, access.box)
+                number = list_of_region.get(key)
+                if number is None:
+                    spans = []
+                    for d, extent in enumerate(grid[access.buffer]):
+                        if d < len(access.box):
+                            where = position[access.buffer][d]
+                            spans.append(np.arange(where[access.box[d][0]], where[access.box[d][1]]))
+                        else:
+                            spans.append(np.arange(extent))
+                    cells = np.zeros(1, dtype=np.int64)
+                    for extent, span in zip(grid[access.buffer], spans, strict=True):
+                        cells = (cells[:, None] * extent + span[None, :]).ravel()
+                    number = len(lists)
+                    lists.append((cells + first_cell[access.buffer]).astype(np.int32))
+                    list_of_region[key] = number
+                access_kind.append(access.kind)
+                access_list.append(number)
+                access_buffer.append(index_of[access.buffer])
+            task_offsets.append(len(access_list))
+
+    table = AccessTable(
+        num_tasks=len(task_offsets) - 1,
+        num_cells=num_cells,
+        task_offsets=np.array(task_offsets, dtype=np.int32),
+        access_kind=np.array(access_kind, dtype=np.uint8),
+        access_list=np.array(access_list, dtype=np.int32),
+        list_offsets=np.concatenate([[0], np.cumsum([len(c) for c in lists])]).astype(np.int32),
+        list_cells=np.concatenate(lists) if lists else np.zeros(0, np.int32),
+        access_buffer=np.array(access_buffer, dtype=np.int32),
+    )
+    return table, {name: [np.array(sorted(dim)) for dim in dims] for name, dims in cuts.items()}, first_cell
+
+
+def overlay_buffers(buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop]) -> dict[str, int]:
+    """Put transient buffers of one dtype whose lifetimes do not meet on common arenas, the largest first."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for number, loop in enumerate(loops):
+        for name in {access.buffer for block in loop.blocks for access in block.accesses}:
+            first.setdefault(name, number)
+            last[name] = number
+    candidates = [b for b in buffers.values() if not b.persistent and not b.carried and b.name in first]
+    arenas: list[list[str]] = []
+    for buffer in sorted(candidates, key=lambda b: (-b.size_bytes, first[b.name], b.name)):
+        for tenants in arenas:
+            # One dtype an arena: all its buffers grow alike when the plan is bound to float64.
+            if buffer.dtype == buffers[tenants[0]].dtype and all(
+                last[buffer.name] < first[t] or last[t] < first[buffer.name] for t in tenants
+            ):
+                tenants.append(buffer.name)
+                break
+        else:
+            arenas.append([buffer.name])
+    shared = [tenants for tenants in arenas if len(tenants) > 1]
+    return {name: number for number, tenants in enumerate(shared) for name in tenants}
+
+
+def overlay_cells(
+    buffers: Mapping[str, Buffer],
+    table: AccessTable,
+    cuts: Mapping[str, list[np.ndarray]],
+    first_cell: Mapping[str, int],
+    arena_of: Mapping[str, int],
+) -> AccessTable:
+    """Express the accesses on cells of storage: buffers overlaid on one arena get cells in common.
+
+    A cell of an arena is a set of elements that belong to the same cell of every tenant.
+    """
+    pieces: list[np.ndarray] = [np.zeros(0, np.int32)] * table.num_cells  # cell of a buffer -> cells of storage
+    num_cells = 0
+    tenants: dict[int, list[str]] = {}
+    for name in cuts:
+        if name in arena_of:
+            tenants.setdefault(arena_of[name], []).append(name)
+            continue
+        count = math.prod(len(c) - 1 for c in cuts[name])
+        for i in range(count):
+            pieces[first_cell[name] + i] = np.array([num_cells + i], dtype=np.int32)
+        num_cells += count
+    for names in tenants.values():
+        runs = [_cell_runs(buffers[name].shape, cuts[name]) for name in names]
+        starts = np.unique(np.concatenate([start for start, _ in runs]))[:-1]
+        labels = np.stack([label[np.searchsorted(start, starts, side="right") - 1] for start, label in runs])
+        kinds = np.unique(labels, axis=1)
+        for name, cells in zip(names, kinds, strict=True):
+            order = np.argsort(cells, kind="stable")
+            bounds = np.searchsorted(cells[order], np.arange(cells.max() + 2))
+            for cell in range(cells.max() + 1):
+                inside = order[bounds[cell] : bounds[cell + 1]]
+                pieces[first_cell[name] + cell] = (num_cells + inside).astype(np.int32)
+        num_cells += kinds.shape[1]
+    lists = [
+        np.sort(np.concatenate([pieces[c] for c in table.list_cells[start:stop].tolist()]))
+        for start, stop in itertools.pairwise(table.list_offsets.tolist())
+    ]
+    return replace(
+        table,
+        num_cells=num_cells,
+        list_offsets=np.concatenate([[0], np.cumsum([len(c) for c in lists])]).astype(np.int32),
+        list_cells=np.concatenate(lists) if lists else np.zeros(0, np.int32),
+    )
+
+
+def _cell_runs(shape: tuple[int, ...], cuts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """First element and cell of each run of elements in one cell; the last run, cell -1, starts past the end."""
+    inner = max((d for d, c in enumerate(cuts) if len(c) > 2), default=-1)  # the innermost dimension that is cut
+    start, label = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    for d in range(inner + 1):
+        stride = math.prod(shape[d + 1 :])
+        if d < inner:
+            index = np.arange(shape[d])
+            where = np.searchsorted(cuts[d], index, side="right") - 1
+        else:
+            index, where = cuts[d][:-1], np.arange(len(cuts[d]) - 1)
+        start = (start[:, None] + index * stride).ravel()
+        label = (label[:, None] * (len(cuts[d]) - 1) + where).ravel()
+    return np.append(start, math.prod(shape)), np.append(label, -1)
