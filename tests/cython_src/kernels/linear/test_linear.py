@@ -4,14 +4,15 @@ import itertools
 
 import numpy as np
 import pytest
-from cython_src.kernel_testing import INSTRUCTION_SETS, check_linear, fill, run_kernel
+from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, check_linear, fill, run_kernel
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from forktask.cython_src.binding.checks import check_accesses
 from forktask.cython_src.kernels.elementwise.gelu import gelu, gelu_derivative
 from forktask.cython_src.kernels.linear.linear import GELU
-from forktask.cython_src.plan.model import Block, PlanBuilder, read, update, write
+from forktask.cython_src.plan.builder import PlanBuilder
+from forktask.cython_src.plan.model import Block, read, update, write
 
 SIZES = st.tuples(st.integers(1, 40), st.integers(1, 90), st.integers(1, 90))
 LONG_SUMS = (17, 1100, 37)  # rows, inputs, outputs: three pieces of the sums
