@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from ...cython_src.errors import UsageError
-from ..sampling.results import read_results
+from ..sampling.results import SCHEMA_VERSION, read_results
 from .disturbance import disturbance_warnings
 from .names import base_model, model_label, plan_beside
 from .speeds import speed_table
@@ -71,6 +71,11 @@ def study_from_rows(rows: Sequence[Mapping[str, Any]], partial: str = "") -> Stu
         partial=partial,
         warnings=warnings,
     )
+    if any("block_time_s" in row and not row.get("floors") for row in study.profiles):
+        warnings.append(
+            "An older forktask wrote these profiles, without the floors of their own runs: the table of measured time "
+            "against the floor is left out. Measure again for it."
+        )
     warnings.extend(_missing_points(study))
     warnings.extend(disturbance_warnings(study))
     warnings.extend(_check_efficiency(study))
@@ -184,6 +189,10 @@ def _missing_points(study: Study) -> list[str]:
                         continue  # found for another model or number of threads
                     asked += repeats
                     measured += repeats if (this, model, count) in failed else min(done, repeats)
-    if measured < asked:
-        return [f"The run is not complete: {measured} of {asked} samples; give the same command again to go on."]
-    return []
+    if measured == asked:
+        return []
+    if study.run.get("schema_version", SCHEMA_VERSION) < SCHEMA_VERSION:
+        remedy = "an older forktask began it, so measure it again in another folder"
+    else:
+        remedy = "give the same command again to go on"
+    return [f"The run is not complete: {measured} of {asked} samples; {remedy}."]

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ...cython_src.errors import UsageError
+from .older_rows import present_rows
 
 # 2: plans have all options by name, so ids of plans and configurations are others than in version 1.
 SCHEMA_VERSION = 2
@@ -90,7 +91,7 @@ class Results:
 
 
 def read_results(out_dir: str | os.PathLike, samples: str = SAMPLES) -> Results:
-    """Read a results folder, the rows of one file in it, without changing it.
+    """Read a results folder, the rows of one file in it, without changing it; older rows get their present form.
 
     Raises
     ------
@@ -125,6 +126,7 @@ def read_results(out_dir: str | os.PathLike, samples: str = SAMPLES) -> Results:
                 f"read it with the forktask that wrote it or a newer one"
             )
         results.rows.append(row)
+    results.rows = list(present_rows(results.rows))
     return results
 
 

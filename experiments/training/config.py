@@ -23,7 +23,7 @@ class TrainingConfig(PlanOptions, frozen=True):
         A value out of its range; names of networks, data and models are checked later.
     """
 
-    batch: Annotated[int, about("images a step", least=1, below=65_537)] = 32
+    batch: Annotated[int, about("images of a step", least=1, below=65_537)] = 32
     weight_decay: Annotated[float, about("of the optimiser, in PyTorch's convention", least=0, only_in="train")] = 5e-4
     network: Annotated[str, about("network to train")] = "cifar10_cnn"
     data: Annotated[str, about("digits, cifar10:FOLDER, cifar100:FOLDER, idx:FOLDER or synthetic:N")] = "digits"

@@ -133,7 +133,7 @@ def synthetic_rows(
     rows = [
         {
             "kind": "run",
-            "schema_version": 1,
+            "schema_version": 2,
             "run_id": "synthetic",
             "created": "2026-01-01T00:00:00Z",
             "command": "forktask compare",
