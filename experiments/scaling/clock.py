@@ -36,6 +36,7 @@ CAPACITY_S = 0.04
 DISTURBED = {"pressure": 0.1, "steal": 0.05, "throttled": 0.001, "capacity_change": 0.1}
 USUAL_TIMES = 2.0
 FIRST_ROUNDS = 3  # measured before any is judged: by then it shows what is usual here
+FORMER_SAMPLE_MODULES = ("forktask.experiments.measure",)  # names of the measuring process's module, the latest first
 
 
 @dataclass(frozen=True)
@@ -313,11 +314,25 @@ def sample(side: Side) -> dict[str, Any]:
         "pairs": PAIRS,
         **({"slowdown": side.slowdown} if side.slowdown else {}),
     }
-    return run_sample(job, clean_environment(os.environ, settings), TIME_LIMIT_S, _command(side.installation))
+    return run_sample(job, clean_environment(os.environ, settings), TIME_LIMIT_S, measuring_command(side.installation))
 
 
-def _command(installation: str) -> Sequence[str]:
-    """The measuring process of an installation; before the rooms of `experiments` its module had another name."""
-    if installation and Path(installation, "forktask", "experiments", "measure.py").exists():
-        return (*SAMPLE_COMMAND[:-1], "forktask.experiments.measure")
-    return SAMPLE_COMMAND
+def measuring_command(installation: str) -> Sequence[str]:
+    """Return the command of the process that measures a job in an installation of this or an earlier version.
+
+    The job and the row that answers it are the same in all of them; the module has had other names.
+
+    Raises
+    ------
+    UsageError
+        The installation holds a forktask without any of these modules.
+    """
+    if not (installation and Path(installation, "forktask").is_dir()):
+        return SAMPLE_COMMAND  # a package of the user's own, measured by this forktask
+    names = (SAMPLE_COMMAND[-1], *FORMER_SAMPLE_MODULES)
+    for name in names:
+        if Path(installation, *name.split(".")).with_suffix(".py").exists():
+            return (*SAMPLE_COMMAND[:-1], name)
+    raise UsageError(
+        f"both commits must have a measuring process, one of {', '.join(names)}; compare with a later commit"
+    )

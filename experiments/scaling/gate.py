@@ -91,18 +91,19 @@ def compare_commits(
             count = min(threads, spec.model.max_threads or threads)
             sides = tuple(clock.Side(str(spec), count, plan, installation=str(i)) for i in installations)
             results: dict[str, set] = {}
-            run_counts: dict[str, int] = {}
+            run_counts: set[int] = set()
 
             def sample(side, results=results, run_counts=run_counts):
                 row = clock.sample(side)
                 results.setdefault(side.installation, set()).add((row.get("weights_hash"), row.get("losses_hash")))
-                count = len(row.get("run_times_s", ()))
-                run_counts[side.installation] = min(count, run_counts.get(side.installation, count))
-                if len(set(run_counts.values())) > 1 and "failure" not in row:
-                    raise UsageError(
-                        f"both commits must take times in the same way, got {run_counts[side.installation]} runs in a "
-                        f"sample and {max(run_counts.values())}; compare with a later commit"
-                    )
+                if "failure" not in row:
+                    run_counts.add(len(row["run_times_s"]))
+                    # A sample whose first runs gave no slope holds a multiple of the usual number.
+                    if any(count % min(run_counts) for count in run_counts):
+                        raise UsageError(
+                            f"both commits must take times in the same way, got {min(run_counts)} runs in a sample "
+                            f"and {max(run_counts)}; compare with a later commit"
+                        )
                 return row
 
             claim = f"{spec} on {count}: {settings.commit}/{settings.against}"

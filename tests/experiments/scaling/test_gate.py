@@ -127,7 +127,7 @@ def test_bad_use(repository, two_speeds, capsys, change, said):
 def test_another_way_of_measuring_is_refused(repository, two_speeds, monkeypatch, capsys):
     """Check that commits whose samples have other numbers of runs are not compared."""
     ours = clock.sample
-    numbers = iter(range(1, 100))
+    numbers = iter(range(2, 100))
     monkeypatch.setattr(
         clock,
         "sample",
@@ -137,7 +137,48 @@ def test_another_way_of_measuring_is_refused(repository, two_speeds, monkeypatch
         },
     )
     assert main(COMMAND) == 2
-    assert "both commits must take times in the same way" in capsys.readouterr().err
+    assert "both commits must take times in the same way, got 2 runs in a sample and 3" in capsys.readouterr().err
+
+
+def test_samples_that_were_taken_again_are_no_other_way(repository, two_speeds, monkeypatch):
+    """Check that a sample with a multiple of the usual runs, its first ones without a slope, is compared."""
+    ours = clock.sample
+    times = iter([3, *[1] * 1000])
+    monkeypatch.setattr(clock, "sample", lambda side: repeated(ours(side), next(times)))
+    assert main(COMMAND) == 0
+
+
+def repeated(row, times):
+    """A sample with its timed runs several times."""
+    return {**row, **{name: row[name] * times for name in ("run_lengths", "run_times_s")}}
+
+
+# What the measuring process of an earlier version did, as far as another process can tell: a job comes, a row goes.
+FORMER_MODULE = """
+import json, sys
+job = json.load(sys.stdin)
+said = [__spec__.name, job["model"], job["pairs"]]
+print(json.dumps({"kind": "sample", "run_lengths": [1, 2], "run_times_s": [1.0, 2.0], "said": said}))
+"""
+
+
+@pytest.mark.parametrize("module", clock.FORMER_SAMPLE_MODULES)
+def test_a_commit_of_another_layout_is_asked_under_its_own_names(tmp_path, module):
+    """Check that the measuring process of an earlier version is found, gets the job, and answers it."""
+    *parents, _ = folders = module.split(".")
+    tmp_path.joinpath(*parents).mkdir(parents=True)
+    for depth in range(1, len(folders)):
+        tmp_path.joinpath(*folders[:depth], "__init__.py").write_text("")
+    tmp_path.joinpath(*folders).with_suffix(".py").write_text(FORMER_MODULE)
+    row = clock.sample(clock.Side("taskiter", 1, {"network": "lenet5", "batch": 8}, installation=str(tmp_path)))
+    assert row["said"] == [module, "taskiter", clock.PAIRS] and clock.step_time_s(row) == 1.0
+
+
+def test_a_commit_without_a_measuring_process_is_refused(tmp_path):
+    """Check the sentence for a layout that no version has had."""
+    (tmp_path / "forktask").mkdir()
+    with pytest.raises(UsageError, match="must have a measuring process, one of forktask.experiments"):
+        clock.sample(clock.Side("serial", 1, {"network": "lenet5", "batch": 8}, installation=str(tmp_path)))
 
 
 def test_a_real_sample_comes_from_the_installation(tmp_path):
