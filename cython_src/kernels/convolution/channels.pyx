@@ -15,7 +15,7 @@ from libc.string cimport memcpy, memmove, memset
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport channel_end, clear_channel_halo, image_size, pixel, row_size
-from ..simd.channels_kernels cimport RESIDUAL_PLAIN, ChannelsTask, set_block, set_plane
+from ..maps.channels_planes cimport RESIDUAL_PLAIN, ChannelsTask, set_block, set_plane
 from ..simd.matrix_kernels cimport (
     PANEL, Matrix, PixelGroup, PlainTask, PlaneTap, ProductTask, Tap, Winograd, request_writes)
 from ..simd.micro_kernels cimport Micro
@@ -420,7 +420,7 @@ cdef void add_residual(const Convolution *c, void *residual, float *out, const i
     set_plane(&task, 2, residual, &c.target, b, b[4])
     task.activation = c.option
     task.residual = RESIDUAL_PLAIN
-    micro.channels.activate(&task)
+    micro.channels_elementwise.activate(&task)
 
 
 cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *context, bint transposed) noexcept nogil:
@@ -491,7 +491,7 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
             return 1  # they are of the sums before the activation
         set_block(&done, &c.target, b, b[4], b[5])
         set_plane(&done, 0, out, &c.target, b, b[4])
-        (<const Micro *> a.micro).channels.statistics(
+        (<const Micro *> a.micro).channels_norm.statistics(
             &done, statistics_out + <Py_ssize_t> b[6] * 3 * c.target.pitch + b[4], c.target.pitch)
     return 0
 

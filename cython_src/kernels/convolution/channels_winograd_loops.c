@@ -1,6 +1,7 @@
 /* Transforms of Winograd's convolutions; see kernels/convolution/channels_winograd_loops.h. */
 #include "channels_winograd_loops.h"
 
+#include "cython_src/kernels/simd/activations.h"
 #include "cython_src/kernels/simd/vectors.h"
 
 /* Points a and b and their negatives: a^2 = 1/2, b^2 = 2, so that a^2 b^2 = 1 and a^2 + b^2 = 5/2. */

@@ -13,11 +13,11 @@ from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memset
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
-from ..simd.channels_kernels cimport (
-    MASK_ARGUMENT, MASK_NONE, STRIP_FLOATS, ChannelsTask, DepthwiseBackwardTask, WindowTask, set_block, set_plane,
-    set_windows, with_halo)
-from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, pixel, read_channels_map
+from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, pixel, read_channels_map, with_halo
+from ..maps.channels_planes cimport MASK_ARGUMENT, MASK_NONE, ChannelsTask, set_block, set_plane
+from ..maps.channels_windows cimport WindowTask, set_windows
 from ..simd.micro_kernels cimport Micro
+from .channels_loops cimport STRIP_FLOATS, DepthwiseBackwardTask
 
 import numpy as np
 
@@ -45,12 +45,12 @@ def backward_scratch_bytes(channels, width, out_width, pitch, kernel, stride):
 
 
 cdef int strip_rows(Py_ssize_t width, int pitch, int kernel, int stride) noexcept nogil:
-    """Rows of outputs of a strip, as strip_of() in kernels/simd/channels_kernels.c."""
+    """Rows of outputs of a strip, as strip_of() in kernels/depthwise/channels_loops.c."""
     return max(4, ((<int> (STRIP_FLOATS // (width * pitch)) - kernel) // stride + 1) // 4 * 4)
 
 
 cdef Py_ssize_t staged_floats(Py_ssize_t width, int pitch, int kernel, int stride) noexcept nogil:
-    """Of the ring of rows of a normalised input, as input_ring() in kernels/simd/channels_kernels.c."""
+    """Of the ring of rows of a normalised input, as input_ring() in kernels/depthwise/channels_loops.c."""
     return 2 * width * pitch * ((strip_rows(width, pitch, kernel, stride) - 1) * stride + kernel)
 
 
@@ -58,7 +58,7 @@ cdef const float *pack(const KernelArgs *a, const WindowTask *task, const float 
                        float *scratch) noexcept nogil:
     """A block's weights in the order of the inner loops; padding channels are zero."""
     cdef int taps = task.kernel * task.kernel
-    (<const Micro *> a.micro).channels.depthwise_pack(
+    (<const Micro *> a.micro).channels_depthwise.pack(
         weight + <Py_ssize_t> b[4] * taps, b[5] - b[4], task.channels, taps, flip, scratch)
     return scratch
 
@@ -93,13 +93,13 @@ cdef int forward(const KernelArgs *a, Py_ssize_t block, const TaskContext *conte
     else:
         task.statistics = <float *> a.operand[4] + <Py_ssize_t> b[6] * 3 * target.pitch + b[4]
         task.statistics_stride = target.pitch
-    micro.channels.depthwise(&task)
+    micro.channels_depthwise.forward(&task)
     if a.operand[4] != NULL and activation:
         set_block(&done, &target, b, b[4], b[5])
         set_plane(&done, 0, a.operand[3], &target, b, b[4])
         set_plane(&done, 1, a.operand[3], &target, b, b[4])
         done.activation = activation
-        micro.channels.activate(&done)
+        micro.channels_elementwise.activate(&done)
     for n in range(b[0], b[1]):
         clear_channel_halo(&target, <float *> a.operand[3], n, b[2], b[3], b[4], channel_end(&target, b[5]))
     return 0
@@ -128,10 +128,10 @@ cdef int depthwise_backward_data(const void *args, Py_ssize_t block, const TaskC
     # With stride 1 it is a convolution of the gradient with the weights turned round.
     task.weight = pack(a, &task, <const float *> a.operand[1], b, not backward, <float *> context.scratch)
     if backward:
-        micro.channels.depthwise_backward_data(&task)
+        micro.channels_depthwise.backward_data(&task)
     else:
         task.padding = task.kernel - 1 - task.padding
-        micro.channels.depthwise(&task)
+        micro.channels_depthwise.forward(&task)
     if not task.accumulate:
         for n in range(b[0], b[1]):
             clear_channel_halo(&target, <float *> a.operand[2], n, b[2], b[3], b[4], channel_end(&target, b[5]))
@@ -162,7 +162,7 @@ cdef int depthwise_backward_weights(const void *args, Py_ssize_t block, const Ta
     read_channels_map(&source, a.integers + 5)
     set_windows(&task, a.operand[1], &source, a.operand[0], &gradient, 0, a.integers + 10, b)
     taps = task.kernel * task.kernel
-    micro.channels.depthwise_backward_weights(&task, sums)
+    micro.channels_depthwise.backward_weights(&task, sums)
     store_sums(sums, taps, count, accumulate,
                <float *> a.operand[2] + (<Py_ssize_t> b[6] * gradient.channels + b[4]) * taps)
     if a.operand[3] != NULL:
@@ -228,7 +228,7 @@ cdef int depthwise_norm_backward(const void *args, Py_ssize_t block, const TaskC
     task.norm.mask = MASK_ARGUMENT if task.norm.activation else MASK_NONE
     set_plane(&planes, 0, a.operand[12], &out, b, b[4])
     task.output = planes.plane[0]
-    micro.channels.depthwise_backward(&task)
+    micro.channels_depthwise.backward(&task)
     store_sums(task.sums, taps, b[5] - b[4], False,
                <float *> a.operand[13] + (<Py_ssize_t> bounds[4] * small.channels + b[4]) * taps)
     for n in range(b[0], b[1]):

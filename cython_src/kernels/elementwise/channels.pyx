@@ -13,9 +13,8 @@ the backward pass runs the same kernel on the gradient instead of keeping masks.
 from libc.stdint cimport int32_t, uint32_t, uint64_t, uintptr_t
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
-from ..simd.channels_kernels cimport (
-    BRANCH_ADD, BRANCH_WRITE, RESIDUAL_PLAIN, ChannelsTask, set_block, set_plane, with_halo)
-from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, read_channels_map
+from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, read_channels_map, with_halo
+from ..maps.channels_planes cimport BRANCH_ADD, BRANCH_WRITE, RESIDUAL_PLAIN, ChannelsTask, set_block, set_plane
 from ..simd.micro_kernels cimport Micro
 
 import numpy as np
@@ -40,7 +39,7 @@ cdef void run_activation(const KernelArgs *a, const int32_t *b, void *second, in
     task.activation = activation
     if second != NULL:
         task.residual = RESIDUAL_PLAIN
-    (<const Micro *> a.micro).channels.activate(&task)
+    (<const Micro *> a.micro).channels_elementwise.activate(&task)
     for n in range(b[0], b[1]):
         clear_channel_halo(&out, <float *> output, n, b[2], b[3], b[4], channel_end(&m, b[5]))
 
@@ -81,7 +80,7 @@ cdef void run_backward(const KernelArgs *a, const int32_t *b, void *first, int f
     task.accumulate = accumulate_first
     if second != NULL:
         task.residual = BRANCH_ADD if accumulate_second else BRANCH_WRITE
-    (<const Micro *> a.micro).channels.activate_backward(&task)
+    (<const Micro *> a.micro).channels_elementwise.activate_backward(&task)
     for n in range(b[0], b[1]):
         if not accumulate_first:
             clear_channel_halo(&one, <float *> first, n, b[2], b[3], b[4], end)
@@ -118,7 +117,7 @@ cdef int dropout(const void *args, Py_ssize_t block, const TaskContext *context)
     set_block(&task, &m, b, 0, m.channels)
     set_plane(&task, 0, a.operand[0], &m, b, 0)
     set_plane(&task, 1, a.operand[1], &out, b, 0)
-    (<const Micro *> a.micro).channels.dropout(
+    (<const Micro *> a.micro).channels_elementwise.dropout(
         &task, m.height, b[0] * m.height + b[2], <uint64_t> a.integers[6], <uint32_t> a.integers[7],
         <uint32_t> context.iteration,
         <uint32_t> threshold, <float> (1 / (1 - a.reals[0])))

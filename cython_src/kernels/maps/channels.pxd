@@ -17,6 +17,13 @@ cdef inline void read_channels_map(ChannelsMap *m, const int64_t *integers) noex
     m.pitch = <int> integers[4]
 
 
+cdef inline ChannelsMap with_halo(const ChannelsMap *m, int halo) noexcept nogil:
+    """A map that differs from another in its halo alone."""
+    cdef ChannelsMap other = m[0]
+    other.halo = halo
+    return other
+
+
 cdef inline Py_ssize_t row_size(const ChannelsMap *m) noexcept nogil:
     """Floats from one row to the next."""
     return <Py_ssize_t> (m.width + 2 * m.halo) * m.pitch

@@ -17,10 +17,10 @@ from libc.math cimport sqrtf
 from libc.stdint cimport int32_t, uintptr_t
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
-from ..simd.channels_kernels cimport (
+from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, read_channels_map, with_halo
+from ..maps.channels_planes cimport (
     BRANCH_ADD, BRANCH_WRITE, MASK_ARGUMENT, MASK_RESULT, RESIDUAL_PLAIN, RESIDUAL_SCALED, ChannelsTask, set_block,
-    set_plane, with_halo)
-from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, read_channels_map
+    set_plane)
 from ..simd.micro_kernels cimport Micro
 
 import numpy as np
@@ -40,7 +40,7 @@ cdef int norm_statistics(const void *args, Py_ssize_t block, const TaskContext *
     read_channels_map(&m, a.integers)
     set_block(&task, &m, b, 0, m.channels)
     set_plane(&task, 0, a.operand[0], &m, b, 0)
-    (<const Micro *> a.micro).channels.statistics(
+    (<const Micro *> a.micro).channels_norm.statistics(
         &task, <float *> a.operand[1] + <Py_ssize_t> b[4] * 3 * m.pitch, m.pitch)
     return 0
 
@@ -66,7 +66,7 @@ cdef int norm_finish(const void *args, Py_ssize_t block, const TaskContext *cont
     cdef float *mean = <float *> a.operand[7]
     cdef float *inv_std = <float *> a.operand[8]
     cdef float squares, unbiased = count - 1 if count > 1 else 1
-    (<const Micro *> a.micro).channels.merge_statistics(
+    (<const Micro *> a.micro).channels_norm.merge_statistics(
         <const float *> a.operand[0] + b[0], partials, pitch, end - b[0], count, mean + b[0], inv_std + b[0])
     for c in range(b[0], b[1]):
         squares = inv_std[c]
@@ -125,7 +125,7 @@ cdef int norm_apply(const void *args, Py_ssize_t block, const TaskContext *conte
     task.activation = <int> a.integers[7]
     if a.operand[3] != NULL:
         task.residual = RESIDUAL_SCALED if a.operand[4] != NULL else RESIDUAL_PLAIN
-    (<const Micro *> a.micro).channels.norm_apply(&task)
+    (<const Micro *> a.micro).channels_norm.apply(&task)
     for n in range(b[0], b[1]):
         clear_channel_halo(&out, <float *> a.operand[6], n, b[2], b[3], b[4], channel_end(&m, b[5]))
     return 0
@@ -151,7 +151,7 @@ cdef int norm_backward_statistics(const void *args, Py_ssize_t block, const Task
     task.activation = <int> a.integers[7]
     if task.activation:
         task.mask = MASK_RESULT if a.operand[1] != NULL else MASK_ARGUMENT
-    (<const Micro *> a.micro).channels.norm_backward_statistics(
+    (<const Micro *> a.micro).channels_norm.backward_statistics(
         &task, <float *> a.operand[7] + <Py_ssize_t> b[4] * 2 * m.pitch, m.pitch)
     return 0
 
@@ -170,8 +170,8 @@ cdef int norm_backward_finish(const void *args, Py_ssize_t block, const TaskCont
     cdef float *dbias = <float *> a.operand[4]
     cdef float *coefficients = <float *> a.operand[5]
     cdef const Micro *micro = <const Micro *> a.micro
-    micro.channels.sum_partials(partial + b[0], partials, 2 * pitch, b[1] - b[0], dbias + b[0])
-    micro.channels.sum_partials(partial + pitch + b[0], partials, 2 * pitch, b[1] - b[0], dweight + b[0])
+    micro.channels_norm.sum_partials(partial + b[0], partials, 2 * pitch, b[1] - b[0], dbias + b[0])
+    micro.channels_norm.sum_partials(partial + pitch + b[0], partials, 2 * pitch, b[1] - b[0], dweight + b[0])
     for c in range(b[0], b[1]):
         scale = weight[c] * inv_std[c]
         coefficients[c] = scale
@@ -199,8 +199,8 @@ cdef void add_rows(const ChannelsTask *whole, float *scratch, const Micro *micro
             total.plane[1] = total.plane[2] = task.plane[2]
             total.plane[0] = total.plane[2]
             task.plane[2].p = total.plane[0].p = scratch
-            micro.channels.norm_backward_apply(&task)
-            micro.channels.activate(&total)
+            micro.channels_norm.backward_apply(&task)
+            micro.channels_elementwise.activate(&total)
 
 
 cdef int norm_backward_apply(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -235,7 +235,7 @@ cdef int norm_backward_apply(const void *args, Py_ssize_t block, const TaskConte
     if a.operand[9] != NULL:
         add_rows(&task, <float *> context.scratch, <const Micro *> a.micro)
     else:
-        (<const Micro *> a.micro).channels.norm_backward_apply(&task)
+        (<const Micro *> a.micro).channels_norm.backward_apply(&task)
     for n in range(b[0], b[1]):
         if a.operand[9] == NULL:
             clear_channel_halo(&out, <float *> a.operand[7], n, b[2], b[3], b[4], end)

@@ -19,8 +19,8 @@ from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memset
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
-from ..simd.channels_kernels cimport OptimizerTask
 from ..simd.micro_kernels cimport Micro
+from .optimizer_loops cimport OptimizerTask
 
 import numpy as np
 
@@ -54,7 +54,7 @@ cdef int sgd(const void *args, Py_ssize_t block, const TaskContext *context) noe
         task.scale = (<const float *> a.operand[5])[0]
     task.momentum = <float> a.reals[0]
     task.decay = <float> a.reals[1]
-    (<const Micro *> a.micro).channels.sgd(&task)
+    (<const Micro *> a.micro).optimizer.sgd(&task)
     return 0
 
 
@@ -77,7 +77,7 @@ cdef int adam(const void *args, Py_ssize_t block, const TaskContext *context) no
     task.shrink = <float> (1 - rate * a.reals[3]) if a.integers[6] else 1
     task.step = <float> (rate / (1 - pow(a.reals[0], t)))
     task.correction = <float> (1 / sqrt(1 - pow(a.reals[1], t)))
-    (<const Micro *> a.micro).channels.adam(&task)
+    (<const Micro *> a.micro).optimizer.adam(&task)
     return 0
 
 
@@ -87,7 +87,7 @@ cdef int gradient_sum(const void *args, Py_ssize_t block, const TaskContext *con
     cdef const int32_t *b = a.bounds + block * a.bounds_width
     cdef OptimizerTask task
     set_elements(&task, a, b)
-    (<float *> a.operand[2])[b[2]] = (<const Micro *> a.micro).channels.gradient_sum(&task)
+    (<float *> a.operand[2])[b[2]] = (<const Micro *> a.micro).optimizer.gradient_sum(&task)
     return 0
 
 

@@ -8,9 +8,11 @@ passes gather: each element of the gradient adds up what the windows it lies in 
 from libc.stdint cimport int32_t, uint8_t, uintptr_t
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
-from ..simd.channels_kernels cimport ChannelsKernels, ChannelsTask, WindowTask, set_block, set_plane, set_windows
 from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, clear_pixels, pixel, read_channels_map
+from ..maps.channels_planes cimport ChannelsTask, set_block, set_plane
+from ..maps.channels_windows cimport WindowTask, set_windows
 from ..simd.micro_kernels cimport Micro
+from .channels_loops cimport ChannelsPoolingLoops
 
 import numpy as np
 
@@ -22,8 +24,8 @@ from ..maps.channels import BOX, inside, channels_attributes, scatter_windows, w
 ctypedef void (*WindowLoop)(const WindowTask *) noexcept nogil
 
 
-cdef const ChannelsKernels *loops(const void *args) noexcept nogil:
-    return (<const Micro *> (<const KernelArgs *> args).micro).channels
+cdef const ChannelsPoolingLoops *loops(const void *args) noexcept nogil:
+    return (<const Micro *> (<const KernelArgs *> args).micro).channels_pooling
 
 
 cdef int pool(const void *args, Py_ssize_t block, WindowLoop loop, int index, int output, int backward) noexcept nogil:
@@ -77,7 +79,7 @@ cdef int global_pool(const void *args, Py_ssize_t block, const TaskContext *cont
     set_block(&task, &m, box, b[2], b[3])
     task.channels = b[3] - b[2]
     set_plane(&task, 0, a.operand[0], &m, box, b[2])
-    (<const Micro *> a.micro).channels.global_mean(
+    (<const Micro *> a.micro).channels_pooling.global_mean(
         &task, <float *> a.operand[1] + <Py_ssize_t> b[0] * m.channels + b[2], m.channels)
     return 0
 
@@ -96,7 +98,7 @@ cdef int global_pool_backward(const void *args, Py_ssize_t block, const TaskCont
     task.channels = b[5] - b[4]
     task.accumulate = <int> a.integers[5]
     set_plane(&task, 0, out, &m, b, b[4])
-    (<const Micro *> a.micro).channels.spread(
+    (<const Micro *> a.micro).channels_pooling.spread(
         &task, <const float *> a.operand[0] + <Py_ssize_t> b[0] * m.channels + b[4], m.channels,
         <float> (1.0 / (m.height * m.width)))
     if task.accumulate:

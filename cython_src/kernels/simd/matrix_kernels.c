@@ -1,6 +1,7 @@
 /* Inner loops of convolutions with the channels in the lanes; see matrix_kernels.h. */
 #include "matrix_kernels.h"
 
+#include "activations.h"
 #include "vectors.h"
 
 #define VECTORS_OF_PANEL (PANEL / VL)

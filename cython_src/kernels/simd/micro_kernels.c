@@ -1,7 +1,6 @@
 /* Inner loops, see micro_kernels.h. Compiled once per instruction set; MICRO_ISA selects vector width and
  * tiles. */
 #include "micro_kernels.h"
-#include "channels_kernels.h"
 #include "vectors.h"
 
 #include <string.h>
@@ -605,7 +604,11 @@ static void interleave_row(const float *const *rows, int width, float *out)
             out[x * UNIT + i] = rows[i][x];
 }
 
-extern const ChannelsKernels ISA_SYMBOL(forktask_channels);
+extern const struct ChannelsDepthwiseLoops ISA_SYMBOL(forktask_channels_depthwise);
+extern const struct ChannelsElementwiseLoops ISA_SYMBOL(forktask_channels_elementwise);
+extern const struct ChannelsNormLoops ISA_SYMBOL(forktask_channels_norm);
+extern const struct ChannelsPoolingLoops ISA_SYMBOL(forktask_channels_pooling);
+extern const struct OptimizerLoops ISA_SYMBOL(forktask_optimizer);
 extern const struct LinearLoops ISA_SYMBOL(forktask_linear);
 const MicroKernels ISA_SYMBOL(forktask_micro) = {
     .name = ISA_NAME,
@@ -622,7 +625,11 @@ const MicroKernels ISA_SYMBOL(forktask_micro) = {
     .fc_backward_weights = fc_backward_weights,
     .sgd = sgd,
     .interleave_row = interleave_row,
-    .channels = &ISA_SYMBOL(forktask_channels),
+    .channels_depthwise = &ISA_SYMBOL(forktask_channels_depthwise),
+    .channels_elementwise = &ISA_SYMBOL(forktask_channels_elementwise),
+    .channels_norm = &ISA_SYMBOL(forktask_channels_norm),
+    .channels_pooling = &ISA_SYMBOL(forktask_channels_pooling),
+    .optimizer = &ISA_SYMBOL(forktask_optimizer),
     .winograd_weights = winograd_weights,
     .winograd_input = winograd_input,
     .winograd_gradient = winograd_gradient,

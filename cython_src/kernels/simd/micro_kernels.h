@@ -15,13 +15,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "lanes.h"
+
 struct MatrixKernels;   /* matrix_kernels.h */
 struct WinogradKernels; /* kernels/convolution/channels_winograd_loops.h */
 struct ConvForms;       /* kernels/convolution/lanes_forms_loops.h */
 struct LinearLoops;     /* kernels/linear/linear_loops.h */
-struct ChannelsKernels; /* inner loops with the channels in the lanes: kernels/simd/channels_kernels.h */
+/* Of the layout "channels", each in its concept's channels_loops.h; of the optimisers, in optimizer_loops.h */
+struct ChannelsDepthwiseLoops;
+struct ChannelsElementwiseLoops;
+struct ChannelsNormLoops;
+struct ChannelsPoolingLoops;
+struct OptimizerLoops;
 
-#define UNIT   16
+#define UNIT   LANES
 #define KERNEL 5 /* side of the convolutions' kernels */
 #define TAPS   (KERNEL * KERNEL)
 
@@ -103,7 +110,11 @@ typedef struct MicroKernels {
                 ptrdiff_t n, float rate, float momentum, float weight_decay);
     /* out[x * 16 + i] = rows[i][x]: sixteen rows of pixels become one row in the lane layout. */
     void (*interleave_row)(const float *const *rows, int width, float *out);
-    const struct ChannelsKernels *channels;
+    const struct ChannelsDepthwiseLoops *channels_depthwise;
+    const struct ChannelsElementwiseLoops *channels_elementwise;
+    const struct ChannelsNormLoops *channels_norm;
+    const struct ChannelsPoolingLoops *channels_pooling;
+    const struct OptimizerLoops *optimizer;
     /* u[p * u_point + i * u_in + o] = transform of the 25 taps at w + o * w_out + i * w_in, reversed if `flip`
      */
     void (*winograd_weights)(const float *w, ptrdiff_t w_out, ptrdiff_t w_in, int outputs, int inputs, int flip,

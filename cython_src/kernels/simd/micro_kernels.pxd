@@ -2,8 +2,12 @@
 
 from libc.stdint cimport uint8_t
 
+from ..depthwise.channels_loops cimport ChannelsDepthwiseLoops
+from ..elementwise.channels_loops cimport ChannelsElementwiseLoops
 from ..linear.linear_loops cimport LinearLoops
-from .channels_kernels cimport ChannelsKernels
+from ..norm.channels_loops cimport ChannelsNormLoops
+from ..optimizer.optimizer_loops cimport OptimizerLoops
+from ..pooling.channels_loops cimport ChannelsPoolingLoops
 from .matrix_kernels cimport Matrix, Winograd
 
 
@@ -84,7 +88,11 @@ cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
         void (*sgd)(const float *, Py_ssize_t, int, float *, float *, float *, Py_ssize_t, float, float,
                     float) noexcept nogil
         void (*interleave_row)(const float *const *, int, float *) noexcept nogil
-        const ChannelsKernels *channels
+        const ChannelsDepthwiseLoops *channels_depthwise
+        const ChannelsElementwiseLoops *channels_elementwise
+        const ChannelsNormLoops *channels_norm
+        const ChannelsPoolingLoops *channels_pooling
+        const OptimizerLoops *optimizer
         void (*winograd_weights)(const float *, Py_ssize_t, Py_ssize_t, int, int, int, float *, Py_ssize_t,
                                  Py_ssize_t) noexcept nogil
         void (*winograd_input)(const WinogradTransform *) noexcept nogil

@@ -8,6 +8,8 @@
 
 #include <stdint.h>
 
+#include "lanes.h"
+
 #define GENERIC 0
 #define AVX2    1
 #define AVX512  2
@@ -30,6 +32,8 @@ typedef float Vec __attribute__((vector_size(VL * 4), aligned(VL * 4), may_alias
 typedef float VecU __attribute__((vector_size(VL * 4), aligned(4), may_alias));
 
 #define INLINE static inline __attribute__((always_inline))
+/* Of a function that other files of inner loops for the same instruction set call. */
+#define SHARED __attribute__((visibility("hidden")))
 #define UNROLL _Pragma("GCC unroll 32")
 
 INLINE Vec load(const float *p)
@@ -119,16 +123,11 @@ INLINE void transpose(Vec *v)
     }
 }
 
-/* Activation by its code: 0 none, 1 ReLU, 2 ReLU6. */
-INLINE Vec apply_activation(Vec v, int activation)
+INLINE void store_or_add(float *p, Vec v, const int add)
 {
-    if (activation)
-        v = (Vec)((VecI)v & ~(VecI)(v <= (Vec){0})); /* a NaN stays one */
-    if (activation == 2) {
-        VecI above = (VecI)(v >= splat(6.0f));
-        v = (Vec)(((VecI)v & ~above) | ((VecI)splat(6.0f) & above));
-    }
-    return v;
+    if (add)
+        v += load(p);
+    store(p, v);
 }
 
 #endif

@@ -1,0 +1,20 @@
+/* Inner loops of activations, sums and dropout, with the channels in the vector lanes; any number of channels. */
+#ifndef FORKTASK_CHANNELS_ELEMENTWISE_LOOPS_H
+#define FORKTASK_CHANNELS_ELEMENTWISE_LOOPS_H
+
+#include <stdint.h>
+
+#include "cython_src/kernels/maps/channels_planes.h"
+
+typedef struct ChannelsElementwiseLoops {
+    /* plane 1 = activation(plane 0 [+ plane 2 when `residual`]) */
+    void (*activate)(const ChannelsTask *task);
+    /* g = plane 0 where plane 1 passes (MASK_RESULT), or all of it; plane 2 [+]= g, branch: plane 3 */
+    void (*activate_backward)(const ChannelsTask *task);
+    /* plane 1 = plane 0 * scale where the generator's word is at least `threshold`, else 0; row: n height + y of the
+     * block's first row; channels: all of the pitch */
+    void (*dropout)(const ChannelsTask *task, int height, int first_row, uint64_t seed, uint32_t layer,
+                    uint32_t iteration, uint32_t threshold, float scale);
+} ChannelsElementwiseLoops;
+
+#endif

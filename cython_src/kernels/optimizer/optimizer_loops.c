@@ -1,0 +1,127 @@
+/* Inner loops of the optimisers, see kernels/optimizer/optimizer_loops.h. Compiled once per instruction set. */
+#include "optimizer_loops.h"
+#include "cython_src/kernels/simd/vectors.h"
+
+#include <math.h>
+
+#if MICRO_ISA != GENERIC
+#include <immintrin.h>
+#endif
+
+/* Pieces of [start, stop) that are contiguous in a partial. */
+#define EACH_RUN(t)                                              \
+    for (ptrdiff_t e = (t)->start, run; e < (t)->stop; e += run) \
+        if (run = (t)->row_length - e % (t)->row_length, run = run < (t)->stop - e ? run : (t)->stop - e, 1)
+
+INLINE const float *run_of(const OptimizerTask *t, ptrdiff_t e)
+{
+    return t->partial ? t->partial + e / t->row_length * t->row_stride + e % t->row_length : NULL;
+}
+
+INLINE Vec summed(const OptimizerTask *t, const float *partial, ptrdiff_t e, ptrdiff_t i)
+{
+    if (partial == NULL)
+        return load(t->gradient + e + i);
+    Vec g = load(partial + i);
+    for (int p = 1; p < t->partials; p++)
+        g += load(partial + p * t->partial_stride + i);
+    store(t->gradient + e + i, g);
+    return g;
+}
+
+INLINE float summed_one(const OptimizerTask *t, const float *partial, ptrdiff_t e, ptrdiff_t i)
+{
+    if (partial == NULL)
+        return t->gradient[e + i];
+    float g = partial[i];
+    for (int p = 1; p < t->partials; p++)
+        g += partial[p * t->partial_stride + i];
+    return t->gradient[e + i] = g;
+}
+
+static void sgd(const OptimizerTask *t)
+{
+    EACH_RUN(t)
+    {
+        const float *partial = run_of(t, e);
+        float *w = t->parameter + e, *v = t->first ? t->first + e : NULL;
+        ptrdiff_t i = 0;
+        for (; i + VL <= run; i += VL) {
+            Vec weight = load(w + i), g = t->scale * summed(t, partial, e, i) + t->decay * weight;
+            if (v) {
+                g += t->momentum * load(v + i);
+                store(v + i, g);
+            }
+            store(w + i, weight - t->rate * g);
+        }
+        for (; i < run; i++) {
+            float g = t->scale * summed_one(t, partial, e, i) + t->decay * w[i];
+            if (v)
+                v[i] = g = t->momentum * v[i] + g;
+            w[i] -= t->rate * g;
+        }
+    }
+}
+
+INLINE Vec square_root(Vec x)
+{
+#if MICRO_ISA == AVX512
+    return (Vec)_mm512_sqrt_ps((__m512)x);
+#elif MICRO_ISA == AVX2
+    return (Vec)_mm256_sqrt_ps((__m256)x);
+#else
+    UNROLL for (int i = 0; i < VL; i++) x[i] = sqrtf(x[i]);
+    return x;
+#endif
+}
+
+static void adam(const OptimizerTask *t)
+{
+    EACH_RUN(t)
+    {
+        const float *partial = run_of(t, e);
+        float *w = t->parameter + e, *m = t->first + e, *s = t->second + e;
+        ptrdiff_t i = 0;
+        for (; i + VL <= run; i += VL) {
+            Vec weight = load(w + i), g = t->scale * summed(t, partial, e, i) + t->decay * weight;
+            Vec first = t->beta1 * load(m + i) + (1 - t->beta1) * g;
+            Vec second = t->beta2 * load(s + i) + (1 - t->beta2) * (g * g);
+            store(m + i, first);
+            store(s + i, second);
+            store(w + i, t->shrink * weight - t->step * first / (square_root(second) * t->correction + t->eps));
+        }
+        for (; i < run; i++) {
+            float g = t->scale * summed_one(t, partial, e, i) + t->decay * w[i];
+            m[i] = t->beta1 * m[i] + (1 - t->beta1) * g;
+            s[i] = t->beta2 * s[i] + (1 - t->beta2) * (g * g);
+            w[i] = t->shrink * w[i] - t->step * m[i] / (sqrtf(s[i]) * t->correction + t->eps);
+        }
+    }
+}
+
+static float gradient_sum(const OptimizerTask *t)
+{
+    float total = 0;
+    EACH_RUN(t)
+    {
+        const float *partial = run_of(t, e);
+        Vec squares = {0};
+        ptrdiff_t i = 0;
+        for (; i + VL <= run; i += VL) {
+            Vec g = summed(t, partial, e, i);
+            squares += g * g;
+        }
+        total += lane_sum(squares);
+        for (; i < run; i++) {
+            float g = summed_one(t, partial, e, i);
+            total += g * g;
+        }
+    }
+    return total;
+}
+
+const OptimizerLoops ISA_SYMBOL(forktask_optimizer) = {
+    .sgd = sgd,
+    .adam = adam,
+    .gradient_sum = gradient_sum,
+};

@@ -1,0 +1,9 @@
+/* The number of lanes that every layout and every inner loop counts in, whatever the registers hold. */
+#ifndef FORKTASK_LANES_H
+#define FORKTASK_LANES_H
+
+/* Consecutive floats that are computed together: images of a pixel in the layout "lanes", channels of a pixel in the
+ * layout "channels", columns of a panel of packed weights. */
+#define LANES 16
+
+#endif
