@@ -30,6 +30,11 @@ KERNEL_MODULES: tuple[str, ...] = (
     "dense.flatten",
     "depthwise.channels",
     "linear.linear",
+    "load.tokens",
+    "embedding.embedding",
+    "norm.tokens",
+    "elementwise.tokens",
+    "loss.vocabulary",
 )
 
 

@@ -1,8 +1,8 @@
 """Linear layer of tokens: y = activation(x W^T + bias) + residual, its data gradient and its weight gradient.
 
 Rows are tokens; a weight is PyTorch's, (outputs, inputs). A row of the output, and of its gradient, may be longer than
-its features (`output_pitch`, `gradient_pitch`); what lies beyond is neither read nor written. Sums run over the features
-in an order that depends on their number alone, so that blocks may cut rows and columns anywhere; those of the weight
+its features (`output_pitch`, `gradient_pitch`); the rest is neither read nor written. Sums run over the features in
+an order that depends on their number alone, so that blocks may cut rows and columns anywhere; those of the weight
 gradient run over the block's rows.
 """
 
@@ -12,8 +12,6 @@ from libc.string cimport memset
 from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..simd.micro_kernels cimport Micro
 from .linear_loops cimport LINEAR_GELU, LinearGradientTask, LinearTask
-
-import numpy as np
 
 from ..interface.kernel_spec import KernelSpec, register
 from ..elementwise.gelu import gelu, gelu_derivative

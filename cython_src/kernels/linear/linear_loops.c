@@ -18,36 +18,24 @@ INLINE int piece_length(int terms, int longest)
     return pieces ? smaller(((terms + pieces - 1) / pieces + 15) / 16 * 16, longest) : longest;
 }
 
-INLINE Vec load_some(const float *p, int n)
-{
-    Vec v = {0};
-    memcpy(&v, p, n * sizeof(float));
-    return v;
-}
-
 /* The epilogue of up to VL elements of a row; p: their offset in residual, before and gelu_of. */
 INLINE void finish_vector(const LinearTask *t, Vec value, int n, int column, ptrdiff_t p, float *c, int add, int last)
 {
-#define LOAD(POINTER) (n == VL ? load(POINTER) : load_some(POINTER, n))
     if (add)
-        value = LOAD(c) + value;
+        value = load_some(c, n) + value;
     if (last) {
         if (t->bias)
-            value += LOAD(t->bias + column);
+            value += load_some(t->bias + column, n);
         if (t->before)
-            memcpy(t->before + p, &value, n * sizeof(float));
+            store_some(t->before + p, value, n);
         if (t->activation == LINEAR_GELU)
             value = gelu(value);
         if (t->residual)
-            value += LOAD(t->residual + p);
+            value += load_some(t->residual + p, n);
         if (t->gelu_of)
-            value *= gelu_derivative(LOAD(t->gelu_of + p));
+            value *= gelu_derivative(load_some(t->gelu_of + p, n));
     }
-    if (n == VL)
-        store(c, value);
-    else
-        memcpy(c, &value, n * sizeof(float));
-#undef LOAD
+    store_some(c, value, n);
 }
 
 /* Sums of a tile to their places. */

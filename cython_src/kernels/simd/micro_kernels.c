@@ -610,6 +610,9 @@ extern const struct ChannelsNormLoops ISA_SYMBOL(forktask_channels_norm);
 extern const struct ChannelsPoolingLoops ISA_SYMBOL(forktask_channels_pooling);
 extern const struct OptimizerLoops ISA_SYMBOL(forktask_optimizer);
 extern const struct LinearLoops ISA_SYMBOL(forktask_linear);
+extern const struct LayerNormLoops ISA_SYMBOL(forktask_layernorm);
+extern const struct TokenElementLoops ISA_SYMBOL(forktask_token_elements);
+extern const struct VocabularyLoops ISA_SYMBOL(forktask_vocabulary);
 const MicroKernels ISA_SYMBOL(forktask_micro) = {
     .name = ISA_NAME,
     .matrix = &ISA_SYMBOL(forktask_matrix),
@@ -641,4 +644,7 @@ const MicroKernels ISA_SYMBOL(forktask_micro) = {
     .sum_rows = sum_rows,
     .forms = &ISA_SYMBOL(forktask_conv_forms),
     .linear = &ISA_SYMBOL(forktask_linear),
+    .layernorm = &ISA_SYMBOL(forktask_layernorm),
+    .token_elements = &ISA_SYMBOL(forktask_token_elements),
+    .vocabulary = &ISA_SYMBOL(forktask_vocabulary),
 };

@@ -17,10 +17,13 @@
 
 #include "lanes.h"
 
-struct MatrixKernels;   /* matrix_kernels.h */
-struct WinogradKernels; /* kernels/convolution/channels_winograd_loops.h */
-struct ConvForms;       /* kernels/convolution/lanes_forms_loops.h */
-struct LinearLoops;     /* kernels/linear/linear_loops.h */
+struct MatrixKernels;     /* matrix_kernels.h */
+struct WinogradKernels;   /* kernels/convolution/channels_winograd_loops.h */
+struct ConvForms;         /* kernels/convolution/lanes_forms_loops.h */
+struct LinearLoops;       /* kernels/linear/linear_loops.h */
+struct LayerNormLoops;    /* kernels/norm/tokens_loops.h */
+struct VocabularyLoops;   /* kernels/loss/vocabulary_loops.h */
+struct TokenElementLoops; /* kernels/elementwise/tokens_loops.h */
 /* Of the layout "channels", each in its concept's channels_loops.h; of the optimisers, in optimizer_loops.h */
 struct ChannelsDepthwiseLoops;
 struct ChannelsElementwiseLoops;
@@ -133,6 +136,9 @@ typedef struct MicroKernels {
     float (*sum_rows)(const float *in, int rows, ptrdiff_t row, ptrdiff_t n); /* n: a multiple of 16 */
     const struct ConvForms *forms;
     const struct LinearLoops *linear;
+    const struct LayerNormLoops *layernorm;
+    const struct TokenElementLoops *token_elements;
+    const struct VocabularyLoops *vocabulary;
 } MicroKernels;
 
 extern const MicroKernels forktask_micro_generic;

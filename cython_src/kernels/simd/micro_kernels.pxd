@@ -4,8 +4,11 @@ from libc.stdint cimport uint8_t
 
 from ..depthwise.channels_loops cimport ChannelsDepthwiseLoops
 from ..elementwise.channels_loops cimport ChannelsElementwiseLoops
+from ..elementwise.tokens_loops cimport TokenElementLoops
 from ..linear.linear_loops cimport LinearLoops
+from ..loss.vocabulary_loops cimport VocabularyLoops
 from ..norm.channels_loops cimport ChannelsNormLoops
+from ..norm.tokens_loops cimport LayerNormLoops
 from ..optimizer.optimizer_loops cimport OptimizerLoops
 from ..pooling.channels_loops cimport ChannelsPoolingLoops
 from .matrix_kernels cimport Matrix, Winograd
@@ -106,3 +109,6 @@ cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
         float (*sum_rows)(const float *, int, Py_ssize_t, Py_ssize_t) noexcept nogil
         const ConvForms *forms
         const LinearLoops *linear
+        const LayerNormLoops *layernorm
+        const TokenElementLoops *token_elements
+        const VocabularyLoops *vocabulary

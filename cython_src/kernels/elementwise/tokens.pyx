@@ -1,0 +1,61 @@
+"""Element-wise layers of tokens: GELU (tanh form), its backward pass, and the sum of two tensors. Bounds: rows."""
+
+from libc.stdint cimport int32_t, uintptr_t
+
+from ..interface.block_kernel cimport KernelArgs, TaskContext
+from ..simd.micro_kernels cimport Micro
+
+from ..interface.kernel_spec import KernelSpec, register
+from .gelu import gelu, gelu_derivative
+
+
+cdef int gelu_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Py_ssize_t start = b[0] * a.integers[0], length = (b[1] - b[0]) * a.integers[0]
+    (<const Micro *> a.micro).token_elements.gelu(
+        <const float *> a.operand[0] + start, <float *> a.operand[1] + start, length)
+    return 0
+
+
+cdef int gelu_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Py_ssize_t start = b[0] * a.integers[0], length = (b[1] - b[0]) * a.integers[0]
+    (<const Micro *> a.micro).token_elements.gelu_backward(
+        <const float *> a.operand[0] + start, <const float *> a.operand[1] + start, <float *> a.operand[2] + start,
+        length)
+    return 0
+
+
+cdef int tokens_add(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Py_ssize_t start = b[0] * a.integers[0], length = (b[1] - b[0]) * a.integers[0]
+    (<const Micro *> a.micro).token_elements.add(
+        <const float *> a.operand[0] + start, <const float *> a.operand[1] + start, <float *> a.operand[2] + start,
+        length)
+    return 0
+
+
+def _gelu_forward_reference(operands, attributes, bounds, iteration):
+    rows = slice(bounds["r0"], bounds["r1"])
+    operands["output"][rows] = gelu(operands["input"][rows])
+
+
+def _gelu_backward_reference(operands, attributes, bounds, iteration):
+    rows = slice(bounds["r0"], bounds["r1"])
+    operands["output"][rows] = operands["gradient"][rows] * gelu_derivative(operands["before"][rows])
+
+
+def _tokens_add_reference(operands, attributes, bounds, iteration):
+    rows = slice(bounds["r0"], bounds["r1"])
+    operands["output"][rows] = operands["first"][rows] + operands["second"][rows]
+
+
+register(KernelSpec("gelu_forward", ("input", "output"), ("features",), (), ("r0", "r1"), _gelu_forward_reference,
+                    <uintptr_t> &gelu_forward))
+register(KernelSpec("gelu_backward", ("gradient", "before", "output"), ("features",), (), ("r0", "r1"),
+                    _gelu_backward_reference, <uintptr_t> &gelu_backward))
+register(KernelSpec("tokens_add", ("first", "second", "output"), ("features",), (), ("r0", "r1"),
+                    _tokens_add_reference, <uintptr_t> &tokens_add))

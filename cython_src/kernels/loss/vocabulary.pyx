@@ -1,0 +1,169 @@
+"""Cross-entropy of the next token over a vocabulary, and its gradient in place of the logits.
+
+loss[row] = log(sum e^(z - max z)) - (z[target] - max z); gradient = (softmax(z) - indicator of the target) / rows. A
+row of logits is `pitch` long; from `vocabulary` on it is neither read nor part of the softmax, and its gradient is
+zero.
+Probabilities have no buffer of their own: `vocabulary_loss` turns logits into their gradient in one visit of a row, and
+`vocabulary_logsumexp` leaves what `vocabulary_gradient` needs to compute them from the logits once more. Sums run in an
+order that depends on the vocabulary alone. Bounds: rows.
+"""
+
+from libc.math cimport logf
+from libc.stdint cimport int32_t, uintptr_t
+
+from ..interface.block_kernel cimport KernelArgs, TaskContext
+from ..simd.micro_kernels cimport Micro
+
+import numpy as np
+
+from ..interface.kernel_spec import KernelSpec, register
+from .softmax import BAD_LABEL
+
+
+cdef inline bint is_first_largest(const float *z, Py_ssize_t target, float largest) noexcept nogil:
+    """Whether the target's logit is the largest, and none before it is as large."""
+    cdef Py_ssize_t i
+    if z[target] != largest:
+        return False
+    for i in range(target):
+        if z[i] == largest:
+            return False
+    return True
+
+
+cdef inline void finish_gradient(float *z, Py_ssize_t target, Py_ssize_t vocabulary, Py_ssize_t pitch,
+                                 float scale) noexcept nogil:
+    cdef Py_ssize_t i
+    z[target] -= scale
+    for i in range(vocabulary, pitch):
+        z[i] = 0
+
+
+cdef int vocabulary_loss(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const Micro *micro = <const Micro *> a.micro
+    cdef const int32_t *targets = <const int32_t *> a.operand[1]
+    cdef Py_ssize_t vocabulary = a.integers[0], pitch = a.integers[1], row, target
+    cdef float largest, total, shifted, scale = <float> (1.0 / a.integers[2])
+    cdef float *z
+    for row in range(b[0], b[1]):
+        target = targets[row]
+        if target < 0 or target >= vocabulary:
+            return 3
+        z = <float *> a.operand[0] + row * pitch
+        largest = micro.vocabulary.largest(z, vocabulary)
+        (<int32_t *> a.operand[3])[row] = is_first_largest(z, target, largest)
+        shifted = z[target] - largest
+        total = micro.vocabulary.sum_powers(z, vocabulary, largest, z)
+        (<float *> a.operand[2])[row] = logf(total) - shifted
+        micro.vocabulary.scale(z, vocabulary, scale / total)
+        finish_gradient(z, target, vocabulary, pitch, scale)
+    return 0
+
+
+cdef int evaluate(const KernelArgs *a, Py_ssize_t block, float *logsumexp, float *losses,
+                  int32_t *correct) noexcept nogil:
+    """Losses and hits of a block's rows; with `logsumexp` the logarithms of the sums too."""
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const Micro *micro = <const Micro *> a.micro
+    cdef const int32_t *targets = <const int32_t *> a.operand[1]
+    cdef Py_ssize_t vocabulary = a.integers[0], pitch = a.integers[1], row, target
+    cdef float largest, total
+    cdef const float *z
+    for row in range(b[0], b[1]):
+        target = targets[row]
+        if target < 0 or target >= vocabulary:
+            return 3
+        z = <const float *> a.operand[0] + row * pitch
+        largest = micro.vocabulary.largest(z, vocabulary)
+        total = logf(micro.vocabulary.sum_powers(z, vocabulary, largest, NULL))
+        losses[row] = total - (z[target] - largest)
+        correct[row] = is_first_largest(z, target, largest)
+        if logsumexp != NULL:
+            logsumexp[row] = total + largest
+    return 0
+
+
+cdef int vocabulary_evaluate(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    return evaluate(a, block, NULL, <float *> a.operand[2], <int32_t *> a.operand[3])
+
+
+cdef int vocabulary_logsumexp(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    return evaluate(a, block, <float *> a.operand[2], <float *> a.operand[3], <int32_t *> a.operand[4])
+
+
+cdef int vocabulary_gradient(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const int32_t *targets = <const int32_t *> a.operand[1]
+    cdef const float *logsumexp = <const float *> a.operand[2]
+    cdef Py_ssize_t vocabulary = a.integers[0], pitch = a.integers[1], row
+    cdef float scale = <float> (1.0 / a.integers[2])
+    cdef float *z
+    for row in range(b[0], b[1]):
+        if targets[row] < 0 or targets[row] >= vocabulary:
+            return 3
+        z = <float *> a.operand[0] + row * pitch
+        (<const Micro *> a.micro).vocabulary.scaled_powers(z, vocabulary, logsumexp[row], scale)
+        finish_gradient(z, targets[row], vocabulary, pitch, scale)
+    return 0
+
+
+def _rows(operands, attributes, bounds):
+    """Logits, targets and logarithms of the softmax's sums, of a block's rows; None where a target is outside the
+    vocabulary."""
+    rows = slice(bounds["r0"], bounds["r1"])
+    z, targets = operands["logits"][rows, : attributes["vocabulary"]], operands["targets"][rows]
+    if ((targets < 0) | (targets >= attributes["vocabulary"])).any():
+        return None
+    largest = z.max(axis=1)
+    return z, targets, largest + np.log(np.exp(z - largest[:, None]).sum(axis=1))
+
+
+def _write_gradient(operands, attributes, bounds, z, targets, logsumexp):
+    gradient = np.exp(z - logsumexp[:, None])
+    gradient[np.arange(len(targets)), targets] -= 1
+    rows, vocabulary = slice(bounds["r0"], bounds["r1"]), attributes["vocabulary"]
+    operands["logits"][rows, :vocabulary] = gradient / attributes["rows"]
+    operands["logits"][rows, vocabulary:] = 0
+
+
+def _evaluate_reference(operands, attributes, bounds, iteration):
+    found = _rows(operands, attributes, bounds)
+    if found is None:
+        return BAD_LABEL
+    z, targets, logsumexp = found
+    rows = slice(bounds["r0"], bounds["r1"])
+    operands["losses"][rows] = logsumexp - z[np.arange(len(targets)), targets]
+    operands["correct"][rows] = z.argmax(axis=1) == targets
+    if "logsumexp" in operands:
+        operands["logsumexp"][rows] = logsumexp
+
+
+def _loss_reference(operands, attributes, bounds, iteration):
+    if _evaluate_reference(operands, attributes, bounds, iteration):
+        return BAD_LABEL
+    _write_gradient(operands, attributes, bounds, *_rows(operands, attributes, bounds))
+
+
+def _gradient_reference(operands, attributes, bounds, iteration):
+    targets = operands["targets"][bounds["r0"] : bounds["r1"]]
+    if ((targets < 0) | (targets >= attributes["vocabulary"])).any():
+        return BAD_LABEL
+    z = operands["logits"][bounds["r0"] : bounds["r1"], : attributes["vocabulary"]]
+    logsumexp = operands["logsumexp"][bounds["r0"] : bounds["r1"]]
+    _write_gradient(operands, attributes, bounds, z, targets, logsumexp)
+
+
+INTEGERS, BOUNDS = ("vocabulary", "pitch", "rows"), ("r0", "r1")
+register(KernelSpec("vocabulary_loss", ("logits", "targets", "losses", "correct"), INTEGERS, (), BOUNDS,
+                    _loss_reference, <uintptr_t> &vocabulary_loss))
+register(KernelSpec("vocabulary_evaluate", ("logits", "targets", "losses", "correct"), INTEGERS, (), BOUNDS,
+                    _evaluate_reference, <uintptr_t> &vocabulary_evaluate))
+register(KernelSpec("vocabulary_logsumexp", ("logits", "targets", "logsumexp", "losses", "correct"), INTEGERS, (),
+                    BOUNDS, _evaluate_reference, <uintptr_t> &vocabulary_logsumexp))
+register(KernelSpec("vocabulary_gradient", ("logits", "targets", "logsumexp"), INTEGERS, (), BOUNDS,
+                    _gradient_reference, <uintptr_t> &vocabulary_gradient))

@@ -1,0 +1,98 @@
+"""Layer normalisation of tokens: y = (x - mean) / sqrt(var + eps) * weight + bias for each row, and its gradients.
+
+With a residual, x = input + residual is kept in `sum`. Mean and 1 / sqrt(var + eps) of each row are kept in
+`statistics`. Backward, g = gradient * weight and xhat = (x - mean) / std: dx = (g - mean(g) - xhat mean(g xhat)) / std,
+plus `residual`, the gradient that reached x on another way; the gradients of weight and bias are sums over the block's
+rows, in order, into the block's partial buffers.
+"""
+
+from libc.stdint cimport int32_t, uintptr_t
+
+from ..interface.block_kernel cimport KernelArgs, TaskContext
+from ..simd.micro_kernels cimport Micro
+from .tokens_loops cimport LayerNormGradientTask, LayerNormTask
+
+import numpy as np
+
+from ..interface.kernel_spec import KernelSpec, register
+
+
+cdef inline float *at(const void *operand, Py_ssize_t offset) noexcept nogil:
+    """Element of an operand; NULL where a loop leaves it out."""
+    return <float *> operand + offset if operand != NULL else NULL
+
+
+cdef int layernorm_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: rows."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Py_ssize_t start = b[0] * a.integers[0]
+    cdef LayerNormTask task
+    task.input = at(a.operand[0], start)
+    task.residual = at(a.operand[1], start)
+    task.sum = at(a.operand[2], start)
+    task.weight = <const float *> a.operand[3]
+    task.bias = <const float *> a.operand[4]
+    task.out = at(a.operand[5], start)
+    task.statistics = at(a.operand[6], 2 * <Py_ssize_t> b[0])
+    task.features = a.integers[0]
+    task.rows = b[1] - b[0]
+    task.eps = <float> a.reals[0]
+    (<const Micro *> a.micro).layernorm.forward(&task)
+    return 0
+
+
+cdef int layernorm_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: rows, partial buffer."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Py_ssize_t features = a.integers[0], start = b[0] * features
+    cdef LayerNormGradientTask task
+    task.gradient = at(a.operand[0], start)
+    task.input = at(a.operand[1], start)
+    task.weight = <const float *> a.operand[2]
+    task.statistics = at(a.operand[3], 2 * <Py_ssize_t> b[0])
+    task.residual = at(a.operand[4], start)
+    task.out = at(a.operand[5], start)
+    task.weight_gradient = at(a.operand[6], b[2] * features)
+    task.bias_gradient = at(a.operand[7], b[2] * features)
+    task.features = features
+    task.rows = b[1] - b[0]
+    (<const Micro *> a.micro).layernorm.backward(&task)
+    return 0
+
+
+def _layernorm_forward_reference(operands, attributes, bounds, iteration):
+    rows = slice(bounds["r0"], bounds["r1"])
+    x = operands["input"][rows]
+    if "residual" in operands:
+        x = x + operands["residual"][rows]
+        operands["sum"][rows] = x
+    mean = x.mean(axis=1)
+    inv_std = 1 / np.sqrt(x.var(axis=1) + attributes["eps"])
+    normal = (x - mean[:, None]) * inv_std[:, None]
+    operands["output"][rows] = normal * operands["weight"] + operands["bias"]
+    operands["statistics"][rows] = np.stack([mean, inv_std], axis=1)
+
+
+def _layernorm_backward_reference(operands, attributes, bounds, iteration):
+    rows, partial = slice(bounds["r0"], bounds["r1"]), bounds["partial"]
+    dy = operands["gradient"][rows]
+    mean, inv_std = operands["statistics"][rows].T[..., None]
+    normal = (operands["input"][rows] - mean) * inv_std
+    g = dy * operands["weight"]
+    dx = inv_std * (g - g.mean(axis=1, keepdims=True) - normal * (g * normal).mean(axis=1, keepdims=True))
+    if "residual" in operands:
+        dx = dx + operands["residual"][rows]
+    operands["output"][rows] = dx
+    operands["weight_partials"][partial] = (dy * normal).sum(axis=0)
+    operands["bias_partials"][partial] = dy.sum(axis=0)
+
+
+register(KernelSpec(
+    "layernorm_forward", ("input", "residual?", "sum?", "weight", "bias", "output", "statistics"), ("features",),
+    ("eps",), ("r0", "r1"), _layernorm_forward_reference, <uintptr_t> &layernorm_forward))
+register(KernelSpec(
+    "layernorm_backward",
+    ("gradient", "input", "weight", "statistics", "residual?", "output", "weight_partials", "bias_partials"),
+    ("features",), (), ("r0", "r1", "partial"), _layernorm_backward_reference, <uintptr_t> &layernorm_backward))

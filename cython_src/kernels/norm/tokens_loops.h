@@ -1,0 +1,29 @@
+/* Layer normalisation, compiled once per instruction set from kernels/norm/tokens_loops.c. Rows are dense. */
+#ifndef FORKTASK_NORM_TOKENS_LOOPS_H
+#define FORKTASK_NORM_TOKENS_LOOPS_H
+
+#include <stddef.h>
+
+typedef struct LayerNormTask {
+    const float *in, *residual; /* forward: residual or NULL */
+    float *sum;                 /* in + residual, with a residual */
+    const float *weight, *bias;
+    float *out, *statistics; /* statistics: mean and 1 / std of each row */
+    ptrdiff_t features;
+    int rows;
+    float eps;
+} LayerNormTask;
+
+typedef struct LayerNormGradientTask {
+    const float *gradient, *in, *weight, *statistics, *residual; /* residual: added to out, or NULL */
+    float *out, *weight_gradient, *bias_gradient;                /* gradients of weight and bias: stored */
+    ptrdiff_t features;
+    int rows;
+} LayerNormGradientTask;
+
+typedef struct LayerNormLoops {
+    void (*forward)(const LayerNormTask *task);
+    void (*backward)(const LayerNormGradientTask *task);
+} LayerNormLoops;
+
+#endif

@@ -1,0 +1,85 @@
+"""Token and position embeddings: compiled forms against NumPy forms."""
+
+import numpy as np
+import pytest
+from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, fill, run_kernel
+
+from forktask.cython_src.binding.bind import BlockFailure
+
+BATCH, SEQUENCE, VOCABULARY, POSITIONS = 3, 7, 11, 10
+ROWS = BATCH * SEQUENCE
+
+
+def draw(rng, *shape):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def draw_tokens(rng):
+    return rng.integers(0, VOCABULARY, ROWS).astype(np.int32)
+
+
+@pytest.mark.parametrize("features", [1, 20, 64])
+@pytest.mark.parametrize("with_positions", [True, False])
+def test_forward_is_exact(features, with_positions):
+    """Check the sum of a token's and its position's row; blocks begin within samples."""
+    rng = np.random.default_rng(features)
+    operands = {"tokens": draw_tokens(rng), "token_weight": draw(rng, VOCABULARY, features)}
+    expected = operands["token_weight"][operands["tokens"]]
+    if with_positions:
+        operands["position_weight"] = draw(rng, POSITIONS, features)
+        expected = expected + np.tile(operands["position_weight"][:SEQUENCE], (BATCH, 1))
+    operands["output"] = fill(draw(rng, ROWS, features))
+    attributes = {"sequence": SEQUENCE, "features": features, "vocabulary": VOCABULARY}
+    for target, name in [("cpu", i) for i in INSTRUCTION_SETS] + [("numpy", None)]:
+        got = run_kernel("embedding_forward", operands, ["output"], attributes, [(0, 5), (5, ROWS)], target, name)
+        np.testing.assert_array_equal(got["output"], expected, err_msg=f"{target} {name}")
+
+
+@pytest.mark.parametrize("features", [1, 20, 64])
+@pytest.mark.parametrize("accumulate", [0, 1])
+def test_token_gradient_adds_rows_in_order(features, accumulate):
+    """Check the gradient bit for bit, whatever the cut of the features; only the first partial buffer is written."""
+    rng = np.random.default_rng(features)
+    output = draw(rng, 2, VOCABULARY, features)
+    operands = {"tokens": draw_tokens(rng), "gradient": draw(rng, ROWS, features), "output": output}
+    expected = output.copy() if accumulate else np.zeros_like(output)
+    for row, token in enumerate(operands["tokens"]):
+        expected[0, token] += operands["gradient"][row]
+    expected[1] = output[1]
+    attributes = {"rows": ROWS, "features": features, "vocabulary": VOCABULARY, "accumulate": accumulate}
+    for bounds in ([(0, features)], [(0, features // 3), (features // 3, features)]):
+        for target, name in [("cpu", i) for i in INSTRUCTION_SETS] + [("numpy", None)]:
+            got = run_kernel("embedding_token_gradient", operands, ["output"], attributes, bounds, target, name)
+            np.testing.assert_array_equal(got["output"], expected, err_msg=f"{target} {name}")
+
+
+def test_position_gradient_adds_samples_in_order():
+    """Check sums over samples bit for bit, and zeros at positions that no sample reaches."""
+    rng = np.random.default_rng(1)
+    features = 21
+    gradient = draw(rng, ROWS, features)
+    operands = {"gradient": gradient, "output": fill(draw(rng, 1, POSITIONS, features))}
+    expected = np.zeros((POSITIONS, features), np.float32)
+    expected[:SEQUENCE] = (gradient[:SEQUENCE] + gradient[SEQUENCE : 2 * SEQUENCE]) + gradient[2 * SEQUENCE :]
+    attributes = {"sequence": SEQUENCE, "batch": BATCH, "features": features}
+    for target, name in [("cpu", i) for i in INSTRUCTION_SETS] + [("numpy", None)]:
+        bounds = [(0, 3), (3, 8), (8, POSITIONS)]
+        got = run_kernel("embedding_position_gradient", operands, ["output"], attributes, bounds, target, name)
+        np.testing.assert_array_equal(got["output"][0], expected, err_msg=f"{target} {name}")
+
+
+@pytest.mark.parametrize("target", ["cpu", "numpy"])
+@pytest.mark.parametrize("token", [-1, VOCABULARY])
+def test_tokens_outside_the_vocabulary_stop_the_run(target, token):
+    """Check that both kernels that look tokens up fail."""
+    rng = np.random.default_rng(0)
+    tokens = draw_tokens(rng)
+    tokens[-1] = token
+    shape = {"features": 4, "vocabulary": VOCABULARY}
+    forward = {"tokens": tokens, "token_weight": draw(rng, VOCABULARY, 4), "output": draw(rng, ROWS, 4)}
+    backward = {"tokens": tokens, "gradient": draw(rng, ROWS, 4), "output": draw(rng, 1, VOCABULARY, 4)}
+    with pytest.raises(BlockFailure, match="status 3"):
+        run_kernel("embedding_forward", forward, [], {**shape, "sequence": SEQUENCE}, [(0, ROWS)], target)
+    with pytest.raises(BlockFailure, match="status 3"):
+        attributes = {**shape, "rows": ROWS, "accumulate": 0}
+        run_kernel("embedding_token_gradient", backward, [], attributes, [(0, 4)], target)

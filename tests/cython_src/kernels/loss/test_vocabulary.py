@@ -1,0 +1,120 @@
+"""Cross-entropy over a vocabulary: compiled forms against NumPy forms and PyTorch, fused and in two kernels."""
+
+import numpy as np
+import pytest
+from cython_src.kernels.kernel_testing import EPSILON, INSTRUCTION_SETS, fill, run_kernel
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from forktask.cython_src.binding.bind import BlockFailure
+
+
+def make_operands(rng, rows, vocabulary, pitch, scale):
+    logits = np.full((rows, pitch), np.nan, np.float32)
+    logits[:, :vocabulary] = scale * rng.standard_normal((rows, vocabulary))
+    return {
+        "logits": logits,
+        "targets": rng.integers(0, vocabulary, rows).astype(np.int32),
+        "logsumexp": fill(np.empty(rows, np.float32)),
+        "losses": fill(np.empty(rows, np.float32)),
+        "correct": fill(np.empty(rows, np.int32)),
+    }
+
+
+def run_all(operands, attributes, bounds, *target):
+    """Results of the fused kernel, of evaluation, and of the two kernels that together are the fused one."""
+
+    def run(kernel, names, outputs, given=operands):
+        return run_kernel(kernel, {n: given[n] for n in names}, outputs, attributes, bounds, *target)
+
+    counts = ["losses", "correct"]
+    fused = run("vocabulary_loss", ["logits", "targets", *counts], ["logits", *counts])
+    evaluated = run("vocabulary_evaluate", ["logits", "targets", *counts], counts)
+    first = run("vocabulary_logsumexp", ["logits", "targets", "logsumexp", *counts], ["logsumexp", *counts])
+    given = operands | {"logsumexp": first["logsumexp"]}
+    second = run("vocabulary_gradient", ["logits", "targets", "logsumexp"], ["logits"], given)
+    return fused, evaluated, first, second
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 6), st.integers(1, 300), st.integers(0, 40), st.sampled_from([0.1, 3, 30]), st.integers(0, 2**32))
+@example(2, 50257, 47, 5, 1)
+def test_kernels_equal_numpy_forms(rows, vocabulary, spare, scale, seed):
+    """Check losses, hits and gradients of all four kernels; what lies past the vocabulary, NaN here, does not count."""
+    rng = np.random.default_rng(seed)
+    operands = make_operands(rng, rows, vocabulary, vocabulary + spare, scale)
+    attributes = {"vocabulary": vocabulary, "pitch": vocabulary + spare, "rows": rows}
+    bounds = [(0, rows // 2), (rows // 2, rows)]
+    expected = run_all(operands, attributes, bounds, "float64")
+    largest = np.abs(operands["logits"][:, :vocabulary]).max()
+    relative = (2 * largest + 20) * EPSILON
+    for instruction_set in INSTRUCTION_SETS:
+        got = run_all(operands, attributes, bounds, "cpu", instruction_set)
+        for ours, theirs in zip(got, expected, strict=True):
+            for name, value in ours.items():
+                np.testing.assert_allclose(value, theirs[name], rtol=relative, atol=relative, err_msg=instruction_set)
+        for result in (got[0], got[3]):
+            assert (result["logits"][:, vocabulary:] == 0).all()
+        assert got[0]["losses"].tobytes() == got[1]["losses"].tobytes() == got[2]["losses"].tobytes()
+
+
+@pytest.mark.parametrize("target", ["cpu", "float64"])
+def test_first_of_equals_is_the_prediction(target):
+    """Check the count of right answers where logits are equal."""
+    operands = make_operands(np.random.default_rng(0), 3, 40, 40, 1)
+    operands["logits"][:] = 1
+    operands["targets"][:] = [0, 1, 39]
+    operands = {name: operands[name] for name in ("logits", "targets", "losses", "correct")}
+    attributes = {"vocabulary": 40, "pitch": 40, "rows": 3}
+    got = run_kernel("vocabulary_evaluate", operands, ["correct"], attributes, [(0, 3)], target)
+    assert got["correct"].tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize("target", ["cpu", "float64"])
+@pytest.mark.parametrize("token", [-1, 40])
+def test_targets_outside_the_vocabulary_stop_the_run(target, token):
+    """Check that all four kernels fail."""
+    operands = make_operands(np.random.default_rng(0), 2, 40, 48, 1)
+    operands["targets"][1] = token
+    attributes = {"vocabulary": 40, "pitch": 48, "rows": 2}
+    for kernel, names in (
+        ("vocabulary_loss", ("logits", "targets", "losses", "correct")),
+        ("vocabulary_evaluate", ("logits", "targets", "losses", "correct")),
+        ("vocabulary_logsumexp", ("logits", "targets", "logsumexp", "losses", "correct")),
+        ("vocabulary_gradient", ("logits", "targets", "logsumexp")),
+    ):
+        with pytest.raises(BlockFailure, match="status 3"):
+            run_kernel(kernel, {n: operands[n] for n in names}, [], attributes, [(0, 2)], target)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("vocabulary", [256, 50257])
+def test_error_is_pytorchs(vocabulary):
+    """Check losses and gradient against float64: the largest error is at most four times PyTorch's."""
+    import torch
+
+    rows = 8
+    operands = make_operands(np.random.default_rng(1), rows, vocabulary, vocabulary, 2)
+
+    def pytorch(dtype):
+        z = torch.tensor(operands["logits"], dtype=dtype, requires_grad=True)
+        targets = torch.tensor(operands["targets"], dtype=torch.int64)
+        losses = torch.nn.functional.cross_entropy(z, targets, reduction="none")
+        losses.mean().backward()
+        return losses.detach().numpy(), z.grad.numpy()
+
+    exact, theirs = pytorch(torch.float64), pytorch(torch.float32)
+    names = ["logits", "targets", "losses", "correct"]
+    attributes = {"vocabulary": vocabulary, "pitch": vocabulary, "rows": rows}
+    for instruction_set in INSTRUCTION_SETS:
+        got = run_kernel(
+            "vocabulary_loss",
+            {name: operands[name] for name in names},
+            ["losses", "logits"],
+            attributes,
+            [(0, rows)],
+            "cpu",
+            instruction_set,
+        )
+        for mine, other, truth in zip((got["losses"], got["logits"]), theirs, exact, strict=True):
+            assert np.abs(mine - truth).max() <= 4 * np.abs(other - truth).max(), instruction_set

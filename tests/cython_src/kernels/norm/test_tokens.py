@@ -1,0 +1,102 @@
+"""Layer normalisation of tokens: compiled forms against NumPy forms and against PyTorch."""
+
+import numpy as np
+import pytest
+from cython_src.kernels.kernel_testing import EPSILON, INSTRUCTION_SETS, fill, run_kernel
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+EPS = 1e-5
+
+
+def draw(rng, *shape):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def check(kernel, operands, outputs, attributes, bounds):
+    """Check that each compiled form is within rounding of the float64 form."""
+    expected = run_kernel(kernel, operands, outputs, attributes, bounds, "float64")
+    features, rows = attributes["features"], operands["input"].shape[0]
+    for instruction_set in INSTRUCTION_SETS:
+        got = run_kernel(kernel, operands, outputs, attributes, bounds, "cpu", instruction_set)
+        for name in outputs:
+            largest = np.abs(expected[name]).max() + np.abs(operands["input"]).max()
+            tolerance = (8 + np.sqrt(features) + rows) * EPSILON * largest
+            np.testing.assert_allclose(got[name], expected[name], rtol=1e-5, atol=tolerance, err_msg=instruction_set)
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 9), st.integers(4, 200), st.booleans(), st.integers(0, 2**32 - 1))
+@example(3, 768, True, 1)
+def test_forward_equals_numpy_form(rows, features, with_residual, seed):
+    """Check output, statistics and, with a residual, the sum; the mean is far from zero."""
+    rng = np.random.default_rng(seed)
+    operands = {"input": draw(rng, rows, features) + 3}
+    names = ["output", "statistics"]
+    if with_residual:
+        operands["residual"] = draw(rng, rows, features)
+        operands["sum"] = fill(draw(rng, rows, features))
+        names.append("sum")
+    operands |= {"weight": draw(rng, features), "bias": draw(rng, features)}
+    operands |= {"output": fill(draw(rng, rows, features)), "statistics": fill(draw(rng, rows, 2))}
+    check("layernorm_forward", operands, names, {"features": features, "eps": EPS}, [(0, rows // 2), (rows // 2, rows)])
+
+
+@settings(max_examples=25)
+@given(st.integers(2, 9), st.integers(4, 200), st.booleans(), st.integers(0, 2**32 - 1))
+@example(3, 768, True, 1)
+def test_backward_equals_numpy_form(rows, features, with_residual, seed):
+    """Check dx, with and without a gradient that is added, and the partial sums of two blocks."""
+    rng = np.random.default_rng(seed)
+    x = draw(rng, rows, features)
+    statistics = np.stack([x.mean(axis=1), 1 / np.sqrt(x.var(axis=1) + EPS)], axis=1)
+    operands = {"gradient": draw(rng, rows, features), "input": x, "weight": draw(rng, features)}
+    operands["statistics"] = statistics.astype(np.float32)
+    if with_residual:
+        operands["residual"] = draw(rng, rows, features)
+    operands["output"] = fill(draw(rng, rows, features))
+    for name in ("weight_partials", "bias_partials"):
+        operands[name] = fill(draw(rng, 2, features))
+    bounds = [(0, rows // 2, 0), (rows // 2, rows, 1)]
+    names = ["output", "weight_partials", "bias_partials"]
+    check("layernorm_backward", operands, names, {"features": features}, bounds)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("features", [64, 768, 1000])
+def test_error_is_pytorchs(features):
+    """Check output and all gradients against float64: the largest error is at most four times PyTorch's."""
+    import torch
+
+    rng = np.random.default_rng(features)
+    rows = 64
+    x, w, b, dy = draw(rng, rows, features), draw(rng, features), draw(rng, features), draw(rng, rows, features)
+
+    def pytorch(dtype):
+        tensors = [torch.tensor(array, dtype=dtype, requires_grad=True) for array in (x, w, b)]
+        y = torch.nn.functional.layer_norm(tensors[0], (features,), *tensors[1:], eps=EPS)
+        y.backward(torch.tensor(dy, dtype=dtype))
+        return [y.detach().numpy(), *(t.grad.numpy() for t in tensors)]
+
+    exact, theirs = pytorch(torch.float64), pytorch(torch.float32)
+    for instruction_set in INSTRUCTION_SETS:
+        outputs = {"output": fill(np.empty_like(x)), "statistics": fill(np.empty((rows, 2), np.float32))}
+        forward = run_kernel(
+            "layernorm_forward",
+            {"input": x, "weight": w, "bias": b, **outputs},
+            list(outputs),
+            {"features": features, "eps": EPS},
+            [(0, rows)],
+            "cpu",
+            instruction_set,
+        )
+        names = ["output", "weight_partials", "bias_partials"]
+        operands = {"gradient": dy, "input": x, "weight": w, "statistics": forward["statistics"]}
+        shapes = [x.shape, (1, features), (1, features)]
+        operands |= {name: fill(np.empty(s, np.float32)) for name, s in zip(names, shapes, strict=True)}
+        backward = run_kernel(
+            "layernorm_backward", operands, names, {"features": features}, [(0, rows, 0)], "cpu", instruction_set
+        )
+        ours = [forward["output"], backward["output"], backward["weight_partials"][0], backward["bias_partials"][0]]
+        for mine, other, truth in zip(ours, theirs, exact, strict=True):
+            assert np.abs(mine - truth).max() <= 4 * np.abs(other - truth).max(), instruction_set
