@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..cython_src.gpu.bind import GpuExecutor
+from ..cython_src.gpu.executor import GpuExecutor
 
 
 class GpuForkJoinExecutor(GpuExecutor):

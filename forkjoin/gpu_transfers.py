@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..cython_src.binding.bind import Workers
 from ..cython_src.errors import UsageError
-from ..cython_src.gpu.bind import GpuExecutor
+from ..cython_src.gpu.executor import GpuExecutor
 from ..cython_src.gpu.coherence import DEVICE, HOST
 
 

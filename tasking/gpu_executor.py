@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..cython_src.errors import UsageError
-from ..cython_src.gpu.bind import GpuExecutor
+from ..cython_src.gpu.executor import GpuExecutor
 from .gpu_streams import launch_graph, map_to_streams
 
 

@@ -21,20 +21,21 @@ from ..kernels.maps.channels import UNIT
 from .blas import Products
 
 SOURCE_FOLDER = Path(__file__).parent.parent
-# What stands before each file when it is compiled.
-HEADERS = ("gpu/common.cuh", "kernels/maps/channels.cuh")
 SOURCE_FILES = (
-    "gpu/step.cu",
+    "gpu/counter.cu",
     "kernels/bench/bench.cu",
     "kernels/convolution/lanes.cu",
     "kernels/convolution/lanes_forms.cu",
     "kernels/convolution/channels.cu",
     "kernels/convolution/channels_winograd.cu",
     "kernels/dense/dense.cu",
+    "kernels/dense/flatten.cu",
     "kernels/depthwise/channels.cu",
     "kernels/elementwise/channels.cu",
+    "kernels/load/load.cu",
     "kernels/loss/softmax.cu",
     "kernels/norm/channels.cu",
+    "kernels/optimizer/lanes_sgd.cu",
     "kernels/optimizer/optimizer.cu",
     "kernels/pooling/channels.cu",
     "kernels/pooling/lanes.cu",
@@ -43,7 +44,7 @@ SOURCE_FILES = (
 COMPILE_OPTIONS = ("-std=c++17", "--ftz=true", "--prec-div=true", "--prec-sqrt=true", "--fmad=true")
 MINIMUM_ARCHITECTURE = 70  # kernel parameters are __grid_constant__
 
-# As in common.cuh.
+# As in kernels/interface/block_kernel.cuh.
 THREADS = 128
 MAX_OPERANDS, MAX_INTEGERS, MAX_REALS = 16, 32, 4
 ARGS_DTYPE = np.dtype(
@@ -100,9 +101,24 @@ class Launch:
 
 
 @cache
-def source(file: str) -> str:
-    """One of `SOURCE_FILES` as a translation unit, without includes of any kind."""
-    return "\n".join((SOURCE_FOLDER / name).read_text() for name in (*HEADERS, file))
+def source(*files: str) -> str:
+    """Some of `SOURCE_FILES` as one translation unit, in which each file that they include stands once."""
+    lines: list[str] = []
+    done: set[str] = set()
+
+    def add(file: str) -> None:
+        if file in done:
+            return
+        done.add(file)
+        for line in (SOURCE_FOLDER / file).read_text().splitlines():
+            if included := re.fullmatch(r'#include "cython_src/(.+)"', line):
+                add(included[1])
+            else:
+                lines.append(line)
+
+    for file in files:
+        add(file)
+    return "\n".join(lines)
 
 
 def _strided(items) -> int:

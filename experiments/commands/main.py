@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 
-from ... import __version__
 from ...cython_src.errors import UsageError
+from ..machine.build_info import BUILD
 
 # Modules here, in the order of the help page. Each has HELP, DESCRIPTION, `add_arguments(parser)` and
 # `call(arguments)`; these two functions import what is slow to import.
@@ -57,7 +57,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Fork-join against task-based execution of deep-learning training.",
         epilog="Start with `forktask info`, then `forktask compare`. `forktask COMMAND --help` explains a command.",
     )
-    parser.add_argument("--version", action="version", version=f"forktask {__version__}")
+    parser.add_argument("--version", action="version", version=f"forktask {BUILD['version']}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in COMMANDS:
         module = import_module(f".{name}", __package__)

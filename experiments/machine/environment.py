@@ -15,7 +15,6 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from ... import __version__
 from ...cython_src.kernels.simd import instruction_sets
 from . import machine_peaks
 from .build_info import BUILD
@@ -144,7 +143,7 @@ def collect(root="/", variables=None) -> dict:
     load = (read_text(Path(root, "proc/loadavg")) or "").split()
     pressure = read_pressure(root)
     return {
-        "forktask": __version__,
+        "forktask": BUILD["version"],
         "python": {
             "version": platform.python_version(),
             "implementation": platform.python_implementation(),

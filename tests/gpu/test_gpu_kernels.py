@@ -79,7 +79,7 @@ def test_every_launch_names_a_symbol_of_the_sources():
     assert {"conv_forward_2", "conv_forward_4", "channels_conv_forward_8x8", "channels_conv_backward_data_4x2"} <= set(
         symbols
     )
-    assert symbols["advance_counter"] == "gpu/step.cu" and symbols["task_bench"] == "kernels/bench/bench.cu"
+    assert symbols["advance_counter"] == "gpu/counter.cu" and symbols["task_bench"] == "kernels/bench/bench.cu"
     for file in gpu_kernels.SOURCE_FILES:
         text = gpu_kernels.source(file)
         assert len(re.findall(r"^KERNEL\(", text, re.M)) <= sum(place == file for place in symbols.values())

@@ -1,5 +1,7 @@
 /* Kernels without numerical meaning: hash_chain (kernels/bench/bench.pyx), Task Bench tasks (kernels/bench/task_bench.h) and replicas. */
 
+#include "cython_src/kernels/interface/block_kernel.cuh"
+
 __device__ inline unsigned long long mix(unsigned long long value)
 {
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ull;

@@ -5,6 +5,9 @@
  * the result, each of its threads TM x TN numbers of it, and walks along the sum in steps. Every number is the sum of its
  * products in one order, that of the taps and channels or of the pixels, whatever the tile: results do not depend on it. */
 
+#include "cython_src/kernels/convolution/channels.cuh"
+#include "cython_src/kernels/elementwise/activations.cuh"
+
 #define STEP      16 /* of the sum that lie in shared memory together */
 #define ROWS_16   16 /* threads along the rows of a tile */
 #define COLUMNS_8 8  /* threads along its columns */

@@ -7,6 +7,9 @@
  *
  * Lavin, Gray: Fast algorithms for convolutional neural networks (CVPR 2016); points 0, 1, -1 and infinity. */
 
+#include "cython_src/kernels/convolution/channels.cuh"
+#include "cython_src/kernels/elementwise/activations.cuh"
+
 #define POINTS 16
 #define DEPTH  8 /* input channels that lie in shared memory together */
 

@@ -2,6 +2,8 @@
  * at each tap whether the pixel lies inside (`if`) or by reading the padded map (`pad`); a thread for each output, or a
  * CUDA block for each output whose threads add up taps in parallel (`reduction`). Operands of conv_forward. */
 
+#include "cython_src/kernels/convolution/lanes.cuh"
+
 template <bool ASK>
 __device__ inline float tap_product(const GpuArgs &a, const Map &source, const Place &p, int k)
 {

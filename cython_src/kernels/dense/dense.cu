@@ -1,6 +1,8 @@
 /* Fully connected layer: y = W x + b (alone, or with ReLU), data gradient (alone, or with the backward pass of the ReLU,
  * or pooling and ReLU, before it) and weight gradient. Formulas: kernels/dense/dense.pyx. */
 
+#include "cython_src/kernels/maps/lanes.cuh"
+
 /* A CUDA block for each group and output; its threads are lanes times strips of features, which a tree adds up. */
 template <bool RELU>
 __device__ void fully_connected(const GpuArgs &a)

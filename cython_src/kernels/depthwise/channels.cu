@@ -1,5 +1,8 @@
 /* Depthwise convolution of the layout "channels": kernels/depthwise/channels.pyx. What lies outside a map counts as zero. */
 
+#include "cython_src/kernels/elementwise/activations.cuh"
+#include "cython_src/kernels/maps/channels.cuh"
+
 struct Depthwise {
     ChannelsMap source, target;
     int kernel, stride, padding, option;

@@ -1,29 +1,7 @@
-/* Loading of images, activation, sum of two maps and dropout of the layout "channels": kernels/load/load.pyx,
- * kernels/elementwise/channels.pyx. */
+/* Activation, sum of two maps and dropout of the layout "channels": kernels/elementwise/channels.pyx. */
 
-/* Bounds: images. */
-KERNEL(channels_load_images)
-{
-    const ChannelsMap m = channel_map_at(a.integers);
-    const int batch = a.integers[5], num_batches = a.integers[6], num_images = a.integers[7];
-    const int *b = block_bounds(a), *order = (const int *)a.operand[2] + iteration_of(a) % num_batches * batch;
-    const float *images = (const float *)a.operand[0];
-    float *out = (float *)a.operand[3];
-    clear_channel_halo(m, out, b[0], b[1], 0, m.height, 0, m.pitch);
-    for (int n = b[0] + thread_of_row(); n < b[1]; n += threads_of_row()) {
-        if (order[n] < 0 || order[n] >= num_images)
-            fail(a, 2);
-        else
-            ((int *)a.operand[4])[n] = ((const int *)a.operand[1])[order[n]];
-    }
-    const int box[4] = {b[0], b[1], 0, m.height};
-    for_channels(m, box, 0, m.pitch, 1, [&](int n, int y, int x, int c) {
-        const int number = order[n];
-        const bool there = c < m.channels && number >= 0 && number < num_images;
-        out[pixel(m, n, y, x) + c] =
-            there ? images[(((long long)number * m.channels + c) * m.height + y) * m.width + x] : 0;
-    });
-}
+#include "cython_src/kernels/elementwise/activations.cuh"
+#include "cython_src/kernels/maps/channels.cuh"
 
 /* out = activation(first [+ second]). */
 __device__ inline void add_activate(const GpuArgs &a, const float *second, int second_halo, float *out, int out_halo,

@@ -1,5 +1,7 @@
 /* Softmax alone and with cross-entropy and its gradient, and the sums kept for each step (kernels/loss/softmax.pyx). */
 
+#include "cython_src/kernels/interface/block_kernel.cuh"
+
 #define BAD_LABEL  3
 #define NOT_FINITE 4
 

@@ -3,6 +3,9 @@
  * Sums over pixels: a CUDA block takes STRIP_CHANNELS channels of a plan's block, its threads strips of pixels; strips are
  * added by a tree. */
 
+#include "cython_src/kernels/elementwise/activations.cuh"
+#include "cython_src/kernels/maps/channels.cuh"
+
 /* Mean, sum of squared deviations from it and number of a block's pixels, of the map `m`, into rows of `out`: shifted by
  * the block's first pixel, so that float32 holds them whatever the mean. All threads of the CUDA block must come. */
 __device__ inline void pixel_statistics(const ChannelsMap &m, const float *map, const int *b, int c0, int end,

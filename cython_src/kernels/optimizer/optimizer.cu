@@ -1,5 +1,7 @@
 /* Optimisers over flat parameters and clipping by the global norm: kernels/optimizer/optimizer.pyx. */
 
+#include "cython_src/kernels/interface/block_kernel.cuh"
+
 /* Element e of the gradient: the sum of the partials in order, kept; or what was summed before. */
 __device__ inline float gradient_at(const GpuArgs &a, int e)
 {

@@ -1,6 +1,8 @@
 /* ReLU and 2 x 2 max-pooling, forward and backward; the index says which element of its window a maximum was, 4 that
  * ReLU stopped it (kernels/pooling/lanes.pyx). */
 
+#include "cython_src/kernels/maps/lanes.cuh"
+
 KERNEL(pool_forward)
 {
     const Map source = map_at(a.integers), target = map_at(a.integers + 7);

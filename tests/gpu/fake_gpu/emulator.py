@@ -50,8 +50,7 @@ def library(defect: tuple[str, str] | None = None):
 
 def _compile(folder: str, files: tuple[str, ...], defect: tuple[str, str] = ("", "")) -> str:
     """Path of the shared library of some source files."""
-    texts = [(gpu_kernels.SOURCE_FOLDER / name).read_text() for name in (*gpu_kernels.HEADERS, *files)]
-    source = "\n".join(texts)
+    source = gpu_kernels.source(*files)
     file, result = Path(folder) / "kernels.cpp", Path(folder) / "kernels.so"
     file.write_text(source.replace(*defect) if defect[0] else source)
     command = ["g++", "-std=c++17", "-O2", "-fPIC", "-shared", "-Wno-unknown-pragmas"]

@@ -1,5 +1,7 @@
-/* Beginning and end of a step: images into the first map, the update of the parameters, and the counter that a captured
- * graph reads its iteration from. */
+/* Images of a step into the first map, in both layouts: kernels/load/load.pyx. */
+
+#include "cython_src/kernels/maps/channels.cuh"
+#include "cython_src/kernels/maps/lanes.cuh"
 
 #define BAD_INDEX 2
 
@@ -35,33 +37,26 @@ KERNEL(load_images)
     }
 }
 
-/* g = sum of the partial gradients in order; v = momentum v + (g + weight_decay w); w = w - rate v. */
-KERNEL(sgd)
+/* Bounds: images. */
+KERNEL(channels_load_images)
 {
-    const int partials = a.integers[0], outputs = a.integers[1], inputs = a.integers[2];
-    const int *b = block_bounds(a);
-    const float *partial = (const float *)a.operand[0];
-    float *gradient = (float *)a.operand[1];
-    const float rate = ((const float *)a.operand[6])[iteration_of(a) % a.integers[3]];
-    const float momentum = (float)a.reals[0], decay = (float)a.reals[1];
-    const long long size = (long long)outputs * (inputs + 1), items = (long long)(b[1] - b[0]) * (inputs + 1);
-    for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
-        const int o = b[0] + (int)(i / (inputs + 1)), k = (int)(i % (inputs + 1));
-        const long long at = (long long)o * (inputs + 1) + k;
-        float *w = k < inputs ? (float *)a.operand[2] + (long long)o * inputs + k : (float *)a.operand[3] + o;
-        float *v = k < inputs ? (float *)a.operand[4] + (long long)o * inputs + k : (float *)a.operand[5] + o;
-        float sum = partial[at];
-        for (int p = 1; p < partials; p++)
-            sum += partial[p * size + at];
-        gradient[at] = sum;
-        *v = momentum * *v + (sum + decay * *w);
-        *w -= rate * *v;
+    const ChannelsMap m = channel_map_at(a.integers);
+    const int batch = a.integers[5], num_batches = a.integers[6], num_images = a.integers[7];
+    const int *b = block_bounds(a), *order = (const int *)a.operand[2] + iteration_of(a) % num_batches * batch;
+    const float *images = (const float *)a.operand[0];
+    float *out = (float *)a.operand[3];
+    clear_channel_halo(m, out, b[0], b[1], 0, m.height, 0, m.pitch);
+    for (int n = b[0] + thread_of_row(); n < b[1]; n += threads_of_row()) {
+        if (order[n] < 0 || order[n] >= num_images)
+            fail(a, BAD_INDEX);
+        else
+            ((int *)a.operand[4])[n] = ((const int *)a.operand[1])[order[n]];
     }
-}
-
-/* counter += integers[0]; one thread. The last node of a captured graph. */
-KERNEL(advance_counter)
-{
-    if (thread_of_row() == 0)
-        *(long long *)a.operand[0] += a.integers[0];
+    const int box[4] = {b[0], b[1], 0, m.height};
+    for_channels(m, box, 0, m.pitch, 1, [&](int n, int y, int x, int c) {
+        const int number = order[n];
+        const bool there = c < m.channels && number >= 0 && number < num_images;
+        out[pixel(m, n, y, x) + c] =
+            there ? images[(((long long)number * m.channels + c) * m.height + y) * m.width + x] : 0;
+    });
 }

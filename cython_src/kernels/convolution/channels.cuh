@@ -1,0 +1,64 @@
+/* Attributes of convolutions of the layout "channels" and panels of packed weights. */
+#ifndef FORKTASK_CONVOLUTION_CHANNELS_CUH
+#define FORKTASK_CONVOLUTION_CHANNELS_CUH
+
+#include "cython_src/kernels/maps/channels.cuh"
+
+/* A convolution's attributes; kernels/convolution/algorithms.py. */
+struct Geometry {
+    ChannelsMap source, target;
+    int kernel, stride, padding, dilation, groups, algorithm, option;
+};
+
+__device__ inline Geometry geometry_at(const int *integers)
+{
+    Geometry g;
+    g.source = channel_map_at(integers);
+    g.target = channel_map_at(integers + 5);
+    g.kernel = integers[10];
+    g.stride = integers[11];
+    g.padding = integers[12];
+    g.dilation = integers[13];
+    g.groups = integers[14];
+    g.algorithm = integers[15];
+    g.option = integers[16];
+    return g;
+}
+
+/* A thread's numbers of one row of shared memory. */
+template <int COUNT>
+__device__ inline void load_spread(const float *p, int thread, int threads, float (&v)[COUNT])
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        if (COUNT < 4)
+            v[i] = p[thread * COUNT + i];
+        else if (i % 4 == 0) {
+            const float4 four = load4(p + i * threads + thread * 4);
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                v[i + j] = lane4(four, j);
+        }
+}
+
+/* How many channels a panel of sixteen written channels sums over, the same for all panels, and the first of them; as
+ * algorithms.panel_inputs(). */
+__device__ inline int panel_depth(int written, int read, int groups)
+{
+    const int part = written / groups;
+    int count = read;
+    if (groups > 1) {
+        count = 0;
+        for (int c = 0; c < written; c += PANEL)
+            count = max(count, (min(written, c + PANEL) - 1) / part + 1 - c / part);
+        count *= read / groups;
+    }
+    return max(4, count);
+}
+
+__device__ inline int panel_start(int panel, int depth, int written, int read, int groups)
+{
+    return max(0, min(PANEL * panel / (written / groups) * (read / groups), read - depth));
+}
+
+#endif

@@ -1,0 +1,74 @@
+/* What all CUDA kernels share: their one argument, their share of the threads, iteration, failure.
+ *
+ * A kernel has the name, operands, attributes and bounds of its CPU form and computes a range of a loop's blocks: grid
+ * row y is block first_block + y, and the CUDA blocks of a row divide that block among them. Sums run in an order that
+ * depends on the plan and on the constants here only, never on the device: every GPU model gives the same bits.
+ *
+ * The same sources are compiled for the CPU by the tests (FORKTASK_EMULATED), where each CUDA thread is a coroutine.
+ */
+#ifndef FORKTASK_BLOCK_KERNEL_CUH
+#define FORKTASK_BLOCK_KERNEL_CUH
+
+#define THREADS      128 /* of a CUDA block, in every kernel */
+#define MAX_OPERANDS 16
+#define MAX_INTEGERS 32
+#define MAX_REALS    4
+
+#ifndef FORKTASK_EMULATED
+#define KERNEL(name) extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ GpuArgs a)
+extern __shared__ __align__(16) float shared[]; /* of the CUDA block; undefined on entry */
+
+__device__ inline long long now_ns()
+{
+    long long time;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
+    return time;
+}
+#endif
+
+/* Laid out as gpu/launches.py::ARGS_DTYPE. */
+struct GpuArgs {
+    void *operand[MAX_OPERANDS];
+    const int *bounds;           /* shape (blocks of the loop, bounds_width) */
+    const long long *counter;    /* added to `replay`: what changes when a captured graph is launched again; or NULL */
+    unsigned long long *failure; /* smallest code of a failed block, see fail(); all ones: none */
+    long long replay;
+    double reals[MAX_REALS];
+    int integers[MAX_INTEGERS];
+    int bounds_width, first_block, first_task, iteration_stride, iteration_offset, reserved;
+};
+
+__device__ inline int divide_up(int a, int b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Number of the thread within its grid row, and threads of a grid row. */
+__device__ inline int thread_of_row()
+{
+    return blockIdx.x * THREADS + threadIdx.x;
+}
+
+__device__ inline int threads_of_row()
+{
+    return gridDim.x * THREADS;
+}
+
+__device__ inline const int *block_bounds(const GpuArgs &a)
+{
+    return a.bounds + (long long)(a.first_block + (int)blockIdx.y) * a.bounds_width;
+}
+
+__device__ inline long long iteration_of(const GpuArgs &a)
+{
+    return (a.replay + (a.counter ? *a.counter : 0)) * a.iteration_stride + a.iteration_offset;
+}
+
+/* Note that this block failed. The earliest failure in plan order wins: iteration, task, status. */
+__device__ inline void fail(const GpuArgs &a, int status)
+{
+    const unsigned long long task = a.first_task + a.first_block + blockIdx.y;
+    atomicMin(a.failure, (unsigned long long)iteration_of(a) << 40 | task << 8 | (unsigned)status);
+}
+
+#endif
