@@ -30,6 +30,7 @@ KERNEL_MODULES: tuple[str, ...] = (
     "dense.flatten",
     "depthwise.channels",
     "linear.linear",
+    "attention.attention",
     "load.tokens",
     "embedding.embedding",
     "norm.tokens",

@@ -609,6 +609,7 @@ extern const struct ChannelsElementwiseLoops ISA_SYMBOL(forktask_channels_elemen
 extern const struct ChannelsNormLoops ISA_SYMBOL(forktask_channels_norm);
 extern const struct ChannelsPoolingLoops ISA_SYMBOL(forktask_channels_pooling);
 extern const struct OptimizerLoops ISA_SYMBOL(forktask_optimizer);
+extern const struct AttentionLoops ISA_SYMBOL(forktask_attention);
 extern const struct LinearLoops ISA_SYMBOL(forktask_linear);
 extern const struct LayerNormLoops ISA_SYMBOL(forktask_layernorm);
 extern const struct TokenElementLoops ISA_SYMBOL(forktask_token_elements);
@@ -644,6 +645,7 @@ const MicroKernels ISA_SYMBOL(forktask_micro) = {
     .sum_rows = sum_rows,
     .forms = &ISA_SYMBOL(forktask_conv_forms),
     .linear = &ISA_SYMBOL(forktask_linear),
+    .attention = &ISA_SYMBOL(forktask_attention),
     .layernorm = &ISA_SYMBOL(forktask_layernorm),
     .token_elements = &ISA_SYMBOL(forktask_token_elements),
     .vocabulary = &ISA_SYMBOL(forktask_vocabulary),

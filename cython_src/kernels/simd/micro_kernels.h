@@ -21,6 +21,7 @@ struct MatrixKernels;     /* matrix_kernels.h */
 struct WinogradKernels;   /* kernels/convolution/channels_winograd_loops.h */
 struct ConvForms;         /* kernels/convolution/lanes_forms_loops.h */
 struct LinearLoops;       /* kernels/linear/linear_loops.h */
+struct AttentionLoops;    /* kernels/attention/attention_loops.h */
 struct LayerNormLoops;    /* kernels/norm/tokens_loops.h */
 struct VocabularyLoops;   /* kernels/loss/vocabulary_loops.h */
 struct TokenElementLoops; /* kernels/elementwise/tokens_loops.h */
@@ -136,6 +137,7 @@ typedef struct MicroKernels {
     float (*sum_rows)(const float *in, int rows, ptrdiff_t row, ptrdiff_t n); /* n: a multiple of 16 */
     const struct ConvForms *forms;
     const struct LinearLoops *linear;
+    const struct AttentionLoops *attention;
     const struct LayerNormLoops *layernorm;
     const struct TokenElementLoops *token_elements;
     const struct VocabularyLoops *vocabulary;

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint8_t
 
+from ..attention.attention_loops cimport AttentionLoops
 from ..depthwise.channels_loops cimport ChannelsDepthwiseLoops
 from ..elementwise.channels_loops cimport ChannelsElementwiseLoops
 from ..elementwise.tokens_loops cimport TokenElementLoops
@@ -109,6 +110,7 @@ cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
         float (*sum_rows)(const float *, int, Py_ssize_t, Py_ssize_t) noexcept nogil
         const ConvForms *forms
         const LinearLoops *linear
+        const AttentionLoops *attention
         const LayerNormLoops *layernorm
         const TokenElementLoops *token_elements
         const VocabularyLoops *vocabulary

@@ -1,0 +1,160 @@
+"""Attention: o[i] = sum over j of softmax(q[i] . k[j] / sqrt(d)) v[j] for each head of each sample, and its gradients.
+
+Rows of `qkv` are tokens, with queries, keys and values of all heads side by side: (rows, 3 features). With `causal`
+token i sees tokens j <= i only. Nothing of size sequence x sequence is stored: forward keeps the logarithm of each
+softmax's sum, backward computes the softmax again, once in blocks of queries (gradients of q) and once in blocks of
+keys (gradients of k and v). delta[i] = gradient[i] . o[i] is written by the pass by queries and read by the other.
+
+Bounds: samples, heads, tokens of a sample (queries, or keys). Cuts do not change bits.
+"""
+
+from libc.stdint cimport int32_t, uintptr_t
+from libc.string cimport memset
+
+from ..interface.block_kernel cimport KernelArgs, TaskContext
+from ..simd.micro_kernels cimport Micro
+from .attention_loops cimport AttentionTask
+
+import numpy as np
+
+from ..interface.kernel_spec import KernelSpec, register
+
+ctypedef void (*Pass)(const AttentionTask *) noexcept nogil
+
+
+cdef int run_heads(Pass run, const KernelArgs *a, Py_ssize_t block, const TaskContext *context, const float *qkv,
+                   const float *gradient, float *output, float *logsumexp, float *delta, float *dqkv) noexcept nogil:
+    """Run a pass for each sample and head of a block; operands that it does not take are NULL."""
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Py_ssize_t sequence = a.integers[0], heads = a.integers[1], features = a.integers[2]
+    cdef Py_ssize_t rows = a.integers[4]
+    cdef Py_ssize_t size = features // heads, n, h, at, token
+    cdef AttentionTask task
+    memset(&task, 0, sizeof(AttentionTask))
+    task.row = features
+    task.qkv_row = 3 * features
+    task.size = <int> size
+    task.sequence = <int> sequence
+    task.causal = <int> a.integers[3]
+    task.start = b[4]
+    task.stop = b[5]
+    task.scratch = <float *> context.scratch
+    for n in range(b[0], b[1]):
+        for h in range(b[2], b[3]):
+            at = n * sequence * features + h * size
+            token = h * rows + n * sequence
+            task.q = qkv + 3 * n * sequence * features + h * size
+            task.k = task.q + features
+            task.v = task.k + features
+            task.logsumexp = logsumexp + token
+            if gradient != NULL:
+                task.gradient = gradient + at
+                task.delta = delta + token
+                task.dq = dqkv + 3 * n * sequence * features + h * size
+                task.dk = task.dq + features
+                task.dv = task.dk + features
+            if output != NULL:
+                task.o = output + at
+            run(&task)
+    return 0
+
+
+cdef int attention_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    return run_heads((<const Micro *> a.micro).attention.forward, a, block, context, <const float *> a.operand[0], NULL,
+                     <float *> a.operand[1], <float *> a.operand[2], NULL, NULL)
+
+
+cdef int attention_backward_queries(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    return run_heads((<const Micro *> a.micro).attention.backward_queries, a, block, context,
+                     <const float *> a.operand[0], <const float *> a.operand[2], <float *> a.operand[1],
+                     <float *> a.operand[3], <float *> a.operand[4], <float *> a.operand[5])
+
+
+cdef int attention_backward_keys(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    return run_heads((<const Micro *> a.micro).attention.backward_keys, a, block, context,
+                     <const float *> a.operand[0], <const float *> a.operand[1], NULL, <float *> a.operand[2],
+                     <float *> a.operand[3], <float *> a.operand[4])
+
+
+def _thirds(array, attributes, n):
+    """Queries, keys and values of a sample, or their gradients: views of shape (heads, sequence, size)."""
+    sequence, heads = attributes["sequence"], attributes["heads"]
+    thirds = array[n * sequence : (n + 1) * sequence].reshape(sequence, 3, heads, -1)
+    return thirds.transpose(1, 2, 0, 3)
+
+
+def _heads(array, attributes, n):
+    """Rows of a sample as a view of shape (heads, sequence, size)."""
+    sequence = attributes["sequence"]
+    return array[n * sequence : (n + 1) * sequence].reshape(sequence, attributes["heads"], -1).transpose(1, 0, 2)
+
+
+def _scores(q, k, causal, first_query, first_key):
+    """Scaled scores of queries and keys, minus infinity where a query does not see a key."""
+    scores = q @ k.T / np.sqrt(q.shape[1])
+    if causal:
+        i, j = np.arange(len(q))[:, None] + first_query, np.arange(len(k)) + first_key
+        scores = np.where(j <= i, scores, -np.inf)
+    return scores
+
+
+def _parts(attributes, bounds):
+    """Number of each sample and head of a block, with the columns of the sample's tokens."""
+    for n in range(bounds["n0"], bounds["n1"]):
+        for h in range(bounds["h0"], bounds["h1"]):
+            yield n, h, slice(n * attributes["sequence"], (n + 1) * attributes["sequence"])
+
+
+def _forward_reference(operands, attributes, bounds, iteration):
+    t0, t1, causal = bounds["t0"], bounds["t1"], attributes["causal"]
+    end = t1 if causal else attributes["sequence"]
+    for n, h, tokens in _parts(attributes, bounds):
+        q, k, v = _thirds(operands["qkv"], attributes, n)[:, h]
+        scores = _scores(q[t0:t1], k[:end], causal, t0, 0)
+        largest = scores.max(axis=1, keepdims=True)
+        powers = np.exp(scores - largest)
+        total = powers.sum(axis=1, keepdims=True)
+        _heads(operands["output"], attributes, n)[h, t0:t1] = powers @ v[:end] / total
+        operands["logsumexp"][h, tokens][t0:t1] = (largest + np.log(total))[:, 0]
+
+
+def _backward_queries_reference(operands, attributes, bounds, iteration):
+    t0, t1, causal = bounds["t0"], bounds["t1"], attributes["causal"]
+    end = t1 if causal else attributes["sequence"]
+    for n, h, tokens in _parts(attributes, bounds):
+        q, k, v = _thirds(operands["qkv"], attributes, n)[:, h]
+        gradient = _heads(operands["gradient"], attributes, n)[h, t0:t1]
+        delta = (gradient * _heads(operands["output"], attributes, n)[h, t0:t1]).sum(axis=1)
+        operands["delta"][h, tokens][t0:t1] = delta
+        logsumexp = operands["logsumexp"][h, tokens][t0:t1, None]
+        p = np.exp(_scores(q[t0:t1], k[:end], causal, t0, 0) - logsumexp)
+        ds = p * (gradient @ v[:end].T - delta[:, None])
+        _thirds(operands["dqkv"], attributes, n)[0, h, t0:t1] = ds @ k[:end] / np.sqrt(q.shape[1])
+
+
+def _backward_keys_reference(operands, attributes, bounds, iteration):
+    t0, t1, causal = bounds["t0"], bounds["t1"], attributes["causal"]
+    start = t0 if causal else 0
+    for n, h, tokens in _parts(attributes, bounds):
+        q, k, v = _thirds(operands["qkv"], attributes, n)[:, h]
+        q, gradient = q[start:], _heads(operands["gradient"], attributes, n)[h, start:]
+        p = np.exp(_scores(q, k[t0:t1], causal, start, t0) - operands["logsumexp"][h, tokens][start:, None])
+        ds = p * (gradient @ v[t0:t1].T - operands["delta"][h, tokens][start:, None])
+        _, dk, dv = _thirds(operands["dqkv"], attributes, n)[:, h]
+        dk[t0:t1] = ds.T @ q / np.sqrt(q.shape[1])
+        dv[t0:t1] = p.T @ gradient
+
+
+INTEGERS, BOUNDS = ("sequence", "heads", "features", "causal", "rows"), ("n0", "n1", "h0", "h1", "t0", "t1")
+register(KernelSpec(
+    "attention_forward", ("qkv", "output", "logsumexp"), INTEGERS, (), BOUNDS, _forward_reference,
+    <uintptr_t> &attention_forward))
+register(KernelSpec(
+    "attention_backward_queries", ("qkv", "output", "gradient", "logsumexp", "delta", "dqkv"), INTEGERS, (), BOUNDS,
+    _backward_queries_reference, <uintptr_t> &attention_backward_queries))
+register(KernelSpec(
+    "attention_backward_keys", ("qkv", "gradient", "logsumexp", "delta", "dqkv"), INTEGERS, (), BOUNDS,
+    _backward_keys_reference, <uintptr_t> &attention_backward_keys))

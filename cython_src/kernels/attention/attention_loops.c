@@ -1,0 +1,334 @@
+/* Attention in tiles; see kernels/attention/attention_loops.h. */
+#include "attention_loops.h"
+
+#include <math.h>
+
+#include "cython_src/kernels/simd/vectors.h"
+
+#include "cython_src/kernels/elementwise/functions.h"
+#include "cython_src/kernels/linear/tiles.h"
+
+#define TILE  ATTENTION_TILE
+#define CHUNK ATTENTION_CHUNK
+#define LEAST -3.0e38f /* stands for minus infinity: differences of it are no NaN */
+
+INLINE int smaller(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+INLINE int larger(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+/* Which elements of a tile exist: row r has columns [begin, end), where a causal tile moves one of them with the row. */
+typedef struct Mask {
+    int columns;
+    int low, high; /* row r begins at low + r and ends at high + r */
+} Mask;
+
+#define FREE (2 * (ATTENTION_TILE + 1))
+
+INLINE int begin_of(const Mask *m, int row)
+{
+    return smaller(larger(m->low + row, 0), m->columns);
+}
+
+INLINE int end_of(const Mask *m, int row)
+{
+    return larger(smaller(m->high + row, m->columns), 0);
+}
+
+/* Whether all rows have all columns of whole vectors. */
+INLINE int is_full(const Mask *m, int rows)
+{
+    return m->columns % VL == 0 && begin_of(m, rows - 1) == 0 && end_of(m, 0) == m->columns;
+}
+
+/* c (rows, TILE) = a b, for the panels in which some row has elements. */
+static void scores(const float *a, ptrdiff_t a_row, int rows, int terms, const float *b, const Mask *m, float *c)
+{
+    for (int r = 0, height; r < rows; r += height) {
+        height = tile_height(rows - r);
+        const int begin = begin_of(m, r) / PANEL_COLUMNS * PANEL_COLUMNS, end = end_of(m, r + height - 1);
+        for (int n = begin; n < end; n += PANEL_COLUMNS) {
+            Tile tile = {.a = a + r * a_row,
+                         .a_row = a_row,
+                         .b = b + n * terms,
+                         .c = c + r * TILE + n,
+                         .c_row = TILE,
+                         .terms = terms};
+            run_tile(height, &tile);
+        }
+    }
+}
+
+/* c (rows, size), rows `width` apart, += a b for a tile a of scores; terms outside the mask are zero and left out where a group of rows has
+ * none. b: panels of `terms` rows. */
+static void add_product(const float *a, int rows, const Mask *m, const float *b, int size, int width, float *c)
+{
+    for (int r = 0, height; r < rows; r += height) {
+        height = tile_height(rows - r);
+        const int begin = begin_of(m, r), end = end_of(m, r + height - 1);
+        for (int n = 0; n < size && begin < end; n += PANEL_COLUMNS) {
+            Tile tile = {.a = a + r * TILE + begin,
+                         .a_row = TILE,
+                         .b = b + (ptrdiff_t)n * m->columns + begin * PANEL_COLUMNS,
+                         .c = c + (ptrdiff_t)r * width + n,
+                         .c_row = width,
+                         .terms = end - begin,
+                         .add = 1};
+            run_tile(height, &tile);
+        }
+    }
+}
+
+/* Lanes l of a vector at column n with begin <= n + l < end. */
+INLINE VecI lanes_between(int n, int begin, int end)
+{
+    VecI lane;
+    UNROLL for (int l = 0; l < VL; l++) lane[l] = l;
+    return (VecI)(lane >= begin - n) & (VecI)(lane < end - n);
+}
+
+INLINE float lane_maximum(Vec v)
+{
+#if VL >= 16
+    v = maximum(LOW8(v, v), HIGH8(v, v));
+#endif
+#if VL >= 8
+    v = maximum(LOW4(v, v), HIGH4(v, v));
+#endif
+    v = maximum(LOW2(v, v), HIGH2(v, v));
+    v = maximum(EVEN(v, v), ODD(v, v));
+    return v[0];
+}
+
+INLINE void clear(float *p, ptrdiff_t length)
+{
+    memset(p, 0, length * sizeof(float));
+}
+
+/* Running maxima, sums of e^(s - maximum) by lane, and results of a chunk of queries. */
+typedef struct Running {
+    float *most, *sums, *o;
+} Running;
+
+/* Scaled scores and their rows' maxima. */
+INLINE void scale_scores(const int full, float *s, int rows, const Mask *m, float scale, float *most)
+{
+    for (int r = 0; r < rows; r++, s += TILE) {
+        Vec high = splat(LEAST);
+        const int begin = begin_of(m, r), end = end_of(m, r);
+        for (int n = 0; n < TILE; n += VL) {
+            Vec x = load(s + n) * scale;
+            if (!full)
+                x = choose_lanes(lanes_between(n, begin, end), x, splat(LEAST));
+            store(s + n, x);
+            high = maximum(x, high);
+        }
+        most[r] = lane_maximum(high);
+    }
+}
+
+/* Scores become e^(s - maximum); sums and results so far are scaled to the new maximum. */
+static void softmax_tile(float *s, int rows, const Mask *m, float scale, int width, const Running *running)
+{
+    float most[TILE] __attribute__((aligned(64))), factor[TILE] __attribute__((aligned(64)));
+    if (is_full(m, rows) && m->columns == TILE)
+        scale_scores(1, s, rows, m, scale, most);
+    else
+        scale_scores(0, s, rows, m, scale, most);
+    for (int r = 0; r < rows; r += VL) {
+        const int n = smaller(rows - r, VL);
+        Vec former = load_some(running->most + r, n), now = maximum(load(most + r), former);
+        store(factor + r, exponential(former - now));
+        store(most + r, now);
+        store_some(running->most + r, now, n);
+    }
+    for (int r = 0; r < rows; r++, s += TILE) {
+        Vec shift = splat(most[r]), sum = load(running->sums + r * VL) * factor[r];
+        for (int n = 0; n < TILE; n += VL) {
+            Vec e = exponential(load(s + n) - shift);
+            store(s + n, e);
+            sum += e;
+        }
+        store(running->sums + r * VL, sum);
+        if (factor[r] != 1) {
+            float *o = running->o + (ptrdiff_t)r * width;
+            for (int n = 0; n < width; n += VL)
+                store(o + n, load(o + n) * factor[r]);
+        }
+    }
+}
+
+/* The mask of a tile of queries [i, ...) by keys [j, j + columns). */
+INLINE Mask queries_mask(const AttentionTask *t, int i, int j, int columns)
+{
+    return (Mask){columns, -FREE, t->causal ? i - j + 1 : FREE};
+}
+
+/* Tokens that the block's last query sees. */
+INLINE int keys_end(const AttentionTask *t, int stop)
+{
+    return t->causal ? smaller(stop, t->sequence) : t->sequence;
+}
+
+static void forward(const AttentionTask *t)
+{
+    const int size = t->size, width = ATTENTION_WIDTH(size);
+    const float scale = 1 / sqrtf((float)size);
+    float *keys = t->scratch, *values = keys + TILE * width, *s = values + TILE * width, *o = s + TILE * TILE;
+    float *most = o + CHUNK * width, *sums = most + CHUNK;
+    for (int first = t->start; first < t->stop; first += CHUNK) {
+        const int count = smaller(t->stop - first, CHUNK), end = keys_end(t, first + count);
+        clear(o, (ptrdiff_t)count * width);
+        clear(sums, count * VL);
+        for (int i = 0; i < count; i++)
+            most[i] = LEAST;
+        for (int j = 0; j < end; j += TILE) {
+            const int columns = smaller(end - j, TILE);
+            pack_columns(t->k + j * t->qkv_row, t->qkv_row, size, columns, keys);
+            pack_rows(t->v + j * t->qkv_row, t->qkv_row, columns, size, values);
+            for (int i = 0; i < count; i += TILE) {
+                const int rows = smaller(count - i, TILE);
+                const Mask mask = queries_mask(t, first + i, j, columns);
+                const Running running = {most + i, sums + i * VL, o + (ptrdiff_t)i * width};
+                if (end_of(&mask, rows - 1) == 0)
+                    continue;
+                scores(t->q + (first + i) * t->qkv_row, t->qkv_row, rows, size, keys, &mask, s);
+                softmax_tile(s, rows, &mask, scale, width, &running);
+                add_product(s, rows, &mask, values, size, width, running.o);
+            }
+        }
+        for (int i = 0; i < count; i++) {
+            const float sum = lane_sum(load(sums + i * VL)), factor = 1 / sum;
+            const float *in = o + (ptrdiff_t)i * width;
+            float *out = t->o + (first + i) * t->row;
+            FOR_VECTORS(n, lanes, size, store_some(out + n, load(in + n) * factor, lanes));
+            t->logsumexp[first + i] = most[i] + logf(sum);
+        }
+    }
+}
+
+/* p = e^(scale s - logsumexp) and ds = p (dp - delta), in place of dp, zero outside the mask; p in place of s with
+ * `keep`. logsumexp and delta are by row, or with by_column by column. */
+INLINE void gradient_rows(const int full, const int by_column, const int keep, float *s, float *dp, int rows,
+                          const Mask *m, float scale, const float *logsumexp, const float *delta)
+{
+    for (int r = 0; r < rows; r++, s += TILE, dp += TILE) {
+        const int begin = begin_of(m, r), end = end_of(m, r);
+        Vec shift = splat(logsumexp[by_column ? 0 : r]), offset = splat(delta[by_column ? 0 : r]);
+        for (int n = 0; n < TILE; n += VL) {
+            if (by_column)
+                shift = load(logsumexp + n), offset = load(delta + n);
+            Vec p = exponential(load(s + n) * scale - shift);
+            Vec ds = p * (load(dp + n) - offset);
+            if (!full) {
+                VecI mask = lanes_between(n, begin, end);
+                p = (Vec)((VecI)p & mask);
+                ds = (Vec)((VecI)ds & mask);
+            }
+            if (keep)
+                store(s + n, p);
+            store(dp + n, ds);
+        }
+    }
+}
+
+/* Results of a chunk to their places, times a factor. */
+static void write_rows(const float *in, int width, int rows, int size, float factor, float *out, ptrdiff_t out_row)
+{
+    for (int i = 0; i < rows; i++, in += width, out += out_row)
+        FOR_VECTORS(n, lanes, size, store_some(out + n, load(in + n) * factor, lanes));
+}
+
+static void backward_queries(const AttentionTask *t)
+{
+    const int size = t->size, width = ATTENTION_WIDTH(size);
+    const float scale = 1 / sqrtf((float)size);
+    float *turned_keys = t->scratch, *turned_values = turned_keys + TILE * width, *keys = turned_values + TILE * width;
+    float *s = keys + TILE * width, *dp = s + TILE * TILE, *dq = dp + TILE * TILE;
+    for (int i = t->start; i < t->stop; i++) {
+        const float *o = t->o + i * t->row, *gradient = t->gradient + i * t->row;
+        Vec sum = {0};
+        FOR_VECTORS(n, lanes, size, sum += load_some(o + n, lanes) * load_some(gradient + n, lanes));
+        t->delta[i] = lane_sum(sum);
+    }
+    for (int first = t->start; first < t->stop; first += CHUNK) {
+        const int count = smaller(t->stop - first, CHUNK), end = keys_end(t, first + count);
+        clear(dq, (ptrdiff_t)count * width);
+        for (int j = 0; j < end; j += TILE) {
+            const int columns = smaller(end - j, TILE);
+            const float *k = t->k + j * t->qkv_row;
+            pack_columns(k, t->qkv_row, size, columns, turned_keys);
+            pack_columns(t->v + j * t->qkv_row, t->qkv_row, size, columns, turned_values);
+            pack_rows(k, t->qkv_row, columns, size, keys);
+            for (int i = 0; i < count; i += TILE) {
+                const int rows = smaller(count - i, TILE), query = first + i;
+                const Mask mask = queries_mask(t, query, j, columns);
+                if (end_of(&mask, rows - 1) == 0)
+                    continue;
+                scores(t->q + query * t->qkv_row, t->qkv_row, rows, size, turned_keys, &mask, s);
+                scores(t->gradient + query * t->row, t->row, rows, size, turned_values, &mask, dp);
+                if (is_full(&mask, rows) && columns == TILE)
+                    gradient_rows(1, 0, 0, s, dp, rows, &mask, scale, t->logsumexp + query, t->delta + query);
+                else
+                    gradient_rows(0, 0, 0, s, dp, rows, &mask, scale, t->logsumexp + query, t->delta + query);
+                add_product(dp, rows, &mask, keys, size, width, dq + (ptrdiff_t)i * width);
+            }
+        }
+        write_rows(dq, width, count, size, scale, t->dq + first * t->qkv_row, t->qkv_row);
+    }
+}
+
+/* Rows of a tile are keys here, columns queries. */
+static void backward_keys(const AttentionTask *t)
+{
+    const int size = t->size, width = ATTENTION_WIDTH(size);
+    const float scale = 1 / sqrtf((float)size);
+    float *turned_queries = t->scratch, *turned_gradients = turned_queries + TILE * width;
+    float *queries = turned_gradients + TILE * width, *gradients = queries + TILE * width;
+    float *s = gradients + TILE * width, *dp = s + TILE * TILE, *dk = dp + TILE * TILE, *dv = dk + CHUNK * width;
+    float *logsumexp = dv + CHUNK * width, *delta = logsumexp + TILE;
+    for (int first = t->start; first < t->stop; first += CHUNK) {
+        const int count = smaller(t->stop - first, CHUNK);
+        clear(dk, (ptrdiff_t)count * width);
+        clear(dv, (ptrdiff_t)count * width);
+        clear(logsumexp, 2 * TILE);
+        for (int next, i = t->causal ? first : 0; i < t->sequence; i = next) {
+            next = smaller((i / TILE + 1) * TILE, t->sequence);
+            const int columns = next - i;
+            const float *q = t->q + i * t->qkv_row, *gradient = t->gradient + i * t->row;
+            pack_columns(q, t->qkv_row, size, columns, turned_queries);
+            pack_columns(gradient, t->row, size, columns, turned_gradients);
+            pack_rows(q, t->qkv_row, columns, size, queries);
+            pack_rows(gradient, t->row, columns, size, gradients);
+            memcpy(logsumexp, t->logsumexp + i, columns * sizeof(float));
+            memcpy(delta, t->delta + i, columns * sizeof(float));
+            for (int j = 0; j < count; j += TILE) {
+                const int rows = smaller(count - j, TILE), key = first + j;
+                const Mask mask = {columns, t->causal ? key - i : -FREE, FREE};
+                if (begin_of(&mask, 0) == columns)
+                    continue;
+                scores(t->k + key * t->qkv_row, t->qkv_row, rows, size, turned_queries, &mask, s);
+                scores(t->v + key * t->qkv_row, t->qkv_row, rows, size, turned_gradients, &mask, dp);
+                if (is_full(&mask, rows) && columns == TILE)
+                    gradient_rows(1, 1, 1, s, dp, rows, &mask, scale, logsumexp, delta);
+                else
+                    gradient_rows(0, 1, 1, s, dp, rows, &mask, scale, logsumexp, delta);
+                add_product(s, rows, &mask, gradients, size, width, dv + (ptrdiff_t)j * width);
+                add_product(dp, rows, &mask, queries, size, width, dk + (ptrdiff_t)j * width);
+            }
+        }
+        write_rows(dk, width, count, size, scale, t->dk + first * t->qkv_row, t->qkv_row);
+        write_rows(dv, width, count, size, 1, t->dv + first * t->qkv_row, t->qkv_row);
+    }
+}
+
+const AttentionLoops ISA_SYMBOL(forktask_attention) = {
+    .forward = forward,
+    .backward_queries = backward_queries,
+    .backward_keys = backward_keys,
+};
