@@ -1,6 +1,6 @@
-"""Where the time of a step goes: layers, and what the blocks of a run do not explain.
+"""Parts of a step's time: layers, and the rest that the blocks of a run do not explain.
 
-A profile is a process of its own with the event log on. What is taken from it are parts, never times: the part of a
+A profile is a process of its own with the event log on. It gives parts, never times: the part of a
 layer in the time of all blocks, the part of the threads' time that is spent in blocks, and by how much the run took
 longer than the floor computed from its own blocks. Each part is the median (of layers the mean, so that they add up)
 over the repeated profiles; times are parts of the step times that the tables show.
@@ -33,18 +33,18 @@ ALIKE = 1.25
 
 
 def _parts_of(study: Study, point: Point, part) -> Estimate:
-    """Median over a point's profiles of what `part` says about one of them."""
+    """Return the median of `part` over a point's profiles."""
     values = [part(profile) for profile in study.profiles_of(point).values()]
     return median_interval(values) if values else NOTHING
 
 
 def _busy_part(profile: Mapping[str, Any]) -> float:
-    """Part of the threads' time that a profile spent in blocks."""
+    """Return the part of the threads' time that a profile spent in blocks."""
     return sum(profile["loop_time_s"].values()) / (profile["pass_time_s"] * profile["threads"])
 
 
 def busy_time(study: Study, point: Point) -> Estimate:
-    """Seconds that a step of a point spends in blocks, all threads together."""
+    """Return the seconds that a step of a point spends in blocks, all threads together."""
     step, part = study.typical_time(point), _parts_of(study, point, _busy_part)
     if not (step.count and part.count):
         return NOTHING
@@ -52,7 +52,7 @@ def busy_time(study: Study, point: Point) -> Estimate:
 
 
 def inflation(study: Study, point: Point) -> Estimate:
-    """Time in blocks of a point over that of the plan's serial run; above 1 where blocks slow each other down."""
+    """Return a point's time in blocks over that of the plan's serial run; above 1 where blocks slow each other."""
     serial = (point[0], "serial", 1)
     if point == serial:
         return Estimate(1.0, math.nan, math.nan, len(study.profiles_of(point)))
@@ -64,7 +64,7 @@ def inflation(study: Study, point: Point) -> Estimate:
 
 
 def layer_table(study: Study, plan_id: str, model: str = "serial", threads: int = 1) -> pd.DataFrame:
-    """Busy time by layer and phase.
+    """Return the busy time by layer and phase.
 
     Columns: layer, phase, loops, blocks, flops, profiles (how many), share (their mean), share_low, share_high (their
     extremes), time_s, gflops, peak_fraction (of one thread's measured peak). The times of the serial run add up to its
@@ -84,7 +84,7 @@ def layer_table(study: Study, plan_id: str, model: str = "serial", threads: int 
         group["loops"] += 1
         group["blocks"] += loop["num_blocks"]
         group["flops"] += loop["flops"]
-        names.setdefault(key, {})[loop["name"]] = None  # loops of a chain share a name, and a layer
+        names.setdefault(key, {})[loop["name"]] = None  # Loops of a chain share a name and a layer.
     busy = np.array([[sum(p["loop_time_s"][n] for n in names[key]) for key in groups] for p in profiles])
     shares = busy / busy.sum(axis=1, keepdims=True)
     serial = study.typical_time((plan_id, "serial", 1))
@@ -104,7 +104,7 @@ def layer_table(study: Study, plan_id: str, model: str = "serial", threads: int 
 
 @lru_cache(maxsize=4)
 def accounting_table(study: Study) -> pd.DataFrame:
-    """Time of a step against the floor from the block durations of the same runs.
+    """Return the time of a step against the floor from the block durations of the same runs.
 
     Own durations hold the slowdown from sharing caches and memory, so what is left is the runtime: barriers, task
     handling, waiting. A run and its floor come from one process: by how much it took longer is the excess, median over
@@ -114,7 +114,7 @@ def accounting_table(study: Study) -> pd.DataFrame:
     the timed ones), inflation (_low, _high; see there), floor (name), floor_s, excess_s, excess (_low, _high; relative
     to the floor), per_unit_s (excess per barrier for fork-join; excess times threads per task for task models),
     runtime_cost_s (the same graph with empty kernels under the same model), unexplained (excess without it, relative to
-    the floor), remark (why a number is negative, or the row not to be used).
+    the floor), remark (the reason for a negative number, or for not using the row).
     """
     rows = []
     points = {(row["plan_id"], row["model"], row["threads"]) for row in study.profiles}
@@ -161,7 +161,7 @@ def accounting_table(study: Study) -> pd.DataFrame:
 
 
 def _remark(logged: Estimate, excess: Estimate, unexplained: float) -> str:
-    """Why an excess, or what is left of it, is negative, or not to be used."""
+    """Return the reason why an excess, or the rest of it, is negative or should not be used."""
     if not 1 / ALIKE < logged.value < ALIKE:
         return OTHER_RUNS
     if excess.value < 0:

@@ -1,4 +1,4 @@
-"""Whether two contestants computed the same: their first losses or probabilities, within rounding."""
+"""Comparison of two contestants' results: their first losses or probabilities agree within rounding."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ PROBABILITY_TOLERANCE = 2e-3
 
 
 def differences(first: Sequence[float], second: Sequence[float]) -> list[float]:
-    """Relative differences of two answers; infinite if they have different lengths or hold no number."""
+    """Return relative differences of two answers; infinite if they have different lengths or hold no number."""
     if len(first) != len(second) or not first or not all(map(math.isfinite, (*first, *second))):
         return [math.inf]
     return [abs(a - b) / max(abs(a), abs(b), 1e-6) for a, b in zip(first, second, strict=True)]
 
 
 def disagreement(first: Sequence[float], second: Sequence[float]) -> str:
-    """What is wrong with the second of two answers, losses or probabilities, if the first is right; else empty."""
+    """Say how the second of two answers (losses or probabilities) differs from the first; empty if they agree."""
     allowed = LOSS_TOLERANCES if len(first) == len(LOSS_TOLERANCES) else (PROBABILITY_TOLERANCE,) * len(first)
     found = differences(first, second)
     if math.isinf(found[0]):

@@ -15,7 +15,7 @@ from .study import Point, Study
 
 @lru_cache(maxsize=4)
 def cost_table(study: Study) -> pd.DataFrame:
-    """One-time costs, and after how many iterations they are earned back.
+    """Return one-time costs, and after how many iterations they are earned back.
 
     Columns: plan_id, model, threads, prepare_s, record_s, close_s, first_replay_s (medians; NaN where a model has no
     such step), step_s, once_s = prepare + first iteration - a steady step, and break_even_tasks, break_even_forkjoin:

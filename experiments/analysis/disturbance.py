@@ -1,4 +1,4 @@
-"""What other programs and the hypervisor took from a run, as the kernel counted it."""
+"""CPU time that other programs and the hypervisor took from a run, as the kernel counts it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pandas as pd
 from .names import model_rank
 from .study import Study
 
-# A sample is called disturbed above this share of time in which a runnable thread waited, or was stolen or throttled.
+# A sample is disturbed if a runnable thread waited, or its CPU was stolen or throttled, for a larger share of time.
 DISTURBED_SHARE = 0.05
 
 TICK_S = 0.01
@@ -21,7 +21,7 @@ DISTURBANCES = ("pressure_some_us", "steal_ticks", "nonvoluntary_switches", "thr
 
 
 def disturbed_share(disturbance: Mapping[str, Any] | None, seconds: float, threads: int = 1) -> float:
-    """Share of `seconds` lost to others, as far as the kernel says: the largest of its signs; NaN without any."""
+    """Return the share of `seconds` lost to others: the largest of the kernel's counts; NaN without any."""
     disturbance = disturbance or {}
     lost = [
         (disturbance.get("pressure_some_us"), 1e-6),
@@ -33,7 +33,7 @@ def disturbed_share(disturbance: Mapping[str, Any] | None, seconds: float, threa
 
 
 def disturbance_warnings(study: Study) -> list[str]:
-    """Sentences about a machine and samples that others disturbed."""
+    """Return sentences about a machine and samples that others disturbed."""
     sentences = []
     machine = study.machine
     if disturbed_share(machine.get("disturbance"), machine.get("elapsed_s") or 0.0) > DISTURBED_SHARE:
@@ -62,7 +62,7 @@ def disturbance_warnings(study: Study) -> list[str]:
 
 @lru_cache(maxsize=4)
 def disturbance_table(study: Study) -> pd.DataFrame:
-    """Sums over repetitions of what disturbed each point. Columns: plan_id, model, threads and `DISTURBANCES`."""
+    """Sum the disturbances of each point over its repetitions. Columns: plan_id, model, threads and `DISTURBANCES`."""
     rows: dict[tuple, dict] = {}
     for record in study.samples.to_dict("records"):
         key = (record["plan_id"], record["model"], record["threads"])

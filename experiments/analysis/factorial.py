@@ -1,4 +1,4 @@
-"""What each switch of the task models contributes: creation x barrier x placement, as a factorial.
+"""Contribution of each switch of the task models: creation x barrier x placement, as a factorial.
 
     creation   eager: tasks made anew each iteration; replayed: recorded once
     barrier    after each loop, after each iteration, none
@@ -35,7 +35,7 @@ EXISTING: tuple[Cell, ...] = tuple(cell for cell in CELLS if cell[0] == "replaye
 
 
 def contrasts() -> dict[tuple[str, str], dict[Cell, float]]:
-    """Each effect as weights of the cells' log times: {(kind, name): {cell: weight}}; weights sum to zero."""
+    """Return each effect as weights of the cells' log times: {(kind, name): {cell: weight}}; weights sum to zero."""
     found: dict[tuple[str, str], dict[Cell, float]] = {}
 
     def mean(kind, name, pairs):
@@ -61,7 +61,7 @@ def contrasts() -> dict[tuple[str, str], dict[Cell, float]]:
         ("creation x barrier", ("eager", "stealing"), ("replayed", "stealing")),
         ("barrier x placement", ("replayed", "stealing"), ("replayed", "partitioned")),
     ):
-        # The second factor's effect without barriers over its effect with a barrier after each loop.
+        # The weights give the second factor's effect without barriers over its effect with a barrier after each loop.
         found["interaction", name] = {
             (b[0], "none", b[1]): 1,
             (a[0], "none", a[1]): -1,
@@ -86,7 +86,7 @@ def contrasts() -> dict[tuple[str, str], dict[Cell, float]]:
 
 
 def _complete(study: Study, plan_id: str) -> list[tuple[int, dict[Cell, Point]]]:
-    """(threads, points of the existing cells) where every cell was measured in some common block."""
+    """Return (threads, points of the existing cells) where all cells have a repetition block in common."""
     found = []
     for threads in sorted({threads for _, threads in study.points_of(plan_id)}):
         points = {cell: (plan_id, model_of_factors(*cell), threads) for cell in EXISTING}
@@ -97,7 +97,7 @@ def _complete(study: Study, plan_id: str) -> list[tuple[int, dict[Cell, Point]]]
 
 @lru_cache(maxsize=4)
 def factorial_table(study: Study) -> pd.DataFrame:
-    """One row per cell, those that cannot exist included.
+    """Return one row per cell, also for those that cannot exist.
 
     Columns: plan_id, threads, creation, barrier, placement, model, median_s, low_s, high_s, ratio, ratio_low,
     ratio_high (time over that of the first cell, paired by repetition), note.
@@ -131,7 +131,7 @@ def factorial_table(study: Study) -> pd.DataFrame:
 
 @lru_cache(maxsize=4)
 def effect_table(study: Study) -> pd.DataFrame:
-    """Effects as ratios of times, below 1 where the switch gains.
+    """Return effects as ratios of times, below 1 where the switch gains.
 
     Columns: plan_id, threads, kind ("main effect", "interaction", "attribution"), effect, ratio, low, high, share (of
     the whole gain, in logarithms; NaN but for attributions), verdict, note.
@@ -190,7 +190,7 @@ KINDS = ("attribution", "main effect", "interaction")
 
 
 def answer(study: Study, plan_id: str) -> str:
-    """The attribution in one sentence for the most threads; empty where the factorial was not measured."""
+    """State the attribution in one sentence for the most threads; empty if the factorial was not measured."""
     effects = effect_table(study)
     if not len(effects) or plan_id not in set(effects["plan_id"]):
         return ""

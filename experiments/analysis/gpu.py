@@ -50,7 +50,7 @@ def gpu_table(results: Results) -> list[dict[str, Any]]:
     list of dict
         `COLUMNS`; vs_...: time of gpu_forkjoin or gpu_stream over this model's (above 1: faster); overhead_s: a step
         of empty kernels; busy_s: kernels of a step, one after the other; idle_share: 1 - busy / step, below 0 where
-        kernels overlap. What was not measured is None.
+        kernels overlap. Values that were not measured are None.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def gpu_table(results: Results) -> list[dict[str, Any]]:
 
 
 def _check_answers(samples: Mapping[tuple[str, str, int], Mapping[int, Mapping]]) -> None:
-    """The devices must agree within rounding; that the models of one agree bit for bit was checked when measuring."""
+    """Check that devices agree within rounding; each device's models were compared bit for bit when measured."""
     first: dict[str, tuple[str, list[float]]] = {}
     for (plan_id, model, _), rows in samples.items():
         for row in rows.values():

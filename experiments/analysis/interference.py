@@ -1,9 +1,9 @@
-"""What each model loses where other processes want the same cores, beyond the cores that they take.
+"""Loss of each model beside other processes, beyond the CPU time that they take.
 
 `interference = [0, 1, 2]` in a configuration measures each point beside so many spinning processes, one on each of the
 last CPUs. Such a hog takes its share of a CPU, as a rule half, in time slices of milliseconds. The rest is measured
 with threads that only spin, one on each CPU, beside the same hogs: the capacity. A model that always had a block to run
-in the CPU time it got would take 1 / capacity times as long; what it takes longer than that is its loss.
+in the CPU time it got would take 1 / capacity times as long; the time beyond that is its loss.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from .study import Study
 
 
 def preemption_of(model: str) -> str:
-    """Whether waiting workers of a model exchange CPUs with preempted ones: "stay" or "swap"."""
+    """Return "swap" if waiting workers of a model exchange CPUs with preempted ones, else "stay"."""
     return str(dict(parse_model(model).options).get("preemption", "stay"))
 
 
 def label_with_preemption(model: str) -> str:
-    """The model's short form, with "stay" where it could have been "swap" and is not."""
+    """Return the model's short form, with "stay" if it could have been "swap" and is not."""
     can_swap = "preemption" in parse_model(model).model.options
     return model_label(model) + ", stay" * (can_swap and preemption_of(model) == "stay")
 
 
 def _swaps_per_s(study: Study, plan_id: str, model: str, threads: int) -> float:
-    """Median over the samples of a point of the CPU swaps in the timed runs, per second."""
+    """Return the CPU swaps per second of the timed runs, as the median over a point's samples."""
     if "conduct" not in study.samples:
         return math.nan
     own = study.samples[
@@ -50,10 +50,10 @@ def _swaps_per_s(study: Study, plan_id: str, model: str, threads: int) -> float:
 
 @lru_cache(maxsize=4)
 def interference_table(study: Study) -> pd.DataFrame:
-    """One row for each model and number of hogs, where the same point was measured without any.
+    """Return a row for each model and number of hogs whose point was also measured without hogs.
 
     Columns: plan_id, threads, model, preemption ("stay" or "swap": whether waiting workers exchange CPUs with preempted
-    ones), cpu_swaps_per_s (median over samples; NaN where they do not say), hogs, capacity (NaN where not measured),
+    ones), cpu_swaps_per_s (median over samples; NaN if not recorded), hogs, capacity (NaN where not measured),
     slowdown, slowdown_low, slowdown_high (step time over that without hogs, paired by repetition), loss, loss_low,
     loss_high (slowdown x capacity - 1).
     """

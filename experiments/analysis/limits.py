@@ -1,4 +1,4 @@
-"""Floors of the machine and bounds of the graph: what no run can be faster than, as long as its blocks take as long."""
+"""Floors of the machine and bounds of the graph, which hold for runs whose blocks take as long."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BOUND_NAMES = {
 
 @lru_cache(maxsize=4)
 def floor_table(study: Study) -> pd.DataFrame:
-    """The machine's floor of each plan beside its serial time T1.
+    """Return the machine's floor of each plan beside its serial time T1.
 
     Columns: plan_id, t1_s (best serial run of the problem), serial_s (serial run of this plan), flop_floor_s = flops /
     peak, roofline_floor_s = sum over loops of max(flops / peak, bytes / bandwidth), and t1_s over each
@@ -57,7 +57,7 @@ def floor_table(study: Study) -> pd.DataFrame:
 
 @lru_cache(maxsize=4)
 def bound_table(study: Study) -> pd.DataFrame:
-    """Bounds per plan and number of threads, from the block durations of the serial run.
+    """Return bounds per plan and number of threads, from the block durations of the serial run.
 
     Every serial profile gives each bound as a part of its work; the median over the profiles times the plan's serial
     time is the bound. So the work is the serial time itself, and an interval holds the spread of the profiles and that
@@ -100,7 +100,7 @@ def _bound_columns(name: str, work: Estimate, advantage: Estimate, times, works)
 
 
 def bound_of(model: str) -> str:
-    """Name of the bound that holds for a model, of `BOUNDS`."""
+    """Return the name of the bound that holds for a model, one of `BOUNDS`."""
     if "barrier=loop" in model or "taskwait=loop" in model:
         return "forkjoin"
     return {"forkjoin": "forkjoin", "joblib": "forkjoin", "taskgraph": "taskgraph"}.get(base_model(model), "taskiter")
@@ -147,7 +147,7 @@ def above_bounds(study: Study, plan_id: str, inflation: dict[tuple[str, int], Es
 
 
 def _speedup_bound(limits: dict, name: str) -> Estimate:
-    """The bound `name` in a row of `bound_table`; the area bound where it is not known."""
+    """Return the bound `name` from a row of `bound_table`, or the area bound if it is not known."""
     name = name if math.isfinite(limits[f"{name}_speedup"]) else "area"
     return Estimate(*(limits[f"{name}_speedup{end}"] for end in ("", "_low", "_high")), 0)
 

@@ -24,7 +24,7 @@ def load(out_dir: str | os.PathLike) -> Study:
     Raises
     ------
     UsageError
-        As `study_from_rows` and `read_results`.
+        See `study_from_rows` and `read_results`.
     """
     results = read_results(out_dir)
     return study_from_rows(results.rows, results.partial)
@@ -83,7 +83,7 @@ def study_from_rows(rows: Sequence[Mapping[str, Any]], partial: str = "") -> Stu
 
 
 def _separate_interference(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Give what was measured beside spinning processes plans of its own: only equal conditions are compared."""
+    """Give samples beside spinning processes plans of their own, so that only equal conditions are compared."""
     plans = {row["plan_id"]: row for row in rows if row["kind"] == "plan"}
     result: list[Mapping[str, Any]] = []
     made: set[str] = set()
@@ -117,7 +117,7 @@ def _check_environments(runs, samples, profiles) -> None:
 
 
 def _check_results(samples, failures, plans) -> None:
-    """Every point of a plan must have computed the same bits, before any time is shown."""
+    """Check that all points of a plan computed the same bits, before any time is shown."""
     for row in failures:
         if row["reason"] == "mismatch":
             raise UsageError(
@@ -149,11 +149,11 @@ def _check_results(samples, failures, plans) -> None:
 
 
 def _check_efficiency(study: Study) -> list[str]:
-    """Refuse impossible efficiencies; a sentence for each point that is impossible but too uncertain to refuse."""
+    """Refuse impossible efficiencies; return a sentence for each one that is too uncertain to refuse."""
     if not len(study.samples):
         return []
     table = speed_table(study)
-    # A few disturbed samples are told by their interval; only what lies above the limit as a whole is a fault.
+    # A wide interval shows disturbed samples; only an interval that lies above the limit as a whole is a fault.
     wrong = table[table["efficiency_low"] > IMPLAUSIBLE_EFFICIENCY]
     if len(wrong):
         row = wrong.iloc[0]
@@ -170,7 +170,7 @@ def _check_efficiency(study: Study) -> list[str]:
 
 
 def _missing_points(study: Study) -> list[str]:
-    """Sentences about points that were asked for and are neither measured nor failed."""
+    """Return sentences about points of the grid that neither were measured nor failed."""
     models, threads, repeats = (study.config.get(key) for key in ("models", "threads", "repeats"))
     if not (models and threads and repeats):
         return []
@@ -186,7 +186,7 @@ def _missing_points(study: Study) -> list[str]:
                 for count in (1,) if base_model(model) == "serial" else threads:
                     done = len(study.step_times(this, model, count))
                     if tuned and not done and (this, model, count) not in failed:
-                        continue  # found for another model or number of threads
+                        continue  # It is the best granularity of another model or number of threads.
                     asked += repeats
                     measured += repeats if (this, model, count) in failed else min(done, repeats)
     if measured == asked:

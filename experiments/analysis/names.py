@@ -40,23 +40,23 @@ def model_label(model: str) -> str:
 
 
 def model_rank(model: str) -> tuple[int, int, str]:
-    """Sort key: serial, fork-join forms, then task models from eager to closed; plain specs before their variants."""
+    """Return a sort key: serial, fork-join, then task models from eager to closed; plain specs before variants."""
     base = base_model(model)
     return (MODEL_ORDER.index(base) if base in MODEL_ORDER else len(MODEL_ORDER), model.count(":"), model)
 
 
 def plan_beside(plan_id: str, hogs: int) -> str:
-    """Id under which a plan's samples beside spinning processes are kept."""
+    """Return the id under which a plan's samples beside spinning processes are kept."""
     return f"{plan_id}-{hogs}" if hogs else plan_id
 
 
 def option_defaults() -> dict[str, Any]:
-    """Every field of `PlanOptions` with its default, in the order in which they are written."""
+    """Return every field of `PlanOptions` with its default, in the order in which they are written."""
     return {field.name: field.default for field in fields(options.PlanOptions)}
 
 
 def record_of(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """All that was chosen about a "plan" row: network, every field of `PlanOptions`, and the hogs beside it.
+    """Return the choices behind a "plan" row: network, every field of `PlanOptions`, and the hogs beside it.
 
     Options that this installation does not know are kept under their names, so that plans which differ in them are
     told apart.
@@ -88,7 +88,7 @@ def value_text(value: Any) -> str:
 
 
 def option_texts(record: Mapping[str, Any], axes: tuple[str, ...]) -> list[str]:
-    """What a title says beyond network, batch, phase and granularity: options that were swept or changed."""
+    """Return the options that a title names: those that were swept or changed."""
     defaults = option_defaults()
     return [
         f"{axis_label(name)} {value_text(value)}"

@@ -17,7 +17,7 @@ from .study import NOTHING, Point, Study
 
 
 def interval_columns(name: str, estimate: Estimate) -> dict[str, float]:
-    """Columns of an estimate: <name>, <name>_low, <name>_high."""
+    """Return the columns of an estimate: <name>, <name>_low, <name>_high."""
     return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
 
 
@@ -37,7 +37,7 @@ def better_forkjoin(study: Study, plan_id: str, threads: int) -> str | None:
 
 @lru_cache(maxsize=4)
 def speed_table(study: Study) -> pd.DataFrame:
-    """One row per point: time, speedup, efficiency, and the verdict against the better fork-join form.
+    """Return one row per point: time, speedup, efficiency, and the verdict against the better fork-join form.
 
     Columns: every field of the plan's record (network, batch, phase, and the other options), plan_id, model, threads,
     repetitions, median_s (typical time), lower_quartile_s, upper_quartile_s (of the samples as measured), low_s,
@@ -84,13 +84,13 @@ def speed_table(study: Study) -> pd.DataFrame:
 
 
 def _plain(value: Any) -> Any:
-    """An option's value as a cell of a table."""
+    """Return an option's value as a cell of a table."""
     return value_text(value) if isinstance(value, (tuple, list)) else value
 
 
 @lru_cache(maxsize=4)
 def own_best_table(study: Study) -> pd.DataFrame:
-    """Each model at its own best granularity, for problems measured at several.
+    """Return each model at its own best granularity, for problems measured at several.
 
     Columns: problem, threads, model, granularity, plan_id, median_s, speedup, reference,
     reference_granularity, ratio, ratio_low, ratio_high, verdict. The reference is the best fork-join form at its own
@@ -132,7 +132,7 @@ def own_best_table(study: Study) -> pd.DataFrame:
 
 
 def axis_values(study: Study, plan_ids: Sequence[str], axis: str) -> list[Any]:
-    """Values of an axis among some plans, in the order in which the sweep asked for them."""
+    """Return the values of an axis among some plans, in the sweep's order."""
     found = list(dict.fromkeys(study.records[p][axis] for p in plan_ids))
     asked = [study_value for study_value in study.config.get(axis) or [] if study_value in found]
     return [*asked, *(value for value in found if value not in asked)]
@@ -140,7 +140,7 @@ def axis_values(study: Study, plan_ids: Sequence[str], axis: str) -> list[Any]:
 
 @lru_cache(maxsize=4)
 def axis_table(study: Study) -> pd.DataFrame:
-    """Ratios along each swept axis: the time with one of its values over that with its first, all else equal.
+    """Return ratios along each swept axis: the time with one value over that with the first, all else equal.
 
     Two plans are compared where their records differ in this axis only, model by model and on as many threads. Along
     the axis "batch" times are those of an image. Networks are different work, and hogs have a table of their own
@@ -187,7 +187,7 @@ def axis_table(study: Study) -> pd.DataFrame:
 
 
 def raw_ratios(study: Study, plan_id: str, model: str, threads: int) -> np.ndarray:
-    """Speedup of each repetition block against the best serial run, for the raw dots of a figure."""
+    """Return the speedup of each repetition block over the best serial run, for the raw dots of a figure."""
     serial = best_serial(study, plan_id)
     if serial is None:
         return np.empty(0)
@@ -196,7 +196,7 @@ def raw_ratios(study: Study, plan_id: str, model: str, threads: int) -> np.ndarr
 
 
 def main_plan(study: Study) -> str:
-    """Return the plan that figures show unless asked otherwise: the one with most samples, the first of equals.
+    """Return the plan that figures show by default: the one with most samples, the first of equals.
 
     Raises
     ------

@@ -85,14 +85,14 @@ class Spread:
 
 
 def spread(samples) -> Spread:
-    """Order statistics of samples, shape (n,), n >= 1."""
+    """Return order statistics of samples, shape (n,), n >= 1."""
     values = _as_samples(samples)
     low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
     return Spread(float(median), float(low), float(high), float(values.min()), float(values.max()), len(values))
 
 
 def median_interval(samples, confidence: float = CONFIDENCE, num_resamples: int = NUM_RESAMPLES) -> Estimate:
-    """Median of samples with a bootstrap interval.
+    """Return the median of samples with a bootstrap interval.
 
     The interval is the wider of two: the percentile bootstrap of the median, and the pair of order statistics of the
     sign test, whose coverage holds for any continuous distribution.
@@ -114,7 +114,7 @@ def median_interval(samples, confidence: float = CONFIDENCE, num_resamples: int 
     draws = np.random.default_rng(SEED).integers(0, n, size=(num_resamples, n))
     medians = np.median(values[draws], axis=1)
     tail = (1 - confidence) / 2
-    # Observed order statistics, not interpolated ones: with few samples the medians are few distinct values.
+    # Order statistics are observed ones, not interpolated: few samples have few distinct medians.
     low = np.quantile(medians, tail, method="lower")
     high = np.quantile(medians, 1 - tail, method="higher")
     rank = sign_test_rank(n, confidence)
@@ -122,7 +122,7 @@ def median_interval(samples, confidence: float = CONFIDENCE, num_resamples: int 
 
 
 def sign_test_rank(n: int, confidence: float = CONFIDENCE) -> int:
-    """Largest k such that [x_(k), x_(n-1-k)] (from 0) covers the median with the confidence asked; 0 if none does.
+    """Return the largest k such that [x_(k), x_(n-1-k)] covers the median with this confidence; 0 if none does.
 
     The coverage is 1 - 2 P(Binomial(n, 1/2) <= k).
     """
@@ -136,7 +136,7 @@ def sign_test_rank(n: int, confidence: float = CONFIDENCE) -> int:
 
 
 def binomial_interval(count: int, total: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Interval of a probability after `count` events in `total` trials, by Clopper and Pearson (1934).
+    """Return the interval of a probability after `count` events in `total` trials, by Clopper and Pearson (1934).
 
     Each end leaves half of what the confidence allows. (0, 1) without trials.
     """
@@ -155,7 +155,7 @@ def binomial_interval(count: int, total: int, confidence: float = CONFIDENCE) ->
 
 
 def _bisect(holds) -> float:
-    """Where `holds` turns from true to false in [0, 1]."""
+    """Return the point in [0, 1] where `holds` turns from true to false."""
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -164,7 +164,7 @@ def _bisect(holds) -> float:
 
 
 def paired_ratios(numerator: Mapping[int, float], denominator: Mapping[int, float]) -> np.ndarray:
-    """Ratios of the repetition blocks that hold both, in block order.
+    """Return the ratios of the repetition blocks that hold both, in block order.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ def paired_ratios(numerator: Mapping[int, float], denominator: Mapping[int, floa
 
 
 def ratio_interval(numerator: Mapping[int, float], denominator: Mapping[int, float]) -> Estimate:
-    """Median of the paired ratios with its interval; NaN where no block holds both."""
+    """Return the median of the paired ratios with its interval; NaN if no block holds both."""
     ratios = paired_ratios(numerator, denominator)
     return median_interval(ratios) if len(ratios) else Estimate(np.nan, np.nan, np.nan, 0)
 
@@ -213,7 +213,7 @@ def block_factors(points: Sequence[Mapping[int, float]]) -> dict[int, float]:
 
 
 def verdict(time_ratio: Estimate, band: float = EQUIVALENCE_BAND, min_pairs: int = MIN_PAIRS) -> str:
-    """What a ratio of times (candidate / reference) says about the candidate.
+    """Judge the candidate by a ratio of times (candidate / reference).
 
     The rules, in this order:
 

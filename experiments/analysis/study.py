@@ -1,8 +1,8 @@
 """Checked rows of one results folder. No clock and no executor here: everything is redrawn from `samples.jsonl`.
 
 Every time and every ratio of a study comes from one estimator, so that no two numbers of a page disagree. The *typical
-time* of a point is the median of its samples after what met a whole repetition block was taken out; the ratio of two
-points is the quotient of their typical times. Its interval is that of the ratios paired by repetition block.
+time* of a point is the median of its samples after the slowness of whole repetition blocks was divided out; the ratio
+of two points is the quotient of their typical times. Its interval is that of the ratios paired by repetition block.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .names import model_rank, problem_text, record_of
 from .statistics import Estimate, block_factors, including, median_interval, ratio_interval
 
 SMOKE_TEST_DATA = ("digits", "synthetic")
-# `compare` and `run` feed networks with random images: step times do not depend on what is in them.
+# `compare` and `run` feed networks with random images: step times do not depend on the pixels.
 DEFAULT_DATA = "synthetic"
 NOTHING = Estimate(math.nan, math.nan, math.nan, 0)
 
@@ -46,7 +46,7 @@ class Study:
     partial : str
         Half-written last line that was left out.
     warnings : list of str
-        What a reader of the tables must know.
+        Sentences that a reader of the tables must know.
     """
 
     run: dict
@@ -60,17 +60,17 @@ class Study:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """What was asked for."""
+        """The configuration of the run."""
         return self.run.get("config") or {}
 
     @property
     def environment(self) -> Mapping[str, Any]:
-        """Where it was measured."""
+        """The environment of the run."""
         return self.run.get("environment") or {}
 
     @property
     def data(self) -> str:
-        """What the network was fed with, as on the command line."""
+        """The network's data, as on the command line."""
         return str(self.config.get("data") or DEFAULT_DATA)
 
     @property
@@ -84,20 +84,20 @@ class Study:
         return (self.environment.get("topology") or {}).get("cores")
 
     def capacity(self, threads: int) -> float:
-        """How many single threads' work P threads do at once on this machine, in [1, P]; P where not measured."""
+        """Return how many single threads' work P threads do on this machine, in [1, P]; P if not measured."""
         measured = (self.machine.get("capacity") or {}).get(str(threads))
         return min(max(1.0, float(measured)), float(threads)) if measured else float(threads)
 
     # --- plans, and the options in which they differ ---
 
     def plan_ids(self) -> list[str]:
-        """Plans with samples, in the order in which they were written."""
+        """Return the plans with samples, in the order in which they were written."""
         used = set(self.samples["plan_id"]) if len(self.samples) else set()
         return [plan_id for plan_id in self.plans if plan_id in used]
 
     @cached_property
     def records(self) -> dict[str, dict[str, Any]]:
-        """What was chosen about each plan, by plan_id; see `record_of`."""
+        """The choices behind each plan, by plan_id; see `record_of`."""
         return {plan_id: record_of(plan) for plan_id, plan in self.plans.items()}
 
     @cached_property
@@ -108,7 +108,7 @@ class Study:
         return tuple(n for n in names if len({repr(record.get(n)) for record in records}) > 1)
 
     def siblings(self, plan_id: str, axis: str) -> list[str]:
-        """Plans with samples whose records differ from this one's in `axis` at most, this one included."""
+        """Return the plans with samples whose records differ from this plan's in `axis` at most, itself included."""
 
         def rest(plan: str) -> dict[str, Any]:
             return {name: value for name, value in self.records[plan].items() if name != axis}
@@ -116,7 +116,7 @@ class Study:
         return [other for other in self.plan_ids() if rest(other) == rest(plan_id)]
 
     def problem_name(self, plan_id: str) -> str:
-        """Readable name of a plan's problem: all but its granularity."""
+        """Return the readable name of a plan's problem: all but its granularity."""
         return problem_text(self.records[plan_id], self.axes)
 
     # --- times ---
@@ -132,21 +132,21 @@ class Study:
         return found
 
     def step_times(self, plan_id: str, model: str, threads: int) -> dict[int, float]:
-        """Seconds per step of one point, by repetition."""
+        """Return the seconds per step of one point, by repetition."""
         return self.points.get((plan_id, model, threads), {})
 
     def points_of(self, plan_id: str) -> list[tuple[str, int]]:
-        """(model, threads) of a plan's points, models in their fixed order."""
+        """Return (model, threads) of a plan's points, models in their fixed order."""
         found = [(model, threads) for plan, model, threads in self.points if plan == plan_id]
         return sorted(found, key=lambda p: (model_rank(p[0]), p[1]))
 
     @cached_property
     def block_factors(self) -> dict[int, float]:
-        """By how much each repetition block was slower than the middle one, all points together."""
+        """The factor by which each repetition block was slower than the middle one, over all points."""
         return block_factors(list(self.points.values()))
 
     def steady_times(self, point: Point) -> dict[int, float]:
-        """Seconds per step by repetition, without what met the whole block."""
+        """Return the seconds per step by repetition, divided by the factors of the blocks."""
         return {r: time / self.block_factors[r] for r, time in self.step_times(*point).items()}
 
     @cached_property
@@ -154,25 +154,25 @@ class Study:
         return {p: math.exp(np.median(np.log(list(self.steady_times(p).values())))) for p in self.points}
 
     def typical_time(self, point: Point) -> Estimate:
-        """Seconds per step of a point, with the interval of the samples' median as they were measured."""
+        """Return the seconds per step of a point, with the interval of the median of the raw samples."""
         if point not in self.points:
             return NOTHING
         return including(median_interval(list(self.points[point].values())), self._typical[point])
 
     def ratio(self, numerator: Point, denominator: Point) -> Estimate:
-        """Quotient of the typical times of two points, with the interval of the ratios paired by repetition block."""
+        """Return the quotient of two points' typical times, with the interval of ratios paired by repetition block."""
         paired = ratio_interval(self.step_times(*numerator), self.step_times(*denominator))
         return including(paired, self._typical[numerator] / self._typical[denominator]) if paired.count else NOTHING
 
     # --- profiles ---
 
     def profiles_of(self, point: Point) -> dict[int, dict]:
-        """The latest profile row of a point in each repetition."""
+        """Return the latest profile row of a point in each repetition."""
         wanted = {"plan_id": point[0], "model": point[1], "threads": point[2]}
         own = [row for row in self.profiles if all(row[key] == value for key, value in wanted.items())]
         return {row.get("repetition", 0): row for row in own}
 
     def loop_times(self, profile: Mapping[str, Any]) -> list[list[float]]:
-        """Typical durations of each loop's blocks in seconds, in plan order, from a profile row."""
+        """Return typical durations of each loop's blocks in seconds, in plan order, from a profile row."""
         loops = [(loop["name"], loop["num_blocks"]) for loop in self.plans[profile["plan_id"]]["loops"]]
         return bounds.durations_by_loop(loops, profile["block_time_s"])

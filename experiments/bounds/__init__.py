@@ -1,1 +1,1 @@
-"""Bounds: what the structure of a graph allows at most, given the times of its blocks."""
+"""Bounds on the time of an iteration, from a graph and the times of its blocks."""

@@ -27,7 +27,7 @@ from . import graph_bounds
 
 @dataclass(frozen=True)
 class GraphBounds:
-    """What the graph and the durations say whatever the number of threads, in seconds.
+    """Bounds that do not depend on the number of threads, in seconds.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class GraphBounds:
 
     @classmethod
     def of_row(cls, profile: Mapping[str, Any]) -> GraphBounds | None:
-        """Return the bounds that were written with a profile row, if any were."""
+        """Return the bounds in a profile row, or None."""
         values = profile.get("bounds")
         return cls(values["work_s"], values["span_s"], values.get("cycle_mean_s")) if values else None
 
@@ -76,12 +76,12 @@ class CycleMean:
 
 
 def node_durations(graph: TaskGraph, task_durations_s) -> np.ndarray:
-    """Durations of all nodes, float64, shape (num_nodes,); joins take no time.
+    """Return the durations of all nodes, float64, shape (num_nodes,); joins take no time.
 
     Raises
     ------
     ValueError
-        Not one finite duration, zero or more, for each task.
+        There is not one finite duration of at least 0 for each task.
     """
     durations = np.asarray(task_durations_s, dtype=np.float64)
     if durations.shape != (graph.num_tasks,):
@@ -96,14 +96,14 @@ def _flat(graph: TaskGraph):
 
 
 def span(graph: TaskGraph, task_durations_s) -> float:
-    """Longest path within one iteration, seconds."""
+    """Return the longest path within one iteration, in seconds."""
     weights = node_durations(graph, task_durations_s)
     order = topological_order(*_flat(graph))
     return graph_bounds.longest_path(order, *_flat(graph), weights)
 
 
 def cycle_mean(graph: TaskGraph, task_durations_s) -> CycleMean:
-    """Maximum cycle mean of a closed graph: no schedule, on any number of workers, is faster per iteration.
+    """Return the maximum cycle mean of a closed graph: no schedule on any number of workers takes less per iteration.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def cycle_mean(graph: TaskGraph, task_durations_s) -> CycleMean:
 
 
 def graph_bounds_of(graph: TaskGraph, task_durations_s) -> GraphBounds:
-    """Work, span and, for a closed graph, the maximum cycle mean."""
+    """Return work, span and, for a closed graph, the maximum cycle mean."""
     return GraphBounds(
         work_s=float(np.sum(task_durations_s)),
         span_s=span(graph, task_durations_s),
@@ -129,7 +129,7 @@ def graph_bounds_of(graph: TaskGraph, task_durations_s) -> GraphBounds:
 
 
 def plan_bounds(plan: Plan, block_time_s: Mapping[str, Sequence[float]]) -> GraphBounds:
-    """Bounds of a plan from the durations of a profile row.
+    """Return the bounds of a plan from the durations of a profile row.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def plan_bounds(plan: Plan, block_time_s: Mapping[str, Sequence[float]]) -> Grap
 def durations_by_loop(
     loops: Sequence[tuple[str, int]], block_time_s: Mapping[str, Sequence[float]]
 ) -> list[list[float]]:
-    """Durations of each loop's blocks, in plan order.
+    """Return the durations of each loop's blocks, in plan order.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ def durations_by_loop(
     Raises
     ------
     ValueError
-        As `plan_bounds`.
+        As in `plan_bounds`.
     """
     used: dict[str, int] = {}
     result = []
@@ -174,25 +174,25 @@ def durations_by_loop(
 
 
 def roofline_floor(loops: Iterable[Mapping], flops_per_s: float, bytes_per_s: float) -> float:
-    """Seconds an iteration takes at least on a machine: sum over its loops of max(flops / peak, bytes / bandwidth).
+    """Return the least seconds of an iteration: the sum over its loops of max(flops / peak, bytes / bandwidth).
 
     Parameters
     ----------
     loops : iterable of mapping
         "flops" (of direct convolutions) and "bytes" (each region once) of a loop, as in a plan's row.
     flops_per_s, bytes_per_s : float
-        Of all threads together. Bandwidth is that of memory: what stays in caches from loop to loop may be faster.
+        Rates of all threads together. Bandwidth is that of memory: data that stay in caches may be faster.
     """
     return sum(max(loop["flops"] / flops_per_s, loop["bytes"] / bytes_per_s) for loop in loops)
 
 
 def area_bound(work_s: float, capacity: float) -> float:
-    """work / capacity; the capacity of P undisturbed threads is P."""
+    """Return work / capacity; the capacity of P undisturbed threads is P."""
     return work_s / capacity
 
 
 def fork_join_bound(loop_times: Sequence[Sequence[float]], threads: int, capacity: float | None = None) -> float:
-    """Sum over loops of max(area of the loop, its longest block): a barrier after each loop, blocks placed at best.
+    """Return the sum over loops of max(area of the loop, its longest block): a barrier after each, best placement.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ def fork_join_bound(loop_times: Sequence[Sequence[float]], threads: int, capacit
 
 
 def fork_join_static_bound(loop_times: Sequence[Sequence[float]], threads: int) -> float:
-    """Sum over loops of the largest share when each thread gets one contiguous, equally long run of blocks.
+    """Return the sum over loops of the largest share if each thread gets one contiguous run of equally many blocks.
 
     This is what `schedule(static)` without a chunk size does (the first n mod P threads get one block more), so it is
     exact for that schedule, up to barriers.
@@ -221,7 +221,7 @@ def fork_join_static_bound(loop_times: Sequence[Sequence[float]], threads: int) 
 
 
 def fork_join_list_bound(loop_times: Sequence[Sequence[float]], threads: int, longest_first: bool = False) -> float:
-    """Sum over loops of the time that list scheduling takes: the next block goes to the thread that is free first.
+    """Return the sum over loops of the time of list scheduling: the next block goes to the first free thread.
 
     In plan order this is `schedule(dynamic)` with chunks of one block; `longest_first` is the LPT rule, at most 4/3
     of the best placement.
@@ -238,7 +238,7 @@ def fork_join_list_bound(loop_times: Sequence[Sequence[float]], threads: int, lo
 def predicted_times(
     loop_times: Sequence[Sequence[float]], threads: int, capacity: float | None = None, graph: GraphBounds | None = None
 ) -> dict[str, float]:
-    """Floors for one number of threads, seconds per iteration.
+    """Return floors for one number of threads, in seconds per iteration.
 
     Returns
     -------
@@ -266,7 +266,7 @@ def predicted_speedups(
     capacity: Mapping[int, float] | None = None,
     graph: GraphBounds | None = None,
 ) -> dict[str, np.ndarray]:
-    """Upper bounds on speedup, work / floor, by the names of `predicted_times`; each of shape (len(thread_counts),)."""
+    """Return upper bounds on speedup, work / floor, by name; each of shape (len(thread_counts),)."""
     work = sum(map(sum, loop_times))
     capacity = capacity or {}
     curves: dict[str, list[float]] = {}

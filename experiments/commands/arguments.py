@@ -1,4 +1,4 @@
-"""Arguments that several commands share. Those of a record derive from its fields: a new option needs no edit here."""
+"""Arguments that several commands share; those of a record derive from its fields."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def add_plan_options(
     Parameters
     ----------
     network : str or None
-        Default; None: without `--network` the command does something else.
+        Default; None: the command needs no network.
     network_group : group of arguments, optional
-        What excludes `--network`.
+        Mutually exclusive group that `--network` joins.
     phase : {"train", "forward"}
-        "forward" leaves out what has an effect in training only.
+        "forward" leaves out options that have an effect in training only.
     leave_out : tuple of str
         Fields that the command sets itself.
     axes : bool
@@ -97,7 +97,7 @@ def add_fields(
 
 
 class _Append(argparse.Action):
-    """Collects the values of a flag that is given several times, in place of the default."""
+    """Action that collects the values of a repeated flag, in place of the default."""
 
     def __call__(self, parser, namespace, values, option_string=None):
         before = getattr(namespace, self.dest, ()) if getattr(namespace, f"_{self.dest}_given", False) else ()
@@ -106,7 +106,7 @@ class _Append(argparse.Action):
 
 
 def _checked(field: Any, parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A type for argparse whose messages are those of `UsageError`; argparse names the flag."""
+    """Return a type for argparse that keeps the messages of `UsageError`; argparse names the flag."""
 
     def convert(text: str) -> Any:
         try:
@@ -149,12 +149,12 @@ def plan_products(arguments: Namespace) -> list:
 
 
 def texts(text: str) -> tuple[str, ...]:
-    """Parts of a text between commas, each once."""
+    """Split a text at commas; each part counts once."""
     return tuple(dict.fromkeys(part for part in text.split(",") if part))
 
 
 def numbers(text: str, least: int | None = None, most: float = math.inf) -> tuple[int, ...]:
-    """Whole numbers between commas, each once; for argparse."""
+    """Parse whole numbers between commas, each once; a type for argparse."""
     try:
         found = tuple(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:
@@ -165,7 +165,7 @@ def numbers(text: str, least: int | None = None, most: float = math.inf) -> tupl
 
 
 def number_from(least: float, kind: type = int) -> Callable[[str], Any]:
-    """A type for argparse: a number that is at least `least`."""
+    """Return a type for argparse: a number of at least `least`."""
 
     def convert(text: str) -> Any:
         try:
@@ -180,7 +180,7 @@ def number_from(least: float, kind: type = int) -> Callable[[str], Any]:
 
 
 def positive(text: str) -> float:
-    """A number above 0; for argparse."""
+    """Parse a number above 0; a type for argparse."""
     value = number_from(0, float)(text)
     if value == 0:
         raise ArgumentTypeError(f"must be positive, got {text}")

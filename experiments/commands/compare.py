@@ -47,7 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def configuration_of(arguments: Namespace):
-    """The `Configuration` that was asked for."""
+    """Return the `Configuration` that was asked for."""
     from ..sweep.configuration import Configuration, Grid, Measure, check_axes
 
     axes = {

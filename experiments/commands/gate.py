@@ -34,7 +34,7 @@ def call(arguments: Namespace) -> int:
 
     if arguments.function:
         plan = describe_importable(arguments.function)
-    else:  # only what was asked for: the other commit may not know each option
+    else:  # Only the options that were given: the other commit may not know the others.
         plan = {"network": arguments.network, **given(arguments, PlanOptions)}
     settings = GateSettings(**given(arguments, GateSettings))
     return exit_code(compare_commits(plan, models(arguments), arguments.threads, settings), settings.strict)

@@ -46,7 +46,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def call(arguments: Namespace) -> int:
-    """Measure one of the three, and print the table."""
+    """Measure loops, map kernels or convolutions, and print the table."""
     from ..machine.convolutions import compare_algorithms, format_algorithms
     from ..machine.map_kernels import DEFAULT_MAPS, format_maps, measure_maps
     from ..machine.step_kernels import format_step, measure_step

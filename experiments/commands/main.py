@@ -35,7 +35,7 @@ COMMANDS: tuple[str, ...] = (
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose arguments are declared when it is first used, and whose errors are one sentence."""
+    """Parser whose arguments are declared when it is first used, and whose errors are one sentence."""
 
     declare: Callable[[argparse.ArgumentParser], None] | None = None
 
@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser with all subcommands."""
+    """Return the parser with all subcommands."""
     parser = Parser(
         prog="forktask",
         description="Fork-join against task-based execution of deep-learning training.",

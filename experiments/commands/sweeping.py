@@ -1,4 +1,4 @@
-"""What `forktask compare` and `forktask run` have in common: a sweep, then tables, figures and a report."""
+"""Common part of `forktask compare` and `forktask run`: a sweep, then tables, figures and a report."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _say_quick(grid) -> None:
 
 
 def _command_line(out_dir: str) -> str:
-    """What to type to go on: the arguments of this process, with the output folder named."""
+    """Return the command that continues the sweep: the arguments of this process, with the output folder named."""
     typed = ["forktask", *sys.argv[1:]]
     if not any(part == "--out" or part.startswith("--out=") for part in typed):
         typed += ["--out", out_dir]

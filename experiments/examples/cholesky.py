@@ -11,7 +11,7 @@ from .common import run_example
 
 
 def load(source, tile):
-    """Each iteration starts from the matrix again."""
+    """Copy the matrix, from which each iteration starts again."""
     tile[...] = source
 
 
@@ -47,7 +47,7 @@ def compute(model, threads, iterations, n=256, size=64):
         for row, i in enumerate(tiles[step + 1 :]):
             for j in tiles[step + 1 : step + 2 + row]:
                 graph.task(gemm, reads=[f[i, k], f[j, k]], updates=f[i, j], flops=2 * size**3)
-    with graph, threadpool_limits(1, user_api="blas"):  # a task is one thread's work
+    with graph, threadpool_limits(1, user_api="blas"):  # A task computes on one thread.
         graph.taskiter(iterations, model=model, threads=threads)
     lower = np.tril(factor)
     return "equals numpy.linalg.cholesky", np.allclose(lower, np.linalg.cholesky(matrix), atol=1e-9), lower

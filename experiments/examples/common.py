@@ -1,4 +1,4 @@
-"""Arguments of all examples, and the line that says whether the result is right."""
+"""Common part of all examples: their arguments, and the check of the result."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ TIME_STEP = 1e-3
 
 
 def force(all_positions, own_positions, forces):
-    """Gravity of all bodies, each of mass 1, on some; softened."""
+    """Compute the softened gravity of all bodies, each of mass 1, on some of them."""
     distance = all_positions[None, :, :] - own_positions[:, None, :]
     cube = ((distance**2).sum(axis=2) + 1e-2) ** 1.5
     forces[...] = (distance / cube[:, :, None]).sum(axis=1)

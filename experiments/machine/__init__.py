@@ -1,1 +1,1 @@
-"""What this machine can do: peaks, speed of kernels, fitness for measuring."""
+"""Capabilities of this machine: peaks, speed of kernels, fitness for measuring."""

@@ -1,4 +1,4 @@
-"""How fast and how exact each algorithm is for each convolution of a network, on one core.
+"""Speed and error of each algorithm for each convolution of a network, on one core.
 
 In the layout "channels" a loop is taken from the plan and run by itself with each algorithm. In the layout "lanes" the
 network is lowered once for each algorithm, nothing fused, and the loops of equal names are compared.
@@ -23,14 +23,14 @@ from ...cython_src.plan.builder import PlanBuilder
 from ...cython_src.plan.model import UPDATE, Access, Block, BlockLoop, Plan
 from .kernel_timing import Limits, loop_times, one_loop
 
-# Of each kernel: name and number of the pass, prefixes of the maps that it reads (operand: prefix), its result.
+# Each kernel's name and number of the pass, prefixes of the maps that it reads (operand: prefix), and result.
 PASSES = {
     "channels_conv_forward": ("forward", algorithms.FORWARD, {"input": "in"}),
     "channels_conv_backward_data": ("data", algorithms.DATA, {"gradient": "in"}),
     "channels_conv_backward_weights": ("weights", algorithms.WEIGHTS, {"gradient": "dy", "input": "in"}),
 }
 DEFAULT_ALGORITHMS = {"channels": "direct,winograd2,winograd4", "lanes": "direct,winograd"}
-# How a loop's name ends in the layout "lanes" -> the pass.
+# End of a loop's name in the layout "lanes" -> the pass.
 LANES_PASSES = {".data_gradient": "data", ".weight_gradient": "weights", "": "forward"}
 
 
@@ -51,7 +51,7 @@ def compare_algorithms(
     wanted : str
         "all", or names with commas between; "": `DEFAULT_ALGORITHMS` of the layout.
     seconds : float
-        For each figure.
+        Time to spend on each number.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def measure_convolutions(
     instruction_set: str | None = None,
     cpu: int | None = None,
 ) -> dict:
-    """Time and error of all convolutions of a plan in layout "channels".
+    """Measure time and error of all convolutions of a plan in layout "channels".
 
     Layers of one shape are measured once. A time is the sum over the plan's blocks of each one's fastest run.
 
@@ -163,7 +163,7 @@ def measure_lanes(
     network : str
     options : PlanOptions
     wanted_algorithms : sequence of str
-        Of `lowering.CONVOLUTIONS`, without "auto".
+        Some of `lowering.CONVOLUTIONS`, without "auto".
     """
     picked = lower(network, options, layout="lanes").attributes["convolutions"]
     plans = {
@@ -207,7 +207,7 @@ def _lanes_pass(name: str) -> str:
 
 
 def _lanes_shape(attributes, kind) -> tuple[int, int, int, int]:
-    """Channels read and written, height and width of the result, as `lowering.choose_convolution` takes them."""
+    """Return channels read and written, height and width of the result, for `lowering.choose_convolution`."""
     if kind == "weights":
         return attributes["dy_channels"], attributes["in_channels"], attributes["dy_height"], attributes["dy_width"]
     return attributes["in_channels"], attributes["out_channels"], attributes["out_height"], attributes["out_width"]
@@ -216,7 +216,7 @@ def _lanes_shape(attributes, kind) -> tuple[int, int, int, int]:
 def _run_lanes(
     plan: Plan, name: str, target: str, instruction_set: str | None, seconds: float = 0.0, cpu: int | None = None
 ) -> tuple[np.ndarray, float]:
-    """Result and time of a convolution of a plan without fusion, with its transform of weights, on random data."""
+    """Run a convolution of an unfused plan, with its transform of weights, on random data: result and time."""
     wanted = [loop for loop in plan.loops if loop.name in (name, f"{name}.transform")]
     builder = PlanBuilder(name)
     for loop in wanted:
@@ -249,7 +249,7 @@ def _run_lanes(
         time_s = float(loop_times(bound, seconds, cpu)[0][-1])
     result = bound.arrays[convolution.operands["output"]].astype(np.float64)
     if weights:
-        return result.sum(axis=0), time_s  # one partial sum a block
+        return result.sum(axis=0), time_s  # Each block leaves a partial sum.
     return interior(result, convolution.attributes, "out"), time_s
 
 
@@ -262,7 +262,7 @@ def _shape(attributes) -> str:
 
 
 def _bind(plan, loop, code, direction, target, instruction_set, images: int = 0) -> tuple[BoundPlan, Workers]:
-    """One loop by itself, with another algorithm, on random data; with `images`, of so many in one block."""
+    """Bind one loop by itself, with another algorithm, on random data; with `images`, so many images in a block."""
     attributes = {**loop.attributes, "algorithm": code}
     shapes = {operand: plan.buffers[buffer].shape for operand, buffer in loop.operands.items()}
     if "packed" in shapes:
@@ -305,7 +305,7 @@ def _weight_shape(attributes, direction) -> tuple[int, int, int, int]:
 
 
 def _whole(attributes, direction, images) -> tuple[int, ...]:
-    """Bounds of one block of everything."""
+    """Return the bounds of one block that covers the whole loop."""
     if direction == algorithms.WEIGHTS:
         return 0, images, 0, attributes["dy_channels"], 0, attributes["in_channels"], 0
     whole = 0, images, 0, attributes["out_height"], 0, attributes["out_channels"]
@@ -313,7 +313,7 @@ def _whole(attributes, direction, images) -> tuple[int, ...]:
 
 
 def _error(plan, loop, code, direction, instruction_set) -> float:
-    """Largest error for one image over the largest result."""
+    """Return the largest error for one image over the largest result."""
     results = []
     for target, algorithm in (("cpu", code), ("float64", algorithms.CODES["direct"])):
         bound, workers = _bind(plan, loop, algorithm, direction, target, instruction_set, images=1)
@@ -325,7 +325,7 @@ def _error(plan, loop, code, direction, instruction_set) -> float:
 
 
 def format_algorithms(result: dict) -> str:
-    """The result of `compare_algorithms` for people."""
+    """Format the result of `compare_algorithms` for a terminal."""
     lines = [
         f"batch {result['batch']}, one core, peak {result['peak_flops_per_s'] / 1e9:.1f} GFLOP/s "
         f"({result['instruction_set']} instruction set)",

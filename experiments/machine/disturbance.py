@@ -1,4 +1,4 @@
-"""What a measurement may use, and what else happened while it ran: limits of the container, memory, disturbance."""
+"""Limits of the container, free memory, and disturbance of a measurement by other programs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .proc import read_int, read_text
 
 
 def cgroup_folders(root="/") -> list[Path]:
-    """Folders that limit this process's CPU time, own group first, then its parents, of both cgroup versions.
+    """Return folders that limit this process's CPU time, own group first, then its parents, of both cgroup versions.
 
     A container often shows its own group as the root of the file system while /proc/self/cgroup still gives
     the host's path: folders that do not exist are skipped and the mount point always looked at.
@@ -36,7 +36,7 @@ def cgroup_folders(root="/") -> list[Path]:
 
 
 def read_quota(root="/") -> float | None:
-    """CPUs' worth of time the container may use, the tightest of all levels; None: no limit."""
+    """Return the CPUs' worth of time that the container may use, the tightest of all levels; None: no limit."""
     quotas = []
     for folder in cgroup_folders(root):
         text = read_text(folder / "cpu.max")
@@ -50,7 +50,7 @@ def read_quota(root="/") -> float | None:
 
 
 def read_memory(root="/") -> dict:
-    """Memory of the machine and what is free to take, bytes."""
+    """Return the machine's total and available memory, in bytes."""
     fields = {}
     for line in (read_text(Path(root, "proc/meminfo")) or "").splitlines():
         name, _, value = line.partition(":")
@@ -59,7 +59,7 @@ def read_memory(root="/") -> dict:
 
 
 def read_pressure(root="/") -> dict | None:
-    """The line `some` of /proc/pressure/cpu: {"avg10": %, ..., "total": us}; None where the kernel does not keep it."""
+    """Read the line `some` of /proc/pressure/cpu: {"avg10": %, ..., "total": us}; None if the kernel has none."""
     for line in (read_text(Path(root, "proc/pressure/cpu")) or "").splitlines():
         name, *fields = line.split()
         if name == "some":
@@ -102,7 +102,7 @@ class Disturbance:
         self.throttle_files = [f / "cpu.stat" for f in cgroup_folders(root) if (f / "cpu.stat").is_file()]
 
     def read(self) -> dict:
-        """Counters now, as a dict of the four fields."""
+        """Return the counters now, as a dict of the four fields."""
         pressure = read_pressure(self.root)
         return {
             "pressure_some_us": None if pressure is None else int(pressure["total"]),
@@ -112,7 +112,7 @@ class Disturbance:
         }
 
     def since(self, before: dict) -> dict:
-        """What was added since `before`, an earlier result of `read`."""
+        """Return the counts since `before`, an earlier result of `read`."""
         now = self.read()
         return {key: None if now[key] is None or before[key] is None else now[key] - before[key] for key in self.FIELDS}
 

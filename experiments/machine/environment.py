@@ -1,4 +1,4 @@
-"""What a measurement ran on: hardware, limits, software and settings.
+"""Environment of a measurement: hardware, limits, software and settings.
 
 Everything is read from /proc, /sys and the process itself; nothing heavy is imported, so that a measured process may
 call `collect` before its first block. Functions that read files take `root`, the folder that stands for `/`.
@@ -25,8 +25,8 @@ from .variables import read_variables, spin_policy
 
 PACKAGES = ("numpy", "threadpoolctl", "joblib", "pandas", "matplotlib", "seaborn", "torch", "cupy", "dask")
 
-# What may differ between two runs that count as one environment: load, free memory, measured clock, and the
-# libraries that happen to be imported so far. Variables are in only where they cripple (`environment_id`).
+# Fields that may differ between two runs in the same environment: load, free memory, measured clock, and the libraries
+# imported so far. Of the variables only those that cripple a library count (`environment_id`).
 VOLATILE = (
     "load_average",
     "pressure_some_percent",
@@ -41,7 +41,7 @@ VOLATILE = (
 
 
 def loaded_libraries() -> list[dict]:
-    """OpenMP and BLAS libraries in this process, by threadpoolctl; only what an import has loaded so far."""
+    """Return the OpenMP and BLAS libraries that imports have loaded into this process, by threadpoolctl."""
     from threadpoolctl import threadpool_info
 
     return [
@@ -58,7 +58,7 @@ def loaded_libraries() -> list[dict]:
 
 
 def package_versions() -> dict[str, str]:
-    """Versions of the packages that matter, where installed; read from their metadata, nothing is imported."""
+    """Return versions of installed packages that matter, read from their metadata; nothing is imported."""
     versions = {}
     for name in PACKAGES:
         try:
@@ -99,7 +99,7 @@ def _frequency(root="/") -> dict:
 
 
 def _gpus(root="/") -> list[str]:
-    """Names of NVIDIA GPUs as their driver lists them; details cost a second and belong to `gpu_details`."""
+    """Return names of NVIDIA GPUs as their driver lists them; `gpu_details` has details, which cost a second."""
     names = []
     for path in sorted(Path(root, "proc/driver/nvidia/gpus").glob("*/information")):
         for line in (read_text(path) or "").splitlines():
@@ -109,7 +109,7 @@ def _gpus(root="/") -> list[str]:
 
 
 def gpu_details() -> list[dict]:
-    """What nvidia-smi says of each GPU; empty where there is none. Takes up to a second."""
+    """Return nvidia-smi's description of each GPU; empty without any. It takes up to a second."""
     if shutil.which("nvidia-smi") is None:
         return []
     fields = ("name", "driver_version", "memory.total", "clocks.max.sm", "persistence_mode", "mig.mode.current")
@@ -117,12 +117,12 @@ def gpu_details() -> list[dict]:
     try:
         output = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        return []  # a driver that does not answer is as good as no GPU
+        return []  # A driver that does not answer counts as no GPU.
     return [dict(zip(fields, (v.strip() for v in line.split(",")), strict=False)) for line in output.splitlines()]
 
 
 def collect(root="/", variables=None) -> dict:
-    """Everything that describes where and with what a measurement ran.
+    """Return all that describes the hardware and software of a measurement.
 
     Call it before pinning: "affinity" is the calling thread's.
 
@@ -185,17 +185,17 @@ def collect(root="/", variables=None) -> dict:
 
 
 def _bracketed(text: str | None) -> str | None:
-    """The chosen one of "always [madvise] never"."""
+    """Return the chosen word of a text such as "always [madvise] never"."""
     if text is None or "[" not in text:
         return text
     return text[text.index("[") + 1 : text.index("]")]
 
 
 def environment_id(environment: dict) -> str:
-    """Twelve hexadecimal digits of the stable part: equal for runs whose samples may stand in one table.
+    """Return twelve hexadecimal digits of the stable part, equal for runs whose samples may stand in one table.
 
-    Left out: the fields of VOLATILE, but the total memory, the clock source and variables that cripple a
-    library or choose kernels stay in.
+    The fields of VOLATILE are left out, except for the total memory, the clock source, and variables that cripple a
+    library or choose kernels.
     """
     stable = {key: value for key, value in environment.items() if key not in VOLATILE}
     stable["memory_total"] = environment["memory"]["total_bytes"]

@@ -1,4 +1,4 @@
-"""What this machine is, what it can do at most, and whether it is fit for measuring."""
+"""Description of this machine: hardware, measured limits, and fitness for measuring."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def describe_machine() -> dict:
-    """Return everything that is known of this machine: environment, environment_id, machine, gpus and verdict."""
+    """Return a description of this machine: environment, environment_id, machine, gpus and verdict."""
     environment = collect()
     machine = measure_machine(environment=environment)
     return {
@@ -30,14 +30,14 @@ def describe_machine() -> dict:
 
 
 def verdict(environment: dict, machine: dict) -> dict:
-    """Whether measurements here can be trusted, and what to change.
+    """Judge whether measurements here can be trusted, and name the remedies.
 
     Parameters
     ----------
     environment : dict
-        Of `environment.collect`.
+        Result of `environment.collect`.
     machine : dict
-        Of `environment.measure_machine`.
+        Result of `limits.measure_machine`.
 
     Returns
     -------
@@ -136,7 +136,7 @@ def _judge_disturbance(environment, machine, add):
             "quit other programs or wait, look again",
         )
     load = environment["load_average"]
-    # The load of the last minute contains whatever the user did to get here, a build for instance.
+    # The load of the last minute includes the user's own preparations, such as a build.
     if load is not None and load[0] > 0.5 * num_cpus and not (pressure is not None and pressure > 5):
         add(
             "fit with reservations",
@@ -220,7 +220,7 @@ def _judge_settings(environment, add):
 
 
 def format_page(found: dict) -> str:
-    """The result of `describe_machine` for people: one topic a line, then the verdict."""
+    """Format the result of `describe_machine` for a terminal: one topic a line, then the verdict."""
     environment, machine, gpus, judgement = (found[k] for k in ("environment", "machine", "gpus", "verdict"))
     lines = [f"{label:<12}{text}" for label, text in _page_rows(environment, machine, gpus)]
     lines += ["", f"Verdict: {judgement['level']} for measuring"]
@@ -369,7 +369,7 @@ def _or_hidden(value) -> str:
 
 
 def _bytes(count: int | None) -> str:
-    """A size in the largest binary unit that leaves a number of at least one: 33554432 is "32 MiB"."""
+    """Format a size in the largest binary unit that leaves a number of at least one: 33554432 is "32 MiB"."""
     if count is None:
         return "hidden"
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):

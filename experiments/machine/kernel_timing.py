@@ -14,11 +14,11 @@ from ...cython_src.plan.model import UPDATE, Access, Block
 from ...forkjoin.executor import SerialExecutor
 from .machine_peaks import measure_bandwidth, measure_peak_flops
 
-ROUNDS = 10  # of a measurement: what it is compared with is measured in turns with it
+ROUNDS = 10  # rounds of a measurement, in turns with the loops that it is compared with
 EVENTS_A_ROUND = 200_000
 PEAK_S = 0.06
 BANDWIDTH_S = 0.01
-SMALLEST_SET = 1 << 14  # bytes: less than any first-level cache
+SMALLEST_SET = 1 << 14  # bytes, less than any first-level cache
 
 
 def one_loop(
@@ -40,7 +40,7 @@ def one_loop(
         Operand -> (shape, dtype).
     attributes : mapping
     bounds : sequence of tuple of int
-        Of each block.
+        Bounds of each block.
     scratch_bytes : int
     """
     builder = PlanBuilder(kernel)
@@ -72,7 +72,7 @@ def loop_times(
     fastest : float64, shape (loops,)
         Sum over the blocks of each block's fastest iteration: other programs' load adds, never subtracts.
     median : float64, shape (loops,)
-        Of whole loops.
+        Median time of whole loops.
     """
     plan = bound.plan
     capacity = max(EVENTS_A_ROUND, plan.num_tasks)
@@ -115,7 +115,7 @@ class Limits:
             self.measure_peak()
 
     def measure_peak(self) -> None:
-        """Measure the peak again; the highest counts."""
+        """Measure the peak once more and keep the highest."""
         found = measure_peak_flops(PEAK_S, self._instruction_set, self._cpu)["flops_per_s"]
         self.peak_flops_per_s = max(self.peak_flops_per_s, found)
 
@@ -125,15 +125,17 @@ class Limits:
         return measure_bandwidth(1, BANDWIDTH_S, max(int(size), SMALLEST_SET), cpus, name)
 
     def bandwidth(self, size: float) -> float:
-        """Bytes per second of a triad over about so many bytes (to the next power of two), measured once."""
+        """Return bytes per second of a triad over about so many bytes (to the next power of two), measured once."""
         rounded = 1 << max(int(size) - 1, SMALLEST_SET - 1).bit_length()
         if rounded not in self._bandwidths:
             self._bandwidths[rounded] = max(self.stream("triad", rounded) for _ in range(3))
         return self._bandwidths[rounded]
 
     def row(self, name: str, time_s: float, median_s: float, flops: float, size: float, bandwidth: float) -> dict:
-        """A kernel's row: rates, and the share of its limit, the longer of the times that its operations take at the
-        peak and its bytes at a bandwidth."""
+        """Return a kernel's row: rates, and the share of its limit.
+
+        The limit is the longer of two times: its operations at the peak, and its bytes at a bandwidth.
+        """
         limit_s = max(flops / self.peak_flops_per_s, size / bandwidth if size else 0.0)
         return {
             "name": name,
@@ -149,7 +151,7 @@ class Limits:
 
 
 def format_rows(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Lines of a table: time, GFLOP/s and GB/s of each kernel, and its share of the measured limit."""
+    """Format a table: time, GFLOP/s and GB/s of each kernel, and its share of the measured limit."""
     total = sum(row["time_s"] for row in rows)
     width = max([24, *(len(row["name"]) for row in rows)])
     lines = [f"{'kernel':{width}} {'us':>9} {'median':>9} {'share':>6} {'GFLOP/s':>8} {'GB/s':>7} {'of limit':>8}"]

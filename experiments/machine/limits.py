@@ -11,7 +11,7 @@ from .topology import available_cpus, core_counts, cpu_order, last_level_cache_b
 
 
 def measure_machine(threads=None, *, cpus=None, environment: dict | None = None, seconds: float = 0.1) -> dict:
-    """The machine's measured limits: the row `machine` of a samples file.
+    """Measure the machine's limits, for the row `machine` of a samples file.
 
     Takes about `seconds` for the peak, once for each thread count for the bandwidth and once for the
     capacity, and the first touch of the bandwidth's arrays.
@@ -25,7 +25,7 @@ def measure_machine(threads=None, *, cpus=None, environment: dict | None = None,
     environment : dict, optional
         Result of `collect`, if at hand.
     seconds : float
-        Of each single measurement.
+        Duration of each single measurement.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Kernels of layers on maps of given sizes: rates beside those of plain loops that move as many bytes.
+"""Rates of layers' kernels on maps of given sizes, beside plain loops that move as many bytes.
 
 Each kernel runs as one block over a whole map (batch x height x width x channels). Bytes count each map that the
 kernel reads or writes once, without halo. The bandwidth beside it is what plain loops reach that read and write as
@@ -23,8 +23,10 @@ SCRATCH_BYTES = 1 << 23
 
 
 class Case(NamedTuple):
-    """One kernel on one map: operands, attributes and bounds of a block; maps read and written, what is both counts
-    twice; operations."""
+    """One kernel on one map: operands, attributes and bounds of a block; number of maps read and written; operations.
+
+    A map that is both read and written counts twice.
+    """
 
     kernel: str
     operands: dict[str, np.ndarray]
@@ -36,7 +38,7 @@ class Case(NamedTuple):
 
 
 def _vectors(m: ChannelsMap, names: Sequence[str] = ("scale", "shift", "mean", "inv_std")) -> dict[str, np.ndarray]:
-    """Vectors of a norm."""
+    """Return the vectors of a norm."""
     return {name: np.full(m.pitch, 0.5, np.float32) for name in names}
 
 
@@ -45,7 +47,7 @@ def _picked(m: ChannelsMap, *names: str) -> dict[str, np.ndarray]:
 
 
 def _values(m: ChannelsMap) -> np.ndarray:
-    """A map of random numbers, its halo zero."""
+    """Return a map of random numbers with a halo of zeros."""
     values = np.zeros(m.shape, np.float32)
     h = m.halo
     values[:, h : h + m.height, h : h + m.width] = np.random.default_rng(0).standard_normal(
@@ -55,7 +57,7 @@ def _values(m: ChannelsMap) -> np.ndarray:
 
 
 def _norms_and_sums(m: ChannelsMap) -> dict[str, tuple]:
-    """Batch norm, activations, sums, global pooling."""
+    """Return cases of batch norm, activations, sums and global pooling."""
     whole = (0, m.batch, 0, m.height, 0, m.channels)
     rows = (*whole[:4], 0)
     padded = ChannelsMap("padded", m.batch, m.channels, m.height, m.width, 1)
@@ -174,7 +176,7 @@ def _norms_and_sums(m: ChannelsMap) -> dict[str, tuple]:
 
 
 def _pools(m: ChannelsMap) -> dict[str, tuple]:
-    """Maximum and average over windows."""
+    """Return cases of maximum and average pooling."""
     whole = (0, m.batch, 0, m.height, 0, m.channels)
     base = m.attributes("in")
     result: dict[str, tuple] = {}
@@ -224,7 +226,7 @@ def _pools(m: ChannelsMap) -> dict[str, tuple]:
 
 
 def _depthwise(m: ChannelsMap) -> dict[str, tuple]:
-    """Depthwise convolutions, by themselves and between norms."""
+    """Return cases of depthwise convolutions, by themselves and between norms."""
     whole = (0, m.batch, 0, m.height, 0, m.channels)
     pixels = m.batch * m.height * m.width
     result: dict[str, tuple] = {}
@@ -337,7 +339,7 @@ def _depthwise(m: ChannelsMap) -> dict[str, tuple]:
 
 
 def _optimizers(m: ChannelsMap) -> dict[str, tuple]:
-    """Updates of as many parameters as the map has numbers."""
+    """Return cases of updates of as many parameters as the map has numbers."""
     result: dict[str, tuple] = {}
     size = m.batch * m.height * m.width * m.channels
     flat = {"num_partials": 1, "partial_stride": size, "row_length": size, "row_stride": size, "row_offset": 0}
@@ -367,7 +369,7 @@ def _optimizers(m: ChannelsMap) -> dict[str, tuple]:
 
 
 def cases(m: ChannelsMap) -> dict[str, Case]:
-    """All kernels on a map, by name."""
+    """Return all kernels on a map, by name."""
     found = {**_norms_and_sums(m), **_pools(m), **_depthwise(m), **_optimizers(m)}
     return {name: Case(*case) for name, case in found.items()}
 
@@ -410,7 +412,7 @@ def measure_maps(
     Parameters
     ----------
     maps : sequence of str
-        As `parse_map` reads them.
+        Sizes, see `parse_map`.
     kernels : sequence of str
         Parts of names; none: all.
     seconds : float
@@ -419,7 +421,7 @@ def measure_maps(
     Returns
     -------
     list of dict
-        Of each map: "map", "peak_flops_per_s" and "rows".
+        A dict for each map: "map", "peak_flops_per_s" and "rows".
 
     Raises
     ------
@@ -443,7 +445,7 @@ def measure_maps(
 
 
 def format_maps(tables: Sequence[Mapping[str, Any]]) -> str:
-    """The result of `measure_maps` for people."""
+    """Format the result of `measure_maps` for a terminal."""
     lines = []
     for table in tables:
         lines += [
@@ -455,7 +457,7 @@ def format_maps(tables: Sequence[Mapping[str, Any]]) -> str:
 
 
 def parse_map(text: str) -> ChannelsMap:
-    """From batch x height x width x channels, such as 1x32x32x64."""
+    """Parse batch x height x width x channels, such as 1x32x32x64."""
     try:
         batch, height, width, channels = (int(n) for n in text.split("x"))
     except ValueError:

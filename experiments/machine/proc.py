@@ -1,4 +1,4 @@
-"""Small files of /proc and /sys; a value that this machine hides is None, never a guess."""
+"""Reading of small files in /proc and /sys; a value that this machine hides is None."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def read_text(path: Path) -> str | None:
-    """Text of a file without surrounding white space; None where it is missing or may not be read."""
+    """Return the text of a file without surrounding white space; None if it is missing or may not be read."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
@@ -14,7 +14,7 @@ def read_text(path: Path) -> str | None:
 
 
 def read_int(path: Path) -> int | None:
-    """The whole number in a file; None where it is missing or holds something else."""
+    """Return the whole number in a file; None if it is missing or holds something else."""
     text = read_text(path)
     try:
         return None if text is None else int(text)

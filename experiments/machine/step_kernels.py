@@ -14,8 +14,8 @@ from ...cython_src.lowering.options import PlanOptions, describe
 from ...forkjoin.executor import SerialExecutor
 from .kernel_timing import Limits, format_rows, loop_times
 
-WINDOW_S = 2e-3  # short, so that some window lies between two interruptions on a machine that is not quiet
-BATCHES = 4  # that take turns
+WINDOW_S = 2e-3  # so short that some windows lie between two interruptions, also on a busy machine
+BATCHES = 4  # batches that take turns
 
 
 def measure_step(
@@ -30,7 +30,7 @@ def measure_step(
     seconds : float
         Time to spend, apart from set-up.
     instruction_set, cpu
-        As in `bind` and `SerialExecutor`.
+        See `bind` and `SerialExecutor`.
 
     Returns
     -------
@@ -85,7 +85,7 @@ def measure_step(
 
 
 def _windows(bound, seconds: float, cpu: int | None) -> list[float]:
-    """Seconds a step in each of many short windows, without an event log."""
+    """Measure seconds per step in many short windows, without an event log."""
     with SerialExecutor(1, cpus=None if cpu is None else [cpu]) as executor:
         executor.prepare(bound)
         executor.run(2)

@@ -1,4 +1,4 @@
-"""Logical CPUs: where they lie, which caches they share, and in which order workers get them.
+"""Logical CPUs: their place, the caches that they share, and the order in which workers get them.
 
 Functions that read files take `root`, the folder that stands for `/`.
 """
@@ -13,7 +13,7 @@ from .proc import read_int, read_text
 
 
 def parse_cpu_list(text: str) -> list[int]:
-    """The kernel's list format: "0-2,5" is [0, 1, 2, 5]."""
+    """Parse the kernel's list format: "0-2,5" is [0, 1, 2, 5]."""
     cpus = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -33,12 +33,12 @@ def format_cpu_list(cpus) -> str:
 
 
 def available_cpus() -> list[int]:
-    """Logical CPUs this process may run on, ascending."""
+    """Return the logical CPUs that this process may run on, ascending."""
     return sorted(os.sched_getaffinity(0))
 
 
 def core_counts(available: int | None = None) -> tuple[int, ...]:
-    """1, 2, 4, ... and the number of CPUs that this process may use."""
+    """Return 1, 2, 4, ... and the number of CPUs that this process may use."""
     if available is None:
         available = len(os.sched_getaffinity(0))
     counts = [1]
@@ -48,7 +48,7 @@ def core_counts(available: int | None = None) -> tuple[int, ...]:
 
 
 def read_topology(root="/") -> dict:
-    """Place of each online logical CPU.
+    """Read the place of each online logical CPU.
 
     Returns
     -------
@@ -77,7 +77,7 @@ def read_topology(root="/") -> dict:
         cpus.append(
             {
                 "cpu": cpu,
-                # Some Arm and virtual machines say -1 for an unknown package.
+                # Some Arm and virtual machines report -1 for an unknown package.
                 "socket": socket if socket is not None and socket >= 0 else 0,
                 "node": node_of.get(cpu, 0),
                 "core": min(siblings),
@@ -97,10 +97,10 @@ def read_topology(root="/") -> dict:
 
 
 def cpu_order(n: int, cpus=None, *, root="/", oversubscribe: bool = False) -> list[int]:
-    """Logical CPUs for `n` workers: within a socket one worker a physical core, then SMT siblings; then the
-    next socket.
+    """Return logical CPUs for `n` workers.
 
-    Faster cores come before slower ones and NUMA nodes of a socket one after the other.
+    Within a socket each physical core gets one worker, then each SMT sibling; then comes the next socket. Faster cores
+    come before slower ones, and NUMA nodes of a socket one after the other.
 
     Parameters
     ----------
@@ -137,19 +137,19 @@ def cpu_order(n: int, cpus=None, *, root="/", oversubscribe: bool = False) -> li
 
 
 def placement_order(topology: dict, cpus) -> list[int]:
-    """All of `cpus` in the order in which `cpu_order` gives them to workers."""
+    """Return all of `cpus` in the order in which `cpu_order` gives them to workers."""
     place = {c["cpu"]: c for c in topology["cpus"]}
     taken: dict[int, int] = {}
     keys = {}
     for cpu in sorted(cpus):
         core = place[cpu]["core"]
-        rank = taken[core] = taken.get(core, -1) + 1  # how many siblings among `cpus` come before this one
+        rank = taken[core] = taken.get(core, -1) + 1  # number of siblings in `cpus` before this one
         keys[cpu] = (place[cpu]["socket"], rank, -(place[cpu]["capacity"] or 0), place[cpu]["node"], core)
     return sorted(keys, key=keys.__getitem__)
 
 
 def read_caches(root="/", cpu: int = 0) -> list[dict]:
-    """Caches seen by one logical CPU: level, type, size_bytes, line_bytes, shared_by (logical CPUs)."""
+    """Return the caches of one logical CPU: level, type, size_bytes, line_bytes, shared_by (logical CPUs)."""
     caches = []
     for index in sorted(Path(root, f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*")):
         level, size = read_int(index / "level"), read_text(index / "size")
@@ -169,7 +169,7 @@ def read_caches(root="/", cpu: int = 0) -> list[dict]:
 
 
 def last_level_cache_bytes(environment: dict) -> int:
-    """Size of all last-level caches together, 0 where caches are hidden."""
+    """Return the size of all last-level caches together, 0 if caches are hidden."""
     caches = environment["caches"]
     if not caches:
         return 0

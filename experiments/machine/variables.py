@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 
-# Variables that change how fast something runs. Measuring processes get none of these but FORKTASK_ISA from
-# outside; any other use of NumPy, PyTorch or OpenMP here does. "cripples": makes a library slower than it is
-# or takes threads away, so that comparisons with it are false; "placement": competes with our pinning;
-# "threads": sets numbers of threads;
-# "spin": what idle threads do; "kernels": chooses kernels of this package.
+# Variables that change how fast something runs. Of these, measuring processes get only FORKTASK_ISA from outside; any
+# other use of NumPy, PyTorch or OpenMP gets all. "cripples": slows a library down or takes threads from it, so that
+# comparisons with it are false; "placement": competes with the pinning of executors; "threads": sets numbers of
+# threads; "spin": tells idle threads what to do; "kernels": chooses kernels of this package.
 VARIABLES = {
     "OPENBLAS_CORETYPE": ("cripples", "OpenBLAS uses the kernels of this CPU model, often half as fast; acts at load"),
     "OPENBLAS_L2_SIZE": ("cripples", "OpenBLAS blocks for this L2 size instead of the real one"),
@@ -47,7 +46,7 @@ VARIABLE_PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLI
 
 
 def read_variables(variables=None) -> list[dict]:
-    """Environment variables that change threads or kernels: name, value, kind (see VARIABLES), effect."""
+    """Return environment variables that change threads or kernels: name, value, kind (see VARIABLES), effect."""
     variables = os.environ if variables is None else variables
     found = []
     for name in sorted(variables):
@@ -55,7 +54,7 @@ def read_variables(variables=None) -> list[dict]:
             kind, effect = VARIABLES.get(name, ("unknown", "read by a library of threads or kernels; effect not known"))
             value = variables[name]
             if name == "OMP_DYNAMIC" and value.strip().lower() == "false":
-                kind = "threads"  # the default, said aloud
+                kind = "threads"  # the default, stated explicitly
             found.append({"name": name, "value": value, "kind": kind, "effect": effect})
     return found
 

@@ -1,1 +1,1 @@
-"""What a runtime costs a task: METG on Task Bench graphs."""
+"""Cost of a runtime per task: METG on Task Bench graphs."""

@@ -22,7 +22,7 @@ from .table import HALF
 
 
 def draw_all(table: Mapping[str, Any], folder: Path, kind: str) -> list[Path]:
-    """A figure for each graph, with its caption beside it."""
+    """Draw a figure for each graph, with its caption beside it."""
     paths = []
     for name in dict.fromkeys(graph_name(e["graph"]) for e in table["results"]):
         entries = [e for e in table["results"] if graph_name(e["graph"]) == name and e["repeats"]]
@@ -34,7 +34,7 @@ def draw_all(table: Mapping[str, Any], folder: Path, kind: str) -> list[Path]:
 
 
 def draw(entries: Sequence[Mapping[str, Any]]):
-    """Efficiency over task granularity, a panel for each thread count; METG(50 %) marked on the line of one half."""
+    """Draw efficiency over task granularity, a panel for each thread count, with METG(50 %) marked."""
     counts = sorted({e["threads"] for e in entries})
     styles = model_styles([e["model"] for e in entries])
     with matplotlib.rc_context(style_parameters()):
@@ -81,7 +81,7 @@ def draw(entries: Sequence[Mapping[str, Any]]):
 
 
 def caption(entries: Sequence[Mapping[str, Any]], unit_s: Mapping[str, float]) -> str:
-    """What the figure shows, in words."""
+    """Return the figure's caption."""
     graph = entries[0]["graph"]
     repeats = sorted({e["repeats"] for e in entries})
     found = ", ".join(

@@ -25,7 +25,7 @@ class TaskBenchOptions(Record, frozen=True):
 
 
 def task_bench_graphs(patterns: Sequence[str], options: TaskBenchOptions, device: str = "cpu") -> list[dict[str, Any]]:
-    """Arguments of `task_bench` for each pattern.
+    """Return the arguments of `task_bench` for each pattern.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def task_bench_graphs(patterns: Sequence[str], options: TaskBenchOptions, device
 
 
 def network_graph(network: str, plan: PlanOptions, options: TaskBenchOptions, device: str = "cpu") -> dict[str, Any]:
-    """Arguments of `lower` for the graph of a network, whose blocks' durations are scaled.
+    """Return the arguments of `lower` for the graph of a network, whose blocks' durations are scaled.
 
     Raises
     ------
@@ -57,12 +57,12 @@ def network_graph(network: str, plan: PlanOptions, options: TaskBenchOptions, de
 
 
 def graph_name(graph: Mapping[str, Any]) -> str:
-    """The pattern, or the network."""
+    """Return the name of a graph: its pattern or network."""
     return graph.get("pattern") or graph["network"]
 
 
 def describe_graph(graph: Mapping[str, Any]) -> str:
-    """A graph in words."""
+    """Describe a graph in words."""
     if "network" in graph:
         others = describe(plan_options(graph), leave_out=("batch", "granularity"))
         return (

@@ -1,4 +1,4 @@
-"""Measures what a runtime costs, on Task Bench graphs, in a process of its own for each (model, repetition).
+"""Measuring process for the cost of a runtime on Task Bench graphs, one for each (model, repetition).
 
     python -P -m forktask.experiments.metg.measure < job.json
 
@@ -33,14 +33,14 @@ from ..sampling.models import bind_for, make_executor, parse_model
 from ..sampling.subject import build
 from ..sampling.timing import Stepper
 
-UNIT_WORK = 4000  # units for timing the kernel alone: long against the call, short against a time slice
+UNIT_WORK = 4000  # units of work that time the kernel alone: long against the call, short against a time slice
 UNIT_TRIES = 15
 ENOUGH_EFFICIENCY = 0.8
 DURATION_PASSES = 7
 
 
 def unit_time_s(kernel: str) -> float:
-    """Seconds of one unit of work, on the calling thread, without any runtime: the best of several tries."""
+    """Measure the seconds of one unit of work on the calling thread, without any runtime: the best of several."""
     if kernel == "busy_wait":
         return 1e-9
     number = TASK_BENCH_KERNELS.index("compute" if kernel == "load_imbalance" else kernel)
@@ -48,7 +48,7 @@ def unit_time_s(kernel: str) -> float:
 
 
 def make_plan(job: Mapping[str, Any], work: int):
-    """The job's graph with `work` units in a task (of a network: in the average task); 0: an empty kernel."""
+    """Make the job's graph with `work` units in a task (of a network: in the average task); 0: an empty kernel."""
     graph = job["graph"]
     if "network" in graph:
         return replica(lower(**{k: v for k, v in graph.items() if k != "kernel"}), job["durations_s"], work)
@@ -56,7 +56,7 @@ def make_plan(job: Mapping[str, Any], work: int):
 
 
 def gpu_unit_time_s(kernel: str, tasks: int) -> float:
-    """Seconds of one unit of work on a GPU, `tasks` tasks at once: the slope between two lengths of one launch."""
+    """Measure the seconds of one unit of work on a GPU, `tasks` at once: the slope between two lengths of a launch."""
     if kernel == "busy_wait":
         return 1e-9
     times = []
@@ -75,7 +75,7 @@ def gpu_unit_time_s(kernel: str, tasks: int) -> float:
 
 
 def work_ladder(start: float) -> Iterator[int]:
-    """1, 2, 3, 4, 6, 8, 12, ...: whole numbers from `start` on, in steps of about the square root of two."""
+    """Yield 1, 2, 3, 4, 6, 8, 12, ...: whole numbers from `start` on, in steps of about the square root of two."""
     power = 1
     while True:
         yield from (work for work in sorted({power, power + power // 2}) if work >= start)
@@ -83,7 +83,7 @@ def work_ladder(start: float) -> Iterator[int]:
 
 
 def time_graph(job: Mapping[str, Any], work: int, clock=time.perf_counter) -> dict[str, Any]:
-    """Time the graph with some work: seconds of each iteration, over several runs, and of preparing it."""
+    """Time the graph with some work: seconds of an iteration in each of several runs, and of preparing."""
     plan = make_plan(job, work)
     bound = bind_for(job["model"], plan)
     with make_executor(job["model"], job["threads"], cpus=job["cpus"]) as executor:
@@ -112,7 +112,7 @@ def measure(job: Mapping[str, Any], clock=time.perf_counter) -> dict[str, Any]:
     spec = parse_model(job["model"])
     kernel, threads = job["graph"]["kernel"], job["threads"]
     gpu = spec.model.device == "gpu"
-    if gpu:  # what runs at once is a step's tasks, as far as the device has multiprocessors
+    if gpu:  # The tasks of a step run at once, at most one on each multiprocessor.
         width = job["graph"].get("width", job["threads"])
         threads = min(width, default_gpu().multiprocessors)
     disturbance = Disturbance()
@@ -145,7 +145,7 @@ def measure(job: Mapping[str, Any], clock=time.perf_counter) -> dict[str, Any]:
 
 
 def measure_durations(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Median time of each block of a network, run serially, in seconds."""
+    """Measure the median time of each block of a network, run serially, in seconds."""
     bound = build({"plan": {k: v for k, v in job["graph"].items() if k != "kernel"}, "seed": 1, "threads": 1})
     plan = bound.plan
     with make_executor("serial", 1, cpus=job["cpus"], event_capacity=DURATION_PASSES * plan.num_tasks) as executor:

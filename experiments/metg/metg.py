@@ -1,12 +1,11 @@
-"""What a runtime costs a task, on Task Bench graphs: measuring, with what a folder holds already.
+"""Cost of a runtime per task on Task Bench graphs: measuring what a folder does not hold yet.
 
 METG(50 %) is the minimum effective task granularity: the shortest task, in wall time x threads / tasks, at which half
 of the rate is still reached that the kernel has alone. One denominator for all models: the kernel's best time for a
 unit of work without any runtime, over all processes of the run, times the threads.
 
-The time of a graph in a process is that of its fastest run: what the runtime costs, not what the neighbours do. With
-hogs (--interference) neighbours are the question, and it is the median. Over processes the median and the extremes are
-given.
+The time of a graph in a process is that of its fastest run, which other programs disturb least. With hogs
+(--interference), whose effect is the question, it is the median. Over processes, tables have the median and extremes.
 
 References
 ----------
@@ -48,7 +47,7 @@ MEASURE_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.metg.measur
 
 
 class MetgSettings(Record, frozen=True):
-    """How METG is measured."""
+    """Settings of the measurement of METG."""
 
     repeats: Annotated[int, about("processes for each model", least=1)] = 5
     interference: Annotated[int, about("processes that spin on the same CPUs", least=0)] = 0
@@ -58,7 +57,7 @@ class MetgSettings(Record, frozen=True):
 
 
 def default_models() -> tuple[str, ...]:
-    """Models of the comparison that can run Task Bench graphs, and the outside references that are built."""
+    """Return the models of the comparison that can run Task Bench graphs, and the built outside references."""
     known = built_models()
     return tuple(m for m in (*DEFAULT_MODELS, "openmp_tasks", "tbb") if m.partition(":")[0] in known and m != "joblib")
 
@@ -76,19 +75,19 @@ def measure_metg(
     Parameters
     ----------
     graphs : sequence of mapping
-        As `graphs.task_bench_graphs` or `graphs.network_graph` make them.
+        Results of `graphs.task_bench_graphs` or `graphs.network_graph`.
     models : sequence of str
     threads : sequence of int
         A model of one thread takes part at one only.
     settings : MetgSettings
     out : str, optional
-        Folder for samples, table and figures; what it holds is not measured again.
+        Folder for samples, table and figures; samples in it are not measured again.
     figure_format : {"pdf", "svg", "png"}
 
     Raises
     ------
     UsageError
-        Too many threads, no model for these threads, or a folder with something else.
+        Too many threads, no model for these threads, or a folder with other files.
     """
     specs = [str(spec) for spec in parse_models(tuple(models))]
     cores = len(os.sched_getaffinity(0))
@@ -136,7 +135,7 @@ def measure_metg(
 
 
 def _start(writer: ResultsWriter, graphs, models, threads, settings: MetgSettings, cores: int) -> None:
-    """Write the run row; go on with what the folder holds if it was measured in the same way."""
+    """Write the run row; continue the folder's run if it was measured in the same way."""
     environment = collect(variables=clean_environment(os.environ, sample_environment(1, 0, cores)))
     shared = {k: v for k, v in graphs[0].items() if k != "pattern"}
     config = {"patterns": [graph_name(g) for g in graphs], **shared, "models": list(models), "threads": list(threads)}
@@ -156,14 +155,14 @@ def _start(writer: ResultsWriter, graphs, models, threads, settings: MetgSetting
 
 
 def job_key(model: str, threads: int, graph: Mapping[str, Any], repetition: int) -> str:
-    """What tells one measurement from another."""
+    """Return a key that tells one measurement from another."""
     return canonical_json([model, threads, dict(graph), repetition])
 
 
 def _measure_all(jobs, settings: MetgSettings, cores: int, writer: ResultsWriter | None) -> list[dict[str, Any]]:
     """Measure the jobs one after the other, each in a process of its own; rows are written as they come.
 
-    What the folder holds is not measured again, unless it failed in a way that a second attempt may mend.
+    Rows in the folder are not measured again, except for failures that a second attempt may mend.
     """
     cpus = available_cpus()
     rows: dict[str, dict[str, Any]] = {}
@@ -227,7 +226,7 @@ def _measure_all(jobs, settings: MetgSettings, cores: int, writer: ResultsWriter
 
 
 def _measure_durations(graph: Mapping[str, Any], cpus: list[int], cores: int) -> list[float]:
-    """Times of a network's blocks, measured once: all models get the same graph."""
+    """Measure the times of a network's blocks once, so that all models get the same graph."""
     settings = clean_environment(os.environ, sample_environment(1, 0, cores))
     row = run_sample({"kind": "durations", "graph": graph, "cpus": cpus}, settings, TIME_LIMIT_S, MEASURE_COMMAND)
     if "failure" in row:

@@ -15,19 +15,19 @@ from ..sampling.models import built_models
 from .graphs import describe_graph, graph_name
 
 HALF = 0.5
-MUCH_PRESSURE = 0.1  # part of the time in which some thread waited for a CPU: from here on figures are doubtful
-EAGER_MODEL = "tasks"  # creates its tasks anew: what recording is compared to
+MUCH_PRESSURE = 0.1  # figures are doubtful above this part of time in which some thread waited for a CPU
+EAGER_MODEL = "tasks"  # The cost of recording is compared with this model, which creates its tasks anew.
 
 
 def metg_s(work: Sequence[float], efficiency: Sequence[float], unit_s: float, target: float = HALF) -> float | None:
-    """Shortest task that reaches the target efficiency: wall time x threads / tasks, in seconds.
+    """Return the shortest task that reaches the target efficiency: wall time x threads / tasks, in seconds.
 
     Parameters
     ----------
     work : sequence of float
         Units of work of an average task, ascending.
     efficiency : sequence of float
-        Of each: work x unit_s / (wall time x threads / tasks).
+        Efficiency at each work: work x unit_s / (wall time x threads / tasks).
     unit_s : float
         Time of a unit of work.
 
@@ -50,7 +50,7 @@ def metg_s(work: Sequence[float], efficiency: Sequence[float], unit_s: float, ta
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Medians and extremes over repetitions.
+    """Return medians and extremes over repetitions.
 
     Returns
     -------
@@ -137,7 +137,7 @@ def _summarise_group(group, unit_s: float) -> dict[str, Any]:
 
 
 def _break_even(entry, results) -> int | None:
-    """Replays of the empty graph after which a model has made up for its preparation against eager tasks."""
+    """Return the replays of the empty graph after which a model has earned back its preparation."""
     if not entry["repeats"]:
         return None
     eager = [
@@ -149,14 +149,14 @@ def _break_even(entry, results) -> int | None:
     ]
     if not eager or entry in eager:
         return None
-    # The same graph size on both sides, so costs of a task compare.
+    # Both sides have the same graph size, so costs per task can be compared.
     gain = eager[0]["empty_task_s"]["median"] - entry["empty_task_s"]["median"]
     cost = entry["prepare_s"]["median"] - eager[0]["prepare_s"]["median"]
     return None if gain <= 0 else max(0, math.ceil(cost / gain))
 
 
 def format_table(table: Mapping[str, Any]) -> str:
-    """The results as text."""
+    """Format the results as text."""
     lines = [
         f"kernel {kernel} alone: {unit * 1e9:.3g} ns a unit of work; efficiencies are against this times the threads"
         for kernel, unit in table["unit_s"].items()
@@ -199,7 +199,7 @@ def _ns(spread: Mapping[str, float] | None) -> str:
 
 
 def as_csv(table: Mapping[str, Any]) -> str:
-    """The results as CSV: what distinguishes the graphs, models and threads, then figures."""
+    """Format the results as CSV: first the columns that identify graph, model and threads, then numbers."""
     names = ("metg_s", "empty_task_s", "record_s", "close_s", "prepare_s")
     graph_columns = list(dict.fromkeys(name for entry in table["results"] for name in entry["graph"]))
     columns = [*graph_columns, "model", "threads", "repeats"]

@@ -1,1 +1,1 @@
-"""PyTorch beside our models, in one run."""
+"""PyTorch beside forktask's models, in one run."""

@@ -1,4 +1,4 @@
-"""What PyTorch users on a CPU try."""
+"""Modes in which PyTorch is measured: those that its users try on a CPU."""
 
-# As it is, channels in the innermost dimension, and compiled.
+# PyTorch's default, channels in the innermost dimension, and compiled.
 MODES = ("eager", "channels_last", "compile")

@@ -1,4 +1,4 @@
-"""PyTorch on the same network, batch, data and threads, interleaved with our models in one run."""
+"""PyTorch on the same network, batch, data and threads, interleaved with forktask's models in one run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ..sampling.progress import ProgressBar
 from .modes import MODES
 
 TORCH_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.peers.torch_worker")
-WARMUP_S = 1.0  # longest warm-up of our models before they are timed
+WARMUP_S = 1.0  # longest warm-up of forktask's models before they are timed
 COMPILE_TIME_LIMIT_S = 300.0
 
 
@@ -42,33 +42,33 @@ def compare_with_torch(
     seed: int = 0,
     device: str = "cpu",
 ) -> dict[str, Any]:
-    """Measure PyTorch and our models in turns, each time in a fresh process.
+    """Measure PyTorch and forktask's models in turns, each time in a fresh process.
 
     Parameters
     ----------
     network : str
     options : PlanOptions
     models : sequence of str
-        Specs of the device.
+        Specs of models of the device.
     modes : sequence of str
-        Of PyTorch, some of `MODES`.
+        Modes of PyTorch, some of `MODES`.
     threads : sequence of int
     repeats : int
         Processes for each contestant and number of threads.
     seconds : float
-        Timed in each.
+        Duration of the timed runs of each process.
     seed : int
     device : {"cpu", "gpu"}
 
     Returns
     -------
     dict
-        What `summarise` returns, the conditions, failures and raw samples.
+        The result of `summarise`, the conditions, failures and raw samples.
 
     Raises
     ------
     UsageError
-        No PyTorch, a mode, model or number of threads that cannot be, or answers that differ.
+        No PyTorch, an impossible mode, model or number of threads, or answers that differ.
     """
     if importlib.util.find_spec("torch") is None:
         raise UsageError("peers needs PyTorch, which is not installed; run: pip install torch")
@@ -83,7 +83,7 @@ def compare_with_torch(
     for count in threads:
         if not 1 <= count <= len(cpus):
             raise UsageError(f"threads must be in [1, {len(cpus)}] (the CPUs of this process), got {count}")
-    # What our models of this device compute; for the table, each is lowered anew where it is measured.
+    # The plan of forktask's models, for the table; measuring processes lower it again.
     plan = lower(network, options.with_changes(conv=convolution_for(specs[0], options.conv)))
     environment = collect()
     machine = measure_machine(threads, environment=environment)
@@ -148,7 +148,7 @@ def _measure(
     cores: int,
     device: str = "cpu",
 ) -> tuple[dict[tuple[str, int], dict[int, dict]], dict[str, str]]:
-    """Each contestant once in each repetition, in random order, each time in a fresh process."""
+    """Measure each contestant once in each repetition, in random order, each time in a fresh process."""
     generator = random.Random(seed)
     order = [(r, c) for r in range(repeats) for c in generator.sample(list(contestants), len(contestants))]
     samples: dict[tuple[str, int], dict[int, dict]] = {c: {} for c in contestants}
@@ -188,7 +188,7 @@ def _measure(
 
 
 def convolution_forms(plan, device: str = "cpu") -> dict[str, int]:
-    """How many passes of convolutions (forward, data gradient, weight gradient) are computed by which algorithm."""
+    """Count the passes of convolutions (forward, data gradient, weight gradient) by algorithm."""
     forms: dict[str, int] = {}
     for loop in plan.loops:
         if loop.kernel.startswith("channels_conv_") and loop.kernel != "channels_conv_pack":
@@ -206,7 +206,7 @@ def convolution_forms(plan, device: str = "cpu") -> dict[str, int]:
 
 
 def wrong_modes(samples: Mapping[tuple[str, int], Mapping[int, Mapping]]) -> dict[tuple[str, int], str]:
-    """What is wrong with PyTorch's modes whose answers differ from those of its first mode.
+    """Say how the answers of PyTorch's modes differ from those of its first mode, for those that do.
 
     torch.compile 2.13, for one, sends no gradient through LeNet-5's pooling on a CPU: such a mode is no peer.
     """
@@ -223,14 +223,14 @@ def wrong_modes(samples: Mapping[tuple[str, int], Mapping[int, Mapping]]) -> dic
 def summarise(
     samples: Mapping[tuple[str, int], Mapping[int, Mapping]], floors_s: Mapping[str, Mapping[int, float]]
 ) -> dict[str, Any]:
-    """Medians, multiples of the floors and, for our models, the ratio to PyTorch's fastest mode at as many threads.
+    """Return medians, multiples of the floors and, for forktask's models, ratios to PyTorch's fastest mode.
 
     Parameters
     ----------
     samples : mapping
         Rows by contestant and threads, then repetition.
     floors_s : mapping
-        Seconds a step takes at least, by name of the floor ("FLOP", "roofline") and threads.
+        Least seconds of a step, by name of the floor ("FLOP", "roofline") and threads.
 
     Raises
     ------
@@ -276,7 +276,7 @@ def summarise(
 
 
 def as_text(result: Mapping[str, Any]) -> str:
-    """The table for a terminal."""
+    """Format the result of `compare_with_torch` for a terminal."""
     environment, machine = result["environment"], result["machine"]
     others = describe(plan_options(result), leave_out=("batch", "phase"))
     floors = [*result["rows"][0]["floors_s"]] if result["rows"] else []

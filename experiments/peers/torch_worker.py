@@ -1,4 +1,4 @@
-"""One sample of PyTorch on a network of ours: the peer's side of `forktask peers`.
+"""Measuring process for PyTorch on a network of forktask: the peer's side of `forktask peers`.
 
     python -P -m forktask.experiments.peers.torch_worker < job.json
 
@@ -41,12 +41,12 @@ class TorchExecutor:
     Parameters
     ----------
     bound : BoundPlan
-        Initial parameters and data are copied from here.
+        Source of initial parameters and data.
     mode : {"eager", "channels_last", "compile"}
     device : {"cpu", "cuda"}
-        With float32 arithmetic on both: no TF32.
+        Both compute in float32, without TF32.
     network : Network, optional
-        Default: the one that the plan names.
+        Default: the plan's network.
     """
 
     def __init__(self, bound, mode: str, device: str = "cpu", network=None):
@@ -87,7 +87,7 @@ class TorchExecutor:
                 "adam": lambda: torch.optim.Adam(trained, **moments, **decay),
                 "adamw": lambda: torch.optim.AdamW(trained, **moments, **decay),
             }[attributes["optimizer"]]()
-        # On a GPU the compiled form that launches captured graphs.
+        # On a GPU this compiled form launches captured graphs.
         compiled = "reduce-overhead" if device == "cuda" else "default"
         self.forward = torch.compile(self.module, mode=compiled) if mode == "compile" else self.module
         self.losses: list = []
@@ -116,7 +116,7 @@ class TorchExecutor:
             if self.clip_norm:
                 self.torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.clip_norm)
             self.optimizer.step()
-            # A graph that is launched again overwrites its outputs.
+            # A captured graph overwrites its outputs when it is launched again.
             self.losses.append(loss.detach().clone() if self.device == "cuda" else loss.detach())
 
 
@@ -126,7 +126,7 @@ def _is_trained(name: str, attributes: Mapping[str, Any]) -> bool:
 
 
 def torch_network(spec):
-    """PyTorch's module for a Network; parameters and statistics have the same names.
+    """Return PyTorch's module for a Network; parameters and statistics have the same names.
 
     A layer's ReLU works in place where nothing else reads its input, as in the modules that people write.
     """
@@ -138,7 +138,7 @@ def torch_network(spec):
     class Network(nn.Module):
         def __init__(self):
             super().__init__()
-            self.steps = []  # output, module or None for a sum, inputs, tensors that nobody reads later
+            self.steps = []  # (output, module or None for a sum, inputs, tensors without a later reader)
             for position, (layer, before, _) in enumerate(spec.shapes()):
                 module: nn.Module | None = None
                 match layer:
@@ -172,7 +172,7 @@ def torch_network(spec):
                     case Add():
                         module = None
                     case Softmax():
-                        continue  # part of the loss
+                        continue  # The loss computes the softmax.
                     case _:
                         raise UsageError(f"the PyTorch worker has no module for {layer!r}; add one")
                 later = {name for other in spec.layers[position + 1 :] for name in inputs[other.name]}

@@ -19,32 +19,32 @@ class Column(NamedTuple):
 
 
 def number(value: Any, digits: int = 2) -> str:
-    """A number, or nothing where there is none."""
+    """Format a number; empty for none."""
     return "" if value is None or (isinstance(value, float) and not math.isfinite(value)) else f"{value:.{digits}f}"
 
 
 def time(value: float | None) -> str:
-    """A time with its unit, or nothing where there is none."""
+    """Format a time with its unit; empty for none."""
     return format_time(value) if value is not None and math.isfinite(value) else ""
 
 
 def percent(value: float | None, digits: int = 0) -> str:
-    """A share, or nothing where there is none."""
+    """Format a share as a percentage; empty for none."""
     return f"{value:.{digits}%}" if value is not None and math.isfinite(value) else ""
 
 
 def interval(low: float, high: float, digits: int = 2) -> str:
-    """An interval, or nothing where there is none."""
+    """Format an interval; empty for none."""
     return f"[{low:.{digits}f}, {high:.{digits}f}]" if math.isfinite(low) and math.isfinite(high) else ""
 
 
 def percent_interval(low: float, high: float, digits: int = 1) -> str:
-    """An interval of shares, or nothing where there is none."""
+    """Format an interval of shares; empty for none."""
     return f"[{low:.{digits}%}, {high:.{digits}%}]" if math.isfinite(low) and math.isfinite(high) else ""
 
 
 def count(value: Any) -> str:
-    """A whole number, or nothing where there is none."""
+    """Format a whole number; empty for none."""
     return "" if value is None or (isinstance(value, float) and math.isnan(value)) else f"{int(value)}"
 
 
@@ -69,7 +69,7 @@ def _percent(name: str, heading: str, digits: int = 0) -> Column:
 
 
 def _ratio(heading: str, name: str = "ratio", digits: int = 3) -> tuple[Column, Column]:
-    """A ratio and its interval."""
+    """Return the columns of a ratio and its interval."""
     return (
         _number(name, heading, digits),
         Column("95% interval", lambda r: interval(r[f"{name}_low"], r[f"{name}_high"], digits), True),
@@ -138,7 +138,7 @@ COST = (
 
 
 def _bound(name: str, heading: str) -> Column:
-    """A bound with its interval in the same unit, as "2.84 ms [2.80, 2.90]"."""
+    """Format a bound with its interval in the same unit, such as "2.84 ms [2.80, 2.90]"."""
 
     def text(row: Mapping[str, Any]) -> str:
         value, low, high = (row[f"{name}_s{end}"] for end in ("", "_low", "_high"))

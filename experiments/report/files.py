@@ -28,7 +28,7 @@ SUMMARY = "summary.csv"
 
 
 def figure_stem(study: Study, plan_id: str, figure: str) -> str:
-    """File name of a figure: its plain name for the main plan, with what tells the plan from others for the rest."""
+    """Return a figure's file name: its plain name for the main plan, else with the options that identify the plan."""
     if plan_id == main_plan(study):
         return figure
     record = study.records[plan_id]

@@ -1,4 +1,4 @@
-"""Words that the report uses, with what they mean."""
+"""Words of the report with their meaning."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Table:
     rows: list[dict[str, Any]]
 
     def cells(self) -> tuple[list[Column], list[list[str]]]:
-        """Columns and texts, without columns that are empty in every row."""
+        """Return columns and texts, without columns that are empty in every row."""
         texts = [[column.text(row) for column in self.columns] for row in self.rows]
         used = [i for i in range(len(self.columns)) if any(line[i] for line in texts)]
         return [self.columns[i] for i in used], [[line[i] for i in used] for line in texts]
@@ -95,7 +95,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """All sections of a study, and what stands above them."""
+    """All sections of a study, with title, facts and warnings."""
 
     title: str
     facts: Mapping[str, Any]
@@ -105,7 +105,7 @@ class Report:
 
 
 def records_of(table: pd.DataFrame, plan_id: str | None = None) -> list[dict[str, Any]]:
-    """Rows of a table, of one plan only where one is named."""
+    """Return the rows of a table, or those of one plan."""
     if not len(table):
         return []
     return (table if plan_id is None else table[table["plan_id"] == plan_id]).to_dict("records")
@@ -141,7 +141,7 @@ def build(study: Study) -> Report:
 
 
 def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
-    """Return what is known of one plan."""
+    """Return the sections of one plan."""
     point_sections = [
         Section(
             plan_title(study, plan_id),
@@ -219,7 +219,7 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
 
 
 def _comparisons(study: Study) -> Iterable[Section]:
-    """Return what compares plans with each other."""
+    """Return the sections that compare plans."""
     ratios = records_of(axis_table(study))
     for axis in dict.fromkeys(row["axis"] for row in ratios):
         rows = [row for row in ratios if row["axis"] == axis]
@@ -238,7 +238,7 @@ def _comparisons(study: Study) -> Iterable[Section]:
 
 
 def _varying(table_columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """Columns without those that repeat one problem or granularity in every row."""
+    """Return the columns without those that hold the same problem or granularity in every row."""
     constant = {c.heading for c in table_columns if len({c.text(r) for r in rows}) < 2}
     return [c for c in table_columns if c.heading not in constant & {"problem", "granularity"}]
 
@@ -276,7 +276,7 @@ def _closing_sections(study: Study) -> list[Section]:
 
 
 def headline(study: Study, plan_id: str) -> list[str]:
-    """The answers of one plan at its largest number of threads, a sentence for each task model."""
+    """Return the findings of one plan at its largest number of threads, a sentence for each task model."""
     table = speed_table(study)
     table = table[(table["plan_id"] == plan_id) & table["model"].map(base_model).isin(TASK_MODELS)]
     table = table[table["verdict"] != ""]
@@ -306,7 +306,7 @@ def _command(run: Mapping[str, Any]) -> str:
 
 
 def _leaves(value: Any, name: str = "") -> list[tuple[str, str]]:
-    """Leaves of the environment as (dotted name, text)."""
+    """Return the leaves of the environment as (dotted name, text)."""
     if isinstance(value, Mapping) and value:
         return [row for key in value for row in _leaves(value[key], f"{name}.{key}" if name else str(key))]
     if isinstance(value, (list, tuple)) and any(isinstance(v, (Mapping, list)) for v in value):

@@ -14,7 +14,7 @@ from ..analysis.study import Study
 
 
 def format_time(seconds: float) -> str:
-    """Three significant digits with a unit: "6.41 ms"."""
+    """Format a time with three significant digits and a unit: "6.41 ms"."""
     if not math.isfinite(seconds):
         return "n/a"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)):
@@ -26,7 +26,7 @@ def format_time(seconds: float) -> str:
 
 
 def blocks_text(plan: Mapping[str, Any]) -> str:
-    """A plan's granularity in words."""
+    """Describe a plan's granularity in words."""
     granularity = str(plan.get(GRANULARITY, "") or "")
     match = re.fullmatch(r"images=(\d+)", granularity)
     cut = f"{match[1]} images a block" if match else f"granularity {granularity}" if granularity else ""
@@ -35,17 +35,17 @@ def blocks_text(plan: Mapping[str, Any]) -> str:
 
 
 def plan_title(study: Study, plan_id: str) -> str:
-    """All that tells a plan from the others of the study."""
+    """Return a title that tells a plan from the others of the study."""
     return f"{study.problem_name(plan_id)}; {blocks_text(study.plans[plan_id])}"
 
 
 def data_text(study: Study) -> str:
-    """A short warning about the data, for figures."""
+    """Return a short warning about the data, for figures."""
     return "random images" if study.data == "synthetic" else f"smoke test data ({study.data})"
 
 
 def data_warning(study: Study) -> str:
-    """The same as sentences."""
+    """Return the warning of `data_text` as sentences."""
     if study.data == "synthetic":
         return (
             "The network was fed with random images: step times do not depend on what is in them, and nothing is "
@@ -58,7 +58,7 @@ def data_warning(study: Study) -> str:
 
 
 def t1_text(study: Study, plan_id: str, name: str = "T1") -> str:
-    """The serial time and its distance from the machine's floors."""
+    """Return the serial time and its multiples of the machine's floors."""
     floors = floor_table(study)
     row = floors[floors["plan_id"] == plan_id].iloc[0]
     serial = best_serial(study, plan_id)
@@ -74,7 +74,7 @@ def t1_text(study: Study, plan_id: str, name: str = "T1") -> str:
 
 
 def machine_text(study: Study) -> str:
-    """One sentence on the machine: processor, peak, bandwidth, capacity."""
+    """Describe the machine in one sentence: processor, peak, bandwidth, capacity."""
     pieces = []
     cpu = find_text(study.environment, "cpu_model", "cpu", "model_name")
     if cpu:
@@ -105,7 +105,7 @@ def find_text(mapping: Mapping[str, Any], *names: str) -> str:
 
 
 def conditions(study: Study, plan_id: str) -> list[str]:
-    """What a sceptical reader of a caption must know: work, kernels, repetitions, machine."""
+    """Return the conditions of a figure for its caption: work, kernels, repetitions, machine."""
     plan = study.plans[plan_id]
     samples = study.samples[study.samples["plan_id"] == plan_id]
     per_point = samples.groupby(["model", "threads"]).size()

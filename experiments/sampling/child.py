@@ -1,4 +1,4 @@
-"""A process of its own for each measurement: its environment, its life, and what it says at its end."""
+"""A measuring process: its environment, its start and end, and the row or failure that it returns."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ..machine.variables import VARIABLE_PREFIXES, VARIABLES
 from .progress import format_seconds
 
 SAMPLE_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.sampling.measure")
-TIME_LIMIT_S = 120.0  # longest time for one sample, where nothing else is asked for
-STDERR_TAIL = 2000  # characters of a crashed process's last words that are kept
+TIME_LIMIT_S = 120.0  # the default limit for one sample
+STDERR_TAIL = 2000  # characters of a crashed process's messages that are kept
 # Exit code of the process; the reason is a JSON object with "failure" and "message" on standard output.
 EXIT_FAILURE = 3
 WAIT_POLICIES = ("auto", "active", "passive")
@@ -29,13 +29,15 @@ def sample_environment(threads: int, hogs: int, cores: int, wait_policy: str = "
     """Return the environment variables that a measuring process gets in place of all of OpenMP's and BLAS's own.
 
     They are the same for every model: BLAS runs on one thread inside blocks, the OpenMP team has its size, the OpenMP
-    runtime binds nothing (executors pin their threads alike), and idle threads spin or sleep: our task runtime obeys
-    OMP_WAIT_POLICY too.
+    runtime binds nothing (executors pin their threads alike), and idle threads spin or sleep as OMP_WAIT_POLICY says,
+    which forktask's task runtime obeys too.
 
     Parameters
     ----------
-    threads, hogs : int
-        Of the measured model, and of other processes on its CPUs.
+    threads : int
+        Threads of the measured model.
+    hogs : int
+        Spinning processes on the same CPUs.
     cores : int
         Logical CPUs that may be used.
     wait_policy : {"auto", "active", "passive"}
@@ -56,7 +58,7 @@ def sample_environment(threads: int, hogs: int, cores: int, wait_policy: str = "
 
 
 def clean_environment(own: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
-    """Return `own` without what steers or cripples OpenMP and BLAS libraries, plus `settings`."""
+    """Return `own` without the variables that configure or slow down OpenMP and BLAS libraries, plus `settings`."""
     dropped = {name for name, (kind, _) in VARIABLES.items() if kind != "kernels"}
     kept = {k: v for k, v in own.items() if k not in dropped and not k.startswith(VARIABLE_PREFIXES)}
     return {**kept, **settings}
@@ -70,8 +72,8 @@ def run_sample(
 ) -> dict[str, Any]:
     """Measure one job in a fresh process and return its row, or {"failure": reason, "message": ...}.
 
-    The process runs in a process group of its own, so that Ctrl-C reaches only this one, which then ends it; and in the
-    same session, as `hogs_running` explains.
+    The process runs in a process group of its own, so that Ctrl-C reaches only the calling process, which then ends it.
+    It stays in the same session, as `hogs_running` explains.
     """
     child = subprocess.Popen(
         list(command),
@@ -115,18 +117,18 @@ def end_with_parent() -> None:
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     except (OSError, AttributeError):
-        return  # not Linux: the process ends by itself after its sample
+        return  # Other systems have no such call; the process then ends by itself after its sample.
 
 
 def answer_job(measure_job: Callable[[Mapping[str, Any]], Mapping[str, Any]], usage_failure: str = "crash") -> int:
-    """The whole life of a measuring process: read a job, measure it, write the row.
+    """Read a job from standard input, measure it, and write the row: all that a measuring process does.
 
     Parameters
     ----------
     measure_job : callable
         Job -> row.
     usage_failure : str
-        What a `UsageError` is called in the row: "usage" where whoever started the process tells the user.
+        The row's "failure" for a `UsageError`: "usage" where the parent process passes the message on to the user.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Files that are either the old ones or the new ones, whatever happens meanwhile."""
+"""Replacing a file as a whole: after a crash it holds the old content or the new."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...cython_src.errors import UsageError
 
 
 def write_atomically(path: Path | str, content: bytes) -> None:
-    """Write a file through a temporary one beside it: after a crash there is the old content or the new.
+    """Write a file through a temporary one beside it.
 
     Raises
     ------

@@ -40,7 +40,7 @@ def gpu_faults(root: str | Path = "/") -> dict[str, int] | None:
 
 
 class FaultCounter:
-    """Counts page faults between its making and `per`."""
+    """Counter of page faults from its creation until `per` is called."""
 
     def __init__(self, root: str | Path = "/"):
         self._root = root
@@ -60,7 +60,7 @@ class FaultCounter:
 
 
 def as_text(faults: dict[str, float | None]) -> str:
-    """One line."""
+    """Format a result of `FaultCounter.per` as one line."""
     text = f"page faults of a step: host {faults['host']:.1f} (all of the process), GPU "
     if faults["gpu"] is None:
         return text + WHY_NOT

@@ -1,4 +1,4 @@
-"""What a GPU's time goes to: kernels, copies and calls of the driver, and what measuring that costs.
+"""Profile of a GPU model: time of kernels, copies and driver calls, and the cost of profiling itself.
 
 Kernels are timed one by one between two events on a single stream, whatever the model: a captured graph hides the times
 of its kernels, and the kernels are the same. Copies and calls are those of the model itself.
@@ -23,12 +23,12 @@ from .profile import EVENT_LOG_WARMUP, MAX_PROFILE_EVENTS, measure_runtime_cost
 from .subject import build
 from .timing import Stepper
 
-# Calls of the driver that wait for the device, or may.
+# Driver calls that wait, or may wait, for the device.
 WAITING = ("synchronize", "copy_to_host", "copy_to_device")
 
 
 class CallTimes:
-    """A device that notes how long each call keeps the host.
+    """Wrapper of a device that records how long each call blocks the host.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class CallTimes:
 
 
 def _row(name: str, times_s: Sequence[float], passes: int, total_s: float) -> dict[str, Any]:
-    """One line of a table: times of a step, calls of a step, and extremes of single calls."""
+    """Return a table row: time and calls of a step, and extremes of single calls."""
     times = np.asarray(times_s)
     return {
         "name": name,
@@ -80,7 +80,7 @@ def kernel_times(bound, target_s: float, clock=time.perf_counter) -> tuple[dict[
     times_s : dict of loop name to list of float
     passes : int
     step_time_s : float
-        With the events: what profiling makes of a step.
+        Time of a step with these events, profiling included.
     """
     with GpuStreamExecutor(event_capacity=MAX_PROFILE_EVENTS) as executor:
         executor.prepare(bound)
@@ -99,8 +99,10 @@ def kernel_times(bound, target_s: float, clock=time.perf_counter) -> tuple[dict[
 
 
 def describe_gpu(bound) -> dict[str, Any]:
-    """The device of a plan bound to one, what happened once, and the copies so far: {"to_host", "to_device"} as
-    [number, bytes]."""
+    """Describe the device of a bound plan: name, one-time costs, and copies so far.
+
+    Copies are {"to_host", "to_device"}, each [number, bytes].
+    """
     return {
         "name": bound.device.name,
         "architecture": bound.device.architecture,
@@ -170,7 +172,7 @@ def measure_gpu_profile(job: Mapping[str, Any], bound=None, clock=time.perf_coun
 
 
 def format_profile(row: Mapping[str, Any]) -> str:
-    """The tables for a terminal."""
+    """Format the result of `measure_gpu_profile` for a terminal."""
     idle = 1 - row["busy_s"] / row["step_time_s"]
     lines = [
         f"{row['gpu']['name']} ({row['gpu']['architecture']}): a step takes {row['step_time_s'] * 1e6:.1f} us, its "

@@ -1,4 +1,4 @@
-"""Processes that compete for the CPUs of measured threads, and what they leave."""
+"""Hogs: processes that compete for the CPUs of measured threads, and the capacity that they leave."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 
 from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
 
-CAPACITY_S = 1.0  # of each measurement: long against a time slice
+CAPACITY_S = 1.0  # duration of one measurement, long against a time slice
 UNIT_WORK = 4000
 
 
 @contextlib.contextmanager
 def hogs_running(count: int, cpus: Sequence[int]) -> Iterator[list[subprocess.Popen]]:
-    """Keep `count` processes spinning, each on one of `cpus`, from the last one on; they end with this process.
+    """Keep `count` processes spinning on as many of `cpus`, the last CPU first; they end with this process.
 
     They have a process group of their own, so that Ctrl-C does not reach them, but the same session: Linux shares a
     CPU between sessions first (autogroups), and a session whose threads are on two CPUs weighs half on each. A hog in
@@ -41,7 +41,7 @@ def hogs_running(count: int, cpus: Sequence[int]) -> Iterator[list[subprocess.Po
                 )
             )
         for hog in hogs:
-            hog.stdout.readline()  # it spins from now on
+            hog.stdout.readline()  # The hog writes a line when it begins to spin.
         yield hogs
     finally:
         for hog in hogs:
@@ -51,7 +51,7 @@ def hogs_running(count: int, cpus: Sequence[int]) -> Iterator[list[subprocess.Po
 
 
 def measure_capacity_beside(hogs: int, cpus: Sequence[int], seconds: float = CAPACITY_S) -> float:
-    """Part of the work that spinning threads, one on each of `cpus`, still do beside hogs, in (0, 1]."""
+    """Measure the part of its usual work, in (0, 1], that one spinning thread on each of `cpus` does beside hogs."""
     kernel = TASK_BENCH_KERNELS.index("compute")
     unit_s = min(time_work(kernel, UNIT_WORK, 10) for _ in range(15)) / 10
     count = max(1, round(seconds / unit_s))
@@ -60,7 +60,7 @@ def measure_capacity_beside(hogs: int, cpus: Sequence[int], seconds: float = CAP
         rates = [0.0] * len(cpus)
 
         def spin(number: int) -> None:
-            os.sched_setaffinity(0, {cpus[number]})  # of this thread
+            os.sched_setaffinity(0, {cpus[number]})  # pins the calling thread
             start = time.perf_counter()
             time_work(kernel, UNIT_WORK, count)
             rates[number] = count / (time.perf_counter() - start)

@@ -1,4 +1,4 @@
-"""One process measures one configuration once.
+"""Measuring process: measure one configuration once.
 
     python -P -m forktask.experiments.sampling.measure < job.json
 
@@ -38,14 +38,14 @@ from .profile import measure_profile
 from .subject import answer, build, result_hashes
 from .timing import Slowed, Stepper, time_runs, warm_up
 
-FREQUENCY_S = 0.01  # how long the clock frequency is measured after the timed runs
+FREQUENCY_S = 0.01  # duration of the frequency measurement after the timed runs
 
 
 def record_costs(plan, model, clock=time.perf_counter) -> dict[str, float | None]:
-    """Seconds for recording a plan's task graph and for closing it over iterations; None where the model does not.
+    """Time recording a plan's task graph and closing it over iterations; None for a model that does not do so.
 
     Closing registers the plan a second time, so its cost is the difference of both. Each is the shortest of
-    up to three times: what is asked for is the work itself, not the first use of the memory allocator.
+    up to three tries, which leaves out the first use of the memory allocator.
     """
     if not model.records:
         return {"record_s": None, "close_s": None}
@@ -69,7 +69,7 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
     ----------
     job : mapping
     bound, executor : optional
-        To measure something else than the job's plan and model.
+        Used in place of the job's plan and model.
     """
     spec = parse_model(job["model"])
     started = time.time()
@@ -106,7 +106,7 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
         usage_after = resource.getrusage(resource.RUSAGE_SELF)
         disturbed = disturbance.since(before)
         if conduct:
-            conduct["cpu_swaps"] = executor.num_cpu_swaps - swaps  # of the timed runs
+            conduct["cpu_swaps"] = executor.num_cpu_swaps - swaps  # those during the timed runs
         if not result_hashes(bound)["finite"]:
             raise ArithmeticError(f"weights or losses are not finite after {stepper.iterations_done} iterations")
     frequency_hz = machine_peaks.measure_frequency(FREQUENCY_S, job["cpus"][0] if job["cpus"] else None)

@@ -21,17 +21,17 @@ from .models import ModelSpec, bind_for, make_executor, parse_model
 from .subject import fill_dataset
 
 COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.sampling.measured_memory")
-STEPS = 3  # before memory is measured
-MORE_STEPS = 20  # before it is measured again
+STEPS = 3  # steps before memory is first measured
+MORE_STEPS = 20  # further steps before it is measured again
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process now.
+    """Return the resident memory of this process.
 
     Raises
     ------
     UsageError
-        The system does not tell.
+        The system does not show it.
     """
     try:
         with open("/proc/self/statm") as file:
@@ -41,7 +41,7 @@ def resident_bytes() -> int:
 
 
 def measure_memory(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Resident bytes of this process: before the plan, with it, with its buffers, after a few steps and after more."""
+    """Measure this process's resident bytes: before the plan, with it, with its buffers, after few and more steps."""
     spec = parse_model(job["model"])
     seen = {"libraries": resident_bytes()}
     plan = lower(**job["plan"])
@@ -102,7 +102,7 @@ def compare_memory(
 
 
 def as_text(result: Mapping[str, Any]) -> str:
-    """The tables for a terminal."""
+    """Format the result of `compare_memory` for a terminal."""
     lines = [f"{result['network']}, {result['model']} on {result['threads']} thread{'s' * (result['threads'] > 1)}"]
     if result["limit_bytes"]:
         lines[0] += f", limit {format_bytes(result['limit_bytes'])}"

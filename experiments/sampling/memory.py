@@ -1,4 +1,4 @@
-"""The bytes that a plan needs, by what they are for, before it runs.
+"""Bytes that a plan needs, by purpose, before it runs.
 
 Buffers are known to the byte from the plan; so are scratch memory and the recorded graph. `measured_memory` measures in
 a fresh process what Python and its libraries take.
@@ -12,7 +12,7 @@ from typing import Any
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import lower
 
-# Role of a buffer -> what users call it.
+# Role of a buffer -> its name in tables.
 KINDS = {
     "parameter": "weights",
     "statistic": "weights",
@@ -27,15 +27,15 @@ KINDS = {
     "table": "data and logs",
     "log": "data and logs",
 }
-LIBRARIES_BYTES = 40 << 20  # of Python, NumPy and this package, about: measured is what `forktask memory` shows
-NODE_BYTES = 128  # of a recorded task, at most
+LIBRARIES_BYTES = 40 << 20  # Python, NumPy and this package, about; `forktask memory` measures them
+NODE_BYTES = 128  # a recorded task, at most
 EDGE_BYTES = 4
-BLOCK_BYTES = 3000  # of a block as Python objects, about
+BLOCK_BYTES = 3000  # the Python objects of a block, about
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes from "1500000000", "1500M", "1.5GB" or "1.5GiB".
+    """Parse a number of bytes such as "1500000000", "1500M", "1.5GB" or "1.5GiB".
 
     Raises
     ------
@@ -54,7 +54,7 @@ def parse_bytes(text: str) -> int:
 
 
 def format_bytes(size: float) -> str:
-    """With three digits and a unit."""
+    """Format a number of bytes with three digits and a unit."""
     for unit in ("B", "KiB", "MiB"):
         if abs(size) < 1000:
             return f"{size:.3g} {unit}"
@@ -63,16 +63,16 @@ def format_bytes(size: float) -> str:
 
 
 def planned_bytes(plan, threads: int, records: bool = True) -> dict[str, int]:
-    """Bytes that a plan needs, by kind, before anything is allocated.
+    """Return the bytes that a plan needs, by kind; nothing is allocated.
 
     Parameters
     ----------
     plan : Plan
     threads : int
-        Each has scratch memory of its own.
+        Number of threads; each has scratch memory of its own.
     records : bool
-        Whether the execution model records a task graph; then its nodes and edges count, the latter as many as
-        the plan's accesses, which is more than there are.
+        Whether the execution model records a task graph. Its nodes and edges then count; the number of accesses stands
+        for that of edges, which is lower.
     """
     result: dict[str, int] = {}
     for role, size in plan.memory_bytes().items():
@@ -86,7 +86,7 @@ def planned_bytes(plan, threads: int, records: bool = True) -> dict[str, int]:
 
 
 def what_fits(options: Mapping[str, Any], limit: int, threads: int = 1) -> str:
-    """The changes to a plan's options with which it fits, each alone, as a sentence; or that none was found."""
+    """Return a sentence on the single changes of options with which a plan would fit, or that none was found."""
 
     def fits(**changes) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""Execution models by name: specs such as `forkjoin:region=persistent`, their check, and the executors behind them."""
+"""Execution models by name: specs such as `forkjoin:region=persistent`, how they are checked, and their executors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...cython_src.gpu.launches import GPU_ALGORITHMS
 
 @dataclass(frozen=True)
 class Option:
-    """What an option of a model may be.
+    """An option of a model, and the values that it takes.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class Option:
     minimum : int
         Smallest allowed number.
     what : str
-        What a text names, for help pages.
+        Placeholder of a text on help pages.
     """
 
     default: str | int
@@ -36,7 +36,7 @@ class Option:
     what: str = "N"
 
     def parse(self, model: str, name: str, text: str) -> str | int:
-        """The value that `text` stands for, or a `UsageError`."""
+        """Return the value that `text` stands for, or raise `UsageError`."""
         if self.values:
             if text not in self.values:
                 raise UsageError(
@@ -59,13 +59,13 @@ class Model:
     Parameters
     ----------
     name, module, class_name : str
-        Where the executor lives, relative to the package. Imported only when one is made.
+        The executor's module, relative to the package, and class. The module is imported when an executor is made.
     options : mapping of str to Option
         Keyword arguments of the executor that a spec may set.
     max_threads : int or None
         1 for the serial baseline.
     barrier : {"loop", "phase", "iteration", "none"}
-        What the model waits for by default; with "loop" each loop has a wall time of its own.
+        The point at which the model waits by default; with "loop" each loop has a wall time of its own.
     records : bool
         Whether `prepare` records a task graph.
     closes : bool
@@ -73,13 +73,13 @@ class Model:
     device : {"cpu", "gpu"}
         Where plans are bound for it.
     binding : mapping of str to Option
-        Options of a spec that are the business of binding, not of the executor.
+        Options of a spec that binding takes, not the executor.
     moves_data : bool
-        It copies between host and device in every step; without data it is nothing.
+        Whether every step copies between host and device, so that the model means nothing without data.
     mixes_devices : bool
-        Some kernels run on the host and some on the device: bits of its own.
+        Whether some kernels run on the host and some on the device; its bits then differ from both.
     reproducible : bool
-        Two runs of a deterministic plan give the same bits.
+        Whether two runs of a deterministic plan give the same bits.
     """
 
     name: str
@@ -98,11 +98,11 @@ class Model:
 
     @property
     def all_options(self) -> dict[str, Option]:
-        """Everything that a spec may set."""
+        """Return all options that a spec may set."""
         return {**self.options, **self.binding}
 
 
-# The three switches of task models; TASKING_OPTIONS of the spec `tasking`.
+# The three switches of task models, as the spec `tasking` takes them.
 CREATIONS = ("eager", "replayed")
 BARRIERS = ("loop", "phase", "iteration", "none")
 PLACEMENTS = ("stealing", "partitioned")
@@ -111,7 +111,7 @@ _PREEMPTION = {"preemption": Option("stay", ("stay", "swap"))}
 _REPLAY_OPTIONS = {
     "placement": Option("partitioned", PLACEMENTS),
     "priority": Option("none", ("none", "path")),
-    "profile": Option("", what="FOLDER"),  # a results folder, whose measured durations place the tasks
+    "profile": Option("", what="FOLDER"),  # tasks are placed by the durations in this results folder
     **_PREEMPTION,
 }
 _UNIT = {"unit": Option("loop", ("loop", "block")), "streams": Option(8, minimum=1)}
@@ -246,7 +246,7 @@ DEFAULT_MODELS = ("serial", "forkjoin", "forkjoin:region=persistent", "joblib", 
 
 
 def model_of_factors(creation: str, barrier: str, placement: str) -> str:
-    """Canonical spec of a task model by its three switches.
+    """Return the canonical spec of the task model with these three switches.
 
     Raises
     ------
@@ -275,7 +275,7 @@ def model_of_factors(creation: str, barrier: str, placement: str) -> str:
 
 
 def _by_factors(pairs: list[str], text: str) -> list[str]:
-    """Parts of the spec that `tasking:creation=..:barrier=..:placement=..` stands for, further options behind."""
+    """Return the parts of the spec that `tasking:creation=..:barrier=..:placement=..` stands for."""
     given = dict(pair.partition("=")[::2] for pair in pairs if pair.partition("=")[0] in TASKING_OPTIONS)
     rest = [pair for pair in pairs if pair.partition("=")[0] not in TASKING_OPTIONS]
     if len(given) + len(rest) < len(pairs):
@@ -286,21 +286,21 @@ def _by_factors(pairs: list[str], text: str) -> list[str]:
 
 
 def built_models(device: str = "cpu") -> list[str]:
-    """Names of the models of a device whose executor is part of this installation."""
+    """Return the names of a device's models whose executor is part of this installation."""
     package = __package__.partition(".")[0]
     return [n for n, model in MODELS.items() if model.device == device and find_spec(model.module, package) is not None]
 
 
 def models_on(device: str, texts: list[str], default: tuple[str, ...]) -> list[str]:
-    """Specs as a command with `--device` takes them: on a GPU `taskiter` stands for `gpu_taskiter`.
+    """Return the specs that a command with `--device` runs: on a GPU `taskiter` stands for `gpu_taskiter`.
 
     Parameters
     ----------
     device : {"cpu", "gpu"}
     texts : list of str
-        As given; equal to `default` if nothing was.
+        Specs from the command line; equal to `default` if there were none.
     default : tuple of str
-        What the command runs on the CPU.
+        Specs that the command runs on a CPU by default.
 
     Raises
     ------
@@ -316,7 +316,7 @@ def models_on(device: str, texts: list[str], default: tuple[str, ...]) -> list[s
 
 
 def describe_models() -> str:
-    """Models and their options in one line, for help pages."""
+    """List models and their options in one line, for help pages."""
     parts = []
     for name in built_models() + built_models("gpu"):
         options = [
@@ -349,7 +349,7 @@ class ModelSpec:
 
     @property
     def barrier(self) -> str:
-        """What the model waits for: "loop", "phase", "iteration" or "none"."""
+        """The point at which the model waits: "loop", "phase", "iteration" or "none"."""
         options = dict(self.options)
         return options.get("taskwait", options.get("barrier", self.model.barrier))
 
@@ -434,7 +434,7 @@ def check_threads(threads: int, available: int | None = None, oversubscribe: boo
 
 
 def make_executor(spec: ModelSpec | str, num_threads: int, *, cpus: list[int] | None = None, event_capacity: int = 0):
-    """An executor of the model. It is a context manager; see `prepare`, `run` and `close` of any of them.
+    """Make an executor of the model, a context manager with `prepare`, `run` and `close`.
 
     Parameters
     ----------
@@ -458,7 +458,7 @@ def make_executor(spec: ModelSpec | str, num_threads: int, *, cpus: list[int] | 
 
 
 def measured_durations(folder: str) -> list[Mapping[str, list[float]]]:
-    """Seconds of each block by loop, from the profiles of a results folder; those of the serial model are the last.
+    """Read the seconds of each block by loop from a results folder, the profiles of the serial model last.
 
     Raises
     ------
@@ -476,19 +476,19 @@ def measured_durations(folder: str) -> list[Mapping[str, list[float]]]:
 
 
 def describe_gpu_convolutions(conv: str) -> str:
-    """One line: what `convolution_for` makes of an option on a GPU."""
+    """Say in one line what `convolution_for` returns for an option on a GPU."""
     if conv == "winograd2":
         return "convolutions on the GPU: Winograd's F(2x2, 3x3) where it applies, weight gradients direct"
     return "convolutions on the GPU: direct" + " (what auto means there)" * (conv == "auto")
 
 
 def convolution_for(spec: ModelSpec | str, conv: str) -> str:
-    """What `lower` is asked for: "auto" is what suits the device, and not all forms have CUDA kernels.
+    """Return the convolution algorithm that `lower` gets; "auto" suits the device.
 
     Raises
     ------
     UsageError
-        Another form on a GPU.
+        An algorithm without a CUDA kernel, on a GPU.
     """
     spec = parse_model(spec) if isinstance(spec, str) else spec
     if spec.model.device == "cpu":
@@ -530,7 +530,7 @@ def bind_for(spec: ModelSpec | str, plan, storage=None):
 
 
 def storage_for(spec: ModelSpec | str):
-    """A storage for plans of a model: in ordinary memory, or of the kind that a GPU model asks for."""
+    """Make a storage for plans of a model: in ordinary memory, or of the kind that a GPU model asks for."""
     from ...cython_src.binding.storage import Storage
 
     spec = parse_model(spec) if isinstance(spec, str) else spec

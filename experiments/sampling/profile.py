@@ -1,4 +1,4 @@
-"""A run with the event log on: times of blocks, loops and workers, and what the runtime itself costs."""
+"""Profile: a run with the event log on, which gives times of blocks, loops and workers, and the runtime's cost."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .models import bind_for, make_executor, parse_model
 from .subject import build
 from .timing import Stepper
 
-MAX_PROFILE_EVENTS = 250_000  # 32 bytes each, for each worker
-EVENT_LOG_WARMUP = 3  # passes before the log counts
+MAX_PROFILE_EVENTS = 250_000  # of 32 bytes, for each worker
+EVENT_LOG_WARMUP = 3  # passes before logging begins
 RUNTIME_COST_RUNS = 7
-RUNTIME_COST_RUN_S = 0.01  # of each
+RUNTIME_COST_RUN_S = 0.01  # duration of each of these runs
 
 
 def block_times(events: np.ndarray, plan, num_passes: int, num_workers: int) -> dict[str, Any]:
-    """What the event log says of blocks, loops and workers.
+    """Summarise the event log by blocks, loops and workers.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def block_times(events: np.ndarray, plan, num_passes: int, num_workers: int) -> 
     block_mean_s: dict[str, list[float]] = {}
     loop_time_s: dict[str, float] = {}
     loop_wall_s: dict[str, float] = {}
-    for k, loop in enumerate(plan.loops):  # a chain is several loops under one name
+    for k, loop in enumerate(plan.loops):  # A chain is several loops under one name.
         tasks = slice(loop.first_task, loop.first_task + loop.num_blocks)
         block_time_s.setdefault(loop.name, []).extend(typical[tasks].tolist())
         block_mean_s.setdefault(loop.name, []).extend(mean[tasks].tolist())
@@ -87,9 +87,9 @@ def block_times(events: np.ndarray, plan, num_passes: int, num_workers: int) -> 
 
 
 def measure_runtime_cost(job: Mapping[str, Any], plan, clock=time.perf_counter) -> float:
-    """Seconds that a model takes for a pass through the plan's graph with empty kernels: its barriers or its tasks.
+    """Measure a pass through the plan's graph with empty kernels, in seconds: the cost of barriers or tasks.
 
-    The median of several runs; what a runtime does while others compute may cost more, or be hidden.
+    The median of several runs. While other threads compute, the same work of the runtime may cost more, or be hidden.
     """
     bound = bind_for(job["model"], replica(plan, np.ones(plan.num_tasks), 0))
     with make_executor(job["model"], job["threads"], cpus=job["cpus"]) as executor:
@@ -105,9 +105,9 @@ def measure_runtime_cost(job: Mapping[str, Any], plan, clock=time.perf_counter) 
 def measure_profile(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> dict[str, Any]:
     """Run with the event log on: times of blocks, loops and workers, and the graph's bounds with these times.
 
-    Never a source of step times: the log costs time. `floors` are those of this very run, from the means of its blocks:
-    no pass takes less time than its own blocks allow, so `pass_time_s`, its mean time, is never below them. Then the
-    same graph with empty kernels, for the runtime's cost.
+    A profile is never a source of step times, because the log costs time. `floors` are those of this very run, from the
+    means of its blocks: no pass takes less time than its own blocks allow, so `pass_time_s`, its mean time, is never
+    below them. The same graph with empty kernels then gives the runtime's cost.
     """
     spec = parse_model(job["model"])
     started = time.time()

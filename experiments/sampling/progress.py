@@ -8,7 +8,7 @@ from typing import TextIO
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration as people say it: 0.4 s, 12 s, 3:05 min, 1:20:00 h."""
+    """Format a duration for people: 0.4 s, 12 s, 3:05 min, 1:20:00 h."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -21,7 +21,7 @@ def format_seconds(seconds: float) -> str:
 
 
 class ProgressBar:
-    """One line that is drawn again and again; silent where the stream is no terminal.
+    """A line that is drawn again and again; nothing is drawn where the stream is no terminal.
 
     Parameters
     ----------

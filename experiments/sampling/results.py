@@ -24,29 +24,29 @@ from typing import Any
 from ...cython_src.errors import UsageError
 from .older_rows import present_rows
 
-# 2: plans have all options by name, so ids of plans and configurations are others than in version 1.
+# Version 2 writes all options of a plan by name, so ids of plans and configurations differ from version 1.
 SCHEMA_VERSION = 2
 SAMPLES = "samples.jsonl"
 LOCK_WAIT_S = 1.0
 KINDS = ("run", "plan", "machine", "sample", "profile", "failure", "metg", "durations")
 
-# Failures that a second attempt would only repeat: they stand for the configuration when a run is continued.
+# Failures that a second attempt would only repeat: a continued run does not try these configurations again.
 LASTING_FAILURES = frozenset({"timeout", "memory", "mismatch"})
 
 
 def canonical_json(value: Any) -> str:
-    """JSON with sorted keys and no spaces: equal values give equal text."""
+    """Return JSON with sorted keys and no spaces: equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def short_id(value: Any) -> str:
-    """Twelve hexadecimal digits of the SHA-256 of a value's canonical JSON."""
+    """Return twelve hexadecimal digits of the SHA-256 of a value's canonical JSON."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:12]
 
 
 @dataclass
 class Results:
-    """What a results folder holds.
+    """Content of a results folder.
 
     Attributes
     ----------
@@ -60,12 +60,12 @@ class Results:
     partial: str = ""
 
     def of_kind(self, kind: str) -> list[dict]:
-        """All rows of one kind."""
+        """Return all rows of one kind."""
         return [row for row in self.rows if row["kind"] == kind]
 
     @property
     def run(self) -> dict:
-        """The latest "run" row: what was asked for last."""
+        """The latest "run" row, with the last configuration."""
         return self.of_kind("run")[-1]
 
     def require_present_version(self) -> None:
@@ -131,7 +131,7 @@ def read_results(out_dir: str | os.PathLike, samples: str = SAMPLES) -> Results:
 
 
 class ResultsWriter:
-    """Appends rows to a results folder. One writer at a time; a context manager.
+    """Context manager that appends rows to a results folder; there is one writer at a time.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ class ResultsWriter:
     Raises
     ------
     UsageError
-        The folder cannot be written, belongs to somebody else, or another process writes to it.
+        The folder cannot be written, holds files of another program, or another process writes to it.
     """
 
     def __init__(self, out_dir: str | os.PathLike, samples: str = SAMPLES):
@@ -240,7 +240,7 @@ class ResultsWriter:
         Raises
         ------
         UsageError
-            The row could not be written whole (a full disk); nothing of it stays in the file.
+            The row could not be written as a whole (a full disk); no part of it stays in the file.
         """
         assert row["kind"] in KINDS
         data = (json.dumps(row, allow_nan=False) + "\n").encode()
@@ -259,7 +259,7 @@ class ResultsWriter:
         self.results.rows.append(dict(row))
 
     def close(self) -> None:
-        """Give the folder free."""
+        """Release the folder for another writer."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -272,10 +272,10 @@ class ResultsWriter:
 
 
 def _lock(fd: int) -> bool:
-    """Take the lock of a file, or say that another process has it.
+    """Take the lock of a file; return False if another process has it.
 
-    Waits a moment: where the last writer was killed, a process that it was just starting holds a copy of the
-    file until it runs its own program.
+    The call waits a moment: if the last writer was killed while it started a process, that process holds a copy of the
+    open file until it runs its own program.
     """
     deadline = time.monotonic() + LOCK_WAIT_S
     while True:
@@ -290,7 +290,7 @@ def _lock(fd: int) -> bool:
 
 
 def _differences(before: Any, now: Any, name: str = "") -> str:
-    """The first few leaves in which two environments differ, in words."""
+    """Describe the first few leaves in which two environments differ."""
     found: list[str] = []
 
     def walk(a, b, path):

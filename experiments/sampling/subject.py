@@ -1,4 +1,4 @@
-"""What is measured: a network, or a function that makes the user's own graph; how a process gets it, and its answers.
+"""Subjects of measurements: a network, or a function that makes the user's own graph.
 
 Every measurement runs in a fresh process, so a subject must be something that another process can make again: the
 arguments of `lower`, or a function of a module's top level with JSON arguments.
@@ -27,15 +27,15 @@ from ..machine.disturbance import read_memory
 from .memory import check_fits, parse_bytes
 from .models import ModelSpec, bind_for, convolution_for
 
-DATASET_BATCHES = 8  # different batches that take turns, as long as there are no more than DATASET_IMAGES images
+DATASET_BATCHES = 8  # different batches in turn, with at most DATASET_IMAGES images in all
 DATASET_IMAGES = 4096
 LEARNING_RATE = 1e-3
 
-_kept: list[Any] = []  # what was made: a graph owns kernels that its bound plan only points to
+_kept: list[Any] = []  # keeps graphs alive: a bound plan only points to their kernels
 
 
 def describe(subject: str | Callable, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The `plan` entry of a job for `build`.
+    """Return the `plan` entry of a job for `build`.
 
     Parameters
     ----------
@@ -43,12 +43,12 @@ def describe(subject: str | Callable, arguments: Mapping[str, Any]) -> dict[str,
         Name of a network; or a function of a module's top level that returns a `UserGraph`, a `Plan` or a
         `BoundPlan`, made anew at each call.
     arguments : mapping
-        Of `lower` or of the function; JSON values.
+        Arguments of `lower` or of the function; JSON values.
 
     Raises
     ------
     UsageError
-        Something else, a function that another process cannot find, or arguments that are no JSON.
+        Another kind of subject, a function that another process cannot find, or arguments that are no JSON.
     """
     try:
         json.dumps(arguments)
@@ -81,7 +81,7 @@ def describe(subject: str | Callable, arguments: Mapping[str, Any]) -> dict[str,
 
 
 def describe_importable(text: str) -> dict[str, Any]:
-    """The `plan` entry of `package.module:function`, to be imported by whichever installation measures it.
+    """Return the `plan` entry of `package.module:function`, which the installation that measures it imports.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def describe_importable(text: str) -> dict[str, Any]:
 
 
 def name_of(plan: Mapping[str, Any]) -> str:
-    """What messages, baselines and reports call a subject: `cifar10_cnn(batch=16)`."""
+    """Return the name of a subject in messages, baselines and reports, such as `cifar10_cnn(batch=16)`."""
     arguments = plan.get("arguments", {k: v for k, v in plan.items() if k != "network"})
     return f"{plan.get('function') or plan['network']}({', '.join(f'{k}={v}' for k, v in arguments.items())})"
 
@@ -123,7 +123,7 @@ def make_bound(plan: Mapping[str, Any]):
 
 
 def _load(plan: Mapping[str, Any]) -> Callable:
-    """The function itself: from its module if that can be imported here, else from its file, as pytest itself does."""
+    """Import the function from its module or, if that cannot be imported here, from its file, as pytest does."""
     if not plan["file"]:
         try:
             return getattr(import_module(plan["module"]), plan["function"])
@@ -148,15 +148,14 @@ def _load(plan: Mapping[str, Any]) -> Callable:
 
 
 def build(job: Mapping[str, Any], model: ModelSpec | str = "serial"):
-    """The job's plan, bound to new memory where `model` runs, with data and initial parameters; or what the user's
-    function makes."""
+    """Bind the job's plan to new memory where `model` runs, with data and initial parameters; or the user's graph."""
     if "function" in job["plan"]:
         return make_bound(job["plan"])
     batch = job["plan"]["batch"]
     batches = max(1, min(DATASET_BATCHES, DATASET_IMAGES // batch))
     conv = convolution_for(model, job["plan"].get("conv", "auto"))
     plan = lower(**{**job["plan"], "conv": conv}, num_images=batches * batch, num_batches=batches)
-    # Asking first: the kernel grants more than there is, and later kills whom it likes.
+    # The check comes first: Linux grants more memory than there is, and later kills some process.
     limit = parse_bytes(job["memory_limit"]) if job.get("memory_limit") else None
     check_fits(plan, job["plan"], limit, read_memory()["available_bytes"], job["threads"])
     bound = bind_for(model, plan)
@@ -166,7 +165,7 @@ def build(job: Mapping[str, Any], model: ModelSpec | str = "serial"):
 
 
 def fill_dataset(bound, seed: int) -> None:
-    """Deterministic random images and labels, in batches that take turns: the answer does not matter for timing."""
+    """Fill the data set with seeded random images and labels, in batches that take turns."""
     generator = np.random.default_rng(seed)
     arrays = bound.arrays
     images, labels, order = arrays["dataset.images"], arrays["dataset.labels"], arrays["batch_order"]
@@ -178,7 +177,7 @@ def fill_dataset(bound, seed: int) -> None:
 
 
 def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 over the bytes of arrays in the order of their names; shapes and dtypes count."""
+    """Return the SHA-256 of arrays in the order of their names; shapes and dtypes count."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
@@ -188,9 +187,9 @@ def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def result_hashes(bound) -> dict[str, Any]:
-    """Hashes of all parameters and of the losses (of the class probabilities, forward), and whether all are finite.
+    """Hash all parameters and the losses (forward: the class probabilities), and say whether all are finite.
 
-    A graph of the user's has no parameters: all its arrays count, and may hold what they like.
+    A graph of the user's has no parameters: all its arrays are hashed, and any values count as finite.
     """
     names = bound.plan.attributes.get("parameters")
     if names is None:
@@ -202,7 +201,7 @@ def result_hashes(bound) -> dict[str, Any]:
 
 
 def answer(bound, num_iterations: int) -> list[float]:
-    """What a peer must agree with within rounding: losses of the first steps, or probabilities of the first images."""
+    """Return the numbers that a peer must reproduce within rounding: losses of the first steps, or probabilities."""
     if "parameters" not in bound.plan.attributes:
         return []
     if "losses" in bound.arrays:

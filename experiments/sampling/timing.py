@@ -1,4 +1,4 @@
-"""The only timing loop: warm up until stationary, then runs of two lengths in turns, whose slope is a step's time."""
+"""The only timing loop: it warms up until stationary, then alternates runs of two lengths; their slope is a step."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-WARMUP_WINDOW = 8  # run times that the stationarity test looks at
+WARMUP_WINDOW = 8  # runs that the stationarity test looks at
 WARMUP_CHUNK_S = 0.02  # shortest run that is timed during warm-up: 1000 times the clock's and the call's cost
-FALLING_Z = 1.645  # one-sided 5 % of the normal distribution
-MAX_ROUNDS = 3  # of timed runs, where the first ones gave no slope
+FALLING_Z = 1.645  # one-sided 5 % quantile of the normal distribution
+MAX_ROUNDS = 3  # rounds of timed runs at most, if the first gave no slope
 
 
 class Stepper:
-    """Runs an executor and counts the iterations done, so that each goes on where the last one ended.
+    """Runner of an executor that counts iterations, so that each run continues where the last one ended.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Stepper:
 
 
 class Slowed:
-    """An executor whose runs take a given part longer: a regression made to order, to see whether a test finds it.
+    """Executor whose runs take a given part longer: an artificial regression that a test should find.
 
     The calling thread spins at the end of each run, in proportion to how long the run took.
 
@@ -166,7 +166,7 @@ class Timed:
 
     @property
     def step_time_s(self) -> float:
-        """Slope: what one more iteration costs.
+        """Slope: the cost of one more iteration.
 
         Median of (long - short) / (difference in length) over all pairs of a long and a short run (Hodges and
         Lehmann's shift estimate): a few disturbed runs do not move it.
@@ -178,19 +178,19 @@ class Timed:
 
     @property
     def fill_time_s(self) -> float:
-        """Intercept: what a run costs whatever its length, the filling and draining of a pipeline included."""
+        """Intercept: the cost of a run besides its iterations, such as filling and draining a pipeline."""
         lengths, times = np.array(self.run_lengths), np.array(self.run_times_s)
         short = lengths.min()
         return float(np.median(times[lengths == short]) - short * self.step_time_s)
 
 
 def run_lengths_for(pass_time_s: float, target_s: float, pairs: int | None = None) -> tuple[int, int, int]:
-    """(short, long, pairs): run lengths in passes and how many of each, to last about `target_s` together.
+    """Return (short, long, pairs): run lengths in passes and how many of each, lasting about `target_s` together.
 
     The long run is four times the short one where steps are short enough; at least three pairs, at most 15, unless
     `pairs` says how many.
     """
-    budget = target_s / max(pass_time_s, 1e-9)  # passes
+    budget = target_s / max(pass_time_s, 1e-9)  # in passes
     pairs = int(min(max(budget / 15, 3), 15)) if pairs is None else pairs
     short = max(1, int(budget / pairs / 5))
     long = max(short + 1, min(4 * short, int(budget / pairs) - short))
@@ -200,8 +200,8 @@ def run_lengths_for(pass_time_s: float, target_s: float, pairs: int | None = Non
 def time_runs(stepper: Stepper, pass_time_s: float, target_s: float, pairs: int | None = None) -> Timed:
     """Alternate short and long runs as A B B A, so that a slow drift cancels.
 
-    Where long runs did not take longer than short ones, disturbances were larger than what is measured: the same is
-    done again and added, up to `MAX_ROUNDS` times in all.
+    If long runs did not take longer than short ones, disturbances were larger than the measured difference: another
+    round is measured and added, up to `MAX_ROUNDS` in all.
     """
     short, long, pairs = run_lengths_for(pass_time_s, target_s, pairs)
     lengths: list[int] = []

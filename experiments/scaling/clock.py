@@ -1,4 +1,4 @@
-"""The clock tier: ratios of times taken side by side in one job, judged by a sequential test.
+"""Clock tier: ratios of times taken side by side in one job, judged by a sequential test.
 
 A round is four samples from fresh processes, as A B B A or B A A B by a toss, with the capacity of the
 machine measured before and after. Rounds go on until the test decides or the budget is spent. Nothing
@@ -26,33 +26,33 @@ from .sequential import FAIL, GO_ON, PASS, Decision, decide, judge
 
 INCONCLUSIVE = "inconclusive"
 DEFAULT_BUDGET_S = 120.0
-TARGET_S = 0.1  # of the timed runs of a sample: a process lives about four times as long
-PAIRS = 20  # of short and long runs in it: of many runs that are as short as a step allows, some are undisturbed
+TARGET_S = 0.1  # duration of a sample's timed runs; its process lives about four times as long
+PAIRS = 20  # pairs of short and long runs in a sample; among many short runs some are undisturbed
 WARMUP_S = 0.1
 CHECK_ITERATIONS = 2
 CAPACITY_S = 0.04
-# A round with more than this, and with more than twice the usual here, is disturbed: shares of the timed wall
+# A round is disturbed if it has more than this and more than twice the machine's usual value: shares of the timed wall
 # time, and the relative change of the capacity.
 DISTURBED = {"pressure": 0.1, "steal": 0.05, "throttled": 0.001, "capacity_change": 0.1}
 USUAL_TIMES = 2.0
-FIRST_ROUNDS = 3  # measured before any is judged: by then it shows what is usual here
+FIRST_ROUNDS = 3  # rounds that show the machine's usual disturbance, before any round is judged
 FORMER_SAMPLE_MODULES = ("forktask.experiments.measure",)  # names of the measuring process's module, the latest first
 
 
 @dataclass(frozen=True)
 class Side:
-    """What is timed: a model on a number of threads, running a plan.
+    """One side of a comparison: a model on a number of threads, running a plan.
 
     Attributes
     ----------
     model : str
     threads : int
     plan : mapping
-        As of `subject.describe`.
+        Result of `subject.describe`.
     slowdown : float
-        Injected: each run takes this part longer. For measuring the power of the test.
+        Each run is made longer by this part, to measure the power of the test.
     installation : str
-        Folder to import packages from before all others: one of two commits. Empty: as here.
+        Folder from which the process imports packages first, one of two commits; empty: this installation.
     """
 
     model: str
@@ -64,7 +64,7 @@ class Side:
 
 @dataclass
 class Round:
-    """Four samples, and what else happened meanwhile.
+    """Four samples, and the disturbance meanwhile.
 
     Attributes
     ----------
@@ -73,12 +73,12 @@ class Round:
     times_s : list of float
         Step times, in that order.
     capacity : list of float
-        Of the machine, before and after.
+        The machine's capacity, before and after.
     disturbance : dict
-        By the names of DISTURBED; None where the machine hides it.
+        Values by the names of DISTURBED; None where the machine hides one.
     log_ratio : float
     discarded : str
-        Why this round does not count; empty if it does.
+        Reason why this round does not count; empty if it counts.
     """
 
     order: str
@@ -97,13 +97,13 @@ class ClockResult:
     ----------
     claim : str
     limit : float
-        Of the ratio of times, A / B.
+        Limit of the ratio of times, A / B.
     verdict : {"pass", "fail", "inconclusive"}
     decision : Decision
     rounds : list of Round, the discarded ones among them
     elapsed_s : float
     reason : str
-        Of an inconclusive end.
+        Reason of an inconclusive end.
     """
 
     claim: str
@@ -135,20 +135,19 @@ def run_clock_test(
     toss: Callable[[], bool] | None = None,
     max_rounds: int | None = None,
 ) -> ClockResult:
-    """Measure rounds until the claim "time of A / time of B is at most `limit`" passes, fails, or the budget
-    is spent.
+    """Measure rounds until the claim "time of A / time of B is at most `limit`" is decided or the budget is spent.
 
     Parameters
     ----------
     claim : str
-        In words, for reports.
+        The claim in words, for reports.
     sides : (A, B)
     limit : float
     budget_s : float
     per_capacity : bool
         A's time counts times the capacity: for efficiencies.
     sampler, measure_capacity, clock, toss : callables
-        In place of fresh processes, spinning threads, the time and chance; for tests.
+        Replacements, for tests, of fresh processes, spinning threads, the clock and the coin.
     max_rounds : int, optional
 
     Returns
@@ -200,7 +199,7 @@ def run_clock_test(
 
 
 def describe(value: float, low: float, high: float) -> str:
-    """A ratio with its interval: `1.02 [0.98, 1.07]`; dots where a few rounds say nothing yet."""
+    """Format a ratio with its interval: `1.02 [0.98, 1.07]`, with dots if few rounds give no end yet."""
     return f"{value:.3f} [{'...' if low == 0 else f'{low:.3f}'}, {'...' if math.isinf(high) else f'{high:.3f}'}]"
 
 
@@ -213,18 +212,18 @@ def _checked(row: Mapping[str, Any], side: Side) -> Mapping[str, Any]:
 
 
 def _check_same_results(rows: Sequence[Mapping[str, Any]], sides: tuple[Side, Side]) -> None:
-    """A ratio of times means nothing unless both sides computed the same."""
+    """Check that all samples computed the same: otherwise a ratio of times means nothing."""
     if (sides[0].plan, sides[0].installation) != (sides[1].plan, sides[1].installation):
-        return  # two commits may compute something else by right
+        return  # Two commits may rightly compute different results.
     hashes = {(row["weights_hash"], row["losses_hash"]) for row in rows if row.get("deterministic", True)}
     if len(hashes) > 1:
         raise RuntimeError(f"{sides[0].model} and {sides[1].model} must leave the same results, they differ")
 
 
 def step_time_s(row: Mapping[str, Any]) -> float:
-    """Time of a step in a sample: of its fastest run, divided by the run's steps.
+    """Return the time of a step in a sample: the time of its fastest run, divided by the run's steps.
 
-    Neighbours can only add to a time. A run as long as a scheduler's slice or shorter often meets none of
+    Other programs can only add to a time. A run as long as a scheduler's slice or shorter often meets none of
     them, and on a machine with four times as many busy threads as CPUs the fastest of forty runs was found to
     spread by 2 % from process to process where their mean spread by 6 and slopes by 15.
     """
@@ -241,7 +240,7 @@ def _round(order: str, rows: Sequence[Mapping[str, Any]], capacity: tuple[float,
 
 
 def _disturbance(rows: Sequence[Mapping[str, Any]], capacity: tuple[float, float]) -> dict[str, float | None]:
-    """How much a round was disturbed, whoever of both sides it met: shares of the timed time, and capacity change."""
+    """Return the disturbance of a round on either side: shares of the timed time, and capacity change."""
     wall = sum(row["timed_wall_s"] for row in rows)
 
     def share(name: str, unit_s: float) -> float | None:
@@ -257,10 +256,10 @@ def _disturbance(rows: Sequence[Mapping[str, Any]], capacity: tuple[float, float
 
 
 def mark_disturbed(rounds: list[Round]) -> None:
-    """Say of the latest round whether it counts; of the first few all at once, when they are there.
+    """Mark the latest round if it was disturbed; the first few rounds are judged together, once there are enough.
 
-    The rule looks at whole rounds and not at whose sample was hit, so it favours nobody and the test stays
-    exact. What is usual on a machine is no reason: on one that is always disturbed, nothing would be left.
+    The rule looks at whole rounds and not at the side that was disturbed, so it favours neither and the test stays
+    exact. The machine's usual disturbance discards no round: otherwise a busy machine would leave none.
     """
     if len(rounds) < FIRST_ROUNDS:
         return
@@ -282,17 +281,17 @@ now = time.monotonic
 
 
 def toss_coin() -> bool:
-    """A fair coin that nothing seeds: that a claim at its limit hardly ever fails rests on it."""
+    """Toss a fair, unseeded coin; the error rate of claims at their limit rests on it."""
     return random.SystemRandom().random() < 0.5
 
 
 def capacity(threads: int) -> float:
-    """What `threads` spinning threads do at the moment, in single threads."""
+    """Measure the work of `threads` spinning threads at the moment, in single threads."""
     return 1.0 if threads == 1 else machine_peaks.measure_capacity(threads, CAPACITY_S, cpu_order(threads))
 
 
 def sample(side: Side) -> dict[str, Any]:
-    """One sample from a fresh process, by the measuring loop of all commands."""
+    """Measure one sample in a fresh process, by the measuring loop of all commands."""
     cpus = available_cpus()
     if side.threads > len(cpus):
         raise UsageError(
@@ -328,7 +327,7 @@ def measuring_command(installation: str) -> Sequence[str]:
         The installation holds a forktask without any of these modules.
     """
     if not (installation and Path(installation, "forktask").is_dir()):
-        return SAMPLE_COMMAND  # a package of the user's own, measured by this forktask
+        return SAMPLE_COMMAND  # This forktask measures a package of the user's own.
     names = (SAMPLE_COMMAND[-1], *FORMER_SAMPLE_MODULES)
     for name in names:
         if Path(installation, *name.split(".")).with_suffix(".py").exists():

@@ -1,4 +1,4 @@
-"""The exact tier: what must hold on any machine, however slow or disturbed. Nothing here reads a clock.
+"""Exact tier: facts that hold on any machine, however slow or disturbed. Nothing here reads a clock.
 
     python -P -m forktask.experiments.scaling.exact < job.json
 
@@ -29,12 +29,12 @@ from ..sampling.timing import Stepper
 
 EXACT_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.scaling.exact")
 COUNTER = "forktask_malloc_count"
-PASSES = 4  # through the plan, before results are compared
+PASSES = 4  # passes through the plan before results are compared
 ALLOCATION_PASSES = 8
 ALLOCATION_TRIES = 3
-ALL_WORKERS_S = 20.0  # how long a process waits until each of its threads got a block
+ALL_WORKERS_S = 20.0  # A process waits at most so long until each of its threads got a block.
 TIME_LIMIT_S = 300.0
-# Outside references, made by others, which allocate tasks or futures in each step by design.
+# Outside references, which allocate tasks or futures in each step by design.
 OUTSIDE_REFERENCES = frozenset({"joblib", "openmp_tasks", "tbb"})
 
 
@@ -67,7 +67,7 @@ def recordings_counted() -> Iterator[list[int]]:
 
 
 def malloc_counter() -> Callable[[], int] | None:
-    """Reads the preloaded count of allocator calls; None in a process without it."""
+    """Return a function that reads the preloaded count of allocator calls; None in a process without it."""
     try:
         counter = ctypes.CDLL(None).forktask_malloc_calls
     except AttributeError:
@@ -77,11 +77,10 @@ def malloc_counter() -> Callable[[], int] | None:
 
 
 def allocations_per_pass(run: Callable[[int], None], counter: Callable[[], int]) -> float:
-    """Allocator calls that one more pass costs: (calls of a long run - calls of a short one) / difference in
-    passes.
+    """Return the allocator calls of one more pass: (calls of a long run - calls of a short one) / difference in passes.
 
-    What a run costs whatever its length does not count. The least of a few tries: another thread of the
-    process, of a library say, may allocate meanwhile.
+    Calls that do not depend on the length of a run cancel. The smallest of a few tries counts, because another thread
+    of the process may allocate meanwhile.
     """
     per_pass = []
     for _ in range(ALLOCATION_TRIES):
@@ -96,7 +95,7 @@ def allocations_per_pass(run: Callable[[int], None], counter: Callable[[], int])
 
 
 def measure_facts(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one model and say what happened: results, graph, recordings, threads, allocations.
+    """Run one model and return facts: results, graph, recordings, threads, allocations.
 
     Returns
     -------
@@ -111,7 +110,7 @@ def measure_facts(job: Mapping[str, Any]) -> dict[str, Any]:
     spec = parse_model(job["model"])
     bound = build(job)
     plan = bound.plan
-    # A loop with fewer blocks than threads keeps some of them idle by right.
+    # A loop with fewer blocks than threads rightly keeps some of them idle.
     possible = min(job["threads"], max(loop.num_blocks for loop in plan.loops))
     logged = max(ALLOCATION_PASSES, job["passes"]) * plan.num_tasks
     with make_executor(spec, job["threads"], event_capacity=logged) as executor, recordings_counted() as recordings:
@@ -163,8 +162,7 @@ def _check_each_task_ran(events, plan, passes: int) -> None:
 
 
 def graph_facts(plan) -> dict[str, Any]:
-    """Numbers of tasks, edges and joins of the closed graph, and for each loop its blocks and the edges into
-    them.
+    """Count tasks, edges and joins of the closed graph, and for each loop its blocks and the edges into them.
 
     Returns
     -------
@@ -197,7 +195,7 @@ def graph_facts(plan) -> dict[str, Any]:
 
 
 def counter_library() -> Path | None:
-    """The library that counts allocator calls; None where it could not be built (no glibc)."""
+    """Return the path of the library that counts allocator calls; None if it was not built (no glibc)."""
     path = Path(__file__).with_name(COUNTER + (sysconfig.get_config_var("SHLIB_SUFFIX") or ".so"))
     return path if path.is_file() else None
 
@@ -205,14 +203,14 @@ def counter_library() -> Path | None:
 def facts_of(
     plan: Mapping[str, Any], models: Sequence[str], threads: Sequence[int], folder: Path | None = None
 ) -> list[dict[str, Any]]:
-    """Facts of `serial` and of each model on each number of threads, each from a process of its own.
+    """Collect facts of `serial` and of each model on each number of threads, each from a process of its own.
 
     Parameters
     ----------
     plan : mapping
         See `subject.describe`.
     folder : path, optional
-        Where the final arrays are written, as `arrays_<k>.npz` for row k.
+        Folder for the final arrays, `arrays_<k>.npz` for row k.
 
     Returns
     -------
@@ -224,7 +222,7 @@ def facts_of(
         spec = parse_model(model)
         counts = [n for n in threads if n <= (spec.model.max_threads or n)] or [1]
         jobs += [(str(spec), n) for n in counts if (str(spec), n) not in jobs]
-    # Nothing is timed, so as many at once as there are CPUs.
+    # Nothing is timed, so as many processes run at once as there are CPUs.
     with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
         files = [None if folder is None else str(folder / f"arrays_{k}.npz") for k in range(len(jobs))]
         return list(pool.map(lambda job, file: _run(plan, *job, file), jobs, files))
@@ -251,16 +249,16 @@ def _run(plan: Mapping[str, Any], model: str, threads: int, arrays_file: str | N
 def failures(
     rows: Sequence[Mapping[str, Any]], stored_graph: Mapping[str, Any] | None, differs: Callable | None = None
 ) -> list[str]:
-    """What does not hold, a sentence each; empty if all does.
+    """Return a sentence for each fact that does not hold; empty if all hold.
 
     Parameters
     ----------
     rows : sequence of mapping
-        Of `facts_of`; the first one is the serial run.
+        Result of `facts_of`; the first row is the serial run.
     stored_graph : mapping, optional
         `graph_facts` of the baseline.
     differs : callable, optional
-        For plans that are not deterministic: (row number) -> None or a sentence.
+        Comparison for plans that are not deterministic: (row number) -> None or a sentence.
     """
     found = []
     for row in rows:
@@ -307,17 +305,17 @@ def failures(
 
 
 def may_allocate(model: str, threads: int) -> bool:
-    """Whether allocations in a step are not ours to forbid.
+    """Whether a runtime outside of forktask allocates in a step.
 
-    libgomp keeps its team for the next parallel region, but not one of a single thread: `prange` on one
-    thread costs an allocation a loop.
+    libgomp keeps its team for the next parallel region, except for a team of one thread: there `prange` costs an
+    allocation a loop.
     """
     name, _, options = model.partition(":")
     return name in OUTSIDE_REFERENCES or (name == "forkjoin" and threads == 1 and "region=persistent" not in options)
 
 
 def graph_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Which counts differ, in a line, and which loops, a line each."""
+    """Describe the counts that differ, in a line, and the loops that differ, a line each."""
     counts = [
         f"{name.replace('_', ' ')} {before.get(name)} -> {now.get(name)}"
         for name in ("tasks", "edges", "cross_edges", "joins")

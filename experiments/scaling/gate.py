@@ -1,4 +1,4 @@
-"""Is this commit slower than another one? Both are built here and now and measured in turns.
+"""Gate between two commits: both are built on this machine and measured in turns.
 
 No time is stored anywhere: a number from another machine, or from this one yesterday, says nothing about a
 commit.
@@ -30,7 +30,7 @@ INCONCLUSIVE_EXIT = 3
 
 
 class GateSettings(Record, frozen=True):
-    """What is compared, and how long."""
+    """Settings of the gate: the commits, the limit and the budget."""
 
     against: Annotated[str, about("commit, branch or tag to compare with")] = ""
     commit: Annotated[str, about("what is judged")] = "HEAD"
@@ -57,11 +57,11 @@ def compare_commits(
     Parameters
     ----------
     plan : mapping
-        Of `subject.describe_importable`, or the network and only those options that were asked for: another commit may
-        not know the others.
+        Result of `subject.describe_importable`, or the network and only those options that were asked for: another
+        commit may not know the others.
     models : sequence of str
     threads : int or None
-        None: two, as far as there are two CPUs.
+        None: two, or one on a machine with one CPU.
     settings : GateSettings
 
     Returns
@@ -128,14 +128,14 @@ def compare_commits(
 
 
 def exit_code(rows: Sequence[Mapping[str, Any]], strict: bool) -> int:
-    """0: no model is slower; 1: one is; 3, if `strict`: the budget did not suffice for one."""
+    """Return 0 if no model is slower, 1 if one is; with `strict` 3 if the budget did not suffice for one."""
     if any(row["verdict"] == FAIL for row in rows):
         return 1
     return INCONCLUSIVE_EXIT if strict and any(row["verdict"] == clock.INCONCLUSIVE for row in rows) else 0
 
 
 def describe(row: Mapping[str, Any]) -> str:
-    """One line for a model."""
+    """Describe the result for a model in one line."""
     text = (
         f"{row['claim']} is {row['value_text']}, allowed {row['said']}: {row['verdict']} ({row['num_rounds']} rounds, "
         f"{row['num_discarded']} discarded, {row['elapsed_s']:.0f} s)"
@@ -169,7 +169,7 @@ def _git(folder: str, *arguments: str) -> str:
 
 
 def commit_of(repository: str, name: str) -> str:
-    """The commit that a name stands for.
+    """Return the commit that a name stands for.
 
     Raises
     ------
@@ -187,7 +187,7 @@ def commit_of(repository: str, name: str) -> str:
 
 @contextlib.contextmanager
 def worktree(repository: str, commit: str, folder: Path) -> Iterator[Path]:
-    """The files of a commit, in a folder of their own, for as long as the block runs."""
+    """Check out a commit into a folder for the duration of a `with` block."""
     _git(repository, "worktree", "add", "--detach", "--force", str(folder), commit)
     try:
         yield folder
@@ -232,7 +232,7 @@ def build(repository: str, commit: str, folder: Path, command: str | None) -> Pa
 
 
 def default_build() -> list[str]:
-    """pip, with the build tools that are here where there are any: twice the same ones."""
+    """Return pip's command, with this environment's build tools if it has them, so that both builds use the same."""
     isolation = ["--no-build-isolation"] if find_spec("mesonpy") else []
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", *isolation]
     return [*pip, "--target", "{target}", "{source}"]

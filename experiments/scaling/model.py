@@ -1,11 +1,9 @@
-"""The model tier: what the graph allows, from durations stored in a baseline. No clock, so it cannot fail by
-chance.
+"""Model tier: predictions from the graph and durations stored in a baseline. It reads no clock.
 
 The baseline is a small JSON file in git, `scaling_baseline.json` beside the tests: for each test and subject
 the graph's counts, the nanoseconds of each block, and what follows from both: work, span, cycle mean, and the
 fork-join bound and speedups on each number of threads. The graph of today with the *stored* durations must
-give the stored predictions. So what changes them is a change of the graph, and the counts of each loop name
-the one.
+give the stored predictions. So only a change of the graph changes them, and the counts of each loop show which.
 
     python -P -m forktask.experiments.scaling.model < job.json
 
@@ -35,7 +33,7 @@ BASELINE = "scaling_baseline.json"
 SCHEMA_VERSION = 1
 TIME_LIMIT_S = 300.0
 PROFILE_S = 0.3
-DIGITS = 6  # of predictions in the file; the comparison allows for their rounding
+DIGITS = 6  # significant digits of predictions in the file; the comparison allows for their rounding
 TOLERANCE = 5e-6
 
 
@@ -44,7 +42,7 @@ TOLERANCE = 5e-6
 
 
 def make_entry(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Graph, durations and predictions of the job's plan.
+    """Return graph, durations and predictions of the job's plan.
 
     Durations come from the stored entry where a loop has as many blocks as there; from a profile of a serial
     run where `update` asks for it; else, for this one comparison, a loop cut anew keeps its stored work in
@@ -98,7 +96,7 @@ def _assumed(plan, stored: Mapping[str, Any], missing: Sequence[str]) -> dict[st
 
 
 def predictions(plan, block_ns: Mapping[str, Sequence[float]], threads: Sequence[int]) -> dict[str, Any]:
-    """Bounds, in microseconds, and the speedups they allow.
+    """Return bounds, in microseconds, and the speedups that they allow.
 
     Returns
     -------
@@ -138,7 +136,7 @@ def _rounded(value: float) -> float:
 def entry_of(
     plan: Mapping[str, Any], threads: Sequence[int], stored: Mapping[str, Any] | None, update: bool
 ) -> dict[str, Any]:
-    """`make_entry` in a fresh process.
+    """Call `make_entry` in a fresh process.
 
     Raises
     ------
@@ -207,11 +205,11 @@ class Baselines:
         self._changed: set[Path] = set()
 
     def entry(self, folder: Path, test: str, subject: str) -> dict[str, Any] | None:
-        """The stored entry of a subject, or None."""
+        """Return the stored entry of a subject, or None."""
         return self._read(folder / BASELINE).get(test, {}).get(subject)
 
     def put(self, folder: Path, test: str, subject: str, entry: Mapping[str, Any]) -> None:
-        """Replace an entry; written by `write`."""
+        """Replace an entry; `write` writes it."""
         path = folder / BASELINE
         kept = {key: entry[key] for key in ("graph", "block_ns", "predicted")}
         entries = self._read(path).setdefault(test, {})

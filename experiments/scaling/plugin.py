@@ -34,7 +34,7 @@ def pytest_addoption(parser):
 
 
 class _Session:
-    """What a test session keeps: baselines and rows."""
+    """Baselines and rows of a test session."""
 
     def __init__(self, config):
         from .model import Baselines
@@ -108,7 +108,7 @@ def scaling(request):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem):
-    """Skip a test that ended well but for claims about times that found no end; fail it with --scaling-strict."""
+    """Skip a passed test with inconclusive claims about times; fail it with --scaling-strict."""
     result = yield
     test = pyfuncitem.stash.get(_test, None)
     if test is not None and test.inconclusive:
@@ -121,7 +121,7 @@ def pytest_pyfunc_call(pyfuncitem):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """Hand what a test found to its report, which reaches the main process also from pytest-xdist, and to JUnit."""
+    """Attach a test's rows to its report, which pytest-xdist sends to the main process, and to JUnit."""
     report = yield
     test = item.stash.get(_test, None)
     if test is not None and call.when == "call":
@@ -130,12 +130,12 @@ def pytest_runtest_makereport(item, call):
         report.scaling_rows = json.dumps(rows)
         from .summary import junit_properties
 
-        item.user_properties.extend(junit_properties(rows))  # JUnit takes them from the teardown's report, made later
+        item.user_properties.extend(junit_properties(rows))  # JUnit reads them from the later report of the teardown.
     return report
 
 
 class _Collector:
-    """Gathers what all reports bring and writes it at the end; in the main process only."""
+    """Collector of all reports' rows, which it writes at the end; in the main process only."""
 
     def __init__(self, config):
         self.config = config

@@ -1,14 +1,12 @@
-"""`forktask scaling-power`: how often the clock tier cries wolf, and how often it misses one, measured on
-this machine.
+"""Rates of false alarms and missed regressions of the clock tier, measured on this machine (`forktask scaling-power`).
 
-Two kinds of tests take turns: A/A tests, of a model against itself, whose failures are false alarms; and
-tests in which one side is made slower by a known part, whose failures are what is wanted. Each is a whole
-test of its own, with fresh processes, tossed rounds, discarded ones, and the budget. Rows are appended to a
-file, so that measuring can be done in slices.
+Two kinds of tests take turns: A/A tests, of a model against itself, whose failures are false alarms; and tests in which
+one side is made slower by a known part, which should fail. Each is a whole test of its own, with fresh processes,
+tossed rounds, discarded ones, and the budget. Rows are appended to a file, so that measuring can be done in slices.
 
-Beside what was measured stands what the same rounds give when they are drawn again (labelled *resampled*):
-runs of consecutive rounds of the A/A tests, with the sign of each tossed, shifted by the slowdown. There are
-enough of these to see rates of a per mille, and other limits and slowdowns can be asked for.
+Beside the measured rates stand those of the same rounds drawn again (labelled *resampled*): runs of consecutive rounds
+of the A/A tests, with the sign of each tossed, shifted by the slowdown. There are enough of these to see rates of a per
+mille, and other limits and slowdowns can be asked for.
 """
 
 from __future__ import annotations
@@ -37,14 +35,15 @@ from .sequential import first_decision
 from .testing import as_row
 
 RESAMPLES = 4000
-BLOCK = 5  # consecutive rounds drawn together: what disturbs a machine lasts a while
+BLOCK = 5  # consecutive rounds drawn together, because a disturbance lasts longer than a round
 SEED = 20260101
-COUNTS = ("tests", "slowed", "slowdown")  # of the settings; tests that differ in these only are counted together
-VERDICTS = {"fail": "fail", "pass": "pass", "inconclusive": "go on"}  # of a whole test, and of the sequential one
+COUNTS = ("tests", "slowed", "slowdown")  # Tests that differ in these settings only are counted together.
+# Verdict of a whole test -> verdict of the sequential test.
+VERDICTS = {"fail": "fail", "pass": "pass", "inconclusive": "go on"}
 
 
 class PowerSettings(Record, frozen=True):
-    """Which tests are run, and how many."""
+    """Settings of the tests that are run, and their number."""
 
     model: Annotated[str, about("execution model")] = "taskiter"
     threads: Annotated[int, about("threads", least=1)] = 2
@@ -69,7 +68,7 @@ def measure_power(
     path : path
         JSON Lines, appended to.
     seconds : float, optional
-        No further test is begun after this long.
+        No further test begins after this time.
     """
     check_threads(settings.threads)
     settings = settings.with_changes(model=str(parse_model(settings.model)))
@@ -89,7 +88,7 @@ def measure_power(
 def next_kind(
     rows: Sequence[Mapping[str, Any]], conditions: Mapping[str, Any], settings: PowerSettings
 ) -> float | None:
-    """The slowdown of the next test, 0 for an A/A test: the kind that is further from done; None when both are."""
+    """Return the slowdown of the next test, of the less complete kind (0: an A/A test); None if both are complete."""
     wanted_conditions = canonical_json(conditions)
     mine = [row["slowdown"] for row in rows if canonical_json(row["settings"]) == wanted_conditions]
     wanted = {0.0: settings.tests, settings.slowdown: settings.slowed}
@@ -98,7 +97,7 @@ def next_kind(
 
 
 def measure_test(settings: Mapping[str, Any], slowdown: float) -> dict[str, Any]:
-    """One whole clock test."""
+    """Run one whole clock test and return its row."""
     plan = settings["plan"]
     slow = clock.Side(settings["model"], settings["threads"], plan, slowdown)
     base = clock.Side(settings["model"], settings["threads"], plan)
@@ -114,7 +113,7 @@ def measure_test(settings: Mapping[str, Any], slowdown: float) -> dict[str, Any]
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Rows of earlier slices.
+    """Read the rows of earlier slices.
 
     Raises
     ------
@@ -128,7 +127,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         if not all(row["kind"] == "power" for row in rows):
             raise ValueError("a row of another kind")
         for settings in (row["settings"] for row in rows):
-            if "plan" not in settings:  # of an older version
+            if "plan" not in settings:  # An older version wrote this row.
                 settings["plan"] = {name: settings.pop(name) for name in ("network", "batch")}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"--out must be a new file or one of this command, got {path} ({error})") from None
@@ -149,7 +148,7 @@ def append(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """For each setting: measured rates with exact 95 % intervals, and resampled ones.
+    """Return, for each setting, measured rates with exact 95 % intervals, and resampled ones.
 
     Returns
     -------
@@ -208,17 +207,17 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def resampled(
     log_ratios: Sequence[float], slowdown: float, limit: float, rounds: int, seed: int = SEED
 ) -> dict[str, Any]:
-    """Rates of verdicts over tests put together from measured A/A rounds.
+    """Return rates of verdicts over tests put together from measured A/A rounds.
 
     Parameters
     ----------
     log_ratios : sequence of float
-        Of A/A rounds, in the order measured.
+        Log ratios of A/A rounds, in the order of measuring.
     slowdown : float
-        Added: log(1 + slowdown) to each round.
+        log(1 + slowdown) is added to each round.
     limit : float
     rounds : int
-        That fit into the budget.
+        Number of rounds that fit into the budget.
     """
     generator = random.Random(seed)
     verdicts, lengths = [], []
@@ -227,7 +226,7 @@ def resampled(
         while len(drawn) < rounds:
             at = generator.randrange(len(log_ratios))
             drawn += [log_ratios[(at + k) % len(log_ratios)] for k in range(BLOCK)]
-        # Neither side of an A/A test is the slower one: the toss that named them is made again.
+        # Neither side of an A/A test is slower, so the toss that named them is repeated.
         x = [math.log1p(slowdown) + generator.choice((-1, 1)) * value for value in drawn[:rounds]]
         verdict, length = first_decision(x, limit, min(FIRST_ROUNDS, rounds))
         verdicts.append(verdict)
@@ -248,7 +247,7 @@ NOISES = (
 
 
 def simulated(num_tests: int, limit: float) -> list[dict[str, Any]]:
-    """Rates of verdicts where noise and true ratio are known: rounds are random numbers.
+    """Return rates of verdicts for simulated rounds of known noise and true ratio.
 
     Returns
     -------
@@ -287,7 +286,7 @@ def simulated(num_tests: int, limit: float) -> list[dict[str, Any]]:
 
 
 def format_simulated(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The table as text."""
+    """Format the table as text."""
     lines = ["noise of a round     true ratio     fail     pass  inconclusive  rounds: median, 95 %"]
     lines += [
         f"{row['noise'] + ', ' + format(row['scale'], '.0%'):19}  {row['ratio']:10.4f}  {row['fail']:7.2%}  "
@@ -304,7 +303,7 @@ def _median(values: Sequence[float]) -> float:
 
 
 def format_tables(tables: Sequence[Mapping[str, Any]]) -> str:
-    """The tables as text: measured rates above, resampled ones (marked) below."""
+    """Format the tables as text: measured rates above, resampled ones (marked) below."""
     blocks = []
     for table in tables:
         s = table["settings"]

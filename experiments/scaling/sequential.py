@@ -1,4 +1,4 @@
-"""A sequential test of a ratio of times: passes, fails, or goes on, with its errors spent over all looks.
+"""Sequential test of a ratio of times: it passes, fails, or goes on, with its errors spent over all looks.
 
 Each round measures both sides as A B B A or B A A B; which of the two is tossed. Its log ratio is x. Suppose
 that A takes m times as long as B and that nothing else tells them apart. Then swapping the names changes the
@@ -32,23 +32,22 @@ import numpy as np
 
 PASS, FAIL, GO_ON = "pass", "fail", "go on"
 
-# Chance of a false alarm where the true ratio is exactly the limit, and less the further it lies inside; and
-# of a false pass likewise. False alarms cost trust, so they are the rarer.
+# Chance of a false alarm if the true ratio is exactly the limit, and of a false pass likewise; both fall with the
+# distance from the limit. False alarms cost trust, so they are rarer.
 FALSE_ALARM = 0.005
 FALSE_PASS = 0.025
-# How boldly bets grow with |x|; the stake is shared out among them, so that none must be right. See
-# `log_stakes`.
+# Growth of bets with |x|. The stake is shared among these values, so that none must be the best. See `log_stakes`.
 BOLDNESS = (0.5, 3.0)
-# Largest bet: of a round far out in a heavy tail the sign says little, and whoever bets all of it is ruined.
-# Simulated: a smaller one needs a round more without noise, a larger one loses a tenth of the verdicts with
-# Cauchy noise.
+# Largest bet: far out in a heavy tail the sign of a round says little, and betting the whole stake on it would ruin the
+# test. In simulations a smaller limit needs one more round without noise, and a larger one loses a tenth of the
+# verdicts with Cauchy noise.
 LARGEST_BET = 0.85
-WIDEST = math.log(16)  # an interval is looked for this far from the median
+WIDEST = math.log(16)  # An interval is searched for up to this distance from the median.
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What the rounds so far say.
+    """Verdict and interval of the rounds so far.
 
     Attributes
     ----------
@@ -69,7 +68,7 @@ class Decision:
 
 
 def log_stakes(differences: np.ndarray) -> np.ndarray:
-    """Logarithm of what bets on "positive" have grown to after each round, from 1; float, shape (n,).
+    """Return the log of a stake of 1 bet on "positive", after each round: float, shape (n,).
 
     Parameters
     ----------
@@ -84,7 +83,7 @@ def log_stakes(differences: np.ndarray) -> np.ndarray:
     """
     size = np.abs(differences)
     scale = _running_medians(size)
-    # Without any difference there is nothing to bet on.
+    # Rounds without any difference place no bet.
     relative = np.divide(size, scale, out=np.zeros(len(size)), where=scale > 0)
     sign = np.sign(differences)
     grown = [np.cumsum(np.log1p(sign * LARGEST_BET * np.tanh(boldness * relative))) for boldness in BOLDNESS]
@@ -101,13 +100,13 @@ def _running_medians(values: np.ndarray) -> np.ndarray:
 
 
 def first_decision(log_ratios: Sequence[float], limit: float, first_look: int = 1) -> tuple[str, int]:
-    """Verdict of the first look that decides, and the round of that look: for simulating many tests fast.
+    """Return the verdict of the first look that decides, and its round; for simulating many tests fast.
 
     Returns
     -------
     verdict : {"pass", "fail", "go on"}
     rounds : int
-        All, where no look decides.
+        All rounds, if no look decides.
     """
     differences = np.asarray(log_ratios, dtype=float) - math.log(limit)
     looks = slice(first_look - 1, None)
@@ -120,7 +119,7 @@ def first_decision(log_ratios: Sequence[float], limit: float, first_look: int = 
 
 
 def judge(log_ratios: Sequence[float], limit: float) -> str:
-    """Verdict on the claim that the ratio is at most `limit`: "pass", "fail" or "go on"."""
+    """Judge the claim that the ratio is at most `limit`: "pass", "fail" or "go on"."""
     differences = np.asarray(log_ratios, dtype=float) - math.log(limit)
     if len(differences) and log_stakes(differences)[-1] >= -math.log(FALSE_ALARM):
         return FAIL
@@ -135,14 +134,14 @@ def decide(log_ratios: Sequence[float], limit: float) -> Decision:
     Parameters
     ----------
     log_ratios : sequence of float
-        Of each round, in the order measured.
+        Log ratio of each round, in the order of measuring.
     limit : float
     """
     x = np.asarray(log_ratios, dtype=float)
     if not len(x):
         return Decision(GO_ON, math.nan, 0.0, math.inf, 0)
     bound, verdict = math.log(limit), judge(log_ratios, limit)
-    # The limit itself was judged; edges are found by bisection and may lie a little off it.
+    # Edges are found by bisection and may lie a little beside the limit, which was judged exactly.
     low = _edge(x, FALSE_ALARM)
     low = max(low, bound) if verdict == FAIL else min(low, bound)
     high = -_edge(-x, FALSE_PASS)
@@ -151,7 +150,7 @@ def decide(log_ratios: Sequence[float], limit: float) -> Decision:
 
 
 def _edge(x: np.ndarray, error: float) -> float:
-    """Largest m, from below, at which the bet that x lies above m has won; -inf where it has nowhere."""
+    """Return the largest m at which the bet that x lies above m has won; -inf if it has not won anywhere."""
     need = -math.log(error)
     top = float(np.median(x))
     won = top - WIDEST

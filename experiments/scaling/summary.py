@@ -1,4 +1,4 @@
-"""What scaling tests found, for people and programs: terminal, Markdown, JUnit properties, JSON Lines."""
+"""Results of scaling tests as text for a terminal, Markdown, JUnit properties, and JSON Lines."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ OUTCOMES = {"pass": "within", "fail": "**beyond**", "inconclusive": "inconclusiv
 
 
 def json_lines(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A first row with the environment, then all rows, one JSON object a line."""
+    """Format the environment and all rows as JSON Lines."""
     first = {"kind": "run", "schema_version": 1, "environment": collect()}
     return "".join(json.dumps(row) + "\n" for row in (first, *rows))
 
 
 def junit_properties(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """(name, value) pairs for a test case: tiers, predictions and claims."""
+    """Return (name, value) pairs for a test case: tiers, predictions and claims."""
     found = []
     for row in rows:
         if row["kind"] == "tier":
@@ -38,7 +38,7 @@ def junit_properties(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]
 
 
 def terminal_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line for each tier and claim."""
+    """Return a line for each tier and claim."""
     lines = []
     for row in rows:
         if row["kind"] == "tier":
@@ -53,7 +53,7 @@ def terminal_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def markdown(rows: Sequence[Mapping[str, Any]], title: str = "Scaling tests") -> str:
-    """Tables of a job: graphs, claims, discarded rounds, failures."""
+    """Format the tables of a job: graphs, claims, discarded rounds, failures."""
     lines = [f"## {title}", ""]
     outcomes = [row["outcome"] for row in rows if row["kind"] == "test"]
     if outcomes:

@@ -1,4 +1,4 @@
-"""What a test gets from the fixture `scaling`: subjects that are checked at once, and claims about times."""
+"""Objects behind the fixture `scaling`: subjects, which are checked at once, and claims about their times."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ class ScalingTest:
         Relative tolerance for results of plans that are not deterministic.
     baselines : Baselines
     folder : Path
-        Of the test's file.
+        Folder of the test's file.
     test : str
-        Its name in the baseline.
+        Name of the test in the baseline.
     budget_s : float
-        For each claim about times.
+        Budget of each claim about times.
     xdist : bool
         Whether tests run side by side, so that times mean nothing.
 
     Attributes
     ----------
     rows : list of dict
-        What was found, for the reports.
+        Facts, predictions and claims, for the reports.
     inconclusive : list of str
-        Claims that found no end, with the reason.
+        Claims without a verdict, with the reason.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ScalingTest:
         Raises
         ------
         AssertionError
-            Something does not hold; all of it is in the message.
+            Some fact or prediction does not hold; the message has all of these.
         """
         __tracebackhide__ = True
         return Case(self, subject.describe(what, arguments))
@@ -136,7 +136,7 @@ class Case:
             )
         test.rows.append({"kind": "tier", "tier": "model", "subject": self.name, "failures": predicted})
         if found or predicted:
-            # Where the graph changed, the exact tier has named the loops already.
+            # The exact tier has already named the loops of a changed graph.
             told = {line.partition("baseline's: ")[2] for line in found}
             lines = [*found, *(line for line in predicted if line not in told)]
             raise AssertionError(f"{self.name}:\n" + "\n".join(f"  {line}" for line in lines))
@@ -154,8 +154,7 @@ class Case:
         return lines
 
     def assert_ratio(self, claim: str, *, at_most: float, threads: int | None = None) -> None:
-        """Claim that a model takes at most so many times as long as another one:
-        `assert_ratio("taskiter/forkjoin", ...)`.
+        """Claim an upper limit on the ratio of two models' step times: `assert_ratio("taskiter/forkjoin", ...)`.
 
         Parameters
         ----------
@@ -185,7 +184,7 @@ class Case:
         self._claim(f"{claim} on {threads}", sides, at_most, f"at most {at_most:g}", False)
 
     def assert_efficiency(self, name: str, *, at_least: float, threads: int | None = None) -> None:
-        """Claim that a model on P threads makes good use of them.
+        """Claim a lower limit on a model's efficiency on P threads.
 
         Efficiency is the serial step time over (capacity x step time on P threads). The capacity is what P
         spinning threads do compared to one, measured before and after each round: where the machine gives 1.7
@@ -251,7 +250,7 @@ class Case:
 
 
 def as_row(result: clock.ClockResult, efficiency: bool = False) -> dict[str, Any]:
-    """A clock result for JSON Lines and reports; of an efficiency, its inverse ratio."""
+    """Return a clock result as a row for reports; the value of an efficiency is the inverse ratio."""
     decision = result.decision
     value, low, high = decision.ratio, decision.low, decision.high
     if efficiency:
@@ -274,7 +273,7 @@ def as_row(result: clock.ClockResult, efficiency: bool = False) -> dict[str, Any
 
 
 def describe_discarded(result: clock.ClockResult) -> str:
-    """The discarded rounds and why, for a message; empty without any."""
+    """Describe the discarded rounds and their reasons, for a message; empty without any."""
     if not result.discarded:
         return ""
     listed = "; ".join(f"round {k + 1}: {r.discarded}" for k, r in enumerate(result.rounds) if r.discarded)
@@ -287,14 +286,14 @@ def _check_limit(name: str, value: float) -> None:
 
 
 def _without_hashes(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A fact row for the reports: one hash for all arrays in place of one each."""
+    """Return a fact row for the reports, with one hash for all arrays in place of one each."""
     if "hashes" not in row:
         return dict(row)
     return {**{k: v for k, v in row.items() if k not in ("hashes", "graph")}, "results_id": short_id(row["hashes"])}
 
 
 def _tolerated(folder: Path, rows: Sequence[Mapping[str, Any]], k: int, rtol: float) -> str | None:
-    """A sentence where the arrays of row `k` differ from the serial run's by more than rtol of each array's largest."""
+    """Return a sentence if an array of row `k` differs from the serial run's by more than rtol of its largest value."""
     import numpy as np
 
     first, mine = np.load(folder / "arrays_0.npz"), np.load(folder / f"arrays_{k}.npz")

@@ -1,1 +1,1 @@
-"""Many samples: configuration, results folder, order, going on."""
+"""Many samples: configuration, results folder, order, and continuing an interrupted sweep."""

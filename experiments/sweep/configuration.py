@@ -1,4 +1,4 @@
-"""What a sweep measures: a configuration from a TOML file or from the command line, expanded to a grid.
+"""Configuration of a sweep, from a TOML file or the command line, expanded to a grid.
 
 A file has a title, a comment on how to read its curve, and two tables:
 
@@ -44,7 +44,7 @@ QUICK_VALUES = 2
 
 
 class Running(Record, frozen=True):
-    """What a grid has beside the options of a plan: one value of each axis."""
+    """Axes of a grid besides the options of a plan; one value of each."""
 
     network: Annotated[str, about("name of a network; `forktask networks` lists them")] = "cifar10_cnn"
     models: Annotated[str, about("execution model, name[:option=value...]")] = "taskiter"
@@ -69,7 +69,7 @@ Grid = make_dataclass(
 
 
 class Measure(Record, frozen=True):
-    """How each configuration is measured."""
+    """Options of measuring, the same for all configurations."""
 
     repeats: Annotated[int, about("processes for each configuration", least=1)] = 7
     seed: Annotated[int, about("of data, initial weights and the order of measurements", least=0)] = 1
@@ -105,7 +105,7 @@ class Measure(Record, frozen=True):
 
     @property
     def profiles(self) -> int:
-        """Profiles of each configuration."""
+        """Number of profiles of each configuration."""
         return min(self.profile_repeats, self.repeats) if self.profile else 0
 
     def __post_init__(self) -> None:
@@ -126,7 +126,7 @@ class Point:
     network : str
     options : PlanOptions
     interference : int
-        Hogs.
+        Number of hogs.
     """
 
     model: str
@@ -137,7 +137,7 @@ class Point:
 
     @property
     def plan(self) -> dict[str, Any]:
-        """Arguments of `lower`, as rows and jobs hold them."""
+        """Arguments of `lower` in the form in which rows and jobs hold them."""
         return {"network": self.network, **self.options.as_dict()}
 
     @property
@@ -160,7 +160,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Configuration:
-    """A whole sweep. `forktask compare` makes one from its arguments, `forktask run` from a file."""
+    """A sweep; `forktask compare` makes one from its arguments, `forktask run` from a file."""
 
     title: str = "Comparison of execution models"
     grid: Grid = field(default_factory=Grid)
@@ -171,17 +171,17 @@ class Configuration:
         object.__setattr__(self, "grid", replace(self.grid, models=tuple(str(spec) for spec in specs)))
 
     def with_measure(self, **changes: Any) -> Configuration:
-        """The same grid, measured in another way."""
+        """Return the same grid with other options of measuring."""
         return replace(self, measure=self.measure.with_changes(**changes))
 
     def check_machine(self) -> None:
         """Raise `UsageError` unless this machine can run every model and number of threads of the grid."""
         for spec in parse_models(self.grid.models):
-            process_environment(spec)  # raises where a library is missing
+            process_environment(spec)  # raises if a library is missing
         if self.uses_gpu:
-            gpu_device.count_gpus()  # raises where there is none
+            gpu_device.count_gpus()  # raises if there is no GPU
             for model, conv in itertools.product(self.grid.models, self.grid.conv):
-                convolution_for(model, conv)  # raises where a form has no CUDA kernels
+                convolution_for(model, conv)  # raises if an algorithm has no CUDA kernels
         for threads in self.grid.threads:
             check_threads(threads, oversubscribe=self.measure.oversubscribe)
 
@@ -191,7 +191,7 @@ class Configuration:
         return any(spec.model.device == "gpu" for spec in parse_models(self.grid.models))
 
     def plans(self) -> list[tuple[str, PlanOptions]]:
-        """Network and options of every plan of the grid."""
+        """Return network and options of every plan of the grid."""
         names = [f.name for f in fields(PlanOptions)]
         axes = [getattr(self.grid, name) for name in names]
         return [
@@ -201,7 +201,7 @@ class Configuration:
         ]
 
     def points(self) -> list[Point]:
-        """All configurations, in the order of the grid, each once.
+        """Return all configurations, in the order of the grid, each once.
 
         A model limited to one thread takes part once, whatever the thread counts.
         """
@@ -222,7 +222,7 @@ class Configuration:
         return list(points.values())
 
     def order(self) -> list[tuple[int, Point]]:
-        """(repetition, configuration) of all samples: blocks of one repetition each, shuffled within by the seed.
+        """Return (repetition, configuration) of all samples: blocks of one repetition, each shuffled by the seed.
 
         Whatever drifts over the sweep hits all configurations alike.
         """
@@ -234,7 +234,7 @@ class Configuration:
         return order
 
     def quick(self) -> Configuration:
-        """The same sweep at small sizes: one short repeat, small batches, two values on an axis, the most threads."""
+        """Return the sweep at small sizes: one short repeat, small batches, two values on an axis, the most threads."""
         grid = self.grid
         batches = dict.fromkeys(min(batch, QUICK_BATCH * (k + 1)) for k, batch in enumerate(grid.batch[:QUICK_VALUES]))
         shortened = {
@@ -249,7 +249,7 @@ class Configuration:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For the "run" row: {"title", "data", every axis of the grid, every option of the measurement}."""
+        """Content of the "run" row: {"title", "data", every axis of the grid, every option of the measurement}."""
         return {
             "title": self.title,
             "data": "synthetic",
@@ -259,7 +259,7 @@ class Configuration:
 
 
 def from_dict(values: Mapping[str, Any]) -> Configuration:
-    """Inverse of `Configuration.as_dict`: what a results folder was measured with."""
+    """Inverse of `Configuration.as_dict`: the configuration of a results folder."""
     return Configuration(
         title=values["title"],
         grid=Grid(**{name: _axis(axis, values[name], "a run") for name, axis in AXES.items() if name in values}),
@@ -268,7 +268,7 @@ def from_dict(values: Mapping[str, Any]) -> Configuration:
 
 
 def _axis(axis, value: Any, where: str) -> tuple:
-    """The checked values of an axis, each once."""
+    """Return the checked values of an axis, each once."""
     if axis.name == "threads" and value == "cores":
         return core_counts()
     listed = value if isinstance(value, list) else [value]
@@ -340,12 +340,12 @@ def read_configuration(path: str | os.PathLike) -> Configuration:
 
 
 def config_folder() -> Path:
-    """Where the shipped configurations lie."""
+    """Return the folder of the shipped configurations."""
     return Path(__file__).parent.parent / "configs"
 
 
 def find_configuration(name: str) -> Configuration:
-    """A configuration by path, or by the name of a shipped one, with or without `.toml`."""
+    """Return the path of a configuration, or of the shipped one with this name, with or without `.toml`."""
     shipped = config_folder() / (name if name.endswith(".toml") else name + ".toml")
     if not Path(name).exists() and os.sep not in name and shipped.exists():
         return read_configuration(shipped)

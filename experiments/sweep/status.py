@@ -1,4 +1,4 @@
-"""What a results folder holds, what is missing of its configuration, and which failures stand."""
+"""Status of a results folder: its content, the missing samples of its configuration, and standing failures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .configuration import from_dict
 
 
 def failure_report(results: Results) -> tuple[list[str], bool]:
-    """One line for each failed configuration, and whether figures can still be trusted.
+    """Return a line for each failed configuration, and whether figures can still be trusted.
 
     Running out of time or memory is a result; a crash is a fault, unless it was mended by a later attempt;
     wrong weights make every figure worthless.
@@ -29,7 +29,7 @@ def failure_report(results: Results) -> tuple[list[str], bool]:
 
 
 def standing_failures(results: Results) -> list[dict]:
-    """Failures that no later attempt has mended."""
+    """Return the failures that no later attempt has mended."""
     finished = {config_id for kind, config_id, _ in results.finished() if kind == "sample"}
     return [
         row
@@ -39,7 +39,7 @@ def standing_failures(results: Results) -> list[dict]:
 
 
 def describe_status(results: Results) -> dict[str, Any]:
-    """Return what a folder holds and what is missing.
+    """Return the content of a folder and the number of missing samples.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def describe_status(results: Results) -> dict[str, Any]:
 
 
 def status_text(status: dict[str, Any]) -> str:
-    """The result of `describe_status` for people."""
+    """Format the result of `describe_status` for a terminal."""
     lines = [f"{status['title']}, begun {status['started']}, environment {status['environment_id']}"]
     for c in status["configurations"]:
         plan = c["plan"]

@@ -1,7 +1,7 @@
-"""A sweep: what is still missing of a configuration is measured, and each row written as it comes.
+"""A sweep: measure the missing samples of a configuration, and write each row as it comes.
 
-This process only decides what is measured next and writes down what came back. Each sample is measured by a process of
-its own (sampling/measure.py), one at a time, while this one sleeps.
+The sweeping process only chooses the next sample and writes the row that came back. Another process
+(sampling/measure.py) measures each sample, one at a time, while the sweeping process sleeps.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from ..sampling.progress import ProgressBar, format_seconds
 from ..sampling.results import Results, ResultsWriter
 from .configuration import Configuration, Point
 
-STARTUP_S = 0.7  # of a measuring process: interpreter, NumPy, plan; for the expected duration only
-GUESSED_FLOPS_PER_S = 5e10  # of one thread; for the expected duration only
+STARTUP_S = 0.7  # start of a measuring process: interpreter, NumPy, plan; for the expected duration only
+GUESSED_FLOPS_PER_S = 5e10  # rate of one thread; for the expected duration only
 
 
 def plan_row(plan_id: str, plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,14 +73,14 @@ def plan_row(plan_id: str, plan: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Sweep:
-    """Measures what is still missing of a configuration, and writes each row as it comes.
+    """Measurement of the missing samples of a configuration; each row is written as it comes.
 
     Parameters
     ----------
     configuration : Configuration
     out_dir : path
     command_line : str
-        What the user typed: kept in the results and repeated when the run is interrupted.
+        The user's command: kept in the results and repeated when the run is interrupted.
     stream : text file
         Progress and messages.
     sample_command : sequence of str
@@ -102,14 +102,14 @@ class Sweep:
     machine_row: Any = None
 
     def run(self) -> Results:
-        """Measure, and return all that the folder then holds.
+        """Measure, and return the content of the folder.
 
         Raises
         ------
         UsageError
             A plan that cannot be lowered, or an output folder that cannot take the results.
         KeyboardInterrupt
-            After the message how to go on; what was measured is kept.
+            After a message on how to continue; finished samples are kept.
         """
         configuration, measure = self.configuration, self.configuration.measure
         configuration.check_machine()
@@ -164,7 +164,7 @@ class Sweep:
             return writer.results
 
     def _capacity_beside(self, order_cpus) -> dict[str, dict[str, float]]:
-        """What is left of the CPUs of each number of threads beside hogs: {threads: {hogs: part}}."""
+        """Measure the part of the CPUs left beside hogs, for each number of threads: {threads: {hogs: part}}."""
         found: dict[str, dict[str, float]] = {}
         for threads, hogs in sorted({(point.threads, point.interference) for point in self.configuration.points()}):
             if hogs:
@@ -176,7 +176,7 @@ class Sweep:
         return len(self.configuration.points()) * (measure.repeats + measure.profiles)
 
     def _missing(self, results: Results) -> list[tuple[str, int, int, Point]]:
-        """(kind, repetition, position in the whole order, configuration) of what has not been measured."""
+        """Return (kind, repetition, position in the whole order, configuration) of the missing rows."""
         order = []
         for repetition, point in self.configuration.order():
             order.append(("sample", repetition, point))
@@ -191,7 +191,7 @@ class Sweep:
 
     def _measure(self, writer: ResultsWriter, jobs, order_cpus, cores: int) -> None:
         measure = self.configuration.measure
-        # The first weights seen for a plan and instruction set: all others must equal them.
+        # The first weights of each plan and instruction set; all others must equal them.
         expected: dict[tuple[str, str], dict] = {}
         for row in writer.results.of_kind("sample"):
             if not row.get("deterministic", True):
@@ -267,7 +267,7 @@ class Sweep:
 
 
 def check_same_answer(sample: dict[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
-    """`sample`, or a failure "mismatch" (with the sample inside) if weights or losses differ from `first`'s."""
+    """Return `sample`, or a failure "mismatch" that holds it, if weights or losses differ from `first`'s."""
     differing = [what for what in ("weights", "losses") if sample[f"{what}_hash"] != first[f"{what}_hash"]]
     if not differing:
         return sample
@@ -281,7 +281,7 @@ def check_same_answer(sample: dict[str, Any], first: Mapping[str, Any]) -> dict[
 
 
 def expected_duration_s(configuration: Configuration, plan_rows: Mapping[str, Mapping[str, Any]]) -> float:
-    """A guess, before anything was measured: from the FLOPs of each plan at a typical rate."""
+    """Estimate the duration of a sweep before anything was measured, from FLOPs at a typical rate."""
     measure, total = configuration.measure, 3.0
     for point in configuration.points():
         step_s = plan_rows[point.plan_id]["flops"] / (GUESSED_FLOPS_PER_S * point.threads)
@@ -294,7 +294,7 @@ def expected_duration_s(configuration: Configuration, plan_rows: Mapping[str, Ma
 
 
 def expected(configuration: Configuration) -> dict[str, Any]:
-    """Return what a sweep would measure, and about how long it would take, without measuring anything.
+    """Return the grid of a sweep and about how long it would take, without measuring anything.
 
     Returns
     -------
@@ -305,7 +305,7 @@ def expected(configuration: Configuration) -> dict[str, Any]:
     Raises
     ------
     UsageError
-        What this machine cannot run, or a plan that cannot be lowered.
+        A model or number of threads that this machine cannot run, or a plan that cannot be lowered.
     """
     configuration.check_machine()
     points = configuration.points()
@@ -335,7 +335,7 @@ def expected(configuration: Configuration) -> dict[str, Any]:
 
 
 def expected_text(found: Mapping[str, Any]) -> str:
-    """The result of `expected` for people."""
+    """Format the result of `expected` for a terminal."""
     lines = [found["title"]]
     for plan_id, row in found["plans"].items():
         others = describe(plan_options(row["options"]), leave_out=("batch",))

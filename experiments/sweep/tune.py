@@ -1,6 +1,6 @@
 """Search the granularity at which each execution model is fastest, with the same budget for each.
 
-Every model gets the same candidates, in two rounds: all of them once, then the fastest few again. What is found is
+Every model gets the same candidates, in two rounds: all of them once, then the fastest few again. The best ones are
 kept in a file that `forktask compare --tuned FILE` reads; the runs of the search are never reported as results.
 """
 
@@ -23,22 +23,22 @@ from ..sampling.progress import ProgressBar
 from .configuration import Configuration
 from .tuned import keep_tuned, read_tuned
 
-MOST_TASKS = 50_000  # of a plan that is tried
+MOST_TASKS = 50_000  # Candidates with more tasks are left out.
 FINALISTS = 3
 FINAL_REPEATS = 3
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 def candidates(network: str, options: PlanOptions, budget: int, seed: int) -> list[str]:
-    """Granularities to try: "auto" first, then random ones that the network can be cut by, none twice.
+    """Return granularities to try: "auto" first, then random ones that the network can be cut by, none twice.
 
     Parameters
     ----------
     network : str
     options : PlanOptions
-        But for their granularity.
+        Options of the plan; their granularity has no effect.
     budget : int
-        How many, at most.
+        Largest number of granularities.
     """
     generator = random.Random(seed)
     batch = options.batch
@@ -65,7 +65,7 @@ def candidates(network: str, options: PlanOptions, budget: int, seed: int) -> li
 
 
 def _shape(plan) -> tuple:
-    """What distinguishes two cuts of one network."""
+    """Return a key that tells two cuts of one network apart."""
     return tuple((loop.name, loop.num_blocks, loop.blocks[0].bounds) for loop in plan.loops)
 
 
@@ -76,7 +76,7 @@ def search(
     seed: int,
     show: Callable[[int, str], None] = lambda number, text: None,
 ) -> list[dict[str, Any]]:
-    """The best granularity of each contestant.
+    """Find the best granularity of each contestant.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def search(
     found : sequence of str
         Candidates, the same for all.
     measure : callable
-        (model, threads, granularity) -> seconds a step, or None where it failed.
+        (model, threads, granularity) -> seconds a step, or None after a failure.
 
     Returns
     -------
@@ -132,19 +132,19 @@ def search(
 
 
 def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
-    """Search, keep what was found in the file `out`, and return it: {"plan", "candidates", "seconds", "rows"}.
+    """Search, keep the result in the file `out`, and return it: {"plan", "candidates", "seconds", "rows"}.
 
     Parameters
     ----------
     configuration : Configuration
         Of one network and set of options; its models and threads are the contestants.
     budget : int
-        Candidates, at most.
+        Largest number of candidates.
 
     Raises
     ------
     UsageError
-        A budget below 2, what this machine cannot run, or a file that another program wrote.
+        A budget below 2, a model that this machine cannot run, or a file that another program wrote.
     """
     if budget < 2:
         raise UsageError(f"budget must be at least 2, got {budget}")
@@ -183,7 +183,7 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
 
 
 def as_text(problem: Mapping[str, Any], out: str) -> str:
-    """The table for a terminal."""
+    """Format the result of `tune` for a terminal."""
     plan = problem["plan"]
     tried = f"{len(problem['candidates'])} granularities for each model"
     lines = [

@@ -17,12 +17,12 @@ FORMAT_VERSION = 1
 
 
 def problem_id(network: str, options: PlanOptions) -> str:
-    """Identity of a plan's options without the granularity."""
+    """Return the identity of a plan's options without the granularity."""
     return short_id({"network": network, **options.with_changes(granularity="auto").as_dict()})
 
 
 def _stored_id(plan: Mapping[str, Any]) -> str:
-    """`problem_id` of a plan as a file holds it, of any version."""
+    """Return the `problem_id` of a plan in a file of any version."""
     return problem_id(plan["network"], plan_options(plan))
 
 
@@ -45,12 +45,12 @@ def _read(path: str | os.PathLike) -> list[dict[str, Any]]:
 
 
 def read_tuned(path: str | os.PathLike) -> dict[tuple[str, str, int], str]:
-    """Return what `forktask tune` found: (problem, model, threads) -> granularity.
+    """Read the granularities that `forktask tune` found, by (problem, model, threads).
 
     Raises
     ------
     UsageError
-        No such file, or another one.
+        No such file, or a file of another kind.
     """
     return {
         (_stored_id(problem["plan"]), row["model"], row["threads"]): row["granularity"]
@@ -60,7 +60,7 @@ def read_tuned(path: str | os.PathLike) -> dict[tuple[str, str, int], str]:
 
 
 def keep_tuned(path: str | os.PathLike, problem: Mapping[str, Any]) -> None:
-    """Write a problem beside the others that the file holds, in place of an older one with the same options."""
+    """Write a problem into the file, in place of an older one with the same options."""
     path = Path(path)
     others = _read(path) if path.exists() else []
     kept = [other for other in others if _stored_id(other["plan"]) != _stored_id(problem["plan"])]

@@ -25,18 +25,18 @@ HISTORY_COLUMNS = (
     "error_rate",
     "learning_rate",
 )
-# Only where a GPU was sampled.
+# This column exists only if a GPU was sampled.
 GPU_COLUMNS = ("gpu_memory_bytes", "gpu_utilisation")
 
 
 def names_of_last_layer(parameters: Sequence[str]) -> set[str]:
-    """Parameters of the layer that comes last."""
+    """Return the parameters of the last layer."""
     layer = parameters[-1].rpartition(".")[0]
     return {name for name in parameters if name.rpartition(".")[0] == layer}
 
 
 def read_checkpoint(path: Path, network: str, seed: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Arrays and state of a checkpoint, as `Trainer.save` wrote them.
+    """Read the arrays and state of a checkpoint that `Trainer.save` wrote.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def share_images(storage: Storage, data: Dataset, prefix: str = "") -> None:
     Raises
     ------
     UsageError
-        Managed memory, which the arrays do not lie in.
+        The storage is in managed memory, where the arrays do not lie.
     """
     if storage.managed:
         raise UsageError("training uses the data set where it lies, which managed memory forbids; use memory=pinned")
@@ -78,7 +78,7 @@ def share_images(storage: Storage, data: Dataset, prefix: str = "") -> None:
 
 
 def set_arrays(target, source, names, path) -> None:
-    """Copy arrays by name, after all of them were found to fit.
+    """Copy arrays by name, once all of them are known to fit.
 
     Raises
     ------

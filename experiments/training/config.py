@@ -1,4 +1,4 @@
-"""What a training run is: its options, those of its plan among them, and the learning rate of each step."""
+"""Configuration of a training run: its options, those of its plan among them, and the learning rate of each step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCHEDULES = ("constant", "cosine", "step")
 
 
 class TrainingConfig(PlanOptions, frozen=True):
-    """What a training run is, as the command line gives it: the options of its plan, and these.
+    """Options of a training run, as on the command line: those of its plan, and these.
 
     Raises
     ------
@@ -70,7 +70,7 @@ class TrainingConfig(PlanOptions, frozen=True):
 
 
 def learning_rate_table(config: TrainingConfig, epoch: int, num_batches: int) -> np.ndarray:
-    """Learning rates of one epoch's iterations: float64, shape (num_batches,)."""
+    """Return the learning rates of one epoch's iterations: float64, shape (num_batches,)."""
     rates = np.full(num_batches, config.learning_rate)
     done = epoch * num_batches + np.arange(num_batches)
     if config.schedule == "step":

@@ -26,7 +26,7 @@ def write_history(path: Path, histories: dict[int, list[dict]]) -> None:
 def draw_accuracy(path: Path, histories: dict[int, list[dict]], summary: dict[str, Any]) -> None:
     """Draw validation accuracy over training time to `path`.pdf and .png, its caption to `path`.txt.
 
-    Of several seeds: the median, and a band from the lowest to the highest. Their points are matched by
+    With several seeds the figure has their median and a band from the lowest to the highest. Points are matched by
     epoch; the time of an epoch is the median over seeds.
     """
     import matplotlib

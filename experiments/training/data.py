@@ -1,6 +1,6 @@
 """Data sets: handwritten digits (shipped), CIFAR binary files, IDX files, synthetic images.
 
-Everything becomes standardised float32 images of 3 x 32 x 32 with a fixed split; synthetic ones have the network's
+All data become standardised float32 images of 3 x 32 x 32 with a fixed split; synthetic ones have the network's
 shape. Pixels pass through a table of 256 values, so that the same files give the same bits on every machine.
 """
 
@@ -37,7 +37,7 @@ class Dataset:
     Attributes
     ----------
     name : str
-        The spec it was loaded from, without the folder.
+        The data set's spec without the folder.
     description : str
         One line for tables and figures.
     images : float32, shape (N, 3, 32, 32), 64-byte aligned
@@ -47,9 +47,9 @@ class Dataset:
         Indices into `images`; disjoint.
     class_names : tuple of str
     smoke_test : bool
-        Too easy to compare networks on; said wherever results are shown.
+        Whether the data are too easy to compare networks on, which all results then say.
     grey : bool
-        The channels are equal.
+        Whether the channels are equal.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Dataset:
         return f"<data {self.name!r}: {len(self.images)} images of {shape}, {self.num_classes} classes>"
 
     def with_channels(self, channels: int) -> Dataset:
-        """The data for a network of so many input channels: grey images have one channel if that is asked for."""
+        """Return the data for so many input channels: grey images have one channel if one is asked for."""
         if channels != 1 or not self.grey:
             return self
         images = aligned_empty((len(self.images), 1, *self.images.shape[2:]), np.float32)
@@ -89,7 +89,7 @@ def load_data(spec: str, network: Network | None = None) -> Dataset:
         "digits"; "cifar10:FOLDER" or "cifar100:FOLDER" with the binary files; "idx:FOLDER" with the four
         of the MNIST family, plain or gzip; "synthetic:N" with N random training images.
     network : Network, optional
-        Whose shape of images and number of classes synthetic data have; default: 3 x 32 x 32 and 10.
+        Synthetic data take its shape of images and number of classes; default: 3 x 32 x 32 and 10.
 
     Raises
     ------
@@ -111,9 +111,9 @@ def load_data(spec: str, network: Network | None = None) -> Dataset:
 
 
 def random_order(count: int, *seed: int) -> np.ndarray:
-    """A permutation of 0 ... count - 1 that depends on `seed` alone: int64, shape (count,).
+    """Return a permutation of 0 ... count - 1 that depends on `seed` alone: int64, shape (count,).
 
-    Sorted raw bits of PCG64: unlike `Generator.permutation`, the same in every version of NumPy.
+    It sorts raw bits of PCG64, which unlike `Generator.permutation` are the same in every version of NumPy.
     """
     return np.argsort(np.random.PCG64(list(seed)).random_raw(count), kind="stable")
 
@@ -179,7 +179,7 @@ def _load_idx(folder: Path) -> Dataset:
 
 
 def _with_split(name, title, pixels, labels, num_test, class_names) -> Dataset:
-    """The last `num_test` images test; a tenth of the others, stratified, validates."""
+    """Split images: the last `num_test` for testing, a stratified tenth of the others for validation."""
     first_test = len(labels) - num_test
     train, valid = _stratified_split(np.arange(first_test), labels, VALID_FRACTION)
     return Dataset(
@@ -232,14 +232,14 @@ def _make_synthetic(argument: str, network: Network | None) -> Dataset:
 
 
 def _descend(folder: Path, inner: str, first_file: str) -> Path:
-    """The folder that holds the files: `folder`, or the one the original archive unpacks to below it."""
+    """Return the folder of the files: `folder`, or the one below it to which the original archive unpacks."""
     if not (folder / first_file).exists() and (folder / inner / first_file).exists():
         return folder / inner
     return folder
 
 
 def _read_cifar(path: Path, label_bytes: int, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Labels (n,) and pixels (n, 3, 32, 32) uint8 of one binary file; the last label byte counts."""
+    """Read labels (n,) and pixels (n, 3, 32, 32) uint8 of one binary file; the last label byte counts."""
     record_bytes = label_bytes + CHANNELS * SIDE * SIDE
     raw = np.frombuffer(_read_file(path), np.uint8)
     if len(raw) == 0 or len(raw) % record_bytes:
@@ -260,7 +260,7 @@ def _read_cifar(path: Path, label_bytes: int, num_classes: int) -> tuple[np.ndar
 
 
 def _find_idx(folder: Path, stem: str, dimensions: int) -> Path:
-    """Path of an IDX file under one of the names it is distributed with."""
+    """Return the path of an IDX file under one of the names of its distributions."""
     names = [f"{stem}{dot}idx{dimensions}-ubyte{end}" for dot in "-." for end in ("", ".gz")]
     for name in names:
         if (folder / name).is_file():
@@ -328,7 +328,7 @@ def read_idx(path: Path | str, dimensions: int) -> np.ndarray:
 
 
 def _read_file(path: Path) -> bytes:
-    """All bytes of a file; unpacked where its name ends in .gz."""
+    """Read all bytes of a file; unpack it if its name ends in .gz."""
     parts: list[bytes] = []
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
@@ -344,9 +344,9 @@ def _read_file(path: Path) -> bytes:
 
 
 def _to_square(pixels: np.ndarray, source) -> np.ndarray:
-    """Grey images (n, h, w) become (n, 3, 32, 32): pixels are squares as large as fits, padded with 0 around.
+    """Enlarge grey images (n, h, w) to (n, 3, 32, 32): pixels become squares as large as fits, with zeros around.
 
-    The three channels are views of one.
+    The three channels are views of the same memory.
     """
     count, height, width = pixels.shape
     if max(height, width) > SIDE:
@@ -382,7 +382,7 @@ def _standardise(pixels: np.ndarray, train: np.ndarray) -> np.ndarray:
 
 
 def _stratified_split(indices: np.ndarray, labels: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
-    """Two sorted int32 index arrays; the second takes `fraction` of each class, at least one image of all.
+    """Return two sorted int32 index arrays; the second takes `fraction` of each class, at least one image in all.
 
     The choice depends on nothing but the labels.
     """

@@ -19,12 +19,12 @@ COLUMNS = ("seed", "time_s", "memory_bytes", "utilisation")
 
 
 class GpuSampler:
-    """Samples in a thread of its own between `start` and `stop`. Without the library it gives no samples and says so.
+    """Thread that samples a GPU between `start` and `stop`; without the library it says so in `problem`.
 
     Parameters
     ----------
     number : int
-        Of the GPU.
+        Number of the GPU.
     period_s : float
     library : module, optional
         Default: pynvml (package nvidia-ml-py).
@@ -34,7 +34,7 @@ class GpuSampler:
     samples : list of (float, int, float)
         Seconds since the sampler was made, bytes of memory in use on the GPU, utilisation in [0, 1].
     problem : str
-        Why there are no samples; empty if there is no reason.
+        Reason why there are no samples; empty if there are.
     """
 
     def __init__(self, number: int = 0, period_s: float = PERIOD_S, library=None):
@@ -53,18 +53,18 @@ class GpuSampler:
             self._handle = self._library.nvmlDeviceGetHandleByIndex(number)
         except ImportError:
             self.problem = "GPU memory and utilisation are not sampled: pip install nvidia-ml-py"
-        except Exception as error:  # NVMLError, which only the library knows by name
+        except Exception as error:  # The library's NVMLError cannot be named before it is imported.
             self.problem = f"GPU memory and utilisation are not sampled: {error}"
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Begin sampling."""
         if not self.problem and self._thread is None:
             self._stop.clear()
             self._thread = threading.Thread(target=self._run, name="gpu sampler", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """End; at least one sample has been taken since `start`."""
+        """End sampling; at least one sample was taken since `start`."""
         if self._thread is not None:
             self._stop.set()
             self._thread.join()
@@ -83,7 +83,7 @@ class GpuSampler:
                 return
 
     def summary(self, since: int = 0) -> dict[str, float]:
-        """Largest memory and mean utilisation of the samples from number `since` on; empty where there are none."""
+        """Return the largest memory and mean utilisation of the samples from number `since` on; empty without any."""
         part = self.samples[since:]
         if not part:
             return {}

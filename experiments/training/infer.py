@@ -1,9 +1,8 @@
 """The forward pass over many images, with the time of each layer.
 
 The table follows the OpenACC study of this network: conv1, relu1, pool1, ... softmax, sums by kind, load,
-create, total. Layers are timed on a plan without fusion, block by block from the event log. The plan that one
-would use fuses convolution, ReLU and pooling; its time stands beside the other's. Each column is measured in
-a process of its own.
+create, total. Layers are timed on a plan without fusion, block by block from the event log. The usual plan fuses
+convolution, ReLU and pooling; its time stands beside the other's. Each column is measured in a process of its own.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from .safetensors import read_safetensors
 
 WARMUP_S = 0.05
 PEAK_S = 0.1
-EVENTS_A_RUN = 200_000  # then the log is read out and emptied, which bounds its memory
+EVENTS_A_RUN = 200_000  # events of a run; the log is then read and emptied, which bounds its memory
 TIME_LIMIT_S = 600.0
 # A fused and an unfused plan may add the same numbers in another order.
 FUSION_TOLERANCE = 1e-5
@@ -44,7 +43,7 @@ CHILD_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.training.infe
 
 
 class Pass:
-    """A plan for so many images in batches, and its executor; what is left over has a plan of its own.
+    """A plan for so many images in batches, and its executor; an incomplete last batch has a plan of its own.
 
     Parameters
     ----------
@@ -106,14 +105,14 @@ class Pass:
                     break
 
     def run(self) -> float:
-        """Run all images once: seconds."""
+        """Run all images once and return the seconds."""
         start = time.perf_counter()
         for _, _, executor, count in self.parts:
             executor.run(count)
         return time.perf_counter() - start
 
     def run_logged(self) -> tuple[float, dict[str, float]]:
-        """Run all images with the event log: seconds, and busy seconds of each layer over all threads."""
+        """Run all images with the event log; return seconds, and busy seconds of each layer over all threads."""
         seconds, layers = 0.0, {}
         for _, bound, executor, count in self.parts:
             step = max(1, EVENTS_A_RUN // bound.num_tasks)
@@ -126,7 +125,7 @@ class Pass:
         return seconds, layers
 
     def results(self, name: str) -> np.ndarray:
-        """A buffer, or what users know by that name, of all parts one after the other, flat."""
+        """Return the elements of a buffer (losses or probabilities) of all images, flat."""
         arrays = []
         for prefix, bound, _, _ in self.parts:
             known = f"{prefix}{name}" in bound.arrays
@@ -145,7 +144,7 @@ def add_layer_times(plan, events: np.ndarray, layers: dict[str, float]) -> None:
 
 
 def sum_by_kind(layers: dict[str, float]) -> dict[str, float]:
-    """Seconds of conv1, conv2, layer1.0.conv1, ... summed: kind -> seconds. Numbered parts of a name do not count."""
+    """Sum the seconds of conv1, conv2, layer1.0.conv1, ... by kind; the numbers in a name do not count."""
     sums: dict[str, float] = {}
     for layer, seconds in layers.items():
         words = [word for word in layer.split(".") if not word.isdigit()] or [layer]
@@ -160,8 +159,8 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
     Parameters
     ----------
     job : dict
-        What `Pass` takes, "data", "checkpoint" (a path or None), "repeats": passes over all images, of which that of
-        median time counts.
+        The keys of `Pass`, "data", "checkpoint" (a path or None), "repeats": passes over all images, of which the
+        one of median time counts.
 
     Returns
     -------
@@ -201,7 +200,7 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
     if not np.allclose(fused_probabilities, unfused_probabilities, rtol=0, atol=FUSION_TOLERANCE):
         raise AssertionError("the plans with and without fusion give different probabilities")
 
-    # The answers, over every image: what all models must agree on.
+    # The answers for every image, on which all models must agree.
     check = Pass(job, data, storage, "evaluate")
     check.run()
     losses, correct = check.results("losses"), check.results("correct")
@@ -247,7 +246,7 @@ def infer(
     ----------
     network : str
     options : PlanOptions
-        But for phase and fusion.
+        Options of the plan; the function sets phase and fusion.
     images : int
     models : sequence of str
         Specs of execution models; a model of one thread has one column.
@@ -264,7 +263,7 @@ def infer(
     Returns
     -------
     dict
-        The conditions and "columns": what `measure_inference` returns.
+        The conditions and "columns": results of `measure_inference`.
 
     Raises
     ------
@@ -317,7 +316,7 @@ def infer(
 
 
 def format_table(result: dict[str, Any]) -> str:
-    """The result as text: a row for each layer, a column for each model and thread count."""
+    """Format the result as text: a row for each layer, a column for each model and thread count."""
     columns = result["columns"]
     others = "".join(f", {text}" for text in [describe(plan_options(result), leave_out=("batch",))] if text)
     heads = [f"{column['model']} x{column['threads']}" for column in columns]

@@ -38,7 +38,7 @@ MAX_HEADER_BYTES = 100_000_000
 def write_safetensors(
     path: Path | str, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write arrays to a file that appears whole or not at all.
+    """Write arrays to a file, as a whole or not at all.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def write_safetensors(
         header["__metadata__"] = dict(metadata)
     contents = []
     offset = 0
-    # Widest items first: then every array starts at a multiple of its item size.
+    # The widest items come first, so that every array starts at a multiple of its item size.
     for name in sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name)):
         array = np.asarray(arrays[name])
         little = array.dtype.newbyteorder("<")
@@ -79,7 +79,7 @@ def write_safetensors(
 
 
 def read_safetensors(path: Path | str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Arrays and metadata of a file. BF16 arrays come as float32.
+    """Read the arrays and metadata of a file; BF16 arrays become float32.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def read_safetensors(path: Path | str) -> tuple[dict[str, np.ndarray], dict[str,
 
 
 def _without_duplicates(pairs):
-    """A JSON object as a dict; a name given twice is an error."""
+    """Make a dict of a JSON object; a name given twice is an error."""
     result = dict(pairs)
     if len(result) != len(pairs):
         raise ValueError("a name appears twice")
@@ -150,7 +150,7 @@ def _without_duplicates(pairs):
 
 
 def _offsets_of(path, name, entry) -> tuple[int, int]:
-    """data_offsets of a header entry whose form was checked."""
+    """Return the checked data_offsets of a header entry."""
 
     def is_count(value):
         return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62

@@ -23,7 +23,7 @@ from .gpu_sampling import draw_samples, write_samples
 from .trainer import Trainer
 
 MARKER = "training.json"
-# Of these, resuming may change the value: results are bit-identical over models and thread counts.
+# A resumed run may change these fields: results are bit-identical over models and thread counts.
 CHANGEABLE = ("model", "threads", "epochs", "seeds", "out")
 
 
@@ -41,7 +41,7 @@ def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], 
     Returns
     -------
     dict
-        What `summary.json` holds: test accuracy of each seed and their median, times, hashes of the
+        The content of `summary.json`: test accuracy of each seed and their median, times, hashes of the
         parameters.
 
     Raises
@@ -119,7 +119,7 @@ def _check_data_fits(config: TrainingConfig, data: Dataset) -> None:
 
 
 def _summarise(config: TrainingConfig, data: Dataset, results: list[dict]) -> dict[str, Any]:
-    """The content of summary.json."""
+    """Return the content of summary.json."""
     accuracies = [result["test_accuracy"] for result in results]
     return {
         "title": f"{config.network} on {data.name}" + (" (smoke test)" if data.smoke_test else ""),
@@ -154,7 +154,7 @@ def _open_folder(config: TrainingConfig, resume: bool) -> Path:
 
 
 def read_marker(out: Path) -> TrainingConfig:
-    """The configuration that a training folder was made with."""
+    """Read the configuration of a training folder."""
     marker = out / MARKER
     if not marker.exists():
         raise UsageError(f"--resume needs a folder with {MARKER}, and {out} has none; start without --resume")
@@ -168,7 +168,7 @@ def read_marker(out: Path) -> TrainingConfig:
 
 
 def check_resumable(stored: TrainingConfig, config: TrainingConfig) -> None:
-    """Raise `UsageError` if going on would mix two different runs."""
+    """Raise `UsageError` if continuing would mix two different runs."""
     devices = [parse_model(c.model).model.device for c in (stored, config)]
     if devices[0] != devices[1]:
         raise UsageError(
@@ -193,13 +193,13 @@ def check_resumable(stored: TrainingConfig, config: TrainingConfig) -> None:
 def configure(
     given: Mapping[str, Any], resume: bool, device: str = "cpu", oversubscribe: bool = False
 ) -> TrainingConfig:
-    """Return the configuration of a run, after a check that this machine can train so.
+    """Return the configuration of a run, once it is known that this machine can run it.
 
     Parameters
     ----------
     given : mapping
-        Fields of `TrainingConfig` that were asked for; what is missing comes from the stored run with `resume`, else
-        from the defaults.
+        Fields of `TrainingConfig` that were asked for; the others come from the stored run with `resume`, else from
+        the defaults.
     resume : bool
     device : {"cpu", "gpu"}
         On a GPU the model "taskiter" stands for "gpu_taskiter", on one thread.
@@ -209,7 +209,7 @@ def configure(
     Raises
     ------
     UsageError
-        A value out of its range, or what this machine has not.
+        A value out of its range, or a library or device that this machine does not have.
     """
     config = TrainingConfig(**given)
     if resume:
@@ -218,12 +218,12 @@ def configure(
         (model,) = models_on("gpu", [config.model], ())
         config = config.with_changes(model=model, threads=given.get("threads", 1))
     check_threads(config.threads, oversubscribe=oversubscribe)
-    convolution_for(config.model, config.conv)  # raises where a form has no CUDA kernels
+    convolution_for(config.model, config.conv)  # raises if an algorithm has no CUDA kernels
     return config
 
 
 def summary_text(summary: dict[str, Any]) -> str:
-    """What `train` returns, for people."""
+    """Format the result of `train` for a terminal."""
     config = summary["config"]
     seconds = sum(result["time_s"] for result in summary["seeds"])
     spread = f", {100 * summary['test_accuracy_min']:.2f} to {100 * summary['test_accuracy_max']:.2f} %" * (

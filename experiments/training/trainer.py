@@ -32,7 +32,7 @@ class Trainer:
     config : TrainingConfig
     data : Dataset
     seed : int
-        Of the initial parameters and of the order of images.
+        Seed of the initial parameters and of the order of images.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class Trainer:
         self.executor.prepare(self.bound)
 
     def _start_from(self, path: Path) -> None:
-        """Take parameters and statistics from a file, but for a last layer that does not fit."""
+        """Copy parameters and statistics from a file, except for a last layer that does not fit."""
         arrays, _ = read_safetensors(path)
         names = self._kept_names()
         last = names_of_last_layer(self.plan.attributes["parameters"])
@@ -92,10 +92,10 @@ class Trainer:
         self._executors.close()
 
     def train_epoch(self) -> dict[str, Any]:
-        """Run one epoch and evaluate: a row of the history.
+        """Run one epoch, evaluate, and return a row of the history.
 
-        The order of images depends on seed and epoch alone; images that fill no whole batch are left out,
-        other ones in each epoch.
+        The order of images depends on seed and epoch alone. Images that fill no whole batch are left out; these differ
+        from epoch to epoch.
         """
         config, arrays, count = self.config, self.bound.arrays, self.num_batches
         order = self.data.train[random_order(len(self.data.train), self.seed, self.epoch)]
@@ -136,10 +136,9 @@ class Trainer:
         return row
 
     def evaluate(self, indices: np.ndarray) -> tuple[float, float]:
-        """Mean loss and error rate over images, at the current parameters.
+        """Return mean loss and error rate over images, at the current parameters.
 
-        Whole batches first; what is left over goes through a plan with a batch of its own, on the same
-        parameters.
+        Whole batches come first; a plan with a smaller batch takes the rest, on the same parameters.
         """
         total_loss, total_correct = 0.0, 0
         whole = len(indices) // EVALUATION_BATCH * EVALUATION_BATCH
@@ -155,10 +154,10 @@ class Trainer:
         return total_loss / len(indices), 1 - total_correct / len(indices)
 
     def _evaluation(self, batch: int, num_batches: int):
-        """Prefix, bound plan and executor that evaluate `num_batches` batches at the present parameters."""
+        """Return prefix, bound plan and executor for evaluating `num_batches` batches at the present parameters."""
         key = (batch, num_batches)
         if key not in self._evaluations:
-            # Logs and order have other sizes than in training: a name of their own for each of these plans.
+            # Logs and order have other sizes than in training, so each of these plans has names of its own.
             prefix = f"evaluate{num_batches}x{batch}."
             share_images(self.storage, self.data, prefix)
             plan = lower(
@@ -177,7 +176,7 @@ class Trainer:
         return self._evaluations[key]
 
     def save(self, path: Path) -> None:
-        """Write parameters, momenta, epoch and history: all that training needs to go on bit by bit."""
+        """Write parameters, momenta, epoch and history, from which training continues bit by bit."""
         state = {
             "format_version": FORMAT_VERSION,
             "network": self.config.network,
@@ -190,7 +189,7 @@ class Trainer:
         write_safetensors(path, arrays, {"forktask": json.dumps(state)})
 
     def load(self, path: Path) -> None:
-        """Go on from a checkpoint.
+        """Continue from a checkpoint.
 
         Raises
         ------
@@ -217,11 +216,11 @@ class Trainer:
         }
 
     def _kept_names(self) -> list[str]:
-        """Parameters and running statistics: what a network needs to be used."""
+        """Return the names of parameters and running statistics, which inference needs."""
         statistics = [name for name, buffer in self.plan.buffers.items() if buffer.role == "statistic"]
         return [*self.plan.attributes["parameters"], *statistics]
 
     def _state_names(self) -> list[str]:
-        """Buffers that a checkpoint holds."""
+        """Return the names of the buffers in a checkpoint."""
         roles = ("parameter", "optimizer_state", "statistic")
         return [name for name, buffer in self.plan.buffers.items() if buffer.role in roles]

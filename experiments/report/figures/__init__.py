@@ -64,14 +64,14 @@ def draw(study: Study, figure: str = "speedup", plan_id: str | None = None, colu
         raise UsageError(reason)
     with matplotlib.rc_context(style_parameters()):
         drawn = FIGURES[figure].draw(study, plan_id, column)
-        # Once is enough: saving would do it again for each format.
+        # The layout is computed once here; saving would compute it again for each format.
         drawn.get_layout_engine().execute(drawn)
         drawn.set_layout_engine("none")
     return drawn
 
 
 def caption(study: Study, figure: str, plan_id: str | None = None) -> str:
-    """Return all that a sceptical reader of the figure needs, as plain text of one paragraph."""
+    """Return the caption, with all that a sceptical reader needs, as one paragraph of plain text."""
     sentences = FIGURES[figure].caption(study, plan_id or main_plan(study))
     if study.smoke_test:
         sentences.append(data_warning(study))

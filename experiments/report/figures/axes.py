@@ -14,7 +14,7 @@ from .style import GREY, ModelStyle
 
 
 def power_ticks(low: float, high: float) -> list[float]:
-    """Ticks for a logarithmic axis: powers of two, with values between them where there is room."""
+    """Return ticks for a logarithmic axis: powers of two, with values between them where there is room."""
     low, high = low * 0.999, high * 1.001
     exponents = range(math.floor(math.log2(low)) - 1, math.ceil(math.log2(high)) + 1)
     for mantissas in ((1,), (1, 1.5), (1, 1.25, 1.5, 1.75)):
@@ -36,7 +36,7 @@ def log2_axis(axis, which: str, ticks: Sequence[float], low: float, high: float)
 
 
 def _labelled(values: Sequence[int], room: int = 8) -> list[int]:
-    """Those of the values whose labels fit on a logarithmic axis: powers of two and the ends first."""
+    """Return the values whose labels fit on a logarithmic axis: powers of two and the ends first."""
     values = sorted(set(values))
     smallest_gap = math.log2(values[-1] / values[0]) / room if len(values) > 1 else 0
     order = sorted(values, key=lambda v: (v not in (values[0], values[-1]), v & (v - 1) != 0, v))
@@ -55,7 +55,7 @@ def x_axis(axis, values: Sequence[int], label: str) -> None:
 
 
 def dodged(values: Sequence[int], models: Sequence[str]) -> dict[str, float]:
-    """Factor by which each model's points stand aside of their x, so that they do not hide each other."""
+    """Return the factor by which each model's points are moved along x, so that they do not hide each other."""
     distinct = sorted(set(values))
     gap = min((math.log2(b / a) for a, b in itertools.pairwise(distinct)), default=1.0)
     width = min(0.34, 0.55 * gap)
@@ -64,7 +64,7 @@ def dodged(values: Sequence[int], models: Sequence[str]) -> dict[str, float]:
 
 
 def series(axis, x, value, low, high, style: ModelStyle, label: str, band: bool = True, size: float = 4.5) -> None:
-    """A median line with markers, its interval as bars and, if asked, as a band."""
+    """Draw a median line with markers, its interval as bars and, if asked, as a band."""
     x, value, low, high = (np.asarray(v, dtype=float) for v in (x, value, low, high))
     known = np.isfinite(low) & np.isfinite(high)
     if band and known.sum() > 1:
@@ -95,12 +95,12 @@ def series(axis, x, value, low, high, style: ModelStyle, label: str, band: bool 
 
 
 def nested_size(number: int, count: int) -> float:
-    """Marker sizes from large to small: where points lie on each other, all can be seen."""
+    """Return marker sizes from large to small, so that coinciding points can all be seen."""
     return 6.5 - 3.3 * number / max(1, count - 1)
 
 
 def raw_dots(axis, x: float, values: np.ndarray, color) -> None:
-    """Every repetition as a small dot, spread a little in a fixed way."""
+    """Draw every repetition as a small dot, spread a little in a fixed way."""
     n = len(values)
     aside = 2 ** (0.012 * (((np.arange(n) * 7) % max(n, 1)) / max(n - 1, 1) - 0.5))
     axis.scatter(x * aside, values, s=3.0, color=[color], alpha=0.4, linewidths=0, zorder=3)

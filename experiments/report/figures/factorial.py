@@ -27,7 +27,7 @@ def missing(study: Study, plan_id: str) -> str:
 
 
 def draw(study: Study, plan_id: str, column: str) -> Figure:
-    """Draw the step time of every cell of creation x barrier x placement, and what each switch contributes."""
+    """Draw the step time of every cell of creation x barrier x placement, and each switch's contribution."""
     cells, effects = (t[t["plan_id"] == plan_id] for t in (factorial_table(study), effect_table(study)))
     threads = int(cells["threads"].max())
     cells = cells[(cells["threads"] == threads) & (cells["note"] == "")]

@@ -21,7 +21,7 @@ def draw_batches(table: Sequence[Mapping[str, Any]]) -> Figure:
     """Draw the time of an epoch over the batch from rows of `gpu_table`, a line for each model."""
     best: dict[str, dict[int, float]] = {}
     several = len({row["network"] for row in table}) > 1
-    for row in table:  # of thread counts the fastest
+    for row in table:  # The fastest thread count of each model and batch counts.
         line = best.setdefault(f"{row['network']}, {row['model']}" if several else row["model"], {})
         line[row["batch"]] = min(line.get(row["batch"], math.inf), row["epoch_s"])
     batches = sorted({row["batch"] for row in table})

@@ -1,4 +1,4 @@
-"""The lines above the panels of a figure: what was measured."""
+"""The lines above the panels of a figure, which name the measured plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..words import blocks_text, data_text, t1_text
 
 
 def header(figure: Figure, study: Study, facts: Sequence[str], column: str) -> None:
-    """What was measured, above the panels: two lines in a double column, one for each fact in a single one."""
+    """Write facts above the panels: two lines in a double column, one for each fact in a single one."""
     facts = [*facts, *([data_text(study)] if study.smoke_test else [])]
     lines = ["; ".join(facts[:2]), "; ".join(facts[2:])] if column == "double" else facts
     figure.suptitle(

@@ -1,4 +1,4 @@
-"""Figure `interference`: what each model loses beside other processes."""
+"""Figure `interference`: loss of each model beside other processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def missing(study: Study, plan_id: str) -> str:
 
 
 def draw(study: Study, plan_id: str, column: str) -> Figure:
-    """Draw step time beside hogs over that without, and what of it the cores that they take do not explain."""
+    """Draw step time beside hogs over that without, and the part that the hogs' CPU time does not explain."""
     table = interference_table(study)
     table = table[table["plan_id"] == plan_id]
     threads = int(table["threads"].max())

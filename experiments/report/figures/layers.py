@@ -20,12 +20,12 @@ from .style import COLORS, add_legend, new_figure, panel_title
 RANK, MAIN_PLAN_ONLY = 1, False
 
 
-# Layers that bars show by name; the others are summed up.
+# Bars name so many layers; the others are summed up.
 MAX_LAYERS = 9
 
 SMALLEST_LAYER = 0.015
 
-# Segments wide enough for a number, as a fraction of the longest bar.
+# Segments of at least this fraction of the longest bar hold a number.
 SMALLEST_LABEL = {"double": 0.075, "single": 0.12}
 
 

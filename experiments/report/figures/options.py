@@ -22,7 +22,7 @@ ELSEWHERE = ("batch", GRANULARITY)
 
 
 def _ratios(study: Study, plan_id: str) -> pd.DataFrame:
-    """Ratios between this plan and those that differ from it in one option."""
+    """Return the ratios between this plan and those that differ from it in one option."""
     table = axis_table(study)
     if not len(table):
         return table

@@ -23,7 +23,7 @@ from .style import GREY, ModelStyle, add_legend, model_handles, model_styles, ne
 RANK, MAIN_PLAN_ONLY = 0, False
 
 
-# Where the speedup axis ends at the latest, below: a fraction of one serial thread.
+# The speedup axis never goes below this fraction of one serial thread.
 SLOWEST_SPEEDUP = 0.4
 
 _BOUND_DASHES = {"area": (4, 2), "forkjoin": (1, 1.2)}
@@ -47,7 +47,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     limits = limits[limits["plan_id"] == plan_id] if len(limits) else limits
     bounds = {name: dashes for name, dashes in _BOUND_DASHES.items() if len(limits)}
     figure, (speedup, efficiency, ratio) = new_figure(column, 3)
-    # In (a) points stand at their true x: aside of it, they would seem to lie above or below the ideal line.
+    # Points of (a) stand at their true x: moved along x, they would seem to lie above or below the ideal line.
     beside = dodged(counts, models)
 
     for axis, divide in ((speedup, False), (efficiency, True)):
@@ -139,7 +139,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
 
 
 def _draw_bound(axis, limits, name: str, dashes, beside: dict[str, float] | None) -> None:
-    """A bound over threads with its interval; with `beside`, divided by threads, a step for each group of points."""
+    """Draw a bound over threads with its interval; with `beside`, divided by threads, as steps of groups of points."""
     columns = [limits[f"{name}_speedup{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high")]
     threads = limits["threads"].to_numpy(dtype=float)
     look = {"color": GREY, "linewidth": 0.8, "zorder": 1}
@@ -148,7 +148,7 @@ def _draw_bound(axis, limits, name: str, dashes, beside: dict[str, float] | None
         if np.isfinite(columns[1]).all():
             axis.fill_between(threads, columns[1], columns[2], color=GREY, alpha=0.15, linewidth=0, zorder=0)
         return
-    # Between groups a line would pass points that stand aside.
+    # Between groups, a line would cross the points that were moved along x.
     width = 1.25 * max(beside.values(), default=1.0)
     value, low, high = (column / threads for column in columns)
     axis.hlines(value, threads / width, threads * width, linestyle=(0, dashes), **look)
@@ -158,7 +158,7 @@ def _draw_bound(axis, limits, name: str, dashes, beside: dict[str, float] | None
 
 
 def _limits_with_intervals(points, lowest: float, highest: float) -> tuple[float, float]:
-    """Limits of a speedup axis: all medians, and intervals as far as a factor of two beyond them."""
+    """Return limits of a speedup axis: all medians, and intervals as far as a factor of two beyond them."""
     low, high = min([lowest, *points["speedup"]]), max([highest, *points["speedup"]])
     low = max(min([low, *points["speedup_low"].dropna()]), low / 2)
     high = min(max([high, *points["speedup_high"].dropna()]), high * 2)
@@ -166,7 +166,7 @@ def _limits_with_intervals(points, lowest: float, highest: float) -> tuple[float
 
 
 def _name_those_below(axis, points, low: float, styles: dict[str, ModelStyle]) -> None:
-    """Values of what is too slow for the axis, at its lower edge: one such model would press all others together."""
+    """Write the values of models too slow for the axis at its lower edge; showing them would squeeze the others."""
     below = points[points["speedup"] < low]
     for threads, group in below.groupby("threads"):
         for row, point in enumerate(group.to_dict("records")):
@@ -181,7 +181,7 @@ def _name_those_below(axis, points, low: float, styles: dict[str, ModelStyle]) -
 
 
 def _physical_cores(study: Study, axes, counts: Sequence[int]) -> None:
-    """A thin line where the physical cores end and hyper-threads begin, if the axis reaches so far."""
+    """Draw a thin line where the physical cores end and hyper-threads begin, if the axis reaches so far."""
     cores = study.physical_cores
     if isinstance(cores, int) and min(counts) <= cores < max(counts):
         for axis in axes:

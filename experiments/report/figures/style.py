@@ -1,4 +1,4 @@
-"""How figures look: fonts, colours, sizes, legends, and the files that they are saved to.
+"""Style of figures: fonts, colours, sizes, legends, and saving.
 
 Fit for a paper as they are: 8 pt, vector, colour-blind palette. The same rows give the same bytes: no dates, no random
 ids, and only the font that comes with matplotlib. Nothing here touches pyplot's global state.
@@ -46,7 +46,7 @@ LINES = ("-", "--", "-.", ":")
 
 
 def style_parameters() -> dict:
-    """Settings of every figure, for `matplotlib.rc_context`."""
+    """Return the settings of every figure, for `matplotlib.rc_context`."""
     parameters = {**sns.plotting_context("paper"), **sns.axes_style("ticks")}
     parameters.update(
         {
@@ -88,7 +88,7 @@ def style_parameters() -> dict:
 
 @dataclass(frozen=True)
 class ModelStyle:
-    """How a model is drawn, the same in every figure of a study."""
+    """Colour, marker and line of a model, the same in every figure of a study."""
 
     color: object
     marker: str
@@ -96,7 +96,7 @@ class ModelStyle:
 
 
 def model_styles(models: Sequence[str]) -> dict[str, ModelStyle]:
-    """Colour by family, marker and line by variant, in the models' fixed order."""
+    """Assign colours by family, markers and lines by variant, in the models' fixed order."""
     styles: dict[str, ModelStyle] = {}
     seen: dict[str, int] = {}
     for model in sorted(set(models), key=model_rank):
@@ -111,7 +111,7 @@ def model_styles(models: Sequence[str]) -> dict[str, ModelStyle]:
 
 
 def new_figure(column: str, panels: int, panel_height: float = 2.0, widths: Sequence[float] | None = None):
-    """A figure with panels side by side (double column) or stacked (single column)."""
+    """Make a figure with panels side by side (double column) or stacked (single column)."""
     width = COLUMN_WIDTH_IN[column]
     if column == "double":
         figure = Figure(figsize=(width, panel_height + 0.95), layout="constrained")
@@ -127,13 +127,13 @@ def new_figure(column: str, panels: int, panel_height: float = 2.0, widths: Sequ
 
 
 def panel_title(axis, text: str) -> None:
-    """The panel's letter stays bold, its title follows in normal weight."""
+    """Write a panel's title: its letter in bold, the rest in normal weight."""
     letter = axis.get_title(loc="left") or axis.get_title()
     axis.set_title(f"$\\bf{{{letter}}}$ {text}", fontweight="normal")
 
 
 def add_legend(figure: Figure, column: str, handles: Sequence, columns: int | None = None) -> None:
-    """One legend for all panels, below them."""
+    """Add one legend for all panels, below them."""
     limit = columns or (5 if column == "double" else 2)
     rows = math.ceil(len(handles) / limit)
     ncol = math.ceil(len(handles) / rows)
@@ -151,7 +151,7 @@ def add_legend(figure: Figure, column: str, handles: Sequence, columns: int | No
 def model_handles(
     styles: dict[str, ModelStyle], models: Sequence[str], label: Callable[[str], str] = model_label, line: bool = True
 ) -> list[Line2D]:
-    """Entries of a legend, one for each model."""
+    """Return the entries of a legend, one for each model."""
     return [
         Line2D(
             [],
@@ -173,7 +173,7 @@ def save(figure: Figure, path: str | os.PathLike) -> Path:
     Raises
     ------
     UsageError
-        Another ending, or a place that cannot be written.
+        Another ending, or a file that cannot be written.
     """
     path = Path(path)
     kind = path.suffix[1:]
