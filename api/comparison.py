@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "compare"]
 
-# What a notebook shows of the table.
+# Columns of the table that a notebook shows.
 SHOWN = ("model", "threads", "repetitions", "median_s", "speedup", "speedup_low", "speedup_high", "ratio", "verdict")
 
 
@@ -39,7 +39,7 @@ class Comparison:
     Parameters
     ----------
     folder : path
-        Holds samples.jsonl.
+        Folder that holds samples.jsonl.
 
     Raises
     ------
@@ -57,7 +57,7 @@ class Comparison:
 
         self.folder = Path(folder)
         self._study: Study = load(self.folder)
-        main_plan(self._study)  # raises where nothing was measured
+        main_plan(self._study)  # raises if nothing was measured
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -68,7 +68,7 @@ class Comparison:
 
     @property
     def samples(self) -> pd.DataFrame:
-        """One row a sample: times, hashes of weights and losses, what else the machine did."""
+        """One row a sample: times, hashes of weights and losses, disturbance of the machine."""
         return self._study.samples
 
     @property
@@ -104,7 +104,7 @@ class Comparison:
         return figures.draw(self._study, name, column=column)
 
     def caption(self, name: str = "speedup") -> str:
-        """Return all that a sceptical reader of a figure needs, as a paragraph."""
+        """Return a figure's caption, with all that a sceptical reader needs, as a paragraph."""
         from .experiments.report import figures
 
         return figures.caption(self._study, name)
@@ -156,25 +156,25 @@ def compare(
     """Train a network under several execution models in fresh processes, and compare them.
 
     The same as `forktask compare`: the weights of all models are checked to be the same bits, and samples, summary.csv,
-    figures and report.html are left in a folder. A call that was interrupted goes on when it is repeated with its
+    figures and report.html are left in a folder. An interrupted call continues when it is repeated with the same
     `out`.
 
     Parameters
     ----------
     network : str or Network, or several
-        By name, or what `get_network` returned.
+        A name, or a result of `get_network`.
     batch : int or several
         Images of a step.
     models : str or several
-        Such as "taskiter" or "forkjoin:schedule=dynamic".
+        Specs such as "taskiter" or "forkjoin:schedule=dynamic".
     threads : int or several, or "cores"
         "cores": 1, 2, 4, ... up to the cores that this process may use.
     out : path, optional
         Results folder; default: results/<date and time>.
     quick : bool
-        Small sizes and one repetition: a check that it works, whatever else was asked for.
+        Reduce all sizes and measure one repetition: a check that it works.
     title : str
-        Of the report.
+        Title of the report.
     **settings
         Options of the plan, each one value or several (`granularity`, `memory`, `fusion`, ...), `interference`, and how
         to measure (`repeats`, `seed`, `profile`, `time_limit_s`, ...): the keys of the tables [grid] and [measure] in a
@@ -212,7 +212,7 @@ def compare(
 
 
 def _configuration(title: str, given: Mapping[str, Any]) -> Configuration:
-    """Sort what was given into the tables of a sweep file, which knows types and ranges."""
+    """Sort the arguments into the tables of a sweep file, which check types and ranges."""
     axes = list(AXES)
     measures = [field.name for field in fields(Measure)]
     tables: dict[str, dict[str, Any]] = {"grid": {}, "measure": {}}
@@ -231,7 +231,7 @@ def _configuration(title: str, given: Mapping[str, Any]) -> Configuration:
 
 
 def _name(network: Any) -> Any:
-    """Name of a network that processes which measure can make again."""
+    """Return the name of a network that measuring processes can make again."""
     if not isinstance(network, Network):
         return network
     if network.name in network_names() and get_network(network.name) == network:

@@ -1,4 +1,4 @@
-"""Every name of `forktask`, by what it is for. Loaded at the first use of one of them."""
+"""Every name of `forktask`, by purpose; the first use of one of them loads this module."""
 
 from . import kernels, plans
 from .comparison import Comparison, compare

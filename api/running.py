@@ -1,4 +1,4 @@
-"""Running a bound plan under an execution model, and what came of it."""
+"""Running a bound plan under an execution model, and the result of a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Executor", "Run", "executor", "model_names", "run", "weights_hash"]
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """What `Executor.run` returns.
+    """Result of `Executor.run`.
 
     Attributes
     ----------
@@ -29,11 +29,11 @@ class Run:
     num_threads : int
     iterations : int
     seconds : float
-        From the call to its return: start and end of the run included, so one run is no measurement (see `compare`).
+        From the call to its return. It includes the run's start and end, so it is no measurement (see `compare`).
     mean_loss : float or None
-        Over these iterations, as far back as the plan logs them; None where it logs none.
+        Mean over these iterations, as far back as the plan logs them; None if it logs none.
     bound : BoundPlan
-        Arrays as they are now, which a later run goes on with.
+        The plan with its arrays as they are now, with which a later run continues.
     """
 
     model: str
@@ -51,7 +51,7 @@ class Run:
 
 
 class Executor:
-    """Runs a bound plan under one execution model. Made by `executor`; a context manager, whose end ends the threads.
+    """Runner of bound plans under one execution model, made by `executor`: a context manager that ends its threads.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class Executor:
         ----------
         num_iterations, first_iteration : int
             Multiples of the plan's `iteration_stride`. Tables (batches, learning rates) and logs (losses) are indexed
-            by the iteration, so a run that goes on after 100 has `first_iteration=100`.
+            by the iteration, so a run that continues after 100 has `first_iteration=100`.
 
         Raises
         ------
@@ -136,7 +136,7 @@ class Executor:
         return events
 
     def close(self) -> None:
-        """End the threads and let go of the plan."""
+        """End the threads and release the plan."""
         self._runner.close()
         self._bound = None
 
@@ -199,10 +199,10 @@ def run(
     network : str or Network
     options : PlanOptions, optional
     model, num_threads
-        As for `executor`.
+        See `executor`.
     iterations : int
     seed : int
-        Of images, order and weights.
+        Seed of images, order and weights.
     **changes
         Fields of `PlanOptions` that differ from `options`, such as `batch=16`.
 
@@ -224,13 +224,13 @@ def run(
 def weights_hash(bound: Any) -> str:
     """Return the SHA-256 hash of all parameters of a bound plan as they are now, as samples hold it.
 
-    The arrays of a graph of one's own, which has no parameters, count all.
+    A graph of one's own has no parameters; all its arrays are hashed.
     """
     return str(result_hashes(bound)["weights_hash"])
 
 
 def _mean_loss(bound: Any, num_iterations: int, first_iteration: int) -> float | None:
-    """Mean of the losses that iterations left in the plan's log; None if there is no log or no iteration."""
+    """Return the mean of the losses that iterations left in the plan's log; None without a log or iteration."""
     names = [b.name for b in bound.plan.buffers.values() if b.role == "log" and b.name.endswith("losses")]
     if not names or not num_iterations:
         return None

@@ -1,4 +1,4 @@
-"""Longest path and maximum cycle mean of a recorded task graph, in C speed.
+"""Longest path and maximum cycle mean of a recorded task graph, at C speed.
 
 Edges are those of `dependences.TaskGraph`: within an iteration they form a directed acyclic graph, edges to the next
 iteration carry a token.
@@ -11,7 +11,7 @@ import numpy as np
 
 def longest_path(const int32_t[::1] order, const int32_t[::1] offsets, const int32_t[::1] split,
                  const int32_t[::1] successors, const double[::1] weight):
-    """Largest sum of node weights on a path within an iteration."""
+    """Return the largest sum of node weights on a path within an iteration."""
     cdef Py_ssize_t n = order.shape[0], i, k
     cdef int32_t u
     cdef double done, longest = 0
@@ -31,7 +31,7 @@ def longest_path(const int32_t[::1] order, const int32_t[::1] offsets, const int
 
 def maximum_cycle_mean(const int32_t[::1] order, const int32_t[::1] offsets, const int32_t[::1] split,
                        const int32_t[::1] successors, const double[::1] weight, double tolerance):
-    """Largest ratio of node weights to tokens over all cycles.
+    """Return the largest ratio of node weights to tokens over all cycles.
 
     Potentials x are relaxed to x[w] >= x[u] + weight[u] - mean * token. If they settle, summing along any cycle shows
     that no cycle exceeds `mean`; if not, the predecessor links close a cycle that does, and its ratio is the next
@@ -123,7 +123,7 @@ def maximum_cycle_mean(const int32_t[::1] order, const int32_t[::1] offsets, con
 
 
 cdef int32_t find_cycle(int32_t[::1] pred, int32_t[::1] mark) noexcept nogil:
-    """A node on a cycle of the predecessor links, or -1."""
+    """Return a node on a cycle of the predecessor links, or -1."""
     cdef Py_ssize_t n = pred.shape[0], start
     cdef int32_t u
     for start in range(n):

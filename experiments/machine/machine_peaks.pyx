@@ -23,8 +23,8 @@ cdef extern from "experiments/machine/machine_peaks.h" nogil:
     int peaks_perf_counters_error()
 
 
-# Shorter than the slice a busy scheduler gives a thread, so that some windows are undisturbed; for memory
-# long enough to pass through more than any cache holds.
+# A window is shorter than the slice that a busy scheduler gives a thread, so that some windows are undisturbed; for
+# memory it is long enough to pass through more than any cache holds.
 _WINDOW_S = 0.002
 _MEMORY_WINDOW_S = 0.01
 
@@ -34,7 +34,7 @@ def _isa_index(instruction_set):
 
 
 def _run_team(int kind, int isa, int threads, cpus, size_t bytes_per_thread, double seconds):
-    """Rates (units per second of the team) of the windows that fit into `seconds`, at least three."""
+    """Return the rates (units per second of the team) of the windows that fit into `seconds`, at least three."""
     cdef int *cpu_array = NULL
     cdef double *rates
     cdef int error, i
@@ -73,7 +73,7 @@ def _run_team(int kind, int isa, int threads, cpus, size_t bytes_per_thread, dou
 
 
 def measure_peak_flops(double seconds=0.1, instruction_set=None, cpu=None):
-    """Highest float32 multiply-add rate of one thread.
+    """Measure the highest float32 multiply-add rate of one thread.
 
     Twelve independent chains x -> a x + b in vector registers; each step counts 2 flops a lane. The generic
     instruction set of x86-64 has no fused multiply-add: there a step is a multiplication and an addition.
@@ -102,7 +102,7 @@ def measure_peak_flops(double seconds=0.1, instruction_set=None, cpu=None):
     cpus = None if cpu is None else [cpu]
     rates = []
     frequency = 0.0
-    for _ in range(3):  # in turns: both see the same frequency
+    for _ in range(3):  # They take turns, so that both see the same frequency.
         rates += _run_team(PEAKS_FMA, isa, 1, cpus, 0, seconds / 6)
         frequency = max(frequency, measure_frequency(seconds / 6, cpu))
     return {
@@ -115,7 +115,7 @@ def measure_peak_flops(double seconds=0.1, instruction_set=None, cpu=None):
 
 
 def measure_frequency(double seconds=0.02, cpu=None):
-    """Effective core frequency, Hz: the rate of a chain of dependent one-cycle additions on one thread."""
+    """Measure the effective core frequency in Hz: the rate of a chain of dependent one-cycle additions on one thread."""
     return max(_run_team(PEAKS_CHAIN, 0, 1, None if cpu is None else [cpu], 0, seconds))
 
 
@@ -124,10 +124,10 @@ _STREAMS = {"triad": PEAKS_TRIAD, "read": PEAKS_READ, "copy": PEAKS_COPY, "fill"
 
 def measure_bandwidth(int threads=1, double seconds=0.1, Py_ssize_t working_set_bytes=256 << 20, cpus=None,
                       stream="triad"):
-    """Memory bandwidth of a triad a[i] = b[i] + s c[i], bytes per second of all threads together; or of reading one
-    array, of copying one to another, or of filling one.
+    """Measure the memory bandwidth of a loop over arrays, in bytes per second of all threads together.
 
-    Counted as in STREAM: each array once; the line fill that a store causes is not counted.
+    The loop is a triad a[i] = b[i] + s c[i], or it reads an array, copies one to another, or fills one. As in STREAM,
+    each array counts once; the line fill that a store causes is not counted.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def measure_bandwidth(int threads=1, double seconds=0.1, Py_ssize_t working_set_
 
 
 def measure_capacity(int threads, double seconds=0.1, cpus=None):
-    """How many single threads' worth of arithmetic `threads` spinning threads deliver together.
+    """Measure the arithmetic of `threads` spinning threads together, in multiples of a single thread's.
 
     2.0 for two threads on two cores; 1.0 if two logical CPUs are one core. One thread and `threads` threads
     take turns and the best of each counts, so that a slow drift of the machine does not enter the ratio.
@@ -181,7 +181,7 @@ def measure_capacity(int threads, double seconds=0.1, cpus=None):
 
 
 def measure_clock():
-    """Cost of one reading of the monotonic clock and its smallest step seen: (cost_ns, step_ns)."""
+    """Measure the cost of reading the monotonic clock and its smallest step seen: (cost_ns, step_ns)."""
     cdef double cost_ns, step_ns
     with nogil:
         peaks_clock(&cost_ns, &step_ns)
@@ -189,12 +189,12 @@ def measure_clock():
 
 
 def denormals_flushed():
-    """State of the calling thread: (results flushed to zero, operands taken as zero)."""
+    """Return the state of the calling thread: (results flushed to zero, operands taken as zero)."""
     cdef int state = peaks_denormals_flushed()
     return bool(state & 1), bool(state & 2)
 
 
 def perf_counters_error():
-    """None if this process may count its own cycles in hardware, else the reason the kernel gives."""
+    """Return None if this process may count its own cycles in hardware, else the kernel's reason."""
     cdef int error = peaks_perf_counters_error()
     return None if error == 0 else os.strerror(error)
