@@ -115,7 +115,7 @@ def measure_peak_flops(double seconds=0.1, instruction_set=None, cpu=None):
 
 
 def measure_frequency(double seconds=0.02, cpu=None):
-    """Measure the effective core frequency in Hz: the rate of a chain of dependent one-cycle additions on one thread."""
+    """Measure the effective core frequency in Hz: the rate of a chain of dependent one-cycle additions."""
     return max(_run_team(PEAKS_CHAIN, 0, 1, None if cpu is None else [cpu], 0, seconds))
 
 
