@@ -17,7 +17,7 @@ from ..kernels import kernel_table
 from ..kernels.simd import instruction_sets
 from ..errors import UsageError
 from ..plan.locks import commutative_locks
-from .storage import Storage, aligned_empty, view_of
+from .storage import PAGE_BYTES, Storage, aligned_empty, view_of
 
 EVENT_DTYPE = np.dtype(
     [("start_ns", "<i8"), ("stop_ns", "<i8"), ("iteration", "<i8"), ("task", "<i4"), ("worker", "<i4")]
@@ -168,6 +168,12 @@ cdef class BoundPlan:
         self.errors = []
 
 
+def _whole_pages(num_bytes):
+    """Pages that belong to one worker, which touches them first."""
+    num_pages = max(1, -(-num_bytes // PAGE_BYTES))
+    return aligned_empty((num_pages * PAGE_BYTES,), np.uint8, alignment=PAGE_BYTES)
+
+
 cdef class Workers:
     """Per-worker state: context, scratch memory, event log.
 
@@ -177,9 +183,12 @@ cdef class Workers:
     scratch_bytes : int
     event_capacity : int
         Events kept for each worker; 0 switches the log off.
+    allocate : callable, optional
+        Function of a number of bytes that gives them as an uint8 array aligned to 64: scratch memory of a special kind.
+        Default: whole pages.
     """
 
-    def __cinit__(self, int num_workers, Py_ssize_t scratch_bytes=0, int64_t event_capacity=0):
+    def __cinit__(self, int num_workers, Py_ssize_t scratch_bytes=0, int64_t event_capacity=0, allocate=None):
         cdef int w
         cdef uintptr_t address
         self.num_workers = num_workers
@@ -187,10 +196,7 @@ cdef class Workers:
         self.block[:] = 0
         address = self.block.ctypes.data
         self.states = <WorkerState *> address
-        # A page of its own for each worker, first touched by whoever runs there.
-        scratch_bytes = (scratch_bytes + 4095) // 4096 * 4096
-        shape = (max(scratch_bytes, 4096),)
-        self.scratch = [aligned_empty(shape, np.uint8, alignment=4096) for _ in range(num_workers)]
+        self.scratch = [(allocate or _whole_pages)(scratch_bytes) for _ in range(num_workers)]
         self.event_arrays = []
         for w in range(num_workers):
             self.states[w].context.worker = w
@@ -373,6 +379,7 @@ def bind(plan, storage=None, target="cpu", instruction_set=None, *, arrays=None)
     for k, loop in enumerate(plan.loops):
         spec = kernel_table.get(loop.kernel, own)
         spec.check(loop)
+        bound.scratch_bytes = max(bound.scratch_bytes, spec.scratch_of(loop))
         if lock_offsets[loop.first_task] < lock_offsets[loop.first_task + loop.num_blocks]:
             address = lock_offsets[loop.first_task:].ctypes.data
             bound.loops[k].lock_offsets = <const int32_t *> address

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError
+from ..kernels import kernel_table
 from ..plan.cells import build_access_table
 from ..plan.dependences import TaskGraph, record_graph
 from ..plan.model import READ, WRITE, BlockLoop, Plan, UniformBlocks
@@ -188,7 +189,13 @@ class _BlockChecker:
         self.bound = bound
         self.storage = storage
         self.rng = rng
-        self.workers = Workers(1, bound.scratch_bytes)
+        own = bound.plan.attributes.get("kernels")
+        # Of each loop; what follows in scratch memory is checked to be left alone.
+        self.scratch_sizes = [
+            max(bound.plan.scratch_bytes, kernel_table.get(loop.kernel, own).scratch_of(loop))
+            for loop in bound.plan.loops
+        ]
+        self.workers = Workers(1, bound.scratch_bytes + GUARD_BYTES)
         self.scratch = self.workers.scratch[0]
         self.num_checked = 0
 
@@ -246,7 +253,7 @@ class _BlockChecker:
                         array[_slices(access.box)] = before[buffer][_slices(access.box)]
                 poisoned[buffer] = array.copy()
             self.scratch[:] = self.random_bytes(self.scratch.size) if pattern == "random" else 0xFF
-            spare = self.scratch[self.bound.scratch_bytes :].copy()
+            spare = self.scratch[self.scratch_sizes[number] :].copy()
             self.storage.fill_guards(0xFF if pattern == "nan" else 0x7E)
             try:
                 self.run(number, block, replay)
@@ -256,14 +263,14 @@ class _BlockChecker:
                 ) from error
             for buffer in buffers:
                 self.compare(name, accesses, buffer, pattern, poisoned[buffer], before[buffer], after[buffer])
-            where = _first_difference(self.scratch[self.bound.scratch_bytes :], spare)
+            where = _first_difference(self.scratch[self.scratch_sizes[number] :], spare)
             if where is not None:
                 raise AccessError(
                     name,
                     "scratch",
-                    (where[0] + self.bound.scratch_bytes,),
+                    (where[0] + self.scratch_sizes[number],),
                     "outside buffer",
-                    f"the plan asks for {self.bound.scratch_bytes} bytes of scratch memory",
+                    f"kernel {loop.kernel!r} asks for {self.scratch_sizes[number]} bytes of scratch memory",
                 )
             hit = self.storage.broken_guard()
             if hit is not None:

@@ -12,14 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import UsageError
-from ..kernels.bench.bench import (
-    CELL_NUMBERS,
-    SCRATCH_BYTES,
-    TASK_BENCH_KERNELS,
-    WORK_BYTES,
-    WORK_FLOPS,
-    task_bench_kernel,
-)
+from ..kernels.bench.bench import CELL_NUMBERS, TASK_BENCH_KERNELS, WORK_BYTES, WORK_FLOPS, task_bench_kernel
 from ..plan.model import READ, UPDATE, AccessTable, BlockLoop, Buffer, Plan, UniformBlocks
 
 PATTERNS = (
@@ -227,7 +220,6 @@ def task_bench(
         [Buffer("cells", (steps, width, CELL_NUMBERS), "int64", "temporary", carried=True)],
         loops,
         table,
-        scratch_bytes=SCRATCH_BYTES if kernel == "memory" else 0,
         attributes={
             "workload": "task_bench",
             "pattern": pattern,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from importlib import import_module
 
 from ..errors import UsageError
+from ..plan.model import Plan
 from .interface.kernel_spec import KernelSpec, registered
 
 # Modules of this folder that register kernels when imported; imported at the first look-up.
@@ -50,3 +51,9 @@ def get(name: str, own: Mapping[str, KernelSpec] | None = None) -> KernelSpec:
     if name not in specs:
         raise UsageError(f"no kernel is called {name!r}; known: {', '.join(sorted(specs)) or 'none'}")
     return specs[name]
+
+
+def scratch_bytes(plan: Plan) -> int:
+    """Return the bytes of scratch memory that each worker must offer the blocks of a plan."""
+    own = plan.attributes.get("kernels")
+    return max((get(loop.kernel, own).scratch_of(loop) for loop in plan.loops), default=0)

@@ -225,9 +225,8 @@ def _run_lanes(
         accesses = tuple(Access(UPDATE, buffer) for buffer in loop.operands.values())
         blocks = [Block(tuple(b.bounds), () if i else accesses) for i, b in enumerate(loop.blocks)]
         builder.loop(loop.name, loop.kernel, loop.operands, blocks, attributes=loop.attributes)
-    builder.scratch(plan.scratch_bytes)
     bound = bind(builder.build(), target=target, instruction_set=instruction_set)
-    workers = Workers(1, plan.scratch_bytes)
+    workers = Workers(1, bound.scratch_bytes)
     convolution = wanted[-1]
     weights = _lanes_pass(name) == "weights"
     maps = {"gradient": "dy" if weights else "in", "input": "in"}

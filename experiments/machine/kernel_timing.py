@@ -26,7 +26,7 @@ def one_loop(
     buffers: Mapping[str, tuple[Sequence[int], str]],
     attributes: Mapping[str, Any],
     bounds: Sequence[tuple[int, ...]],
-    scratch_bytes: int,
+    scratch_bytes: int = 0,
     *,
     target: str = "cpu",
     instruction_set: str | None = None,

@@ -19,7 +19,6 @@ from ...cython_src.kernels.maps.channels import ChannelsMap, statistics_shape
 from .kernel_timing import Limits, format_rows, loop_times, one_loop
 
 DEFAULT_MAPS = ("1x32x32x64", "4x8x8x256", "16x32x32x256")
-SCRATCH_BYTES = 1 << 23
 
 
 class Case(NamedTuple):
@@ -381,7 +380,6 @@ def measure_case(m: ChannelsMap, name: str, case: Case, seconds: float, limits: 
         {n: (array.shape, array.dtype.name) for n, array in case.operands.items()},
         case.attributes,
         [case.bounds],
-        SCRATCH_BYTES,
         instruction_set=where.get("instruction_set"),
     )
     for operand, array in case.operands.items():

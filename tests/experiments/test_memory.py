@@ -36,7 +36,7 @@ def test_planned_bytes_are_those_of_the_arrays():
     """Check the sum over kinds against the arrays that a bound plan holds."""
     plan = lower(SMALL["mobilenet_v2"], batch=4, num_images=4, optimizer="adam")
     planned = planned_bytes(plan, 2)
-    held = sum(array.nbytes for array in bind(plan).arrays.values()) + 2 * plan.scratch_bytes
+    held = sum(array.nbytes for array in bind(plan).arrays.values()) + 2 * bind(plan).scratch_bytes
     assert sum(size for kind, size in planned.items() if kind not in ("libraries", "plan and graph")) == held
     weights = 4 * (
         SMALL["mobilenet_v2"].num_parameters + sum(n for (n,) in SMALL["mobilenet_v2"].statistic_shapes().values())

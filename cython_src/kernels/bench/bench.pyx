@@ -5,7 +5,8 @@ from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
 from ..interface.block_kernel cimport KernelArgs, TaskContext, forktask_now_ns
 
 cdef extern from "cython_src/kernels/bench/task_bench.h" nogil:
-    const int TASK_BENCH_EMPTY, TASK_BENCH_SCRATCH, TASK_BENCH_FLOPS, TASK_BENCH_COPY_BYTES, TASK_BENCH_CELL
+    const int TASK_BENCH_FLOPS, TASK_BENCH_COPY_BYTES, TASK_BENCH_CELL
+    size_t task_bench_scratch(int64_t kernel)
     int task_bench_block(const void *record, Py_ssize_t block, const TaskContext *context) noexcept
     void task_bench_work(int64_t kernel, int64_t units, int64_t imbalance_percent, uint64_t seed, char *scratch)
 
@@ -80,7 +81,6 @@ register(KernelSpec(
 # Kinds of work of a Task Bench task, in the order of kernels/bench/task_bench.h.
 TASK_BENCH_KERNELS = ("empty", "compute", "memory", "load_imbalance", "busy_wait")
 CELL_NUMBERS = TASK_BENCH_CELL
-SCRATCH_BYTES = TASK_BENCH_SCRATCH
 WORK_FLOPS = TASK_BENCH_FLOPS
 WORK_BYTES = 2 * TASK_BENCH_COPY_BYTES
 
@@ -107,6 +107,10 @@ def task_bench_reference(operands, attributes, bounds, iteration):
     return 0
 
 
+def _task_bench_scratch(attributes, bounds, operands):
+    return task_bench_scratch(attributes["kernel"])
+
+
 def task_bench_kernel(int num_ranges):
     """Name of the Task Bench kernel for `num_ranges` ranges of predecessors; the first call registers it."""
     ranges = tuple(name for k in range(num_ranges) for name in (f"start{k}", f"stop{k}"))
@@ -118,6 +122,7 @@ def task_bench_kernel(int num_ranges):
         reference=task_bench_reference,
         address=<uintptr_t> task_bench_block,
         instruction_sets=False,
+        scratch_bytes=_task_bench_scratch,
     )).name
 
 
@@ -142,7 +147,7 @@ register(KernelSpec(
 def time_work(int kernel, int64_t work, int64_t repetitions):
     """Seconds that `repetitions` tasks take, of this work and without any runtime, on the calling thread."""
     cdef int64_t start, stop, k
-    scratch = np.zeros(SCRATCH_BYTES, np.uint8)
+    scratch = np.zeros(task_bench_scratch(kernel), np.uint8)
     cdef uintptr_t address = scratch.ctypes.data
     with nogil:
         start = forktask_now_ns()

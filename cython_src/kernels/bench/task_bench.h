@@ -25,6 +25,12 @@ enum { TB_KERNEL, TB_WORK, TB_STEP, TB_STEPS, TB_WIDTH, TB_IMBALANCE_PERCENT, TB
 #define TASK_BENCH_COPY_BYTES 1024      /* of one unit of memory work */
 #define TASK_BENCH_SCRATCH    (8 << 20) /* past a core's L2 */
 
+/* Bytes of scratch memory that a task of this kind of work takes. */
+static inline size_t task_bench_scratch(int64_t kernel)
+{
+    return kernel == TASK_BENCH_MEMORY ? TASK_BENCH_SCRATCH : 0;
+}
+
 static inline uint64_t task_bench_mix(uint64_t value)
 {
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9u;

@@ -16,33 +16,26 @@ from .lanes_epilogue cimport POOL, STORE, UNPOOL, Epilogue, finish_rows
 from ..maps.lanes cimport Map, clear_halo, offset, plane_size, read_map
 from ..simd.micro_kernels cimport KERNEL, TAPS, UNIT, ConvTask, Micro, WeightGradientTask
 
+cdef extern from "cython_src/kernels/convolution/lanes_sizes.h" nogil:
+    const int LANES_TILE
+
+    ctypedef struct UnitRows:
+        int rows, units
+        Py_ssize_t row
+
+    UnitRows rows_as_units(int lanes, int width, int pitch, int rows)
+    bint direct_buffers(int lanes, int width, bint stores)
+    int direct_rows(int lanes, int width, int pitch)
+    Py_ssize_t direct_channel(const UnitRows *r)
+    Py_ssize_t direct_scratch(int lanes, int width, int pitch, bint stores, int channels, int rows)
+
+from functools import partial
+
 import numpy as np
 
 from ..maps import lanes as lanes_maps
-from ..interface.kernel_spec import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, longest, register
 from ..maps.lanes import interior, map_attributes
-
-cdef enum:
-    # Of a channel, five at a time (lowering asks for them): two rows of 255 pixels of sixteen images.
-    SCRATCH_FLOATS = 8192
-
-
-cdef int rows_as_units(const Map *m, int width, int rows, int *num_rows, int *num_units) noexcept nogil:
-    """Cut `rows` rows of `width` pixels into units: number of unit rows, units in each; returns scratch floats a row.
-
-    Narrow rows of the flat layout run on through the halo, whose results are ignored.
-    """
-    if m.lanes == UNIT:
-        num_rows[0] = rows
-        num_units[0] = width
-        return width * UNIT
-    if width % UNIT == 0:
-        num_rows[0] = rows
-        num_units[0] = width // UNIT
-        return width
-    num_rows[0] = 1
-    num_units[0] = (rows * m.pitch - (m.pitch - width) + UNIT - 1) // UNIT
-    return m.pitch
 
 
 cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *context, bint flip,
@@ -51,6 +44,7 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     involved)."""
     cdef Map source, target
     cdef ConvTask t
+    cdef UnitRows units
     cdef const Micro *micro = <const Micro *> a.micro
     cdef const int32_t *b = a.bounds + block * a.bounds_width
     cdef const float *x = <const float *> a.operand[0]
@@ -59,8 +53,8 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     cdef float *out = <float *> a.operand[2 if flip else 3]
     cdef uint8_t *index = <uint8_t *> a.operand[3 if flip else 4] if epilogue != STORE else NULL
     cdef float *scratch = <float *> context.scratch
-    cdef int g, o, y, i, k, n, count, stop, unit_rows, units, scratch_row, step, tile, spread, width
-    cdef Py_ssize_t scratch_channel = 0
+    cdef int g, o, y, i, k, n, count, stop, step, tile, spread, width
+    cdef bint buffers
     read_map(&source, a.integers)
     read_map(&target, a.integers + 7)
     t.in_channel = plane_size(&source)
@@ -71,10 +65,9 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     t.w_out = TAPS if flip else source.channels * TAPS
     t.w_in = target.channels * TAPS if flip else TAPS
     width = source.width + 2 * source.halo - (KERNEL - 1)
-    scratch_row = rows_as_units(&source, width, 2, &unit_rows, &units)
-    # As many rows at a time as the flat layout can use, two of the lane layout: they stay in the cache.
-    step = 2 if source.lanes == UNIT else (SCRATCH_FLOATS - 2 * UNIT) // scratch_row // 2 * 2
-    tile = 5 if (b[3] - b[2]) % 5 == 0 else 4
+    buffers = direct_buffers(source.lanes, width, epilogue == STORE)
+    step = direct_rows(source.lanes, width, source.pitch)
+    tile = LANES_TILE if (b[3] - b[2]) % LANES_TILE == 0 else LANES_TILE - 1
     # Rows of the convolution in one of the bounds; rows of the output in one.
     k = 2 if epilogue == POOL else 1
     spread = 2 if epilogue == UNPOOL else 1
@@ -89,23 +82,23 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
             stop = b[5] * k
             while y < stop:
                 n = min(step, stop - y)
-                scratch_row = rows_as_units(&source, width, n, &t.rows, &t.units)
+                units = rows_as_units(source.lanes, width, source.pitch, n)
+                t.rows = units.rows
+                t.units = units.units
                 t.input = x + offset(&source, g, 0, y - source.halo) - source.halo * source.lanes
-                if epilogue != STORE or unit_rows == 1:
+                if buffers:
                     t.out = scratch
-                    # odd: not all in one cache set
-                    scratch_channel = (<Py_ssize_t> t.rows * t.units + 1) * UNIT
-                    t.out_channel = scratch_channel
-                    t.out_row = scratch_row
+                    t.out_channel = direct_channel(&units)
+                    t.out_row = units.row
                 else:
                     t.out = out + offset(&target, g, o, y)
                     t.out_channel = plane_size(&target)
                     t.out_row = <Py_ssize_t> target.pitch * target.lanes
                 micro.conv(&t)
-                if t.out == scratch:
+                if buffers:
                     for i in range(count):
                         finish_rows(micro, epilogue, &target, out, index, g, o + i, y, 0, n, width,
-                                    scratch + i * scratch_channel, scratch_row)
+                                    scratch + i * t.out_channel, t.out_row)
                 y += n
             for i in range(count):
                 clear_halo(&target, out, g, o + i, b[4] * spread, b[5] * spread)
@@ -136,10 +129,13 @@ cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskCon
     cdef const int32_t *b = a.bounds + block * a.bounds_width
     cdef Map dy, x
     cdef WeightGradientTask t
+    cdef UnitRows units
     cdef Py_ssize_t row
     read_map(&dy, a.integers)
     read_map(&x, a.integers + 7)
-    rows_as_units(&dy, dy.width, dy.height, &t.rows, &t.units)
+    units = rows_as_units(dy.lanes, dy.width, dy.pitch, dy.height)
+    t.rows = units.rows
+    t.units = units.units
     t.dy = <const float *> a.operand[0] + offset(&dy, b[1], b[3], 0)
     t.x = <const float *> a.operand[1] + offset(&x, b[1], 0, -x.halo) - x.halo * x.lanes
     t.dy_channel = plane_size(&dy)
@@ -240,22 +236,36 @@ def _conv_backward_weights_reference(operands, attributes, bounds, iteration):
     out[:] = out + result if attributes["accumulate"] else result
 
 
+def result_width(attributes):
+    """Width of the convolution's result, before pooling and spreading."""
+    return attributes["in_width"] + 2 * attributes["in_halo"] - (KERNEL - 1)
+
+
+def _scratch(scale, stores, attributes, bounds, operands):
+    """`scale`: rows of the result in one of the bounds."""
+    return sizeof(float) * direct_scratch(
+        attributes["in_lanes"], result_width(attributes), attributes["in_pitch"], stores, longest(bounds, "c"),
+        scale * longest(bounds, "y"))
+
+
+STORED, POOLED, SPREAD = (partial(_scratch, *how) for how in ((1, True), (2, False), (1, False)))
 MAPS = map_attributes("in") + map_attributes("out")
 BOX = ("g0", "g1", "c0", "c1", "y0", "y1")
 
 register(KernelSpec(
     "conv_forward", ("input", "weight", "bias", "output"), MAPS, (), BOX, _conv_forward_reference,
-    <uintptr_t> &conv_forward))
+    <uintptr_t> &conv_forward, scratch_bytes=STORED))
 register(KernelSpec(
     "conv_relu_pool", ("input", "weight", "bias", "output", "index"), MAPS, (), BOX,
     _conv_relu_pool_reference,
-    <uintptr_t> &conv_relu_pool))
+    <uintptr_t> &conv_relu_pool, scratch_bytes=POOLED))
 register(KernelSpec(
     "conv_backward_data", ("gradient", "weight", "output"), MAPS, (), BOX, _conv_backward_data_reference,
-    <uintptr_t> &conv_backward_data))
+    <uintptr_t> &conv_backward_data, scratch_bytes=STORED))
 register(KernelSpec(
     "conv_backward_data_unpool", ("gradient", "weight", "output", "index"), MAPS, (), BOX,
-    _conv_backward_data_unpool_reference, <uintptr_t> &conv_backward_data_unpool))
+    _conv_backward_data_unpool_reference, <uintptr_t> &conv_backward_data_unpool,
+    scratch_bytes=SPREAD))
 register(KernelSpec(
     "conv_backward_weights", ("gradient", "input", "output"),
     map_attributes("dy") + map_attributes("in") + ("accumulate",), (), ("partial", "g0", "g1", "c0", "c1"),

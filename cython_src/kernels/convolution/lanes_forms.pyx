@@ -19,45 +19,27 @@ from ..maps.lanes cimport Map, clear_halo, offset, plane_size, read_map
 from ..simd.micro_kernels cimport (
     KERNEL, TAPS, UNIT, ConvTask, Extent, Micro, WeightGradientTask)
 
+cdef extern from "cython_src/kernels/convolution/lanes_sizes.h" nogil:
+    const int LANES_TILE
+    const int FORM_IM2COL, FORM_TESTED, FORM_TESTED_BLOCKED, FORM_PAD, FORM_PAD_BLOCKED
+    const int FORM_PAIR
+
+    ctypedef struct FormScratch:
+        Py_ssize_t copied, end
+
+    int form_rows(int algorithm, int rows)
+    Py_ssize_t form_channel(int width)
+    FormScratch form_scratch(int algorithm, bint stores, int inputs, int outputs, int width, int rows)
+
+from functools import partial
+
 from . import lanes as lanes_convolution
-from ...errors import UsageError
-from ..interface.kernel_spec import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, longest, register
 from ..maps.lanes import map_attributes
 from .algorithms import ALGORITHMS
 
-cdef enum Algorithm:  # as in algorithms.ALGORITHMS
-    IM2COL = 1
-    TESTED
-    TESTED_BLOCKED
-    PAD
-    PAD_BLOCKED
-
-cdef enum:
-    TILE = 5  # output channels at a time
-    PAIR = 2  # rows of outputs at a time, of im2col's copies too
-    PAD_ROWS = 16  # rows of outputs whose inputs are copied between zeros at a time
-
-FORMS = tuple(ALGORITHMS[IM2COL : PAD_BLOCKED + 1])
-
-
-def form_scratch_bytes(form: str, channels: int, width: int) -> int:
-    """Scratch memory of a block.
-
-    Parameters
-    ----------
-    channels : int
-        Of the map that is read; for the weight gradient, of the input.
-    width : int
-        Of the convolution's result.
-    """
-    if form not in FORMS:
-        raise UsageError(f"form must be one of {', '.join(FORMS)}; got {form!r}")
-    floats = TILE * (PAIR * width + 1) * UNIT
-    if form == "im2col":
-        floats += channels * TAPS * PAIR * width * UNIT
-    elif form.startswith("pad"):
-        floats += channels * (PAD_ROWS + KERNEL - 1) * (width + KERNEL - 1) * UNIT
-    return 4 * floats
+FORMS = tuple(ALGORITHMS[FORM_IM2COL : FORM_PAD_BLOCKED + 1])
+assert FORMS == ("im2col", "if", "if_blocked", "pad", "pad_blocked")
 
 
 cdef void copy_padded(const Map *m, const float *x, int group, int y, int rows, float *out) noexcept nogil:
@@ -98,11 +80,12 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     height = source.height + 2 * source.halo - (KERNEL - 1)
     width = source.width + 2 * source.halo - (KERNEL - 1)
     tile_row = <Py_ssize_t> width * UNIT
-    tile_channel = PAIR * tile_row + UNIT  # odd: not all in one cache set
-    copied = tile + TILE * tile_channel
+    tile_channel = form_channel(width)
     scale = 2 if epilogue == POOL else 1
     spread = 2 if epilogue == UNPOOL else 1
-    strip = PAIR if algorithm == IM2COL else PAD_ROWS if algorithm >= PAD else height
+    copied = tile + form_scratch(algorithm, epilogue == STORE, source.channels, b[3] - b[2], width,
+                                 (b[5] - b[4]) * scale).copied
+    strip = form_rows(algorithm, height)
     t.channels_in = source.channels
     t.units = width
     t.pixel = UNIT
@@ -118,25 +101,25 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
             first = x + offset(&source, g, 0, y - source.halo) - source.halo * UNIT
             t.in_channel = plane_size(&source)
             t.in_row = <Py_ssize_t> source.pitch * UNIT
-            if algorithm == IM2COL:
+            if algorithm == FORM_IM2COL:
                 micro.forms.copy_taps(first, t.in_channel, t.in_row, source.channels, rows, width, copied)
                 first = copied
                 t.in_row = tile_row
                 t.in_channel = TAPS * rows * tile_row
-            elif algorithm >= PAD:
+            elif algorithm >= FORM_PAD:
                 copy_padded(&source, x, g, y - source.halo, rows + KERNEL - 1, copied)
                 first = copied
                 t.in_row = tile_row + (KERNEL - 1) * UNIT
                 t.in_channel = (rows + KERNEL - 1) * t.in_row
             o = b[2]
             while o < b[3]:
-                count = min(TILE, b[3] - o)
+                count = min(LANES_TILE, b[3] - o)
                 t.channels_out = count
                 t.w = w + o * t.w_out
                 t.bias = NULL if flip else bias + o
                 first_row = y
                 while first_row < y + rows:
-                    n = min(PAIR, y + rows - first_row)
+                    n = min(FORM_PAIR, y + rows - first_row)
                     t.rows = n
                     t.input = first + (first_row - y) * t.in_row
                     exist.top = max(0, source.halo - first_row)
@@ -149,14 +132,14 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
                         t.out = tile
                         t.out_channel = tile_channel
                         t.out_row = tile_row
-                    if algorithm == IM2COL:
+                    if algorithm == FORM_IM2COL:
                         micro.forms.product(&t)
-                    elif algorithm == TESTED_BLOCKED:
+                    elif algorithm == FORM_TESTED_BLOCKED:
                         micro.forms.tested(&t, &exist)
-                    elif algorithm == PAD_BLOCKED:
+                    elif algorithm == FORM_PAD_BLOCKED:
                         micro.conv(&t)
                     else:
-                        micro.forms.plain(&t, &exist if algorithm == TESTED else NULL)
+                        micro.forms.plain(&t, &exist if algorithm == FORM_TESTED else NULL)
                     for i in range(count if t.out == tile else 0):
                         finish_rows(micro, epilogue, &target, out, index, g, o + i, first_row, 0, n, width,
                                     tile + i * tile_channel, tile_row)
@@ -201,7 +184,7 @@ cdef int conv_form_backward_weights(const void *args, Py_ssize_t block, const Ta
     cdef int g, o, y, rows, strip
     read_map(&dy, a.integers)
     read_map(&x, a.integers + 7)
-    strip = PAIR if algorithm == IM2COL else PAD_ROWS if algorithm >= PAD else dy.height
+    strip = form_rows(algorithm, dy.height)
     t.channels_in = x.channels
     t.channels_out = b[4] - b[3]
     t.units = dy.width
@@ -226,24 +209,24 @@ cdef int conv_form_backward_weights(const void *args, Py_ssize_t block, const Ta
             t.x_row = <Py_ssize_t> x.pitch * UNIT
             exist.top = max(0, x.halo - y)
             exist.bottom = x.halo + x.height - y
-            if algorithm == IM2COL:
+            if algorithm == FORM_IM2COL:
                 micro.forms.copy_taps(t.x, t.x_channel, t.x_row, x.channels, rows, dy.width, copied)
                 t.x = copied
                 t.x_row = <Py_ssize_t> dy.width * UNIT
                 t.x_channel = TAPS * rows * t.x_row
                 micro.forms.gradient_product(&t)
-            elif algorithm >= PAD:
+            elif algorithm >= FORM_PAD:
                 copy_padded(&x, inputs, g, y - x.halo, rows + KERNEL - 1, copied)
                 t.x = copied
                 t.x_row = <Py_ssize_t> (dy.width + KERNEL - 1) * UNIT
                 t.x_channel = (rows + KERNEL - 1) * t.x_row
-                if algorithm == PAD:
+                if algorithm == FORM_PAD:
                     micro.forms.gradient_plain(&t, NULL)
-            elif algorithm == TESTED_BLOCKED:
+            elif algorithm == FORM_TESTED_BLOCKED:
                 micro.forms.gradient_tested(&t, &exist)
             else:
                 micro.forms.gradient_plain(&t, &exist)
-            if algorithm == PAD_BLOCKED:
+            if algorithm == FORM_PAD_BLOCKED:
                 micro.weight_gradient(&t)  # with dY's sums
             else:
                 for o in range(t.channels_out):
@@ -255,20 +238,39 @@ cdef int conv_form_backward_weights(const void *args, Py_ssize_t block, const Ta
     return 0
 
 
+def _scratch(scale, stores, attributes, bounds, operands):
+    """`scale`: rows of the result in one of the bounds."""
+    return sizeof(float) * form_scratch(
+        attributes["algorithm"], stores, attributes["in_channels"], longest(bounds, "c"),
+        lanes_convolution.result_width(attributes), scale * longest(bounds, "y")).end
+
+
+def _weights_scratch(attributes, bounds, operands):
+    return sizeof(float) * form_scratch(
+        attributes["algorithm"], True, attributes["in_channels"], longest(bounds, "c"), attributes["dy_width"],
+        attributes["dy_height"]).end
+
+
+STORED, POOLED, SPREAD = (partial(_scratch, *how) for how in ((1, True), (2, False), (1, False)))
 MAPS = lanes_convolution.MAPS + ("algorithm",)
 register(KernelSpec(
     "conv_form_forward", ("input", "weight", "bias", "output"), MAPS, (), lanes_convolution.BOX,
-    lanes_convolution._conv_forward_reference, <uintptr_t> &conv_form_forward))
+    lanes_convolution._conv_forward_reference, <uintptr_t> &conv_form_forward,
+    scratch_bytes=STORED))
 register(KernelSpec(
     "conv_form_relu_pool", ("input", "weight", "bias", "output", "index"), MAPS, (), lanes_convolution.BOX,
-    lanes_convolution._conv_relu_pool_reference, <uintptr_t> &conv_form_relu_pool))
+    lanes_convolution._conv_relu_pool_reference, <uintptr_t> &conv_form_relu_pool,
+    scratch_bytes=POOLED))
 register(KernelSpec(
     "conv_form_backward_data", ("gradient", "weight", "output"), MAPS, (), lanes_convolution.BOX,
-    lanes_convolution._conv_backward_data_reference, <uintptr_t> &conv_form_backward_data))
+    lanes_convolution._conv_backward_data_reference, <uintptr_t> &conv_form_backward_data,
+    scratch_bytes=STORED))
 register(KernelSpec(
     "conv_form_backward_data_unpool", ("gradient", "weight", "output", "index"), MAPS, (), lanes_convolution.BOX,
-    lanes_convolution._conv_backward_data_unpool_reference, <uintptr_t> &conv_form_backward_data_unpool))
+    lanes_convolution._conv_backward_data_unpool_reference, <uintptr_t> &conv_form_backward_data_unpool,
+    scratch_bytes=SPREAD))
 register(KernelSpec(
     "conv_form_backward_weights", ("gradient", "input", "output"),
     map_attributes("dy") + map_attributes("in") + ("accumulate", "algorithm"), (), ("partial", "g0", "g1", "c0", "c1"),
-    lanes_convolution._conv_backward_weights_reference, <uintptr_t> &conv_form_backward_weights))
+    lanes_convolution._conv_backward_weights_reference, <uintptr_t> &conv_form_backward_weights,
+    scratch_bytes=_weights_scratch))

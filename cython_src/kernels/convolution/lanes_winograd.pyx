@@ -15,45 +15,35 @@ from ..interface.block_kernel cimport KernelArgs, TaskContext
 from .lanes_epilogue cimport POOL, STORE, UNPOOL, Epilogue, finish_rows
 from ..maps.lanes cimport Map, clear_halo, offset, plane_size, read_map
 from ..simd.micro_kernels cimport (
-    KERNEL, TAPS, UNIT, WINOGRAD_POINTS, WINOGRAD_STRIP, WINOGRAD_TILE, Micro, WinogradProduct, WinogradReduction,
+    TAPS, UNIT, WINOGRAD_POINTS, WINOGRAD_STRIP, WINOGRAD_TILE, Micro, WinogradProduct, WinogradReduction,
     WinogradTransform)
+
+cdef extern from "cython_src/kernels/convolution/lanes_sizes.h" nogil:
+    const int WINOGRAD_BORDER, WINOGRAD_ROW
+
+    ctypedef struct WinogradScratch:
+        Py_ssize_t v_point, m, m_point, rows, end
+
+    ctypedef struct WinogradGradientScratch:
+        bint turn_input
+        int lanes_channels, rows, blocks
+        Py_ssize_t window_lane, vectors, vectors_point, others, others_row, others_point, sums, sums_point, end
+
+    WinogradScratch winograd_scratch(int inputs, int outputs)
+    WinogradGradientScratch winograd_gradient_scratch(int inputs, int outputs)
 
 import numpy as np
 
-from ..interface.kernel_spec import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, longest, register
 from .lanes import (
     _conv_backward_data_reference, _conv_backward_data_unpool_reference, _conv_backward_weights_reference,
     _conv_forward_reference, _conv_relu_pool_reference)
 from ..maps.lanes import map_attributes
 
-cdef enum:
-    STRIP = 4  # tiles; WINOGRAD_STRIP
-    POINTS = 64
-    BORDER = KERNEL - 1
-    ROW = STRIP * 4 * 16  # floats in a row of results of a strip
-    WINDOW = 160  # pixels that a strip reads: 20 x 8, 12 x 12 or 8 x 20
-    PAD = 16  # so that points do not all fall in one set of the cache
-
-assert WINOGRAD_STRIP == STRIP and WINOGRAD_POINTS == POINTS
-
-
-def transform_scratch_bytes(channels_in, channels_out):
-    """Scratch of the forward pass and data gradient."""
-    return 4 * (POINTS * ((channels_in + channels_out) * STRIP * UNIT + 2 * PAD) + 4 * ROW)
-
-
-def gradient_scratch_bytes(channels_in, channels_out):
-    """Scratch of the weight gradient."""
-    rows = max(channels_in, channels_out)
-    blocks = (rows + UNIT - 1) // UNIT
-    return 4 * (UNIT * (WINDOW * UNIT + PAD) + POINTS * (STRIP * UNIT * UNIT + PAD)
-                + POINTS * (rows * STRIP * UNIT + PAD) + blocks * POINTS * (rows * UNIT + PAD))
-
-
 cdef void strip_shape(int tiles_across, int *across, int *down) noexcept nogil:
     """Tiles of a strip: a row, or several of a narrow map."""
-    across[0] = min(tiles_across, STRIP)
-    down[0] = STRIP // across[0] if tiles_across <= STRIP else 1
+    across[0] = min(tiles_across, WINOGRAD_STRIP)
+    down[0] = WINOGRAD_STRIP // across[0] if tiles_across <= WINOGRAD_STRIP else 1
 
 
 cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *context, bint has_bias,
@@ -63,6 +53,7 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     cdef Map source, target
     cdef WinogradTransform t
     cdef WinogradProduct q
+    cdef WinogradScratch place
     cdef const Micro *micro = <const Micro *> a.micro
     cdef const int32_t *b = a.bounds + block * a.bounds_width
     cdef const float *x = <const float *> a.operand[0]
@@ -74,19 +65,19 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     cdef int k = 2 if epilogue == POOL else 1, spread = 2 if epilogue == UNPOOL else 1
     read_map(&source, a.integers)
     read_map(&target, a.integers + 7)
-    width = source.width + 2 * source.halo - BORDER
+    width = source.width + 2 * source.halo - WINOGRAD_BORDER
     q.inputs = source.channels
     q.outputs = b[3] - b[2]
     q.u = <const float *> a.operand[1] + b[2]
     q.u_in = target.channels
     q.u_point = q.u_in * source.channels
-    q.v_in = STRIP * UNIT
-    q.v_point = source.channels * q.v_in + PAD
-    q.m_out = STRIP * UNIT
-    q.m_point = q.outputs * q.m_out + PAD
+    place = winograd_scratch(q.inputs, q.outputs)
+    q.v_in = q.m_out = WINOGRAD_STRIP * UNIT
+    q.v_point = place.v_point
+    q.m_point = place.m_point
     q.v = <float *> context.scratch
-    q.m = <float *> context.scratch + POINTS * q.v_point
-    rows = q.m + POINTS * q.m_point
+    q.m = <float *> context.scratch + place.m
+    rows = <float *> context.scratch + place.rows
     t.in_channel = plane_size(&source)
     t.in_row = <Py_ssize_t> source.pitch * UNIT
     t.in_pixel = UNIT
@@ -110,7 +101,7 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
                     i = y + r * WINOGRAD_TILE
                     t.input = x + offset(&source, g, 0, i - source.halo) + (x0 - source.halo) * UNIT
                     t.out = <float *> q.v + r * t.tiles * UNIT
-                    t.rows = stop + BORDER - i
+                    t.rows = stop + WINOGRAD_BORDER - i
                     t.columns = source.pitch - x0
                     micro.winograd_input(&t)
                 micro.winograd_multiply(&q)
@@ -118,10 +109,10 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
                     for r in range(num_rows):
                         micro.winograd_output(
                             q.m + (o - b[2]) * q.m_out + r * t.tiles * UNIT, q.m_point, t.tiles,
-                            bias[o] if has_bias else 0, rows, ROW)
+                            bias[o] if has_bias else 0, rows, WINOGRAD_ROW)
                         i = y + r * WINOGRAD_TILE
                         finish_rows(micro, epilogue, &target, out, index, g, o, i, x0, min(WINOGRAD_TILE, stop - i),
-                                    columns, rows, ROW)
+                                    columns, rows, WINOGRAD_ROW)
                 x0 += columns
             y += num_rows * WINOGRAD_TILE
         for o in range(b[2], b[3]):
@@ -173,6 +164,7 @@ cdef int winograd_backward_weights(const void *args, Py_ssize_t block,
     cdef Map dy, x, *wide
     cdef WinogradTransform natural, turned
     cdef WinogradReduction q
+    cdef WinogradGradientScratch place
     cdef const float *from_
     cdef const float *base
     cdef float *window
@@ -181,7 +173,7 @@ cdef int winograd_backward_weights(const void *args, Py_ssize_t block,
     cdef float *sums
     cdef float *to
     cdef float total
-    cdef Py_ssize_t per_out = 0, block_size
+    cdef Py_ssize_t per_out, block_size
     cdef int outputs = b[4] - b[3], g, y, x0, r, i, j, n, blocks, num_rows, columns, across, down, border, count
     cdef int height, width, channels, accumulate
     cdef bint turn_input
@@ -189,22 +181,22 @@ cdef int winograd_backward_weights(const void *args, Py_ssize_t block,
     read_map(&x, a.integers + 7)
     accumulate = <int> a.integers[14]
     per_out = x.channels * TAPS + 1
-    # Vectors for a product: ceil(lanes' channels / 16) * broadcast channels.
-    turn_input = (x.channels + UNIT - 1) // UNIT * outputs <= (outputs + UNIT - 1) // UNIT * x.channels
-    channels = x.channels if turn_input else outputs
-    q.rows = outputs if turn_input else x.channels
-    blocks = (channels + UNIT - 1) // UNIT
-    q.a_row = STRIP * UNIT
-    q.a_point = q.rows * q.a_row + PAD
-    q.b_point = STRIP * UNIT * UNIT + PAD
+    place = winograd_gradient_scratch(x.channels, outputs)
+    turn_input = place.turn_input
+    channels = place.lanes_channels
+    blocks = place.blocks
+    q.rows = place.rows
+    q.a_row = place.others_row
+    q.a_point = place.others_point
+    q.b_point = place.vectors_point
     q.out_row = UNIT
-    q.out_point = q.rows * UNIT + PAD
+    q.out_point = place.sums_point
     q.accumulate = 0
     window = <float *> context.scratch
-    vectors = window + UNIT * (WINDOW * UNIT + PAD)
-    q.a = vectors + POINTS * q.b_point
-    sums = <float *> q.a + POINTS * q.a_point
-    block_size = POINTS * q.out_point
+    vectors = window + place.vectors
+    q.a = window + place.others
+    sums = window + place.sums
+    block_size = WINOGRAD_POINTS * q.out_point
     q.b = vectors
 
     natural.channels = q.rows
@@ -216,12 +208,12 @@ cdef int winograd_backward_weights(const void *args, Py_ssize_t block,
     natural.in_row = <Py_ssize_t> (dy.pitch if turn_input else x.pitch) * UNIT
     turned.channels = UNIT
     turned.in_pixel = UNIT
-    turned.in_channel = WINDOW * UNIT + PAD
+    turned.in_channel = place.window_lane
     turned.out_point = q.b_point
     turned.out_channel = UNIT
     turned.out_tile = UNIT * UNIT
     wide = &x if turn_input else &dy
-    border = BORDER if turn_input else 0
+    border = WINOGRAD_BORDER if turn_input else 0
     height = b[6]
     width = dy.width
     strip_shape((width + WINOGRAD_TILE - 1) // WINOGRAD_TILE, &across, &down)
@@ -245,7 +237,7 @@ cdef int winograd_backward_weights(const void *args, Py_ssize_t block,
                     else:
                         natural.input = (<const float *> a.operand[1] + offset(&x, g, 0, i - x.halo)
                                          + (x0 - x.halo) * UNIT)
-                        natural.rows = height + BORDER - i
+                        natural.rows = height + WINOGRAD_BORDER - i
                         natural.columns = x.pitch - x0
                         micro.winograd_input(&natural)
                 # The window of the side that is transposed: what exists of it.
@@ -308,7 +300,7 @@ def _winograd_weights_reference(operands, attributes, bounds, iteration):
     w = operands["weight"]
     w = w[inputs, :, ::-1, ::-1].swapaxes(0, 1) if attributes["flip"] else w[:, inputs]
     points = np.einsum("pk,ockl,ql->pqco", _TAPS_AT_POINTS, w, _TAPS_AT_POINTS, optimize=True)
-    operands["transformed"][:, inputs] = points.reshape(POINTS, *points.shape[2:])
+    operands["transformed"][:, inputs] = points.reshape(WINOGRAD_POINTS, *points.shape[2:])
 
 
 def _with_taps(reference, flip):
@@ -339,6 +331,18 @@ class _Cut:
         return self.weights[tuple(key)]
 
 
+def _scratch(attributes, bounds, operands):
+    return sizeof(float) * winograd_scratch(attributes["in_channels"], longest(bounds, "c")).end
+
+
+def _weights_scratch(attributes, bounds, operands):
+    return sizeof(float) * max(
+        winograd_gradient_scratch(attributes["in_channels"], outputs).end
+        for outputs in np.unique(bounds["c1"] - bounds["c0"]))
+
+
+POINTS = WINOGRAD_POINTS  # of the transformed weights of a pair of channels
+TILE = WINOGRAD_TILE  # side of a tile of results
 MAPS = map_attributes("in") + map_attributes("out")
 BOX = ("g0", "g1", "c0", "c1", "y0", "y1")
 
@@ -347,18 +351,23 @@ register(KernelSpec(
     _winograd_weights_reference, <uintptr_t> &winograd_weights))
 register(KernelSpec(
     "winograd_forward", ("input", "transformed", "bias", "output"), MAPS, (), BOX,
-    _with_taps(_conv_forward_reference, False), <uintptr_t> &winograd_forward))
+    _with_taps(_conv_forward_reference, False), <uintptr_t> &winograd_forward,
+    scratch_bytes=_scratch))
 register(KernelSpec(
     "winograd_relu_pool", ("input", "transformed", "bias", "output", "index"), MAPS, (), BOX,
-    _with_taps(_conv_relu_pool_reference, False), <uintptr_t> &winograd_relu_pool))
+    _with_taps(_conv_relu_pool_reference, False), <uintptr_t> &winograd_relu_pool,
+    scratch_bytes=_scratch))
 register(KernelSpec(
     "winograd_backward_data", ("gradient", "transformed", "output"), MAPS, (), BOX,
-    _with_taps(_conv_backward_data_reference, True), <uintptr_t> &winograd_backward_data))
+    _with_taps(_conv_backward_data_reference, True), <uintptr_t> &winograd_backward_data,
+    scratch_bytes=_scratch))
 register(KernelSpec(
     "winograd_backward_data_unpool", ("gradient", "transformed", "output", "index"), MAPS, (), BOX,
-    _with_taps(_conv_backward_data_unpool_reference, True), <uintptr_t> &winograd_backward_data_unpool))
+    _with_taps(_conv_backward_data_unpool_reference, True), <uintptr_t> &winograd_backward_data_unpool,
+    scratch_bytes=_scratch))
 register(KernelSpec(
     "winograd_backward_weights", ("gradient", "input", "output"),
     map_attributes("dy") + map_attributes("in") + ("accumulate",), (),
     ("partial", "g0", "g1", "c0", "c1", "y0", "y1"), _conv_backward_weights_reference,
-    <uintptr_t> &winograd_backward_weights))
+    <uintptr_t> &winograd_backward_weights,
+    scratch_bytes=_weights_scratch))

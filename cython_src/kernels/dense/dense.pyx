@@ -162,6 +162,11 @@ def _fc_backward_weights_reference(operands, attributes, bounds, iteration):
     out[:] = out + result if attributes["accumulate"] else result
 
 
+def _unpool_scratch(attributes, bounds, operands):
+    """The pooled map's gradient, of a group."""
+    return sizeof(float) * attributes["features"] * attributes["lanes"]
+
+
 SHAPE = ("features", "outputs", "lanes")
 register(KernelSpec("fc_forward", ("input", "weight", "bias", "output"), SHAPE, (), ("g0", "g1"),
                     _fc_forward_reference, <uintptr_t> &fc_forward))
@@ -174,7 +179,7 @@ register(KernelSpec("fc_backward_data", ("gradient", "weight", "output"), SHAPE,
 register(KernelSpec("fc_backward_data_unpool", ("gradient", "weight", "index", "output"),
                     SHAPE + map_attributes("out"),
                     (), ("g0", "g1"), _fc_backward_data_unpool_reference,
-                    <uintptr_t> &fc_backward_data_unpool))
+                    <uintptr_t> &fc_backward_data_unpool, scratch_bytes=_unpool_scratch))
 register(KernelSpec("fc_backward_weights", ("gradient", "input", "output"), SHAPE + ("accumulate",), (),
                     ("partial", "g0", "g1"), _fc_backward_weights_reference,
                     <uintptr_t> &fc_backward_weights))

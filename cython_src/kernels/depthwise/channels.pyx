@@ -17,41 +17,25 @@ from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, pixel
 from ..maps.channels_planes cimport MASK_ARGUMENT, MASK_NONE, ChannelsTask, set_block, set_plane
 from ..maps.channels_windows cimport WindowTask, set_windows
 from ..simd.micro_kernels cimport Micro
-from .channels_loops cimport STRIP_FLOATS, DepthwiseBackwardTask
+from .channels_loops cimport DepthwiseBackwardTask
+
+cdef extern from "cython_src/kernels/depthwise/channels_sizes.h" nogil:
+    ctypedef struct DepthwiseScratch:
+        Py_ssize_t sums, weight, bias, inputs, gradients, end
+
+    DepthwiseScratch depthwise_forward_scratch(
+        int channels, int kernel, int stride, bint has_bias, Py_ssize_t in_row, int in_height)
+    DepthwiseScratch depthwise_weights_scratch(int channels, int kernel, bint has_bias)
+    DepthwiseScratch depthwise_backward_scratch(
+        int channels, int kernel, int stride, bint normalises, Py_ssize_t in_row, int in_height, Py_ssize_t out_row,
+        int out_height)
 
 import numpy as np
 
 from ..maps import channels as channels_maps
-from ..interface.kernel_spec import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, longest, register
 from ..maps.channels import (
     BOX, activate, block_statistics, inside, channels_attributes, passes, scatter_windows, windows, write_block)
-
-
-def scratch_bytes(channels, kernel):
-    """Scratch memory of the kernels' blocks of up to `channels` channels: weights or their gradient."""
-    return 4 * channels_maps.channel_end(channels, 1 << 30) * (kernel * kernel + 1)
-
-
-def staged_bytes(width, pitch, kernel, stride):
-    """Scratch memory for the ring of rows of a normalised input, `width` pixels each."""
-    return 4 * staged_floats(width, pitch, kernel, stride)
-
-
-def backward_scratch_bytes(channels, width, out_width, pitch, kernel, stride):
-    """Scratch memory of `channels_depthwise_norm_backward`: weights, their gradient, rows of input and gradient."""
-    rows = 2 * (strip_rows(width, pitch, kernel, stride) + kernel)
-    return (2 * scratch_bytes(channels, kernel) + staged_bytes(width, pitch, kernel, stride)
-            + 4 * out_width * pitch * rows)
-
-
-cdef int strip_rows(Py_ssize_t width, int pitch, int kernel, int stride) noexcept nogil:
-    """Rows of outputs of a strip, as strip_of() in kernels/depthwise/channels_loops.c."""
-    return max(4, ((<int> (STRIP_FLOATS // (width * pitch)) - kernel) // stride + 1) // 4 * 4)
-
-
-cdef Py_ssize_t staged_floats(Py_ssize_t width, int pitch, int kernel, int stride) noexcept nogil:
-    """Of the ring of rows of a normalised input, as input_ring() in kernels/depthwise/channels_loops.c."""
-    return 2 * width * pitch * ((strip_rows(width, pitch, kernel, stride) - 1) * stride + kernel)
 
 
 cdef const float *pack(const KernelArgs *a, const WindowTask *task, const float *weight, const int32_t *b, int flip,
@@ -72,14 +56,16 @@ cdef int forward(const KernelArgs *a, Py_ssize_t block, const TaskContext *conte
     cdef ChannelsMap source, target
     cdef WindowTask task
     cdef ChannelsTask done
-    cdef int n, c, taps, activation = <int> a.integers[13]
+    cdef DepthwiseScratch place
+    cdef int n, c, activation = <int> a.integers[13]
     read_channels_map(&source, a.integers)
     read_channels_map(&target, a.integers + 5)
     set_windows(&task, a.operand[0], &source, a.operand[3], &target, 0, a.integers + 10, b)
-    taps = task.kernel * task.kernel
-    task.weight = pack(a, &task, <const float *> a.operand[1], b, 0, scratch)
+    place = depthwise_forward_scratch(b[5] - b[4], task.kernel, task.stride, a.operand[2] != NULL,
+                                      source.width * task.pitch if normalise else 0, source.height)
+    task.weight = pack(a, &task, <const float *> a.operand[1], b, 0, scratch + place.weight)
     if a.operand[2] != NULL:
-        bias = scratch + taps * task.channels
+        bias = scratch + place.bias
         for c in range(task.channels):
             bias[c] = (<const float *> a.operand[2])[b[4] + c] if c < b[5] - b[4] else 0
         task.bias = bias
@@ -87,7 +73,7 @@ cdef int forward(const KernelArgs *a, Py_ssize_t block, const TaskContext *conte
         task.scale = <const float *> a.operand[5] + b[4]
         task.shift = <const float *> a.operand[6] + b[4]
         task.in_activation = <int> a.integers[14]
-        task.staged = scratch + (taps + 1) * task.channels
+        task.staged = scratch + place.inputs
     if a.operand[4] == NULL:
         task.activation = activation
     else:
@@ -152,9 +138,11 @@ cdef int depthwise_backward_weights(const void *args, Py_ssize_t block, const Ta
     cdef const KernelArgs *a = <const KernelArgs *> args
     cdef const int32_t *b = a.bounds + block * a.bounds_width
     cdef const Micro *micro = <const Micro *> a.micro
-    cdef float *sums = <float *> context.scratch
+    cdef float *scratch = <float *> context.scratch
+    cdef float *sums
     cdef float *out
     cdef const float *dy
+    cdef DepthwiseScratch place
     cdef ChannelsMap gradient, source
     cdef WindowTask task
     cdef int n, y, x, c, taps, count = b[5] - b[4], accumulate = <int> a.integers[13]
@@ -162,11 +150,12 @@ cdef int depthwise_backward_weights(const void *args, Py_ssize_t block, const Ta
     read_channels_map(&source, a.integers + 5)
     set_windows(&task, a.operand[1], &source, a.operand[0], &gradient, 0, a.integers + 10, b)
     taps = task.kernel * task.kernel
-    micro.channels_depthwise.backward_weights(&task, sums)
-    store_sums(sums, taps, count, accumulate,
+    place = depthwise_weights_scratch(count, task.kernel, a.operand[3] != NULL)
+    micro.channels_depthwise.backward_weights(&task, scratch + place.sums)
+    store_sums(scratch + place.sums, taps, count, accumulate,
                <float *> a.operand[2] + (<Py_ssize_t> b[6] * gradient.channels + b[4]) * taps)
     if a.operand[3] != NULL:
-        sums += taps * task.channels
+        sums = scratch + place.bias
         memset(sums, 0, task.channels * sizeof(float))
         for n in range(b[0], b[1]):
             for y in range(b[2], b[3]):
@@ -190,7 +179,7 @@ cdef int depthwise_norm_backward(const void *args, Py_ssize_t block, const TaskC
     cdef ChannelsTask planes
     cdef DepthwiseBackwardTask task
     cdef float *scratch = <float *> context.scratch
-    cdef float *packed
+    cdef DepthwiseScratch place
     cdef int n, i, taps, end
     read_channels_map(&small, a.integers)
     read_channels_map(&large, a.integers + 5)
@@ -200,16 +189,18 @@ cdef int depthwise_norm_backward(const void *args, Py_ssize_t block, const TaskC
     end = channel_end(&large, b[5])
     set_windows(&task.window, a.operand[7], &large, a.operand[1], &small, 0, a.integers + 10, b)
     taps = task.window.kernel * task.window.kernel
-    task.sums = scratch
-    packed = scratch + taps * task.window.channels
-    task.weight = pack(a, &task.window, <const float *> a.operand[6], b, task.window.stride == 1, packed)
-    task.staged = packed + (taps + 1) * task.window.channels
+    place = depthwise_backward_scratch(b[5] - b[4], task.window.kernel, task.window.stride, a.operand[8] != NULL,
+                                       large.width * task.window.pitch, large.height,
+                                       small.width * task.window.pitch, small.height)
+    task.sums = scratch + place.sums
+    task.weight = pack(a, &task.window, <const float *> a.operand[6], b, task.window.stride == 1,
+                       scratch + place.weight)
+    task.staged = scratch + place.gradients
     if a.operand[8] != NULL:
         task.window.scale = <const float *> a.operand[8] + b[4]
         task.window.shift = <const float *> a.operand[9] + b[4]
         task.window.in_activation = <int> a.integers[16]
-        task.window.staged = task.staged
-        task.staged += staged_floats(large.width, large.pitch, task.window.kernel, task.window.stride)
+        task.window.staged = scratch + place.inputs
         task.mean = <const float *> a.operand[10] + b[4]
         task.inv_std = <const float *> a.operand[11] + b[4]
         task.partials = <float *> a.operand[14] + <Py_ssize_t> bounds[4] * 2 * large.pitch + b[4]
@@ -331,24 +322,45 @@ def _norm_backward_reference(operands, attributes, bounds, iteration):
         operands["statistics"][bounds["partial"], 1, channels] = (dx * xhat).sum(axis=(0, 1, 2))
 
 
+def _forward_scratch(attributes, bounds, operands):
+    row = attributes["in_width"] * attributes["out_pitch"] if "input_scale" in operands else 0
+    return sizeof(float) * depthwise_forward_scratch(
+        longest(bounds, "c"), attributes["kernel"], attributes["stride"], "bias" in operands, row,
+        attributes["in_height"]).end
+
+
+def _weights_scratch(attributes, bounds, operands):
+    return sizeof(float) * depthwise_weights_scratch(
+        longest(bounds, "c"), attributes["kernel"], "bias_output" in operands).end
+
+
+def _norm_backward_scratch(attributes, bounds, operands):
+    return sizeof(float) * depthwise_backward_scratch(
+        longest(bounds, "c"), attributes["kernel"], attributes["stride"], "input_scale" in operands,
+        attributes["in_width"] * attributes["out_pitch"], attributes["in_height"],
+        attributes["out_width"] * attributes["out_pitch"], attributes["out_height"]).end
+
+
 WINDOW = ("kernel", "stride", "padding")
 MAPS = channels_attributes("in") + channels_attributes("out") + WINDOW
 # statistics: those of the block before the activation, as channels_norm_statistics writes them, in its `partial`.
 register(KernelSpec("channels_depthwise_forward", ("input", "weight", "bias?", "output", "statistics?"),
                     MAPS + ("activation",), (), BOX + ("partial",), _forward_reference,
-                    <uintptr_t> &depthwise_forward))
-# The input is activation(input_scale input + input_shift); scratch memory of scratch_bytes() and staged_bytes().
+                    <uintptr_t> &depthwise_forward, scratch_bytes=_forward_scratch))
+# The input is activation(input_scale input + input_shift).
 register(KernelSpec("channels_norm_depthwise",
                     ("input", "weight", "bias?", "output", "statistics?", "input_scale", "input_shift"),
                     MAPS + ("activation", "input_activation"), (), BOX + ("partial",), _forward_reference,
-                    <uintptr_t> &norm_depthwise))
+                    <uintptr_t> &norm_depthwise, scratch_bytes=_forward_scratch))
 # bounds: rows of the input's gradient.
 register(KernelSpec("channels_depthwise_backward_data", ("gradient", "weight", "output"), MAPS + ("accumulate",), (),
-                    BOX, _backward_data_reference, <uintptr_t> &depthwise_backward_data))
+                    BOX, _backward_data_reference, <uintptr_t> &depthwise_backward_data,
+                    scratch_bytes=_forward_scratch))
 # output: (num_partials, channels, kernel^2), bias_output: (num_partials, channels). bounds: rows of dy.
 register(KernelSpec("channels_depthwise_backward_weights", ("gradient", "input", "output", "bias_output?"),
                     channels_attributes("gradient") + channels_attributes("in") + WINDOW + ("accumulate",), (),
-                    BOX + ("partial",), _backward_weights_reference, <uintptr_t> &depthwise_backward_weights))
+                    BOX + ("partial",), _backward_weights_reference, <uintptr_t> &depthwise_backward_weights,
+                    scratch_bytes=_weights_scratch))
 # gradient: of activation(scale result + shift), `result` being the convolution's output; mean, coefficients: as in
 # channels_norm_backward_apply. The convolution's input is `input`, or `input` normalised (input_scale, input_shift,
 # ...); output is its gradient. statistics (num_partials, 2, pitch) are those of channels_norm_backward_statistics.
@@ -359,4 +371,4 @@ register(KernelSpec("channels_depthwise_norm_backward",
                     channels_attributes("out") + channels_attributes("in") + WINDOW
                     + ("gradient_halo", "output_halo", "activation", "input_activation"), (),
                     ("n0", "n1", "c0", "c1", "partial"), _norm_backward_reference,
-                    <uintptr_t> &depthwise_norm_backward))
+                    <uintptr_t> &depthwise_norm_backward, scratch_bytes=_norm_backward_scratch))

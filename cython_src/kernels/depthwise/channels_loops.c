@@ -1,5 +1,6 @@
 /* Inner loops of depthwise convolution, see kernels/depthwise/channels_loops.h. Compiled once per instruction set. */
 #include "channels_loops.h"
+#include "channels_sizes.h"
 #include "cython_src/kernels/maps/channels_windows_loops.h"
 #include "cython_src/kernels/norm/channels_rows.h"
 #include "cython_src/kernels/simd/activations.h"
@@ -279,8 +280,7 @@ static void depthwise_statistics(const WindowTask *t, int n, int y0, int y1)
 /* Rows of outputs of a strip. */
 INLINE int strip_of(const WindowTask *t)
 {
-    const int rows = ((int)(STRIP_FLOATS / (t->large_width * t->pitch)) - t->kernel) / t->stride + 1;
-    return rows < 4 ? 4 : rows / 4 * 4;
+    return strip_rows(t->large_width * t->pitch, t->kernel, t->stride);
 }
 
 /* Rows [first, last) of an image, of which row `first` stands at p + at * row, in a buffer of `capacity` rows. Strips come
@@ -314,7 +314,8 @@ INLINE ChannelPlane ring_plane(const Ring *r)
 
 INLINE Ring input_ring(const WindowTask *t, int strip)
 {
-    return (Ring){t->staged, t->large_width * t->pitch, 2 * ((strip - 1) * t->stride + t->kernel), 0, 0, 0};
+    const int rows = input_ring_rows(strip, t->kernel, t->stride, t->large_height);
+    return (Ring){t->staged, t->large_width * t->pitch, rows, 0, 0, 0};
 }
 
 /* The task of rows [y, y + rows) of image n, on its normalised inputs, the missing ones of which are computed now. */
@@ -408,7 +409,7 @@ static void depthwise_backward(const DepthwiseBackwardTask *t)
     const Pieces *pieces = choose_pieces(w, 1);
     const ptrdiff_t row = w->small_width * w->pitch;
     const int strip = strip_of(w);
-    Ring gradients = {t->staged, row, 2 * (strip + w->kernel), 0, 0, 0};
+    Ring gradients = {t->staged, row, gradient_ring_rows(strip, w->kernel, w->small_height), 0, 0, 0};
     memset(t->sums, 0, w->kernel * w->kernel * w->channels * sizeof(float));
     if (w->scale)
         start_backward_statistics(w->channels, t->partials, t->partials_stride);

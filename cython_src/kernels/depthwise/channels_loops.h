@@ -4,10 +4,6 @@
 
 #include "cython_src/kernels/maps/channels_windows.h"
 
-/* A depthwise convolution between norms goes over its maps in strips of outputs. What it needs of a map that it computes
- * for itself lies in a ring of rows, two strips' worth; one strip's takes no more floats than this, unless four rows do. */
-#define STRIP_FLOATS 16384
-
 /* The backward pass of norm, depthwise convolution, norm in one pass over their maps, strip by strip: the gradient of the
  * second norm's input is computed from that of its result, serves both gradients of the convolution, and is not kept; the
  * convolution's input is normalised anew; the gradient of that is written, and summed for the first norm. */

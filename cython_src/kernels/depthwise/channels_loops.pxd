@@ -5,8 +5,6 @@ from ..maps.channels_windows cimport WindowTask
 
 
 cdef extern from "cython_src/kernels/depthwise/channels_loops.h" nogil:
-    const int STRIP_FLOATS
-
     ctypedef struct DepthwiseBackwardTask:
         WindowTask window
         ChannelsTask norm

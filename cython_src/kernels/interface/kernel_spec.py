@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from ...errors import UsageError
 from ...plan.model import BlockLoop
@@ -28,6 +30,10 @@ class KernelSpec:
         Address of the compiled form, `int kernel(const void *args, Py_ssize_t block, const TaskContext *context)`.
     instruction_sets : bool
         The compiled form has inner loops for each instruction set (`KernelArgs.micro`).
+    scratch_bytes : callable or None
+        Bytes of scratch memory that the compiled form takes for a block of a loop, at most:
+        `f(attributes, bounds, operands)` with the loop's attributes by name, the bounds of all its blocks by name, an
+        int32 array each, and the names of the operands that it gives. None: it takes none.
     """
 
     name: str
@@ -38,6 +44,7 @@ class KernelSpec:
     reference: Callable[[Mapping, Mapping, Mapping, int], int | None] | None = None
     address: int | None = None
     instruction_sets: bool = True
+    scratch_bytes: Callable[[Mapping[str, float | int], Mapping[str, np.ndarray], Set[str]], int] | None = None
     optional: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -65,6 +72,16 @@ class KernelSpec:
                     f"kernel {self.name!r} takes bounds {self.bounds}; loop {loop.name!r} gives {block.bounds}"
                 )
 
+    def scratch_of(self, loop: BlockLoop) -> int:
+        """Return the bytes of scratch memory that a block of a loop takes, at most."""
+        if self.scratch_bytes is None:
+            return 0
+        bounds = dict(zip(self.bounds, loop.bounds.T, strict=True))
+        size = int(self.scratch_bytes(loop.attributes, bounds, set(loop.operands)))
+        if size < 0:
+            raise UsageError(f"scratch_bytes of kernel {self.name!r} must not be negative, got {size}")
+        return size
+
 
 _specs: dict[str, KernelSpec] = {}
 
@@ -80,3 +97,8 @@ def register(spec: KernelSpec) -> KernelSpec:
 def registered() -> Mapping[str, KernelSpec]:
     """Return the kernels that have been registered so far, by name."""
     return _specs
+
+
+def longest(bounds: Mapping[str, np.ndarray], name: str) -> int:
+    """Return the length of the longest range [`name`0, `name`1) of a loop's blocks, for `KernelSpec.scratch_bytes`."""
+    return int((bounds[f"{name}1"] - bounds[f"{name}0"]).max())

@@ -11,9 +11,9 @@ from libc.string cimport memset
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..simd.micro_kernels cimport Micro
-from .linear_loops cimport LINEAR_GELU, LinearGradientTask, LinearTask
+from .linear_loops cimport LINEAR_FLOATS, LINEAR_GELU, LINEAR_GRADIENT_FLOATS, LinearGradientTask, LinearTask
 
-from ..interface.kernel_spec import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, longest, register
 from ..elementwise.gelu import gelu, gelu_derivative
 
 GELU = LINEAR_GELU  # code of the activation; 0: none
@@ -130,15 +130,28 @@ def _linear_backward_weights_reference(operands, attributes, bounds, iteration):
             out[...] = out + result if attributes["accumulate"] else result
 
 
+def _forward_scratch(attributes, bounds, operands):
+    return sizeof(float) * LINEAR_FLOATS(attributes["inputs"], longest(bounds, "c"))
+
+
+def _backward_data_scratch(attributes, bounds, operands):
+    return sizeof(float) * LINEAR_FLOATS(attributes["outputs"], longest(bounds, "c"))
+
+
+def _backward_weights_scratch(attributes, bounds, operands):
+    return sizeof(float) * LINEAR_GRADIENT_FLOATS(longest(bounds, "r"), longest(bounds, "o"), attributes["inputs"])
+
+
 register(KernelSpec(
     "linear_forward", ("input", "weight", "bias?", "residual?", "before?", "output"),
     ("inputs", "outputs", "output_pitch", "activation"), (), ("r0", "r1", "c0", "c1"),
-    _linear_forward_reference, <uintptr_t> &linear_forward))
+    _linear_forward_reference, <uintptr_t> &linear_forward, scratch_bytes=_forward_scratch))
 register(KernelSpec(
     "linear_backward_data", ("gradient", "weight", "before?", "output"),
     ("inputs", "outputs", "gradient_pitch", "accumulate"), (), ("r0", "r1", "c0", "c1"),
-    _linear_backward_data_reference, <uintptr_t> &linear_backward_data))
+    _linear_backward_data_reference, <uintptr_t> &linear_backward_data, scratch_bytes=_backward_data_scratch))
 register(KernelSpec(
     "linear_backward_weights", ("gradient", "input", "weights", "bias?"),
     ("inputs", "outputs", "gradient_pitch", "accumulate"), (), ("r0", "r1", "o0", "o1", "partial"),
-    _linear_backward_weights_reference, <uintptr_t> &linear_backward_weights))
+    _linear_backward_weights_reference, <uintptr_t> &linear_backward_weights,
+    scratch_bytes=_backward_weights_scratch))

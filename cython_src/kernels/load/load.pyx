@@ -19,7 +19,12 @@ from ..maps.channels import inside, channels_attributes, write_block
 BAD_INDEX = 2
 
 
-cdef float zeros[256]  # a row of a missing image; lowering refuses wider ones
+cdef enum:
+    WIDEST = 256
+
+WIDEST_IMAGE = WIDEST  # pixels of a row that `load_images` takes; lowering refuses wider images
+
+cdef float zeros[WIDEST]  # a row of a missing image
 
 
 cdef int load_images(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:

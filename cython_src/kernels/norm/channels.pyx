@@ -352,6 +352,11 @@ def _backward_apply_reference(operands, attributes, bounds, iteration):
                     attributes["accumulate_branch"])
 
 
+def _backward_apply_scratch(attributes, bounds, operands):
+    """A row of results, where they are added to the output."""
+    return sizeof(float) * attributes["in_width"] * attributes["in_pitch"] if "previous" in operands else 0
+
+
 MAP = channels_attributes("in")
 # Statistics of one block: shape channels_maps.statistics_shape(num_partials, pitch).
 register(KernelSpec("channels_norm_statistics", ("input", "partials"), MAP, (), ("n0", "n1", "y0", "y1", "partial"),
@@ -387,11 +392,11 @@ register(KernelSpec(
     ("channels", "num_partials", "count", "evaluation"), (), ("c0", "c1"), _backward_finish_reference,
     <uintptr_t> &norm_backward_finish))
 # branch: g, the gradient of the residual, written or added.
-# "previous" is the output's buffer again: the result is added to what is there. It takes scratch memory, a row.
+# "previous" is the output's buffer again: the result is added to what is there.
 register(KernelSpec(
     "channels_norm_backward_apply",
     ("gradient", "activations?", "scale?", "shift?", "input", "mean", "coefficients", "output", "branch?",
      "previous?"),
     MAP + ("gradient_halo", "activations_halo", "out_halo", "branch_halo", "activation", "accumulate_branch"),
     (), BOX, _backward_apply_reference,
-    <uintptr_t> &norm_backward_apply))
+    <uintptr_t> &norm_backward_apply, scratch_bytes=_backward_apply_scratch))

@@ -5,7 +5,6 @@ import pytest
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import check_accesses, check_orders, find_unused_reads
-from forktask.cython_src.kernels.depthwise.channels import scratch_bytes
 from forktask.cython_src.kernels.maps.channels import ChannelsMap, statistics_shape
 from forktask.cython_src.plan.builder import PlanBuilder, block_grid, ranges
 from forktask.cython_src.plan.model import Block, read, update, write
@@ -125,7 +124,6 @@ class Step:
 
     def build(self):
         b = self.builder
-        b.scratch(scratch_bytes(32, 3))
         parameter, statistic = {"role": "parameter"}, {"role": "statistic"}
         depth = self.buffer("depth", CHANNELS, 1, 3, 3, **parameter)
         gamma, beta = (self.buffer(n, CHANNELS, **parameter) for n in ("gamma", "beta"))

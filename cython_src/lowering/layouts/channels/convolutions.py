@@ -14,7 +14,7 @@ from ...state import Lowering, loop_name, phase_of
 from ...units import Unit
 from . import block_sizes
 from .block_sizes import Window
-from .depthwise import depthwise_norm_backward, depthwise_scratch
+from .depthwise import depthwise_norm_backward
 from .maps import FeatureMap, geometry, source_map, statistics_buffer, window
 
 BLOCKS_OF_PACK = 16
@@ -45,7 +45,6 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
     vectors = []
     if depthwise:
         operands["weight"] = weight
-        b.scratch(depthwise_scratch(low, unit, source))
         if norm:
             vectors = [f"{norm.layer.name}.scale", f"{norm.layer.name}.shift"]
             operands |= dict(zip(("input_scale", "input_shift"), vectors, strict=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ....kernels.depthwise import channels as channels_depthwise
 from ....plan.builder import block_grid, ranges
 from ....plan.model import read, write
 from ...gradients import gradient_map
@@ -10,14 +9,6 @@ from ...state import Lowering
 from ...units import Unit
 from . import block_sizes
 from .maps import FeatureMap, geometry, source_map
-
-
-def depthwise_scratch(low: Lowering, unit: Unit, source: FeatureMap) -> int:
-    layer = unit.layer
-    size = channels_depthwise.scratch_bytes(source.channels, layer.kernel)
-    if unit.normalises:
-        size += channels_depthwise.staged_bytes(source.width, source.pitch, layer.kernel, layer.stride)
-    return size
 
 
 def depthwise_norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
@@ -66,11 +57,6 @@ def depthwise_norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> 
         share = (n[1] - n[0]) * (c[1] - c[0]) / (low.batch * source.channels)
         bounds = {"n0": n[0], "n1": n[1], "c0": c[0], "c1": c[1], "partial": number}
         blocks.append((bounds, accesses, flops * share, moved * share))
-    b.scratch(
-        channels_depthwise.backward_scratch_bytes(
-            source.channels, source.width, result.width, source.pitch, layer.kernel, layer.stride
-        )
-    )
     low.loop(
         f"{layer.name}.gradient",
         "channels_depthwise_norm_backward",

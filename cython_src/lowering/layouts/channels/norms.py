@@ -198,7 +198,6 @@ def norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
         maps["output"] = target
         if present:
             common["previous"] = target.name
-            b.scratch(4 * source.width * source.pitch)
         branch, added = target, False
         if learns[1] and unit.activation:
             branch, added = gradient_map(low, shortcut)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from ....errors import UsageError
+from ....kernels.convolution.lanes_winograd import TILE as WINOGRAD_TILE
 from ....plan.builder import ranges
 from ...state import Lowering
 
@@ -14,7 +15,6 @@ from ...state import Lowering
 BLOCKS_WANTED = 8
 BLOCKS_OF_IMAGES = 32
 CHANNEL_TILES = (5, 4)  # output channels that the inner loops take at a time
-WINOGRAD_TILE = 4  # side of a tile of results
 
 
 def group_ranges(low: Lowering) -> list[tuple[int, int]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from ....kernels.convolution.lanes_winograd import gradient_scratch_bytes, transform_scratch_bytes
 from ....plan.builder import block_grid, ranges
 from ....plan.model import read, update, write
 from ...gradients import gradient_map
@@ -14,8 +13,6 @@ from .blocks import channel_ranges, convolution_ranges, group_ranges, winograd_r
 from .forms import POINTS, TAPS, form_attributes, form_of, kernel_name
 from .maps import FeatureMap
 from .pixels import box_bounds, index_before, index_buffer
-
-SCRATCH_BYTES = 5 * 8192 * 4  # what the direct form needs: rows of five channels
 
 
 def convolution(low: Lowering, unit: Unit, again: bool) -> None:
@@ -57,14 +54,14 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
         phase_of(again),
         **source.attributes("in"),
         **target.attributes("out"),
-        **form_attributes(low, form, source.channels, width),
+        **form_attributes(form),
     )
 
 
 def weight_operand(
     low: Lowering, unit: Unit, form: str, source: FeatureMap, target: FeatureMap, *, flip: bool, again: bool = False
 ) -> dict[str, str]:
-    """Return the operand that holds the weights, and ask for the form's scratch memory.
+    """Return the operand that holds the weights.
 
     In Winograd form it is transformed, (points, channels in, channels out) of the convolution or, flipped, of its data
     gradient; a loop of its own makes it anew in each iteration.
@@ -72,9 +69,7 @@ def weight_operand(
     layer = unit.layer.name
     weight = f"{layer}.weight"
     if form != "winograd":
-        low.builder.scratch(SCRATCH_BYTES)
         return {"weight": weight}
-    low.builder.scratch(transform_scratch_bytes(source.channels, target.channels))
     name = f"{layer}.data_gradient.transform" if flip else f"{layer}.transform"
     if again:
         return {"transformed": f"{name}ed"}
@@ -134,7 +129,7 @@ def data_gradient(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
         "backward",
         **gradient.attributes("in"),
         **target.attributes("out"),
-        **form_attributes(low, form, gradient.channels, width),
+        **form_attributes(form),
     )
 
 
@@ -146,10 +141,8 @@ def weight_gradient(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
     outputs, pixels = gradient.channels, gradient.height * gradient.width
     form = form_of(low, loop, outputs, source.channels, gradient.height, gradient.width)
     channels, rows = channel_ranges(low, outputs), [(0, gradient.height)]
-    if form == "winograd":
-        if not chain and low.options.cut.is_auto:
-            channels, rows = winograd_ranges(low, outputs, gradient.height)
-        low.builder.scratch(gradient_scratch_bytes(source.channels, outputs))
+    if form == "winograd" and not chain and low.options.cut.is_auto:
+        channels, rows = winograd_ranges(low, outputs, gradient.height)
     parts = list(block_grid(group_ranges(low), rows))
     count = 1 if chain else len(parts)
     stored = (count, outputs, source.channels * TAPS + 1)
@@ -157,7 +150,7 @@ def weight_gradient(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
     for kind in ("weight", "bias"):
         low.partials[f"{name}.{kind}"] = partials, count
     attributes = {**gradient.attributes("dy"), **source.attributes("in")}
-    attributes |= form_attributes(low, form, source.channels, gradient.width)
+    attributes |= form_attributes(form)
     flops = 2.0 * TAPS * source.channels * outputs * pixels
     moved = 4.0 * (outputs + source.channels) * pixels
     for link, part in enumerate([[p] for p in parts] if chain else [parts]):

@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 
 from ....kernels.convolution.algorithms import CODES, ERROR_LIMIT, RELATIVE_ERROR
-from ....kernels.convolution.lanes_forms import FORMS, form_scratch_bytes
+from ....kernels.convolution.lanes_forms import FORMS
+from ....kernels.convolution.lanes_winograd import POINTS
+from ....kernels.convolution.lanes_winograd import TILE as WINOGRAD_TILE
 from ...granularity import Granularity
 from ...state import Lowering
-from .blocks import WINOGRAD_TILE
 from .maps import KERNEL, UNIT
 
 TAPS = KERNEL * KERNEL
-POINTS = 64  # products of a Winograd tile
 CONVOLUTIONS = ("auto", "direct", "winograd", *FORMS)  # of the layout "lanes"; "flat" has the first two
 
 
@@ -77,9 +77,6 @@ def kernel_name(form: str, what: str) -> str:
     return f"{'conv_form' if form in FORMS else 'winograd' if form == 'winograd' else 'conv'}_{what}"
 
 
-def form_attributes(low: Lowering, form: str, channels: int, width: int) -> dict[str, int]:
-    """Return further attributes of the kernels in a form, and ask for its scratch memory; see `form_scratch_bytes`."""
-    if form not in FORMS:
-        return {}
-    low.builder.scratch(form_scratch_bytes(form, channels, width))
-    return {"algorithm": CODES[form]}
+def form_attributes(form: str) -> dict[str, int]:
+    """Return further attributes of the kernels in a form."""
+    return {"algorithm": CODES[form]} if form in FORMS else {}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from ....errors import UsageError
+from ....kernels.load.load import WIDEST_IMAGE
 from ....networks.layers import Convolution, FullyConnected, Layer, MaxPool, Network, ReLU
 from ...dense import data_gradient, fully_connected, fully_connected_backward
 from ...elementwise import activation, activation_backward
@@ -18,8 +19,6 @@ from .convolutions import convolution, convolution_backward
 from .forms import CONVOLUTIONS
 from .maps import KERNEL, UNIT, FeatureMap, Features, Logits
 from .pixels import index_before, pixelwise, pool, pool_backward
-
-LARGEST_SIDE = {"input": 256, "convolution": 254}  # pixels of a row, for which the kernels have memory
 
 
 class Lanes(Layout):
@@ -46,17 +45,21 @@ class Lanes(Layout):
         """Raise `UsageError` for a network or an option that has no kernels."""
         super().check(spec, options)
         check_chain(spec, self.name)
+        if spec.input_shape[2] > WIDEST_IMAGE:
+            raise UsageError(
+                f"images must be at most {WIDEST_IMAGE} pixels wide in layout {self.name!r}, got "
+                f"{spec.input_shape[2]}; use layout 'channels'"
+            )
         paddings = (2,) if self.lanes == 1 else (0, 1, 2)
         for layer, before, after in spec.shapes():
             if isinstance(layer, Convolution):
                 padding = layer.padding if layer.padding in paddings else paddings[0]
                 plain = Convolution(layer.name, layer.out_channels, KERNEL, padding, after=layer.after)
-                widest = before[2] <= LARGEST_SIDE["input"] and after[2] <= LARGEST_SIDE["convolution"]
-                if layer != plain or after[1] % 2 or after[2] % 2 or not widest:
+                if layer != plain or after[1] % 2 or after[2] % 2:
                     raise UsageError(
                         f"convolutions must have kernel {KERNEL}, padding {', '.join(map(str, paddings))}, a bias, and "
-                        f"a result with even sides of at most {LARGEST_SIDE['convolution']} in layout {self.name!r}, "
-                        f"got {layer} on {before}; use layout 'channels'"
+                        f"a result with even sides in layout {self.name!r}, got {layer} on {before}; "
+                        f"use layout 'channels'"
                     )
             elif isinstance(layer, MaxPool) and (
                 layer != MaxPool(layer.name, 2, after=layer.after) or before[1] % 2 or before[2] % 2
@@ -116,7 +119,6 @@ class Lanes(Layout):
         before = low.producer[unit.sources[0]]
         index = index_before(low, unit)
         if index:
-            low.builder.scratch(4 * low.builder.shape(f"{unit.layer.name}.weight")[1] * self.lanes)
             masks = {"index": index}
             data_gradient(low, unit, gradient, target, "_unpool", masks, 5.25, **target.attributes("out"))
         elif before.activation:

@@ -8,7 +8,7 @@ from cython_src.networks_for_tests import fill as fill_plan
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.convolution.algorithms import CODES
-from forktask.cython_src.kernels.convolution.lanes_forms import FORMS, form_scratch_bytes
+from forktask.cython_src.kernels.convolution.lanes_forms import FORMS
 from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.plan.builder import block_grid, ranges
@@ -60,7 +60,6 @@ def test_every_form_has_the_direct_forms_bits(seed, instruction_set):
         cut = blocks(rng, 2, channels, height // 2 if pooled else height)
         expected = run_kernel(f"conv_{kernel}", operands, outputs, attributes, cut, "cpu", instruction_set)
         for form in FORMS:
-            scratch = form_scratch_bytes(form, source.channels, width)
             got = run_kernel(
                 f"conv_form_{kernel}",
                 operands,
@@ -69,7 +68,6 @@ def test_every_form_has_the_direct_forms_bits(seed, instruction_set):
                 cut,
                 "cpu",
                 instruction_set,
-                scratch_bytes=scratch,
             )
             for name in outputs:
                 np.testing.assert_array_equal(got[name], expected[name], err_msg=f"{kernel} {form} {name}")
@@ -96,12 +94,11 @@ def test_weight_gradients_equal_the_float64_form(form, seed):
     }
     cut = [(0, 0, 2, *c) for c in ranges(channels, int(rng.integers(1, channels + 1)))]
     name = "conv_form_backward_weights"
-    scratch = form_scratch_bytes(form, source.channels, width)
     expected = run_kernel(name, operands, ["output"], attributes, cut, "float64")["output"]
     absolute = {n: np.abs(a) for n, a in operands.items()}
     size = run_kernel(name, absolute, ["output"], attributes, cut, "float64")["output"]
     for instruction_set in INSTRUCTION_SETS:
-        got = run_kernel(name, operands, ["output"], attributes, cut, "cpu", instruction_set, scratch_bytes=scratch)
+        got = run_kernel(name, operands, ["output"], attributes, cut, "cpu", instruction_set)
         error = np.abs(got["output"] - expected)
         # Sums of so many products, and of as many partial sums.
         assert (error <= (32 * height * width + 2) * EPSILON * size + 1e-30).all(), instruction_set

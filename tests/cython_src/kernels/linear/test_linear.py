@@ -232,7 +232,6 @@ def linear_plan(rows=37, inputs=50, outputs=41, pitch=45):
         builder.buffer(name, shape, role="parameter")
     builder.buffer("dw", (2, outputs, inputs), role="parameter")
     builder.buffer("db", (2, outputs), role="parameter")
-    builder.scratch(1 << 20)
     halves, shape = [(0, 20), (20, rows)], {"inputs": inputs, "outputs": outputs}
 
     def blocks(width, step, accesses):

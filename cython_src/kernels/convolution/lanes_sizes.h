@@ -1,0 +1,166 @@
+/* Sizes of the scratch memory of convolutions with images or pixels in the lanes, and of what lies in it, in floats.
+ * Kernels divide their scratch memory by these functions, and `KernelSpec.scratch_bytes` asks them for the whole: there is
+ * no other copy. `stores`: the result goes to its map as it is, neither pooled nor spread. */
+#ifndef FORKTASK_CONVOLUTION_LANES_SIZES_H
+#define FORKTASK_CONVOLUTION_LANES_SIZES_H
+
+#include "cython_src/kernels/simd/micro_kernels.h"
+
+#define LANES_TILE 5 /* output channels at a time, at most */
+
+static inline int lanes_smaller(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- direct form ---- */
+
+#define FLAT_CHANNEL_FLOATS 8192 /* of a channel's results with pixels in the lanes: they stay in the first cache */
+
+/* Rows of pixels seen as `rows` rows of `units` units, `row` floats from one row of pixels to the next. */
+typedef struct UnitRows {
+    int rows, units;
+    ptrdiff_t row;
+} UnitRows;
+
+/* Narrow rows of the flat layout run on through the halo, whose results are ignored: they are one row of units. */
+static inline UnitRows rows_as_units(int lanes, int width, int pitch, int rows)
+{
+    if (lanes == LANES)
+        return (UnitRows){rows, width, (ptrdiff_t)width * LANES};
+    if (width % LANES == 0)
+        return (UnitRows){rows, width / LANES, width};
+    return (UnitRows){1, (rows * pitch - (pitch - width) + LANES - 1) / LANES, pitch};
+}
+
+/* Whether results pass through scratch memory. */
+static inline int direct_buffers(int lanes, int width, int stores)
+{
+    return !stores || (lanes != LANES && width % LANES != 0);
+}
+
+/* Rows of results at a time, an even number: as many as the flat layout can use, two of the lane layout. */
+static inline int direct_rows(int lanes, int width, int pitch)
+{
+    const ptrdiff_t row = rows_as_units(lanes, width, pitch, 2).row;
+    const ptrdiff_t rows = (FLAT_CHANNEL_FLOATS - 2 * LANES) / row / 2 * 2;
+    return lanes == LANES || rows < 2 ? 2 : (int)rows;
+}
+
+/* From one channel's results to the next: odd units, so that not all begin in one cache set. */
+static inline ptrdiff_t direct_channel(const UnitRows *r)
+{
+    return ((ptrdiff_t)r->rows * r->units + 1) * LANES;
+}
+
+/* A block of `channels` output channels and `rows` rows of results. */
+static inline ptrdiff_t direct_scratch(int lanes, int width, int pitch, int stores, int channels, int rows)
+{
+    if (!direct_buffers(lanes, width, stores))
+        return 0;
+    const UnitRows r = rows_as_units(lanes, width, pitch, lanes_smaller(rows, direct_rows(lanes, width, pitch)));
+    return lanes_smaller(channels, LANES_TILE) * direct_channel(&r);
+}
+
+/* ---- forms that the direct one is compared with; positions in algorithms.ALGORITHMS ---- */
+
+enum { FORM_IM2COL = 1, FORM_TESTED, FORM_TESTED_BLOCKED, FORM_PAD, FORM_PAD_BLOCKED };
+
+#define FORM_PAIR     2  /* rows of outputs at a time, of im2col's copies too */
+#define FORM_PAD_ROWS 16 /* rows of outputs whose inputs are copied between zeros at a time */
+
+/* Rows of results for which inputs are copied at a time; all `rows` where none are. */
+static inline int form_rows(int algorithm, int rows)
+{
+    return algorithm == FORM_IM2COL ? lanes_smaller(rows, FORM_PAIR)
+           : algorithm >= FORM_PAD  ? lanes_smaller(rows, FORM_PAD_ROWS)
+                                    : rows;
+}
+
+/* Copied inputs of `channels` channels for `rows` rows of `width` results. */
+static inline ptrdiff_t form_copies(int algorithm, int channels, int width, int rows)
+{
+    const ptrdiff_t n = form_rows(algorithm, rows);
+    if (algorithm == FORM_IM2COL)
+        return channels * TAPS * n * width * LANES;
+    if (algorithm >= FORM_PAD)
+        return channels * (n + KERNEL - 1) * (width + KERNEL - 1) * LANES;
+    return 0;
+}
+
+/* From one channel's results to the next: odd units, as above. */
+static inline ptrdiff_t form_channel(int width)
+{
+    return (FORM_PAIR * (ptrdiff_t)width + 1) * LANES;
+}
+
+/* Results of up to LANES_TILE channels, then copied inputs. */
+typedef struct FormScratch {
+    ptrdiff_t copied, end;
+} FormScratch;
+
+static inline FormScratch form_scratch(int algorithm, int stores, int inputs, int outputs, int width, int rows)
+{
+    const ptrdiff_t copied = stores ? 0 : lanes_smaller(outputs, LANES_TILE) * form_channel(width);
+    return (FormScratch){copied, copied + form_copies(algorithm, inputs, width, rows)};
+}
+
+/* ---- Winograd form ---- */
+
+enum {
+    WINOGRAD_BORDER = KERNEL - 1,
+    WINOGRAD_ROW = WINOGRAD_STRIP * WINOGRAD_TILE * LANES, /* floats in a row of results of a strip */
+    WINOGRAD_WINDOW = 160,                                 /* pixels that a strip reads: 20 x 8, 12 x 12 or 8 x 20 */
+    WINOGRAD_PAD = 16                                      /* so that points do not all fall in one set of the cache */
+};
+
+/* Forward pass and data gradient: transformed inputs, products, four rows of results. */
+typedef struct WinogradScratch {
+    ptrdiff_t v_point, m, m_point, rows, end;
+} WinogradScratch;
+
+static inline WinogradScratch winograd_scratch(int inputs, int outputs)
+{
+    WinogradScratch s;
+    s.v_point = (ptrdiff_t)inputs * WINOGRAD_STRIP * LANES + WINOGRAD_PAD;
+    s.m = WINOGRAD_POINTS * s.v_point;
+    s.m_point = (ptrdiff_t)outputs * WINOGRAD_STRIP * LANES + WINOGRAD_PAD;
+    s.rows = s.m + WINOGRAD_POINTS * s.m_point;
+    s.end = s.rows + WINOGRAD_TILE * WINOGRAD_ROW;
+    return s;
+}
+
+/* Weight gradient: a window of the side whose channels lie in the lanes, that side transformed, the other side
+ * transformed, sums. */
+typedef struct WinogradGradientScratch {
+    int turn_input; /* whether the input's channels lie in the lanes, or the gradient's: the side that fills vectors better */
+    int lanes_channels, rows; /* channels of that side, and of the other */
+    int blocks;               /* vectors of that side */
+    ptrdiff_t window_lane, vectors, vectors_point, others, others_row, others_point, sums, sums_point, end;
+} WinogradGradientScratch;
+
+static inline int winograd_units(int channels)
+{
+    return (channels + LANES - 1) / LANES;
+}
+
+static inline WinogradGradientScratch winograd_gradient_scratch(int inputs, int outputs)
+{
+    WinogradGradientScratch s;
+    s.turn_input = winograd_units(inputs) * outputs <= winograd_units(outputs) * inputs;
+    s.lanes_channels = s.turn_input ? inputs : outputs;
+    s.rows = s.turn_input ? outputs : inputs;
+    s.blocks = winograd_units(s.lanes_channels);
+    s.window_lane = WINOGRAD_WINDOW * LANES + WINOGRAD_PAD;
+    s.vectors = LANES * s.window_lane;
+    s.vectors_point = WINOGRAD_STRIP * LANES * LANES + WINOGRAD_PAD;
+    s.others = s.vectors + WINOGRAD_POINTS * s.vectors_point;
+    s.others_row = WINOGRAD_STRIP * LANES;
+    s.others_point = s.rows * s.others_row + WINOGRAD_PAD;
+    s.sums = s.others + WINOGRAD_POINTS * s.others_point;
+    s.sums_point = (ptrdiff_t)s.rows * LANES + WINOGRAD_PAD;
+    s.end = s.sums + s.blocks * WINOGRAD_POINTS * s.sums_point;
+    return s;
+}
+
+#endif

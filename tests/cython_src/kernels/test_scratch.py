@@ -1,0 +1,105 @@
+"""Kernels keep to the scratch memory that their KernelSpec asks for, and need it."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cython_src.kernels.kernel_testing import INSTRUCTION_SETS
+from cython_src.networks_for_tests import fill
+from kinds import LONG
+
+from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.binding.checks import AccessError, check_accesses
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.kernels import kernel_table
+from forktask.cython_src.kernels.bench.bench import task_bench_kernel
+from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, registered
+from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.networks.parts import convolutional_classifier
+from forktask.cython_src.plan.builder import PlanBuilder
+from forktask.cython_src.plan.model import Block, write
+
+NUM_PLANS = 3000 if LONG else 300
+
+
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+def test_every_kernel_keeps_to_its_scratch_memory(instruction_set):
+    """Check every kernel that takes scratch memory in plans of random networks, right before memory that cannot be
+    touched; and that it is caught with a row less, so that a slip in a formula would be."""
+    seeds = np.random.SeedSequence().generate_state(NUM_PLANS) if LONG else range(NUM_PLANS)
+    process = subprocess.run(
+        [sys.executable, "-P", "-m", "cython_src.kernels.scratch_runs", instruction_set, *map(str, seeds)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+    )
+    # The last line of stderr names the seed and the loop.
+    assert process.returncode == 0, process.stderr[-2000:]
+    found = json.loads(process.stdout)
+    for module in kernel_table.KERNEL_MODULES:
+        import_module(f"forktask.cython_src.kernels.{module}")
+    task_bench_kernel(0)  # which is registered when it is asked for
+    specs = registered().values()
+    assert set(found["ran"]) == {
+        spec.name.rstrip("0123456789") for spec in specs if spec.scratch_bytes and spec.address
+    }
+    assert set(found["caught"]) == set(found["ran"])
+
+
+def test_size_is_that_of_the_loop_that_takes_most():
+    """Check the arguments of `scratch_bytes`, and that the plan's size is the largest of its loops."""
+    seen = []
+
+    def size(attributes, bounds, operands):
+        seen.append((dict(attributes), {name: column.tolist() for name, column in bounds.items()}, set(operands)))
+        return 8 * int((bounds["stop"] - bounds["start"]).max()) * attributes["width"]
+
+    def nothing(operands, attributes, bounds, iteration):
+        operands["x"][bounds["start"] : bounds["stop"]] = 0
+
+    builder = PlanBuilder("sizes", kernels={"own": own_kernel(nothing, size)})
+    builder.buffer("x", (12,), role="parameter")
+    for width in (3, 1):
+        blocks = [Block(stretch, (write("x", stretch),)) for stretch in ((0, 5), (5, 12))]
+        builder.loop(f"width {width}", "own", {"x": "x"}, blocks, attributes={"width": width})
+    plan = builder.build()
+    assert kernel_table.scratch_bytes(plan) == bind(plan, target="numpy").scratch_bytes == 8 * 7 * 3
+    assert seen[0] == ({"width": 3}, {"start": [0, 5], "stop": [5, 12]}, {"x"})
+
+
+def own_kernel(reference, size):
+    return KernelSpec("own", ("x", "y?"), ("width",), (), ("start", "stop"), reference, scratch_bytes=size)
+
+
+def test_negative_size_is_refused():
+    """Check that the sentence names the kernel."""
+    builder = PlanBuilder(
+        "negative", kernels={"own": own_kernel(lambda *_: 0, lambda attributes, bounds, operands: -4)}
+    )
+    builder.buffer("x", (1,), role="parameter")
+    builder.loop("loop", "own", {"x": "x"}, [Block((0, 1), (write("x"),))], attributes={"width": 1})
+    with pytest.raises(UsageError, match="scratch_bytes of kernel 'own' must not be negative, got -4"):
+        bind(builder.build())
+
+
+def test_access_check_finds_scratch_memory_that_is_too_small():
+    """Check that a kernel's own size counts, though another one of the plan takes more."""
+    network = convolutional_classifier("small", (3, 8, 8), (6,), 10)
+    plan = lower(network, batch=16, layout="lanes")
+    spec = kernel_table.get("fc_backward_data_unpool")
+    assert check_accesses(plan, "cpu", initialise=fill)
+
+    def short(attributes, bounds, operands):
+        return spec.scratch_bytes(attributes, bounds, operands) - 64
+
+    plan = replace(plan, attributes={**plan.attributes, "kernels": {spec.name: replace(spec, scratch_bytes=short)}})
+    assert kernel_table.scratch_bytes(plan) > 4 * 6 * 4 * 4 * 16
+    with pytest.raises(AccessError, match="kernel 'fc_backward_data_unpool' asks for 6080 bytes") as caught:
+        check_accesses(plan, "cpu", initialise=fill)
+    assert (caught.value.buffer, caught.value.index, caught.value.fault) == ("scratch", (6080,), "outside buffer")
