@@ -1,8 +1,12 @@
 """Clock tier: ratios of times taken side by side in one job, judged by a sequential test.
 
-A round is four samples from fresh processes, as A B B A or B A A B by a toss, with the capacity of the
-machine measured before and after. Rounds go on until the test decides or the budget is spent. Nothing
-absolute is stored or compared.
+A round is a sample of each side, from fresh processes, in an order that is tossed, with the capacity of the machine
+measured before and after. Rounds go on until the test decides or the budget is spent. Nothing absolute is stored
+or compared.
+
+A verdict needs some ten rounds, whatever the ratio. So one trial sample of each side says first how long samples may
+be, for the budget to hold that many; and how long a slow side may take before it is stopped: what it had not finished
+by then bounds its time from below, which is all that a verdict needs. A budget too small even so is an error.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +26,25 @@ from ..machine import machine_peaks
 from ..machine.topology import available_cpus, cpu_order
 from ..sampling.child import SAMPLE_COMMAND, TIME_LIMIT_S, clean_environment, run_sample, sample_environment
 from ..sampling.models import parse_model, process_environment
-from .sequential import FAIL, GO_ON, PASS, Decision, decide, judge
+from .sequential import FAIL, GO_ON, PASS, Decision, decide, judge, least_rounds, rounds_to_go
 
 INCONCLUSIVE = "inconclusive"
 DEFAULT_BUDGET_S = 120.0
-TARGET_S = 0.1  # duration of a sample's timed runs; its process lives about four times as long
-PAIRS = 20  # pairs of short and long runs in a sample; among many short runs some are undisturbed
-WARMUP_S = 0.1
 CHECK_ITERATIONS = 2
 CAPACITY_S = 0.04
 # A round is disturbed if it has more than this and more than twice the machine's usual value: shares of the timed wall
 # time, and the relative change of the capacity.
 DISTURBED = {"pressure": 0.1, "steal": 0.05, "throttled": 0.001, "capacity_change": 0.1}
 USUAL_TIMES = 2.0
-FIRST_ROUNDS = 3  # rounds that show the machine's usual disturbance, before any round is judged
+FIRST_ROUNDS = 3  # measured before any is judged: by then it shows what is usual here
+SPARE_ROUNDS = 1.6  # rounds for which there must be room, for each that a verdict needs: some are disturbed, or longer
+# No disturbance explains a ratio that is further from the limit than this factor, to either side: such a round counts.
+GROSS = 2.0
+# A sample may take this many times as long as the slower trial said, claim and model taken into account, and a side
+# that is stopped must have had this many times as long as the other one.
+PATIENCE = 4.0
+EVIDENCE = 2.0
+SHORTEST_LIMIT_S = 2.0  # of a sample's process: a loaded machine takes its time to start one
 FORMER_SAMPLE_MODULES = ("forktask.experiments.measure",)  # names of the measuring process's module, the latest first
 
 
@@ -62,23 +71,60 @@ class Side:
     installation: str = ""
 
 
+@dataclass(frozen=True)
+class Effort:
+    """How much a sample measures, the same for both sides.
+
+    Attributes
+    ----------
+    pairs : int
+        Of short and long runs: of many runs that are as short as a step allows, some are undisturbed.
+    target_s, warmup_s : float
+        Time of the timed runs and of the warm-up, at least so many steps as they take: a process lives about four
+        times as long.
+    limit_s : float
+        After which the process is stopped.
+    """
+
+    pairs: int = 20
+    target_s: float = 0.1
+    warmup_s: float = 0.1
+    limit_s: float = TIME_LIMIT_S
+
+    def passes(self) -> int:
+        """Passes through the plan in a process, at least: checked, warming up, timed (one short and two long)."""
+        return CHECK_ITERATIONS + 3 + 3 * self.pairs
+
+    def seconds(self, fixed_s: float, pass_s: float) -> float:
+        """Time of a process whose start takes `fixed_s` and whose passes take `pass_s`."""
+        warm, timed = max(self.warmup_s, 3 * pass_s), max(self.target_s, 3 * self.pairs * pass_s)
+        return fixed_s + CHECK_ITERATIONS * pass_s + warm + timed
+
+
+EFFORTS = tuple(Effort(pairs) for pairs in (20, 10, 5, 3, 1))
+TRIAL = Effort(pairs=1, target_s=0.0, warmup_s=0.01)
+
+
 @dataclass
 class Round:
-    """Four samples, and the disturbance meanwhile.
+    """A sample of each side, and what else happened meanwhile.
 
     Attributes
     ----------
     order : str
-        "ABBA" or "BAAB".
+        "AB" or "BA".
     times_s : list of float
-        Step times, in that order.
+        Step times, in that order; of a side that was stopped, the least that it can be.
     capacity : list of float
         The machine's capacity, before and after.
     disturbance : dict
         Values by the names of DISTURBED; None where the machine hides one.
     log_ratio : float
+        NaN where neither side finished.
     discarded : str
-        Reason why this round does not count; empty if it counts.
+        Why this round does not count; empty if it does.
+    unfinished : str
+        Sides that were stopped at the limit of a sample: "", "A", "B" or "AB".
     """
 
     order: str
@@ -87,6 +133,7 @@ class Round:
     disturbance: dict[str, float | None]
     log_ratio: float
     discarded: str = ""
+    unfinished: str = ""
 
 
 @dataclass
@@ -119,7 +166,11 @@ class ClockResult:
         return [r for r in self.rounds if r.discarded]
 
 
-Sampler = Callable[[Side], Mapping[str, Any]]
+class SampleError(RuntimeError):
+    """A measuring process failed, or two samples that must agree do not."""
+
+
+Sampler = Callable[[Side, Effort], Mapping[str, Any]]
 
 
 def run_clock_test(
@@ -134,6 +185,7 @@ def run_clock_test(
     clock: Callable[[], float] | None = None,
     toss: Callable[[], bool] | None = None,
     max_rounds: int | None = None,
+    on_round: Callable[[Decision], None] | None = None,
 ) -> ClockResult:
     """Measure rounds until the claim "time of A / time of B is at most `limit`" is decided or the budget is spent.
 
@@ -144,11 +196,14 @@ def run_clock_test(
     sides : (A, B)
     limit : float
     budget_s : float
+        The trial samples are paid from it too.
     per_capacity : bool
         A's time counts times the capacity: for efficiencies.
     sampler, measure_capacity, clock, toss : callables
         Replacements, for tests, of fresh processes, spinning threads, the clock and the coin.
     max_rounds : int, optional
+    on_round : callable, optional
+        Of what the rounds so far say; called after each.
 
     Returns
     -------
@@ -156,7 +211,9 @@ def run_clock_test(
 
     Raises
     ------
-    RuntimeError
+    UsageError
+        The budget has no room for the rounds that a verdict needs; says what would be enough.
+    SampleError
         A process failed, or two samples of one plan and length left different results.
     """
     sampler = sampler or sample
@@ -167,35 +224,146 @@ def run_clock_test(
     rounds: list[Round] = []
     start = clock()
     longest = 0.0
+    before = measure_capacity(threads)
+    scale = limit / before if per_capacity else limit  # of step times at which the claim just holds
+    schedule = plan_rounds(claim, sides, scale, budget_s, sampler, clock)
     verdict = GO_ON
-    before = measure_capacity(threads) if budget_s > 0 else math.nan
-    while clock() - start + longest <= budget_s and budget_s > 0 and len(rounds) != max_rounds:
+    while clock() - start + longest <= budget_s and len(rounds) != max_rounds:
         begun = clock()
-        order = "ABBA" if toss() else "BAAB"
-        rows = [_checked(sampler(sides[side == "B"]), sides[side == "B"]) for side in order]
-        _check_same_results(rows, sides)
+        order = "AB" if toss() else "BA"
+        rows = {name: sampler(sides[name == "B"], schedule.efforts[name == "B"]) for name in order}
         after = measure_capacity(threads)
-        rounds.append(_round(order, rows, (before, after), per_capacity))
+        rounds.append(_round(order, rows, sides, schedule, (before, after), per_capacity))
         before = after
         longest = max(longest, clock() - begun)
-        mark_disturbed(rounds)
+        mark_disturbed(rounds, limit)
+        counted = [r.log_ratio for r in rounds if not r.discarded]
         if len(rounds) >= FIRST_ROUNDS:
-            verdict = judge([r.log_ratio for r in rounds if not r.discarded], limit)
+            verdict = judge(counted, limit)
+        if on_round:
+            on_round(decide(counted, limit))
         if verdict in (PASS, FAIL):
             break
-    decision = decide([r.log_ratio for r in rounds if not r.discarded], limit)
-    result = ClockResult(claim, limit, verdict, decision, rounds, clock() - start)
-    if verdict in (PASS, FAIL):
-        return result
-    result.verdict = INCONCLUSIVE
-    if not rounds:
-        result.reason = f"a budget of {budget_s:g} s has no room for a round"
-    else:
-        result.reason = (
-            f"after {decision.rounds} rounds in {result.elapsed_s:.0f} s ({len(result.discarded)} discarded) the "
-            f"ratio is {describe(decision.ratio, decision.low, decision.high)}, the limit {limit:.4g}"
-        )
+    counted = [r.log_ratio for r in rounds if not r.discarded]
+    result = ClockResult(claim, limit, verdict, decide(counted, limit), rounds, clock() - start)
+    if verdict not in (PASS, FAIL):
+        result.verdict = INCONCLUSIVE
+        result.reason = _reason(result, rounds_to_go(counted, limit))
     return result
+
+
+def _reason(result: ClockResult, to_go: float) -> str:
+    """Why a test found no end, and what would help."""
+    decision, discarded = result.decision, len(result.discarded)
+    more = (
+        f"about {to_go:.0f} more rounds would decide"
+        if math.isfinite(to_go)
+        else "more rounds are not likely to decide: the ratio is about the limit"
+    )
+    measured = f"the ratio is {describe(decision.ratio, decision.low, decision.high)}, the limit {result.limit:.4g}"
+    return f"after {decision.rounds} rounds in {result.elapsed_s:.0f} s ({discarded} discarded) {measured}; {more}"
+
+
+# --- how long samples may be
+# ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What trial samples say about the rounds to come.
+
+    Attributes
+    ----------
+    efforts : (Effort, Effort)
+        Of A and B; they differ in their limits only.
+    longest_step_s : (float, float)
+        Step times that the limits stand for, of A and B: a process that was stopped has slower ones. A's is `scale`
+        times B's, so that whoever is stopped, the claim that they just take their allowed times is a fair coin.
+    """
+
+    efforts: tuple[Effort, Effort]
+    longest_step_s: tuple[float, float]
+
+
+def plan_rounds(
+    claim: str, sides: tuple[Side, Side], scale: float, budget_s: float, sampler: Sampler, clock: Callable[[], float]
+) -> Schedule:
+    """Measure a trial sample of each side and say how long samples may be.
+
+    Parameters
+    ----------
+    scale : float
+        The ratio of step times, A / B, at which the claim just holds.
+
+    Raises
+    ------
+    UsageError
+        Not even the shortest samples that say something fit into the budget as often as a verdict needs.
+    SampleError
+        As for `run_clock_test`.
+    """
+    wanted = math.ceil(SPARE_ROUNDS * least_rounds())
+    start = clock()
+    trials = []
+    for side in sides:
+        begun = clock()
+        # A side that takes longer is stopped: its share of all rounds would be as much as the budget.
+        limit_s = max(SHORTEST_LIMIT_S, budget_s / wanted)
+        trials.append((sampler(side, replace(TRIAL, limit_s=limit_s)), clock() - begun))
+    spent_s = clock() - start
+    rows = [row for row, _ in trials]
+    _check(dict(zip("AB", rows, strict=True)), sides)
+    passes_s = [math.inf if _stopped(row) else step_time_s(row) * min(row["run_lengths"]) for row in rows]
+    if all(map(math.isinf, passes_s)):
+        raise UsageError(
+            f"{claim}: samples must end within {limit_s:.3g} s, so that a budget of {budget_s:g} s holds the {wanted} "
+            f"rounds that a verdict needs, those of neither side did; give more seconds, or a smaller plan"
+        )
+    fixed_s = max(
+        max(elapsed_s - TRIAL.passes() * pass_s, 0.0)
+        for (_, elapsed_s), pass_s in zip(trials, passes_s, strict=True)
+        if math.isfinite(pass_s)
+    )
+    # The time of a pass of A is compared with that of B on the scale of B.
+    scales = (scale, 1.0)
+    relative = [pass_s / by for pass_s, by in zip(passes_s, scales, strict=True)]
+    room_s = (budget_s - spent_s) / wanted  # of a round
+    for effort in EFFORTS:
+        if sum(effort.seconds(fixed_s, pass_s) for pass_s in passes_s) <= room_s:
+            return _schedule(effort, PATIENCE * fixed_s, PATIENCE * max(relative), scales, rows)
+    # The slower side is stopped when its share of a round is over.
+    slower = relative.index(max(relative))
+    effort = EFFORTS[-1]
+    least_s = effort.seconds(fixed_s, passes_s[1 - slower])
+    stop = (room_s - least_s - fixed_s) / effort.passes() / scales[slower]
+    if stop >= EVIDENCE * min(relative):
+        return _schedule(effort, fixed_s, stop, scales, rows)
+    enough_s = least_s + fixed_s + effort.passes() * EVIDENCE * min(relative) * scales[slower]
+    raise UsageError(
+        f"{claim}: a budget of {budget_s:g} s must hold the {wanted} rounds that a verdict needs, a round takes "
+        f"{enough_s:.3g} s here; give {math.ceil(1.2 * (wanted * enough_s + spent_s))} s, or a smaller plan"
+    )
+
+
+def _schedule(
+    effort: Effort,
+    fixed_s: float,
+    longest_pass_s: float,
+    scales: tuple[float, float],
+    rows: Sequence[Mapping[str, Any]],
+) -> Schedule:
+    """Limits for both sides from the longest pass on the scale of B."""
+    stride = min(n for row in rows if not _stopped(row) for n in row["run_lengths"])
+    efforts = []
+    for by in scales:
+        limit_s = max(effort.seconds(fixed_s, longest_pass_s * by), SHORTEST_LIMIT_S)
+        efforts.append(replace(effort, limit_s=limit_s))
+    longest = tuple(longest_pass_s * by / stride for by in scales)
+    return Schedule((efforts[0], efforts[1]), (longest[0], longest[1]))
+
+
+def _stopped(row: Mapping[str, Any]) -> bool:
+    return row.get("failure") == "timeout"
 
 
 def describe(value: float, low: float, high: float) -> str:
@@ -203,21 +371,20 @@ def describe(value: float, low: float, high: float) -> str:
     return f"{value:.3f} [{'...' if low == 0 else f'{low:.3f}'}, {'...' if math.isinf(high) else f'{high:.3f}'}]"
 
 
-def _checked(row: Mapping[str, Any], side: Side) -> Mapping[str, Any]:
-    if "failure" in row:
-        raise RuntimeError(
-            f"{side.model} on {side.threads} threads did not run ({row['failure']}): {row['message'].splitlines()[0]}"
-        )
-    return row
-
-
-def _check_same_results(rows: Sequence[Mapping[str, Any]], sides: tuple[Side, Side]) -> None:
-    """Check that all samples computed the same: otherwise a ratio of times means nothing."""
+def _check(rows: Mapping[str, Mapping[str, Any]], sides: tuple[Side, Side]) -> None:
+    """Raise where a process failed, or where two that must leave the same results do not: a ratio of their times would
+    mean nothing."""
+    for name, row in rows.items():
+        if "failure" in row and not _stopped(row):
+            side = sides[name == "B"]
+            words = f"{side.model} on {side.threads} thread{'s' * (side.threads > 1)}"
+            raise SampleError(f"{words} did not run ({row['failure']}): {row['message'].splitlines()[0]}")
     if (sides[0].plan, sides[0].installation) != (sides[1].plan, sides[1].installation):
-        return  # Two commits may rightly compute different results.
-    hashes = {(row["weights_hash"], row["losses_hash"]) for row in rows if row.get("deterministic", True)}
+        return  # two commits may compute something else by right
+    finished = [row for row in rows.values() if not _stopped(row)]
+    hashes = {(row["weights_hash"], row["losses_hash"]) for row in finished if row.get("deterministic", True)}
     if len(hashes) > 1:
-        raise RuntimeError(f"{sides[0].model} and {sides[1].model} must leave the same results, they differ")
+        raise SampleError(f"{sides[0].model} and {sides[1].model} must leave the same results, they differ")
 
 
 def step_time_s(row: Mapping[str, Any]) -> float:
@@ -230,13 +397,38 @@ def step_time_s(row: Mapping[str, Any]) -> float:
     return min(t / n for t, n in zip(row["run_times_s"], row["run_lengths"], strict=True))
 
 
-def _round(order: str, rows: Sequence[Mapping[str, Any]], capacity: tuple[float, float], per_capacity: bool) -> Round:
-    sign = [1 if side == "A" else -1 for side in order]
-    times_s = [step_time_s(row) for row in rows]
-    log_ratio = sum(s * math.log(t) for s, t in zip(sign, times_s, strict=True)) / 2
+def _round(
+    order: str,
+    rows: Mapping[str, Mapping[str, Any]],
+    sides: tuple[Side, Side],
+    schedule: Schedule,
+    capacity: tuple[float, float],
+    per_capacity: bool,
+) -> Round:
+    """What the two samples of a round say."""
+    _check(rows, sides)
+    unfinished = "".join(name for name in "AB" if _stopped(rows[name]))
+    times_s = {
+        name: schedule.longest_step_s[name == "B"] if name in unfinished else step_time_s(rows[name]) for name in "AB"
+    }
+    if len(unfinished) == 1:  # at least as far from the claim's limit as if it had just been finished
+        finished = "B" if unfinished == "A" else "A"
+        times_s[finished] = min(times_s[finished], schedule.longest_step_s[finished == "B"] * (1 - 1e-9))
+    log_ratio = math.log(times_s["A"]) - math.log(times_s["B"])
     if per_capacity:
         log_ratio += math.log((capacity[0] + capacity[1]) / 2)
-    return Round(order, times_s, list(capacity), _disturbance(rows, capacity), log_ratio)
+    finished_rows = [row for row in rows.values() if not _stopped(row)]
+    result = Round(
+        order,
+        [times_s[name] for name in order],
+        list(capacity),
+        _disturbance(finished_rows, capacity),
+        log_ratio,
+        unfinished=unfinished,
+    )
+    if not finished_rows:
+        result.log_ratio, result.discarded = math.nan, "neither sample was finished in time"
+    return result
 
 
 def _disturbance(rows: Sequence[Mapping[str, Any]], capacity: tuple[float, float]) -> dict[str, float | None]:
@@ -245,7 +437,7 @@ def _disturbance(rows: Sequence[Mapping[str, Any]], capacity: tuple[float, float
 
     def share(name: str, unit_s: float) -> float | None:
         values = [row["disturbance"].get(name) for row in rows]
-        return None if None in values else sum(values) * unit_s / wall
+        return sum(values) * unit_s / wall if values and None not in values else None
 
     return {
         "pressure": share("pressure_some_us", 1e-6),
@@ -255,20 +447,23 @@ def _disturbance(rows: Sequence[Mapping[str, Any]], capacity: tuple[float, float
     }
 
 
-def mark_disturbed(rounds: list[Round]) -> None:
-    """Mark the latest round if it was disturbed; the first few rounds are judged together, once there are enough.
+def mark_disturbed(rounds: list[Round], limit: float) -> None:
+    """Say of the latest round whether it counts; of the first few all at once, when they are there.
 
-    The rule looks at whole rounds and not at the side that was disturbed, so it favours neither and the test stays
-    exact. The machine's usual disturbance discards no round: otherwise a busy machine would leave none.
+    The rule looks at whole rounds and not at whose sample was hit, and at how far the ratio lies from the limit but not
+    on which side, so it favours nobody and the test stays exact. What is usual on a machine is no reason: on one that
+    is always disturbed, nothing would be left.
     """
     if len(rounds) < FIRST_ROUNDS:
         return
     for r in rounds if len(rounds) == FIRST_ROUNDS else rounds[-1:]:
+        if r.discarded or r.unfinished or abs(r.log_ratio - math.log(limit)) > math.log(GROSS):
+            continue
         reasons = []
-        for name, limit in DISTURBED.items():
+        for name, allowed in DISTURBED.items():
             seen = [other.disturbance[name] for other in rounds if other.disturbance[name] is not None]
             value = r.disturbance[name]
-            if value is not None and value > limit and value > USUAL_TIMES * statistics.median(seen):
+            if value is not None and value > allowed and value > USUAL_TIMES * statistics.median(seen):
                 reasons.append(f"{name.replace('_', ' ')} {value:.0%}")
         r.discarded = ", ".join(reasons)
 
@@ -290,8 +485,8 @@ def capacity(threads: int) -> float:
     return 1.0 if threads == 1 else machine_peaks.measure_capacity(threads, CAPACITY_S, cpu_order(threads))
 
 
-def sample(side: Side) -> dict[str, Any]:
-    """Measure one sample in a fresh process, by the measuring loop of all commands."""
+def sample(side: Side, effort: Effort = EFFORTS[0]) -> dict[str, Any]:
+    """One sample from a fresh process, by the measuring loop of all commands."""
     cpus = available_cpus()
     if side.threads > len(cpus):
         raise UsageError(
@@ -308,12 +503,14 @@ def sample(side: Side) -> dict[str, Any]:
         "plan": dict(side.plan),
         "seed": 1,
         "check_iterations": CHECK_ITERATIONS,
-        "target_s": TARGET_S,
-        "warmup_s": WARMUP_S,
-        "pairs": PAIRS,
+        "target_s": effort.target_s,
+        "warmup_s": effort.warmup_s,
+        "pairs": effort.pairs,
         **({"slowdown": side.slowdown} if side.slowdown else {}),
     }
-    return run_sample(job, clean_environment(os.environ, settings), TIME_LIMIT_S, measuring_command(side.installation))
+    return run_sample(
+        job, clean_environment(os.environ, settings), effort.limit_s, measuring_command(side.installation)
+    )
 
 
 def measuring_command(installation: str) -> Sequence[str]:

@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,11 +22,12 @@ from ...cython_src.records import Record, about
 from ..sampling import subject
 from ..sampling.models import check_threads, parse_models
 from . import clock, summary
-from .sequential import FAIL
+from .sequential import FAIL, Decision
 from .testing import as_row
 
 BUILD_LIMIT_S = 1800.0
 INCONCLUSIVE_EXIT = 3
+PROGRESS_S = 10.0  # between two lines that say how far a comparison is
 
 
 class GateSettings(Record, frozen=True):
@@ -41,8 +42,8 @@ class GateSettings(Record, frozen=True):
     build: Annotated[
         str,
         about(
-            "how a commit is installed: {source} is its folder, {target} where packages must go; none: "
-            "pip install --no-deps --target {target} {source}"
+            "how a commit is installed, one program with its arguments, which no shell reads: {source} is its folder, "
+            "{target} where packages must go; none: pip install --no-deps --target {target} {source}"
         ),
     ] = ""
     summary: Annotated[str, about("file to which a Markdown summary is appended; also to $GITHUB_STEP_SUMMARY")] = ""
@@ -91,25 +92,30 @@ def compare_commits(
             count = min(threads, spec.model.max_threads or threads)
             sides = tuple(clock.Side(str(spec), count, plan, installation=str(i)) for i in installations)
             results: dict[str, set] = {}
-            run_counts: set[int] = set()
 
-            def sample(side, results=results, run_counts=run_counts):
-                row = clock.sample(side)
-                results.setdefault(side.installation, set()).add((row.get("weights_hash"), row.get("losses_hash")))
+            def sample(side, effort, results=results):
+                row = clock.sample(side, effort)
                 if "failure" not in row:
-                    run_counts.add(len(row["run_times_s"]))
-                    # A sample whose first runs gave no slope holds a multiple of the usual number.
-                    if any(count % min(run_counts) for count in run_counts):
+                    results.setdefault(side.installation, set()).add((row["weights_hash"], row["losses_hash"]))
+                    # A sample whose first runs gave no slope holds a multiple of the number.
+                    if len(row["run_times_s"]) % (2 * effort.pairs):
                         raise UsageError(
-                            f"both commits must take times in the same way, got {min(run_counts)} runs in a sample "
-                            f"and {max(run_counts)}; compare with a later commit"
+                            f"both commits must take times in the same way, {2 * effort.pairs} runs in a sample, got "
+                            f"{len(row['run_times_s'])}; compare with a later commit"
                         )
                 return row
 
             claim = f"{spec} on {count}: {settings.commit}/{settings.against}"
             try:
-                done = clock.run_clock_test(claim, sides, settings.at_most, budget_s=settings.budget_s, sampler=sample)
-            except RuntimeError as error:
+                done = clock.run_clock_test(
+                    claim,
+                    sides,
+                    settings.at_most,
+                    budget_s=settings.budget_s,
+                    sampler=sample,
+                    on_round=progress(claim, settings.budget_s),
+                )
+            except clock.SampleError as error:
                 raise UsageError(f"both commits must run {subject.name_of(plan)}, got: {error}") from None
             same = len(set.union(*results.values())) == 1 if results else None
             rows.append(
@@ -127,6 +133,24 @@ def compare_commits(
     return rows
 
 
+def progress(claim: str, budget_s: float) -> Callable[[Decision], None]:
+    """Function of what the rounds so far say, which tells people on standard error every few seconds."""
+    start = told = clock.now()
+
+    def tell(decision: Decision) -> None:
+        nonlocal told
+        if clock.now() - told >= PROGRESS_S:
+            told = clock.now()
+            print(
+                f"forktask: {claim}: {decision.rounds} rounds, {told - start:.0f} of {budget_s:.0f} s, "
+                f"{clock.describe(decision.ratio, decision.low, decision.high)}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    return tell
+
+
 def exit_code(rows: Sequence[Mapping[str, Any]], strict: bool) -> int:
     """Return 0 if no model is slower, 1 if one is; with `strict` 3 if the budget did not suffice for one."""
     if any(row["verdict"] == FAIL for row in rows):
@@ -140,6 +164,7 @@ def describe(row: Mapping[str, Any]) -> str:
         f"{row['claim']} is {row['value_text']}, allowed {row['said']}: {row['verdict']} ({row['num_rounds']} rounds, "
         f"{row['num_discarded']} discarded, {row['elapsed_s']:.0f} s)"
     )
+    text += f"; {row['reason']}" if row["reason"] else ""
     return text if row["same_results"] is not False else f"{text}; the commits leave different results"
 
 
@@ -226,6 +251,8 @@ def build(repository: str, commit: str, folder: Path, command: str | None) -> Pa
             raise UsageError(
                 f"commit {commit[:12]} must build, {shlex.join(words)} ended with {done.returncode}:\n{tail}"
             )
+    if not any(target.iterdir()):
+        raise UsageError(f"{shlex.join(words)} must install commit {commit[:12]} into {{target}}, it is empty")
     if (target / "forktask").is_dir():
         check_imported(target)
     return target

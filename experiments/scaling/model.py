@@ -208,6 +208,10 @@ class Baselines:
         """Return the stored entry of a subject, or None."""
         return self._read(folder / BASELINE).get(test, {}).get(subject)
 
+    def subjects(self, folder: Path, test: str) -> list[str]:
+        """Names of the subjects of a test that have entries."""
+        return list(self._read(folder / BASELINE).get(test, {}))
+
     def put(self, folder: Path, test: str, subject: str, entry: Mapping[str, Any]) -> None:
         """Replace an entry; `write` writes it."""
         path = folder / BASELINE

@@ -23,10 +23,15 @@ def pytest_addoption(parser):
         "--scaling-budget",
         type=float,
         metavar="S",
-        help="seconds for each claim about times; 0: none is "
-        "measured and such tests are skipped (default: 120, or the ini value scaling_budget)",
+        help="seconds for each claim about times; 0: none is measured (default: 120, or the ini value scaling_budget)",
     )
-    group.addoption("--scaling-strict", action="store_true", help="a claim about times that finds no end is an error")
+    group.addoption(
+        "--scaling-on-inconclusive",
+        choices=("fail", "warn", "skip"),
+        default="warn",
+        help="how a test ends whose claim about times found no end within the budget: as a failure, with a warning, or "
+        "skipped (default: warn)",
+    )
     group.addoption("--scaling-update-baseline", action="store_true", help="write the model tier's baselines")
     group.addoption("--scaling-summary", metavar="FILE", help="append a Markdown summary; also to $GITHUB_STEP_SUMMARY")
     group.addoption("--scaling-jsonl", metavar="FILE", help="write everything found, one JSON object a line")
@@ -106,16 +111,23 @@ def scaling(request):
     return test
 
 
+class InconclusiveWarning(UserWarning):
+    """A claim about times found no end within the budget."""
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem):
-    """Skip a passed test with inconclusive claims about times; fail it with --scaling-strict."""
+    """End a test that went well but for claims about times without an end as --scaling-on-inconclusive says."""
     result = yield
     test = pyfuncitem.stash.get(_test, None)
     if test is not None and test.inconclusive:
         reason = "; ".join(test.inconclusive)
-        if pyfuncitem.config.getoption("scaling_strict"):
-            pytest.fail(f"{reason} (an error with --scaling-strict)", pytrace=False)
-        pytest.skip(reason)
+        match pyfuncitem.config.getoption("scaling_on_inconclusive"):
+            case "fail":
+                pytest.fail(f"{reason} (a failure with --scaling-on-inconclusive=fail)", pytrace=False)
+            case "skip":
+                pytest.skip(reason)
+        pyfuncitem.warn(InconclusiveWarning(reason))
     return result
 
 

@@ -1,6 +1,6 @@
 """Sequential test of a ratio of times: it passes, fails, or goes on, with its errors spent over all looks.
 
-Each round measures both sides as A B B A or B A A B; which of the two is tossed. Its log ratio is x. Suppose
+Each round measures both sides as A B or B A; which of the two is tossed. Its log ratio is x. Suppose
 that A takes m times as long as B and that nothing else tells them apart. Then swapping the names changes the
 sign of x - log m and nothing else, so this sign is a fair coin *by the toss*, whatever the noise: heavy tails,
 drift, rounds that resemble their neighbours. Bets on fair coins win nothing on average. A bet of the part b of
@@ -27,6 +27,7 @@ import math
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -116,6 +117,25 @@ def first_decision(log_ratios: Sequence[float], limit: float, first_look: int = 
     if not len(ended):
         return GO_ON, len(differences)
     return (FAIL if failed[ended[0]] else PASS), int(ended[0]) + first_look
+
+
+@cache
+def least_rounds(error: float = FALSE_ALARM) -> int:
+    """Rounds that a verdict takes where all say the same, however clearly."""
+    return next(n for n in range(1, 100) if log_stakes(np.ones(n))[-1] >= -math.log(error))
+
+
+def rounds_to_go(log_ratios: Sequence[float], limit: float) -> float:
+    """Further rounds after which a verdict is expected if they are like those so far; infinite if none is in sight."""
+    differences = np.asarray(log_ratios, dtype=float) - math.log(limit)
+    if not len(differences):
+        return float(least_rounds())
+    to_go = [math.inf]
+    for sign, error in ((1, FALSE_ALARM), (-1, FALSE_PASS)):
+        grown = log_stakes(sign * differences)[-1]
+        if grown > 0:
+            to_go.append(max(1.0, (-math.log(error) - grown) / (grown / len(differences))))
+    return math.ceil(min(to_go)) if math.isfinite(min(to_go)) else math.inf
 
 
 def judge(log_ratios: Sequence[float], limit: float) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..machine.environment import collect
 
+VERDICTS = {"pass": "passed", "fail": "failed", "inconclusive": "inconclusive"}
 OUTCOMES = {"pass": "within", "fail": "**beyond**", "inconclusive": "inconclusive"}
 
 
@@ -49,6 +50,12 @@ def terminal_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
                 f"{row['verdict']} ({row['num_rounds']} rounds, {row['num_discarded']} discarded, "
                 f"{row['elapsed_s']:.0f} s)"
             )
+        elif row["kind"] == "untimed":
+            lines.append(f"clock {row['subject']}: {row['claim']} was not timed, the budget is 0")
+    verdicts = [row["verdict"] for row in rows if row["kind"] == "clock"]
+    if verdicts:
+        counts = (f"{verdicts.count(name)} {said}" for name, said in VERDICTS.items() if name in verdicts)
+        lines.append(f"claims about times: {', '.join(counts)}")
     return lines
 
 

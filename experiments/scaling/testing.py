@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,20 @@ from ..sampling.models import parse_model, parse_models
 from ..sampling.results import short_id
 from . import clock, exact, model
 from .sequential import FAIL, PASS
+
+
+def without_internals(function: Callable) -> Callable:
+    """The function, whose errors about the user's test show the user's line alone in pytest's traceback."""
+
+    @functools.wraps(function)
+    def called(*arguments: Any, **options: Any) -> Any:
+        __tracebackhide__ = True
+        try:
+            return function(*arguments, **options)
+        except (AssertionError, UsageError) as error:
+            raise error.with_traceback(None) from None
+
+    return called
 
 
 class ScalingTest:
@@ -71,6 +86,7 @@ class ScalingTest:
         self.rows: list[dict[str, Any]] = []
         self.inconclusive: list[str] = []
 
+    @without_internals
     def __call__(self, what: str | Callable, /, **arguments: Any) -> Case:
         """Check a network or a function's graph by the exact and the model tier.
 
@@ -89,7 +105,6 @@ class ScalingTest:
         AssertionError
             Some fact or prediction does not hold; the message has all of these.
         """
-        __tracebackhide__ = True
         return Case(self, subject.describe(what, arguments))
 
 
@@ -97,14 +112,12 @@ class Case:
     """A subject under test; claims about its times are its methods."""
 
     def __init__(self, test: ScalingTest, plan: Mapping[str, Any]):
-        __tracebackhide__ = True
         self._test = test
         self.plan = plan
         self.name = subject.name_of(plan)
         self._check()
 
     def _check(self) -> None:
-        __tracebackhide__ = True
         test = self._test
         stored = test.baselines.entry(test.folder, test.test, self.name)
         with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool:
@@ -139,7 +152,7 @@ class Case:
             # The exact tier has already named the loops of a changed graph.
             told = {line.partition("baseline's: ")[2] for line in found}
             lines = [*found, *(line for line in predicted if line not in told)]
-            raise AssertionError(f"{self.name}:\n" + "\n".join(f"  {line}" for line in lines))
+            raise AssertionError(f"{self.name}: {lines[0]}" + "".join(f"\n  {line}" for line in lines[1:]))
 
     def _compare(self, stored, now) -> list[str]:
         test = self._test
@@ -147,12 +160,15 @@ class Case:
             return []
         if stored is None:
             remedy = "run pytest --scaling-update-baseline once and commit the file"
-            return [f"{test.folder / model.BASELINE} has no entry for it; {remedy}"]
+            others = test.baselines.subjects(test.folder, test.test)
+            known = f", only for {', '.join(others)}: the arguments are part of its name" if others else ""
+            return [f"{test.folder / model.BASELINE} has no entry for {self.name}{known}; {remedy}"]
         lines = model.differences(stored, now)
         if lines:
             lines.append("if that is meant, run pytest --scaling-update-baseline and commit the file")
         return lines
 
+    @without_internals
     def assert_ratio(self, claim: str, *, at_most: float, threads: int | None = None) -> None:
         """Claim an upper limit on the ratio of two models' step times: `assert_ratio("taskiter/forkjoin", ...)`.
 
@@ -168,11 +184,11 @@ class Case:
         Raises
         ------
         AssertionError
-            The interval of the ratio lies above the limit. Where the budget ends first, the test goes on and
-            ends as skipped (an error with --scaling-strict).
+            The interval of the ratio lies above the limit. Where the budget ends first, the test goes on, and
+            --scaling-on-inconclusive says how it ends.
         UsageError
+            Bad arguments, or a budget that has no room for a verdict.
         """
-        __tracebackhide__ = True
         names = claim.split("/")
         if len(names) != 2:
             raise UsageError(
@@ -183,6 +199,7 @@ class Case:
         _check_limit("at_most", at_most)
         self._claim(f"{claim} on {threads}", sides, at_most, f"at most {at_most:g}", False)
 
+    @without_internals
     def assert_efficiency(self, name: str, *, at_least: float, threads: int | None = None) -> None:
         """Claim a lower limit on a model's efficiency on P threads.
 
@@ -204,7 +221,6 @@ class Case:
         AssertionError, UsageError
             As for `assert_ratio`.
         """
-        __tracebackhide__ = True
         threads = self._threads(threads)
         _check_limit("at_least", at_least)
         sides = (self._side(name, threads), self._side("serial", 1))
@@ -225,28 +241,34 @@ class Case:
     def _claim(
         self, claim: str, sides: tuple[clock.Side, clock.Side], limit: float, said: str, efficiency: bool
     ) -> None:
-        __tracebackhide__ = True
         test = self._test
         if test.xdist:
             raise UsageError(
                 "claims about times need the machine for themselves, got pytest-xdist; run such tests with -n 0"
             )
+        if test.budget_s == 0:
+            test.rows.append({"kind": "untimed", "subject": self.name, "claim": claim, "said": said})
+            return
         needed, available = max(side.threads for side in sides), len(available_cpus())
         if needed > available:
             test.inconclusive.append(
                 f"{self.name}: inconclusive: {claim} needs {needed} CPUs to be timed, this process may use {available}"
             )
             return
-        result = clock.run_clock_test(claim, sides, limit, budget_s=test.budget_s, per_capacity=efficiency)
+        try:
+            result = clock.run_clock_test(claim, sides, limit, budget_s=test.budget_s, per_capacity=efficiency)
+        except clock.SampleError as error:
+            raise AssertionError(f"{self.name}: {error}") from None
+        except UsageError as error:
+            raise UsageError(f"{self.name}: {error}") from None
         row = {"kind": "clock", "subject": self.name, **as_row(result, efficiency), "said": said}
         test.rows.append(row)
         cost = f"{result.decision.rounds} rounds, {result.elapsed_s:.0f} s"
-        found = f"{claim} is {row['value_text']}, claimed {said} ({cost})"
+        found = f"{claim} is {row['value_text']}, claimed {said} ({cost}){describe_rounds(result)}"
         if result.verdict == FAIL:
-            raise AssertionError(f"{self.name}: {found}{describe_discarded(result)}")
+            raise AssertionError(f"{self.name}: {found}")
         if result.verdict != PASS:
-            reason = result.reason if not result.rounds else found + describe_discarded(result)
-            test.inconclusive.append(f"{self.name}: inconclusive: {reason}")
+            test.inconclusive.append(f"{self.name}: inconclusive: {found}; {result.reason.rpartition('; ')[2]}")
 
 
 def as_row(result: clock.ClockResult, efficiency: bool = False) -> dict[str, Any]:
@@ -272,12 +294,17 @@ def as_row(result: clock.ClockResult, efficiency: bool = False) -> dict[str, Any
     }
 
 
-def describe_discarded(result: clock.ClockResult) -> str:
-    """Describe the discarded rounds and their reasons, for a message; empty without any."""
-    if not result.discarded:
-        return ""
-    listed = "; ".join(f"round {k + 1}: {r.discarded}" for k, r in enumerate(result.rounds) if r.discarded)
-    return f"; discarded as disturbed and repeated: {listed}"
+def describe_rounds(result: clock.ClockResult) -> str:
+    """What a message says of rounds that were discarded, with the reason, or in which a side was stopped."""
+    text = ""
+    stopped = [r for r in result.rounds if r.unfinished and not r.discarded]
+    if stopped:
+        slower = "first" if stopped[0].unfinished == "A" else "second"
+        text += f"; the {slower} was stopped in {len(stopped)} of them, so the ratio is a bound"
+    if result.discarded:
+        listed = "; ".join(f"round {k + 1}: {r.discarded}" for k, r in enumerate(result.rounds) if r.discarded)
+        text += f"; discarded as disturbed and repeated: {listed}"
+    return text
 
 
 def _check_limit(name: str, value: float) -> None:

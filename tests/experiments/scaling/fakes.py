@@ -1,27 +1,32 @@
 """A machine that takes no time: samples, capacities and tosses come from a seed, and samples advance its clock."""
 
+import math
 import random
 
 QUIET = {"pressure_some_us": 0, "steal_ticks": 0, "nonvoluntary_switches": 0, "throttled_us": 0}
 
 
 class FakeMachine:
-    """Step times by model, with noise; each sample costs half a second on its own clock.
+    """Step times by model, with noise; a sample takes on its own clock what it would take, and ends at its limit.
 
     Parameters
     ----------
-    times_s : mapping of model to step time
+    times_ms : mapping of model to step time
     noise : float
         Relative standard deviation of a sample.
+    start_s : float
+        Of a process, before its first step.
     """
 
-    def __init__(self, times_s, noise=0.0, seed=1):
-        self.times_s = times_s
+    def __init__(self, times_ms, noise=0.0, seed=1, start_s=0.3):
+        self.times_ms = times_ms
         self.noise = noise
+        self.start_s = start_s
         self.random = random.Random(seed)
         self.coin = random.Random(seed)
         self.now = 0.0
         self.samples = []
+        self.efforts = []
         self.disturbance = lambda number: QUIET
         self.capacity_of = lambda number: 2.0
         self.num_capacities = 0
@@ -32,13 +37,17 @@ class FakeMachine:
     def toss(self):
         return self.coin.random() < 0.5
 
-    def sample(self, side):
-        self.now += 0.5
+    def sample(self, side, effort):
         self.samples.append(side)
-        step = self.times_s[side.model] * (1 + side.slowdown) * 2.718281828 ** self.random.gauss(0, self.noise)
+        self.efforts.append(effort)
+        step = 1e-3 * self.times_ms[side.model] * (1 + side.slowdown) * math.exp(self.random.gauss(0, self.noise))
+        seconds = effort.seconds(self.start_s, step)
+        self.now += min(seconds, effort.limit_s)
+        if seconds > effort.limit_s:
+            return {"failure": "timeout", "message": "took too long"}
         return {
-            "run_lengths": [1, 2],
-            "run_times_s": [1.1 * step, 2 * step],
+            "run_lengths": [1, 2] * effort.pairs,
+            "run_times_s": [1.1 * step, 2 * step] * effort.pairs,
             "timed_wall_s": 0.1,
             "disturbance": self.disturbance(len(self.samples) - 1),
             "weights_hash": "w",

@@ -72,11 +72,11 @@ def two_speeds(monkeypatch):
     times = {"1": 1.0, "2": 1.0}
     machine = FakeMachine({"taskiter": 1.0}, noise=0.01).install(monkeypatch)
 
-    def sample_of_commit(side):
+    def sample_of_commit(side, effort):
         text = Path(side.installation, "own", "__init__.py").read_text()
         value = "2" if "= 2" in text else "1"
-        machine.times_s["taskiter"] = times[value]
-        return {**machine.sample(side), "weights_hash": value}
+        machine.times_ms["taskiter"] = times[value]
+        return {**machine.sample(side, effort), "weights_hash": value}
 
     monkeypatch.setattr(clock, "sample", sample_of_commit)
     return times
@@ -114,6 +114,7 @@ def test_strict_means_that_the_budget_must_suffice(repository, two_speeds):
         (["--against", "no_such"], "must be a commit of"),
         (["--repository", "/"], "git rev-parse must work in /"),
         (["--build", "false"], "must build, false ended with 1"),
+        (["--build", "true"], "true must install commit"),
         (["--function", "own"], "package.module:function"),
         (["--at-most", "0"], "must be a positive number"),
     ],
@@ -127,24 +128,27 @@ def test_bad_use(repository, two_speeds, capsys, change, said):
 def test_another_way_of_measuring_is_refused(repository, two_speeds, monkeypatch, capsys):
     """Check that commits whose samples have other numbers of runs are not compared."""
     ours = clock.sample
-    numbers = iter(range(2, 100))
+    numbers = iter(range(3, 100))
     monkeypatch.setattr(
         clock,
         "sample",
-        lambda side: {
-            **ours(side),
-            **dict(zip(("run_lengths", "run_times_s"), [[1] * (n := next(numbers)), [1.0] * n], strict=True)),
+        lambda side, effort: {
+            **ours(side, effort),
+            **dict(zip(("run_lengths", "run_times_s"), [[1] * (n := next(numbers)), [1e-3] * n], strict=True)),
         },
     )
     assert main(COMMAND) == 2
-    assert "both commits must take times in the same way, got 2 runs in a sample and 3" in capsys.readouterr().err
+    assert (
+        "both commits must take times in the same way, 2 runs in a sample, got 3; compare with a later"
+        in capsys.readouterr().err
+    )
 
 
 def test_samples_that_were_taken_again_are_no_other_way(repository, two_speeds, monkeypatch):
     """Check that a sample with a multiple of the usual runs, its first ones without a slope, is compared."""
     ours = clock.sample
     times = iter([3, *[1] * 1000])
-    monkeypatch.setattr(clock, "sample", lambda side: repeated(ours(side), next(times)))
+    monkeypatch.setattr(clock, "sample", lambda side, effort: repeated(ours(side, effort), next(times)))
     assert main(COMMAND) == 0
 
 
@@ -171,7 +175,7 @@ def test_a_commit_of_another_layout_is_asked_under_its_own_names(tmp_path, modul
         tmp_path.joinpath(*folders[:depth], "__init__.py").write_text("")
     tmp_path.joinpath(*folders).with_suffix(".py").write_text(FORMER_MODULE)
     row = clock.sample(clock.Side("taskiter", 1, {"network": "lenet5", "batch": 8}, installation=str(tmp_path)))
-    assert row["said"] == [module, "taskiter", clock.PAIRS] and clock.step_time_s(row) == 1.0
+    assert row["said"] == [module, "taskiter", clock.EFFORTS[0].pairs] and clock.step_time_s(row) == 1.0
 
 
 def test_a_commit_without_a_measuring_process_is_refused(tmp_path):
@@ -188,7 +192,7 @@ def test_a_real_sample_comes_from_the_installation(tmp_path):
     row = clock.sample(clock.Side("serial", 1, subject.describe_importable("own:graph"), installation=str(tmp_path)))
     assert row["kind"] == "sample" and clock.step_time_s(row) > 0
     # What was asked for is what was done: the gate compares numbers of runs between commits.
-    assert len(row["run_times_s"]) % (2 * clock.PAIRS) == 0
+    assert len(row["run_times_s"]) % (2 * clock.EFFORTS[0].pairs) == 0
     row = clock.sample(clock.Side("serial", 1, subject.describe_importable("own:none"), installation=str(tmp_path)))
     assert "must be importable" in row["message"]
 
