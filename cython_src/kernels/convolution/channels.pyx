@@ -16,12 +16,14 @@ from libc.string cimport memcpy, memmove, memset
 from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport channel_end, clear_channel_halo, image_size, pixel, row_size
 from ..maps.channels_planes cimport RESIDUAL_PLAIN, ChannelsTask, set_block, set_plane
-from ..simd.matrix_kernels cimport (
-    PANEL, Matrix, PixelGroup, PlainTask, PlaneTap, ProductTask, Tap, Winograd, request_writes)
+from ..simd.lanes cimport LANES
 from ..simd.micro_kernels cimport Micro
 from .channels_geometry cimport (
     DIRECT, IM2COL, MAX_PANELS, PAD, PAD_BLOCKED, TESTED, TESTED_BLOCKED, Convolution, panel_inputs, read_convolution,
     read_tile)
+from .channels_loops cimport ChannelsConvolutionLoops as Loops
+from .channels_loops cimport PixelGroup, PlainTask, PlaneTap, ProductTask, Tap, request_writes
+from .channels_winograd_loops cimport ChannelsWinogradLoops as WinogradLoops
 
 from ..interface.kernel_spec import KernelSpec, register
 from ..maps.channels import channels_attributes
@@ -63,12 +65,12 @@ cdef int phase_taps(const Convolution *c, int ry, int rx, int k, Tap *taps, int 
             if (x + c.kernel * c.dilation * step * step) % step:
                 continue
             taps[count].a = divide(y, step) * row_size(&c.source) + <Py_ssize_t> divide(x, step) * c.source.pitch
-            taps[count].b = <Py_ssize_t> (ty * c.kernel + tx) * k * PANEL
+            taps[count].b = <Py_ssize_t> (ty * c.kernel + tx) * k * LANES
             count += 1
     return count
 
 
-cdef void plain_product(const Convolution *c, const ProductTask *p, const Matrix *matrix, const float *x, float *out,
+cdef void plain_product(const Convolution *c, const ProductTask *p, const Loops *loops, const float *x, float *out,
                         int n0, int n1, int first, int rows, int columns, int step, int ry, int rx,
                         float *scratch) noexcept nogil:
     """The naive algorithms: bounds tested at each tap, or the input copied between zeros first."""
@@ -88,7 +90,7 @@ cdef void plain_product(const Convolution *c, const ProductTask *p, const Matrix
             if divide(y, apart) * apart == y and divide(x_, apart) * apart == x_:
                 taps[count].y = divide(y, apart)
                 taps[count].x = divide(x_, apart)
-                taps[count].b = <Py_ssize_t> (ty * c.kernel + tx) * p.k * PANEL
+                taps[count].b = <Py_ssize_t> (ty * c.kernel + tx) * p.k * LANES
                 top = taps[count].y if count == 0 else min(top, taps[count].y)
                 bottom = taps[count].y if count == 0 else max(bottom, taps[count].y)
                 left = taps[count].x if count == 0 else min(left, taps[count].x)
@@ -140,15 +142,15 @@ cdef void plain_product(const Convolution *c, const ProductTask *p, const Matrix
                 for panel in range(p.num_panels):
                     t.x = source + (0 if p.panel_input == NULL else p.panel_input[panel])
                     t.b = p.b + panel * p.panel
-                    t.bias = NULL if p.bias == NULL else p.bias + panel * PANEL
-                    t.lanes = p.last_columns if panel == p.num_panels - 1 else PANEL
-                    t.stored = p.store_columns if panel == p.num_panels - 1 else PANEL
-                    t.c = out + pixel(&c.target, n, y * step + ry, rx) + panel * PANEL
-                    matrix.plain(&t)
+                    t.bias = NULL if p.bias == NULL else p.bias + panel * LANES
+                    t.lanes = p.last_columns if panel == p.num_panels - 1 else LANES
+                    t.stored = p.store_columns if panel == p.num_panels - 1 else LANES
+                    t.c = out + pixel(&c.target, n, y * step + ry, rx) + panel * LANES
+                    loops.plain(&t)
             row = stop
 
 
-cdef void copied_product(const Convolution *c, ProductTask *t, const Matrix *matrix, const float *x, float *out,
+cdef void copied_product(const Convolution *c, ProductTask *t, const Loops *loops, const float *x, float *out,
                          int n0, int n1, int first, int rows, int columns, int step, int ry, int rx,
                          float *scratch) noexcept nogil:
     """Product by way of copies: each output pixel's inputs in a row of their own, results by pixel.
@@ -163,7 +165,7 @@ cdef void copied_product(const Convolution *c, ProductTask *t, const Matrix *mat
     # Channels that a tap copies: of all groups, padding beyond the last where there is no more.
     cdef int part = t.k if c.groups == 1 else c.source.channels
     cdef Py_ssize_t length = <Py_ssize_t> part * t.num_taps
-    cdef int width = t.num_panels * PANEL, stored = (t.num_panels - 1) * PANEL + t.store_columns
+    cdef int width = t.num_panels * LANES, stored = (t.num_panels - 1) * LANES + t.store_columns
     cdef int chunk = <int> min(192, max(12, ROW_FLOATS // max(1, length) // 12 * 12))
     cdef int total = (n1 - n0) * rows * columns, done = 0, count, i, tap, n, y, column, place, accumulate = t.accumulate
     cdef const float *a
@@ -190,7 +192,7 @@ cdef void copied_product(const Convolution *c, ProductTask *t, const Matrix *mat
             groups[i].count = min(4, count - 4 * i)
         # Rows beyond the last of a group are read, not used: they must hold numbers of some kind.
         memset(copied + count * length, 0, ((count + 3) // 4 * 4 - count) * length * sizeof(float))
-        run_copied(t, matrix, copied, sums, taps, groups, (count + 3) // 4, length, width)
+        run_copied(t, loops, copied, sums, taps, groups, (count + 3) // 4, length, width)
         for i in range(count):
             place = done + i
             n = n0 + place // (rows * columns)
@@ -205,7 +207,7 @@ cdef void copied_product(const Convolution *c, ProductTask *t, const Matrix *mat
         done += count
 
 
-cdef inline void run_copied(const ProductTask *task, const Matrix *matrix, const float *a, float *c, const Tap *taps,
+cdef inline void run_copied(const ProductTask *task, const Loops *loops, const float *a, float *c, const Tap *taps,
                             const PixelGroup *groups, int num_groups, Py_ssize_t length, int width) noexcept nogil:
     cdef ProductTask t = task[0]
     t.a = a
@@ -216,11 +218,11 @@ cdef inline void run_copied(const ProductTask *task, const Matrix *matrix, const
     t.pixel = length
     t.out_pixel = width
     t.accumulate = 0
-    t.store_columns = PANEL
-    matrix.product(&t)
+    t.store_columns = LANES
+    loops.product(&t)
 
 
-cdef void direct_product(const Convolution *c, ProductTask *t, const Matrix *matrix, const float *x, float *out,
+cdef void direct_product(const Convolution *c, ProductTask *t, const Loops *loops, const float *x, float *out,
                          int n0, int n1, int first, int rows, int columns, int step, int ry, int rx,
                          float *scratch) noexcept nogil:
     """Product straight from the map, rows of at least four pixels."""
@@ -250,22 +252,22 @@ cdef void direct_product(const Convolution *c, ProductTask *t, const Matrix *mat
                 # The row that was just filled in comes from memory while the list before it is summed.
                 t.num_groups = num
                 t.more_groups = filled - num
-                matrix.product(t)
+                loops.product(t)
                 memmove(groups, groups + num, (filled - num) * sizeof(PixelGroup))
                 filled -= num
             num = filled
     t.num_groups = num
     t.more_groups = 0
-    matrix.product(t)
+    loops.product(t)
 
 
-cdef void direct_flat(const Convolution *c, ProductTask *t, const Matrix *matrix, const float *x, float *out, int n0,
+cdef void direct_flat(const Convolution *c, ProductTask *t, const Loops *loops, const float *x, float *out, int n0,
                       int total, float *scratch) noexcept nogil:
     """Product of `total` >= 4 pixels that follow on in both maps."""
     cdef PixelGroup *groups = <PixelGroup *> scratch
     # A list's inputs stay in the L2 cache while all panels pass, its results too where the weights leave them room.
     # Whole tiles of three groups; a tile of the next list besides.
-    cdef int beside = c.target.pitch if <Py_ssize_t> t.k * t.num_panels * PANEL <= SMALL_WEIGHTS else 0
+    cdef int beside = c.target.pitch if <Py_ssize_t> t.k * t.num_panels * LANES <= SMALL_WEIGHTS else 0
     cdef int limit = min(MAX_GROUPS - 3, max(24, 32768 // (c.source.pitch + beside))) // 3 * 3
     cdef int all_groups = (total + 3) // 4, done = 0, i, at
     t.a = x + n0 * image_size(&c.source)
@@ -282,7 +284,7 @@ cdef void direct_flat(const Convolution *c, ProductTask *t, const Matrix *matrix
             groups[i].c = at * t.out_pixel
             groups[i].first = 4 * (done + i) - at
             groups[i].count = 4 - groups[i].first
-        matrix.product(t)
+        loops.product(t)
         done += t.num_groups
 
 
@@ -307,17 +309,17 @@ cdef inline void request_outputs(const Convolution *c, float *out, const int32_t
             request_writes(p + j * c.target.pitch, width)
 
 
-cdef void winograd_product(const Convolution *c, ProductTask *t, const Matrix *matrix, const Winograd *winograd,
+cdef void winograd_product(const Convolution *c, ProductTask *t, const Loops *loops, const WinogradLoops *winograd,
                            const float *x, float *out, const int32_t *b, float *scratch) noexcept nogil:
     """Panels that read the same channels, chunks of tiles: inputs to points, a matrix product at each point, sums to
     outputs, two panels at a time. What is read or written next is asked for from memory in time."""
     cdef int m = c.side, n = m + 2, points = n * n, which = m // 2 - 1
-    cdef int channels = (t.k + PANEL - 1) // PANEL * PANEL
+    cdef int channels = (t.k + LANES - 1) // LANES * LANES
     cdef int tiles_y = (b[3] - b[2] + m - 1) // m, tiles_x = (c.target.width + m - 1) // m
     cdef int total = (b[1] - b[0]) * tiles_y * tiles_x, chunk = num_tiles(m, channels, total)
     # Odd numbers of cache lines between points: a power of two would put them all in one cache set.
-    cdef Py_ssize_t v_point = <Py_ssize_t> chunk * channels + PANEL
-    cdef Py_ssize_t s_point = <Py_ssize_t> chunk * WINOGRAD_PANELS * PANEL + PANEL
+    cdef Py_ssize_t v_point = <Py_ssize_t> chunk * channels + LANES
+    cdef Py_ssize_t s_point = <Py_ssize_t> chunk * WINOGRAD_PANELS * LANES + LANES
     cdef PixelGroup *groups = <PixelGroup *> scratch
     cdef float *patch = scratch + MAX_GROUPS * sizeof(PixelGroup) // sizeof(float)
     cdef float *v = patch + points * channels
@@ -339,13 +341,13 @@ cdef void winograd_product(const Convolution *c, ProductTask *t, const Matrix *m
     t.bias = NULL
     t.activation = 0
     t.accumulate = 0
-    t.store_columns = PANEL
-    t.last_columns = PANEL
+    t.store_columns = LANES
+    t.last_columns = LANES
     t.panel_input = NULL
     t.pixel = channels
     t.c = sums
     t.groups = groups
-    t.panel = <Py_ssize_t> points * t.k * PANEL
+    t.panel = <Py_ssize_t> points * t.k * LANES
     run = 0
     while run < panels:
         run_stop = panels
@@ -374,7 +376,7 @@ cdef void winograd_product(const Convolution *c, ProductTask *t, const Matrix *m
             panel = run
             while panel < run_stop:
                 t.num_panels = min(WINOGRAD_PANELS, run_stop - panel)
-                width = t.num_panels * PANEL
+                width = t.num_panels * LANES
                 t.out_pixel = width
                 for i in range(t.num_groups):
                     groups[i].a = 4 * i * channels
@@ -383,23 +385,23 @@ cdef void winograd_product(const Convolution *c, ProductTask *t, const Matrix *m
                     groups[i].count = 4
                 for p in range(points):
                     t.a = v + p * v_point
-                    t.b = packed + panel * t.panel + <Py_ssize_t> p * t.k * PANEL
+                    t.b = packed + panel * t.panel + <Py_ssize_t> p * t.k * LANES
                     t.c = sums + p * s_point
-                    request_outputs(c, out + panel * PANEL, b, tiles_y, tiles_x,
+                    request_outputs(c, out + panel * LANES, b, tiles_y, tiles_x,
                                     (done * points + count * p) * m // points,
                                     (done * points + count * (p + 1)) * m // points, width)
-                    matrix.product(t)
+                    loops.product(t)
                 if all_bias != NULL:
                     memset(bias, 0, sizeof(bias))
-                    memcpy(bias, all_bias + panel * PANEL,
-                           (width if panel + t.num_panels < panels else width - PANEL + last) * sizeof(float))
+                    memcpy(bias, all_bias + panel * LANES,
+                           (width if panel + t.num_panels < panels else width - LANES + last) * sizeof(float))
                 for i in range(count):
                     tile = done + i
                     rows = tile // tiles_x % tiles_y * m
                     columns = tile % tiles_x * m
                     winograd.output[which](
                         sums + i * width, s_point, width, NULL if all_bias == NULL else bias, activation, accumulate,
-                        out + panel * PANEL
+                        out + panel * LANES
                         + pixel(&c.target, b[0] + tile // (tiles_x * tiles_y), b[2] + rows, columns),
                         row_size(&c.target), c.target.pitch, min(m, b[3] - b[2] - rows),
                         min(m, c.target.width - columns))
@@ -431,25 +433,25 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     cdef Tap taps[MAX_TAPS]
     cdef int32_t starts[MAX_PANELS]
     cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef const Matrix *matrix = (<const Micro *> a.micro).matrix
+    cdef const Loops *loops = (<const Micro *> a.micro).channels_convolution
     cdef const float *x = <const float *> a.operand[0]
     cdef float *out = <float *> a.operand[2 if transposed else 3]
     cdef float *statistics_out = NULL if transposed else <float *> a.operand[4]
     cdef void *residual = NULL if transposed else a.operand[5]
-    cdef int k, step, points, ry, rx, first, rows, columns, n, panel0 = b[4] // PANEL
+    cdef int k, step, points, ry, rx, first, rows, columns, n, panel0 = b[4] // LANES
     cdef bint flat
     read_convolution(&c, a.integers, transposed)
     k = panel_inputs(c.target.channels, c.source.channels, c.groups, starts)
     points = (c.side + 2) * (c.side + 2) if c.side else c.kernel * c.kernel
-    t.b = <const float *> a.operand[1] + <Py_ssize_t> panel0 * points * k * PANEL
+    t.b = <const float *> a.operand[1] + <Py_ssize_t> panel0 * points * k * LANES
     t.bias = NULL if transposed or a.operand[2] == NULL else <const float *> a.operand[2] + b[4]
     t.taps = taps
     t.panel_input = NULL if c.groups == 1 else starts + panel0
-    t.panel = <Py_ssize_t> c.kernel * c.kernel * k * PANEL
+    t.panel = <Py_ssize_t> c.kernel * c.kernel * k * LANES
     t.k = k
-    t.num_panels = (b[5] + PANEL - 1) // PANEL - panel0
-    t.last_columns = b[5] - (panel0 + t.num_panels - 1) * PANEL
-    t.store_columns = min(PANEL, c.target.pitch - (panel0 + t.num_panels - 1) * PANEL)
+    t.num_panels = (b[5] + LANES - 1) // LANES - panel0
+    t.last_columns = b[5] - (panel0 + t.num_panels - 1) * LANES
+    t.store_columns = min(LANES, c.target.pitch - (panel0 + t.num_panels - 1) * LANES)
     t.activation = 0 if transposed or residual != NULL else c.option
     t.accumulate = c.option if transposed else 0
     t.more_groups = 0
@@ -458,7 +460,7 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     flat = (c.kernel == 1 and c.stride == 1 and c.padding == 0 and c.source.halo == 0 and c.target.halo == 0
             and b[2] == 0 and b[3] == c.target.height)
     if c.side:
-        winograd_product(&c, &t, matrix, (<const Micro *> a.micro).winograd, x, out + b[4], b,
+        winograd_product(&c, &t, loops, (<const Micro *> a.micro).channels_winograd, x, out + b[4], b,
                          <float *> context.scratch)
     for ry in range(0 if c.side else step):
         for rx in range(step):
@@ -470,16 +472,16 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
                 continue
             if TESTED <= c.algorithm <= PAD_BLOCKED:
                 t.k = k
-                plain_product(&c, &t, matrix, x, out + b[4], b[0], b[1], first, rows, columns, step, ry, rx,
+                plain_product(&c, &t, loops, x, out + b[4], b[0], b[1], first, rows, columns, step, ry, rx,
                               <float *> context.scratch)
             elif flat and c.algorithm == DIRECT and (b[1] - b[0]) * rows * columns >= 4:
-                direct_flat(&c, &t, matrix, x, out + b[4], b[0], (b[1] - b[0]) * rows * columns,
+                direct_flat(&c, &t, loops, x, out + b[4], b[0], (b[1] - b[0]) * rows * columns,
                             <float *> context.scratch)
             elif columns < 4 or c.algorithm == IM2COL:
-                copied_product(&c, &t, matrix, x, out + b[4], b[0], b[1], first, rows,
+                copied_product(&c, &t, loops, x, out + b[4], b[0], b[1], first, rows,
                                columns, step, ry, rx, <float *> context.scratch)
             else:
-                direct_product(&c, &t, matrix, x, out + b[4], b[0], b[1], first, rows, columns, step, ry, rx,
+                direct_product(&c, &t, loops, x, out + b[4], b[0], b[1], first, rows, columns, step, ry, rx,
                                <float *> context.scratch)
     if residual != NULL:
         add_residual(&c, residual, out, b, <const Micro *> a.micro)

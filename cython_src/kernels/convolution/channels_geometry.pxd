@@ -7,7 +7,7 @@ from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy, memset
 
 from ..maps.channels cimport ChannelsMap, pixel, read_channels_map, row_size
-from ..simd.matrix_kernels cimport PANEL
+from ..simd.lanes cimport LANES
 
 cdef enum:
     # kernels/convolution/algorithms.py computes scratch memory and limits from these.
@@ -50,11 +50,11 @@ cdef inline void read_convolution(Convolution *c, const int64_t *integers, bint 
 
 cdef inline int panel_inputs(int written, int read, int groups, int32_t *starts) noexcept nogil:
     """First input channel of each panel; returns how many channels follow. Like algorithms.panel_inputs()."""
-    cdef int p, first, last, count = 0, panels = (written + PANEL - 1) // PANEL
+    cdef int p, first, last, count = 0, panels = (written + LANES - 1) // LANES
     cdef int part = written // groups, inputs = read // groups
     for p in range(panels):
-        first = PANEL * p // part
-        last = (min(written, PANEL * (p + 1)) - 1) // part
+        first = LANES * p // part
+        last = (min(written, LANES * (p + 1)) - 1) // part
         count = max(count, (last + 1 - first) * inputs)
         starts[p] = first * inputs
     count = max(4, count)

@@ -7,9 +7,10 @@ from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
-from ..simd.matrix_kernels cimport PANEL, Matrix
+from ..simd.lanes cimport LANES
 from ..simd.micro_kernels cimport Micro
 from .channels_geometry cimport MAX_INDEX, MAX_PANELS, WINOGRAD2, WINOGRAD4, panel_inputs
+from .channels_loops cimport ChannelsConvolutionLoops as Loops
 
 from ..interface.kernel_spec import KernelSpec, register
 from .channels_reference import pack
@@ -19,7 +20,7 @@ cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *contex
     """bounds: panels."""
     cdef const KernelArgs *a = <const KernelArgs *> args
     cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef const Matrix *matrix = (<const Micro *> a.micro).matrix
+    cdef const Loops *loops = (<const Micro *> a.micro).channels_convolution
     cdef const float *weight = <const float *> a.operand[0]
     cdef float *packed = <float *> a.operand[1]
     cdef int32_t starts[MAX_PANELS]
@@ -33,14 +34,14 @@ cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *contex
     cdef int taps = kernel * kernel, part = in_channels // groups, outs = out_channels // groups
     cdef int written = in_channels if transposed else out_channels
     cdef int k = panel_inputs(written, out_channels if transposed else in_channels, groups, starts)
-    cdef Py_ssize_t size = <Py_ssize_t> taps * k * PANEL
+    cdef Py_ssize_t size = <Py_ssize_t> taps * k * LANES
     cdef Py_ssize_t at, all_weights = <Py_ssize_t> out_channels * part * taps
     cdef int p, o, i, c, t, lane, lanes, count, first, whole
     cdef float *panel
     for p in range(b[0], b[1]):
         panel = plain if side else packed + p * size
-        lanes = min(PANEL, written - p * PANEL)
-        first = p * PANEL
+        lanes = min(LANES, written - p * LANES)
+        first = p * LANES
         # All lanes' channels in one group, whose channels are all that the panel reads.
         whole = first // (part if transposed else outs) == (first + lanes - 1) // (part if transposed else outs)
         whole = whole and k == (outs if transposed else part)
@@ -58,35 +59,35 @@ cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *contex
                         o = first + lane
                         count = o // outs * part + c - starts[p]
                     for t in range(taps):
-                        panel[(<Py_ssize_t> (taps - 1 - t if transposed else t) * k + count) * PANEL + lane] = \
+                        panel[(<Py_ssize_t> (taps - 1 - t if transposed else t) * k + count) * LANES + lane] = \
                             weight[(<Py_ssize_t> o * part + i) * taps + t]
         elif transposed:
             for t in range(taps):
-                index[t] = (taps - 1 - t) * k * PANEL
+                index[t] = (taps - 1 - t) * k * LANES
             o = first // part * outs
             i = first % part
             for c in range(k):
-                if taps == 1 and lanes == PANEL:
-                    memcpy(panel + c * PANEL, weight + <Py_ssize_t> (o + c) * part + i, PANEL * sizeof(float))
+                if taps == 1 and lanes == LANES:
+                    memcpy(panel + c * LANES, weight + <Py_ssize_t> (o + c) * part + i, LANES * sizeof(float))
                 else:
                     at = (<Py_ssize_t> (o + c) * part + i) * taps
-                    matrix.spread_rows(weight + at, taps, lanes, taps, index, at + 16 * taps + 16 <= all_weights,
-                                       panel + c * PANEL)
+                    loops.spread_rows(weight + at, taps, lanes, taps, index, at + 16 * taps + 16 <= all_weights,
+                                      panel + c * LANES)
         else:
             c = 0
             while c < k:
                 count = min(16, k - c)
                 for i in range(count):
                     for t in range(taps):
-                        index[i * taps + t] = (t * k + i) * PANEL
-                matrix.spread_rows(weight + (<Py_ssize_t> first * part + c) * taps, <Py_ssize_t> part * taps, lanes,
-                                   count * taps, index, False, panel + c * PANEL)
+                        index[i * taps + t] = (t * k + i) * LANES
+                loops.spread_rows(weight + (<Py_ssize_t> first * part + c) * taps, <Py_ssize_t> part * taps, lanes,
+                                  count * taps, index, False, panel + c * LANES)
                 c += count
         if side:
             # The panel's points, an output channel's input by input.
-            (<const Micro *> a.micro).winograd.filter[side // 2 - 1](
-                plain, <Py_ssize_t> k * PANEL, k * PANEL, packed + <Py_ssize_t> p * points * k * PANEL,
-                <Py_ssize_t> k * PANEL)
+            (<const Micro *> a.micro).channels_winograd.filter[side // 2 - 1](
+                plain, <Py_ssize_t> k * LANES, k * LANES, packed + <Py_ssize_t> p * points * k * LANES,
+                <Py_ssize_t> k * LANES)
     return 0
 
 

@@ -8,11 +8,14 @@ from libc.string cimport memcpy, memset
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport ChannelsMap, image_size, pixel, row_size
-from ..simd.matrix_kernels cimport PANEL, Matrix, OuterTask, PlainGradientTask, Request, Winograd
+from ..simd.lanes cimport LANES
 from ..simd.micro_kernels cimport Micro
 from .channels_geometry cimport (
     DIRECT, IM2COL, MAX_INDEX, MAX_PANELS, PAD, PAD_BLOCKED, TESTED_BLOCKED, Convolution, panel_inputs,
     read_convolution, read_tile)
+from .channels_loops cimport ChannelsConvolutionLoops as Loops
+from .channels_loops cimport OuterTask, PlainGradientTask, Request
+from .channels_winograd_loops cimport ChannelsWinogradLoops as WinogradLoops
 
 from ..interface.kernel_spec import KernelSpec, register
 from ..maps.channels import channels_attributes
@@ -25,7 +28,7 @@ cdef enum:
     STRIP = 128  # pixels of a strip, at least
 
 
-cdef void pack_pixels(const ChannelsMap *m, const Matrix *matrix, const float *x, int n0, int n1, int y0, int rows,
+cdef void pack_pixels(const ChannelsMap *m, const Loops *loops, const float *x, int n0, int n1, int y0, int rows,
                       int left, int columns, int step, int c, int width, int valid, float *out) noexcept nogil:
     """Copy channels [c, c + width) of `rows` physical rows y0, y0 + step, ..., `columns` columns likewise from `left`.
 
@@ -37,7 +40,7 @@ cdef void pack_pixels(const ChannelsMap *m, const Matrix *matrix, const float *x
         for y in range(rows):
             p = x + n * image_size(m) + (y0 + y * step) * row_size(m) + <Py_ssize_t> left * m.pitch + c
             if valid == width:
-                matrix.gather(p, <Py_ssize_t> step * m.pitch, columns, width, out)
+                loops.gather(p, <Py_ssize_t> step * m.pitch, columns, width, out)
                 out += columns * width
                 continue
             for _x in range(columns):
@@ -55,7 +58,7 @@ cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskCon
     """
     cdef const KernelArgs *a = <const KernelArgs *> args
     cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef const Matrix *matrix = (<const Micro *> a.micro).matrix
+    cdef const Loops *loops = (<const Micro *> a.micro).channels_convolution
     cdef Convolution c
     cdef const float *dy = <const float *> a.operand[0]
     cdef const float *x = <const float *> a.operand[1]
@@ -84,22 +87,22 @@ cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskCon
         else:
             # Output channels whose panels read the same channels.
             bound = o
-            while bound < o_stop and starts[bound // PANEL] == starts[o // PANEL]:
-                bound += PANEL
+            while bound < o_stop and starts[bound // LANES] == starts[o // LANES]:
+                bound += LANES
             o_stop = min(o_stop, bound)
-            i = starts[o // PANEL]
+            i = starts[o // LANES]
             bound = min(c.target.channels, i + k)
         while i < bound:
             i_stop = min(bound, i + piece_in)
             if c.side:
-                winograd_weight_piece(&c, matrix, (<const Micro *> a.micro).winograd, dy, x, out,
+                winograd_weight_piece(&c, loops, (<const Micro *> a.micro).channels_winograd, dy, x, out,
                                       bias if first and b[4] == 0 else NULL, b[0], b[1], o, o_stop, i, i_stop,
                                       <float *> context.scratch)
             elif c.algorithm == DIRECT:
-                weight_piece(&c, matrix, dy, x, out, bias if first and b[4] == 0 else NULL, b[0], b[1], o, o_stop, i,
+                weight_piece(&c, loops, dy, x, out, bias if first and b[4] == 0 else NULL, b[0], b[1], o, o_stop, i,
                              i_stop, <float *> context.scratch)
             else:
-                plain_weight_piece(&c, matrix, dy, x, out, bias if first and b[4] == 0 else NULL, b[0], b[1], o, o_stop,
+                plain_weight_piece(&c, loops, dy, x, out, bias if first and b[4] == 0 else NULL, b[0], b[1], o, o_stop,
                                    i, i_stop, <float *> context.scratch)
             first = False
             i = i_stop
@@ -116,7 +119,7 @@ cdef inline void request(Request *r, const ChannelsMap *m, const float *x, int n
     r.pixel = <Py_ssize_t> step * m.pitch
 
 
-cdef void weight_piece(const Convolution *c, const Matrix *matrix, const float *dy, const float *x, float *out,
+cdef void weight_piece(const Convolution *c, const Loops *loops, const float *dy, const float *x, float *out,
                        float *bias, int n0, int n1, int o0, int o1, int i0, int i1, float *scratch) noexcept nogil:
     """Output channels [o0, o1) and input channels [i0, i1), within one group or a panel of several."""
     cdef const ChannelsMap *g = &c.source
@@ -124,9 +127,9 @@ cdef void weight_piece(const Convolution *c, const Matrix *matrix, const float *
     cdef int k = c.kernel, taps = k * k
     cdef int step = c.stride if k == 1 else 1  # a single tap reads every step-th pixel only
     cdef int move = 1 if k == 1 else c.stride
-    cdef bint image = m.pitch < PANEL, joined = image and c.dilation == 1
-    cdef int unit = m.pitch if image else PANEL
-    cdef int inputs = unit if image else (i1 - i0 + PANEL - 1) // PANEL * PANEL
+    cdef bint image = m.pitch < LANES, joined = image and c.dilation == 1
+    cdef int unit = m.pitch if image else LANES
+    cdef int inputs = unit if image else (i1 - i0 + LANES - 1) // LANES * LANES
     cdef int rows_of = unit * k if joined else inputs  # of the sums of a tap
     cdef int calls = k if joined else taps
     cdef int chunks = (o1 - o0 + 31) // 32, columns = (g.width - 1) * move + (k - 1) * c.dilation + 1
@@ -142,7 +145,7 @@ cdef void weight_piece(const Convolution *c, const Matrix *matrix, const float *
     cdef OuterTask t
     memset(sums, 0, chunks * sums_size * sizeof(float))
     if bias != NULL:
-        sum_gradient(c, matrix, dy, n0, n1, o0, o1, bias)
+        sum_gradient(c, loops, dy, n0, n1, o0, o1, bias)
     n = n0
     while n < n1:
         count_n = min(images, n1 - n)
@@ -151,8 +154,8 @@ cdef void weight_piece(const Convolution *c, const Matrix *matrix, const float *
             count_y = min(rows, g.height - y)
             for chunk in range(chunks):
                 o = o0 + 32 * chunk
-                width = 32 if o1 - o > PANEL else PANEL
-                pack_pixels(g, matrix, dy, n, n + count_n, y + g.halo, count_y, g.halo, g.width, 1, o, width,
+                width = 32 if o1 - o > LANES else LANES
+                pack_pixels(g, loops, dy, n, n + count_n, y + g.halo, count_y, g.halo, g.width, 1, o, width,
                             min(width, g.pitch - o), packed_dy + chunk * dy_size)
             height = (count_y - 1) * move + (k - 1) * c.dilation + 1
             first = y * c.stride + m.halo - c.padding
@@ -161,7 +164,7 @@ cdef void weight_piece(const Convolution *c, const Matrix *matrix, const float *
             last = next_n >= n1
             for r in range(inputs // unit):
                 u = r * unit
-                pack_pixels(m, matrix, x, n, n + count_n, first, height, m.halo - c.padding, columns,
+                pack_pixels(m, loops, x, n, n + count_n, first, height, m.halo - c.padding, columns,
                             step, i0 + u, unit, min(unit, m.pitch - i0 - u), packed_x)
                 t.images = count_n
                 t.rows = count_y
@@ -171,7 +174,7 @@ cdef void weight_piece(const Convolution *c, const Matrix *matrix, const float *
                 t.image = <Py_ssize_t> height * columns * unit
                 t.m = unit * k if joined else unit
                 for chunk in range(chunks):
-                    t.width = 32 if o1 - o0 - 32 * chunk > PANEL else PANEL
+                    t.width = 32 if o1 - o0 - 32 * chunk > LANES else LANES
                     t.b = packed_dy + chunk * dy_size
                     for tap in range(calls):
                         if joined:
@@ -189,15 +192,15 @@ cdef void weight_piece(const Convolution *c, const Matrix *matrix, const float *
                                 request(&t.ahead[0], m, x + i0 + u, next_n, next_y * c.stride + m.halo - c.padding
                                         + tap // k * c.dilation, m.halo - c.padding + tap % k * c.dilation, c.stride)
                             if r == 0 and tap == 0:
-                                t.ahead[1].lines = t.width // PANEL
+                                t.ahead[1].lines = t.width // LANES
                                 request(&t.ahead[1], g, dy + o0 + 32 * chunk, next_n, next_y + g.halo, g.halo, 1)
-                        matrix.outer(&t)
+                        loops.outer(&t)
             y += count_y
         n += count_n
-    store_weights(c, matrix, sums, sums_size, out, o0, o1, i0, i1, rows_of, unit if joined else 0, index)
+    store_weights(c, loops, sums, sums_size, out, o0, o1, i0, i1, rows_of, unit if joined else 0, index)
 
 
-cdef void plain_weight_piece(const Convolution *c, const Matrix *matrix, const float *dy, const float *x, float *out,
+cdef void plain_weight_piece(const Convolution *c, const Loops *loops, const float *dy, const float *x, float *out,
                              float *bias, int n0, int n1, int o0, int o1, int i0, int i1,
                              float *scratch) noexcept nogil:
     """Like weight_piece(), by the naive algorithms: inputs of all taps copied side by side before the product, bounds
@@ -205,7 +208,7 @@ cdef void plain_weight_piece(const Convolution *c, const Matrix *matrix, const f
     cdef const ChannelsMap *g = &c.source
     cdef const ChannelsMap *m = &c.target
     cdef int taps = c.kernel * c.kernel, reach = (c.kernel - 1) * c.dilation + 1
-    cdef int inputs = m.pitch if m.pitch < PANEL else (i1 - i0 + PANEL - 1) // PANEL * PANEL
+    cdef int inputs = m.pitch if m.pitch < LANES else (i1 - i0 + LANES - 1) // LANES * LANES
     cdef int valid = min(inputs, m.pitch - i0), chunks = (o1 - o0 + 31) // 32
     cdef bint padded = c.algorithm == PAD or c.algorithm == PAD_BLOCKED, copied_taps = c.algorithm == IM2COL
     cdef int rows = min(g.height, (STRIP + g.width - 1) // g.width), high, wide = (g.width - 1) * c.stride + reach
@@ -221,7 +224,7 @@ cdef void plain_weight_piece(const Convolution *c, const Matrix *matrix, const f
     cdef PlainGradientTask t
     memset(sums, 0, chunks * sums_size * sizeof(float))
     if bias != NULL:
-        sum_gradient(c, matrix, dy, n0, n1, o0, o1, bias)
+        sum_gradient(c, loops, dy, n0, n1, o0, o1, bias)
     t.dy_row = row_size(g)
     t.dy_pixel = g.pitch
     t.row = <Py_ssize_t> wide * inputs if padded else row_size(m)
@@ -258,9 +261,9 @@ cdef void plain_weight_piece(const Convolution *c, const Matrix *matrix, const f
                     to += inputs
             for chunk in range(chunks):
                 o = o0 + 32 * chunk
-                width = 32 if o1 - o > PANEL else PANEL
+                width = 32 if o1 - o > LANES else LANES
                 if copied_taps:
-                    pack_pixels(g, matrix, dy, n, n + 1, y + g.halo, count, g.halo, g.width, 1, o, width,
+                    pack_pixels(g, loops, dy, n, n + 1, y + g.halo, count, g.halo, g.width, 1, o, width,
                                 min(width, g.pitch - o), packed_dy + chunk * dy_size)
                     product.images = 1
                     product.rows = count
@@ -274,7 +277,7 @@ cdef void plain_weight_piece(const Convolution *c, const Matrix *matrix, const f
                     product.a = copied
                     product.b = packed_dy + chunk * dy_size
                     product.c = sums + chunk * sums_size
-                    matrix.outer(&product)
+                    loops.outer(&product)
                     continue
                 t.rows = count
                 t.c_row = width
@@ -282,15 +285,15 @@ cdef void plain_weight_piece(const Convolution *c, const Matrix *matrix, const f
                 for tap in range(taps):
                     t.top = tap // c.kernel * c.dilation + (0 if padded else y * c.stride - c.padding)
                     t.left = tap % c.kernel * c.dilation - (0 if padded else c.padding)
-                    for r in range(width // PANEL):
-                        t.dy = dy + pixel(g, n, y, 0) + o + r * PANEL
-                        t.c = sums + chunk * sums_size + <Py_ssize_t> tap * inputs * width + r * PANEL
-                        matrix.plain_gradient(&t)
+                    for r in range(width // LANES):
+                        t.dy = dy + pixel(g, n, y, 0) + o + r * LANES
+                        t.c = sums + chunk * sums_size + <Py_ssize_t> tap * inputs * width + r * LANES
+                        loops.plain_gradient(&t)
             y += count
-    store_weights(c, matrix, sums, sums_size, out, o0, o1, i0, i1, inputs, 0, index)
+    store_weights(c, loops, sums, sums_size, out, o0, o1, i0, i1, inputs, 0, index)
 
 
-cdef void store_weights(const Convolution *c, const Matrix *matrix, const float *sums, Py_ssize_t sums_size,
+cdef void store_weights(const Convolution *c, const Loops *loops, const float *sums, Py_ssize_t sums_size,
                         float *out, int o0, int o1, int i0, int i1, int rows_of, int joined,
                         int32_t *index) noexcept nogil:
     """From (tap, input channel, output channel) to (output channel, input channel, tap).
@@ -301,7 +304,7 @@ cdef void store_weights(const Convolution *c, const Matrix *matrix, const float 
     cdef int chunk, o, width, group, i, num, j, tap, r
     for chunk in range((o1 - o0 + 31) // 32):
         o = o0 + 32 * chunk
-        width = 32 if o1 - o > PANEL else PANEL
+        width = 32 if o1 - o > LANES else LANES
         group = o // outs
         if c.groups > 1 and (i0 // part != group or (i1 - 1) // part != group
                              or (min(o1, o + width) - 1) // outs != group):
@@ -317,25 +320,25 @@ cdef void store_weights(const Convolution *c, const Matrix *matrix, const float 
                 else:
                     index[num] = (tap * rows_of + j) * width
                 num += 1
-        for r in range((min(width, o1 - o) + PANEL - 1) // PANEL):
-            j = r * PANEL
-            matrix.transpose_rows(sums + chunk * sums_size + j, index, num, min(PANEL, o1 - o - j),
-                                  out + (<Py_ssize_t> (o + j) * part + i) * taps, <Py_ssize_t> part * taps, c.option)
+        for r in range((min(width, o1 - o) + LANES - 1) // LANES):
+            j = r * LANES
+            loops.transpose_rows(sums + chunk * sums_size + j, index, num, min(LANES, o1 - o - j),
+                                 out + (<Py_ssize_t> (o + j) * part + i) * taps, <Py_ssize_t> part * taps, c.option)
 
 
-cdef void winograd_weight_piece(const Convolution *c, const Matrix *matrix, const Winograd *winograd, const float *dy,
-                                const float *x, float *out, float *bias, int n0, int n1, int o0, int o1, int i0,
-                                int i1, float *scratch) noexcept nogil:
+cdef void winograd_weight_piece(const Convolution *c, const Loops *loops, const WinogradLoops *winograd,
+                                const float *dy, const float *x, float *out, float *bias, int n0, int n1, int o0,
+                                int o1, int i0, int i1, float *scratch) noexcept nogil:
     """Like weight_piece(), by products at Winograd's points: the gradient's tiles are the taps, weights the outputs."""
     cdef const ChannelsMap *g = &c.source
     cdef const ChannelsMap *m = &c.target
     cdef int side = c.side, n = side + 2, points = n * n, which = side // 2 - 1
-    cdef int ins = (i1 - i0 + PANEL - 1) // PANEL * PANEL, outs = (o1 - o0 + PANEL - 1) // PANEL * PANEL
+    cdef int ins = (i1 - i0 + LANES - 1) // LANES * LANES, outs = (o1 - o0 + LANES - 1) // LANES * LANES
     cdef int tiles_y = (g.height + side - 1) // side, tiles_x = (g.width + side - 1) // side
     cdef int total = (n1 - n0) * tiles_y * tiles_x, chunk = min(WEIGHT_TILES, total)
     # Sums of a point: chunks of 32 (or the last 16) output channels, input channels.
-    cdef Py_ssize_t point = <Py_ssize_t> ins * outs + PANEL
-    cdef Py_ssize_t v_point = <Py_ssize_t> chunk * ins + PANEL, d_point = <Py_ssize_t> chunk * outs + PANEL
+    cdef Py_ssize_t point = <Py_ssize_t> ins * outs + LANES
+    cdef Py_ssize_t v_point = <Py_ssize_t> chunk * ins + LANES, d_point = <Py_ssize_t> chunk * outs + LANES
     cdef int32_t *index = <int32_t *> scratch
     cdef float *sums = scratch + MAX_INDEX
     cdef float *patch = sums + points * point
@@ -348,7 +351,7 @@ cdef void winograd_weight_piece(const Convolution *c, const Matrix *matrix, cons
     cdef OuterTask t
     memset(sums, 0, points * point * sizeof(float))
     if bias != NULL:
-        sum_gradient(c, matrix, dy, n0, n1, o0, o1, bias)
+        sum_gradient(c, loops, dy, n0, n1, o0, o1, bias)
     t.images = 1
     t.rows = 1
     t.image = 0
@@ -389,7 +392,7 @@ cdef void winograd_weight_piece(const Convolution *c, const Matrix *matrix, cons
                 t.width = min(32, outs - o)
                 t.b = d + p * d_point + <Py_ssize_t> o * count
                 t.c = sums + p * point + <Py_ssize_t> o * ins
-                matrix.outer(&t)
+                loops.outer(&t)
                 o += t.width
         done += count
     # 32 output channels at a time, as store_weights() takes them.
@@ -397,11 +400,11 @@ cdef void winograd_weight_piece(const Convolution *c, const Matrix *matrix, cons
     while o < outs:
         width = min(32, outs - o)
         winograd.weights[which](sums + <Py_ssize_t> o * ins, point, ins * width, taps, <Py_ssize_t> ins * width)
-        store_weights(c, matrix, taps, 0, out, o0 + o, min(o1, o0 + o + width), i0, i1, ins, 0, index)
+        store_weights(c, loops, taps, 0, out, o0 + o, min(o1, o0 + o + width), i0, i1, ins, 0, index)
         o += width
 
 
-cdef void sum_gradient(const Convolution *c, const Matrix *matrix, const float *dy, int n0, int n1, int o0, int o1,
+cdef void sum_gradient(const Convolution *c, const Loops *loops, const float *dy, int n0, int n1, int o0, int o1,
                        float *bias) noexcept nogil:
     """bias[o] = sum of dY over images and pixels, added with `accumulate`."""
     cdef const ChannelsMap *g = &c.source
@@ -410,14 +413,14 @@ cdef void sum_gradient(const Convolution *c, const Matrix *matrix, const float *
     cdef float unused[16]
     cdef int n, y, r, lane, o
     memset(zero, 0, sizeof(zero))
-    for r in range((o1 - o0 + PANEL - 1) // PANEL):
-        o = o0 + r * PANEL
+    for r in range((o1 - o0 + LANES - 1) // LANES):
+        o = o0 + r * LANES
         memset(total, 0, sizeof(total))
         memset(unused, 0, sizeof(unused))
         for n in range(n0, n1):
             for y in range(g.height):
-                matrix.shifted_sums(dy + pixel(g, n, y, 0) + o, g.pitch, g.width, zero, total, unused)
-        for lane in range(min(PANEL, o1 - o)):
+                loops.shifted_sums(dy + pixel(g, n, y, 0) + o, g.pitch, g.width, zero, total, unused)
+        for lane in range(min(LANES, o1 - o)):
             bias[o + lane] = bias[o + lane] + total[lane] if c.option else total[lane]
 
 

@@ -207,7 +207,7 @@ INLINE void ask(const int n, const int first, const float *x, ptrdiff_t row, ptr
 TRANSFORMS(2)
 TRANSFORMS(4)
 
-const WinogradKernels ISA_SYMBOL(forktask_winograd) = {
+const ChannelsWinogradLoops ISA_SYMBOL(forktask_channels_winograd) = {
     .input = {input_2, input_4},
     .gradient = {gradient_2, gradient_4},
     .filter = {filter_2, filter_4},

@@ -3,13 +3,13 @@
  * direction: those of algorithms.WINOGRAD_POINTS, then infinity. Numbers of the n x n points lie `point` floats apart.
  *
  * Lavin, Gray: Fast algorithms for convolutional neural networks (CVPR 2016), with other points. */
-#ifndef FORKTASK_WINOGRAD_KERNELS_H
-#define FORKTASK_WINOGRAD_KERNELS_H
+#ifndef FORKTASK_CHANNELS_WINOGRAD_LOOPS_H
+#define FORKTASK_CHANNELS_WINOGRAD_LOOPS_H
 
 #include <stddef.h>
 
 /* All counts of channels are multiples of 16. Functions for m = 2 and m = 4. */
-typedef struct WinogradKernels {
+typedef struct ChannelsWinogradLoops {
     /* n x n inputs, `row` and `pixel` floats apart -> points. The tile at `next`, or NULL, comes from memory meanwhile. */
     void (*input[2])(const float *x, ptrdiff_t row, ptrdiff_t pixel, int channels, const float *next, float *out,
                      ptrdiff_t point);
@@ -23,6 +23,6 @@ typedef struct WinogradKernels {
                       float *y, ptrdiff_t row, ptrdiff_t pixel, int rows, int columns);
     /* Points -> 9 taps of the weight gradient, `tap` floats apart. */
     void (*weights[2])(const float *in, ptrdiff_t point, int channels, float *out, ptrdiff_t tap);
-} WinogradKernels;
+} ChannelsWinogradLoops;
 
 #endif

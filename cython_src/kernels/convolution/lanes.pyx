@@ -14,19 +14,21 @@ from libc.stdint cimport int32_t, uint8_t, uintptr_t
 from ..interface.block_kernel cimport KernelArgs, TaskContext
 from .lanes_epilogue cimport POOL, STORE, UNPOOL, Epilogue, finish_rows
 from ..maps.lanes cimport Map, clear_halo, offset, plane_size, read_map
-from ..simd.micro_kernels cimport KERNEL, TAPS, UNIT, ConvTask, Micro, WeightGradientTask
+from ..simd.lanes cimport LANES
+from ..simd.micro_kernels cimport Micro
+from .lanes_loops cimport KERNEL, TAPS, ConvTask, WeightGradientTask
 
 cdef extern from "cython_src/kernels/convolution/lanes_sizes.h" nogil:
     const int LANES_TILE
 
-    ctypedef struct UnitRows:
-        int rows, units
+    ctypedef struct VectorRows:
+        int rows, vectors
         Py_ssize_t row
 
-    UnitRows rows_as_units(int lanes, int width, int pitch, int rows)
+    VectorRows rows_as_vectors(int lanes, int width, int pitch, int rows)
     bint direct_buffers(int lanes, int width, bint stores)
     int direct_rows(int lanes, int width, int pitch)
-    Py_ssize_t direct_channel(const UnitRows *r)
+    Py_ssize_t direct_channel(const VectorRows *r)
     Py_ssize_t direct_scratch(int lanes, int width, int pitch, bint stores, int channels, int rows)
 
 from functools import partial
@@ -44,7 +46,7 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     involved)."""
     cdef Map source, target
     cdef ConvTask t
-    cdef UnitRows units
+    cdef VectorRows vectors
     cdef const Micro *micro = <const Micro *> a.micro
     cdef const int32_t *b = a.bounds + block * a.bounds_width
     cdef const float *x = <const float *> a.operand[0]
@@ -82,19 +84,19 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
             stop = b[5] * k
             while y < stop:
                 n = min(step, stop - y)
-                units = rows_as_units(source.lanes, width, source.pitch, n)
-                t.rows = units.rows
-                t.units = units.units
+                vectors = rows_as_vectors(source.lanes, width, source.pitch, n)
+                t.rows = vectors.rows
+                t.vectors = vectors.vectors
                 t.input = x + offset(&source, g, 0, y - source.halo) - source.halo * source.lanes
                 if buffers:
                     t.out = scratch
-                    t.out_channel = direct_channel(&units)
-                    t.out_row = units.row
+                    t.out_channel = direct_channel(&vectors)
+                    t.out_row = vectors.row
                 else:
                     t.out = out + offset(&target, g, o, y)
                     t.out_channel = plane_size(&target)
                     t.out_row = <Py_ssize_t> target.pitch * target.lanes
-                micro.conv(&t)
+                micro.lanes_convolution.convolve(&t)
                 if buffers:
                     for i in range(count):
                         finish_rows(micro, epilogue, &target, out, index, g, o + i, y, 0, n, width,
@@ -129,13 +131,13 @@ cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskCon
     cdef const int32_t *b = a.bounds + block * a.bounds_width
     cdef Map dy, x
     cdef WeightGradientTask t
-    cdef UnitRows units
+    cdef VectorRows vectors
     cdef Py_ssize_t row
     read_map(&dy, a.integers)
     read_map(&x, a.integers + 7)
-    units = rows_as_units(dy.lanes, dy.width, dy.pitch, dy.height)
-    t.rows = units.rows
-    t.units = units.units
+    vectors = rows_as_vectors(dy.lanes, dy.width, dy.pitch, dy.height)
+    t.rows = vectors.rows
+    t.vectors = vectors.vectors
     t.dy = <const float *> a.operand[0] + offset(&dy, b[1], b[3], 0)
     t.x = <const float *> a.operand[1] + offset(&x, b[1], 0, -x.halo) - x.halo * x.lanes
     t.dy_channel = plane_size(&dy)
@@ -152,13 +154,13 @@ cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskCon
     t.out_channel = x.channels * TAPS + 1
     row = <Py_ssize_t> b[0] * dy.channels + b[3]
     t.out = <float *> a.operand[2] + row * t.out_channel
-    (<const Micro *> a.micro).weight_gradient(&t)
+    (<const Micro *> a.micro).lanes_convolution.weight_gradient(&t)
     return 0
 
 
 def _taps(x, attributes, prefix, groups, y0, y1):
     """Yield (ky, kx, shifted rows) for the rows [y0, y1) of a convolution's result; the map is padded by its halo."""
-    if attributes[f"{prefix}_lanes"] == UNIT:
+    if attributes[f"{prefix}_lanes"] == LANES:
         padded = x[groups]
     else:  # a row's right halo is the next row's left one
         inside, halo = interior(x, attributes, prefix)[groups], attributes[f"{prefix}_halo"]

@@ -27,14 +27,16 @@ cdef inline void finish_rows(
     if epilogue == POOL:
         for r in range(0, rows, 2):
             at = (plane * target.height + (y + r) // 2) * target.width + x // 2
-            micro.pool_row(results + r * results_row, results + (r + 1) * results_row, columns // 2, lanes, 1,
-                           out + offset(target, group, channel, (y + r) // 2) + x // 2 * lanes, index + at * lanes)
+            micro.lanes_pooling.pool_row(
+                results + r * results_row, results + (r + 1) * results_row, columns // 2, lanes, 1,
+                out + offset(target, group, channel, (y + r) // 2) + x // 2 * lanes, index + at * lanes)
     elif epilogue == UNPOOL:
         for r in range(rows):
             at = (plane * (target.height // 2) + y + r) * (target.width // 2) + x
-            micro.unpool_row(results + r * results_row, index + at * lanes, columns, lanes,
-                             out + offset(target, group, channel, 2 * (y + r)) + 2 * x * lanes,
-                             out + offset(target, group, channel, 2 * (y + r) + 1) + 2 * x * lanes)
+            micro.lanes_pooling.unpool_row(
+                results + r * results_row, index + at * lanes, columns, lanes,
+                out + offset(target, group, channel, 2 * (y + r)) + 2 * x * lanes,
+                out + offset(target, group, channel, 2 * (y + r) + 1) + 2 * x * lanes)
     else:
         for r in range(rows):
             memcpy(out + offset(target, group, channel, y + r) + x * lanes, results + r * results_row,

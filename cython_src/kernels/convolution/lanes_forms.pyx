@@ -16,8 +16,10 @@ from libc.string cimport memcpy, memset
 from ..interface.block_kernel cimport KernelArgs, TaskContext
 from .lanes_epilogue cimport POOL, STORE, UNPOOL, Epilogue, finish_rows
 from ..maps.lanes cimport Map, clear_halo, offset, plane_size, read_map
-from ..simd.micro_kernels cimport (
-    KERNEL, TAPS, UNIT, ConvTask, Extent, Micro, WeightGradientTask)
+from ..simd.lanes cimport LANES
+from ..simd.micro_kernels cimport Micro
+from .lanes_forms_loops cimport Extent
+from .lanes_loops cimport KERNEL, TAPS, ConvTask, WeightGradientTask
 
 cdef extern from "cython_src/kernels/convolution/lanes_sizes.h" nogil:
     const int LANES_TILE
@@ -44,7 +46,7 @@ assert FORMS == ("im2col", "if", "if_blocked", "pad", "pad_blocked")
 
 cdef void copy_padded(const Map *m, const float *x, int group, int y, int rows, float *out) noexcept nogil:
     """Rows [y, y + rows) of all channels with zeros around the interior; row 0 is the interior's first."""
-    cdef int c, r, border = m.halo * UNIT, inside = m.width * UNIT
+    cdef int c, r, border = m.halo * LANES, inside = m.width * LANES
     for c in range(m.channels):
         for r in range(y, y + rows):
             if 0 <= r < m.height:
@@ -79,7 +81,7 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     read_map(&target, a.integers + 7)
     height = source.height + 2 * source.halo - (KERNEL - 1)
     width = source.width + 2 * source.halo - (KERNEL - 1)
-    tile_row = <Py_ssize_t> width * UNIT
+    tile_row = <Py_ssize_t> width * LANES
     tile_channel = form_channel(width)
     scale = 2 if epilogue == POOL else 1
     spread = 2 if epilogue == UNPOOL else 1
@@ -87,8 +89,8 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
                                  (b[5] - b[4]) * scale).copied
     strip = form_rows(algorithm, height)
     t.channels_in = source.channels
-    t.units = width
-    t.pixel = UNIT
+    t.vectors = width
+    t.pixel = LANES
     t.flip = flip
     t.w_out = TAPS if flip else source.channels * TAPS
     t.w_in = target.channels * TAPS if flip else TAPS
@@ -98,18 +100,18 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
         y = b[4] * scale
         while y < b[5] * scale:
             rows = min(strip, b[5] * scale - y)
-            first = x + offset(&source, g, 0, y - source.halo) - source.halo * UNIT
+            first = x + offset(&source, g, 0, y - source.halo) - source.halo * LANES
             t.in_channel = plane_size(&source)
-            t.in_row = <Py_ssize_t> source.pitch * UNIT
+            t.in_row = <Py_ssize_t> source.pitch * LANES
             if algorithm == FORM_IM2COL:
-                micro.forms.copy_taps(first, t.in_channel, t.in_row, source.channels, rows, width, copied)
+                micro.lanes_forms.copy_taps(first, t.in_channel, t.in_row, source.channels, rows, width, copied)
                 first = copied
                 t.in_row = tile_row
                 t.in_channel = TAPS * rows * tile_row
             elif algorithm >= FORM_PAD:
                 copy_padded(&source, x, g, y - source.halo, rows + KERNEL - 1, copied)
                 first = copied
-                t.in_row = tile_row + (KERNEL - 1) * UNIT
+                t.in_row = tile_row + (KERNEL - 1) * LANES
                 t.in_channel = (rows + KERNEL - 1) * t.in_row
             o = b[2]
             while o < b[3]:
@@ -127,19 +129,19 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
                     if epilogue == STORE:
                         t.out = out + offset(&target, g, o, first_row)
                         t.out_channel = plane_size(&target)
-                        t.out_row = <Py_ssize_t> target.pitch * UNIT
+                        t.out_row = <Py_ssize_t> target.pitch * LANES
                     else:
                         t.out = tile
                         t.out_channel = tile_channel
                         t.out_row = tile_row
                     if algorithm == FORM_IM2COL:
-                        micro.forms.product(&t)
+                        micro.lanes_forms.product(&t)
                     elif algorithm == FORM_TESTED_BLOCKED:
-                        micro.forms.tested(&t, &exist)
+                        micro.lanes_forms.tested(&t, &exist)
                     elif algorithm == FORM_PAD_BLOCKED:
-                        micro.conv(&t)
+                        micro.lanes_convolution.convolve(&t)
                     else:
-                        micro.forms.plain(&t, &exist if algorithm == FORM_TESTED else NULL)
+                        micro.lanes_forms.plain(&t, &exist if algorithm == FORM_TESTED else NULL)
                     for i in range(count if t.out == tile else 0):
                         finish_rows(micro, epilogue, &target, out, index, g, o + i, first_row, 0, n, width,
                                     tile + i * tile_channel, tile_row)
@@ -187,12 +189,12 @@ cdef int conv_form_backward_weights(const void *args, Py_ssize_t block, const Ta
     strip = form_rows(algorithm, dy.height)
     t.channels_in = x.channels
     t.channels_out = b[4] - b[3]
-    t.units = dy.width
-    t.pixel = UNIT
+    t.vectors = dy.width
+    t.pixel = LANES
     t.groups = 1
     t.dy_group = t.x_group = 0
     t.dy_channel = plane_size(&dy)
-    t.dy_row = <Py_ssize_t> dy.pitch * UNIT
+    t.dy_row = <Py_ssize_t> dy.pitch * LANES
     t.out_channel = x.channels * TAPS + 1
     t.out = <float *> a.operand[2] + (<Py_ssize_t> b[0] * dy.channels + b[3]) * t.out_channel
     t.accumulate = <int> a.integers[14]
@@ -204,33 +206,33 @@ cdef int conv_form_backward_weights(const void *args, Py_ssize_t block, const Ta
             rows = min(strip, dy.height - y)
             t.rows = rows
             t.dy = <const float *> a.operand[0] + offset(&dy, g, b[3], y)
-            t.x = inputs + offset(&x, g, 0, y - x.halo) - x.halo * UNIT
+            t.x = inputs + offset(&x, g, 0, y - x.halo) - x.halo * LANES
             t.x_channel = plane_size(&x)
-            t.x_row = <Py_ssize_t> x.pitch * UNIT
+            t.x_row = <Py_ssize_t> x.pitch * LANES
             exist.top = max(0, x.halo - y)
             exist.bottom = x.halo + x.height - y
             if algorithm == FORM_IM2COL:
-                micro.forms.copy_taps(t.x, t.x_channel, t.x_row, x.channels, rows, dy.width, copied)
+                micro.lanes_forms.copy_taps(t.x, t.x_channel, t.x_row, x.channels, rows, dy.width, copied)
                 t.x = copied
-                t.x_row = <Py_ssize_t> dy.width * UNIT
+                t.x_row = <Py_ssize_t> dy.width * LANES
                 t.x_channel = TAPS * rows * t.x_row
-                micro.forms.gradient_product(&t)
+                micro.lanes_forms.gradient_product(&t)
             elif algorithm >= FORM_PAD:
                 copy_padded(&x, inputs, g, y - x.halo, rows + KERNEL - 1, copied)
                 t.x = copied
-                t.x_row = <Py_ssize_t> (dy.width + KERNEL - 1) * UNIT
+                t.x_row = <Py_ssize_t> (dy.width + KERNEL - 1) * LANES
                 t.x_channel = (rows + KERNEL - 1) * t.x_row
                 if algorithm == FORM_PAD:
-                    micro.forms.gradient_plain(&t, NULL)
+                    micro.lanes_forms.gradient_plain(&t, NULL)
             elif algorithm == FORM_TESTED_BLOCKED:
-                micro.forms.gradient_tested(&t, &exist)
+                micro.lanes_forms.gradient_tested(&t, &exist)
             else:
-                micro.forms.gradient_plain(&t, &exist)
+                micro.lanes_forms.gradient_plain(&t, &exist)
             if algorithm == FORM_PAD_BLOCKED:
-                micro.weight_gradient(&t)  # with dY's sums
+                micro.lanes_convolution.weight_gradient(&t)  # with dY's sums
             else:
                 for o in range(t.channels_out):
-                    total = micro.sum_rows(t.dy + o * t.dy_channel, rows, t.dy_row, <Py_ssize_t> dy.width * UNIT)
+                    total = micro.lanes.sum_rows(t.dy + o * t.dy_channel, rows, t.dy_row, <Py_ssize_t> dy.width * LANES)
                     to = t.out + o * t.out_channel + t.channels_in * TAPS
                     to[0] = to[0] + total if t.accumulate else total
             t.accumulate = True

@@ -1,9 +1,6 @@
 /* Forms of convolution to compare with, see kernels/convolution/lanes_forms_loops.h. MICRO_ISA selects vector width and tiles. */
 #include "lanes_forms_loops.h"
-#include "cython_src/kernels/simd/micro_kernels.h"
 #include "cython_src/kernels/simd/vectors.h"
-
-#define SUB (UNIT / VL) /* vectors in a pixel */
 
 #if MICRO_ISA == AVX512
 #define FORM_R 5 /* output channels in a tile */
@@ -22,42 +19,43 @@ static void plain(const ConvTask *t, const Extent *exist)
 {
     for (int o = 0; o < t->channels_out; o++)
         for (int y = 0; y < t->rows; y++)
-            for (int x = 0; x < t->units; x++) {
-                Vec sum[SUB];
-                UNROLL for (int i = 0; i < SUB; i++) sum[i] = splat(t->bias ? t->bias[o] : 0.0f);
+            for (int x = 0; x < t->vectors; x++) {
+                Vec sum[REGISTERS];
+                UNROLL for (int i = 0; i < REGISTERS; i++) sum[i] = splat(t->bias ? t->bias[o] : 0.0f);
                 for (int c = 0; c < t->channels_in; c++)
                     for (int ky = 0; ky < KERNEL; ky++)
                         for (int kx = 0; kx < KERNEL; kx++) {
                             if (exist && (y + ky < exist->top || y + ky >= exist->bottom || x + kx < exist->left ||
                                           x + kx >= exist->right))
                                 continue;
-                            const float *p = t->in + c * t->in_channel + (y + ky) * t->in_row + (x + kx) * UNIT;
+                            const float *p = t->in + c * t->in_channel + (y + ky) * t->in_row + (x + kx) * LANES;
                             Vec weight = splat(t->w[o * t->w_out + weight_at(t, c, ky * KERNEL + kx)]);
-                            UNROLL for (int i = 0; i < SUB; i++) sum[i] += weight * load(p + i * VL);
+                            UNROLL for (int i = 0; i < REGISTERS; i++) sum[i] += weight * load(p + i * VL);
                         }
-                float *to = t->out + o * t->out_channel + y * t->out_row + x * UNIT;
-                UNROLL for (int i = 0; i < SUB; i++) store(to + i * VL, sum[i]);
+                float *to = t->out + o * t->out_channel + y * t->out_row + x * LANES;
+                UNROLL for (int i = 0; i < REGISTERS; i++) store(to + i * VL, sum[i]);
             }
 }
 
 /* ---- tiles of R channels x N pixels ---- */
 
-INLINE void start_tile(const ConvTask *t, const int R, const int N, int o, Vec sum[FORM_R][FORM_X * SUB])
+INLINE void start_tile(const ConvTask *t, const int R, const int N, int o, Vec sum[FORM_R][FORM_X * REGISTERS])
 {
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < N * SUB; i++) sum[r][i] =
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < N * REGISTERS; i++) sum[r][i] =
         splat(t->bias ? t->bias[o + r] : 0.0f);
 }
 
-INLINE void store_tile(const ConvTask *t, const int R, const int N, int o, int y, int x, Vec sum[FORM_R][FORM_X * SUB])
+INLINE void store_tile(const ConvTask *t, const int R, const int N, int o, int y, int x,
+                       Vec sum[FORM_R][FORM_X * REGISTERS])
 {
-    float *to = t->out + o * t->out_channel + y * t->out_row + x * UNIT;
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < N * SUB; i++)
+    float *to = t->out + o * t->out_channel + y * t->out_row + x * LANES;
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < N * REGISTERS; i++)
         store(to + r * t->out_channel + i * VL, sum[r][i]);
 }
 
 INLINE void tested_tile(const ConvTask *t, const Extent *exist, const int R, const int N, int o, int y, int x)
 {
-    Vec sum[FORM_R][FORM_X * SUB];
+    Vec sum[FORM_R][FORM_X * REGISTERS];
     start_tile(t, R, N, o, sum);
     for (int c = 0; c < t->channels_in; c++)
         for (int ky = 0; ky < KERNEL; ky++) {
@@ -65,15 +63,15 @@ INLINE void tested_tile(const ConvTask *t, const Extent *exist, const int R, con
                 continue;
             for (int kx = 0; kx < KERNEL; kx++) {
                 const float *w = t->w + o * t->w_out + weight_at(t, c, ky * KERNEL + kx);
-                const float *p = t->in + c * t->in_channel + (y + ky) * t->in_row + (x + kx) * UNIT;
+                const float *p = t->in + c * t->in_channel + (y + ky) * t->in_row + (x + kx) * LANES;
                 UNROLL for (int n = 0; n < N; n++)
                 {
                     if (x + n + kx < exist->left || x + n + kx >= exist->right)
                         continue;
-                    UNROLL for (int i = 0; i < SUB; i++)
+                    UNROLL for (int i = 0; i < REGISTERS; i++)
                     {
-                        Vec in = load(p + n * UNIT + i * VL);
-                        UNROLL for (int r = 0; r < R; r++) sum[r][n * SUB + i] += splat(w[r * t->w_out]) * in;
+                        Vec in = load(p + n * LANES + i * VL);
+                        UNROLL for (int r = 0; r < R; r++) sum[r][n * REGISTERS + i] += splat(w[r * t->w_out]) * in;
                     }
                 }
             }
@@ -83,19 +81,19 @@ INLINE void tested_tile(const ConvTask *t, const Extent *exist, const int R, con
 
 INLINE void product_tile(const ConvTask *t, const Extent *unused, const int R, const int N, int o, int y, int x)
 {
-    Vec sum[FORM_R][FORM_X * SUB];
+    Vec sum[FORM_R][FORM_X * REGISTERS];
     start_tile(t, R, N, o, sum);
     const ptrdiff_t tap_size = t->in_channel / TAPS;
     for (int c = 0; c < t->channels_in; c++)
         for (int tap = 0; tap < TAPS; tap++) {
             const float *w = t->w + o * t->w_out + weight_at(t, c, tap);
-            const float *p = t->in + c * t->in_channel + tap * tap_size + y * t->in_row + x * UNIT;
-            Vec in[FORM_X * SUB];
-            UNROLL for (int i = 0; i < N * SUB; i++) in[i] = load(p + i * VL);
+            const float *p = t->in + c * t->in_channel + tap * tap_size + y * t->in_row + x * LANES;
+            Vec in[FORM_X * REGISTERS];
+            UNROLL for (int i = 0; i < N * REGISTERS; i++) in[i] = load(p + i * VL);
             UNROLL for (int r = 0; r < R; r++)
             {
                 Vec weight = splat(w[r * t->w_out]);
-                UNROLL for (int i = 0; i < N * SUB; i++) sum[r][i] += weight * in[i];
+                UNROLL for (int i = 0; i < N * REGISTERS; i++) sum[r][i] += weight * in[i];
             }
         }
     store_tile(t, R, N, o, y, x, sum);
@@ -137,9 +135,9 @@ static void run_tiles(const ConvTask *t, const Extent *exist, const FormTile *wi
         r = t->channels_out - o < FORM_R ? t->channels_out - o : FORM_R;
         for (int y = 0; y < t->rows; y++) {
             int x = 0;
-            for (; x + FORM_X <= t->units; x += FORM_X)
+            for (; x + FORM_X <= t->vectors; x += FORM_X)
                 wide[r - 1](t, exist, o, y, x);
-            for (; x < t->units; x++)
+            for (; x < t->vectors; x++)
                 narrow[r - 1](t, exist, o, y, x);
         }
     }
@@ -162,8 +160,8 @@ static void copy_taps(const float *in, ptrdiff_t in_channel, ptrdiff_t in_row, i
         for (int ky = 0; ky < KERNEL; ky++)
             for (int kx = 0; kx < KERNEL; kx++)
                 for (int y = 0; y < rows; y++) {
-                    const float *p = in + c * in_channel + (y + ky) * in_row + kx * UNIT;
-                    for (int i = 0; i < columns * UNIT; i += VL, out += VL)
+                    const float *p = in + c * in_channel + (y + ky) * in_row + kx * LANES;
+                    for (int i = 0; i < columns * LANES; i += VL, out += VL)
                         store(out, load(p + i));
                 }
 }
@@ -178,13 +176,13 @@ static void gradient_plain(const WeightGradientTask *t, const Extent *exist)
                 for (int kx = 0; kx < KERNEL; kx++) {
                     Vec sum = {0};
                     for (int y = 0; y < t->rows; y++)
-                        for (int x = 0; x < t->units; x++) {
+                        for (int x = 0; x < t->vectors; x++) {
                             if (exist && (y + ky < exist->top || y + ky >= exist->bottom || x + kx < exist->left ||
                                           x + kx >= exist->right))
                                 continue;
-                            const float *d = t->dy + o * t->dy_channel + y * t->dy_row + x * UNIT;
-                            const float *p = t->x + c * t->x_channel + (y + ky) * t->x_row + (x + kx) * UNIT;
-                            UNROLL for (int i = 0; i < SUB; i++) sum += load(d + i * VL) * load(p + i * VL);
+                            const float *d = t->dy + o * t->dy_channel + y * t->dy_row + x * LANES;
+                            const float *p = t->x + c * t->x_channel + (y + ky) * t->x_row + (x + kx) * LANES;
+                            UNROLL for (int i = 0; i < REGISTERS; i++) sum += load(d + i * VL) * load(p + i * VL);
                         }
                     float *to = t->out + o * t->out_channel + c * TAPS + ky * KERNEL + kx, s = lane_sum(sum);
                     *to = t->accumulate ? *to + s : s;
@@ -202,11 +200,11 @@ INLINE void gradient_tile(const WeightGradientTask *t, const Extent *exist, cons
     for (int row = 0; row < t->rows; row++) {
         if (exist && (row + ky < exist->top || row + ky >= exist->bottom))
             continue;
-        for (int column = 0; column < t->units; column++)
-            UNROLL for (int i = 0; i < SUB; i++)
+        for (int column = 0; column < t->vectors; column++)
+            UNROLL for (int i = 0; i < REGISTERS; i++)
             {
-                const float *d = dy + row * t->dy_row + column * UNIT + i * VL;
-                const float *p = x + row * t->x_row + column * UNIT + i * VL;
+                const float *d = dy + row * t->dy_row + column * LANES + i * VL;
+                const float *p = x + row * t->x_row + column * LANES + i * VL;
                 Vec v[FORM_R];
                 UNROLL for (int r = 0; r < R; r++) v[r] = load(d + r * t->dy_channel);
                 UNROLL for (int k = 0; k < KERNEL; k++)
@@ -231,7 +229,7 @@ INLINE void gradient_tile(const WeightGradientTask *t, const Extent *exist, cons
 
 INLINE void run_gradient(const WeightGradientTask *t, const Extent *exist, const int copied)
 {
-    const ptrdiff_t tap = copied ? t->x_channel / TAPS : UNIT, ky_size = copied ? KERNEL * tap : t->x_row;
+    const ptrdiff_t tap = copied ? t->x_channel / TAPS : LANES, ky_size = copied ? KERNEL * tap : t->x_row;
     for (int o = 0, r; o < t->channels_out; o += r) {
         r = t->channels_out - o < FORM_R ? t->channels_out - o : FORM_R;
         const float *dy = t->dy + o * t->dy_channel;
@@ -272,7 +270,7 @@ static void gradient_product(const WeightGradientTask *t)
     run_gradient(t, NULL, 1);
 }
 
-const ConvForms ISA_SYMBOL(forktask_conv_forms) = {
+const LanesFormsLoops ISA_SYMBOL(forktask_lanes_forms) = {
     .plain = plain,
     .tested = tested,
     .copy_taps = copy_taps,

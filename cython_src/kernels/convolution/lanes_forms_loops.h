@@ -1,22 +1,22 @@
 /* Convolutions with 5 x 5 taps of sixteen images in the vector lanes, in the forms that the direct one (ConvTask in
- * micro_kernels.h) is compared with; compiled once per instruction set from kernels/convolution/lanes_forms_loops.c.
+ * lanes_loops.h) is compared with; compiled once per instruction set from kernels/convolution/lanes_forms_loops.c.
  *
  * Sums run in the direct form's order, bias first, then input channels, kernel rows, kernel columns; so forward pass
- * and data gradient have its bits. Strides are in floats, a pixel is UNIT floats. */
-#ifndef FORKTASK_CONV_FORMS_H
-#define FORKTASK_CONV_FORMS_H
+ * and data gradient have its bits. Strides are in floats, a pixel is LANES floats. */
+#ifndef FORKTASK_LANES_FORMS_LOOPS_H
+#define FORKTASK_LANES_FORMS_LOOPS_H
 
 #include <stddef.h>
 
-#include "cython_src/kernels/simd/micro_kernels.h"
+#include "lanes_loops.h"
 
 /* The inputs (y, x), counted from the one under tap (0, 0) of the first output, that exist. */
 typedef struct Extent {
     int top, bottom, left, right; /* top <= y < bottom, left <= x < right */
 } Extent;
 
-/* Tasks have pixels of UNIT floats, weight gradients one group, no sum of dY. */
-typedef struct ConvForms {
+/* Tasks have pixels of LANES floats, weight gradients one group, no sum of dY. */
+typedef struct LanesFormsLoops {
     /* One output pixel at a time; bounds are tested at every tap unless `exist` is NULL. */
     void (*plain)(const ConvTask *task, const Extent *exist);
     /* A tile of outputs in registers; bounds are tested at every tap and pixel. */
@@ -24,11 +24,11 @@ typedef struct ConvForms {
     /* out[(c * 25 + tap)][y][x] = pixel under the tap, `rows` x `columns` of each. */
     void (*copy_taps)(const float *in, ptrdiff_t in_channel, ptrdiff_t in_row, int channels, int rows, int columns,
                       float *out);
-    /* Product of weights and what copy_taps made: `in` of the task, in_row = columns * UNIT. */
+    /* Product of weights and what copy_taps made: `in` of the task, in_row = columns * LANES. */
     void (*product)(const ConvTask *task);
     void (*gradient_plain)(const WeightGradientTask *task, const Extent *exist);  /* one tap at a time */
     void (*gradient_tested)(const WeightGradientTask *task, const Extent *exist); /* a tile of taps in registers */
     void (*gradient_product)(const WeightGradientTask *task);                     /* `x` is what copy_taps made */
-} ConvForms;
+} LanesFormsLoops;
 
 #endif

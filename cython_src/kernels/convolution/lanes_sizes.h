@@ -4,7 +4,8 @@
 #ifndef FORKTASK_CONVOLUTION_LANES_SIZES_H
 #define FORKTASK_CONVOLUTION_LANES_SIZES_H
 
-#include "cython_src/kernels/simd/micro_kernels.h"
+#include "lanes_loops.h"
+#include "lanes_winograd_loops.h"
 
 #define LANES_TILE 5 /* output channels at a time, at most */
 
@@ -17,20 +18,20 @@ static inline int lanes_smaller(int a, int b)
 
 #define FLAT_CHANNEL_FLOATS 8192 /* of a channel's results with pixels in the lanes: they stay in the first cache */
 
-/* Rows of pixels seen as `rows` rows of `units` units, `row` floats from one row of pixels to the next. */
-typedef struct UnitRows {
-    int rows, units;
+/* Rows of pixels seen as `rows` rows of `vectors` vectors, `row` floats from one row of pixels to the next. */
+typedef struct VectorRows {
+    int rows, vectors;
     ptrdiff_t row;
-} UnitRows;
+} VectorRows;
 
-/* Narrow rows of the flat layout run on through the halo, whose results are ignored: they are one row of units. */
-static inline UnitRows rows_as_units(int lanes, int width, int pitch, int rows)
+/* Narrow rows of the flat layout run on through the halo, whose results are ignored: they are one row of vectors. */
+static inline VectorRows rows_as_vectors(int lanes, int width, int pitch, int rows)
 {
     if (lanes == LANES)
-        return (UnitRows){rows, width, (ptrdiff_t)width * LANES};
+        return (VectorRows){rows, width, (ptrdiff_t)width * LANES};
     if (width % LANES == 0)
-        return (UnitRows){rows, width / LANES, width};
-    return (UnitRows){1, (rows * pitch - (pitch - width) + LANES - 1) / LANES, pitch};
+        return (VectorRows){rows, width / LANES, width};
+    return (VectorRows){1, (rows * pitch - (pitch - width) + LANES - 1) / LANES, pitch};
 }
 
 /* Whether results pass through scratch memory. */
@@ -42,15 +43,15 @@ static inline int direct_buffers(int lanes, int width, int stores)
 /* Rows of results at a time, an even number: as many as the flat layout can use, two of the lane layout. */
 static inline int direct_rows(int lanes, int width, int pitch)
 {
-    const ptrdiff_t row = rows_as_units(lanes, width, pitch, 2).row;
+    const ptrdiff_t row = rows_as_vectors(lanes, width, pitch, 2).row;
     const ptrdiff_t rows = (FLAT_CHANNEL_FLOATS - 2 * LANES) / row / 2 * 2;
     return lanes == LANES || rows < 2 ? 2 : (int)rows;
 }
 
-/* From one channel's results to the next: odd units, so that not all begin in one cache set. */
-static inline ptrdiff_t direct_channel(const UnitRows *r)
+/* From one channel's results to the next: an odd number of vectors, so that not all begin in one cache set. */
+static inline ptrdiff_t direct_channel(const VectorRows *r)
 {
-    return ((ptrdiff_t)r->rows * r->units + 1) * LANES;
+    return ((ptrdiff_t)r->rows * r->vectors + 1) * LANES;
 }
 
 /* A block of `channels` output channels and `rows` rows of results. */
@@ -58,7 +59,7 @@ static inline ptrdiff_t direct_scratch(int lanes, int width, int pitch, int stor
 {
     if (!direct_buffers(lanes, width, stores))
         return 0;
-    const UnitRows r = rows_as_units(lanes, width, pitch, lanes_smaller(rows, direct_rows(lanes, width, pitch)));
+    const VectorRows r = rows_as_vectors(lanes, width, pitch, lanes_smaller(rows, direct_rows(lanes, width, pitch)));
     return lanes_smaller(channels, LANES_TILE) * direct_channel(&r);
 }
 
@@ -88,7 +89,7 @@ static inline ptrdiff_t form_copies(int algorithm, int channels, int width, int 
     return 0;
 }
 
-/* From one channel's results to the next: odd units, as above. */
+/* From one channel's results to the next: odd vectors, as above. */
 static inline ptrdiff_t form_channel(int width)
 {
     return (FORM_PAIR * (ptrdiff_t)width + 1) * LANES;

@@ -14,9 +14,12 @@ from libc.stdint cimport int32_t, uint8_t, uintptr_t
 from ..interface.block_kernel cimport KernelArgs, TaskContext
 from .lanes_epilogue cimport POOL, STORE, UNPOOL, Epilogue, finish_rows
 from ..maps.lanes cimport Map, clear_halo, offset, plane_size, read_map
-from ..simd.micro_kernels cimport (
-    TAPS, UNIT, WINOGRAD_POINTS, WINOGRAD_STRIP, WINOGRAD_TILE, Micro, WinogradProduct, WinogradReduction,
-    WinogradTransform)
+from ..maps.lanes_loops cimport LanesReduction
+from ..simd.lanes cimport LANES
+from ..simd.micro_kernels cimport Micro
+from .lanes_loops cimport TAPS
+from .lanes_winograd_loops cimport (
+    WINOGRAD_POINTS, WINOGRAD_STRIP, WINOGRAD_TILE, WinogradProduct, WinogradTransform)
 
 cdef extern from "cython_src/kernels/convolution/lanes_sizes.h" nogil:
     const int WINOGRAD_BORDER, WINOGRAD_ROW
@@ -72,18 +75,18 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     q.u_in = target.channels
     q.u_point = q.u_in * source.channels
     place = winograd_scratch(q.inputs, q.outputs)
-    q.v_in = q.m_out = WINOGRAD_STRIP * UNIT
+    q.v_in = q.m_out = WINOGRAD_STRIP * LANES
     q.v_point = place.v_point
     q.m_point = place.m_point
     q.v = <float *> context.scratch
     q.m = <float *> context.scratch + place.m
     rows = <float *> context.scratch + place.rows
     t.in_channel = plane_size(&source)
-    t.in_row = <Py_ssize_t> source.pitch * UNIT
-    t.in_pixel = UNIT
+    t.in_row = <Py_ssize_t> source.pitch * LANES
+    t.in_pixel = LANES
     t.out_point = q.v_point
     t.out_channel = q.v_in
-    t.out_tile = UNIT
+    t.out_tile = LANES
     t.channels = source.channels
     first = b[4] * k
     stop = b[5] * k
@@ -99,16 +102,16 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
                 q.tiles = num_rows * t.tiles
                 for r in range(num_rows):
                     i = y + r * WINOGRAD_TILE
-                    t.input = x + offset(&source, g, 0, i - source.halo) + (x0 - source.halo) * UNIT
-                    t.out = <float *> q.v + r * t.tiles * UNIT
+                    t.input = x + offset(&source, g, 0, i - source.halo) + (x0 - source.halo) * LANES
+                    t.out = <float *> q.v + r * t.tiles * LANES
                     t.rows = stop + WINOGRAD_BORDER - i
                     t.columns = source.pitch - x0
-                    micro.winograd_input(&t)
-                micro.winograd_multiply(&q)
+                    micro.lanes_winograd.input(&t)
+                micro.lanes_winograd.multiply(&q)
                 for o in range(b[2], b[3]):
                     for r in range(num_rows):
-                        micro.winograd_output(
-                            q.m + (o - b[2]) * q.m_out + r * t.tiles * UNIT, q.m_point, t.tiles,
+                        micro.lanes_winograd.output(
+                            q.m + (o - b[2]) * q.m_out + r * t.tiles * LANES, q.m_point, t.tiles,
                             bias[o] if has_bias else 0, rows, WINOGRAD_ROW)
                         i = y + r * WINOGRAD_TILE
                         finish_rows(micro, epilogue, &target, out, index, g, o, i, x0, min(WINOGRAD_TILE, stop - i),
@@ -145,7 +148,7 @@ cdef int winograd_weights(const void *args, Py_ssize_t block, const TaskContext 
     cdef int outputs = <int> a.integers[0], inputs = <int> a.integers[1]
     cdef bint flip = a.integers[2]
     cdef Py_ssize_t w_out = TAPS if flip else inputs * TAPS, w_in = outputs * TAPS if flip else TAPS
-    (<const Micro *> a.micro).winograd_weights(
+    (<const Micro *> a.micro).lanes_winograd.weights(
         <const float *> a.operand[0] + b[0] * w_in, w_out, w_in, outputs, b[1] - b[0], flip,
         <float *> a.operand[1] + b[0] * outputs, <Py_ssize_t> inputs * outputs, outputs)
     return 0
@@ -163,7 +166,7 @@ cdef int winograd_backward_weights(const void *args, Py_ssize_t block,
     cdef const int32_t *b = a.bounds + block * a.bounds_width
     cdef Map dy, x, *wide
     cdef WinogradTransform natural, turned
-    cdef WinogradReduction q
+    cdef LanesReduction q
     cdef WinogradGradientScratch place
     cdef const float *from_
     cdef const float *base
@@ -189,7 +192,7 @@ cdef int winograd_backward_weights(const void *args, Py_ssize_t block,
     q.a_row = place.others_row
     q.a_point = place.others_point
     q.b_point = place.vectors_point
-    q.out_row = UNIT
+    q.out_row = LANES
     q.out_point = place.sums_point
     q.accumulate = 0
     window = <float *> context.scratch
@@ -200,18 +203,18 @@ cdef int winograd_backward_weights(const void *args, Py_ssize_t block,
     q.b = vectors
 
     natural.channels = q.rows
-    natural.in_pixel = UNIT
+    natural.in_pixel = LANES
     natural.out_point = q.a_point
     natural.out_channel = q.a_row
-    natural.out_tile = UNIT
+    natural.out_tile = LANES
     natural.in_channel = plane_size(&dy if turn_input else &x)
-    natural.in_row = <Py_ssize_t> (dy.pitch if turn_input else x.pitch) * UNIT
-    turned.channels = UNIT
-    turned.in_pixel = UNIT
+    natural.in_row = <Py_ssize_t> (dy.pitch if turn_input else x.pitch) * LANES
+    turned.channels = LANES
+    turned.in_pixel = LANES
     turned.in_channel = place.window_lane
     turned.out_point = q.b_point
-    turned.out_channel = UNIT
-    turned.out_tile = UNIT * UNIT
+    turned.out_channel = LANES
+    turned.out_tile = LANES * LANES
     wide = &x if turn_input else &dy
     border = WINOGRAD_BORDER if turn_input else 0
     height = b[6]
@@ -225,61 +228,62 @@ cdef int winograd_backward_weights(const void *args, Py_ssize_t block,
             while x0 < width:
                 columns = min(across * WINOGRAD_TILE, width - x0)
                 natural.tiles = turned.tiles = n = (columns + WINOGRAD_TILE - 1) // WINOGRAD_TILE
-                q.length = num_rows * n * UNIT
+                q.length = num_rows * n * LANES
                 for r in range(num_rows):
-                    natural.out = <float *> q.a + r * n * UNIT
+                    natural.out = <float *> q.a + r * n * LANES
                     i = y + r * WINOGRAD_TILE
                     if turn_input:
-                        natural.input = <const float *> a.operand[0] + offset(&dy, g, b[3], i) + x0 * UNIT
+                        natural.input = <const float *> a.operand[0] + offset(&dy, g, b[3], i) + x0 * LANES
                         natural.rows = height - i
                         natural.columns = width - x0
-                        micro.winograd_gradient(&natural)
+                        micro.lanes_winograd.gradient(&natural)
                     else:
                         natural.input = (<const float *> a.operand[1] + offset(&x, g, 0, i - x.halo)
-                                         + (x0 - x.halo) * UNIT)
+                                         + (x0 - x.halo) * LANES)
                         natural.rows = height + WINOGRAD_BORDER - i
                         natural.columns = x.pitch - x0
-                        micro.winograd_input(&natural)
+                        micro.lanes_winograd.input(&natural)
                 # The window of the side that is transposed: what exists of it.
                 base = <const float *> a.operand[1 if turn_input else 0]
-                base += (offset(&x, g, 0, y - x.halo) + (x0 - x.halo) * UNIT if turn_input
-                         else offset(&dy, g, b[3], y) + x0 * UNIT)
-                turned.in_row = <Py_ssize_t> (n * WINOGRAD_TILE + border) * UNIT
+                base += (offset(&x, g, 0, y - x.halo) + (x0 - x.halo) * LANES if turn_input
+                         else offset(&dy, g, b[3], y) + x0 * LANES)
+                turned.in_row = <Py_ssize_t> (n * WINOGRAD_TILE + border) * LANES
                 for j in range(blocks):
-                    count = min(UNIT, channels - j * UNIT)
+                    count = min(LANES, channels - j * LANES)
                     for r in range(min(num_rows * WINOGRAD_TILE, height - y) + border):
-                        from_ = base + j * UNIT * plane_size(wide) + <Py_ssize_t> r * wide.pitch * UNIT
+                        from_ = base + j * LANES * plane_size(wide) + <Py_ssize_t> r * wide.pitch * LANES
                         to = window + r * turned.in_row
                         for i in range(columns + border):
-                            micro.transpose_unit(from_ + i * UNIT, plane_size(wide), count, to + i * UNIT,
-                                                 turned.in_channel)
+                            micro.lanes.transpose(from_ + i * LANES, plane_size(wide), count, to + i * LANES,
+                                                  turned.in_channel)
                     for r in range(num_rows):
                         turned.input = window + r * WINOGRAD_TILE * turned.in_row
-                        turned.out = vectors + r * n * UNIT * UNIT
+                        turned.out = vectors + r * n * LANES * LANES
                         turned.rows = height - y - r * WINOGRAD_TILE + border
                         turned.columns = columns + border
                         if turn_input:
-                            micro.winograd_input(&turned)
+                            micro.lanes_winograd.input(&turned)
                         else:
-                            micro.winograd_gradient(&turned)
+                            micro.lanes_winograd.gradient(&turned)
                     q.out = sums + j * block_size
-                    micro.winograd_reduce(&q)
+                    micro.lanes_winograd.reduce(&q)
                 q.accumulate = 1
                 x0 += columns
             y += num_rows * WINOGRAD_TILE
     gradient = <float *> a.operand[2] + (<Py_ssize_t> b[0] * dy.channels + b[3]) * per_out
     for j in range(blocks):
         for r in range(q.rows):
-            to = gradient + (r * per_out + j * UNIT * TAPS if turn_input else r * TAPS + j * UNIT * per_out)
-            micro.winograd_gradient_output(
-                sums + j * block_size + r * UNIT, q.out_point, min(UNIT, channels - j * UNIT), to,
+            to = gradient + (r * per_out + j * LANES * TAPS if turn_input else r * TAPS + j * LANES * per_out)
+            micro.lanes_winograd.gradient_output(
+                sums + j * block_size + r * LANES, q.out_point, min(LANES, channels - j * LANES), to,
                 TAPS if turn_input else per_out, accumulate)
     for r in range(outputs):
         to = gradient + r * per_out + x.channels * TAPS
         total = to[0] if accumulate else 0
         for g in range(b[1], b[2]):
-            total += micro.sum_rows(<const float *> a.operand[0] + offset(&dy, g, b[3] + r, b[5]), height - b[5],
-                                    <Py_ssize_t> dy.pitch * UNIT, <Py_ssize_t> dy.width * UNIT)
+            total += micro.lanes.sum_rows(
+                <const float *> a.operand[0] + offset(&dy, g, b[3] + r, b[5]), height - b[5],
+                <Py_ssize_t> dy.pitch * LANES, <Py_ssize_t> dy.width * LANES)
         to[0] = total
     return 0
 

@@ -1,4 +1,4 @@
-/* Winograd's minimal filtering F(4 x 4, 5 x 5): part of micro_kernels.c, for convolutions in the lane layout.
+/* Winograd's minimal filtering F(4 x 4, 5 x 5), for convolutions with images in the vector lanes.
  *
  * A tile of 4 x 4 results of a 5 x 5 convolution takes 64 products instead of 400. Along one axis the eight
  * products belong to the points 0, 1, -1, 2, -2, 1/2, -1/2 and infinity, at which filter and result are seen
@@ -9,400 +9,47 @@
  * References: A. Lavin, S. Gray, Fast algorithms for convolutional neural networks (CVPR 2016), sections 4.1
  * and 4.2; the points are the usual ones for eight (there for F(6 x 6, 3 x 3)).
  */
+#ifndef FORKTASK_LANES_WINOGRAD_LOOPS_H
+#define FORKTASK_LANES_WINOGRAD_LOOPS_H
 
-#define POINTS WINOGRAD_POINTS
-#define SIDE   8                            /* points along one axis, side of the tile of input */
-#define TILE   WINOGRAD_TILE                /* side of the tile of results */
-#define WINDOW (TILE * STRIP + SIDE - TILE) /* pixels of a row of tiles */
-#define STRIP  WINOGRAD_STRIP
+#include <stddef.h>
 
-/* 1 / (product of the distances of a point to the others), with the signs of `transform_input`. */
-#define AT_ONE  (-2.0f / 9)
-#define AT_TWO  (1.0f / 90)
-#define AT_HALF (32.0f / 45)
+#include "cython_src/kernels/maps/lanes_loops.h"
 
-/* Eight pixels: for each point the product of (x - other points), as coefficients. */
-INLINE void transform_input(const Vec *x, Vec *y)
-{
-    y[0] = (x[0] - x[6]) + 5.25f * (x[4] - x[2]);
-    y[7] = (x[7] - x[1]) + 5.25f * (x[3] - x[5]);
-    Vec even = (x[2] + x[6]) - 4.25f * x[4], odd = (x[1] + x[5]) - 4.25f * x[3];
-    y[1] = even + odd, y[2] = even - odd;
-    even = (x[6] + 0.25f * x[2]) - 1.25f * x[4], odd = (x[5] + 0.25f * x[1]) - 1.25f * x[3];
-    y[3] = even + 2.0f * odd, y[4] = even - 2.0f * odd;
-    even = (x[6] + 4.0f * x[2]) - 5.0f * x[4], odd = (x[5] + 4.0f * x[1]) - 5.0f * x[3];
-    y[5] = even + 0.5f * odd, y[6] = even - 0.5f * odd;
-}
+/* Tiles of 4 x 4 results, 64 points, a row of at most STRIP tiles at a time. */
+#define WINOGRAD_TILE   4
+#define WINOGRAD_POINTS 64
+#define WINOGRAD_STRIP  4
 
-/* Five taps: values of their polynomial at the points, over the products of distances. */
-INLINE void transform_taps(const Vec *x, Vec *y)
-{
-    y[0] = x[0];
-    y[7] = x[4];
-    Vec even = AT_ONE * ((x[0] + x[2]) + x[4]), odd = AT_ONE * (x[1] + x[3]);
-    y[1] = even + odd, y[2] = even - odd;
-    even = AT_TWO * ((x[0] + 4.0f * x[2]) + 16.0f * x[4]), odd = AT_TWO * (2.0f * x[1] + 8.0f * x[3]);
-    y[3] = even + odd, y[4] = even - odd;
-    even = AT_HALF * ((x[0] + 0.25f * x[2]) + 0.0625f * x[4]);
-    odd = AT_HALF * (0.5f * x[1] + 0.125f * x[3]);
-    y[5] = even + odd, y[6] = even - odd;
-}
+/* Transform of a row of tiles: out[p * out_point + c * out_channel + t * out_tile + lane] from in[c * in_channel
+ * + y * in_row + x * in_pixel + lane]. `rows` and `columns` from `in` on exist, the others count as zeros. */
+typedef struct WinogradTransform {
+    const float *in;
+    float *out;
+    ptrdiff_t in_channel, in_row, in_pixel, out_point, out_channel, out_tile;
+    int channels, tiles, rows, columns;
+} WinogradTransform;
 
-/* Four pixels of a gradient: values of their polynomial at the points; the distances come after the sums. */
-INLINE void transform_gradient(const Vec *x, Vec *y)
-{
-    y[0] = x[0];
-    y[7] = x[3];
-    Vec even = x[0] + x[2], odd = x[1] + x[3];
-    y[1] = even + odd, y[2] = even - odd;
-    even = x[0] + 4.0f * x[2], odd = x[1] + 4.0f * x[3];
-    y[3] = even + 2.0f * odd, y[4] = even - 2.0f * odd;
-    even = x[0] + 0.25f * x[2], odd = x[1] + 0.25f * x[3];
-    y[5] = even + 0.5f * odd, y[6] = even - 0.5f * odd;
-}
+/* m[p][o][n] = sum over c of u[p][c][o] * v[p][c][n], n < 16 tiles, in the order of c. */
+typedef struct WinogradProduct {
+    const float *u, *v;
+    float *m;
+    ptrdiff_t u_point, u_in, v_point, v_in, m_point, m_out;
+    int inputs, outputs, tiles;
+} WinogradProduct;
 
-/* Eight products: four results. */
-INLINE void transform_output(const Vec *x, Vec *y)
-{
-    Vec plus1 = x[1] + x[2], plus2 = x[3] + x[4], plus3 = x[5] + x[6];
-    Vec minus1 = x[1] - x[2], minus2 = x[3] - x[4], minus3 = x[5] - x[6];
-    y[0] = (x[0] + plus1) + (plus2 + plus3);
-    y[1] = (minus1 + 2.0f * minus2) + 0.5f * minus3;
-    y[2] = (plus1 + 4.0f * plus2) + 0.25f * plus3;
-    y[3] = (minus1 + 8.0f * minus2) + (0.125f * minus3 + x[7]);
-}
+typedef struct LanesWinogradLoops {
+    /* u[p * u_point + i * u_in + o] = transform of the 25 taps at w + o * w_out + i * w_in, reversed if `flip` */
+    void (*weights)(const float *w, ptrdiff_t w_out, ptrdiff_t w_in, int outputs, int inputs, int flip, float *u,
+                    ptrdiff_t u_point, ptrdiff_t u_in);
+    void (*input)(const WinogradTransform *task);    /* tiles of 8 x 8 that overlap by 4 */
+    void (*gradient)(const WinogradTransform *task); /* tiles of 4 x 4 */
+    void (*multiply)(const WinogradProduct *task);
+    /* Rows of 4 x 4 results of neighbouring tiles from m[p * point + 16 t + lane] */
+    void (*output)(const float *m, ptrdiff_t point, int tiles, float bias, float *out, ptrdiff_t row);
+    void (*reduce)(const LanesReduction *task);
+    /* out[lane * out_lane + tap] (+)= taps from m[p * point + lane] */
+    void (*gradient_output)(const float *m, ptrdiff_t point, int lanes, float *out, ptrdiff_t out_lane, int accumulate);
+} LanesWinogradLoops;
 
-/* Eight sums of products: five taps of a weight gradient. */
-INLINE void transform_gradient_output(const Vec *x, Vec *y)
-{
-    Vec plus1 = AT_ONE * (x[1] + x[2]), plus2 = AT_TWO * (x[3] + x[4]), plus3 = AT_HALF * (x[5] + x[6]);
-    Vec minus1 = AT_ONE * (x[1] - x[2]), minus2 = AT_TWO * (x[3] - x[4]), minus3 = AT_HALF * (x[5] - x[6]);
-    y[0] = (x[0] + plus1) + (plus2 + plus3);
-    y[1] = (minus1 + 2.0f * minus2) + 0.5f * minus3;
-    y[2] = (plus1 + 4.0f * plus2) + 0.25f * plus3;
-    y[3] = (minus1 + 8.0f * minus2) + 0.125f * minus3;
-    y[4] = (plus1 + 16.0f * plus2) + (0.0625f * plus3 + x[7]);
-}
-
-static void winograd_weights(const float *w, ptrdiff_t w_out, ptrdiff_t w_in, int outputs, int inputs, int flip,
-                             float *u, ptrdiff_t u_point, ptrdiff_t u_in)
-{
-    for (int i = 0; i < inputs; i++)
-        for (int o = 0; o < outputs; o += VL) {
-            const int n = outputs - o < VL ? outputs - o : VL;
-            float taps[TAPS][VL];
-            memset(taps, 0, sizeof taps);
-            for (int lane = 0; lane < n; lane++) {
-                const float *from = w + (o + lane) * w_out + i * w_in;
-                for (int k = 0; k < TAPS; k++)
-                    taps[k][lane] = from[flip ? TAPS - 1 - k : k];
-            }
-            Vec half[SIDE][KERNEL];
-            for (int x = 0; x < KERNEL; x++) {
-                Vec column[KERNEL], y[SIDE];
-                UNROLL for (int k = 0; k < KERNEL; k++) column[k] = load(taps[k * KERNEL + x]);
-                transform_taps(column, y);
-                UNROLL for (int k = 0; k < SIDE; k++) half[k][x] = y[k];
-            }
-            for (int k = 0; k < SIDE; k++) {
-                Vec y[SIDE];
-                transform_taps(half[k], y);
-                for (int j = 0; j < SIDE; j++) {
-                    float *to = u + (k * SIDE + j) * u_point + i * u_in + o;
-                    if (n == VL)
-                        store(to, y[j]);
-                    else
-                        for (int lane = 0; lane < n; lane++)
-                            to[lane] = y[j][lane];
-                }
-            }
-        }
-}
-
-/* One row of tiles, one vector of lanes. `rows` and `columns` are compile-time constants in the usual case. */
-INLINE void input_strip(const float *in, ptrdiff_t row, ptrdiff_t pixel, int tiles, int rows, int columns, float *out,
-                        ptrdiff_t point, ptrdiff_t tile)
-{
-    Vec half[SIDE][WINDOW];
-    const int width = TILE * tiles + SIDE - TILE;
-    for (int x = 0; x < width; x++) {
-        Vec v[SIDE], y[SIDE];
-        UNROLL for (int k = 0; k < SIDE; k++) v[k] =
-            k < rows && x < columns ? load(in + k * row + x * pixel) : (Vec){0};
-        transform_input(v, y);
-        UNROLL for (int k = 0; k < SIDE; k++) half[k][x] = y[k];
-    }
-    for (int t = 0; t < tiles; t++)
-        for (int k = 0; k < SIDE; k++) {
-            Vec y[SIDE];
-            transform_input(&half[k][TILE * t], y);
-            UNROLL for (int j = 0; j < SIDE; j++) store(out + (k * SIDE + j) * point + t * tile, y[j]);
-        }
-}
-
-static void winograd_input(const WinogradTransform *t)
-{
-    for (int c = 0; c < t->channels; c++)
-        for (int part = 0; part < UNIT; part += VL) {
-            const float *in = t->in + c * t->in_channel + part;
-            float *out = t->out + c * t->out_channel + part;
-            if (t->rows >= SIDE && t->columns >= TILE * t->tiles + SIDE - TILE)
-                input_strip(in, t->in_row, t->in_pixel, t->tiles, SIDE, 1 << 30, out, t->out_point, t->out_tile);
-            else
-                input_strip(in, t->in_row, t->in_pixel, t->tiles, t->rows, t->columns, out, t->out_point, t->out_tile);
-        }
-}
-
-INLINE void gradient_strip(const float *in, ptrdiff_t row, ptrdiff_t pixel, int rows, int columns, float *out,
-                           ptrdiff_t point)
-{
-    Vec half[SIDE][TILE];
-    UNROLL for (int x = 0; x < TILE; x++)
-    {
-        Vec v[TILE], y[SIDE];
-        UNROLL for (int k = 0; k < TILE; k++) v[k] =
-            k < rows && x < columns ? load(in + k * row + x * pixel) : (Vec){0};
-        transform_gradient(v, y);
-        UNROLL for (int k = 0; k < SIDE; k++) half[k][x] = y[k];
-    }
-    for (int k = 0; k < SIDE; k++) {
-        Vec y[SIDE];
-        transform_gradient(half[k], y);
-        UNROLL for (int j = 0; j < SIDE; j++) store(out + (k * SIDE + j) * point, y[j]);
-    }
-}
-
-static void winograd_gradient(const WinogradTransform *t)
-{
-    for (int c = 0; c < t->channels; c++)
-        for (int part = 0; part < UNIT; part += VL)
-            for (int i = 0; i < t->tiles; i++) {
-                const float *in = t->in + c * t->in_channel + TILE * i * t->in_pixel + part;
-                float *out = t->out + c * t->out_channel + i * t->out_tile + part;
-                if (t->rows >= TILE && t->columns >= TILE * (i + 1))
-                    gradient_strip(in, t->in_row, t->in_pixel, TILE, TILE, out, t->out_point);
-                else
-                    gradient_strip(in, t->in_row, t->in_pixel, t->rows, t->columns - TILE * i, out, t->out_point);
-            }
-}
-
-/* R output channels x V vectors of tiles. */
-INLINE void multiply_tile(const WinogradProduct *t, const int R, const int V, const float *u, const float *v, float *m)
-{
-    Vec acc[8][4];
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < V; i++) acc[r][i] = (Vec){0};
-    const ptrdiff_t u_in = t->u_in, v_in = t->v_in;
-    for (int c = 0; c < t->inputs; c++) {
-        Vec x[4];
-        UNROLL for (int i = 0; i < V; i++) x[i] = load(v + i * VL);
-        UNROLL for (int r = 0; r < R; r++)
-        {
-            Vec weight = splat(u[r]);
-            UNROLL for (int i = 0; i < V; i++) acc[r][i] += weight * x[i];
-        }
-        u += u_in, v += v_in;
-    }
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < V; i++) store(m + r * t->m_out + i * VL, acc[r][i]);
-}
-
-#if MICRO_ISA == AVX512 || defined(__aarch64__)
-#define PRODUCT_R 5
-#define PRODUCT_V 4
-#else
-#define PRODUCT_R 5
-#define PRODUCT_V 2
 #endif
-
-typedef void (*ProductTile)(const WinogradProduct *, const float *, const float *, float *);
-#define PRODUCT_INSTANCE(R, V)                                                                        \
-    static void product_##R##_##V(const WinogradProduct *t, const float *u, const float *v, float *m) \
-    {                                                                                                 \
-        multiply_tile(t, R, V, u, v, m);                                                              \
-    }
-#define PRODUCT_INSTANCES(V) \
-    PRODUCT_INSTANCE(1, V) PRODUCT_INSTANCE(2, V) PRODUCT_INSTANCE(3, V) PRODUCT_INSTANCE(4, V) PRODUCT_INSTANCE(5, V)
-#define PRODUCT_NAMES(V) {product_1_##V, product_2_##V, product_3_##V, product_4_##V, product_5_##V}
-PRODUCT_INSTANCES(1)
-PRODUCT_INSTANCES(2)
-#if PRODUCT_V == 4
-PRODUCT_INSTANCES(3)
-PRODUCT_INSTANCES(4)
-#endif
-static const ProductTile product_tiles[PRODUCT_V][PRODUCT_R] = {
-    PRODUCT_NAMES(1),
-    PRODUCT_NAMES(2),
-#if PRODUCT_V == 4
-    PRODUCT_NAMES(3),
-    PRODUCT_NAMES(4),
-#endif
-};
-
-/* Channels of the next tile: as even as can be. */
-static int product_channels(int n)
-{
-    const int tiles = (n + PRODUCT_R - 1) / PRODUCT_R;
-    return (n + tiles - 1) / tiles;
-}
-
-static void winograd_multiply(const WinogradProduct *t)
-{
-    const int n = t->tiles * SUB;
-    for (int p = 0; p < POINTS; p++)
-        for (int i = 0, step; i < n; i += step) {
-            step = n - i < PRODUCT_V ? n - i : PRODUCT_V;
-            for (int o = 0, r; o < t->outputs; o += r) {
-                r = product_channels(t->outputs - o);
-                product_tiles[step - 1][r - 1](t, t->u + p * t->u_point + o, t->v + p * t->v_point + i * VL,
-                                               t->m + p * t->m_point + o * t->m_out + i * VL);
-            }
-        }
-}
-
-static void winograd_output(const float *m, ptrdiff_t point, int tiles, float bias, float *out, ptrdiff_t row)
-{
-    const Vec start = splat(bias);
-    for (int t = 0; t < tiles * SUB; t++) {
-        const float *from = m + t * VL;
-        float *to = out + t / SUB * TILE * UNIT + t % SUB * VL;
-        Vec half[TILE][SIDE];
-        UNROLL for (int x = 0; x < SIDE; x++)
-        {
-            Vec v[SIDE], y[TILE];
-            UNROLL for (int k = 0; k < SIDE; k++) v[k] = load(from + (k * SIDE + x) * point);
-            transform_output(v, y);
-            UNROLL for (int k = 0; k < TILE; k++) half[k][x] = y[k];
-        }
-        UNROLL for (int k = 0; k < TILE; k++)
-        {
-            Vec y[TILE];
-            transform_output(half[k], y);
-            UNROLL for (int x = 0; x < TILE; x++) store(to + k * row + x * UNIT, y[x] + start);
-        }
-    }
-}
-
-/* ---- weight gradient ---- */
-
-static void transpose_unit(const float *in, ptrdiff_t stride, int count, float *out, ptrdiff_t out_stride)
-{
-    for (int a = 0; a < UNIT; a += VL)
-        for (int b = 0; b < UNIT; b += VL) {
-            Vec v[VL];
-            UNROLL for (int i = 0; i < VL; i++) v[i] = a + i < count ? load(in + (a + i) * stride + b) : (Vec){0};
-            transpose(v);
-            UNROLL for (int i = 0; i < VL; i++) store(out + (b + i) * out_stride + a, v[i]);
-        }
-}
-
-/* R rows of sums, each in S parts that are added at the end: few rows alone would wait for each other. */
-INLINE void reduce_tile(const WinogradReduction *t, const int R, const int S, const float *a, const float *b,
-                        float *out)
-{
-    Vec acc[S][R][SUB];
-    UNROLL for (int s = 0; s < S; s++) UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < SUB; i++)
-        acc[s][r][i] = s == 0 && t->accumulate ? load(out + r * t->out_row + i * VL) : (Vec){0};
-    const ptrdiff_t a_row = t->a_row;
-    for (int k = 0; k < t->length; k += S, a += S, b += S * UNIT)
-        UNROLL for (int s = 0; s < S; s++)
-        {
-            Vec x[SUB];
-            UNROLL for (int i = 0; i < SUB; i++) x[i] = load(b + s * UNIT + i * VL);
-            UNROLL for (int r = 0; r < R; r++)
-            {
-                Vec factor = splat(a[r * a_row + s]);
-                UNROLL for (int i = 0; i < SUB; i++) acc[s][r][i] += factor * x[i];
-            }
-        }
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < SUB; i++)
-    {
-        UNROLL for (int s = 1; s < S; s++) acc[0][r][i] += acc[s][r][i];
-        store(out + r * t->out_row + i * VL, acc[0][r][i]);
-    }
-}
-
-typedef void (*ReduceTile)(const WinogradReduction *, const float *, const float *, float *);
-#define REDUCE_INSTANCE(R, S)                                                                      \
-    static void reduce_##R(const WinogradReduction *t, const float *a, const float *b, float *out) \
-    {                                                                                              \
-        reduce_tile(t, R, S, a, b, out);                                                           \
-    }
-#if MICRO_ISA == AVX512
-#define REDUCE_R 10
-REDUCE_INSTANCE(1, 8)
-REDUCE_INSTANCE(2, 4)
-REDUCE_INSTANCE(3, 4)
-REDUCE_INSTANCE(4, 2)
-REDUCE_INSTANCE(5, 2)
-REDUCE_INSTANCE(6, 2)
-REDUCE_INSTANCE(7, 2)
-REDUCE_INSTANCE(8, 2)
-REDUCE_INSTANCE(9, 1)
-REDUCE_INSTANCE(10, 1)
-static const ReduceTile reduce_tiles[REDUCE_R] = {reduce_1, reduce_2, reduce_3, reduce_4, reduce_5,
-                                                  reduce_6, reduce_7, reduce_8, reduce_9, reduce_10};
-#elif MICRO_ISA == AVX2 || defined(__aarch64__)
-#define REDUCE_R 5
-REDUCE_INSTANCE(1, 4)
-REDUCE_INSTANCE(2, 2)
-REDUCE_INSTANCE(3, 2)
-REDUCE_INSTANCE(4, 1)
-REDUCE_INSTANCE(5, 1)
-static const ReduceTile reduce_tiles[REDUCE_R] = {reduce_1, reduce_2, reduce_3, reduce_4, reduce_5};
-#else
-#define REDUCE_R 2
-REDUCE_INSTANCE(1, 2)
-REDUCE_INSTANCE(2, 1)
-static const ReduceTile reduce_tiles[REDUCE_R] = {reduce_1, reduce_2};
-#endif
-
-static void winograd_reduce(const WinogradReduction *t)
-{
-    for (int p = 0; p < POINTS; p++)
-        for (int o = 0, r; o < t->rows; o += r) {
-            const int left = t->rows - o, tiles = (left + REDUCE_R - 1) / REDUCE_R;
-            r = (left + tiles - 1) / tiles;
-            reduce_tiles[r - 1](t, t->a + p * t->a_point + o * t->a_row, t->b + p * t->b_point,
-                                t->out + p * t->out_point + o * t->out_row);
-        }
-}
-
-static void winograd_gradient_output(const float *m, ptrdiff_t point, int lanes, float *out, ptrdiff_t out_lane,
-                                     int accumulate)
-{
-    for (int part = 0; part < lanes; part += VL) {
-        Vec half[KERNEL][SIDE];
-        float taps[TAPS][VL];
-        UNROLL for (int x = 0; x < SIDE; x++)
-        {
-            Vec v[SIDE], y[KERNEL];
-            UNROLL for (int k = 0; k < SIDE; k++) v[k] = load(m + (k * SIDE + x) * point + part);
-            transform_gradient_output(v, y);
-            UNROLL for (int k = 0; k < KERNEL; k++) half[k][x] = y[k];
-        }
-        for (int k = 0; k < KERNEL; k++) {
-            Vec y[KERNEL];
-            transform_gradient_output(half[k], y);
-            UNROLL for (int x = 0; x < KERNEL; x++) store(taps[k * KERNEL + x], y[x]);
-        }
-        for (int lane = 0; lane < VL && part + lane < lanes; lane++) {
-            float *to = out + (part + lane) * out_lane;
-            for (int k = 0; k < TAPS; k++)
-                to[k] = accumulate ? to[k] + taps[k][lane] : taps[k][lane];
-        }
-    }
-}
-
-static float sum_rows(const float *in, int rows, ptrdiff_t row, ptrdiff_t n)
-{
-    Vec sum = {0};
-    for (int y = 0; y < rows; y++)
-        for (ptrdiff_t i = 0; i < n; i += VL)
-            sum += load(in + y * row + i);
-    return lane_sum(sum);
-}
-
-#undef POINTS
-#undef SIDE
-#undef TILE
-#undef WINDOW
-#undef STRIP

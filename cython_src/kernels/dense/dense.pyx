@@ -25,7 +25,7 @@ cdef int fc_forward(const void *args, Py_ssize_t block, const TaskContext *conte
     cdef int features = <int> a.integers[0], outputs = <int> a.integers[1], lanes = <int> a.integers[2]
     cdef Py_ssize_t g
     for g in range(b[0], b[1]):
-        (<const Micro *> a.micro).fc_forward(
+        (<const Micro *> a.micro).dense.forward(
             <const float *> a.operand[0] + g * features * lanes, <const float *> a.operand[1],
             <const float *> a.operand[2], <float *> a.operand[3] + g * outputs * lanes, features, outputs,
             lanes)
@@ -39,7 +39,7 @@ cdef int fc_relu_forward(const void *args, Py_ssize_t block, const TaskContext *
     cdef Py_ssize_t size = a.integers[1] * a.integers[2]
     cdef float *out = <float *> a.operand[3] + b[0] * size
     fc_forward(args, block, context)
-    (<const Micro *> a.micro).relu(out, out, (b[1] - b[0]) * size)
+    (<const Micro *> a.micro).relu.forward(out, out, (b[1] - b[0]) * size)
     return 0
 
 
@@ -50,7 +50,7 @@ cdef int fc_backward_data_relu(const void *args, Py_ssize_t block, const TaskCon
     cdef Py_ssize_t size = a.integers[0] * a.integers[2]
     cdef float *out = <float *> a.operand[2] + b[0] * size
     fc_backward_data(args, block, context)
-    (<const Micro *> a.micro).relu_backward(out, <const float *> a.operand[3] + b[0] * size, out,
+    (<const Micro *> a.micro).relu.backward(out, <const float *> a.operand[3] + b[0] * size, out,
                                             (b[1] - b[0]) * size)
     return 0
 
@@ -62,7 +62,7 @@ cdef int fc_backward_data(const void *args, Py_ssize_t block, const TaskContext 
     cdef int features = <int> a.integers[0], outputs = <int> a.integers[1], lanes = <int> a.integers[2]
     cdef Py_ssize_t g
     for g in range(b[0], b[1]):
-        (<const Micro *> a.micro).fc_backward_data(
+        (<const Micro *> a.micro).dense.backward_data(
             <const float *> a.operand[0] + g * outputs * lanes, <const float *> a.operand[1],
             <float *> a.operand[2] + g * features * lanes, features, outputs, lanes)
     return 0
@@ -84,13 +84,14 @@ cdef int fc_backward_data_unpool(const void *args, Py_ssize_t block,
     read_map(&m, a.integers + 3)
     width = m.width // 2
     for g in range(b[0], b[1]):
-        micro.fc_backward_data(<const float *> a.operand[0] + <Py_ssize_t> g * outputs * lanes,
-                               <const float *> a.operand[1], dx, features, outputs, lanes)
+        micro.dense.backward_data(<const float *> a.operand[0] + <Py_ssize_t> g * outputs * lanes,
+                                  <const float *> a.operand[1], dx, features, outputs, lanes)
         at = 0
         for c in range(m.channels):
             for y in range(m.height // 2):
-                micro.unpool_row(dx + at, index + <Py_ssize_t> g * features * lanes + at, width, lanes,
-                                 out + offset(&m, g, c, 2 * y), out + offset(&m, g, c, 2 * y + 1))
+                micro.lanes_pooling.unpool_row(
+                    dx + at, index + <Py_ssize_t> g * features * lanes + at, width, lanes,
+                    out + offset(&m, g, c, 2 * y), out + offset(&m, g, c, 2 * y + 1))
                 at += width * lanes
             clear_halo(&m, out, g, c, 0, m.height)
     return 0
@@ -102,7 +103,7 @@ cdef int fc_backward_weights(const void *args, Py_ssize_t block, const TaskConte
     cdef const int32_t *b = a.bounds + block * a.bounds_width
     cdef int features = <int> a.integers[0], outputs = <int> a.integers[1], lanes = <int> a.integers[2]
     cdef Py_ssize_t g = b[1]
-    (<const Micro *> a.micro).fc_backward_weights(
+    (<const Micro *> a.micro).dense.backward_weights(
         <const float *> a.operand[0] + g * outputs * lanes,
         <const float *> a.operand[1] + g * features * lanes,
         <float *> a.operand[2] + <Py_ssize_t> b[0] * outputs * (features + 1), b[2] - b[1], features,

@@ -7,7 +7,8 @@ from libc.stdint cimport int32_t, uintptr_t
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, pixel, read_channels_map
-from ..simd.micro_kernels cimport Micro, UNIT
+from ..simd.lanes cimport LANES
+from ..simd.micro_kernels cimport Micro
 
 import numpy as np
 
@@ -32,14 +33,14 @@ cdef int flatten(const void *args, Py_ssize_t block, const TaskContext *context)
             row = <const float *> a.operand[0] + pixel(&m, n, y, 0)
             out = <float *> a.operand[1] + n * plane * m.channels + <Py_ssize_t> y * m.width
             c = 0
-            while c + UNIT <= m.channels and m.width >= UNIT:
+            while c + LANES <= m.channels and m.width >= LANES:
                 x = 0
                 while x < m.width:
-                    x = min(x, m.width - UNIT)  # the last pixels again, so that they fill a unit
-                    (<const Micro *> a.micro).transpose_unit(
-                        row + <Py_ssize_t> x * m.pitch + c, m.pitch, UNIT, out + c * plane + x, plane)
-                    x += UNIT
-                c += UNIT
+                    x = min(x, m.width - LANES)  # the last pixels again, so that they fill a vector
+                    (<const Micro *> a.micro).lanes.transpose(
+                        row + <Py_ssize_t> x * m.pitch + c, m.pitch, LANES, out + c * plane + x, plane)
+                    x += LANES
+                c += LANES
             for i in range(c, m.channels):
                 for x in range(m.width):
                     out[i * plane + x] = row[<Py_ssize_t> x * m.pitch + i]
@@ -64,15 +65,15 @@ cdef int flatten_backward(const void *args, Py_ssize_t block, const TaskContext 
             gradient = <const float *> a.operand[0] + n * plane * m.channels + <Py_ssize_t> y * m.width
             row = out + pixel(&m, n, y, 0)
             c = b[4]
-            while not accumulate and c < end and m.width >= UNIT:
+            while not accumulate and c < end and m.width >= LANES:
                 x = 0
                 while x < m.width:
-                    x = min(x, m.width - UNIT)
-                    (<const Micro *> a.micro).transpose_unit(
-                        gradient + c * plane + x, plane, min(UNIT, m.channels - c),
+                    x = min(x, m.width - LANES)
+                    (<const Micro *> a.micro).lanes.transpose(
+                        gradient + c * plane + x, plane, min(LANES, m.channels - c),
                         row + <Py_ssize_t> x * m.pitch + c, m.pitch)
-                    x += UNIT
-                c += UNIT
+                    x += LANES
+                c += LANES
             if c >= end:
                 continue
             for x in range(m.width):

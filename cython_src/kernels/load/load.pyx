@@ -6,7 +6,8 @@ from libc.string cimport memcpy
 from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport ChannelsMap, clear_channel_halo, pixel, read_channels_map
 from ..maps.lanes cimport Map, clear_halo, offset, read_map
-from ..simd.micro_kernels cimport UNIT, Micro
+from ..simd.lanes cimport LANES
+from ..simd.micro_kernels cimport Micro
 
 import numpy as np
 
@@ -61,7 +62,7 @@ cdef int load_images(const void *args, Py_ssize_t block, const TaskContext *cont
         for c in range(m.channels):
             for y in range(m.height):
                 at = offset(&m, g, c, y)
-                if m.lanes == UNIT:
+                if m.lanes == LANES:
                     load_row(<const Micro *> a.micro, rows, m.width, out + at)
                 else:
                     memcpy(out + at, rows[0], m.width * sizeof(float))
@@ -78,7 +79,7 @@ cdef void load_row(const Micro *micro, const float **rows, int width, float *out
         present[lane] = rows[lane] if rows[lane] != NULL else zeros
         if rows[lane] != NULL:
             rows[lane] += width
-    micro.interleave_row(present, width, out)
+    micro.load.interleave_row(present, width, out)
 
 
 cdef int channels_load_images(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:

@@ -27,11 +27,13 @@ cdef int sgd(const void *args, Py_ssize_t block, const TaskContext *context) noe
     cdef Py_ssize_t stride = outputs * (inputs + 1)
     for o in range(b[0], b[1]):
         row = o * (inputs + 1)
-        micro.sgd(partial + row, stride, partials, gradient + row, <float *> a.operand[2] + o * inputs,
-                  <float *> a.operand[4] + o * inputs, inputs, rate, momentum, weight_decay)
+        micro.optimizer.lanes_sgd(
+            partial + row, stride, partials, gradient + row, <float *> a.operand[2] + o * inputs,
+            <float *> a.operand[4] + o * inputs, inputs, rate, momentum, weight_decay)
         row += inputs
-        micro.sgd(partial + row, stride, partials, gradient + row, <float *> a.operand[3] + o,
-                  <float *> a.operand[5] + o, 1, rate, momentum, weight_decay)
+        micro.optimizer.lanes_sgd(
+            partial + row, stride, partials, gradient + row, <float *> a.operand[3] + o, <float *> a.operand[5] + o, 1,
+            rate, momentum, weight_decay)
     return 0
 
 

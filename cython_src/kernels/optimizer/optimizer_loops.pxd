@@ -15,3 +15,5 @@ cdef extern from "cython_src/kernels/optimizer/optimizer_loops.h" nogil:
         void (*sgd)(const OptimizerTask *) noexcept nogil
         void (*adam)(const OptimizerTask *) noexcept nogil
         float (*gradient_sum)(const OptimizerTask *) noexcept nogil
+        void (*lanes_sgd)(const float *, Py_ssize_t, int, float *, float *, float *, Py_ssize_t, float, float,
+                          float) noexcept nogil

@@ -34,10 +34,9 @@ cdef int pool_forward(const void *args, Py_ssize_t block, const TaskContext *con
         for c in range(b[2], b[3]):
             for y in range(b[4], b[5]):
                 at = (<Py_ssize_t> g * target.channels + c) * target.height + y
-                micro.pool_row(x + offset(&source, g, c, 2 * y), x + offset(&source, g, c, 2 * y + 1),
-                               target.width,
-                               target.lanes, 0, out + offset(&target, g, c, y),
-                               index + at * target.width * target.lanes)
+                micro.lanes_pooling.pool_row(
+                    x + offset(&source, g, c, 2 * y), x + offset(&source, g, c, 2 * y + 1), target.width, target.lanes,
+                    0, out + offset(&target, g, c, y), index + at * target.width * target.lanes)
             clear_halo(&target, out, g, c, b[4], b[5])
     return 0
 
@@ -59,9 +58,9 @@ cdef int pool_backward(const void *args, Py_ssize_t block, const TaskContext *co
         for c in range(b[2], b[3]):
             for y in range(b[4], b[5]):
                 at = (<Py_ssize_t> g * source.channels + c) * source.height + y
-                micro.unpool_row(dy + offset(&source, g, c, y), index + at * source.width * source.lanes,
-                                 source.width, source.lanes, dx + offset(&target, g, c, 2 * y),
-                                 dx + offset(&target, g, c, 2 * y + 1))
+                micro.lanes_pooling.unpool_row(
+                    dy + offset(&source, g, c, y), index + at * source.width * source.lanes, source.width, source.lanes,
+                    dx + offset(&target, g, c, 2 * y), dx + offset(&target, g, c, 2 * y + 1))
             clear_halo(&target, dx, g, c, 2 * b[4], 2 * b[5])
     return 0
 
@@ -77,7 +76,7 @@ cdef int relu_forward(const void *args, Py_ssize_t block, const TaskContext *con
     for g in range(b[0], b[1]):
         for c in range(b[2], b[3]):
             for y in range(b[4], b[5]):
-                (<const Micro *> a.micro).relu(
+                (<const Micro *> a.micro).relu.forward(
                     <const float *> a.operand[0] + offset(&source, g, c, y),
                     <float *> a.operand[1] + offset(&target, g, c, y),
                     <Py_ssize_t> source.width * source.lanes)
@@ -96,7 +95,7 @@ cdef int relu_backward(const void *args, Py_ssize_t block, const TaskContext *co
     for g in range(b[0], b[1]):
         for c in range(b[2], b[3]):
             for y in range(b[4], b[5]):
-                (<const Micro *> a.micro).relu_backward(
+                (<const Micro *> a.micro).relu.backward(
                     <const float *> a.operand[0] + offset(&source, g, c, y),
                     <const float *> a.operand[1] + offset(&source, g, c, y),
                     <float *> a.operand[2] + offset(&target, g, c, y),

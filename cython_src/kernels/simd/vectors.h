@@ -15,7 +15,7 @@
 #define AVX512  2
 
 #if MICRO_ISA == AVX512
-#define VL               16 /* floats in a vector */
+#define VL               16 /* floats in a register */
 #define ISA_NAME         "avx512"
 #define ISA_SYMBOL(NAME) NAME##_avx512
 #elif MICRO_ISA == AVX2
@@ -27,6 +27,8 @@
 #define ISA_NAME         "generic"
 #define ISA_SYMBOL(NAME) NAME##_generic
 #endif
+
+#define REGISTERS (LANES / VL) /* that a vector of LANES floats takes */
 
 typedef float Vec __attribute__((vector_size(VL * 4), aligned(VL * 4), may_alias));
 typedef float VecU __attribute__((vector_size(VL * 4), aligned(4), may_alias));

@@ -1,15 +1,16 @@
 /* Inner loops of convolutions with the channels in the lanes: sums of matrix products, compiled once per instruction
- * set from matrix_kernels.c and reached through the table of micro_kernels.h.
+ * set.
  *
  * Sums run in an order that depends on shapes alone: taps in the order given, channels within a tap. */
-#ifndef FORKTASK_MATRIX_KERNELS_H
-#define FORKTASK_MATRIX_KERNELS_H
+#ifndef FORKTASK_CHANNELS_CONVOLUTION_LOOPS_H
+#define FORKTASK_CHANNELS_CONVOLUTION_LOOPS_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define PANEL        16 /* columns of a panel of packed weights */
-#define GROUP_PIXELS 4  /* pixels of a group */
+#include "cython_src/kernels/simd/lanes.h"
+
+#define GROUP_PIXELS 4 /* pixels of a group */
 
 /* One term of a sum of products: offsets, in floats, of its input from a pixel's and of its rows in a panel. */
 typedef struct Tap {
@@ -91,7 +92,7 @@ typedef struct PlainGradientTask {
     int rows, columns, inputs, top, left, move, height, width, tests, blocked;
 } PlainGradientTask;
 
-typedef struct MatrixKernels {
+typedef struct ChannelsConvolutionLoops {
     void (*plain)(const PlainTask *task);
     void (*plain_gradient)(const PlainGradientTask *task);
     void (*product)(const ProductTask *task);
@@ -107,10 +108,6 @@ typedef struct MatrixKernels {
     void (*gather)(const float *in, ptrdiff_t pixel, int n, int width, float *out);
     /* Sums of x - shift and of their squares over `n` pixels, `pixel` floats apart, sixteen channels; added. */
     void (*shifted_sums)(const float *x, ptrdiff_t pixel, int n, const float *shift, float *sum, float *squares);
-} MatrixKernels;
-
-extern const MatrixKernels forktask_matrix_generic;
-extern const MatrixKernels forktask_matrix_avx2;
-extern const MatrixKernels forktask_matrix_avx512;
+} ChannelsConvolutionLoops;
 
 #endif

@@ -1,10 +1,8 @@
-/* Inner loops of convolutions with the channels in the lanes; see matrix_kernels.h. */
-#include "matrix_kernels.h"
+/* Inner loops of convolutions with the channels in the lanes; see kernels/convolution/channels_loops.h. */
+#include "channels_loops.h"
 
-#include "activations.h"
-#include "vectors.h"
-
-#define VECTORS_OF_PANEL (PANEL / VL)
+#include "cython_src/kernels/simd/activations.h"
+#include "cython_src/kernels/simd/vectors.h"
 
 #define LINE 16 /* floats of a cache line */
 
@@ -29,8 +27,8 @@ INLINE void store_tile(const ProductTask *t, const PixelGroup *g, const int grou
 {
     for (int v = 0; v < vectors; v++) {
         const int first = column + v * VL;
-        const int left = (t->num_panels - 1) * PANEL + t->last_columns - first;
-        const int stored = (t->num_panels - 1) * PANEL + t->store_columns - first;
+        const int left = (t->num_panels - 1) * LANES + t->last_columns - first;
+        const int stored = (t->num_panels - 1) * LANES + t->store_columns - first;
         Vec bias = {0};
         if (t->bias)
             for (int i = 0; i < VL && i < left; i++)
@@ -58,7 +56,7 @@ INLINE void product_tile(const ProductTask *t, const PixelGroup *g, const int gr
                          ptrdiff_t input, const PixelGroup *next)
 {
     Vec acc[NARROW_GROUPS * GROUP_PIXELS * 2];
-    const float *b = t->b + column / PANEL * t->panel + column % PANEL;
+    const float *b = t->b + column / LANES * t->panel + column % LANES;
     const ptrdiff_t pixel = t->pixel;
     const int k = t->k;
     /* The lines that will be written are on their way while the sums are taken. */
@@ -77,18 +75,18 @@ INLINE void product_tile(const ProductTask *t, const PixelGroup *g, const int gr
                     __builtin_prefetch(t->a + input + next[i].a + t->taps[tap].a + line + r * pixel, 0, 2);
             for (int j = 0; j < terms; j++) {
                 Vec w[2];
-                UNROLL for (int v = 0; v < vectors; v++) w[v] = load(bt + v * VL / PANEL * t->panel + v * VL % PANEL);
+                UNROLL for (int v = 0; v < vectors; v++) w[v] = load(bt + v * VL / LANES * t->panel + v * VL % LANES);
                 UNROLL for (int i = 0; i < groups; i++) UNROLL for (int r = 0; r < GROUP_PIXELS; r++)
                 {
                     Vec x = splat(a[i][r * pixel]);
                     UNROLL for (int v = 0; v < vectors; v++) acc[(i * GROUP_PIXELS + r) * vectors + v] += x * w[v];
                 }
                 UNROLL for (int i = 0; i < groups; i++) a[i]++;
-                bt += PANEL;
+                bt += LANES;
             }
         }
     }
-    int plain = !t->bias && !t->activation && column + vectors * VL <= (t->num_panels - 1) * PANEL + t->store_columns;
+    int plain = !t->bias && !t->activation && column + vectors * VL <= (t->num_panels - 1) * LANES + t->store_columns;
     UNROLL for (int i = 0; i < groups; i++) plain &= g[i].count == GROUP_PIXELS;
     if (plain) {
         UNROLL for (int i = 0; i < groups; i++)
@@ -145,15 +143,15 @@ static void product(const ProductTask *t)
         const ptrdiff_t input = t->panel_input ? t->panel_input[p] : 0;
 #if NARROW != WIDE
         if (p + 1 < t->num_panels && (!t->panel_input || t->panel_input[p + 1] == input)) {
-            wide_tiles(t, p * PANEL, input);
+            wide_tiles(t, p * LANES, input);
             p += 2;
         } else {
-            narrow_tiles(t, p * PANEL, input);
+            narrow_tiles(t, p * LANES, input);
             p++;
         }
 #else
-        for (int column = 0; column < PANEL; column += WIDE * VL)
-            wide_tiles(t, p * PANEL + column, input);
+        for (int column = 0; column < LANES; column += WIDE * VL)
+            wide_tiles(t, p * LANES + column, input);
         p++;
 #endif
     }
@@ -193,27 +191,27 @@ INLINE void outer_tile(const OuterTask *t, int m, const int rows, int column, co
 INLINE void wide_outer(const OuterTask *t, int m, const Request *ahead)
 {
     const int lines = ahead ? ahead->lines : 0;
-    for (int column = 0; column < 2 * PANEL; column += 2 * VL)
+    for (int column = 0; column < 2 * LANES; column += 2 * VL)
         if (column > 0 || lines == 0)
-            outer_tile(t, m, OUTER_ROWS, column, 2, 2 * PANEL, NULL, 0);
+            outer_tile(t, m, OUTER_ROWS, column, 2, 2 * LANES, NULL, 0);
         else if (lines == 1)
-            outer_tile(t, m, OUTER_ROWS, column, 2, 2 * PANEL, ahead, 1);
+            outer_tile(t, m, OUTER_ROWS, column, 2, 2 * LANES, ahead, 1);
         else
-            outer_tile(t, m, OUTER_ROWS, column, 2, 2 * PANEL, ahead, 2);
+            outer_tile(t, m, OUTER_ROWS, column, 2, 2 * LANES, ahead, 2);
 }
 
 static void outer(const OuterTask *t)
 {
     int m = 0;
     for (; m + OUTER_ROWS <= t->m; m += OUTER_ROWS) {
-        if (t->width == 2 * PANEL)
+        if (t->width == 2 * LANES)
             wide_outer(t, m, m < 2 * OUTER_ROWS ? &t->ahead[m / OUTER_ROWS] : NULL);
         else
-#if VL < PANEL
-            for (int column = 0; column < PANEL; column += 2 * VL)
-                outer_tile(t, m, OUTER_ROWS, column, 2, PANEL, NULL, 0);
+#if VL < LANES
+            for (int column = 0; column < LANES; column += 2 * VL)
+                outer_tile(t, m, OUTER_ROWS, column, 2, LANES, NULL, 0);
 #else
-            outer_tile(t, m, OUTER_ROWS, 0, 1, PANEL, NULL, 0);
+            outer_tile(t, m, OUTER_ROWS, 0, 1, LANES, NULL, 0);
 #endif
     }
     for (; m + 4 <= t->m; m += 4)
@@ -252,7 +250,7 @@ static void transpose_rows(const float *rows, const int32_t *index, int n, int l
 static void spread_rows(const float *in, ptrdiff_t in_stride, int lanes, int n, const int32_t *index, int beyond,
                         float *out)
 {
-    for (int first = 0; first < PANEL; first += VL) {
+    for (int first = 0; first < LANES; first += VL) {
         int r = 0;
         if (lanes >= first + VL)
             for (; r + VL <= n || (beyond && r + VL / 2 < n); r += VL) {
@@ -275,7 +273,7 @@ static void spread_rows(const float *in, ptrdiff_t in_stride, int lanes, int n, 
 INLINE void plain_outputs(const PlainTask *t, int x, const int outputs)
 {
     Vec acc[8];
-    UNROLL for (int i = 0; i < outputs * VECTORS_OF_PANEL; i++) acc[i] = (Vec){0};
+    UNROLL for (int i = 0; i < outputs * REGISTERS; i++) acc[i] = (Vec){0};
     for (int tap = 0; tap < t->num_taps; tap++) {
         const int y = t->y + t->taps[tap].y;
         if (t->tests && (y < 0 || y >= t->height))
@@ -293,16 +291,16 @@ INLINE void plain_outputs(const PlainTask *t, int x, const int outputs)
             UNROLL for (int r = 0; r < outputs; r++) if (inside[r])
             {
                 Vec s = splat(a[r][j]);
-                UNROLL for (int v = 0; v < VECTORS_OF_PANEL; v++) acc[r * VECTORS_OF_PANEL + v] += s * load(b + v * VL);
+                UNROLL for (int v = 0; v < REGISTERS; v++) acc[r * REGISTERS + v] += s * load(b + v * VL);
             }
-            b += PANEL;
+            b += LANES;
         }
     }
     float sums[8 * VL] __attribute__((aligned(64)));
-    UNROLL for (int i = 0; i < outputs * VECTORS_OF_PANEL; i++) * (Vec *)(sums + i * VL) = acc[i];
+    UNROLL for (int i = 0; i < outputs * REGISTERS; i++) * (Vec *)(sums + i * VL) = acc[i];
     for (int r = 0; r < outputs && x + r < t->columns; r++)
-        for (int i = 0; i < PANEL && i < t->stored; i++) {
-            float sum = sums[r * PANEL + i] + (t->bias && i < t->lanes ? t->bias[i] : 0.0f);
+        for (int i = 0; i < LANES && i < t->stored; i++) {
+            float sum = sums[r * LANES + i] + (t->bias && i < t->lanes ? t->bias[i] : 0.0f);
             float *c = t->c + (x + r) * t->out_pixel + i;
             *c = apply_activation(splat(t->accumulate ? *c + sum : sum), t->activation)[0];
         }
@@ -311,8 +309,8 @@ INLINE void plain_outputs(const PlainTask *t, int x, const int outputs)
 static void plain(const PlainTask *t)
 {
     if (t->blocked)
-        for (int x = 0; x < t->columns; x += 8 / VECTORS_OF_PANEL)
-            plain_outputs(t, x, 8 / VECTORS_OF_PANEL);
+        for (int x = 0; x < t->columns; x += 8 / REGISTERS)
+            plain_outputs(t, x, 8 / REGISTERS);
     else
         for (int x = 0; x < t->columns; x++)
             plain_outputs(t, x, 1);
@@ -321,8 +319,8 @@ static void plain(const PlainTask *t)
 /* Input channels [first, first + inputs), a register for each. */
 INLINE void plain_gradient_inputs(const PlainGradientTask *t, int first, const int inputs)
 {
-    Vec sum[8][VECTORS_OF_PANEL];
-    UNROLL for (int i = 0; i < inputs; i++) UNROLL for (int v = 0; v < VECTORS_OF_PANEL; v++) sum[i][v] = (Vec){0};
+    Vec sum[8][REGISTERS];
+    UNROLL for (int i = 0; i < inputs; i++) UNROLL for (int v = 0; v < REGISTERS; v++) sum[i][v] = (Vec){0};
     for (int y = 0; y < t->rows; y++)
         for (int x = 0; x < t->columns; x++) {
             const int row = t->top + t->move * y, column = t->left + t->move * x;
@@ -330,13 +328,13 @@ INLINE void plain_gradient_inputs(const PlainGradientTask *t, int first, const i
                 continue;
             const float *in = t->x + row * t->row + column * t->pixel + first,
                         *dy = t->dy + y * t->dy_row + x * t->dy_pixel;
-            UNROLL for (int v = 0; v < VECTORS_OF_PANEL; v++)
+            UNROLL for (int v = 0; v < REGISTERS; v++)
             {
                 Vec gradient = load(dy + v * VL);
                 UNROLL for (int i = 0; i < inputs; i++) sum[i][v] += splat(in[i]) * gradient;
             }
         }
-    UNROLL for (int i = 0; i < inputs; i++) UNROLL for (int v = 0; v < VECTORS_OF_PANEL; v++)
+    UNROLL for (int i = 0; i < inputs; i++) UNROLL for (int v = 0; v < REGISTERS; v++)
     {
         float *to = t->c + (first + i) * t->c_row + v * VL;
         store(to, load(to) + sum[i][v]);
@@ -347,8 +345,8 @@ static void plain_gradient(const PlainGradientTask *t)
 {
     int i = 0;
     if (t->blocked)
-        for (; i + 8 / VECTORS_OF_PANEL <= t->inputs; i += 8 / VECTORS_OF_PANEL)
-            plain_gradient_inputs(t, i, 8 / VECTORS_OF_PANEL);
+        for (; i + 8 / REGISTERS <= t->inputs; i += 8 / REGISTERS)
+            plain_gradient_inputs(t, i, 8 / REGISTERS);
     for (; i < t->inputs; i++)
         plain_gradient_inputs(t, i, 1);
 }
@@ -362,10 +360,10 @@ INLINE void gather_vectors(const float *in, ptrdiff_t pixel, int n, const int ve
 static void gather(const float *in, ptrdiff_t pixel, int n, int width, float *out)
 {
     typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
-    if (width == 2 * PANEL)
-        gather_vectors(in, pixel, n, 2 * VECTORS_OF_PANEL, out);
-    else if (width == PANEL)
-        gather_vectors(in, pixel, n, VECTORS_OF_PANEL, out);
+    if (width == 2 * LANES)
+        gather_vectors(in, pixel, n, 2 * REGISTERS, out);
+    else if (width == LANES)
+        gather_vectors(in, pixel, n, REGISTERS, out);
     else
         for (int i = 0; i < n; i++)
             for (int j = 0; j < width; j += 4)
@@ -374,7 +372,7 @@ static void gather(const float *in, ptrdiff_t pixel, int n, int width, float *ou
 
 static void shifted_sums(const float *x, ptrdiff_t pixel, int n, const float *shift, float *sum, float *squares)
 {
-    for (int first = 0; first < PANEL; first += VL) {
+    for (int first = 0; first < LANES; first += VL) {
         Vec s[4], q[4], around = load(shift + first);
         UNROLL for (int i = 0; i < 4; i++) s[i] = q[i] = (Vec){0};
         int j = 0;
@@ -395,7 +393,7 @@ static void shifted_sums(const float *x, ptrdiff_t pixel, int n, const float *sh
     }
 }
 
-const MatrixKernels ISA_SYMBOL(forktask_matrix) = {
+const ChannelsConvolutionLoops ISA_SYMBOL(forktask_channels_convolution) = {
     .plain = plain,
     .plain_gradient = plain_gradient,
     .product = product,

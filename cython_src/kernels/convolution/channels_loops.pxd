@@ -1,10 +1,9 @@
-"""Cython's view of matrix_kernels.h and kernels/convolution/channels_winograd_loops.h."""
+"""Cython's view of kernels/convolution/channels_loops.h."""
 
 from libc.stdint cimport int32_t
 
 
-cdef extern from "cython_src/kernels/simd/matrix_kernels.h" nogil:
-    const int PANEL
+cdef extern from "cython_src/kernels/convolution/channels_loops.h" nogil:
     const int GROUP_PIXELS
 
     ctypedef struct Tap:
@@ -61,7 +60,7 @@ cdef extern from "cython_src/kernels/simd/matrix_kernels.h" nogil:
         Py_ssize_t dy_row, dy_pixel, row, pixel, c_row
         int rows, columns, inputs, top, left, move, height, width, tests, blocked
 
-    ctypedef struct Matrix "MatrixKernels":
+    ctypedef struct ChannelsConvolutionLoops:
         void (*plain)(const PlainTask *) noexcept nogil
         void (*plain_gradient)(const PlainGradientTask *) noexcept nogil
         void (*product)(const ProductTask *) noexcept nogil
@@ -70,13 +69,3 @@ cdef extern from "cython_src/kernels/simd/matrix_kernels.h" nogil:
         void (*spread_rows)(const float *, Py_ssize_t, int, int, const int32_t *, int, float *) noexcept nogil
         void (*gather)(const float *, Py_ssize_t, int, int, float *) noexcept nogil
         void (*shifted_sums)(const float *, Py_ssize_t, int, const float *, float *, float *) noexcept nogil
-
-
-cdef extern from "cython_src/kernels/convolution/channels_winograd_loops.h" nogil:
-    ctypedef struct Winograd "WinogradKernels":
-        void (**input)(const float *, Py_ssize_t, Py_ssize_t, int, const float *, float *, Py_ssize_t) noexcept nogil
-        void (**gradient)(const float *, Py_ssize_t, Py_ssize_t, int, const float *, float *, Py_ssize_t) noexcept nogil
-        void (**filter)(const float *, Py_ssize_t, int, float *, Py_ssize_t) noexcept nogil
-        void (**output)(const float *, Py_ssize_t, int, const float *, int, int, float *, Py_ssize_t, Py_ssize_t, int,
-                        int) noexcept nogil
-        void (**weights)(const float *, Py_ssize_t, int, float *, Py_ssize_t) noexcept nogil

@@ -1,0 +1,65 @@
+/* Inner loops over maps with images in the vector lanes, see kernels/maps/lanes_loops.h. Compiled once per instruction
+ * set. */
+#include "lanes_loops.h"
+#include "lanes_sums.h"
+
+/* R rows of sums, each in S parts that are added at the end: few rows alone would wait for each other. */
+INLINE void reduce_tile(const LanesReduction *t, const int R, const int S, const float *a, const float *b, float *out)
+{
+    Vec acc[S][R][REGISTERS];
+    UNROLL for (int s = 0; s < S; s++) UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < REGISTERS; i++)
+        acc[s][r][i] = s == 0 && t->accumulate ? load(out + r * t->out_row + i * VL) : (Vec){0};
+    const ptrdiff_t a_row = t->a_row;
+    for (int k = 0; k < t->length; k += S, a += S, b += S * LANES)
+        UNROLL for (int s = 0; s < S; s++)
+        {
+            Vec x[REGISTERS];
+            UNROLL for (int i = 0; i < REGISTERS; i++) x[i] = load(b + s * LANES + i * VL);
+            UNROLL for (int r = 0; r < R; r++)
+            {
+                Vec factor = splat(a[r * a_row + s]);
+                UNROLL for (int i = 0; i < REGISTERS; i++) acc[s][r][i] += factor * x[i];
+            }
+        }
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < REGISTERS; i++)
+    {
+        UNROLL for (int s = 1; s < S; s++) acc[0][r][i] += acc[s][r][i];
+        store(out + r * t->out_row + i * VL, acc[0][r][i]);
+    }
+}
+
+#define REDUCE_INSTANCE(R, S)                                                                   \
+    static void reduce_##R(const LanesReduction *t, const float *a, const float *b, float *out) \
+    {                                                                                           \
+        reduce_tile(t, R, S, a, b, out);                                                        \
+    }
+#if MICRO_ISA == AVX512
+REDUCE_INSTANCE(1, 8)
+REDUCE_INSTANCE(2, 4)
+REDUCE_INSTANCE(3, 4)
+REDUCE_INSTANCE(4, 2)
+REDUCE_INSTANCE(5, 2)
+REDUCE_INSTANCE(6, 2)
+REDUCE_INSTANCE(7, 2)
+REDUCE_INSTANCE(8, 2)
+REDUCE_INSTANCE(9, 1)
+REDUCE_INSTANCE(10, 1)
+const ReduceTile reduce_tiles[REDUCE_R] = {reduce_1, reduce_2, reduce_3, reduce_4, reduce_5,
+                                           reduce_6, reduce_7, reduce_8, reduce_9, reduce_10};
+#elif MICRO_ISA == AVX2 || defined(__aarch64__)
+REDUCE_INSTANCE(1, 4)
+REDUCE_INSTANCE(2, 2)
+REDUCE_INSTANCE(3, 2)
+REDUCE_INSTANCE(4, 1)
+REDUCE_INSTANCE(5, 1)
+const ReduceTile reduce_tiles[REDUCE_R] = {reduce_1, reduce_2, reduce_3, reduce_4, reduce_5};
+#else
+REDUCE_INSTANCE(1, 2)
+REDUCE_INSTANCE(2, 1)
+const ReduceTile reduce_tiles[REDUCE_R] = {reduce_1, reduce_2};
+#endif
+
+const LanesLoops ISA_SYMBOL(forktask_lanes) = {
+    .transpose = transpose_lanes,
+    .sum_rows = sum_of_rows,
+};

@@ -1,0 +1,5 @@
+"""Cython's view of kernels/simd/lanes.h."""
+
+
+cdef extern from "cython_src/kernels/simd/lanes.h" nogil:
+    const int LANES
