@@ -10,7 +10,7 @@
 
 #define TILE  ATTENTION_TILE
 #define CHUNK ATTENTION_CHUNK
-#define LEAST -3.0e38f /* stands for minus infinity: differences of it are no NaN */
+#define LEAST -1.0e38f /* stands for minus infinity: differences of it are no NaN, and so are their multiples */
 
 INLINE int smaller(int a, int b)
 {
@@ -47,7 +47,8 @@ INLINE int is_full(const Mask *m, int rows)
 }
 
 /* c (rows, TILE) = a b, for the panels in which some row has elements. */
-static void scores(const float *a, ptrdiff_t a_row, int rows, int terms, const float *b, const Mask *m, float *c)
+static void scores(const float *a, ptrdiff_t a_row, int rows, int terms, const float *b, const Mask *m, float *c,
+                   Ahead *ahead)
 {
     for (int r = 0, height; r < rows; r += height) {
         height = tile_height(rows - r);
@@ -58,7 +59,8 @@ static void scores(const float *a, ptrdiff_t a_row, int rows, int terms, const f
                          .b = b + n * terms,
                          .c = c + r * TILE + n,
                          .c_row = TILE,
-                         .terms = terms};
+                         .terms = terms,
+                         .ahead = ahead};
             run_tile(height, &tile);
         }
     }
@@ -66,7 +68,8 @@ static void scores(const float *a, ptrdiff_t a_row, int rows, int terms, const f
 
 /* c (rows, size), rows `width` apart, += a b for a tile a of scores; terms outside the mask are zero and left out where a group of rows has
  * none. b: panels of `terms` rows. */
-static void add_product(const float *a, int rows, const Mask *m, const float *b, int size, int width, float *c)
+static void add_product(const float *a, int rows, const Mask *m, const float *b, int size, int width, float *c,
+                        Ahead *ahead)
 {
     for (int r = 0, height; r < rows; r += height) {
         height = tile_height(rows - r);
@@ -78,7 +81,8 @@ static void add_product(const float *a, int rows, const Mask *m, const float *b,
                          .c = c + (ptrdiff_t)r * width + n,
                          .c_row = width,
                          .terms = end - begin,
-                         .add = 1};
+                         .add = 1,
+                         .ahead = ahead};
             run_tile(height, &tile);
         }
     }
@@ -92,16 +96,23 @@ INLINE VecI lanes_between(int n, int begin, int end)
     return (VecI)(lane >= begin - n) & (VecI)(lane < end - n);
 }
 
-INLINE float lane_maximum(Vec v)
+/* Lane i of the result is the largest of v[i]'s lanes, as in lane_sums(). Uses up v. */
+INLINE Vec lane_maxima(Vec *v)
 {
+    int count = VL;
+#define MERGE(LOW, HIGH)                                                    \
+    UNROLL for (int i = 0; 2 * i < count; i++) v[i] =                       \
+        maximum(LOW(v[2 * i], v[2 * i + 1]), HIGH(v[2 * i], v[2 * i + 1])); \
+    count /= 2;
 #if VL >= 16
-    v = maximum(LOW8(v, v), HIGH8(v, v));
+    MERGE(LOW8, HIGH8)
 #endif
 #if VL >= 8
-    v = maximum(LOW4(v, v), HIGH4(v, v));
+    MERGE(LOW4, HIGH4)
 #endif
-    v = maximum(LOW2(v, v), HIGH2(v, v));
-    v = maximum(EVEN(v, v), ODD(v, v));
+    MERGE(LOW2, HIGH2)
+    MERGE(EVEN, ODD)
+#undef MERGE
     return v[0];
 }
 
@@ -115,42 +126,49 @@ typedef struct Running {
     float *most, *sums, *o;
 } Running;
 
-/* Scaled scores and their rows' maxima. */
-INLINE void scale_scores(const int full, float *s, int rows, const Mask *m, float scale, float *most)
+/* Maxima of the rows of scores; scores outside the mask become LEAST. s has whole vectors of rows. */
+INLINE void row_maxima(const int full, float *s, int rows, const Mask *m, float *most)
 {
-    for (int r = 0; r < rows; r++, s += TILE) {
-        Vec high = splat(LEAST);
-        const int begin = begin_of(m, r), end = end_of(m, r);
-        for (int n = 0; n < TILE; n += VL) {
-            Vec x = load(s + n) * scale;
-            if (!full)
-                x = choose_lanes(lanes_between(n, begin, end), x, splat(LEAST));
-            store(s + n, x);
-            high = maximum(x, high);
+    for (int first = 0; first < rows; first += VL) {
+        Vec high[VL];
+        UNROLL for (int i = 0; i < VL; i++)
+        {
+            float *row = s + (first + i) * TILE;
+            const int begin = full ? 0 : begin_of(m, first + i), end = full ? TILE : end_of(m, first + i);
+            high[i] = splat(LEAST);
+            for (int n = 0; n < TILE; n += VL) {
+                Vec x = load(row + n);
+                if (!full) {
+                    x = choose_lanes(lanes_between(n, begin, end), x, splat(LEAST));
+                    store(row + n, x);
+                }
+                high[i] = maximum(x, high[i]);
+            }
         }
-        most[r] = lane_maximum(high);
+        store(most + first, lane_maxima(high));
     }
 }
 
-/* Scores become e^(s - maximum); sums and results so far are scaled to the new maximum. */
+/* Scores become e^(scale (s - maximum)); sums and results so far are scaled to the new maximum. */
 static void softmax_tile(float *s, int rows, const Mask *m, float scale, int width, const Running *running)
 {
     float most[TILE] __attribute__((aligned(64))), factor[TILE] __attribute__((aligned(64)));
     if (is_full(m, rows) && m->columns == TILE)
-        scale_scores(1, s, rows, m, scale, most);
+        row_maxima(1, s, rows, m, most);
     else
-        scale_scores(0, s, rows, m, scale, most);
+        row_maxima(0, s, rows, m, most);
     for (int r = 0; r < rows; r += VL) {
         const int n = smaller(rows - r, VL);
         Vec former = load_some(running->most + r, n), now = maximum(load(most + r), former);
-        store(factor + r, exponential(former - now));
-        store(most + r, now);
+        store(factor + r, exponential_down((former - now) * scale));
+        store(most + r, now * scale);
         store_some(running->most + r, now, n);
     }
     for (int r = 0; r < rows; r++, s += TILE) {
         Vec shift = splat(most[r]), sum = load(running->sums + r * VL) * factor[r];
-        for (int n = 0; n < TILE; n += VL) {
-            Vec e = exponential(load(s + n) - shift);
+        UNROLL for (int n = 0; n < TILE; n += VL)
+        {
+            Vec e = exponential_down(load(s + n) * scale - shift);
             store(s + n, e);
             sum += e;
         }
@@ -161,6 +179,12 @@ static void softmax_tile(float *s, int rows, const Mask *m, float scale, int wid
                 store(o + n, load(o + n) * factor[r]);
         }
     }
+}
+
+/* Up to a tile of tokens from `token` on, which come from memory while the tile before them is used. */
+INLINE Ahead fetch_tokens(const float *p, ptrdiff_t row, int token, int end, int size)
+{
+    return fetch_ahead(p + token * row, row, larger(smaller(end - token, TILE), 0), size);
 }
 
 /* The mask of a tile of queries [i, ...) by keys [j, j + columns). */
@@ -191,15 +215,17 @@ static void forward(const AttentionTask *t)
             const int columns = smaller(end - j, TILE);
             pack_columns(t->k + j * t->qkv_row, t->qkv_row, size, columns, keys);
             pack_rows(t->v + j * t->qkv_row, t->qkv_row, columns, size, values);
+            Ahead next_keys = fetch_tokens(t->k, t->qkv_row, j + TILE, end, size);
+            Ahead next_values = fetch_tokens(t->v, t->qkv_row, j + TILE, end, size);
             for (int i = 0; i < count; i += TILE) {
                 const int rows = smaller(count - i, TILE);
                 const Mask mask = queries_mask(t, first + i, j, columns);
                 const Running running = {most + i, sums + i * VL, o + (ptrdiff_t)i * width};
                 if (end_of(&mask, rows - 1) == 0)
                     continue;
-                scores(t->q + (first + i) * t->qkv_row, t->qkv_row, rows, size, keys, &mask, s);
+                scores(t->q + (first + i) * t->qkv_row, t->qkv_row, rows, size, keys, &mask, s, &next_keys);
                 softmax_tile(s, rows, &mask, scale, width, &running);
-                add_product(s, rows, &mask, values, size, width, running.o);
+                add_product(s, rows, &mask, values, size, width, running.o, &next_values);
             }
         }
         for (int i = 0; i < count; i++) {
@@ -207,7 +233,7 @@ static void forward(const AttentionTask *t)
             const float *in = o + (ptrdiff_t)i * width;
             float *out = t->o + (first + i) * t->row;
             FOR_VECTORS(n, lanes, size, store_some(out + n, load(in + n) * factor, lanes));
-            t->logsumexp[first + i] = most[i] + logf(sum);
+            t->logsumexp[first + i] = most[i] * scale + logf(sum);
         }
     }
 }
@@ -220,10 +246,11 @@ INLINE void gradient_rows(const int full, const int by_column, const int keep, f
     for (int r = 0; r < rows; r++, s += TILE, dp += TILE) {
         const int begin = begin_of(m, r), end = end_of(m, r);
         Vec shift = splat(logsumexp[by_column ? 0 : r]), offset = splat(delta[by_column ? 0 : r]);
-        for (int n = 0; n < TILE; n += VL) {
+        UNROLL for (int n = 0; n < TILE; n += VL)
+        {
             if (by_column)
                 shift = load(logsumexp + n), offset = load(delta + n);
-            Vec p = exponential(load(s + n) * scale - shift);
+            Vec p = exponential_down(load(s + n) * scale - shift);
             Vec ds = p * (load(dp + n) - offset);
             if (!full) {
                 VecI mask = lanes_between(n, begin, end);
@@ -265,18 +292,20 @@ static void backward_queries(const AttentionTask *t)
             pack_columns(k, t->qkv_row, size, columns, turned_keys);
             pack_columns(t->v + j * t->qkv_row, t->qkv_row, size, columns, turned_values);
             pack_rows(k, t->qkv_row, columns, size, keys);
+            Ahead next_keys = fetch_tokens(t->k, t->qkv_row, j + TILE, end, size);
+            Ahead next_values = fetch_tokens(t->v, t->qkv_row, j + TILE, end, size);
             for (int i = 0; i < count; i += TILE) {
                 const int rows = smaller(count - i, TILE), query = first + i;
                 const Mask mask = queries_mask(t, query, j, columns);
                 if (end_of(&mask, rows - 1) == 0)
                     continue;
-                scores(t->q + query * t->qkv_row, t->qkv_row, rows, size, turned_keys, &mask, s);
-                scores(t->gradient + query * t->row, t->row, rows, size, turned_values, &mask, dp);
+                scores(t->q + query * t->qkv_row, t->qkv_row, rows, size, turned_keys, &mask, s, &next_keys);
+                scores(t->gradient + query * t->row, t->row, rows, size, turned_values, &mask, dp, &next_values);
                 if (is_full(&mask, rows) && columns == TILE)
                     gradient_rows(1, 0, 0, s, dp, rows, &mask, scale, t->logsumexp + query, t->delta + query);
                 else
                     gradient_rows(0, 0, 0, s, dp, rows, &mask, scale, t->logsumexp + query, t->delta + query);
-                add_product(dp, rows, &mask, keys, size, width, dq + (ptrdiff_t)i * width);
+                add_product(dp, rows, &mask, keys, size, width, dq + (ptrdiff_t)i * width, &next_keys);
             }
         }
         write_rows(dq, width, count, size, scale, t->dq + first * t->qkv_row, t->qkv_row);
@@ -305,6 +334,8 @@ static void backward_keys(const AttentionTask *t)
             pack_columns(gradient, t->row, size, columns, turned_gradients);
             pack_rows(q, t->qkv_row, columns, size, queries);
             pack_rows(gradient, t->row, columns, size, gradients);
+            Ahead next_queries = fetch_tokens(t->q, t->qkv_row, next, t->sequence, size);
+            Ahead next_gradients = fetch_tokens(t->gradient, t->row, next, t->sequence, size);
             memcpy(logsumexp, t->logsumexp + i, columns * sizeof(float));
             memcpy(delta, t->delta + i, columns * sizeof(float));
             for (int j = 0; j < count; j += TILE) {
@@ -312,14 +343,14 @@ static void backward_keys(const AttentionTask *t)
                 const Mask mask = {columns, t->causal ? key - i : -FREE, FREE};
                 if (begin_of(&mask, 0) == columns)
                     continue;
-                scores(t->k + key * t->qkv_row, t->qkv_row, rows, size, turned_queries, &mask, s);
-                scores(t->v + key * t->qkv_row, t->qkv_row, rows, size, turned_gradients, &mask, dp);
+                scores(t->k + key * t->qkv_row, t->qkv_row, rows, size, turned_queries, &mask, s, &next_queries);
+                scores(t->v + key * t->qkv_row, t->qkv_row, rows, size, turned_gradients, &mask, dp, &next_gradients);
                 if (is_full(&mask, rows) && columns == TILE)
                     gradient_rows(1, 1, 1, s, dp, rows, &mask, scale, logsumexp, delta);
                 else
                     gradient_rows(0, 1, 1, s, dp, rows, &mask, scale, logsumexp, delta);
-                add_product(s, rows, &mask, gradients, size, width, dv + (ptrdiff_t)j * width);
-                add_product(dp, rows, &mask, queries, size, width, dk + (ptrdiff_t)j * width);
+                add_product(s, rows, &mask, gradients, size, width, dv + (ptrdiff_t)j * width, &next_gradients);
+                add_product(dp, rows, &mask, queries, size, width, dk + (ptrdiff_t)j * width, &next_queries);
             }
         }
         write_rows(dk, width, count, size, scale, t->dk + first * t->qkv_row, t->qkv_row);

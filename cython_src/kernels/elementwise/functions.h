@@ -4,6 +4,9 @@
 #define FORKTASK_ELEMENTWISE_FUNCTIONS_H
 
 #include <string.h>
+#if MICRO_ISA != GENERIC
+#include <immintrin.h>
+#endif
 
 /* The first n lanes from memory, zeros in the others; a plain load where n is known to be VL. */
 INLINE Vec load_some(const float *p, int n)
@@ -51,23 +54,29 @@ INLINE Vec choose_lanes(VecI mask, Vec a, Vec b)
     return (Vec)(((VecI)a & mask) | ((VecI)b & ~mask));
 }
 
+/* a > b ? a : b. */
 INLINE Vec maximum(Vec a, Vec b)
 {
+#if MICRO_ISA == AVX512
+    return (Vec)_mm512_max_ps((__m512)a, (__m512)b);
+#elif MICRO_ISA == AVX2
+    return (Vec)_mm256_max_ps((__m256)a, (__m256)b);
+#else
     return choose_lanes((VecI)(a > b), a, b);
+#endif
 }
 
 #define EXPONENTIAL_MIN -87.3f /* below, the result would be denormal: it is zero */
-#define EXPONENTIAL_MAX 88.0f  /* above, it stays e^88 */
+#define EXPONENTIAL_MAX 88.0f
 
-/* e^x, relative error below 2e-7; a NaN stays one. x = n ln 2 + r, |r| <= ln 2 / 2, and a polynomial of r fitted to the
- * smallest relative error. */
-INLINE Vec exponential(Vec x)
+/* e^x for x <= EXPONENTIAL_MAX, relative error below 2e-7; a NaN stays one. x = n ln 2 + r, |r| <= ln 2 / 2, and a
+ * polynomial of r fitted to the smallest relative error. */
+INLINE Vec exponential_down(Vec x)
 {
     const float round = 12582912.0f; /* 1.5 * 2^23: the sum's last bits are the nearest integer */
-    Vec y = choose_lanes((VecI)(x > splat(EXPONENTIAL_MAX)), splat(EXPONENTIAL_MAX), x);
-    Vec shifted = y * 1.44269504088896f + splat(round);
+    Vec shifted = x * 1.44269504088896f + splat(round);
     Vec n = shifted - round;
-    Vec r = y - n * 0.693359375f;
+    Vec r = x - n * 0.693359375f;
     r = r + n * 2.12194440e-4f;
     Vec p = r * 0.0013814540579915047f + 0.00836874544620514f;
     p = p * r + 0.04166838899254799f;
@@ -76,6 +85,12 @@ INLINE Vec exponential(Vec x)
     p = p * (r * r) + r;
     Vec scale = (Vec)(((VecI)shifted - (0x4B400000 - 127)) << 23);
     return (Vec)((VecI)(p * scale + scale) & ~(VecI)(x < splat(EXPONENTIAL_MIN)));
+}
+
+/* e^x, and e^88 above 88. */
+INLINE Vec exponential(Vec x)
+{
+    return exponential_down(choose_lanes((VecI)(x > splat(EXPONENTIAL_MAX)), splat(EXPONENTIAL_MAX), x));
 }
 
 #define GELU_SCALE 0.7978845608028654f /* sqrt(2 / pi) */
