@@ -13,7 +13,7 @@ from libc.string cimport memset
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..simd.micro_kernels cimport Micro
-from .attention_loops cimport AttentionTask
+from .attention_loops cimport ATTENTION_FLOATS, AttentionTask
 
 import numpy as np
 
@@ -148,13 +148,18 @@ def _backward_keys_reference(operands, attributes, bounds, iteration):
         dv[t0:t1] = p.T @ gradient
 
 
+def _scratch(attributes, bounds, operands):
+    """Bytes of packed tiles, tiles of scores, and results of a chunk of tokens."""
+    return sizeof(float) * ATTENTION_FLOATS(attributes["features"] // attributes["heads"])
+
+
 INTEGERS, BOUNDS = ("sequence", "heads", "features", "causal", "rows"), ("n0", "n1", "h0", "h1", "t0", "t1")
 register(KernelSpec(
     "attention_forward", ("qkv", "output", "logsumexp"), INTEGERS, (), BOUNDS, _forward_reference,
-    <uintptr_t> &attention_forward))
+    <uintptr_t> &attention_forward, scratch_bytes=_scratch))
 register(KernelSpec(
     "attention_backward_queries", ("qkv", "output", "gradient", "logsumexp", "delta", "dqkv"), INTEGERS, (), BOUNDS,
-    _backward_queries_reference, <uintptr_t> &attention_backward_queries))
+    _backward_queries_reference, <uintptr_t> &attention_backward_queries, scratch_bytes=_scratch))
 register(KernelSpec(
     "attention_backward_keys", ("qkv", "gradient", "logsumexp", "delta", "dqkv"), INTEGERS, (), BOUNDS,
-    _backward_keys_reference, <uintptr_t> &attention_backward_keys))
+    _backward_keys_reference, <uintptr_t> &attention_backward_keys, scratch_bytes=_scratch))

@@ -127,7 +127,6 @@ def attention_plan(causal, sequence=70, heads=2, size=5, batch=2):
         "dqkv": (rows, 3 * features),
     }.items():
         builder.buffer(name, shape, role="parameter")
-    builder.scratch(1 << 19)
     attributes = {"sequence": sequence, "heads": heads, "features": features, "causal": causal, "rows": rows}
 
     def blocks(accesses):
