@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..cython_src.binding.bind import Workers
 from ..cython_src.errors import UsageError
-from ..cython_src.gpu.executor import GpuExecutor
 from ..cython_src.gpu.coherence import DEVICE, HOST
+from ..cython_src.gpu.executor import GpuExecutor
 
 
 class GpuOffloadExecutor(GpuExecutor):

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from ..cython_src.binding.bind import Workers
 from ..cython_src.errors import UsageError
-from ..cython_src.gpu.executor import GpuExecutor
 from ..cython_src.gpu.coherence import DEVICE, HOST, PLACES
+from ..cython_src.gpu.executor import GpuExecutor
 from .performance_models import PerformanceModels
 
 

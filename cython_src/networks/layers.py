@@ -244,18 +244,33 @@ class Network:
         what = f"sequences of {shape} tokens" if self.tokens else f"images of {shape}"
         return f"<network {self.name!r}: {len(self.layers)} layers on {what}>"
 
+    @property
+    def token_input(self) -> Tokens:
+        """Input of a network of tokens.
+
+        Raises
+        ------
+        UsageError
+            The input is images.
+        """
+        if self.tokens is None:
+            raise UsageError(
+                f"the input of network {self.name!r} must be tokens, got images; choose a network of tokens"
+            )
+        return self.tokens
+
     def with_sequence(self, sequence: int) -> Network:
         """Return the network of tokens for samples of another length.
 
         Raises
         ------
         UsageError
-            The network has not so many positions.
+            The network has not so many positions, or its input is images.
         """
-        if not 1 <= sequence <= self.tokens.positions:
+        positions = self.token_input.positions
+        if not 1 <= sequence <= positions:
             raise UsageError(
-                f"sequence must be in [1, {self.tokens.positions}], the positions of network {self.name!r}; got "
-                f"{sequence}"
+                f"sequence must be in [1, {positions}], the positions of network {self.name!r}; got {sequence}"
             )
         return replace(self, input_shape=(sequence,))
 
@@ -311,9 +326,9 @@ class Network:
                 case FullyConnected():
                     own |= {weight: (after[0], math.prod(before)), bias: (after[0],)}
                 case Embedding():
-                    own[weight] = (self.tokens.vocabulary, layer.features)
+                    own[weight] = (self.token_input.vocabulary, layer.features)
                     if layer.positions:
-                        own[f"{layer.positions}.weight"] = (self.tokens.positions, layer.features)
+                        own[f"{layer.positions}.weight"] = (self.token_input.positions, layer.features)
                 case LayerNorm():
                     own[weight] = own[bias] = (after[1],)
                 case Linear():
@@ -454,5 +469,5 @@ def _shape_after_tokens(network: Network, layer: Layer, shape: tuple[int, ...]) 
             raise UsageError(
                 f"embedding of {layer.name!r} must name an Embedding of {features} features, got {layer.embedding!r}"
             )
-        return (length, network.tokens.vocabulary)
+        return (length, network.token_input.vocabulary)
     return shape

@@ -19,6 +19,7 @@ from forktask.cython_src.networks.layers import (
     TiedHead,
     Tokens,
 )
+from forktask.cython_src.networks.registry import get_network
 
 SMALL = gpt2.network("small", num_layers=2, features=12, heads=3, vocabulary=11, positions=9)
 # No positions, no biases, attention in both directions, a tensor with three readers, a head of its own.
@@ -140,6 +141,8 @@ def test_sequences_longer_than_the_positions_are_refused():
     with pytest.raises(UsageError, match=r"sequence must be in \[1, 9\]"):
         SMALL.with_sequence(10)
     assert SMALL.with_sequence(9).input_shape == (9,)
+    with pytest.raises(UsageError, match="'cifar10_cnn' must be tokens, got images"):
+        get_network("cifar10_cnn").with_sequence(9)
     with pytest.raises(UsageError, match="input of a network of tokens"):
         list(Network("bad", (3, 8, 8), (Embedding("a", 4),)).shapes())
 
