@@ -1,6 +1,6 @@
-#include <omp.h>
-
 #include "openmp_tasks.h"
+
+#include "openmp_team.h"
 
 static void run_task(OpenMPTaskRun *run, const LoopRecord *loop, int block, int64_t replay)
 {
@@ -64,13 +64,7 @@ void forktask_run_openmp_tasks(OpenMPTaskRun *run)
     run->stop = 0;
 #pragma omp parallel num_threads(run->num_threads)
     {
-        const int thread = omp_get_thread_num();
-        if (thread == 0)
-            run->team_size = omp_get_num_threads();
-        forktask_enter_thread(&run->threads[thread], run->cpus ? run->cpus[thread] : -1);
-        if (run->threads[thread].error || omp_get_num_threads() != run->num_threads)
-            __atomic_store_n(&failed, 1, __ATOMIC_RELAXED);
-#pragma omp barrier
+        const int thread = forktask_enter_team(run->threads, run->cpus, run->num_threads, &run->team_size, &failed);
         /* Thread 0 is the caller of run() and looks for signals; the others take tasks at the barrier. */
         if (thread == 0 && !__atomic_load_n(&failed, __ATOMIC_RELAXED))
             create_tasks(run);

@@ -1,7 +1,6 @@
-#include <limits.h>
-#include <omp.h>
-
 #include "persistent_region.h"
+
+#include "openmp_team.h"
 
 static inline void stop_after(PersistentRun *run, int64_t loops)
 {
@@ -48,13 +47,7 @@ void forktask_run_persistent(PersistentRun *run)
     run->team_size = 0;
 #pragma omp parallel num_threads(run->num_threads)
     {
-        const int thread = omp_get_thread_num();
-        if (thread == 0)
-            run->team_size = omp_get_num_threads();
-        forktask_enter_thread(&run->threads[thread], run->cpus ? run->cpus[thread] : -1);
-        if (run->threads[thread].error || omp_get_num_threads() != run->num_threads)
-            __atomic_store_n(&failed, 1, __ATOMIC_RELAXED);
-#pragma omp barrier
+        const int thread = forktask_enter_team(run->threads, run->cpus, run->num_threads, &run->team_size, &failed);
         if (!__atomic_load_n(&failed, __ATOMIC_RELAXED)) {
             switch (run->schedule) {
             case FORKTASK_STATIC:

@@ -8,10 +8,10 @@ from libc.string cimport memset
 
 from ..cython_src.binding.bind cimport BoundPlan, Workers
 from .headers cimport (
-    COMPILE_CYCLE, RUN_STOPPED, ClaimWord, Eager, EagerTable, ProgramEntry, Programs, ProgramWorker, RecordedGraph,
-    Replay, ReplayNode, Scheduler, TaskHints, deque_size_hint, eager_close, eager_open, eager_reset, eager_work,
-    load_i32, load_i64, load_u32, programs_close, programs_open, programs_reset, programs_work, replay_close,
-    replay_open, replay_reset, replay_set_affinity, replay_work,
+    COMPILE_CYCLE, RUN_STOPPED, ClaimWord, Eager, EagerTable, ProgramEntry, ProgramWorker, Programs, RecordedGraph,
+    Replay, ReplayNode, Scheduler, TaskHints, TeamJob, deque_size_hint, eager_close, eager_open, eager_reset,
+    eager_work, load_i32, load_i64, load_u32, programs_close, programs_open, programs_reset, programs_work,
+    replay_close, replay_open, replay_reset, replay_set_affinity, replay_work,
 )
 from .team cimport Team
 
@@ -36,12 +36,15 @@ cdef _dump_workers(Scheduler *s):
 
 
 cdef class _Runtime:
-    """Base of all runtimes: the bound plan, its workers, and how a run is checked and ended."""
+    """Base of all runtimes: the bound plan, its workers, and a run from its check to its end."""
 
     cdef readonly Team team
     cdef readonly BoundPlan bound
     cdef readonly Workers workers
     cdef readonly double watchdog_s
+    cdef TeamJob job  # what each worker does in a run, with `state`
+    cdef void *state
+    cdef Scheduler *scheduler
 
     cdef _set_up(self, Team team, BoundPlan bound, int64_t event_capacity, double watchdog_s, Workers workers=None):
         team.check()
@@ -54,6 +57,43 @@ cdef class _Runtime:
         self.workers = Workers(team.num_threads, bound.scratch_bytes, event_capacity)
         team.touch(self.workers, bound.scratch_bytes)
 
+    cdef _set_job(self, TeamJob job, void *state, Scheduler *scheduler):
+        """Say what workers do, and let them exchange CPUs if the team may."""
+        self.job = job
+        self.state = state
+        self.scheduler = scheduler
+        scheduler.cpu_swap = self.team.cpu_swap(self.bound)
+
+    cdef void _reset(self, int64_t first, int32_t count) noexcept nogil:
+        """Prepare `state` for `count` replays, the first of which is `first`."""
+
+    cdef _find_error(self):
+        """Return the exception for an error that workers have noted in `state`, or None."""
+
+    def dump(self):
+        """State of the workers and of what they work on, as text."""
+        return "\n".join(_dump_workers(self.scheduler))
+
+    def run(self, num_iterations, first_iteration=0):
+        """Run whole passes of the plan; see the executors."""
+        cdef int64_t first
+        cdef int32_t count
+        self.team.check()
+        count, first = self._replays(num_iterations, first_iteration)
+        if count == 0 or self.bound.num_tasks == 0:
+            return
+        with nogil:
+            self._reset(first, count)
+        error = self.team.drive(self.job, self.state, self.scheduler, self.dump, self.watchdog_s)
+        if error is None:
+            error = self._find_error()
+        stopped = load_i32(&self.scheduler.ending) == RUN_STOPPED
+        if error is not None:
+            self.bound.discard_failure(self.workers)
+            raise error
+        if stopped:
+            self.bound.raise_failure(self.workers)
+
     cdef _replays(self, num_iterations, first_iteration):
         """Return (number of replays, first replay) of a run."""
         count, first = check_run(num_iterations, first_iteration, self.bound.iteration_stride)
@@ -62,14 +102,6 @@ cdef class _Runtime:
                 f"num_iterations must be less than {self.bound.iteration_stride * 2**31}, got {num_iterations}; split "
                 f"the run")
         return count, first
-
-    cdef _finish(self, error, Scheduler *s):
-        cdef bint stopped = load_i32(&s.ending) == RUN_STOPPED
-        if error is not None:
-            self.bound.discard_failure(self.workers)
-            raise error
-        if stopped:
-            self.bound.raise_failure(self.workers)
 
 
 cdef class _GraphRuntime(_Runtime):
@@ -137,7 +169,7 @@ cdef class ReplayRuntime(_GraphRuntime):
         self._drop_graph()
         if error:
             raise MemoryError
-        self.replay.scheduler.cpu_swap = team.cpu_swap(bound)
+        self._set_job(replay_work, &self.replay, &self.replay.scheduler)
         if bound.plan.affinity is not None:
             self._set_affinity(bound.plan.affinity)
         if priority is not None:
@@ -176,24 +208,13 @@ cdef class ReplayRuntime(_GraphRuntime):
     def __dealloc__(self):
         replay_close(&self.replay)
 
-    def run(self, num_iterations, first_iteration=0):
-        """Run whole passes of the plan; see the executors."""
-        cdef int64_t first
-        cdef int32_t count
-        self.team.check()
-        count, first = self._replays(num_iterations, first_iteration)
-        if count == 0 or self.bound.num_tasks == 0:
-            return
-        with nogil:
-            replay_reset(&self.replay, first, count)
-        error = self.team.drive(
-            replay_work, &self.replay, &self.replay.scheduler, self.dump, self.watchdog_s)
-        self._finish(error, &self.replay.scheduler)
+    cdef void _reset(self, int64_t first, int32_t count) noexcept nogil:
+        replay_reset(&self.replay, first, count)
 
     def dump(self):
         """State of the workers and of the nodes that lag behind, as text."""
         cdef int32_t v, shown = 0, least = 2**31 - 1
-        lines = _dump_workers(&self.replay.scheduler)
+        lines = _dump_workers(self.scheduler)
         for v in range(self.replay.num_nodes):
             least = min(least, self.replay.nodes[v].iteration)
         for v in range(self.replay.num_nodes):
@@ -254,7 +275,7 @@ cdef class ProgramRuntime(_GraphRuntime):
             raise AssertionError("a graph with a cycle in one iteration")
         if error:
             raise MemoryError
-        self.compiled.scheduler.cpu_swap = team.cpu_swap(bound)
+        self._set_job(programs_work, &self.compiled, &self.compiled.scheduler)
 
     def __dealloc__(self):
         programs_close(&self.compiled)
@@ -276,26 +297,15 @@ cdef class ProgramRuntime(_GraphRuntime):
         return (n * (sizeof(ProgramEntry) + sizeof(ClaimWord)) + 8 * self.num_waits()
                 + 4 * (self.compiled.num_nodes + self.compiled.predecessor_offsets[self.compiled.num_nodes]))
 
-    def run(self, num_iterations, first_iteration=0):
-        """Run whole passes of the plan; see the executors."""
-        cdef int64_t first
-        cdef int32_t count
-        self.team.check()
-        count, first = self._replays(num_iterations, first_iteration)
-        if count == 0 or self.bound.num_tasks == 0:
-            return
-        with nogil:
-            programs_reset(&self.compiled, first, count)
-        error = self.team.drive(
-            programs_work, &self.compiled, &self.compiled.scheduler, self.dump, self.watchdog_s)
-        self._finish(error, &self.compiled.scheduler)
+    cdef void _reset(self, int64_t first, int32_t count) noexcept nogil:
+        programs_reset(&self.compiled, first, count)
 
     def dump(self):
         """State of the workers and of their programs, as text."""
         cdef int w
         cdef int64_t progress, length
         cdef ProgramWorker *worker
-        lines = _dump_workers(&self.compiled.scheduler)
+        lines = _dump_workers(self.scheduler)
         for w in range(self.compiled.scheduler.num_workers):
             worker = &self.compiled.workers[w]
             length = self.compiled.first[w + 1] - self.compiled.first[w]
@@ -359,28 +369,19 @@ cdef class EagerRuntime(_Runtime):
             &waits[0], window)
         if error:
             raise MemoryError
-        self.eager.scheduler.cpu_swap = team.cpu_swap(bound)
+        self._set_job(eager_work, &self.eager, &self.eager.scheduler)
 
     def __dealloc__(self):
         eager_close(&self.eager)
 
-    def run(self, num_iterations, first_iteration=0):
-        """Run whole passes of the plan; see the executors."""
-        cdef int64_t first
-        cdef int32_t count
-        self.team.check()
-        count, first = self._replays(num_iterations, first_iteration)
-        if count == 0 or self.bound.num_tasks == 0:
-            return
-        with nogil:
-            eager_reset(&self.eager, first, count)
-        error = self.team.drive(eager_work, &self.eager, &self.eager.scheduler, self.dump, self.watchdog_s)
-        if error is None and self.eager.out_of_memory:
-            error = MemoryError("no memory for the readers of a cell")
-        self._finish(error, &self.eager.scheduler)
+    cdef void _reset(self, int64_t first, int32_t count) noexcept nogil:
+        eager_reset(&self.eager, first, count)
+
+    cdef _find_error(self):
+        return MemoryError("no memory for the readers of a cell") if self.eager.out_of_memory else None
 
     def dump(self):
         """State of the workers and of the window, as text."""
-        lines = _dump_workers(&self.eager.scheduler)
+        lines = _dump_workers(self.scheduler)
         lines.append(f"tasks {self.eager.oldest} to {self.eager.next_serial} are alive, window {self.eager.window}")
         return "\n".join(lines)

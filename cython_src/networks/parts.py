@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .layers import BatchNorm, Convolution, FullyConnected, Layer, MaxPool, Network, ReLU, Softmax
+from collections.abc import Callable
+
+from .layers import BatchNorm, Convolution, FullyConnected, GlobalPool, Layer, MaxPool, Network, ReLU, Softmax
 
 SMALL_IMAGE = 32  # up to here networks begin without halving the image: their CIFAR-10 forms
 
@@ -32,6 +34,36 @@ def convolution_norm(
 def imagenet_pool(size: int) -> list[Layer]:
     """The pooling that ends the stem of a residual network, where images are large."""
     return [MaxPool("maxpool", 3, 2, 1)] if size > SMALL_IMAGE else []
+
+
+def residual_classifier(
+    name: str,
+    size: int,
+    num_classes: int,
+    blocks: tuple[int, ...],
+    width: int,
+    stem: list[Layer],
+    block: Callable[[str, str, int, int, int], list[Layer]],
+) -> Network:
+    """The stem, stages of residual blocks, and a fully connected layer on the means of the last maps.
+
+    Parameters
+    ----------
+    blocks : tuple of int
+        Blocks of each stage; all stages but the first begin with stride 2.
+    width : int
+        Channels of the stem and of the first stage; each further stage has twice as many.
+    block : callable
+        `block(name, source, channels, channels_out, stride)` gives a block's layers; the last one ends it.
+    """
+    layers, channels = [*stem, *imagenet_pool(size)], width
+    for stage, count in enumerate(blocks):
+        for number in range(count):
+            channels_out, stride = width << stage, 2 if stage and not number else 1
+            layers += block(f"layer{stage + 1}.{number}", layers[-1].name, channels, channels_out, stride)
+            channels = channels_out
+    layers += [GlobalPool("pool"), FullyConnected("linear", num_classes), Softmax()]
+    return Network(name, (3, size, size), tuple(layers))
 
 
 def convolutional_classifier(

@@ -6,22 +6,15 @@ convolution alone.
 
 from __future__ import annotations
 
-from .layers import Add, BatchNorm, FullyConnected, GlobalPool, Layer, Network, ReLU, Softmax
-from .parts import SMALL_IMAGE, convolution, imagenet_pool
+from .layers import Add, BatchNorm, Layer, Network, ReLU
+from .parts import SMALL_IMAGE, convolution, residual_classifier
 
 
 def network(name: str, size: int, num_classes: int, width: int = 64, blocks: tuple[int, ...] = (2, 2, 2, 2)) -> Network:
     """The network for images of size x size; `width` channels in the first stage, twice as many in each further one."""
     kernel, stride = (3, 1) if size <= SMALL_IMAGE else (7, 2)
-    layers: list[Layer] = [convolution("conv1", width, kernel, stride), *imagenet_pool(size)]
-    channels = width
-    for stage, count in enumerate(blocks):
-        for block in range(count):
-            channels_out, stride = width << stage, 2 if stage and not block else 1
-            layers += _block(f"layer{stage + 1}.{block}", layers[-1].name, channels, channels_out, stride)
-            channels = channels_out
-    layers += [GlobalPool("pool"), FullyConnected("linear", num_classes), Softmax()]
-    return Network(name, (3, size, size), tuple(layers))
+    stem: list[Layer] = [convolution("conv1", width, kernel, stride)]
+    return residual_classifier(name, size, num_classes, blocks, width, stem, _block)
 
 
 def _block(name: str, source: str, channels: int, channels_out: int, stride: int) -> list[Layer]:

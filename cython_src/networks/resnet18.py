@@ -10,22 +10,15 @@ global average pool, fully connected
 
 from __future__ import annotations
 
-from .layers import Add, FullyConnected, GlobalPool, Layer, Network, ReLU, Softmax
-from .parts import SMALL_IMAGE, convolution_norm, imagenet_pool
+from .layers import Add, Layer, Network, ReLU
+from .parts import SMALL_IMAGE, convolution_norm, residual_classifier
 
 
 def network(name: str, size: int, num_classes: int, width: int = 64, blocks: tuple[int, ...] = (2, 2, 2, 2)) -> Network:
     """The network for images of size x size; `width` channels in the first stage, twice as many in each further one."""
     kernel, stride = (3, 1) if size <= SMALL_IMAGE else (7, 2)
-    layers: list[Layer] = [*convolution_norm("conv1", "bn1", width, kernel, stride), *imagenet_pool(size)]
-    channels = width
-    for stage, count in enumerate(blocks):
-        for block in range(count):
-            channels_out, stride = width << stage, 2 if stage and not block else 1
-            layers += _block(f"layer{stage + 1}.{block}", layers[-1].name, channels, channels_out, stride)
-            channels = channels_out
-    layers += [GlobalPool("pool"), FullyConnected("linear", num_classes), Softmax()]
-    return Network(name, (3, size, size), tuple(layers))
+    stem = convolution_norm("conv1", "bn1", width, kernel, stride)
+    return residual_classifier(name, size, num_classes, blocks, width, stem, _block)
 
 
 def _block(name: str, source: str, channels: int, channels_out: int, stride: int) -> list[Layer]:

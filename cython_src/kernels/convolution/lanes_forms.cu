@@ -45,15 +45,9 @@ __device__ void convolve_output_reduction(const GpuArgs &a)
         float sum = 0;
         for (int k = threadIdx.x; k < source.channels * TAPS; k += THREADS)
             sum += tap_product<ASK>(a, source, p, k);
-        sums[threadIdx.x] = sum;
-        for (int half = THREADS / 2; half > 0; half /= 2) {
-            __syncthreads();
-            if (threadIdx.x < half)
-                sums[threadIdx.x] += sums[threadIdx.x + half];
-        }
+        sum = sum_threads(sums, sum);
         if (threadIdx.x == 0)
-            out[pixel(target, p.group, p.channel, p.y, p.x) + p.lane] =
-                sums[0] + ((const float *)a.operand[2])[p.channel];
+            out[pixel(target, p.group, p.channel, p.y, p.x) + p.lane] = sum + ((const float *)a.operand[2])[p.channel];
         __syncthreads();
     }
 }

@@ -64,6 +64,19 @@ __device__ inline long long iteration_of(const GpuArgs &a)
     return (a.replay + (a.counter ? *a.counter : 0)) * a.iteration_stride + a.iteration_offset;
 }
 
+/* Sum of what the threads of a CUDA block have, for its thread 0, in `sums` of THREADS numbers. Barriers: all threads of
+ * the CUDA block must come. */
+__device__ inline float sum_threads(float *sums, float value)
+{
+    sums[threadIdx.x] = value;
+    for (int half = THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half)
+            sums[threadIdx.x] += sums[threadIdx.x + half];
+    }
+    return sums[0];
+}
+
 /* Note that this block failed. The earliest failure in plan order wins: iteration, task, status. */
 __device__ inline void fail(const GpuArgs &a, int status)
 {

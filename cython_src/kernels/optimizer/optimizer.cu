@@ -62,14 +62,9 @@ KERNEL(gradient_sum)
         const float g = gradient_at(a, e);
         sum += g * g;
     }
-    sums[threadIdx.x] = sum;
-    for (int half = THREADS / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (threadIdx.x < half)
-            sums[threadIdx.x] += sums[threadIdx.x + half];
-    }
+    sum = sum_threads(sums, sum);
     if (threadIdx.x == 0)
-        ((float *)a.operand[2])[b[2]] = sums[0];
+        ((float *)a.operand[2])[b[2]] = sum;
 }
 
 /* One thread: there are a few squares for each parameter. */

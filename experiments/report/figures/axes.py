@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
+from ...analysis.names import TASK_MODELS, base_model, model_label
 from ...analysis.statistics import EQUIVALENCE_BAND
 from .style import GREY, ModelStyle
 
@@ -121,3 +123,32 @@ def ratio_axis(axis, values: np.ndarray) -> None:
         axis.set_ylim(low, high)
         axis.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
         axis.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+
+
+def ratio_panel(axis, table: pd.DataFrame, models: Sequence[str], styles: Mapping[str, ModelStyle], x: str) -> bool:
+    """Draw the ratio of each task model to the better fork-join form, with its interval, over the column `x`.
+
+    Returns whether there was any ratio.
+    """
+    equivalence_band(axis)
+    compared = [m for m in models if base_model(m) in TASK_MODELS]
+    part = table[table["model"].isin(compared) & table["ratio"].notna()]
+    aside = dodged(table[x].tolist(), compared)
+    for model in compared:
+        points = part[part["model"] == model].sort_values(x)
+        if len(points):
+            values = points["ratio"], points["ratio_low"], points["ratio_high"]
+            series(axis, points[x] * aside[model], *values, styles[model], model_label(model), band=False)
+    if not len(part):
+        axis.text(
+            0.5,
+            0.5,
+            "no task model and fork-join form\nwere measured together",
+            ha="center",
+            va="center",
+            transform=axis.transAxes,
+            fontsize=7,
+            color=GREY,
+        )
+    ratio_axis(axis, part[["ratio", "ratio_low", "ratio_high"]].to_numpy(dtype=float).ravel())
+    return len(part) > 0

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ...analysis.names import TASK_MODELS, base_model, model_label, model_rank
+from ...analysis.names import model_label, model_rank
 from ...analysis.speeds import speed_table
 from ...analysis.statistics import CONFIDENCE, EQUIVALENCE_BAND
 from ...analysis.study import Study
 from ..words import conditions
-from .axes import dodged, equivalence_band, log2_axis, nested_size, power_ticks, ratio_axis, series, x_axis
+from .axes import log2_axis, nested_size, power_ticks, ratio_panel, series, x_axis
 from .heading import header
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
 
@@ -62,29 +62,12 @@ def draw_over_plans(
     values.set_ylabel(value_label)
     panel_title(values, titles[0])
 
-    equivalence_band(ratio)
-    compared = [m for m in models if base_model(m) in TASK_MODELS]
-    part = table[table["model"].isin(compared) & table["ratio"].notna()]
-    aside = dodged(positions, compared)
-    for model in compared:
-        points = part[part["model"] == model].sort_values("x")
-        if len(points):
-            series(
-                ratio,
-                points["x"] * aside[model],
-                points["ratio"],
-                points["ratio_low"],
-                points["ratio_high"],
-                styles[model],
-                model_label(model),
-                band=False,
-            )
-    ratio_axis(ratio, part[["ratio", "ratio_low", "ratio_high"]].to_numpy(dtype=float).ravel())
+    has_ratios = ratio_panel(ratio, table, models, styles, "x")
     x_axis(ratio, positions, x_label)
     ratio.set_ylabel("time / better fork-join")
     panel_title(ratio, titles[1])
     handles = model_handles(styles, models)
-    if len(part):
+    if has_ratios:
         handles.append(Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}"))
     add_legend(figure, column, handles)
     header(figure, study, [*facts, f"{widest} threads (serial: 1)"], column)

@@ -11,12 +11,12 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from ...analysis.limits import BOUND_NAMES, bound_table
-from ...analysis.names import TASK_MODELS, base_model, model_label, model_rank
+from ...analysis.names import base_model, model_label, model_rank
 from ...analysis.speeds import best_serial, raw_ratios, speed_table
 from ...analysis.statistics import CONFIDENCE, EQUIVALENCE_BAND, MIN_PAIRS
 from ...analysis.study import Study
 from ..words import conditions, t1_text
-from .axes import dodged, equivalence_band, log2_axis, nested_size, power_ticks, ratio_axis, raw_dots, series, x_axis
+from .axes import dodged, log2_axis, nested_size, power_ticks, ratio_panel, raw_dots, series, x_axis
 from .heading import plan_header
 from .style import GREY, ModelStyle, add_legend, model_handles, model_styles, new_figure, panel_title
 
@@ -91,35 +91,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     efficiency.set_ylabel("efficiency")
     panel_title(efficiency, "speedup / threads")
 
-    equivalence_band(ratio)
-    compared = [m for m in models if base_model(m) in TASK_MODELS]
-    part = table[table["model"].isin(compared) & table["ratio"].notna()]
-    aside = dodged(counts, compared)
-    for model in compared:
-        points = part[part["model"] == model].sort_values("threads")
-        if len(points):
-            series(
-                ratio,
-                points["threads"] * aside[model],
-                points["ratio"],
-                points["ratio_low"],
-                points["ratio_high"],
-                styles[model],
-                model_label(model),
-                band=False,
-            )
-    if not len(part):
-        ratio.text(
-            0.5,
-            0.5,
-            "no task model and fork-join form\nwere measured together",
-            ha="center",
-            va="center",
-            transform=ratio.transAxes,
-            fontsize=7,
-            color=GREY,
-        )
-    ratio_axis(ratio, part[["ratio", "ratio_low", "ratio_high"]].to_numpy(dtype=float).ravel())
+    has_ratios = ratio_panel(ratio, table, models, styles, "threads")
     x_axis(ratio, counts, "threads")
     ratio.set_ylabel("time / better fork-join")
     panel_title(ratio, "below 1: faster")
@@ -131,7 +103,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         Line2D([], [], color=GREY, linewidth=0.8, dashes=dashes, label=BOUND_NAMES[name])
         for name, dashes in bounds.items()
     ]
-    if len(part):
+    if has_ratios:
         handles.append(Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}"))
     add_legend(figure, column, handles)
     plan_header(figure, study, plan_id, column)

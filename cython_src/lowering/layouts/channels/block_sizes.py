@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 
 from ....errors import UsageError
+from ....kernels.maps.channels import ChannelsMap
 from ...granularity import Granularity
 
 BLOCKS_WANTED = 16  # enough for eight threads
@@ -84,28 +85,22 @@ def image_channel_blocks(cut: Granularity, batch: int, channels: int, flops: flo
 
 
 def output_blocks(
-    cut: Granularity,
-    batch: int,
-    window: Window,
-    height: int,
-    channels: int,
-    weight_bytes: float,
-    in_row_bytes: float,
-    out_row_bytes: float,
-    flops: float,
+    cut: Granularity, window: Window, source: ChannelsMap, target: ChannelsMap, weight_bytes: float, flops: float
 ) -> tuple[int, int, int]:
     """Images, rows and channels of a block of a convolution.
 
     Parameters
     ----------
     window : Window
-    height, channels : int
-        Of the map that is written.
-    weight_bytes, in_row_bytes, out_row_bytes : float
-        Of all weights, of an input row of an image, of an output row.
+    source, target : ChannelsMap
+        Maps that are read and written.
+    weight_bytes : float
+        Of all weights.
     flops : float
         Of the whole loop.
     """
+    batch, height, channels = target.batch, target.height, target.channels
+    in_row_bytes, out_row_bytes = 4.0 * source.pitch * source.width, 4.0 * target.pitch * target.width
     if not cut.is_auto:
         wanted = cut.channels or channels
         if wanted < channels and wanted % LANES:

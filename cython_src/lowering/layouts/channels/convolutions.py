@@ -30,15 +30,7 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
     depthwise = low.is_depthwise(layer)
     flops = 2.0 * math.prod(shape[1:]) * target.channels * target.height * target.width * low.batch
     images, rows, part = block_sizes.output_blocks(
-        low.options.cut,
-        low.batch,
-        windows,
-        target.height,
-        target.channels,
-        4.0 * math.prod(shape),
-        4.0 * source.pitch * source.width,
-        4.0 * target.pitch * target.width,
-        flops,
+        low.options.cut, windows, source, target, 4.0 * math.prod(shape), flops
     )
     operands = {"input": source.name, "output": target.name}
     norm = low.producer[unit.sources[0]] if unit.normalises else None
@@ -173,15 +165,7 @@ def convolution_data_gradient(low: Lowering, unit: Unit, gradient: FeatureMap, w
             algorithm = chosen_algorithm(low, layer, gradient, target, "data")
             packed = operands["packed"] = pack(low, unit, weight, 1, algorithm)
         images, rows, part = block_sizes.output_blocks(
-            low.options.cut,
-            low.batch,
-            windows,
-            target.height,
-            target.channels,
-            4.0 * math.prod(shape),
-            4.0 * gradient.pitch * gradient.width,
-            4.0 * target.pitch * target.width,
-            flops,
+            low.options.cut, windows, gradient, target, 4.0 * math.prod(shape), flops
         )
         channels = ranges(target.channels, part)
         size = 4.0 * (
