@@ -66,6 +66,18 @@ INLINE Vec maximum(Vec a, Vec b)
 #endif
 }
 
+/* a < b ? a : b. */
+INLINE Vec minimum(Vec a, Vec b)
+{
+#if MICRO_ISA == AVX512
+    return (Vec)_mm512_min_ps((__m512)a, (__m512)b);
+#elif MICRO_ISA == AVX2
+    return (Vec)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+    return choose_lanes((VecI)(a < b), a, b);
+#endif
+}
+
 #define EXPONENTIAL_MIN -87.3f /* below, the result would be denormal: it is zero */
 #define EXPONENTIAL_MAX 88.0f
 
@@ -90,7 +102,7 @@ INLINE Vec exponential_down(Vec x)
 /* e^x, and e^88 above 88. */
 INLINE Vec exponential(Vec x)
 {
-    return exponential_down(choose_lanes((VecI)(x > splat(EXPONENTIAL_MAX)), splat(EXPONENTIAL_MAX), x));
+    return exponential_down(minimum(splat(EXPONENTIAL_MAX), x));
 }
 
 #define GELU_SCALE 0.7978845608028654f /* sqrt(2 / pi) */

@@ -8,7 +8,8 @@
 
 #include "cython_src/kernels/elementwise/functions.h"
 
-#define CHAINS 4
+#define CHAINS     4
+#define ROWS_AHEAD 2 /* rows that are fetched into the L2 cache while one is worked on */
 
 /* STATEMENT adds to sum[chain] for each vector of a row; the row's sum is in sum[0] afterwards. */
 #define SUM_VECTORS(sum, i, n, length, STATEMENT)                     \
@@ -59,8 +60,12 @@ static void forward(const LayerNormTask *t)
             SUM_VECTORS(sum, i, n, features, sum[chain] += load_some(x + i, n));
         }
         const float mean = chains_sum(sum) / features;
+        const ptrdiff_t ahead = row + ROWS_AHEAD < t->rows ? (row + ROWS_AHEAD) * features : row * features;
         SUM_VECTORS(squares, i, n, features, {
             Vec d = first_lanes(load_some(x + i, n) - mean, n);
+            __builtin_prefetch(t->in + ahead + i, 0, 2);
+            if (t->residual)
+                __builtin_prefetch(t->residual + ahead + i, 0, 2);
             squares[chain] += d * d;
         });
         const float inv_std = 1 / sqrtf(chains_sum(squares) / features + t->eps);
