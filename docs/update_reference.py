@@ -14,6 +14,7 @@ from pathlib import Path
 
 import forktask as ft
 from forktask.cython_src.records import Field, fields
+from forktask.experiments.commands.networks import describe_input
 from forktask.experiments.sampling.models import MODELS, Option
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
@@ -62,11 +63,11 @@ def _arguments(layer: type) -> str:
 def networks() -> str:
     """All networks that a name stands for."""
     return rows(
-        "| network | image | classes | layers | parameters |",
+        "| network | input | classes | layers | parameters |",
         (
             (
                 f"`{name}`",
-                " x ".join(map(str, n.input_shape)),
+                describe_input(n.input_shape),
                 str(n.num_classes),
                 str(len(n.layers)),
                 f"{n.num_parameters:,}",

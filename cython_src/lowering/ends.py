@@ -1,4 +1,4 @@
-"""Both ends of a network: samples and labels come in, probabilities or a loss go out."""
+"""Both ends of a network of images: samples and labels come in, probabilities or a loss go out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 from ..networks.layers import Layer
 from ..plan.model import read, update, write
-from .state import Lowering, TensorMap, group_bounds
+from .state import Ends, Lowering, TensorMap, group_bounds
 
 
 def load(low: Lowering) -> str:
@@ -64,13 +64,11 @@ def softmax(low: Lowering, head: Layer) -> None:
 
 def loss(low: Lowering, labels: str, head: Layer, phase: str) -> TensorMap:
     """Append loss and number of right answers; return the gradient of the logits."""
-    b, data, logits = low.builder, low.data, low.maps[low.logits]
+    b, logits = low.builder, low.maps[low.logits]
     (classes,) = low.shapes[low.logits]
     gradient = low.keep(low.layout.vector(low, f"{low.logits}.gradient", classes), "gradient")
     losses = b.buffer("group_losses", (low.groups,), role="temporary")
     correct = b.buffer("group_correct", (low.groups,), "int32", role="temporary")
-    log = b.buffer(f"{data.prefix}losses", (data.num_iterations_logged,), role="log")
-    correct_log = b.buffer(f"{data.prefix}correct", (data.num_iterations_logged,), "int32", role="log")
     blocks = []
     for g in low.layout.sample_blocks(low):
         accesses = (logits.read(g), read(labels, g), gradient.write(g), write(losses, g), write(correct, g))
@@ -94,18 +92,29 @@ def loss(low: Lowering, labels: str, head: Layer, phase: str) -> TensorMap:
         batch=low.batch,
         label_smoothing=low.options.label_smoothing,
     )
-    accesses = read(losses), read(correct), update(log), update(correct_log)
+    log_losses(low, head, phase, losses, correct, low.batch)
+    return gradient
+
+
+def log_losses(low: Lowering, head: Layer, phase: str, losses: str, correct: str, answers: int) -> None:
+    """Append the sums of losses and right answers, which go to the logs; the loss is a mean over the answers."""
+    length, prefix = low.data.num_iterations_logged, low.data.prefix
+    log = low.builder.buffer(f"{prefix}losses", (length,), role="log")
+    correct_log = low.builder.buffer(f"{prefix}correct", (length,), "int32", role="log")
+    (groups,) = low.builder.shape(losses)
     operands = {"losses": losses, "correct": correct, "loss_log": log, "correct_log": correct_log}
     low.loop(
         "loss",
         "loss_sum",
         operands,
-        [({}, accesses, 0.0, 8.0 * low.groups)],
+        [({}, (read(losses), read(correct), update(log), update(correct_log)), 0.0, 8.0 * groups)],
         head.name,
         phase,
-        groups=low.groups,
-        batch=low.batch,
-        length=data.num_iterations_logged,
+        groups=groups,
+        batch=answers,
+        length=length,
         check_finite=int(low.options.check_finite),
     )
-    return gradient
+
+
+IMAGES = Ends(True, load, softmax, loss)

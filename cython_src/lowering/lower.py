@@ -14,12 +14,14 @@ from ..plan.builder import PlanBuilder, ranges
 from ..plan.model import Plan
 from .layouts.channels import Channels
 from .layouts.lanes import FLAT, LANES, choose_lanes
+from .layouts.tokens import Tokens
 from .options import PlanOptions
 from .state import DataShape, Layout, Lowering, check_end
 from .step import append_step
 
-CHANNELS = Channels()
-LAYOUTS = {layout.name: layout for layout in (LANES, FLAT, CHANNELS)}
+CHANNELS, TOKENS = Channels(), Tokens()
+LAYOUTS = {layout.name: layout for layout in (LANES, FLAT, CHANNELS, TOKENS)}
+BATCH_OF_TOKENS = 4  # samples of a step of a network of tokens, unless the user says otherwise
 SPARSE = 8  # an eighth of the lanes with images: channels are faster (docs/notes/pixels_in_the_lanes.md)
 DRAWN_TOGETHER = 1 << 16  # random initial weights
 
@@ -62,7 +64,7 @@ def lower(
             raise UsageError(
                 f"options must be PlanOptions, got {options!r}; name single ones: lower(network, batch=16)"
             )
-        options = PlanOptions()
+        options = PlanOptions(batch=default_batch(spec))
     if changes:
         options = options.with_changes(**changes)
     data = DataShape(
@@ -72,6 +74,8 @@ def lower(
         num_learning_rates=num_learning_rates,
         prefix=prefix,
     )
+    if spec.tokens:
+        spec = spec.with_sequence(options.sequence)
     check_end(spec)
     layout = choose_layout(spec, options) if options.layout == "auto" else LAYOUTS[options.layout]
     layout.check(spec, options)
@@ -81,6 +85,7 @@ def lower(
         **{**options.as_dict(), "layout": layout.name, "check_finite": int(options.check_finite)},
         parameters=tuple(spec.parameter_shapes()),
         num_classes=spec.num_classes,
+        deviations=spec.deviations(),
     )
     low = Lowering(spec, options, data, layout, builder)
     append_step(low)
@@ -88,9 +93,35 @@ def lower(
     return builder.build(options.memory)
 
 
+def default_batch(*networks: str | Network, images: int | None = None) -> int:
+    """Return the samples of a step of all of some networks where the user does not say how many.
+
+    Parameters
+    ----------
+    *networks : str or Network
+    images : int, optional
+        Of networks of images; default: that of `PlanOptions`.
+
+    Raises
+    ------
+    UsageError
+        An unknown network, or networks of images beside networks of tokens.
+    """
+    specs = [get_network(network) if isinstance(network, str) else network for network in networks]
+    kinds = {spec.tokens is not None for spec in specs}
+    if len(kinds) > 1:
+        raise UsageError(
+            f"batch must be given for networks of images and of tokens together, got none for "
+            f"{', '.join(spec.name for spec in specs)}; their defaults differ"
+        )
+    return BATCH_OF_TOKENS if True in kinds else images or PlanOptions().batch
+
+
 def choose_layout(spec: Network, options: PlanOptions) -> Layout:
-    """Return the layout that computes a network at least cost: images or pixels in the lanes where there are kernels
-    for it, else channels."""
+    """Return the layout that computes a network at least cost: of images, images or pixels in the lanes where there are
+    kernels for it, else channels."""
+    if spec.tokens:
+        return TOKENS
     able = [layout for layout in (LANES, FLAT) if computes(layout, spec, options)]
     if LANES not in able:
         return CHANNELS
@@ -112,17 +143,19 @@ def computes(layout: Layout, spec: Network, options: PlanOptions) -> bool:
 
 
 def initialise(bound, seed: int = 0) -> None:
-    """Set the parameters of a bound plan: He's normal distribution for weights, 1 for the weights of norms, zero for
-    biases; the optimiser's state to zero and running statistics to mean 0 and variance 1.
+    """Set the parameters of a bound plan: a normal distribution for weights, with the standard deviation that the layer
+    says, else He's; 1 for the weights of norms, zero for biases; the optimiser's state to zero and running statistics
+    to mean 0 and variance 1.
 
     Drawn in double precision and rounded, in the order of the layers: the same for every target and
     instruction set. Some at a time: the memory of a layer's numbers in double precision would stay with the process.
     """
     generator = np.random.default_rng(seed)
+    deviations = bound.plan.attributes["deviations"]
     for name in bound.plan.attributes["parameters"]:
         array = bound.arrays[name]
         if array.ndim > 1:
-            deviation = math.sqrt(2.0 / math.prod(array.shape[1:]))
+            deviation = deviations.get(name) or math.sqrt(2.0 / math.prod(array.shape[1:]))
             numbers = array.reshape(-1)
             for start, stop in ranges(numbers.size, DRAWN_TOGETHER):
                 numbers[start:stop] = (generator.standard_normal(stop - start) * deviation).astype(np.float32)

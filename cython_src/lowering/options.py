@@ -13,17 +13,20 @@ import msgspec
 
 from ..errors import UsageError
 from ..kernels.convolution.algorithms import CONV_OPTIONS
+from ..networks.layers import SEQUENCE
 from ..records import Record, about, fields
 from .granularity import Granularity
 
 # What can be joined into one loop, each a switch of its own:
-# activation   ReLU into the convolution, norm or fully connected layer before it
+# activation   ReLU or GELU into the convolution, norm, fully connected or linear layer before it
 # pooling      ReLU and max-pooling into the convolution before them
-# residual     the addition of a shortcut into the norm or convolution before it
+# residual     the addition of a shortcut into the norm, convolution or linear layer before it; of tokens also the
+#              gradient that comes around a norm into that of the norm
 # statistics   sums for batch norm into the convolution before it
 # depthwise    backward pass of a depthwise convolution and of the norm after it, with the sums of the norm before
 # normalise    a norm and its activation into the depthwise convolution that reads it; in training with `depthwise` only
-FUSIONS = ("activation", "pooling", "residual", "statistics", "depthwise", "normalise")
+# loss         the gradient of the logits into the loss; of images always
+FUSIONS = ("activation", "pooling", "residual", "statistics", "depthwise", "normalise", "loss")
 
 
 class PlanOptions(Record, frozen=True):
@@ -35,7 +38,8 @@ class PlanOptions(Record, frozen=True):
         A value out of its range, or options that exclude each other.
     """
 
-    batch: Annotated[int, about("images of a step", least=1)] = 64
+    batch: Annotated[int, about("images or other samples of a step", least=1)] = 64
+    sequence: Annotated[int, about("tokens of a sample, in networks of tokens", least=1)] = SEQUENCE
     phase: Annotated[
         str,
         about(
@@ -43,7 +47,7 @@ class PlanOptions(Record, frozen=True):
             choices=("train", "forward", "evaluate"),
         ),
     ] = "train"
-    granularity: Annotated[str, about("auto, or images=N,channels=N,rows=N of a block, any left out")] = "auto"
+    granularity: Annotated[str, about("auto, or images=N,channels=N,rows=N,heads=N of a block, any left out")] = "auto"
     weight_gradients: Annotated[
         str,
         about(
@@ -62,13 +66,21 @@ class PlanOptions(Record, frozen=True):
     layout: Annotated[
         str,
         about(
-            "what stands in the vector lanes: sixteen images (lanes), pixels (flat) or channels",
-            choices=("auto", "lanes", "flat", "channels"),
+            "what stands in the vector lanes: sixteen images (lanes), pixels (flat), channels, or features of tokens",
+            choices=("auto", "lanes", "flat", "channels", "tokens"),
         ),
     ] = "auto"
     optimizer: Annotated[str, about("optimiser", choices=("sgd", "adam", "adamw"), only_in="train")] = "sgd"
     momentum: Annotated[float, about("of sgd", least=0, below=1, only_in="train")] = 0.9
     weight_decay: Annotated[float, about("of the optimiser, in PyTorch's convention", least=0, only_in="train")] = 1e-4
+    decay: Annotated[
+        str,
+        about(
+            "parameters that the weight decay is for; matrices: those with more than one dimension",
+            choices=("all", "matrices"),
+            only_in="train",
+        ),
+    ] = "all"
     betas: Annotated[tuple[float, float], about("of adam and adamw", only_in="train")] = (0.9, 0.999)
     eps: Annotated[float, about("of adam and adamw", least=0, only_in="train")] = 1e-8
     label_smoothing: Annotated[

@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar, Protocol
 
 from ..errors import UsageError
 from ..kernels import kernel_table
-from ..networks.layers import BatchNorm, Convolution, FullyConnected, Layer, Network, Softmax
+from ..networks.layers import SEQUENCE, BatchNorm, Convolution, Layer, Network, Softmax, TiedHead
 from ..plan.builder import PlanBuilder, ranges
 from ..plan.model import Access, Block
 from ..records import Record, about
@@ -65,6 +65,29 @@ class Loops:
     backward: Callable[[Lowering, Unit, TensorMap], None]
 
 
+@dataclass(frozen=True)
+class Ends:
+    """How samples come in and answers go out.
+
+    Attributes
+    ----------
+    images : bool
+        Samples are images, else sequences of tokens.
+    load : callable
+        Of the lowering: appends the loop that gathers a batch; returns the buffer of its labels.
+    answer : callable
+        Of lowering and head: appends what inference gives.
+    loss : callable
+        Of lowering, labels, head and phase: appends loss and number of right answers; returns the gradient of the
+        logits, which it computes in phase "backward".
+    """
+
+    images: bool
+    load: Callable[[Lowering], str]
+    answer: Callable[[Lowering, Layer], None]
+    loss: Callable[[Lowering, str, Layer, str], TensorMap]
+
+
 class Layout(ABC):
     """How tensors lie in memory, how loops over them are cut into blocks, and which kernels compute a unit.
 
@@ -78,10 +101,12 @@ class Layout(ABC):
     fusions : frozenset of str
         Those of `options.FUSIONS` that have kernels, or have no meaning for any network of this layout.
     loops : mapping
-        Kind of layer -> its loops; other kinds have no kernels. Softmax is not among them: both ends are common.
+        Kind of layer -> its loops; other kinds have no kernels. Softmax is not among them: it is an end.
+    ends : Ends
     convolutions : tuple of str
         Values of the option "conv" that have kernels.
     load_kernel : str
+        Of images.
     joint_sgd : bool
         Weights and biases of a layer, whose gradients lie side by side, take the step of SGD in one loop.
     """
@@ -90,8 +115,9 @@ class Layout(ABC):
     lanes: int = 1
     fusions: frozenset[str]
     loops: ClassVar[Mapping[type, Loops]]
+    ends: ClassVar[Ends]
     convolutions: tuple[str, ...]
-    load_kernel: str
+    load_kernel: str = ""
     joint_sgd: bool = False
 
     def check(self, spec: Network, options: PlanOptions) -> None:
@@ -107,12 +133,28 @@ class Layout(ABC):
                 f"fusion may name {', '.join(sorted(self.fusions))} in layout {self.name!r}, got "
                 f"{', '.join(sorted(missing))}; leave it out, or use another layout"
             )
+        other = "tokens" if spec.tokens else "channels"
         for layer in spec.layers[:-1]:
             if type(layer) not in self.loops:
+                hint = f"; use layout {other!r}" if other != self.name else ""
                 raise UsageError(
                     f"layers must be {', '.join(kind.__name__ for kind in self.loops)} in layout {self.name!r}, got "
-                    f"{type(layer).__name__} {layer.name!r}; use layout 'channels'"
+                    f"{type(layer).__name__} {layer.name!r}{hint}"
                 )
+        if self.ends.images == bool(spec.tokens):
+            raise UsageError(
+                f"layout {self.name!r} is for networks of {'images' if self.ends.images else 'tokens'}, got "
+                f"{spec.name!r}; use layout {other!r}"
+            )
+        if self.ends.images and options.sequence != SEQUENCE:
+            raise UsageError(
+                f"sequence is an option of networks of tokens, {spec.name!r} is one of images; leave it out"
+            )
+        if self.ends.images and options.cut.heads:
+            raise UsageError(
+                f"granularity may name images, channels and rows in layout {self.name!r}, got {options.granularity!r}; "
+                f"leave out heads"
+            )
 
     @abstractmethod
     def can_join(self, parts: Sequence[Layer], consumers: Mapping[str, Sequence[Layer]]) -> bool:
@@ -138,17 +180,17 @@ class Layout(ABC):
     def gradient(self, low: Lowering, name: str, tensor: str, before_activation: Unit | None = None) -> TensorMap:
         """Map of a tensor's gradient, or of that before the activation of the unit that makes it."""
 
-    @abstractmethod
     def vector(self, low: Lowering, name: str, length: int) -> TensorMap:
-        """Map of `length` features, as the loss takes them."""
+        """Map of `length` features, as the loss of images takes them."""
+        raise NotImplementedError
 
-    @abstractmethod
     def features(self, low: Lowering, unit: Unit) -> TensorMap:
         """What a fully connected layer reads: the features of a sample in PyTorch's order."""
+        raise NotImplementedError
 
-    @abstractmethod
     def send_features(self, low: Lowering, unit: Unit, gradient: TensorMap) -> None:
         """Append the data gradient of a fully connected layer."""
+        raise NotImplementedError
 
     @abstractmethod
     def elementwise(
@@ -201,6 +243,7 @@ class Lowering:
     partials: dict[str, tuple[str, int]] = field(default_factory=dict)  # parameter -> partial gradients, their number
     gradient_sums: dict[str, str] = field(default_factory=dict)  # norm -> its gradient's partial sums, if taken already
     aliases: dict[str, Callable] = field(default_factory=dict)
+    kept: dict[str, str] = field(default_factory=dict)  # what a unit keeps for its gradient -> the newest buffer of it
 
     def __post_init__(self):
         self.shapes = {layer.name: shape for layer, _, shape in self.spec.shapes()}
@@ -213,6 +256,7 @@ class Lowering:
             for name in unit.inputs:
                 self.readers.setdefault(name, []).append(unit)
         self.logits = self.units[-1].sources[0]
+        self.layer_parameters = self.spec.layer_parameters()
         self.parameter_shapes = self.spec.parameter_shapes()
         self.statistic_shapes = self.spec.statistic_shapes()
         for prefix in self.options.frozen_layers:
@@ -275,9 +319,12 @@ class Lowering:
 
     def trained(self, unit: Unit) -> bool:
         """Whether a unit has parameters that are not frozen."""
-        name = unit.layer.name
-        has = isinstance(unit.layer, Convolution | BatchNorm | FullyConnected)
-        return has and not any(name == f or name.startswith(f"{f}.") for f in self.options.frozen_layers)
+        names = self.layer_parameters[unit.layer.name]
+        return any(map(self.trains, (*names, *tied_parameters(unit.layer))))
+
+    def trains(self, parameter: str) -> bool:
+        """Whether a parameter is not frozen."""
+        return not any(parameter.startswith(f"{name}.") for name in self.options.frozen_layers)
 
     def parameter(self, name: str) -> str:
         """Declare a parameter's buffer."""
@@ -289,10 +336,20 @@ class Lowering:
         return tensor_map
 
     def output_map(self, unit: Unit, again: bool) -> TensorMap:
-        """Map of what a unit writes, in a buffer of its own where it is computed again."""
+        """Map of what a unit writes, in a buffer of its own where it is computed again. Logits are what the phase
+        "forward" of tokens answers with, and so outlive the step."""
         name = f"{unit.target}.again" if again else unit.target
-        self.maps[unit.target] = self.keep(self.layout.activation(self, name, unit.target))
+        answer = unit.target == self.logits and not self.layout.ends.images and self.options.phase == "forward"
+        self.maps[unit.target] = self.keep(
+            self.layout.activation(self, name, unit.target), "log" if answer else "activation"
+        )
         return self.maps[unit.target]
+
+    def keep_beside(self, unit: Unit, kind: str, shape: tuple[int, ...], again: bool) -> str:
+        """Declare a buffer of what a unit keeps for its gradient beside its result; see `kept`."""
+        name = f"{unit.layer.name}.{kind}"
+        self.kept[name] = self.builder.buffer(f"{name}.again" if again else name, shape)
+        return self.kept[name]
 
     def loop(
         self,
@@ -318,10 +375,22 @@ class Lowering:
         )
 
 
+def tied_parameters(layer: Layer) -> tuple[str, ...]:
+    """Return the names of another layer's parameters that a layer uses."""
+    return (f"{layer.embedding}.weight",) if isinstance(layer, TiedHead) else ()
+
+
 def check_end(spec: Network) -> None:
-    """Raise `UsageError` unless a network ends with its only Softmax, of features alone."""
+    """Raise `UsageError` unless a network ends with its only Softmax, of features alone, or of a vocabulary."""
     shapes = {layer.name: shape for layer, _, shape in spec.shapes()}
     softmaxes = [layer for layer in spec.layers if isinstance(layer, Softmax)]
+    if spec.tokens:
+        if softmaxes != [spec.layers[-1]] or shapes[softmaxes[0].name][1:] != (spec.tokens.vocabulary,):
+            raise UsageError(
+                f"a network of tokens must end with Softmax after {spec.tokens.vocabulary} features, one for each "
+                f"token of its vocabulary, {spec.name!r} does not; add TiedHead and Softmax"
+            )
+        return
     if softmaxes != [spec.layers[-1]] or len(shapes[softmaxes[0].name]) != 1:
         raise UsageError(
             f"a network must end with Softmax after a layer without pixels, {spec.name!r} does not; add FullyConnected "

@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from .ends import load, loss, softmax
 from .gradients import set_gradient
 from .state import Lowering
 from .units import Unit
@@ -53,16 +52,17 @@ def segments(low: Lowering, units: Sequence[Unit]) -> list[Sequence[Unit]]:
 
 def append_step(low: Lowering) -> None:
     """Append the loops of one step."""
-    labels = load(low)
+    ends = low.layout.ends
+    labels = ends.load(low)
     *units, head = low.units
     for unit in units:
         forward(low, unit)
     if low.options.phase == "forward":
-        softmax(low, head.layer)
+        ends.answer(low, head.layer)
     elif low.options.phase == "evaluate":
-        loss(low, labels, head.layer, "forward")
+        ends.loss(low, labels, head.layer, "forward")
     else:
-        gradient = loss(low, labels, head.layer, "backward")
+        gradient = ends.loss(low, labels, head.layer, "backward")
         set_gradient(low, low.logits, gradient)
         low.aliases[f"{low.logits}.grad"] = gradient.natural()
         low.unfinished = {unit.target for unit in units}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..networks.layers import Add, BatchNorm, Convolution, Layer, MaxPool, Network, ReLU, ReLU6
+from ..networks.layers import GELU, Add, BatchNorm, Convolution, Layer, MaxPool, Network, ReLU, ReLU6
 
-ACTIVATIONS = {ReLU: 1, ReLU6: 2}
+ACTIVATIONS = {ReLU: 1, ReLU6: 2, GELU: 3}
 
 
 @dataclass
@@ -22,11 +22,11 @@ class Unit:
         Tensors it reads; a tensor has the name of the last layer of the unit that writes it.
     target : str
     activation : int
-        0 none, 1 ReLU, 2 ReLU6.
+        0 none, 1 ReLU, 2 ReLU6, 3 GELU.
     pooling : MaxPool or None
         Of a convolution: the pooling after its activation.
     shortcut : str
-        What a norm or a convolution adds.
+        What a norm, a convolution or a linear layer adds.
     shortcut_norm : str
         The norm of the shortcut that is applied on the fly; `shortcut` is then what that norm reads.
     applied : bool
@@ -98,7 +98,7 @@ def join_layers(spec: Network, fusion: frozenset[str], can_join: CanJoin) -> lis
                 unapplied.add(other.name)
             unit.target = add.name
             taken.add(add.name)
-        activation = following(unit.target, (ReLU, ReLU6))
+        activation = following(unit.target, tuple(ACTIVATIONS))
         pool = following(activation.name, MaxPool) if activation and "pooling" in fusion else None
         if pool and not unit.shortcut and can_join((layer, activation, pool), consumers):
             unit.pooling = pool

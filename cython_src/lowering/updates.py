@@ -42,7 +42,8 @@ class Gradient:
 def append_updates(low: Lowering) -> None:
     """Sum the partial gradients of every trained parameter and take the optimiser's step."""
     rates = low.builder.buffer("learning_rates", (low.data.num_learning_rates,), role="table")
-    if low.layout.joint_sgd and low.options.optimizer == "sgd" and not low.options.clip_norm:
+    o = low.options
+    if low.layout.joint_sgd and o.optimizer == "sgd" and not o.clip_norm and o.decay == "all":
         for layer in dict.fromkeys(name.rpartition(".")[0] for name in low.partials):
             joint_sgd(low, layer, rates)
         return
@@ -136,7 +137,12 @@ def optimizer_step(low: Lowering, gradient: Gradient, rates: str, scale: str) ->
         operands["partials"] = gradient.partials
     if scale:
         operands["scale"] = scale
-    attributes = {**gradient.elements, "num_rates": low.data.num_learning_rates, "weight_decay": o.weight_decay}
+    decayed = o.decay == "all" or len(low.parameter_shapes[name]) > 1
+    attributes = {
+        **gradient.elements,
+        "num_rates": low.data.num_learning_rates,
+        "weight_decay": o.weight_decay if decayed else 0.0,
+    }
     if o.optimizer == "sgd":
         states = {"velocity": f"{name}.momentum"} if o.momentum else {}
         attributes["momentum"] = o.momentum

@@ -12,14 +12,27 @@ from .layers import Network
 SINGLE = ("cifar10_cnn", "lenet5", "starpu_cnn")
 # Modules that describe a network for images of any size: `network(name, size, num_classes)`.
 FAMILIES = ("resnet18", "preact_resnet18", "resnext29_2x64d", "mobilenet_v1", "mobilenet_v2")
+# Modules that describe networks of tokens, each with its SIZES by name: `network(name, **sizes)`.
+TOKENS = ("gpt2",)
 # Ending of a family's name -> size and number of classes: CIFAR-10; and the ImageNet stem for Tiny ImageNet and for
 # ImageNet.
 FORMS = {"": (32, 10), "_64": (64, 200), "_224": (224, 1000)}
 
 
-def network_names() -> tuple[str, ...]:
-    """Return all names that `get_network` knows."""
-    return (*SINGLE, *(family + form for family in FAMILIES for form in FORMS))
+def network_names(kind: str = "") -> tuple[str, ...]:
+    """Return all names that `get_network` knows, or those of one kind: "images" or "tokens"."""
+    images = (*SINGLE, *(family + form for family in FAMILIES for form in FORMS))
+    return {"": (*images, *_sizes()), "images": images, "tokens": tuple(_sizes())}[kind]
+
+
+@cache
+def _sizes() -> dict[str, tuple[str, dict]]:
+    """Name of each network of tokens -> its module and its sizes."""
+    return {
+        name: (module, sizes)
+        for module in TOKENS
+        for name, sizes in import_module(f".{module}", __package__).SIZES.items()
+    }
 
 
 @cache
@@ -32,6 +45,9 @@ def get_network(name: str) -> Network:
         No network has this name.
     """
     forms = {family + form: (family, sizes) for family in FAMILIES for form, sizes in FORMS.items()}
+    if name in _sizes():
+        module, options = _sizes()[name]
+        return import_module(f".{module}", __package__).network(name, **options)
     module, sizes = forms.get(name, (name, ()))
     if module not in SINGLE + FAMILIES:
         raise UsageError(f"network must be one of {', '.join(network_names())}; got {name!r}")

@@ -1,11 +1,11 @@
-"""Sizes of a network: parameters, operations and bytes of one image."""
+"""Sizes of a network: parameters, operations and bytes of one sample."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from .layers import Convolution, FullyConnected, Network, Softmax
+from .layers import Attention, Convolution, FullyConnected, Linear, Network, Softmax, TiedHead
 
 
 def network_sizes(network: Network) -> dict[str, Any]:
@@ -15,17 +15,21 @@ def network_sizes(network: Network) -> dict[str, Any]:
     -------
     dict
         name, input_shape, num_classes, num_layers, num_parameters; forward_flops, train_flops and activation_bytes of
-        one image. Products and sums of convolutions and fully connected layers count; training has two more
-        products of the same size, but no data gradient for layers that read the image.
+        one sample. Products and sums of convolutions, fully connected and linear layers and attention count; training
+        has two more products of the same size, but no data gradient for layers that read the image.
     """
     forward, of_image, activations = 0.0, 0.0, 0
     inputs = network.inputs()
     shapes = network.parameter_shapes()
-    for layer, _, after in network.shapes():
+    for layer, before, after in network.shapes():
         if isinstance(layer, Convolution | FullyConnected):
             flops = 2.0 * math.prod(shapes[f"{layer.name}.weight"]) * math.prod(after[1:])
             forward += flops
             of_image += flops if inputs[layer.name] == ("input",) else 0.0
+        elif isinstance(layer, Linear | TiedHead):
+            forward += 2.0 * math.prod(after) * before[1]
+        elif isinstance(layer, Attention):
+            forward += 4.0 * after[0] * math.prod(after) / (1 + layer.causal)
         if not isinstance(layer, Softmax):
             activations += 4 * math.prod(after)
     return {

@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -36,9 +36,11 @@ def add_plan_options(
     axes : bool
         Each flag takes several values.
     **defaults
-        Fields whose default differs from that of `PlanOptions`; with `axes` a tuple of values.
+        Fields whose default differs from that of `PlanOptions`; with `axes` a tuple of values. Of "batch" it is that of
+        networks of images.
     """
-    from ...cython_src.lowering.options import PlanOptions
+    from ...cython_src.lowering.lower import BATCH_OF_TOKENS
+    from ...cython_src.lowering.options import PlanOptions, format_value
     from ...cython_src.records import fields
 
     group = network_group or parser
@@ -48,16 +50,27 @@ def add_plan_options(
         said = "default: %(default)s" if network else "a network instead; the options of plans are for it"
         group.add_argument("--network", default=network, metavar="N", help=said)
     unused = [field.name for field in fields(PlanOptions) if field.only_in not in ("", phase)]
-    add_fields(parser, PlanOptions, leave_out=(*leave_out, *unused), axes=axes, **defaults)
+    # The default of the batch depends on the network, so arguments hold a batch only where one was given.
+    batch = defaults.pop("batch", PlanOptions().batch)
+    said = {"batch": f"{format_value(batch)}, of tokens {BATCH_OF_TOKENS}"}
+    add_fields(parser, PlanOptions, leave_out=(*leave_out, *unused), axes=axes, said=said, **defaults)
+    parser.set_defaults(batch_of_images=batch)
 
 
 def add_fields(
-    parser: ArgumentParser, record: type, *, leave_out: tuple[str, ...] = (), axes: bool = False, **defaults: Any
+    parser: ArgumentParser,
+    record: type,
+    *,
+    leave_out: tuple[str, ...] = (),
+    axes: bool = False,
+    said: Mapping[str, str] | None = None,
+    **defaults: Any,
 ) -> None:
     """Add a flag for each field of a record: its name without the unit, its type, choices, text and default.
 
     Only flags that were given, or whose default differs from the field's, appear in the parsed arguments; `given`
-    collects them. A list or text that may hold commas is repeated to give several values.
+    collects them. A list or text that may hold commas is repeated to give several values. `said`: field -> what the
+    help calls its default.
     """
     from ...cython_src.lowering.options import format_value
     from ...cython_src.records import fields
@@ -68,7 +81,8 @@ def add_fields(
         flag = field.name.removesuffix("_s").replace("_", "-")
         shown = defaults.get(field.name, field.default)
         default = shown if field.name in defaults else SUPPRESS
-        about = f"{field.text}; default: {format_value(shown) or 'none'}".replace("%", "%%")
+        default_text = (said or {}).get(field.name) or format_value(shown) or "none"
+        about = f"{field.text}; default: {default_text}".replace("%", "%%")
         if field.kind is bool and not axes:
             action, prefix = ("store_false", "no-") if field.default else ("store_true", "")
             text = field.text.replace("%", "%%")
@@ -124,18 +138,30 @@ def given(arguments: Namespace, record: type) -> dict[str, Any]:
     return {field.name: getattr(arguments, field.name) for field in fields(record) if field.name in arguments}
 
 
+def given_options(arguments: Namespace) -> dict[str, Any]:
+    """Return the fields of `PlanOptions` that the arguments name, and the batch, whose default depends on the
+    network."""
+    from ...cython_src.lowering.lower import default_batch
+    from ...cython_src.lowering.options import PlanOptions
+
+    options = given(arguments, PlanOptions)
+    if "batch" in options:
+        return options
+    several = not isinstance(arguments.network, str)
+    batch = default_batch(*(arguments.network if several else [arguments.network]), images=arguments.batch_of_images)
+    return {"batch": (batch,) if several and isinstance(batch, int) else batch, **options}
+
+
 def plan_options(arguments: Namespace, **changes: Any):
     """Return the `PlanOptions` that were asked for, with changes."""
     from ...cython_src.lowering.options import PlanOptions
 
-    return PlanOptions(**{**given(arguments, PlanOptions), **changes})
+    return PlanOptions(**{**given_options(arguments), **changes})
 
 
 def plan_axes(arguments: Namespace) -> dict[str, tuple]:
     """Return the axes of a grid that were asked for, by name of the option, each value once."""
-    from ...cython_src.lowering.options import PlanOptions
-
-    axes = {"network": arguments.network, **given(arguments, PlanOptions)}
+    axes = {"network": arguments.network, **given_options(arguments)}
     return {name: tuple(dict.fromkeys(values)) for name, values in axes.items()}
 
 

@@ -10,7 +10,7 @@ from .arguments import add_json, show
 
 HELP = "list the networks with parameters, FLOPs and activation bytes"
 DESCRIPTION = (
-    "List the networks: input, classes, layers, parameters, and for one image the floating-point operations of "
+    "List the networks: input, classes, layers, parameters, and for one sample the floating-point operations of "
     "inference and of a training step (convolutions counted in direct form) and the bytes of all layers' outputs in "
     "float32."
 )
@@ -30,13 +30,18 @@ def call(arguments: Namespace) -> int:
     return 0
 
 
+def describe_input(shape: Sequence[int]) -> str:
+    """Return the shape of an image, or the length of a sequence, in words."""
+    return " x ".join(map(str, shape)) if len(shape) > 1 else f"{shape[0]} tokens"
+
+
 def _as_text(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = [
-        f"{'network':22} {'input':>12} {'classes':>8} {'layers':>7} {'parameters':>11}   of one image: "
+        f"{'network':22} {'input':>12} {'classes':>8} {'layers':>7} {'parameters':>11}   of a sample:  "
         f"{'MFLOP forward':>13} {'MFLOP training':>15} {'activations':>12}"
     ]
     for row in rows:
-        shape = " x ".join(map(str, row["input_shape"]))
+        shape = describe_input(row["input_shape"])
         lines.append(
             f"{row['name']:22} {shape:>12} {row['num_classes']:8} {row['num_layers']:7} {row['num_parameters']:11,} "
             f"{row['forward_flops'] / 1e6:28.1f} {row['train_flops'] / 1e6:15.1f} "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from .arguments import add_json, add_models, add_plan_options, add_threads, given, models, positive, show
+from .arguments import add_json, add_models, add_plan_options, add_threads, given_options, models, positive, show
 
 HELP = "search the best block sizes of each execution model"
 DESCRIPTION = (
@@ -35,13 +35,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """Search, keep and print. Exit code 1: no model could be measured."""
-    from ...cython_src.lowering.options import PlanOptions
     from ..machine.topology import available_cpus
     from ..sweep.configuration import Configuration, Grid, Measure
     from ..sweep.tune import as_text, tune
 
     counts = (len(available_cpus()),) if arguments.threads == "cores" else arguments.threads
-    axes = {name: (value,) for name, value in {"network": arguments.network, **given(arguments, PlanOptions)}.items()}
+    axes = {name: (value,) for name, value in {"network": arguments.network, **given_options(arguments)}.items()}
     measure = Measure(
         target_s=arguments.seconds, warmup_s=min(1.0, arguments.seconds), check_iterations=1, seed=arguments.seed
     )

@@ -44,9 +44,12 @@ def measure_step(
     initialise(bound, seed=1)
     rng = np.random.default_rng(1)
     arrays = bound.arrays
-    arrays["dataset.images"][...] = rng.standard_normal(arrays["dataset.images"].shape)
-    arrays["dataset.labels"][...] = rng.integers(0, plan.attributes["num_classes"], arrays["dataset.labels"].shape)
-    arrays["batch_order"][...] = rng.integers(0, len(arrays["dataset.labels"]), arrays["batch_order"].shape)
+    num_images, num_classes = max(options.batch, 64), plan.attributes["num_classes"]
+    if "dataset.images" in arrays:
+        arrays["dataset.images"][...] = rng.standard_normal(arrays["dataset.images"].shape)
+    answers = arrays["dataset.labels" if "dataset.labels" in arrays else "dataset.tokens"]
+    answers[...] = rng.integers(0, num_classes, answers.shape)
+    arrays["batch_order"][...] = rng.integers(0, num_images, arrays["batch_order"].shape)
     if "learning_rates" in arrays:
         arrays["learning_rates"][...] = 1e-4
     limits = Limits(instruction_set, cpu)

@@ -14,6 +14,7 @@ from ...cython_src.errors import UsageError
 from ...cython_src.kernels.convolution.algorithms import ALGORITHMS
 from ...cython_src.lowering.lower import lower
 from ...cython_src.lowering.options import PlanOptions, describe, plan_options
+from ...cython_src.networks.registry import get_network
 from ..analysis.answers import LOSS_TOLERANCES, differences, disagreement
 from ..analysis.statistics import ratio_interval, spread
 from ..bounds.bounds import roofline_floor
@@ -72,6 +73,8 @@ def compare_with_torch(
     """
     if importlib.util.find_spec("torch") is None:
         raise UsageError("peers needs PyTorch, which is not installed; run: pip install torch")
+    if get_network(network).tokens:
+        raise UsageError(f"peers has PyTorch's form of networks of images, got {network!r}; choose one of those")
     for mode in modes:
         if mode not in MODES:
             raise UsageError(f"a PyTorch mode must be one of {', '.join(MODES)}; got {mode!r}")

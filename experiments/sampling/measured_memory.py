@@ -49,7 +49,8 @@ def measure_memory(job: Mapping[str, Any]) -> dict[str, Any]:
     check_fits(plan, job["plan"], job.get("memory_limit"), None, job["threads"])
     bound = bind_for(spec, plan)
     fill_dataset(bound, 0)
-    bound.arrays["dataset.labels"][...] %= plan.attributes["num_classes"]
+    if "dataset.labels" in bound.arrays:
+        bound.arrays["dataset.labels"][...] %= plan.attributes["num_classes"]
     initialise(bound, 0)
     seen["buffers"] = resident_bytes()
     with make_executor(spec, job["threads"]) as executor:

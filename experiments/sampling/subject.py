@@ -165,12 +165,17 @@ def build(job: Mapping[str, Any], model: ModelSpec | str = "serial"):
 
 
 def fill_dataset(bound, seed: int) -> None:
-    """Fill the data set with seeded random images and labels, in batches that take turns."""
+    """Fill the data set with seeded random images and labels, or tokens, in batches that take turns."""
     generator = np.random.default_rng(seed)
     arrays = bound.arrays
-    images, labels, order = arrays["dataset.images"], arrays["dataset.labels"], arrays["batch_order"]
-    generator.standard_normal(dtype=np.float32, out=images)
-    labels[...] = generator.integers(0, 10, labels.shape)
+    order = arrays["batch_order"]
+    if "dataset.tokens" in arrays:
+        tokens = arrays["dataset.tokens"]
+        tokens[...] = generator.integers(0, bound.plan.attributes["num_classes"], tokens.shape)
+    else:
+        images, labels = arrays["dataset.images"], arrays["dataset.labels"]
+        generator.standard_normal(dtype=np.float32, out=images)
+        labels[...] = generator.integers(0, 10, labels.shape)
     order[...] = np.arange(order.size).reshape(order.shape)
     if "learning_rates" in arrays:
         arrays["learning_rates"][...] = LEARNING_RATE
@@ -187,7 +192,7 @@ def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def result_hashes(bound) -> dict[str, Any]:
-    """Hash all parameters and the losses (forward: the class probabilities), and say whether all are finite.
+    """Hash all parameters and the losses (forward: probabilities or logits), and say whether all are finite.
 
     A graph of the user's has no parameters: all its arrays are hashed, and any values count as finite.
     """
@@ -195,7 +200,7 @@ def result_hashes(bound) -> dict[str, Any]:
     if names is None:
         return {"weights_hash": hash_arrays(bound.arrays), "losses_hash": hash_arrays({}), "finite": True}
     parameters = {name: bound.view(name) for name in names}
-    answers = {name: bound.arrays[name] for name in ("losses", "probabilities") if name in bound.arrays}
+    answers = {name: bound.arrays[name] for name in ("losses", "probabilities", "logits") if name in bound.arrays}
     finite = all(bool(np.isfinite(array).all()) for array in (*parameters.values(), *answers.values()))
     return {"weights_hash": hash_arrays(parameters), "losses_hash": hash_arrays(answers), "finite": finite}
 

@@ -30,6 +30,7 @@ from typing import Annotated, Any
 
 from ...cython_src.errors import UsageError
 from ...cython_src.gpu import device as gpu_device
+from ...cython_src.lowering.lower import default_batch
 from ...cython_src.lowering.options import PlanOptions, spelled
 from ...cython_src.records import Record, about, fields, nearest
 from ..machine.topology import core_counts
@@ -308,6 +309,9 @@ def parse_configuration(values: Mapping[str, Any], where: str = "the configurati
             )
     grid = values.get("grid", {})
     _check_keys(grid, AXES, f"table [grid] of {where}")
+    if "batch" not in grid:
+        networks = _axis(AXES["network"], grid.get("network", AXES["network"].default), where)
+        grid = {**grid, "batch": default_batch(*networks)}
     title = values.get("title", Configuration.title)
     if not isinstance(title, str):
         raise UsageError(f"title in {where} must be a text, got {title!r}")

@@ -102,7 +102,7 @@ def steps(plan, target="cpu", count=2):
     return bound.arrays
 
 
-@pytest.mark.parametrize("name", network_names())
+@pytest.mark.parametrize("name", network_names("images"))
 def test_every_kernel_of_every_network_has_a_cuda_form(name):
     """Check that a GPU can launch the plans of a network, in all phases and options that bring other kernels; of the
     forms for larger images, which differ in size and stem, the training plan."""

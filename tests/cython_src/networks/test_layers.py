@@ -46,7 +46,8 @@ def test_every_network_can_be_described(name):
     """Check that the layers of each network fit each other."""
     network = get_network(name)
     *_, (_, before, after) = network.shapes()
-    assert before == after == (network.num_classes,)
+    assert before == after
+    assert after == (*network.input_shape * bool(network.tokens), network.num_classes)
 
 
 @pytest.mark.parametrize(

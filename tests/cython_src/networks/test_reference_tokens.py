@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
+from cython_src.tokens_for_tests import BOTH_WAYS, SMALL, TWICE_TIED
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.networks import gpt2, reference_tokens
 from forktask.cython_src.networks.layers import (
-    GELU,
-    Add,
     Attention,
     Convolution,
     Embedding,
@@ -20,26 +19,6 @@ from forktask.cython_src.networks.layers import (
     Tokens,
 )
 from forktask.cython_src.networks.registry import get_network
-
-SMALL = gpt2.network("small", num_layers=2, features=12, heads=3, vocabulary=11, positions=9)
-# No positions, no biases, attention in both directions, a tensor with three readers, a head of its own.
-BOTH_WAYS = Network(
-    "both_ways",
-    (6,),
-    (
-        Embedding("table", 6),
-        Linear("qkv", 18, bias=False),
-        Attention("attention", 2, causal=False),
-        Add("sum1", ("attention", "table")),
-        GELU("gelu"),
-        Add("sum2", ("gelu", "sum1")),
-        Add("sum3", ("sum2", "sum1")),
-        LayerNorm("norm"),
-        Linear("head", 7, bias=False),
-        Softmax(),
-    ),
-    Tokens(7, 6),
-)
 
 
 def some_parameters(network, seed=0):
@@ -54,7 +33,7 @@ def some_tokens(network, batch, length, seed=0):
     return numbers[:, :-1], numbers[:, 1:]
 
 
-@pytest.mark.parametrize("network", [SMALL, BOTH_WAYS], ids=lambda network: network.name)
+@pytest.mark.parametrize("network", [SMALL, BOTH_WAYS, TWICE_TIED], ids=lambda network: network.name)
 def test_gradients_are_those_of_finite_differences(network):
     """Check the derivative of the loss by every parameter along a random direction, and by single elements."""
     network, rng, step = network.with_sequence(5), np.random.default_rng(1), 1e-5
@@ -79,7 +58,7 @@ def test_probabilities_and_answers_are_those_of_the_logits():
     tokens, targets = some_tokens(network, 3, 4)
     step = reference_tokens.forward(network, parameters, tokens, targets)
     p = step.activations["softmax"]
-    assert p.shape == (3, 4, 11)
+    assert p.shape == (3, 4, 37)
     np.testing.assert_allclose(p.sum(axis=-1), 1)
     chosen = np.take_along_axis(p, targets[..., None], axis=-1)
     assert step.loss == pytest.approx(-np.log(chosen).mean())
@@ -138,9 +117,9 @@ def test_layers_of_tokens_that_do_not_fit_are_refused(layers, message):
 
 def test_sequences_longer_than_the_positions_are_refused():
     """Check the sentence, and that layers of tokens refuse images."""
-    with pytest.raises(UsageError, match=r"sequence must be in \[1, 9\]"):
-        SMALL.with_sequence(10)
-    assert SMALL.with_sequence(9).input_shape == (9,)
+    with pytest.raises(UsageError, match=r"sequence must be in \[1, 12\]"):
+        SMALL.with_sequence(13)
+    assert SMALL.with_sequence(12).input_shape == (12,)
     with pytest.raises(UsageError, match="'cifar10_cnn' must be tokens, got images"):
         get_network("cifar10_cnn").with_sequence(9)
     with pytest.raises(UsageError, match="input of a network of tokens"):

@@ -22,6 +22,7 @@ from ....networks.layers import (
 from ....plan.builder import ranges
 from ...dense import fully_connected, fully_connected_backward
 from ...elementwise import activation, activation_backward, add, add_backward, dropout, dropout_backward
+from ...ends import IMAGES
 from ...options import FUSIONS
 from ...state import Layout, Loops, Lowering
 from ...units import Unit
@@ -41,6 +42,7 @@ class Channels(Layout):
     name = "channels"
     fusions = frozenset(FUSIONS) - {"pooling"}
     convolutions = CONV_OPTIONS
+    ends = IMAGES
     load_kernel = "channels_load_images"
     loops: ClassVar = {
         Convolution: Loops(convolution, convolution_backward),

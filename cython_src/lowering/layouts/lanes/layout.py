@@ -10,6 +10,7 @@ from ....kernels.load.load import WIDEST_IMAGE
 from ....networks.layers import Convolution, FullyConnected, Layer, MaxPool, Network, ReLU
 from ...dense import data_gradient, fully_connected, fully_connected_backward
 from ...elementwise import activation, activation_backward
+from ...ends import IMAGES
 from ...gradients import gradient_map
 from ...options import FUSIONS, PlanOptions
 from ...state import Layout, Loops, Lowering, check_chain
@@ -29,6 +30,7 @@ class Lanes(Layout):
     """
 
     fusions = frozenset(FUSIONS)  # those for norms and sums have no meaning here
+    ends = IMAGES
     load_kernel = "load_images"
     joint_sgd = True
     loops: ClassVar = {

@@ -1,0 +1,110 @@
+"""How loops of the layout "tokens" are cut into blocks: as the user asked for, else so that there are enough blocks for
+eight threads, none of them so short that starting it counts. Nothing depends on the number of threads.
+
+Where the user names samples (images) and tokens of a slice (rows), a block of a loop that treats each token alone has
+as many rows, one after the other; a block of attention has that slice of each of these samples.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ....plan.builder import ranges
+from ...state import Lowering
+
+BLOCKS_WANTED = 16  # enough for eight threads
+ROWS = 256  # of a block, at most: weights are read once for each
+COLUMNS = 32  # of a panel of the kernels' matrices: output features are cut in multiples
+SHORTEST_FLOPS = 1e6  # about ten microseconds of one core
+SHORTEST_BYTES = 16384  # of a map that is read or written once
+
+
+def row_range(low: Lowering, samples: tuple[int, int], tokens: tuple[int, int] | None = None) -> list[tuple[int, int]]:
+    """Return the rows of a slice of tokens of each of some samples, as few ranges as possible."""
+    length = low.options.sequence
+    if tokens is None or tokens == (0, length):
+        return [(samples[0] * length, samples[1] * length)]
+    return [(n * length + tokens[0], n * length + tokens[1]) for n in range(*samples)]
+
+
+def sample_blocks(low: Lowering) -> list[tuple[int, int]]:
+    """Return the samples of a block of a loop that is cut by samples alone."""
+    cut = low.options.cut
+    return ranges(low.batch, math.ceil(low.batch / BLOCKS_WANTED) if cut.is_auto else cut.images or low.batch)
+
+
+def _asked_rows(low: Lowering) -> int:
+    """Rows of a block as the user cuts them."""
+    cut, length = low.options.cut, low.options.sequence
+    return min(cut.images or low.batch, low.batch) * min(cut.rows or length, length)
+
+
+def row_blocks(low: Lowering, features: int) -> list[tuple[int, int]]:
+    """Return the rows of the blocks of a loop that treats each token alone."""
+    rows = low.batch * low.options.sequence
+    if not low.options.cut.is_auto:
+        return ranges(rows, _asked_rows(low))
+    wanted = max(rows / BLOCKS_WANTED, SHORTEST_BYTES / (4 * features))
+    # Powers of two nest: a block of one loop then meets few blocks of the next.
+    return ranges(rows, min(ROWS, 1 << max(0, math.ceil(math.log2(wanted)))))
+
+
+def product_blocks(low: Lowering, columns: int, flops: float) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return the ranges of rows and of columns of a product of matrices, `flops` in all."""
+    rows, cut = low.batch * low.options.sequence, low.options.cut
+    if not cut.is_auto:
+        return ranges(rows, _asked_rows(low)), ranges(columns, min(cut.channels or columns, columns))
+    row_ranges = ranges(rows, ROWS)
+    return row_ranges, _pieces(columns, _wanted(flops) / len(row_ranges))
+
+
+def weight_blocks(low: Lowering, outputs: int, flops: float) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return the ranges of rows and of outputs of a weight gradient; each range of rows has a partial sum, or a link of
+    the chain."""
+    rows, cut = low.batch * low.options.sequence, low.options.cut
+    if not cut.is_auto:
+        samples = ranges(low.batch, cut.images or low.batch)
+        return [row_range(low, n)[0] for n in samples], ranges(outputs, min(cut.channels or outputs, outputs))
+    row_ranges = ranges(rows, ROWS) if low.options.chain else [(0, rows)]
+    return row_ranges, _pieces(outputs, _wanted(flops) / len(row_ranges))
+
+
+def attention_blocks(
+    low: Lowering, heads: int, flops: float
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return the ranges of samples, heads and tokens of attention."""
+    cut, length = low.options.cut, low.options.sequence
+    if not cut.is_auto:
+        sizes = cut.images or low.batch, min(cut.heads or heads, heads), min(cut.rows or length, length)
+    else:
+        number = _wanted(flops)
+        samples = max(1, low.batch // number)
+        head = math.ceil(heads / min(heads, math.ceil(number * samples / low.batch)))
+        slices = math.ceil(number * samples * head / (low.batch * heads))
+        sizes = samples, head, min(ROWS, length, math.ceil(length / slices / COLUMNS) * COLUMNS)
+    return ranges(low.batch, sizes[0]), ranges(heads, sizes[1]), ranges(length, sizes[2])
+
+
+def feature_blocks(low: Lowering, features: int) -> list[tuple[int, int]]:
+    """Return the features of a block of a loop over all tokens."""
+    cut = low.options.cut
+    if not cut.is_auto:
+        return ranges(features, min(cut.channels or features, features))
+    size = 4.0 * low.batch * low.options.sequence * features
+    return _pieces(features, max(1, min(BLOCKS_WANTED, size / SHORTEST_BYTES)))
+
+
+def position_blocks(low: Lowering, positions: int) -> list[tuple[int, int]]:
+    """Return the positions of a block of the gradient of a table of positions."""
+    cut = low.options.cut
+    size = math.ceil(positions / BLOCKS_WANTED) if cut.is_auto else min(cut.rows or positions, positions)
+    return ranges(positions, size)
+
+
+def _wanted(flops: float) -> int:
+    return max(1, min(BLOCKS_WANTED, int(flops / SHORTEST_FLOPS)))
+
+
+def _pieces(total: int, number: float) -> list[tuple[int, int]]:
+    """At least so many ranges, unless they were smaller than the kernels' panels; their size is a multiple of these."""
+    return ranges(total, max(1, int(total / max(number, 1) / COLUMNS)) * COLUMNS)

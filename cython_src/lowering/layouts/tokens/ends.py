@@ -1,0 +1,92 @@
+"""Both ends of a network of tokens: samples and the token after each of theirs come in, logits or a loss go out."""
+
+from __future__ import annotations
+
+from ....networks.layers import Layer
+from ....plan.model import Access, read, update, write
+from ...ends import log_losses
+from ...state import Ends, Lowering
+from .blocks import row_blocks, row_range, sample_blocks
+from .maps import Ids, TokenMap
+
+
+def load(low: Lowering) -> str:
+    """Append the loop that gathers a batch; return the buffer of the token after each."""
+    b, data, length = low.builder, low.data, low.options.sequence
+    source = low.maps["input"] = Ids("tokens", low.batch, length, 1, 1)
+    low.aliases["input"] = source.natural()
+    # The target of the last token of a sample is the first one of the next, so one token follows the last sample.
+    dataset = b.buffer(f"{data.prefix}dataset.tokens", (data.num_images * length + 1,), "int32", role="dataset")
+    order = b.buffer(f"{data.prefix}batch_order", (data.num_batches, low.batch), "int32", role="table")
+    tokens, targets = (b.buffer(name, source.shape, "int32", role="input") for name in (source.name, "targets"))
+    blocks = []
+    for n in sample_blocks(low):
+        (rows,) = row_range(low, n)
+        accesses = read(dataset), read(order), write(tokens, rows), write(targets, rows)
+        blocks.append(({"n0": n[0], "n1": n[1]}, accesses, 0.0, 16.0 * (rows[1] - rows[0])))
+    low.loop(
+        "load",
+        "tokens_load",
+        {"dataset_tokens": dataset, "batch_order": order, "tokens": tokens, "targets": targets},
+        blocks,
+        "input",
+        "load",
+        sequence=length,
+        batch=low.batch,
+        num_batches=data.num_batches,
+        num_images=data.num_images,
+    )
+    return targets
+
+
+def logits(low: Lowering, head: Layer) -> None:
+    """Let the logits be the answer: probabilities of a vocabulary would only take more memory."""
+    low.aliases["logits"] = low.maps[low.logits].natural()
+
+
+def loss(low: Lowering, targets: str, head: Layer, phase: str) -> TokenMap:
+    """Append loss and number of right answers; in phase "backward" the logits become their gradient in place."""
+    b, source = low.builder, low.maps[low.logits]
+    losses = b.buffer("token_losses", (source.rows,), role="temporary")
+    correct = b.buffer("token_correct", (source.rows,), "int32", role="temporary")
+    shape = {"vocabulary": source.features, "pitch": source.pitch, "rows": source.rows}
+    size = 4.0 * source.features
+    operands = {"logits": source.name, "targets": targets}
+    answers = {"losses": losses, "correct": correct}
+    sums = {"logsumexp": b.buffer("token_logsumexp", (source.rows,), role="temporary")} if _apart(low, phase) else {}
+    kernel = "vocabulary_logsumexp" if sums else "vocabulary_loss" if phase == "backward" else "vocabulary_evaluate"
+    blocks = []
+    for r in row_blocks(low, source.features):
+        accesses = [read(targets, r), *(write(name, r) for name in (*sums.values(), *answers.values()))]
+        in_place = kernel == "vocabulary_loss"
+        accesses += _in_place(source, r) if in_place else [read(source.name, *source.box(r))]
+        rows = r[1] - r[0]
+        blocks.append(({"r0": r[0], "r1": r[1]}, accesses, 0.0, size * rows * (1 + in_place)))
+    low.loop("softmax", kernel, {**operands, **sums, **answers}, blocks, head.name, phase, **shape)
+    log_losses(low, head, phase, losses, correct, source.rows)
+    if sums:
+        blocks = []
+        for r in row_blocks(low, source.features):
+            accesses = [read(targets, r), read(sums["logsumexp"], r), *_in_place(source, r)]
+            blocks.append(({"r0": r[0], "r1": r[1]}, accesses, 0.0, 2 * size * (r[1] - r[0])))
+        name = f"{head.name}.gradient"
+        low.loop(name, "vocabulary_gradient", {**operands, **sums}, blocks, head.name, phase, **shape)
+    if phase == "backward":
+        del low.aliases[low.logits]  # the step leaves the gradient there
+    return source
+
+
+def _apart(low: Lowering, phase: str) -> bool:
+    """Whether the gradient of the logits has a loop of its own."""
+    return phase == "backward" and "loss" not in low.fusion
+
+
+def _in_place(source: TokenMap, rows: tuple[int, int]) -> list[Access]:
+    """Accesses of a block that turns rows of logits into their gradient, padding included."""
+    accesses = [update(source.name, *source.box(rows))]
+    if source.pitch > source.features:
+        accesses.append(write(source.name, rows, (source.features, source.pitch)))
+    return accesses
+
+
+TOKENS = Ends(False, load, logits, loss)

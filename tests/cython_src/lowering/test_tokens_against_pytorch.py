@@ -1,0 +1,106 @@
+"""GPT-2 against PyTorch: logits, loss and every gradient."""
+
+import numpy as np
+import pytest
+from cython_src.tokens_for_tests import batch_of, fill
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kinds import LONG
+
+from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.networks import gpt2
+from forktask.cython_src.networks.layers import Attention
+from forktask.cython_src.networks.registry import get_network
+from forktask.experiments.sampling.models import make_executor
+from forktask.experiments.sampling.subject import fill_dataset
+
+pytestmark = pytest.mark.torch
+FACTOR = 4  # our error over PyTorch's own, at most, where that is not below
+RELATIVE = 1e-6  # of the largest gradient: small networks have sums of so few terms that PyTorch may have no error
+
+
+def torch_step(network, parameters, tokens, targets, dtype):
+    """Logits, loss and gradients by name, as float64 arrays, with PyTorch's functions in their usual order."""
+    import torch
+    from torch.nn import functional
+
+    w = {name: torch.tensor(np.asarray(value), dtype=dtype, requires_grad=True) for name, value in parameters.items()}
+    heads = next(layer.heads for layer in network.layers if isinstance(layer, Attention))
+    numbers = torch.tensor(np.asarray(tokens), dtype=torch.int64)
+    x = functional.embedding(numbers, w["wte.weight"]) + w["wpe.weight"][: numbers.shape[1]]
+
+    def norm(x, name):
+        return functional.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"])
+
+    def linear(x, name):
+        return functional.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
+
+    for number in range(sum(isinstance(layer, Attention) for layer in network.layers)):
+        h = f"h.{number}"
+        parts = linear(norm(x, f"{h}.ln_1"), f"{h}.attn.c_attn").chunk(3, dim=-1)
+        q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in parts)
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + linear(y.transpose(1, 2).flatten(2), f"{h}.attn.c_proj")
+        inner = functional.gelu(linear(norm(x, f"{h}.ln_2"), f"{h}.mlp.c_fc"), approximate="tanh")
+        x = x + linear(inner, f"{h}.mlp.c_proj")
+    logits = functional.linear(norm(x, "ln_f"), w["wte.weight"])
+    loss = functional.cross_entropy(
+        logits.flatten(0, 1), torch.tensor(np.asarray(targets), dtype=torch.int64).flatten()
+    )
+    loss.backward()
+    found = {"logits": logits, "loss": loss, **{name: value.grad for name, value in w.items()}}
+    return {name: value.detach().double().numpy() for name, value in found.items()}
+
+
+def compare(network, prepare, relative=RELATIVE, **options):
+    """Raise unless our logits, loss and gradients are about as near to those in float64 as PyTorch's in float32."""
+    import torch
+
+    bound = bind(lower(network, num_batches=1, **options))
+    prepare(bound)
+    names = bound.plan.attributes["parameters"]
+    parameters = {name: bound.arrays[name].copy() for name in names}
+    data = batch_of(bound, 0)
+    truth, peer = (torch_step(network, parameters, *data, dtype) for dtype in (torch.float64, torch.float32))
+    # Parameters are as before the step: logits come from a plan that does not train.
+    forward = bind(lower(network, num_batches=1, **{**options, "phase": "forward"}), bound.storage)
+    for each in (forward, bound):
+        with make_executor("serial", 1) as executor:
+            executor.prepare(each)
+            executor.run(1)
+    ours = {"logits": forward.view("logits"), "loss": bound.arrays["losses"][0]}
+    ours |= {name: bound.view(f"{name}.grad") for name in names}
+    largest = max(np.abs(truth[name]).max() for name in names)
+    for name, expected in truth.items():
+        own = np.abs(peer[name] - expected).max()
+        error = np.abs(ours[name].astype(np.float64) - expected).max()
+        assert error <= FACTOR * own + relative * max(largest, np.abs(expected).max()), (name, error, own)
+
+
+@settings(max_examples=60 if LONG else 12, deadline=None)
+@given(
+    layers=st.integers(1, 3),
+    heads=st.integers(1, 3),
+    head=st.integers(2, 20),
+    vocabulary=st.integers(2, 90),
+    batch=st.integers(1, 4),
+    sequence=st.integers(1, 33),
+    granularity=st.sampled_from(["auto", "images=1,rows=8,heads=1,channels=16"]),
+    fusion=st.sampled_from(["all", "none"]),
+)
+def test_small_networks_of_any_shape(layers, heads, head, vocabulary, batch, sequence, granularity, fusion):
+    """Check logits, loss and gradients of networks of random shapes."""
+    network = gpt2.network("any", layers, heads * head, heads, vocabulary, 33)
+    options = {"batch": batch, "sequence": sequence, "granularity": granularity, "fusion": fusion}
+    compare(network, fill, **options)
+
+
+def test_the_small_network_at_its_own_size():
+    """Check the network of 11 million parameters at its initial weights."""
+
+    def prepare(bound):
+        fill_dataset(bound, 1)
+        initialise(bound, 2)
+
+    compare(get_network("gpt2_small"), prepare, relative=0.0, batch=2, sequence=64)

@@ -1,0 +1,82 @@
+"""Small networks of tokens, and data for them."""
+
+import numpy as np
+
+from forktask.cython_src.lowering.lower import initialise
+from forktask.cython_src.networks import gpt2
+from forktask.cython_src.networks.layers import (
+    GELU,
+    Add,
+    Attention,
+    Embedding,
+    LayerNorm,
+    Linear,
+    Network,
+    Softmax,
+    TiedHead,
+    Tokens,
+)
+
+SMALL = gpt2.network("small", num_layers=2, features=24, heads=3, vocabulary=37, positions=12)
+# No positions, no biases, attention in both directions, a tensor with three readers, sums and a GELU that nothing
+# includes, a head of its own.
+BOTH_WAYS = Network(
+    "both_ways",
+    (6,),
+    (
+        Embedding("table", 6),
+        Linear("qkv", 18, bias=False),
+        Attention("attention", 2, causal=False),
+        Add("sum1", ("attention", "table")),
+        GELU("gelu"),
+        Add("sum2", ("gelu", "sum1")),
+        Add("sum3", ("sum2", "sum1")),
+        LayerNorm("norm"),
+        Linear("left", 10),
+        Linear("right", 10, after="norm"),
+        GELU("gelu_right"),
+        Add("sum4", ("gelu_right", "left")),
+        Linear("head", 7, bias=False),
+        Softmax(),
+    ),
+    Tokens(7, 6),
+)
+# Two heads' worth of gradients for one table: a linear layer between reads the first product with it.
+TWICE_TIED = Network(
+    "twice_tied",
+    (6,),
+    (
+        Embedding("wte", 8, positions="wpe"),
+        TiedHead("first", "wte"),
+        Linear("back", 8),
+        LayerNorm("norm"),
+        TiedHead("second", "wte"),
+        Softmax(),
+    ),
+    Tokens(9, 6),
+)
+
+
+def fill(bound, seed=0, rate=0.01):
+    """Random parameters far from zero, tokens and order; a learning rate."""
+    initialise(bound, seed)
+    rng = np.random.default_rng(seed)
+    arrays = bound.arrays
+    for name in bound.plan.attributes["parameters"]:
+        if arrays[name].ndim == 1:
+            arrays[name] += rng.normal(size=arrays[name].shape) * 0.2
+        else:
+            arrays[name] *= 10
+    tokens, order = arrays["dataset.tokens"], arrays["batch_order"]
+    tokens[...] = rng.integers(bound.plan.attributes["num_classes"], size=tokens.shape)
+    order[...] = rng.integers((tokens.size - 1) // bound.plan.attributes["sequence"], size=order.shape)
+    if "learning_rates" in arrays:
+        arrays["learning_rates"][...] = rate
+
+
+def batch_of(bound, iteration):
+    """Tokens and targets of a step, (batch, sequence) each."""
+    length, tokens = bound.plan.attributes["sequence"], bound.arrays["dataset.tokens"]
+    order = bound.arrays["batch_order"]
+    firsts = order[iteration % len(order)] * length
+    return [np.stack([tokens[first + shift : first + shift + length] for first in firsts]) for shift in (0, 1)]
