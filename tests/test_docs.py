@@ -36,6 +36,7 @@ COMMANDS = (
     "peers",
     "train",
     "infer",
+    "generate",
     "metg",
     "profile",
     "gate",

@@ -23,6 +23,7 @@ COMMANDS: tuple[str, ...] = (
     "peers",
     "train",
     "infer",
+    "generate",
     "metg",
     "networks",
     "memory",

@@ -16,8 +16,11 @@ DESCRIPTION = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
-    from ..training.config import TrainingConfig
+    from ...cython_src.lowering.options import format_value
+    from ..training.config import DEFAULTS_OF_TOKENS, TrainingConfig
 
+    others = ", ".join(f"{name.replace('_', '-')} {format_value(value)}" for name, value in DEFAULTS_OF_TOKENS.items())
+    parser.epilog = f"Networks of tokens have other defaults: {others}."
     add_fields(parser, TrainingConfig, leave_out=("phase",))
     add_device(parser)
     parser.add_argument("--resume", action="store_true", help="go on after the last checkpoint in --out")

@@ -13,6 +13,7 @@ from ...cython_src.binding.storage import Storage
 from ...cython_src.errors import UsageError
 from .data import Dataset
 from .safetensors import read_safetensors
+from .text import Text
 
 FORMAT_VERSION = 1
 HISTORY_COLUMNS = (
@@ -63,7 +64,7 @@ def read_checkpoint(path: Path, network: str, seed: int) -> tuple[dict[str, np.n
     return arrays, state
 
 
-def share_images(storage: Storage, data: Dataset, prefix: str = "") -> None:
+def share_data(storage: Storage, data: Dataset | Text, prefix: str = "") -> None:
     """Let a storage use the arrays of a data set, without a copy.
 
     Raises
@@ -73,8 +74,7 @@ def share_images(storage: Storage, data: Dataset, prefix: str = "") -> None:
     """
     if storage.managed:
         raise UsageError("training uses the data set where it lies, which managed memory forbids; use memory=pinned")
-    storage.arrays[f"{prefix}dataset.images"] = data.images
-    storage.arrays[f"{prefix}dataset.labels"] = data.labels
+    storage.arrays |= {f"{prefix}{name}": array for name, array in data.arrays.items()}
 
 
 def set_arrays(target, source, names, path) -> None:

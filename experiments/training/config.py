@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
 from ...cython_src.errors import UsageError
+from ...cython_src.lowering.lower import BATCH_OF_TOKENS
 from ...cython_src.lowering.options import PlanOptions, plan_options
 from ...cython_src.records import about
 
 SCHEDULES = ("constant", "cosine", "step")
+# What differs for networks of tokens where the user does not say.
+DEFAULTS_OF_TOKENS: dict[str, Any] = {
+    "batch": BATCH_OF_TOKENS,
+    "data": "text",
+    "optimizer": "adamw",
+    "learning_rate": 0.002,
+    "weight_decay": 0.1,
+    "decay": "matrices",
+    "clip_norm": 1.0,
+    "schedule": "cosine",
+    "warmup": 0.1,
+    "epochs": 4,
+}
 
 
 class TrainingConfig(PlanOptions, frozen=True):
@@ -23,13 +37,19 @@ class TrainingConfig(PlanOptions, frozen=True):
         A value out of its range; names of networks, data and models are checked later.
     """
 
-    batch: Annotated[int, about("images of a step", least=1, below=65_537)] = 32
+    batch: Annotated[int, about("images or other samples of a step", least=1, below=65_537)] = 32
     weight_decay: Annotated[float, about("of the optimiser, in PyTorch's convention", least=0, only_in="train")] = 5e-4
     network: Annotated[str, about("network to train")] = "cifar10_cnn"
-    data: Annotated[str, about("digits, cifar10:FOLDER, cifar100:FOLDER, idx:FOLDER or synthetic:N")] = "digits"
+    data: Annotated[
+        str,
+        about(
+            "digits, cifar10:FOLDER, cifar100:FOLDER, idx:FOLDER or synthetic:N; of tokens text, text:FILE or "
+            "synthetic:N"
+        ),
+    ] = "digits"
     model: Annotated[str, about("execution model with its options, e.g. forkjoin:schedule=dynamic")] = "taskiter"
     threads: Annotated[int, about("number of threads", least=1, below=4097)] = min(2, len(os.sched_getaffinity(0)))
-    epochs: Annotated[int, about("passes over the training images", least=1, below=1_000_001)] = 8
+    epochs: Annotated[int, about("passes over the training samples", least=1, below=1_000_001)] = 8
     learning_rate: Annotated[float, about("learning rate of the optimiser, such as 0.01", above=0)] = 0.01
     schedule: Annotated[
         str,
@@ -66,7 +86,14 @@ class TrainingConfig(PlanOptions, frozen=True):
 
     def evaluation(self, batch: int) -> PlanOptions:
         """Options of a plan that evaluates batches of another size on the same parameters."""
-        return PlanOptions(batch=batch, phase="evaluate", conv=self.conv, layout=self.layout, fusion=self.fusion)
+        return PlanOptions(
+            batch=batch,
+            sequence=self.sequence,
+            phase="evaluate",
+            conv=self.conv,
+            layout=self.layout,
+            fusion=self.fusion,
+        )
 
 
 def learning_rate_table(config: TrainingConfig, epoch: int, num_batches: int) -> np.ndarray:

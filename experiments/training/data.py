@@ -79,6 +79,20 @@ class Dataset:
     def num_classes(self) -> int:
         return len(self.class_names)
 
+    @property
+    def num_samples(self) -> int:
+        return len(self.labels)
+
+    @property
+    def answers(self) -> int:
+        """Answers that a network gives to a sample."""
+        return 1
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Buffer of a plan -> the array that it is."""
+        return {"dataset.images": self.images, "dataset.labels": self.labels}
+
 
 def load_data(spec: str, network: Network | None = None) -> Dataset:
     """Load a data set.

@@ -29,7 +29,7 @@ from ..machine.topology import cpu_order
 from ..sampling.child import answer_job, clean_environment, run_sample, sample_environment
 from ..sampling.models import check_threads, make_executor, parse_models
 from ..sampling.progress import ProgressBar
-from .checkpoints import set_arrays, share_images
+from .checkpoints import set_arrays, share_data
 from .data import Dataset, load_data
 from .safetensors import read_safetensors
 
@@ -70,7 +70,7 @@ class Pass:
                 continue
             # Plans of other sizes, with and without fusion, share the parameters and nothing else.
             prefix = f"{phase}{size}{'f' if fusion else 'u'}."
-            share_images(storage, data, prefix)
+            share_data(storage, data, prefix)
             rows = part.reshape(-1, size)
             plan = lower(
                 job["network"],
@@ -396,6 +396,10 @@ def infer_tables(
         check_threads(count, oversubscribe=oversubscribe)
     specs = parse_models(list(models))
     spec = get_network(network)
+    if spec.tokens:
+        raise UsageError(
+            f"infer times networks of images, got {network!r}; take forktask compare --phase forward for one of tokens"
+        )
     found = load_data(data, spec).with_channels(spec.input_shape[0])
     if spec.input_shape != found.images.shape[1:] or spec.num_classes != found.num_classes:
         raise UsageError(

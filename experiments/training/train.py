@@ -16,13 +16,16 @@ from ..sampling.files import write_atomically
 from ..sampling.models import check_threads, convolution_for, models_on, parse_model
 from ..sampling.progress import ProgressBar, format_seconds
 from .checkpoints import FORMAT_VERSION, read_checkpoint
-from .config import TrainingConfig
+from .config import DEFAULTS_OF_TOKENS, TrainingConfig
 from .curves import draw_accuracy, write_history
 from .data import Dataset, load_data
+from .generate import as_text, generate
 from .gpu_sampling import draw_samples, write_samples
+from .text import BYTES, Text, load_text
 from .trainer import Trainer
 
 MARKER = "training.json"
+SAMPLE_TOKENS = 200  # that a network of bytes writes after its training
 # A resumed run may change these fields: results are bit-identical over models and thread counts.
 CHANGEABLE = ("model", "threads", "epochs", "seeds", "out")
 
@@ -50,9 +53,7 @@ def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], 
         Bad values, unknown network, data or model, a foreign folder, a run in the folder without `resume`, or
         a loss that is no longer finite.
     """
-    network = get_network(config.network)
-    data = load_data(config.data, network).with_channels(network.input_shape[0])
-    _check_data_fits(config, data)
+    data = data_for(config)
     out = _open_folder(config, resume)
     checkpoints = {
         seed: out / f"checkpoint-seed-{seed}.safetensors" for seed in range(config.seed, config.seed + config.seeds)
@@ -86,9 +87,15 @@ def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], 
                         f"seed {seed}  epoch {row['epoch']:3d}/{config.epochs}  train loss "
                         f"{row['train_loss']:.4f}  "
                         f"valid loss {row['valid_loss']:.4f}  error rate {100 * row['error_rate']:6.2f} %  "
-                        f"{row['time_s']:.2f} s"
+                        f"{row['time_s']:.2f} s{_token_rate(trainer, row)}"
                     )
                 results.append(trainer.finish(out / f"parameters-seed-{seed}.safetensors"))
+                if (
+                    isinstance(data, Text)
+                    and not data.smoke_test
+                    and get_network(config.network).tokens.vocabulary == BYTES
+                ):
+                    report(f"seed {seed}  a sample of what it writes:\n{_sample(trainer)}")
                 if trainer.sampler and trainer.sampler.samples:
                     gpu_samples[seed] = trainer.sampler.samples
                 if trainer.sampler and trainer.sampler.problem and number == 0:
@@ -101,6 +108,50 @@ def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], 
     write_atomically(out / "summary.json", (json.dumps(summary, indent=1) + "\n").encode())
     draw_accuracy(out / "accuracy", histories, summary)
     return summary
+
+
+def data_for(config: TrainingConfig) -> Dataset | Text:
+    """Load the data of a run.
+
+    Raises
+    ------
+    UsageError
+        Unknown or missing data, or such as the network cannot learn.
+    """
+    network = get_network(config.network)
+    if network.tokens:
+        data = load_text(config.data, network, config.sequence)
+        if config.batch > len(data.train):
+            raise UsageError(
+                f"--batch must not exceed the {len(data.train)} training samples of {data.name}, got {config.batch}"
+            )
+        return data
+    images = load_data(config.data, network).with_channels(network.input_shape[0])
+    _check_data_fits(config, images)
+    return images
+
+
+def _token_rate(trainer: Trainer, row: Mapping[str, Any]) -> str:
+    """Tokens a second in the epoch of a row of the history, for the report; empty for images."""
+    if not isinstance(trainer.data, Text):
+        return ""
+    before = trainer.history[row["epoch"] - 2]["time_s"] if row["epoch"] > 1 else 0.0
+    tokens = trainer.num_batches * trainer.config.batch * trainer.data.sequence
+    return f"  {tokens / (row['time_s'] - before):,.0f} tokens/s"
+
+
+def _sample(trainer: Trainer) -> str:
+    """What a network writes after its training, from a new line on."""
+    config, prompt = trainer.config, b"\n"
+    written = generate(
+        get_network(config.network),
+        trainer.bound.arrays,
+        prompt,
+        SAMPLE_TOKENS,
+        sequence=config.sequence,
+        seed=trainer.seed,
+    )
+    return as_text(bytes(written))
 
 
 def _check_data_fits(config: TrainingConfig, data: Dataset) -> None:
@@ -118,7 +169,7 @@ def _check_data_fits(config: TrainingConfig, data: Dataset) -> None:
         )
 
 
-def _summarise(config: TrainingConfig, data: Dataset, results: list[dict]) -> dict[str, Any]:
+def _summarise(config: TrainingConfig, data: Dataset | Text, results: list[dict]) -> dict[str, Any]:
     """Return the content of summary.json."""
     accuracies = [result["test_accuracy"] for result in results]
     return {
@@ -199,7 +250,7 @@ def configure(
     ----------
     given : mapping
         Fields of `TrainingConfig` that were asked for; the others come from the stored run with `resume`, else from
-        the defaults.
+        the defaults, which for networks of tokens are others.
     resume : bool
     device : {"cpu", "gpu"}
         On a GPU the model "taskiter" stands for "gpu_taskiter", on one thread.
@@ -211,9 +262,11 @@ def configure(
     UsageError
         A value out of its range, or a library or device that this machine does not have.
     """
-    config = TrainingConfig(**given)
     if resume:
-        config = read_marker(Path(config.out)).with_changes(**given)
+        config = read_marker(Path(TrainingConfig(**given).out)).with_changes(**given)
+    else:
+        tokens = get_network(given.get("network", TrainingConfig().network)).tokens
+        config = TrainingConfig(**{**(DEFAULTS_OF_TOKENS if tokens else {}), **given})
     if device == "gpu":
         (model,) = models_on("gpu", [config.model], ())
         config = config.with_changes(model=model, threads=given.get("threads", 1))

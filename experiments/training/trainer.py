@@ -15,11 +15,12 @@ from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import initialise, lower
 from ..sampling.memory import check_fits, parse_bytes
 from ..sampling.models import bind_for, convolution_for, make_executor, parse_model, storage_for
-from .checkpoints import FORMAT_VERSION, names_of_last_layer, read_checkpoint, set_arrays, share_images
+from .checkpoints import FORMAT_VERSION, names_of_last_layer, read_checkpoint, set_arrays, share_data
 from .config import TrainingConfig, learning_rate_table
 from .data import Dataset, random_order
 from .gpu_sampling import GpuSampler
 from .safetensors import read_safetensors, write_safetensors
+from .text import Text
 
 EVALUATION_BATCH = 64
 
@@ -30,7 +31,7 @@ class Trainer:
     Parameters
     ----------
     config : TrainingConfig
-    data : Dataset
+    data : Dataset or Text
     seed : int
         Seed of the initial parameters and of the order of images.
 
@@ -42,20 +43,22 @@ class Trainer:
         A row for each epoch done.
     """
 
-    def __init__(self, config: TrainingConfig, data: Dataset, seed: int):
+    def __init__(self, config: TrainingConfig, data: Dataset | Text, seed: int):
         self.config, self.data, self.seed = config, data, seed
         self.epoch, self.history = 0, []
         self.num_batches = len(data.train) // config.batch
+        # Logits of a vocabulary take much memory: samples of tokens are evaluated in batches as small as in training.
+        self.evaluation_batch = config.batch if isinstance(data, Text) else EVALUATION_BATCH
         self._executors = ExitStack()
         self._evaluations: dict[int, tuple[str, Any, Any]] = {}
         self.storage = storage_for(config.model)
         self.sampler = GpuSampler() if parse_model(config.model).model.device == "gpu" else None
-        share_images(self.storage, data)
+        share_data(self.storage, data)
         self.plan = lower(
             config.network,
             config.plan,
             conv=convolution_for(config.model, config.conv),
-            num_images=len(data.labels),
+            num_images=data.num_samples,
             num_batches=self.num_batches,
             num_iterations_logged=self.num_batches,
             num_learning_rates=self.num_batches,
@@ -126,7 +129,7 @@ class Trainer:
             "epoch": self.epoch,
             "time_s": (self.history[-1]["time_s"] if self.history else 0.0) + seconds,
             "train_loss": float(losses.mean()),
-            "train_error_rate": 1 - int(arrays["correct"].sum()) / (count * config.batch),
+            "train_error_rate": 1 - int(arrays["correct"].sum()) / (count * config.batch * self.data.answers),
             "valid_loss": valid_loss,
             "error_rate": error_rate,
             "learning_rate": float(rates[-1]),
@@ -136,13 +139,14 @@ class Trainer:
         return row
 
     def evaluate(self, indices: np.ndarray) -> tuple[float, float]:
-        """Return mean loss and error rate over images, at the current parameters.
+        """Return mean loss and error rate over samples, at the current parameters.
 
         Whole batches come first; a plan with a smaller batch takes the rest, on the same parameters.
         """
         total_loss, total_correct = 0.0, 0
-        whole = len(indices) // EVALUATION_BATCH * EVALUATION_BATCH
-        for part, batch in ((indices[:whole], EVALUATION_BATCH), (indices[whole:], len(indices) - whole)):
+        size = self.evaluation_batch
+        whole = len(indices) // size * size
+        for part, batch in ((indices[:whole], size), (indices[whole:], len(indices) - whole)):
             if not len(part):
                 continue
             num_batches = len(part) // batch
@@ -151,7 +155,7 @@ class Trainer:
             executor.run(num_batches)
             total_loss += batch * float(bound.arrays[f"{prefix}losses"].astype(np.float64).sum())
             total_correct += int(bound.arrays[f"{prefix}correct"].sum())
-        return total_loss / len(indices), 1 - total_correct / len(indices)
+        return total_loss / len(indices), 1 - total_correct / (len(indices) * self.data.answers)
 
     def _evaluation(self, batch: int, num_batches: int):
         """Return prefix, bound plan and executor for evaluating `num_batches` batches at the present parameters."""
@@ -159,12 +163,12 @@ class Trainer:
         if key not in self._evaluations:
             # Logs and order have other sizes than in training, so each of these plans has names of its own.
             prefix = f"evaluate{num_batches}x{batch}."
-            share_images(self.storage, self.data, prefix)
+            share_data(self.storage, self.data, prefix)
             plan = lower(
                 self.config.network,
                 self.config.evaluation(batch),
                 conv=convolution_for(self.config.model, self.config.conv),
-                num_images=len(self.data.labels),
+                num_images=self.data.num_samples,
                 num_batches=num_batches,
                 num_iterations_logged=num_batches,
                 prefix=prefix,

@@ -23,6 +23,7 @@ LOWERING = {
     "profile": set(),
     "gate": set(),
     "scaling-power": set(),
+    "generate": set(FIELDS) - {"sequence"},
 }
 
 

@@ -32,7 +32,7 @@ def embedding(low: Lowering, unit: Unit, again: bool) -> None:
         phase_of(again),
         sequence=source.sequence,
         features=target.features,
-        vocabulary=low.spec.tokens.vocabulary,
+        vocabulary=low.spec.token_input.vocabulary,
     )
 
 

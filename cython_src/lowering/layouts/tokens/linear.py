@@ -12,8 +12,6 @@ from ...units import Unit
 from .blocks import product_blocks, weight_blocks
 from .maps import TokenMap
 
-SCRATCH_BYTES = 512 << 10  # for the panels of a product
-
 
 def weight_of(unit: Unit) -> str:
     """Return the name of a layer's weights."""
@@ -56,7 +54,6 @@ def linear(low: Lowering, unit: Unit, again: bool) -> None:
         size = 4.0 * (rows * source.features + columns * source.features + rows * columns * maps)
         share = rows * columns / target.features
         blocks.append((_bounds(r, c), accesses, flops * share, size))
-    low.builder.scratch(SCRATCH_BYTES)
     low.loop(
         loop_name(unit, again),
         "linear_forward",

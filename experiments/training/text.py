@@ -1,0 +1,147 @@
+"""Text for networks of tokens, each byte a token: a file, the text that comes with Python, or random tokens."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ...cython_src.binding.storage import aligned_empty
+from ...cython_src.errors import UsageError
+from ...cython_src.networks.layers import Network
+from .data import MAX_SYNTHETIC, SPLIT_SEED
+
+SPECS = "text, text:FILE, synthetic:N"
+BYTES = 256
+HELD_BACK = 0.1  # of the samples for validation, and as many for the test: the end of the text
+
+
+@dataclass(frozen=True, repr=False)
+class Text:
+    """Samples of consecutive tokens and the split.
+
+    Attributes
+    ----------
+    name : str
+        The spec it was loaded from, without the folder.
+    description : str
+        One line for tables and figures.
+    tokens : int32, shape (samples * sequence + 1,), 64-byte aligned
+        Sample s begins at token s * sequence; the target of each token is the next one.
+    sequence : int
+    train, valid, test : int32, one dimension
+        Numbers of samples; disjoint.
+    smoke_test : bool
+        Nothing can be learnt from it.
+    """
+
+    name: str
+    description: str
+    tokens: np.ndarray
+    sequence: int
+    train: np.ndarray
+    valid: np.ndarray
+    test: np.ndarray
+    smoke_test: bool = False
+
+    def __repr__(self) -> str:
+        return f"<data {self.name!r}: {self.num_samples} samples of {self.sequence} tokens>"
+
+    @property
+    def num_samples(self) -> int:
+        return (len(self.tokens) - 1) // self.sequence
+
+    @property
+    def answers(self) -> int:
+        """Answers that a network gives to a sample."""
+        return self.sequence
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Buffer of a plan -> the array that it is."""
+        return {"dataset.tokens": self.tokens}
+
+
+def load_text(spec: str, network: Network, sequence: int) -> Text:
+    """Load a text, or make random tokens.
+
+    Parameters
+    ----------
+    spec : str
+        "text" for the reference texts of the language that come with Python, "text:FILE" for a file; "synthetic:N" for
+        N random training samples.
+    network : Network
+        Whose vocabulary has a token for each byte.
+    sequence : int
+        Tokens of a sample.
+
+    Raises
+    ------
+    UsageError
+        Unknown spec, a file that cannot be read or is too short, or a vocabulary below 256.
+    """
+    kind, colon, argument = spec.partition(":")
+    if kind == "synthetic" and argument:
+        return _random_tokens(argument, network, sequence)
+    if kind != "text" or (colon and not argument):
+        raise UsageError(f"data of a network of tokens must be one of {SPECS}; got {spec!r}")
+    if network.token_input.vocabulary < BYTES:
+        raise UsageError(
+            f"--data text has a token for each of {BYTES} bytes, and the vocabulary of {network.name!r} has "
+            f"{network.token_input.vocabulary}; use synthetic:N, or another network"
+        )
+    content, title = _read(Path(argument).expanduser()) if argument else _texts_of_python()
+    count = (len(content) - 1) // sequence
+    held_back = max(1, int(HELD_BACK * count))
+    if count < 2 * held_back + 1:
+        raise UsageError(
+            f"--data {spec} must have at least three samples of {sequence} tokens and one token more, got "
+            f"{len(content)} bytes; use a longer text, or a shorter --sequence"
+        )
+    tokens = aligned_empty((count * sequence + 1,), np.int32)
+    tokens[:] = np.frombuffer(content, np.uint8)[: len(tokens)]
+    return _split("text", f"{title}, {len(content):,} bytes", tokens, sequence, held_back)
+
+
+def _split(name: str, description: str, tokens: np.ndarray, sequence: int, held_back: int, **further: bool) -> Text:
+    """The last samples are held back for the test, those before them for validation."""
+    indices = np.arange((len(tokens) - 1) // sequence, dtype=np.int32)
+    parts = np.split(indices, [len(indices) - 2 * held_back, len(indices) - held_back])
+    return Text(name, description, tokens, sequence, *parts, **further)
+
+
+def _read(path: Path) -> tuple[bytes, str]:
+    try:
+        return path.read_bytes(), path.name
+    except OSError as error:
+        raise UsageError(
+            f"the file of --data text:FILE must be readable, got {str(path)!r}: {error.strerror}"
+        ) from None
+
+
+def _texts_of_python() -> tuple[bytes, str]:
+    """The topics of `help()`, by name."""
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:
+        raise UsageError(
+            "--data text takes the topics of Python's help(), and this Python has none; name a file: --data text:FILE"
+        ) from None
+    text = "\n\n".join(topics[name] for name in sorted(topics))
+    return text.encode(), f"topics of help() in Python {platform.python_version()}"
+
+
+def _random_tokens(argument: str, network: Network, sequence: int) -> Text:
+    count = int(argument) if argument.isdigit() else 0
+    if not 10 <= count <= MAX_SYNTHETIC:
+        raise UsageError(
+            f"the number of samples in --data synthetic:N must be in [10, {MAX_SYNTHETIC}], got {argument!r}; "
+            f"use synthetic:1024"
+        )
+    held_back = max(count // 10, 1)
+    tokens = aligned_empty(((count + 2 * held_back) * sequence + 1,), np.int32)
+    tokens[:] = np.random.default_rng(SPLIT_SEED).integers(network.token_input.vocabulary, size=len(tokens))
+    description = f"random tokens, {count} samples (nothing can be learnt from it)"
+    return _split("synthetic", description, tokens, sequence, held_back, smoke_test=True)

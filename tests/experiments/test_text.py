@@ -1,0 +1,154 @@
+"""Networks of tokens on the command line: training on text, and text from what was trained."""
+
+import json
+
+import numpy as np
+import pytest
+
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.networks import reference_tokens
+from forktask.cython_src.networks.registry import get_network
+from forktask.experiments.commands.main import main
+from forktask.experiments.training import train as training
+from forktask.experiments.training.generate import generate
+from forktask.experiments.training.safetensors import read_safetensors
+from forktask.experiments.training.text import load_text
+
+TINY = get_network("gpt2_tiny")
+# Words in a circle, none twice; samples of 31 bytes begin at each of its 72 bytes.
+SENTENCE = b"the quick brown fox jumps over a lazy dog and runs away from him again. "
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of the network of bytes on one sentence, and what its command printed."""
+    folder = tmp_path_factory.mktemp("text")
+    (folder / "sentence.txt").write_bytes(SENTENCE * 150)
+    config = training.configure(
+        {"network": "gpt2_tiny", "data": f"text:{folder / 'sentence.txt'}", "sequence": 31, "epochs": 10, "threads": 2}
+        | {"out": str(folder / "run")},
+        resume=False,
+    )
+    lines = []
+    return training.train(config, report=lines.append), lines, folder / "run"
+
+
+def test_a_sentence_is_learnt(trained):
+    """Check that the loss falls far below that of guessing, the report with tokens a second and a sample, the files."""
+    summary, lines, folder = trained
+    assert summary["seeds"][0]["test_loss"] < 0.5 and summary["test_accuracy_min"] > 0.85
+    assert "tokens/s" in lines[0] and "valid loss" in lines[0]
+    assert "a sample of what it writes" in lines[-1] and len(lines) == 11
+    assert (folder / "accuracy.pdf").exists()
+    parameters, metadata = read_safetensors(folder / "parameters-seed-0.safetensors")
+    assert {name: array.shape for name, array in parameters.items()} == TINY.parameter_shapes()
+    assert metadata == {"network": "gpt2_tiny", "data": "text"}
+    assert summary["config"]["optimizer"] == "adamw" and summary["config"]["batch"] == 4
+
+
+def test_what_was_trained_continues_the_sentence(trained, capsys):
+    """Check the command on the trained file: the most probable bytes, and the same bytes under another model."""
+    arguments = ["generate", "--checkpoint", str(trained[2] / "parameters-seed-0.safetensors"), "--sequence", "31"]
+    arguments += ["--prompt", "the quick brown fox ", "--temperature", "0", "--tokens", "40"]
+    assert main(arguments) == 0
+    text = capsys.readouterr().out
+    assert text == "the quick brown fox jumps over a lazy dog and runs away from\n"
+    assert main([*arguments, "--model", "taskiter", "--threads", "2"]) == 0
+    assert capsys.readouterr().out == text
+
+
+def test_text_depends_on_the_seed_alone(trained):
+    """Check that a seed gives the same bytes twice, another seed others, and that each byte follows from those before
+    it as the reference says."""
+    parameters, _ = read_safetensors(trained[2] / "parameters-seed-0.safetensors")
+
+    def text(seed, **options):
+        return bytes(generate(TINY, parameters, b"dog", 30, sequence=16, seed=seed, **options))
+
+    assert text(1, temperature=2.0) == text(1, temperature=2.0) != text(2, temperature=2.0)
+    tokens = [*b"dog", *text(0, temperature=0.0)]
+    for end in (3, 10, 25):
+        seen = np.array([tokens[max(0, end - 16) : end]])
+        step = reference_tokens.forward(TINY.with_sequence(seen.shape[1]), parameters, seen, seen)
+        assert step.activations["lm_head"][0, -1].argmax() == tokens[end]
+
+
+def test_training_resumes_bit_by_bit(tmp_path):
+    """Check that a run in two parts leaves the parameters of one in one part, under another model."""
+    given = {"network": "gpt2_tiny", "data": "synthetic:24", "sequence": 16, "threads": 1, "schedule": "constant"}
+
+    def run(name, resume=False, **changes):
+        config = training.configure({**given, "out": str(tmp_path / name), **changes}, resume)
+        return training.train(config, resume, report=lambda line: None)["seeds"][0]["parameters_sha256"]
+
+    run("parts", epochs=1, model="serial")
+    assert run("parts", resume=True, epochs=2, model="taskiter") == run("whole", epochs=2, model="forkjoin")
+
+
+def test_the_default_text_is_long_enough():
+    """Check that the text without a file has two hundred thousand bytes and is split without overlap."""
+    data = load_text("text", TINY, 64)
+    assert data.num_samples * 64 > 200_000 and data.tokens.max() < 256
+    assert len({*data.train, *data.valid, *data.test}) == data.num_samples
+    assert data.valid.min() > data.train.max() and data.test.min() > data.valid.max()
+    assert b"statement" in bytes(data.tokens.astype(np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("digits", "must be one of text, text:FILE, synthetic:N"),
+        ("text:", "must be one of text"),
+        ("text:nowhere", "must be readable"),
+        ("synthetic:3", r"must be in \[10"),
+        ("text:short", "at least three samples"),
+    ],
+)
+def test_texts_that_cannot_be_read_are_refused(spec, message, tmp_path, monkeypatch):
+    """Check that the sentence says which data there are."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "short").write_bytes(b"x" * 100)
+    with pytest.raises(UsageError, match=message):
+        load_text(spec, TINY, 64)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["infer", "--network", "gpt2_tiny"], "infer times networks of images"),
+        (["train", "--network", "gpt2_tiny", "--data", "digits"], "must be one of text"),
+        (["generate", "--checkpoint", "nowhere"], "there is no file 'nowhere'"),
+        (["compare", "--network", "gpt2_tiny,lenet5", "--models", "serial"], "batch must be given"),
+        (["compare", "--network", "gpt2_tiny", "--sequence", "300", "--models", "serial"], "sequence must be in"),
+    ],
+)
+def test_what_networks_of_tokens_cannot_do_is_one_sentence(arguments, message, tmp_path, monkeypatch, capsys):
+    """Check the exit code and the sentence."""
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    found = capsys.readouterr().err
+    assert message in found and found.count("\n") == 1
+
+
+def test_models_of_a_gpu_refuse_tokens():
+    """Check that the sentence names a kernel without a CUDA form."""
+    from forktask.cython_src.gpu import launches
+
+    loop = lower("gpt2_tiny").loops[0]
+    with pytest.raises(UsageError, match=r"'tokens_load' has no CUDA form.*; use the CPU"):
+        launches.launches_of(loop.kernel, loop.attributes, loop.bounds, loop.operands)
+
+
+def test_compare_and_memory_take_the_default_batch(tmp_path, monkeypatch, capsys):
+    """Check a comparison of three models in fresh processes, and the planned and measured bytes."""
+    monkeypatch.chdir(tmp_path)
+    arguments = ["compare", "--network", "gpt2_tiny", "--sequence", "16", "--models", "serial,forkjoin,taskiter"]
+    assert main([*arguments, "--threads", "1,2", "--quick", "--oversubscribe", "--out", "out"]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "out" / "samples.jsonl").read_text().splitlines()]
+    plans = {(row["options"]["batch"], row["options"]["sequence"]) for row in rows if row["kind"] == "plan"}
+    assert plans == {(4, 16)}
+    capsys.readouterr()
+    assert main(["memory", "--network", "gpt2_tiny", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row["batch"] == 4 and row["resident"]["later"] < 1.25 * sum(row["planned"].values())
