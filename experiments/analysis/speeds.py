@@ -28,10 +28,15 @@ def best_serial(study: Study, plan_id: str) -> Point | None:
     return min((p for p in found if p in study.points), key=lambda p: study.typical_time(p).value, default=None)
 
 
+def forkjoin_forms(study: Study, plan_id: str, threads: int) -> list[str]:
+    """Return the fork-join forms that were measured on this plan and number of threads."""
+    return [m for m, t in study.points_of(plan_id) if t == threads and base_model(m) == "forkjoin"]
+
+
 @lru_cache(maxsize=4096)
 def better_forkjoin(study: Study, plan_id: str, threads: int) -> str | None:
     """Return the faster fork-join form on this plan and number of threads."""
-    forms = [m for m, t in study.points_of(plan_id) if t == threads and base_model(m) == "forkjoin"]
+    forms = forkjoin_forms(study, plan_id, threads)
     return min(forms, key=lambda m: (study.typical_time((plan_id, m, threads)).value, model_rank(m)), default=None)
 
 
@@ -57,7 +62,8 @@ def speed_table(study: Study) -> pd.DataFrame:
             speedup = study.ratio(serial, point) if serial else NOTHING
             reference = better_forkjoin(study, plan_id, threads)
             reference = reference if reference != model else None
-            ratio = study.ratio(point, (plan_id, reference, threads)) if reference else NOTHING
+            forms = [(plan_id, form, threads) for form in forkjoin_forms(study, plan_id, threads)]
+            ratio = study.ratio_to_fastest(point, forms) if reference else NOTHING
             rows.append(
                 {
                     **record,
@@ -109,8 +115,9 @@ def own_best_table(study: Study) -> pd.DataFrame:
             comparable = reference is not None and row["model"] != reference["model"]
             ratio = NOTHING
             if comparable:
-                ratio = study.ratio(
-                    (row["plan_id"], row["model"], threads), (reference["plan_id"], reference["model"], threads)
+                ratio = study.ratio_to_fastest(
+                    (row["plan_id"], row["model"], threads),
+                    [(join["plan_id"], join["model"], threads) for _, join in joins.iterrows()],
                 )
             rows.append(
                 {

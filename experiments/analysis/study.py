@@ -8,7 +8,7 @@ of two points is the quotient of their typical times. Its interval is that of th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -163,6 +163,27 @@ class Study:
         """Return the quotient of two points' typical times, with the interval of ratios paired by repetition block."""
         paired = ratio_interval(self.step_times(*numerator), self.step_times(*denominator))
         return including(paired, self._typical[numerator] / self._typical[denominator]) if paired.count else NOTHING
+
+    def ratio_to_fastest(self, numerator: Point, candidates: Sequence[Point]) -> Estimate:
+        """Return the quotient of a point's typical time and that of the fastest candidate, with the interval of paired
+        ratios.
+
+        The candidate with which a block's sample is paired is the fastest in all *other* blocks: chosen by the samples
+        that it is compared on, it would look faster than it is.
+        """
+        fastest = min(candidates, key=self._typical.__getitem__)
+        if len(candidates) == 1:
+            return self.ratio(numerator, fastest)
+        steady = {candidate: self.steady_times(candidate) for candidate in candidates}
+        paired = {}
+        for block in self.step_times(*numerator):
+            present = {c: [t for r, t in times.items() if r != block] for c, times in steady.items() if block in times}
+            elsewhere = {c: float(np.median(times)) for c, times in present.items() if times}
+            if elsewhere:
+                paired[block] = self.step_times(*min(elsewhere, key=elsewhere.__getitem__))[block]
+        interval = ratio_interval(self.step_times(*numerator), paired)
+        value = self._typical[numerator] / self._typical[fastest]
+        return including(interval, value) if interval.count else NOTHING
 
     # --- profiles ---
 

@@ -31,9 +31,10 @@ DEFINITIONS = (
     ),
     (
         "95% interval",
-        "Of the median, for any distribution: the wider of bootstrap and sign test. With fewer than six "
-        "repetitions it reaches from the lowest to the highest and holds the median in 94% of cases with "
-        "five, 88% with four, 75% with three only: give --repeats 6 or more for full cover.",
+        "Of a ratio: from the tosses that put the runs of a repetition in order, whatever the noise (a sign-flip test; "
+        "a wild repetition counts as one and a half). Of a median: the wider of bootstrap and sign test. With fewer than "
+        "six repetitions both reach from the lowest to the highest and hold the middle in 94% of cases with five, 88% "
+        "with four, 75% with three only: give --repeats 6 or more for full cover.",
     ),
     (
         "FLOP floor, roofline floor",

@@ -11,7 +11,7 @@ A file has a title, a comment on how to read its curve, and two tables:
     threads = "cores"          # 1, 2, 4, ... up to the cores of this process; or numbers
 
     [measure]                  # how
-    repeats = 7
+    repeats = 11
 
 Keys of [grid] are those of `Running` and every field of `PlanOptions`, keys of [measure] those of `Measure`. Unknown
 keys fail.
@@ -72,14 +72,14 @@ Grid = make_dataclass(
 class Measure(Record, frozen=True):
     """Options of measuring, the same for all configurations."""
 
-    repeats: Annotated[int, about("processes for each configuration", least=1)] = 7
+    repeats: Annotated[int, about("processes for each configuration", least=1)] = 11
     seed: Annotated[int, about("of data, initial weights and the order of measurements", least=0)] = 1
     check_iterations: Annotated[
         int, about("iterations after which weights and losses must be the same in all models", least=1)
     ] = 20
     target_s: Annotated[
         float, about("about how long the timed runs of one sample last together", above=0, below=1e7)
-    ] = 0.3
+    ] = 0.2
     warmup_s: Annotated[float, about("longest warm-up before them", above=0, below=1e7)] = 1.0
     time_limit_s: Annotated[
         float, about("longest time for one sample; what takes longer becomes a row that says so", above=0, below=1e7)

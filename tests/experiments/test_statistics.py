@@ -43,6 +43,54 @@ def test_ratios_are_paired_by_repetition():
     assert estimate.low == pytest.approx(0.9) and estimate.high == pytest.approx(0.9)
 
 
+NOISES = {
+    "normal": lambda rng, n: rng.normal(size=n),
+    "Student t(2)": lambda rng, n: rng.standard_t(2, size=n),
+    "Cauchy": lambda rng, n: rng.standard_cauchy(size=n),
+    # A machine that slows down by one unit from one run to the next: whichever came first looks faster.
+    "drift": lambda rng, n: rng.choice((-1.0, 1.0), size=n) + 0.3 * rng.normal(size=n),
+}
+
+
+@pytest.mark.parametrize("n", [6, 7, 11, 16])
+@pytest.mark.parametrize("noise", NOISES)
+def test_intervals_of_ratios_cover_the_true_ratio(n, noise):
+    """Check that 95 % intervals of ratios hold the true one in 95 % of draws, for any noise (four standard errors)."""
+    rng = np.random.default_rng(n)
+    hits, trials = 0, 300
+    for _ in range(trials):
+        low, high = statistics.toss_interval(0.01 * NOISES[noise](rng, n))
+        hits += low <= 0 <= high
+    assert hits / trials >= 0.95 - 4 * (0.95 * 0.05 / trials) ** 0.5
+
+
+@pytest.mark.parametrize("n", [7, 11])
+def test_intervals_of_ratios_are_narrower_than_those_of_medians(n):
+    """Check the width beside the interval of the median that any distribution allows."""
+    rng = np.random.default_rng(n)
+    widths = []
+    for _ in range(50):
+        x = 0.01 * rng.normal(size=n)
+        estimate = statistics.median_interval(x)
+        low, high = statistics.toss_interval(x)
+        widths.append((high - low) / (estimate.high - estimate.low))
+    assert np.median(widths) < 0.75
+
+
+def test_one_wild_repetition_does_not_veto_ten():
+    """Check that of eleven repetitions one that is far off leaves a verdict."""
+    x = 0.004 * np.random.default_rng(5).normal(size=11)
+    x[3] = 0.4
+    low, high = statistics.toss_interval(x)
+    assert -0.02 < low < 0 < high < 0.02
+
+
+def test_few_or_equal_ratios():
+    """Check that of fewer than six the extremes are given, and that equal ratios have no width."""
+    assert statistics.toss_interval([0.1, 0.3, 0.2]) == (0.1, 0.3)
+    assert statistics.toss_interval([0.1] * 8) == (0.1, 0.1)
+
+
 def test_block_factors_are_those_of_whole_blocks():
     """Check a slow block, a single disturbed point, and points that are missing from some blocks."""
     points = [{r: level * (3.0 if r == 2 else 1.0) for r in range(5)} for level in (1e-3, 2e-3, 7e-3)]

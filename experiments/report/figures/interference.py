@@ -78,7 +78,7 @@ def caption(study: Study, plan_id: str) -> list[str]:
         "(a) Step time beside spinning processes, one on each of the last CPUs, over that of the same model without, "
         "paired by repetition; dotted: what the CPU time taken explains, from threads that only spin beside the same "
         "processes. (b) Slowdown times the capacity that is left, less one: time in which CPUs were there and not "
-        f"used, or used for nothing. Markers: quotients of typical times, bars: {CONFIDENCE:.0%} bootstrap intervals. "
+        f"used, or used for nothing. Markers: quotients of typical times, bars: {CONFIDENCE:.0%} intervals. "
         'Task models with "stay" leave each thread on its CPU, as all other models do; with "swap" a worker that waits '
         "exchanges CPUs with one that lost its own.",
         *conditions(study, plan_id),

@@ -81,7 +81,7 @@ def caption(study: Study, plan_id: str) -> list[str]:
     return [
         f"Time of a step with one value of an option over that with its first value, all other options, the model and "
         f"the number of threads being equal: {panels}. Below 1 is faster. Markers: quotients of typical times; bars: "
-        f"{CONFIDENCE:.0%} bootstrap intervals of ratios paired by repetition block; grey: differences below "
+        f"{CONFIDENCE:.0%} intervals of ratios paired by repetition block; grey: differences below "
         f"{EQUIVALENCE_BAND:.0%}, taken as none.",
         "Plans with different options may sum in another order, so that weights agree bit for bit within each plan "
         "only; this was checked before anything was drawn.",

@@ -78,7 +78,7 @@ def caption_over_plans(study: Study, plan_id: str, what: str) -> list[str]:
     """Return the caption's sentences; `what` describes the first panel."""
     return [
         f"(a) {what} (b) Time of each task model over that of the better fork-join form of the same plan and "
-        f"threads. Markers: typical times and their quotients; bars and bands: {CONFIDENCE:.0%} bootstrap intervals, "
+        f"threads. Markers: typical times and their quotients; bars and bands: {CONFIDENCE:.0%} intervals, "
         f"in (b) of ratios paired by repetition block; grey: differences below {EQUIVALENCE_BAND:.0%}.",
         *conditions(study, plan_id)[1:],
     ]

@@ -170,7 +170,7 @@ def caption(study: Study, plan_id: str) -> list[str]:
         "divided by that of the better fork-join form on as many threads "
         f"({' or '.join(model_label(m) for m in forms) or 'none measured'}; chosen by its median).",
         "Markers: quotients of typical times, which are medians after what met a whole repetition block was taken out; "
-        f"bars and bands: {CONFIDENCE:.0%} bootstrap intervals of ratios paired by repetition block; small dots: these "
+        f"bars and bands: {CONFIDENCE:.0%} intervals of ratios paired by repetition block; small dots: these "
         "ratios. In (b) and (c) points of one thread count stand side by side for legibility.",
         f"Grey in (c): differences below {EQUIVALENCE_BAND:.0%}, taken as none; fewer than {MIN_PAIRS} pairs are never "
         "called a difference.",
