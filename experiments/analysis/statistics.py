@@ -189,8 +189,9 @@ def toss_interval(log_ratios) -> tuple[float, float]:
     Notes
     -----
     If one side takes m times as long as the other and nothing else tells them apart, their random order in a block
-    makes the sign of each log ratio - log m a fair coin, whatever the noise, its tails and its drift. So the distribution of
-    the sum of these signs, each weighted by its distance, is known without any assumption: it is taken over all tosses.
+    makes the sign of each log ratio - log m a fair coin, whatever the noise, its tails and its drift. So the
+    distribution of the sum of these signs, each weighted by its distance, is known without any assumption: it is taken
+    over all tosses.
     The interval holds every m at which the sum is not among the 2.5 % largest or smallest. Weights are distances in
     units of their median, of at most `LARGEST_WEIGHT`: a wild block counts as little more than another one.
 

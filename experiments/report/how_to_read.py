@@ -32,9 +32,9 @@ DEFINITIONS = (
     (
         "95% interval",
         "Of a ratio: from the tosses that put the runs of a repetition in order, whatever the noise (a sign-flip test; "
-        "a wild repetition counts as one and a half). Of a median: the wider of bootstrap and sign test. With fewer than "
-        "six repetitions both reach from the lowest to the highest and hold the middle in 94% of cases with five, 88% "
-        "with four, 75% with three only: give --repeats 6 or more for full cover.",
+        "a wild repetition counts as one and a half). Of a median: the wider of bootstrap and sign test. With fewer "
+        "than six repetitions both reach from the lowest to the highest and hold the middle in 94% of cases with five, "
+        "88% with four, 75% with three only: give --repeats 6 or more for full cover.",
     ),
     (
         "FLOP floor, roofline floor",
