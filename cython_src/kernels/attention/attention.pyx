@@ -12,12 +12,18 @@ from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memset
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
-from ..simd.micro_kernels cimport Micro
 from .attention_loops cimport ATTENTION_FLOATS, AttentionTask
+from .attention_loops cimport AttentionLoops
 
 import numpy as np
 
 from ..interface.kernel_spec import KernelSpec, register
+
+
+cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
+    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
+        const AttentionLoops *attention
+
 
 ctypedef void (*Pass)(const AttentionTask *) noexcept nogil
 

@@ -17,18 +17,28 @@ from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport channel_end, clear_channel_halo, image_size, pixel, row_size
 from ..maps.channels_planes cimport RESIDUAL_PLAIN, ChannelsTask, set_block, set_plane
 from ..simd.lanes cimport LANES
-from ..simd.micro_kernels cimport Micro
 from .channels_geometry cimport (
     DIRECT, IM2COL, MAX_PANELS, PAD, PAD_BLOCKED, TESTED, TESTED_BLOCKED, Convolution, panel_inputs, read_convolution,
     read_tile)
 from .channels_loops cimport ChannelsConvolutionLoops as Loops
 from .channels_loops cimport PixelGroup, PlainTask, PlaneTap, ProductTask, Tap, request_writes
 from .channels_winograd_loops cimport ChannelsWinogradLoops as WinogradLoops
+from ..elementwise.channels_loops cimport ChannelsElementwiseLoops
+from ..norm.channels_loops cimport ChannelsNormLoops
 
 from ..interface.kernel_spec import KernelSpec, register
 from ..maps.channels import channels_attributes
 from .algorithms import GEOMETRY
 from .channels_reference import backward_data, forward
+
+
+cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
+    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
+        const Loops *channels_convolution
+        const ChannelsElementwiseLoops *channels_elementwise
+        const ChannelsNormLoops *channels_norm
+        const WinogradLoops *channels_winograd
+
 
 cdef enum:
     # kernels/convolution/algorithms.py computes scratch memory and limits from these.

@@ -8,12 +8,18 @@ from libc.string cimport memcpy, memset
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..simd.lanes cimport LANES
-from ..simd.micro_kernels cimport Micro
 from .channels_geometry cimport MAX_INDEX, MAX_PANELS, WINOGRAD2, WINOGRAD4, panel_inputs
 from .channels_loops cimport ChannelsConvolutionLoops as Loops
+from .channels_winograd_loops cimport ChannelsWinogradLoops
 
 from ..interface.kernel_spec import KernelSpec, register
 from .channels_reference import pack
+
+
+cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
+    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
+        const Loops *channels_convolution
+        const ChannelsWinogradLoops *channels_winograd
 
 
 cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:

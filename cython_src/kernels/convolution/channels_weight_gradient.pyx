@@ -9,7 +9,6 @@ from libc.string cimport memcpy, memset
 from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport ChannelsMap, image_size, pixel, row_size
 from ..simd.lanes cimport LANES
-from ..simd.micro_kernels cimport Micro
 from .channels_geometry cimport (
     DIRECT, IM2COL, MAX_INDEX, MAX_PANELS, PAD, PAD_BLOCKED, TESTED_BLOCKED, Convolution, panel_inputs,
     read_convolution, read_tile)
@@ -21,6 +20,13 @@ from ..interface.kernel_spec import KernelSpec, register
 from ..maps.channels import channels_attributes
 from .algorithms import GEOMETRY
 from .channels_reference import backward_weights
+
+
+cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
+    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
+        const Loops *channels_convolution
+        const WinogradLoops *channels_winograd
+
 
 cdef enum:
     # kernels/convolution/algorithms.py computes scratch memory and limits from these.

@@ -15,8 +15,9 @@ from ..interface.block_kernel cimport KernelArgs, TaskContext
 from .lanes_epilogue cimport POOL, STORE, UNPOOL, Epilogue, finish_rows
 from ..maps.lanes cimport Map, clear_halo, offset, plane_size, read_map
 from ..simd.lanes cimport LANES
-from ..simd.micro_kernels cimport Micro
 from .lanes_loops cimport KERNEL, TAPS, ConvTask, WeightGradientTask
+from .lanes_loops cimport LanesConvolutionLoops
+from ..pooling.lanes_loops cimport LanesPoolingLoops
 
 cdef extern from "cython_src/kernels/convolution/lanes_sizes.h" nogil:
     const int LANES_TILE
@@ -38,6 +39,12 @@ import numpy as np
 from ..maps import lanes as lanes_maps
 from ..interface.kernel_spec import KernelSpec, longest, register
 from ..maps.lanes import interior, map_attributes
+
+
+cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
+    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
+        const LanesConvolutionLoops *lanes_convolution
+        const LanesPoolingLoops *lanes_pooling
 
 
 cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *context, bint flip,
@@ -99,7 +106,7 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
                 micro.lanes_convolution.convolve(&t)
                 if buffers:
                     for i in range(count):
-                        finish_rows(micro, epilogue, &target, out, index, g, o + i, y, 0, n, width,
+                        finish_rows(micro.lanes_pooling, epilogue, &target, out, index, g, o + i, y, 0, n, width,
                                     scratch + i * t.out_channel, t.out_row)
                 y += n
             for i in range(count):

@@ -4,7 +4,7 @@ from libc.stdint cimport uint8_t
 from libc.string cimport memcpy
 
 from ..maps.lanes cimport Map, offset
-from ..simd.micro_kernels cimport Micro
+from ..pooling.lanes_loops cimport LanesPoolingLoops
 
 
 cdef enum Epilogue:
@@ -14,8 +14,8 @@ cdef enum Epilogue:
 
 
 cdef inline void finish_rows(
-    const Micro *micro, Epilogue epilogue, const Map *target, float *out, uint8_t *index, int group, int channel,
-    int y, int x, int rows, int columns, const float *results, Py_ssize_t results_row,
+    const LanesPoolingLoops *pooling, Epilogue epilogue, const Map *target, float *out, uint8_t *index, int group,
+    int channel, int y, int x, int rows, int columns, const float *results, Py_ssize_t results_row,
 ) noexcept nogil:
     """Write rows [y, y + rows) and columns [x, x + columns) of the convolution's result to the map `target`.
 
@@ -27,13 +27,13 @@ cdef inline void finish_rows(
     if epilogue == POOL:
         for r in range(0, rows, 2):
             at = (plane * target.height + (y + r) // 2) * target.width + x // 2
-            micro.lanes_pooling.pool_row(
+            pooling.pool_row(
                 results + r * results_row, results + (r + 1) * results_row, columns // 2, lanes, 1,
                 out + offset(target, group, channel, (y + r) // 2) + x // 2 * lanes, index + at * lanes)
     elif epilogue == UNPOOL:
         for r in range(rows):
             at = (plane * (target.height // 2) + y + r) * (target.width // 2) + x
-            micro.lanes_pooling.unpool_row(
+            pooling.unpool_row(
                 results + r * results_row, index + at * lanes, columns, lanes,
                 out + offset(target, group, channel, 2 * (y + r)) + 2 * x * lanes,
                 out + offset(target, group, channel, 2 * (y + r) + 1) + 2 * x * lanes)

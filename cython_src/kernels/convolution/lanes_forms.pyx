@@ -17,9 +17,12 @@ from ..interface.block_kernel cimport KernelArgs, TaskContext
 from .lanes_epilogue cimport POOL, STORE, UNPOOL, Epilogue, finish_rows
 from ..maps.lanes cimport Map, clear_halo, offset, plane_size, read_map
 from ..simd.lanes cimport LANES
-from ..simd.micro_kernels cimport Micro
 from .lanes_forms_loops cimport Extent
 from .lanes_loops cimport KERNEL, TAPS, ConvTask, WeightGradientTask
+from ..maps.lanes_loops cimport LanesLoops
+from .lanes_loops cimport LanesConvolutionLoops
+from .lanes_forms_loops cimport LanesFormsLoops
+from ..pooling.lanes_loops cimport LanesPoolingLoops
 
 cdef extern from "cython_src/kernels/convolution/lanes_sizes.h" nogil:
     const int LANES_TILE
@@ -39,6 +42,15 @@ from . import lanes as lanes_convolution
 from ..interface.kernel_spec import KernelSpec, longest, register
 from ..maps.lanes import map_attributes
 from .algorithms import ALGORITHMS
+
+
+cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
+    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
+        const LanesLoops *lanes
+        const LanesConvolutionLoops *lanes_convolution
+        const LanesFormsLoops *lanes_forms
+        const LanesPoolingLoops *lanes_pooling
+
 
 FORMS = tuple(ALGORITHMS[FORM_IM2COL : FORM_PAD_BLOCKED + 1])
 assert FORMS == ("im2col", "if", "if_blocked", "pad", "pad_blocked")
@@ -143,8 +155,9 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
                     else:
                         micro.lanes_forms.plain(&t, &exist if algorithm == FORM_TESTED else NULL)
                     for i in range(count if t.out == tile else 0):
-                        finish_rows(micro, epilogue, &target, out, index, g, o + i, first_row, 0, n, width,
-                                    tile + i * tile_channel, tile_row)
+                        finish_rows(
+                            micro.lanes_pooling, epilogue, &target, out, index, g, o + i, first_row, 0, n, width,
+                            tile + i * tile_channel, tile_row)
                     first_row += n
                 o += count
             y += rows

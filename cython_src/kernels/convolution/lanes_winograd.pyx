@@ -16,10 +16,12 @@ from .lanes_epilogue cimport POOL, STORE, UNPOOL, Epilogue, finish_rows
 from ..maps.lanes cimport Map, clear_halo, offset, plane_size, read_map
 from ..maps.lanes_loops cimport LanesReduction
 from ..simd.lanes cimport LANES
-from ..simd.micro_kernels cimport Micro
 from .lanes_loops cimport TAPS
 from .lanes_winograd_loops cimport (
     WINOGRAD_POINTS, WINOGRAD_STRIP, WINOGRAD_TILE, WinogradProduct, WinogradTransform)
+from ..maps.lanes_loops cimport LanesLoops
+from ..pooling.lanes_loops cimport LanesPoolingLoops
+from .lanes_winograd_loops cimport LanesWinogradLoops
 
 cdef extern from "cython_src/kernels/convolution/lanes_sizes.h" nogil:
     const int WINOGRAD_BORDER, WINOGRAD_ROW
@@ -42,6 +44,14 @@ from .lanes import (
     _conv_backward_data_reference, _conv_backward_data_unpool_reference, _conv_backward_weights_reference,
     _conv_forward_reference, _conv_relu_pool_reference)
 from ..maps.lanes import map_attributes
+
+
+cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
+    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
+        const LanesLoops *lanes
+        const LanesPoolingLoops *lanes_pooling
+        const LanesWinogradLoops *lanes_winograd
+
 
 cdef void strip_shape(int tiles_across, int *across, int *down) noexcept nogil:
     """Tiles of a strip: a row, or several of a narrow map."""
@@ -114,8 +124,9 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
                             q.m + (o - b[2]) * q.m_out + r * t.tiles * LANES, q.m_point, t.tiles,
                             bias[o] if has_bias else 0, rows, WINOGRAD_ROW)
                         i = y + r * WINOGRAD_TILE
-                        finish_rows(micro, epilogue, &target, out, index, g, o, i, x0, min(WINOGRAD_TILE, stop - i),
-                                    columns, rows, WINOGRAD_ROW)
+                        finish_rows(
+                            micro.lanes_pooling, epilogue, &target, out, index, g, o, i, x0,
+                            min(WINOGRAD_TILE, stop - i), columns, rows, WINOGRAD_ROW)
                 x0 += columns
             y += num_rows * WINOGRAD_TILE
         for o in range(b[2], b[3]):

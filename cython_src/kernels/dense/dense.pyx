@@ -9,13 +9,22 @@ from libc.stdint cimport int32_t, uint8_t, uintptr_t
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.lanes cimport Map, clear_halo, offset, read_map
-from ..simd.micro_kernels cimport Micro
+from .dense_loops cimport DenseLoops
+from ..pooling.lanes_loops cimport LanesPoolingLoops
+from ..elementwise.relu_loops cimport ReluLoops
 
 import numpy as np
 
 from ..maps import lanes as lanes_maps
 from ..interface.kernel_spec import KernelSpec, register
 from ..maps.lanes import interior, map_attributes
+
+
+cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
+    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
+        const DenseLoops *dense
+        const LanesPoolingLoops *lanes_pooling
+        const ReluLoops *relu
 
 
 cdef int fc_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:

@@ -8,13 +8,18 @@ from libc.stdint cimport int32_t, uintptr_t
 from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, pixel, read_channels_map
 from ..simd.lanes cimport LANES
-from ..simd.micro_kernels cimport Micro
+from ..maps.lanes_loops cimport LanesLoops
 
 import numpy as np
 
 from ..maps import channels as channels_maps
 from ..interface.kernel_spec import KernelSpec, register
 from ..maps.channels import BOX, inside, channels_attributes, write_block
+
+
+cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
+    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
+        const LanesLoops *lanes
 
 
 cdef int flatten(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:

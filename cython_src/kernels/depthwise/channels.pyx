@@ -16,8 +16,9 @@ from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, pixel, read_channels_map, with_halo
 from ..maps.channels_planes cimport MASK_ARGUMENT, MASK_NONE, ChannelsTask, set_block, set_plane
 from ..maps.channels_windows cimport WindowTask, set_windows
-from ..simd.micro_kernels cimport Micro
 from .channels_loops cimport DepthwiseBackwardTask
+from .channels_loops cimport ChannelsDepthwiseLoops
+from ..elementwise.channels_loops cimport ChannelsElementwiseLoops
 
 cdef extern from "cython_src/kernels/depthwise/channels_sizes.h" nogil:
     ctypedef struct DepthwiseScratch:
@@ -36,6 +37,12 @@ from ..maps import channels as channels_maps
 from ..interface.kernel_spec import KernelSpec, longest, register
 from ..maps.channels import (
     BOX, activate, block_statistics, inside, channels_attributes, passes, scatter_windows, windows, write_block)
+
+
+cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
+    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
+        const ChannelsDepthwiseLoops *channels_depthwise
+        const ChannelsElementwiseLoops *channels_elementwise
 
 
 cdef const float *pack(const KernelArgs *a, const WindowTask *task, const float *weight, const int32_t *b, int flip,

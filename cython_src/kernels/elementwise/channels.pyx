@@ -15,12 +15,17 @@ from libc.stdint cimport int32_t, uint32_t, uint64_t, uintptr_t
 from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, read_channels_map, with_halo
 from ..maps.channels_planes cimport BRANCH_ADD, BRANCH_WRITE, RESIDUAL_PLAIN, ChannelsTask, set_block, set_plane
-from ..simd.micro_kernels cimport Micro
+from .channels_loops cimport ChannelsElementwiseLoops
 
 import numpy as np
 
 from ..interface.kernel_spec import KernelSpec, register
 from ..maps.channels import BOX, activate, inside, channels_attributes, passes, write_block
+
+
+cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
+    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
+        const ChannelsElementwiseLoops *channels_elementwise
 
 
 cdef void run_activation(const KernelArgs *a, const int32_t *b, void *second, int second_halo, void *output,

@@ -3,10 +3,15 @@
 from libc.stdint cimport int32_t, uintptr_t
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
-from ..simd.micro_kernels cimport Micro
+from .tokens_loops cimport TokenElementLoops
 
 from ..interface.kernel_spec import KernelSpec, register
 from .gelu import gelu, gelu_derivative
+
+
+cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
+    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
+        const TokenElementLoops *token_elements
 
 
 cdef int gelu_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:

@@ -8,11 +8,17 @@ from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
-from ..simd.micro_kernels cimport Micro
+from ..elementwise.tokens_loops cimport TokenElementLoops
 
 import numpy as np
 
 from ..interface.kernel_spec import KernelSpec, register
+
+
+cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
+    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
+        const TokenElementLoops *token_elements
+
 
 # Status of a kernel that met a token outside the vocabulary.
 BAD_TOKEN = 3

@@ -10,11 +10,17 @@ from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memset
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
-from ..simd.micro_kernels cimport Micro
 from .linear_loops cimport LINEAR_FLOATS, LINEAR_GELU, LINEAR_GRADIENT_FLOATS, LinearGradientTask, LinearTask
+from .linear_loops cimport LinearLoops
 
 from ..interface.kernel_spec import KernelSpec, longest, register
 from ..elementwise.gelu import gelu, gelu_derivative
+
+
+cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
+    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
+        const LinearLoops *linear
+
 
 GELU = LINEAR_GELU  # code of the activation; 0: none
 

@@ -7,7 +7,7 @@ from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport ChannelsMap, clear_channel_halo, pixel, read_channels_map
 from ..maps.lanes cimport Map, clear_halo, offset, read_map
 from ..simd.lanes cimport LANES
-from ..simd.micro_kernels cimport Micro
+from .load_loops cimport LoadLoops
 
 import numpy as np
 
@@ -15,6 +15,12 @@ from ..maps import lanes as lanes_maps
 from ..interface.kernel_spec import KernelSpec, register
 from ..maps.lanes import interior, map_attributes
 from ..maps.channels import inside, channels_attributes, write_block
+
+
+cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
+    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
+        const LoadLoops *load
+
 
 # Status of a kernel that met an index outside the data set.
 BAD_INDEX = 2

@@ -12,12 +12,17 @@ from libc.math cimport logf
 from libc.stdint cimport int32_t, uintptr_t
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
-from ..simd.micro_kernels cimport Micro
+from .vocabulary_loops cimport VocabularyLoops
 
 import numpy as np
 
 from ..interface.kernel_spec import KernelSpec, register
 from .softmax import BAD_LABEL
+
+
+cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
+    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
+        const VocabularyLoops *vocabulary
 
 
 cdef inline bint is_first_largest(const float *z, Py_ssize_t target, float largest) noexcept nogil:

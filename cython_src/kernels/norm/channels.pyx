@@ -21,7 +21,8 @@ from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, read_
 from ..maps.channels_planes cimport (
     BRANCH_ADD, BRANCH_WRITE, MASK_ARGUMENT, MASK_RESULT, RESIDUAL_PLAIN, RESIDUAL_SCALED, ChannelsTask, set_block,
     set_plane)
-from ..simd.micro_kernels cimport Micro
+from ..elementwise.channels_loops cimport ChannelsElementwiseLoops
+from .channels_loops cimport ChannelsNormLoops
 
 import numpy as np
 
@@ -29,6 +30,12 @@ from ..maps import channels as channels_maps
 from ..interface.kernel_spec import KernelSpec, register
 from ..maps.channels import (
     BOX, activate, block_statistics, inside, channels_attributes, passes, write_block)
+
+
+cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
+    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
+        const ChannelsElementwiseLoops *channels_elementwise
+        const ChannelsNormLoops *channels_norm
 
 
 cdef int norm_statistics(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:

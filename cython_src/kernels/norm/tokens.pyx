@@ -9,12 +9,17 @@ rows, in order, into the block's partial buffers.
 from libc.stdint cimport int32_t, uintptr_t
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
-from ..simd.micro_kernels cimport Micro
 from .tokens_loops cimport LayerNormGradientTask, LayerNormTask
+from .tokens_loops cimport LayerNormLoops
 
 import numpy as np
 
 from ..interface.kernel_spec import KernelSpec, register
+
+
+cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
+    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
+        const LayerNormLoops *layernorm
 
 
 cdef inline float *at(const void *operand, Py_ssize_t offset) noexcept nogil:

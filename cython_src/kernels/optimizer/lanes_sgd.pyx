@@ -8,9 +8,14 @@ learning rate from a table that is indexed by the iteration.
 from libc.stdint cimport int32_t, uintptr_t
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
-from ..simd.micro_kernels cimport Micro
+from .optimizer_loops cimport OptimizerLoops
 
 from ..interface.kernel_spec import KernelSpec, register
+
+
+cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
+    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
+        const OptimizerLoops *optimizer
 
 
 cdef int sgd(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:

@@ -19,12 +19,17 @@ from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memset
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
-from ..simd.micro_kernels cimport Micro
 from .optimizer_loops cimport OptimizerTask
+from .optimizer_loops cimport OptimizerLoops
 
 import numpy as np
 
 from ..interface.kernel_spec import KernelSpec, register
+
+
+cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
+    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
+        const OptimizerLoops *optimizer
 
 
 cdef void set_elements(OptimizerTask *task, const KernelArgs *a, const int32_t *b) noexcept nogil:

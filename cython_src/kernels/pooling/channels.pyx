@@ -11,7 +11,6 @@ from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, clear_pixels, pixel, read_channels_map
 from ..maps.channels_planes cimport ChannelsTask, set_block, set_plane
 from ..maps.channels_windows cimport WindowTask, set_windows
-from ..simd.micro_kernels cimport Micro
 from .channels_loops cimport ChannelsPoolingLoops
 
 import numpy as np
@@ -19,6 +18,11 @@ import numpy as np
 from ..maps import channels as channels_maps
 from ..interface.kernel_spec import KernelSpec, register
 from ..maps.channels import BOX, inside, channels_attributes, scatter_windows, windows, write_block
+
+
+cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
+    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
+        const ChannelsPoolingLoops *channels_pooling
 
 
 ctypedef void (*WindowLoop)(const WindowTask *) noexcept nogil

@@ -1,5 +1,6 @@
 /* Table of all inner loops, one for each instruction set. The loops lie in the folders of their concepts, in files
- * ..._loops.c that are compiled once per instruction set; the headers beside them describe what they do. */
+ * ..._loops.c that are compiled once per instruction set; the headers beside them describe what they do. Nothing here
+ * includes them: the table holds addresses alone, and each Cython module declares the part of it that it uses. */
 #ifndef FORKTASK_MICRO_KERNELS_H
 #define FORKTASK_MICRO_KERNELS_H
 
