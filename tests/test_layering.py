@@ -1,55 +1,222 @@
-"""Imports point one way: cython_src <- forkjoin, tasking <- experiments."""
-
-import ast
-import re
-from pathlib import Path
+"""Imports and includes point one way: between folders, between the rooms of a folder, and between files."""
 
 import pytest
+from layering import EXAMPLES, FOLDERS, Sources, arrows, find_cycle
 
-ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("cython_src", "forkjoin", "tasking", "experiments")
-ALLOWED = {
-    "cython_src": {"cython_src"},
-    "forkjoin": {"forkjoin", "cython_src"},
-    "tasking": {"tasking", "cython_src"},
-    "experiments": set(FOLDERS),
+# What the rooms of a folder, and files beside rooms, may name in the same folder: nothing else. A file that names
+# another file needs no row, but may not close a circle.
+GROUND = {"interface", "maps", "simd"}  # of kernels
+CONCEPTS = {
+    *("attention", "bench", "convolution", "dense", "depthwise", "elementwise", "embedding", "linear", "load", "loss"),
+    *("norm", "optimizer", "pooling", "reduction"),
 }
-RELATIVE = re.compile(r"^\s*(?:from\s+\.\.(\w+)|from\s+forktask\.(\w+)|c?import\s+forktask\.(\w+))", re.MULTILINE)
+ARROWS = {
+    "": {
+        "cython_src": set(),
+        "forkjoin": {"cython_src"},
+        "tasking": {"cython_src"},
+        "experiments": {"cython_src", "forkjoin", "tasking"},
+        "api": {"cython_src", "experiments"},
+        EXAMPLES: {"api"},
+    },
+    "cython_src": {
+        "plan": {"errors"},
+        "networks": {"errors"},
+        "kernels": {"plan", "errors"},
+        "lowering": {"plan", "networks", "kernels", "records", "errors"},
+        "binding": {"plan", "kernels", "errors"},
+        "graphs": {"plan", "kernels", "binding", "errors"},
+        "gpu": {"plan", "kernels", "binding", "errors"},
+        "targets": {"plan", "binding", "gpu"},
+    },
+    "cython_src/kernels": {
+        "interface": set(),
+        "simd": set(),
+        "maps": {"interface", "simd"},
+        "bench": {"interface"},
+        "reduction": {"interface"},
+        "load": GROUND,
+        "optimizer": GROUND,
+        "elementwise": GROUND,
+        "embedding": GROUND | {"elementwise"},
+        "linear": GROUND | {"elementwise"},
+        "loss": GROUND | {"elementwise"},
+        "norm": GROUND | {"elementwise"},
+        "pooling": GROUND | {"elementwise"},
+        "attention": GROUND | {"elementwise", "linear"},
+        "dense": GROUND | {"elementwise", "pooling"},
+        "depthwise": GROUND | {"elementwise", "norm"},
+        "convolution": GROUND | {"elementwise", "norm", "pooling"},
+        "kernel_table": CONCEPTS | {"interface"},
+    },
+    "cython_src/lowering": {
+        "layouts": {"dense", "elementwise", "ends", "gradients", "granularity", "options", "state", "units"},
+        "lower": {"layouts"},
+    },
+    "cython_src/lowering/layouts": {"channels": set(), "lanes": set(), "tokens": set()},
+    "tasking": {"programs": {"recorded_graph.h", "scheduler.h"}, "headers": {"programs"}},
+    "experiments": {
+        "machine": set(),
+        "bounds": set(),
+        "sampling": {"machine", "bounds"},
+        "analysis": {"sampling", "bounds"},
+        "report": {"analysis", "sampling"},
+        "sweep": {"sampling", "machine"},
+        "training": {"sampling", "machine"},
+        "peers": {"analysis", "sampling", "bounds", "machine"},
+        "metg": {"report", "sampling", "machine"},
+        "scaling": {"analysis", "sampling", "bounds", "machine"},
+        "commands": {"machine", "metg", "peers", "report", "sampling", "scaling", "sweep", "training"},
+    },
+    "experiments/report": {"figures": {"words"}, "files": {"figures"}, "gpu": {"figures"}},
+}
 
 
-def imported_folders(path: Path) -> set[str]:
-    """Folders of the package that a Python or Cython file names in its imports."""
-    text = path.read_text()
-    if path.suffix == ".py":
-        found = set()
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ImportFrom) and node.level == 2 and node.module:
-                found.add(node.module.split(".")[0])
-            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("forktask."):
-                found.add(node.module.split(".")[1])
-            elif isinstance(node, ast.Import):
-                found.update(a.name.split(".")[1] for a in node.names if a.name.startswith("forktask."))
-        return found & set(FOLDERS)
-    return {name for match in RELATIVE.findall(text) for name in match if name in FOLDERS}
+@pytest.fixture(scope="module")
+def sources():
+    return Sources()
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_imports_follow_the_arrows(folder):
-    """Check that no folder imports one that stands above it, and that forkjoin and tasking never meet."""
-    files = [p for p in (ROOT / folder).rglob("*") if p.suffix in (".py", ".pyx", ".pxd")]
-    assert files
-    for path in files:
-        outside = imported_folders(path) - ALLOWED[folder]
-        assert not outside, f"{path.relative_to(ROOT)} imports {sorted(outside)}"
+@pytest.fixture(scope="module")
+def found(sources):
+    return arrows(sources.edges())
 
 
-def test_a_forbidden_import_is_seen(tmp_path):
-    """Check that the search for imports would notice each form that the sources use."""
-    for name, text in {
-        "a.py": "from ..tasking.executor import X\n",
-        "b.py": "import forktask.tasking.executor\n",
-        "c.pyx": "from ..tasking.graph cimport G\n",
-    }.items():
-        path = tmp_path / name
-        path.write_text(text)
-        assert imported_folders(path) == {"tasking"}
+def forbidden(found, allowed, rooms):
+    """Dependencies that touch a room and that no row of `allowed` names."""
+    return [
+        example
+        for entry, examples in found.items()
+        for other, example in examples.items()
+        if {entry, other} & rooms and other not in allowed.get(entry, ())
+    ]
+
+
+def rooms_of(sources, folder):
+    """Entries of a folder that are folders themselves, with source files."""
+    if not folder:
+        return {*FOLDERS, EXAMPLES}
+    inside = [file[len(folder) + 1 :] for file in sources.files if file.startswith(f"{folder}/")]
+    return {name.partition("/")[0] for name in inside if "/" in name} - {EXAMPLES.removeprefix(f"{folder}/")}
+
+
+@pytest.mark.parametrize("folder", ARROWS, ids=lambda folder: folder or "top")
+def test_dependencies_follow_the_arrows(sources, found, folder):
+    """Check that no file names one of a room that its own may not name."""
+    allowed, rooms = ARROWS[folder], rooms_of(sources, folder)
+    assert rooms <= {*allowed}, f"{sorted(rooms - {*allowed})} in {folder!r} must have a row in ARROWS"
+    assert not (wrong := forbidden(found.get(folder, {}), allowed, rooms)), "\n".join(wrong)
+
+
+def test_folders_of_rooms_have_arrows(sources):
+    """Check that a folder in which two rooms stand has a row for each."""
+    folders = {
+        folder for file in sources.files if (folder := file.rpartition("/")[0]) and not file.startswith(EXAMPLES)
+    }
+    above = {folder.rpartition("/")[0] for folder in folders}
+    assert {folder for folder in above if len(rooms_of(sources, folder)) > 1} <= {*ARROWS}
+
+
+def test_no_dependencies_go_in_a_circle(found):
+    """Check every folder: neither its rooms nor its files lead back to themselves."""
+    for folder, graph in found.items():
+        assert not (cycle := find_cycle(graph)), f"a circle in {folder or 'the top'!r}:\n" + "\n".join(cycle)
+
+
+# (file, its text): each names tasking/executor, tasking/team.h or tasking/graph.
+WAYS_TO_NAME = {
+    "relative": ("forkjoin/a.py", "from ..tasking.executor import X\n"),
+    "relative from below": ("experiments/sampling/deep/a.py", "from ....tasking.executor import X\n"),
+    "relative module": ("forkjoin/a.py", "from ..tasking import executor\n"),
+    "relative in the folder": ("tasking/a.py", "from . import executor as other\n"),
+    "relative from the api": ("api/a.py", "from .tasking.executor import X\n"),
+    "absolute": ("forkjoin/a.py", "import os, forktask.tasking.executor as e\n"),
+    "absolute from": ("forkjoin/a.py", "from forktask.tasking.executor import (\n    X,\n    Y,\n)\n"),
+    "absolute module": ("forkjoin/a.py", "from forktask.tasking import executor\n"),
+    "in a function": ("forkjoin/a.py", "def f():\n    if True:\n        from ..tasking.executor import X\n"),
+    "for types alone": ("forkjoin/a.pyi", "if TYPE_CHECKING:\n    from ..tasking.executor import X\n"),
+    "in a template": ("api/a.py.in", "VERSION = @version@\nfrom .tasking.executor import X\n"),
+    "by name": ("forkjoin/a.py", "import importlib\nimportlib.import_module('forktask.tasking.executor')\n"),
+    "by a name of the package": (
+        "forkjoin/a.py",
+        "N = ('.tasking.executor',)\nfor n in N: import_module(n, 'forktask')\n",
+    ),
+    "by a name of the folder": (
+        "tasking/a.py",
+        "N = {'executor': 1}\nm = [import_module(f'.{n}', __package__) for n in N]\n",
+    ),
+    "by its own name": ("tasking/__init__.py", "N = ['executor']\nimport_module(f'{__name__}.{N[0]}')\n"),
+    "Cython, import": ("forkjoin/a.pyx", "cdef int x\nfrom ..tasking.executor import X\n"),
+    "Cython, absolute import": ("forkjoin/a.pyx", "import forktask.tasking.executor\n"),
+    "Cython, import in a function": ("forkjoin/a.pyx", "cdef f():\n    if 1: from ..tasking.executor import X\n"),
+    "Cython, by name": ("forkjoin/a.pyx", "m = import_module('.tasking.executor', 'forktask')\n"),
+    "cimport from": ("forkjoin/a.pyx", "from ..tasking.graph cimport G\n"),
+    "cimport from, in lines": ("forkjoin/a.pxd", "from ..tasking.graph cimport (\n    G,\n    H)\n"),
+    "cimport from, continued": ("forkjoin/a.pxd", "from ..tasking.graph \\\n    cimport G\n"),
+    "cimport of a module": ("forkjoin/a.pyx", "from ..tasking cimport graph\n"),
+    "cimport": ("forkjoin/a.pxd", "cimport numpy, forktask.tasking.graph as g\n"),
+    "cimport in the folder": ("tasking/a.pxd", "from . cimport graph\n"),
+    "include of Cython": ("tasking/a.pyx", "include 'part.pxi'\n"),
+    "extern": ("forkjoin/a.pxd", "cdef extern from 'tasking/team.h' nogil:\n    pass\n"),
+    "extern with a text": ("forkjoin/a.pyx", 'cdef extern from *:\n    """\n    #include "tasking/team.h"\n    """\n'),
+    "include": ("forkjoin/a.c", '#include "tasking/team.h"\n'),
+    "include beside": ("tasking/a.h", '  #  include "team.h" /* it */\n'),
+    "include by a path": ("tasking/programs/a.h", '#include "../team.h"\n'),
+    "include from a search path": ("forkjoin/a.cpp", "#include <team.h>\n"),
+    "include of CUDA": ("cython_src/gpu/a.cu", '#include "tasking/team.h"\n'),
+}
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A package of a few files, to which tests add one."""
+
+    def add(*files):
+        for name, text in (("tasking/executor.py", ""), ("tasking/graph.pxd", ""), ("tasking/part.pxi", ""), *files):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        (tmp_path / "tasking" / "team.h").touch()
+        return Sources(tmp_path)
+
+    return add
+
+
+@pytest.mark.parametrize("way", WAYS_TO_NAME)
+def test_every_way_to_name_a_file_is_seen(tree, way):
+    """Check each kind of import and include; a comment, a docstring or a module of another package names nothing."""
+    file, text = WAYS_TO_NAME[way]
+    (target,) = tree((file, text)).targets(file)
+    assert target in ("tasking/executor.py", "tasking/graph.pxd", "tasking/part.pxi", "tasking/team.h")
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("forkjoin/a.py", '"""from ..tasking.executor import X"""\n# import forktask.tasking.executor\nimport numpy\n'),
+        ("forkjoin/a.py", "names = ['.tasking.executor']\n"),
+        ("tasking/a.py", "d = {'executor': 1}\nimport_module(d['x'])\n"),
+        ("forkjoin/a.pyx", '"""\nfrom ..tasking.executor import X\n"""\n# cimport forktask.tasking.graph\n'),
+        ("forkjoin/a.c", '#include <stdio.h>\n#include "executor.py.h"\n'),
+    ],
+)
+def test_nothing_else_is_seen(tree, file, text):
+    """Check comments, docstrings, strings, modules and headers of others."""
+    assert not tree((file, text)).targets(file)
+
+
+def test_a_forbidden_arrow_and_a_circle_are_found(tree):
+    """Check the searches themselves on trees that break the rules, between folders, rooms and files."""
+    sources = tree(("forkjoin/a.py", "from ..tasking.executor import X\n"))
+    graph = arrows(sources.edges())[""]
+    assert forbidden(graph, ARROWS[""], rooms_of(sources, "")) == ["forkjoin/a.py names tasking/executor.py"]
+    assert not find_cycle(graph)
+    plan, bind = ("cython_src/plan/a.py", "from ..binding import b\n"), ("cython_src/binding/b.pyx", "")
+    sources = tree(plan, bind)
+    graph = arrows(sources.edges())["cython_src"]
+    assert forbidden(graph, ARROWS["cython_src"], rooms_of(sources, "cython_src")) == [f"{plan[0]} names {bind[0]}"]
+    assert not find_cycle(graph)
+    sources = tree(plan, (bind[0], "from ..plan cimport c\n"), ("cython_src/plan/c.pxd", ""))
+    assert len(find_cycle(arrows(sources.edges())["cython_src"])) == 2
+    texts = {"a.h": '#include "b.h"\n', "b.h": '#include "c.h"\n', "c.h": '#include "a.h"\n'}
+    sources = tree(*((f"forkjoin/{name}", text) for name, text in texts.items()))
+    assert len(find_cycle(arrows(sources.edges())["forkjoin"])) == 3
