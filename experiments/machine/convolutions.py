@@ -60,6 +60,8 @@ def compare_algorithms(
     """
     plan = lower(network, options)
     layout = plan.attributes["layout"]
+    if layout == "tokens":
+        raise UsageError(f"a network for this table must have convolutions, {network!r} has none; choose another")
     if layout not in DEFAULT_ALGORITHMS:
         raise UsageError(f"batch must be a multiple of 16 for this table, or layout channels, got {options.batch}")
     known = CONVOLUTIONS[1:] if layout == "lanes" else algorithms.ALGORITHMS

@@ -16,6 +16,7 @@ from typing import Any
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import lower
 from ...cython_src.lowering.options import PlanOptions
+from ...cython_src.networks.registry import get_network
 from ..machine.topology import available_cpus, cpu_order
 from ..sampling.child import clean_environment, run_sample, sample_environment
 from ..sampling.models import parse_model, process_environment
@@ -27,6 +28,13 @@ MOST_TASKS = 50_000  # Candidates with more tasks are left out.
 FINALISTS = 3
 FINAL_REPEATS = 3
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+# Sizes of a block to draw from; 0: not cut.
+CHOICES = {"channels": (0, 4, 8, 16, 32, 64), "rows": (0, 0, 0, 2, 4, 8, 16)}
+CHOICES_OF_TOKENS = {
+    "channels": (0, 32, 64, 128, 256, 512, 1024),
+    "rows": (0, 0, 16, 32, 64, 128, 256),
+    "heads": (0, 1, 2, 4),
+}
 
 
 def candidates(network: str, options: PlanOptions, budget: int, seed: int) -> list[str]:
@@ -41,16 +49,13 @@ def candidates(network: str, options: PlanOptions, budget: int, seed: int) -> li
         Largest number of granularities.
     """
     generator = random.Random(seed)
-    batch = options.batch
+    batch, choices = options.batch, CHOICES_OF_TOKENS if get_network(network).tokens else CHOICES
     found, plans = ["auto"], {_shape(lower(network, options, granularity="auto"))}
     for _ in range(20 * budget):
         if len(found) >= budget:
             break
-        parts = {
-            "images": generator.choice([n for n in SIZES if n <= batch] + [0]),
-            "channels": generator.choice([0, 4, 8, 16, 32, 64]),
-            "rows": generator.choice([0, 0, 0, 2, 4, 8, 16]),
-        }
+        parts = {"images": generator.choice([n for n in SIZES if n <= batch] + [0])}
+        parts |= {name: generator.choice(sizes) for name, sizes in choices.items()}
         text = ",".join(f"{name}={size}" for name, size in parts.items() if size)
         if not text or text in found:
             continue

@@ -7,9 +7,12 @@ import pytest
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.lowering.options import PlanOptions
 from forktask.cython_src.networks import reference_tokens
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
+from forktask.experiments.sweep.configuration import parse_configuration
+from forktask.experiments.sweep.tune import candidates
 from forktask.experiments.training import train as training
 from forktask.experiments.training.generate import generate
 from forktask.experiments.training.safetensors import read_safetensors
@@ -118,6 +121,7 @@ def test_texts_that_cannot_be_read_are_refused(spec, message, tmp_path, monkeypa
     [
         (["infer", "--network", "gpt2_tiny"], "infer times networks of images"),
         (["train", "--network", "gpt2_tiny", "--data", "digits"], "must be one of text"),
+        (["kernels", "--network", "gpt2_tiny", "--convolutions"], "must have convolutions, 'gpt2_tiny' has none"),
         (["generate", "--checkpoint", "nowhere"], "there is no file 'nowhere'"),
         (["compare", "--network", "gpt2_tiny,lenet5", "--models", "serial"], "batch must be given"),
         (["compare", "--network", "gpt2_tiny", "--sequence", "300", "--models", "serial"], "sequence must be in"),
@@ -138,6 +142,15 @@ def test_models_of_a_gpu_refuse_tokens():
     loop = lower("gpt2_tiny").loops[0]
     with pytest.raises(UsageError, match=r"'tokens_load' has no CUDA form.*; use the CPU"):
         launches.launches_of(loop.kernel, loop.attributes, loop.bounds, loop.operands)
+
+
+def test_sweeps_and_searches_know_networks_of_tokens():
+    """Check the batch of a file that names none, and that the search for block sizes cuts heads too."""
+    grid = parse_configuration({"grid": {"network": ["gpt2_tiny", "gpt2_small"]}}).grid
+    assert grid.batch == (4,)
+    assert parse_configuration({}).grid.batch == (64,)
+    found = candidates("gpt2_tiny", PlanOptions(batch=4), budget=12, seed=0)
+    assert any("heads=" in text for text in found) and len(found) == 12
 
 
 def test_compare_and_memory_take_the_default_batch(tmp_path, monkeypatch, capsys):

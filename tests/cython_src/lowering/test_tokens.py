@@ -66,6 +66,22 @@ def test_plans_equal_the_reference_in_float64(network, case):
             np.testing.assert_allclose(bound.arrays[name], peer.parameters[name], atol=1e-10, err_msg=name)
 
 
+def test_ten_compiled_steps_follow_the_reference():
+    """Check the losses of ten AdamW steps of the network of bytes within 1e-4 of those in float64."""
+    bound = bind(
+        lower("gpt2_tiny", batch=2, sequence=32, optimizer="adamw", num_images=20, num_batches=10, clip_norm=1.0)
+    )
+    fill_dataset(bound, 0)
+    initialise(bound, 0)
+    bound.arrays["learning_rates"][...] = 1e-3
+    parameters = {name: bound.arrays[name] for name in bound.plan.attributes["parameters"]}
+    peer = reference_tokens.AdamW(parameters, 1e-3, clip_norm=1.0)
+    network = get_network("gpt2_tiny").with_sequence(32)
+    losses = [peer.step(network, *batch_of(bound, iteration)).loss for iteration in range(10)]
+    run(bound, 10, "taskiter", 2)
+    np.testing.assert_allclose(bound.arrays["losses"][:10], losses, rtol=1e-4)
+
+
 def test_activations_can_be_looked_at():
     """Check that tensors go by the names of layers, as (batch, sequence, features), and phases without training."""
     bound = bind(lower(SMALL, **SMALL_SIZES, fusion="none", phase="evaluate"), target="float64")

@@ -96,11 +96,12 @@ def test_small_networks_of_any_shape(layers, heads, head, vocabulary, batch, seq
     compare(network, fill, **options)
 
 
-def test_the_small_network_at_its_own_size():
-    """Check the network of 11 million parameters at its initial weights."""
+@pytest.mark.parametrize("name", ["gpt2_small", *["gpt2"] * LONG])
+def test_shipped_networks_at_their_own_size(name):
+    """Check the networks of 11 and, in long forms, 124 million parameters at their initial weights, without slack."""
 
     def prepare(bound):
         fill_dataset(bound, 1)
         initialise(bound, 2)
 
-    compare(get_network("gpt2_small"), prepare, relative=0.0, batch=2, sequence=64)
+    compare(get_network(name), prepare, relative=0.0, batch=2, sequence=64)
