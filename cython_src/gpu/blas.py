@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..kernels.convolution import algorithms
-from ..kernels.maps.channels import UNIT, channel_end
+from ..kernels.maps.channels import channel_end
+from ..kernels.simd.instruction_sets import LANES
 
 PRODUCTS = ("cublas", "tf32", "own")
 
@@ -80,7 +81,7 @@ def _is_matrix(attributes: Mapping, bounds: Mapping, maps: tuple[str, str]) -> b
     if attributes["algorithm"] != algorithms.CODES["direct"]:
         return False
     plain = attributes["kernel"] == attributes["stride"] == attributes["groups"] == 1 and attributes["padding"] == 0
-    whole = all(attributes[f"{m}_halo"] == 0 and attributes[f"{m}_pitch"] % UNIT == 0 for m in maps)
+    whole = all(attributes[f"{m}_halo"] == 0 and attributes[f"{m}_pitch"] % LANES == 0 for m in maps)
     height = attributes[f"{maps[0]}_height"]
     return plain and whole and (bounds.get("y0", 0), bounds.get("y1", height)) == (0, height)
 
@@ -99,13 +100,13 @@ def _convolution(out: int, accumulate: bool) -> Callable[[Mapping, Mapping], Pro
         first = b["n0"] * _pixels(a, "in")
         return Product(
             (b["n1"] - b["n0"]) * _pixels(a, "in"),
-            UNIT,
+            LANES,
             depth,
             Matrix(0, first * a["in_pitch"], a["in_pitch"]),
-            Matrix(1, b["c0"] * depth, UNIT, stride=depth * UNIT),
-            Matrix(out, first * a["out_pitch"] + b["c0"], a["out_pitch"], stride=UNIT),
+            Matrix(1, b["c0"] * depth, LANES, stride=depth * LANES),
+            Matrix(out, first * a["out_pitch"] + b["c0"], a["out_pitch"], stride=LANES),
             accumulate and bool(a["accumulate"]),
-            (channel_end(b["c1"], a["out_pitch"]) - b["c0"]) // UNIT,
+            (channel_end(b["c1"], a["out_pitch"]) - b["c0"]) // LANES,
         )
 
     return product

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import UsageError
 from ..kernels.convolution import algorithms
-from ..kernels.maps.channels import UNIT
+from ..kernels.simd.instruction_sets import LANES
 from .blas import Products
 
 SOURCE_FOLDER = Path(__file__).parent.parent
@@ -185,7 +185,7 @@ def _softmax_loss(attributes: Mapping, bounds: np.ndarray) -> Launch:
 
 def _channel_end(bounds: np.ndarray, column: int, pitch: int) -> np.ndarray:
     """One past the last physical channel of each block."""
-    return np.minimum(-(-bounds[:, column] // UNIT) * UNIT, pitch)
+    return np.minimum(-(-bounds[:, column] // LANES) * LANES, pitch)
 
 
 def _per_channel(symbol: str, step: int = 1) -> Callable[[Mapping, np.ndarray], Launch]:
@@ -206,7 +206,7 @@ def _per_strip(symbol: str) -> Callable[[Mapping, np.ndarray], Launch]:
 
 def _per_vector_element(symbol: str) -> Callable[[Mapping, np.ndarray], Launch]:
     """A thread for each channel of a vector."""
-    return lambda attributes, bounds: Launch(symbol, _strided(_extents(bounds, 0) + UNIT))
+    return lambda attributes, bounds: Launch(symbol, _strided(_extents(bounds, 0) + LANES))
 
 
 def _per_parameter(symbol: str) -> Callable[[Mapping, np.ndarray], Launch]:
@@ -254,17 +254,17 @@ def _panels_agree(attributes: Mapping, bounds: np.ndarray, ends: np.ndarray, cha
     starts, _ = algorithms.panel_inputs(
         algorithms.FORWARD, (attributes["out_channels"], attributes["in_channels"] // groups), groups
     )
-    wide = channels // UNIT
+    wide = channels // LANES
     return all(
-        len({*starts[p : min(p + wide, -(-end // UNIT))]}) <= 1
+        len({*starts[p : min(p + wide, -(-end // LANES))]}) <= 1
         for first, end in zip(bounds[:, 4].tolist(), ends.tolist(), strict=True)
-        for p in range(first // UNIT, -(-end // UNIT), wide)
+        for p in range(first // LANES, -(-end // LANES), wide)
     )
 
 
 def _winograd(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
     ends = _channel_end(bounds, 5, attributes["out_pitch"])
-    outs = next(n for n in WINOGRAD_CHANNELS if n == UNIT or _panels_agree(attributes, bounds, ends, n))
+    outs = next(n for n in WINOGRAD_CHANNELS if n == LANES or _panels_agree(attributes, bounds, ends, n))
     tiles = (bounds[:, 1] - bounds[:, 0]).astype(np.int64) * -(-(bounds[:, 3] - bounds[:, 2]) // 2)
     tiles = tiles * -(-attributes["out_width"] // 2)
     blocks = np.ceil(tiles / (512 // outs)) * np.ceil((ends - bounds[:, 4]) / outs)
@@ -308,8 +308,8 @@ def _channels_pack(attributes: Mapping, bounds: np.ndarray) -> Launch:
     shape = attributes["out_channels"], attributes["in_channels"] // attributes["groups"]
     _, depth = algorithms.panel_inputs(attributes["direction"], shape, attributes["groups"])
     if _is_winograd("channels_conv_pack", attributes):
-        return Launch("channels_winograd_pack", _strided(_extents(bounds, 0) * depth * UNIT))
-    return Launch("channels_conv_pack", _strided(_extents(bounds, 0) * attributes["kernel"] ** 2 * depth * UNIT))
+        return Launch("channels_winograd_pack", _strided(_extents(bounds, 0) * depth * LANES))
+    return Launch("channels_conv_pack", _strided(_extents(bounds, 0) * attributes["kernel"] ** 2 * depth * LANES))
 
 
 def _channels_dropout(attributes: Mapping, bounds: np.ndarray) -> Launch:

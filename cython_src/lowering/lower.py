@@ -13,14 +13,14 @@ from ..networks.registry import get_network
 from ..plan.builder import PlanBuilder, ranges
 from ..plan.model import Plan
 from .layouts.channels import Channels
-from .layouts.lanes import FLAT, LANES, choose_lanes
+from .layouts.lanes import FLAT_LAYOUT, LANES_LAYOUT, choose_lanes
 from .layouts.tokens import Tokens
 from .options import PlanOptions
 from .state import DataShape, Layout, Lowering, check_end
 from .step import append_step
 
-CHANNELS, TOKENS = Channels(), Tokens()
-LAYOUTS = {layout.name: layout for layout in (LANES, FLAT, CHANNELS, TOKENS)}
+CHANNELS_LAYOUT, TOKENS_LAYOUT = Channels(), Tokens()
+LAYOUTS = {layout.name: layout for layout in (LANES_LAYOUT, FLAT_LAYOUT, CHANNELS_LAYOUT, TOKENS_LAYOUT)}
 BATCH_OF_TOKENS = 4  # samples of a step of a network of tokens, unless the user says otherwise
 SPARSE = 8  # an eighth of the lanes with images: channels are faster (docs/notes/pixels_in_the_lanes.md)
 DRAWN_TOGETHER = 1 << 16  # random initial weights
@@ -121,16 +121,16 @@ def choose_layout(spec: Network, options: PlanOptions) -> Layout:
     """Return the layout that computes a network at least cost: of images, images or pixels in the lanes where there are
     kernels for it, else channels."""
     if spec.tokens:
-        return TOKENS
-    able = [layout for layout in (LANES, FLAT) if computes(layout, spec, options)]
-    if LANES not in able:
-        return CHANNELS
-    if FLAT not in able:
-        few = SPARSE * options.batch <= LANES.lanes and options.conv == "auto" and options.cut.is_auto
-        return CHANNELS if few and computes(CHANNELS, spec, options) else LANES
+        return TOKENS_LAYOUT
+    able = [layout for layout in (LANES_LAYOUT, FLAT_LAYOUT) if computes(layout, spec, options)]
+    if LANES_LAYOUT not in able:
+        return CHANNELS_LAYOUT
+    if FLAT_LAYOUT not in able:
+        few = SPARSE * options.batch <= LANES_LAYOUT.lanes and options.conv == "auto" and options.cut.is_auto
+        return CHANNELS_LAYOUT if few and computes(CHANNELS_LAYOUT, spec, options) else LANES_LAYOUT
     convolutions = [(before[0], *after) for layer, before, after in spec.shapes() if isinstance(layer, Convolution)]
-    images = choose_lanes(options.batch, options.cut, convolutions, options.conv) == LANES.lanes
-    return LANES if images else FLAT
+    images = choose_lanes(options.batch, options.cut, convolutions, options.conv) == LANES_LAYOUT.lanes
+    return LANES_LAYOUT if images else FLAT_LAYOUT
 
 
 def computes(layout: Layout, spec: Network, options: PlanOptions) -> bool:

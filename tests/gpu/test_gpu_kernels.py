@@ -101,7 +101,7 @@ def test_constants_agree_with_the_sources():
     for name in ("THREADS", "MAX_OPERANDS", "MAX_INTEGERS", "MAX_REALS", "TAPS", "CHANNELS_AT_ONCE", "STRIP_CHANNELS"):
         assert int(re.search(rf"#define {name} +(\d+)", text).group(1)) == getattr(gpu_kernels, name)
     assert int(re.search(r"#define STEP +(\d+)", text).group(1)) == gpu_kernels.PRODUCT_STEP
-    assert int(re.search(r"#define PANEL +(\d+)", text).group(1)) == gpu_kernels.UNIT
+    assert int(re.search(r"#define LANES +(\d+)", text).group(1)) == gpu_kernels.LANES
 
 
 def test_what_has_no_cuda_form_is_refused():

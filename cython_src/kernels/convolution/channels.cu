@@ -48,11 +48,11 @@ KERNEL(channels_conv_pack)
     const float *weight = (const float *)a.operand[0];
     float *packed = (float *)a.operand[1];
     const int depth = panel_depth(written, read, groups);
-    const unsigned size = taps * depth * PANEL, total = (b[1] - b[0]) * size;
+    const unsigned size = taps * depth * LANES, total = (b[1] - b[0]) * size;
     for (unsigned i = thread_of_row(); i < total; i += threads_of_row()) {
-        const int panel = b[0] + (int)(i / size), at = (int)(i % size), lane = at % PANEL, tap = at / PANEL / depth;
-        const int to = panel * PANEL + lane;
-        const int from = panel_start(panel, depth, written, read, groups) + at / PANEL % depth;
+        const int panel = b[0] + (int)(i / size), at = (int)(i % size), lane = at % LANES, tap = at / LANES / depth;
+        const int to = panel * LANES + lane;
+        const int from = panel_start(panel, depth, written, read, groups) + at / LANES % depth;
         float value = 0;
         if (to < written && from < read && to / (written / groups) == from / (read / groups))
             value = data ? weight[((long long)from * part + to % part) * taps + taps - 1 - tap]
@@ -102,7 +102,7 @@ __device__ void channels_convolve(const GpuArgs &a)
     }
     __syncthreads(); /* a phase may meet no tap, and no barrier below */
     const int depth = panel_depth(g.target.channels, g.source.channels, g.groups);
-    const int start = panel_start(c0 / PANEL, depth, g.target.channels, g.source.channels, g.groups);
+    const int start = panel_start(c0 / LANES, depth, g.target.channels, g.source.channels, g.groups);
     float sum[TM][TN];
 #pragma unroll
     for (int i = 0; i < TM; i++)
@@ -131,10 +131,10 @@ __device__ void channels_convolve(const GpuArgs &a)
             }
 #pragma unroll
             for (int i = threadIdx.x; i < STEP * COLUMNS; i += THREADS) {
-                const int lane = i % PANEL, k = i / PANEL % STEP, panel = i / PANEL / STEP, c = c0 + panel * PANEL;
-                right[k * COLUMNS + panel * PANEL + lane] =
+                const int lane = i % LANES, k = i / LANES % STEP, panel = i / LANES / STEP, c = c0 + panel * LANES;
+                right[k * COLUMNS + panel * LANES + lane] =
                     c < end && k < count
-                        ? packed[(((long long)(c / PANEL) * g.kernel * g.kernel + tap) * depth + k0 + k) * PANEL + lane]
+                        ? packed[(((long long)(c / LANES) * g.kernel * g.kernel + tap) * depth + k0 + k) * LANES + lane]
                         : 0;
             }
             __syncthreads();

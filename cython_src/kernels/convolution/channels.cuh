@@ -49,8 +49,8 @@ __device__ inline int panel_depth(int written, int read, int groups)
     int count = read;
     if (groups > 1) {
         count = 0;
-        for (int c = 0; c < written; c += PANEL)
-            count = max(count, (min(written, c + PANEL) - 1) / part + 1 - c / part);
+        for (int c = 0; c < written; c += LANES)
+            count = max(count, (min(written, c + LANES) - 1) / part + 1 - c / part);
         count *= read / groups;
     }
     return max(4, count);
@@ -58,7 +58,7 @@ __device__ inline int panel_depth(int written, int read, int groups)
 
 __device__ inline int panel_start(int panel, int depth, int written, int read, int groups)
 {
-    return max(0, min(PANEL * panel / (written / groups) * (read / groups), read - depth));
+    return max(0, min(LANES * panel / (written / groups) * (read / groups), read - depth));
 }
 
 #endif

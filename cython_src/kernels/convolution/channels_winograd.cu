@@ -40,10 +40,10 @@ KERNEL(channels_winograd_pack)
     const float *weight = (const float *)a.operand[0];
     float *packed = (float *)a.operand[1];
     const int depth = panel_depth(written, read, groups);
-    const unsigned size = depth * PANEL, total = (b[1] - b[0]) * size;
+    const unsigned size = depth * LANES, total = (b[1] - b[0]) * size;
     for (unsigned i = thread_of_row(); i < total; i += threads_of_row()) {
-        const int panel = b[0] + (int)(i / size), lane = (int)(i % PANEL), k = (int)(i % size) / PANEL;
-        const int to = panel * PANEL + lane, from = panel_start(panel, depth, written, read, groups) + k;
+        const int panel = b[0] + (int)(i / size), lane = (int)(i % LANES), k = (int)(i % size) / LANES;
+        const int to = panel * LANES + lane, from = panel_start(panel, depth, written, read, groups) + k;
         const bool there = to < written && from < read && to / (written / groups) == from / (read / groups);
         const float *w = weight + (data ? (long long)from * part + to % part : (long long)to * part + from % part) * 9;
         float half[3][4];
@@ -62,7 +62,7 @@ KERNEL(channels_winograd_pack)
             winograd_filter(row, v);
 #pragma unroll
             for (int x = 0; x < 4; x++)
-                packed[((long long)panel * POINTS + 4 * y + x) * size + k * PANEL + lane] = v[x];
+                packed[((long long)panel * POINTS + 4 * y + x) * size + k * LANES + lane] = v[x];
         }
     }
 }
@@ -99,7 +99,7 @@ __device__ void winograd(const GpuArgs &a)
         places[3 * i + 2] = tile % tiles_x * 2;
     }
     const int depth = panel_depth(g.target.channels, g.source.channels, g.groups);
-    const int start = panel_start(c0 / PANEL, depth, g.target.channels, g.source.channels, g.groups);
+    const int start = panel_start(c0 / LANES, depth, g.target.channels, g.source.channels, g.groups);
     const int point = threadIdx.x / 8, tile0 = (int)threadIdx.x % 8 / (OUTS / 8) * 8,
               out0 = (int)threadIdx.x % (OUTS / 8) * 8;
     float sum[8][8];
@@ -139,7 +139,7 @@ __device__ void winograd(const GpuArgs &a)
         for (int i = threadIdx.x; i < POINTS * DEPTH * OUTS; i += THREADS) {
             const int o = i % OUTS, k = i / OUTS % DEPTH, p = i / OUTS / DEPTH, c = c0 + o;
             weights[i] = c < end && k0 + k < depth
-                             ? packed[(((long long)(c / PANEL) * POINTS + p) * depth + k0 + k) * PANEL + c % PANEL]
+                             ? packed[(((long long)(c / LANES) * POINTS + p) * depth + k0 + k) * LANES + c % LANES]
                              : 0;
         }
         __syncthreads();

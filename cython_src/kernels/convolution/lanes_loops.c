@@ -238,7 +238,7 @@ static void weight_gradient(const WeightGradientTask *t)
     for (int o = 0, r; o < t->channels_out; o += r) {
         r = t->channels_out - o;
         r = GRAD_R == 5 ? tile_channels(r) : r < GRAD_R ? r : GRAD_R;
-        GradientTile tile = gradient_tiles[r - 1][t->pixel == 16];
+        GradientTile tile = gradient_tiles[r - 1][t->pixel == LANES];
         const float *dy = t->dy + o * t->dy_channel;
         float *out = t->out + o * t->out_channel;
         for (int c = 0; c < t->channels_in; c++)

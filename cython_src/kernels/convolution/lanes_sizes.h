@@ -140,7 +140,7 @@ typedef struct WinogradGradientScratch {
     ptrdiff_t window_lane, vectors, vectors_point, others, others_row, others_point, sums, sums_point, end;
 } WinogradGradientScratch;
 
-static inline int winograd_units(int channels)
+static inline int winograd_vectors(int channels)
 {
     return (channels + LANES - 1) / LANES;
 }
@@ -148,10 +148,10 @@ static inline int winograd_units(int channels)
 static inline WinogradGradientScratch winograd_gradient_scratch(int inputs, int outputs)
 {
     WinogradGradientScratch s;
-    s.turn_input = winograd_units(inputs) * outputs <= winograd_units(outputs) * inputs;
+    s.turn_input = winograd_vectors(inputs) * outputs <= winograd_vectors(outputs) * inputs;
     s.lanes_channels = s.turn_input ? inputs : outputs;
     s.rows = s.turn_input ? outputs : inputs;
-    s.blocks = winograd_units(s.lanes_channels);
+    s.blocks = winograd_vectors(s.lanes_channels);
     s.window_lane = WINOGRAD_WINDOW * LANES + WINOGRAD_PAD;
     s.vectors = LANES * s.window_lane;
     s.vectors_point = WINOGRAD_STRIP * LANES * LANES + WINOGRAD_PAD;

@@ -16,6 +16,7 @@ from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, pixel, read_channels_map, with_halo
 from ..maps.channels_planes cimport MASK_ARGUMENT, MASK_NONE, ChannelsTask, set_block, set_plane
 from ..maps.channels_windows cimport WindowTask, set_windows
+from ..simd.lanes cimport LANES
 from .channels_loops cimport DepthwiseBackwardTask
 from .channels_loops cimport ChannelsDepthwiseLoops
 from ..elementwise.channels_loops cimport ChannelsElementwiseLoops
@@ -136,7 +137,7 @@ cdef void store_sums(const float *sums, int taps, int count, bint accumulate, fl
     cdef int c, tap
     for c in range(count):
         for tap in range(taps):
-            out[c * taps + tap] = sums[(c // 16 * taps + tap) * 16 + c % 16] + (
+            out[c * taps + tap] = sums[(c // LANES * taps + tap) * LANES + c % LANES] + (
                 out[c * taps + tap] if accumulate else 0)
 
 

@@ -5,6 +5,8 @@
 
 #include <stddef.h>
 
+#include "cython_src/kernels/simd/lanes.h"
+
 /* A depthwise convolution between norms goes over its maps in strips of outputs. The rows of a map that it computes for
  * itself lie in a ring, two strips' worth; one strip's inputs take no more floats than this, unless four rows do. */
 #define STRIP_FLOATS 16384
@@ -43,7 +45,7 @@ typedef struct DepthwiseScratch {
 /* Floats of the taps of so many channels, padded to whole vectors. */
 static inline ptrdiff_t depthwise_weights(int channels, int taps)
 {
-    return (ptrdiff_t)taps * ((channels + 15) / 16 * 16);
+    return (ptrdiff_t)taps * ((channels + LANES - 1) / LANES * LANES);
 }
 
 /* A block of `channels` channels, forward or the data gradient; in_row, in_height: floats of a row of inputs and their

@@ -48,7 +48,7 @@ cdef int load_images(const void *args, Py_ssize_t block, const TaskContext *cont
     cdef int32_t *labels = <int32_t *> a.operand[4]
     cdef Py_ssize_t batch = a.integers[7], num_batches = a.integers[8], num_images = a.integers[9]
     cdef const int32_t *order = <const int32_t *> a.operand[2] + (context.iteration % num_batches) * batch
-    cdef const float *rows[16]
+    cdef const float *rows[LANES]
     cdef Map m
     cdef Py_ssize_t g, i, at, number, size
     cdef int lane, c, y
@@ -79,9 +79,9 @@ cdef int load_images(const void *args, Py_ssize_t block, const TaskContext *cont
 
 cdef void load_row(const Micro *micro, const float **rows, int width, float *out) noexcept nogil:
     """Interleave the next row of sixteen images, zeros where there is none, and step on to the one after."""
-    cdef const float *present[16]
+    cdef const float *present[LANES]
     cdef int lane
-    for lane in range(16):
+    for lane in range(LANES):
         present[lane] = rows[lane] if rows[lane] != NULL else zeros
         if rows[lane] != NULL:
             rows[lane] += width

@@ -3,9 +3,9 @@
 #define FORKTASK_CHANNELS_CUH
 
 #include "cython_src/kernels/interface/block_kernel.cuh"
+#include "cython_src/kernels/simd/lanes.h"
 
-#define PANEL          16 /* channels in a unit: blocks begin at multiples of it */
-#define STRIP_CHANNELS 8  /* channels of a CUDA block that sums over pixels: a sector of 32 bytes of each */
+#define STRIP_CHANNELS 8 /* channels of a CUDA block that sums over pixels: a sector of 32 bytes of each */
 #define STRIPS         (THREADS / STRIP_CHANNELS)
 
 struct ChannelsMap {
@@ -44,7 +44,7 @@ __device__ inline long long pixel(const ChannelsMap &m, int n, int y, int x)
 /* One past the last physical channel of a block that ends at channel c1: padding goes with the last. */
 __device__ inline int channel_end(const ChannelsMap &m, int c1)
 {
-    return min(divide_up(c1, PANEL) * PANEL, m.pitch);
+    return min(divide_up(c1, LANES) * LANES, m.pitch);
 }
 
 /* Zero the halo that belongs to interior rows [y0, y1), physical channels [c0, end); all threads of the grid row

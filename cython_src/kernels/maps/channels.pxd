@@ -3,6 +3,8 @@
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
+from ..simd.lanes cimport LANES
+
 
 cdef struct ChannelsMap:
     int channels, height, width, halo, pitch
@@ -41,7 +43,7 @@ cdef inline Py_ssize_t pixel(const ChannelsMap *m, Py_ssize_t n, Py_ssize_t y, P
 
 cdef inline int channel_end(const ChannelsMap *m, int c1) noexcept nogil:
     """One past the last physical channel of a block that ends at channel c1: padding goes with the last."""
-    cdef int end = (c1 + 15) // 16 * 16
+    cdef int end = (c1 + LANES - 1) // LANES * LANES
     return end if end < m.pitch else m.pitch
 
 

@@ -1,8 +1,8 @@
 """Feature maps with the channels in the vector lanes (NHWC), as NumPy sees them.
 
 A map is a buffer (batch, height + 2 halo, width + 2 halo, pitch). The pitch is the number of channels rounded up
-to whole units of 16 floats (4 for input images of up to 4 channels); channels past the last are zero, always, and so
-is the halo. Whoever writes a region writes its padding channels and the halo beside its rows as zeros.
+to whole vectors of LANES floats (4 for input images of up to 4 channels); channels past the last are zero, always,
+and so is the halo. Whoever writes a region writes its padding channels and the halo beside its rows as zeros.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-UNIT = 16  # channels in a vector; blocks cut channels at multiples of it
+from ..simd.instruction_sets import LANES
+
 IMAGE_PITCH = 4
 ACTIVATIONS = ("none", "relu", "relu6")  # codes 0, 1, 2 of the attribute "activation"
 STATISTICS_ROWS = 3  # of a block's statistics: mean, sum of squared deviations from it, number of pixels
@@ -46,7 +47,7 @@ class ChannelsMap:
     def pitch(self) -> int:
         if self.image and self.channels <= IMAGE_PITCH:
             return IMAGE_PITCH
-        return -(-self.channels // UNIT) * UNIT
+        return -(-self.channels // LANES) * LANES
 
     @property
     def rows(self) -> int:
@@ -91,7 +92,7 @@ class ChannelsMap:
 
 def channel_end(c1: int, pitch: int) -> int:
     """One past the last physical channel of a block that ends at channel c1."""
-    return min(pitch, -(-c1 // UNIT) * UNIT)
+    return min(pitch, -(-c1 // LANES) * LANES)
 
 
 def channels_attributes(prefix: str) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ INLINE void cover_next(const WindowTask *t, int i, Cover *cover)
     cover->last += cover->last * t->stride <= i + t->padding;
 }
 
-/* Where channel c stands among weights of `taps` taps: the taps of a unit of channels follow one another. They would lie
+/* Where channel c stands among weights of `taps` taps: the taps of a vector of channels follow one another. They would lie
  * in the same cache sets if all channels of a tap did. */
 INLINE ptrdiff_t panel_offset(int c, int taps)
 {

@@ -56,13 +56,13 @@ KERNEL(channels_conv_statistics)
 /* End of a block's part of a vector: elements past the last channel belong to the last block. */
 __device__ inline int padded(int channels, int c1)
 {
-    return c1 == channels ? divide_up(c1, PANEL) * PANEL : c1;
+    return c1 == channels ? divide_up(c1, LANES) * LANES : c1;
 }
 
 /* Bounds: channels. A thread for each; partials are merged in order by Chan's formula. */
 KERNEL(channels_norm_finish)
 {
-    const int channels = a.integers[0], partials = a.integers[1], pitch = divide_up(channels, PANEL) * PANEL;
+    const int channels = a.integers[0], partials = a.integers[1], pitch = divide_up(channels, LANES) * LANES;
     const int *b = block_bounds(a);
     const float *partial = (const float *)a.operand[0];
     const float count = (float)a.integers[2], eps = (float)a.reals[0], momentum = (float)a.reals[1];
@@ -192,7 +192,7 @@ KERNEL(channels_norm_backward_statistics)
 /* Bounds: channels. A thread for each; partials are added in order. */
 KERNEL(channels_norm_backward_finish)
 {
-    const int channels = a.integers[0], partials = a.integers[1], pitch = divide_up(channels, PANEL) * PANEL;
+    const int channels = a.integers[0], partials = a.integers[1], pitch = divide_up(channels, LANES) * LANES;
     const int *b = block_bounds(a);
     const float *partial = (const float *)a.operand[0];
     const float share = a.integers[3] ? 0 : (float)(1.0 / a.integers[2]);

@@ -21,6 +21,7 @@ from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, read_
 from ..maps.channels_planes cimport (
     BRANCH_ADD, BRANCH_WRITE, MASK_ARGUMENT, MASK_RESULT, RESIDUAL_PLAIN, RESIDUAL_SCALED, ChannelsTask, set_block,
     set_plane)
+from ..simd.lanes cimport LANES
 from ..elementwise.channels_loops cimport ChannelsElementwiseLoops
 from .channels_loops cimport ChannelsNormLoops
 
@@ -54,14 +55,14 @@ cdef int norm_statistics(const void *args, Py_ssize_t block, const TaskContext *
 
 cdef inline int padded(Py_ssize_t channels, int c1) noexcept nogil:
     """End of a block's part of a vector: elements past the last channel belong to the last block."""
-    return (c1 + 15) // 16 * 16 if c1 == channels else c1
+    return (c1 + LANES - 1) // LANES * LANES if c1 == channels else c1
 
 
 cdef int norm_finish(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     """Scale and shift from the statistics of all blocks; running statistics. bounds: channels."""
     cdef const KernelArgs *a = <const KernelArgs *> args
     cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t channels = a.integers[0], c, pitch = (channels + 15) // 16 * 16
+    cdef Py_ssize_t channels = a.integers[0], c, pitch = (channels + LANES - 1) // LANES * LANES
     cdef int partials = <int> a.integers[1], end = padded(channels, b[1])
     cdef float count = <float> a.integers[2], eps = <float> a.reals[0], momentum = <float> a.reals[1]
     cdef const float *weight = <const float *> a.operand[1]
@@ -167,7 +168,7 @@ cdef int norm_backward_finish(const void *args, Py_ssize_t block, const TaskCont
     """bounds: channels."""
     cdef const KernelArgs *a = <const KernelArgs *> args
     cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t channels = a.integers[0], c, pitch = (channels + 15) // 16 * 16
+    cdef Py_ssize_t channels = a.integers[0], c, pitch = (channels + LANES - 1) // LANES * LANES
     cdef int partials = <int> a.integers[1], end = padded(channels, b[1])
     cdef float share = <float> (0.0 if a.integers[3] else 1.0 / a.integers[2]), scale
     cdef const float *weight = <const float *> a.operand[1]

@@ -1,6 +1,8 @@
-"""Which forms of the compiled kernels this processor can run, and which one is used."""
+"""Which forms of the compiled kernels this processor can run, which one is used, and the lanes they all count in."""
 
 from libc.stdint cimport uintptr_t
+
+from .lanes cimport LANES as LANES_IN_C
 
 import os
 
@@ -32,6 +34,8 @@ cdef extern from *:
 
 
 NAMES = ("generic", "avx2", "avx512")
+# Floats of a vector, on every instruction set; simd/lanes.h says what they are in each layout.
+LANES = LANES_IN_C
 
 
 def available():

@@ -2,4 +2,5 @@
 
 
 cdef extern from "cython_src/kernels/simd/lanes.h" nogil:
-    const int LANES
+    enum:
+        LANES

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from ....errors import UsageError
 from ....kernels.maps.channels import ChannelsMap
+from ....kernels.simd.instruction_sets import LANES
 from ...granularity import Granularity
 
 BLOCKS_WANTED = 16  # enough for eight threads
 SHORTEST_FLOPS = 1e6  # about ten microseconds of one core
 BLOCK_BYTES = 16384  # what starting a block costs, in bytes moved
-LANES = 16  # floats of a vector: channels are cut in multiples
 WEIGHT_PIECES = (16, 32)  # output and input channels of a piece of a weight gradient, at least
 
 

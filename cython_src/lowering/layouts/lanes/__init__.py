@@ -9,6 +9,6 @@ blocks         how loops are cut into blocks
 """
 
 from .forms import choose_lanes
-from .layout import FLAT, LANES
+from .layout import FLAT_LAYOUT, LANES_LAYOUT
 
-__all__ = ["FLAT", "LANES", "choose_lanes"]
+__all__ = ["FLAT_LAYOUT", "LANES_LAYOUT", "choose_lanes"]

@@ -9,9 +9,10 @@ from ....kernels.convolution.algorithms import CODES, ERROR_LIMIT, RELATIVE_ERRO
 from ....kernels.convolution.lanes_forms import FORMS
 from ....kernels.convolution.lanes_winograd import POINTS
 from ....kernels.convolution.lanes_winograd import TILE as WINOGRAD_TILE
+from ....kernels.simd.instruction_sets import LANES
 from ...granularity import Granularity
 from ...state import Lowering
-from .maps import KERNEL, UNIT
+from .maps import KERNEL
 
 TAPS = KERNEL * KERNEL
 CONVOLUTIONS = ("auto", "direct", "winograd", *FORMS)  # of the layout "lanes"; "flat" has the first two
@@ -51,14 +52,14 @@ def choose_lanes(
     its loads cross cache lines, and it sums lanes more often: together some 10 % of a step. And it has the direct
     form alone; `convolutions` are arguments of `choose_convolution`.
     """
-    if granularity.images % UNIT:
+    if granularity.images % LANES:
         return 1
-    flat = 1.1 * batch / UNIT * sum(direct_cost(*shape) for shape in convolutions)
+    flat = 1.1 * batch / LANES * sum(direct_cost(*shape) for shape in convolutions)
     costs = {"direct": direct_cost, "winograd": winograd_cost}
-    lanes = math.ceil(batch / UNIT) * sum(
+    lanes = math.ceil(batch / LANES) * sum(
         costs[choose_convolution(*shape) if conv == "auto" else conv](*shape) for shape in convolutions
     )
-    return UNIT if lanes <= flat else 1
+    return LANES if lanes <= flat else 1
 
 
 def form_of(low: Lowering, loop: str, channels_in: int, channels_out: int, height: int, width: int) -> str:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from ....errors import UsageError
 from ....kernels.load.load import WIDEST_IMAGE
+from ....kernels.simd.instruction_sets import LANES
 from ....networks.layers import Convolution, FullyConnected, Layer, MaxPool, Network, ReLU
 from ...dense import data_gradient, fully_connected, fully_connected_backward
 from ...elementwise import activation, activation_backward
@@ -18,7 +19,7 @@ from ...units import Unit
 from .blocks import channel_ranges, group_ranges
 from .convolutions import convolution, convolution_backward
 from .forms import CONVOLUTIONS
-from .maps import KERNEL, UNIT, FeatureMap, Features, Logits
+from .maps import KERNEL, FeatureMap, Features, Logits
 from .pixels import index_before, pixelwise, pool, pool_backward
 
 
@@ -98,10 +99,10 @@ class Lanes(Layout):
     def gradient(self, low: Lowering, name: str, tensor: str, before_activation: Unit | None = None) -> FeatureMap:
         unit = low.producer[tensor]
         shape, halo = low.shapes[unit.layer.name], 0
-        # A data gradient needs a halo; so does the weight gradient in the flat layout where rows are no whole units,
+        # A data gradient needs a halo; so does the weight gradient in the flat layout where rows are no whole vectors,
         # because it runs on from one row to the next.
         if isinstance(unit.layer, Convolution):
-            runs_on = self.lanes == 1 and shape[2] % UNIT
+            runs_on = self.lanes == 1 and shape[2] % LANES
             halo = KERNEL - 1 - unit.layer.padding if low.learns[unit.sources[0]] or runs_on else 0
         return self._map(low, f"{unit.layer.name}.gradient", shape, halo)
 
@@ -147,5 +148,5 @@ class Lanes(Layout):
             pixelwise(low, name, "relu_backward", unit, phase, maps)
 
 
-LANES = Lanes("lanes", UNIT, CONVOLUTIONS)
-FLAT = Lanes("flat", 1, CONVOLUTIONS[:2])
+LANES_LAYOUT = Lanes("lanes", LANES, CONVOLUTIONS)
+FLAT_LAYOUT = Lanes("flat", 1, CONVOLUTIONS[:2])

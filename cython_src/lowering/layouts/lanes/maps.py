@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....kernels.maps.lanes import interior
+from ....kernels.simd.instruction_sets import LANES
 from ....plan.model import Access, read, write
 
-UNIT = 16  # images of a group in the lane layout; floats of a unit in the inner loops
 KERNEL = 5  # side of the convolutions' kernels
 
 
@@ -35,7 +35,7 @@ class FeatureMap:
     @property
     def rows(self) -> int:
         """Physical rows, halo included."""
-        spare = max(2, math.ceil((UNIT + 2) / self.pitch)) if self.flat and self.halo else 0
+        spare = max(2, math.ceil((LANES + 2) / self.pitch)) if self.flat and self.halo else 0
         return self.height + 2 * self.halo + spare
 
     @property
