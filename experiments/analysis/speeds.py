@@ -15,6 +15,9 @@ from .names import GRANULARITY, INTERFERENCE, base_model, model_rank, value_text
 from .statistics import Estimate, spread, verdict
 from .study import NOTHING, Point, Study
 
+# Axes along which the work grows, and what times are compared for: a row of the step's input.
+PER = {"batch": "sample", "sequence": "token"}
+
 
 def interval_columns(name: str, estimate: Estimate) -> dict[str, float]:
     """Return the columns of an estimate: <name>, <name>_low, <name>_high."""
@@ -150,8 +153,8 @@ def axis_table(study: Study) -> pd.DataFrame:
     """Return ratios along each swept axis: the time with one value over that with the first, all else equal.
 
     Two plans are compared where their records differ in this axis only, model by model and on as many threads. Along
-    the axis "batch" times are those of an image. Networks are different work, and hogs have a table of their own
-    (`interference_table`): neither is compared here.
+    the axes "batch" and "sequence" times are those of a sample and of a token. Networks are different work, and hogs
+    have a table of their own (`interference_table`): neither is compared here.
 
     Columns: axis, plan_id, baseline_plan_id, problem (of the baseline), granularity, model, threads, value, baseline
     (values of the axis), median_s, ratio, ratio_low, ratio_high, verdict.
@@ -168,7 +171,7 @@ def axis_table(study: Study) -> pd.DataFrame:
             first, *others = axis_values(study, plans, axis)
             baseline = of_value[first]
             for value in others:
-                work = value / first if axis == "batch" else 1.0
+                work = value / first if axis in PER else 1.0
                 for model, threads in study.points_of(of_value[value]):
                     point = (of_value[value], model, threads)
                     if (baseline, model, threads) not in study.points:

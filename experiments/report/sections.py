@@ -20,7 +20,7 @@ from ..analysis.disturbance import disturbance_table
 from ..analysis.interference import interference_table
 from ..analysis.limits import above_bounds, bound_table, floor_table
 from ..analysis.names import TASK_MODELS, axis_label, base_model, model_label
-from ..analysis.speeds import axis_table, main_plan, own_best_table, speed_table
+from ..analysis.speeds import PER, axis_table, main_plan, own_best_table, speed_table
 from ..analysis.statistics import EQUIVALENCE_BAND, Estimate
 from ..analysis.study import Study
 from . import columns
@@ -160,7 +160,9 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
     ]
     if plan_id == main_plan(study):
         point_sections.append(
-            Section("Over a property of the plan", figures=("batch", "granularity", "options"), plan_id=plan_id)
+            Section(
+                "Over a property of the plan", figures=("batch", "granularity", "overlay", "options"), plan_id=plan_id
+            )
         )
     layers = [{"plan_id": plan_id, **row} for row in records_of(layer_table(study, plan_id))]
     costs = records_of(cost_table(study), plan_id)
@@ -223,7 +225,7 @@ def _comparisons(study: Study) -> Iterable[Section]:
     ratios = records_of(axis_table(study))
     for axis in dict.fromkeys(row["axis"] for row in ratios):
         rows = [row for row in ratios if row["axis"] == axis]
-        per = " (of an image)" if axis == "batch" else ""
+        per = f" (of a {PER[axis]})" if axis in PER else ""
         yield Section(
             f"Along {axis_label(axis)}: time{per} with one value over that with another, all else equal",
             level=2,

@@ -91,7 +91,8 @@ def noisy():
 
 @pytest.mark.parametrize(("column", "width"), [("double", 7.0), ("single", 3.3)])
 @pytest.mark.parametrize(
-    ("case", "name"), [("two", "speedup"), ("two", "layers"), ("two", "overhead"), ("noisy", "speedup")]
+    ("case", "name"),
+    [("two", "speedup"), ("two", "layers"), ("two", "overhead"), ("noisy", "speedup"), ("overlaid", "overlay")],
 )
 def test_nothing_sticks_out_or_overlaps(request, case, name, column, width):
     """Check the width, that all text lies within the figure, and that no two tick labels of an axis meet."""
@@ -257,6 +258,51 @@ def test_ratios_along_options_are_drawn():
         assert name.replace("_", " ") in axis.get_title(loc="left")
     with pytest.raises(UsageError, match="at least two values"):
         figures.draw(study_from_rows(synthetic_rows()), "options")
+
+
+@pytest.fixture(scope="module")
+def overlaid():
+    models = ("serial", "forkjoin", "forkjoin:region=persistent", "tasks", "taskgraph", "taskiter")
+    return study_from_rows(synthetic_rows(models=models, threads=(1, 2, 4), granularities=(4, 16, 32), repeats=6))
+
+
+def test_granularities_are_overlaid_over_threads(overlaid):
+    """Check the models that are shown, and each curve against the times and the fastest serial run of all plans."""
+    figure = figures.draw(overlaid, "overlay")
+    titles = [axis.get_title(loc="left").split("$ ")[1] for axis in figure.axes]
+    assert titles == ["forkjoin, persistent", "taskgraph", "taskiter"] * 2
+    times = {key: overlaid.typical_time(key).value for key in overlaid.points}
+    fastest = min(time for (_, model, _), time in times.items() if model == "serial")
+    plans = {overlaid.records[p]["granularity"]: p for p in overlaid.plan_ids()}
+    models = ("forkjoin:region=persistent", "taskgraph", "taskiter")
+    for number, axis in enumerate(figure.axes):
+        curves = {line.get_label(): line for line in axis.lines if line.get_label() in plans}
+        assert list(curves) == ["images=4", "images=16", "images=32"]
+        for granularity, line in curves.items():
+            speedups = [fastest / times[plans[granularity], models[number % 3], t] for t in (1, 2, 4)]
+            expected = speedups if number < 3 else [s / t for s, t in zip(speedups, (1, 2, 4), strict=True)]
+            assert line.get_ydata() == pytest.approx(expected)
+    entries = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert entries == ["images=4 (257 tasks)", "images=16 (65 tasks)", "images=32 (33 tasks)", "ideal"]
+    assert "the fastest serial run at any of them" in figures.caption(overlaid, "overlay")
+
+
+def test_batches_are_overlaid_over_their_own_serial_runs():
+    """Check that values which are different work start from one, and that a study with one plan is refused."""
+    study = study_from_rows(synthetic_rows(models=("serial", "taskiter"), batches=(16, 64), repeats=5))
+    figure = figures.draw(study, "overlay")
+    times = {key: study.typical_time(key).value for key in study.points}
+    plans = {str(study.records[p]["batch"]): p for p in study.plan_ids()}
+    for value, plan in plans.items():
+        (line,) = [line for line in figure.axes[0].lines if line.get_label() == value]
+        speedups = [times[plan, "serial", 1] / times[plan, "taskiter", t] for t in (1, 2)]
+        assert line.get_ydata() == pytest.approx(speedups)
+    assert "its own fastest serial run" in figures.caption(study, "overlay")
+    with pytest.raises(UsageError, match="at least two values"):
+        figures.draw(study_from_rows(synthetic_rows()), "overlay")
+    without = study_from_rows(synthetic_rows(models=("forkjoin", "taskiter"), granularities=(4, 16)))
+    with pytest.raises(UsageError, match="needs serial runs"):
+        figures.draw(without, "overlay")
 
 
 def test_a_new_figure_is_one_file(tmp_path, monkeypatch):

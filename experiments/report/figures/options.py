@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ...analysis.names import GRANULARITY, axis_label, model_rank
-from ...analysis.speeds import axis_table
+from ...analysis.speeds import PER, axis_table
 from ...analysis.statistics import CONFIDENCE, EQUIVALENCE_BAND
 from ...analysis.study import Study
 from ..words import blocks_text, conditions
@@ -83,6 +83,7 @@ def caption(study: Study, plan_id: str) -> list[str]:
         f"the number of threads being equal: {panels}. Below 1 is faster. Markers: quotients of typical times; bars: "
         f"{CONFIDENCE:.0%} intervals of ratios paired by repetition block; grey: differences below "
         f"{EQUIVALENCE_BAND:.0%}, taken as none.",
+        " ".join(f"Along {axis_label(axis)}, times are those of a {PER[axis]}." for axis in axes if axis in PER),
         "Plans with different options may sum in another order, so that weights agree bit for bit within each plan "
         "only; this was checked before anything was drawn.",
         *conditions(study, plan_id)[2:],

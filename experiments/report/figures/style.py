@@ -110,12 +110,14 @@ def model_styles(models: Sequence[str]) -> dict[str, ModelStyle]:
     return styles
 
 
-def new_figure(column: str, panels: int, panel_height: float = 2.0, widths: Sequence[float] | None = None):
-    """Make a figure with panels side by side (double column) or stacked (single column)."""
+def new_figure(
+    column: str, panels: int, panel_height: float = 2.0, widths: Sequence[float] | None = None, rows: int = 1
+):
+    """Make a figure with panels side by side in `rows` (double column) or stacked (single column)."""
     width = COLUMN_WIDTH_IN[column]
     if column == "double":
-        figure = Figure(figsize=(width, panel_height + 0.95), layout="constrained")
-        axes = figure.subplots(1, panels, width_ratios=widths, squeeze=False)[0]
+        figure = Figure(figsize=(width, rows * panel_height + 0.95), layout="constrained")
+        axes = figure.subplots(rows, panels // rows, width_ratios=widths, squeeze=False).ravel()
     else:
         figure = Figure(figsize=(width, panels * (panel_height - 0.15) + 1.05), layout="constrained")
         axes = figure.subplots(panels, 1, squeeze=False)[:, 0]

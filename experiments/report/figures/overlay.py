@@ -1,0 +1,188 @@
+"""Figure `overlay`: speedup and efficiency over threads, a curve for each value of a swept option, a panel a model."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from ...analysis.names import (
+    GRANULARITY,
+    INTERFERENCE,
+    NETWORK,
+    axis_label,
+    base_model,
+    model_label,
+    model_rank,
+    value_text,
+)
+from ...analysis.speeds import axis_values, best_serial
+from ...analysis.statistics import CONFIDENCE, Estimate
+from ...analysis.study import Point, Study
+from ..words import conditions, format_time
+from .axes import dodged, log2_axis, power_ticks, series, x_axis
+from .heading import header
+from .style import COLORS, LINES, ModelStyle, add_legend, new_figure, panel_title
+
+RANK, MAIN_PLAN_ONLY = 4.5, True
+MAX_MODELS = 3
+# Values of these axes are different work: each is compared with its own serial run.
+OTHER_WORK = ("phase", "sequence", "batch")
+_MARKERS = "osD^vPX*"
+
+
+def _axis(study: Study, plan_id: str) -> str:
+    """Return the option whose values are overlaid: granularity, else another one, else one that changes the work."""
+    swept = [a for a in study.axes if a not in (NETWORK, INTERFERENCE) and len(study.siblings(plan_id, a)) > 1]
+    rank = {GRANULARITY: -1, **{axis: 1 + i for i, axis in enumerate(OTHER_WORK)}}
+    return min(swept, key=lambda axis: rank.get(axis, 0), default="")
+
+
+def _plans(study: Study, plan_id: str, axis: str) -> dict[str, str]:
+    """Return the plans that differ in the axis, by the text of its value, in the sweep's order."""
+    plans = study.siblings(plan_id, axis)
+    of_value = {study.records[p][axis]: p for p in plans}
+    return {value_text(value): of_value[value] for value in axis_values(study, plans, axis)}
+
+
+def _baselines(study: Study, plans: dict[str, str], axis: str) -> dict[str, Point | None]:
+    """Return the serial run that each plan is compared with: the fastest of all, or its own if the work differs."""
+    own = {plan: best_serial(study, plan) for plan in plans.values()}
+    if axis in OTHER_WORK:
+        return own
+    fastest = min(filter(None, own.values()), key=lambda p: study.typical_time(p).value, default=None)
+    return dict.fromkeys(own, fastest)
+
+
+def _models(study: Study, plans: dict[str, str]) -> list[str]:
+    """Return the models shown: the fastest form of each, fork-join first and then those with the shortest times."""
+    times: dict[str, float] = {}
+    widest = max(t for plan in plans.values() for _, t in study.points_of(plan))
+    for plan in plans.values():
+        for model, threads in study.points_of(plan):
+            if model != "serial" and threads == widest:
+                times[model] = min(times.get(model, np.inf), study.typical_time((plan, model, threads)).value)
+    fastest: dict[str, str] = {}
+    for model in sorted(times, key=lambda m: (times[m], model_rank(m))):
+        fastest.setdefault(base_model(model), model)
+    shown = sorted(fastest.values(), key=lambda m: (base_model(m) != "forkjoin", times[m], model_rank(m)))
+    return sorted(shown[:MAX_MODELS], key=model_rank)
+
+
+def missing(study: Study, plan_id: str) -> str:
+    """Return why the figure cannot be drawn."""
+    axis = _axis(study, plan_id)
+    if not axis:
+        return "an overlay needs at least two values of an option, got one; run a sweep such as gpt2_batch_subsize"
+    plans = _plans(study, plan_id, axis)
+    if not all(_baselines(study, plans, axis).values()):
+        return "an overlay needs serial runs of the same network and batch, got none; add `serial` to --models"
+    return "" if _models(study, plans) else "an overlay needs a model besides serial, got none; add it to --models"
+
+
+def curves(study: Study, plan_id: str) -> dict[tuple[str, str], dict[int, Estimate]]:
+    """Return the speedups that the figure shows: by (model, value of the option), and threads."""
+    axis = _axis(study, plan_id)
+    plans = _plans(study, plan_id, axis)
+    bases = _baselines(study, plans, axis)
+    return {
+        (model, value): {
+            threads: study.ratio(bases[plan], (plan, model, threads))
+            for other, threads in study.points_of(plan)
+            if other == model
+        }
+        for model in _models(study, plans)
+        for value, plan in plans.items()
+    }
+
+
+def draw(study: Study, plan_id: str, column: str) -> Figure:
+    """Draw speedup, and below it efficiency, over threads: a panel for each model, a curve for each value."""
+    axis = _axis(study, plan_id)
+    plans = _plans(study, plan_id, axis)
+    found = curves(study, plan_id)
+    models = list(dict.fromkeys(model for model, _ in found))
+    styles = {
+        value: ModelStyle(COLORS[i % len(COLORS)], _MARKERS[i % len(_MARKERS)], LINES[i % len(LINES)])
+        for i, value in enumerate(plans)
+    }
+    counts = sorted({1, *(t for points in found.values() for t in points)})
+    beside = dodged(counts, list(plans))
+    figure, panels = new_figure(column, 2 * len(models), 1.8, rows=2)
+    everything = [s for points in found.values() for s in points.values()]
+    known = [e for s in everything for e in (s.value, s.low, s.high) if np.isfinite(e)]
+    low, high = min([1.0, *known]) / 1.1, max([max(counts), *known]) * 1.1
+    top = max(
+        [1.0, *(e / t for points in found.values() for t, s in points.items() for e in (s.value, s.high) if e > 0)]
+    )
+    for number, model in enumerate(models):
+        speedup, efficiency = panels[number], panels[len(models) + number]
+        speedup.plot(counts, counts, color="0.2", linewidth=0.8, zorder=1)
+        efficiency.axhline(1, color="0.2", linewidth=0.8, zorder=1)
+        for value in plans:
+            points = found[model, value]
+            threads = np.array(sorted(points), dtype=float)
+            columns = np.array([[points[t].value, points[t].low, points[t].high] for t in sorted(points)]).reshape(
+                -1, 3
+            )
+            series(speedup, threads, *columns.T, styles[value], value)
+            series(efficiency, threads * beside[value], *(columns / threads[:, None]).T, styles[value], value)
+        log2_axis(speedup, "y", power_ticks(low, high), low, high)
+        efficiency.set_ylim(0, top * 1.06)
+        efficiency.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+        for panel, label in ((speedup, "speedup"), (efficiency, "efficiency")):
+            x_axis(panel, counts, "threads")
+            panel.set_ylabel(label)
+            panel_title(panel, model_label(model))
+    tasks = {value: study.plans[plan]["num_tasks"] for value, plan in plans.items()}
+    handles = [
+        Line2D(
+            [],
+            [],
+            color=style.color,
+            linestyle=style.line,
+            marker=style.marker,
+            markeredgecolor="white",
+            markeredgewidth=0.4,
+            label=f"{value} ({tasks[value]} tasks)",
+        )
+        for value, style in styles.items()
+    ]
+    handles.append(Line2D([], [], color="0.2", linewidth=0.8, label="ideal"))
+    add_legend(figure, column, handles, 3 if column == "double" else 1)
+    header(
+        figure,
+        study,
+        [study.problem_name(plan_id), f"along {axis_label(axis)}", _serial_text(study, plans, axis)],
+        column,
+    )
+    return figure
+
+
+def _serial_text(study: Study, plans: dict[str, str], axis: str) -> str:
+    """Return the serial times behind the speedups."""
+    bases = _baselines(study, plans, axis)
+    times = {value: format_time(study.typical_time(bases[plan]).value) for value, plan in plans.items()}
+    if axis not in OTHER_WORK:
+        return f"$T_1$ = {next(iter(times.values()))}, the fastest serial run"
+    return "$T_1$ = " + ", ".join(f"{time} ({value})" for value, time in times.items())
+
+
+def caption(study: Study, plan_id: str) -> list[str]:
+    """Return the caption's sentences."""
+    axis = _axis(study, plan_id)
+    serial = (
+        "its own fastest serial run, because the values are different work"
+        if axis in OTHER_WORK
+        else "the fastest serial run at any of them"
+    )
+    return [
+        f"Speedup (above) and efficiency, speedup divided by threads (below), over threads: a curve for each value of "
+        f"{axis_label(axis)}, over {serial}; a panel for each model, in the fastest of its measured forms.",
+        f"Markers: quotients of typical times; bars and bands: {CONFIDENCE:.0%} intervals of ratios paired by "
+        "repetition block. Points of one thread count stand side by side in the lower panels for legibility.",
+        "Plans with different options may sum in another order, so that weights agree bit for bit within each plan "
+        "only; this was checked before anything was drawn.",
+        *conditions(study, plan_id)[2:],
+    ]
