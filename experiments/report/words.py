@@ -34,22 +34,33 @@ def blocks_text(plan: Mapping[str, Any]) -> str:
     return f"{cut}: {tasks}" if cut else tasks
 
 
+def samples_word(study: Study, plan_id: str) -> str:
+    """Return what the plan's network takes: images, or sequences of tokens."""
+    kernels = {loop.get("kernel") for loop in study.plans[plan_id]["loops"]}
+    return "sequences" if "tokens_load" in kernels else "images"
+
+
 def plan_title(study: Study, plan_id: str) -> str:
     """Return a title that tells a plan from the others of the study."""
     return f"{study.problem_name(plan_id)}; {blocks_text(study.plans[plan_id])}"
 
 
+def _inputs(study: Study) -> str:
+    """Return what the networks of a study take."""
+    return " and ".join(dict.fromkeys(samples_word(study, plan_id) for plan_id in study.plan_ids())) or "images"
+
+
 def data_text(study: Study) -> str:
     """Return a short warning about the data, for figures."""
-    return "random images" if study.data == "synthetic" else f"smoke test data ({study.data})"
+    return f"random {_inputs(study)}" if study.data == "synthetic" else f"smoke test data ({study.data})"
 
 
 def data_warning(study: Study) -> str:
     """Return the warning of `data_text` as sentences."""
     if study.data == "synthetic":
         return (
-            "The network was fed with random images: step times do not depend on what is in them, and nothing is "
-            "said about accuracy."
+            f"The network was fed with random {_inputs(study)}: step times do not depend on what is in them, and "
+            "nothing is said about accuracy."
         )
     return (
         f"Smoke test: the data ({study.data}) are too small to stand for a real training set; step times do not "

@@ -151,6 +151,7 @@ def test_sweeps_over_batch_and_granularity_are_drawn(sweep):
     figure = figures.draw(sweep, "batch")
     line = next(line for line in figure.axes[0].lines if line.get_label() == "taskiter")
     assert len(line.get_xdata()) == 2
+    assert figure.axes[0].get_xlabel() == "batch (images)"
     figure = figures.draw(sweep, "granularity")
     line = next(line for line in figure.axes[0].lines if line.get_label() == "forkjoin")
     assert len(line.get_xdata()) == 2
@@ -303,6 +304,27 @@ def test_batches_are_overlaid_over_their_own_serial_runs():
     without = study_from_rows(synthetic_rows(models=("forkjoin", "taskiter"), granularities=(4, 16)))
     with pytest.raises(UsageError, match="needs serial runs"):
         figures.draw(without, "overlay")
+
+
+def test_networks_of_tokens_take_sequences():
+    """Check the words where a plan loads tokens, and that times along the sequence are those of a token."""
+    rows = synthetic_rows(
+        models=("serial", "taskiter"),
+        batches=(16, 64),
+        options=({"sequence": 64}, {"sequence": 128}),
+        repeats=5,
+        slowdowns=(1, 2),
+        data="synthetic",
+    )
+    for row in rows:
+        if row["kind"] == "plan":
+            row["loops"][0]["kernel"] = "tokens_load"
+    study = study_from_rows(rows)
+    assert figures.draw(study, "batch").axes[0].get_xlabel() == "batch (sequences)"
+    assert "random sequences" in figures.caption(study, "batch")
+    ratios = axis_table(study)
+    assert ratios.loc[ratios["axis"] == "sequence", "ratio"].to_numpy() == pytest.approx(1, rel=0.05)
+    assert "Along sequence, times are those of a token." in figures.caption(study, "options")
 
 
 def test_a_new_figure_is_one_file(tmp_path, monkeypatch):

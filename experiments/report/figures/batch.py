@@ -1,10 +1,11 @@
-"""Figure `batch`: images per second and the ratio to fork-join over the batch."""
+"""Figure `batch`: samples per second and the ratio to fork-join over the batch."""
 
 from __future__ import annotations
 
 from matplotlib.figure import Figure
 
 from ...analysis.study import Study
+from ..words import samples_word
 from .over_plans import caption_over_plans, draw_over_plans
 
 RANK, MAIN_PLAN_ONLY = 3, True
@@ -18,7 +19,7 @@ def missing(study: Study, plan_id: str) -> str:
 
 
 def draw(study: Study, plan_id: str, column: str) -> Figure:
-    """Draw images per second and the ratio to fork-join over the batch."""
+    """Draw samples per second and the ratio to fork-join over the batch."""
     plans = sorted(study.siblings(plan_id, "batch"), key=lambda p: study.plans[p]["batch"])
     own = f"batch {study.plans[plan_id]['batch']}, "
     return draw_over_plans(
@@ -26,9 +27,9 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         plans,
         column,
         lambda p: p["batch"],
-        "batch (images)",
+        f"batch ({samples_word(study, plan_id)})",
         lambda p, t: p["batch"] / t / 1e3,
-        "thousand images per second",
+        f"thousand {samples_word(study, plan_id)} per second",
         ("throughput", "below 1: faster"),
         [
             study.problem_name(plan_id).replace(own, ""),
@@ -39,4 +40,6 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
 
 def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    return caption_over_plans(study, plan_id, "Images per second over the batch size.")
+    return caption_over_plans(
+        study, plan_id, f"{samples_word(study, plan_id).capitalize()} per second over the batch size."
+    )
