@@ -9,8 +9,8 @@ from .arguments import add_fields, number_from
 
 HELP = "continue a text with a network of tokens that was trained"
 DESCRIPTION = (
-    "Continue a text, byte by byte, with the parameters that `forktask train --network gpt2_tiny` left. The same seed "
-    "gives the same text under every model and number of threads."
+    "Continue a text with the parameters that `forktask train --network gpt2_tiny` left, byte by byte, or with a model "
+    "file of llm.c and its tokenizer. The same seed gives the same text under every model and number of threads."
 )
 
 
@@ -19,8 +19,16 @@ def add_arguments(parser: ArgumentParser) -> None:
     from ...cython_src.lowering.options import PlanOptions
     from ...cython_src.records import fields
 
-    parser.add_argument("--checkpoint", required=True, metavar="FILE", help="safetensors file with parameters")
-    parser.add_argument("--prompt", default="\n", metavar="TEXT", help="what the text begins with; default: a new line")
+    parser.add_argument(
+        "--checkpoint", required=True, metavar="FILE", help="safetensors file with parameters, or llm.c's (.bin)"
+    )
+    parser.add_argument("--network", default="", metavar="NAME", help="network of a file that does not tell its own")
+    begin = parser.add_mutually_exclusive_group()
+    begin.add_argument("--prompt", metavar="TEXT", help="what a text of bytes begins with; default: a new line")
+    begin.add_argument(
+        "--prompt-tokens", metavar="N,N,...", help="tokens to begin with; default with --tokenizer: the end of a text"
+    )
+    parser.add_argument("--tokenizer", metavar="FILE", help="llm.c's tokenizer file, for networks of other tokens")
     parser.add_argument("--tokens", type=number_from(1), default=300, metavar="N", help="to add; default: %(default)s")
     parser.add_argument(
         "--temperature",
@@ -38,10 +46,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 def call(arguments: Namespace) -> int:
     """Print the text."""
     from ..sampling.models import check_threads, parse_model
-    from ..training.generate import as_text, generate, read_network
+    from ..training.generate import as_text, generate, prompt_of, read_network
+    from ..training.llmc import read_tokenizer
 
-    network, parameters = read_network(Path(arguments.checkpoint))
-    prompt = arguments.prompt.encode()
+    network, parameters = read_network(Path(arguments.checkpoint), arguments.network)
+    tokenizer = read_tokenizer(arguments.tokenizer) if arguments.tokenizer else None
+    prompt = prompt_of(network, tokenizer, arguments.prompt, arguments.prompt_tokens)
     added = generate(
         network,
         parameters,
@@ -54,5 +64,6 @@ def call(arguments: Namespace) -> int:
         threads=check_threads(arguments.threads),
         source=arguments.checkpoint,
     )
-    print(as_text(prompt + bytes(added)))
+    tokens = [*prompt, *added]
+    print(as_text(tokenizer.decode(tokens) if tokenizer else bytes(tokens)))
     return 0

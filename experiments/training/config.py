@@ -11,6 +11,7 @@ from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import BATCH_OF_TOKENS
 from ...cython_src.lowering.options import PlanOptions, plan_options
 from ...cython_src.records import about
+from .weights import EXPORTS
 
 SCHEDULES = ("constant", "cosine", "step")
 # What differs for networks of tokens where the user does not say.
@@ -43,8 +44,8 @@ class TrainingConfig(PlanOptions, frozen=True):
     data: Annotated[
         str,
         about(
-            "digits, cifar10:FOLDER, cifar100:FOLDER, idx:FOLDER or synthetic:N; of tokens text, text:FILE or "
-            "synthetic:N"
+            "digits, cifar10:FOLDER, cifar100:FOLDER, idx:FOLDER or synthetic:N; of tokens text, text:FILE, "
+            "tokens:FILE (llm.c's token file) or synthetic:N"
         ),
     ] = "digits"
     model: Annotated[str, about("execution model with its options, e.g. forkjoin:schedule=dynamic")] = "taskiter"
@@ -66,9 +67,16 @@ class TrainingConfig(PlanOptions, frozen=True):
         str,
         about(
             "safetensors file of parameters to begin with; a last layer that is missing or of another size begins at "
-            "random: fine-tuning"
+            "random: fine-tuning; for GPT-2 also llm.c's model file (.bin) and safetensors of Hugging Face"
         ),
     ] = ""
+    export: Annotated[
+        str,
+        about(
+            "further file of the final parameters of a GPT-2: llm.c's or Hugging Face's form",
+            choices=("none", *EXPORTS),
+        ),
+    ] = "none"
     memory_limit: Annotated[str, about("such as 1.5GiB: refuse what needs more, and say what would fit")] = ""
     seed: Annotated[int, about("first seed of parameters and order", least=0, below=2**31)] = 0
     seeds: Annotated[int, about("train with so many consecutive seeds", least=1, below=1001)] = 1

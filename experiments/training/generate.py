@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +13,16 @@ from ...cython_src.networks.layers import Network
 from ...cython_src.networks.registry import get_network
 from ..sampling.models import bind_for, make_executor
 from .checkpoints import set_arrays
+from .llmc import Tokenizer, read_model
 from .safetensors import read_safetensors
 from .text import BYTES
+from .weights import LLMC_ENDING, read_weights
 
 
 def generate(
     network: Network,
     parameters: Mapping[str, np.ndarray],
-    prompt: bytes,
+    prompt: Sequence[int],
     count: int,
     *,
     sequence: int,
@@ -30,7 +32,7 @@ def generate(
     threads: int = 1,
     source: str = "the parameters",
 ) -> Iterator[int]:
-    """Continue a text of bytes.
+    """Continue a text.
 
     Each token comes from a forward pass over the last `sequence` tokens; those of a causal network do not depend on
     what stands after them.
@@ -38,10 +40,10 @@ def generate(
     Parameters
     ----------
     network : Network
-        Of 256 tokens, the bytes.
+        Of tokens.
     parameters : mapping of str to ndarray
-    prompt : bytes
-        One at least.
+    prompt : bytes or sequence of int
+        Tokens, one at least; bytes are those of a network of 256 tokens.
     count : int
         Tokens to add.
     sequence : int
@@ -63,12 +65,19 @@ def generate(
     Raises
     ------
     UsageError
-        A network whose tokens are no bytes, an empty prompt, or parameters of another network.
+        A network of images, bytes for a network whose tokens they are not, a prompt that is empty or has tokens of
+        another vocabulary, or parameters of another network.
     """
-    if network.tokens is None or network.tokens.vocabulary != BYTES:
-        raise UsageError(f"generate takes a network of {BYTES} tokens, the bytes; got {network.name!r}")
-    if not prompt:
-        raise UsageError("the prompt must have at least one byte, got none")
+    if network.tokens is None:
+        raise UsageError(f"generate takes a network of tokens, got {network.name!r}; use one, such as gpt2_tiny")
+    vocabulary = network.tokens.vocabulary
+    if isinstance(prompt, bytes) and vocabulary != BYTES:
+        raise UsageError(
+            f"a prompt of bytes is for a network of {BYTES} tokens, the bytes; got {network.name!r} of {vocabulary}; "
+            f"give tokens"
+        )
+    if not len(prompt) or not all(0 <= token < vocabulary for token in prompt):
+        raise UsageError(f"the prompt must have at least one token, all in [0, {vocabulary}), got {list(prompt)}")
     plan = lower(network, batch=1, sequence=sequence, phase="forward")
     bound = bind_for(model, plan)
     set_arrays(bound.arrays, parameters, plan.attributes["parameters"], source)
@@ -93,25 +102,74 @@ def _choose(logits: np.ndarray, temperature: float, draw: float) -> int:
     return min(int(np.searchsorted(cumulated, draw * cumulated[-1], side="right")), len(logits) - 1)
 
 
+def prompt_of(network: Network, tokenizer: Tokenizer | None, text: str | None, tokens: str | None) -> list[int]:
+    """Return the tokens to begin with, from what the command line gives of `--prompt` and `--prompt-tokens`.
+
+    Raises
+    ------
+    UsageError
+        No numbers, a tokenizer of another vocabulary or none where bytes are no tokens, or a text that would have to be
+        encoded with one.
+    """
+    vocabulary = network.token_input.vocabulary
+    if tokenizer is None and vocabulary != BYTES:
+        raise UsageError(
+            f"--tokenizer must be given for {network.name!r}, whose {vocabulary} tokens are no bytes, got none; name "
+            f"llm.c's tokenizer file"
+        )
+    if tokenizer is not None and len(tokenizer.tokens) != vocabulary:
+        raise UsageError(
+            f"--tokenizer must have the {vocabulary} tokens of {network.name!r}, got {len(tokenizer.tokens)}; use that "
+            f"of the model"
+        )
+    if tokens is not None:
+        words = tokens.split(",")
+        if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
+            raise UsageError(f"--prompt-tokens must be numbers with commas between, got {tokens!r}; such as 15496,11")
+        return [int(word) for word in words]
+    if tokenizer is None:
+        return [*("\n" if text is None else text).encode()]
+    if text is not None:
+        raise UsageError(
+            f"--prompt is for networks of bytes, and a tokenizer file only decodes, got {text!r}; encode it with "
+            f"tiktoken and give --prompt-tokens"
+        )
+    return [tokenizer.end_of_text]
+
+
 def as_text(tokens: bytes) -> str:
     """Bytes as text; what is no UTF-8 is shown as the replacement character."""
     return tokens.decode(errors="replace")
 
 
-def read_network(path: Path) -> tuple[Network, dict[str, np.ndarray]]:
-    """Return network and parameters of a file that `forktask train` left.
+def read_network(path: Path, name: str = "") -> tuple[Network, dict[str, np.ndarray]]:
+    """Return network and parameters of a file that `forktask train` left, or of a model file of llm.c (.bin).
+
+    Parameters
+    ----------
+    path : path
+    name : str
+        Name of the network; "" if the file tells it. Files of Hugging Face do not.
 
     Raises
     ------
     UsageError
-        No such file, or one that does not name its network.
+        No such file, one that does not tell its network and `name` does not either, or one of another network.
     """
     if not path.is_file():
         raise UsageError(
-            f"--checkpoint must be a safetensors file, and there is no file {str(path)!r}; `forktask train` leaves "
-            f"parameters-seed-N.safetensors"
+            f"--checkpoint must be a safetensors file, or a model file of llm.c (.bin), and there is no file "
+            f"{str(path)!r}; `forktask train` leaves parameters-seed-N.safetensors"
         )
+    if name:
+        network = get_network(name)
+        return network, read_weights(path, network)
+    if path.suffix == LLMC_ENDING:
+        parameters, config = read_model(path)
+        return config.network, parameters
     parameters, metadata = read_safetensors(path)
     if "network" not in metadata:
-        raise UsageError(f"{path} must name its network, as the files of `forktask train` do; it does not")
+        raise UsageError(
+            f"{path} must name its network, as the files of `forktask train` do; it does not, so add --network NAME"
+        )
     return get_network(metadata["network"]), parameters

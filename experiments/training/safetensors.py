@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ...cython_src.errors import UsageError
-from ..sampling.files import write_atomically
+from ..sampling.files import open_regular, write_atomically
 
 _DTYPES = {
     "F64": "<f8",
@@ -86,10 +86,8 @@ def read_safetensors(path: Path | str) -> tuple[dict[str, np.ndarray], dict[str,
     UsageError
         Missing, truncated, damaged or no safetensors file, with the byte offset.
     """
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror or error}); name a safetensors file") from None
+    with open_regular(path, "safetensors file") as (file, _):
+        content = file.read()
     if len(content) < 8:
         raise UsageError(
             f"{path} ends at byte {len(content)}, within its 8-byte header length; is it a safetensors file?"

@@ -1,4 +1,4 @@
-"""Text for networks of tokens, each byte a token: a file, the text that comes with Python, or random tokens."""
+"""Text for networks of tokens: bytes of a file or of text that comes with Python, a file of tokens, random tokens."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from ...cython_src.binding.storage import aligned_empty
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.layers import Network
 from .data import MAX_SYNTHETIC, SPLIT_SEED
+from .llmc import read_tokens
 
-SPECS = "text, text:FILE, synthetic:N"
+SPECS = "text, text:FILE, tokens:FILE, synthetic:N"
 BYTES = 256
 HELD_BACK = 0.1  # of the samples for validation, and as many for the test: the end of the text
 
@@ -70,21 +71,23 @@ def load_text(spec: str, network: Network, sequence: int) -> Text:
     Parameters
     ----------
     spec : str
-        "text" for the reference texts of the language that come with Python, "text:FILE" for a file; "synthetic:N" for
-        N random training samples.
+        "text" for the reference texts of the language that come with Python, "text:FILE" for a file; "tokens:FILE" for
+        a token file of llm.c; "synthetic:N" for N random training samples.
     network : Network
-        Whose vocabulary has a token for each byte.
+        Whose vocabulary has all tokens; for "text" one for each byte.
     sequence : int
         Tokens of a sample.
 
     Raises
     ------
     UsageError
-        Unknown spec, a file that cannot be read or is too short, or a vocabulary below 256.
+        Unknown spec, a file that cannot be read or is too short, or a vocabulary that is too small.
     """
     kind, colon, argument = spec.partition(":")
     if kind == "synthetic" and argument:
         return _random_tokens(argument, network, sequence)
+    if kind == "tokens" and argument:
+        return _from_token_file(Path(argument).expanduser(), network, sequence)
     if kind != "text" or (colon and not argument):
         raise UsageError(f"data of a network of tokens must be one of {SPECS}; got {spec!r}")
     if network.token_input.vocabulary < BYTES:
@@ -93,16 +96,32 @@ def load_text(spec: str, network: Network, sequence: int) -> Text:
             f"{network.token_input.vocabulary}; use synthetic:N, or another network"
         )
     content, title = _read(Path(argument).expanduser()) if argument else _texts_of_python()
-    count = (len(content) - 1) // sequence
+    return _cut(spec, f"{title}, {len(content):,} bytes", np.frombuffer(content, np.uint8), sequence)
+
+
+def _from_token_file(path: Path, network: Network, sequence: int) -> Text:
+    found = read_tokens(path)
+    largest, vocabulary = int(found.max()), network.token_input.vocabulary
+    if largest >= vocabulary:
+        raise UsageError(
+            f"tokens must be in [0, {vocabulary}), the vocabulary of {network.name!r}, got {largest} as token "
+            f"{int(found.argmax())} of {path}; use another network"
+        )
+    return _cut(f"tokens:{path}", f"{path.name}, {len(found):,} tokens", found, sequence)
+
+
+def _cut(spec: str, description: str, found: np.ndarray, sequence: int) -> Text:
+    """Cut tokens into whole samples; what remains at the end is left out."""
+    count = (len(found) - 1) // sequence
     held_back = max(1, int(HELD_BACK * count))
     if count < 2 * held_back + 1:
         raise UsageError(
             f"--data {spec} must have at least three samples of {sequence} tokens and one token more, got "
-            f"{len(content)} bytes; use a longer text, or a shorter --sequence"
+            f"{len(found)}; use a longer text, or a shorter --sequence"
         )
     tokens = aligned_empty((count * sequence + 1,), np.int32)
-    tokens[:] = np.frombuffer(content, np.uint8)[: len(tokens)]
-    return _split("text", f"{title}, {len(content):,} bytes", tokens, sequence, held_back)
+    tokens[:] = found[: len(tokens)]
+    return _split(spec.partition(":")[0], description, tokens, sequence, held_back)
 
 
 def _split(name: str, description: str, tokens: np.ndarray, sequence: int, held_back: int, **further: bool) -> Text:

@@ -21,13 +21,14 @@ from .curves import draw_accuracy, write_history
 from .data import Dataset, load_data
 from .generate import as_text, generate
 from .gpu_sampling import draw_samples, write_samples
+from .llmc import config_of
 from .text import BYTES, Text, load_text
 from .trainer import Trainer
 
 MARKER = "training.json"
 SAMPLE_TOKENS = 200  # that a network of bytes writes after its training
 # A resumed run may change these fields: results are bit-identical over models and thread counts.
-CHANGEABLE = ("model", "threads", "epochs", "seeds", "out")
+CHANGEABLE = ("model", "threads", "epochs", "seeds", "export", "out")
 
 
 def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], None] = print) -> dict[str, Any]:
@@ -119,6 +120,8 @@ def data_for(config: TrainingConfig) -> Dataset | Text:
         Unknown or missing data, or such as the network cannot learn.
     """
     network = get_network(config.network)
+    if config.export != "none":
+        config_of(network)  # raises if the form has no place for it
     if network.tokens:
         data = load_text(config.data, network, config.sequence)
         if config.batch > len(data.train):

@@ -13,14 +13,16 @@ import numpy as np
 
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import initialise, lower
+from ...cython_src.networks.registry import get_network
 from ..sampling.memory import check_fits, parse_bytes
 from ..sampling.models import bind_for, convolution_for, make_executor, parse_model, storage_for
 from .checkpoints import FORMAT_VERSION, names_of_last_layer, read_checkpoint, set_arrays, share_data
 from .config import TrainingConfig, learning_rate_table
 from .data import Dataset, random_order
 from .gpu_sampling import GpuSampler
-from .safetensors import read_safetensors, write_safetensors
+from .safetensors import write_safetensors
 from .text import Text
+from .weights import EXPORTS, read_weights
 
 EVALUATION_BATCH = 64
 
@@ -77,10 +79,11 @@ class Trainer:
         self.executor.prepare(self.bound)
 
     def _start_from(self, path: Path) -> None:
-        """Copy parameters and statistics from a file, except for a last layer that does not fit."""
-        arrays, _ = read_safetensors(path)
+        """Copy parameters and statistics from a file, except for a last layer of images that does not fit."""
+        network = get_network(self.config.network)
+        arrays = read_weights(path, network)
         names = self._kept_names()
-        last = names_of_last_layer(self.plan.attributes["parameters"])
+        last = set() if network.tokens else names_of_last_layer(self.plan.attributes["parameters"])
         fitting = [n for n in names if n not in last or (n in arrays and arrays[n].shape == self.bound.arrays[n].shape)]
         set_arrays(self.bound.arrays, arrays, fitting, path)
 
@@ -208,6 +211,9 @@ class Trainer:
         """Test, write the parameters under PyTorch's names, and return a row of the summary."""
         parameters = {name: self.bound.arrays[name] for name in self._kept_names()}
         write_safetensors(path, parameters, {"network": self.config.network, "data": self.data.name})
+        if self.config.export != "none":
+            ending, write = EXPORTS[self.config.export]
+            write(path.with_name(f"model-seed-{self.seed}{ending}"), parameters, get_network(self.config.network))
         test_loss, test_error = self.evaluate(self.data.test)
         return {
             "seed": self.seed,

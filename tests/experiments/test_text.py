@@ -101,7 +101,7 @@ def test_the_default_text_is_long_enough():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("digits", "must be one of text, text:FILE, synthetic:N"),
+        ("digits", "must be one of text, text:FILE, tokens:FILE, synthetic:N"),
         ("text:", "must be one of text"),
         ("text:nowhere", "must be readable"),
         ("synthetic:3", r"must be in \[10"),

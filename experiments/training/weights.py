@@ -1,0 +1,122 @@
+"""Parameters of a network in the forms of others: llm.c's model file, and safetensors in Hugging Face's naming.
+
+Both name or order the parameters of GPT-2 as `networks.gpt2` does. Hugging Face's weights of linear layers have the
+shape (in, out), ours and llm.c's (out, in).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ...cython_src.errors import UsageError
+from ...cython_src.networks.layers import Network
+from .llmc import config_of, read_model, write_model
+from .safetensors import read_safetensors, write_safetensors
+
+LLMC_ENDING = ".bin"
+PREFIX = "transformer."
+HEAD = "lm_head.weight"
+_MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias")
+_LINEAR = re.compile(r"h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight")
+_LAYER = re.compile(r"h\.(\d+)\.")
+
+
+def read_weights(path: Path | str, network: Network) -> dict[str, np.ndarray]:
+    """Read parameters under the names and in the shapes of a network.
+
+    Parameters
+    ----------
+    path : path
+        Ending in .bin: a model file of llm.c; else safetensors, of `forktask train` or, of a GPT-2, of Hugging Face.
+    network : Network
+
+    Raises
+    ------
+    UsageError
+        A file that cannot be read or, as far as it tells, is of another network.
+    """
+    path = Path(path)
+    if path.suffix == LLMC_ENDING:
+        wanted = config_of(network).sizes
+        parameters, config = read_model(path)
+        for name, value in wanted.items():
+            if config.sizes[name] != value:
+                raise UsageError(
+                    f"{path} must be a model of {network.name!r}, with {name} {value}, got {name} "
+                    f"{config.sizes[name]}; use another network or file"
+                )
+        return parameters
+    arrays, _ = read_safetensors(path)
+    return _from_hugging_face(arrays, network, path) if network.tokens else arrays
+
+
+def write_llmc(path: Path | str, parameters: Mapping[str, np.ndarray], network: Network) -> None:
+    """Write a model file of llm.c.
+
+    Raises
+    ------
+    UsageError
+        A network that is no GPT-2, or parameters of another.
+    """
+    write_model(path, parameters, config_of(network))
+
+
+def write_hugging_face(path: Path | str, parameters: Mapping[str, np.ndarray], network: Network) -> None:
+    """Write safetensors as `GPT2LMHeadModel` of Hugging Face reads them.
+
+    Raises
+    ------
+    UsageError
+        A network that is no GPT-2, or parameters of another.
+    """
+    config_of(network)
+    shapes = network.parameter_shapes()
+    if {name: array.shape for name, array in parameters.items()} != shapes:
+        raise UsageError(
+            f"parameters must be those of {network.name!r}, and others were given; is it of another network?"
+        )
+    arrays = {f"{PREFIX}{name}": array.T if _LINEAR.fullmatch(name) else array for name, array in parameters.items()}
+    write_safetensors(path, arrays, {"format": "pt"})
+
+
+# How `forktask train --export` calls a form -> the ending of its file, and what writes it.
+EXPORTS: dict[str, tuple[str, Callable[[Path | str, Mapping[str, np.ndarray], Network], None]]] = {
+    "llmc": (LLMC_ENDING, write_llmc),
+    "huggingface": (".safetensors", write_hugging_face),
+}
+
+
+def _from_hugging_face(arrays: Mapping[str, np.ndarray], network: Network, path: Path) -> dict[str, np.ndarray]:
+    """Rename and transpose what a file of Hugging Face has; one of `forktask train` stays as it is.
+
+    The shape of the first weight of attention, (in, 3 in) or (3 in, in), tells the two apart.
+    """
+    found: dict[str, np.ndarray] = {}
+    for name, array in arrays.items():
+        short = name.removeprefix(PREFIX)
+        if short in found:
+            raise UsageError(f"{path} must have {short!r} once, got it with and without {PREFIX!r}; leave one out")
+        if not _MASK.fullmatch(short):
+            found[short] = array
+    if HEAD in found:
+        head = found.pop(HEAD)
+        if "wte.weight" not in found or not np.array_equal(head, found["wte.weight"]):
+            raise UsageError(
+                f"{HEAD!r} in {path} must be equal to 'wte.weight', with which {network.name!r} ties its head, and "
+                f"is not; use a model with a tied head"
+            )
+    layers = {int(match[1]) for name in network.parameter_shapes() if (match := _LAYER.match(name))}
+    further = sorted({int(match[1]) for name in found if (match := _LAYER.match(name))} - layers)
+    if further:
+        raise UsageError(
+            f"{path} must have the {len(layers)} layers of {network.name!r}, got a layer h.{further[0]} too; use "
+            f"another network or file"
+        )
+    first = found.get("h.0.attn.c_attn.weight")
+    if first is None or first.ndim != 2 or first.shape[1] != 3 * first.shape[0]:
+        return found
+    return {name: array.T if _LINEAR.fullmatch(name) else array for name, array in found.items()}
