@@ -16,12 +16,10 @@ from ..binding.storage import Storage, view_of
 from ..errors import UsageError
 from ..kernels import kernel_table
 from ..plan.model import READ, WRITE, Plan, UniformBlocks
-from . import device as gpu_device
-from . import launches as gpu_kernels
 from .blas import PRODUCTS, Products, products_of
 from .coherence import DEVICE, HOST, Coherence
-from .device import Device
-from .launches import Launch
+from .device import Device, default_gpu
+from .launches import ARGS_DTYPE, MAX_GRID_ROWS, MAX_INTEGERS, MAX_OPERANDS, Launch, launches_of
 
 NO_FAILURE = 2**64 - 1
 ALIGNMENT = 256
@@ -99,7 +97,7 @@ class GpuBoundPlan:
     device : Device, optional
         Default: the machine's first GPU.
     convolution : str
-        See `gpu_kernels.launches_of`.
+        See `launches.launches_of`.
     products : {"cublas", "tf32", "own"}
         Blocks that are whole matrix products: by cuBLAS in float32; by cuBLAS with factors rounded to TF32 (10 bits of
         mantissa instead of 23); or by the same kernels as all others.
@@ -133,7 +131,7 @@ class GpuBoundPlan:
         if products not in PRODUCTS:
             raise UsageError(f"products must be one of {', '.join(PRODUCTS)}; got {products!r}")
         self.plan, self.tf32 = plan, products == "tf32"
-        self.device = gpu_device.default_gpu() if device is None else device
+        self.device = default_gpu() if device is None else device
         self.storage = Storage() if storage is None else storage
         if convolution != "tiled" and not any(loop.kernel == "conv_forward" for loop in plan.loops):
             raise UsageError(
@@ -147,7 +145,7 @@ class GpuBoundPlan:
                     f"blocks of loop {loop.name!r} have operands of their own, which no CUDA form takes; use the CPU"
                 )
         self.launches = [
-            gpu_kernels.launches_of(
+            launches_of(
                 loop.kernel,
                 loop.attributes,
                 loop.bounds,
@@ -346,9 +344,9 @@ class GpuBoundPlan:
 
     def _record(self, number: int, loop, own) -> np.ndarray:
         spec = kernel_table.get(loop.kernel, own)
-        if len(spec.operands) > gpu_kernels.MAX_OPERANDS or len(spec.integers) > gpu_kernels.MAX_INTEGERS:
+        if len(spec.operands) > MAX_OPERANDS or len(spec.integers) > MAX_INTEGERS:
             raise AssertionError(f"kernel {spec.name!r} has too many operands or attributes for GpuArgs")
-        record = np.zeros((), gpu_kernels.ARGS_DTYPE)
+        record = np.zeros((), ARGS_DTYPE)
         for i, operand in enumerate(spec.operands):
             if operand in loop.operands:
                 record["operand"][i] = self.address[loop.operands[operand]]
@@ -396,7 +394,7 @@ class GpuBoundPlan:
         record["replay"], record["counter"] = replay, self.counter_address if captured else 0
         stop = self.plan.loops[loop].num_blocks if num_blocks is None else first_block + num_blocks
         while first_block < stop:
-            rows = min(stop - first_block, gpu_kernels.MAX_GRID_ROWS)
+            rows = min(stop - first_block, MAX_GRID_ROWS)
             record["first_block"] = first_block
             for how in self.launches[loop]:
                 if isinstance(how, Launch):
@@ -418,7 +416,7 @@ class GpuBoundPlan:
 
     def advance_counter(self, stream, replays: int) -> None:
         """Add to the device's replay counter, in stream order."""
-        record = np.zeros((), gpu_kernels.ARGS_DTYPE)
+        record = np.zeros((), ARGS_DTYPE)
         record["operand"][0], record["integers"][0] = self.counter_address, replays
         self.device.launch("advance_counter", 1, 1, 0, record, stream)
 

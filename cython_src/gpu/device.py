@@ -1,6 +1,6 @@
 """A GPU as the executors see it: memory, streams, events, launches, captured graphs. CuPy stands behind it.
 
-`Device` is the whole interface, small enough for a fake device to stand in (tests/fake_gpu): streams and events are
+`Device` is the whole interface, small enough for a fake device to stand in (tests/gpu/fake_gpu): streams and events are
 whatever the device hands out, addresses are integers. CuPy is imported when a device is opened, never before.
 """
 
@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 
 from ..errors import UsageError
-from . import launches as gpu_kernels
+from . import launches
 from .blas import Blas, Product
 
 # Lanes for float32 multiply-adds of a multiprocessor, by compute capability (CUDA C++ Programming Guide, "Throughput of
@@ -76,7 +76,7 @@ class Device(ABC):
 
     @abstractmethod
     def launch(self, symbol: str, tiles: int, rows: int, shared_bytes: int, args: np.ndarray, stream) -> None:
-        """Run a CUDA function of `gpu_kernels` over tiles x rows CUDA blocks. `args` is copied now."""
+        """Run a CUDA function of `launches` over tiles x rows CUDA blocks. `args` is copied now."""
 
     @abstractmethod
     def prepare_products(self, stream) -> None:
@@ -186,9 +186,9 @@ class CupyDevice(Device):
         clock_hz = 1e3 * runtime.deviceGetAttribute(13, number)  # cudaDevAttrClockRate
         lanes = LANES_OF_MULTIPROCESSOR.get((properties["major"], properties["minor"]), math.nan)
         self.peak_flops_per_s = 2 * lanes * self.multiprocessors * clock_hz
-        if properties["major"] * 10 + properties["minor"] < gpu_kernels.MINIMUM_ARCHITECTURE:
+        if properties["major"] * 10 + properties["minor"] < launches.MINIMUM_ARCHITECTURE:
             raise UsageError(
-                f"the GPU must be of architecture sm_{gpu_kernels.MINIMUM_ARCHITECTURE} or newer, {self.name} is "
+                f"the GPU must be of architecture sm_{launches.MINIMUM_ARCHITECTURE} or newer, {self.name} is "
                 f"{self.architecture}; use another GPU"
             )
         self._compile = cupy.RawModule
@@ -201,10 +201,10 @@ class CupyDevice(Device):
         """The first function of a file compiles all of that file; CuPy keeps the result on disk."""
         if symbol not in self._functions:
             start = time.perf_counter()
-            file = gpu_kernels.symbols()[symbol]
+            file = launches.symbols()[symbol]
             if file not in self._modules:
                 self._modules[file] = self._compile(
-                    code=gpu_kernels.source(file), options=gpu_kernels.COMPILE_OPTIONS, backend="nvrtc"
+                    code=launches.source(file), options=launches.COMPILE_OPTIONS, backend="nvrtc"
                 )
             self._functions[symbol] = self._modules[file].get_function(symbol).kernel.ptr
             self.costs_s["compilation"] = self.costs_s.get("compilation", 0.0) + time.perf_counter() - start
@@ -242,7 +242,7 @@ class CupyDevice(Device):
             tiles,
             rows,
             1,
-            gpu_kernels.THREADS,
+            launches.THREADS,
             1,
             1,
             shared_bytes,

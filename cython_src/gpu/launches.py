@@ -32,6 +32,7 @@ SOURCE_FILES = (
     "kernels/dense/flatten.cu",
     "kernels/depthwise/channels.cu",
     "kernels/elementwise/channels.cu",
+    "kernels/elementwise/lanes.cu",
     "kernels/load/load.cu",
     "kernels/loss/softmax.cu",
     "kernels/norm/channels.cu",
@@ -485,7 +486,7 @@ def launches_of(
     convolution : {"tiled", "if", "pad", "if_reduction", "pad_reduction"}
         Form of the kernel `conv_forward` (a convolution that is fused with nothing).
     products : Products, optional
-        What cuBLAS does of it; `gpu_blas.products_of`.
+        What cuBLAS does of it; `blas.products_of`.
 
     Raises
     ------

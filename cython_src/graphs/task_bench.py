@@ -122,7 +122,7 @@ def task_bench(
     radix : int
         Predecessors of a task, for nearest, spread and random_nearest (there at most so many).
     kernel : str
-        One of `kernels_bench.TASK_BENCH_KERNELS`: `empty`; `compute`, fused multiply-adds in registers;
+        One of `kernels.bench.bench.TASK_BENCH_KERNELS`: `empty`; `compute`, fused multiply-adds in registers;
         `load_imbalance`, the same with less work for some tasks; `memory`, copies in scratch memory larger than the
         caches of a core; `busy_wait`, spinning for a time.
     work : int

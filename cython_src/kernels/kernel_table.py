@@ -27,6 +27,7 @@ KERNEL_MODULES: tuple[str, ...] = (
     "optimizer.optimizer",
     "norm.channels",
     "elementwise.channels",
+    "elementwise.lanes",
     "pooling.channels",
     "dense.flatten",
     "depthwise.channels",

@@ -10,7 +10,7 @@ from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import check_accesses, run_serial
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import blas as gpu_blas
-from forktask.cython_src.gpu import launches as gpu_kernels
+from forktask.cython_src.gpu import launches as gpu_launches
 from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.kernels.convolution import algorithms
 from forktask.cython_src.kernels.maps.channels import ChannelsMap
@@ -116,10 +116,10 @@ def test_every_kernel_of_every_network_has_a_cuda_form(name):
     for phase, options in cases[:1] if name.endswith(("_64", "_224")) else cases:
         plan = lower(name, batch=16, phase=phase, conv="direct", granularity="images=16", **options)
         for loop in plan.loops:
-            launches = gpu_kernels.launches_of(loop.kernel, loop.attributes, loop.bounds, loop.operands)
+            launches = gpu_launches.launches_of(loop.kernel, loop.attributes, loop.bounds, loop.operands)
             spec = kernel_table.get(loop.kernel)
-            assert {how.symbol for how in launches} <= set(gpu_kernels.symbols())
-            assert len(spec.operands) <= gpu_kernels.MAX_OPERANDS and len(spec.integers) <= gpu_kernels.MAX_INTEGERS
+            assert {how.symbol for how in launches} <= set(gpu_launches.symbols())
+            assert len(spec.operands) <= gpu_launches.MAX_OPERANDS and len(spec.integers) <= gpu_launches.MAX_INTEGERS
 
 
 @pytest.mark.cxx
@@ -192,9 +192,9 @@ CONVOLUTIONS = [
 def test_convolutions_of_any_geometry(shape, tile, monkeypatch):
     """Check forward, data gradient and weight gradient with each size of tile against float64, by the sum's bound."""
     batch, ins, outs, size, kernel, stride, padding, dilation, groups = shape
-    monkeypatch.setattr(gpu_kernels, "THREADS_WANTED", 0)
-    monkeypatch.setattr(gpu_kernels, "PRODUCT_TILES", gpu_kernels.PRODUCT_TILES[tile:])
-    monkeypatch.setattr(gpu_kernels, "GRADIENT_TILES", gpu_kernels.GRADIENT_TILES[tile:])
+    monkeypatch.setattr(gpu_launches, "THREADS_WANTED", 0)
+    monkeypatch.setattr(gpu_launches, "PRODUCT_TILES", gpu_launches.PRODUCT_TILES[tile:])
+    monkeypatch.setattr(gpu_launches, "GRADIENT_TILES", gpu_launches.GRADIENT_TILES[tile:])
     out_size = (size + 2 * padding - (kernel - 1) * dilation - 1) // stride + 1
     geometry = {
         "kernel": kernel,
@@ -381,8 +381,8 @@ def test_what_has_no_cuda_form_is_refused_by_name():
             UsageError, match=f"{words}.*has no CUDA form; lower the plan with conv 'direct' or 'winograd2'"
         ):
             for loop in plan.loops:
-                gpu_kernels.launches_of(loop.kernel, loop.attributes, loop.bounds, loop.operands)
+                gpu_launches.launches_of(loop.kernel, loop.attributes, loop.bounds, loop.operands)
     with pytest.raises(UsageError, match="'winograd_forward' has no CUDA form; lower the plan with conv 'direct'"):
-        gpu_kernels.launches_of("winograd_forward", {}, np.zeros((1, 6), np.int32))
+        gpu_launches.launches_of("winograd_forward", {}, np.zeros((1, 6), np.int32))
     with pytest.raises(UsageError, match="'reduction_fill' has no CUDA form; use the CPU"):
-        gpu_kernels.launches_of("reduction_fill", {}, np.zeros((1, 8), np.int32))
+        gpu_launches.launches_of("reduction_fill", {}, np.zeros((1, 8), np.int32))

@@ -13,7 +13,7 @@ from gpu.fake_gpu import emulator
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import check_accesses, check_orders, run_serial
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.gpu import launches as gpu_kernels
+from forktask.cython_src.gpu import launches as gpu_launches
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
@@ -37,9 +37,9 @@ LAYOUTS = {
 def compile_for(library, file, target):
     """(status, log, machine code or PTX) of a source file for a target such as sm_90."""
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
-    library.nvrtcCreateProgram(ctypes.byref(program), gpu_kernels.source(file).encode(), file.encode(), 0, None, None)
+    library.nvrtcCreateProgram(ctypes.byref(program), gpu_launches.source(file).encode(), file.encode(), 0, None, None)
     say = ["--ptxas-options=-v"] if target.startswith("sm_") else []
-    options = [option.encode() for option in (*gpu_kernels.COMPILE_OPTIONS, f"-arch={target}", *say)]
+    options = [option.encode() for option in (*gpu_launches.COMPILE_OPTIONS, f"-arch={target}", *say)]
     status = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
     library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
     log = ctypes.create_string_buffer(size.value)
@@ -54,7 +54,7 @@ def compile_for(library, file, target):
 
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("target", ["compute_75", "sm_90", "compute_100"])
-@pytest.mark.parametrize("file", gpu_kernels.SOURCE_FILES)
+@pytest.mark.parametrize("file", gpu_launches.SOURCE_FILES)
 def test_sources_compile_without_warnings(file, target):
     """Check that NVRTC makes machine code (sm) or PTX (compute) of every CUDA function and has nothing to say about it;
     that machine code keeps everything in registers, and few enough for three CUDA blocks on a multiprocessor."""
@@ -66,22 +66,22 @@ def test_sources_compile_without_warnings(file, target):
         assert re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores", spoken).count(
             ("0", "0")
         ) == spoken.count("spill stores")
-        assert max(int(n) for n in re.findall(r"Used (\d+) registers", spoken)) <= 65536 // 3 // gpu_kernels.THREADS
+        assert max(int(n) for n in re.findall(r"Used (\d+) registers", spoken)) <= 65536 // 3 // gpu_launches.THREADS
         spoken = re.sub(r"^ptxas( info +:|  +\.) .*$", "", spoken, flags=re.M).strip()
     assert not spoken, log
-    for name in [symbol.encode() for symbol, place in gpu_kernels.symbols().items() if place == file]:
+    for name in [symbol.encode() for symbol, place in gpu_launches.symbols().items() if place == file]:
         assert b".text." + name + b"\0" in code if kind == "sm" else b".entry " + name + b"(" in code
 
 
 def test_every_launch_names_a_symbol_of_the_sources():
     """Check that the table of CUDA functions was read off the sources as a whole: forms by tile, and others."""
-    symbols = gpu_kernels.symbols()
+    symbols = gpu_launches.symbols()
     assert {"conv_forward_2", "conv_forward_4", "channels_conv_forward_8x8", "channels_conv_backward_data_4x2"} <= set(
         symbols
     )
     assert symbols["advance_counter"] == "gpu/counter.cu" and symbols["task_bench"] == "kernels/bench/bench.cu"
-    for file in gpu_kernels.SOURCE_FILES:
-        text = gpu_kernels.source(file)
+    for file in gpu_launches.SOURCE_FILES:
+        text = gpu_launches.source(file)
         assert len(re.findall(r"^KERNEL\(", text, re.M)) <= sum(place == file for place in symbols.values())
 
 
@@ -92,29 +92,29 @@ def test_every_kernel_of_the_lane_layouts_has_a_cuda_form():
         for fusion in (True, False):
             plan = lower("cifar10_cnn", batch=16, phase=phase, fusion=fusion, conv="direct")
             named |= {loop.kernel for loop in plan.loops}
-    assert named <= set(gpu_kernels.names())
+    assert named <= set(gpu_launches.names())
 
 
 def test_constants_agree_with_the_sources():
     """Check that the record of arguments and the constants are the same in Python and CUDA."""
-    text = "".join(gpu_kernels.source(file) for file in gpu_kernels.SOURCE_FILES)
+    text = "".join(gpu_launches.source(file) for file in gpu_launches.SOURCE_FILES)
     for name in ("THREADS", "MAX_OPERANDS", "MAX_INTEGERS", "MAX_REALS", "TAPS", "CHANNELS_AT_ONCE", "STRIP_CHANNELS"):
-        assert int(re.search(rf"#define {name} +(\d+)", text).group(1)) == getattr(gpu_kernels, name)
-    assert int(re.search(r"#define STEP +(\d+)", text).group(1)) == gpu_kernels.PRODUCT_STEP
-    assert int(re.search(r"#define LANES +(\d+)", text).group(1)) == gpu_kernels.LANES
+        assert int(re.search(rf"#define {name} +(\d+)", text).group(1)) == getattr(gpu_launches, name)
+    assert int(re.search(r"#define STEP +(\d+)", text).group(1)) == gpu_launches.PRODUCT_STEP
+    assert int(re.search(r"#define LANES +(\d+)", text).group(1)) == gpu_launches.LANES
 
 
 def test_what_has_no_cuda_form_is_refused():
     """Check the sentences for unknown kernels, forms and lanes."""
     bounds = np.array([[0, 1]], np.int32)
     with pytest.raises(UsageError, match="no CUDA form"):
-        gpu_kernels.launches_of("test_hash", {}, bounds)
+        gpu_launches.launches_of("test_hash", {}, bounds)
     with pytest.raises(UsageError, match="convolution must be one of tiled, if"):
-        gpu_kernels.launches_of("conv_forward", {}, bounds, convolution="winograd")
+        gpu_launches.launches_of("conv_forward", {}, bounds, convolution="winograd")
     with pytest.raises(UsageError, match="lanes of 'fc_forward' must divide 128"):
-        gpu_kernels.launches_of("fc_forward", {"lanes": 3}, bounds)
+        gpu_launches.launches_of("fc_forward", {"lanes": 3}, bounds)
     with pytest.raises(UsageError, match="'memory' of Task Bench"):
-        gpu_kernels.launches_of("task_bench_1", {"kernel": 2}, bounds)
+        gpu_launches.launches_of("task_bench_1", {"kernel": 2}, bounds)
 
 
 # --- run by the CPU
@@ -211,7 +211,7 @@ def test_inference_equals_the_cpu(phase):
 
 @pytest.mark.cxx
 @pytest.mark.parametrize("lanes", [1, 16])
-@pytest.mark.parametrize("form", gpu_kernels.CONVOLUTION_FORMS)
+@pytest.mark.parametrize("form", gpu_launches.CONVOLUTION_FORMS)
 def test_forms_of_the_convolution_agree(form, lanes):
     """Check all forms of the forward convolution, odd sizes included, against float64 within rounding."""
     rng = np.random.default_rng(1)

@@ -38,7 +38,7 @@ import numpy as np
 
 from ..maps import lanes as lanes_maps
 from ..interface.kernel_spec import KernelSpec, longest, register
-from ..maps.lanes import interior, map_attributes
+from ..maps.lanes import BOX, interior, map_attributes
 
 
 cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
@@ -259,7 +259,6 @@ def _scratch(scale, stores, attributes, bounds, operands):
 
 STORED, POOLED, SPREAD = (partial(_scratch, *how) for how in ((1, True), (2, False), (1, False)))
 MAPS = map_attributes("in") + map_attributes("out")
-BOX = ("g0", "g1", "c0", "c1", "y0", "y1")
 
 register(KernelSpec(
     "conv_forward", ("input", "weight", "bias", "output"), MAPS, (), BOX, _conv_forward_reference,

@@ -40,7 +40,7 @@ from functools import partial
 
 from . import lanes as lanes_convolution
 from ..interface.kernel_spec import KernelSpec, longest, register
-from ..maps.lanes import map_attributes
+from ..maps.lanes import BOX, map_attributes
 from .algorithms import ALGORITHMS
 
 
@@ -269,19 +269,19 @@ def _weights_scratch(attributes, bounds, operands):
 STORED, POOLED, SPREAD = (partial(_scratch, *how) for how in ((1, True), (2, False), (1, False)))
 MAPS = lanes_convolution.MAPS + ("algorithm",)
 register(KernelSpec(
-    "conv_form_forward", ("input", "weight", "bias", "output"), MAPS, (), lanes_convolution.BOX,
+    "conv_form_forward", ("input", "weight", "bias", "output"), MAPS, (), BOX,
     lanes_convolution._conv_forward_reference, <uintptr_t> &conv_form_forward,
     scratch_bytes=STORED))
 register(KernelSpec(
-    "conv_form_relu_pool", ("input", "weight", "bias", "output", "index"), MAPS, (), lanes_convolution.BOX,
+    "conv_form_relu_pool", ("input", "weight", "bias", "output", "index"), MAPS, (), BOX,
     lanes_convolution._conv_relu_pool_reference, <uintptr_t> &conv_form_relu_pool,
     scratch_bytes=POOLED))
 register(KernelSpec(
-    "conv_form_backward_data", ("gradient", "weight", "output"), MAPS, (), lanes_convolution.BOX,
+    "conv_form_backward_data", ("gradient", "weight", "output"), MAPS, (), BOX,
     lanes_convolution._conv_backward_data_reference, <uintptr_t> &conv_form_backward_data,
     scratch_bytes=STORED))
 register(KernelSpec(
-    "conv_form_backward_data_unpool", ("gradient", "weight", "output", "index"), MAPS, (), lanes_convolution.BOX,
+    "conv_form_backward_data_unpool", ("gradient", "weight", "output", "index"), MAPS, (), BOX,
     lanes_convolution._conv_backward_data_unpool_reference, <uintptr_t> &conv_form_backward_data_unpool,
     scratch_bytes=SPREAD))
 register(KernelSpec(

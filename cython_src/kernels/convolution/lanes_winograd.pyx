@@ -43,7 +43,7 @@ from ..interface.kernel_spec import KernelSpec, longest, register
 from .lanes import (
     _conv_backward_data_reference, _conv_backward_data_unpool_reference, _conv_backward_weights_reference,
     _conv_forward_reference, _conv_relu_pool_reference)
-from ..maps.lanes import map_attributes
+from ..maps.lanes import BOX, map_attributes
 
 
 cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
@@ -359,7 +359,6 @@ def _weights_scratch(attributes, bounds, operands):
 POINTS = WINOGRAD_POINTS  # of the transformed weights of a pair of channels
 TILE = WINOGRAD_TILE  # side of a tile of results
 MAPS = map_attributes("in") + map_attributes("out")
-BOX = ("g0", "g1", "c0", "c1", "y0", "y1")
 
 register(KernelSpec(
     "winograd_weights", ("weight", "transformed"), ("outputs", "inputs", "flip"), (), ("c0", "c1"),

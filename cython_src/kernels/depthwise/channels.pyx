@@ -37,7 +37,9 @@ import numpy as np
 from ..maps import channels as channels_maps
 from ..interface.kernel_spec import KernelSpec, longest, register
 from ..maps.channels import (
-    BOX, activate, block_statistics, inside, channels_attributes, passes, scatter_windows, windows, write_block)
+    BOX, activate, all_rows, block_statistics, channels_attributes, inside, passes, scatter_windows, window_of,
+    windows, write_block,
+)
 
 
 cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
@@ -235,16 +237,6 @@ cdef int depthwise_norm_backward(const void *args, Py_ssize_t block, const TaskC
     return 0
 
 
-def _rows(array, attributes, prefix, bounds):
-    """All interior rows of a block's images and channels."""
-    everything = {name: bounds[name] for name in ("n0", "n1", "c0", "c1")}
-    return inside(array, attributes, prefix, everything)
-
-
-def _window(attributes):
-    return attributes["kernel"], attributes["stride"], attributes["padding"]
-
-
 def _padded(vector, bounds, pitch):
     """A block's part of something of shape (channels, ...), zeros for padding channels, channels last."""
     part = vector.reshape(len(vector), -1)[bounds["c0"] : bounds["c1"]].T
@@ -258,19 +250,19 @@ def _vector(operands, name, bounds, attributes):
 
 def _normalised(operands, attributes, bounds):
     """Argument and result of the activation before the convolution."""
-    x = (_vector(operands, "input_scale", bounds, attributes) * _rows(operands["input"], attributes, "in", bounds)
+    x = (_vector(operands, "input_scale", bounds, attributes) * all_rows(operands["input"], attributes, "in", bounds)
          + _vector(operands, "input_shift", bounds, attributes))
     return x, activate(x, attributes["input_activation"])
 
 
 def _forward_reference(operands, attributes, bounds, iteration):
-    x = _rows(operands["input"], attributes, "in", bounds)
+    x = all_rows(operands["input"], attributes, "in", bounds)
     if "input_scale" in operands:
         x = _normalised(operands, attributes, bounds)[1]
     pitch = attributes["out_pitch"]
     weight = _padded(operands["weight"], bounds, pitch)
     y = np.zeros(())
-    for tap, part in windows(x, *_window(attributes), bounds["y0"], bounds["y1"], attributes["out_width"]):
+    for tap, part in windows(x, *window_of(attributes), bounds["y0"], bounds["y1"], attributes["out_width"]):
         y = y + weight[tap] * part
     if "bias" in operands:
         y = y + _padded(operands["bias"], bounds, pitch)[0]
@@ -281,21 +273,21 @@ def _forward_reference(operands, attributes, bounds, iteration):
 
 
 def _backward_data_reference(operands, attributes, bounds, iteration):
-    dy = _rows(operands["gradient"], attributes, "in", bounds)
+    dy = all_rows(operands["gradient"], attributes, "in", bounds)
     weight = _padded(operands["weight"], bounds, attributes["in_pitch"])
-    shape = _rows(operands["output"], attributes, "out", bounds).shape
-    dx = scatter_windows(lambda tap: weight[tap] * dy, shape, *_window(attributes), operands["output"].dtype)
+    shape = all_rows(operands["output"], attributes, "out", bounds).shape
+    dx = scatter_windows(lambda tap: weight[tap] * dy, shape, *window_of(attributes), operands["output"].dtype)
     write_block(operands["output"], attributes, "out", bounds, dx[:, bounds["y0"] : bounds["y1"]],
                 accumulate=attributes["accumulate"])
 
 
 def _backward_weights_reference(operands, attributes, bounds, iteration):
-    x = _rows(operands["input"], attributes, "in", bounds)
+    x = all_rows(operands["input"], attributes, "in", bounds)
     dy = inside(operands["gradient"], attributes, "gradient", bounds)
     c, count = slice(bounds["c0"], bounds["c1"]), bounds["c1"] - bounds["c0"]
     results = [("output", np.stack([
         (dy * part).sum(axis=(0, 1, 2))[:count]
-        for _, part in windows(x, *_window(attributes), bounds["y0"], bounds["y1"], attributes["gradient_width"])
+        for _, part in windows(x, *window_of(attributes), bounds["y0"], bounds["y1"], attributes["gradient_width"])
     ], axis=-1))]
     if "bias_output" in operands:
         results.append(("bias_output", dy.sum(axis=(0, 1, 2))[:count]))
@@ -305,21 +297,21 @@ def _backward_weights_reference(operands, attributes, bounds, iteration):
 
 
 def _norm_backward_reference(operands, attributes, bounds, iteration):
-    z = _rows(operands["result"], attributes, "out", bounds)
+    z = all_rows(operands["result"], attributes, "out", bounds)
     g = inside(operands["gradient"], attributes, "out", {**bounds}, attributes["gradient_halo"])
     scale, shift, mean, (a, b, c) = (
         _vector(operands, name, bounds, attributes) for name in ("scale", "shift", "mean", "coefficients")
     )
     dz = a * np.where(passes(scale * z + shift, attributes["activation"]), g, 0) + (b * (z - mean) + c)
     weight = _padded(operands["weight"], bounds, attributes["in_pitch"])
-    x = source = _rows(operands["input"], attributes, "in", bounds)
+    x = source = all_rows(operands["input"], attributes, "in", bounds)
     if "input_scale" in operands:
         argument, x = _normalised(operands, attributes, bounds)
     channels, count = slice(bounds["c0"], bounds["c1"]), bounds["c1"] - bounds["c0"]
-    taps = windows(x, *_window(attributes), 0, attributes["out_height"], attributes["out_width"])
+    taps = windows(x, *window_of(attributes), 0, attributes["out_height"], attributes["out_width"])
     operands["weight_partials"][bounds["partial"], channels] = np.stack(
         [(dz * part).sum(axis=(0, 1, 2))[:count] for _, part in taps], axis=-1)
-    dx = scatter_windows(lambda tap: weight[tap] * dz, x.shape, *_window(attributes), operands["output"].dtype)
+    dx = scatter_windows(lambda tap: weight[tap] * dz, x.shape, *window_of(attributes), operands["output"].dtype)
     write_block(operands["output"], attributes, "in", bounds, dx, attributes["output_halo"])
     if "input_scale" in operands:
         dx = np.where(passes(argument, attributes["input_activation"]), dx, 0)

@@ -14,6 +14,15 @@ from ..interface.kernel_spec import KernelSpec, register
 BAD_LABEL, NOT_FINITE = 3, 4
 
 
+cdef inline int first_largest(const float *z, int count, int stride) noexcept nogil:
+    """Return the number of the largest of z[0], z[stride], ..., the first of equals."""
+    cdef int best = 0, o
+    for o in range(1, count):
+        if z[o * stride] > z[best * stride]:
+            best = o
+    return best
+
+
 cdef int softmax(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     """p[image] = exp(z - max z) / sum; the most probable class of each image, the first of equals. bounds:
     groups."""
@@ -32,10 +41,7 @@ cdef int softmax(const void *args, Py_ssize_t block, const TaskContext *context)
                 break
             z = <const float *> a.operand[0] + g * classes * lanes + lane
             p = <float *> a.operand[1] + image * classes
-            best = 0
-            for o in range(1, classes):
-                if z[o * lanes] > z[best * lanes]:
-                    best = o
+            best = first_largest(z, classes, lanes)
             largest = z[best * lanes]
             total = 0
             for o in range(classes):
@@ -77,10 +83,7 @@ cdef int softmax_loss(const void *args, Py_ssize_t block, const TaskContext *con
             label = labels[g * lanes + lane]
             if label < 0 or label >= classes:
                 return 3
-            best = 0
-            for o in range(1, classes):
-                if z[o * lanes] > z[best * lanes]:
-                    best = o
+            best = first_largest(z, classes, lanes)
             largest = z[best * lanes]
             total = 0
             shifted = 0

@@ -125,6 +125,16 @@ def inside(
     return array[bounds["n0"] : bounds["n1"], y0 + h : y1 + h, h : h + width, c]
 
 
+def all_rows(array: np.ndarray, attributes: Mapping[str, Any], prefix: str, bounds: Mapping[str, int]) -> np.ndarray:
+    """View of all interior rows of a block's images and channels."""
+    return inside(array, attributes, prefix, {name: bounds[name] for name in ("n0", "n1", "c0", "c1")})
+
+
+def window_of(attributes: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Return kernel, stride and padding."""
+    return attributes["kernel"], attributes["stride"], attributes["padding"]
+
+
 def write_block(
     array: np.ndarray,
     attributes: Mapping[str, Any],

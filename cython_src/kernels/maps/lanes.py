@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
+
+BOX = ("g0", "g1", "c0", "c1", "y0", "y1")  # bounds of a block: groups, channels, interior rows
 
 
 def map_attributes(prefix: str) -> tuple[str, ...]:
@@ -29,3 +33,16 @@ def clear_halo(array: np.ndarray, attributes, prefix: str, groups: slice, channe
     inside = part[:, :, y0 + halo : y1 + halo, halo : halo + width].copy()
     part[:, :, first:last] = 0
     part[:, :, y0 + halo : y1 + halo, halo : halo + width] = inside
+
+
+def box(bounds: Mapping[str, int], scale: int = 1) -> tuple[slice, slice, slice]:
+    """Return the groups, channels and rows of a block; rows of a map with `scale` times as many as the bounds count."""
+    ends = (("g0", "g1", 1), ("c0", "c1", 1), ("y0", "y1", scale))
+    groups, channels, rows = (slice(times * bounds[first], times * bounds[last]) for first, last, times in ends)
+    return groups, channels, rows
+
+
+def clear_box_halo(array: np.ndarray, attributes, bounds: Mapping[str, int], scale: int = 1) -> None:
+    """Zero the halo of the output that belongs to a block's rows."""
+    groups, channels, rows = box(bounds, scale)
+    clear_halo(array, attributes, "out", groups, channels, rows.start, rows.stop)

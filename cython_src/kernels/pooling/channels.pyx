@@ -17,7 +17,9 @@ import numpy as np
 
 from ..maps import channels as channels_maps
 from ..interface.kernel_spec import KernelSpec, register
-from ..maps.channels import BOX, inside, channels_attributes, scatter_windows, windows, write_block
+from ..maps.channels import (
+    BOX, all_rows, channels_attributes, inside, scatter_windows, window_of, windows, write_block,
+)
 
 
 cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
@@ -115,20 +117,10 @@ cdef int global_pool_backward(const void *args, Py_ssize_t block, const TaskCont
     return 0
 
 
-def _rows(array, attributes, prefix, bounds):
-    """All interior rows of a block's images and channels."""
-    everything = {name: bounds[name] for name in ("n0", "n1", "c0", "c1")}
-    return inside(array, attributes, prefix, everything)
-
-
-def _window(attributes):
-    return attributes["kernel"], attributes["stride"], attributes["padding"]
-
-
 def _max_reference(operands, attributes, bounds, iteration):
-    x = _rows(operands["input"], attributes, "in", bounds)
+    x = all_rows(operands["input"], attributes, "in", bounds)
     y0, y1 = bounds["y0"], bounds["y1"]
-    taps = windows(x, *_window(attributes), y0, y1, attributes["out_width"], -np.inf)
+    taps = windows(x, *window_of(attributes), y0, y1, attributes["out_width"], -np.inf)
     values = np.stack([part for _, part in taps])
     index = values.argmax(axis=0)
     write_block(operands["output"], attributes, "out", bounds, np.take_along_axis(values, index[None], axis=0)[0])
@@ -138,28 +130,28 @@ def _max_reference(operands, attributes, bounds, iteration):
 
 def _backward(operands, attributes, bounds, contribution):
     """Add up contribution(tap), the output's gradients as they go to the tap's element."""
-    shape = _rows(operands["output"], attributes, "out", bounds).shape
-    total = scatter_windows(contribution, shape, *_window(attributes), operands["output"].dtype)
+    shape = all_rows(operands["output"], attributes, "out", bounds).shape
+    total = scatter_windows(contribution, shape, *window_of(attributes), operands["output"].dtype)
     write_block(operands["output"], attributes, "out", bounds, total[:, bounds["y0"] : bounds["y1"]],
                 accumulate=attributes["accumulate"])
 
 
 def _max_backward_reference(operands, attributes, bounds, iteration):
-    dy = _rows(operands["gradient"], attributes, "in", bounds)
+    dy = all_rows(operands["gradient"], attributes, "in", bounds)
     c = slice(bounds["c0"], channels_maps.channel_end(bounds["c1"], attributes["in_pitch"]))
     index = operands["index"][bounds["n0"] : bounds["n1"], :, :, c]
     _backward(operands, attributes, bounds, lambda tap: np.where(index == tap, dy, 0))
 
 
 def _average_reference(operands, attributes, bounds, iteration):
-    x = _rows(operands["input"], attributes, "in", bounds)
-    taps = windows(x, *_window(attributes), bounds["y0"], bounds["y1"], attributes["out_width"])
+    x = all_rows(operands["input"], attributes, "in", bounds)
+    taps = windows(x, *window_of(attributes), bounds["y0"], bounds["y1"], attributes["out_width"])
     total = sum(part for _, part in taps)
     write_block(operands["output"], attributes, "out", bounds, total / attributes["kernel"] ** 2)
 
 
 def _average_backward_reference(operands, attributes, bounds, iteration):
-    dy = _rows(operands["gradient"], attributes, "in", bounds) / attributes["kernel"] ** 2
+    dy = all_rows(operands["gradient"], attributes, "in", bounds) / attributes["kernel"] ** 2
     _backward(operands, attributes, bounds, lambda tap: dy)
 
 

@@ -1,4 +1,4 @@
-/* ReLU and 2 x 2 max-pooling, forward and backward; the index says which element of its window a maximum was, 4 that
+/* Maxima of 2 x 2 windows, forward and backward; the index says which element of its window a maximum was, 4 that
  * ReLU stopped it (kernels/pooling/lanes.pyx). */
 
 #include "cython_src/kernels/maps/lanes.cuh"
@@ -48,35 +48,5 @@ KERNEL(pool_backward)
                   p.lane];
         for (int k = 0; k < 4; k++)
             out[pixel(target, p.group, p.channel, 2 * p.y + k / 2, 2 * p.x + k % 2) + p.lane] = which == k ? value : 0;
-    }
-}
-
-KERNEL(relu_forward)
-{
-    const Map source = map_at(a.integers), target = map_at(a.integers + 7);
-    const int *b = block_bounds(a), rows = b[5] - b[4];
-    const float *input = (const float *)a.operand[0];
-    float *out = (float *)a.operand[1];
-    clear_halo(target, out, b[0], b[1], b[2], b[3], b[4], b[5]);
-    const long long items = (long long)(b[1] - b[0]) * (b[3] - b[2]) * rows * source.width * source.lanes;
-    for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
-        const Place p = place_of(i, b, rows, source.width, source.lanes);
-        const float v = input[pixel(source, p.group, p.channel, p.y, p.x) + p.lane];
-        out[pixel(target, p.group, p.channel, p.y, p.x) + p.lane] = v <= 0 ? 0 : v;
-    }
-}
-
-KERNEL(relu_backward)
-{
-    const Map source = map_at(a.integers), target = map_at(a.integers + 7);
-    const int *b = block_bounds(a), rows = b[5] - b[4];
-    const float *gradient = (const float *)a.operand[0], *activation = (const float *)a.operand[1];
-    float *out = (float *)a.operand[2];
-    clear_halo(target, out, b[0], b[1], b[2], b[3], b[4], b[5]);
-    const long long items = (long long)(b[1] - b[0]) * (b[3] - b[2]) * rows * source.width * source.lanes;
-    for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
-        const Place p = place_of(i, b, rows, source.width, source.lanes);
-        const long long from = pixel(source, p.group, p.channel, p.y, p.x) + p.lane;
-        out[pixel(target, p.group, p.channel, p.y, p.x) + p.lane] = activation[from] > 0 ? gradient[from] : 0;
     }
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from forktask.cython_src.gpu import blas as gpu_blas
-from forktask.cython_src.gpu import launches as gpu_kernels
+from forktask.cython_src.gpu import launches as gpu_launches
 from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec
 
@@ -44,13 +44,13 @@ def library(defect: tuple[str, str] | None = None):
     if not os.path.exists(os.environ.get(COMPILED, "")):
         folder = tempfile.mkdtemp(prefix="forktask-emulated-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        os.environ[COMPILED] = _compile(folder, gpu_kernels.SOURCE_FILES)
+        os.environ[COMPILED] = _compile(folder, gpu_launches.SOURCE_FILES)
     return _load(os.environ[COMPILED])
 
 
 def _compile(folder: str, files: tuple[str, ...], defect: tuple[str, str] = ("", "")) -> str:
     """Path of the shared library of some source files."""
-    source = gpu_kernels.source(*files)
+    source = gpu_launches.source(*files)
     file, result = Path(folder) / "kernels.cpp", Path(folder) / "kernels.so"
     file.write_text(source.replace(*defect) if defect[0] else source)
     command = ["g++", "-std=c++17", "-O2", "-fPIC", "-shared", "-Wno-unknown-pragmas"]
@@ -65,15 +65,15 @@ def _load(path: str):
 
 def file_of(defect: tuple[str, str]) -> str:
     """The source file that holds the text of a defect."""
-    for name in gpu_kernels.SOURCE_FILES:
-        if defect[0] in (gpu_kernels.SOURCE_FOLDER / name).read_text():
+    for name in gpu_launches.SOURCE_FILES:
+        if defect[0] in (gpu_launches.SOURCE_FOLDER / name).read_text():
             return name
     raise ValueError(f"the CUDA sources do not hold {defect[0]!r}")
 
 
 def launch(symbol: str, args: np.ndarray, tiles: int, rows: int, shared_bytes: int, seed: int = 0, defect=None) -> None:
     """Run a grid of `rows` times `tiles` CUDA blocks now."""
-    kernels = library(defect if defect and gpu_kernels.symbols()[symbol] == file_of(defect) else None)
+    kernels = library(defect if defect and gpu_launches.symbols()[symbol] == file_of(defect) else None)
     status = kernels.emulate(
         getattr(kernels, symbol),
         ctypes.c_void_p(args.ctypes.data),
@@ -117,9 +117,9 @@ def emulated(name: str, seed: int = 0, convolution: str = "tiled", defect=None, 
     def run(operands, attributes, bounds, iteration):
         row = np.array([list(bounds.values())], dtype=np.int32).reshape(1, -1)
         whole = gpu_blas.products_of(name, attributes, [bounds]) if products != "own" else None
-        launches = gpu_kernels.launches_of(name, attributes, row, operands, convolution, whole)
+        launches = gpu_launches.launches_of(name, attributes, row, operands, convolution, whole)
         failure = np.array([2**64 - 1], np.uint64)
-        args = np.zeros((), gpu_kernels.ARGS_DTYPE)
+        args = np.zeros((), gpu_launches.ARGS_DTYPE)
         for i, operand in enumerate(spec.operands):
             if operand in operands:
                 args["operand"][i] = operands[operand].ctypes.data
@@ -128,7 +128,7 @@ def emulated(name: str, seed: int = 0, convolution: str = "tiled", defect=None, 
         args["bounds"], args["bounds_width"] = row.ctypes.data, row.shape[1]
         args["failure"], args["replay"], args["iteration_stride"] = failure.ctypes.data, iteration, 1
         for how in launches:
-            if isinstance(how, gpu_kernels.Launch):
+            if isinstance(how, gpu_launches.Launch):
                 launch(how.symbol, args, how.tiles, 1, how.shared_bytes, seed, defect)
                 continue
             (product,) = how.blocks

@@ -1,0 +1,33 @@
+/* ReLU of the lane layouts: kernels/elementwise/lanes.pyx. Bounds: groups, channels, rows. */
+
+#include "cython_src/kernels/maps/lanes.cuh"
+
+KERNEL(relu_forward)
+{
+    const Map source = map_at(a.integers), target = map_at(a.integers + 7);
+    const int *b = block_bounds(a), rows = b[5] - b[4];
+    const float *input = (const float *)a.operand[0];
+    float *out = (float *)a.operand[1];
+    clear_halo(target, out, b[0], b[1], b[2], b[3], b[4], b[5]);
+    const long long items = (long long)(b[1] - b[0]) * (b[3] - b[2]) * rows * source.width * source.lanes;
+    for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
+        const Place p = place_of(i, b, rows, source.width, source.lanes);
+        const float v = input[pixel(source, p.group, p.channel, p.y, p.x) + p.lane];
+        out[pixel(target, p.group, p.channel, p.y, p.x) + p.lane] = v <= 0 ? 0 : v;
+    }
+}
+
+KERNEL(relu_backward)
+{
+    const Map source = map_at(a.integers), target = map_at(a.integers + 7);
+    const int *b = block_bounds(a), rows = b[5] - b[4];
+    const float *gradient = (const float *)a.operand[0], *activation = (const float *)a.operand[1];
+    float *out = (float *)a.operand[2];
+    clear_halo(target, out, b[0], b[1], b[2], b[3], b[4], b[5]);
+    const long long items = (long long)(b[1] - b[0]) * (b[3] - b[2]) * rows * source.width * source.lanes;
+    for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
+        const Place p = place_of(i, b, rows, source.width, source.lanes);
+        const long long from = pixel(source, p.group, p.channel, p.y, p.x) + p.lane;
+        out[pixel(target, p.group, p.channel, p.y, p.x) + p.lane] = activation[from] > 0 ? gradient[from] : 0;
+    }
+}
