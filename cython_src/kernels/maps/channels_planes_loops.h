@@ -5,13 +5,12 @@
 #include "channels_planes.h"
 #include "cython_src/kernels/simd/vectors.h"
 
-/* Vectors of channels that an inner loop keeps constants and sums of in registers. */
+/* Registers of channels that an inner loop keeps constants and sums of: a vector's, or those of several vectors. */
 #if MICRO_ISA == AVX512
 #define WIDE 4
 #else
-#define WIDE (LANES / VL)
+#define WIDE REGISTERS
 #endif
-#define NARROW (LANES / VL)
 /* Floats of a map between two visits of the per-channel constants: a few maps' pieces stay in the first-level cache,
  * and sums are taken in two steps, which keeps their rounding small. */
 #define CHUNK 2048
@@ -49,14 +48,17 @@ INLINE ptrdiff_t ahead_of(const ChannelsTask *t, int planes)
     return t->streamed || sizeof(float) * planes * t->pitch * t->images * t->rows * t->pixels > L2_BYTES ? AHEAD : 0;
 }
 
-/* Run CALL(N) with c the first channel, for N vectors of channels at a time. */
-#define EACH_PART(CALL)                                  \
-    int c = 0;                                           \
-    for (; c + WIDE * VL <= t->channels; c += WIDE * VL) \
-        CALL(WIDE);                                      \
-    if (WIDE != NARROW)                                  \
-        for (; c < t->channels; c += NARROW * VL)        \
-            CALL(NARROW);
+/* Call CALL(N) with c the first channel, for N registers of channels at a time: several chains of operations side by
+ * side. */
+#define EACH_PART(CALL)                                      \
+    {                                                        \
+        int c = 0;                                           \
+        for (; c + WIDE * VL <= t->channels; c += WIDE * VL) \
+            CALL(WIDE);                                      \
+        if (WIDE != REGISTERS)                               \
+            for (; c < t->channels; c += REGISTERS * VL)     \
+                CALL(REGISTERS);                             \
+    }
 
 /* Call F(A, B) with constants for activations A and modes B from 0 to 2. */
 #define BY_ACTIVATION(F, MODE)            \

@@ -54,17 +54,6 @@ INLINE float *out_pixel(const WindowTask *t, int n, int y, int x)
     return t->out.p + n * t->out.image + y * t->out.row + x * t->pitch;
 }
 
-/* Call BODY(N) with c the first channel, for N vectors at a time: several chains of operations side by side. */
-#define EACH_GROUP(BODY)                                     \
-    {                                                        \
-        int c = 0;                                           \
-        for (; c + WIDE * VL <= t->channels; c += WIDE * VL) \
-            BODY(WIDE);                                      \
-        if (WIDE != NARROW)                                  \
-            for (; c < t->channels; c += NARROW * VL)        \
-                BODY(NARROW);                                \
-    }
-
 /* Rows and columns of a tile's inputs that can be read, or exist: [i0, i1) x [j0, j1). */
 typedef struct Part {
     int i0, i1, j0, j1;
@@ -149,7 +138,7 @@ INLINE void gather(const WindowTask *t, const int form)
             store_or_add(out + c + v * VL, sum[v], t->accumulate);                                                  \
         }                                                                                                           \
     }
-                EACH_GROUP(GATHER_GROUP)
+                EACH_PART(GATHER_GROUP)
             }
         }
     }

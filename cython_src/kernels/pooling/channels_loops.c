@@ -87,7 +87,7 @@ INLINE void max_window(const WindowTask *t, const float *window, float *out, uin
         UNROLL for (int v = 0; v < N; v++) store(out + c + v * VL, best[v]),                                       \
             store_bytes(index + c + v * VL, where[v]);                                                             \
     }
-    EACH_GROUP(MAX_GROUP)}
+    EACH_PART(MAX_GROUP)}
 
 /* A window of which at most the first row and column are missing. */
 INLINE void max_window_small(const WindowTask *t, const float *window, float *out, uint8_t *index, const int K,
@@ -96,7 +96,7 @@ INLINE void max_window_small(const WindowTask *t, const float *window, float *ou
 #if MICRO_ISA == AVX512
     int unordered = 0;
 #define SMALL_GROUP(N) unordered |= max_of_small(window + c, t->in.row, t->pitch, out + c, index + c, N, K, ky0, kx0);
-    EACH_GROUP(SMALL_GROUP)
+    EACH_PART(SMALL_GROUP)
     if (unordered)
         max_window(t, window, out, index, t->kernel, ky0, t->kernel, kx0, t->kernel);
 #else
@@ -116,7 +116,7 @@ INLINE void average_window(const WindowTask *t, const float *window, float *out,
                     load(window + ky * t->in.row + kx * t->pitch + c + v * VL);      \
         UNROLL for (int v = 0; v < N; v++) store(out + c + v * VL, sum[v] * factor); \
     }
-    EACH_GROUP(AVERAGE_GROUP)}
+    EACH_PART(AVERAGE_GROUP)}
 
 /* Ask for what the window a row further down reads first, and for its result. */
 INLINE
