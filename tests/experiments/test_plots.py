@@ -298,6 +298,7 @@ def test_batches_are_overlaid_over_their_own_serial_runs():
         (line,) = [line for line in figure.axes[0].lines if line.get_label() == value]
         speedups = [times[plan, "serial", 1] / times[plan, "taskiter", t] for t in (1, 2)]
         assert line.get_ydata() == pytest.approx(speedups)
+    assert figure._suptitle.get_text().startswith("cifar10_cnn, train; along batch\n")
     assert "its own fastest serial run" in figures.caption(study, "overlay")
     with pytest.raises(UsageError, match="at least two values"):
         figures.draw(study_from_rows(synthetic_rows()), "overlay")
@@ -320,7 +321,12 @@ def test_networks_of_tokens_take_sequences():
         if row["kind"] == "plan":
             row["loops"][0]["kernel"] = "tokens_load"
     study = study_from_rows(rows)
-    assert figures.draw(study, "batch").axes[0].get_xlabel() == "batch (sequences)"
+    throughput = figures.draw(study, "batch").axes[0]
+    assert throughput.get_xlabel() == "batch (sequences)" and throughput.get_ylabel() == "thousand tokens per second"
+    (line,) = [line for line in throughput.lines if line.get_label() == "serial"]
+    plans = study.siblings(study.plan_ids()[0], "batch")
+    times = [study.typical_time((plan, "serial", 1)).value for plan in plans]
+    assert line.get_ydata() == pytest.approx([16 * 64 / times[0] / 1e3, 64 * 64 / times[1] / 1e3])
     assert "random sequences" in figures.caption(study, "batch")
     ratios = axis_table(study)
     assert ratios.loc[ratios["axis"] == "sequence", "ratio"].to_numpy() == pytest.approx(1, rel=0.05)

@@ -1,4 +1,4 @@
-"""Figure `batch`: samples per second and the ratio to fork-join over the batch."""
+"""Figure `batch`: images or tokens per second and the ratio to fork-join over the batch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,16 @@ def missing(study: Study, plan_id: str) -> str:
     return "a figure over batches needs at least two of them, got one; run a sweep with several batches"
 
 
+def _counted(study: Study, plan_id: str) -> tuple[str, int]:
+    """Return what throughput counts, and how many of them a sample has: images, or tokens."""
+    word = samples_word(study, plan_id)
+    return ("tokens", study.records[plan_id]["sequence"]) if word == "sequences" else (word, 1)
+
+
 def draw(study: Study, plan_id: str, column: str) -> Figure:
-    """Draw samples per second and the ratio to fork-join over the batch."""
+    """Draw images or tokens per second and the ratio to fork-join over the batch."""
     plans = sorted(study.siblings(plan_id, "batch"), key=lambda p: study.plans[p]["batch"])
+    counted, each = _counted(study, plan_id)
     own = f"batch {study.plans[plan_id]['batch']}, "
     return draw_over_plans(
         study,
@@ -28,8 +35,8 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         column,
         lambda p: p["batch"],
         f"batch ({samples_word(study, plan_id)})",
-        lambda p, t: p["batch"] / t / 1e3,
-        f"thousand {samples_word(study, plan_id)} per second",
+        lambda p, t: p["batch"] * each / t / 1e3,
+        f"thousand {counted} per second",
         ("throughput", "below 1: faster"),
         [
             study.problem_name(plan_id).replace(own, ""),
@@ -40,6 +47,5 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
 
 def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    return caption_over_plans(
-        study, plan_id, f"{samples_word(study, plan_id).capitalize()} per second over the batch size."
-    )
+    what = f"{_counted(study, plan_id)[0].capitalize()} per second over the batch size."
+    return caption_over_plans(study, plan_id, what)

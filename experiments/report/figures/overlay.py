@@ -154,10 +154,16 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     header(
         figure,
         study,
-        [study.problem_name(plan_id), f"along {axis_label(axis)}", _serial_text(study, plans, axis)],
+        [_problem_text(study, plan_id, axis), f"along {axis_label(axis)}", _serial_text(study, plans, axis)],
         column,
     )
     return figure
+
+
+def _problem_text(study: Study, plan_id: str, axis: str) -> str:
+    """Return the problem's name without the value of the axis."""
+    own = f"{axis_label(axis)} {value_text(study.records[plan_id][axis])}"
+    return ", ".join(word for word in study.problem_name(plan_id).split(", ") if word != own)
 
 
 def _serial_text(study: Study, plans: dict[str, str], axis: str) -> str:
