@@ -361,7 +361,7 @@ def bind(plan, storage=None, target="cpu", instruction_set=None, *, arrays=None)
     bound.num_loops = len(plan.loops)
     bound.num_tasks = plan.num_tasks
     bound.iteration_stride = plan.iteration_stride
-    bound.scratch_bytes = plan.scratch_bytes
+    bound.scratch_bytes = 0
     bound.errors = []
     memory = _ArgumentMemory()
     bound.keep = [memory]

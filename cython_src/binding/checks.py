@@ -191,10 +191,7 @@ class _BlockChecker:
         self.rng = rng
         own = bound.plan.attributes.get("kernels")
         # Of each loop; what follows in scratch memory is checked to be left alone.
-        self.scratch_sizes = [
-            max(bound.plan.scratch_bytes, kernel_table.get(loop.kernel, own).scratch_of(loop))
-            for loop in bound.plan.loops
-        ]
+        self.scratch_sizes = [kernel_table.get(loop.kernel, own).scratch_of(loop) for loop in bound.plan.loops]
         self.workers = Workers(1, bound.scratch_bytes + GUARD_BYTES)
         self.scratch = self.workers.scratch[0]
         self.num_checked = 0

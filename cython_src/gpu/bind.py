@@ -164,7 +164,7 @@ class GpuBoundPlan:
         self.instruction_set = ", ".join([self.device.architecture, *forms])
         self.num_loops, self.num_tasks = len(plan.loops), plan.num_tasks
         self.iteration_stride = plan.iteration_stride
-        self.scratch_bytes = max(plan.scratch_bytes, kernel_table.scratch_bytes(plan))
+        self.scratch_bytes = kernel_table.scratch_bytes(plan)
         self.copies = {HOST: [0, 0], DEVICE: [0, 0]}
         self.managed = self.storage.managed
         self._owner = {name: f"arena {plan.arena_of[name]}" if name in plan.arena_of else name for name in plan.buffers}

@@ -24,7 +24,6 @@ class PlanBuilder:
         self.attributes = dict(attributes)
         self._buffers: dict[str, Buffer] = {}
         self._loops: list[BlockLoop] = []
-        self._scratch_bytes = 0
         self._num_tasks = 0
         self._iteration_stride = 1
         self._reduction_groups = 8
@@ -91,10 +90,6 @@ class PlanBuilder:
         self._num_tasks += len(blocks)
         return loop
 
-    def scratch(self, num_bytes: int) -> None:
-        """Ask for at least `num_bytes` of scratch memory for each worker."""
-        self._scratch_bytes = max(self._scratch_bytes, int(num_bytes))
-
     def unrolled(self, factor: int) -> None:
         """Declare that one pass through the plan takes `factor` steps (loops carry their `iteration_offset`)."""
         self._iteration_stride = int(factor)
@@ -136,7 +131,6 @@ class PlanBuilder:
             buffers=MappingProxyType(dict(buffers)),
             loops=loops,
             accesses=table,
-            scratch_bytes=self._scratch_bytes,
             iteration_stride=self._iteration_stride,
             arena_of=MappingProxyType(arena_of),
             attributes=MappingProxyType({**self.attributes, "memory": memory}),

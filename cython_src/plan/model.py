@@ -257,8 +257,6 @@ class Plan:
     name : str
     buffers : mapping of str to Buffer
     loops : tuple of BlockLoop, in plan order
-    scratch_bytes : int
-        Scratch memory each worker must offer a block.
     iteration_stride : int
         Steps that one pass through the plan takes: 1, or the factor it was unrolled by.
     arena_of : mapping of str to int
@@ -275,7 +273,6 @@ class Plan:
     buffers: Mapping[str, Buffer]
     loops: tuple[BlockLoop, ...]
     accesses: AccessTable
-    scratch_bytes: int = 0
     iteration_stride: int = 1
     arena_of: Mapping[str, int] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)

@@ -277,13 +277,8 @@ def _bind(plan, loop, code, direction, target, instruction_set, images: int = 0)
     bounds = [tuple(block.bounds) for block in loop.blocks]
     if images:
         bounds = [_whole(attributes, direction, images)]
-    if direction == algorithms.WEIGHTS:
-        sizes = [attributes["dy_channels"], attributes["in_channels"]]
-    else:
-        sizes = [attributes["out_height"], attributes["out_channels"]]
-    scratch = algorithms.scratch_bytes(code, direction, attributes, images or plan.attributes["batch"], *sizes)
     buffers = {operand: (shape, "float32") for operand, shape in shapes.items()}
-    bound = one_loop(loop.kernel, buffers, attributes, bounds, scratch, target=target, instruction_set=instruction_set)
+    bound = one_loop(loop.kernel, buffers, attributes, bounds, target=target, instruction_set=instruction_set)
     rng = np.random.default_rng(1)
     everything = {"n0": 0, "n1": images or plan.attributes["batch"]}
     for operand, prefix in PASSES[loop.kernel][2].items():
@@ -295,7 +290,7 @@ def _bind(plan, loop, code, direction, target, instruction_set, images: int = 0)
         )
         form = {**attributes, "direction": direction}
         bound.arrays["packed"][...] = algorithms.pack(weight, form, (0, shapes["packed"][0]))
-    return bound, Workers(1, scratch)
+    return bound, Workers(1, bound.scratch_bytes)
 
 
 def _weight_shape(attributes, direction) -> tuple[int, int, int, int]:

@@ -26,7 +26,6 @@ def one_loop(
     buffers: Mapping[str, tuple[Sequence[int], str]],
     attributes: Mapping[str, Any],
     bounds: Sequence[tuple[int, ...]],
-    scratch_bytes: int = 0,
     *,
     target: str = "cpu",
     instruction_set: str | None = None,
@@ -41,7 +40,6 @@ def one_loop(
     attributes : mapping
     bounds : sequence of tuple of int
         Bounds of each block.
-    scratch_bytes : int
     """
     builder = PlanBuilder(kernel)
     for name, (shape, dtype) in buffers.items():
@@ -49,7 +47,6 @@ def one_loop(
     accesses = tuple(Access(UPDATE, name) for name in buffers)
     blocks = [Block(tuple(b), accesses if i == 0 else ()) for i, b in enumerate(bounds)]
     builder.loop("loop", kernel, {name: name for name in buffers}, blocks, attributes=dict(attributes))
-    builder.scratch(scratch_bytes)
     return bind(builder.build(), target=target, instruction_set=instruction_set)
 
 

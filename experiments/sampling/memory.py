@@ -78,7 +78,7 @@ def planned_bytes(plan, threads: int, records: bool = True) -> dict[str, int]:
     result: dict[str, int] = {}
     for role, size in plan.memory_bytes().items():
         result[KINDS[role]] = result.get(KINDS[role], 0) + size
-    result["temporaries"] = result.get("temporaries", 0) + threads * max(plan.scratch_bytes, scratch_bytes(plan))
+    result["temporaries"] = result.get("temporaries", 0) + threads * scratch_bytes(plan)
     graph = NODE_BYTES * plan.num_tasks + EDGE_BYTES * len(plan.accesses.access_list) if records else 0
     table = sum(array.nbytes for array in vars(plan.accesses).values() if hasattr(array, "nbytes"))
     result["plan and graph"] = graph + table + BLOCK_BYTES * plan.num_tasks

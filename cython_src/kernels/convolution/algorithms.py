@@ -1,4 +1,4 @@
-"""Convolutions of the layout "channels": algorithms, shapes of packed weights, scratch memory, choice by cost.
+"""Convolutions of the layout "channels": algorithms, shapes of packed weights, choice by cost.
 
 Y[n, y, x, o] = bias[o] + sum over (ky, kx, i) of W[o, i, ky, kx] X[n, s y - p + d ky, s x - p + d kx, i], with stride
 s, padding p, dilation d; i runs over the channels of o's group. In the attributes of all kernels "in" is the map that
@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ...errors import UsageError
+from .channels_sizes import MAX_CHANNELS, MAX_KERNEL, inputs_of_panels
 
 UNIT = 16
 FORWARD, DATA, WEIGHTS = 0, 1, 2
@@ -43,11 +44,6 @@ GEOMETRY = ("kernel", "stride", "padding", "dilation", "groups", "algorithm")
 # Winograd by the outputs a tile has in a row: interpolation points (infinity besides). Points 0, 1/sqrt(2), sqrt(2)
 # and their negatives have half the rounding error of the customary 0, 1, 2.
 WINOGRAD_POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.5**0.5, -(0.5**0.5), 2.0**0.5, -(2.0**0.5))}
-
-# Scratch memory, as in kernels/convolution/channels*.pyx.
-MAX_GROUPS, GROUP_FLOATS, ROW_FLOATS, PAD_FLOATS, MAX_INDEX = 1024, 6, 1 << 16, 1 << 17, 4096
-STRIP, WEIGHT_TILES = 128, 32
-MAX_KERNEL, MAX_CHANNELS = 15, 16384
 
 # Root mean square of the error over that of the result, over that of the direct sum, for 256 channels of normal
 # numbers; F(4x4, 5x5) with images in the lanes is "winograd". The default takes none above ERROR_LIMIT, in any layout.
@@ -75,19 +71,10 @@ def winograd_filter_transform(side: int, outputs: int = 0) -> np.ndarray:
 
 
 def panel_inputs(direction: int, shape: Sequence[int], groups: int) -> tuple[list[int], int]:
-    """First channel of the map that is read for each panel, and how many follow, the same for all: K.
-
-    A panel sums over the channels of the groups that its own belong to; weights between groups are zero.
-    """
-    written, read = shape[0] // groups, shape[1]
-    if direction == DATA:
-        written, read = read, written
-    last = groups * written - 1
-    panels = range(-(-(last + 1) // UNIT))
-    spans = [(UNIT * p // written, min(last, UNIT * p + UNIT - 1) // written + 1) for p in panels]
-    count = max(4, max(stop - start for start, stop in spans) * read)
-    # Not past the last channel: what lies there may be no channel at all.
-    return [max(0, min(start * read, groups * read - count)) for start, _ in spans], count
+    """First channel of the map that is read for each panel, and how many follow, the same for all: K."""
+    channels = shape[0], shape[1] * groups
+    written, read = channels[::-1] if direction == DATA else channels
+    return inputs_of_panels(written, read, groups)
 
 
 def num_panels(direction: int, shape: Sequence[int], groups: int) -> int:
@@ -204,12 +191,15 @@ def choose_algorithm(option: str, direction: str, attributes: Mapping[str, int],
     Raises
     ------
     UsageError
-        An option that is unknown.
+        An option that is unknown, a kernel that is too large, or too many channels.
     """
     if option not in CONV_OPTIONS:
         raise UsageError(f"conv must be one of {', '.join(CONV_OPTIONS)}, got {option!r}; auto is the default")
     if attributes["kernel"] > MAX_KERNEL:
         raise UsageError(f"kernels of convolutions must be at most {MAX_KERNEL} wide, got {attributes['kernel']}")
+    channels = max(attributes[name] for name in ("in_channels", "out_channels", "dy_channels") if name in attributes)
+    if channels > MAX_CHANNELS:
+        raise UsageError(f"convolutions must have at most {MAX_CHANNELS} channels, got {channels}")
     costs = algorithm_costs(direction, attributes, batch)
     if option == "auto":
         costs = {name: cost for name, cost in costs.items() if RELATIVE_ERROR.get(name, 1.0) <= ERROR_LIMIT}
@@ -220,74 +210,6 @@ def choose_algorithm(option: str, direction: str, attributes: Mapping[str, int],
     if option.startswith("winograd") and option not in costs:
         return CODES["direct"]
     return CODES[option]
-
-
-def scratch_bytes(
-    algorithm: int, direction: int, attributes: Mapping[str, int], images: int, rows: int, channels: int
-) -> int:
-    """Scratch memory of a block.
-
-    Parameters
-    ----------
-    direction : int
-        0 forward, 1 data gradient, 2 weight gradient.
-    images : int
-        Of a block.
-    rows, channels : int
-        Interior rows and channels that a block writes; for weight gradients its output and input channels.
-    """
-    if direction == WEIGHTS:
-        return _weight_gradient_scratch(algorithm, attributes, images)
-    step = attributes["stride"] if direction == DATA else 1
-    taps = attributes["kernel"] ** 2
-    floats = GROUP_FLOATS * MAX_GROUPS
-    if side := winograd_side(algorithm):
-        points, ins = (side + 2) ** 2, -(-attributes["in_channels"] // attributes["groups"] // UNIT) * UNIT
-        tiles = images * -(-rows // side) * -(-attributes["out_width"] // side)
-        tiles = min(-(-tiles // 4) * 4, 192 // side)  # as num_tiles()
-        return 4 * (floats + points * (ins + tiles * (ins + 2 * UNIT) + 2 * UNIT))
-    if ALGORITHMS[algorithm].startswith("pad"):
-        reach = (attributes["kernel"] - 1) * attributes["dilation"] + 1
-        row = ((attributes["out_width"] - 1) * attributes["stride"] + reach) * max(4, attributes["in_channels"])
-        floats += max(PAD_FLOATS, row * (attributes["stride"] + reach))
-    if -(-attributes["out_width"] // step) < 4 + (step > 1) or ALGORITHMS[algorithm] == "im2col":
-        length = taps * max(4, attributes["in_channels"])
-        chunk = min(192, max(12, ROW_FLOATS // length // 12 * 12)) if step == 1 else 192
-        floats += max(ROW_FLOATS, 12 * length) + chunk * -(-channels // UNIT) * UNIT
-    return 4 * floats
-
-
-def _weight_gradient_scratch(algorithm: int, attributes: Mapping[str, int], images: int) -> int:
-    kernel, pitch = attributes["kernel"], attributes["in_pitch"]
-    height, width = attributes["dy_height"], attributes["dy_width"]
-    if side := winograd_side(algorithm):
-        points = (side + 2) ** 2
-        outs, ins = (min(128, -(-attributes[f"{m}_channels"] // UNIT) * UNIT) for m in ("dy", "in"))
-        tiles = min(WEIGHT_TILES, images * -(-height // side) * -(-width // side))
-        strip = max(points * (tiles * (ins + outs) + 2 * UNIT), kernel**2 * ins * 32)
-        return 4 * (MAX_INDEX + points * (ins * outs + UNIT + max(ins, outs)) + strip)
-    taps = kernel**2
-    outs = min(64 if taps > 1 else 256, -(-attributes["dy_channels"] // 32) * 32)
-    ins = min(16 if taps > 49 else 64 if taps > 1 else 256, -(-attributes["in_channels"] // UNIT) * UNIT)
-    unit = min(pitch, UNIT)
-    if (name := ALGORITHMS[algorithm]) != "direct":
-        ins = min(pitch, ins) if pitch < UNIT else ins
-        rows, reach = min(height, -(-STRIP // width)), (kernel - 1) * attributes["dilation"] + 1
-        window = ((rows - 1) * attributes["stride"] + reach) * ((width - 1) * attributes["stride"] + reach)
-        copied = {"im2col": rows * width * (taps * ins + outs), "pad": window * ins, "pad_blocked": window * ins}
-        return 4 * (MAX_INDEX + taps * outs * ins + copied.get(name, 0))
-    images = max(1, STRIP // (height * width))
-    rows = height if height * width <= STRIP else -(-STRIP // width)
-    move = 1 if kernel == 1 else attributes["stride"]
-    reach = (kernel - 1) * attributes["dilation"] + 1
-    strip = ((rows - 1) * move + reach) * ((width - 1) * move + reach)
-    return 4 * (MAX_INDEX + taps * outs * ins + outs * images * rows * width + images * strip * unit + UNIT)
-
-
-def pack_scratch_bytes(algorithm: int, direction: int, shape: Sequence[int], groups: int = 1) -> int:
-    """Scratch memory of a block of `channels_conv_pack`."""
-    plain = shape[2] * shape[3] * packed_shape(0, direction, shape, groups)[2] * UNIT
-    return 4 * (MAX_INDEX + (plain if winograd_side(algorithm) else 0))
 
 
 def unpack(packed: np.ndarray, attributes: Mapping[str, int], direction: int) -> np.ndarray:

@@ -18,15 +18,20 @@ from ..maps.channels cimport channel_end, clear_channel_halo, image_size, pixel,
 from ..maps.channels_planes cimport RESIDUAL_PLAIN, ChannelsTask, set_block, set_plane
 from ..simd.lanes cimport LANES
 from .channels_geometry cimport (
-    DIRECT, IM2COL, MAX_PANELS, PAD, PAD_BLOCKED, TESTED, TESTED_BLOCKED, Convolution, panel_inputs, read_convolution,
-    read_tile)
+    PAD, PAD_BLOCKED, TESTED_BLOCKED, Convolution, convolution_of, divide, panel_inputs, read_convolution, read_tile)
 from .channels_loops cimport ChannelsConvolutionLoops as Loops
 from .channels_loops cimport PixelGroup, PlainTask, PlaneTap, ProductTask, Tap, request_writes
+from .channels_sizes cimport (
+    COPIED, FLAT, MAX_PANELS, MAX_TAPS, PLAIN, WINOGRAD_PANELS, CopiedScratch, Method, PaddedScratch, Span,
+    WinogradScratch, convolution_scratch, copied_channels, copied_scratch, flat_groups, list_groups, method_of,
+    padded_scratch, read_channels, tap_span, winograd_scratch)
 from .channels_winograd_loops cimport ChannelsWinogradLoops as WinogradLoops
 from ..elementwise.channels_loops cimport ChannelsElementwiseLoops
 from ..norm.channels_loops cimport ChannelsNormLoops
 
-from ..interface.kernel_spec import KernelSpec, register
+from functools import partial
+
+from ..interface.kernel_spec import KernelSpec, lengths, register
 from ..maps.channels import channels_attributes
 from .algorithms import GEOMETRY
 from .channels_reference import backward_data, forward
@@ -38,21 +43,6 @@ cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
         const ChannelsElementwiseLoops *channels_elementwise
         const ChannelsNormLoops *channels_norm
         const WinogradLoops *channels_winograd
-
-
-cdef enum:
-    # kernels/convolution/algorithms.py computes scratch memory and limits from these.
-    MAX_TAPS = 256
-    MAX_GROUPS = 1024  # groups of pixels in a list
-    ROW_FLOATS = 1 << 16  # copied rows of inputs
-    PAD_FLOATS = 1 << 17  # copied inputs between zeros
-    WINOGRAD_PANELS = 2  # panels that are summed at a time
-    SMALL_WEIGHTS = 1 << 16  # floats that may stay in the L2 cache beside a list of pixels
-
-
-cdef inline int divide(int a, int b) noexcept nogil:
-    """Rounded down; b is positive."""
-    return a // b if a >= 0 else -((b - 1 - a) // b)
 
 
 cdef int phase_taps(const Convolution *c, int ry, int rx, int k, Tap *taps, int *length) noexcept nogil:
@@ -89,9 +79,10 @@ cdef void plain_product(const Convolution *c, const ProductTask *p, const Loops 
     cdef int move = 1 if c.transposed else c.stride
     cdef int apart = step  # outputs' distance, by which a data gradient's taps are divided
     cdef bint padded = c.algorithm == PAD or c.algorithm == PAD_BLOCKED
-    cdef int channels = max(4, c.source.channels)
-    cdef int ty, tx, y, x_, n, panel, row, stop, count = 0, top = 0, bottom = 0, left = 0, right = 0
-    cdef int wide, high, chunk
+    cdef int channels = read_channels(c)
+    cdef Span down = tap_span(c, ry, step), across = tap_span(c, rx, step)
+    cdef PaddedScratch place = padded_scratch(c, &down, &across, rows, columns)
+    cdef int ty, tx, y, x_, n, panel, row, stop, count = 0, high
     cdef const float *source
     for ty in range(c.kernel):
         y = ry - c.padding + ty * c.dilation
@@ -101,18 +92,11 @@ cdef void plain_product(const Convolution *c, const ProductTask *p, const Loops 
                 taps[count].y = divide(y, apart)
                 taps[count].x = divide(x_, apart)
                 taps[count].b = <Py_ssize_t> (ty * c.kernel + tx) * p.k * LANES
-                top = taps[count].y if count == 0 else min(top, taps[count].y)
-                bottom = taps[count].y if count == 0 else max(bottom, taps[count].y)
-                left = taps[count].x if count == 0 else min(left, taps[count].x)
-                right = taps[count].x if count == 0 else max(right, taps[count].x)
                 count += 1
-    wide = (columns - 1) * move + right - left + 1
-    chunk = rows
     if padded:
-        chunk = min(rows, max(1, (PAD_FLOATS // (wide * channels) - (bottom - top + 1)) // move + 1))
         for n in range(count):
-            taps[n].y -= top
-            taps[n].x -= left
+            taps[n].y -= down.first
+            taps[n].x -= across.first
     t.taps = taps
     t.num_taps = count
     t.k = p.k
@@ -130,22 +114,23 @@ cdef void plain_product(const Convolution *c, const ProductTask *p, const Loops 
     for n in range(n0, n1):
         row = first
         while row < first + rows:
-            stop = min(first + rows, row + chunk)
+            stop = min(first + rows, row + place.chunk)
             source = x + pixel(&c.source, n, 0, 0)
             if padded:
-                high = (stop - row - 1) * move + bottom - top + 1
+                high = (stop - row - 1) * move + down.last - down.first + 1
                 for y in range(high):
-                    for x_ in range(wide):
-                        ty = row * move + top + y
-                        tx = left + x_
+                    for x_ in range(place.wide):
+                        ty = row * move + down.first + y
+                        tx = across.first + x_
                         if 0 <= ty < c.source.height and 0 <= tx < c.source.width:
-                            memcpy(scratch + (<Py_ssize_t> y * wide + x_) * channels,
+                            memcpy(scratch + (<Py_ssize_t> y * place.wide + x_) * channels,
                                    source + ty * row_size(&c.source) + <Py_ssize_t> tx * c.source.pitch,
                                    channels * sizeof(float))
                         else:
-                            memset(scratch + (<Py_ssize_t> y * wide + x_) * channels, 0, channels * sizeof(float))
+                            memset(scratch + (<Py_ssize_t> y * place.wide + x_) * channels, 0,
+                                   channels * sizeof(float))
                 source = scratch
-                t.row = <Py_ssize_t> wide * channels
+                t.row = <Py_ssize_t> place.wide * channels
                 t.pixel = channels
             for y in range(row, stop):
                 t.y = (y - row if padded else y) * move
@@ -168,29 +153,27 @@ cdef void copied_product(const Convolution *c, ProductTask *t, const Loops *loop
     Outputs are rows [first, first + rows) and all `columns` of a phase, in places step * j + ry, step * i + rx.
     """
     cdef Tap taps[MAX_TAPS]
-    cdef PixelGroup *groups = <PixelGroup *> scratch
-    cdef float *copied = scratch + MAX_GROUPS * sizeof(PixelGroup) // sizeof(float)
-    cdef float *sums
     cdef int move = 1 if c.transposed else c.stride
-    # Channels that a tap copies: of all groups, padding beyond the last where there is no more.
-    cdef int part = t.k if c.groups == 1 else c.source.channels
+    cdef int part = copied_channels(c, t.k)
     cdef Py_ssize_t length = <Py_ssize_t> part * t.num_taps
     cdef int width = t.num_panels * LANES, stored = (t.num_panels - 1) * LANES + t.store_columns
-    cdef int chunk = <int> min(192, max(12, ROW_FLOATS // max(1, length) // 12 * 12))
-    cdef int total = (n1 - n0) * rows * columns, done = 0, count, i, tap, n, y, column, place, accumulate = t.accumulate
+    cdef int total = (n1 - n0) * rows * columns, done = 0, count, i, tap, n, y, column, at, accumulate = t.accumulate
+    cdef CopiedScratch place = copied_scratch(length, width, total)
+    cdef PixelGroup *groups = <PixelGroup *> scratch
+    cdef float *copied = scratch + place.copied
+    cdef float *sums = scratch + place.sums
     cdef const float *a
     cdef float *row
-    sums = copied + chunk * length
     for tap in range(t.num_taps):
         taps[tap].a = <Py_ssize_t> tap * part
         taps[tap].b = t.taps[tap].b
     while done < total:
-        count = min(chunk, total - done)
+        count = min(place.chunk, total - done)
         for i in range(count):
-            place = done + i
-            n = n0 + place // (rows * columns)
-            y = first + place // columns % rows
-            column = place % columns
+            at = done + i
+            n = n0 + at // (rows * columns)
+            y = first + at // columns % rows
+            column = at % columns
             a = x + pixel(&c.source, n, y * move, column * move)
             row = copied + i * length
             for tap in range(t.num_taps):
@@ -204,10 +187,10 @@ cdef void copied_product(const Convolution *c, ProductTask *t, const Loops *loop
         memset(copied + count * length, 0, ((count + 3) // 4 * 4 - count) * length * sizeof(float))
         run_copied(t, loops, copied, sums, taps, groups, (count + 3) // 4, length, width)
         for i in range(count):
-            place = done + i
-            n = n0 + place // (rows * columns)
-            y = first + place // columns % rows
-            column = place % columns
+            at = done + i
+            n = n0 + at // (rows * columns)
+            y = first + at // columns % rows
+            column = at % columns
             row = out + pixel(&c.target, n, y * step + ry, column * step + rx)
             if accumulate:
                 for tap in range(stored):
@@ -239,8 +222,8 @@ cdef void direct_product(const Convolution *c, ProductTask *t, const Loops *loop
     cdef PixelGroup *groups = <PixelGroup *> scratch
     cdef int move = 1 if c.transposed else c.stride
     cdef int of_row = (columns + 3) // 4, n, y, i, at, num = 0, filled = 0
-    # A list's inputs stay in the L2 cache while all panels pass. More groups than it has are filled in, one row's.
-    cdef int limit = min(MAX_GROUPS, max(24, 32768 // c.source.pitch)) - of_row
+    # More groups than a list has are filled in, one row's.
+    cdef int limit = list_groups(c.source.pitch) - of_row
     cdef Py_ssize_t a_row, c_row
     t.a = x
     t.c = out
@@ -275,10 +258,7 @@ cdef void direct_flat(const Convolution *c, ProductTask *t, const Loops *loops, 
                       int total, float *scratch) noexcept nogil:
     """Product of `total` >= 4 pixels that follow on in both maps."""
     cdef PixelGroup *groups = <PixelGroup *> scratch
-    # A list's inputs stay in the L2 cache while all panels pass, its results too where the weights leave them room.
-    # Whole tiles of three groups; a tile of the next list besides.
-    cdef int beside = c.target.pitch if <Py_ssize_t> t.k * t.num_panels * LANES <= SMALL_WEIGHTS else 0
-    cdef int limit = min(MAX_GROUPS - 3, max(24, 32768 // (c.source.pitch + beside))) // 3 * 3
+    cdef int limit = flat_groups(c, t.k, t.num_panels)
     cdef int all_groups = (total + 3) // 4, done = 0, i, at
     t.a = x + n0 * image_size(&c.source)
     t.c = out + n0 * image_size(&c.target)
@@ -298,14 +278,6 @@ cdef void direct_flat(const Convolution *c, ProductTask *t, const Loops *loops, 
         done += t.num_groups
 
 
-cdef int num_tiles(int side, int channels, int total) noexcept nogil:
-    """Tiles of a chunk, whose transformed inputs and sums fit the L2 cache. algorithms.py has the largest number."""
-    cdef int most = (24 if channels <= 128 else 48) * (4 // side)
-    # Chunks of nearly equal size, of whole groups.
-    cdef int chunks = (total + most - 1) // most
-    return ((total + chunks - 1) // chunks + 3) // 4 * 4
-
-
 cdef inline void request_outputs(const Convolution *c, float *out, const int32_t *b, int tiles_y, int tiles_x,
                                  int first, int stop, int width) noexcept nogil:
     """Ask memory for rows [first, stop) of the outputs of tiles, c.side of each: they will be written."""
@@ -323,17 +295,14 @@ cdef void winograd_product(const Convolution *c, ProductTask *t, const Loops *lo
                            const float *x, float *out, const int32_t *b, float *scratch) noexcept nogil:
     """Panels that read the same channels, chunks of tiles: inputs to points, a matrix product at each point, sums to
     outputs, two panels at a time. What is read or written next is asked for from memory in time."""
-    cdef int m = c.side, n = m + 2, points = n * n, which = m // 2 - 1
-    cdef int channels = (t.k + LANES - 1) // LANES * LANES
+    cdef WinogradScratch place = winograd_scratch(c, t.k, b[1] - b[0], b[3] - b[2])
+    cdef int m = c.side, n = m + 2, points = place.points, which = m // 2 - 1, channels = place.channels
     cdef int tiles_y = (b[3] - b[2] + m - 1) // m, tiles_x = (c.target.width + m - 1) // m
-    cdef int total = (b[1] - b[0]) * tiles_y * tiles_x, chunk = num_tiles(m, channels, total)
-    # Odd numbers of cache lines between points: a power of two would put them all in one cache set.
-    cdef Py_ssize_t v_point = <Py_ssize_t> chunk * channels + LANES
-    cdef Py_ssize_t s_point = <Py_ssize_t> chunk * WINOGRAD_PANELS * LANES + LANES
+    cdef int total = (b[1] - b[0]) * tiles_y * tiles_x
     cdef PixelGroup *groups = <PixelGroup *> scratch
-    cdef float *patch = scratch + MAX_GROUPS * sizeof(PixelGroup) // sizeof(float)
-    cdef float *v = patch + points * channels
-    cdef float *sums = v + points * v_point
+    cdef float *patch = scratch + place.patch
+    cdef float *v = scratch + place.inputs
+    cdef float *sums = scratch + place.sums
     cdef float bias[32]
     cdef const float *all_bias = t.bias
     cdef const float *packed = t.b
@@ -368,7 +337,7 @@ cdef void winograd_product(const Convolution *c, ProductTask *t, const Loops *lo
                 run_stop += 1
         done = 0
         while done < total:
-            count = min(chunk, total - done)
+            count = min(place.chunk, total - done)
             for i in range(count):
                 tile = done + i
                 rows = tile // tiles_x % tiles_y * m
@@ -381,7 +350,8 @@ cdef void winograd_product(const Convolution *c, ProductTask *t, const Loops *lo
                     tile += 1
                     next = x + pixel(&c.source, b[0] + tile // (tiles_x * tiles_y),
                                      b[2] + tile // tiles_x % tiles_y * m - c.padding, tile % tiles_x * m - c.padding)
-                winograd.input[which](at, row, step, channels, next, v + <Py_ssize_t> i * channels, v_point)
+                winograd.input[which](at, row, step, channels, next, v + <Py_ssize_t> i * channels,
+                                      place.inputs_point)
             t.num_groups = (count + 3) // 4
             panel = run
             while panel < run_stop:
@@ -394,9 +364,9 @@ cdef void winograd_product(const Convolution *c, ProductTask *t, const Loops *lo
                     groups[i].first = 0
                     groups[i].count = 4
                 for p in range(points):
-                    t.a = v + p * v_point
+                    t.a = v + p * place.inputs_point
                     t.b = packed + panel * t.panel + <Py_ssize_t> p * t.k * LANES
-                    t.c = sums + p * s_point
+                    t.c = sums + p * place.sums_point
                     request_outputs(c, out + panel * LANES, b, tiles_y, tiles_x,
                                     (done * points + count * p) * m // points,
                                     (done * points + count * (p + 1)) * m // points, width)
@@ -410,8 +380,8 @@ cdef void winograd_product(const Convolution *c, ProductTask *t, const Loops *lo
                     rows = tile // tiles_x % tiles_y * m
                     columns = tile % tiles_x * m
                     winograd.output[which](
-                        sums + i * width, s_point, width, NULL if all_bias == NULL else bias, activation, accumulate,
-                        out + panel * LANES
+                        sums + i * width, place.sums_point, width, NULL if all_bias == NULL else bias, activation,
+                        accumulate, out + panel * LANES
                         + pixel(&c.target, b[0] + tile // (tiles_x * tiles_y), b[2] + rows, columns),
                         row_size(&c.target), c.target.pitch, min(m, b[3] - b[2] - rows),
                         min(m, c.target.width - columns))
@@ -449,7 +419,7 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     cdef float *statistics_out = NULL if transposed else <float *> a.operand[4]
     cdef void *residual = NULL if transposed else a.operand[5]
     cdef int k, step, points, ry, rx, first, rows, columns, n, panel0 = b[4] // LANES
-    cdef bint flat
+    cdef Method method
     read_convolution(&c, a.integers, transposed)
     k = panel_inputs(c.target.channels, c.source.channels, c.groups, starts)
     points = (c.side + 2) * (c.side + 2) if c.side else c.kernel * c.kernel
@@ -466,9 +436,6 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     t.accumulate = c.option if transposed else 0
     t.more_groups = 0
     step = c.stride if transposed else 1
-    # Pixels side by side in both maps: one row for the whole block, or of an image.
-    flat = (c.kernel == 1 and c.stride == 1 and c.padding == 0 and c.source.halo == 0 and c.target.halo == 0
-            and b[2] == 0 and b[3] == c.target.height)
     if c.side:
         winograd_product(&c, &t, loops, (<const Micro *> a.micro).channels_winograd, x, out + b[4], b,
                          <float *> context.scratch)
@@ -480,14 +447,15 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
             columns = (c.target.width - rx + step - 1) // step
             if rows <= 0 or columns <= 0:
                 continue
-            if TESTED <= c.algorithm <= PAD_BLOCKED:
+            method = method_of(&c, b[1] - b[0], rows, columns, b[3] - b[2] == c.target.height)
+            if method == PLAIN:
                 t.k = k
                 plain_product(&c, &t, loops, x, out + b[4], b[0], b[1], first, rows, columns, step, ry, rx,
                               <float *> context.scratch)
-            elif flat and c.algorithm == DIRECT and (b[1] - b[0]) * rows * columns >= 4:
+            elif method == FLAT:
                 direct_flat(&c, &t, loops, x, out + b[4], b[0], (b[1] - b[0]) * rows * columns,
                             <float *> context.scratch)
-            elif columns < 4 or c.algorithm == IM2COL:
+            elif method == COPIED:
                 copied_product(&c, &t, loops, x, out + b[4], b[0], b[1], first, rows,
                                columns, step, ry, rx, <float *> context.scratch)
             else:
@@ -516,12 +484,22 @@ cdef int conv_backward_data(const void *args, Py_ssize_t block, const TaskContex
     return convolve(<const KernelArgs *> args, block, context, True)
 
 
+def _scratch(names, transposed, attributes, bounds, operands):
+    cdef Convolution c = convolution_of(names, attributes, transposed)
+    cdef int k = panel_inputs(c.target.channels, c.source.channels, c.groups, NULL)
+    return sizeof(float) * max(
+        convolution_scratch(&c, k, images, rows, channels) for images, rows, channels in lengths(bounds, "n", "y", "c"))
+
+
 MAPS = channels_attributes("in") + channels_attributes("out")
 BOX = ("n0", "n1", "y0", "y1", "c0", "c1")
 
+FORWARD = MAPS + GEOMETRY + ("activation",)
+BACKWARD = MAPS + GEOMETRY + ("accumulate",)
+
 register(KernelSpec(
-    "channels_conv_forward", ("input", "packed", "bias?", "output", "statistics?", "residual?"),
-    MAPS + GEOMETRY + ("activation",), (), BOX + ("partial",), forward, <uintptr_t> &conv_forward))
+    "channels_conv_forward", ("input", "packed", "bias?", "output", "statistics?", "residual?"), FORWARD, (),
+    BOX + ("partial",), forward, <uintptr_t> &conv_forward, scratch_bytes=partial(_scratch, FORWARD, False)))
 register(KernelSpec(
-    "channels_conv_backward_data", ("gradient", "packed", "output"), MAPS + GEOMETRY + ("accumulate",), (), BOX,
-    backward_data, <uintptr_t> &conv_backward_data))
+    "channels_conv_backward_data", ("gradient", "packed", "output"), BACKWARD, (), BOX, backward_data,
+    <uintptr_t> &conv_backward_data, scratch_bytes=partial(_scratch, BACKWARD, True)))

@@ -9,11 +9,6 @@ from libc.string cimport memcpy, memset
 from ..maps.channels cimport ChannelsMap, pixel, read_channels_map, row_size
 from ..simd.lanes cimport LANES
 
-cdef enum:
-    # kernels/convolution/algorithms.py computes scratch memory and limits from these.
-    MAX_PANELS = 1024
-    MAX_INDEX = 4096  # weights of sixteen, or of a piece's, input channels
-
 cdef enum Algorithm:
     DIRECT
     IM2COL
@@ -32,6 +27,11 @@ cdef struct Convolution:
     bint transposed  # data gradient: `stride` is between outputs
 
 
+cdef inline int winograd_side(int algorithm) noexcept nogil:
+    """Outputs in a row of a Winograd tile; 0 for other algorithms."""
+    return 2 if algorithm == WINOGRAD2 else 4 if algorithm == WINOGRAD4 else 0
+
+
 cdef inline void read_convolution(Convolution *c, const int64_t *integers, bint transposed) noexcept nogil:
     read_channels_map(&c.source, integers)
     read_channels_map(&c.target, integers + 5)
@@ -42,24 +42,40 @@ cdef inline void read_convolution(Convolution *c, const int64_t *integers, bint 
     c.groups = <int> integers[14]
     c.algorithm = <int> integers[15]
     c.option = <int> integers[16]
-    c.side = 2 if c.algorithm == WINOGRAD2 else 4 if c.algorithm == WINOGRAD4 else 0
+    c.side = winograd_side(c.algorithm)
     c.transposed = transposed
     if transposed:  # of the equivalent convolution with reversed taps
         c.padding = (c.kernel - 1) * c.dilation - c.padding
 
 
+cdef inline Convolution convolution_of(tuple names, attributes, bint transposed):
+    """From a loop's attributes; `names`: the kernel's integers."""
+    cdef Convolution c
+    cdef int64_t integers[17]
+    cdef int i
+    for i in range(17):
+        integers[i] = attributes[names[i]]
+    read_convolution(&c, integers, transposed)
+    return c
+
+
+cdef inline int divide(int a, int b) noexcept nogil:
+    """Rounded down; b is positive."""
+    return a // b if a >= 0 else -((b - 1 - a) // b)
+
+
 cdef inline int panel_inputs(int written, int read, int groups, int32_t *starts) noexcept nogil:
-    """First input channel of each panel; returns how many channels follow. Like algorithms.panel_inputs()."""
+    """First input channel of each panel, unless `starts` is NULL; returns how many channels follow."""
     cdef int p, first, last, count = 0, panels = (written + LANES - 1) // LANES
     cdef int part = written // groups, inputs = read // groups
     for p in range(panels):
         first = LANES * p // part
         last = (min(written, LANES * (p + 1)) - 1) // part
         count = max(count, (last + 1 - first) * inputs)
-        starts[p] = first * inputs
     count = max(4, count)
-    for p in range(panels):
-        starts[p] = max(0, min(starts[p], read - count))
+    for p in range(panels if starts != NULL else 0):
+        # Not past the last channel: what lies there may be no channel at all.
+        starts[p] = max(0, min(LANES * p // part * inputs, read - count))
     return count
 
 

@@ -8,8 +8,9 @@ from libc.string cimport memcpy, memset
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..simd.lanes cimport LANES
-from .channels_geometry cimport MAX_INDEX, MAX_PANELS, WINOGRAD2, WINOGRAD4, panel_inputs
+from .channels_geometry cimport panel_inputs, winograd_side
 from .channels_loops cimport ChannelsConvolutionLoops as Loops
+from .channels_sizes cimport MAX_PANELS, pack_index, pack_scratch
 from .channels_winograd_loops cimport ChannelsWinogradLoops
 
 from ..interface.kernel_spec import KernelSpec, register
@@ -31,8 +32,7 @@ cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *contex
     cdef float *packed = <float *> a.operand[1]
     cdef int32_t starts[MAX_PANELS]
     cdef int32_t *index = <int32_t *> context.scratch
-    cdef float *plain = <float *> context.scratch + MAX_INDEX
-    cdef int code = <int> a.integers[5], side = 2 if code == WINOGRAD2 else 4 if code == WINOGRAD4 else 0
+    cdef int side = winograd_side(<int> a.integers[5])
     cdef int points = (side + 2) * (side + 2)
     cdef int out_channels = <int> a.integers[0], in_channels = <int> a.integers[1]
     cdef int kernel = <int> a.integers[2], groups = <int> a.integers[3]
@@ -43,6 +43,7 @@ cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *contex
     cdef Py_ssize_t size = <Py_ssize_t> taps * k * LANES
     cdef Py_ssize_t at, all_weights = <Py_ssize_t> out_channels * part * taps
     cdef int p, o, i, c, t, lane, lanes, count, first, whole
+    cdef float *plain = <float *> context.scratch + pack_index(taps)
     cdef float *panel
     for p in range(b[0], b[1]):
         panel = plain if side else packed + p * size
@@ -97,7 +98,15 @@ cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *contex
     return 0
 
 
+def _scratch(attributes, bounds, operands):
+    kernel, channels = attributes["kernel"], (attributes["out_channels"], attributes["in_channels"])
+    written, read = channels[::-1] if attributes["direction"] == 1 else channels
+    return sizeof(float) * pack_scratch(
+        kernel * kernel, panel_inputs(written, read, attributes["groups"], NULL),
+        winograd_side(attributes["algorithm"]))
+
+
 register(KernelSpec(
     "channels_conv_pack", ("weight", "packed"),
     ("out_channels", "in_channels", "kernel", "groups", "direction", "algorithm"), (), ("o0", "o1"),
-    pack, <uintptr_t> &conv_pack))
+    pack, <uintptr_t> &conv_pack, scratch_bytes=_scratch))

@@ -10,13 +10,16 @@ from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport ChannelsMap, image_size, pixel, row_size
 from ..simd.lanes cimport LANES
 from .channels_geometry cimport (
-    DIRECT, IM2COL, MAX_INDEX, MAX_PANELS, PAD, PAD_BLOCKED, TESTED_BLOCKED, Convolution, panel_inputs,
-    read_convolution, read_tile)
+    DIRECT, IM2COL, PAD, PAD_BLOCKED, TESTED_BLOCKED, Convolution, convolution_of, panel_inputs, read_convolution,
+    read_tile)
 from .channels_loops cimport ChannelsConvolutionLoops as Loops
 from .channels_loops cimport OuterTask, PlainGradientTask, Request
+from .channels_sizes cimport (
+    MAX_PANELS, PlainWeightScratch, WeightScratch, WinogradWeightScratch, piece_inputs, piece_outputs,
+    plain_weight_scratch, weight_gradient_scratch, weight_scratch, winograd_weight_scratch)
 from .channels_winograd_loops cimport ChannelsWinogradLoops as WinogradLoops
 
-from ..interface.kernel_spec import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, lengths, register
 from ..maps.channels import channels_attributes
 from .algorithms import GEOMETRY
 from .channels_reference import backward_weights
@@ -26,12 +29,6 @@ cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
     ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
         const Loops *channels_convolution
         const WinogradLoops *channels_winograd
-
-
-cdef enum:
-    # kernels/convolution/algorithms.py computes scratch memory and limits from these.
-    WEIGHT_TILES = 32  # Winograd tiles of a strip
-    STRIP = 128  # pixels of a strip, at least
 
 
 cdef void pack_pixels(const ChannelsMap *m, const Loops *loops, const float *x, int n0, int n1, int y0, int rows,
@@ -80,8 +77,8 @@ cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskCon
     out += <Py_ssize_t> b[6] * c.source.channels * part * taps
     if bias != NULL:
         bias += <Py_ssize_t> b[6] * c.source.channels
-    piece_out = 128 if c.side else 256 if taps == 1 else 64
-    piece_in = 128 if c.side else 16 if taps > 49 else 64 if taps > 1 else 256
+    piece_out = piece_outputs(&c)
+    piece_in = piece_inputs(&c)
     k = panel_inputs(c.source.channels, c.target.channels, c.groups, starts)
     o = b[2]
     while o < b[3]:
@@ -130,45 +127,36 @@ cdef void weight_piece(const Convolution *c, const Loops *loops, const float *dy
     """Output channels [o0, o1) and input channels [i0, i1), within one group or a panel of several."""
     cdef const ChannelsMap *g = &c.source
     cdef const ChannelsMap *m = &c.target
-    cdef int k = c.kernel, taps = k * k
-    cdef int step = c.stride if k == 1 else 1  # a single tap reads every step-th pixel only
-    cdef int move = 1 if k == 1 else c.stride
-    cdef bint image = m.pitch < LANES, joined = image and c.dilation == 1
-    cdef int unit = m.pitch if image else LANES
-    cdef int inputs = unit if image else (i1 - i0 + LANES - 1) // LANES * LANES
-    cdef int rows_of = unit * k if joined else inputs  # of the sums of a tap
-    cdef int calls = k if joined else taps
-    cdef int chunks = (o1 - o0 + 31) // 32, columns = (g.width - 1) * move + (k - 1) * c.dilation + 1
-    cdef int images = max(1, STRIP // (g.height * g.width)) if g.height * g.width < STRIP else 1
-    cdef int rows = g.height if g.height * g.width <= STRIP else (STRIP + g.width - 1) // g.width
+    cdef WeightScratch place = weight_scratch(c, n1 - n0, o1 - o0, i1 - i0)
+    cdef int k = c.kernel, step = place.step, move = place.move, unit = place.unit, chunks = place.chunks
+    cdef int columns = place.columns
     cdef int n, y, count_n, count_y, chunk, width, u, tap, height, r, o, first, next_n, next_y
     cdef bint last
-    cdef Py_ssize_t sums_size = <Py_ssize_t> calls * rows_of * 32, dy_size = <Py_ssize_t> images * rows * g.width * 32
     cdef int32_t *index = <int32_t *> scratch
-    cdef float *sums = scratch + MAX_INDEX
-    cdef float *packed_dy = sums + chunks * sums_size
-    cdef float *packed_x = packed_dy + chunks * dy_size
+    cdef float *sums = scratch + place.sums
+    cdef float *packed_dy = scratch + place.gradient
+    cdef float *packed_x = scratch + place.input
     cdef OuterTask t
-    memset(sums, 0, chunks * sums_size * sizeof(float))
+    memset(sums, 0, chunks * place.sums_size * sizeof(float))
     if bias != NULL:
         sum_gradient(c, loops, dy, n0, n1, o0, o1, bias)
     n = n0
     while n < n1:
-        count_n = min(images, n1 - n)
+        count_n = min(place.images, n1 - n)
         y = 0
         while y < g.height:
-            count_y = min(rows, g.height - y)
+            count_y = min(place.height, g.height - y)
             for chunk in range(chunks):
                 o = o0 + 32 * chunk
                 width = 32 if o1 - o > LANES else LANES
                 pack_pixels(g, loops, dy, n, n + count_n, y + g.halo, count_y, g.halo, g.width, 1, o, width,
-                            min(width, g.pitch - o), packed_dy + chunk * dy_size)
+                            min(width, g.pitch - o), packed_dy + chunk * place.gradient_size)
             height = (count_y - 1) * move + (k - 1) * c.dilation + 1
             first = y * c.stride + m.halo - c.padding
             next_y = y + count_y if y + count_y < g.height else 0
             next_n = n if next_y > 0 else n + count_n
             last = next_n >= n1
-            for r in range(inputs // unit):
+            for r in range(place.inputs // unit):
                 u = r * unit
                 pack_pixels(m, loops, x, n, n + count_n, first, height, m.halo - c.padding, columns,
                             step, i0 + u, unit, min(unit, m.pitch - i0 - u), packed_x)
@@ -178,21 +166,21 @@ cdef void weight_piece(const Convolution *c, const Loops *loops, const float *dy
                 t.pixel = move * unit
                 t.row = <Py_ssize_t> move * columns * unit
                 t.image = <Py_ssize_t> height * columns * unit
-                t.m = unit * k if joined else unit
+                t.m = unit * k if place.joined else unit
                 for chunk in range(chunks):
                     t.width = 32 if o1 - o0 - 32 * chunk > LANES else LANES
-                    t.b = packed_dy + chunk * dy_size
-                    for tap in range(calls):
-                        if joined:
+                    t.b = packed_dy + chunk * place.gradient_size
+                    for tap in range(place.calls):
+                        if place.joined:
                             t.a = packed_x + <Py_ssize_t> tap * columns * unit
                         else:
                             t.a = packed_x + <Py_ssize_t> c.dilation * (tap // k * columns + tap % k) * unit
-                        t.c = sums + chunk * sums_size + (<Py_ssize_t> tap * rows_of + u) * t.width
+                        t.c = sums + chunk * place.sums_size + (<Py_ssize_t> tap * place.rows + u) * t.width
                         # The next strip comes from memory meanwhile: each of its inputs once, by the taps that meet
                         # what no strip had before, and each of its gradients.
                         t.ahead[0].lines = 0
                         t.ahead[1].lines = 0
-                        if not last and not image:
+                        if not last and m.pitch >= LANES:
                             if chunk == 0 and tap // k + c.stride >= k and tap % k + c.stride >= k:
                                 t.ahead[0].lines = 1
                                 request(&t.ahead[0], m, x + i0 + u, next_n, next_y * c.stride + m.halo - c.padding
@@ -203,7 +191,7 @@ cdef void weight_piece(const Convolution *c, const Loops *loops, const float *dy
                         loops.outer(&t)
             y += count_y
         n += count_n
-    store_weights(c, loops, sums, sums_size, out, o0, o1, i0, i1, rows_of, unit if joined else 0, index)
+    store_weights(c, loops, sums, place.sums_size, out, o0, o1, i0, i1, place.rows, place.joined, index)
 
 
 cdef void plain_weight_piece(const Convolution *c, const Loops *loops, const float *dy, const float *x, float *out,
@@ -213,22 +201,20 @@ cdef void plain_weight_piece(const Convolution *c, const Loops *loops, const flo
     tested at each tap, or the input copied between zeros first."""
     cdef const ChannelsMap *g = &c.source
     cdef const ChannelsMap *m = &c.target
-    cdef int taps = c.kernel * c.kernel, reach = (c.kernel - 1) * c.dilation + 1
-    cdef int inputs = m.pitch if m.pitch < LANES else (i1 - i0 + LANES - 1) // LANES * LANES
-    cdef int valid = min(inputs, m.pitch - i0), chunks = (o1 - o0 + 31) // 32
+    cdef PlainWeightScratch place = plain_weight_scratch(c, o1 - o0, i1 - i0)
+    cdef int taps = c.kernel * c.kernel, reach = (c.kernel - 1) * c.dilation + 1, high, wide = place.wide
+    cdef int inputs = place.inputs, valid = min(inputs, m.pitch - i0), chunks = place.chunks
     cdef bint padded = c.algorithm == PAD or c.algorithm == PAD_BLOCKED, copied_taps = c.algorithm == IM2COL
-    cdef int rows = min(g.height, (STRIP + g.width - 1) // g.width), high, wide = (g.width - 1) * c.stride + reach
     cdef int n, y, count, chunk, width, o, tap, row, column, r, s
-    cdef Py_ssize_t sums_size = <Py_ssize_t> taps * inputs * 32, dy_size = <Py_ssize_t> rows * g.width * 32
     cdef int32_t *index = <int32_t *> scratch
-    cdef float *sums = scratch + MAX_INDEX
-    cdef float *packed_dy = sums + chunks * sums_size
-    cdef float *copied = packed_dy + (chunks * dy_size if copied_taps else 0)
+    cdef float *sums = scratch + place.sums
+    cdef float *packed_dy = scratch + place.gradient
+    cdef float *copied = scratch + place.input
     cdef float *to
     cdef const float *image
     cdef OuterTask product
     cdef PlainGradientTask t
-    memset(sums, 0, chunks * sums_size * sizeof(float))
+    memset(sums, 0, chunks * place.sums_size * sizeof(float))
     if bias != NULL:
         sum_gradient(c, loops, dy, n0, n1, o0, o1, bias)
     t.dy_row = row_size(g)
@@ -246,7 +232,7 @@ cdef void plain_weight_piece(const Convolution *c, const Loops *loops, const flo
         image = x + pixel(m, n, 0, 0) + i0
         y = 0
         while y < g.height:
-            count = min(rows, g.height - y)
+            count = min(place.rows, g.height - y)
             # The window of the input that these rows read, or for each of their pixels the inputs of all taps.
             high = count if copied_taps else (count - 1) * c.stride + reach if padded else 0
             to = copied
@@ -270,7 +256,7 @@ cdef void plain_weight_piece(const Convolution *c, const Loops *loops, const flo
                 width = 32 if o1 - o > LANES else LANES
                 if copied_taps:
                     pack_pixels(g, loops, dy, n, n + 1, y + g.halo, count, g.halo, g.width, 1, o, width,
-                                min(width, g.pitch - o), packed_dy + chunk * dy_size)
+                                min(width, g.pitch - o), packed_dy + chunk * place.gradient_size)
                     product.images = 1
                     product.rows = count
                     product.columns = g.width
@@ -281,8 +267,8 @@ cdef void plain_weight_piece(const Convolution *c, const Loops *loops, const flo
                     product.ahead[0].lines = product.ahead[1].lines = 0
                     product.width = width
                     product.a = copied
-                    product.b = packed_dy + chunk * dy_size
-                    product.c = sums + chunk * sums_size
+                    product.b = packed_dy + chunk * place.gradient_size
+                    product.c = sums + chunk * place.sums_size
                     loops.outer(&product)
                     continue
                 t.rows = count
@@ -293,10 +279,10 @@ cdef void plain_weight_piece(const Convolution *c, const Loops *loops, const flo
                     t.left = tap % c.kernel * c.dilation - (0 if padded else c.padding)
                     for r in range(width // LANES):
                         t.dy = dy + pixel(g, n, y, 0) + o + r * LANES
-                        t.c = sums + chunk * sums_size + <Py_ssize_t> tap * inputs * width + r * LANES
+                        t.c = sums + chunk * place.sums_size + <Py_ssize_t> tap * inputs * width + r * LANES
                         loops.plain_gradient(&t)
             y += count
-    store_weights(c, loops, sums, sums_size, out, o0, o1, i0, i1, inputs, 0, index)
+    store_weights(c, loops, sums, place.sums_size, out, o0, o1, i0, i1, inputs, 0, index)
 
 
 cdef void store_weights(const Convolution *c, const Loops *loops, const float *sums, Py_ssize_t sums_size,
@@ -338,18 +324,18 @@ cdef void winograd_weight_piece(const Convolution *c, const Loops *loops, const 
     """Like weight_piece(), by products at Winograd's points: the gradient's tiles are the taps, weights the outputs."""
     cdef const ChannelsMap *g = &c.source
     cdef const ChannelsMap *m = &c.target
-    cdef int side = c.side, n = side + 2, points = n * n, which = side // 2 - 1
-    cdef int ins = (i1 - i0 + LANES - 1) // LANES * LANES, outs = (o1 - o0 + LANES - 1) // LANES * LANES
+    cdef WinogradWeightScratch place = winograd_weight_scratch(c, n1 - n0, o1 - o0, i1 - i0)
+    cdef int side = c.side, n = side + 2, points = place.points, which = side // 2 - 1
+    cdef int ins = place.inputs, outs = place.outputs
     cdef int tiles_y = (g.height + side - 1) // side, tiles_x = (g.width + side - 1) // side
-    cdef int total = (n1 - n0) * tiles_y * tiles_x, chunk = min(WEIGHT_TILES, total)
+    cdef int total = (n1 - n0) * tiles_y * tiles_x
     # Sums of a point: chunks of 32 (or the last 16) output channels, input channels.
-    cdef Py_ssize_t point = <Py_ssize_t> ins * outs + LANES
-    cdef Py_ssize_t v_point = <Py_ssize_t> chunk * ins + LANES, d_point = <Py_ssize_t> chunk * outs + LANES
+    cdef Py_ssize_t point = place.sums_point, v_point = place.input_point, d_point = place.gradient_point
     cdef int32_t *index = <int32_t *> scratch
-    cdef float *sums = scratch + MAX_INDEX
-    cdef float *patch = sums + points * point
-    cdef float *v = patch + points * max(ins, outs)
-    cdef float *d = v + points * v_point
+    cdef float *sums = scratch + place.sums
+    cdef float *patch = scratch + place.patch
+    cdef float *v = scratch + place.input
+    cdef float *d = scratch + place.gradient
     cdef float *taps = v  # at the end
     cdef int done = 0, count, i, p, o, row_, column, tile, soon, image, width
     cdef const float *at
@@ -367,7 +353,7 @@ cdef void winograd_weight_piece(const Convolution *c, const Loops *loops, const 
     t.ahead[0].lines = 0
     t.ahead[1].lines = 0
     while done < total:
-        count = min(chunk, total - done)
+        count = min(place.chunk, total - done)
         for i in range(count):
             tile = done + i
             image = n0 + tile // (tiles_x * tiles_y)
@@ -446,8 +432,20 @@ cdef void diagonal(const Convolution *c, const float *sums, float *out, int o0, 
                 p[0] = p[0] + value if c.option else value
 
 
+INTEGERS = channels_attributes("dy") + channels_attributes("in") + GEOMETRY + ("accumulate",)
+
+
+def _scratch(attributes, bounds, operands):
+    cdef Convolution c = convolution_of(INTEGERS, attributes, False)
+    # With groups a panel has the inputs of its own channels' groups, whatever the block's bounds.
+    cdef int k = panel_inputs(c.source.channels, c.target.channels, c.groups, NULL)
+    return sizeof(float) * max(
+        weight_gradient_scratch(&c, images, outputs, inputs if c.groups == 1 else min(k, c.target.channels))
+        for images, outputs, inputs in lengths(bounds, "n", "o", "i"))
+
+
 # With groups, i0 and i1 are not used: a block has all inputs of its output channels' groups.
 register(KernelSpec(
-    "channels_conv_backward_weights", ("gradient", "input", "output", "bias_output?"),
-    channels_attributes("dy") + channels_attributes("in") + GEOMETRY + ("accumulate",), (),
-    ("n0", "n1", "o0", "o1", "i0", "i1", "partial"), backward_weights, <uintptr_t> &conv_backward_weights))
+    "channels_conv_backward_weights", ("gradient", "input", "output", "bias_output?"), INTEGERS, (),
+    ("n0", "n1", "o0", "o1", "i0", "i1", "partial"), backward_weights, <uintptr_t> &conv_backward_weights,
+    scratch_bytes=_scratch))

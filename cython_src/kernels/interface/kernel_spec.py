@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -97,6 +97,13 @@ def register(spec: KernelSpec) -> KernelSpec:
 def registered() -> Mapping[str, KernelSpec]:
     """Return the kernels that have been registered so far, by name."""
     return _specs
+
+
+def lengths(bounds: Mapping[str, np.ndarray], *names: str) -> Iterable[tuple[int, ...]]:
+    """Return the different sizes of a loop's blocks, for `KernelSpec.scratch_bytes`: lengths of the ranges
+    [name0, name1)."""
+    sizes = np.stack([bounds[f"{name}1"] - bounds[f"{name}0"] for name in names], axis=1)
+    return {tuple(size) for size in sizes.tolist()}
 
 
 def longest(bounds: Mapping[str, np.ndarray], name: str) -> int:

@@ -14,9 +14,7 @@ EPSILON = float(np.finfo(np.float32).eps)
 INSTRUCTION_SETS = instruction_sets.available()
 
 
-def run_kernel(
-    kernel, operands, outputs, attributes, bounds, target, instruction_set=None, iteration=0, scratch_bytes=0
-):
+def run_kernel(kernel, operands, outputs, attributes, bounds, target, instruction_set=None, iteration=0):
     """Run a kernel over `bounds` (one tuple a block) on copies of `operands`; returns its outputs.
 
     Outputs hold NaN (255 for integers) at the start, so that an element left out shows. Scratch memory is of the size
@@ -28,20 +26,17 @@ def run_kernel(
     blocks = [Block(tuple(b), ()) for b in bounds]
     blocks[0] = Block(blocks[0].bounds, tuple(Access(2, name) for name in operands))
     builder.loop("loop", kernel, {name: name for name in operands}, blocks, attributes=attributes)
-    builder.scratch(scratch_bytes)
     bound = bind(builder.build(), target=target, instruction_set=instruction_set)
     for name, array in operands.items():
         bound.arrays[name][...] = array
     scratch = GuardedScratch()
-    # Sizes of the convolutions with the channels in the lanes still come from the lowering.
-    exact = not kernel.startswith("channels_conv")
-    workers = Workers(1, bound.scratch_bytes + (0 if exact else 1 << 20), allocate=scratch.allocate)
-    scratch.fill(0xFF if exact else 0)
+    workers = Workers(1, bound.scratch_bytes, allocate=scratch.allocate)
+    scratch.fill(0xFF)
     for block in range(len(blocks)):
         if status := bound.run_task(0, block, iteration, workers):
             bound.raise_failure(workers)
             raise AssertionError(f"kernel {kernel} returned {status}")
-    assert not exact or scratch.spare_is(0xFF), kernel
+    assert scratch.spare_is(0xFF), f"kernel {kernel} writes outside of its scratch memory"
     return {name: bound.arrays[name].copy() for name in outputs}
 
 

@@ -19,7 +19,7 @@ from forktask.cython_src.binding.bind import Workers, bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.kernels import kernel_table
-from forktask.cython_src.kernels.convolution.algorithms import CONV_OPTIONS
+from forktask.cython_src.kernels.convolution.algorithms import ALGORITHMS, CONV_OPTIONS
 from forktask.cython_src.lowering.layouts.lanes.forms import CONVOLUTIONS
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.lowering.options import FUSIONS
@@ -81,8 +81,8 @@ def channels_network(rng):
             layers.append((ReLU, ReLU6)[rng.integers(2)](f"relu{k}"))
     layers += [GlobalPool("pool"), FullyConnected("linear", 5), Softmax()]
     height, width = below(40), below(70)
-    if rng.integers(4) == 0:  # rows that are long against a strip
-        height, width = below(60), 150 + below(200)
+    if rng.integers(4) == 0:  # rows that are long against a strip, and against a list of pixels
+        height, width = (below(60), 150 + below(200)) if rng.integers(4) else (below(4), 1500 + below(1200))
     return Network("random", (below(20), height, width), tuple(layers))
 
 
@@ -122,35 +122,40 @@ def random_plan(rng):
         return None
 
 
-def linear_layers(rng, instruction_set):
-    """Bind the kernels of linear layers of tokens, one each, on random sizes; blocks of different shapes."""
+def linear_layers(rng):
+    """Yield kernel, shapes of operands, attributes and bounds for the kernels of linear layers of tokens."""
     rows, inputs, outputs = (int(rng.integers(1, limit)) for limit in (600, 1200, 700))
     pitch = outputs + int(rng.integers(0, 20))
-    matrices = {"x": (rows, inputs), "w": (outputs, inputs), "y": (rows, pitch), "dw": (1, outputs, inputs)}
+    x, w, y = (rows, inputs), (outputs, inputs), (rows, pitch)
+    r, c, o = (int(rng.integers(n)) for n in (rows, inputs, outputs))
     sizes = {"inputs": inputs, "outputs": outputs}
-    r, c, o = (int(rng.integers(0, n + 1)) for n in (rows, inputs, outputs))
-    for kernel, operands, bounds, further in (
-        ("forward", {"input": "x", "weight": "w", "output": "y"}, (r, rows, 0, o), ("output_pitch", "activation")),
-        (
-            "backward_data",
-            {"gradient": "y", "weight": "w", "output": "x"},
-            (0, r, c, inputs),
-            ("gradient_pitch", "accumulate"),
-        ),
-        (
-            "backward_weights",
-            {"gradient": "y", "input": "x", "weights": "dw"},
-            (r, rows, 0, o, 0),
-            ("gradient_pitch", "accumulate"),
-        ),
-    ):
-        bound = one_loop(
-            f"linear_{kernel}",
-            {operand: (matrices[name], "float32") for operand, name in operands.items()},
-            {**sizes, further[0]: pitch, further[1]: 0},
-            [bounds],
-            instruction_set=instruction_set,
-        )
+    backward = {**sizes, "gradient_pitch": pitch, "accumulate": 0}
+    operands = {"input": x, "weight": w, "output": y}
+    yield "linear_forward", operands, {**sizes, "output_pitch": pitch, "activation": 0}, (r, rows, 0, o + 1)
+    yield "linear_backward_data", {"gradient": y, "weight": w, "output": x}, backward, (0, r + 1, c, inputs)
+    operands = {"gradient": y, "input": x, "weights": (1, outputs, inputs)}
+    yield "linear_backward_weights", operands, backward, (r, rows, 0, o + 1, 0)
+
+
+def attention(rng):
+    """Yield the same for the kernels of attention."""
+    batch, sequence, heads, size = (int(rng.integers(1, limit)) for limit in (3, 600, 4, 130))
+    rows, features = batch * sequence, heads * size
+    attributes = {"sequence": sequence, "heads": heads, "features": features, "rows": rows}
+    attributes["causal"] = int(rng.integers(2))
+    map_, qkv, numbers = (rows, features), (rows, 3 * features), (heads, rows)
+    bounds = (0, batch, 0, heads, int(rng.integers(sequence)) if rng.integers(2) else 0, sequence)
+    yield "attention_forward", {"qkv": qkv, "output": map_, "logsumexp": numbers}, attributes, bounds
+    operands = {"qkv": qkv, "gradient": map_, "logsumexp": numbers, "delta": numbers, "dqkv": qkv}
+    yield "attention_backward_queries", {**operands, "output": map_}, attributes, bounds
+    yield "attention_backward_keys", operands, attributes, bounds
+
+
+def single_kernels(rng, instruction_set):
+    """Bind kernels of networks of tokens one by one, on random sizes."""
+    for kernel, shapes, attributes, bounds in (linear_layers, attention)[rng.integers(2)](rng):
+        buffers = {operand: (shape, "float32") for operand, shape in shapes.items()}
+        bound = one_loop(kernel, buffers, attributes, [bounds], instruction_set=instruction_set)
         for array in bound.arrays.values():
             array[...] = rng.standard_normal(array.shape)
         yield bound
@@ -205,9 +210,9 @@ def run(bound, ran, caught, tries):
     """Run each loop of a plan on exactly the scratch memory that it asks for, and TRIES times a kernel on less."""
     for number, loop in enumerate(bound.plan.loops):
         num_bytes = kernel_table.get(loop.kernel).scratch_of(loop)
-        if loop.kernel.startswith("channels_conv"):  # their sizes still come from the lowering
-            continue
         kernel = loop.kernel.rstrip("0123456789")  # a kernel of Task Bench for each number of predecessors
+        if "algorithm" in loop.attributes:  # which has a formula of its own
+            kernel += f" {ALGORITHMS[loop.attributes['algorithm']]}"
         pitch = 16 if "in_lanes" in loop.attributes else loop.attributes.get("in_pitch", 16)
         row = loop.attributes.get("in_width", 1) * pitch
         if num_bytes and kernel not in caught and tries[kernel] < TRIES:
@@ -228,8 +233,8 @@ def main(instruction_set, *seeds):
     for seed in seeds:
         print(f"seed {seed}", file=sys.stderr)
         rng = np.random.default_rng(int(seed))
-        if rng.integers(10) == 0:
-            for bound in linear_layers(rng, instruction_set):
+        if rng.integers(6) == 0:
+            for bound in single_kernels(rng, instruction_set):
                 run(bound, ran, caught, tries)
             continue
         plan = random_plan(rng)

@@ -26,6 +26,8 @@ from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, write
 
 NUM_PLANS = 3000 if LONG else 300
+# Their three passes ask for one size, in which each of them has room to spare.
+ROOMY = {"attention_forward", "attention_backward_queries", "attention_backward_keys"}
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
@@ -46,10 +48,9 @@ def test_every_kernel_keeps_to_its_scratch_memory(instruction_set):
         import_module(f"forktask.cython_src.kernels.{module}")
     task_bench_kernel(0)  # which is registered when it is asked for
     specs = registered().values()
-    assert set(found["ran"]) == {
-        spec.name.rstrip("0123456789") for spec in specs if spec.scratch_bytes and spec.address
-    }
-    assert set(found["caught"]) == set(found["ran"])
+    names = {spec.name.rstrip("0123456789") for spec in specs if spec.scratch_bytes and spec.address}
+    assert {name.split()[0] for name in found["ran"]} == names, "add the kernel to scratch_runs.py"
+    assert set(found["ran"]) - set(found["caught"]) <= ROOMY
 
 
 def test_size_is_that_of_the_loop_that_takes_most():

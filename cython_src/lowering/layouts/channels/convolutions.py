@@ -22,7 +22,7 @@ PACK_BYTES = 262144  # of a block that packs weights, at least
 
 
 def convolution(low: Lowering, unit: Unit, again: bool) -> None:
-    layer, b = unit.layer, low.builder
+    layer = unit.layer
     source, target = source_map(low, unit), low.output_map(unit, again)
     weight = low.parameter(f"{layer.name}.weight")
     shape = low.parameter_shapes[weight]
@@ -90,7 +90,6 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
     if not depthwise:
         kernel = "channels_conv_forward"
         attributes |= {"groups": layer.groups, "algorithm": algorithm}
-        b.scratch(algorithms.scratch_bytes(algorithm, 0, attributes, images, rows, part))
     low.loop(loop_name(unit, again), kernel, operands, blocks, layer.name, phase_of(again), **attributes)
 
 
@@ -129,7 +128,6 @@ def pack(low: Lowering, unit: Unit, weight: str, direction: int, algorithm: int,
         direction=direction,
         algorithm=algorithm,
     )
-    low.builder.scratch(algorithms.pack_scratch_bytes(algorithm, direction, shape, layer.groups))
     return name
 
 
@@ -197,7 +195,6 @@ def convolution_data_gradient(low: Lowering, unit: Unit, gradient: FeatureMap, w
         if not depthwise:
             kernel = "channels_conv_backward_data"
             attributes |= {"groups": layer.groups, "algorithm": algorithm}
-            low.builder.scratch(algorithms.scratch_bytes(algorithm, 1, attributes, images, rows, part))
         low.loop(f"{layer.name}.data_gradient", kernel, operands, blocks, unit.layer.name, "backward", **attributes)
 
 
@@ -236,7 +233,6 @@ def convolution_weight_gradient(
     if not depthwise:
         kernel = "channels_conv_backward_weights"
         attributes |= {"groups": layer.groups, "algorithm": chosen_algorithm(low, layer, source, gradient, "weights")}
-        b.scratch(algorithms.scratch_bytes(attributes["algorithm"], 2, attributes, images, part_out, part_in))
     outs, ins = ranges(shape[0], part_out), ranges(shape[1] * layer.groups, part_in)
     windows = window(layer, low.shapes[unit.sources[0]], low.shapes[unit.target])
     links = [[n] for n in groups] if low.options.chain else [groups]

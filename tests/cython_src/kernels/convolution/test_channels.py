@@ -169,10 +169,10 @@ def cut(rng, images, rows, channels):
     sizes = [int(rng.integers(1, n + 1)) for n in (images, rows)]
     part = 16 * int(rng.integers(1, -(-channels // 16) + 1))
     grid = block_grid(ranges(images, sizes[0]), ranges(rows, sizes[1]), ranges(channels, part))
-    return [(*n, *y, *c) for n, y, c in grid], (*sizes, min(part, channels))
+    return [(*n, *y, *c) for n, y, c in grid]
 
 
-def compare(kernel, operands, outputs, attributes, bounds, terms, scratch, factor=0.0):
+def compare(kernel, operands, outputs, attributes, bounds, terms, factor=0.0):
     """Check all instruction sets against the NumPy form in float64.
 
     Rounding may cost what `terms` sums may; with a factor, of Winograd's algorithm, that often the expected error of
@@ -182,7 +182,7 @@ def compare(kernel, operands, outputs, attributes, bounds, terms, scratch, facto
     absolute = {n: np.abs(a) if a.dtype.kind == "f" else a for n, a in operands.items()}
     size = run_kernel(kernel, absolute, outputs, attributes, bounds, "float64")
     for instruction_set in INSTRUCTION_SETS:
-        got = run_kernel(kernel, operands, outputs, attributes, bounds, "cpu", instruction_set, scratch_bytes=scratch)
+        got = run_kernel(kernel, operands, outputs, attributes, bounds, "cpu", instruction_set)
         for name in outputs:
             error = np.abs(got[name] - expected[name])
             bound = (terms + 4) * EPSILON * np.abs(size[name]) + 1e-30
@@ -214,10 +214,9 @@ def check_case(case, algorithm, factor=0.0):
             ),
             ranges(shape[0], int(rng.integers(1, shape[0] + 1))),
             9,
-            algorithms.pack_scratch_bytes(code, direction, case.shape, case.groups),
             factor,
         )
-    blocks, sizes = cut(rng, case.batch, case.y.height, case.y.channels)
+    blocks = cut(rng, case.batch, case.y.height, case.y.channels)
     attributes = {**case.x.attributes("in"), **case.y.attributes("out"), **geometry, "activation": int(rng.integers(3))}
     operands = {
         "input": x,
@@ -226,17 +225,8 @@ def check_case(case, algorithm, factor=0.0):
     }
     if rng.integers(2):
         operands["bias"] = case.bias
-    compare(
-        "channels_conv_forward",
-        operands,
-        ["output"],
-        attributes,
-        [(*b, 0) for b in blocks],
-        case.terms,
-        algorithms.scratch_bytes(code, 0, attributes, *sizes),
-        factor,
-    )
-    blocks, sizes = cut(rng, case.batch, case.dx.height, case.dx.channels)
+    compare("channels_conv_forward", operands, ["output"], attributes, [(*b, 0) for b in blocks], case.terms, factor)
+    blocks = cut(rng, case.batch, case.dx.height, case.dx.channels)
     accumulate = int(rng.integers(2))
     before = case.random(case.dx) if accumulate else fill(np.empty(case.dx.shape, np.float32))
     attributes = {**case.dy.attributes("in"), **case.dx.attributes("out"), **geometry, "accumulate": accumulate}
@@ -248,7 +238,6 @@ def check_case(case, algorithm, factor=0.0):
         attributes,
         blocks,
         case.terms * max(1, case.shape[0] / case.x.channels),
-        algorithms.scratch_bytes(code, 1, attributes, *sizes),
         factor,
     )
     images = ranges(case.batch, int(rng.integers(1, case.batch + 1)))
@@ -272,7 +261,6 @@ def check_case(case, algorithm, factor=0.0):
         attributes,
         blocks,
         case.batch * case.y.height * case.y.width,
-        algorithms.scratch_bytes(code, 2, attributes, case.batch, part_out, part_in),
         factor,
     )
 
@@ -395,10 +383,7 @@ def test_pytorch_agrees(numbers, algorithm):
             "packed": case.pack(case.weight, direction, codes[direction], "cpu"),
         }
         bounds = (0, case.batch, 0, target.height, 0, target.channels, 0)[: 7 - direction]
-        scratch = algorithms.scratch_bytes(
-            codes[direction], direction, given, case.batch, target.height, target.channels
-        )
-        out = run_kernel(kernel, operands, ["output"], given, [bounds], "cpu", scratch_bytes=scratch)["output"]
+        out = run_kernel(kernel, operands, ["output"], given, [bounds], "cpu")["output"]
         results.append(target.natural()({target.name: out}))
     given = {
         **case.geometry,
@@ -414,7 +399,6 @@ def test_pytorch_agrees(numbers, algorithm):
         given,
         [(0, case.batch, 0, case.shape[0], 0, case.x.channels, 0)],
         "cpu",
-        scratch_bytes=algorithms.scratch_bytes(codes[2], 2, given, case.batch, case.shape[0], case.x.channels),
     )["output"]
     results.append(out.reshape(case.shape))
     assert k == case.shape[2]

@@ -1,0 +1,326 @@
+"""Sizes of the scratch memory of the convolutions of the layout "channels", and of what lies in it, in floats.
+
+Kernels divide their scratch memory by these functions, and `KernelSpec.scratch_bytes` asks them for the whole: there is
+no other copy of a formula or of a limit. Parts begin at cache lines.
+"""
+
+from ..simd.lanes cimport LANES
+from .channels_geometry cimport (
+    DIRECT, IM2COL, PAD, PAD_BLOCKED, TESTED, Convolution, divide, panel_inputs)
+from .channels_loops cimport PixelGroup
+
+cpdef enum:
+    MAX_KERNEL = 15  # side of a kernel
+    MAX_CHANNELS = 16384  # of a map
+
+cdef enum:
+    MAX_PANELS = MAX_CHANNELS // 16
+    MAX_TAPS = MAX_KERNEL * MAX_KERNEL
+    MAX_GROUPS = 1024  # groups of pixels in a list, unless two rows have more
+    ROW_FLOATS = 1 << 16  # copied rows of inputs
+    PAD_FLOATS = 1 << 17  # copied inputs between zeros
+    SMALL_WEIGHTS = 1 << 16  # floats that may stay in the L2 cache beside a list of pixels
+    WINOGRAD_PANELS = 2  # panels that are summed at a time
+    WEIGHT_TILES = 32  # Winograd tiles of a strip of the weight gradient
+    STRIP = 128  # pixels of a strip of the weight gradient, at least
+
+
+cdef inline Py_ssize_t lines(Py_ssize_t floats) noexcept nogil:
+    """Whole cache lines."""
+    return (floats + LANES - 1) // LANES * LANES
+
+
+cdef inline Py_ssize_t group_floats(Py_ssize_t groups) noexcept nogil:
+    """A list of groups of pixels."""
+    return lines(groups * <Py_ssize_t> (sizeof(PixelGroup) // sizeof(float)))
+
+
+# --- packing of weights -----------------------------------------------------------------------------------------------
+
+
+cdef inline Py_ssize_t pack_index(int taps) noexcept nogil:
+    """Places of the weights of sixteen inputs; a panel before its transform follows."""
+    return lines(LANES * taps)
+
+
+cdef inline Py_ssize_t pack_scratch(int taps, int k, int side) noexcept nogil:
+    return pack_index(taps) + (<Py_ssize_t> taps * k * LANES if side else 0)
+
+
+# --- forward pass and data gradient -----------------------------------------------------------------------------------
+
+cdef enum Method:  # how outputs of one phase are computed
+    PLAIN  # the naive algorithms
+    FLAT  # straight from the map, whose pixels follow on
+    COPIED  # by way of copies
+    ROWS  # straight from the map, row by row
+
+
+cdef inline Method method_of(const Convolution *c, int images, int rows, int columns, bint whole) noexcept nogil:
+    """For `images` images, `rows` rows and `columns` columns of a phase; `whole`: the block has all rows of the map."""
+    if TESTED <= c.algorithm <= PAD_BLOCKED:
+        return PLAIN
+    # Pixels side by side in both maps: one row for the whole block, or of an image.
+    if (whole and c.algorithm == DIRECT and c.kernel == 1 and c.stride == 1 and c.padding == 0 and c.source.halo == 0
+            and c.target.halo == 0 and <Py_ssize_t> images * rows * columns >= 4):
+        return FLAT
+    return COPIED if columns < 4 or c.algorithm == IM2COL else ROWS
+
+
+cdef struct Span:
+    int first, last, count  # of a phase's taps along one axis: the outermost places, and how many there are
+
+
+cdef inline Span tap_span(const Convolution *c, int phase, int step) noexcept nogil:
+    """Of the outputs phase + step j; places are relative to that of output `phase`, divided by `step`."""
+    cdef Span span
+    cdef int tap, at
+    span.first = span.last = span.count = 0
+    for tap in range(c.kernel):
+        at = phase - c.padding + tap * c.dilation
+        if divide(at, step) * step == at:
+            at = divide(at, step)
+            span.first = at if span.count == 0 else min(span.first, at)
+            span.last = at if span.count == 0 else max(span.last, at)
+            span.count += 1
+    return span
+
+
+cdef inline int read_channels(const Convolution *c) noexcept nogil:
+    """Channels of the map that is read, and padding where they are fewer than a product takes at least."""
+    return max(4, c.source.channels)
+
+
+cdef struct PaddedScratch:
+    int wide, chunk  # columns of the copied inputs, and rows of outputs whose inputs are copied at a time
+    Py_ssize_t end
+
+
+cdef inline PaddedScratch padded_scratch(const Convolution *c, const Span *y, const Span *x, int rows,
+                                         int columns) noexcept nogil:
+    """The naive algorithms, for `rows` rows of a phase."""
+    cdef PaddedScratch s
+    cdef int move = 1 if c.transposed else c.stride, reach = y.last - y.first + 1
+    s.wide = (columns - 1) * move + x.last - x.first + 1
+    s.chunk = rows
+    s.end = 0
+    if c.algorithm == PAD or c.algorithm == PAD_BLOCKED:
+        s.chunk = <int> min(rows, max(1, (PAD_FLOATS // (<Py_ssize_t> s.wide * read_channels(c)) - reach) // move + 1))
+        s.end = <Py_ssize_t> s.wide * ((s.chunk - 1) * move + reach) * read_channels(c)
+    return s
+
+
+cdef inline int copied_channels(const Convolution *c, int k) noexcept nogil:
+    """Channels that a tap copies: of all groups."""
+    return k if c.groups == 1 else read_channels(c)
+
+
+cdef struct CopiedScratch:
+    int chunk  # outputs at a time
+    Py_ssize_t copied, sums, end  # behind a list of groups
+
+
+cdef inline CopiedScratch copied_scratch(Py_ssize_t length, int width, Py_ssize_t total) noexcept nogil:
+    """By way of copies: `total` outputs with `length` inputs and `width` results each."""
+    cdef CopiedScratch s
+    s.chunk = <int> min(192, max(12, ROW_FLOATS // max(1, length) // 12 * 12))
+    s.chunk = <int> min(s.chunk, (total + 3) // 4 * 4)
+    s.copied = group_floats(s.chunk // 4)
+    s.sums = s.copied + lines(s.chunk * length)
+    s.end = s.sums + <Py_ssize_t> s.chunk * width
+    return s
+
+
+cdef inline int list_groups(int pitch) noexcept nogil:
+    """Groups of pixels of a list, `pitch` floats each, that stay in the L2 cache while all panels pass."""
+    return min(MAX_GROUPS, max(24, 32768 // pitch))
+
+
+cdef inline int flat_groups(const Convolution *c, int k, int num_panels) noexcept nogil:
+    """Groups of a list of pixels that follow on: whole tiles of three, besides which there is a tile of the next list.
+
+    Their results stay in the cache too where the weights leave them room.
+    """
+    cdef int beside = c.target.pitch if <Py_ssize_t> k * num_panels * LANES <= SMALL_WEIGHTS else 0
+    return min(MAX_GROUPS - 3, list_groups(c.source.pitch + beside)) // 3 * 3
+
+
+cdef inline int num_tiles(int side, int channels, Py_ssize_t total) noexcept nogil:
+    """Tiles of a chunk, whose transformed inputs and sums fit the L2 cache: nearly equal chunks of whole groups."""
+    cdef int most = (24 if channels <= 128 else 48) * (4 // side)
+    cdef Py_ssize_t chunks = (total + most - 1) // most
+    return <int> (((total + chunks - 1) // chunks + 3) // 4 * 4)
+
+
+cdef struct WinogradScratch:
+    int points, channels  # interpolation points; channels that are transformed, in whole vectors
+    int chunk  # tiles at a time
+    # Behind a list of groups: inputs of a tile at the edge, transformed inputs, sums; from one point to the next there
+    # is an odd number of cache lines, because a power of two would put all points in one cache set.
+    Py_ssize_t patch, inputs, inputs_point, sums, sums_point, end
+
+
+cdef inline WinogradScratch winograd_scratch(const Convolution *c, int k, int images, int rows) noexcept nogil:
+    cdef WinogradScratch s
+    cdef Py_ssize_t tiles = (rows + c.side - 1) // c.side * ((c.target.width + c.side - 1) // c.side)
+    s.points = (c.side + 2) * (c.side + 2)
+    s.channels = <int> lines(k)
+    s.chunk = num_tiles(c.side, s.channels, images * tiles)
+    s.patch = group_floats(s.chunk // 4)
+    s.inputs = s.patch + <Py_ssize_t> s.points * s.channels
+    s.inputs_point = <Py_ssize_t> s.chunk * s.channels + LANES
+    s.sums = s.inputs + s.points * s.inputs_point
+    s.sums_point = <Py_ssize_t> s.chunk * WINOGRAD_PANELS * LANES + LANES
+    s.end = s.sums + s.points * s.sums_point
+    return s
+
+
+cdef inline Py_ssize_t convolution_scratch(const Convolution *c, int k, int images, int rows,
+                                           int channels) noexcept nogil:
+    """A block of the forward pass or of the data gradient: the largest of its phases."""
+    cdef int step = c.stride if c.transposed else 1, num_panels = (channels + LANES - 1) // LANES
+    cdef int ry, rx, columns, phase_rows, of_row
+    cdef Py_ssize_t size, largest = 0, groups
+    cdef Method method
+    cdef Span y, x
+    if c.side:
+        return winograd_scratch(c, k, images, rows).end
+    for ry in range(step):
+        for rx in range(step):
+            phase_rows = (rows + step - 1) // step  # at most
+            columns = (c.target.width - rx + step - 1) // step
+            if columns <= 0:
+                continue
+            y = tap_span(c, ry, step)
+            x = tap_span(c, rx, step)
+            method = method_of(c, images, phase_rows, columns, rows == c.target.height)
+            if method == PLAIN:
+                size = padded_scratch(c, &y, &x, phase_rows, columns).end
+            elif method == COPIED:
+                size = copied_scratch(<Py_ssize_t> copied_channels(c, k) * y.count * x.count, num_panels * LANES,
+                                      <Py_ssize_t> images * phase_rows * columns).end
+            elif method == FLAT:
+                groups = (<Py_ssize_t> images * phase_rows * columns + 3) // 4
+                size = group_floats(min(groups, <Py_ssize_t> flat_groups(c, k * c.kernel, num_panels) + 3))
+            else:
+                of_row = (columns + 3) // 4
+                groups = max(2 * of_row, list_groups(c.source.pitch))
+                size = group_floats(min(groups, <Py_ssize_t> images * phase_rows * of_row))
+            largest = max(largest, size)
+    return largest
+
+
+# --- weight gradient --------------------------------------------------------------------------------------------------
+
+
+cdef inline int piece_outputs(const Convolution *c) noexcept nogil:
+    """Output channels that are summed at a time."""
+    return 128 if c.side else 256 if c.kernel == 1 else 64
+
+
+cdef inline int piece_inputs(const Convolution *c) noexcept nogil:
+    """Input channels that are summed at a time."""
+    return 128 if c.side else 16 if c.kernel > 7 else 64 if c.kernel > 1 else 256
+
+
+cdef inline Py_ssize_t weight_index(const Convolution *c, int inputs) noexcept nogil:
+    """Places of the sums of an output channel; all else follows."""
+    return lines(<Py_ssize_t> inputs * c.kernel * c.kernel)
+
+
+cdef struct WeightScratch:
+    int unit, inputs  # channels that are copied together; all of the piece
+    int joined  # floats of a column where a row of taps is summed as one, else 0
+    int calls, rows  # products, each of so many rows of sums
+    int chunks  # of 32 output channels
+    int images, height, columns  # a strip: images, rows of the gradient, columns of the input
+    int step, move  # between inputs that are copied, and between those of neighbouring outputs
+    Py_ssize_t sums, sums_size, gradient, gradient_size, input, end
+
+
+cdef inline WeightScratch weight_scratch(const Convolution *c, int images, int outputs, int inputs) noexcept nogil:
+    """The direct form; `source` is the gradient's map, `target` the input's."""
+    cdef WeightScratch s
+    cdef int k = c.kernel, pixels = c.source.height * c.source.width, reach = (k - 1) * c.dilation + 1
+    s.step = c.stride if k == 1 else 1  # a single tap reads every step-th pixel only
+    s.move = 1 if k == 1 else c.stride
+    s.unit = min(LANES, c.target.pitch)
+    s.inputs = s.unit if c.target.pitch < LANES else <int> lines(inputs)
+    s.joined = s.unit if c.target.pitch < LANES and c.dilation == 1 else 0
+    s.calls = k if s.joined else k * k
+    s.rows = s.unit * k if s.joined else s.inputs
+    s.chunks = (outputs + 31) // 32
+    s.images = min(images, STRIP // pixels) if pixels < STRIP else 1
+    s.height = c.source.height if pixels <= STRIP else (STRIP + c.source.width - 1) // c.source.width
+    s.columns = (c.source.width - 1) * s.move + reach
+    s.sums = weight_index(c, inputs)
+    s.sums_size = <Py_ssize_t> s.calls * s.rows * 32
+    s.gradient = s.sums + s.chunks * s.sums_size
+    s.gradient_size = <Py_ssize_t> s.images * s.height * c.source.width * 32
+    s.input = s.gradient + s.chunks * s.gradient_size
+    s.end = s.input + <Py_ssize_t> s.images * ((s.height - 1) * s.move + reach) * s.columns * s.unit
+    return s
+
+
+cdef struct PlainWeightScratch:
+    int inputs, chunks, rows, wide  # channels of the piece, chunks of 32 outputs; rows of a strip, columns it reads
+    Py_ssize_t sums, sums_size, gradient, gradient_size, input, end
+
+
+cdef inline PlainWeightScratch plain_weight_scratch(const Convolution *c, int outputs, int inputs) noexcept nogil:
+    """The naive algorithms."""
+    cdef PlainWeightScratch s
+    cdef int taps = c.kernel * c.kernel, reach = (c.kernel - 1) * c.dilation + 1
+    s.inputs = c.target.pitch if c.target.pitch < LANES else <int> lines(inputs)
+    s.chunks = (outputs + 31) // 32
+    s.rows = min(c.source.height, (STRIP + c.source.width - 1) // c.source.width)
+    s.wide = (c.source.width - 1) * c.stride + reach
+    s.sums = weight_index(c, inputs)
+    s.sums_size = <Py_ssize_t> taps * s.inputs * 32
+    s.gradient = s.input = s.end = s.sums + s.chunks * s.sums_size
+    s.gradient_size = <Py_ssize_t> s.rows * c.source.width * 32
+    if c.algorithm == IM2COL:
+        s.input = s.gradient + s.chunks * s.gradient_size
+        s.end = s.input + <Py_ssize_t> s.rows * c.source.width * taps * s.inputs
+    elif c.algorithm == PAD or c.algorithm == PAD_BLOCKED:
+        s.end = s.input + <Py_ssize_t> ((s.rows - 1) * c.stride + reach) * s.wide * s.inputs
+    return s
+
+
+cdef struct WinogradWeightScratch:
+    int inputs, outputs  # channels of the piece, in whole vectors
+    int points, chunk  # interpolation points; tiles at a time
+    # Transformed inputs and gradients have odd numbers of cache lines between points. The weights take their place.
+    Py_ssize_t sums, sums_point, patch, input, input_point, gradient, gradient_point, end
+
+
+cdef inline WinogradWeightScratch winograd_weight_scratch(const Convolution *c, int images, int outputs,
+                                                          int inputs) noexcept nogil:
+    cdef WinogradWeightScratch s
+    cdef Py_ssize_t tiles = (c.source.height + c.side - 1) // c.side * ((c.source.width + c.side - 1) // c.side)
+    s.inputs = <int> lines(inputs)
+    s.outputs = <int> lines(outputs)
+    s.points = (c.side + 2) * (c.side + 2)
+    s.chunk = <int> min(WEIGHT_TILES, images * tiles)
+    s.sums = weight_index(c, inputs)
+    s.sums_point = <Py_ssize_t> s.inputs * s.outputs + LANES
+    s.patch = s.sums + s.points * s.sums_point
+    s.input = s.patch + <Py_ssize_t> s.points * max(s.inputs, s.outputs)
+    s.input_point = <Py_ssize_t> s.chunk * s.inputs + LANES
+    s.gradient = s.input + s.points * s.input_point
+    s.gradient_point = <Py_ssize_t> s.chunk * s.outputs + LANES
+    s.end = max(s.gradient + s.points * s.gradient_point,
+                s.input + <Py_ssize_t> c.kernel * c.kernel * s.inputs * min(32, s.outputs))
+    return s
+
+
+cdef inline Py_ssize_t weight_gradient_scratch(const Convolution *c, int images, int outputs,
+                                               int inputs) noexcept nogil:
+    """A block of the weight gradient: its largest piece."""
+    outputs = min(outputs, piece_outputs(c))
+    inputs = min(inputs, piece_inputs(c))
+    if c.side:
+        return winograd_weight_scratch(c, images, outputs, inputs).end
+    if c.algorithm == DIRECT:
+        return weight_scratch(c, images, outputs, inputs).end
+    return plain_weight_scratch(c, outputs, inputs).end
