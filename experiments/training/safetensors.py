@@ -11,6 +11,7 @@ import math
 import struct
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -65,17 +66,17 @@ def write_safetensors(
             raise UsageError(
                 f"array {name!r} must be float, integer or bool to be saved, got {array.dtype}; convert it"
             )
-        data = np.ascontiguousarray(array, dtype=little).tobytes()
+        data = np.ascontiguousarray(array, dtype=little)
         header[name] = {
             "dtype": _NAMES[little],
             "shape": list(array.shape),
-            "data_offsets": [offset, offset + len(data)],
+            "data_offsets": [offset, offset + data.nbytes],
         }
         contents.append(data)
-        offset += len(data)
+        offset += data.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    write_atomically(path, b"".join([struct.pack("<Q", len(text)), text, *contents]))
+    write_atomically(path, struct.pack("<Q", len(text)), text, *contents)
 
 
 def read_safetensors(path: Path | str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
@@ -86,21 +87,37 @@ def read_safetensors(path: Path | str) -> tuple[dict[str, np.ndarray], dict[str,
     UsageError
         Missing, truncated, damaged or no safetensors file, with the byte offset.
     """
-    with open_regular(path, "safetensors file") as (file, _):
-        content = file.read()
-    if len(content) < 8:
+    with open_regular(path, "safetensors file") as (file, size):
+        header, metadata, start = _read_header(path, file, size)
+        arrays = {}
+        for name, entry in _checked_entries(path, header, start, size):
+            dtype, shape = entry["dtype"], entry["shape"]
+            stored = np.dtype("<u2" if dtype == "BF16" else _DTYPES[dtype])
+            array = np.fromfile(file, stored, math.prod(shape))
+            if array.size != math.prod(shape):
+                raise UsageError(f"{path} became shorter while it was read; read it again once it is written")
+            if dtype == "BF16":
+                array = (array.astype("<u4") << 16).view("<f4")
+            arrays[name] = array.reshape(shape)
+    return arrays, metadata
+
+
+def _read_header(path, file: BinaryIO, size: int) -> tuple[dict[str, Any], dict[str, str], int]:
+    """Read entries and metadata; the third is the byte at which the data begin."""
+    prefix = file.read(8)
+    if len(prefix) < 8:
         raise UsageError(
-            f"{path} ends at byte {len(content)}, within its 8-byte header length; is it a safetensors file?"
+            f"{path} ends at byte {len(prefix)}, within its 8-byte header length; is it a safetensors file?"
         )
-    header_bytes = struct.unpack_from("<Q", content)[0]
+    header_bytes = struct.unpack("<Q", prefix)[0]
     start = 8 + header_bytes
-    if header_bytes > MAX_HEADER_BYTES or start > len(content):
+    if header_bytes > MAX_HEADER_BYTES or start > size:
         raise UsageError(
-            f"{path} claims at byte 0 a header of {header_bytes} bytes, but holds {len(content)} bytes; "
+            f"{path} claims at byte 0 a header of {header_bytes} bytes, but holds {size} bytes; "
             f"it is truncated or no safetensors file"
         )
     try:
-        header = json.loads(content[8:start].decode("utf-8"), object_pairs_hook=_without_duplicates)
+        header = json.loads(file.read(header_bytes).decode("utf-8"), object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"the header at byte 8 of {path} must be JSON ({error}); the file is damaged") from None
     if not isinstance(header, dict):
@@ -108,9 +125,14 @@ def read_safetensors(path: Path | str) -> tuple[dict[str, np.ndarray], dict[str,
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise UsageError(f"the metadata of {path} must map strings to strings; the file is damaged")
-    arrays = {}
+    return header, metadata, start
+
+
+def _checked_entries(path, header: dict[str, Any], start: int, size: int) -> list[tuple[str, dict[str, Any]]]:
+    """Return name and entry of each array in the order of the data, once it is known that they fill the file."""
+    entries = sorted(header.items(), key=lambda item: _offsets_of(path, *item))
     end = 0
-    for name, entry in sorted(header.items(), key=lambda item: _offsets_of(path, *item)):
+    for name, entry in entries:
         begin, stop = _offsets_of(path, name, entry)
         dtype, shape = entry["dtype"], entry["shape"]
         item_bytes = 2 if dtype == "BF16" else np.dtype(_DTYPES[dtype]).itemsize
@@ -118,25 +140,16 @@ def read_safetensors(path: Path | str) -> tuple[dict[str, np.ndarray], dict[str,
             raise UsageError(
                 f"array {name!r} of {path} ({dtype}, shape {shape}) must fill bytes {start + end} to "
                 f"{start + end + item_bytes * math.prod(shape)}, but its header says {start + begin} to "
-                f"{start + stop}; "
-                f"the file is damaged"
+                f"{start + stop}; the file is damaged"
             )
-        if start + stop > len(content):
+        if start + stop > size:
             raise UsageError(
-                f"{path} is truncated: array {name!r} ends at byte {start + stop}, the file at byte {len(content)}"
+                f"{path} is truncated: array {name!r} ends at byte {start + stop}, the file at byte {size}"
             )
-        raw = content[start + begin : start + stop]
-        if dtype == "BF16":
-            array = (np.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4")
-        else:
-            array = np.frombuffer(raw, _DTYPES[dtype])
-        arrays[name] = array.reshape(shape).copy()
         end = stop
-    if start + end != len(content):
-        raise UsageError(
-            f"{path} must end at byte {start + end}, after its last array, but ends at byte {len(content)}"
-        )
-    return arrays, metadata
+    if start + end != size:
+        raise UsageError(f"{path} must end at byte {start + end}, after its last array, but ends at byte {size}")
+    return entries
 
 
 def _without_duplicates(pairs):
