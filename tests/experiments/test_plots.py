@@ -242,6 +242,8 @@ def test_models_keep_their_style():
     assert alone["taskiter"] == together["taskiter"]
     forms = model_styles(["forkjoin", "forkjoin:region=persistent", "forkjoin:schedule=dynamic"])
     assert len({(str(s.color), s.marker) for s in forms.values()}) == 3
+    unrolled = model_styles(["taskiter", "taskiter:unroll=2:slots=2", "taskiter:unroll=4:slots=4"])
+    assert len({s.marker for s in unrolled.values()}) == 3
 
 
 def test_ratios_along_options_are_drawn():

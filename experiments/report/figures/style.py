@@ -33,9 +33,9 @@ _FAMILY_STYLES = {
     "serial": ("0.2", "."),
     "forkjoin": (COLORS[0], "osph8"),
     "joblib": ("0.55", "XP"),
-    "tasks": (COLORS[1], "^>"),
+    "tasks": (COLORS[1], "^>H"),
     "taskgraph": (COLORS[2], "Dd"),
-    "taskiter": (COLORS[3], "v<"),
+    "taskiter": (COLORS[3], "v<h"),
     "openmp_tasks": (COLORS[5], "*"),
     "tbb": (COLORS[4], "P"),
 }
