@@ -181,9 +181,10 @@ class Study:
             elsewhere = {c: float(np.median(times)) for c, times in present.items() if times}
             if elsewhere:
                 paired[block] = self.step_times(*min(elsewhere, key=elsewhere.__getitem__))[block]
+        if not paired:  # a single repetition has no interval, whatever it is compared with
+            return self.ratio(numerator, fastest)
         interval = ratio_interval(self.step_times(*numerator), paired)
-        value = self._typical[numerator] / self._typical[fastest]
-        return including(interval, value) if interval.count else NOTHING
+        return including(interval, self._typical[numerator] / self._typical[fastest])
 
     # --- profiles ---
 

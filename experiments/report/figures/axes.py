@@ -143,7 +143,7 @@ def ratio_panel(axis, table: pd.DataFrame, models: Sequence[str], styles: Mappin
         axis.text(
             0.5,
             0.5,
-            "too few repetitions, or no task model\nand fork-join form measured together",
+            "no task model and fork-join form\nwere measured together",
             ha="center",
             va="center",
             transform=axis.transAxes,
