@@ -6,7 +6,7 @@ the kernel reads and "out" the one that it writes (the data gradient reads dY an
 "dy" and "in". The maps' halos must be as wide as `required_halo` says. A map is read with its padding channels: they
 are zero.
 
-Packed weights are cut into panels of sixteen channels of the map that is written. A panel is (taps, K, 16) for sums
+Packed weights are cut into panels of LANES channels of the map that is written. A panel is (taps, K, LANES) for sums
 over the K channels of the groups that the panel's channels belong to, with the taps in the order of growing address;
 Winograd's has its transformed taps, 16 or 36.
 """
@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ...errors import UsageError
+from ..simd.instruction_sets import LANES
 from .channels_sizes import MAX_CHANNELS, MAX_KERNEL, inputs_of_panels
 
-UNIT = 16
 FORWARD, DATA, WEIGHTS = 0, 1, 2
 DIRECTIONS = ("forward", "data", "weights")
 
@@ -79,11 +79,11 @@ def panel_inputs(direction: int, shape: Sequence[int], groups: int) -> tuple[lis
 
 def num_panels(direction: int, shape: Sequence[int], groups: int) -> int:
     """Units of sixteen channels of the map that is written."""
-    return -(-(shape[1] * groups if direction == DATA else shape[0]) // UNIT)
+    return -(-(shape[1] * groups if direction == DATA else shape[0]) // LANES)
 
 
 def packed_shape(algorithm: int, direction: int, shape: Sequence[int], groups: int = 1) -> tuple[int, int, int, int]:
-    """(panels, taps, K, 16); K is the largest number of channels that a panel sums over, at least 4 (an image's pitch).
+    """(panels, taps, K, LANES); K is the most channels that a panel sums over, at least 4 (an image's pitch).
 
     Parameters
     ----------
@@ -95,17 +95,17 @@ def packed_shape(algorithm: int, direction: int, shape: Sequence[int], groups: i
     side = winograd_side(algorithm)
     taps = (side + 2) ** 2 if side else shape[2] * shape[3]
     panels = num_panels(direction, shape, groups)
-    return panels, taps, panel_inputs(direction, shape, groups)[1], UNIT
+    return panels, taps, panel_inputs(direction, shape, groups)[1], LANES
 
 
 def packed_box(algorithm: int, direction: int, channels: tuple[int, int], shape: Sequence[int], groups: int = 1):
     """Region of the packed weights that written channels [c0, c1) need: boxes for `plan.read`."""
-    return ((channels[0] // UNIT, -(-channels[1] // UNIT)),)
+    return ((channels[0] // LANES, -(-channels[1] // LANES)),)
 
 
 def weight_box(algorithm: int, direction: int, panels: tuple[int, int], shape: Sequence[int], groups: int = 1):
     """Region of the weights that packing these panels reads."""
-    start, stop = panels[0] * UNIT, panels[1] * UNIT
+    start, stop = panels[0] * LANES, panels[1] * LANES
     if direction == FORWARD:
         return ((start, min(stop, shape[0])),)
     if groups == 1:
@@ -137,13 +137,13 @@ def winograd_applies(attributes: Mapping[str, int]) -> bool:
     """Kernels of 3 x 3 that move one pixel at a time, and groups of whole panels."""
     groups = attributes["groups"]
     channels = [attributes[name] for name in ("in_channels", "out_channels", "dy_channels") if name in attributes]
-    whole = groups == 1 or all(c // groups % UNIT == 0 for c in channels)
+    whole = groups == 1 or all(c // groups % LANES == 0 for c in channels)
     return (
         attributes["kernel"] == 3
         and attributes["stride"] == 1
         and attributes["dilation"] == 1
         and attributes["padding"] <= 2
-        and min(channels) >= UNIT
+        and min(channels) >= LANES
         and whole
     )
 
@@ -228,9 +228,9 @@ def unpack(packed: np.ndarray, attributes: Mapping[str, int], direction: int) ->
     starts, count = panel_inputs(direction, shape, groups)
     count = min(count, read)
     for panel, start in enumerate(starts):
-        lanes = min(UNIT, written - panel * UNIT)
+        lanes = min(LANES, written - panel * LANES)
         part = taps[panel, :, :, :count, :lanes].transpose(3, 2, 0, 1)
-        result[panel * UNIT : panel * UNIT + lanes, start : start + count] = part
+        result[panel * LANES : panel * LANES + lanes, start : start + count] = part
     return result
 
 
@@ -250,7 +250,7 @@ def pack(weight: np.ndarray, attributes: Mapping[str, int], panels: tuple[int, i
         full = np.einsum("ay,bx,oiyx->oiab", g, g, full)
     starts, count = panel_inputs(direction, weight.shape, groups)
     for panel in range(*panels):
-        part = full[panel * UNIT : (panel + 1) * UNIT, starts[panel] : starts[panel] + count]
+        part = full[panel * LANES : (panel + 1) * LANES, starts[panel] : starts[panel] + count]
         flat = part.reshape(*part.shape[:2], shape[1]).transpose(2, 1, 0)
         result[panel - panels[0], :, : flat.shape[1], : flat.shape[2]] = flat
     return result

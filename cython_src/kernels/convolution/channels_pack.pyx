@@ -78,12 +78,12 @@ cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *contex
                     memcpy(panel + c * LANES, weight + <Py_ssize_t> (o + c) * part + i, LANES * sizeof(float))
                 else:
                     at = (<Py_ssize_t> (o + c) * part + i) * taps
-                    loops.spread_rows(weight + at, taps, lanes, taps, index, at + 16 * taps + 16 <= all_weights,
+                    loops.spread_rows(weight + at, taps, lanes, taps, index, at + LANES * taps + LANES <= all_weights,
                                       panel + c * LANES)
         else:
             c = 0
             while c < k:
-                count = min(16, k - c)
+                count = min(LANES, k - c)
                 for i in range(count):
                     for t in range(taps):
                         index[i * taps + t] = (t * k + i) * LANES

@@ -14,7 +14,7 @@ cpdef enum:
     MAX_CHANNELS = 16384  # of a map
 
 cdef enum:
-    MAX_PANELS = MAX_CHANNELS // 16
+    MAX_PANELS = MAX_CHANNELS // LANES
     MAX_TAPS = MAX_KERNEL * MAX_KERNEL
     MAX_GROUPS = 1024  # groups of pixels in a list, unless two rows have more
     ROW_FLOATS = 1 << 16  # copied rows of inputs
@@ -39,7 +39,7 @@ cdef inline Py_ssize_t group_floats(Py_ssize_t groups) noexcept nogil:
 
 
 cdef inline Py_ssize_t pack_index(int taps) noexcept nogil:
-    """Places of the weights of sixteen inputs; a panel before its transform follows."""
+    """Places of the weights of LANES inputs; a panel before its transform follows."""
     return lines(LANES * taps)
 
 
@@ -229,7 +229,7 @@ cdef inline Py_ssize_t weight_index(const Convolution *c, int inputs) noexcept n
 
 
 cdef struct WeightScratch:
-    int unit, inputs  # channels that are copied together; all of the piece
+    int copied, inputs  # channels that are copied together; all of the piece
     int joined  # floats of a column where a row of taps is summed as one, else 0
     int calls, rows  # products, each of so many rows of sums
     int chunks  # of 32 output channels
@@ -244,11 +244,11 @@ cdef inline WeightScratch weight_scratch(const Convolution *c, int images, int o
     cdef int k = c.kernel, pixels = c.source.height * c.source.width, reach = (k - 1) * c.dilation + 1
     s.step = c.stride if k == 1 else 1  # a single tap reads every step-th pixel only
     s.move = 1 if k == 1 else c.stride
-    s.unit = min(LANES, c.target.pitch)
-    s.inputs = s.unit if c.target.pitch < LANES else <int> lines(inputs)
-    s.joined = s.unit if c.target.pitch < LANES and c.dilation == 1 else 0
+    s.copied = min(LANES, c.target.pitch)
+    s.inputs = s.copied if c.target.pitch < LANES else <int> lines(inputs)
+    s.joined = s.copied if c.target.pitch < LANES and c.dilation == 1 else 0
     s.calls = k if s.joined else k * k
-    s.rows = s.unit * k if s.joined else s.inputs
+    s.rows = s.copied * k if s.joined else s.inputs
     s.chunks = (outputs + 31) // 32
     s.images = min(images, STRIP // pixels) if pixels < STRIP else 1
     s.height = c.source.height if pixels <= STRIP else (STRIP + c.source.width - 1) // c.source.width
@@ -258,7 +258,7 @@ cdef inline WeightScratch weight_scratch(const Convolution *c, int images, int o
     s.gradient = s.sums + s.chunks * s.sums_size
     s.gradient_size = <Py_ssize_t> s.images * s.height * c.source.width * 32
     s.input = s.gradient + s.chunks * s.gradient_size
-    s.end = s.input + <Py_ssize_t> s.images * ((s.height - 1) * s.move + reach) * s.columns * s.unit
+    s.end = s.input + <Py_ssize_t> s.images * ((s.height - 1) * s.move + reach) * s.columns * s.copied
     return s
 
 

@@ -128,7 +128,7 @@ cdef void weight_piece(const Convolution *c, const Loops *loops, const float *dy
     cdef const ChannelsMap *g = &c.source
     cdef const ChannelsMap *m = &c.target
     cdef WeightScratch place = weight_scratch(c, n1 - n0, o1 - o0, i1 - i0)
-    cdef int k = c.kernel, step = place.step, move = place.move, unit = place.unit, chunks = place.chunks
+    cdef int k = c.kernel, step = place.step, move = place.move, copied = place.copied, chunks = place.chunks
     cdef int columns = place.columns
     cdef int n, y, count_n, count_y, chunk, width, u, tap, height, r, o, first, next_n, next_y
     cdef bint last
@@ -156,25 +156,25 @@ cdef void weight_piece(const Convolution *c, const Loops *loops, const float *dy
             next_y = y + count_y if y + count_y < g.height else 0
             next_n = n if next_y > 0 else n + count_n
             last = next_n >= n1
-            for r in range(place.inputs // unit):
-                u = r * unit
+            for r in range(place.inputs // copied):
+                u = r * copied
                 pack_pixels(m, loops, x, n, n + count_n, first, height, m.halo - c.padding, columns,
-                            step, i0 + u, unit, min(unit, m.pitch - i0 - u), packed_x)
+                            step, i0 + u, copied, min(copied, m.pitch - i0 - u), packed_x)
                 t.images = count_n
                 t.rows = count_y
                 t.columns = g.width
-                t.pixel = move * unit
-                t.row = <Py_ssize_t> move * columns * unit
-                t.image = <Py_ssize_t> height * columns * unit
-                t.m = unit * k if place.joined else unit
+                t.pixel = move * copied
+                t.row = <Py_ssize_t> move * columns * copied
+                t.image = <Py_ssize_t> height * columns * copied
+                t.m = copied * k if place.joined else copied
                 for chunk in range(chunks):
                     t.width = 32 if o1 - o0 - 32 * chunk > LANES else LANES
                     t.b = packed_dy + chunk * place.gradient_size
                     for tap in range(place.calls):
                         if place.joined:
-                            t.a = packed_x + <Py_ssize_t> tap * columns * unit
+                            t.a = packed_x + <Py_ssize_t> tap * columns * copied
                         else:
-                            t.a = packed_x + <Py_ssize_t> c.dilation * (tap // k * columns + tap % k) * unit
+                            t.a = packed_x + <Py_ssize_t> c.dilation * (tap // k * columns + tap % k) * copied
                         t.c = sums + chunk * place.sums_size + (<Py_ssize_t> tap * place.rows + u) * t.width
                         # The next strip comes from memory meanwhile: each of its inputs once, by the taps that meet
                         # what no strip had before, and each of its gradients.
@@ -329,7 +329,7 @@ cdef void winograd_weight_piece(const Convolution *c, const Loops *loops, const 
     cdef int ins = place.inputs, outs = place.outputs
     cdef int tiles_y = (g.height + side - 1) // side, tiles_x = (g.width + side - 1) // side
     cdef int total = (n1 - n0) * tiles_y * tiles_x
-    # Sums of a point: chunks of 32 (or the last 16) output channels, input channels.
+    # Sums of a point: chunks of 32 (or the last LANES) output channels, input channels.
     cdef Py_ssize_t point = place.sums_point, v_point = place.input_point, d_point = place.gradient_point
     cdef int32_t *index = <int32_t *> scratch
     cdef float *sums = scratch + place.sums
@@ -400,9 +400,9 @@ cdef void sum_gradient(const Convolution *c, const Loops *loops, const float *dy
                        float *bias) noexcept nogil:
     """bias[o] = sum of dY over images and pixels, added with `accumulate`."""
     cdef const ChannelsMap *g = &c.source
-    cdef float zero[16]
-    cdef float total[16]
-    cdef float unused[16]
+    cdef float zero[LANES]
+    cdef float total[LANES]
+    cdef float unused[LANES]
     cdef int n, y, r, lane, o
     memset(zero, 0, sizeof(zero))
     for r in range((o1 - o0 + LANES - 1) // LANES):
