@@ -28,7 +28,7 @@ cdef struct Convolution:
 
 
 cdef inline int winograd_side(int algorithm) noexcept nogil:
-    """Outputs in a row of a Winograd tile; 0 for other algorithms."""
+    """Return the outputs in a row of a Winograd tile; 0 for other algorithms."""
     return 2 if algorithm == WINOGRAD2 else 4 if algorithm == WINOGRAD4 else 0
 
 
@@ -49,7 +49,7 @@ cdef inline void read_convolution(Convolution *c, const int64_t *integers, bint 
 
 
 cdef inline Convolution convolution_of(tuple names, attributes, bint transposed):
-    """From a loop's attributes; `names`: the kernel's integers."""
+    """Read the geometry from a loop's attributes; `names`: the kernel's integers."""
     cdef Convolution c
     cdef int64_t integers[17]
     cdef int i
@@ -60,12 +60,12 @@ cdef inline Convolution convolution_of(tuple names, attributes, bint transposed)
 
 
 cdef inline int divide(int a, int b) noexcept nogil:
-    """Rounded down; b is positive."""
+    """Divide, rounding down; b is positive."""
     return a // b if a >= 0 else -((b - 1 - a) // b)
 
 
 cdef inline int panel_inputs(int written, int read, int groups, int32_t *starts) noexcept nogil:
-    """First input channel of each panel, unless `starts` is NULL; returns how many channels follow."""
+    """Find the first input channel of each panel, unless `starts` is NULL; returns how many channels follow."""
     cdef int p, first, last, count = 0, panels = (written + LANES - 1) // LANES
     cdef int part = written // groups, inputs = read // groups
     for p in range(panels):

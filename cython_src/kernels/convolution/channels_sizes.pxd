@@ -26,12 +26,12 @@ cdef enum:
 
 
 cdef inline Py_ssize_t lines(Py_ssize_t floats) noexcept nogil:
-    """Whole cache lines."""
+    """Round up to whole cache lines."""
     return (floats + LANES - 1) // LANES * LANES
 
 
 cdef inline Py_ssize_t group_floats(Py_ssize_t groups) noexcept nogil:
-    """A list of groups of pixels."""
+    """Return the size of a list of groups of pixels."""
     return lines(groups * <Py_ssize_t> (sizeof(PixelGroup) // sizeof(float)))
 
 
@@ -39,7 +39,7 @@ cdef inline Py_ssize_t group_floats(Py_ssize_t groups) noexcept nogil:
 
 
 cdef inline Py_ssize_t pack_index(int taps) noexcept nogil:
-    """Places of the weights of LANES inputs; a panel before its transform follows."""
+    """Return the size of the places of LANES inputs' weights; a panel before its transform follows."""
     return lines(LANES * taps)
 
 
@@ -57,7 +57,7 @@ cdef enum Method:  # how outputs of one phase are computed
 
 
 cdef inline Method method_of(const Convolution *c, int images, int rows, int columns, bint whole) noexcept nogil:
-    """For `images` images, `rows` rows and `columns` columns of a phase; `whole`: the block has all rows of the map."""
+    """Return the method for a block's part of a phase; `whole`: the block has all rows of the map."""
     if TESTED <= c.algorithm <= PAD_BLOCKED:
         return PLAIN
     # Pixels side by side in both maps: one row for the whole block, or of an image.
@@ -72,7 +72,7 @@ cdef struct Span:
 
 
 cdef inline Span tap_span(const Convolution *c, int phase, int step) noexcept nogil:
-    """Of the outputs phase + step j; places are relative to that of output `phase`, divided by `step`."""
+    """Return the taps of the outputs phase + step j; their places are relative to output `phase`, divided by `step`."""
     cdef Span span
     cdef int tap, at
     span.first = span.last = span.count = 0
@@ -87,7 +87,7 @@ cdef inline Span tap_span(const Convolution *c, int phase, int step) noexcept no
 
 
 cdef inline int read_channels(const Convolution *c) noexcept nogil:
-    """Channels of the map that is read, and padding where they are fewer than a product takes at least."""
+    """Return the channels of the map that is read, with padding where a product takes more than there are."""
     return max(4, c.source.channels)
 
 
@@ -98,7 +98,7 @@ cdef struct PaddedScratch:
 
 cdef inline PaddedScratch padded_scratch(const Convolution *c, const Span *y, const Span *x, int rows,
                                          int columns) noexcept nogil:
-    """The naive algorithms, for `rows` rows of a phase."""
+    """Divide the scratch memory of the naive algorithms, for `rows` rows of a phase."""
     cdef PaddedScratch s
     cdef int move = 1 if c.transposed else c.stride, reach = y.last - y.first + 1
     s.wide = (columns - 1) * move + x.last - x.first + 1
@@ -111,7 +111,7 @@ cdef inline PaddedScratch padded_scratch(const Convolution *c, const Span *y, co
 
 
 cdef inline int copied_channels(const Convolution *c, int k) noexcept nogil:
-    """Channels that a tap copies: of all groups."""
+    """Return how many channels a tap copies: those of all groups."""
     return k if c.groups == 1 else read_channels(c)
 
 
@@ -121,7 +121,7 @@ cdef struct CopiedScratch:
 
 
 cdef inline CopiedScratch copied_scratch(Py_ssize_t length, int width, Py_ssize_t total) noexcept nogil:
-    """By way of copies: `total` outputs with `length` inputs and `width` results each."""
+    """Divide the scratch memory of products by copies: `total` outputs of `length` inputs and `width` results."""
     cdef CopiedScratch s
     s.chunk = <int> min(192, max(12, ROW_FLOATS // max(1, length) // 12 * 12))
     s.chunk = <int> min(s.chunk, (total + 3) // 4 * 4)
@@ -132,12 +132,12 @@ cdef inline CopiedScratch copied_scratch(Py_ssize_t length, int width, Py_ssize_
 
 
 cdef inline int list_groups(int pitch) noexcept nogil:
-    """Groups of pixels of a list, `pitch` floats each, that stay in the L2 cache while all panels pass."""
+    """Return how many groups of pixels of `pitch` floats stay in the L2 cache while all panels pass."""
     return min(MAX_GROUPS, max(24, 32768 // pitch))
 
 
 cdef inline int flat_groups(const Convolution *c, int k, int num_panels) noexcept nogil:
-    """Groups of a list of pixels that follow on: whole tiles of three, besides which there is a tile of the next list.
+    """Return the groups of a list of pixels that follow on: whole tiles of three; one of the next list comes besides.
 
     Their results stay in the cache too where the weights leave them room.
     """
@@ -146,7 +146,7 @@ cdef inline int flat_groups(const Convolution *c, int k, int num_panels) noexcep
 
 
 cdef inline int num_tiles(int side, int channels, Py_ssize_t total) noexcept nogil:
-    """Tiles of a chunk, whose transformed inputs and sums fit the L2 cache: nearly equal chunks of whole groups."""
+    """Return the tiles of a chunk, which fit the L2 cache with their sums: nearly equal chunks of whole groups."""
     cdef int most = (24 if channels <= 128 else 48) * (4 // side)
     cdef Py_ssize_t chunks = (total + most - 1) // most
     return <int> (((total + chunks - 1) // chunks + 3) // 4 * 4)
@@ -177,7 +177,7 @@ cdef inline WinogradScratch winograd_scratch(const Convolution *c, int k, int im
 
 cdef inline Py_ssize_t convolution_scratch(const Convolution *c, int k, int images, int rows,
                                            int channels) noexcept nogil:
-    """A block of the forward pass or of the data gradient: the largest of its phases."""
+    """Return the size for a block of the forward pass or of the data gradient: that of its largest phase."""
     cdef int step = c.stride if c.transposed else 1, num_panels = (channels + LANES - 1) // LANES
     cdef int ry, rx, columns, phase_rows, of_row
     cdef Py_ssize_t size, largest = 0, groups
@@ -214,17 +214,17 @@ cdef inline Py_ssize_t convolution_scratch(const Convolution *c, int k, int imag
 
 
 cdef inline int piece_outputs(const Convolution *c) noexcept nogil:
-    """Output channels that are summed at a time."""
+    """Return how many output channels are summed at a time."""
     return 128 if c.side else 256 if c.kernel == 1 else 64
 
 
 cdef inline int piece_inputs(const Convolution *c) noexcept nogil:
-    """Input channels that are summed at a time."""
+    """Return how many input channels are summed at a time."""
     return 128 if c.side else 16 if c.kernel > 7 else 64 if c.kernel > 1 else 256
 
 
 cdef inline Py_ssize_t weight_index(const Convolution *c, int inputs) noexcept nogil:
-    """Places of the sums of an output channel; all else follows."""
+    """Return the size of the places of an output channel's sums; all else follows."""
     return lines(<Py_ssize_t> inputs * c.kernel * c.kernel)
 
 
@@ -239,7 +239,7 @@ cdef struct WeightScratch:
 
 
 cdef inline WeightScratch weight_scratch(const Convolution *c, int images, int outputs, int inputs) noexcept nogil:
-    """The direct form; `source` is the gradient's map, `target` the input's."""
+    """Divide the scratch memory of the direct form; `source` is the gradient's map, `target` the input's."""
     cdef WeightScratch s
     cdef int k = c.kernel, pixels = c.source.height * c.source.width, reach = (k - 1) * c.dilation + 1
     s.step = c.stride if k == 1 else 1  # a single tap reads every step-th pixel only
@@ -268,7 +268,7 @@ cdef struct PlainWeightScratch:
 
 
 cdef inline PlainWeightScratch plain_weight_scratch(const Convolution *c, int outputs, int inputs) noexcept nogil:
-    """The naive algorithms."""
+    """Divide the scratch memory of the naive algorithms."""
     cdef PlainWeightScratch s
     cdef int taps = c.kernel * c.kernel, reach = (c.kernel - 1) * c.dilation + 1
     s.inputs = c.target.pitch if c.target.pitch < LANES else <int> lines(inputs)
@@ -316,7 +316,7 @@ cdef inline WinogradWeightScratch winograd_weight_scratch(const Convolution *c, 
 
 cdef inline Py_ssize_t weight_gradient_scratch(const Convolution *c, int images, int outputs,
                                                int inputs) noexcept nogil:
-    """A block of the weight gradient: its largest piece."""
+    """Return the size for a block of the weight gradient: that of its largest piece."""
     outputs = min(outputs, piece_outputs(c))
     inputs = min(inputs, piece_inputs(c))
     if c.side:

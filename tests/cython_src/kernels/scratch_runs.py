@@ -38,7 +38,7 @@ from forktask.cython_src.networks.layers import (
 from forktask.experiments.machine.kernel_timing import one_loop
 
 PATTERNS = 0xFF, 0x3F  # that scratch memory is full of: NaN, and about 0.75
-TRIES = 12  # of a kernel with a row less
+TRIES = 30  # of a kernel with a row less
 
 
 class Fault(Exception):
@@ -214,7 +214,7 @@ def run(bound, ran, caught, tries):
         if "algorithm" in loop.attributes:  # which has a formula of its own
             kernel += f" {ALGORITHMS[loop.attributes['algorithm']]}"
         pitch = 16 if "in_lanes" in loop.attributes else loop.attributes.get("in_pitch", 16)
-        row = loop.attributes.get("in_width", 1) * pitch
+        row = loop.attributes.get("in_width", 16) * pitch
         if num_bytes and kernel not in caught and tries[kernel] < TRIES:
             tries[kernel] += 1
             if is_caught(bound, number, max(0, num_bytes - 4 * row)):

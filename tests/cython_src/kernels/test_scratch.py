@@ -21,11 +21,13 @@ from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.kernels.bench.bench import task_bench_kernel
 from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, registered
 from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.networks.layers import Convolution, FullyConnected, MaxPool, Network, ReLU, Softmax
 from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, write
 
-NUM_PLANS = 3000 if LONG else 300
+END = FullyConnected("linear", 2), Softmax()
+NUM_PLANS = 1500 if LONG else 300
 # Their three passes ask for one size, in which each of them has room to spare.
 ROOMY = {"attention_forward", "attention_backward_queries", "attention_backward_keys"}
 
@@ -104,3 +106,30 @@ def test_access_check_finds_scratch_memory_that_is_too_small():
     with pytest.raises(AccessError, match="kernel 'fc_backward_data_unpool' asks for 6080 bytes") as caught:
         check_accesses(plan, "cpu", initialise=fill)
     assert (caught.value.buffer, caught.value.index, caught.value.fault) == ("scratch", (6080,), "outside buffer")
+
+
+@pytest.mark.parametrize(
+    ("layers", "width", "layout", "message"),
+    [
+        ((Convolution("conv", 4, 17, 8),), 20, "channels", "kernels of convolutions must be at most 15 wide, got 17"),
+        (
+            (Convolution("conv", 16400, 1, 0),),
+            4,
+            "channels",
+            "convolutions must have at most 16384 channels, got 16400",
+        ),
+        ((Convolution("conv", 4),), 260, "lanes", "images must be at most 256 pixels wide in layout 'lanes', got 260"),
+        ((Convolution("conv", 4),), 260, "flat", "images must be at most 256 pixels wide in layout 'flat', got 260"),
+    ],
+)
+def test_what_kernels_have_no_memory_for_is_refused(layers, width, layout, message):
+    """Check the limits of arrays of a fixed size, which the kernels' modules give."""
+    network = Network("large", (3, 4, width), (*layers, *END))
+    with pytest.raises(UsageError, match=message):
+        lower(network, batch=16, layout=layout)
+
+
+def test_wide_maps_have_memory():
+    """Check the convolution of the widest image that the layout "lanes" takes."""
+    network = Network("wide", (1, 4, 256), (Convolution("conv", 5), ReLU("relu"), MaxPool("pool"), *END))
+    check_accesses(lower(network, batch=16, layout="lanes", conv="direct"), "cpu", initialise=fill, num_replays=1)
