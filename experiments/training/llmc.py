@@ -27,6 +27,7 @@ HEADER_BYTES = 4 * HEADER_INTS
 PADDING = 128  # llm.c rounds the vocabulary up to a multiple
 MAX_TOKEN_BYTES = 255
 MAX_INT32 = 2**31 - 1
+FIRST_LAYER = "h.0."
 
 
 @dataclass(frozen=True)
@@ -97,18 +98,17 @@ class ModelConfig:
         yield from last.items()
 
     def _shapes(self) -> tuple[dict[str, tuple[int, ...]], ...]:
-        """Parameters before the layers, of a layer, and after them."""
-        width = self.features
-        layer = {}
-        for norm, linears in (
-            ("ln_1", {"attn.c_attn": (3 * width, width), "attn.c_proj": (width, width)}),
-            ("ln_2", {"mlp.c_fc": (4 * width, width), "mlp.c_proj": (width, 4 * width)}),
-        ):
-            layer |= {f"{norm}.weight": (width,), f"{norm}.bias": (width,)}
-            for name, shape in linears.items():
-                layer |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
-        first = {"wte.weight": (self.padded_vocabulary, width), "wpe.weight": (self.positions, width)}
-        return first, layer, {"ln_f.weight": (width,), "ln_f.bias": (width,)}
+        """Parameters before the layers, of a layer, and after them: as the network has them with one layer."""
+        before: dict[str, tuple[int, ...]] = {}
+        layer: dict[str, tuple[int, ...]] = {}
+        after: dict[str, tuple[int, ...]] = {}
+        one = gpt2.network("", **{**self.sizes, "num_layers": 1}).parameter_shapes()
+        for name, shape in one.items():
+            if name.startswith(FIRST_LAYER):
+                layer[name.removeprefix(FIRST_LAYER)] = shape
+            else:
+                (after if layer else before)[name] = shape
+        return before | {"wte.weight": (self.padded_vocabulary, self.features)}, layer, after
 
     @property
     def network(self) -> Network:

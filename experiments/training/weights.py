@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ...cython_src.errors import UsageError
-from ...cython_src.networks.layers import Network
+from ...cython_src.networks.layers import Linear, Network
 from .llmc import config_of, read_model, write_model
 from .safetensors import read_safetensors, write_safetensors
 
@@ -21,7 +21,6 @@ LLMC_ENDING = ".bin"
 PREFIX = "transformer."
 HEAD = "lm_head.weight"
 _MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias")
-_LINEAR = re.compile(r"h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight")
 _LAYER = re.compile(r"h\.(\d+)\.")
 
 
@@ -79,8 +78,14 @@ def write_hugging_face(path: Path | str, parameters: Mapping[str, np.ndarray], n
         raise UsageError(
             f"parameters must be those of {network.name!r}, and others were given; is it of another network?"
         )
-    arrays = {f"{PREFIX}{name}": array.T if _LINEAR.fullmatch(name) else array for name, array in parameters.items()}
+    arrays = {f"{PREFIX}{name}": array for name, array in _transposed(parameters, network).items()}
     write_safetensors(path, arrays, {"format": "pt"})
+
+
+def _transposed(parameters: Mapping[str, np.ndarray], network: Network) -> dict[str, np.ndarray]:
+    """Exchange the axes of the weights of linear layers."""
+    linear = {f"{layer.name}.weight" for layer in network.layers if isinstance(layer, Linear)}
+    return {name: array.T if name in linear else array for name, array in parameters.items()}
 
 
 # How `forktask train --export` calls a form -> the ending of its file, and what writes it.
@@ -119,4 +124,4 @@ def _from_hugging_face(arrays: Mapping[str, np.ndarray], network: Network, path:
     first = found.get("h.0.attn.c_attn.weight")
     if first is None or first.ndim != 2 or first.shape[1] != 3 * first.shape[0]:
         return found
-    return {name: array.T if _LINEAR.fullmatch(name) else array for name, array in found.items()}
+    return _transposed(found, network)
