@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from ..plan.model import read, update, write
-from .state import Lowering, TensorMap, group_bounds
+from .state import ImageMap, Lowering, group_bounds
 from .units import Unit
 
 
@@ -32,7 +32,7 @@ def fully_connected(low: Lowering, unit: Unit, again: bool) -> None:
     low.loop(name, kernel, operands, blocks, name, "forward", **shape)
 
 
-def fully_connected_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
+def fully_connected_backward(low: Lowering, unit: Unit, gradient: ImageMap) -> None:
     """Append data gradient and weight gradient."""
     if low.learns[unit.sources[0]]:
         low.layout.send_features(low, unit, gradient)
@@ -43,8 +43,8 @@ def fully_connected_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> 
 def data_gradient(
     low: Lowering,
     unit: Unit,
-    gradient: TensorMap,
-    target: TensorMap,
+    gradient: ImageMap,
+    target: ImageMap,
     ending: str = "",
     masks: Mapping[str, str] | None = None,
     moved: float = 1.0,
@@ -73,7 +73,7 @@ def data_gradient(
     low.loop(f"{name}.data_gradient", kernel, operands, blocks, name, "backward", **shape, **attributes)
 
 
-def weight_gradient(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
+def weight_gradient(low: Lowering, unit: Unit, gradient: ImageMap) -> None:
     """Append partial weight gradients, or a chain of loops that add to one; the last column is the bias gradient."""
     name, chain = unit.layer.name, low.options.chain
     source, shape = low.layout.features(low, unit), shape_of(low, unit)

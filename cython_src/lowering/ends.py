@@ -6,7 +6,7 @@ import math
 
 from ..networks.layers import Layer
 from ..plan.model import read, update, write
-from .state import Ends, Lowering, TensorMap, group_bounds
+from .state import Ends, ImageMap, Lowering, group_bounds
 
 
 def load(low: Lowering) -> str:
@@ -62,7 +62,7 @@ def softmax(low: Lowering, head: Layer) -> None:
     low.loop("softmax", "softmax", operands, blocks, head.name, "forward", **shape)
 
 
-def loss(low: Lowering, labels: str, head: Layer, phase: str) -> TensorMap:
+def loss(low: Lowering, labels: str, head: Layer, phase: str) -> ImageMap:
     """Append loss and number of right answers; return the gradient of the logits."""
     b, logits = low.builder, low.maps[low.logits]
     (classes,) = low.shapes[low.logits]

@@ -28,13 +28,20 @@ UPDATE_ELEMENTS = 65536  # parameters of a block of the update, at least
 
 
 class TensorMap(Protocol):
-    """A tensor in memory: a buffer with its geometry, which declares accesses to itself."""
+    """A tensor in memory: a buffer with its geometry."""
 
     name: str
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the buffer."""
+
+    def natural(self) -> Callable[[Mapping], object]:
+        """Function of the arrays that gives the tensor as (batch, *shape of a sample)."""
+
+
+class ImageMap(TensorMap, Protocol):
+    """A tensor of images, or of their features, which declares accesses to itself."""
 
     def attributes(self, prefix: str) -> dict[str, int]:
         """Kernel attributes that describe this map."""
@@ -44,9 +51,6 @@ class TensorMap(Protocol):
 
     def write(self, groups: tuple[int, int]) -> Access:
         """Write all of some groups of samples."""
-
-    def natural(self) -> Callable[[Mapping], object]:
-        """Function of the arrays that gives the tensor as (batch, *shape of a sample)."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +109,6 @@ class Layout(ABC):
     ends : Ends
     convolutions : tuple of str
         Values of the option "conv" that have kernels.
-    load_kernel : str
-        Of images.
     joint_sgd : bool
         Weights and biases of a layer, whose gradients lie side by side, take the step of SGD in one loop.
     """
@@ -117,7 +119,6 @@ class Layout(ABC):
     loops: ClassVar[Mapping[type, Loops]]
     ends: ClassVar[Ends]
     convolutions: tuple[str, ...]
-    load_kernel: str = ""
     joint_sgd: bool = False
 
     def check(self, spec: Network, options: PlanOptions) -> None:
@@ -146,15 +147,6 @@ class Layout(ABC):
                 f"layout {self.name!r} is for networks of {'images' if self.ends.images else 'tokens'}, got "
                 f"{spec.name!r}; use layout {other!r}"
             )
-        if self.ends.images and options.sequence != SEQUENCE:
-            raise UsageError(
-                f"sequence is an option of networks of tokens, {spec.name!r} is one of images; leave it out"
-            )
-        if self.ends.images and options.cut.heads:
-            raise UsageError(
-                f"granularity may name images, channels and rows in layout {self.name!r}, got {options.granularity!r}; "
-                f"leave out heads"
-            )
 
     @abstractmethod
     def can_join(self, parts: Sequence[Layer], consumers: Mapping[str, Sequence[Layer]]) -> bool:
@@ -163,10 +155,6 @@ class Layout(ABC):
     @abstractmethod
     def sample_blocks(self, low: Lowering) -> list[tuple[int, int]]:
         """Groups of samples of a block of a loop that is cut by samples alone."""
-
-    def weight_blocks(self, low: Lowering) -> list[tuple[int, int]]:
-        """Groups of samples for which a fully connected layer's weight gradient has a partial sum."""
-        return self.sample_blocks(low)
 
     def update_blocks(self, low: Lowering, outputs: int, row: int) -> list[tuple[int, int]]:
         """Ranges of the leading axis, `outputs`, of a block of an update; each has `row` elements."""
@@ -179,18 +167,6 @@ class Layout(ABC):
     @abstractmethod
     def gradient(self, low: Lowering, name: str, tensor: str, before_activation: Unit | None = None) -> TensorMap:
         """Map of a tensor's gradient, or of that before the activation of the unit that makes it."""
-
-    def vector(self, low: Lowering, name: str, length: int) -> TensorMap:
-        """Map of `length` features, as the loss of images takes them."""
-        raise NotImplementedError
-
-    def features(self, low: Lowering, unit: Unit) -> TensorMap:
-        """What a fully connected layer reads: the features of a sample in PyTorch's order."""
-        raise NotImplementedError
-
-    def send_features(self, low: Lowering, unit: Unit, gradient: TensorMap) -> None:
-        """Append the data gradient of a fully connected layer."""
-        raise NotImplementedError
 
     @abstractmethod
     def elementwise(
@@ -215,6 +191,47 @@ class Layout(ABC):
         accumulate : bool, optional
             Whether a backward loop adds to the output; None for other loops.
         """
+
+
+class ImageLayout(Layout):
+    """A layout of images, and of the features that fully connected layers read and write.
+
+    Attributes
+    ----------
+    load_kernel : str
+        Gathers a batch.
+    """
+
+    load_kernel: str
+
+    def check(self, spec: Network, options: PlanOptions) -> None:
+        """Raise `UsageError` for a network or an option that has no kernels."""
+        super().check(spec, options)
+        if options.sequence != SEQUENCE:
+            raise UsageError(
+                f"sequence is an option of networks of tokens, {spec.name!r} is one of images; leave it out"
+            )
+        if options.cut.heads:
+            raise UsageError(
+                f"granularity may name images, channels and rows in layout {self.name!r}, got {options.granularity!r}; "
+                f"leave out heads"
+            )
+
+    def weight_blocks(self, low: Lowering) -> list[tuple[int, int]]:
+        """Groups of samples for which a fully connected layer's weight gradient has a partial sum."""
+        return self.sample_blocks(low)
+
+    @abstractmethod
+    def vector(self, low: Lowering, name: str, length: int) -> ImageMap:
+        """Map of `length` features, as the loss takes them."""
+
+    @abstractmethod
+    def features(self, low: Lowering, unit: Unit) -> ImageMap:
+        """What a fully connected layer reads: the features of a sample in PyTorch's order."""
+
+    @abstractmethod
+    def send_features(self, low: Lowering, unit: Unit, gradient: ImageMap) -> None:
+        """Append the data gradient of a fully connected layer."""
 
 
 class DataShape(Record, frozen=True):

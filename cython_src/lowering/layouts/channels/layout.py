@@ -24,7 +24,7 @@ from ...dense import fully_connected, fully_connected_backward
 from ...elementwise import activation, activation_backward, add, add_backward, dropout, dropout_backward
 from ...ends import IMAGES
 from ...options import FUSIONS
-from ...state import Layout, Loops, Lowering
+from ...state import ImageLayout, Loops, Lowering
 from ...units import Unit
 from .convolutions import convolution, convolution_backward
 from .features import flattened, send_flattened
@@ -36,7 +36,7 @@ from .pooling import global_pool, global_pool_backward, pool, pool_backward
 FC_PARTIALS = 4  # partial sums of a fully connected layer's weight gradient
 
 
-class Channels(Layout):
+class Channels(ImageLayout):
     """Maps are buffers (batch, height + 2 halo, width + 2 halo, pitch); see `ChannelsMap`."""
 
     name = "channels"

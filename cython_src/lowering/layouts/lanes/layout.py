@@ -14,7 +14,7 @@ from ...elementwise import activation, activation_backward
 from ...ends import IMAGES
 from ...gradients import gradient_map
 from ...options import FUSIONS, PlanOptions
-from ...state import Layout, Loops, Lowering, check_chain
+from ...state import ImageLayout, Loops, Lowering, check_chain
 from ...units import Unit
 from .blocks import channel_ranges, group_ranges
 from .convolutions import convolution, convolution_backward
@@ -23,7 +23,7 @@ from .maps import KERNEL, FeatureMap, Features, Logits
 from .pixels import index_before, pixelwise, pool, pool_backward
 
 
-class Lanes(Layout):
+class Lanes(ImageLayout):
     """Maps are buffers (groups, channels, rows, pitch, lanes); see `FeatureMap`.
 
     What reads a unit's result sends the gradient back past the unit's activation and pooling. A chain of layers has one
