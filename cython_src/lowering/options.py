@@ -25,8 +25,10 @@ from .granularity import Granularity
 # statistics   sums for batch norm into the convolution before it
 # depthwise    backward pass of a depthwise convolution and of the norm after it, with the sums of the norm before
 # normalise    a norm and its activation into the depthwise convolution that reads it; in training with `depthwise` only
+# norm         the addition of two tensors of tokens, where no layer before it takes it, into the norm that is the first
+#              to read the sum
 # loss         the gradient of the logits into the loss; of images always
-FUSIONS = ("activation", "pooling", "residual", "statistics", "depthwise", "normalise", "loss")
+FUSIONS = ("activation", "pooling", "residual", "statistics", "depthwise", "normalise", "norm", "loss")
 
 
 class PlanOptions(Record, frozen=True):

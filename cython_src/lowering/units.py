@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..networks.layers import GELU, Add, BatchNorm, Convolution, Layer, MaxPool, Network, ReLU, ReLU6
+from ..networks.layers import GELU, Add, BatchNorm, Convolution, Layer, LayerNorm, MaxPool, Network, ReLU, ReLU6
 
 ACTIVATIONS = {ReLU: 1, ReLU6: 2, GELU: 3}
 
@@ -37,6 +37,8 @@ class Unit:
         Of a depthwise convolution: it applies the norm that makes its source, which then writes no map.
     joins_backward : bool
         Of a depthwise convolution: its backward pass includes that of the norm that reads it.
+    joins_norm : bool
+        Of a sum: the norm of tokens that is the first to read it computes it.
     """
 
     layer: Layer
@@ -50,6 +52,7 @@ class Unit:
     statistics: str = ""
     normalises: bool = False
     joins_backward: bool = False
+    joins_norm: bool = False
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -111,5 +114,7 @@ def join_layers(spec: Network, fusion: frozenset[str], can_join: CanJoin) -> lis
         if isinstance(layer, Convolution) and not unit.activation and "statistics" in fusion:
             norms = [after for after in consumers.get(unit.target, []) if isinstance(after, BatchNorm)]
             unit.statistics = norms[0].name if norms else ""
+        if isinstance(layer, Add) and not unit.activation and "norm" in fusion:
+            unit.joins_norm = isinstance(consumers[unit.target][0], LayerNorm)
         units.append(unit)
     return sorted(units, key=lambda unit: position[unit.target])

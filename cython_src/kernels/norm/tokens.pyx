@@ -1,6 +1,6 @@
 """Layer normalisation of tokens: y = (x - mean) / sqrt(var + eps) * weight + bias for each row, and its gradients.
 
-With a residual, x = input + residual is kept in `sum`. Mean and 1 / sqrt(var + eps) of each row are kept in
+With a residual, x = input + residual, which is kept in `sum` where there is one. Mean and 1 / sqrt(var + eps) of each row are kept in
 `statistics`. Backward, g = gradient * weight and xhat = (x - mean) / std: dx = (g - mean(g) - xhat mean(g xhat)) / std,
 plus `residual`, the gradient that reached x on another way; the gradients of weight and bias are sums over the block's
 rows, in order, into the block's partial buffers.
@@ -72,7 +72,8 @@ def _layernorm_forward_reference(operands, attributes, bounds, iteration):
     x = operands["input"][rows]
     if "residual" in operands:
         x = x + operands["residual"][rows]
-        operands["sum"][rows] = x
+        if "sum" in operands:
+            operands["sum"][rows] = x
     mean = x.mean(axis=1)
     inv_std = 1 / np.sqrt(x.var(axis=1) + attributes["eps"])
     normal = (x - mean[:, None]) * inv_std[:, None]

@@ -49,7 +49,7 @@ static void forward(const LayerNormTask *t)
         Vec sum[CHAINS] = {{0}}, squares[CHAINS] = {{0}};
         if (t->residual) {
             const float *residual = t->residual + row * features;
-            float *both = t->sum + row * features;
+            float *both = t->sum ? t->sum + row * features : out;
             SUM_VECTORS(sum, i, n, features, {
                 Vec v = load_some(x + i, n) + load_some(residual + i, n);
                 store_some(both + i, v, n);

@@ -6,7 +6,7 @@
 
 typedef struct LayerNormTask {
     const float *in, *residual; /* forward: residual or NULL */
-    float *sum;                 /* in + residual, with a residual */
+    float *sum;                 /* with a residual: gets in + residual, or NULL */
     const float *weight, *bias;
     float *out, *statistics; /* statistics: mean and 1 / std of each row */
     ptrdiff_t features;

@@ -80,6 +80,8 @@ def tokens_plan():
     both = {**norm, "residual": "r", "sum": "s"}
     blocks = by_rows(["x", "r"], ["s", "y", "statistics"], ["w", "b"])
     loop("layernorm_forward", both, blocks, {**features, "eps": 1e-5})
+    blocks = by_rows(["x", "r"], ["y", "statistics"], ["w", "b"])
+    loop("layernorm_forward", {**norm, "residual": "r"}, blocks, {**features, "eps": 1e-5})
     back = {"gradient": "y", "input": "x", "weight": "w", "statistics": "statistics", "output": "s"}
     back |= {"weight_partials": "dw", "bias_partials": "db"}
     for residual in ({}, {"residual": "r"}):

@@ -23,6 +23,8 @@ CASES = {
     "activations joined": {"fusion": "activation"},
     "sums joined": {"fusion": "residual"},
     "loss joined": {"fusion": "loss"},
+    "sums joined to norms": {"fusion": "norm"},
+    "sums joined to norms, computed again": {"fusion": "norm", "memory": "shared", "recompute": True},
     "cut everywhere": {"granularity": "images=1,channels=5,rows=4,heads=1"},
     "slices of two samples": {"granularity": "images=2,rows=4", "fusion": "none"},
     "chain": {"granularity": "images=1", "weight_gradients": "chain"},
@@ -240,13 +242,36 @@ def test_fusions_take_loops_away():
     """Check which loops each fusion spares."""
     kernels = {
         fusion: {loop.kernel for loop in lower(SMALL, **SMALL_SIZES, fusion=fusion).loops}
-        for fusion in ("none", "activation", "residual", "loss")
+        for fusion in ("none", "activation", "residual", "norm", "loss")
     }
     apart = {"gelu_forward", "gelu_backward", "tokens_add", "vocabulary_logsumexp", "vocabulary_gradient"}
     assert apart <= kernels["none"]
     assert apart - kernels["activation"] == {"gelu_forward", "gelu_backward"}
     assert apart - kernels["residual"] == {"tokens_add"}
     assert apart - kernels["loss"] == {"vocabulary_logsumexp", "vocabulary_gradient"}
+    assert kernels["norm"] == kernels["none"]
+    plans = {
+        fusion: lower(BOTH_WAYS, **SMALL_SIZES, fusion=fusion, phase="forward").loops for fusion in ("none", "norm")
+    }
+    assert {loop.name for loop in plans["none"]} - {loop.name for loop in plans["norm"]} == {"sum3"}
+    (norm,) = (loop for loop in plans["norm"] if loop.kernel == "layernorm_forward")
+    assert norm.operands["residual"] == "sum1" and "sum" not in norm.operands  # nothing else reads it
+    (kept,) = (loop for loop in lower(SMALL, **SMALL_SIZES, fusion="norm").loops if loop.name == "h.1.ln_2")
+    assert kept.operands["sum"] == "h.1.attn.sum"
+
+
+@pytest.mark.parametrize("network", [SMALL, BOTH_WAYS], ids=lambda network: network.name)
+def test_sums_in_norms_leave_the_bits(network):
+    """Check that the weights of three steps, and logits, are those of a plan with a loop for each sum."""
+    found = {}
+    for fusion in ("none", "norm"):
+        bound = bind(lower(network, **SMALL_SIZES, optimizer="adamw", fusion=fusion))
+        fill(bound)
+        run(bound, 3)
+        forward = bind(lower(network, **SMALL_SIZES, fusion=fusion, phase="forward"), storage=bound.storage)
+        run(forward, 1)
+        found[fusion] = result_hashes(bound), forward.view("logits").tobytes()
+    assert found["none"] == found["norm"]
 
 
 def test_computing_again_takes_less_memory():

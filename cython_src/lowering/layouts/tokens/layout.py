@@ -8,7 +8,7 @@ from typing import ClassVar
 from ....errors import UsageError
 from ....kernels.convolution.algorithms import CONV_OPTIONS
 from ....networks.layers import GELU, Add, Attention, Embedding, Layer, LayerNorm, Linear, Network, TiedHead
-from ...elementwise import add, add_backward
+from ...elementwise import add_backward
 from ...options import FUSIONS, PlanOptions
 from ...state import Layout, Loops, Lowering
 from ...units import Unit
@@ -18,7 +18,7 @@ from .embedding import embedding, embedding_backward
 from .ends import TOKENS
 from .linear import linear, linear_backward
 from .maps import TokenMap
-from .norms import norm, norm_backward
+from .norms import addition, norm, norm_backward
 from .rows import gelu, gelu_backward, rowwise
 
 VOCABULARY_MULTIPLE = 64  # logits of a row are padded to it: rows then begin at cache lines
@@ -38,7 +38,7 @@ class Tokens(Layout):
         TiedHead: Loops(linear, linear_backward),
         Attention: Loops(attention, attention_backward),
         GELU: Loops(gelu, gelu_backward),
-        Add: Loops(add, add_backward),
+        Add: Loops(addition, add_backward),
     }
 
     def check(self, spec: Network, options: PlanOptions) -> None:

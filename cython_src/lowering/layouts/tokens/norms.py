@@ -1,8 +1,9 @@
-"""Layer norm."""
+"""Layer norm, and the sum before it."""
 
 from __future__ import annotations
 
 from ....plan.model import read, write
+from ...elementwise import add
 from ...gradients import new_gradient, sent_back
 from ...state import Lowering, loop_name, phase_of
 from ...units import Unit
@@ -10,24 +11,51 @@ from .blocks import row_blocks
 from .maps import TokenMap
 
 
+def addition(low: Lowering, unit: Unit, again: bool) -> None:
+    """Append the sum of two tensors, or leave it to the norm that is the first to read it: then it is stored only where
+    something else reads it. A recomputation may end between the two and never leaves it."""
+    if not unit.joins_norm or again:
+        add(low, unit, again)
+        return
+    unit.applied = low.options.training or len(low.readers[unit.target]) > 1
+    if unit.applied:
+        low.output_map(unit, again)
+
+
+def summed_by(low: Lowering, unit: Unit, again: bool) -> Unit | None:
+    """Return the sum before a norm that the norm's own loop computes."""
+    before = low.producer.get(unit.sources[0])
+    joined = before is not None and before.joins_norm and not again and low.readers[before.target][0] is unit
+    return before if joined else None
+
+
 def norm(low: Lowering, unit: Unit, again: bool) -> None:
-    """Append the norm; each token's mean and standard deviation are kept for the gradient."""
-    name = unit.layer.name
-    source, target = low.maps[unit.sources[0]], low.output_map(unit, again)
+    """Append the norm, with the sum before it where it takes that; each token's mean and standard deviation are kept
+    for the gradient."""
+    name, addends = unit.layer.name, summed_by(low, unit, again)
+    target = low.output_map(unit, again)
+    tensors = addends.sources if addends else unit.sources
+    read_maps = dict(zip(("input", "residual"), (low.maps[tensor] for tensor in tensors), strict=False))
+    written = {"output": target}
+    if addends and addends.applied:
+        written["sum"] = low.maps[addends.target]
     weight, bias = low.parameter(f"{name}.weight"), low.parameter(f"{name}.bias")
-    statistics = low.keep_beside(unit, "statistics", (source.rows, 2), again)
+    statistics = low.keep_beside(unit, "statistics", (target.rows, 2), again)
     blocks = []
-    for r in row_blocks(low, source.features):
-        accesses = read(source.name, r), read(weight), read(bias), write(target.name, r), write(statistics, r)
-        blocks.append(({"r0": r[0], "r1": r[1]}, accesses, 0.0, 8.0 * source.features * (r[1] - r[0])))
+    for r in row_blocks(low, target.features):
+        accesses = [*(read(m.name, r) for m in read_maps.values()), read(weight), read(bias), write(statistics, r)]
+        accesses += [write(m.name, r) for m in written.values()]
+        size = 4.0 * target.features * (r[1] - r[0]) * (len(read_maps) + len(written))
+        blocks.append(({"r0": r[0], "r1": r[1]}, accesses, 0.0, size))
     low.loop(
         loop_name(unit, again),
         "layernorm_forward",
-        {"input": source.name, "weight": weight, "bias": bias, "output": target.name, "statistics": statistics},
+        {operand: m.name for operand, m in (read_maps | written).items()}
+        | {"weight": weight, "bias": bias, "statistics": statistics},
         blocks,
         name,
         phase_of(again),
-        features=source.features,
+        features=target.features,
         eps=unit.layer.eps,
     )
 
