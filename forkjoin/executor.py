@@ -288,11 +288,15 @@ class JoblibExecutor(LoopExecutor):
                         )
                         if any(statuses):
                             return 0, []
-        except OSError as error:
+        except _PinningError as error:
             return error.errno, []
         finally:
             seats.leave_caller()
         return 0, []
+
+
+class _PinningError(OSError):
+    """A thread could not be pinned; any other OSError comes from a signal handler and is the caller's."""
 
 
 class _Seats:
@@ -314,7 +318,7 @@ class _Seats:
             if threading.get_ident() == self._caller:
                 self._caller_state = state
             if state.errno:
-                raise OSError(state.errno, os.strerror(state.errno))
+                raise _PinningError(state.errno, os.strerror(state.errno))
             self._local.worker = worker
         return worker
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import stat
 import tempfile
@@ -42,6 +44,86 @@ def write_atomically(path: Path | str, *parts: bytes | np.ndarray) -> None:
             Path(temporary).unlink(missing_ok=True)
 
 
+def check_writable(path: Path | str) -> None:
+    """Raise `UsageError` unless `write_atomically` can write this file, before anything is measured for it.
+
+    The file itself and its folder stay as they are.
+    """
+    path = Path(path)
+    try:
+        if path.exists() and not path.is_file():
+            raise UsageError(f"{path} must be a regular file or none yet, and is another thing; choose another name")
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        os.close(descriptor)
+        Path(temporary).unlink()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{path} cannot be written ({reason}); choose another folder") from None
+
+
+def check_writable_folder(folder: Path | str) -> None:
+    """Raise `UsageError` unless files can be written to a folder, or to the one in which it would have to be made."""
+    folder = Path(folder)
+    try:
+        present = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        if not present.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        descriptor, temporary = tempfile.mkstemp(prefix=".forktask.", dir=present)
+        os.close(descriptor)
+        Path(temporary).unlink()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"folder {str(folder)!r} cannot be made or written to ({reason}); choose another") from None
+
+
+def list_folder(folder: Path | str) -> list[Path]:
+    """Return the paths of all that lies in a folder.
+
+    Raises
+    ------
+    UsageError
+        It cannot be read.
+    """
+    try:
+        return list(Path(folder).iterdir())
+    except OSError as error:
+        raise UsageError(f"folder {str(folder)!r} cannot be read ({error.strerror}); choose another") from None
+
+
+def unfinished(path: Path | str) -> list[Path]:
+    """Return the temporary files that `write_atomically` left beside a file where the process was killed."""
+    path = Path(path)
+    return [other for other in list_folder(path.parent) if other.name.startswith(f".{path.name}.") and other.is_file()]
+
+
+@contextmanager
+def locked_file(path: Path | str, wait: bool = False) -> Iterator[None]:
+    """Keep out other processes that ask for the same file or folder.
+
+    Parameters
+    ----------
+    path : path
+    wait : bool
+        Wait for another process; if not, it is an error.
+
+    Raises
+    ------
+    UsageError
+        The path cannot be opened, or another process holds it.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be opened ({error.strerror}); choose another") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    except BlockingIOError:
+        raise UsageError(f"only one process may use {path}, another one does now; wait for it") from None
+    finally:
+        os.close(descriptor)
+
+
 @contextmanager
 def open_regular(path: Path | str, title: str) -> Iterator[tuple[BinaryIO, int]]:
     """Open a file for reading and give it with its size; a pipe or a device is refused before anything waits for it.
@@ -70,3 +152,20 @@ def open_regular(path: Path | str, title: str) -> Iterator[tuple[BinaryIO, int]]
             yield file, status.st_size
     finally:
         os.close(descriptor)
+
+
+def read_regular(path: Path | str, title: str, most_bytes: int = 64 << 20) -> bytes:
+    """Return the content of a regular file of at most `most_bytes`.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be opened, is not a regular one, or is larger.
+    """
+    with open_regular(path, title) as (file, size):
+        if size > most_bytes:
+            raise UsageError(f"{path} must have at most {most_bytes} bytes, got {size}; name a {title}")
+        try:
+            return file.read()
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read ({error.strerror}); name a {title}") from None

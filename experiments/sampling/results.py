@@ -22,12 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from ...cython_src.errors import UsageError
+from .files import read_regular
 from .older_rows import present_rows
 
 # Version 2 writes all options of a plan by name, so ids of plans and configurations differ from version 1.
 SCHEMA_VERSION = 2
 SAMPLES = "samples.jsonl"
 LOCK_WAIT_S = 1.0
+MOST_BYTES = 4 << 30
+# How `append` begins a row, and the first one of a file: a half-written row has this beginning or a part of it.
+ROW_BEGIN, FIRST_ROW_BEGIN = b'{"kind": "', b'{"kind": "run"'
 KINDS = ("run", "plan", "machine", "sample", "profile", "failure", "metg", "durations")
 
 # Failures that a second attempt would only repeat: a continued run does not try these configurations again.
@@ -99,15 +103,12 @@ def read_results(out_dir: str | os.PathLike, samples: str = SAMPLES) -> Results:
         No results there, a line in the middle that is no row, or a newer schema.
     """
     path = Path(out_dir) / samples
-    try:
-        data = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+    if not os.path.lexists(path):
         raise UsageError(
             f"a results folder must hold {samples}, got {str(out_dir)!r}; "
             f"name the --out of a `forktask compare` or `forktask run`"
-        ) from None
-    except OSError as error:
-        raise UsageError(f"{path} must be readable, got: {error.strerror}; choose another folder") from None
+        )
+    data = read_regular(path, "file of rows that forktask wrote", MOST_BYTES)
     whole, newline, tail = data.rpartition(b"\n")
     results = Results(path, partial=tail.decode(errors="replace"))
     for number, line in enumerate(whole.split(b"\n") if newline else (), 1):
@@ -126,6 +127,12 @@ def read_results(out_dir: str | os.PathLike, samples: str = SAMPLES) -> Results:
                 f"read it with the forktask that wrote it or a newer one"
             )
         results.rows.append(row)
+    begin = ROW_BEGIN if results.rows else FIRST_ROW_BEGIN
+    if not tail.startswith(begin[: len(tail)]):
+        raise UsageError(
+            f"{path} must hold rows written by forktask, but what follows its last whole line is none; restore the "
+            f"file or choose another folder"
+        )
     results.rows = list(present_rows(results.rows))
     return results
 
@@ -178,7 +185,6 @@ class ResultsWriter:
             )
         try:
             self.results = read_results(self.out_dir, samples)
-            self._set_partial_aside()
         except BaseException:
             self.close()
             raise
@@ -213,6 +219,7 @@ class ResultsWriter:
             environment, or of an older version: measurements that cannot be compared do not share a folder.
         """
         if not self.results.rows:
+            self._set_partial_aside()
             self.append({"kind": "run", "schema_version": SCHEMA_VERSION, **run})
             return False
         self.results.require_present_version()
@@ -231,6 +238,7 @@ class ResultsWriter:
                 f"{str(self.out_dir)!r} was measured in another environment ({changed}); "
                 f"choose another folder with --out"
             )
+        self._set_partial_aside()
         self.append({"kind": "run", "schema_version": SCHEMA_VERSION, **run})
         return True
 

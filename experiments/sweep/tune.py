@@ -19,6 +19,7 @@ from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.networks.registry import get_network
 from ..machine.topology import available_cpus, cpu_order
 from ..sampling.child import clean_environment, run_sample, sample_environment
+from ..sampling.files import check_writable
 from ..sampling.models import parse_model, process_environment
 from ..sampling.progress import ProgressBar
 from .configuration import Configuration
@@ -137,7 +138,7 @@ def search(
 
 
 def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
-    """Search, keep the result in the file `out`, and return it: {"plan", "candidates", "seconds", "rows"}.
+    """Search, keep the result in the file `out`, and return it: {"plan", "candidates", "rows"}.
 
     Parameters
     ----------
@@ -157,9 +158,10 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
     settings, cpus = configuration.measure, available_cpus()
     contestants = [(point.model, point.threads) for point in configuration.points()]
     ((network, options),) = configuration.plans()
-    found = candidates(network, options, budget, settings.seed)
+    check_writable(out)  # this and the next raise before anything is measured
     if os.path.exists(out):
-        read_tuned(out)  # raises before anything is measured
+        read_tuned(out)
+    found = candidates(network, options, budget, settings.seed)
 
     def measure(model: str, count: int, granularity: str) -> float | None:
         job = {
@@ -182,8 +184,10 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
         rows = search(contestants, found, measure, settings.seed, bar.show)
     plan = {"network": network, **options.as_dict()}
     del plan["granularity"]
-    problem = {"plan": plan, "candidates": found, "seconds": settings.target_s, "rows": rows}
-    keep_tuned(out, problem)
+    rows = [{**row, "seconds": settings.target_s} for row in rows]
+    problem = {"plan": plan, "candidates": found, "rows": rows}
+    if rows:
+        keep_tuned(out, problem)
     return problem
 
 
@@ -200,6 +204,8 @@ def as_text(problem: Mapping[str, Any], out: str) -> str:
         lines.append(
             f"{row['model']:32} {row['threads']:7} {auto:>11} {row['step_time_s'] * 1e3:11.3f}  {row['granularity']}"
         )
+    if not problem["rows"]:
+        return "\n".join([*lines, f"no model could be measured; {out} stays as it was"])
     lines.append(
         f"kept in {out}; compare with: "
         f"forktask compare --network {plan['network']} --batch {plan['batch']} --tuned {out}"

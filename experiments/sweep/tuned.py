@@ -10,7 +10,7 @@ from typing import Any
 
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.options import PlanOptions, plan_options
-from ..sampling.files import write_atomically
+from ..sampling.files import locked_file, write_atomically
 from ..sampling.results import short_id
 
 FORMAT_VERSION = 1
@@ -60,9 +60,18 @@ def read_tuned(path: str | os.PathLike) -> dict[tuple[str, str, int], str]:
 
 
 def keep_tuned(path: str | os.PathLike, problem: Mapping[str, Any]) -> None:
-    """Write a problem into the file, in place of an older one with the same options."""
+    """Write a problem into the file, beside what it holds.
+
+    Its rows take the place of those of the same model, number of threads and options; all others stay, also those that
+    another process writes meanwhile.
+    """
     path = Path(path)
-    others = _read(path) if path.exists() else []
-    kept = [other for other in others if _stored_id(other["plan"]) != _stored_id(problem["plan"])]
-    content = {"format_version": FORMAT_VERSION, "problems": [*kept, problem]}
-    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
+    with locked_file(path.parent, wait=True):
+        kept, former = [], []
+        for other in _read(path) if path.exists() else []:
+            same = _stored_id(other["plan"]) == _stored_id(problem["plan"])
+            (former.extend(other["rows"]) if same else kept.append(other))
+        found = {(row["model"], row["threads"]) for row in problem["rows"]}
+        rows = [*(row for row in former if (row["model"], row["threads"]) not in found), *problem["rows"]]
+        content = {"format_version": FORMAT_VERSION, "problems": [*kept, {**problem, "rows": rows}]}
+        write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())

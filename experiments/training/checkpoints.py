@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import numpy as np
 from ...cython_src.binding.storage import Storage
 from ...cython_src.errors import UsageError
 from .data import Dataset
-from .safetensors import read_safetensors
+from .safetensors import read_safetensors, write_safetensors
 from .text import Text
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 1  # of a training folder's marker
+CHECKPOINT_VERSION = 2  # 1 had no checksum
 HISTORY_COLUMNS = (
     "seed",
     "epoch",
@@ -36,8 +38,24 @@ def names_of_last_layer(parameters: Sequence[str]) -> set[str]:
     return {name for name in parameters if name.rpartition(".")[0] == layer}
 
 
+def write_checkpoint(path: Path, arrays: Mapping[str, np.ndarray], state: Mapping[str, Any]) -> None:
+    """Write arrays and state, with a checksum of both, as a whole or not at all."""
+    text = json.dumps({"format_version": CHECKPOINT_VERSION, **state})
+    write_safetensors(path, arrays, {"forktask": text, "sha256": _checksum(arrays, text)})
+
+
+def _checksum(arrays: Mapping[str, np.ndarray], state: str) -> str:
+    """Return the SHA-256 of names, shapes, types and values of arrays and of a text."""
+    found = hashlib.sha256(state.encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        found.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
+        found.update(array.reshape(-1).view(np.uint8))
+    return found.hexdigest()
+
+
 def read_checkpoint(path: Path, network: str, seed: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read the arrays and state of a checkpoint that `Trainer.save` wrote.
+    """Read the arrays and state of a checkpoint that `write_checkpoint` wrote.
 
     Raises
     ------
@@ -47,18 +65,20 @@ def read_checkpoint(path: Path, network: str, seed: int) -> tuple[dict[str, np.n
     arrays, metadata = read_safetensors(path)
     try:
         state = json.loads(metadata["forktask"])
-        found = (state["format_version"], state["network"], state["seed"])
+        version = state["format_version"]
+        if version == CHECKPOINT_VERSION and metadata["sha256"] != _checksum(arrays, metadata["forktask"]):
+            raise ValueError("its checksum is not that of its content: it was changed since it was written")
+        found = (version, state["network"], state["seed"])
         rows = [(row["epoch"], set(row) - set(GPU_COLUMNS)) for row in state["history"]]
         if rows != [(epoch, set(HISTORY_COLUMNS)) for epoch in range(1, state["epoch"] + 1)]:
             raise ValueError("its history does not fit its epoch")
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise UsageError(
             f"{path} must be a checkpoint of forktask train ({error!r}); delete it to start again"
         ) from None
-    if found != (FORMAT_VERSION, network, seed):
+    if found not in [(version, network, seed) for version in (1, CHECKPOINT_VERSION)]:
         raise UsageError(
-            f"{path} must be a checkpoint of format {FORMAT_VERSION}, network {network}, seed {seed}; got "
-            f"{found}; "
+            f"{path} must be a checkpoint of format {CHECKPOINT_VERSION}, network {network}, seed {seed}; got {found}; "
             f"delete it to start again"
         )
     return arrays, state

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.registry import get_network
 from ...cython_src.records import fields
-from ..sampling.files import write_atomically
+from ..sampling.files import check_writable_folder, list_folder, locked_file, unfinished, write_atomically
 from ..sampling.models import check_threads, convolution_for, models_on, parse_model
 from ..sampling.progress import ProgressBar, format_seconds
 from .checkpoints import FORMAT_VERSION, read_checkpoint
@@ -55,7 +56,8 @@ def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], 
         a loss that is no longer finite.
     """
     data = data_for(config)
-    out = _open_folder(config, resume)
+    out = Path(config.out)
+    _check_folder(config, resume)
     checkpoints = {
         seed: out / f"checkpoint-seed-{seed}.safetensors" for seed in range(config.seed, config.seed + config.seeds)
     }
@@ -72,11 +74,13 @@ def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], 
                     )
     results = []
     gpu_samples: dict[int, list] = {}
-    with ProgressBar(config.epochs * config.seeds, "training") as bar:
+    with ExitStack() as folder, ProgressBar(config.epochs * config.seeds, "training") as bar:
         for number, (seed, checkpoint) in enumerate(checkpoints.items()):
             with Trainer(config, data, seed) as trainer:
                 if seed in histories:
                     trainer.load(checkpoint)
+                if number == 0:  # from here on nothing refuses the run any more
+                    folder.enter_context(_folder_begun(config))
                 histories[seed] = trainer.history
                 while trainer.epoch < config.epochs:
                     bar.show(number * config.epochs + trainer.epoch, f"seed {seed}, epoch {trainer.epoch + 1}")
@@ -187,24 +191,43 @@ def _summarise(config: TrainingConfig, data: Dataset | Text, results: list[dict]
     }
 
 
-def _open_folder(config: TrainingConfig, resume: bool) -> Path:
-    """Make or check the output folder and write its marker."""
+def _check_folder(config: TrainingConfig, resume: bool) -> None:
+    """Raise `UsageError` unless the output folder can take this run; the folder stays as it is."""
     out = Path(config.out)
     marker = out / MARKER
-    stored = read_marker(out) if resume else None
-    if not resume and marker.exists():
-        raise UsageError(f"{out} holds a training run already; add --resume to go on with it, or choose another --out")
-    if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"--out must be a new or empty folder, got {out}; choose another")
-    if stored is not None:
-        check_resumable(stored, config)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {out} cannot be made ({error.strerror}); choose another folder") from None
+    if resume:
+        check_resumable(read_marker(out), config)
+    elif out.exists():
+        # A run that was stopped before its first epoch ended leaves no more than its marker, or a part of it.
+        if not out.is_dir():
+            raise UsageError(f"--out must be a new or empty folder, got {out}; choose another")
+        if {*list_folder(out)} - {marker, *unfinished(marker)}:
+            raise UsageError(
+                f"{out} holds a training run already; add --resume to go on with it, or choose another --out"
+                if marker.exists()
+                else f"--out must be a new or empty folder, got {out}; choose another"
+            )
+    check_writable_folder(out)
+
+
+@contextmanager
+def _folder_begun(config: TrainingConfig) -> Iterator[None]:
+    """Make the output folder and write its marker; other processes are kept out of the folder until the end."""
+    out = Path(config.out)
+    marker = out / MARKER
     content = {"format_version": FORMAT_VERSION, "config": config.as_dict()}
-    write_atomically(marker, (json.dumps(content, indent=1) + "\n").encode())
-    return out
+    with ExitStack() as held:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            if marker.exists():
+                held.enter_context(locked_file(marker))
+            for part in unfinished(marker):
+                part.unlink()
+        except OSError as error:
+            raise UsageError(f"--out {out} cannot be made ({error.strerror}); choose another folder") from None
+        write_atomically(marker, (json.dumps(content, indent=1) + "\n").encode())
+        held.enter_context(locked_file(marker))
+        yield
 
 
 def read_marker(out: Path) -> TrainingConfig:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +15,7 @@ from ...cython_src.lowering.lower import initialise, lower
 from ...cython_src.networks.registry import get_network
 from ..sampling.memory import check_fits, parse_bytes
 from ..sampling.models import bind_for, convolution_for, make_executor, parse_model, storage_for
-from .checkpoints import FORMAT_VERSION, names_of_last_layer, read_checkpoint, set_arrays, share_data
+from .checkpoints import names_of_last_layer, read_checkpoint, set_arrays, share_data, write_checkpoint
 from .config import TrainingConfig, learning_rate_table
 from .data import Dataset, random_order
 from .gpu_sampling import GpuSampler
@@ -185,7 +184,6 @@ class Trainer:
     def save(self, path: Path) -> None:
         """Write parameters, momenta, epoch and history, from which training continues bit by bit."""
         state = {
-            "format_version": FORMAT_VERSION,
             "network": self.config.network,
             "seed": self.seed,
             "epoch": self.epoch,
@@ -193,7 +191,7 @@ class Trainer:
             "history": self.history,
         }
         arrays = {name: self.bound.arrays[name] for name in self._state_names()}
-        write_safetensors(path, arrays, {"forktask": json.dumps(state)})
+        write_checkpoint(path, arrays, state)
 
     def load(self, path: Path) -> None:
         """Continue from a checkpoint.

@@ -127,3 +127,39 @@ def test_a_full_disk_leaves_whole_rows(tmp_path):
         finally:
             os.write = real
     assert path.read_bytes() == before
+
+
+def test_a_foreign_file_without_a_newline_is_left_byte_for_byte(tmp_path):
+    """Check that what cannot be the beginning of a row is refused, in a new file and behind rows of ours."""
+    path = tmp_path / "samples.jsonl"
+    for content in (b"my only copy", b'{"kind": "sample", "x": 1', b'{"kinder": 1', b"\x00\xff"):
+        path.write_bytes(content)
+        with pytest.raises(UsageError, match="follows its last whole line"):
+            ResultsWriter(tmp_path)
+        assert path.read_bytes() == content and os.listdir(tmp_path) == ["samples.jsonl"]
+    path.unlink()
+    content = begun(tmp_path).read_bytes() + b"notes of mine"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match="follows its last whole line"):
+        ResultsWriter(tmp_path)
+    assert path.read_bytes() == content
+
+
+def test_a_refused_run_leaves_a_half_written_line_where_it_is(tmp_path):
+    """Check that a folder is changed only once the run is known to belong there."""
+    path = begun(tmp_path)
+    content = path.read_bytes() + b'{"kind": "sam'
+    path.write_bytes(content)
+    with ResultsWriter(tmp_path) as writer, pytest.raises(UsageError, match="batch was"):
+        writer.start({**RUN, "config": {"batch": [16], "repeats": 2}})
+    assert path.read_bytes() == content and os.listdir(tmp_path) == ["samples.jsonl"]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["fifo", "folder"])
+def test_what_is_no_file_is_refused(tmp_path, make):
+    """Check that a fifo and a folder in the place of the file of rows give one sentence, without waiting."""
+    make(tmp_path / "samples.jsonl")
+    with pytest.raises(UsageError, match=r"samples\.jsonl"):
+        read_results(tmp_path)
+    with pytest.raises(UsageError):
+        ResultsWriter(tmp_path)

@@ -13,10 +13,10 @@ from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
 from forktask.experiments.sampling.models import MODELS, built_models
 from forktask.experiments.training import train as training
-from forktask.experiments.training.checkpoints import HISTORY_COLUMNS
+from forktask.experiments.training.checkpoints import HISTORY_COLUMNS, read_checkpoint
 from forktask.experiments.training.config import TrainingConfig, learning_rate_table
 from forktask.experiments.training.data import load_data
-from forktask.experiments.training.safetensors import read_safetensors
+from forktask.experiments.training.safetensors import read_safetensors, write_safetensors
 from forktask.experiments.training.trainer import Trainer
 
 SMALL = TrainingConfig(data="synthetic:64", model="serial", threads=1, epochs=2, batch=16)
@@ -246,3 +246,71 @@ def test_classes_must_fit_the_network():
     data = replace(load_data("synthetic:16"), class_names=tuple(map(str, range(100))))
     with pytest.raises(UsageError, match="in 10 classes"):
         training._check_data_fits(SMALL, data)
+
+
+@pytest.mark.parametrize(
+    "options", [["--granularity", "rows=x"], ["--start", "none.safetensors"], ["--layout", "tokens"]]
+)
+def test_refused_options_leave_no_folder_behind(tmp_path, capsys, options):
+    """Check that a mistyped option leaves nothing, so that the corrected command runs."""
+    out = tmp_path / "out"
+    command = ["train", "--data", "synthetic:64", "--model", "serial", "--threads", "1", "--epochs", "1"]
+    assert main([*command, "--out", str(out), *options]) == 2
+    assert not out.exists()
+    assert main([*command, "--out", str(out)]) == 0
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    assert main([*command, "--out", str(out), "--resume", "--epochs", "2", "--start", "none.safetensors"]) == 2
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_a_run_killed_in_its_first_write_begins_anew(tmp_path):
+    """Check that a part of the marker, or a marker alone, is no obstacle to the same command."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".training.json.abcdefgh").write_text("{")
+    summary = run(SMALL.with_changes(epochs=1), tmp_path)
+    assert not list((tmp_path / "run").glob(".*"))
+    (tmp_path / "again").mkdir()
+    (tmp_path / "again" / "training.json").write_bytes((tmp_path / "run" / "training.json").read_bytes())
+    assert hashes(run(SMALL.with_changes(epochs=1), tmp_path, "again")) == hashes(summary)
+
+
+def test_one_process_trains_in_a_folder(tmp_path, monkeypatch):
+    """Check that a second run in the folder is refused while the first one is under way."""
+    train_epoch = Trainer.train_epoch
+
+    def second(self):
+        monkeypatch.undo()
+        with pytest.raises(UsageError, match="only one process"):
+            run(SMALL.with_changes(epochs=1), tmp_path)
+        return train_epoch(self)
+
+    monkeypatch.setattr(Trainer, "train_epoch", second)
+    run(SMALL.with_changes(epochs=1), tmp_path)
+
+
+def test_flipped_bits_of_a_checkpoint_are_refused(tmp_path):
+    """Check that a checkpoint with one bit changed, in its header, its state or its arrays, is never resumed."""
+    run(SMALL.with_changes(epochs=1), tmp_path)
+    path = tmp_path / "run" / "checkpoint-seed-0.safetensors"
+    whole = path.read_bytes()
+    read_checkpoint(path, SMALL.network, 0)
+    header = 8 + int.from_bytes(whole[:8], "little")
+    generator = np.random.default_rng(1)
+    places = [*generator.integers(0, header, 300), *generator.integers(header, len(whole), 100), len(whole) - 1]
+    for place in map(int, places):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << int(generator.integers(8))
+        path.write_bytes(damaged)
+        with pytest.raises(UsageError):
+            read_checkpoint(path, SMALL.network, 0)
+    path.write_bytes(whole)
+    read_checkpoint(path, SMALL.network, 0)
+
+
+def test_checkpoints_of_the_former_version_are_read(tmp_path):
+    """Check that a checkpoint that was written before there was a checksum is still resumed."""
+    run(SMALL.with_changes(epochs=1), tmp_path)
+    path = tmp_path / "run" / "checkpoint-seed-0.safetensors"
+    arrays, state = read_checkpoint(path, SMALL.network, 0)
+    write_safetensors(path, arrays, {"forktask": json.dumps({**state, "format_version": 1})})
+    assert read_checkpoint(path, SMALL.network, 0)[1]["epoch"] == 1

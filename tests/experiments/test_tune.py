@@ -1,6 +1,8 @@
 """The search for block sizes."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -8,9 +10,10 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.lowering.options import PlanOptions
 from forktask.experiments.commands.main import main
+from forktask.experiments.sweep import tune as tuning
 from forktask.experiments.sweep.configuration import Configuration, Grid, Measure
 from forktask.experiments.sweep.tune import FINAL_REPEATS, FINALISTS, candidates, search
-from forktask.experiments.sweep.tuned import read_tuned
+from forktask.experiments.sweep.tuned import keep_tuned, read_tuned
 
 NETWORK, OPTIONS = "cifar10_cnn", PlanOptions(batch=32)
 
@@ -70,3 +73,60 @@ def test_foreign_files_are_refused(tmp_path):
     (tmp_path / "other").write_text("{}")
     with pytest.raises(UsageError, match="run it again"):
         read_tuned(tmp_path / "other")
+
+
+def problem(*rows, **options):
+    """What a search leaves: rows of (model, threads, granularity)."""
+    named = [dict(zip(("model", "threads", "granularity"), row, strict=True)) for row in rows]
+    return {"plan": {"network": NETWORK, **OPTIONS.with_changes(**options).as_dict()}, "candidates": [], "rows": named}
+
+
+def test_rows_of_other_models_stay(tmp_path):
+    """Check that a search replaces the rows of its own models, threads and options only."""
+    out = tmp_path / "tuned.json"
+    keep_tuned(out, problem(("serial", 1, "rows=1"), ("taskiter", 2, "rows=2")))
+    keep_tuned(out, problem(("taskiter", 2, "rows=4"), ("taskiter", 4, "rows=8")))
+    keep_tuned(out, problem(("taskiter", 2, "rows=16"), batch=8))
+    assert sorted((model, threads, cut) for (_, model, threads), cut in read_tuned(out).items()) == [
+        ("serial", 1, "rows=1"),
+        ("taskiter", 2, "rows=16"),
+        ("taskiter", 2, "rows=4"),
+        ("taskiter", 4, "rows=8"),
+    ]
+
+
+def test_searches_side_by_side_keep_each_others_rows(tmp_path):
+    """Check that none of the rows that several processes keep at once is lost."""
+    out = tmp_path / "tuned.json"
+    program = """if True:
+        import sys
+        from forktask.experiments.sweep.tuned import keep_tuned
+        from forktask.cython_src.lowering.options import PlanOptions
+        plan = {"network": "cifar10_cnn", **PlanOptions(batch=32).as_dict()}
+        for threads in range(10):
+            row = {"model": sys.argv[2], "threads": threads, "granularity": "rows=1"}
+            keep_tuned(sys.argv[1], {"plan": plan, "candidates": [], "rows": [row]})
+    """
+    processes = [subprocess.Popen([sys.executable, "-P", "-c", program, out, name]) for name in ("serial", "taskiter")]
+    assert [process.wait(60) for process in processes] == [0, 0]
+    assert len(read_tuned(out)) == 20
+
+
+def test_a_search_that_found_nothing_changes_nothing(tmp_path, capsys, monkeypatch):
+    """Check the file, the exit code and what is said where every candidate failed."""
+    out = tmp_path / "tuned.json"
+    keep_tuned(out, problem(("serial", 1, "rows=1")))
+    before = out.read_bytes()
+    monkeypatch.setattr(tuning, "run_sample", lambda *arguments: {"failure": "timeout"})
+    command = ["tune", "--batch", "32", "--models", "serial", "--threads", "1", "--budget", "2", "--out", str(out)]
+    assert main(command) == 1
+    assert "stays as it was" in capsys.readouterr().out and out.read_bytes() == before
+
+
+def test_a_file_that_cannot_be_written_is_found_before_measuring(tmp_path, capsys, monkeypatch):
+    """Check a folder that does not exist, and a folder in the place of the file."""
+    monkeypatch.setattr(tuning, "run_sample", lambda *arguments: pytest.fail("it was measured"))
+    for out in (tmp_path / "none" / "tuned.json", tmp_path):
+        assert main(["tune", "--models", "serial", "--threads", "1", "--budget", "2", "--out", str(out)]) == 2
+        assert str(out) in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

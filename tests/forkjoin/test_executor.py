@@ -321,3 +321,21 @@ def test_bad_arguments_are_refused():
         executor.prepare(bind(stencil_plan()))
         with pytest.raises(UsageError, match="cpus must be CPUs this process may use"):
             executor.run(1)
+
+
+@pytest.mark.parametrize("make", ALL_EXECUTORS.values(), ids=ALL_EXECUTORS)
+def test_what_a_signal_handler_raises_reaches_the_caller(make):
+    """Check that a run that a handler's OSError ends does not return as if it were whole."""
+
+    def refuse(number, frame):
+        raise OSError(28, "No space left on device")
+
+    former = signal.signal(signal.SIGALRM, refuse)
+    try:
+        with make() as executor:
+            executor.prepare(bind(stencil_plan(work=400_000)))
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(OSError, match="No space left"):
+                executor.run(10**6)
+    finally:
+        signal.signal(signal.SIGALRM, former)
