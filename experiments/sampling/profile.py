@@ -1,4 +1,4 @@
-"""Profile: a run with the event log on, which gives times of blocks, loops and workers, and the runtime's cost."""
+"""Profile: a run with the event log on, which gives times of blocks, loops and phases, and the runtime's cost."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from ...cython_src.graphs.task_bench import replica
 from ..bounds.bounds import durations_by_loop, plan_bounds, predicted_times
 from .models import bind_for, make_executor, parse_model
+from .phases import PHASE_BARRIERS, phase_walls, phases_beside
 from .subject import build
 from .timing import Stepper
 
@@ -21,8 +22,8 @@ RUNTIME_COST_RUNS = 7
 RUNTIME_COST_RUN_S = 0.01  # duration of each of these runs
 
 
-def block_times(events: np.ndarray, plan, num_passes: int, num_workers: int) -> dict[str, Any]:
-    """Summarise the event log by blocks, loops and workers.
+def block_times(events: np.ndarray, plan, num_passes: int) -> dict[str, Any]:
+    """Summarise the event log by blocks and loops.
 
     Parameters
     ----------
@@ -30,15 +31,13 @@ def block_times(events: np.ndarray, plan, num_passes: int, num_workers: int) -> 
     plan : Plan
     num_passes : int
         Passes through the plan that were logged.
-    num_workers : int
 
     Returns
     -------
     dict
         block_time_s: {loop: seconds of each block, median over passes, so that one that was pushed off its
         CPU does not count}. Means over passes, which add up: block_mean_s, likewise; loop_time_s: {loop: busy
-        seconds}; loop_wall_s: {loop: first start to last stop} (a wall time of its own only where the model has a
-        barrier after each loop); worker_busy_s: [busy seconds of each worker].
+        seconds}.
 
     Raises
     ------
@@ -55,35 +54,15 @@ def block_times(events: np.ndarray, plan, num_passes: int, num_workers: int) -> 
     duration = (events["stop_ns"] - events["start_ns"]) * 1e-9
     by_task = duration[np.argsort(events["task"], kind="stable")].reshape(num_tasks, num_passes)
     typical, mean = np.median(by_task, axis=1), by_task.mean(axis=1)
-    busy = np.bincount(events["worker"], weights=duration, minlength=num_workers) / num_passes
-    loop_of_event = plan.task_loop[events["task"]].astype(np.int64)
-    group = events["iteration"] // plan.iteration_stride * len(plan.loops) + loop_of_event
-    _, group = np.unique(group, return_inverse=True)
-    num_groups = int(group.max()) + 1
-    first = np.full(num_groups, np.iinfo(np.int64).max)
-    last = np.zeros(num_groups, np.int64)
-    loop_of_group = np.zeros(num_groups, np.int64)
-    np.minimum.at(first, group, events["start_ns"])
-    np.maximum.at(last, group, events["stop_ns"])
-    loop_of_group[group] = loop_of_event
-    wall = np.bincount(loop_of_group, weights=(last - first) * 1e-9, minlength=len(plan.loops)) / num_passes
     block_time_s: dict[str, list[float]] = {}
     block_mean_s: dict[str, list[float]] = {}
     loop_time_s: dict[str, float] = {}
-    loop_wall_s: dict[str, float] = {}
-    for k, loop in enumerate(plan.loops):  # A chain is several loops under one name.
+    for loop in plan.loops:  # A chain is several loops under one name.
         tasks = slice(loop.first_task, loop.first_task + loop.num_blocks)
         block_time_s.setdefault(loop.name, []).extend(typical[tasks].tolist())
         block_mean_s.setdefault(loop.name, []).extend(mean[tasks].tolist())
         loop_time_s[loop.name] = loop_time_s.get(loop.name, 0.0) + float(mean[tasks].sum())
-        loop_wall_s[loop.name] = loop_wall_s.get(loop.name, 0.0) + float(wall[k])
-    return {
-        "block_time_s": block_time_s,
-        "block_mean_s": block_mean_s,
-        "loop_time_s": loop_time_s,
-        "loop_wall_s": loop_wall_s,
-        "worker_busy_s": busy.tolist(),
-    }
+    return {"block_time_s": block_time_s, "block_mean_s": block_mean_s, "loop_time_s": loop_time_s}
 
 
 def measure_runtime_cost(job: Mapping[str, Any], plan, clock=time.perf_counter) -> float:
@@ -103,7 +82,7 @@ def measure_runtime_cost(job: Mapping[str, Any], plan, clock=time.perf_counter) 
 
 
 def measure_profile(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> dict[str, Any]:
-    """Run with the event log on: times of blocks, loops and workers, and the graph's bounds with these times.
+    """Run with the event log on: times of blocks, loops and phases, and the graph's bounds with these times.
 
     A profile is never a source of step times, because the log costs time. `floors` are those of this very run, from the
     means of its blocks: no pass takes less time than its own blocks allow, so `pass_time_s`, its mean time, is never
@@ -121,12 +100,15 @@ def measure_profile(job: Mapping[str, Any], bound=None, clock=time.perf_counter)
         passes = int(min(max(job["target_s"] / pass_time_s, 3), capacity // plan.num_tasks, 200))
         executor.workers.clear_events()
         wall = stepper.run(passes)
-        times = block_times(executor.workers.events(), plan, passes, job["threads"])
+        events = executor.workers.events()
+    times = block_times(events, plan, passes)
     means = times.pop("block_mean_s")
     loops = durations_by_loop([(loop.name, loop.num_blocks) for loop in plan.loops], means)
     return {
         "kind": "profile",
         **times,
+        "phase_wall_s": phase_walls(events, plan, passes) if spec.barrier in PHASE_BARRIERS else None,
+        "phase_beside_s": phases_beside(events, plan, passes),
         "runtime_cost_s": measure_runtime_cost(job, plan, clock) if stride == 1 else None,
         "bounds": plan_bounds(plan, times["block_time_s"]).as_row(),
         "floors": predicted_times(loops, job["threads"], None, plan_bounds(plan, means)),

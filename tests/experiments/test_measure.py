@@ -215,13 +215,13 @@ def test_block_times_are_medians_and_sums_are_means():
     """Check that one block pushed off its CPU changes the busy time, not the typical time of the block."""
     plan = chain_plan(width=1, steps=1)
     events = [(10_000 * k, 10_000 * k + (9000 if k == 1 else 100), k, 0, 0) for k in range(3)]
-    times = block_times(np.array(events, EVENT_DTYPE), plan, 3, 1)
+    times = block_times(np.array(events, EVENT_DTYPE), plan, 3)
     assert times["block_time_s"]["step0"] == pytest.approx([100e-9])
     assert times["loop_time_s"]["step0"] == pytest.approx(9200e-9 / 3)
 
 
-def test_times_of_loops_and_workers_are_means_over_passes():
-    """Check busy and wall times of blocks, loops and workers against events made by hand."""
+def test_times_of_loops_are_means_over_passes():
+    """Check busy times of blocks and loops against events made by hand."""
     plan = chain_plan(width=2, steps=2)
     events = []
     for iteration in range(2):
@@ -229,19 +229,17 @@ def test_times_of_loops_and_workers_are_means_over_passes():
         for task in range(4):
             start = base + 1000 * (task // 2)
             events.append((start, start + 100 * (task + 1) * (iteration + 1), iteration, task, task % 2))
-    times = block_times(np.array(events, EVENT_DTYPE), plan, 2, 2)
+    times = block_times(np.array(events, EVENT_DTYPE), plan, 2)
     assert times["block_time_s"]["step0"] == pytest.approx([150e-9, 300e-9])
     assert times["block_mean_s"]["step0"] == pytest.approx([150e-9, 300e-9])
     assert times["loop_time_s"]["step1"] == pytest.approx(450e-9 + 600e-9)
-    assert times["loop_wall_s"] == pytest.approx({"step0": 300e-9, "step1": 600e-9})
-    assert times["worker_busy_s"] == pytest.approx([600e-9, 900e-9])
 
 
 def test_a_block_missing_from_the_log_is_an_error():
     """Check that a profile of blocks run too often or not at all is refused by name."""
     plan = chain_plan(width=2, steps=1)
     with pytest.raises(RuntimeError, match=r"step0\[1\]"):
-        block_times(np.array([(0, 1, 0, 0, 0)], EVENT_DTYPE), plan, 1, 1)
+        block_times(np.array([(0, 1, 0, 0, 0)], EVENT_DTYPE), plan, 1)
 
 
 def test_the_measuring_process_imports_nothing_heavy():

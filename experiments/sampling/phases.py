@@ -1,0 +1,73 @@
+"""Times of a step's phases (load, forward, backward, update), from the event log."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+# A model that waits at one of these points runs no block of a phase before the phase before it has ended.
+PHASE_BARRIERS = ("loop", "phase")
+
+
+def phase_walls(events: np.ndarray, plan, num_passes: int) -> dict[str, float]:
+    """Return the wall time of each phase, mean over passes: {phase: seconds}.
+
+    A phase lasts from the end of the one before it to its own end, so it holds the barrier that it waited at, and the
+    phases add up to the time from the first start in the log to the last stop.
+
+    Parameters
+    ----------
+    events : structured array as of `Workers.events`
+        Of a model with a barrier between phases at least; of others these are not times of phases.
+    plan : Plan
+    num_passes : int
+        Passes through the plan that were logged; every block ran once in each.
+    """
+    names = [loop.phase for loop in plan.loops]
+    # An unrolled plan, and one whose phases take turns, have several stretches of a phase.
+    stretch_of_loop = np.cumsum([0, *(a != b for a, b in itertools.pairwise(names))])
+    num_stretches = int(stretch_of_loop[-1]) + 1
+    passes = np.empty(len(events), np.int64)
+    passes[np.lexsort((events["start_ns"], events["task"]))] = np.tile(np.arange(num_passes), plan.num_tasks)
+    stretch = passes * num_stretches + stretch_of_loop[plan.task_loop[events["task"]]]
+    ends = np.zeros(num_passes * num_stretches, np.int64)
+    np.maximum.at(ends, stretch, events["stop_ns"])
+    walls = np.diff(ends, prepend=events["start_ns"].min()).reshape(num_passes, num_stretches).mean(axis=0) * 1e-9
+    found: dict[str, float] = dict.fromkeys(names, 0.0)
+    for name, number in dict.fromkeys(zip(names, stretch_of_loop.tolist(), strict=True)):
+        found[name] += float(walls[number])
+    return found
+
+
+def phases_beside(events: np.ndarray, plan, num_passes: int) -> dict[str, dict[str, float]]:
+    """Return how long blocks of one phase ran while another phase had a running block, mean over passes.
+
+    Returns
+    -------
+    dict
+        {phase: {other phase: busy seconds of the first}}; pairs that never met are left out.
+    """
+    phase = np.array([loop.phase for loop in plan.loops])[plan.task_loop[events["task"]]]
+    begin = events["start_ns"].min()
+    start, stop = events["start_ns"] - begin, events["stop_ns"] - begin
+    found: dict[str, dict[str, float]] = {name: {} for name in dict.fromkeys(loop.phase for loop in plan.loops)}
+    for other in found:
+        times, busy = _time_covered(start[phase == other], stop[phase == other])
+        for name in found:
+            own = phase == name
+            together = np.interp(stop[own], times, busy) - np.interp(start[own], times, busy)
+            if name != other and (total := float(together.sum())) > 0:
+                found[name][other] = total * 1e-9 / num_passes
+    return found
+
+
+def _time_covered(start: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return points in time, and up to each of them the time during which at least one of the intervals was open."""
+    order = np.argsort(start, kind="stable")
+    start, stop = start[order], np.maximum.accumulate(stop[order])
+    begins = np.flatnonzero(np.concatenate([[True], start[1:] > stop[:-1]]))
+    ends = np.concatenate([begins[1:] - 1, [len(start) - 1]])
+    times = np.column_stack([start[begins], stop[ends]]).ravel()
+    covered = np.cumsum(stop[ends] - start[begins])
+    return times, np.column_stack([np.concatenate([[0], covered[:-1]]), covered]).ravel()
