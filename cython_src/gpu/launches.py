@@ -25,7 +25,7 @@ SOURCE_FILES = (
     "gpu/counter.cu",
     "kernels/bench/bench.cu",
     "kernels/convolution/lanes.cu",
-    "kernels/convolution/lanes_forms.cu",
+    "kernels/convolution/lanes_algorithms.cu",
     "kernels/convolution/channels.cu",
     "kernels/convolution/channels_winograd.cu",
     "kernels/dense/dense.cu",
@@ -149,7 +149,7 @@ def _convolution(symbol: str, scale: int) -> Callable[[Mapping, np.ndarray], Lau
     return launch
 
 
-def _convolution_form(symbol: str, reduction: bool) -> Callable[[Mapping, np.ndarray], Launch]:
+def _convolution_launch(symbol: str, reduction: bool) -> Callable[[Mapping, np.ndarray], Launch]:
     def launch(attributes: Mapping, bounds: np.ndarray) -> Launch:
         items = _extents(bounds, 0, 2, 4) * attributes["out_width"] * attributes["in_lanes"]
         if reduction:
@@ -506,7 +506,7 @@ def launches_of(
     if kernel in _LANES_OF_THREADS and THREADS % attributes["lanes"]:
         raise UsageError(f"lanes of {kernel!r} must divide {THREADS}, got {attributes['lanes']}; use 1 or 16")
     if kernel == "conv_forward" and convolution != "tiled":
-        return (_convolution_form(f"conv_forward_{convolution}", "reduction" in convolution)(attributes, bounds),)
+        return (_convolution_launch(f"conv_forward_{convolution}", "reduction" in convolution)(attributes, bounds),)
     after = [launch for (name, operand), launch in _AFTER.items() if name == kernel and operand in operands]
     launches = tuple(launch(attributes, bounds) for launch in (_LAUNCHES[kernel], *after))
     if products is None:

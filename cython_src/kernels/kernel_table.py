@@ -15,7 +15,7 @@ KERNEL_MODULES: tuple[str, ...] = (
     "load.load",
     "reduction.reduction",
     "convolution.lanes",
-    "convolution.lanes_forms",
+    "convolution.lanes_algorithms",
     "convolution.channels",
     "convolution.channels_pack",
     "convolution.channels_weight_gradient",

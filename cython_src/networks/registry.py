@@ -16,12 +16,12 @@ FAMILIES = ("resnet18", "preact_resnet18", "resnext29_2x64d", "mobilenet_v1", "m
 TOKENS = ("gpt2",)
 # Ending of a family's name -> size and number of classes: CIFAR-10; and the ImageNet stem for Tiny ImageNet and for
 # ImageNet.
-FORMS = {"": (32, 10), "_64": (64, 200), "_224": (224, 1000)}
+SUFFIXES = {"": (32, 10), "_64": (64, 200), "_224": (224, 1000)}
 
 
 def network_names(kind: str = "") -> tuple[str, ...]:
     """Return all names that `get_network` knows, or those of one kind: "images" or "tokens"."""
-    images = (*SINGLE, *(family + form for family in FAMILIES for form in FORMS))
+    images = (*SINGLE, *(family + suffix for family in FAMILIES for suffix in SUFFIXES))
     return {"": (*images, *_sizes()), "images": images, "tokens": tuple(_sizes())}[kind]
 
 
@@ -44,11 +44,11 @@ def get_network(name: str) -> Network:
     UsageError
         No network has this name.
     """
-    forms = {family + form: (family, sizes) for family in FAMILIES for form, sizes in FORMS.items()}
+    named = {family + suffix: (family, sizes) for family in FAMILIES for suffix, sizes in SUFFIXES.items()}
     if name in _sizes():
         module, options = _sizes()[name]
         return import_module(f".{module}", __package__).network(name, **options)
-    module, sizes = forms.get(name, (name, ()))
+    module, sizes = named.get(name, (name, ()))
     if module not in SINGLE + FAMILIES:
         raise UsageError(f"network must be one of {', '.join(network_names())}; got {name!r}")
     return import_module(f".{module}", __package__).network(name, *sizes)

@@ -16,7 +16,7 @@ from ...cython_src.errors import UsageError
 from ...cython_src.kernels.convolution import algorithms
 from ...cython_src.kernels.maps.channels import inside
 from ...cython_src.kernels.maps.lanes import interior
-from ...cython_src.lowering.layouts.lanes.forms import CONVOLUTIONS, direct_cost, winograd_cost
+from ...cython_src.lowering.layouts.lanes.algorithms import CONVOLUTIONS, direct_cost, winograd_cost
 from ...cython_src.lowering.lower import lower
 from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.plan.builder import PlanBuilder

@@ -29,7 +29,6 @@ from ..sampling.models import parse_model, process_environment
 from .sequential import FAIL, GO_ON, PASS, Decision, decide, judge, least_rounds, rounds_to_go
 
 INCONCLUSIVE = "inconclusive"
-DEFAULT_BUDGET_S = 120.0
 CHECK_ITERATIONS = 2
 CAPACITY_S = 0.04
 # A round is disturbed if it has more than this and more than twice the machine's usual value: shares of the timed wall
@@ -119,8 +118,8 @@ class Round:
         The machine's capacity, before and after.
     disturbance : dict
         Values by the names of DISTURBED; None where the machine hides one.
-    log_ratio : float
-        NaN where neither side finished.
+    log_ratio : float or None
+        None where neither side finished.
     discarded : str
         Why this round does not count; empty if it does.
     unfinished : str
@@ -131,7 +130,7 @@ class Round:
     times_s: list[float]
     capacity: list[float]
     disturbance: dict[str, float | None]
-    log_ratio: float
+    log_ratio: float | None
     discarded: str = ""
     unfinished: str = ""
 
@@ -304,11 +303,11 @@ def plan_rounds(
     """
     wanted = math.ceil(SPARE_ROUNDS * least_rounds())
     start = clock()
+    # A side that takes longer is stopped: its share of all rounds would be as much as the budget.
+    limit_s = max(SHORTEST_LIMIT_S, budget_s / wanted)
     trials = []
     for side in sides:
         begun = clock()
-        # A side that takes longer is stopped: its share of all rounds would be as much as the budget.
-        limit_s = max(SHORTEST_LIMIT_S, budget_s / wanted)
         trials.append((sampler(side, replace(TRIAL, limit_s=limit_s)), clock() - begun))
     spent_s = clock() - start
     rows = [row for row, _ in trials]
@@ -427,7 +426,7 @@ def _round(
         unfinished=unfinished,
     )
     if not finished_rows:
-        result.log_ratio, result.discarded = math.nan, "neither sample was finished in time"
+        result.log_ratio, result.discarded = None, "neither sample was finished in time"
     return result
 
 

@@ -67,14 +67,14 @@ def test_convolutions_name_every_algorithm_and_the_default(capsys):
 
 def test_convolutions_of_images_in_the_lanes(capsys):
     """Check that each pass of the small network has a row for each form, and that no form is far from float64."""
-    from forktask.cython_src.kernels.convolution.lanes_forms import FORMS
+    from forktask.cython_src.kernels.convolution.lanes_algorithms import COMPARED
 
     command = ["--network", "cifar10_cnn", "--batch", "16", "--seconds", "0"]
     rows = run(capsys, *command, "--convolutions", "all")["rows"]
     assert {row["pass"] for row in rows} == {"forward", "data", "weights"}
     for name in {row["layers"][0] for row in rows}:
         of_loop = {row["algorithm"]: row for row in rows if row["layers"] == [name]}
-        assert set(of_loop) == {"direct", "winograd", *FORMS}
+        assert set(of_loop) == {"direct", "winograd", *COMPARED}
         assert sum(row["picked"] for row in of_loop.values()) == 1
         assert all(row["error"] < (1e-4 if form == "winograd" else 1e-5) for form, row in of_loop.items())
     assert main(["kernels", *command, "--convolutions", "direct"]) == 0

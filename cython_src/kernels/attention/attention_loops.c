@@ -100,19 +100,12 @@ INLINE VecI lanes_between(int n, int begin, int end)
 INLINE Vec lane_maxima(Vec *v)
 {
     int count = VL;
-#define MERGE(LOW, HIGH)                                                    \
+#define KEEP_LARGER(LOW, HIGH)                                              \
     UNROLL for (int i = 0; 2 * i < count; i++) v[i] =                       \
         maximum(LOW(v[2 * i], v[2 * i + 1]), HIGH(v[2 * i], v[2 * i + 1])); \
     count /= 2;
-#if VL >= 16
-    MERGE(LOW8, HIGH8)
-#endif
-#if VL >= 8
-    MERGE(LOW4, HIGH4)
-#endif
-    MERGE(LOW2, HIGH2)
-    MERGE(EVEN, ODD)
-#undef MERGE
+    EACH_HALVING(KEEP_LARGER)
+#undef KEEP_LARGER
     return v[0];
 }
 

@@ -239,7 +239,7 @@ cdef struct WeightScratch:
 
 
 cdef inline WeightScratch weight_scratch(const Convolution *c, int images, int outputs, int inputs) noexcept nogil:
-    """Divide the scratch memory of the direct form; `source` is the gradient's map, `target` the input's."""
+    """Divide the scratch memory of the direct algorithm; `source` is the gradient's map, `target` the input's."""
     cdef WeightScratch s
     cdef int k = c.kernel, pixels = c.source.height * c.source.width, reach = (k - 1) * c.dilation + 1
     s.step = c.stride if k == 1 else 1  # a single tap reads every step-th pixel only

@@ -49,7 +49,7 @@ cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
 
 cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *context, bint flip,
                   Epilogue epilogue) noexcept nogil:
-    """All forms of the convolution. bounds: groups, output channels, rows (pooled rows where a pooling is
+    """All parts of the convolution. bounds: groups, output channels, rows (pooled rows where a pooling is
     involved)."""
     cdef Map source, target
     cdef ConvTask t

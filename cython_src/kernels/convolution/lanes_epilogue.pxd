@@ -1,4 +1,4 @@
-"""What becomes of the rows that a convolution with images in the lanes has computed, whatever its form."""
+"""What becomes of the rows that a convolution with images in the lanes has computed, whatever its algorithm."""
 
 from libc.stdint cimport uint8_t
 from libc.string cimport memcpy

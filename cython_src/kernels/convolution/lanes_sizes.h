@@ -14,7 +14,7 @@ static inline int lanes_smaller(int a, int b)
     return a < b ? a : b;
 }
 
-/* ---- direct form ---- */
+/* ---- direct ---- */
 
 #define FLAT_CHANNEL_FLOATS 8192 /* of a channel's results with pixels in the lanes: they stay in the first cache */
 
@@ -63,50 +63,51 @@ static inline ptrdiff_t direct_scratch(int lanes, int width, int pitch, int stor
     return lanes_smaller(channels, LANES_TILE) * direct_channel(&r);
 }
 
-/* ---- forms that the direct one is compared with; positions in algorithms.ALGORITHMS ---- */
+/* ---- algorithms that the direct one is compared with; positions in algorithms.ALGORITHMS ---- */
 
-enum { FORM_IM2COL = 1, FORM_TESTED, FORM_TESTED_BLOCKED, FORM_PAD, FORM_PAD_BLOCKED };
+enum { ALGORITHM_IM2COL = 1, ALGORITHM_TESTED, ALGORITHM_TESTED_BLOCKED, ALGORITHM_PAD, ALGORITHM_PAD_BLOCKED };
 
-#define FORM_PAIR     2  /* rows of outputs at a time, of im2col's copies too */
-#define FORM_PAD_ROWS 16 /* rows of outputs whose inputs are copied between zeros at a time */
+#define PAIR_ROWS 2  /* rows of outputs at a time, of im2col's copies too */
+#define PAD_ROWS  16 /* rows of outputs whose inputs are copied between zeros at a time */
 
 /* Rows of results for which inputs are copied at a time; all `rows` where none are. */
-static inline int form_rows(int algorithm, int rows)
+static inline int algorithm_rows(int algorithm, int rows)
 {
-    return algorithm == FORM_IM2COL ? lanes_smaller(rows, FORM_PAIR)
-           : algorithm >= FORM_PAD  ? lanes_smaller(rows, FORM_PAD_ROWS)
-                                    : rows;
+    return algorithm == ALGORITHM_IM2COL ? lanes_smaller(rows, PAIR_ROWS)
+           : algorithm >= ALGORITHM_PAD  ? lanes_smaller(rows, PAD_ROWS)
+                                         : rows;
 }
 
 /* Copied inputs of `channels` channels for `rows` rows of `width` results. */
-static inline ptrdiff_t form_copies(int algorithm, int channels, int width, int rows)
+static inline ptrdiff_t algorithm_copies(int algorithm, int channels, int width, int rows)
 {
-    const ptrdiff_t n = form_rows(algorithm, rows);
-    if (algorithm == FORM_IM2COL)
+    const ptrdiff_t n = algorithm_rows(algorithm, rows);
+    if (algorithm == ALGORITHM_IM2COL)
         return channels * TAPS * n * width * LANES;
-    if (algorithm >= FORM_PAD)
+    if (algorithm >= ALGORITHM_PAD)
         return channels * (n + KERNEL - 1) * (width + KERNEL - 1) * LANES;
     return 0;
 }
 
 /* From one channel's results to the next: odd vectors, as above. */
-static inline ptrdiff_t form_channel(int width)
+static inline ptrdiff_t algorithm_channel(int width)
 {
-    return (FORM_PAIR * (ptrdiff_t)width + 1) * LANES;
+    return (PAIR_ROWS * (ptrdiff_t)width + 1) * LANES;
 }
 
 /* Results of up to LANES_TILE channels, then copied inputs. */
-typedef struct FormScratch {
+typedef struct AlgorithmScratch {
     ptrdiff_t copied, end;
-} FormScratch;
+} AlgorithmScratch;
 
-static inline FormScratch form_scratch(int algorithm, int stores, int inputs, int outputs, int width, int rows)
+static inline AlgorithmScratch algorithm_scratch(int algorithm, int stores, int inputs, int outputs, int width,
+                                                 int rows)
 {
-    const ptrdiff_t copied = stores ? 0 : lanes_smaller(outputs, LANES_TILE) * form_channel(width);
-    return (FormScratch){copied, copied + form_copies(algorithm, inputs, width, rows)};
+    const ptrdiff_t copied = stores ? 0 : lanes_smaller(outputs, LANES_TILE) * algorithm_channel(width);
+    return (AlgorithmScratch){copied, copied + algorithm_copies(algorithm, inputs, width, rows)};
 }
 
-/* ---- Winograd form ---- */
+/* ---- Winograd ---- */
 
 enum {
     WINOGRAD_BORDER = KERNEL - 1,

@@ -1,12 +1,12 @@
-"""Winograd form of the 5 x 5 convolutions in the lane layout: tiles of 4 x 4 results, 64 products instead of
+"""Winograd algorithm for the 5 x 5 convolutions in the lane layout: tiles of 4 x 4 results, 64 products instead of
 400 for each pair of channels (kernels/convolution/lanes_winograd_loops.h).
 
 The weights are transformed by a loop of its own once a step. Here strips of up to four tiles go through input
 transform, products and output transform while they are in the cache, then to the same epilogues as the direct
-form. Tiles at the edge of a map or of a block take what is not there as zeros and leave what is not asked for.
+algorithm. Tiles at the edge of a map or of a block take what is not there as zeros and leave what is not asked for.
 
-Sums run over the input channels in order: as in the direct form, results do not depend on how a loop was cut
-into blocks. Rounding errors are larger than those of the direct form, about five times on average.
+Sums run over the input channels in order: as in the direct algorithm, results do not depend on how a loop was cut
+into blocks. Rounding errors are larger than those of the direct algorithm, about five times on average.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uintptr_t
@@ -61,7 +61,7 @@ cdef void strip_shape(int tiles_across, int *across, int *down) noexcept nogil:
 
 cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *context, bint has_bias,
                   Epilogue epilogue) noexcept nogil:
-    """All forms of the convolution. bounds: groups, output channels, rows (pooled rows where a pooling is
+    """All parts of the convolution. bounds: groups, output channels, rows (pooled rows where a pooling is
     involved)."""
     cdef Map source, target
     cdef WinogradTransform t
@@ -321,7 +321,7 @@ def _winograd_weights_reference(operands, attributes, bounds, iteration):
 def _with_taps(reference, flip):
     """The NumPy form recovers the weights and is the direct convolution."""
 
-    def form(operands, attributes, bounds, iteration):
+    def direct(operands, attributes, bounds, iteration):
         transformed = operands["transformed"][:, :, bounds["c0"]:bounds["c1"]]
         points = transformed.reshape(8, 8, *transformed.shape[1:])
         taps = np.einsum("kp,pqco,lq->ockl", _TAPS_FROM_POINTS, points, _TAPS_FROM_POINTS, optimize=True)
@@ -330,7 +330,7 @@ def _with_taps(reference, flip):
         weight = _Cut(taps, bounds["c0"], 1 if flip else 0)
         return reference({**operands, "weight": weight}, attributes, bounds, iteration)
 
-    return form
+    return direct
 
 
 class _Cut:

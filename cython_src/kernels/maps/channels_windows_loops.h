@@ -98,7 +98,7 @@ INLINE Vec picked(Vec g, const uint8_t *index, int tap)
 enum { GATHER_MAX, GATHER_AVERAGE, GATHER_DEPTHWISE };
 
 /* Each element of the large side adds up what the windows it lies in send it, in their order. */
-INLINE void gather(const WindowTask *t, const int form)
+INLINE void gather(const WindowTask *t, const int kind)
 {
     const float factor = 1.0f / (t->kernel * t->kernel);
     for (int n = 0; n < t->images; n++) {
@@ -122,9 +122,9 @@ INLINE void gather(const WindowTask *t, const int form)
                 const ptrdiff_t at = (((ptrdiff_t)n * t->small_height + oy) * t->small_width + ox) * t->pitch + c;  \
                 UNROLL for (int v = 0; v < N; v++)                                                                  \
                 {                                                                                                   \
-                    if (form == GATHER_MAX)                                                                         \
+                    if (kind == GATHER_MAX)                                                                         \
                         sum[v] += picked(load(g + v * VL), t->index + at + v * VL, tap);                            \
-                    else if (form == GATHER_AVERAGE)                                                                \
+                    else if (kind == GATHER_AVERAGE)                                                                \
                         sum[v] += load(g + v * VL);                                                                 \
                     else                                                                                            \
                         sum[v] += load(t->weight + panel_offset(c + v * VL, t->kernel * t->kernel) + tap * LANES) * \
@@ -133,7 +133,7 @@ INLINE void gather(const WindowTask *t, const int form)
             }                                                                                                       \
         UNROLL for (int v = 0; v < N; v++)                                                                          \
         {                                                                                                           \
-            if (form == GATHER_AVERAGE)                                                                             \
+            if (kind == GATHER_AVERAGE)                                                                             \
                 sum[v] *= factor;                                                                                   \
             store_or_add(out + c + v * VL, sum[v], t->accumulate);                                                  \
         }                                                                                                           \
@@ -145,18 +145,18 @@ INLINE void gather(const WindowTask *t, const int form)
 }
 
 /* Add what a window of gradient g sends through a tap: all where its maximum stood there, or all, or its weighted g. */
-INLINE void add_sent(Vec *sum, const int form, Vec g, const uint8_t *index, int tap, Vec weight)
+INLINE void add_sent(Vec *sum, const int kind, Vec g, const uint8_t *index, int tap, Vec weight)
 {
 #if MICRO_ISA == AVX512
-    if (form == GATHER_MAX) {
+    if (kind == GATHER_MAX) {
         __mmask16 mask = _mm_cmpeq_epi8_mask(_mm_loadu_si128((const __m128i *)index), _mm_set1_epi8((char)tap));
         *sum = (Vec)_mm512_mask_add_ps((__m512)*sum, mask, (__m512)*sum, (__m512)g);
         return;
     }
 #endif
-    if (form == GATHER_MAX)
+    if (kind == GATHER_MAX)
         *sum += picked(g, index, tap);
-    else if (form == GATHER_AVERAGE)
+    else if (kind == GATHER_AVERAGE)
         *sum += g;
     else
         *sum += weight * g;
@@ -178,14 +178,14 @@ INLINE int sending_taps(const int rows, int r, int o)
 /* T pairs of columns from T + 1 windows a row. A pair is the middle of its window and the column that it shares with the
  * next window. EDGE_LAST: the last window does not exist. EDGE_ANY: only the part's rows and columns of windows do, and
  * columns [x0, x1) of the result. */
-INLINE void strided_tile(const WindowTask *t, const int form, const float *g, const uint8_t *index, const float *w,
+INLINE void strided_tile(const WindowTask *t, const int kind, const float *g, const uint8_t *index, const float *w,
                          float *out, const int rows, const int T, const int edge, const Part *part, int x0, int x1)
 {
     const ptrdiff_t pitch = t->pitch, row = t->in.row, index_row = t->small_width * pitch, out_row = t->out.row;
     const int accumulate = t->accumulate;
     Vec sum[2][8], weight[9];
     UNROLL for (int o = 0; o < NUM_ROWS(rows); o++) UNROLL for (int q = 0; q < 2 * T; q++) sum[o][q] = (Vec){0};
-    UNROLL for (int k = 0; k < 9; k++) weight[k] = form == GATHER_DEPTHWISE ? load(w + k * LANES) : (Vec){0};
+    UNROLL for (int k = 0; k < 9; k++) weight[k] = kind == GATHER_DEPTHWISE ? load(w + k * LANES) : (Vec){0};
     UNROLL for (int r = 0; r < (rows == ROW_MIDDLE ? 1 : 2); r++)
     {
         if (r < part->i0 || r >= part->i1)
@@ -202,17 +202,17 @@ INLINE void strided_tile(const WindowTask *t, const int form, const float *g, co
                 if (ky < 0)
                     continue;
                 if (i > 0)
-                    add_sent(&sum[o][2 * i - 1], form, v, at, tap, weight[tap]);
+                    add_sent(&sum[o][2 * i - 1], kind, v, at, tap, weight[tap]);
                 if (i < T) {
-                    add_sent(&sum[o][2 * i], form, v, at, tap + 1, weight[tap + 1]);
-                    add_sent(&sum[o][2 * i + 1], form, v, at, tap + 2, weight[tap + 2]);
+                    add_sent(&sum[o][2 * i], kind, v, at, tap + 1, weight[tap + 1]);
+                    add_sent(&sum[o][2 * i + 1], kind, v, at, tap + 2, weight[tap + 2]);
                 }
             }
         }
     }
     UNROLL for (int o = 0; o < NUM_ROWS(rows); o++) UNROLL for (int q = 0; q < 2 * T; q++)
     {
-        if (form == GATHER_AVERAGE)
+        if (kind == GATHER_AVERAGE)
             sum[o][q] *= 1.0f / 9;
         if (edge != EDGE_ANY || (q >= x0 && q < x1))
             store_or_add(out + o * out_row + q * pitch, sum[o][q], accumulate);
@@ -232,7 +232,7 @@ INLINE void ask_large(const WindowTask *t, int n, int y, int x, int c, const int
 }
 
 /* T pairs of columns, the first in the middle of window j; all channels. */
-INLINE void strided_piece(const WindowTask *t, const int form, int n, int y, int j, const int rows, const int T)
+INLINE void strided_piece(const WindowTask *t, const int kind, int n, int y, int j, const int rows, const int T)
 {
     const int oy = (y + t->padding) / 2 - (rows == ROW_SHARED), left = 2 * j + 1 - t->padding;
     const int x0 = at_least(0, -left), x1 = at_most(2 * T, t->large_width - left);
@@ -244,7 +244,7 @@ INLINE void strided_piece(const WindowTask *t, const int form, int n, int y, int
     const int inside = part.j0 == 0 && x0 == 0 && x1 == 2 * T;
 #define STRIDED_TILES(EDGE)                                                                                        \
     for (int c = 0; c < t->channels; c += VL) {                                                                    \
-        strided_tile(t, form, g + c, index + c, t->weight + panel_offset(c, 9), out + c, rows, T, EDGE, &part, x0, \
+        strided_tile(t, kind, g + c, index + c, t->weight + panel_offset(c, 9), out + c, rows, T, EDGE, &part, x0, \
                      x1);                                                                                          \
         ask_large(t, n, y, left, c, NUM_ROWS(rows), 2 * T);                                                        \
     }
@@ -257,27 +257,27 @@ INLINE void strided_piece(const WindowTask *t, const int form, int n, int y, int
     }
 }
 
-INLINE void strided_row(const WindowTask *t, const int form, int n, int y, const int rows)
+INLINE void strided_row(const WindowTask *t, const int kind, int n, int y, const int rows)
 {
     int j = (t->padding + 1) / 2 - 1;
     for (; 2 * j + 1 - t->padding + 4 < t->large_width; j += 4)
-        strided_piece(t, form, n, y, j, rows, 4);
+        strided_piece(t, kind, n, y, j, rows, 4);
     for (; 2 * j + 1 - t->padding < t->large_width; j += 2)
-        strided_piece(t, form, n, y, j, rows, 2);
+        strided_piece(t, kind, n, y, j, rows, 2);
 }
 
-INLINE void gather_strided(const WindowTask *t, const int form)
+INLINE void gather_strided(const WindowTask *t, const int kind)
 {
     for (int n = 0; n < t->images; n++)
         for (int y = t->y0; y < t->y1; y++)
             if ((y + t->padding) % 2 == 0)
-                strided_row(t, form, n, y, ROW_SHARED);
+                strided_row(t, kind, n, y, ROW_SHARED);
 #if MICRO_ISA == AVX512 /* enough registers for two rows of sums */
             else if (y + 1 < t->y1)
-                strided_row(t, form, n, y++, ROW_BOTH);
+                strided_row(t, kind, n, y++, ROW_BOTH);
 #endif
             else
-                strided_row(t, form, n, y, ROW_MIDDLE);
+                strided_row(t, kind, n, y, ROW_MIDDLE);
 }
 
 /* A task that asks for lines of its result before it writes them. */

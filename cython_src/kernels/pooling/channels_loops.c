@@ -205,16 +205,16 @@ INLINE void pairs(const WindowTask *t, const int maximum)
             }
 }
 
-INLINE void pool_backward(const WindowTask *task, const int form)
+INLINE void pool_backward(const WindowTask *task, const int kind)
 {
     const WindowTask asks = asking(task), *t = &asks;
     if (t->kernel == 2 && t->stride == 2 && t->padding == 0 && t->large_height == 2 * t->small_height &&
         t->large_width == 2 * t->small_width)
-        pairs(t, form == GATHER_MAX);
+        pairs(t, kind == GATHER_MAX);
     else if (t->kernel == 3 && t->stride == 2)
-        gather_strided(t, form);
+        gather_strided(t, kind);
     else
-        gather(t, form);
+        gather(t, kind);
 }
 
 static void max_pool_backward(const WindowTask *t)

@@ -12,7 +12,7 @@ extern const struct ChannelsWinogradLoops ISA_SYMBOL(forktask_channels_winograd)
 extern const struct DenseLoops ISA_SYMBOL(forktask_dense);
 extern const struct LanesLoops ISA_SYMBOL(forktask_lanes);
 extern const struct LanesConvolutionLoops ISA_SYMBOL(forktask_lanes_convolution);
-extern const struct LanesFormsLoops ISA_SYMBOL(forktask_lanes_forms);
+extern const struct LanesAlgorithmsLoops ISA_SYMBOL(forktask_lanes_algorithms);
 extern const struct LanesPoolingLoops ISA_SYMBOL(forktask_lanes_pooling);
 extern const struct LanesWinogradLoops ISA_SYMBOL(forktask_lanes_winograd);
 extern const struct LayerNormLoops ISA_SYMBOL(forktask_layernorm);
@@ -35,7 +35,7 @@ const MicroKernels ISA_SYMBOL(forktask_micro) = {
     .dense = &ISA_SYMBOL(forktask_dense),
     .lanes = &ISA_SYMBOL(forktask_lanes),
     .lanes_convolution = &ISA_SYMBOL(forktask_lanes_convolution),
-    .lanes_forms = &ISA_SYMBOL(forktask_lanes_forms),
+    .lanes_algorithms = &ISA_SYMBOL(forktask_lanes_algorithms),
     .lanes_pooling = &ISA_SYMBOL(forktask_lanes_pooling),
     .lanes_winograd = &ISA_SYMBOL(forktask_lanes_winograd),
     .layernorm = &ISA_SYMBOL(forktask_layernorm),

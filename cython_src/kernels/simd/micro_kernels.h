@@ -16,7 +16,7 @@ typedef struct MicroKernels {
     const struct DenseLoops *dense;
     const struct LanesLoops *lanes;
     const struct LanesConvolutionLoops *lanes_convolution;
-    const struct LanesFormsLoops *lanes_forms;
+    const struct LanesAlgorithmsLoops *lanes_algorithms;
     const struct LanesPoolingLoops *lanes_pooling;
     const struct LanesWinogradLoops *lanes_winograd;
     const struct LayerNormLoops *layernorm;

@@ -84,26 +84,29 @@ INLINE Vec splat(float x)
 #define HIGH2(a, b) SHUFFLE(VecI, a, b, 2, 3, 6, 7)
 #endif
 
+/* MERGE(LOW, HIGH) for each step of a tree that brings lane i of vector i together with its other lanes, halves first. */
+#if VL == 16
+#define EACH_HALVING(MERGE) MERGE(LOW8, HIGH8) MERGE(LOW4, HIGH4) MERGE(LOW2, HIGH2) MERGE(EVEN, ODD)
+#elif VL == 8
+#define EACH_HALVING(MERGE) MERGE(LOW4, HIGH4) MERGE(LOW2, HIGH2) MERGE(EVEN, ODD)
+#else
+#define EACH_HALVING(MERGE) MERGE(LOW2, HIGH2) MERGE(EVEN, ODD)
+#endif
+
 /* Lane i of the result is the sum of v[i]'s lanes, halves first; lanes from n on are undefined. Uses up v.
  * A tree of half-merging steps: three instructions a vector, where summing each by itself takes eight. */
 INLINE Vec lane_sums(Vec *v, const int n)
 {
     int count = n;
-#define MERGE(LOW, HIGH)                                            \
+#define ADD_HALVES(LOW, HIGH)                                       \
     UNROLL for (int i = 0; 2 * i < count; i++)                      \
     {                                                               \
         Vec a = v[2 * i], b = 2 * i + 1 < count ? v[2 * i + 1] : a; \
         v[i] = LOW(a, b) + HIGH(a, b);                              \
     }                                                               \
     count = (count + 1) / 2;
-#if VL >= 16
-    MERGE(LOW8, HIGH8)
-#endif
-#if VL >= 8
-    MERGE(LOW4, HIGH4)
-#endif
-    MERGE(LOW2, HIGH2)
-    MERGE(EVEN, ODD)
+    EACH_HALVING(ADD_HALVES)
+#undef ADD_HALVES
     return v[0];
 }
 

@@ -20,7 +20,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.kernels.convolution.algorithms import ALGORITHMS, CONV_OPTIONS
-from forktask.cython_src.lowering.layouts.lanes.forms import CONVOLUTIONS
+from forktask.cython_src.lowering.layouts.lanes.algorithms import CONVOLUTIONS
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.lowering.options import FUSIONS
 from forktask.cython_src.networks.layers import (

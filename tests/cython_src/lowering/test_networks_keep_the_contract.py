@@ -8,7 +8,7 @@ from kinds import LONG
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import AccessError, check_accesses, check_orders, find_unused_reads
-from forktask.cython_src.kernels.convolution.lanes_forms import FORMS
+from forktask.cython_src.kernels.convolution.lanes_algorithms import COMPARED
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.plan.model import READ
 
@@ -51,9 +51,9 @@ def fill(bound):
 @pytest.mark.parametrize(
     ("network", "case"),
     [
-        *(("cifar10_cnn", case) for case in CASES if not any(form in case for form in FORMS)),
+        *(("cifar10_cnn", case) for case in CASES if not any(algorithm in case for algorithm in COMPARED)),
         *(("lenet5", case) for case in ("lanes, not full", "winograd, channels and rows", "chain", "no fusion")),
-        *(("lenet5", case) for case in CASES if any(form in case for form in FORMS)),
+        *(("lenet5", case) for case in CASES if any(algorithm in case for algorithm in COMPARED)),
     ],
 )
 def test_kernels_touch_what_they_declare(network, case, target):

@@ -2,13 +2,13 @@
 
 layout         what these layouts supply to the common lowering
 maps           maps and their geometry
-forms          forms of convolutions, and which is cheapest
+algorithms     of convolutions, and which is cheapest
 pixels, convolutions
                loops of each kind of layer, forward and backward
 blocks         how loops are cut into blocks
 """
 
-from .forms import choose_lanes
+from .algorithms import choose_lanes
 from .layout import FLAT_LAYOUT, LANES_LAYOUT
 
 __all__ = ["FLAT_LAYOUT", "LANES_LAYOUT", "choose_lanes"]

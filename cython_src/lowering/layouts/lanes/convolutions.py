@@ -9,8 +9,8 @@ from ....plan.model import read, update, write
 from ...gradients import gradient_map
 from ...state import Lowering, loop_name, phase_of
 from ...units import Unit
+from .algorithms import POINTS, TAPS, algorithm_attributes, algorithm_of, kernel_name
 from .blocks import channel_ranges, convolution_ranges, group_ranges, winograd_ranges
-from .forms import POINTS, TAPS, form_attributes, form_of, kernel_name
 from .maps import FeatureMap
 from .pixels import box_bounds, index_before, index_buffer
 
@@ -21,20 +21,20 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
     source, target = low.maps[unit.sources[0]], low.output_map(unit, again)
     scale = 2 if unit.pooling else 1
     height, width = target.height * scale, target.width * scale
-    form = form_of(low, name, source.channels, target.channels, height, width)
+    algorithm = algorithm_of(low, name, source.channels, target.channels, height, width)
     weight, bias = low.parameter(f"{name}.weight"), low.parameter(f"{name}.bias")
     operands = {"input": source.name, "bias": bias, "output": target.name}
-    operands |= weight_operand(low, unit, form, source, target, flip=False, again=again)
+    operands |= weight_operand(low, unit, algorithm, source, target, flip=False, again=again)
     if unit.pooling:
         operands["index"] = index_buffer(low, unit)
     blocks = []
-    cuts = convolution_ranges(low, form, target.channels, target.height, scale)
+    cuts = convolution_ranges(low, algorithm, target.channels, target.height, scale)
     for g, c, y in block_grid(group_ranges(low), *cuts):
         rows, channels, images = y[1] - y[0], c[1] - c[0], low.samples_in(g)
         accesses = [
             read(source.name, g, (0, source.channels), source.read_rows(y[0] * scale, y[1] * scale)),
             read(operands["transformed"], (0, POINTS), (0, source.channels), c)
-            if form == "winograd"
+            if algorithm == "winograd"
             else read(weight, c),
             read(bias, c),
             write(target.name, g, c, target.written_rows(*y)),
@@ -47,28 +47,35 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
         blocks.append((box_bounds(g, c, y), accesses, flops, 4.0 * images * (read_size + written_size)))
     low.loop(
         loop_name(unit, again),
-        kernel_name(form, "relu_pool" if unit.pooling else "forward"),
+        kernel_name(algorithm, "relu_pool" if unit.pooling else "forward"),
         operands,
         blocks,
         name,
         phase_of(again),
         **source.attributes("in"),
         **target.attributes("out"),
-        **form_attributes(form),
+        **algorithm_attributes(algorithm),
     )
 
 
 def weight_operand(
-    low: Lowering, unit: Unit, form: str, source: FeatureMap, target: FeatureMap, *, flip: bool, again: bool = False
+    low: Lowering,
+    unit: Unit,
+    algorithm: str,
+    source: FeatureMap,
+    target: FeatureMap,
+    *,
+    flip: bool,
+    again: bool = False,
 ) -> dict[str, str]:
     """Return the operand that holds the weights.
 
-    In Winograd form it is transformed, (points, channels in, channels out) of the convolution or, flipped, of its data
-    gradient; a loop of its own makes it anew in each iteration.
+    By Winograd's algorithm it is transformed, (points, channels in, channels out) of the convolution or, flipped, of
+    its data gradient; a loop of its own makes it anew in each iteration.
     """
     layer = unit.layer.name
     weight = f"{layer}.weight"
-    if form != "winograd":
+    if algorithm != "winograd":
         return {"weight": weight}
     name = f"{layer}.data_gradient.transform" if flip else f"{layer}.transform"
     if again:
@@ -102,16 +109,16 @@ def data_gradient(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
     scale = 2 if index else 1
     height, width = target.height // scale, target.width // scale
     name = f"{unit.layer.name}.data_gradient"
-    form = form_of(low, name, gradient.channels, target.channels, height, width)
+    algorithm = algorithm_of(low, name, gradient.channels, target.channels, height, width)
     operands = {"gradient": gradient.name, "output": target.name} | ({"index": index} if index else {})
-    operands |= weight_operand(low, unit, form, gradient, target, flip=True)
+    operands |= weight_operand(low, unit, algorithm, gradient, target, flip=True)
     blocks = []
-    for g, c, y in block_grid(group_ranges(low), *convolution_ranges(low, form, target.channels, height, 1)):
+    for g, c, y in block_grid(group_ranges(low), *convolution_ranges(low, algorithm, target.channels, height, 1)):
         size, images, channels = (y[1] - y[0]) * width, low.samples_in(g), c[1] - c[0]
         accesses = [
             read(gradient.name, g, (0, gradient.channels), gradient.read_rows(*y)),
             read(operands["transformed"], (0, POINTS), (0, gradient.channels), c)
-            if form == "winograd"
+            if algorithm == "winograd"
             else read(operands["weight"]),
             write(target.name, g, c, target.written_rows(y[0] * scale, y[1] * scale)),
         ]
@@ -122,14 +129,14 @@ def data_gradient(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
         blocks.append((box_bounds(g, c, y), accesses, flops, moved))
     low.loop(
         name,
-        kernel_name(form, "backward_data_unpool" if index else "backward_data"),
+        kernel_name(algorithm, "backward_data_unpool" if index else "backward_data"),
         operands,
         blocks,
         unit.layer.name,
         "backward",
         **gradient.attributes("in"),
         **target.attributes("out"),
-        **form_attributes(form),
+        **algorithm_attributes(algorithm),
     )
 
 
@@ -139,9 +146,9 @@ def weight_gradient(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
     name, chain = unit.layer.name, low.options.chain
     source, loop = low.maps[unit.sources[0]], f"{name}.weight_gradient"
     outputs, pixels = gradient.channels, gradient.height * gradient.width
-    form = form_of(low, loop, outputs, source.channels, gradient.height, gradient.width)
+    algorithm = algorithm_of(low, loop, outputs, source.channels, gradient.height, gradient.width)
     channels, rows = channel_ranges(low, outputs), [(0, gradient.height)]
-    if form == "winograd" and not chain and low.options.cut.is_auto:
+    if algorithm == "winograd" and not chain and low.options.cut.is_auto:
         channels, rows = winograd_ranges(low, outputs, gradient.height)
     parts = list(block_grid(group_ranges(low), rows))
     count = 1 if chain else len(parts)
@@ -150,7 +157,7 @@ def weight_gradient(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
     for kind in ("weight", "bias"):
         low.partials[f"{name}.{kind}"] = partials, count
     attributes = {**gradient.attributes("dy"), **source.attributes("in")}
-    attributes |= form_attributes(form)
+    attributes |= algorithm_attributes(algorithm)
     flops = 2.0 * TAPS * source.channels * outputs * pixels
     moved = 4.0 * (outputs + source.channels) * pixels
     for link, part in enumerate([[p] for p in parts] if chain else [parts]):
@@ -158,7 +165,7 @@ def weight_gradient(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
         for number, (g, y) in enumerate(part):
             for c in channels:
                 box = (g, c), (g,)
-                if form == "winograd":  # the other forms have blocks of all rows
+                if algorithm == "winograd":  # the others have blocks of all rows
                     source_box = g, (0, source.channels), source.read_rows(*y)
                     box = (g, c, gradient.interior_rows(*y)), source_box
                 output = (update if link else write)(partials, (number, number + 1), c)
@@ -168,7 +175,7 @@ def weight_gradient(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
                 blocks.append((bounds, accesses, flops * share, moved * share))
         low.loop(
             loop + (f".{link}" if chain else ""),
-            kernel_name(form, "backward_weights"),
+            kernel_name(algorithm, "backward_weights"),
             {"gradient": gradient.name, "input": source.name, "output": partials},
             blocks,
             name,

@@ -16,9 +16,9 @@ from ...gradients import gradient_map
 from ...options import FUSIONS, PlanOptions
 from ...state import ImageLayout, Loops, Lowering, check_chain
 from ...units import Unit
+from .algorithms import CONVOLUTIONS
 from .blocks import channel_ranges, group_ranges
 from .convolutions import convolution, convolution_backward
-from .forms import CONVOLUTIONS
 from .maps import KERNEL, FeatureMap, Features, Logits
 from .pixels import index_before, pixelwise, pool, pool_backward
 

@@ -6,7 +6,7 @@ from cython_src.kernels.kernel_testing import EPSILON, INSTRUCTION_SETS, fill, r
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.convolution.algorithms import ERROR_LIMIT, RELATIVE_ERROR
-from forktask.cython_src.lowering.layouts.lanes.forms import choose_convolution
+from forktask.cython_src.lowering.layouts.lanes.algorithms import choose_convolution
 from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.parts import convolutional_classifier

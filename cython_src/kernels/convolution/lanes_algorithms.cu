@@ -1,4 +1,4 @@
-/* The forward convolution as a first OpenACC port writes it, four ways, for comparison with conv.cu: padding by asking
+/* The forward convolution as a first OpenACC port writes it, four ways, for comparison with lanes.cu: padding by asking
  * at each tap whether the pixel lies inside (`if`) or by reading the padded map (`pad`); a thread for each output, or a
  * CUDA block for each output whose threads add up taps in parallel (`reduction`). Operands of conv_forward. */
 

@@ -1,13 +1,13 @@
-"""Convolution of sixteen images in the vector lanes in the forms that the direct one is compared with.
+"""Convolution of sixteen images in the vector lanes by the algorithms that the direct one is compared with.
 
 im2col       inputs of all taps copied side by side, then a product with the weights
 if           bounds tested at each tap, one output pixel at a time
 if_blocked   the same with a tile of outputs in registers
 pad          the input copied between zeros first, then one output pixel at a time
-pad_blocked  the same with the direct form's tiles
+pad_blocked  the same with the direct algorithm's tiles
 
 Formula, operands and bounds are those of kernels/convolution/lanes.pyx; the attribute "algorithm" is a position in
-algorithms.ALGORITHMS. Forward pass and data gradient sum in the direct form's order, so they have its bits.
+algorithms.ALGORITHMS. Forward pass and data gradient sum in the direct algorithm's order, so they have its bits.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uintptr_t
@@ -17,24 +17,24 @@ from ..interface.block_kernel cimport KernelArgs, TaskContext
 from .lanes_epilogue cimport POOL, STORE, UNPOOL, Epilogue, finish_rows
 from ..maps.lanes cimport Map, clear_halo, offset, plane_size, read_map
 from ..simd.lanes cimport LANES
-from .lanes_forms_loops cimport Extent
+from .lanes_algorithms_loops cimport Extent
 from .lanes_loops cimport KERNEL, TAPS, ConvTask, WeightGradientTask
 from ..maps.lanes_loops cimport LanesLoops
 from .lanes_loops cimport LanesConvolutionLoops
-from .lanes_forms_loops cimport LanesFormsLoops
+from .lanes_algorithms_loops cimport LanesAlgorithmsLoops
 from ..pooling.lanes_loops cimport LanesPoolingLoops
 
 cdef extern from "cython_src/kernels/convolution/lanes_sizes.h" nogil:
     const int LANES_TILE
-    const int FORM_IM2COL, FORM_TESTED, FORM_TESTED_BLOCKED, FORM_PAD, FORM_PAD_BLOCKED
-    const int FORM_PAIR
+    const int ALGORITHM_IM2COL, ALGORITHM_TESTED, ALGORITHM_TESTED_BLOCKED, ALGORITHM_PAD, ALGORITHM_PAD_BLOCKED
+    const int PAIR_ROWS
 
-    ctypedef struct FormScratch:
+    ctypedef struct AlgorithmScratch:
         Py_ssize_t copied, end
 
-    int form_rows(int algorithm, int rows)
-    Py_ssize_t form_channel(int width)
-    FormScratch form_scratch(int algorithm, bint stores, int inputs, int outputs, int width, int rows)
+    int algorithm_rows(int algorithm, int rows)
+    Py_ssize_t algorithm_channel(int width)
+    AlgorithmScratch algorithm_scratch(int algorithm, bint stores, int inputs, int outputs, int width, int rows)
 
 from functools import partial
 
@@ -48,12 +48,12 @@ cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
     ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
         const LanesLoops *lanes
         const LanesConvolutionLoops *lanes_convolution
-        const LanesFormsLoops *lanes_forms
+        const LanesAlgorithmsLoops *lanes_algorithms
         const LanesPoolingLoops *lanes_pooling
 
 
-FORMS = tuple(ALGORITHMS[FORM_IM2COL : FORM_PAD_BLOCKED + 1])
-assert FORMS == ("im2col", "if", "if_blocked", "pad", "pad_blocked")
+COMPARED = tuple(ALGORITHMS[ALGORITHM_IM2COL : ALGORITHM_PAD_BLOCKED + 1])
+assert COMPARED == ("im2col", "if", "if_blocked", "pad", "pad_blocked")
 
 
 cdef void copy_padded(const Map *m, const float *x, int group, int y, int rows, float *out) noexcept nogil:
@@ -94,12 +94,12 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     height = source.height + 2 * source.halo - (KERNEL - 1)
     width = source.width + 2 * source.halo - (KERNEL - 1)
     tile_row = <Py_ssize_t> width * LANES
-    tile_channel = form_channel(width)
+    tile_channel = algorithm_channel(width)
     scale = 2 if epilogue == POOL else 1
     spread = 2 if epilogue == UNPOOL else 1
-    copied = tile + form_scratch(algorithm, epilogue == STORE, source.channels, b[3] - b[2], width,
+    copied = tile + algorithm_scratch(algorithm, epilogue == STORE, source.channels, b[3] - b[2], width,
                                  (b[5] - b[4]) * scale).copied
-    strip = form_rows(algorithm, height)
+    strip = algorithm_rows(algorithm, height)
     t.channels_in = source.channels
     t.vectors = width
     t.pixel = LANES
@@ -115,12 +115,12 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
             first = x + offset(&source, g, 0, y - source.halo) - source.halo * LANES
             t.in_channel = plane_size(&source)
             t.in_row = <Py_ssize_t> source.pitch * LANES
-            if algorithm == FORM_IM2COL:
-                micro.lanes_forms.copy_taps(first, t.in_channel, t.in_row, source.channels, rows, width, copied)
+            if algorithm == ALGORITHM_IM2COL:
+                micro.lanes_algorithms.copy_taps(first, t.in_channel, t.in_row, source.channels, rows, width, copied)
                 first = copied
                 t.in_row = tile_row
                 t.in_channel = TAPS * rows * tile_row
-            elif algorithm >= FORM_PAD:
+            elif algorithm >= ALGORITHM_PAD:
                 copy_padded(&source, x, g, y - source.halo, rows + KERNEL - 1, copied)
                 first = copied
                 t.in_row = tile_row + (KERNEL - 1) * LANES
@@ -133,7 +133,7 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
                 t.bias = NULL if flip else bias + o
                 first_row = y
                 while first_row < y + rows:
-                    n = min(FORM_PAIR, y + rows - first_row)
+                    n = min(PAIR_ROWS, y + rows - first_row)
                     t.rows = n
                     t.input = first + (first_row - y) * t.in_row
                     exist.top = max(0, source.halo - first_row)
@@ -146,14 +146,14 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
                         t.out = tile
                         t.out_channel = tile_channel
                         t.out_row = tile_row
-                    if algorithm == FORM_IM2COL:
-                        micro.lanes_forms.product(&t)
-                    elif algorithm == FORM_TESTED_BLOCKED:
-                        micro.lanes_forms.tested(&t, &exist)
-                    elif algorithm == FORM_PAD_BLOCKED:
+                    if algorithm == ALGORITHM_IM2COL:
+                        micro.lanes_algorithms.product(&t)
+                    elif algorithm == ALGORITHM_TESTED_BLOCKED:
+                        micro.lanes_algorithms.tested(&t, &exist)
+                    elif algorithm == ALGORITHM_PAD_BLOCKED:
                         micro.lanes_convolution.convolve(&t)
                     else:
-                        micro.lanes_forms.plain(&t, &exist if algorithm == FORM_TESTED else NULL)
+                        micro.lanes_algorithms.plain(&t, &exist if algorithm == ALGORITHM_TESTED else NULL)
                     for i in range(count if t.out == tile else 0):
                         finish_rows(
                             micro.lanes_pooling, epilogue, &target, out, index, g, o + i, first_row, 0, n, width,
@@ -166,24 +166,24 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     return 0
 
 
-cdef int conv_form_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+cdef int conv_algorithm_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     return convolve(<const KernelArgs *> args, block, context, False, STORE)
 
 
-cdef int conv_form_relu_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+cdef int conv_algorithm_relu_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     return convolve(<const KernelArgs *> args, block, context, False, POOL)
 
 
-cdef int conv_form_backward_data(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+cdef int conv_algorithm_backward_data(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     return convolve(<const KernelArgs *> args, block, context, True, STORE)
 
 
-cdef int conv_form_backward_data_unpool(const void *args, Py_ssize_t block,
+cdef int conv_algorithm_backward_data_unpool(const void *args, Py_ssize_t block,
                                         const TaskContext *context) noexcept nogil:
     return convolve(<const KernelArgs *> args, block, context, True, UNPOOL)
 
 
-cdef int conv_form_backward_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+cdef int conv_algorithm_backward_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     """bounds: partial buffer, groups, output channels."""
     cdef const KernelArgs *a = <const KernelArgs *> args
     cdef const int32_t *b = a.bounds + block * a.bounds_width
@@ -199,7 +199,7 @@ cdef int conv_form_backward_weights(const void *args, Py_ssize_t block, const Ta
     cdef int g, o, y, rows, strip
     read_map(&dy, a.integers)
     read_map(&x, a.integers + 7)
-    strip = form_rows(algorithm, dy.height)
+    strip = algorithm_rows(algorithm, dy.height)
     t.channels_in = x.channels
     t.channels_out = b[4] - b[3]
     t.vectors = dy.width
@@ -224,24 +224,24 @@ cdef int conv_form_backward_weights(const void *args, Py_ssize_t block, const Ta
             t.x_row = <Py_ssize_t> x.pitch * LANES
             exist.top = max(0, x.halo - y)
             exist.bottom = x.halo + x.height - y
-            if algorithm == FORM_IM2COL:
-                micro.lanes_forms.copy_taps(t.x, t.x_channel, t.x_row, x.channels, rows, dy.width, copied)
+            if algorithm == ALGORITHM_IM2COL:
+                micro.lanes_algorithms.copy_taps(t.x, t.x_channel, t.x_row, x.channels, rows, dy.width, copied)
                 t.x = copied
                 t.x_row = <Py_ssize_t> dy.width * LANES
                 t.x_channel = TAPS * rows * t.x_row
-                micro.lanes_forms.gradient_product(&t)
-            elif algorithm >= FORM_PAD:
+                micro.lanes_algorithms.gradient_product(&t)
+            elif algorithm >= ALGORITHM_PAD:
                 copy_padded(&x, inputs, g, y - x.halo, rows + KERNEL - 1, copied)
                 t.x = copied
                 t.x_row = <Py_ssize_t> (dy.width + KERNEL - 1) * LANES
                 t.x_channel = (rows + KERNEL - 1) * t.x_row
-                if algorithm == FORM_PAD:
-                    micro.lanes_forms.gradient_plain(&t, NULL)
-            elif algorithm == FORM_TESTED_BLOCKED:
-                micro.lanes_forms.gradient_tested(&t, &exist)
+                if algorithm == ALGORITHM_PAD:
+                    micro.lanes_algorithms.gradient_plain(&t, NULL)
+            elif algorithm == ALGORITHM_TESTED_BLOCKED:
+                micro.lanes_algorithms.gradient_tested(&t, &exist)
             else:
-                micro.lanes_forms.gradient_plain(&t, &exist)
-            if algorithm == FORM_PAD_BLOCKED:
+                micro.lanes_algorithms.gradient_plain(&t, &exist)
+            if algorithm == ALGORITHM_PAD_BLOCKED:
                 micro.lanes_convolution.weight_gradient(&t)  # with dY's sums
             else:
                 for o in range(t.channels_out):
@@ -255,13 +255,13 @@ cdef int conv_form_backward_weights(const void *args, Py_ssize_t block, const Ta
 
 def _scratch(scale, stores, attributes, bounds, operands):
     """`scale`: rows of the result in one of the bounds."""
-    return sizeof(float) * form_scratch(
+    return sizeof(float) * algorithm_scratch(
         attributes["algorithm"], stores, attributes["in_channels"], longest(bounds, "c"),
         lanes_convolution.result_width(attributes), scale * longest(bounds, "y")).end
 
 
 def _weights_scratch(attributes, bounds, operands):
-    return sizeof(float) * form_scratch(
+    return sizeof(float) * algorithm_scratch(
         attributes["algorithm"], True, attributes["in_channels"], longest(bounds, "c"), attributes["dy_width"],
         attributes["dy_height"]).end
 
@@ -269,23 +269,23 @@ def _weights_scratch(attributes, bounds, operands):
 STORED, POOLED, SPREAD = (partial(_scratch, *how) for how in ((1, True), (2, False), (1, False)))
 MAPS = lanes_convolution.MAPS + ("algorithm",)
 register(KernelSpec(
-    "conv_form_forward", ("input", "weight", "bias", "output"), MAPS, (), BOX,
-    lanes_convolution._conv_forward_reference, <uintptr_t> &conv_form_forward,
+    "conv_algorithm_forward", ("input", "weight", "bias", "output"), MAPS, (), BOX,
+    lanes_convolution._conv_forward_reference, <uintptr_t> &conv_algorithm_forward,
     scratch_bytes=STORED))
 register(KernelSpec(
-    "conv_form_relu_pool", ("input", "weight", "bias", "output", "index"), MAPS, (), BOX,
-    lanes_convolution._conv_relu_pool_reference, <uintptr_t> &conv_form_relu_pool,
+    "conv_algorithm_relu_pool", ("input", "weight", "bias", "output", "index"), MAPS, (), BOX,
+    lanes_convolution._conv_relu_pool_reference, <uintptr_t> &conv_algorithm_relu_pool,
     scratch_bytes=POOLED))
 register(KernelSpec(
-    "conv_form_backward_data", ("gradient", "weight", "output"), MAPS, (), BOX,
-    lanes_convolution._conv_backward_data_reference, <uintptr_t> &conv_form_backward_data,
+    "conv_algorithm_backward_data", ("gradient", "weight", "output"), MAPS, (), BOX,
+    lanes_convolution._conv_backward_data_reference, <uintptr_t> &conv_algorithm_backward_data,
     scratch_bytes=STORED))
 register(KernelSpec(
-    "conv_form_backward_data_unpool", ("gradient", "weight", "output", "index"), MAPS, (), BOX,
-    lanes_convolution._conv_backward_data_unpool_reference, <uintptr_t> &conv_form_backward_data_unpool,
+    "conv_algorithm_backward_data_unpool", ("gradient", "weight", "output", "index"), MAPS, (), BOX,
+    lanes_convolution._conv_backward_data_unpool_reference, <uintptr_t> &conv_algorithm_backward_data_unpool,
     scratch_bytes=SPREAD))
 register(KernelSpec(
-    "conv_form_backward_weights", ("gradient", "input", "output"),
+    "conv_algorithm_backward_weights", ("gradient", "input", "output"),
     map_attributes("dy") + map_attributes("in") + ("accumulate", "algorithm"), (), ("partial", "g0", "g1", "c0", "c1"),
-    lanes_convolution._conv_backward_weights_reference, <uintptr_t> &conv_form_backward_weights,
+    lanes_convolution._conv_backward_weights_reference, <uintptr_t> &conv_algorithm_backward_weights,
     scratch_bytes=_weights_scratch))

@@ -1,4 +1,4 @@
-"""Forms of the convolutions of the layouts "lanes" and "flat": which there are, and the cheapest by cost."""
+"""Algorithms of the convolutions of the layouts "lanes" and "flat": which there are, and the cheapest by cost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ....kernels.convolution.algorithms import CODES, ERROR_LIMIT, RELATIVE_ERROR
-from ....kernels.convolution.lanes_forms import FORMS
+from ....kernels.convolution.lanes_algorithms import COMPARED
 from ....kernels.convolution.lanes_winograd import POINTS
 from ....kernels.convolution.lanes_winograd import TILE as WINOGRAD_TILE
 from ....kernels.simd.instruction_sets import LANES
@@ -15,17 +15,17 @@ from ...state import Lowering
 from .maps import KERNEL
 
 TAPS = KERNEL * KERNEL
-CONVOLUTIONS = ("auto", "direct", "winograd", *FORMS)  # of the layout "lanes"; "flat" has the first two
+CONVOLUTIONS = ("auto", "direct", "winograd", *COMPARED)  # of the layout "lanes"; "flat" has the first two
 
 
 def direct_cost(channels_in: int, channels_out: int, height: int, width: int) -> int:
-    """Return the multiply-adds of vectors that a convolution of sixteen images takes in direct form; height and width
+    """Return the multiply-adds of vectors that a convolution of sixteen images takes directly; height and width
     are those of the result."""
     return TAPS * channels_in * channels_out * height * width
 
 
 def winograd_cost(channels_in: int, channels_out: int, height: int, width: int) -> int:
-    """Return the time of a convolution of sixteen images in Winograd form, in the unit of `direct_cost`.
+    """Return the time of a convolution of sixteen images by Winograd's algorithm, in the unit of `direct_cost`.
 
     To transform a tile takes as long as 700 multiply-adds for a channel of the input, 530 for one of the output
     (fitted to the forward passes of the CIFAR-10 network, AVX-512).
@@ -35,7 +35,7 @@ def winograd_cost(channels_in: int, channels_out: int, height: int, width: int) 
 
 
 def choose_convolution(channels_in: int, channels_out: int, height: int, width: int) -> str:
-    """Return the cheaper form of a convolution in the lane layout whose error is within the limit, "direct" or
+    """Return the cheaper algorithm for a convolution in the lane layout whose error is within the limit, "direct" or
     "winograd": with few channels on both sides the transforms outweigh the products saved."""
     shape = (channels_in, channels_out, height, width)
     if RELATIVE_ERROR["winograd"] > ERROR_LIMIT:
@@ -50,7 +50,7 @@ def choose_lanes(
 
     A last group of images that is not full wastes lanes. Narrow rows of the flat layout run on through the halo,
     its loads cross cache lines, and it sums lanes more often: together some 10 % of a step. And it has the direct
-    form alone; `convolutions` are arguments of `choose_convolution`.
+    algorithm alone; `convolutions` are arguments of `choose_convolution`.
     """
     if granularity.images % LANES:
         return 1
@@ -62,22 +62,22 @@ def choose_lanes(
     return LANES if lanes <= flat else 1
 
 
-def form_of(low: Lowering, loop: str, channels_in: int, channels_out: int, height: int, width: int) -> str:
-    """Return the form of a convolution and note it under the name of its loop, in the plan's "convolutions"."""
-    form = low.options.conv
+def algorithm_of(low: Lowering, loop: str, channels_in: int, channels_out: int, height: int, width: int) -> str:
+    """Return the algorithm of a convolution and note it under the name of its loop, in the plan's "convolutions"."""
+    algorithm = low.options.conv
     if low.layout.lanes == 1:
-        form = "direct"
-    elif form == "auto":
-        form = choose_convolution(channels_in, channels_out, height, width)
-    low.builder.attributes.setdefault("convolutions", {})[loop] = form
-    return form
+        algorithm = "direct"
+    elif algorithm == "auto":
+        algorithm = choose_convolution(channels_in, channels_out, height, width)
+    low.builder.attributes.setdefault("convolutions", {})[loop] = algorithm
+    return algorithm
 
 
-def kernel_name(form: str, what: str) -> str:
-    """Return the name of the kernel that computes a part of a convolution in a form."""
-    return f"{'conv_form' if form in FORMS else 'winograd' if form == 'winograd' else 'conv'}_{what}"
+def kernel_name(algorithm: str, what: str) -> str:
+    """Return the name of the kernel that computes a part of a convolution by an algorithm."""
+    return f"{'conv_algorithm' if algorithm in COMPARED else 'winograd' if algorithm == 'winograd' else 'conv'}_{what}"
 
 
-def form_attributes(form: str) -> dict[str, int]:
-    """Return further attributes of the kernels in a form."""
-    return {"algorithm": CODES[form]} if form in FORMS else {}
+def algorithm_attributes(algorithm: str) -> dict[str, int]:
+    """Return further attributes of the kernels of an algorithm."""
+    return {"algorithm": CODES[algorithm]} if algorithm in COMPARED else {}

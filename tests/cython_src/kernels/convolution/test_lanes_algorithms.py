@@ -8,7 +8,7 @@ from cython_src.networks_for_tests import fill as fill_plan
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.convolution.algorithms import CODES
-from forktask.cython_src.kernels.convolution.lanes_forms import FORMS
+from forktask.cython_src.kernels.convolution.lanes_algorithms import COMPARED
 from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.plan.builder import block_grid, ranges
@@ -59,23 +59,23 @@ def test_every_form_has_the_direct_forms_bits(seed, instruction_set):
         attributes = {**source.attributes("in"), **target.attributes("out")}
         cut = blocks(rng, 2, channels, height // 2 if pooled else height)
         expected = run_kernel(f"conv_{kernel}", operands, outputs, attributes, cut, "cpu", instruction_set)
-        for form in FORMS:
+        for algorithm in COMPARED:
             got = run_kernel(
-                f"conv_form_{kernel}",
+                f"conv_algorithm_{kernel}",
                 operands,
                 outputs,
-                {**attributes, "algorithm": CODES[form]},
+                {**attributes, "algorithm": CODES[algorithm]},
                 cut,
                 "cpu",
                 instruction_set,
             )
             for name in outputs:
-                np.testing.assert_array_equal(got[name], expected[name], err_msg=f"{kernel} {form} {name}")
+                np.testing.assert_array_equal(got[name], expected[name], err_msg=f"{kernel} {algorithm} {name}")
 
 
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("form", FORMS)
-def test_weight_gradients_equal_the_float64_form(form, seed):
+@pytest.mark.parametrize("algorithm", COMPARED)
+def test_weight_gradients_equal_the_float64_form(algorithm, seed):
     """Check weights and bias within rounding, written and added to, for each instruction set."""
     rng, source, (channels, height, width) = problem(seed)
     gradient = FeatureMap("gradient", 2, channels, height, width, 16, int(rng.integers(0, 3)))
@@ -90,10 +90,10 @@ def test_weight_gradients_equal_the_float64_form(form, seed):
         **gradient.attributes("dy"),
         **source.attributes("in"),
         "accumulate": accumulate,
-        "algorithm": CODES[form],
+        "algorithm": CODES[algorithm],
     }
     cut = [(0, 0, 2, *c) for c in ranges(channels, int(rng.integers(1, channels + 1)))]
-    name = "conv_form_backward_weights"
+    name = "conv_algorithm_backward_weights"
     expected = run_kernel(name, operands, ["output"], attributes, cut, "float64")["output"]
     absolute = {n: np.abs(a) for n, a in operands.items()}
     size = run_kernel(name, absolute, ["output"], attributes, cut, "float64")["output"]
@@ -105,11 +105,11 @@ def test_weight_gradients_equal_the_float64_form(form, seed):
         assert error.max() <= 1e-5 * size.max(), instruction_set
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_networks_train_in_every_form(form):
-    """Check losses and gradients of two steps against the direct form, a group that is not full, and what is noted."""
+@pytest.mark.parametrize("algorithm", COMPARED)
+def test_networks_train_by_every_algorithm(algorithm):
+    """Check losses and gradients of two steps against the direct algorithm, and what is noted; a group is not full."""
     results = []
-    for conv in ("direct", form):
+    for conv in ("direct", algorithm):
         plan = lower("lenet5", batch=20, conv=conv)
         assert plan.attributes["layout"] == "lanes"
         assert set(plan.attributes["convolutions"].values()) == {conv}

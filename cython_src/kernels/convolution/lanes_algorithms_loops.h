@@ -1,10 +1,10 @@
-/* Convolutions with 5 x 5 taps of sixteen images in the vector lanes, in the forms that the direct one (ConvTask in
- * lanes_loops.h) is compared with; compiled once per instruction set from kernels/convolution/lanes_forms_loops.c.
+/* Convolutions with 5 x 5 taps of sixteen images in the vector lanes, by the algorithms that the direct one (ConvTask in
+ * lanes_loops.h) is compared with; compiled once per instruction set from kernels/convolution/lanes_algorithms_loops.c.
  *
- * Sums run in the direct form's order, bias first, then input channels, kernel rows, kernel columns; so forward pass
+ * Sums run in the direct algorithm's order, bias first, then input channels, kernel rows, kernel columns; so forward pass
  * and data gradient have its bits. Strides are in floats, a pixel is LANES floats. */
-#ifndef FORKTASK_LANES_FORMS_LOOPS_H
-#define FORKTASK_LANES_FORMS_LOOPS_H
+#ifndef FORKTASK_LANES_ALGORITHMS_LOOPS_H
+#define FORKTASK_LANES_ALGORITHMS_LOOPS_H
 
 #include <stddef.h>
 
@@ -16,7 +16,7 @@ typedef struct Extent {
 } Extent;
 
 /* Tasks have pixels of LANES floats, weight gradients one group, no sum of dY. */
-typedef struct LanesFormsLoops {
+typedef struct LanesAlgorithmsLoops {
     /* One output pixel at a time; bounds are tested at every tap unless `exist` is NULL. */
     void (*plain)(const ConvTask *task, const Extent *exist);
     /* A tile of outputs in registers; bounds are tested at every tap and pixel. */
@@ -29,6 +29,6 @@ typedef struct LanesFormsLoops {
     void (*gradient_plain)(const WeightGradientTask *task, const Extent *exist);  /* one tap at a time */
     void (*gradient_tested)(const WeightGradientTask *task, const Extent *exist); /* a tile of taps in registers */
     void (*gradient_product)(const WeightGradientTask *task);                     /* `x` is what copy_taps made */
-} LanesFormsLoops;
+} LanesAlgorithmsLoops;
 
 #endif

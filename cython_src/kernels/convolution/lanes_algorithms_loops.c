@@ -1,13 +1,13 @@
-/* Forms of convolution to compare with, see kernels/convolution/lanes_forms_loops.h. MICRO_ISA selects vector width and tiles. */
-#include "lanes_forms_loops.h"
+/* Algorithms of convolution to compare with, see kernels/convolution/lanes_algorithms_loops.h. MICRO_ISA selects vector width and tiles. */
+#include "lanes_algorithms_loops.h"
 #include "cython_src/kernels/simd/vectors.h"
 
 #if MICRO_ISA == AVX512
-#define FORM_R 5 /* output channels in a tile */
-#define FORM_X 4 /* pixels in a tile */
+#define TILE_R 5 /* output channels in a tile */
+#define TILE_X 4 /* pixels in a tile */
 #else
-#define FORM_R 2
-#define FORM_X 2
+#define TILE_R 2
+#define TILE_X 2
 #endif
 
 INLINE ptrdiff_t weight_at(const ConvTask *t, int c, int tap)
@@ -39,14 +39,14 @@ static void plain(const ConvTask *t, const Extent *exist)
 
 /* ---- tiles of R channels x N pixels ---- */
 
-INLINE void start_tile(const ConvTask *t, const int R, const int N, int o, Vec sum[FORM_R][FORM_X * REGISTERS])
+INLINE void start_tile(const ConvTask *t, const int R, const int N, int o, Vec sum[TILE_R][TILE_X * REGISTERS])
 {
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < N * REGISTERS; i++) sum[r][i] =
         splat(t->bias ? t->bias[o + r] : 0.0f);
 }
 
 INLINE void store_tile(const ConvTask *t, const int R, const int N, int o, int y, int x,
-                       Vec sum[FORM_R][FORM_X * REGISTERS])
+                       Vec sum[TILE_R][TILE_X * REGISTERS])
 {
     float *to = t->out + o * t->out_channel + y * t->out_row + x * LANES;
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < N * REGISTERS; i++)
@@ -55,7 +55,7 @@ INLINE void store_tile(const ConvTask *t, const int R, const int N, int o, int y
 
 INLINE void tested_tile(const ConvTask *t, const Extent *exist, const int R, const int N, int o, int y, int x)
 {
-    Vec sum[FORM_R][FORM_X * REGISTERS];
+    Vec sum[TILE_R][TILE_X * REGISTERS];
     start_tile(t, R, N, o, sum);
     for (int c = 0; c < t->channels_in; c++)
         for (int ky = 0; ky < KERNEL; ky++) {
@@ -81,14 +81,14 @@ INLINE void tested_tile(const ConvTask *t, const Extent *exist, const int R, con
 
 INLINE void product_tile(const ConvTask *t, const Extent *unused, const int R, const int N, int o, int y, int x)
 {
-    Vec sum[FORM_R][FORM_X * REGISTERS];
+    Vec sum[TILE_R][TILE_X * REGISTERS];
     start_tile(t, R, N, o, sum);
     const ptrdiff_t tap_size = t->in_channel / TAPS;
     for (int c = 0; c < t->channels_in; c++)
         for (int tap = 0; tap < TAPS; tap++) {
             const float *w = t->w + o * t->w_out + weight_at(t, c, tap);
             const float *p = t->in + c * t->in_channel + tap * tap_size + y * t->in_row + x * LANES;
-            Vec in[FORM_X * REGISTERS];
+            Vec in[TILE_X * REGISTERS];
             UNROLL for (int i = 0; i < N * REGISTERS; i++) in[i] = load(p + i * VL);
             UNROLL for (int r = 0; r < R; r++)
             {
@@ -99,13 +99,13 @@ INLINE void product_tile(const ConvTask *t, const Extent *unused, const int R, c
     store_tile(t, R, N, o, y, x, sum);
 }
 
-typedef void (*FormTile)(const ConvTask *, const Extent *, int, int, int);
+typedef void (*TileLoop)(const ConvTask *, const Extent *, int, int, int);
 #define TILE(KIND, R, N)                                                                      \
     static void KIND##_##R##_##N(const ConvTask *t, const Extent *exist, int o, int y, int x) \
     {                                                                                         \
         KIND##_tile(t, exist, R, N, o, y, x);                                                 \
     }
-#if FORM_R == 5
+#if TILE_R == 5
 #define TABLE(KIND, N)      {KIND##_1_##N, KIND##_2_##N, KIND##_3_##N, KIND##_4_##N, KIND##_5_##N}
 #define MORE_TILES(KIND, N) TILE(KIND, 3, N) TILE(KIND, 4, N) TILE(KIND, 5, N)
 #else
@@ -116,10 +116,10 @@ typedef void (*FormTile)(const ConvTask *, const Extent *, int, int, int);
     TILE(KIND, 1, N)    \
     TILE(KIND, 2, N)    \
     MORE_TILES(KIND, N) \
-    static const FormTile KIND##_tiles_##N[FORM_R] = TABLE(KIND, N);
+    static const TileLoop KIND##_tiles_##N[TILE_R] = TABLE(KIND, N);
 TILES(tested, 1)
 TILES(product, 1)
-#if FORM_X == 4
+#if TILE_X == 4
 TILES(tested, 4)
 TILES(product, 4)
 #define WIDE(KIND) KIND##_tiles_4
@@ -129,13 +129,13 @@ TILES(product, 2)
 #define WIDE(KIND) KIND##_tiles_2
 #endif
 
-static void run_tiles(const ConvTask *t, const Extent *exist, const FormTile *wide, const FormTile *narrow)
+static void run_tiles(const ConvTask *t, const Extent *exist, const TileLoop *wide, const TileLoop *narrow)
 {
     for (int o = 0, r; o < t->channels_out; o += r) {
-        r = t->channels_out - o < FORM_R ? t->channels_out - o : FORM_R;
+        r = t->channels_out - o < TILE_R ? t->channels_out - o : TILE_R;
         for (int y = 0; y < t->rows; y++) {
             int x = 0;
-            for (; x + FORM_X <= t->vectors; x += FORM_X)
+            for (; x + TILE_X <= t->vectors; x += TILE_X)
                 wide[r - 1](t, exist, o, y, x);
             for (; x < t->vectors; x++)
                 narrow[r - 1](t, exist, o, y, x);
@@ -189,13 +189,13 @@ static void gradient_plain(const WeightGradientTask *t, const Extent *exist)
                 }
 }
 
-#define MAX_SUMS (FORM_R * KERNEL)
+#define MAX_SUMS (TILE_R * KERNEL)
 
 /* R channels x one kernel row. Taps of copied inputs are `tap` floats apart, else a pixel. */
 INLINE void gradient_tile(const WeightGradientTask *t, const Extent *exist, const int R, ptrdiff_t tap, int ky,
                           const float *dy, const float *x, float *out)
 {
-    Vec sum[FORM_R][KERNEL];
+    Vec sum[TILE_R][KERNEL];
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int k = 0; k < KERNEL; k++) sum[r][k] = (Vec){0};
     for (int row = 0; row < t->rows; row++) {
         if (exist && (row + ky < exist->top || row + ky >= exist->bottom))
@@ -205,7 +205,7 @@ INLINE void gradient_tile(const WeightGradientTask *t, const Extent *exist, cons
             {
                 const float *d = dy + row * t->dy_row + column * LANES + i * VL;
                 const float *p = x + row * t->x_row + column * LANES + i * VL;
-                Vec v[FORM_R];
+                Vec v[TILE_R];
                 UNROLL for (int r = 0; r < R; r++) v[r] = load(d + r * t->dy_channel);
                 UNROLL for (int k = 0; k < KERNEL; k++)
                 {
@@ -231,7 +231,7 @@ INLINE void run_gradient(const WeightGradientTask *t, const Extent *exist, const
 {
     const ptrdiff_t tap = copied ? t->x_channel / TAPS : LANES, ky_size = copied ? KERNEL * tap : t->x_row;
     for (int o = 0, r; o < t->channels_out; o += r) {
-        r = t->channels_out - o < FORM_R ? t->channels_out - o : FORM_R;
+        r = t->channels_out - o < TILE_R ? t->channels_out - o : TILE_R;
         const float *dy = t->dy + o * t->dy_channel;
         for (int c = 0; c < t->channels_in; c++)
             for (int ky = 0; ky < KERNEL; ky++) {
@@ -244,7 +244,7 @@ INLINE void run_gradient(const WeightGradientTask *t, const Extent *exist, const
                 case 2:
                     gradient_tile(t, exist, 2, tap, ky, dy, x, out);
                     break;
-#if FORM_R == 5
+#if TILE_R == 5
                 case 3:
                     gradient_tile(t, exist, 3, tap, ky, dy, x, out);
                     break;
@@ -270,7 +270,7 @@ static void gradient_product(const WeightGradientTask *t)
     run_gradient(t, NULL, 1);
 }
 
-const LanesFormsLoops ISA_SYMBOL(forktask_lanes_forms) = {
+const LanesAlgorithmsLoops ISA_SYMBOL(forktask_lanes_algorithms) = {
     .plain = plain,
     .tested = tested,
     .copy_taps = copy_taps,
