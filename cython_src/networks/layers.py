@@ -274,6 +274,37 @@ class Network:
             )
         return replace(self, input_shape=(sequence,))
 
+    def for_images(self, input_shape: tuple[int, ...], num_classes: int) -> Network:
+        """Return the network for images of another shape (channels, height, width) and number of classes: the same
+        layers, with a last fully connected layer of another size.
+
+        Raises
+        ------
+        UsageError
+            The input is tokens, the network does not end in a fully connected layer, or a window does not fit the
+            images.
+        """
+        if (self.tokens is None) and (input_shape, num_classes) == (self.input_shape, self.num_classes):
+            return self
+        last = [i for i, layer in enumerate(self.layers) if isinstance(layer, FullyConnected)][-1:]
+        if self.tokens is not None or not last or not isinstance(self.layers[-1], Softmax):
+            raise UsageError(
+                f"a network that takes images and classes from the data must read images and end in a fully connected "
+                f"layer and Softmax, and {self.name!r} does not; describe its input_shape and classes as those of "
+                f"the data"
+            )
+        layers = list(self.layers)
+        layers[last[0]] = replace(layers[last[0]], out_features=num_classes)
+        adapted = replace(self, input_shape=input_shape, layers=tuple(layers))
+        try:
+            adapted.num_classes  # noqa: B018  raises if a window does not fit
+        except UsageError as error:
+            raise UsageError(
+                f"network {self.name!r} must fit the images of the data, of shape {input_shape}: {error}; choose "
+                f"larger images or another network"
+            ) from None
+        return adapted
+
     def inputs(self) -> dict[str, tuple[str, ...]]:
         """Name of each layer -> the layers whose outputs it takes; "input" is the image.
 

@@ -67,6 +67,16 @@ class Dataset:
         shape = " x ".join(map(str, self.images.shape[1:]))
         return f"<data {self.name!r}: {len(self.images)} images of {shape}, {self.num_classes} classes>"
 
+    def fit(self, network: Network) -> Network:
+        """Return a network with the image size and number of classes of these data.
+
+        Raises
+        ------
+        UsageError
+            The network cannot read images of this shape, or its input is tokens.
+        """
+        return network.for_images(self.images.shape[1:], self.num_classes)
+
     def with_channels(self, channels: int) -> Dataset:
         """Return the data for so many input channels: grey images have one channel if one is asked for."""
         if channels != 1 or not self.grey:

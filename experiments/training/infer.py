@@ -23,6 +23,7 @@ from ...cython_src.binding.storage import Storage
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import initialise, lower
 from ...cython_src.lowering.options import PlanOptions, describe, plan_options
+from ...cython_src.networks.layers import Network
 from ...cython_src.networks.registry import get_network
 from ..machine import machine_peaks
 from ..machine.topology import cpu_order
@@ -48,7 +49,9 @@ class Pass:
     Parameters
     ----------
     job : mapping
-        "network", "options" (fields of `PlanOptions`), "images", "model", "threads", "cpus".
+        "options" (fields of `PlanOptions`), "images", "model", "threads", "cpus".
+    network : Network
+        Of the data's image size and classes.
     data : Dataset
         Its images are taken in order, again from the beginning where there are too few.
     storage : Storage
@@ -59,7 +62,16 @@ class Pass:
         Events that each worker can log; 0: no log.
     """
 
-    def __init__(self, job, data: Dataset, storage: Storage, phase: str, fusion: bool = True, event_capacity: int = 0):
+    def __init__(
+        self,
+        job,
+        network: Network,
+        data: Dataset,
+        storage: Storage,
+        phase: str,
+        fusion: bool = True,
+        event_capacity: int = 0,
+    ):
         self.parts = []
         self._executors = ExitStack()
         images, batch = job["images"], job["options"]["batch"]
@@ -73,7 +85,7 @@ class Pass:
             share_data(storage, data, prefix)
             rows = part.reshape(-1, size)
             plan = lower(
-                job["network"],
+                network,
                 plan_options(job["options"]),
                 batch=size,
                 phase=phase,
@@ -159,8 +171,8 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
     Parameters
     ----------
     job : dict
-        The keys of `Pass`, "data", "checkpoint" (a path or None), "repeats": passes over all images, of which the
-        one of median time counts.
+        The keys of `Pass`, "network", "data", "checkpoint" (a path or None), "repeats": passes over all images, of
+        which the one of median time counts.
 
     Returns
     -------
@@ -172,10 +184,11 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
     start = time.perf_counter()
     network = get_network(job["network"])
     data = load_data(job["data"], network).with_channels(network.input_shape[0])
+    network = data.fit(network)
     parameters = read_safetensors(job["checkpoint"])[0] if job["checkpoint"] else None
     loaded = time.perf_counter()
     storage = Storage()
-    fused = Pass(job, data, storage, "forward")
+    fused = Pass(job, network, data, storage, "forward")
     bound = fused.parts[0][1]
     if parameters is None:
         initialise(bound, 0)
@@ -191,7 +204,7 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
     cores = min(job["threads"], len(os.sched_getaffinity(0)))
     peak = machine_peaks.measure_peak_flops(PEAK_S, bound.instruction_set)["flops_per_s"] * cores
 
-    unfused = Pass(job, data, storage, "forward", fusion=False, event_capacity=EVENTS_A_RUN + 10_000)
+    unfused = Pass(job, network, data, storage, "forward", fusion=False, event_capacity=EVENTS_A_RUN + 10_000)
     unfused.warm_up()
     passes = sorted((unfused.run_logged() for _ in range(job["repeats"])), key=lambda times: times[0])
     unfused_s, layers = passes[job["repeats"] // 2]
@@ -201,7 +214,7 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
         raise AssertionError("the plans with and without fusion give different probabilities")
 
     # The answers for every image, on which all models must agree.
-    check = Pass(job, data, storage, "evaluate")
+    check = Pass(job, network, data, storage, "evaluate")
     check.run()
     losses, correct = check.results("losses"), check.results("correct")
     check.close()
@@ -400,18 +413,12 @@ def infer_tables(
         raise UsageError(
             f"infer times networks of images, got {network!r}; take forktask compare --phase forward for one of tokens"
         )
-    found = load_data(data, spec).with_channels(spec.input_shape[0])
-    if spec.input_shape != found.images.shape[1:] or spec.num_classes != found.num_classes:
-        raise UsageError(
-            f"network {spec.name!r} takes images of shape {spec.input_shape} in {spec.num_classes} classes; "
-            f"--data {data} has {found.images.shape[1:]} in {found.num_classes}; choose another, or synthetic:N"
-        )
+    load_data(data, spec).with_channels(spec.input_shape[0]).fit(spec)  # raises if the network cannot read them
     if checkpoint is not None and not Path(checkpoint).is_file():
         raise UsageError(
             f"--checkpoint must be a safetensors file, and there is no file {checkpoint!r}; `forktask train` "
             f"leaves parameters-seed-N.safetensors"
         )
-    del found
     chosen = [(images, one) for images in image_counts for one in options if one.batch <= images]
     if not chosen:
         batches = ",".join(str(one.batch) for one in options)

@@ -134,7 +134,11 @@ def data_for(config: TrainingConfig) -> Dataset | Text:
             )
         return data
     images = load_data(config.data, network).with_channels(network.input_shape[0])
-    _check_data_fits(config, images)
+    images.fit(network)  # raises if the network cannot read them
+    if config.batch > len(images.train):
+        raise UsageError(
+            f"--batch must not exceed the {len(images.train)} training images of {images.name}, got {config.batch}"
+        )
     return images
 
 
@@ -159,21 +163,6 @@ def _sample(trainer: Trainer) -> str:
         seed=trainer.seed,
     )
     return as_text(bytes(written))
-
-
-def _check_data_fits(config: TrainingConfig, data: Dataset) -> None:
-    """Raise `UsageError` if the network cannot learn these data."""
-    network = get_network(config.network)
-    if network.input_shape != data.images.shape[1:] or network.num_classes != data.num_classes:
-        raise UsageError(
-            f"network {config.network!r} takes images of shape {network.input_shape} in "
-            f"{network.num_classes} classes; "
-            f"--data {data.name} has {data.images.shape[1:]} in {data.num_classes}; choose another, or synthetic:N"
-        )
-    if config.batch > len(data.train):
-        raise UsageError(
-            f"--batch must not exceed the {len(data.train)} training images of {data.name}, got {config.batch}"
-        )
 
 
 def _summarise(config: TrainingConfig, data: Dataset | Text, results: list[dict]) -> dict[str, Any]:

@@ -47,6 +47,7 @@ class Trainer:
     def __init__(self, config: TrainingConfig, data: Dataset | Text, seed: int):
         self.config, self.data, self.seed = config, data, seed
         self.epoch, self.history = 0, []
+        self.network = data.fit(get_network(config.network))
         self.num_batches = len(data.train) // config.batch
         # Logits of a vocabulary take much memory: samples of tokens are evaluated in batches as small as in training.
         self.evaluation_batch = config.batch if isinstance(data, Text) else EVALUATION_BATCH
@@ -56,7 +57,7 @@ class Trainer:
         self.sampler = GpuSampler() if parse_model(config.model).model.device == "gpu" else None
         share_data(self.storage, data)
         self.plan = lower(
-            config.network,
+            self.network,
             config.plan,
             conv=convolution_for(config.model, config.conv),
             num_images=data.num_samples,
@@ -65,7 +66,7 @@ class Trainer:
             num_learning_rates=self.num_batches,
         )
         if config.memory_limit:
-            options = {"network": config.network, **config.plan.as_dict()}
+            options = {"network": self.network, **config.plan.as_dict()}
             try:
                 check_fits(self.plan, options, parse_bytes(config.memory_limit), None, config.threads)
             except MemoryError as error:
@@ -79,10 +80,9 @@ class Trainer:
 
     def _start_from(self, path: Path) -> None:
         """Copy parameters and statistics from a file, except for a last layer of images that does not fit."""
-        network = get_network(self.config.network)
-        arrays = read_weights(path, network)
+        arrays = read_weights(path, self.network)
         names = self._kept_names()
-        last = set() if network.tokens else names_of_last_layer(self.plan.attributes["parameters"])
+        last = set() if self.network.tokens else names_of_last_layer(self.plan.attributes["parameters"])
         fitting = [n for n in names if n not in last or (n in arrays and arrays[n].shape == self.bound.arrays[n].shape)]
         set_arrays(self.bound.arrays, arrays, fitting, path)
 
@@ -167,7 +167,7 @@ class Trainer:
             prefix = f"evaluate{num_batches}x{batch}."
             share_data(self.storage, self.data, prefix)
             plan = lower(
-                self.config.network,
+                self.network,
                 self.config.evaluation(batch),
                 conv=convolution_for(self.config.model, self.config.conv),
                 num_images=self.data.num_samples,
@@ -211,7 +211,7 @@ class Trainer:
         write_safetensors(path, parameters, {"network": self.config.network, "data": self.data.name})
         if self.config.export != "none":
             ending, write = EXPORTS[self.config.export]
-            write(path.with_name(f"model-seed-{self.seed}{ending}"), parameters, get_network(self.config.network))
+            write(path.with_name(f"model-seed-{self.seed}{ending}"), parameters, self.network)
         test_loss, test_error = self.evaluate(self.data.test)
         return {
             "seed": self.seed,

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks import reference
-from forktask.cython_src.networks.registry import get_network
+from forktask.cython_src.networks.registry import get_network, network_names
 from forktask.experiments.commands.main import main
 from forktask.experiments.sampling.models import MODELS, built_models
 from forktask.experiments.training import train as training
@@ -241,11 +242,44 @@ def test_large_images_can_be_trained_on(tmp_path):
     assert np.isfinite(read_safetensors(tmp_path / "run" / "parameters-seed-0.safetensors")[0]["fc.weight"]).all()
 
 
-def test_classes_must_fit_the_network():
-    """Check that a network of ten classes refuses a hundred."""
-    data = replace(load_data("synthetic:16"), class_names=tuple(map(str, range(100))))
-    with pytest.raises(UsageError, match="in 10 classes"):
-        training._check_data_fits(SMALL, data)
+def hundred_classes(data="synthetic:16", network=None):
+    """Synthetic data with labels below 100."""
+    loaded = load_data(data, network)
+    return replace(loaded, class_names=tuple(map(str, range(100))), labels=(loaded.labels * 10 + 3).astype(np.int32))
+
+
+@pytest.mark.parametrize("name", network_names("images"))
+def test_every_network_takes_classes_and_image_size_from_the_data(name):
+    """Check that each network has a plan for 100 classes and images of another, uneven size, on its own layers."""
+    network = get_network(name)
+    large = 224 if network.input_shape[1] > 200 else 71
+    adapted = network.for_images((3, large, large + 10), 100)
+    assert adapted.num_classes == 100 and adapted.input_shape == (3, large, large + 10)
+    assert [layer.name for layer in adapted.layers] == [layer.name for layer in network.layers]
+    plan = lower(adapted, batch=2)
+    assert plan.buffers[plan.attributes["parameters"][-1]].shape == (100,)
+    assert network.for_images(network.input_shape, network.num_classes) is network
+
+
+def test_a_hundred_classes_are_trained_on():
+    """Check loss and answers of a network of ten classes on data of a hundred against the float64 reference."""
+    data = hundred_classes()
+    with Trainer(SMALL, data, 1) as trainer:
+        trainer.train_epoch()
+        loss, error_rate = trainer.evaluate(data.train)
+        parameters = {name: trainer.bound.arrays[name] for name in trainer.plan.attributes["parameters"]}
+        assert parameters["fc.weight"].shape == (100, 320)
+        expected = reference.forward(trainer.network, parameters, data.images[data.train], data.labels[data.train])
+    assert loss == pytest.approx(expected.loss, rel=1e-5)
+    assert error_rate == pytest.approx(1 - expected.correct / 16)
+
+
+def test_images_that_are_too_small_are_refused():
+    """Check that a window that does not fit the data's images is named, and a network without classes."""
+    with pytest.raises(UsageError, match="'lenet5' must fit the images of the data.*'conv2'.*larger images"):
+        get_network("lenet5").for_images((1, 8, 8), 10)
+    with pytest.raises(UsageError, match="must read images and end in a fully connected layer"):
+        get_network("gpt2_tiny").for_images((1, 8, 8), 10)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from cython_src.networks_for_tests import SMALL, fill
 
 from forktask.cython_src.binding.bind import bind
-from forktask.cython_src.binding.checks import run_serial
+from forktask.cython_src.binding.checks import check_accesses, find_unused_reads, run_serial
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks import reference
 from forktask.cython_src.networks.layers import (
@@ -95,6 +95,19 @@ def test_three_steps_equal_the_reference(name, case):
             if layer in shown and layer != "softmax":
                 close(bound.view(layer), expected, 1e-9)
     assert {"input", network.layers[-2].name} <= set(shown)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
+def test_input_rows_that_no_window_holds_read_no_gradient(name):
+    """Check gradients, and accesses, where blocks are single rows and a stride of 2 skips the last row of the input."""
+    network, options = SMALL[name], {"granularity": "images=1,rows=1", "layout": "channels"}
+    bound, truth, step = run(network, "float64", steps=1, **options)
+    for parameter in truth.parameters:
+        close(bound.view(f"{parameter}.grad"), step.gradients[parameter], 1e-9)
+    plan = lower(network, batch=1, **options)
+    check_accesses(plan, "cpu", initialise=fill, num_replays=1, blocks_per_loop=8)
+    unused = find_unused_reads(plan, "cpu", initialise=fill, num_replays=1, blocks_per_loop=8)
+    assert [read for read in unused if "data_gradient" in read[0]] == []
 
 
 @pytest.mark.parametrize("memory", ["full", "shared"])

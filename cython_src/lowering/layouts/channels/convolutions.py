@@ -179,14 +179,13 @@ def convolution_data_gradient(low: Lowering, unit: Unit, gradient: FeatureMap, w
             share = (n[1] - n[0]) * (y[1] - y[0]) * (c[1] - c[0]) / (low.batch * target.height * target.channels)
             first, last = windows.gradient_rows(y)
             first, last = max(first, -gradient.halo), min(last, gradient.height + gradient.halo)
-            accesses = [
-                gradient.read(n, (first, max(last, first + 1)), c if depthwise else None),
-                target.write(n, y, c, accumulate),
-            ]
-            if depthwise:
-                accesses.append(read(weight, c))
-            else:
-                accesses.append(read(packed, *algorithms.packed_box(algorithm, 1, c, shape, layer.groups)))
+            accesses = [target.write(n, y, c, accumulate)]
+            if first < last:  # else no window holds these rows of the input
+                accesses.insert(0, gradient.read(n, (first, last), c if depthwise else None))
+                if depthwise:
+                    accesses.append(read(weight, c))
+                else:
+                    accesses.append(read(packed, *algorithms.packed_box(algorithm, 1, c, shape, layer.groups)))
             bounds = {"n0": n[0], "n1": n[1], "y0": y[0], "y1": y[1], "c0": c[0], "c1": c[1]}
             blocks.append((bounds, accesses, flops * share, size * share))
         attributes = {**gradient.attributes("in"), **target.attributes("out"), **geometry(low, layer)}
