@@ -63,7 +63,7 @@ ARROWS = {
         "report": {"analysis", "sampling"},
         "sweep": {"sampling", "machine"},
         "training": {"sampling", "machine"},
-        "peers": {"analysis", "sampling", "bounds", "machine"},
+        "peers": {"analysis", "sampling", "bounds", "machine", "training"},
         "metg": {"report", "sampling", "machine"},
         "scaling": {"analysis", "sampling", "bounds", "machine"},
         "commands": {"machine", "metg", "peers", "report", "sampling", "scaling", "sweep", "training"},

@@ -19,22 +19,31 @@ from .arguments import (
     threads,
 )
 
-HELP = "PyTorch's best CPU mode beside our models, interleaved in one run"
+HELP = "PyTorch's best CPU mode, or llm.c's GPT-2, beside our models, interleaved in one run"
 DESCRIPTION = (
-    "Time PyTorch (each mode in processes of its own) and our execution models on the same network, data and threads, "
-    "in turn, and print ratios of paired medians. Needs the extra `peers` (PyTorch)."
+    "Time PyTorch (each mode in processes of its own), llm.c's program where --llmc names one, and our execution "
+    "models on the same network, data and threads, in turn, and print ratios of paired medians. PyTorch is the extra "
+    "`peers`."
 )
 MODELS = ("serial", "forkjoin", "forkjoin:region=persistent", "taskgraph", "taskiter")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
-    from ..peers.modes import MODES
+    from ..peers.modes import MODES_OF_IMAGES, MODES_OF_TOKENS
 
     add_plan_options(parser)
     add_device(parser)
     add_models(parser, MODELS)
-    parser.add_argument("--modes", default=",".join(MODES), metavar="M[,M...]", help="of PyTorch; default: %(default)s")
+    parser.add_argument(
+        "--modes",
+        type=texts,
+        metavar="M[,M...]",
+        help=f"of PyTorch; default: {','.join(MODES_OF_IMAGES)}, of tokens {','.join(MODES_OF_TOKENS)}",
+    )
+    parser.add_argument(
+        "--llmc", default="", metavar="PROGRAM", help="llm.c's train_gpt2, built for the processor, to measure beside"
+    )
     add_threads(parser)
     parser.add_argument("--repeats", type=number_from(1), default=5, metavar="R", help="default: %(default)s")
     parser.add_argument(
@@ -52,12 +61,13 @@ def call(arguments: Namespace) -> int:
         arguments.network,
         plan_options(arguments),
         models=models(arguments),
-        modes=texts(arguments.modes),
+        modes=arguments.modes,
         threads=threads(arguments),
         repeats=arguments.repeats,
         seconds=arguments.seconds,
         seed=arguments.seed,
         device=arguments.device,
+        llmc=arguments.llmc,
     )
     show(arguments, result, as_text)
     return 0 if result["rows"] else 1

@@ -1,4 +1,4 @@
-"""PyTorch on the same network, batch, data and threads, interleaved with forktask's models in one run."""
+"""PyTorch, and llm.c for GPT-2, on the same network and threads, interleaved with forktask's models in one run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib.util
 import math
 import os
 import random
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from ...cython_src.errors import UsageError
 from ...cython_src.kernels.convolution.algorithms import ALGORITHMS
 from ...cython_src.lowering.lower import lower
 from ...cython_src.lowering.options import PlanOptions, describe, plan_options
+from ...cython_src.networks.layers import Network
 from ...cython_src.networks.registry import get_network
 from ..analysis.answers import LOSS_TOLERANCES, differences, disagreement
 from ..analysis.statistics import ratio_interval, spread
@@ -24,11 +26,15 @@ from ..machine.topology import available_cpus, cpu_order
 from ..sampling.child import SAMPLE_COMMAND, TIME_LIMIT_S, clean_environment, run_sample, sample_environment
 from ..sampling.models import convolution_for, parse_model
 from ..sampling.progress import ProgressBar
-from .modes import MODES
+from ..training.llmc import config_of
+from .llmc_worker import BATCH, SEQUENCE
+from .modes import check_modes, modes_of
 
 TORCH_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.peers.torch_worker")
+LLMC_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.peers.llmc_worker")
+LLMC = "llm.c"
 WARMUP_S = 1.0  # longest warm-up of forktask's models before they are timed
-COMPILE_TIME_LIMIT_S = 300.0
+PEER_TIME_LIMIT_S = 300.0
 
 
 def compare_with_torch(
@@ -36,12 +42,13 @@ def compare_with_torch(
     options: PlanOptions,
     *,
     models: Sequence[str],
-    modes: Sequence[str],
+    modes: Sequence[str] | None,
     threads: Sequence[int],
     repeats: int = 5,
     seconds: float = 0.6,
     seed: int = 0,
     device: str = "cpu",
+    llmc: str = "",
 ) -> dict[str, Any]:
     """Measure PyTorch and forktask's models in turns, each time in a fresh process.
 
@@ -51,8 +58,8 @@ def compare_with_torch(
     options : PlanOptions
     models : sequence of str
         Specs of models of the device.
-    modes : sequence of str
-        Modes of PyTorch, some of `MODES`.
+    modes : sequence of str or None
+        Modes of PyTorch, some of `modes_of` the network; None: all of these.
     threads : sequence of int
     repeats : int
         Processes for each contestant and number of threads.
@@ -60,6 +67,8 @@ def compare_with_torch(
         Duration of the timed runs of each process.
     seed : int
     device : {"cpu", "gpu"}
+    llmc : str
+        Program of llm.c to measure too; empty: none.
 
     Returns
     -------
@@ -69,16 +78,16 @@ def compare_with_torch(
     Raises
     ------
     UsageError
-        No PyTorch, an impossible mode, model or number of threads, or answers that differ.
+        No PyTorch, an impossible mode, model or number of threads, no program of llm.c, or answers that differ.
     """
-    if importlib.util.find_spec("torch") is None:
+    spec = get_network(network)
+    modes = modes_of(spec) if modes is None else tuple(modes)
+    check_modes(spec, modes)
+    if modes and importlib.util.find_spec("torch") is None:
         raise UsageError("peers needs PyTorch, which is not installed; run: pip install torch")
-    if get_network(network).tokens:
-        raise UsageError(f"peers has PyTorch's form of networks of images, got {network!r}; choose one of those")
-    for mode in modes:
-        if mode not in MODES:
-            raise UsageError(f"a PyTorch mode must be one of {', '.join(MODES)}; got {mode!r}")
     gpu = device == "gpu"
+    if llmc:
+        llmc = _check_llmc(llmc, spec, options, device)
     specs = [parse_model(part) for part in models]
     if gpu:
         _check_torch_gpu()
@@ -91,6 +100,7 @@ def compare_with_torch(
     environment = collect()
     machine = measure_machine(threads, environment=environment)
     contestants = [(f"torch {mode}", count) for count in threads for mode in modes]
+    contestants += [(LLMC, count) for count in threads if llmc]
     contestants += [
         (str(spec), count) for count in threads for spec in specs if count <= (spec.model.max_threads or count)
     ]
@@ -104,6 +114,7 @@ def compare_with_torch(
         {count: cpu_order(count, cpus) for count in threads},
         len(cpus),
         device,
+        llmc,
     )
     peak = machine["peak_flops_per_s_1thread"]
     if gpu:
@@ -141,6 +152,35 @@ def _check_torch_gpu() -> None:
         )
 
 
+def _check_llmc(program: str, network: Network, options: PlanOptions, device: str) -> str:
+    """Return the path of a program of llm.c.
+
+    Raises
+    ------
+    UsageError
+        No such program, or a comparison for which it was not written.
+    """
+    config_of(network)
+    if device == "gpu":
+        raise UsageError("llm.c's program of --llmc runs on the processor, got --device gpu; leave one out")
+    wanted = {"batch": BATCH, "sequence": SEQUENCE, "phase": "train", "optimizer": "adamw"}
+    for name, value in wanted.items():
+        if getattr(options, name) != value:
+            raise UsageError(
+                f"{name} must be {value}, all that llm.c's program does, got {getattr(options, name)}; use --{name} "
+                f"{value}"
+            )
+    path = shutil.which(program)
+    if path is None:
+        raise UsageError(f"--llmc must name a program that can be run, got {program!r}; run make train_gpt2 in llm.c")
+    return os.path.abspath(path)
+
+
+def _is_peer(name: str) -> bool:
+    """Whether a contestant is none of forktask's models."""
+    return name.startswith("torch ") or name == LLMC
+
+
 def _measure(
     contestants: Sequence[tuple[str, int]],
     plan: Mapping[str, Any],
@@ -150,6 +190,7 @@ def _measure(
     cpus: Mapping[int, list[int]],
     cores: int,
     device: str = "cpu",
+    llmc: str = "",
 ) -> tuple[dict[tuple[str, int], dict[int, dict]], dict[str, str]]:
     """Measure each contestant once in each repetition, in random order, each time in a fresh process."""
     generator = random.Random(seed)
@@ -175,14 +216,11 @@ def _measure(
                 "target_s": seconds,
                 "warmup_s": WARMUP_S,
                 "device": device,
+                "llmc": llmc,
             }
             variables = clean_environment(os.environ, sample_environment(count, 0, cores))
-            row = run_sample(
-                job,
-                variables,
-                COMPILE_TIME_LIMIT_S if mode else TIME_LIMIT_S,
-                TORCH_COMMAND if mode else SAMPLE_COMMAND,
-            )
+            command = TORCH_COMMAND if mode else LLMC_COMMAND if name == LLMC else SAMPLE_COMMAND
+            row = run_sample(job, variables, PEER_TIME_LIMIT_S if _is_peer(name) else TIME_LIMIT_S, command)
             if "failure" in row:
                 failures[key] = f"{row['failure']}: {row['message'].splitlines()[0]}"
             else:
@@ -240,11 +278,13 @@ def summarise(
     UsageError
         Losses or probabilities of two contestants differ by more than rounding: then no time is reported.
     """
+    # llm.c's process has compared its losses with ours: it trains with a learning rate and a batch of its own.
+    answered = {key: rows for key, rows in samples.items() if key[0] != LLMC}
     reference_name, reference = next(
-        ((key, next(iter(rows.values()))["answer"]) for key, rows in samples.items()), (None, [])
+        ((key, next(iter(rows.values()))["answer"]) for key, rows in answered.items()), (None, [])
     )
     difference = 0.0
-    for (name, count), rows in samples.items():
+    for (name, count), rows in answered.items():
         for row in rows.values():
             if wrong := disagreement(reference, row["answer"]):
                 raise UsageError(
@@ -270,12 +310,21 @@ def summarise(
             "samples": middle.count,
             "floors_s": {floor: of_threads[count] for floor, of_threads in floors_s.items()},
         }
-        if not name.startswith("torch ") and count in best_torch:
+        if not _is_peer(name) and count in best_torch:
             ratio = ratio_interval(times[best_torch[count]], values)
             row.update(peer=best_torch[count][0], speedup=ratio.value, speedup_low=ratio.low, speedup_high=ratio.high)
+        if not _is_peer(name) and (LLMC, count) in times:
+            ratio = ratio_interval(times[LLMC, count], values)
+            row.update(llmc_speedup=ratio.value, llmc_speedup_low=ratio.low, llmc_speedup_high=ratio.high)
         rows.append(row)
-    rows.sort(key=lambda row: (row["threads"], not row["name"].startswith("torch "), row["step_time_s"]))
+    rows.sort(key=lambda row: (row["threads"], not _is_peer(row["name"]), row["step_time_s"]))
     return {"rows": rows, "largest_difference": difference}
+
+
+def _said_convolutions(forms: Mapping[str, int]) -> list[str]:
+    """Line about the algorithms of our convolutions, where there are any."""
+    passes = ", ".join(f"{form} in {n} passes" for form, n in forms.items())
+    return [f"our convolutions: {passes}"] if forms else []
 
 
 def as_text(result: Mapping[str, Any]) -> str:
@@ -287,7 +336,7 @@ def as_text(result: Mapping[str, Any]) -> str:
         f"{result['network']}, batch {result['batch']}, {result['phase']}{', ' + others if others else ''}, on "
         f"{environment['cpu']['model']}; "
         f"peak of one core {machine['peak_flops_per_s_1thread'] / 1e9:.0f} GFLOP/s ({machine['instruction_set']})",
-        "our convolutions: " + ", ".join(f"{form} in {n} passes" for form, n in result["convolutions"].items()),
+        *_said_convolutions(result["convolutions"]),
         f"answers of the first steps agree within {result['largest_difference']:.1e} (relative)",
         "",
         f"{'threads':>7}  {'contestant':32} {'ms a step':>10} {'spread':>8}"
@@ -301,12 +350,19 @@ def as_text(result: Mapping[str, Any]) -> str:
         )
         if "speedup" in row:
             line += f"   {row['speedup']:.2f} [{row['speedup_low']:.2f}, {row['speedup_high']:.2f}] ({row['peer']})"
+        if "llmc_speedup" in row:
+            low, high = row["llmc_speedup_low"], row["llmc_speedup_high"]
+            line += f"; {row['llmc_speedup']:.2f} [{low:.2f}, {high:.2f}] ({LLMC})"
         lines.append(line)
     lines.append("")
-    lines.append(
-        "FLOP: floor of direct convolutions' operations / (measured peak of one core x threads); Winograd's form needs "
-        "fewer and may pass it"
-    )
+    direct = "direct convolutions' operations" if result["convolutions"] else "operations"
+    fewer = "; Winograd's form needs fewer and may pass it" if result["convolutions"] else ""
+    lines.append(f"FLOP: floor of {direct} / (measured peak of one core x threads){fewer}")
+    if any(row["name"] == LLMC for row in result["rows"]):
+        lines.append(
+            f"{LLMC}: by its own clock, AdamW without decay or clipping; its first losses were compared with ours of "
+            "the same steps"
+        )
     if "roofline" in floors:
         lines.append(
             "roofline: sum over loops of the longer of that and of their bytes / measured memory bandwidth; data that "

@@ -8,31 +8,19 @@ place of `model`.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from ...cython_src.errors import UsageError
-from ...cython_src.networks.layers import (
-    Add,
-    AveragePool,
-    BatchNorm,
-    Convolution,
-    Dropout,
-    FullyConnected,
-    GlobalPool,
-    MaxPool,
-    ReLU,
-    ReLU6,
-    Softmax,
-)
+import numpy as np
+
 from ...cython_src.networks.registry import get_network
 from ..sampling.child import answer_job
-from ..sampling.subject import LEARNING_RATE, build
+from ..sampling.subject import ANSWERED_CLASSES, ANSWERED_ROWS, LEARNING_RATE, build
 from ..sampling.timing import Stepper, time_runs, warm_up
+from .torch_network import torch_network
 
 
 class TorchExecutor:
@@ -42,7 +30,8 @@ class TorchExecutor:
     ----------
     bound : BoundPlan
         Source of initial parameters and data.
-    mode : {"eager", "channels_last", "compile"}
+    mode : {"eager", "channels_last", "sdpa", "compile"}
+        See `modes.MODES`.
     device : {"cpu", "cuda"}
         Both compute in float32, without TF32.
     network : Network, optional
@@ -58,7 +47,9 @@ class TorchExecutor:
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
             torch.backends.cudnn.benchmark = True
         self.training = attributes["phase"] == "train"
-        self.module = torch_network(network or get_network(attributes["network"]))
+        self.tokens = "dataset.tokens" in bound.arrays
+        spec = network or get_network(attributes["network"])
+        self.module = torch_network(spec, fused_attention=mode != "eager")
         kept = [name for name, buffer in bound.plan.buffers.items() if buffer.role == "statistic"]
         present = {name: torch.from_numpy(bound.view(name).copy()) for name in (*attributes["parameters"], *kept)}
         missing, _ = self.module.load_state_dict(present, strict=False)
@@ -66,12 +57,11 @@ class TorchExecutor:
         if unknown:
             raise AssertionError(f"parameters of PyTorch's module without a value: {unknown}")
         self.module = self.module.to(device)
-        self.images = torch.from_numpy(bound.arrays["dataset.images"].copy()).to(device)
-        self.labels = torch.from_numpy(bound.arrays["dataset.labels"].astype("int64")).to(device)
+        self.samples, self.labels = (torch.from_numpy(array).to(device) for array in _data(bound))
         self.order = torch.from_numpy(bound.arrays["batch_order"].astype("int64")).to(device)
         if mode == "channels_last":
             self.module = self.module.to(memory_format=torch.channels_last)
-            self.images = self.images.contiguous(memory_format=torch.channels_last)
+            self.samples = self.samples.contiguous(memory_format=torch.channels_last)
         self.module.train(self.training)
         self.label_smoothing = attributes.get("label_smoothing", 0.0)
         self.clip_norm = attributes.get("clip_norm", 0.0)
@@ -80,18 +70,19 @@ class TorchExecutor:
             trained = [parameter for name, parameter in self.module.named_parameters() if _is_trained(name, attributes)]
             for parameter in {*self.module.parameters()} - {*trained}:
                 parameter.requires_grad_(False)
-            decay = {"lr": LEARNING_RATE, "weight_decay": attributes["weight_decay"], "fused": True}
+            groups = _decay_groups(trained, attributes)
+            every = {"lr": LEARNING_RATE, "fused": True}
             moments = {"betas": attributes["betas"], "eps": attributes["eps"]}
             self.optimizer = {
-                "sgd": lambda: torch.optim.SGD(trained, momentum=attributes["momentum"], **decay),
-                "adam": lambda: torch.optim.Adam(trained, **moments, **decay),
-                "adamw": lambda: torch.optim.AdamW(trained, **moments, **decay),
+                "sgd": lambda: torch.optim.SGD(groups, momentum=attributes["momentum"], **every),
+                "adam": lambda: torch.optim.Adam(groups, **moments, **every),
+                "adamw": lambda: torch.optim.AdamW(groups, **moments, **every),
             }[attributes["optimizer"]]()
         # On a GPU this compiled form launches captured graphs.
         compiled = "reduce-overhead" if device == "cuda" else "default"
         self.forward = torch.compile(self.module, mode=compiled) if mode == "compile" else self.module
         self.losses: list = []
-        self.probabilities = None
+        self.outputs = None
 
     def run(self, num_iterations: int, first_iteration: int = 0) -> None:
         """Run steps and wait for them. Losses are kept as tensors, so that no step waits for a number."""
@@ -103,13 +94,17 @@ class TorchExecutor:
         functional = self.torch.nn.functional
         for iteration in range(first_iteration, first_iteration + num_iterations):
             index = self.order[iteration % len(self.order)]
-            images = self.images.index_select(0, index)
+            samples = self.samples.index_select(0, index)
             if not self.training:
                 with self.torch.inference_mode():
-                    self.probabilities = functional.softmax(self.forward(images), dim=1)
+                    logits = self.forward(samples)
+                    # A network of tokens answers with logits, as forktask's plan of it does.
+                    self.outputs = logits if self.tokens else functional.softmax(logits, dim=1)
                 continue
             loss = functional.cross_entropy(
-                self.forward(images), self.labels.index_select(0, index), label_smoothing=self.label_smoothing
+                self.forward(samples).flatten(0, -2),
+                self.labels.index_select(0, index).flatten(),
+                label_smoothing=self.label_smoothing,
             )
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
@@ -120,97 +115,30 @@ class TorchExecutor:
             self.losses.append(loss.detach().clone() if self.device == "cuda" else loss.detach())
 
 
+def _data(bound) -> tuple[np.ndarray, np.ndarray]:
+    """Copy the data set: samples, and what each is to be told as; of tokens the token after each."""
+    arrays = bound.arrays
+    if "dataset.tokens" in arrays:
+        tokens = arrays["dataset.tokens"].astype("int64")
+        length = bound.plan.attributes["sequence"]
+        return tokens[:-1].reshape(-1, length), tokens[1:].reshape(-1, length)
+    return arrays["dataset.images"].copy(), arrays["dataset.labels"].astype("int64")
+
+
+def _decay_groups(trained: list, attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Parameters with the weight decay that the plan's optimiser gives them."""
+    decay = attributes["weight_decay"]
+    if attributes["decay"] == "all":
+        return [{"params": trained, "weight_decay": decay}]
+    matrices = [parameter for parameter in trained if parameter.dim() > 1]
+    others = [parameter for parameter in trained if parameter.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
 def _is_trained(name: str, attributes: Mapping[str, Any]) -> bool:
     frozen = [part.strip() for part in attributes.get("frozen", "").split(",") if part.strip()]
     return not any(name.startswith(f"{part}.") for part in frozen)
-
-
-def torch_network(spec):
-    """Return PyTorch's module for a Network; parameters and statistics have the same names.
-
-    A layer's ReLU works in place where nothing else reads its input, as in the modules that people write.
-    """
-    from torch import nn
-
-    inputs = spec.inputs()
-    readers = [name for names in inputs.values() for name in names]
-
-    class Network(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.steps = []  # (output, module or None for a sum, inputs, tensors without a later reader)
-            for position, (layer, before, _) in enumerate(spec.shapes()):
-                module: nn.Module | None = None
-                match layer:
-                    case Convolution():
-                        module = nn.Conv2d(
-                            before[0],
-                            layer.out_channels,
-                            layer.kernel,
-                            layer.stride,
-                            layer.padding,
-                            layer.dilation,
-                            layer.groups,
-                            layer.bias,
-                        )
-                    case BatchNorm():
-                        module = nn.BatchNorm2d(before[0], layer.eps, layer.momentum)
-                    case ReLU():
-                        module = nn.ReLU(inplace=readers.count(inputs[layer.name][0]) == 1)
-                    case ReLU6():
-                        module = nn.ReLU6(inplace=readers.count(inputs[layer.name][0]) == 1)
-                    case MaxPool():
-                        module = nn.MaxPool2d(layer.size, layer.stride or layer.size, layer.padding)
-                    case AveragePool():
-                        module = nn.AvgPool2d(layer.size, layer.stride or layer.size)
-                    case GlobalPool():
-                        module = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
-                    case FullyConnected():
-                        module = nn.Linear(math.prod(before), layer.out_features)
-                    case Dropout():
-                        module = nn.Dropout(layer.rate)
-                    case Add():
-                        module = None
-                    case Softmax():
-                        continue  # The loss computes the softmax.
-                    case _:
-                        raise UsageError(f"the PyTorch worker has no module for {layer!r}; add one")
-                later = {name for other in spec.layers[position + 1 :] for name in inputs[other.name]}
-                flatten = isinstance(layer, FullyConnected) and len(before) > 1
-                unread = [name for name in (*inputs[layer.name], layer.name) if name not in later]
-                self.steps.append((layer.name, flatten, inputs[layer.name], unread))
-                if module is not None:
-                    _place(self, layer.name, module)
-            self.modules_by_name = dict(self.named_modules())
-            self.last = self.steps[-1][0]
-
-        def forward(self, x):
-            tensors = {"input": x}
-            for name, flatten, sources, unread in self.steps:
-                if len(sources) == 2:
-                    value = tensors[sources[0]] + tensors[sources[1]]
-                else:
-                    value = tensors[sources[0]]
-                    value = self.modules_by_name[name](value.flatten(1) if flatten else value)
-                tensors[name] = value
-                for dead in unread:
-                    if dead != self.last:
-                        tensors.pop(dead, None)
-            return tensors[self.last]
-
-    return Network()
-
-
-def _place(root, name: str, module) -> None:
-    """Register a module under a name with dots, making empty modules on the way."""
-    from torch import nn
-
-    *path, last = name.split(".")
-    for part in path:
-        if part not in root._modules:
-            root.add_module(part, nn.Module())
-        root = root._modules[part]
-    root.add_module(last, module)
 
 
 def measure_torch(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,8 +156,10 @@ def measure_torch(job: Mapping[str, Any]) -> dict[str, Any]:
     first_run_s = time.perf_counter() - start
     stepper.run(max(job["check_iterations"] - 1, 1))
     answered = [float(loss) for loss in executor.losses]
-    if executor.probabilities is not None:
-        answered = [float(p) for p in executor.probabilities[:4].ravel()]
+    if executor.outputs is not None:
+        rows = executor.outputs.flatten(0, -2)[:ANSWERED_ROWS]
+        rows = rows.double().softmax(dim=-1) if executor.tokens else rows
+        answered = [float(p) for p in rows[:, :ANSWERED_CLASSES].ravel()]
     executor.losses.clear()
     warm = warm_up(stepper, job["warmup_s"])
     timed = time_runs(stepper, warm.pass_time_s, job["target_s"])

@@ -30,6 +30,8 @@ from .models import ModelSpec, bind_for, convolution_for
 DATASET_BATCHES = 8  # different batches in turn, with at most DATASET_IMAGES images in all
 DATASET_IMAGES = 4096
 LEARNING_RATE = 1e-3
+ANSWERED_ROWS = 4  # probabilities that peers compare: those of the first samples or tokens
+ANSWERED_CLASSES = 64
 
 _kept: list[Any] = []  # keeps graphs alive: a bound plan only points to their kernels
 
@@ -212,5 +214,10 @@ def answer(bound, num_iterations: int) -> list[float]:
     if "losses" in bound.arrays:
         return [float(loss) for loss in bound.arrays["losses"][:num_iterations]]
     if "probabilities" in bound.arrays:
-        return [float(p) for p in bound.arrays["probabilities"][:4].ravel()]
+        return [float(p) for p in bound.arrays["probabilities"][:ANSWERED_ROWS, :ANSWERED_CLASSES].ravel()]
+    if "logits" in bound.plan.attributes["aliases"]:
+        logits = np.asarray(bound.view("logits"), np.float64)
+        logits = logits.reshape(-1, logits.shape[-1])[:ANSWERED_ROWS]
+        numbers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        return [float(p) for p in (numbers / numbers.sum(axis=-1, keepdims=True))[:, :ANSWERED_CLASSES].ravel()]
     return []

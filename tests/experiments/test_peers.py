@@ -2,13 +2,21 @@
 
 import json
 import math
+import sys
+from pathlib import Path
 
 import pytest
+from cython_src.tokens_for_tests import BOTH_WAYS, SMALL, TWICE_TIED, batch_of, fill
 
+from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.networks.reference_tokens import AdamW, forward
+from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.analysis.answers import differences, disagreement
 from forktask.experiments.commands.main import main
 from forktask.experiments.peers.peers import as_text, summarise, wrong_modes
+from forktask.experiments.sampling.subject import fill_dataset
 
 
 def rows(*step_times_s, answer=(2.3, 2.2)):
@@ -90,6 +98,15 @@ def test_a_wrong_mode_of_pytorch_is_no_reference():
     "arguments, message",
     [
         (["--modes", "jit"], "a PyTorch mode must be one of"),
+        (["--modes", "sdpa"], "has no meaning for networks of images"),
+        (["--network", "gpt2_tiny", "--modes", "channels_last"], "has no meaning for networks of tokens"),
+        (["--llmc", "sh"], "llm.c's files are of GPT-2 networks"),
+        (["--network", "gpt2_tiny", "--llmc", "sh"], "optimizer must be adamw"),
+        (["--network", "gpt2_tiny", "--llmc", "sh", "--batch", "2"], "batch must be 4"),
+        (
+            ["--network", "gpt2_tiny", "--llmc", "/no/such/program", "--optimizer", "adamw"],
+            "--llmc must name a program that can be run",
+        ),
         (["--models", "fastest"], "fastest"),
         (["--network", "alexnet"], "network must be one of"),
         (["--batch", "0"], "batch"),
@@ -110,6 +127,119 @@ def test_without_pytorch_the_remedy_is_named(capsys, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None)
     assert main(["peers"]) == 2
     assert "pip install" in capsys.readouterr().err
+
+
+# A program that reads the files of llm.c's train_gpt2 and prints its lines; losses come from the file named below.
+STAND_IN = """#!{python}
+import struct, sys, time
+with open("gpt2_124M.bin", "rb") as model, open("dev/data/tinyshakespeare/tiny_shakespeare_train.bin", "rb") as tokens:
+    sizes, counts = struct.unpack("<8i", model.read(32)), struct.unpack("<3i", tokens.read(12))
+assert sizes[:2] == (20240326, 3) and counts == (20240520, 1, 4 * 64 + 1)
+print("[GPT-2]")
+print("val loss 5.5")
+for step, loss in enumerate({losses}):
+    print(f"step {{step}}: train loss {{loss:f}} (took {{1.5:f}} ms)")
+time.sleep({sleep})
+sys.exit({code})
+"""
+
+
+def stand_in(folder, losses, sleep=0, code=0):
+    """Write such a program."""
+    path = folder / "train_gpt2"
+    path.write_text(STAND_IN.format(python=sys.executable, losses=list(losses), sleep=sleep, code=code))
+    path.chmod(0o755)
+    return str(path)
+
+
+def measured_beside(program, capsys):
+    """Measure gpt2_tiny beside a program of llm.c, without PyTorch."""
+    arguments = "peers --network gpt2_tiny --modes , --optimizer adamw --threads 1 --models serial --repeats 1 --json"
+    assert main([*arguments.split(), "--seconds", "0.01", "--llmc", program]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_program_of_llmc_is_measured_until_its_steps_took_long_enough(tmp_path, capsys, monkeypatch):
+    """Check that losses are compared with ours of the same steps, times are read, and the program is ended then."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None)
+    wrong = measured_beside(stand_in(tmp_path, [9.0] * 9), capsys)
+    assert [row["name"] for row in wrong["rows"]] == ["serial"]
+    message = wrong["failures"]["llm.c @ 1"]
+    assert "must be those of our steps" in message and "differs in number 0" in message
+    losses = llmc_losses()
+    found = measured_beside(stand_in(tmp_path, [*losses, *[losses[-1]] * 9], sleep=1000), capsys)
+    assert not found["failures"]
+    rows = {row["name"]: row for row in found["rows"]}
+    assert rows["llm.c"]["step_time_s"] == 1.5e-3
+    assert rows["serial"]["llmc_speedup"] == pytest.approx(1.5e-3 / rows["serial"]["step_time_s"])
+    assert "(llm.c)" in as_text(found)
+
+
+def llmc_losses():
+    """The losses of gpt2_tiny's first steps as llm.c trains it, from the float64 reference."""
+    bound = bind(lower("gpt2_tiny", batch=4, num_images=32, num_batches=8))
+    fill_dataset(bound, 0)
+    initialise(bound, 0)
+    names = bound.plan.attributes["parameters"]
+    optimiser = AdamW({name: bound.view(name) for name in names}, 1e-4, weight_decay=0.0)
+    tokens = bound.arrays["dataset.tokens"][: 4 * 64 + 1]
+    batch = tokens[:-1].reshape(4, 64), tokens[1:].reshape(4, 64)
+    return [optimiser.step(get_network("gpt2_tiny"), *batch).loss for _ in range(3)]
+
+
+@pytest.mark.parametrize(
+    "losses, code, message",
+    [
+        ([5.5, 5.4], 1, "must print at least 6 lines"),
+        ([], 0, "got 0, and last 'val loss 5.5'"),
+        (["x"], 0, "must be a program"),
+    ],
+)
+def test_a_program_that_is_none_of_llmc_is_named(losses, code, message, tmp_path, capsys):
+    """Check the sentence for a program that ends too early, prints nothing of use or cannot be started."""
+    path = stand_in(tmp_path, [] if losses == ["x"] else losses, code=code)
+    if losses == ["x"]:
+        Path(path).write_bytes(b"\x7fELF but nothing else")
+    found = measured_beside(path, capsys)
+    assert [row["name"] for row in found["rows"]] == ["serial"] and message in found["failures"]["llm.c @ 1"]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("decay", ["all", "matrices"])
+@pytest.mark.parametrize("phase", ["train", "forward"])
+def test_gpt2_agrees_with_pytorch(phase, decay, capsys):
+    """Check a network of tokens from end to end: both forms of attention, AdamW, decay groups, clipping."""
+    training = f" --optimizer adamw --weight-decay 0.1 --decay {decay} --clip-norm 0.5" * (phase == "train")
+    arguments = (
+        f"peers --network gpt2_tiny --phase {phase} --modes eager,sdpa --batch 2 --sequence 24 --threads 1 "
+        f"--models serial --repeats 1 --seconds 0.02 --json{training}"
+    )
+    assert main(arguments.split()) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert {row["name"] for row in result["rows"]} == {"torch eager", "torch sdpa", "serial"}
+    assert result["largest_difference"] < 1e-4 and not result["failures"]
+    assert "convolutions" not in as_text(result)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("network", [SMALL, BOTH_WAYS, TWICE_TIED], ids=lambda network: network.name)
+def test_modules_of_tokens_compute_the_reference(network):
+    """Check logits of networks with every layer of tokens, both forms of attention, against the float64 reference."""
+    import torch
+
+    from forktask.experiments.peers.torch_network import torch_network
+
+    bound = bind(lower(network, batch=3, sequence=6, num_batches=1))
+    fill(bound)
+    parameters = {name: bound.view(name).astype("float64") for name in bound.plan.attributes["parameters"]}
+    tokens, targets = batch_of(bound, 0)
+    step = forward(network.with_sequence(6), parameters, tokens, targets)
+    expected = step.activations[network.inputs()["softmax"][0]]
+    for fused in (False, True):
+        module = torch_network(network.with_sequence(6), fused).double()
+        module.load_state_dict({name: torch.from_numpy(value) for name, value in parameters.items()})
+        found = module(torch.from_numpy(tokens.astype("int64"))).detach().numpy()
+        assert abs(found - expected).max() < 1e-10 * abs(expected).max()
 
 
 @pytest.mark.torch

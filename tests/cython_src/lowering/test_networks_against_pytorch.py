@@ -104,7 +104,7 @@ def compare(network, batch, factor=FACTOR, relative=RELATIVE, **options):
     single, truth, truth_of_single = (TorchExecutor(bound, "eager", network=spec) for _ in range(3))
     for peer in (truth, truth_of_single):
         follow(peer.module.double(), spec)
-        peer.images = peer.images.double()
+        peer.samples = peer.samples.double()
     widths = {layer.name: before[-1] for layer, before, _ in spec.shapes()}
     seen = {}
 
@@ -190,7 +190,7 @@ def test_small_networks_equal_pytorch(name):
 
 def test_parameter_names_are_pytorchs():
     """Check names and shapes of parameters and statistics against the modules' own."""
-    from forktask.experiments.peers.torch_worker import torch_network
+    from forktask.experiments.peers.torch_network import torch_network
 
     for name in FAMILIES:
         network = get_network(name)

@@ -1,0 +1,148 @@
+"""Measuring process for llm.c's CPU program of GPT-2, which its user has built: a peer's side of `forktask peers`.
+
+    python -P -m forktask.experiments.peers.llmc_worker < job.json
+
+The program (`make train_gpt2` in llm.c) reads a model file and token files of fixed names in its working directory and
+trains on 4 samples of 64 tokens. It is started in a temporary folder with the network's initial weights and one batch,
+so that its losses can be compared with ours of the same steps. It prints a line a step, with the loss and the time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...cython_src.errors import UsageError
+from ...cython_src.networks.registry import get_network
+from ..analysis.answers import LOSS_TOLERANCES, disagreement
+from ..sampling.child import answer_job
+from ..sampling.models import make_executor
+from ..sampling.subject import answer, build
+from ..training.llmc import config_of, write_model, write_tokens
+
+BATCH, SEQUENCE = 4, 64  # what the program trains on
+LEARNING_RATE = 1e-4
+OPTIMIZER = {
+    "optimizer": "adamw",
+    "betas": (0.9, 0.999),
+    "eps": 1e-8,
+    "weight_decay": 0.0,
+    "clip_norm": 0.0,
+}  # of the program, whatever the job's plan says
+MODEL_FILE = "gpt2_124M.bin"  # the header has the sizes, whatever the name says
+TOKEN_FILES = (
+    "dev/data/tinyshakespeare/tiny_shakespeare_train.bin",
+    "dev/data/tinyshakespeare/tiny_shakespeare_val.bin",
+)
+CHECKED_STEPS = len(LOSS_TOLERANCES)  # the first takes memory, so all of these are the warm-up too
+LEAST_STEPS = 3  # timed ones
+STEP = re.compile(r"^step (\d+): train loss (\S+) \(took (\S+) ms\)")
+
+
+def measure_llmc(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure the program `job["llmc"]` once: the row of a sample; its time is the median of its own steps' times.
+
+    Raises
+    ------
+    UsageError
+        The program cannot be started, ends before enough steps, or has other losses than our steps.
+    """
+    started = time.time()
+    config = config_of(get_network(job["plan"]["network"]))
+    bound = build({**job, "plan": {**job["plan"], **OPTIMIZER}})
+    bound.arrays["learning_rates"][...] = LEARNING_RATE
+    bound.arrays["batch_order"][...] = bound.arrays["batch_order"][0]  # the program repeats the only batch
+    with tempfile.TemporaryDirectory(prefix="forktask-llmc-") as folder:
+        tokens = bound.arrays["dataset.tokens"][: BATCH * SEQUENCE + 1]
+        for name in TOKEN_FILES:
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_tokens(path, tokens)
+        parameters = {name: bound.view(name) for name in bound.plan.attributes["parameters"]}
+        write_model(Path(folder, MODEL_FILE), parameters, config)
+        del parameters
+        with make_executor("serial", 1, cpus=None) as executor:
+            executor.prepare(bound)
+            executor.run(CHECKED_STEPS)
+        expected = answer(bound, CHECKED_STEPS)
+        del executor, bound  # its memory is the program's now
+        losses, times_s = _run(job["llmc"], folder, job["target_s"])
+    if wrong := disagreement(expected, losses[:CHECKED_STEPS]):
+        raise UsageError(f"the losses of {job['llmc']} must be those of our steps, but beside ours its answer {wrong}")
+    return {
+        "kind": "sample",
+        "step_time_s": statistics.median(times_s[CHECKED_STEPS:]),
+        "step_times_s": times_s,
+        "losses": losses,
+        "expected_losses": expected,
+        "pid": os.getpid(),
+        "started": started,
+    }
+
+
+def _run(program: str, folder: str, target_s: float) -> tuple[list[float], list[float]]:
+    """Run the program until its timed steps took long enough; return loss and time of each step."""
+    losses: list[float] = []
+    times_s: list[float] = []
+    last = ""
+    for line in _lines(program, folder):
+        last = line or last
+        if found := STEP.match(line):
+            try:
+                losses.append(float(found[2]))
+                times_s.append(float(found[3]) / 1e3)
+            except ValueError:
+                raise UsageError(
+                    f"{program} must print the loss and time of a step, got {line!r}; build llm.c's train_gpt2"
+                ) from None
+        timed = times_s[CHECKED_STEPS:]
+        if len(timed) >= LEAST_STEPS and sum(timed) >= target_s:
+            break
+    if len(times_s) < CHECKED_STEPS + LEAST_STEPS:
+        raise UsageError(
+            f"{program} must print at least {CHECKED_STEPS + LEAST_STEPS} lines such as 'step 0: train loss 5.356086 "
+            f"(took 120.5 ms)', got {len(times_s)}, and last {last!r}; build llm.c's train_gpt2"
+        )
+    return losses, times_s
+
+
+def _lines(program: str, folder: str) -> Iterator[str]:
+    """Yield the lines that a program prints, as it prints them, and end it when no more are wanted.
+
+    A terminal makes the C library write each line at once; to a pipe they would come at the end, after steps that
+    generate text and take much longer than those that are timed.
+    """
+    reader, writer = os.openpty()
+    try:
+        process = subprocess.Popen([program], cwd=folder, stdin=subprocess.DEVNULL, stdout=writer, stderr=writer)
+    except OSError as error:
+        os.close(reader)
+        raise UsageError(f"{program} must be a program of this machine, got {error.strerror}; build it again") from None
+    finally:
+        os.close(writer)
+    try:
+        # Reading fails instead of ending when the program has closed its side of the terminal.
+        with os.fdopen(reader, errors="replace") as lines, contextlib.suppress(OSError):
+            for line in lines:
+                yield line.strip()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def main() -> int:
+    """Measure llm.c's program."""
+    return answer_job(measure_llmc, "refused")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

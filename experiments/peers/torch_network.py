@@ -1,0 +1,179 @@
+"""PyTorch's modules of forktask's networks, built layer by layer from their descriptions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+from ...cython_src.errors import UsageError
+from ...cython_src.networks.layers import (
+    GELU,
+    Add,
+    Attention,
+    AveragePool,
+    BatchNorm,
+    Convolution,
+    Dropout,
+    Embedding,
+    FullyConnected,
+    GlobalPool,
+    LayerNorm,
+    Linear,
+    MaxPool,
+    Network,
+    ReLU,
+    ReLU6,
+    Softmax,
+    TiedHead,
+)
+
+
+def torch_network(spec: Network, fused_attention: bool = True):
+    """Return PyTorch's module for a network; parameters and statistics have the same names.
+
+    A layer's ReLU works in place where nothing else reads its input, as in the modules that people write.
+
+    Parameters
+    ----------
+    spec : Network
+    fused_attention : bool
+        Attention through `scaled_dot_product_attention`; else as a product, a masked softmax and a product.
+    """
+    from torch import nn
+
+    inputs = spec.inputs()
+    readers = [name for names in inputs.values() for name in names]
+
+    class Module(nn.Module):
+        def __init__(self):
+            super().__init__()
+            # output, whether its input is flattened, function in place of the module of that name, inputs, tensors
+            # that no later layer reads
+            self.steps = []
+            for position, (layer, before, _) in enumerate(spec.shapes()):
+                module: nn.Module | None = None
+                function: Callable | None = None
+                match layer:
+                    case Convolution():
+                        module = nn.Conv2d(
+                            before[0],
+                            layer.out_channels,
+                            layer.kernel,
+                            layer.stride,
+                            layer.padding,
+                            layer.dilation,
+                            layer.groups,
+                            layer.bias,
+                        )
+                    case BatchNorm():
+                        module = nn.BatchNorm2d(before[0], layer.eps, layer.momentum)
+                    case ReLU():
+                        module = nn.ReLU(inplace=readers.count(inputs[layer.name][0]) == 1)
+                    case ReLU6():
+                        module = nn.ReLU6(inplace=readers.count(inputs[layer.name][0]) == 1)
+                    case MaxPool():
+                        module = nn.MaxPool2d(layer.size, layer.stride or layer.size, layer.padding)
+                    case AveragePool():
+                        module = nn.AvgPool2d(layer.size, layer.stride or layer.size)
+                    case GlobalPool():
+                        module = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+                    case FullyConnected():
+                        module = nn.Linear(math.prod(before), layer.out_features)
+                    case Dropout():
+                        module = nn.Dropout(layer.rate)
+                    case Embedding():
+                        module = nn.Embedding(spec.token_input.vocabulary, layer.features)
+                        if layer.positions:
+                            places = nn.Embedding(spec.token_input.positions, layer.features)
+                            _place(self, layer.positions, places)
+                            function = partial(_embedded, module, places)
+                    case LayerNorm():
+                        module = nn.LayerNorm(before[-1], layer.eps)
+                    case Linear():
+                        module = nn.Linear(before[-1], layer.out_features, layer.bias)
+                    case Attention():
+                        function = partial(attention, heads=layer.heads, causal=layer.causal, fused=fused_attention)
+                    case GELU():
+                        function = partial(nn.functional.gelu, approximate="tanh")
+                    case TiedHead():
+                        function = partial(_tied_product, self.get_submodule(layer.embedding))
+                    case Add():
+                        module = None
+                    case Softmax():
+                        continue  # The loss computes the softmax.
+                    case _:
+                        raise UsageError(f"the PyTorch worker has no module for {layer!r}; add one")
+                later = {name for other in spec.layers[position + 1 :] for name in inputs[other.name]}
+                flatten = isinstance(layer, FullyConnected) and len(before) > 1
+                unread = [name for name in (*inputs[layer.name], layer.name) if name not in later]
+                self.steps.append((layer.name, flatten, function, inputs[layer.name], unread))
+                if module is not None:
+                    _place(self, layer.name, module)
+            self.modules_by_name = dict(self.named_modules())
+            self.last = self.steps[-1][0]
+
+        def forward(self, x):
+            tensors = {"input": x}
+            for name, flatten, function, sources, unread in self.steps:
+                value = tensors[sources[0]]
+                if len(sources) == 2:
+                    value = value + tensors[sources[1]]
+                elif function is not None:
+                    value = function(value)
+                else:
+                    value = self.modules_by_name[name](value.flatten(1) if flatten else value)
+                tensors[name] = value
+                for dead in unread:
+                    if dead != self.last:
+                        tensors.pop(dead, None)
+            return tensors[self.last]
+
+    return Module()
+
+
+def _place(root, name: str, module) -> None:
+    """Register a module under a name with dots, making empty modules on the way."""
+    from torch import nn
+
+    *path, last = name.split(".")
+    for part in path:
+        if part not in root._modules:
+            root.add_module(part, nn.Module())
+        root = root._modules[part]
+    root.add_module(last, module)
+
+
+def attention(parts, heads: int, causal: bool, fused: bool):
+    """Attention within each sample; see `layers.Attention`.
+
+    Parameters
+    ----------
+    parts : tensor, shape (samples, tokens, 3 x features)
+        Queries, keys, values.
+    heads : int
+    causal, fused : bool
+        See `torch_network`.
+    """
+    import torch
+
+    queries, keys, values = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in parts.chunk(3, dim=-1))
+    if fused:
+        result = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, is_causal=causal)
+    else:
+        scores = queries @ keys.transpose(-1, -2) / math.sqrt(queries.shape[-1])
+        if causal:
+            later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+            scores = scores.masked_fill(later, -math.inf)
+        result = scores.softmax(dim=-1) @ values
+    return result.transpose(1, 2).flatten(2)
+
+
+def _embedded(table, places, tokens):
+    """Rows of the table of tokens plus those of the table of positions."""
+    return table(tokens) + places.weight[: tokens.shape[1]]
+
+
+def _tied_product(table, x):
+    """Logits: the product with the weights of an embedding."""
+    return x @ table.weight.T
