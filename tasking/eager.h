@@ -192,9 +192,9 @@ static inline int32_t eager_oldest_ready(SchedulerWorker *me)
     return slot;
 }
 
-/* Creator only, while it can create no task: execute one, or spin and sleep until one has finished. Returns 0 if the
- * run must end. */
-static int eager_help(Eager *e)
+/* Creator only, while it can create no task: look for a ready one, spin and sleep until there is one or some task has
+ * finished. Returns its slot, -1: none, one has finished, or -2: the run must end. */
+static int32_t eager_look_for_task(Eager *e)
 {
     Scheduler *s = &e->scheduler;
     SchedulerWorker *me = &s->workers[0];
@@ -204,11 +204,11 @@ static int eager_help(Eager *e)
         if (slot < 0)
             slot = scheduler_steal(s, 0);
         if (slot >= 0)
-            return eager_execute(e, me, slot);
+            return slot;
         if (scheduler_ended(s))
-            return 0;
+            return -2;
         if (ft_load(&eager_task(e, e->oldest)->successors, relaxed) == EAGER_CLOSED)
-            return 1; /* a hint: eager_retire() looks again with acquire */
+            return -1; /* a hint: eager_retire() looks again with acquire */
         ft_pause();
         if (round % 64 != 0)
             continue;
@@ -225,13 +225,24 @@ static int eager_help(Eager *e)
                 ft_load(&eager_task(e, e->oldest)->successors, relaxed) == EAGER_CLOSED)
                 idle_cancel(&s->idle, 0);
             else
-                idle_sleep(&s->idle, 0, -1);
+                scheduler_sleep(s, 0, -1);
             ft_store(&e->creator_waits, 0, relaxed);
             if (slot >= 0)
-                return eager_execute(e, me, slot);
+                return slot;
             start = 0;
         }
     }
+}
+
+/* Creator only, while it can create no task: execute one, or spin and sleep until one has finished. Returns 0 if the
+ * run must end. */
+static int eager_help(Eager *e)
+{
+    SchedulerWorker *me = &e->scheduler.workers[0];
+    int64_t start = forktask_begin_wait(&me->state->log);
+    int32_t slot = eager_look_for_task(e);
+    forktask_end_wait(&me->state->log, start);
+    return slot >= 0 ? eager_execute(e, me, slot) : slot == -1;
 }
 
 /* Creator only: wait for all tasks. Returns 0 if the run must end. */
@@ -449,6 +460,7 @@ static int eager_create(Eager *e, int32_t task, int32_t loop, int32_t block, int
         }
     }
     eager_release(e, num_edges);
+    forktask_log_creation(&e->scheduler.workers[0].state->log, task, replay);
     /* All workers have enough: run one. Tasks alive cost edges and cache, and the creator is a worker too. */
     if (deque_size_hint(&e->scheduler.workers[0].deque) > e->enough_ready) {
         int32_t slot = eager_oldest_ready(&e->scheduler.workers[0]);

@@ -212,8 +212,17 @@ static inline int scheduler_swap_cpus(Scheduler *s, int32_t worker, int32_t firs
 #endif
 }
 
-/* Owner thread only, with an empty deque: steal, spin, sleep. Returns a node, or DEQUE_EMPTY when the run has ended. */
-static int32_t scheduler_find_work(Scheduler *s, int32_t worker)
+/* Owner thread only, after idle_announce(): sleep, and log it. */
+static inline void scheduler_sleep(Scheduler *s, int32_t worker, int64_t timeout_ns)
+{
+    EventLog *log = &s->workers[worker].state->log;
+    int64_t start = forktask_begin_wait(log);
+    idle_sleep(&s->idle, worker, timeout_ns);
+    forktask_end_sleep(log, start);
+}
+
+/* Owner thread only: scheduler_find_work() without the event log. */
+static int32_t scheduler_look_for_work(Scheduler *s, int32_t worker)
 {
     /* A worker that may swap naps, to look for workers that have lost their CPU; others sleep until they are woken. */
     int64_t start = 0, nap_ns = scheduler_may_swap(s) ? 2 * s->spin_ns : -1;
@@ -248,11 +257,21 @@ static int32_t scheduler_find_work(Scheduler *s, int32_t worker)
                 idle_cancel(&s->idle, worker);
                 return node >= 0 ? node : DEQUE_EMPTY;
             }
-            idle_sleep(&s->idle, worker, nap_ns);
+            scheduler_sleep(s, worker, nap_ns);
             nap_ns = nap_ns < 5000000 ? 2 * nap_ns : nap_ns;
             start = 0;
         }
     }
+}
+
+/* Owner thread only, with an empty deque: steal, spin, sleep. Returns a node, or DEQUE_EMPTY when the run has ended. */
+static int32_t scheduler_find_work(Scheduler *s, int32_t worker)
+{
+    EventLog *log = &s->workers[worker].state->log;
+    int64_t start = forktask_begin_wait(log);
+    int32_t node = scheduler_look_for_work(s, worker);
+    forktask_end_wait(log, start);
+    return node;
 }
 
 /* Prepare a run, while the workers rest. */

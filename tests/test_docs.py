@@ -38,6 +38,7 @@ COMMANDS = (
     "infer",
     "generate",
     "metg",
+    "trace",
     "profile",
     "gate",
     "scaling-power",

@@ -66,7 +66,8 @@ ARROWS = {
         "peers": {"analysis", "sampling", "bounds", "machine", "training"},
         "metg": {"report", "sampling", "machine"},
         "scaling": {"analysis", "sampling", "bounds", "machine"},
-        "commands": {"machine", "metg", "peers", "report", "sampling", "scaling", "sweep", "training"},
+        "traces": {"sampling", "machine"},
+        "commands": {"machine", "metg", "peers", "report", "sampling", "scaling", "sweep", "traces", "training"},
     },
     "experiments/report": {"figures": {"words"}, "files": {"figures"}, "gpu": {"figures"}},
 }

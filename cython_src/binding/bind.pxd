@@ -27,6 +27,6 @@ cdef class Workers:
     cdef WorkerState *states
     cdef readonly int num_workers
     cdef readonly object scratch      # one uint8 array a worker
-    cdef object event_arrays
+    cdef object event_arrays, spell_arrays
     cdef public int tasks_per_pass    # of a plan that is run unrolled; 0: none
     cdef object block

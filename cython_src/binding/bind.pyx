@@ -5,7 +5,7 @@ from libc.stdlib cimport calloc, free
 
 from ..kernels.interface.block_kernel cimport (
     FORKTASK_ABI_VERSION, FORKTASK_MAX_OPERANDS, BlockEvent, BlockKernel, KernelArgs, LoopRecord, MicroKernels,
-    TaskContext, WorkerState,
+    Spell, TaskContext, WorkerState,
     forktask_flush_denormals, forktask_restore_denormals, run_block,
 )
 
@@ -22,6 +22,10 @@ from .storage import PAGE_BYTES, Storage, aligned_empty, view_of
 EVENT_DTYPE = np.dtype(
     [("start_ns", "<i8"), ("stop_ns", "<i8"), ("iteration", "<i8"), ("task", "<i4"), ("worker", "<i4")]
 )
+SPELL_DTYPE = np.dtype(
+    [("start_ns", "<i8"), ("stop_ns", "<i8"), ("replay", "<i8"), ("task", "<i4"), ("kind", "<i4")]
+)
+SPELL_KINDS = ("waiting", "creating", "lock", "asleep", "preempted")  # by `kind`
 TARGETS = ("cpu", "numpy", "float64")
 
 
@@ -198,6 +202,7 @@ cdef class Workers:
         self.states = <WorkerState *> address
         self.scratch = [(allocate or _whole_pages)(scratch_bytes) for _ in range(num_workers)]
         self.event_arrays = []
+        self.spell_arrays = []
         for w in range(num_workers):
             self.states[w].context.worker = w
             self.states[w].context.abi_version = FORKTASK_ABI_VERSION
@@ -210,8 +215,67 @@ cdef class Workers:
                 events["task"] = -1
                 self.event_arrays.append(events)
                 address = events.ctypes.data
-                self.states[w].events = <BlockEvent *> address
-                self.states[w].event_capacity = event_capacity
+                self.states[w].log.events = <BlockEvent *> address
+                self.states[w].log.event_capacity = event_capacity
+
+    def log_spells(self, int64_t capacity):
+        """Log what workers do between blocks, too: spells of waiting, sleeping, creating tasks, and without a CPU.
+
+        Parameters
+        ----------
+        capacity : int
+            Spells kept for each worker.
+
+        Raises
+        ------
+        UsageError
+            There is no log of blocks.
+        """
+        cdef int w
+        cdef uintptr_t address
+        if not self.event_arrays:
+            raise UsageError("spells are logged beside blocks, got workers without an event log; give event_capacity")
+        self.spell_arrays = []
+        for w in range(self.num_workers):
+            spells = np.zeros(capacity, SPELL_DTYPE)
+            spells["task"] = -1  # Touched here, like the events.
+            self.spell_arrays.append(spells)
+            address = spells.ctypes.data
+            self.states[w].log.spells = <Spell *> address
+            self.states[w].log.spell_capacity = capacity
+
+    def switch_log(self, bint on):
+        """Switch a log that these workers have off or on again, between runs: what it holds stays."""
+        cdef int w
+        cdef uintptr_t address
+        for w in range(self.num_workers):
+            self.states[w].log.events = NULL
+            self.states[w].log.spells = NULL
+            if on and self.event_arrays:
+                address = self.event_arrays[w].ctypes.data
+                self.states[w].log.events = <BlockEvent *> address
+            if on and self.spell_arrays:
+                address = self.spell_arrays[w].ctypes.data
+                self.states[w].log.spells = <Spell *> address
+
+    def spells(self):
+        """Return the spells of each worker in the order of their ends, and how many were not kept.
+
+        Returns
+        -------
+        spells : list of structured array of start_ns, stop_ns, replay, task, kind (of `SPELL_KINDS`)
+            Spells may lie within others and within blocks. `replay` and `task` are those of a created task, else -1.
+        num_lost : int
+        """
+        cdef int w
+        if not self.spell_arrays:
+            return [np.zeros(0, SPELL_DTYPE) for _ in range(self.num_workers)], 0
+        parts = []
+        lost = 0
+        for w in range(self.num_workers):
+            parts.append(self.spell_arrays[w][:min(self.states[w].log.num_spells, self.states[w].log.spell_capacity)])
+            lost += max(0, self.states[w].log.num_spells - self.states[w].log.spell_capacity)
+        return parts, lost
 
     def events(self):
         """All logged events, ordered by start: structured array of start_ns, stop_ns, iteration, task, worker.
@@ -226,11 +290,11 @@ cdef class Workers:
             return np.zeros(0, EVENT_DTYPE)
         parts = []
         for w in range(self.num_workers):
-            if self.states[w].num_events > self.states[w].event_capacity:
+            if self.states[w].log.num_events > self.states[w].log.event_capacity:
                 raise RuntimeError(
-                    f"the event log of worker {w} holds {self.states[w].event_capacity} events but "
-                    f"{self.states[w].num_events} happened; log fewer iterations or raise the capacity")
-            parts.append(self.event_arrays[w][:self.states[w].num_events])
+                    f"the event log of worker {w} holds {self.states[w].log.event_capacity} events but "
+                    f"{self.states[w].log.num_events} happened; log fewer iterations or raise the capacity")
+            parts.append(self.event_arrays[w][:self.states[w].log.num_events])
         events = np.concatenate(parts)
         if self.tasks_per_pass:
             events["task"] %= self.tasks_per_pass
@@ -240,7 +304,10 @@ cdef class Workers:
         """Empty the logs."""
         cdef int w
         for w in range(self.num_workers):
-            self.states[w].num_events = 0
+            self.states[w].log.num_events = 0
+            self.states[w].log.num_spells = 0
+            self.states[w].log.logged_ns = 0
+            self.states[w].log.looked_ns = 0
 
 
 def _python_arguments(BoundPlan bound, spec, loop, operands):

@@ -24,6 +24,7 @@ COMMANDS: tuple[str, ...] = (
     "train",
     "infer",
     "generate",
+    "trace",
     "metg",
     "networks",
     "memory",

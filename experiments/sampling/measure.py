@@ -8,7 +8,7 @@ heap, an OpenMP team) out of the others' times. Imports nothing heavy: NumPy and
 
 A job has the keys `model` (spec), `threads`, `cpus` (list or null), `plan` (keyword arguments of `lower`, or the
 user's own function, see `subject.py`), `seed`, `check_iterations`, `target_s`, `warmup_s` and `kind`
-("sample" or "profile"); a sample may have `slowdown`, the part by which each run is made longer.
+("sample", "profile" or "trace"); a sample may have `slowdown`, the part by which each run is made longer.
 
 What happens in a sample, in this order: plan, memory and data; record and close on their own (for models that
 record a graph); `prepare`; the first replay; more iterations up to `check_iterations`, then a hash of all
@@ -37,6 +37,7 @@ from .models import make_executor, parse_model
 from .profile import measure_profile
 from .subject import answer, build, result_hashes
 from .timing import Slowed, Stepper, time_runs, warm_up
+from .trace import measure_trace
 
 FREQUENCY_S = 0.01  # duration of the frequency measurement after the timed runs
 
@@ -147,9 +148,11 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
 
 
 def measure(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure a sample, or a profile of a model of the CPU or of a GPU."""
+    """Measure a sample, a trace, or a profile of a model of the CPU or of a GPU."""
     if job["kind"] == "sample":
         return measure_sample(job)
+    if job["kind"] == "trace":
+        return measure_trace(job)
     on_gpu = parse_model(job["model"]).model.device == "gpu"
     return measure_gpu_profile(job) if on_gpu else measure_profile(job)
 

@@ -251,13 +251,12 @@ static int program_sleep(Programs *p, int32_t worker, int32_t on, int64_t value,
         idle_cancel(&s->idle, worker);
         return 0;
     }
-    idle_sleep(&s->idle, worker, PROGRAM_NAPS ? nap_ns : -1);
+    scheduler_sleep(s, worker, PROGRAM_NAPS ? nap_ns : -1);
     return 1;
 }
 
-/* Owner thread only: wait for a condition (program_wait_is_over); help, spin, sleep meanwhile. Returns 0 if the run
- * must end. */
-static int program_wait(Programs *p, int32_t worker, int32_t on, int64_t value)
+/* Owner thread only: program_wait() without the event log. */
+static int program_wait_helping(Programs *p, int32_t worker, int32_t on, int64_t value)
 {
     Scheduler *s = &p->scheduler;
     int64_t start = 0, nap_ns = 2 * s->spin_ns;
@@ -294,6 +293,17 @@ static int program_wait(Programs *p, int32_t worker, int32_t on, int64_t value)
             start = now - s->spin_ns - 1; /* one look, then the next nap */
         }
     }
+}
+
+/* Owner thread only: wait for a condition (program_wait_is_over); help, spin, sleep meanwhile. Returns 0 if the run
+ * must end. */
+static int program_wait(Programs *p, int32_t worker, int32_t on, int64_t value)
+{
+    EventLog *log = &p->scheduler.workers[worker].state->log;
+    int64_t start = forktask_begin_wait(log);
+    int goes_on = program_wait_helping(p, worker, on, value);
+    forktask_end_wait(log, start);
+    return goes_on;
 }
 
 /* Owner thread only: open the iteration that begins, and some more, to claims. Returns the end of what is open. */

@@ -17,6 +17,7 @@ LOWERING = {
     "train": {"phase"},
     "infer": {"phase", "fusion", *TRAINING_ONLY},
     "metg": set(),
+    "trace": set(),
     "memory": set(),
     "tune": {"granularity"},
     "kernels": set(),

@@ -10,10 +10,11 @@
 #include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <time.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
+
+#include "event_log.h"
 
 #define FORKTASK_ABI_VERSION  1
 #define FORKTASK_MAX_OPERANDS 24
@@ -53,31 +54,15 @@ typedef struct LoopRecord {
     int32_t *locks;
 } LoopRecord;
 
-typedef struct BlockEvent {
-    int64_t start_ns, stop_ns; /* monotonic clock */
-    int64_t iteration;
-    int32_t task;
-    int32_t worker;
-} BlockEvent;
-
 /* What one worker owns. Padded to two cache lines: the adjacent-line prefetcher pairs them. */
 typedef struct WorkerState {
     TaskContext context;
-    BlockEvent *events;     /* NULL: no event log */
-    int64_t event_capacity; /* events past the capacity are counted, not kept */
-    int64_t num_events;
+    EventLog log;
     int64_t failed_iteration;
     int32_t failed_task; /* first failing task of this worker, -1 when none */
     int32_t status;      /* its kernel's status */
-    char padding[128 - sizeof(TaskContext) - sizeof(void *) - 3 * sizeof(int64_t) - 2 * sizeof(int32_t)];
+    char padding[128 - sizeof(TaskContext) - sizeof(EventLog) - sizeof(int64_t) - 2 * sizeof(int32_t)];
 } WorkerState;
-
-static inline int64_t forktask_now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 /* Locks of commutative accesses. They are taken in ascending order, so that two blocks never wait for each other. */
 static inline void forktask_lock(int32_t *lock)
@@ -104,28 +89,30 @@ static inline int forktask_locks_held(const LoopRecord *loop, ptrdiff_t block)
     return 0;
 }
 
+/* Take the locks of a block's commutative accesses, and log how long that took if one was held. */
+static inline void forktask_take_locks(const LoopRecord *loop, ptrdiff_t block, EventLog *log)
+{
+    int64_t start = log->spells != NULL && forktask_locks_held(loop, block) ? forktask_now_ns() : 0;
+    for (int32_t i = loop->lock_offsets[block]; i < loop->lock_offsets[block + 1]; i++)
+        forktask_lock(&loop->locks[loop->lock_ids[i]]);
+    if (start != 0)
+        forktask_log_spell(log, SPELL_LOCK, start, forktask_now_ns(), -1, -1);
+}
+
 /* Run block `block` of `loop` on the calling worker for replay number `replay`. Returns the kernel's status. */
 static inline int run_block(const LoopRecord *loop, ptrdiff_t block, int64_t replay, WorkerState *worker)
 {
     int status;
     worker->context.iteration = replay * loop->iteration_stride + loop->iteration_offset;
     if (__builtin_expect(loop->lock_offsets != NULL, 0))
-        for (int32_t i = loop->lock_offsets[block]; i < loop->lock_offsets[block + 1]; i++)
-            forktask_lock(&loop->locks[loop->lock_ids[i]]);
-    if (__builtin_expect(worker->events == NULL, 1)) {
+        forktask_take_locks(loop, block, &worker->log);
+    if (__builtin_expect(worker->log.events == NULL, 1)) {
         status = loop->kernel(loop->args, block, &worker->context);
     } else {
-        int64_t n = worker->num_events++;
-        int64_t start = forktask_now_ns();
+        int64_t start = forktask_begin_block(&worker->log);
         status = loop->kernel(loop->args, block, &worker->context);
-        if (n < worker->event_capacity) {
-            BlockEvent *e = &worker->events[n];
-            e->start_ns = start;
-            e->stop_ns = forktask_now_ns();
-            e->iteration = worker->context.iteration;
-            e->task = loop->first_task + (int32_t)block;
-            e->worker = worker->context.worker;
-        }
+        forktask_end_block(&worker->log, start, worker->context.iteration, loop->first_task + (int32_t)block,
+                           worker->context.worker);
     }
     if (__builtin_expect(loop->lock_offsets != NULL, 0))
         for (int32_t i = loop->lock_offsets[block]; i < loop->lock_offsets[block + 1]; i++)

@@ -45,11 +45,26 @@ cdef extern from "cython_src/kernels/interface/block_kernel.h" nogil:
         int32_t task
         int32_t worker
 
-    ctypedef struct WorkerState:
-        TaskContext context
+    ctypedef struct Spell:
+        int64_t start_ns
+        int64_t stop_ns
+        int64_t replay
+        int32_t task
+        int32_t kind
+
+    ctypedef struct EventLog:
         BlockEvent *events
         int64_t event_capacity
         int64_t num_events
+        Spell *spells
+        int64_t spell_capacity
+        int64_t num_spells
+        int64_t logged_ns
+        int64_t looked_ns
+
+    ctypedef struct WorkerState:
+        TaskContext context
+        EventLog log
         int64_t failed_iteration
         int32_t failed_task
         int32_t status

@@ -1,0 +1,54 @@
+"""`forktask trace`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from datetime import datetime
+
+from .arguments import add_models, add_plan_options, models, number_from, plan_options, positive
+
+HELP = "log what every thread does at every moment of a run"
+DESCRIPTION = (
+    "Run each model with its event log on and write what every thread did at every moment: running a block, "
+    "scheduling, waiting and why, asleep, without a CPU."
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    from ..machine.topology import core_counts
+
+    add_plan_options(parser)
+    add_models(parser, ("serial", "forkjoin", "forkjoin:region=persistent", "tasks", "taskgraph", "taskiter"))
+    parser.add_argument(
+        "--threads", type=number_from(1), default=core_counts()[-1], metavar="N", help="default: %(default)s"
+    )
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument(
+        "--seconds", type=positive, default=0.5, help="about how long each logged run lasts; default: %(default)s"
+    )
+    length.add_argument("--iterations", type=number_from(1), metavar="N", help="length of each logged run instead")
+    parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
+    parser.add_argument("--out", metavar="DIR", help="folder for all files; default: traces/<date and time>")
+
+
+def call(arguments: Namespace) -> int:
+    """Trace, and write all files. Exit code 1: some model failed."""
+    from ..traces.collect import collect_traces
+
+    folder = arguments.out or f"traces/{datetime.now().strftime('%Y%m%d-%H%M%S')}"
+    collection = collect_traces(
+        {"network": arguments.network, **plan_options(arguments).as_dict()},
+        models(arguments),
+        arguments.threads,
+        folder,
+        seconds=arguments.seconds,
+        iterations=arguments.iterations,
+        oversubscribe=arguments.oversubscribe,
+    )
+    for failure in collection.failures:
+        print(f"forktask: {failure}", file=sys.stderr)
+    for path in collection.paths:
+        print(path)
+    return 1 if collection.failures else 0

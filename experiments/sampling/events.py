@@ -1,0 +1,129 @@
+"""Files of event logs: what each worker did at every moment of a run, with the plan's loops and dependences."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...cython_src.errors import UsageError
+from .event_states import IN_BLOCK, RUNNING, STATE_DTYPE
+
+EVENTS_VERSION = 1
+EVENTS_FOLDER = "events"  # of a results folder
+_LOOP_FIELDS = ("name", "layer", "phase")
+
+
+@dataclass(frozen=True, eq=False)
+class EventLog:
+    """The event log of one run.
+
+    Attributes
+    ----------
+    about : mapping
+        model, threads, plan (its options), run_start_ns, run_stop_ns, iterations, stride (iterations of a pass),
+        barrier, overhead (part by which logging made runs longer), lost (spells past the capacity), ...
+    events : structured array `STATE_DTYPE`
+        Sorted by worker and time; the events of a worker follow each other without gaps.
+    loops : mapping of str to list
+        name, layer, phase, first_task and num_blocks of each loop.
+    edges : int32, shape (3, num_edges)
+        Predecessor, successor and token (1: in the next pass); nodes from `num_tasks` on are joins.
+    """
+
+    about: Mapping[str, Any]
+    events: np.ndarray
+    loops: Mapping[str, list]
+    edges: np.ndarray
+
+    @property
+    def title(self) -> str:
+        """Model and threads."""
+        return f"{self.about['model']}, {self.about['threads']} thread{'s' * (self.about['threads'] > 1)}"
+
+    @property
+    def wall_ns(self) -> int:
+        """Time of the run."""
+        return int(self.about["run_stop_ns"] - self.about["run_start_ns"])
+
+    @property
+    def num_tasks(self) -> int:
+        """Blocks of one pass."""
+        return sum(self.loops["num_blocks"])
+
+    @cached_property
+    def task_loop(self) -> np.ndarray:
+        """Number of each task's loop."""
+        return np.repeat(np.arange(len(self.loops["name"])), self.loops["num_blocks"])
+
+    @cached_property
+    def blocks(self) -> np.ndarray:
+        """First to last event of each block that ran: structured array `STATE_DTYPE`, by worker and time."""
+        own = self.events[(self.events["state"] == RUNNING) | (self.events["cause"] == IN_BLOCK)]
+        if not len(own):
+            return own
+        place = (own["iteration"] // self.about["stride"]) * self.num_tasks + own["task"]
+        first = np.flatnonzero(np.r_[True, (place[1:] != place[:-1]) | (own["worker"][1:] != own["worker"][:-1])])
+        blocks = own[first].copy()
+        blocks["stop_ns"] = own["stop_ns"][np.r_[first[1:] - 1, len(own) - 1]]
+        return blocks
+
+    def task_name(self, task: int) -> str:
+        """Loop and block of a task."""
+        loop = int(self.task_loop[task])
+        return f"{self.loops['name'][loop]}[{task - self.loops['first_task'][loop]}]"
+
+
+def write_events(path: str | os.PathLike, log: EventLog) -> Path:
+    """Write a log as a NumPy archive (`docs/reference/event_log.md`), whole or not at all."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    with open(partial, "wb") as file:
+        np.savez_compressed(
+            file,
+            about=json.dumps({**log.about, "version": EVENTS_VERSION}),
+            events=log.events,
+            edges=log.edges,
+            loop_first_task=np.array(log.loops["first_task"], np.int64),
+            loop_num_blocks=np.array(log.loops["num_blocks"], np.int64),
+            **{f"loop_{name}": np.array(log.loops[name], dtype=np.str_) for name in _LOOP_FIELDS},
+        )
+    os.replace(partial, path)
+    return path
+
+
+def read_events(path: str | os.PathLike) -> EventLog:
+    """Read a log.
+
+    Raises
+    ------
+    UsageError
+        No such file, or no event log of this version.
+    """
+    try:
+        with np.load(path) as archive:
+            about = json.loads(str(archive["about"]))
+            loops = {name: archive[f"loop_{name}"].tolist() for name in (*_LOOP_FIELDS, "first_task", "num_blocks")}
+            events, edges = archive["events"], archive["edges"]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise UsageError(f"an event log is what forktask trace wrote, got {os.fspath(path)!r}: {error}") from None
+    if about.get("version") != EVENTS_VERSION or events.dtype != STATE_DTYPE:
+        raise UsageError(
+            f"event logs must have version {EVENTS_VERSION}, got {about.get('version')} in {os.fspath(path)!r}; trace "
+            f"again"
+        )
+    return EventLog(about, events, loops, edges)
+
+
+def events_files(folder: str | os.PathLike) -> list[Path]:
+    """Return the event logs of a results folder, in the order in which they were written."""
+    files = sorted(Path(folder, EVENTS_FOLDER).glob("*.npz"))
+    return sorted(files, key=lambda path: path.stat().st_mtime_ns)

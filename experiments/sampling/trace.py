@@ -1,0 +1,128 @@
+"""Traces: a run with the log of blocks and of what workers do in between, and what logging costs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ...cython_src.binding.bind import SPELL_KINDS, Workers
+from ...cython_src.errors import UsageError
+from ...cython_src.plan.dependences import record_graph
+from .event_states import STATES, instances, worker_states
+from .events import EventLog, write_events
+from .models import make_executor, parse_model
+from .subject import build
+from .timing import Stepper, warm_up
+
+MAX_BLOCK_EVENTS = 2_000_000  # of 32 bytes, for each worker
+MIN_PASSES = 3
+SPELLS_PER_BLOCK = 3
+OVERHEAD_PAIRS = 5
+OVERHEAD_RUN_S = 0.05  # duration of each run that shows what logging costs
+
+
+def measure_overhead(
+    stepper: Stepper, workers: Workers, pass_time_s: float, capacity: int, num_tasks: int
+) -> list[float]:
+    """Return by which part logging makes runs longer: one number a pair of runs, with and without log in turn."""
+    passes = int(max(1, min(OVERHEAD_RUN_S / pass_time_s, capacity // num_tasks)))
+    parts = []
+    for pair in range(OVERHEAD_PAIRS):
+        times = {}
+        for logged in (False, True) if pair % 2 == 0 else (True, False):
+            workers.clear_events()
+            workers.switch_log(logged)
+            times[logged] = stepper.run(passes)
+        parts.append(times[True] / times[False] - 1)
+    workers.switch_log(True)
+    return parts
+
+
+def trace_run(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> EventLog:
+    """Run a model with its event log on.
+
+    Parameters
+    ----------
+    job : mapping
+        As for a sample; `iterations`: those of the logged run, None: it lasts about `target_s`.
+    bound : BoundPlan, optional
+        Used in place of the job's plan.
+
+    Raises
+    ------
+    UsageError
+        A model of a GPU, or more events than the log may hold.
+    """
+    spec = parse_model(job["model"])
+    if spec.model.device != "cpu":
+        raise UsageError(f"traces are of models of the CPU, got {spec}; forktask profile times the kernels of a GPU")
+    bound = build(job, spec) if bound is None else bound
+    plan, stride = bound.plan, bound.iteration_stride
+    most = MAX_BLOCK_EVENTS // plan.num_tasks
+    passes = -(-(job["iterations"] or 1) // stride)
+    if passes > most:
+        raise UsageError(
+            f"a trace holds at most {MAX_BLOCK_EVENTS} blocks a thread, got {passes} passes of {plan.num_tasks}; ask "
+            f"for at most {most * stride} iterations, or coarser blocks"
+        )
+    with make_executor(spec, job["threads"], cpus=job["cpus"]) as executor:
+        executor.prepare(bound)
+        pass_time_s = warm_up(Stepper(executor, stride, clock), job["warmup_s"]).pass_time_s
+    if job["iterations"] is None:
+        passes = int(min(max(job["target_s"] / pass_time_s, MIN_PASSES), most))
+    capacity = max(passes, MIN_PASSES) * plan.num_tasks
+    with make_executor(spec, job["threads"], cpus=job["cpus"], event_capacity=capacity) as executor:
+        executor.prepare(bound)
+        workers = executor.workers
+        workers.log_spells(SPELLS_PER_BLOCK * capacity + 1024)
+        stepper = Stepper(executor, stride, clock)
+        stepper.run(MIN_PASSES)
+        overhead = measure_overhead(stepper, workers, pass_time_s, capacity, plan.num_tasks)
+        workers.clear_events()
+        first_iteration = stepper.iterations_done
+        start = time.monotonic_ns()  # the clock of the log
+        stepper.run(passes)
+        run_ns = (start, time.monotonic_ns())
+        blocks = workers.events()
+        spells, lost = workers.spells()
+    graph = record_graph(plan.accesses, closed=True)
+    created = spells[0][spells[0]["kind"] == SPELL_KINDS.index("creating")]
+    barrier = spec.barrier
+    times = instances(plan, graph, blocks, created, barrier, run_ns[0])
+    events = worker_states(plan, times, blocks, spells, spec.model.name, barrier, run_ns)
+    about = {
+        "model": str(spec),
+        "threads": job["threads"],
+        "cpus": job["cpus"],
+        "plan": dict(job["plan"]),
+        "plan_name": plan.name,
+        "run_start_ns": run_ns[0],
+        "run_stop_ns": run_ns[1],
+        "first_iteration": first_iteration,
+        "iterations": passes * stride,
+        "stride": stride,
+        "barrier": barrier,
+        "overhead": float(np.median(overhead)),
+        "overheads": overhead,
+        "unlogged_step_time_s": pass_time_s / stride,
+        "lost": lost,
+        "num_events": len(events),
+        "clock": "CLOCK_MONOTONIC",
+        "states": STATES,
+        "instruction_set": bound.instruction_set,
+        "pid": os.getpid(),
+    }
+    loops = {name: [getattr(loop, name) for loop in plan.loops] for name in ("name", "layer", "phase", "first_task")}
+    loops["num_blocks"] = [loop.num_blocks for loop in plan.loops]
+    return EventLog(about, events, loops, np.array(graph.edges(), np.int32))
+
+
+def measure_trace(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Trace a job's model, write the log to the job's `path`, and return a row about it."""
+    log = trace_run(job)
+    write_events(job["path"], log)
+    return {"kind": "trace", "path": job["path"], **log.about}

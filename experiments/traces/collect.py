@@ -1,0 +1,117 @@
+"""Traces of several models, each in a fresh process, in one folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from ...cython_src.errors import UsageError
+from ..machine.topology import available_cpus, cpu_order
+from ..sampling.child import SAMPLE_COMMAND, TIME_LIMIT_S, clean_environment, run_sample, sample_environment
+from ..sampling.events import EVENTS_FOLDER, EventLog, read_events
+from ..sampling.models import check_threads, parse_model, process_environment
+
+WARMUP_S = 0.5
+HIGH_OVERHEAD = 0.02  # part of a run that logging should stay below
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Traces that could be made, and a sentence for each model that failed."""
+
+    logs: list[EventLog] = field(default_factory=list)
+    paths: list[Path] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+
+def file_name(model: str, threads: int) -> str:
+    """Return the name of a model's event log in its folder."""
+    return f"{model.replace(':', '_').replace('=', '-').replace('/', '-')}-{threads}.npz"
+
+
+def collect_traces(
+    plan: Mapping[str, Any],
+    models: Sequence[str],
+    threads: int,
+    folder: str | os.PathLike,
+    *,
+    seconds: float = 0.5,
+    iterations: int | None = None,
+    seed: int = 1,
+    oversubscribe: bool = False,
+    stream: TextIO | None = None,
+) -> Collection:
+    """Trace each model in a process of its own and write its log below `folder`.
+
+    Parameters
+    ----------
+    plan : mapping
+        The `plan` entry of a job: options of a plan with the network, or a function that makes a graph.
+    models : sequence of str
+    threads : int
+        Models that run on fewer threads take what they may.
+    seconds : float
+        About how long each logged run lasts.
+    iterations : int, optional
+        Its length in iterations instead.
+
+    Raises
+    ------
+    UsageError
+        More threads than cores, or a model of a GPU.
+    """
+    stream = sys.stderr if stream is None else stream
+    cpus = available_cpus()
+    check_threads(threads, len(cpus), oversubscribe)
+    collection = Collection()
+    specs = [parse_model(model) for model in models]
+    for spec in specs:
+        if spec.model.device != "cpu":
+            raise UsageError(f"traces are of models of the CPU, got {spec}; forktask profile times a GPU's kernels")
+    for spec in specs:
+        count = min(threads, spec.model.max_threads or threads)
+        path = Path(folder, EVENTS_FOLDER, file_name(str(spec), count)).resolve()
+        job = {
+            "kind": "trace",
+            "model": str(spec),
+            "threads": count,
+            "cpus": cpu_order(count, cpus, oversubscribe=oversubscribe),
+            "plan": dict(plan),
+            "seed": seed,
+            "warmup_s": WARMUP_S,
+            "target_s": seconds,
+            "iterations": iterations,
+            "memory_limit": None,
+            "path": os.fspath(path),
+        }
+        settings = {**sample_environment(count, 0, len(cpus)), **process_environment(spec)}
+        row = run_sample(job, clean_environment(os.environ, settings), TIME_LIMIT_S + 20 * seconds, SAMPLE_COMMAND)
+        if "failure" in row:
+            collection.failures.append(f"{spec}: {row['failure']}: {row['message'].splitlines()[0]}")
+            continue
+        log = read_events(path)
+        collection.logs.append(log)
+        collection.paths.append(path)
+        print(f"forktask: {log_sentence(log)}", file=stream)
+    return collection
+
+
+def log_sentence(log: EventLog) -> str:
+    """Say how long a traced run was, what logging cost it, and whether anything is missing."""
+    about = log.about
+    step_s = log.wall_ns * 1e-9 / about["iterations"]
+    low, high = min(about["overheads"]), max(about["overheads"])
+    text = (
+        f"{log.title}: {about['iterations']} iterations of {step_s * 1e3:.3g} ms, {about['num_events']} events; "
+        f"logging changes the time of a run by {about['overhead']:+.1%} "
+        f"({low:+.1%} to {high:+.1%} in {len(about['overheads'])} pairs)"
+    )
+    if about["overhead"] > HIGH_OVERHEAD:
+        text += f", more than {HIGH_OVERHEAD:.0%}: take coarser blocks, or read its times with care"
+    if about["lost"]:
+        text += f"; {about['lost']} spells did not fit the log and count as scheduling"
+    return text
