@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 SOURCES := $(shell git ls-files 2>/dev/null)
 PYTEST := $(BIN)/python -P -m pytest
 # Tests that run beside no other test: they start threads on every CPU or read a clock.
-ALONE := $(wildcard tests/forkjoin tests/tasking tests/scaling tests/test_models_agree.py tests/test_conduct.py)
+ALONE := $(wildcard tests/forkjoin tests/tasking tests/scaling tests/test_models_agree.py tests/test_conduct.py \
+	tests/test_life_cycle.py)
 # Kinds of tests that need further packages (tests/kinds.py): all of them, and what each needs from Debian and PyPI.
 FURTHER := torch safetensors numba sklearn cupy tbb libomp relacy
 DEBIAN_tbb := g++ libtbb-dev

@@ -65,10 +65,10 @@ class Executor:
         self.model = model
         self.num_threads = num_threads
         self._runner = runner
-        self._bound: Any = None
 
     def __repr__(self) -> str:
-        plan = f", prepared for {self._bound.plan.name!r}" if self._bound is not None else ""
+        bound = self._runner.bound
+        plan = f", prepared for {bound.plan.name!r}" if bound is not None else ""
         return f"<{self.model} on {self.num_threads} thread{'s' * (self.num_threads > 1)}{plan}>"
 
     def prepare(self, bound: Any) -> None:
@@ -82,7 +82,6 @@ class Executor:
         if isinstance(bound, Plan):
             raise UsageError(f"prepare() takes a bound plan, got plan {bound.name!r}; call prepare(bind(plan))")
         self._runner.prepare(bound)
-        self._bound = bound
 
     def run(self, num_iterations: int, first_iteration: int = 0) -> Run:
         """Run iterations and wait for them.
@@ -103,8 +102,9 @@ class Executor:
         start = time.perf_counter()
         self._runner.run(num_iterations, first_iteration)
         seconds = time.perf_counter() - start
-        loss = _mean_loss(self._bound, num_iterations, first_iteration)
-        return Run(self.model, self.num_threads, num_iterations, seconds, loss, self._bound)
+        bound = self._runner.bound
+        loss = _mean_loss(bound, num_iterations, first_iteration)
+        return Run(self.model, self.num_threads, num_iterations, seconds, loss, bound)
 
     def run_while(self, stop: np.ndarray, *, max_iterations: int, lookahead: int = 0, first_iteration: int = 0) -> int:
         """Run until a task decides to stop, and return the number of iterations that ran.
@@ -138,7 +138,6 @@ class Executor:
     def close(self) -> None:
         """End the threads and release the plan."""
         self._runner.close()
-        self._bound = None
 
     def __enter__(self) -> Executor:
         return self

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import threading
-from abc import ABC, abstractmethod
+import time
+from abc import abstractmethod
+from contextlib import suppress
 
 from ..cython_src.binding.bind import BoundPlan, Workers
-from ..cython_src.binding.executor_contract import Conduct, check_run
+from ..cython_src.binding.executor import BaseExecutor, check_whole
+from ..cython_src.binding.executor_contract import Conduct
 from ..cython_src.errors import UsageError
-from ..cython_src.plan.looping import RunWhile
 from .prange_loops import ForkJoinTeam, dynamic_teams
 from .serial_loops import EnteredThread, run_serial, touch_scratch
 
 SCHEDULES = ("static", "dynamic", "guided")
 REGIONS = ("loop", "persistent")
+MOST_CHUNK = 2**31 - 1
 JOBLIB_WAKES_NS = 10_000_000  # how often joblib looks for results
+BLOCK_WAIT_S = 0.0005
+STOPPED = 1  # status of a block that was left out
 
 # The process in which an OpenMP team of ours ran first. libgomp's threads do not survive a fork, but its book-keeping
 # does: a child would wait for them for ever.
@@ -63,8 +68,8 @@ def check_team(team_size: int, num_threads: int) -> None:
         )
 
 
-class LoopExecutor(RunWhile, ABC):
-    """Base of executors whose caller executes blocks: arguments, binding, turning a stopped run into an exception.
+class LoopExecutor(BaseExecutor):
+    """Base of executors whose caller executes blocks: binding, turning a stopped run into an exception.
 
     Parameters
     ----------
@@ -75,79 +80,30 @@ class LoopExecutor(RunWhile, ABC):
         and floating-point control word are restored after each run.
     event_capacity : int
         Events logged for each worker; 0 switches the log off.
-
-    Raises
-    ------
-    UsageError
-        A number of threads below one, or a list of CPUs of another length.
     """
 
-    model = ""
-    num_cpu_swaps = 0  # these executors leave threads on their CPUs
+    def _prepare(self, bound: BoundPlan) -> None:
+        self._workers = Workers(self.num_threads, bound.scratch_bytes, self.event_capacity)
+        touch_scratch(self._workers, bound.scratch_bytes, self.cpus)
 
-    def __init__(self, num_threads: int = 1, *, cpus: list[int] | None = None, event_capacity: int = 0):
-        if num_threads < 1:
-            raise UsageError(f"num_threads must be at least 1, got {num_threads}")
-        if cpus is not None and len(cpus) != num_threads:
-            raise UsageError(f"cpus must name one CPU for each of {num_threads} threads, got {len(cpus)}: {cpus}")
-        if cpus is not None and not all(0 <= cpu < 8192 for cpu in cpus):
-            raise UsageError(f"cpus must be numbers of logical CPUs from 0 to 8191, got {cpus}")
-        if event_capacity < 0:
-            raise UsageError(f"event_capacity must not be negative, got {event_capacity}; 0 switches the log off")
-        self.num_threads = num_threads
-        self.cpus = None if cpus is None else [int(cpu) for cpu in cpus]
-        self.event_capacity = event_capacity
-        self.workers: Workers | None = None
-        self._bound: BoundPlan | None = None
-
-    def prepare(self, bound: BoundPlan) -> None:
-        """Take a bound plan; `run` then runs its passes."""
-        self._bound = bound
-        self.workers = Workers(self.num_threads, bound.scratch_bytes, self.event_capacity)
-        touch_scratch(self.workers, bound.scratch_bytes, self.cpus)
-
-    def run(self, num_iterations: int, first_iteration: int = 0) -> None:
-        """Run iterations first_iteration ... first_iteration + num_iterations - 1 and wait for them.
-
-        Parameters
-        ----------
-        num_iterations, first_iteration : int
-            Training steps: multiples of the plan's `iteration_stride`.
-
-        Raises
-        ------
-        BlockFailure
-            A kernel failed. The run stopped at the end of that loop; the executor stays usable.
-        KeyboardInterrupt
-            Ctrl-C, at the end of a loop.
-        UsageError
-            No plan was prepared, impossible numbers, a CPU is not allowed, or an array was exchanged or changed its
-            shape since the plan was bound.
-        RuntimeError
-            The threads asked for did not come, or the process was forked after OpenMP had run.
-        """
-        bound = self._bound
-        if bound is None:
-            raise UsageError("run() needs a plan; call prepare(bound) first")
+    def _run(self, bound: BoundPlan, first_replay: int, num_replays: int) -> None:
         bound.check_unchanged()
-        num_replays, first_replay = check_run(num_iterations, first_iteration, bound.iteration_stride)
         poll_signals = threading.current_thread() is threading.main_thread()
-        errno, errors = self._run(bound, first_replay, num_replays, poll_signals)
+        try:
+            errno, errors = self._run_loops(bound, first_replay, num_replays, poll_signals)
+        except BaseException:
+            bound.discard_failure(self._workers)
+            raise
         if errno:
             raise UsageError(f"cpus must be CPUs this process may use, got {self.cpus} ({os.strerror(errno)})")
         if errors:
-            bound.discard_failure(self.workers)
+            bound.discard_failure(self._workers)
             raise errors[0]
-        bound.raise_failure(self.workers)
-
-    @property
-    def iteration_stride(self) -> int:
-        """Iterations that one pass of the prepared plan takes."""
-        return self._bound.iteration_stride if self._bound else 1
+        bound.raise_failure(self._workers)
 
     @abstractmethod
-    def _run(self, bound, first_replay, num_replays, poll_signals):
-        """Run passes; return (errno of pinning or 0, Python exceptions of kernels)."""
+    def _run_loops(self, bound, first_replay, num_replays, poll_signals):
+        """Run passes; return (errno of pinning or 0, Python exceptions of signal handlers)."""
 
     def conduct(self) -> Conduct:
         """Return what this executor does besides running blocks."""
@@ -155,17 +111,6 @@ class LoopExecutor(RunWhile, ABC):
 
     def _pinned(self):
         return "no" if self.cpus is None else "each run"
-
-    def close(self) -> None:
-        """Release the plan. The executor can be prepared again."""
-        self._bound = None
-        self.workers = None
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        self.close()
 
 
 class SerialExecutor(LoopExecutor):
@@ -182,13 +127,13 @@ class SerialExecutor(LoopExecutor):
     model = "serial"
 
     def __init__(self, num_threads: int = 1, *, cpus: list[int] | None = None, event_capacity: int = 0):
+        super().__init__(num_threads, cpus=cpus, event_capacity=event_capacity)
         if num_threads != 1:
             raise UsageError(f"model serial runs on 1 thread, got num_threads={num_threads}; choose another model")
-        super().__init__(num_threads, cpus=cpus, event_capacity=event_capacity)
 
-    def _run(self, bound, first_replay, num_replays, poll_signals):
+    def _run_loops(self, bound, first_replay, num_replays, poll_signals):
         cpu = -1 if self.cpus is None else self.cpus[0]
-        return run_serial(bound, self.workers, first_replay, num_replays, cpu, poll_signals)
+        return run_serial(bound, self._workers, first_replay, num_replays, cpu, poll_signals)
 
 
 class ForkJoinExecutor(LoopExecutor):
@@ -229,21 +174,19 @@ class ForkJoinExecutor(LoopExecutor):
             raise UsageError(f"schedule must be one of {', '.join(SCHEDULES)}; got {schedule!r}")
         if region not in REGIONS:
             raise UsageError(f"region must be one of {', '.join(REGIONS)}; got {region!r}")
-        if chunk_size < 0:
-            raise UsageError(f"chunk_size must be positive, or 0 for the schedule's default; got {chunk_size}")
         self.schedule = schedule
-        self.chunk_size = chunk_size
+        self.chunk_size = check_whole("chunk_size", chunk_size, 0, MOST_CHUNK)
         self.region = region
-        self._team = ForkJoinTeam(num_threads, self.cpus, schedule, chunk_size)
+        self._team = ForkJoinTeam(self.num_threads, self.cpus, schedule, self.chunk_size)
 
     def conduct(self) -> Conduct:
         """Return what this executor does besides running blocks."""
         return openmp_conduct(self._pinned())
 
-    def _run(self, bound, first_replay, num_replays, poll_signals):
+    def _run_loops(self, bound, first_replay, num_replays, poll_signals):
         enter_openmp()
         run = self._team.run_persistent if self.region == "persistent" else self._team.run_loops
-        errno, errors = run(bound, self.workers, first_replay, num_replays, poll_signals)
+        errno, errors = run(bound, self._workers, first_replay, num_replays, poll_signals)
         check_team(self._team.team_size, self.num_threads)
         return errno, errors
 
@@ -270,13 +213,17 @@ class JoblibExecutor(LoopExecutor):
             python_lock=True,
         )
 
-    def _run(self, bound, first_replay, num_replays, poll_signals):
+    def _run_loops(self, bound, first_replay, num_replays, poll_signals):
         from joblib import Parallel, delayed
 
-        seats = _Seats(self.num_threads, self.cpus)
+        seats, workers = _Seats(self.num_threads, self.cpus), self._workers
 
         def run_block(loop, block, replay):
-            return bound.run_task(loop, block, replay, self.workers, seats.take())
+            worker = seats.take()
+            try:
+                return STOPPED if seats.stopped else bound.run_task(loop, block, replay, workers, worker)
+            finally:
+                seats.rise(worker)
 
         try:
             with Parallel(n_jobs=self.num_threads, prefer="threads") as parallel:
@@ -291,7 +238,7 @@ class JoblibExecutor(LoopExecutor):
         except _PinningError as error:
             return error.errno, []
         finally:
-            seats.leave_caller()
+            seats.empty()
         return 0, []
 
 
@@ -303,6 +250,8 @@ class _Seats:
     """Give each new thread a worker number, its CPU, and the floating-point mode of all models."""
 
     def __init__(self, num_threads, cpus):
+        self.stopped = False  # blocks that have not begun are left out
+        self._taken = [False] * num_threads
         self._free = list(range(num_threads))
         self._cpus = cpus
         self._local = threading.local()
@@ -310,7 +259,10 @@ class _Seats:
         self._caller_state = None
 
     def take(self):
-        """Return the worker number of the calling thread. The threads are joblib's and end with the run."""
+        """Return the worker number of the calling thread until `rise`. The threads are joblib's, and end with the run.
+
+        A caller looks at `stopped` after this, `empty` at the seats after it has set it: no block begins unseen.
+        """
         worker = getattr(self._local, "worker", None)
         if worker is None:
             worker = self._free.pop(0)
@@ -320,9 +272,21 @@ class _Seats:
             if state.errno:
                 raise _PinningError(state.errno, os.strerror(state.errno))
             self._local.worker = worker
+        self._taken[worker] = True
         return worker
 
-    def leave_caller(self):
-        """Restore the state of the caller, on which joblib runs blocks if there is one thread."""
-        if self._caller_state is not None:
+    def rise(self, worker):
+        """Note that a block has ended."""
+        self._taken[worker] = False
+
+    def empty(self):
+        """Wait for blocks that joblib left running when an exception ended its call, and restore the caller's state.
+
+        A further Ctrl-C does not shorten the wait: memory that a block uses must stay.
+        """
+        self.stopped = True
+        while any(self._taken):
+            with suppress(BaseException):
+                time.sleep(BLOCK_WAIT_S)
+        if self._caller_state is not None:  # joblib runs blocks on the caller if there is one thread
             self._caller_state.leave()

@@ -10,10 +10,10 @@ class GpuForkJoinExecutor(GpuExecutor):
 
     model = "forkjoin"
 
-    def _prepare(self, bound):
+    def _record(self, bound):
         self._stream = bound.device.stream()
 
-    def _run(self, bound, first_replay, num_replays):
+    def _run_on(self, bound, first_replay, num_replays):
         for replay in range(first_replay, first_replay + num_replays):
             for loop in range(bound.num_loops):
                 self.launch(self._stream, loop, replay)
@@ -25,10 +25,10 @@ class GpuStreamExecutor(GpuExecutor):
 
     model = "stream"
 
-    def _prepare(self, bound):
+    def _record(self, bound):
         self._stream = bound.device.stream()
 
-    def _run(self, bound, first_replay, num_replays):
+    def _run_on(self, bound, first_replay, num_replays):
         for replay in range(first_replay, first_replay + num_replays):
             for loop in range(bound.num_loops):
                 self.launch(self._stream, loop, replay)

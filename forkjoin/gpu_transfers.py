@@ -26,7 +26,7 @@ class GpuOffloadExecutor(GpuExecutor):
         super().__init__(num_threads, **options)
         self.kernels = kernels
 
-    def _prepare(self, bound):
+    def _record(self, bound):
         self._on_device = [self._offloads(loop.kernel.removeprefix("channels_")) for loop in bound.plan.loops]
         if not any(self._on_device):
             known = ", ".join(sorted({loop.kernel for loop in bound.plan.loops}))
@@ -41,7 +41,7 @@ class GpuOffloadExecutor(GpuExecutor):
     def _bring(self, bound):
         """Copy nothing in advance: every loop asks for the data it uses."""
 
-    def _run(self, bound, first_replay, num_replays):
+    def _run_on(self, bound, first_replay, num_replays):
         for replay in range(first_replay, first_replay + num_replays):
             for loop, on_device in enumerate(self._on_device):
                 if on_device:
@@ -70,8 +70,9 @@ class GpuHostLoadExecutor(GpuExecutor):
         if copies not in ("synchronous", "prefetch"):
             raise UsageError(f"copies must be 'synchronous' or 'prefetch', got {copies!r}")
         self.prefetch = copies == "prefetch"
+        self._extra = {}  # addresses of the second slot
 
-    def _prepare(self, bound):
+    def _record(self, bound):
         plan, device = bound.plan, bound.device
         self._loads = [k for k, loop in enumerate(plan.loops) if loop.phase == "load"]
         self._rest = [k for k in range(bound.num_loops) if k not in self._loads]
@@ -88,7 +89,8 @@ class GpuHostLoadExecutor(GpuExecutor):
             )
         self._slots = [{name: bound.address[name] for name in self._inputs}]
         if self.prefetch:
-            self._extra = {name: device.allocate(plan.buffers[name].size_bytes) for name in self._inputs}
+            for name in self._inputs:
+                self._extra[name] = device.allocate(plan.buffers[name].size_bytes)
             self._slots.append(self._extra)
         self._stream, self._copy_stream = device.stream(), device.stream()
         self._copied = [device.event() for _ in self._slots]
@@ -100,7 +102,7 @@ class GpuHostLoadExecutor(GpuExecutor):
         # Of the input the host has what counts; the device's copies are passing.
         bound.acquire([use for k in self._loads for use in bound.uses[k]], HOST)
 
-    def _run(self, bound, first_replay, num_replays):
+    def _run_on(self, bound, first_replay, num_replays):
         device = bound.device
         for replay in range(first_replay, first_replay + num_replays):
             slot = replay % len(self._slots)
@@ -119,12 +121,11 @@ class GpuHostLoadExecutor(GpuExecutor):
             else:
                 device.synchronize(self._stream)
 
-    def close(self):
-        if self.bound is not None and self.prefetch:
+    def _forget(self):
+        if self.bound is not None:
             self.bound.device.synchronize()
-            for address in self._extra.values():
-                self.bound.device.free(address)
-        super().close()
+        while self._extra:
+            self.bound.device.free(self._extra.popitem()[1])
 
 
 def run_on_host(bound, loop: int, replay: int, workers: Workers) -> None:

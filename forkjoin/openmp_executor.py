@@ -33,6 +33,7 @@ class OpenMPTasksExecutor(LoopExecutor):
 
     Notes
     -----
+    `prepare` refuses a plan where this process has loaded another OpenMP runtime than the one asked for.
     The calling thread looks for signals, when it creates or runs a task.
     """
 
@@ -56,20 +57,13 @@ class OpenMPTasksExecutor(LoopExecutor):
         self.runtime = runtime
         self._team: OpenMPTaskTeam | None = None
 
-    def prepare(self, bound) -> None:
-        """Take a bound plan and list the cells of each task.
-
-        Raises
-        ------
-        UsageError
-            This process has loaded another OpenMP runtime than the one asked for.
-        """
+    def _prepare(self, bound) -> None:
         if self.runtime != loaded_runtime():
             raise UsageError(
                 f"runtime={self.runtime} must be the OpenMP runtime that this process has loaded, which is "
                 f"{loaded_runtime()}; set LD_PRELOAD to the path of libomp.so for libomp, to nothing for libgomp"
             )
-        super().prepare(bound)
+        super()._prepare(bound)
         phases = [loop.phase for loop in bound.plan.loops]
         last = [False] * (len(phases) - 1) + [True]
         wait_after = {
@@ -84,12 +78,11 @@ class OpenMPTasksExecutor(LoopExecutor):
         """Return what this executor does besides running blocks."""
         return openmp_conduct(self._pinned())
 
-    def _run(self, bound, first_replay, num_replays, poll_signals):
+    def _run_loops(self, bound, first_replay, num_replays, poll_signals):
         enter_openmp()
-        result = self._team.run(self.workers, first_replay, num_replays, poll_signals)
+        result = self._team.run(self._workers, first_replay, num_replays, poll_signals)
         check_team(self._team.team_size, self.num_threads)
         return result
 
-    def close(self) -> None:
-        super().close()
+    def _forget(self) -> None:
         self._team = None

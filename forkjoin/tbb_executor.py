@@ -17,6 +17,7 @@ class TBBExecutor(LoopExecutor):
 
     Notes
     -----
+    `prepare` raises RuntimeError where oneTBB does not start as many threads as asked for.
     The calling thread is one of `num_threads`; it looks for signals when it runs a task and between iterations.
     """
 
@@ -26,18 +27,10 @@ class TBBExecutor(LoopExecutor):
         super().__init__(num_threads, cpus=cpus, event_capacity=event_capacity)
         self._graph: TBBGraph | None = None
 
-    def prepare(self, bound) -> None:
-        """Record the plan's dependences and make the flow graph.
-
-        Raises
-        ------
-        RuntimeError
-            oneTBB did not start as many threads as asked for.
-        """
+    def _prepare(self, bound) -> None:
         _refuse_after_fork()
-        self.close()
-        super().prepare(bound)
-        self._graph = TBBGraph(bound, record_graph(bound.plan.accesses, closed=False), self.workers, self.cpus)
+        super()._prepare(bound)
+        self._graph = TBBGraph(bound, record_graph(bound.plan.accesses, closed=False), self._workers, self.cpus)
 
     def conduct(self) -> Conduct:
         """Return what this executor does besides running blocks."""
@@ -49,15 +42,14 @@ class TBBExecutor(LoopExecutor):
             idle_runtime="onetbb",
         )
 
-    def _run(self, bound, first_replay, num_replays, poll_signals):
+    def _run_loops(self, bound, first_replay, num_replays, poll_signals):
         _refuse_after_fork()
         return self._graph.run(first_replay, num_replays, poll_signals)
 
-    def close(self) -> None:
+    def _forget(self) -> None:
         if self._graph is not None and _tbb_process == os.getpid():
             self._graph.close()
         self._graph = None
-        super().close()
 
 
 def _refuse_after_fork() -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 import numpy as np
 
-from ..cython_src.binding.executor_contract import Conduct, check_run
+from ..cython_src.binding.executor import BaseExecutor, check_whole
+from ..cython_src.binding.executor_contract import Conduct
 from ..cython_src.errors import UsageError
 from ..cython_src.plan.dependences import by_priority, remaining_path
-from ..cython_src.plan.looping import RunWhile
 from ..cython_src.plan.unroll import unroll
 from .barriers import BARRIERS, barrier_after, record_with_barriers
 from .runtimes import EagerRuntime, ProgramRuntime, ReplayRuntime
@@ -17,6 +18,8 @@ from .team import CALLER_WAKES_NS, HAS_MEMBARRIER, Team
 
 PLACEMENTS = ("stealing", "partitioned")
 PRIORITIES = ("none", "path")
+MOST_WINDOW = 1 << 24
+MOST_SPIN_NS = 10**12
 
 # Idle threads look for work this long before they sleep: longer than a futex wake-up takes, short enough that a
 # phase without work costs no CPU. With more threads than CPUs a spinning thread keeps a working one away.
@@ -24,6 +27,13 @@ SPIN_NS = 50_000
 SPIN_NS_OVERSUBSCRIBED = 2_000
 # With OMP_WAIT_POLICY=active OpenMP's idle threads spin practically for ever; a worker sleeps after this time.
 SPIN_NS_ACTIVE = 10_000_000
+
+
+def check_seconds(name, value):
+    """Return a duration that is not negative, or raise `UsageError`."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise UsageError(f"{name} must be a number of seconds from 0 on, got {value!r}; 0 switches it off")
+    return float(value)
 
 
 def default_spin_ns(num_threads, num_cpus):
@@ -65,7 +75,7 @@ def expected_cost_ns(plan):
     return np.maximum(flops / 100, num_bytes / 10) + 10
 
 
-class _TaskingExecutor(RunWhile):
+class _TaskingExecutor(BaseExecutor):
     """Base of the task executors: the team of threads, the event log, `run`.
 
     Parameters
@@ -93,49 +103,19 @@ class _TaskingExecutor(RunWhile):
     model = ""
 
     def __init__(self, num_threads, *, cpus=None, event_capacity=0, watchdog_s=60.0, spin_ns=None, preemption="stay"):
+        super().__init__(num_threads, cpus=cpus, event_capacity=event_capacity)
         num_cpus = len(os.sched_getaffinity(0)) if cpus is None else len(set(cpus))
         if spin_ns is None:
             spin_ns = default_spin_ns(num_threads, num_cpus)
-        for name, value in (("event_capacity", event_capacity), ("watchdog_s", watchdog_s), ("spin_ns", spin_ns)):
-            if value < 0:
-                raise UsageError(f"{name} must not be negative, got {value}; 0 switches it off")
-        self._team = Team(num_threads, cpus=cpus, spin_ns=spin_ns, preemption=preemption)
-        self.num_threads = num_threads
-        self.cpus = None if cpus is None else [int(cpu) for cpu in cpus]
-        self.event_capacity = event_capacity
-        self.watchdog_s = watchdog_s
+        self.watchdog_s = check_seconds("watchdog_s", watchdog_s)
+        spin_ns = check_whole("spin_ns", spin_ns, 0, MOST_SPIN_NS)
+        self._team = Team(num_threads, cpus=self.cpus, spin_ns=spin_ns, preemption=preemption)
         self._runtime = None
 
-    @property
-    def workers(self):
-        """State of the workers, with the event log: program.Workers."""
-        self._check_prepared()
-        return self._runtime.workers
-
-    def _check_prepared(self):
-        if self._runtime is None:
-            raise UsageError(f"executor {self.model!r} needs a plan before it can run; call prepare(bound) first")
-
-    def run(self, num_iterations, first_iteration=0):
-        """Execute iterations first_iteration ... first_iteration + num_iterations - 1 and return when all is done.
-
-        Parameters
-        ----------
-        num_iterations, first_iteration : int
-            Multiples of the plan's `iteration_stride`.
-
-        Raises
-        ------
-        BlockFailure
-            A kernel failed; the executor stays usable, the data are undefined.
-        KeyboardInterrupt
-            Ctrl-C; likewise.
-        UsageError
-            Impossible numbers, or an array was exchanged or changed its shape since the plan was bound.
-        """
-        self._check_prepared()
-        self._runtime.bound.check_unchanged()
-        self._runtime.run(num_iterations, first_iteration)
+    def _run(self, bound, first_replay, num_replays):
+        bound.check_unchanged()
+        stride = bound.iteration_stride
+        self._runtime.run(num_replays * stride, first_replay * stride)
 
     def conduct(self):
         """Return what this executor does besides running blocks."""
@@ -161,21 +141,11 @@ class _TaskingExecutor(RunWhile):
         """How often two workers have exchanged CPUs so far."""
         return self._team.num_swaps
 
-    @property
-    def iteration_stride(self):
-        """Iterations that one pass of the prepared plan takes."""
-        return self._runtime.bound.iteration_stride if self._runtime else 1
-
-    def close(self):
-        """End the threads. The executor cannot run any more."""
+    def _forget(self):
         self._runtime = None
+
+    def _end(self):
         self._team.close()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        self.close()
 
 
 class TasksExecutor(_TaskingExecutor):
@@ -196,10 +166,9 @@ class TasksExecutor(_TaskingExecutor):
             raise UsageError(f"taskwait must be one of {', '.join(BARRIERS)}; got {taskwait!r}")
         super().__init__(num_threads, **options)
         self.taskwait = taskwait
-        self.window = int(window)
+        self.window = check_whole("window", window, 1, MOST_WINDOW)
 
-    def prepare(self, bound):
-        """Take a bound plan; there is nothing to record."""
+    def _prepare(self, bound):
         self._runtime = EagerRuntime(
             self._team,
             bound,
@@ -208,6 +177,7 @@ class TasksExecutor(_TaskingExecutor):
             self.event_capacity,
             self.watchdog_s,
         )
+        self._workers = self._runtime.workers
 
 
 class _ReplayExecutor(_TaskingExecutor):
@@ -243,18 +213,9 @@ class _ReplayExecutor(_TaskingExecutor):
         """Find the plan's dependences: the TaskGraph that `prepare` takes, so that each step can be timed apart."""
         return record_with_barriers(bound.plan, self.barrier)
 
-    def prepare(self, bound, graph=None):
-        """Record the plan's graph, unless it is given, and make it ready for replay.
-
-        Parameters
-        ----------
-        bound : BoundPlan
-        graph : TaskGraph, optional
-            From `record` with the same plan.
-        """
-        if graph is None:
-            graph = self.record(bound)
-        self._runtime = self._compile(bound, graph)
+    def _prepare(self, bound, graph=None):
+        self._runtime = self._compile(bound, self.record(bound) if graph is None else graph)
+        self._workers = self._runtime.workers
 
     def _compile(self, bound, graph, workers=None):
         """Make the runtime for a graph; `workers`: those of another runtime, to share."""
@@ -315,9 +276,7 @@ class TaskIterExecutor(_ReplayExecutor):
     model = "taskiter"
 
     def __init__(self, num_threads, *, unroll=1, slots=1, **options):
-        for name, value in (("unroll", unroll), ("slots", slots)):
-            if not 1 <= value <= 1024:
-                raise UsageError(f"{name} must be in [1, 1024], got {value}")
+        unroll, slots = check_whole("unroll", unroll, 1, 1024), check_whole("slots", slots, 1, 1024)
         if slots > unroll:
             raise UsageError(f"slots must not exceed unroll = {unroll}, got {slots}; raise unroll")
         super().__init__(num_threads, **options)
@@ -335,25 +294,21 @@ class TaskIterExecutor(_ReplayExecutor):
         """Find the dependences of `unroll` iterations in a row: the TaskGraph that `prepare` takes."""
         return record_with_barriers(self._unrolled(bound.plan), self.barrier)
 
-    def prepare(self, bound, graph=None):
-        """Like `TaskGraphExecutor.prepare`, with `unroll` iterations in the graph."""
-        self._rest = None
-        self._plan = bound.plan
+    def _prepare(self, bound, graph=None):
         if self.unroll == 1:
-            super().prepare(bound, graph)
+            super()._prepare(bound, graph)
             return
         self._runtime = self._compile(bound.again(self._unrolled(bound.plan)), graph or self.record(bound))
-        self._runtime.workers.tasks_per_pass = bound.num_tasks
-        self._rest = self._compile(bound, record_with_barriers(bound.plan, self.barrier), self._runtime.workers)
+        self._workers = self._runtime.workers
+        self._workers.tasks_per_pass = bound.num_tasks
+        self._rest = self._compile(bound, record_with_barriers(bound.plan, self.barrier), self._workers)
 
-    def run(self, num_iterations, first_iteration=0):
-        """See the base class; any multiple of the plan's own `iteration_stride` may be run."""
-        self._check_prepared()
+    def _run(self, bound, first_replay, num_replays):
         if self._rest is None:
-            super().run(num_iterations, first_iteration)
+            super()._run(bound, first_replay, num_replays)
             return
-        check_run(num_iterations, first_iteration, self.iteration_stride)
-        self._rest.bound.check_unchanged()
+        bound.check_unchanged()
+        num_iterations, first_iteration = (n * bound.iteration_stride for n in (num_replays, first_replay))
         stride = self._runtime.bound.iteration_stride
         left_over = num_iterations % stride
         if num_iterations >= stride:
@@ -362,16 +317,11 @@ class TaskIterExecutor(_ReplayExecutor):
             self._runtime.run(num_iterations - left_over, first_iteration - shift)
         self._rest.run(left_over, first_iteration + num_iterations - left_over)
 
-    @property
-    def iteration_stride(self):
-        """Iterations that one pass of the prepared plan takes."""
-        return (self._rest or self._runtime).bound.iteration_stride if self._runtime else 1
-
     def _cost(self, plan):
-        times = len(plan.loops) // len(self._plan.loops) if plan.loops else 1
-        return np.tile(super()._cost(self._plan), times)
+        own = self.bound.plan  # `plan` is this one or its unrolled form
+        times = len(plan.loops) // len(own.loops) if plan.loops else 1
+        return np.tile(super()._cost(own), times)
 
-    def close(self):
-        """End the threads. The executor cannot run any more."""
+    def _forget(self):
         self._rest = None
-        super().close()
+        super()._forget()

@@ -116,7 +116,7 @@ class GpuBothExecutor(GpuExecutor):
         self.placed = dict.fromkeys(PLACES, 0)
         self.divided: set[int] = set()
 
-    def _prepare(self, bound):
+    def _record(self, bound):
         self._stream = bound.device.stream()
         self._host_worker = Workers(1, bound.scratch_bytes)
         self._tasks = []
@@ -129,15 +129,14 @@ class GpuBothExecutor(GpuExecutor):
                 self._tasks.append(Task(number, first, count, loop.kernel, size, uses))
         self._events = [[bound.device.event(timing=True) for _ in range(2)] for _ in self._tasks]
 
-    def close(self):
+    def _end(self):
         if self._file and self.bound is not None:
             self.models.save(self._file)
-        super().close()
 
     def _bring(self, bound):
         """Copy nothing in advance: every loop asks for the data it uses."""
 
-    def _run(self, bound, first_replay, num_replays):
+    def _run_on(self, bound, first_replay, num_replays):
         for replay in range(first_replay, first_replay + num_replays):
             self._run_replay(bound, replay)
 

@@ -22,7 +22,7 @@ class _StreamExecutor(GpuExecutor):
         super().__init__(num_threads, **options)
         self.unit, self.max_streams = unit, streams
 
-    def _prepare(self, bound):
+    def _record(self, bound):
         self.graph = launch_graph(bound.plan, self.unit)
         self.program = map_to_streams(self.graph, self.max_streams)
         self._streams = [bound.device.stream() for _ in range(self.program.num_streams)]
@@ -76,12 +76,12 @@ class GpuTasksExecutor(_StreamExecutor):
             raise UsageError(f"taskwait must be 'iteration' or 'none' on a GPU, got {taskwait!r}")
         self.taskwait = taskwait
 
-    def _prepare(self, bound):
-        super()._prepare(bound)
+    def _record(self, bound):
+        super()._record(bound)
         # Two sets that take turns: a node may wait for its own kind of the replay before after that was recorded anew.
         self._event_sets = (self._events(), self._events())
 
-    def _run(self, bound, first_replay, num_replays):
+    def _run_on(self, bound, first_replay, num_replays):
         for replay in range(first_replay, first_replay + num_replays):
             wait = self.taskwait == "none" and replay > first_replay
             sets = self._event_sets
@@ -97,8 +97,8 @@ class GpuTaskGraphExecutor(_StreamExecutor):
     logs = False
     unroll = 1
 
-    def _prepare(self, bound):
-        super()._prepare(bound)
+    def _record(self, bound):
+        super()._record(bound)
         self._origin = bound.device.stream()
         # Kernels are compiled and loaded by a first launch; that must not happen within a capture.
         bound.prepare(self._streams)
@@ -125,7 +125,7 @@ class GpuTaskGraphExecutor(_StreamExecutor):
         self.bound.advance_counter(origin, replays)
         return device.end_capture(origin)
 
-    def _run(self, bound, first_replay, num_replays):
+    def _run_on(self, bound, first_replay, num_replays):
         bound.set_counter(first_replay)
         for _ in range(num_replays // self.unroll):
             bound.device.launch_graph(self._graphs[self.unroll], self._origin)

@@ -47,7 +47,6 @@ cdef class _Runtime:
     cdef Scheduler *scheduler
 
     cdef _set_up(self, Team team, BoundPlan bound, int64_t event_capacity, double watchdog_s, Workers workers=None):
-        team.check()
         self.team = team
         self.bound = bound
         self.watchdog_s = watchdog_s
@@ -78,8 +77,7 @@ cdef class _Runtime:
         """Run whole passes of the plan; see the executors."""
         cdef int64_t first
         cdef int32_t count
-        self.team.check()
-        count, first = self._replays(num_iterations, first_iteration)
+        count, first = check_run(num_iterations, first_iteration, self.bound.iteration_stride)
         if count == 0 or self.bound.num_tasks == 0:
             return
         with nogil:
@@ -93,15 +91,6 @@ cdef class _Runtime:
             raise error
         if stopped:
             self.bound.raise_failure(self.workers)
-
-    cdef _replays(self, num_iterations, first_iteration):
-        """Return (number of replays, first replay) of a run."""
-        count, first = check_run(num_iterations, first_iteration, self.bound.iteration_stride)
-        if count >= 2**31:
-            raise UsageError(
-                f"num_iterations must be less than {self.bound.iteration_stride * 2**31}, got {num_iterations}; split "
-                f"the run")
-        return count, first
 
 
 cdef class _GraphRuntime(_Runtime):

@@ -12,9 +12,7 @@ cdef class Team:
     cdef readonly int64_t spin_ns
     cdef readonly str preemption
     cdef int owner_pid
-    cdef bint busy
 
-    cdef int check(self) except -1
     cdef int touch(self, Workers workers, Py_ssize_t scratch_bytes) except -1
     cdef object drive(self, TeamJob job, void *argument, Scheduler *scheduler, object dump, double watchdog_s)
     cdef CpuSwap *cpu_swap(self, BoundPlan bound) except? NULL

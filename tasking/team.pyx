@@ -105,26 +105,14 @@ cdef class Team:
             with nogil:
                 team_close(&self.team)
 
-    cdef int check(self) except -1:
-        if self.owner_pid != getpid():
-            raise UsageError(
-                f"an executor runs only in the process that made it (pid {self.owner_pid}, this is {getpid()}): "
-                f"threads do not survive a fork; make a new executor here, or start processes with 'spawn'")
-        if self.team.num_threads == 0:
-            raise UsageError("a closed executor runs no plan; make a new one")
-        if self.busy:
-            raise UsageError("an executor runs one plan at a time, but a run is under way; use a second executor")
-        return 0
-
     def close(self):
         """End the threads."""
-        if self.owner_pid == getpid() and not self.busy:
+        if self.owner_pid == getpid():
             with nogil:
                 team_close(&self.team)
 
     cdef int touch(self, Workers workers, Py_ssize_t scratch_bytes) except -1:
         cdef TouchJob job
-        self.check()
         job.states = workers.states
         job.scratch_bytes = scratch_bytes
         with nogil:
@@ -140,7 +128,6 @@ cdef class Team:
         cdef int w
         cdef bint in_kernel
         error = None
-        self.busy = True
         with nogil:
             team_start(&self.team, job, argument)
             done = team_wait(&self.team, POLL_NS)
@@ -170,7 +157,6 @@ cdef class Team:
                 done = team_wait(&self.team, POLL_NS)
         if self.team.cpu_swap != NULL:
             cpu_swap_restore(self.team.cpu_swap)
-        self.busy = False
         return error
 
     cdef CpuSwap *cpu_swap(self, BoundPlan bound) except? NULL:

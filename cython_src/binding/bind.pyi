@@ -15,7 +15,7 @@ class BlockFailure(RuntimeError):
     task_name: str
     iteration: int
     status: int
-    def __init__(self, task_name: str, iteration: int, status: int) -> None: ...
+    def __init__(self, task_name: str, iteration: int, status: int, cause: BaseException | None = None) -> None: ...
 
 class BoundPlan:
     plan: Plan
@@ -28,6 +28,7 @@ class BoundPlan:
     iteration_stride: int
     scratch_bytes: int
     needs_gil: bool
+    in_use: dict[int, Any]
     def view(self, name: str) -> np.ndarray: ...
     def run_task(self, loop: int, block: int, iteration: int, workers: Workers, worker: int = 0) -> int: ...
     def check_unchanged(self) -> None: ...

@@ -30,7 +30,7 @@ TARGETS = ("cpu", "numpy", "float64")
 
 
 class BlockFailure(RuntimeError):
-    """A block's kernel failed: raised in the caller of `run`, naming task, loop and iteration.
+    """A block's kernel failed: raised in the caller of `run`, naming the kernel's exception, task, loop and iteration.
 
     Attributes
     ----------
@@ -40,9 +40,10 @@ class BlockFailure(RuntimeError):
         What the kernel returned; -1 for a Python callable that raised (then `__cause__` is its exception).
     """
 
-    def __init__(self, task_name, iteration, status):
+    def __init__(self, task_name, iteration, status, cause=None):
+        named = "" if cause is None else f"{type(cause).__name__}: {cause}; "
         super().__init__(
-            f"{task_name} failed in iteration {iteration} with status {status}; "
+            f"{named}{task_name} failed in iteration {iteration} with status {status}; "
             f"the data of this run are undefined, start again from saved parameters"
         )
         self.task_name = task_name
@@ -97,6 +98,7 @@ cdef class BoundPlan:
     def __cinit__(self):
         self.loops = NULL
         self.task_loop = NULL
+        self.in_use = {}
 
     def __dealloc__(self):
         free(self.loops)
@@ -162,7 +164,8 @@ cdef class BoundPlan:
                 raise error
         if failures:
             iteration, task, status = min(failures)
-            raise BlockFailure(self.plan.task_name(task), iteration, status) from (errors[0] if errors else None)
+            cause = errors[0] if errors else None
+            raise BlockFailure(self.plan.task_name(task), iteration, status, cause) from cause
 
     def discard_failure(self, Workers workers):
         """Forget failures, where something else is raised: an interrupt."""

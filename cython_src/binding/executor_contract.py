@@ -11,6 +11,7 @@ from operator import index
 
 from ..errors import UsageError
 
+MOST_PASSES = 2**31 - 1  # of the plan in a run: task models count them in 32 bits
 MOST_ITERATIONS = 2**63  # kernels see the iteration as a signed number of 64 bits
 
 
@@ -26,9 +27,15 @@ def check_run(num_iterations: int, first_iteration: int, stride: int) -> tuple[i
     Raises
     ------
     UsageError
-        A negative number, one that `stride` does not divide, or iterations from 2**63 on.
+        No whole number, a negative one, one that `stride` does not divide, too many passes, or iterations from 2**63
+        on.
     """
-    num_iterations, first_iteration = index(num_iterations), index(first_iteration)
+    try:
+        num_iterations, first_iteration = index(num_iterations), index(first_iteration)
+    except TypeError:
+        raise UsageError(
+            f"num_iterations and first_iteration must be whole numbers, got {num_iterations!r} and {first_iteration!r}"
+        ) from None
     if num_iterations < 0 or num_iterations % stride or first_iteration < 0 or first_iteration % stride:
         raise UsageError(
             f"num_iterations and first_iteration must be multiples of {stride} (the plan's iteration_stride) and not "
@@ -38,6 +45,10 @@ def check_run(num_iterations: int, first_iteration: int, stride: int) -> tuple[i
         raise UsageError(
             f"first_iteration + num_iterations must be less than 2**63, got {first_iteration} + {num_iterations}; "
             f"begin at a smaller number"
+        )
+    if num_iterations // stride > MOST_PASSES:
+        raise UsageError(
+            f"num_iterations must be at most {stride * MOST_PASSES} in one run, got {num_iterations}; split the run"
         )
     return num_iterations // stride, first_iteration // stride
 

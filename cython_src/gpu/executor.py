@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 
 import numpy as np
 
 from ..binding.bind import EVENT_DTYPE
-from ..binding.executor_contract import check_run
+from ..binding.executor import BaseExecutor
 from ..errors import UsageError
 from .bind import GpuBoundPlan
 from .device import Device
@@ -79,8 +79,8 @@ class LaunchLog:
         self.num_launches = 0
 
 
-class GpuExecutor(ABC):
-    """Base of all GPU models; each has its own `_prepare` and `_run`.
+class GpuExecutor(BaseExecutor):
+    """Base of all GPU models; each has its own `_record` and `_run_on`.
 
     Parameters
     ----------
@@ -92,59 +92,34 @@ class GpuExecutor(ABC):
         Launches that can be logged; 0: no log.
     """
 
-    model: str
-    num_threads = 1
+    targets = ("gpu",)
     logs = True
 
     def __init__(self, num_threads: int = 1, *, cpus=None, event_capacity: int = 0):
+        super().__init__(num_threads, cpus=cpus, event_capacity=event_capacity)
         if num_threads != 1:
             raise UsageError(f"a GPU model runs on one thread of the host, got {num_threads}; use --threads 1")
         if event_capacity and not self.logs:
             raise UsageError(
                 f"launches of model {self.model!r} cannot be timed one by one; profile 'stream' or 'tasks'"
             )
-        self.event_capacity = event_capacity
-        self.bound: GpuBoundPlan | None = None
-        self.workers: LaunchLog | None = None
 
-    def __enter__(self):
-        return self
+    def run_while(self, stop, **options):
+        """Refuse: decisions are made on the device, and the host would have to fetch them after each step."""
+        raise UsageError(f"model {self.model!r} of a GPU does not look for a task's decision to stop; use run()")
 
-    def __exit__(self, *exception):
-        self.close()
-
-    def prepare(self, bound: GpuBoundPlan) -> None:
-        """Compile the kernels, and record what the model records."""
-        if bound.target != "gpu":
-            raise UsageError(f"a GPU model needs a plan bound with target 'gpu', got {bound.target!r}; bind it again")
-        self.bound = bound
-        self.workers = LaunchLog(bound.device, self.event_capacity)
+    def _prepare(self, bound: GpuBoundPlan) -> None:
+        self._workers = LaunchLog(bound.device, self.event_capacity)
         bound.prepare()
-        self._prepare(bound)
+        self._record(bound)
 
-    def run(self, num_iterations: int, first_iteration: int = 0) -> None:
-        """Run iterations and wait for the device.
-
-        Raises
-        ------
-        BlockFailure
-        UsageError
-            Not prepared, or impossible numbers.
-        """
-        bound = self.bound
-        if bound is None:
-            raise UsageError("prepare() must come before run(); call it with a bound plan")
-        num_replays, first_replay = check_run(num_iterations, first_iteration, bound.iteration_stride)
+    def _run(self, bound: GpuBoundPlan, first_replay: int, num_replays: int) -> None:
         self._bring(bound)
         try:
-            self._run(bound, first_replay, num_replays)
+            self._run_on(bound, first_replay, num_replays)
         finally:
             bound.device.synchronize()
         bound.raise_failure()
-
-    def close(self) -> None:
-        """Forget the plan; its memory stays with it."""
-        self.bound = None
 
     def _bring(self, bound: GpuBoundPlan) -> None:
         """Copy what a run needs to where it needs it."""
@@ -155,13 +130,15 @@ class GpuExecutor(ABC):
     ) -> None:
         """Launch blocks of a loop, with a log entry if that is on."""
         plan = self.bound.plan
-        start = self.workers.start(stream)
+        start = self._workers.start(stream)
         self.bound.launch(loop, stream, replay, first_block=first_block, num_blocks=num_blocks, addresses=addresses)
         iteration = replay * plan.iteration_stride + plan.loops[loop].iteration_offset
-        self.workers.stop(start, stream, iteration, plan.loops[loop].first_task + first_block)
+        self._workers.stop(start, stream, iteration, plan.loops[loop].first_task + first_block)
 
     @abstractmethod
-    def _prepare(self, bound: GpuBoundPlan) -> None: ...
+    def _record(self, bound: GpuBoundPlan) -> None:
+        """Record what the model records, once the kernels are compiled."""
 
     @abstractmethod
-    def _run(self, bound: GpuBoundPlan, first_replay: int, num_replays: int) -> None: ...
+    def _run_on(self, bound: GpuBoundPlan, first_replay: int, num_replays: int) -> None:
+        """Give passes to the device; the caller waits for it."""

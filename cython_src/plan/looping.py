@@ -46,18 +46,19 @@ class RunWhile:
         The executor's `run` is called for lookahead + 1 iterations at a time: whatever it overlaps it overlaps within
         these, and the price is its start and end once for all of them.
         """
-        if stop.ndim != 1 or len(stop) <= lookahead:
-            raise UsageError(
-                f"stop must have one dimension and more than lookahead = {lookahead} elements, got shape {stop.shape}; "
-                f"make it longer"
-            )
         for name, value in (
             ("max_iterations", max_iterations),
             ("lookahead", lookahead),
             ("first_iteration", first_iteration),
         ):
-            if value < 0:
-                raise UsageError(f"{name} must not be negative, got {value}")
+            if not isinstance(value, (int, np.integer)) or value < 0:
+                raise UsageError(f"{name} must be a whole number and not negative, got {value!r}")
+        if not isinstance(stop, np.ndarray) or stop.ndim != 1 or len(stop) <= lookahead:
+            found = f"shape {stop.shape}" if isinstance(stop, np.ndarray) else repr(stop)
+            raise UsageError(
+                f"stop must be an array of one dimension with more than lookahead = {lookahead} elements, got {found}; "
+                f"make it longer"
+            )
         if self.iteration_stride != 1:
             raise UsageError(
                 f"a run can end after any iteration only where a pass of the plan is one, got a plan whose pass takes "

@@ -407,7 +407,7 @@ def test_wrong_use_is_refused():
     bound = GpuBoundPlan(small_plan(), None, device)
     with pytest.raises(UsageError, match="runs on one thread of the host, got 2"):
         GpuStreamExecutor(2)
-    with pytest.raises(UsageError, match="must come before run"):
+    with pytest.raises(UsageError, match="needs a plan before it can run"):
         GpuStreamExecutor().run(1)
     with pytest.raises(UsageError, match="needs a plan bound with target 'gpu', got 'cpu'"):
         GpuStreamExecutor().prepare(bind(small_plan()))

@@ -159,7 +159,7 @@ def test_a_failing_block_stops_the_run(make):
 
 def test_bad_input_is_refused():
     """Check the messages for impossible arguments."""
-    with pytest.raises(UsageError, match="num_threads must be in"):
+    with pytest.raises(UsageError, match="num_threads must be a whole number in"):
         TaskIterExecutor(0)
     with pytest.raises(UsageError, match="taskwait must be one of"):
         TasksExecutor(1, taskwait="never")

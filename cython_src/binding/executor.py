@@ -1,0 +1,265 @@
+"""Base of all executors: their arguments, their life cycle, and who may use one when.
+
+An executor is made, prepared with a bound plan, runs it, and is closed; a closed one stays closed. It does one thing at
+a time, for any thread of the process that made it, and a bound plan is run by one executor at a time. Whatever breaks
+these rules raises `UsageError` at once, in every model alike; nothing waits for another caller.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from operator import index
+from typing import Any
+
+from ..errors import UsageError
+from ..plan.looping import RunWhile
+from .bind import TARGETS
+from .executor_contract import check_run
+
+MOST_THREADS = 4096
+MOST_EVENTS = 1 << 26  # of a worker: 2 GiB
+
+
+def check_whole(name: str, value: Any, least: int, most: int) -> int:
+    """Return a whole number in [least, most], or raise `UsageError`."""
+    try:
+        number = None if isinstance(value, bool) else index(value)
+    except TypeError:
+        number = None
+    if number is None or not least <= number <= most:
+        raise UsageError(f"{name} must be a whole number in [{least}, {most}], got {value!r}")
+    return number
+
+
+def check_cpus(cpus: Sequence[int] | None, num_threads: int) -> list[int] | None:
+    """Return the CPUs of an executor's threads, or raise `UsageError` unless each thread has one that it may use."""
+    if cpus is None:
+        return None
+    allowed = sorted(os.sched_getaffinity(0))
+    try:
+        found = [index(cpu) for cpu in cpus]
+    except TypeError:
+        found = []
+    if len(found) != num_threads or not set(found) <= set(allowed):
+        raise UsageError(
+            f"cpus must name one CPU out of {allowed} for each of {num_threads} threads, got {cpus!r}; leave it out to "
+            f"let the system place them"
+        )
+    return found
+
+
+class _Use:
+    """What a caller does with an executor."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.thread = threading.current_thread().name
+
+
+class BaseExecutor(RunWhile, ABC):
+    """Base of all executors. Models have `_prepare` and `_run`, and `_forget` and `_end` where they own something.
+
+    Parameters
+    ----------
+    num_threads : int
+        Threads that execute blocks.
+    cpus : sequence of int, optional
+        Logical CPU of each thread; default: not pinned.
+    event_capacity : int
+        Events that each worker can log; 0: no log.
+
+    Attributes
+    ----------
+    bound : BoundPlan, GpuBoundPlan or None
+        The plan that `run` runs.
+
+    Raises
+    ------
+    UsageError
+        A number out of its range, or a CPU that this process may not use.
+    """
+
+    model = ""
+    targets: tuple[str, ...] = TARGETS  # what plans may be bound to
+    num_cpu_swaps = 0  # most executors leave threads on their CPUs
+
+    def __init__(self, num_threads: int = 1, *, cpus: Sequence[int] | None = None, event_capacity: int = 0):
+        self._closed = False
+        self._pid = os.getpid()
+        self._uses: dict[str, _Use] = {}  # one at most; `setdefault` is one step for all threads
+        self._workers: Any = None
+        self.bound: Any = None
+        self.num_threads = check_whole("num_threads", num_threads, 1, MOST_THREADS)
+        self.cpus = check_cpus(cpus, self.num_threads)
+        self.event_capacity = check_whole("event_capacity", event_capacity, 0, MOST_EVENTS)
+
+    @property
+    def state(self) -> str:
+        """Return "made", "prepared", "running" (or preparing, or closing) or "closed"."""
+        if self._uses:
+            return "running"
+        return "closed" if self._closed else "made" if self.bound is None else "prepared"
+
+    @property
+    def workers(self) -> Any:
+        """State of the workers, with the event log.
+
+        Raises
+        ------
+        UsageError
+            No plan was prepared.
+        """
+        if self._workers is None:
+            raise self._unprepared()
+        return self._workers
+
+    @property
+    def iteration_stride(self) -> int:
+        """Iterations that one pass of the prepared plan takes; 1 without a plan."""
+        return 1 if self.bound is None else int(self.bound.iteration_stride)
+
+    def prepare(self, bound: Any, *recorded: Any) -> None:
+        """Take a bound plan in place of the one before; models that record, close or compile a graph do so here.
+
+        Parameters
+        ----------
+        bound : BoundPlan or GpuBoundPlan
+        *recorded
+            Of models that record: what `record` returned for the same plan.
+
+        Raises
+        ------
+        UsageError
+            The plan is not bound, or not for this model, or the executor is closed, in use, or another process's.
+            The executor has no plan then, unless it is in use.
+        """
+        use = _Use("prepare()")
+        try:
+            self._begin(use)
+            self._release()
+            if getattr(bound, "target", None) not in self.targets:
+                found = getattr(bound, "target", type(bound).__name__)
+                raise UsageError(
+                    f"model {self.model!r} needs a plan bound with target {' or '.join(map(repr, self.targets))}, got "
+                    f"{found!r}; call prepare(bind(plan))"
+                )
+            self.bound = bound
+            try:
+                self._prepare(bound, *recorded)
+            except BaseException:
+                self._release()
+                raise
+        finally:
+            self._uses_end(use)
+
+    def run(self, num_iterations: int, first_iteration: int = 0) -> None:
+        """Run iterations first_iteration ... first_iteration + num_iterations - 1 and wait for them.
+
+        Parameters
+        ----------
+        num_iterations, first_iteration : int
+            Training steps: multiples of the plan's `iteration_stride`.
+
+        Raises
+        ------
+        BlockFailure
+            A kernel failed; the data are undefined, the executor stays usable.
+        KeyboardInterrupt
+            Ctrl-C; likewise, as for whatever a signal handler raises.
+        UsageError
+            No plan was prepared, impossible numbers, an array that was exchanged or changed its shape since the plan
+            was bound, or an executor or plan that is in use, closed, or another process's.
+        RuntimeError
+            The threads asked for did not come.
+        """
+        use = _Use("run()")
+        bound = None
+        try:
+            self._begin(use)
+            if self.bound is None:
+                raise self._unprepared()
+            num_replays, first_replay = check_run(num_iterations, first_iteration, self.iteration_stride)
+            if self.bound.in_use.setdefault(self._pid, use) is not use:
+                raise UsageError(
+                    f"a bound plan is run by one executor at a time, and another one runs {self.bound.plan.name!r} "
+                    f"now; wait until it returns, or bind the plan again"
+                )
+            bound = self.bound
+            self._run(bound, first_replay, num_replays)
+        finally:
+            if bound is not None:
+                del bound.in_use[self._pid]
+            self._uses_end(use)
+
+    def close(self) -> None:
+        """End the threads and release the plan; the executor cannot be used any more. Closing it again does nothing.
+
+        Raises
+        ------
+        UsageError
+            The executor is in use.
+        """
+        if self._closed:
+            return
+        if self._pid != os.getpid():  # the threads are those of the process that was forked
+            self._closed = True
+            self._release()
+            return
+        use = _Use("close()")
+        try:
+            self._begin(use)
+            self._end()
+            self._closed = True
+            self._release()
+        finally:
+            self._uses_end(use)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _begin(self, use: _Use) -> None:
+        """Take the executor, or raise `UsageError` where it may not be used now."""
+        if self._pid != os.getpid():
+            raise UsageError(
+                f"an executor runs only in the process that made it (pid {self._pid}, this is {os.getpid()}): threads "
+                f"do not survive a fork; make a new executor here, or start processes with 'spawn'"
+            )
+        if self._closed:
+            raise UsageError("a closed executor runs no plan; make a new one")
+        other = self._uses.setdefault("use", use)
+        if other is not use:
+            raise UsageError(
+                f"an executor does one thing at a time, and {other.name} is under way in thread {other.thread!r}; wait "
+                f"until it returns, or use a second executor with a plan bound anew"
+            )
+
+    def _uses_end(self, use: _Use) -> None:
+        if self._uses.get("use") is use:
+            self._uses.clear()
+
+    def _release(self) -> None:
+        self._forget()
+        self.bound = self._workers = None
+
+    def _unprepared(self) -> UsageError:
+        return UsageError(f"executor {self.model!r} needs a plan before it can run; call prepare(bound) first")
+
+    @abstractmethod
+    def _prepare(self, bound: Any, *recorded: Any) -> None:
+        """Make ready for runs of `self.bound`, which is `bound`, and set `_workers`."""
+
+    @abstractmethod
+    def _run(self, bound: Any, first_replay: int, num_replays: int) -> None:
+        """Run passes and wait for them."""
+
+    def _forget(self) -> None:
+        """Drop what `_prepare` has made; there may be none of it, or a part."""
+
+    def _end(self) -> None:
+        """End what was started with the executor, such as its threads; the plan is still there."""

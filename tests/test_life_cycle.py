@@ -1,0 +1,308 @@
+"""Misuse of executors: every model answers each one alike, at once, and goes on as if it had not happened."""
+
+import os
+import signal
+import threading
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from forktask.cython_src.binding.bind import BlockFailure, bind
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.graphs.user_graph import TaskRecorder
+from forktask.cython_src.networks.registry import get_network
+from forktask.experiments.sampling.models import MODELS, built_models, make_executor, parse_model
+
+pytestmark = pytest.mark.timeout(60)
+SPECS = [
+    *built_models(),
+    "forkjoin:region=persistent",
+    "tasks:taskwait=none",
+    "taskgraph:placement=stealing",
+    "taskiter:placement=stealing",
+    "taskiter:unroll=3",
+]
+WAIT_S = 20  # for what comes at once; a hang becomes a failure
+
+
+class Case:
+    """A graph of two counters under one model; `kernel` is called in each of its blocks."""
+
+    def __init__(self, spec):
+        self.spec = spec
+        self.kernel = lambda: None
+        self.executor = self.make()
+        self.bound = self.bind()
+
+    def make(self, num_threads=None, **options):
+        """An executor that was not prepared."""
+        model = parse_model(self.spec).model
+        executor = make_executor(self.spec, model.max_threads or 2)
+        if num_threads is None and not options:
+            return executor
+        executor.close()
+        number = (model.max_threads or 2) if num_threads is None else num_threads
+        return type(executor)(None if number == "none" else number, **options)
+
+    def bind(self):
+        def count(region):
+            self.kernel()
+            region += 1
+
+        recorder = TaskRecorder()
+        counters = recorder.array("counters", np.zeros(2))
+        for k in range(2):
+            recorder.task(count, updates=[counters[k : k + 1]])
+        return bind(recorder.plan())
+
+    def prepared(self):
+        self.executor.prepare(self.bound)
+        return self.executor
+
+    @contextmanager
+    def running(self):
+        """The executor while another thread runs it."""
+        entered, leave = threading.Event(), threading.Event()
+        failures = []
+
+        def kernel():
+            entered.set()
+            assert leave.wait(WAIT_S)
+
+        def run():
+            try:
+                self.executor.run(1)
+            except BaseException as error:
+                failures.append(error)
+
+        self.kernel = kernel
+        executor = self.prepared()
+        thread = threading.Thread(target=run, name="first")
+        thread.start()
+        try:
+            assert entered.wait(WAIT_S)
+            yield executor
+        finally:
+            leave.set()
+            thread.join(WAIT_S)
+            self.kernel = lambda: None
+        assert not thread.is_alive() and not failures
+
+    def from_kernel(self, call):
+        """Run, with a call in each block; returns what the failed run says."""
+        self.kernel = call
+        try:
+            self.prepared().run(1)
+        finally:
+            self.kernel = lambda: None
+
+    def close_after(self, call):
+        self.prepared()
+        self.executor.close()
+        call()
+
+    def in_fork(self, call):
+        """Make a call in a forked process, and raise what it raised there."""
+        self.prepared().run(1)
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                call()
+                os.write(writing, b"nothing was raised")
+            except UsageError as error:
+                os.write(writing, f"refused: {error}".encode())
+            finally:
+                os._exit(0)
+        os.close(writing)
+        with open(reading, "rb") as pipe:
+            said = pipe.read().decode()
+        os.waitpid(child, 0)
+        if said.startswith("refused: "):
+            raise UsageError(said.removeprefix("refused: "))
+
+    def in_handler(self, call):
+        """Make a call in a signal handler while the main thread runs the executor."""
+        former = signal.signal(signal.SIGALRM, lambda *arguments: call())
+        pause = threading.Event()
+        self.kernel = lambda: pause.wait(0.01)
+        try:
+            self.prepared()
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            self.executor.run(3000)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, former)
+            self.kernel = lambda: None
+
+    def exchange(self):
+        executor = self.prepared()
+        mine = self.bound.arrays["counters"]
+        self.bound.arrays["counters"] = mine.copy()
+        try:
+            executor.run(1)
+        finally:
+            self.bound.arrays["counters"] = mine
+
+    def beside(self):
+        """A second executor on the plan that the first one runs."""
+        with self.make() as second:
+            second.prepare(self.bound)
+            with self.running():
+                second.run(1)
+
+    def beside_in_kernel(self):
+        with self.make() as second:
+            second.prepare(self.bound)
+            self.from_kernel(lambda: second.run(1))
+
+    def while_running(self, call):
+        with self.running() as executor:
+            call(executor)
+
+
+STOP = np.zeros(4)
+PLAN = r"needs a plan bound with target"
+WHOLE_THREADS = r"^num_threads must be a whole number in \[1, 4096\], got "
+CPUS = r"^cpus must name one CPU out of \[.*\] for each of \d+ threads, got "
+EVENTS = r"^event_capacity must be a whole number in \[0, 67108864\], got "
+UNPREPARED = r"^executor '\w+' needs a plan before it can run; call prepare\(bound\) first$"
+CLOSED = r"^a closed executor runs no plan; make a new one$"
+NUMBERS = r"^num_iterations and first_iteration must be "
+FORKED = r"^an executor runs only in the process that made it .* threads do not survive a fork; "
+IN_USE = r"^an executor does one thing at a time, and run\(\) is under way in thread "
+FROM_KERNEL = r"^UsageError: an executor does one thing at a time, and run\(\) is under way in thread "
+IN_HANDLER = IN_USE.replace("^", "^(UsageError: )?")  # where the main thread was in a kernel, the kernel failed
+SHARED = r"a bound plan is run by one executor at a time, and another one runs '.*' now; "
+
+MISUSES = {
+    "no thread": (lambda c: c.make(0), WHOLE_THREADS + "0$"),
+    "fewer threads than none": (lambda c: c.make(-1), WHOLE_THREADS + "-1$"),
+    "half a thread": (lambda c: c.make(1.5), WHOLE_THREADS + "1.5$"),
+    "threads as text": (lambda c: c.make("1"), WHOLE_THREADS + "'1'$"),
+    "true threads": (lambda c: c.make(True), WHOLE_THREADS + "True$"),
+    "None threads": (lambda c: c.make("none"), WHOLE_THREADS + "None$"),
+    "10^20 threads": (lambda c: c.make(10**20), WHOLE_THREADS + "1"),
+    "a CPU that is not there": (lambda c: c.make(1, cpus=[8191]), CPUS),
+    "a negative CPU": (lambda c: c.make(1, cpus=[-1]), CPUS),
+    "no CPU": (lambda c: c.make(1, cpus=[]), CPUS),
+    "a CPU too many": (lambda c: c.make(1, cpus=[0, 0]), CPUS),
+    "CPUs as text": (lambda c: c.make(1, cpus="0"), CPUS),
+    "one CPU as a number": (lambda c: c.make(1, cpus=0), CPUS),
+    "half a CPU": (lambda c: c.make(1, cpus=[0.5]), CPUS),
+    "negative events": (lambda c: c.make(event_capacity=-1), EVENTS),
+    "10^20 events": (lambda c: c.make(event_capacity=10**20), EVENTS),
+    "half an event": (lambda c: c.make(event_capacity=0.5), EVENTS),
+    "a plan that is not bound": (lambda c: c.executor.prepare(c.bound.plan), PLAN),
+    "no plan": (lambda c: c.executor.prepare(None), PLAN),
+    "a plan's name": (lambda c: c.executor.prepare("plan"), PLAN),
+    "a network": (lambda c: c.executor.prepare(get_network("lenet5")), PLAN),
+    "a plan for another device": (lambda c: c.executor.prepare(SimpleNamespace(target="tpu")), PLAN + ".* got 'tpu'"),
+    "a run before a plan": (lambda c: c.executor.run(1), UNPREPARED),
+    "a loop before a plan": (lambda c: c.executor.run_while(STOP, max_iterations=1), UNPREPARED),
+    "a log before a plan": (lambda c: c.executor.workers, UNPREPARED),
+    "a run after a refused plan": (lambda c: refused_then(c, lambda: c.executor.run(1)), UNPREPARED),
+    "a run after the end": (lambda c: c.close_after(lambda: c.executor.run(1)), CLOSED),
+    "a plan after the end": (lambda c: c.close_after(lambda: c.executor.prepare(c.bound)), CLOSED),
+    "a log after the end": (lambda c: c.close_after(lambda: c.executor.workers), UNPREPARED),
+    "a negative number": (lambda c: c.prepared().run(-1), NUMBERS),
+    "a negative begin": (lambda c: c.prepared().run(2, first_iteration=-1), NUMBERS),
+    "an end behind 2^63": (
+        lambda c: c.prepared().run(6, 2**63 - 2),
+        r"^first_iteration \+ num_iterations must be less",
+    ),
+    "10^20 iterations": (lambda c: c.prepared().run(10**20), r"must be less than 2\*\*63|must be at most"),
+    "2^31 passes": (lambda c: c.prepared().run(2**31), r"^num_iterations must be at most 2147483647 in one run"),
+    "half an iteration": (lambda c: c.prepared().run(0.5), NUMBERS + "whole numbers"),
+    "NaN iterations": (lambda c: c.prepared().run(float("nan")), NUMBERS + "whole numbers"),
+    "iterations as text": (lambda c: c.prepared().run("1"), NUMBERS + "whole numbers"),
+    "None iterations": (lambda c: c.prepared().run(None), NUMBERS + "whole numbers"),
+    "a begin as text": (lambda c: c.prepared().run(1, "0"), NUMBERS + "whole numbers"),
+    "no array of decisions": (lambda c: c.prepared().run_while(None, max_iterations=1), "^stop must be an array"),
+    "too few decisions": (lambda c: c.prepared().run_while(STOP, max_iterations=1, lookahead=4), "^stop must be an"),
+    "NaN decisions": (lambda c: c.prepared().run_while(STOP, max_iterations=float("nan")), "^max_iterations must be a"),
+    "a negative lookahead": (lambda c: c.prepared().run_while(STOP, max_iterations=1, lookahead=-1), "^lookahead must"),
+    "an exchanged array": (lambda c: c.exchange(), "^arrays of a bound plan may not be exchanged"),
+    "a run beside a run": (lambda c: c.while_running(lambda e: e.run(1)), IN_USE + "'first'"),
+    "a loop beside a run": (lambda c: c.while_running(lambda e: e.run_while(STOP, max_iterations=1)), IN_USE),
+    "a plan beside a run": (lambda c: c.while_running(lambda e: e.prepare(c.bound)), IN_USE + "'first'"),
+    "an end beside a run": (lambda c: c.while_running(lambda e: e.close()), IN_USE + "'first'"),
+    "two executors on one plan": (lambda c: c.beside(), "^" + SHARED),
+    "a run in a signal handler": (lambda c: c.in_handler(lambda: c.executor.run(1)), IN_HANDLER),
+    "an end in a signal handler": (lambda c: c.in_handler(lambda: c.executor.close()), IN_HANDLER),
+    "a run in a forked process": (lambda c: c.in_fork(lambda: c.executor.run(1)), FORKED),
+    "a plan in a forked process": (lambda c: c.in_fork(lambda: c.executor.prepare(c.bound)), FORKED),
+    "a run in a kernel": (lambda c: c.from_kernel(lambda: c.executor.run(1)), FROM_KERNEL),
+    "a plan in a kernel": (lambda c: c.from_kernel(lambda: c.executor.prepare(c.bound)), FROM_KERNEL),
+    "an end in a kernel": (lambda c: c.from_kernel(lambda: c.executor.close()), FROM_KERNEL),
+    "another executor in a kernel": (lambda c: c.beside_in_kernel(), "^UsageError: " + SHARED),
+}
+
+
+def refused_then(case, call):
+    """Make a call after a plan was taken and another one was refused."""
+    case.prepared()
+    with pytest.raises(UsageError):
+        case.executor.prepare(None)
+    call()
+
+
+@pytest.fixture(params=SPECS)
+def case(request):
+    found = Case(request.param)
+    yield found
+    found.executor.close()
+
+
+@pytest.mark.parametrize("misuse", MISUSES)
+def test_every_model_answers_a_misuse_alike(case, misuse):
+    """Check the sentence, and that the same or a new executor runs the plan right afterwards."""
+    call, said = MISUSES[misuse]
+    with pytest.raises((UsageError, BlockFailure), match=said) as raised:
+        call(case)
+    if isinstance(raised.value, BlockFailure):
+        assert isinstance(raised.value.__cause__, UsageError)
+    if case.executor.state == "closed":
+        case.executor = case.make()
+    case.bound.arrays["counters"][:] = 0
+    case.prepared().run(7)
+    assert case.bound.arrays["counters"].tolist() == [7, 7]
+
+
+def test_what_is_right_is_no_misuse(case):
+    """Check a run of nothing, a second plan, a second end, an end in a forked process, and what `state` says."""
+    executor = case.executor
+    assert executor.state == "made"
+    executor.prepare(case.bound)
+    executor.run(0)
+    executor.run(2, 5)
+    assert executor.state == "prepared" and case.bound.arrays["counters"].tolist() == [2, 2]
+    case.in_fork(executor.close)
+    executor.prepare(case.bind())
+    executor.run(3)
+    executor.prepare(case.bound)
+    executor.run(1)
+    with case.running():
+        assert executor.state == "running"
+    executor.close()
+    executor.close()
+    assert executor.state == "closed" and executor.bound is None
+
+
+def test_every_model_is_here():
+    """Check that no model of the processor is left out, and that a kernel's own exception is named first."""
+    assert {parse_model(spec).model.name for spec in SPECS} == {
+        name for name, model in MODELS.items() if model.device == "cpu" and name in built_models()
+    }
+
+
+def test_a_failing_kernel_names_its_exception_first(case):
+    """Check the message, and the exception as its cause."""
+
+    def fail():
+        raise ArithmeticError("no root")
+
+    with pytest.raises(BlockFailure, match=r"^ArithmeticError: no root; .* failed in iteration 0 with status -1"):
+        case.from_kernel(fail)
