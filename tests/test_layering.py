@@ -46,7 +46,7 @@ ARROWS = {
         "attention": GROUND | {"elementwise", "linear"},
         "dense": GROUND | {"elementwise", "pooling"},
         "depthwise": GROUND | {"elementwise", "norm"},
-        "convolution": GROUND | {"elementwise", "norm", "pooling"},
+        "convolution": GROUND | {"elementwise", "linear", "norm", "pooling"},
         "kernel_table": CONCEPTS | {"interface"},
     },
     "cython_src/lowering": {

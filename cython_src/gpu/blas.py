@@ -1,7 +1,8 @@
 """Matrix products by cuBLAS: which blocks are one, and the library's C interface.
 
-A block is a whole product where its operands lie in memory as matrices do: convolutions of 1 x 1 without halo, and
-fully connected layers. Each block is a product of its own, so that its numbers do not depend on how a loop is launched.
+A block is a whole product where its operands lie in memory as matrices do: convolutions of 1 x 1 without halo, fully
+connected layers, and linear layers of tokens. Each block is a product of its own, so that its numbers do not depend on
+how a loop is launched.
 
 CuPy loads cuBLAS, but its calls take CuPy's current stream and leave the workspace to the library, whose results may
 then differ when several streams are busy. So the library is called directly, with a handle and a workspace for each
@@ -174,6 +175,47 @@ def _fully_connected_weights(a: Mapping, b: Mapping) -> Product | None:
     )
 
 
+def _linear_forward(a: Mapping, b: Mapping) -> Product:
+    """y = x W^T of some rows and output features."""
+    inputs, pitch = a["inputs"], a["output_pitch"]
+    return Product(
+        b["r1"] - b["r0"],
+        b["c1"] - b["c0"],
+        inputs,
+        Matrix(0, b["r0"] * inputs, inputs),
+        Matrix(1, b["c0"] * inputs, inputs, transposed=True),
+        Matrix(5, b["r0"] * pitch + b["c0"], pitch),
+    )
+
+
+def _linear_data(a: Mapping, b: Mapping) -> Product:
+    """dx = dy W of some rows and input features."""
+    inputs, pitch = a["inputs"], a["gradient_pitch"]
+    return Product(
+        b["r1"] - b["r0"],
+        b["c1"] - b["c0"],
+        a["outputs"],
+        Matrix(0, b["r0"] * pitch, pitch),
+        Matrix(1, b["c0"], inputs),
+        Matrix(3, b["r0"] * inputs + b["c0"], inputs),
+        bool(a["accumulate"]),
+    )
+
+
+def _linear_weights(a: Mapping, b: Mapping) -> Product:
+    """dW = dy^T x of some rows and outputs, in a partial."""
+    inputs, pitch = a["inputs"], a["gradient_pitch"]
+    return Product(
+        b["o1"] - b["o0"],
+        inputs,
+        b["r1"] - b["r0"],
+        Matrix(0, b["r0"] * pitch + b["o0"], pitch, transposed=True),
+        Matrix(1, b["r0"] * inputs, inputs),
+        Matrix(2, (b["partial"] * a["outputs"] + b["o0"]) * inputs, inputs),
+        bool(a["accumulate"]),
+    )
+
+
 _PRODUCTS: dict[str, Callable[[Mapping, Mapping], Product | None]] = {
     "channels_conv_forward": _convolution(3, False),
     "channels_conv_backward_data": _convolution(2, True),
@@ -182,6 +224,9 @@ _PRODUCTS: dict[str, Callable[[Mapping, Mapping], Product | None]] = {
     "fc_relu_forward": _fully_connected(True, 3),
     "fc_backward_data": _fully_connected(False, 2),
     "fc_backward_weights": _fully_connected_weights,
+    "linear_forward": _linear_forward,
+    "linear_backward_data": _linear_data,
+    "linear_backward_weights": _linear_weights,
 }
 
 

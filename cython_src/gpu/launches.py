@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -19,10 +18,23 @@ from ..errors import UsageError
 from ..kernels.convolution import algorithms
 from ..kernels.simd.instruction_sets import LANES
 from .blas import Products
+from .grids import (
+    MAX_TILES,
+    PRODUCT_STEP,
+    PRODUCT_TILES,
+    STRIP_CHANNELS,
+    THREADS,
+    THREADS_WANTED,
+    Launch,
+    extents,
+    strided,
+)
+from .token_launches import TOKEN_AFTER, TOKEN_BESIDE_PRODUCTS, TOKEN_LAUNCHES
 
 SOURCE_FOLDER = Path(__file__).parent.parent
 SOURCE_FILES = (
     "gpu/counter.cu",
+    "kernels/attention/attention.cu",
     "kernels/bench/bench.cu",
     "kernels/convolution/lanes.cu",
     "kernels/convolution/lanes_algorithms.cu",
@@ -33,9 +45,15 @@ SOURCE_FILES = (
     "kernels/depthwise/channels.cu",
     "kernels/elementwise/channels.cu",
     "kernels/elementwise/lanes.cu",
+    "kernels/elementwise/tokens.cu",
+    "kernels/embedding/embedding.cu",
+    "kernels/linear/linear.cu",
     "kernels/load/load.cu",
+    "kernels/load/tokens.cu",
     "kernels/loss/softmax.cu",
+    "kernels/loss/vocabulary.cu",
     "kernels/norm/channels.cu",
+    "kernels/norm/tokens.cu",
     "kernels/optimizer/lanes_sgd.cu",
     "kernels/optimizer/optimizer.cu",
     "kernels/pooling/channels.cu",
@@ -46,7 +64,6 @@ COMPILE_OPTIONS = ("-std=c++17", "--ftz=true", "--prec-div=true", "--prec-sqrt=t
 MINIMUM_ARCHITECTURE = 70  # kernel parameters are __grid_constant__
 
 # As in kernels/interface/block_kernel.cuh.
-THREADS = 128
 MAX_OPERANDS, MAX_INTEGERS, MAX_REALS = 16, 32, 4
 ARGS_DTYPE = np.dtype(
     [
@@ -69,36 +86,10 @@ MAX_GRID_ROWS = 65535  # blocks of one launch
 TAPS = 25
 CHANNELS_AT_ONCE = 16
 CONVOLUTION_TILES = (4, 2)  # output channels of a thread
-# Threads below which a convolution takes fewer channels a thread rather than leave multiprocessors empty: four warps
-# on each of 128. A guess until it is measured; results do not depend on it.
-THREADS_WANTED = 128 * 128
-MAX_TILES = 4096  # of a block in kernels whose threads stride through their elements
-# Layout "channels": numbers of a tile that each of 16 x 8 threads computes, rows (pixels, or output channels of a
-# weight gradient) by columns (channels, or taps and input channels), the largest first.
-PRODUCT_TILES = ((8, 8), (4, 4), (4, 2))
-GRADIENT_TILES = ((8, 8), (4, 4))
+GRADIENT_TILES = ((8, 8), (4, 4))  # of a weight gradient of the layout "channels", as PRODUCT_TILES
 WINOGRAD_CHANNELS = (32, 16)  # of a CUDA block
 GPU_ALGORITHMS = ("direct", "winograd2")  # of the layout "channels"
-PRODUCT_STEP = 16  # of a sum that lie in shared memory together
-STRIP_CHANNELS = 8  # channels of a CUDA block that sums over pixels
 CONVOLUTION_FORMS = ("tiled", "if", "pad", "if_reduction", "pad_reduction")
-
-
-@dataclass(frozen=True)
-class Launch:
-    """How a loop is launched: the grid has `tiles` CUDA blocks for each block of the plan.
-
-    Parameters
-    ----------
-    symbol : str
-        Name of the CUDA function.
-    tiles : int
-    shared_bytes : int
-    """
-
-    symbol: str
-    tiles: int
-    shared_bytes: int = 0
 
 
 @cache
@@ -122,17 +113,6 @@ def source(*files: str) -> str:
     return "\n".join(lines)
 
 
-def _strided(items) -> int:
-    if np.max(items) >= 2**31:
-        raise UsageError("a block on a GPU must have fewer than 2^31 numbers; use a finer granularity")
-    return max(1, min(MAX_TILES, math.ceil(int(np.max(items)) / THREADS)))
-
-
-def _extents(bounds: np.ndarray, *columns: int) -> np.ndarray:
-    """Product of the lengths of a block's ranges; a range starts at each of the given columns."""
-    return np.prod([bounds[:, c + 1].astype(np.int64) - bounds[:, c] for c in columns], axis=0)
-
-
 def _convolution(symbol: str, scale: int) -> Callable[[Mapping, np.ndarray], Launch]:
     def launch(attributes: Mapping, bounds: np.ndarray) -> Launch:
         width = attributes["in_width"] + 2 * attributes["in_halo"] - 4
@@ -151,37 +131,35 @@ def _convolution(symbol: str, scale: int) -> Callable[[Mapping, np.ndarray], Lau
 
 def _convolution_launch(symbol: str, reduction: bool) -> Callable[[Mapping, np.ndarray], Launch]:
     def launch(attributes: Mapping, bounds: np.ndarray) -> Launch:
-        items = _extents(bounds, 0, 2, 4) * attributes["out_width"] * attributes["in_lanes"]
+        items = extents(bounds, 0, 2, 4) * attributes["out_width"] * attributes["in_lanes"]
         if reduction:
             return Launch(symbol, int(min(items.max(), MAX_TILES)), 4 * THREADS)
-        return Launch(symbol, _strided(items))
+        return Launch(symbol, strided(items))
 
     return launch
 
 
 def _elementwise(symbol: str, width: str) -> Callable[[Mapping, np.ndarray], Launch]:
     def launch(attributes: Mapping, bounds: np.ndarray) -> Launch:
-        return Launch(
-            symbol, _strided(_extents(bounds, 0, 2, 4) * attributes[f"{width}_width"] * attributes["in_lanes"])
-        )
+        return Launch(symbol, strided(extents(bounds, 0, 2, 4) * attributes[f"{width}_width"] * attributes["in_lanes"]))
 
     return launch
 
 
 def _fc_data(symbol: str) -> Callable[[Mapping, np.ndarray], Launch]:
     return lambda attributes, bounds: Launch(
-        symbol, _strided(_extents(bounds, 0) * attributes["features"] * attributes["lanes"])
+        symbol, strided(extents(bounds, 0) * attributes["features"] * attributes["lanes"])
     )
 
 
 def _load_images(attributes: Mapping, bounds: np.ndarray) -> Launch:
     plane = math.prod(attributes[f"out_{name}"] for name in ("channels", "rows", "pitch", "lanes"))
-    return Launch("load_images", _strided(_extents(bounds, 0) * plane))
+    return Launch("load_images", strided(extents(bounds, 0) * plane))
 
 
 def _softmax_loss(attributes: Mapping, bounds: np.ndarray) -> Launch:
     groups = THREADS // attributes["lanes"]
-    return Launch("softmax_loss", math.ceil(int(_extents(bounds, 0).max()) / groups), 8 * THREADS)
+    return Launch("softmax_loss", math.ceil(int(extents(bounds, 0).max()) / groups), 8 * THREADS)
 
 
 def _channel_end(bounds: np.ndarray, column: int, pitch: int) -> np.ndarray:
@@ -195,7 +173,7 @@ def _per_channel(symbol: str, step: int = 1) -> Callable[[Mapping, np.ndarray], 
     def launch(attributes: Mapping, bounds: np.ndarray) -> Launch:
         prefix = "out" if "out_pitch" in attributes else "in"
         channels = _channel_end(bounds, 5, attributes[f"{prefix}_pitch"]) - bounds[:, 4]
-        return Launch(symbol, _strided(_extents(bounds, 0, 2) * attributes[f"{prefix}_width"] * channels / step))
+        return Launch(symbol, strided(extents(bounds, 0, 2) * attributes[f"{prefix}_width"] * channels / step))
 
     return launch
 
@@ -207,11 +185,11 @@ def _per_strip(symbol: str) -> Callable[[Mapping, np.ndarray], Launch]:
 
 def _per_vector_element(symbol: str) -> Callable[[Mapping, np.ndarray], Launch]:
     """A thread for each channel of a vector."""
-    return lambda attributes, bounds: Launch(symbol, _strided(_extents(bounds, 0) + LANES))
+    return lambda attributes, bounds: Launch(symbol, strided(extents(bounds, 0) + LANES))
 
 
 def _per_parameter(symbol: str) -> Callable[[Mapping, np.ndarray], Launch]:
-    return lambda attributes, bounds: Launch(symbol, _strided(_extents(bounds, 0)))
+    return lambda attributes, bounds: Launch(symbol, strided(extents(bounds, 0)))
 
 
 def _statistics(attributes: Mapping, bounds: np.ndarray) -> Launch:
@@ -309,23 +287,23 @@ def _channels_pack(attributes: Mapping, bounds: np.ndarray) -> Launch:
     shape = attributes["out_channels"], attributes["in_channels"] // attributes["groups"]
     _, depth = algorithms.panel_inputs(attributes["direction"], shape, attributes["groups"])
     if _is_winograd("channels_conv_pack", attributes):
-        return Launch("channels_winograd_pack", _strided(_extents(bounds, 0) * depth * LANES))
-    return Launch("channels_conv_pack", _strided(_extents(bounds, 0) * attributes["kernel"] ** 2 * depth * LANES))
+        return Launch("channels_winograd_pack", strided(extents(bounds, 0) * depth * LANES))
+    return Launch("channels_conv_pack", strided(extents(bounds, 0) * attributes["kernel"] ** 2 * depth * LANES))
 
 
 def _channels_dropout(attributes: Mapping, bounds: np.ndarray) -> Launch:
     counters = math.ceil(attributes["in_width"] * attributes["in_pitch"] / 64) * 16
-    return Launch("channels_dropout", _strided(_extents(bounds, 0, 2) * counters))
+    return Launch("channels_dropout", strided(extents(bounds, 0, 2) * counters))
 
 
 def _channels_flatten(attributes: Mapping, bounds: np.ndarray) -> Launch:
     features = math.prod(attributes[f"in_{name}"] for name in ("channels", "height", "width"))
-    return Launch("channels_flatten", _strided(_extents(bounds, 0) * features))
+    return Launch("channels_flatten", strided(extents(bounds, 0) * features))
 
 
 def _channels_load_images(attributes: Mapping, bounds: np.ndarray) -> Launch:
     plane = math.prod(attributes[f"out_{name}"] for name in ("height", "width", "pitch"))
-    return Launch("channels_load_images", _strided(_extents(bounds, 0) * plane))
+    return Launch("channels_load_images", strided(extents(bounds, 0) * plane))
 
 
 _LAUNCHES: dict[str, Callable[[Mapping, np.ndarray], Launch]] = {
@@ -336,7 +314,7 @@ _LAUNCHES: dict[str, Callable[[Mapping, np.ndarray], Launch]] = {
     "conv_backward_data_unpool": _convolution("conv_backward_data_unpool", 1),
     "conv_backward_weights": lambda attributes, bounds: Launch(
         "conv_backward_weights",
-        int(_extents(bounds, 3).max()) * attributes["in_channels"],
+        int(extents(bounds, 3).max()) * attributes["in_channels"],
         4 * (TAPS + 1) * (THREADS + 1),
     ),
     "pool_forward": _elementwise("pool_forward", "out"),
@@ -344,19 +322,19 @@ _LAUNCHES: dict[str, Callable[[Mapping, np.ndarray], Launch]] = {
     "relu_forward": _elementwise("relu_forward", "in"),
     "relu_backward": _elementwise("relu_backward", "in"),
     "fc_forward": lambda attributes, bounds: Launch(
-        "fc_forward", int(_extents(bounds, 0).max()) * attributes["outputs"], 4 * THREADS
+        "fc_forward", int(extents(bounds, 0).max()) * attributes["outputs"], 4 * THREADS
     ),
     "fc_backward_data": _fc_data("fc_backward_data"),
     "fc_backward_data_unpool": _fc_data("fc_backward_data_unpool"),
     "fc_backward_weights": lambda attributes, bounds: Launch(
-        "fc_backward_weights", _strided(attributes["outputs"] * (attributes["features"] + 1))
+        "fc_backward_weights", strided(attributes["outputs"] * (attributes["features"] + 1))
     ),
-    "softmax": lambda attributes, bounds: Launch("softmax", _strided(_extents(bounds, 0) * attributes["lanes"])),
+    "softmax": lambda attributes, bounds: Launch("softmax", strided(extents(bounds, 0) * attributes["lanes"])),
     "softmax_loss": _softmax_loss,
     "loss_sum": lambda attributes, bounds: Launch("loss_sum", 1, 8 * THREADS),
-    "sgd": lambda attributes, bounds: Launch("sgd", _strided(_extents(bounds, 0) * (attributes["inputs"] + 1))),
+    "sgd": lambda attributes, bounds: Launch("sgd", strided(extents(bounds, 0) * (attributes["inputs"] + 1))),
     "fc_relu_forward": lambda attributes, bounds: Launch(
-        "fc_relu_forward", int(_extents(bounds, 0).max()) * attributes["outputs"], 4 * THREADS
+        "fc_relu_forward", int(extents(bounds, 0).max()) * attributes["outputs"], 4 * THREADS
     ),
     "fc_backward_data_relu": _fc_data("fc_backward_data_relu"),
     "channels_load_images": _channels_load_images,
@@ -374,8 +352,8 @@ _LAUNCHES: dict[str, Callable[[Mapping, np.ndarray], Launch]] = {
     "channels_norm_depthwise": _per_channel("channels_norm_depthwise"),
     "channels_depthwise_norm_backward": lambda attributes, bounds: Launch(
         "channels_depthwise_norm_backward",
-        _strided(
-            _extents(bounds, 0)
+        strided(
+            extents(bounds, 0)
             * (_channel_end(bounds, 3, attributes["in_pitch"]) - bounds[:, 2])
             * attributes["in_height"]
             * attributes["in_width"]
@@ -397,7 +375,7 @@ _LAUNCHES: dict[str, Callable[[Mapping, np.ndarray], Launch]] = {
     "channels_max_pool_backward": _per_channel("channels_max_pool_backward"),
     "channels_average_pool": _per_channel("channels_average_pool"),
     "channels_average_pool_backward": _per_channel("channels_average_pool_backward"),
-    "channels_global_pool": lambda attributes, bounds: Launch("channels_global_pool", _strided(_extents(bounds, 0, 2))),
+    "channels_global_pool": lambda attributes, bounds: Launch("channels_global_pool", strided(extents(bounds, 0, 2))),
     "channels_global_pool_backward": _per_channel("channels_global_pool_backward"),
     "channels_flatten": _channels_flatten,
     "channels_flatten_backward": _per_channel("channels_flatten_backward"),
@@ -407,6 +385,7 @@ _LAUNCHES: dict[str, Callable[[Mapping, np.ndarray], Launch]] = {
     "gradient_scale": lambda attributes, bounds: Launch("gradient_scale", 1),
     "hash_chain": lambda attributes, bounds: Launch("hash_chain", 1),
     "replica": lambda attributes, bounds: Launch("replica", 1),
+    **TOKEN_LAUNCHES,
 }
 
 # What a kernel that has an optional operand launches after itself where the operand is given, in this order.
@@ -426,8 +405,9 @@ _AFTER: dict[tuple[str, str], Callable[[Mapping, np.ndarray], Launch]] = {
         4 * THREADS,
     ),
     ("channels_conv_backward_weights", "bias_output"): lambda attributes, bounds: Launch(
-        "channels_conv_bias_gradient", math.ceil(int(_extents(bounds, 2).max()) / STRIP_CHANNELS), 4 * THREADS
+        "channels_conv_bias_gradient", math.ceil(int(extents(bounds, 2).max()) / STRIP_CHANNELS), 4 * THREADS
     ),
+    **TOKEN_AFTER,
 }
 
 
@@ -441,7 +421,7 @@ def _bias_and_activation(attributes: Mapping, bounds: np.ndarray, operands: Coll
 
 def _fc_bias(symbol: str) -> Callable[[Mapping, np.ndarray, Collection[str]], Launch]:
     return lambda attributes, bounds, operands: Launch(
-        symbol, _strided(_extents(bounds, 0) * attributes["outputs"] * attributes["lanes"])
+        symbol, strided(extents(bounds, 0) * attributes["outputs"] * attributes["lanes"])
     )
 
 
@@ -451,8 +431,9 @@ _BESIDE_PRODUCTS: dict[str, Callable[[Mapping, np.ndarray, Collection[str]], Lau
     "fc_forward": _fc_bias("fc_bias"),
     "fc_relu_forward": _fc_bias("fc_bias_relu"),
     "fc_backward_weights": lambda attributes, bounds, operands: Launch(
-        "fc_bias_gradient", _strided(attributes["outputs"])
+        "fc_bias_gradient", strided(attributes["outputs"])
     ),
+    **TOKEN_BESIDE_PRODUCTS,
 }
 
 # Kernels whose lanes must divide THREADS.

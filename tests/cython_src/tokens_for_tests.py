@@ -63,10 +63,11 @@ def fill(bound, seed=0, rate=0.01):
     rng = np.random.default_rng(seed)
     arrays = bound.arrays
     for name in bound.plan.attributes["parameters"]:
-        if arrays[name].ndim == 1:
-            arrays[name] += rng.normal(size=arrays[name].shape) * 0.2
+        array = arrays[name]
+        if array.ndim == 1:
+            array += rng.normal(size=array.shape) * 0.2
         else:
-            arrays[name] *= 10
+            array *= 10
     tokens, order = arrays["dataset.tokens"], arrays["batch_order"]
     tokens[...] = rng.integers(bound.plan.attributes["num_classes"], size=tokens.shape)
     order[...] = rng.integers((tokens.size - 1) // bound.plan.attributes["sequence"], size=order.shape)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.lowering.options import PlanOptions
 from forktask.cython_src.networks import reference_tokens
 from forktask.cython_src.networks.registry import get_network
@@ -133,15 +132,6 @@ def test_what_networks_of_tokens_cannot_do_is_one_sentence(arguments, message, t
     assert main(arguments) == 2
     found = capsys.readouterr().err
     assert message in found and found.count("\n") == 1
-
-
-def test_models_of_a_gpu_refuse_tokens():
-    """Check that the sentence names a kernel without a CUDA form."""
-    from forktask.cython_src.gpu import launches
-
-    loop = lower("gpt2_tiny").loops[0]
-    with pytest.raises(UsageError, match=r"'tokens_load' has no CUDA form.*; use the CPU"):
-        launches.launches_of(loop.kernel, loop.attributes, loop.bounds, loop.operands)
 
 
 def test_sweeps_and_searches_know_networks_of_tokens():

@@ -8,36 +8,6 @@
 #include "cython_src/kernels/convolution/channels.cuh"
 #include "cython_src/kernels/elementwise/activations.cuh"
 
-#define STEP      16 /* of the sum that lie in shared memory together */
-#define ROWS_16   16 /* threads along the rows of a tile */
-#define COLUMNS_8 8  /* threads along its columns */
-
-/* Row or column of a tile that a thread's i-th number lies in: groups of four apart, so that threads read side by side. */
-template <int COUNT>
-__device__ inline int spread(int thread, int threads, int i)
-{
-    return COUNT < 4 ? thread * COUNT + i : i / 4 * 4 * threads + thread * 4 + i % 4;
-}
-
-/* sum += the product of a step: left[k][row], right[k][column]; numbers past `count` are zero up to a multiple of 4. */
-template <int TM, int TN, int LEFT_PITCH, int RIGHT_PITCH>
-__device__ inline void multiply_step(const float *left, const float *right, int count, float (&sum)[TM][TN])
-{
-    const int row = threadIdx.x / COLUMNS_8, column = threadIdx.x % COLUMNS_8;
-    for (int k0 = 0; k0 < count; k0 += 4)
-#pragma unroll
-        for (int k = k0; k < k0 + 4; k++) {
-            float l[TM], r[TN];
-            load_spread<TM>(left + k * LEFT_PITCH, row, ROWS_16, l);
-            load_spread<TN>(right + k * RIGHT_PITCH, column, COLUMNS_8, r);
-#pragma unroll
-            for (int i = 0; i < TM; i++)
-#pragma unroll
-                for (int j = 0; j < TN; j++)
-                    sum[i][j] += l[i] * r[j];
-        }
-}
-
 /* Bounds: panels. Operands: weights (O, I / groups, k, k), panels (taps, K, 16). */
 KERNEL(channels_conv_pack)
 {

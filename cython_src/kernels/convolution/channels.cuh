@@ -2,6 +2,7 @@
 #ifndef FORKTASK_CONVOLUTION_CHANNELS_CUH
 #define FORKTASK_CONVOLUTION_CHANNELS_CUH
 
+#include "cython_src/kernels/linear/tiles.cuh"
 #include "cython_src/kernels/maps/channels.cuh"
 
 /* A convolution's attributes; kernels/convolution/algorithms.py. */
@@ -23,22 +24,6 @@ __device__ inline Geometry geometry_at(const int *integers)
     g.algorithm = integers[15];
     g.option = integers[16];
     return g;
-}
-
-/* A thread's numbers of one row of shared memory. */
-template <int COUNT>
-__device__ inline void load_spread(const float *p, int thread, int threads, float (&v)[COUNT])
-{
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        if (COUNT < 4)
-            v[i] = p[thread * COUNT + i];
-        else if (i % 4 == 0) {
-            const float4 four = load4(p + i * threads + thread * 4);
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                v[i + j] = lane4(four, j);
-        }
 }
 
 /* How many channels a panel of sixteen written channels sums over, the same for all panels, and the first of them; as

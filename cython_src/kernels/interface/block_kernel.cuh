@@ -14,6 +14,9 @@
 #define MAX_INTEGERS 32
 #define MAX_REALS    4
 
+#define STRIP_CHANNELS 8 /* channels of a CUDA block that sums over rows or pixels: a sector of 32 bytes of each */
+#define STRIPS         (THREADS / STRIP_CHANNELS)
+
 #ifndef FORKTASK_EMULATED
 #define KERNEL(name) extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ GpuArgs a)
 extern __shared__ __align__(16) float shared[]; /* of the CUDA block; undefined on entry */
@@ -75,6 +78,32 @@ __device__ inline float sum_threads(float *sums, float value)
             sums[threadIdx.x] += sums[threadIdx.x + half];
     }
     return sums[0];
+}
+
+/* The same sum for all threads; `sums` may be used again at once. */
+__device__ inline float sum_for_all(float *sums, float value)
+{
+    sum_threads(sums, value);
+    __syncthreads();
+    const float sum = sums[0];
+    __syncthreads();
+    return sum;
+}
+
+/* Add up what the threads of each of STRIP_CHANNELS columns have; the sum is there for all of them. Barriers: all
+ * threads of the CUDA block must come. */
+__device__ inline float sum_strips(float *sums, float value)
+{
+    const int column = threadIdx.x % STRIP_CHANNELS, strip = threadIdx.x / STRIP_CHANNELS;
+    __syncthreads();
+    sums[threadIdx.x] = value;
+    for (int half = STRIPS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (strip < half)
+            sums[threadIdx.x] += sums[threadIdx.x + half * STRIP_CHANNELS];
+    }
+    __syncthreads();
+    return sums[column];
 }
 
 /* Note that this block failed. The earliest failure in plan order wins: iteration, task, status. */

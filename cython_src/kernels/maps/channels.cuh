@@ -3,10 +3,8 @@
 #define FORKTASK_CHANNELS_CUH
 
 #include "cython_src/kernels/interface/block_kernel.cuh"
+#include "cython_src/kernels/simd/float4.cuh"
 #include "cython_src/kernels/simd/lanes.h"
-
-#define STRIP_CHANNELS 8 /* channels of a CUDA block that sums over pixels: a sector of 32 bytes of each */
-#define STRIPS         (THREADS / STRIP_CHANNELS)
 
 struct ChannelsMap {
     int channels, height, width, halo, pitch;
@@ -87,57 +85,6 @@ __device__ inline void for_channels(const ChannelsMap &m, const int *b, int c0, 
         const unsigned at = i / count, row = at / width;
         body(b[0] + (int)(row / rows), b[2] + (int)(row % rows), (int)(at % width), c0 + (int)(i % count) * step);
     }
-}
-
-__device__ inline float4 load4(const float *p)
-{
-    return *(const float4 *)p;
-}
-
-__device__ inline void store4(float *p, float4 v)
-{
-    *(float4 *)p = v;
-}
-
-template <typename Body>
-__device__ inline float4 each4(Body body)
-{
-    float4 v;
-    v.x = body(0);
-    v.y = body(1);
-    v.z = body(2);
-    v.w = body(3);
-    return v;
-}
-
-__device__ inline float lane4(const float4 &v, int i)
-{
-    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
-
-__device__ inline void put4(float *p, float4 v, bool accumulate)
-{
-    if (accumulate) {
-        const float4 old = load4(p);
-        v = each4([&](int i) { return lane4(old, i) + lane4(v, i); });
-    }
-    store4(p, v);
-}
-
-/* Add up what the threads of each of STRIP_CHANNELS columns have; the sum is there for all of them. Barriers: all
- * threads of the CUDA block must come. */
-__device__ inline float sum_strips(float *sums, float value)
-{
-    const int column = threadIdx.x % STRIP_CHANNELS, strip = threadIdx.x / STRIP_CHANNELS;
-    __syncthreads();
-    sums[threadIdx.x] = value;
-    for (int half = STRIPS / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (strip < half)
-            sums[threadIdx.x] += sums[threadIdx.x + half * STRIP_CHANNELS];
-    }
-    __syncthreads();
-    return sums[column];
 }
 
 #endif

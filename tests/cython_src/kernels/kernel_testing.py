@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from cython_src.kernels.guarded_scratch import GuardedScratch
+from gpu.fake_gpu import emulator
 
 from forktask.cython_src.binding.bind import Workers, bind
 from forktask.cython_src.kernels.simd import instruction_sets
@@ -12,11 +13,13 @@ from forktask.cython_src.plan.model import Access, Block
 
 EPSILON = float(np.finfo(np.float32).eps)
 INSTRUCTION_SETS = instruction_sets.available()
+CUDA_FORMS = {"cuda": "own", "cublas": "cublas"}  # name -> what computes whole products
 
 
 def run_kernel(kernel, operands, outputs, attributes, bounds, target, instruction_set=None, iteration=0):
     """Run a kernel over `bounds` (one tuple a block) on copies of `operands`; returns its outputs.
 
+    "cuda" and "cublas" in place of an instruction set: the emulated CUDA form, products by itself or by the library.
     Outputs hold NaN (255 for integers) at the start, so that an element left out shows. Scratch memory is of the size
     that the kernel asks for and full of NaN; touching what follows ends the process.
     """
@@ -26,7 +29,11 @@ def run_kernel(kernel, operands, outputs, attributes, bounds, target, instructio
     blocks = [Block(tuple(b), ()) for b in bounds]
     blocks[0] = Block(blocks[0].bounds, tuple(Access(2, name) for name in operands))
     builder.loop("loop", kernel, {name: name for name in operands}, blocks, attributes=attributes)
-    bound = bind(builder.build(), target=target, instruction_set=instruction_set)
+    plan = builder.build()
+    if instruction_set in CUDA_FORMS:
+        plan = emulator.with_cuda_kernels(plan, len(bounds), products=CUDA_FORMS[instruction_set])
+        instruction_set = None
+    bound = bind(plan, target=target, instruction_set=instruction_set)
     for name, array in operands.items():
         bound.arrays[name][...] = array
     scratch = GuardedScratch()

@@ -1,0 +1,56 @@
+"""How CUDA grids are sized: what the launches of all kernels have in common."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import UsageError
+
+# As in kernels/interface/block_kernel.cuh.
+THREADS = 128
+STRIP_CHANNELS = 8  # channels of a CUDA block that sums over rows or pixels
+MAX_TILES = 4096  # of a block in kernels whose threads stride through their elements
+# Threads below which a product takes smaller tiles rather than leave multiprocessors empty: four warps on each of 128.
+# A guess until it is measured; results do not depend on it.
+THREADS_WANTED = 128 * 128
+# Numbers of a tile that each of 16 x 8 threads computes, rows (pixels or tokens, or outputs of a weight gradient) by
+# columns (channels or features, or taps and input channels), the largest first.
+PRODUCT_TILES = ((8, 8), (4, 4), (4, 2))
+PRODUCT_STEP = 16  # of a sum that lie in shared memory together
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a loop is launched: the grid has `tiles` CUDA blocks for each block of the plan.
+
+    Parameters
+    ----------
+    symbol : str
+        Name of the CUDA function.
+    tiles : int
+    shared_bytes : int
+    """
+
+    symbol: str
+    tiles: int
+    shared_bytes: int = 0
+
+
+def strided(items) -> int:
+    """CUDA blocks for so many items (the most of any block), a thread for each."""
+    if np.max(items) >= 2**31:
+        raise UsageError("a block on a GPU must have fewer than 2^31 numbers; use a finer granularity")
+    return max(1, min(MAX_TILES, math.ceil(int(np.max(items)) / THREADS)))
+
+
+def tiled(tiles) -> int:
+    """CUDA blocks for so many tiles (the most of any block): at least one, as CUDA wants."""
+    return max(1, math.ceil(np.max(tiles)))
+
+
+def extents(bounds: np.ndarray, *columns: int) -> np.ndarray:
+    """Product of the lengths of a block's ranges; a range starts at each of the given columns."""
+    return np.prod([bounds[:, c + 1].astype(np.int64) - bounds[:, c] for c in columns], axis=0)

@@ -1,0 +1,243 @@
+/* Attention in tiles: formulas and operands as in kernels/attention/attention.pyx, the order of sums as in
+ * kernels/attention/attention_loops.h.
+ *
+ * A CUDA block owns 64 tokens (queries, or keys in the pass by keys) of one head of one sample and 64 features of its
+ * result, and walks along the tiles of the other tokens: a tile of scores in registers, its powers in shared memory,
+ * from where they are multiplied with values. Larger heads take several CUDA blocks, which compute the scores anew.
+ * Tiles over the summed tokens lie at fixed multiples of 64 of the sample, and what is masked adds an exact zero: an
+ * element has the same bits however tokens are cut into blocks.
+ *
+ * Dao, Fu, Ermon, Rudra, Re: FlashAttention (NeurIPS 2022), sections 3.1 and B; backward is two passes, by queries and
+ * by keys, so that no two CUDA blocks add to one place. */
+
+#include "cython_src/kernels/linear/tiles.cuh"
+
+#define ATTENTION_TILE  64
+#define ATTENTION_PITCH (ATTENTION_TILE + 4) /* of powers in shared memory */
+#define ATTENTION_STEPS STEP_FLOATS(ATTENTION_TILE / ROWS_16, ATTENTION_TILE / COLUMNS_8)
+#define LEAST           (-1.0e38f) /* stands for minus infinity: differences of it are no NaN */
+
+/* A thread's numbers of a tile. */
+typedef float Numbers[ATTENTION_TILE / ROWS_16][ATTENTION_TILE / COLUMNS_8];
+
+/* What a CUDA block computes. */
+struct Part {
+    bool exists;
+    int n, h, size; /* sample, head, features of a head */
+    int feature;    /* the first of the tile */
+    int start, stop, sequence;
+    bool causal;
+    int row, qkv_row;     /* strides of tokens */
+    long long at, qkv_at; /* of the sample's first token, of the head's first feature */
+    long long token;      /* of the sample's first token in logsumexp and delta */
+    float scale;
+};
+
+__device__ inline Part part_of(const GpuArgs &a)
+{
+    const int *b = block_bounds(a), features = a.integers[2];
+    Part p;
+    p.sequence = a.integers[0];
+    p.causal = a.integers[3];
+    p.size = features / a.integers[1];
+    const int tiles = divide_up(b[5] - b[4], ATTENTION_TILE), pieces = divide_up(p.size, ATTENTION_TILE),
+              heads = b[3] - b[2];
+    int i = (int)blockIdx.x;
+    p.start = b[4] + i % tiles * ATTENTION_TILE;
+    p.stop = min(p.start + ATTENTION_TILE, b[5]);
+    i /= tiles;
+    p.feature = i % pieces * ATTENTION_TILE;
+    i /= pieces;
+    p.h = b[2] + i % heads;
+    p.n = b[0] + i / heads;
+    p.exists = p.n < b[1];
+    p.row = features;
+    p.qkv_row = 3 * features;
+    p.at = (long long)p.n * p.sequence * features + p.h * p.size;
+    p.qkv_at = 3 * (long long)p.n * p.sequence * features + p.h * p.size;
+    p.token = (long long)p.h * a.integers[4] + (long long)p.n * p.sequence;
+    p.scale = 1 / sqrtf((float)p.size);
+    return p;
+}
+
+/* Queries (0), keys (1) or values (2) of tokens [start, stop). */
+__device__ inline Factor third(const GpuArgs &a, const Part &p, int which, int start, int stop)
+{
+    const Factor f = {(const float *)a.operand[0] + p.qkv_at + which * p.row, p.qkv_row, start, stop, p.size};
+    return f;
+}
+
+/* sum += left right, for a tile [k][row] of powers in shared memory and the rows of `right` from `first` on. */
+__device__ inline void add_powers(const float *powers, const Factor &right, int first, int column, float *steps,
+                                  Numbers &sum)
+{
+    for (int k = 0; k < ATTENTION_TILE && first + k < right.stop; k += STEP) {
+        __syncthreads();
+        copy_step<false, ATTENTION_TILE>(right, column, first + k, steps);
+        __syncthreads();
+        multiply_step<ATTENTION_TILE / ROWS_16, ATTENTION_TILE / COLUMNS_8, ATTENTION_PITCH, ATTENTION_TILE + 4>(
+            powers + k * ATTENTION_PITCH, steps, STEP, sum);
+    }
+}
+
+/* Results of a tile to tokens of an operand, times `factor`. */
+__device__ inline void write_tile(float *out, int pitch, const Part &p, float factor, Numbers &sum)
+{
+    for_numbers(sum, [&](int row, int column, float value) {
+        if (p.start + row < p.stop && p.feature + column < p.size)
+            out[(long long)(p.start + row) * pitch + p.feature + column] = value * factor;
+    });
+}
+
+/* One row of a tile of scores goes on in its softmax: powers in place of scores; largest score so far, sum so far, and the
+ * factor for what was summed before. */
+__device__ inline void softmax_tile(float *powers, float *largest, float *total, float *factor, float *halves)
+{
+    const int row = threadIdx.x % ATTENTION_TILE;
+    float *mine = powers + (int)threadIdx.x / ATTENTION_TILE * ATTENTION_TILE / 2 * ATTENTION_PITCH + row,
+          most = largest[row], sum = 0;
+    for (int k = 0; k < ATTENTION_TILE / 2; k++)
+        most = mine[k * ATTENTION_PITCH] > most ? mine[k * ATTENTION_PITCH] : most;
+    halves[threadIdx.x] = most;
+    __syncthreads();
+    most = max(halves[row], halves[ATTENTION_TILE + row]);
+    for (int k = 0; k < ATTENTION_TILE / 2; k++)
+        sum += mine[k * ATTENTION_PITCH] = expf(mine[k * ATTENTION_PITCH] - most);
+    __syncthreads();
+    halves[threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.x < ATTENTION_TILE) {
+        factor[row] = expf(largest[row] - most);
+        total[row] = total[row] * factor[row] + (halves[row] + halves[ATTENTION_TILE + row]);
+        largest[row] = most;
+    }
+    __syncthreads();
+}
+
+/* Bounds: samples, heads, queries. */
+KERNEL(attention_forward)
+{
+    float *steps = shared, *powers = steps + ATTENTION_STEPS; /* [ATTENTION_TILE][ATTENTION_PITCH] */
+    float *largest = powers + ATTENTION_TILE * ATTENTION_PITCH, *total = largest + ATTENTION_TILE,
+          *factor = total + ATTENTION_TILE, *halves = factor + ATTENTION_TILE;
+    const Part p = part_of(a);
+    if (!p.exists) /* the whole CUDA block: no barrier is missed */
+        return;
+    const int end = p.causal ? p.stop : p.sequence;
+    const Factor q = third(a, p, 0, p.start, p.stop), k = third(a, p, 1, 0, end), v = third(a, p, 2, 0, end);
+    Numbers o;
+    clear(o);
+    if (threadIdx.x < ATTENTION_TILE) {
+        largest[threadIdx.x] = LEAST;
+        total[threadIdx.x] = 0;
+    }
+    for (int j = 0; j < end; j += ATTENTION_TILE) {
+        Numbers s;
+        clear(s);
+        add_product<true, true>(q, p.start, k, j, p.size, steps, s);
+        for_numbers(s, [&](int row, int column, float score) {
+            const bool seen = j + column < end && (!p.causal || j + column <= p.start + row);
+            powers[column * ATTENTION_PITCH + row] = seen ? score * p.scale : LEAST;
+        });
+        __syncthreads();
+        softmax_tile(powers, largest, total, factor, halves);
+        for_numbers(o, [&](int row, int column, float &sum) { sum *= factor[row]; });
+        add_powers(powers, v, j, p.feature, steps, o);
+    }
+    for_numbers(o, [&](int row, int column, float &sum) { sum /= total[row]; });
+    write_tile((float *)a.operand[1] + p.at, p.row, p, 1, o);
+    if (p.feature == 0 && threadIdx.x < p.stop - p.start)
+        ((float *)a.operand[2])[p.token + p.start + threadIdx.x] = largest[threadIdx.x] + logf(total[threadIdx.x]);
+}
+
+/* delta[i] = gradient[i] . o[i] of a tile's queries, two threads each. */
+__device__ inline void find_deltas(const GpuArgs &a, const Part &p, float *delta, float *halves)
+{
+    const int row = threadIdx.x % ATTENTION_TILE, from = (int)threadIdx.x / ATTENTION_TILE * divide_up(p.size, 2);
+    const long long at = p.at + (long long)(p.start + row) * p.row;
+    float sum = 0;
+    if (p.start + row < p.stop)
+        for (int f = from; f < min(from + divide_up(p.size, 2), p.size); f++)
+            sum += ((const float *)a.operand[1])[at + f] * ((const float *)a.operand[2])[at + f];
+    halves[threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.x < ATTENTION_TILE) {
+        delta[row] = halves[row] + halves[ATTENTION_TILE + row];
+        if (p.feature == 0 && p.start + row < p.stop)
+            ((float *)a.operand[4])[p.token + p.start + row] = delta[row];
+    }
+}
+
+/* Gradients of queries, and delta. Bounds: samples, heads, queries. */
+KERNEL(attention_backward_queries)
+{
+    float *steps = shared, *powers = steps + ATTENTION_STEPS; /* [ATTENTION_TILE][ATTENTION_PITCH] */
+    float *logsumexp = powers + ATTENTION_TILE * ATTENTION_PITCH, *delta = logsumexp + ATTENTION_TILE,
+          *halves = delta + ATTENTION_TILE;
+    const Part p = part_of(a);
+    if (!p.exists) /* the whole CUDA block: no barrier is missed */
+        return;
+    const int end = p.causal ? p.stop : p.sequence;
+    const Factor q = third(a, p, 0, p.start, p.stop), k = third(a, p, 1, 0, end), v = third(a, p, 2, 0, end);
+    const Factor gradient = {(const float *)a.operand[2] + p.at, p.row, p.start, p.stop, p.size};
+    if (threadIdx.x < ATTENTION_TILE)
+        logsumexp[threadIdx.x] =
+            p.start + (int)threadIdx.x < p.stop ? ((const float *)a.operand[3])[p.token + p.start + threadIdx.x] : 0;
+    find_deltas(a, p, delta, halves);
+    Numbers dq;
+    clear(dq);
+    for (int j = 0; j < end; j += ATTENTION_TILE) {
+        Numbers s;
+        clear(s);
+        add_product<true, true>(q, p.start, k, j, p.size, steps, s);
+        for_numbers(s, [&](int row, int column, float score) {
+            const bool seen = j + column < end && (!p.causal || j + column <= p.start + row);
+            powers[column * ATTENTION_PITCH + row] = seen ? expf(score * p.scale - logsumexp[row]) : 0;
+        });
+        clear(s);
+        add_product<true, true>(gradient, p.start, v, j, p.size, steps, s);
+        for_numbers(s,
+                    [&](int row, int column, float dp) { powers[column * ATTENTION_PITCH + row] *= dp - delta[row]; });
+        add_powers(powers, k, j, p.feature, steps, dq);
+    }
+    write_tile((float *)a.operand[5] + p.qkv_at, p.qkv_row, p, p.scale, dq);
+}
+
+/* Gradients of keys and values; rows of a tile are keys here, columns queries. Bounds: samples, heads, keys. */
+KERNEL(attention_backward_keys)
+{
+    float *steps = shared, *powers = steps + ATTENTION_STEPS; /* [ATTENTION_TILE][ATTENTION_PITCH] */
+    float *logsumexp = powers + ATTENTION_TILE * ATTENTION_PITCH, *delta = logsumexp + ATTENTION_TILE;
+    const Part p = part_of(a);
+    if (!p.exists) /* the whole CUDA block: no barrier is missed */
+        return;
+    const int first = p.causal ? p.start : 0, end = p.sequence;
+    const Factor q = third(a, p, 0, first, end);
+    const Factor k = third(a, p, 1, p.start, p.stop), v = third(a, p, 2, p.start, p.stop);
+    const Factor gradient = {(const float *)a.operand[1] + p.at, p.row, first, end, p.size};
+    Numbers dk, dv;
+    clear(dk);
+    clear(dv);
+    for (int i = first / ATTENTION_TILE * ATTENTION_TILE; i < end; i += ATTENTION_TILE) {
+        const int query = i + (int)threadIdx.x % ATTENTION_TILE;
+        (threadIdx.x < ATTENTION_TILE ? logsumexp : delta)[threadIdx.x % ATTENTION_TILE] =
+            query >= first && query < end
+                ? ((const float *)a.operand[threadIdx.x < ATTENTION_TILE ? 2 : 3])[p.token + query]
+                : 0;
+        Numbers s;
+        clear(s);
+        add_product<true, true>(k, p.start, q, i, p.size, steps, s);
+        for_numbers(s, [&](int row, int column, float score) {
+            const bool seen = i + column >= first && i + column < end && (!p.causal || p.start + row <= i + column);
+            powers[column * ATTENTION_PITCH + row] = seen ? expf(score * p.scale - logsumexp[column]) : 0;
+        });
+        add_powers(powers, gradient, i, p.feature, steps, dv);
+        clear(s);
+        add_product<true, true>(v, p.start, gradient, i, p.size, steps, s);
+        for_numbers(
+            s, [&](int row, int column, float dp) { powers[column * ATTENTION_PITCH + row] *= dp - delta[column]; });
+        add_powers(powers, q, i, p.feature, steps, dk);
+    }
+    write_tile((float *)a.operand[4] + p.qkv_at + p.row, p.qkv_row, p, p.scale, dk);
+    write_tile((float *)a.operand[4] + p.qkv_at + 2 * p.row, p.qkv_row, p, 1, dv);
+}

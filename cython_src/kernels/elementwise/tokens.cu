@@ -1,0 +1,35 @@
+/* Element-wise layers of tokens: GELU, its backward pass, and the sum of two tensors (kernels/elementwise/tokens.pyx).
+ * Bounds: rows. */
+
+#include "cython_src/kernels/elementwise/gelu.cuh"
+#include "cython_src/kernels/interface/block_kernel.cuh"
+
+/* Call body(i) for each element of a block's rows; all threads of the grid row divide them. */
+template <typename Body>
+__device__ inline void for_elements(const GpuArgs &a, Body body)
+{
+    const int *b = block_bounds(a);
+    const long long stop = (long long)b[1] * a.integers[0];
+    for (long long i = (long long)b[0] * a.integers[0] + thread_of_row(); i < stop; i += threads_of_row())
+        body(i);
+}
+
+KERNEL(gelu_forward)
+{
+    for_elements(a, [&](long long i) { ((float *)a.operand[1])[i] = gelu(((const float *)a.operand[0])[i]); });
+}
+
+KERNEL(gelu_backward)
+{
+    for_elements(a, [&](long long i) {
+        ((float *)a.operand[2])[i] =
+            ((const float *)a.operand[0])[i] * gelu_derivative(((const float *)a.operand[1])[i]);
+    });
+}
+
+KERNEL(tokens_add)
+{
+    for_elements(a, [&](long long i) {
+        ((float *)a.operand[2])[i] = ((const float *)a.operand[0])[i] + ((const float *)a.operand[1])[i];
+    });
+}

@@ -1,0 +1,161 @@
+/* Linear layers of tokens: forward pass, data gradient, weight gradient, each a matrix product in tiles with its epilogue,
+ * and the epilogues alone for products that cuBLAS computes: kernels/linear/linear.pyx. */
+
+#include "cython_src/kernels/elementwise/gelu.cuh"
+#include "cython_src/kernels/linear/tiles.cuh"
+
+/* Bias, value before the activation, activation and residual of a number of the output. */
+__device__ inline void finish_output(const GpuArgs &a, int row, int column, float y)
+{
+    const int outputs = a.integers[1], pitch = a.integers[2];
+    const long long at = (long long)row * outputs + column;
+    if (a.operand[2])
+        y += ((const float *)a.operand[2])[column];
+    if (a.operand[4])
+        ((float *)a.operand[4])[at] = y;
+    if (a.integers[3] == GELU)
+        y = gelu(y);
+    if (a.operand[3])
+        y += ((const float *)a.operand[3])[at];
+    ((float *)a.operand[5])[(long long)row * pitch + column] = y;
+}
+
+/* What a data gradient is multiplied by. */
+__device__ inline float gradient_factor(const GpuArgs &a, long long at)
+{
+    return a.operand[2] ? gelu_derivative(((const float *)a.operand[2])[at]) : 1;
+}
+
+/* The tile of a CUDA block in a matrix of rows x columns; false past the last, for the whole CUDA block. */
+template <int TM, int TN>
+__device__ inline bool find_tile(int rows, int columns, int *row, int *column)
+{
+    const int wide = divide_up(columns, COLUMNS_8 * TN);
+    *row = (int)blockIdx.x / wide * ROWS_16 * TM;
+    *column = (int)blockIdx.x % wide * COLUMNS_8 * TN;
+    return *row < rows;
+}
+
+/* y = x W^T. Bounds: rows, output features. */
+template <int TM, int TN>
+__device__ void linear_forward(const GpuArgs &a)
+{
+    const int inputs = a.integers[0], *b = block_bounds(a);
+    int row, column;
+    if (!find_tile<TM, TN>(b[1] - b[0], b[3] - b[2], &row, &column))
+        return;
+    const Factor input = {(const float *)a.operand[0], inputs, b[0], b[1], inputs};
+    const Factor weight = {(const float *)a.operand[1], inputs, b[2], b[3], inputs};
+    row += b[0];
+    column += b[2];
+    float sum[TM][TN];
+    clear(sum);
+    add_product<true, true>(input, row, weight, column, inputs, shared, sum);
+    for_numbers(sum, [&](int r, int c, float y) {
+        if (row + r < b[1] && column + c < b[3])
+            finish_output(a, row + r, column + c, y);
+    });
+}
+
+/* dx = dy W. Bounds: rows, input features. */
+template <int TM, int TN>
+__device__ void linear_backward_data(const GpuArgs &a)
+{
+    const int inputs = a.integers[0], outputs = a.integers[1], *b = block_bounds(a);
+    int row, column;
+    if (!find_tile<TM, TN>(b[1] - b[0], b[3] - b[2], &row, &column))
+        return;
+    const Factor gradient = {(const float *)a.operand[0], a.integers[2], b[0], b[1], outputs};
+    const Factor weight = {(const float *)a.operand[1], inputs, 0, outputs, b[3]};
+    row += b[0];
+    column += b[2];
+    float sum[TM][TN];
+    clear(sum);
+    add_product<true, false>(gradient, row, weight, column, outputs, shared, sum);
+    for_numbers(sum, [&](int r, int c, float dx) {
+        if (row + r < b[1] && column + c < b[3]) {
+            const long long at = (long long)(row + r) * inputs + column + c;
+            float *out = (float *)a.operand[3] + at;
+            *out = (a.integers[3] ? *out + dx : dx) * gradient_factor(a, at);
+        }
+    });
+}
+
+/* dW = dy^T x. Bounds: rows, output features, partial. */
+template <int TM, int TN>
+__device__ void linear_backward_weights(const GpuArgs &a)
+{
+    const int inputs = a.integers[0], outputs = a.integers[1], pitch = a.integers[2], *b = block_bounds(a);
+    int row, column;
+    if (!find_tile<TM, TN>(b[3] - b[2], inputs, &row, &column))
+        return;
+    const Factor gradient = {(const float *)a.operand[0] + (long long)b[0] * pitch, pitch, 0, b[1] - b[0], b[3]};
+    const Factor input = {(const float *)a.operand[1] + (long long)b[0] * inputs, inputs, 0, b[1] - b[0], inputs};
+    row += b[2];
+    float sum[TM][TN];
+    clear(sum);
+    add_product<false, false>(gradient, row, input, column, b[1] - b[0], shared, sum);
+    for_numbers(sum, [&](int r, int c, float dw) {
+        if (row + r < b[3] && column + c < inputs) {
+            float *out = (float *)a.operand[2] + ((long long)b[4] * outputs + row + r) * inputs + column + c;
+            *out = a.integers[3] ? *out + dw : dw;
+        }
+    });
+}
+
+#define LINEAR_TILES(tm, tn)                    \
+    KERNEL(linear_forward_##tm##x##tn)          \
+    {                                           \
+        linear_forward<tm, tn>(a);              \
+    }                                           \
+    KERNEL(linear_backward_data_##tm##x##tn)    \
+    {                                           \
+        linear_backward_data<tm, tn>(a);        \
+    }                                           \
+    KERNEL(linear_backward_weights_##tm##x##tn) \
+    {                                           \
+        linear_backward_weights<tm, tn>(a);     \
+    }
+LINEAR_TILES(8, 8)
+LINEAR_TILES(4, 4)
+LINEAR_TILES(4, 2)
+
+/* db[o] = sum of dy over the block's rows: a CUDA block for each STRIP_CHANNELS outputs, whose threads take strips of the
+ * rows. Bounds of the weight gradient. */
+KERNEL(linear_bias_gradient)
+{
+    const int outputs = a.integers[1], pitch = a.integers[2], *b = block_bounds(a);
+    const int first = b[2] + (int)blockIdx.x * STRIP_CHANNELS, o = first + (int)threadIdx.x % STRIP_CHANNELS;
+    if (first >= b[3])
+        return;
+    float sum = 0;
+    if (o < b[3])
+        for (int row = b[0] + (int)threadIdx.x / STRIP_CHANNELS; row < b[1]; row += STRIPS)
+            sum += ((const float *)a.operand[0])[(long long)row * pitch + o];
+    sum = sum_strips(shared, sum);
+    if (threadIdx.x < STRIP_CHANNELS && o < b[3]) {
+        float *out = (float *)a.operand[3] + (long long)b[4] * outputs + o;
+        *out = a.integers[3] ? *out + sum : sum;
+    }
+}
+
+/* After cuBLAS's product, a thread for each number: what follows y, and what follows dx. */
+KERNEL(linear_output)
+{
+    const int *b = block_bounds(a), columns = b[3] - b[2];
+    const long long items = (long long)(b[1] - b[0]) * columns;
+    for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
+        const int row = b[0] + (int)(i / columns), column = b[2] + (int)(i % columns);
+        finish_output(a, row, column, ((const float *)a.operand[5])[(long long)row * a.integers[2] + column]);
+    }
+}
+
+KERNEL(linear_data_gradient)
+{
+    const int *b = block_bounds(a), columns = b[3] - b[2];
+    const long long items = (long long)(b[1] - b[0]) * columns;
+    for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
+        const long long at = (b[0] + i / columns) * a.integers[0] + b[2] + i % columns;
+        ((float *)a.operand[3])[at] *= gradient_factor(a, at);
+    }
+}

@@ -1,0 +1,116 @@
+/* Cross-entropy of the next token over a vocabulary, and its gradient in place of the logits, a CUDA block for each row:
+ * kernels/loss/vocabulary.pyx. */
+
+#include "cython_src/kernels/interface/block_kernel.cuh"
+
+#define BAD_LABEL 3
+
+/* A row of logits and its target; -1 is none. Bounds: rows. */
+struct VocabularyRow {
+    float *z;
+    int row, target, vocabulary, pitch;
+};
+
+/* Call body(row) for each of a CUDA block's rows whose target is in the vocabulary; the others fail. */
+template <typename Body>
+__device__ inline void for_rows(const GpuArgs &a, Body body)
+{
+    const int *b = block_bounds(a);
+    for (int row = b[0] + (int)blockIdx.x; row < b[1]; row += gridDim.x) {
+        VocabularyRow r;
+        r.row = row;
+        r.target = ((const int *)a.operand[1])[row];
+        r.vocabulary = a.integers[0];
+        r.pitch = a.integers[1];
+        r.z = (float *)a.operand[0] + (long long)row * r.pitch;
+        if (r.target < 0 || r.target >= r.vocabulary)
+            fail(a, BAD_LABEL);
+        else
+            body(r);
+    }
+}
+
+/* The largest logit of a row, and whether the target's is the first as large. */
+__device__ inline float largest_of(const VocabularyRow &r, bool *hit)
+{
+    float most = r.z[0];
+    for (int i = threadIdx.x; i < r.vocabulary; i += THREADS)
+        most = r.z[i] > most ? r.z[i] : most;
+    shared[threadIdx.x] = most;
+    for (int half = THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half && shared[threadIdx.x + half] > shared[threadIdx.x])
+            shared[threadIdx.x] = shared[threadIdx.x + half];
+    }
+    __syncthreads();
+    most = shared[0];
+    __syncthreads();
+    int earlier = 0; /* logits before the target's that are as large */
+    for (int i = threadIdx.x; i < r.target; i += THREADS)
+        earlier += r.z[i] == most;
+    *hit = sum_for_all(shared, (float)earlier) == 0 && r.z[r.target] == most;
+    return most;
+}
+
+/* Loss and hit of a row into the operands that begin at `losses`; the target's logit less the largest is `shifted`. */
+__device__ inline void write_loss(const GpuArgs &a, const VocabularyRow &r, int losses, float logarithm, float shifted,
+                                  bool hit)
+{
+    if (threadIdx.x == 0) {
+        ((float *)a.operand[losses])[r.row] = logarithm - shifted;
+        ((int *)a.operand[losses + 1])[r.row] = hit;
+    }
+}
+
+KERNEL(vocabulary_loss)
+{
+    const float scale = (float)(1.0 / a.integers[2]);
+    for_rows(a, [&](const VocabularyRow &r) {
+        bool hit;
+        const float largest = largest_of(r, &hit), shifted = r.z[r.target] - largest;
+        float total = 0;
+        __syncthreads(); /* all threads have read the target's logit */
+        for (int i = threadIdx.x; i < r.vocabulary; i += THREADS)
+            total += r.z[i] = expf(r.z[i] - largest);
+        total = sum_for_all(shared, total);
+        write_loss(a, r, 2, logf(total), shifted, hit);
+        for (int i = threadIdx.x; i < r.pitch; i += THREADS)
+            r.z[i] = i >= r.vocabulary ? 0 : r.z[i] * (scale / total) - (i == r.target ? scale : 0);
+    });
+}
+
+/* Losses and hits; with LOGSUMEXP the logarithms of the sums too. */
+template <bool LOGSUMEXP>
+__device__ inline void evaluate_rows(const GpuArgs &a)
+{
+    for_rows(a, [&](const VocabularyRow &r) {
+        bool hit;
+        const float largest = largest_of(r, &hit);
+        float total = 0;
+        for (int i = threadIdx.x; i < r.vocabulary; i += THREADS)
+            total += expf(r.z[i] - largest);
+        total = logf(sum_for_all(shared, total));
+        write_loss(a, r, LOGSUMEXP ? 3 : 2, total, r.z[r.target] - largest, hit);
+        if (LOGSUMEXP && threadIdx.x == 0)
+            ((float *)a.operand[2])[r.row] = total + largest;
+    });
+}
+
+KERNEL(vocabulary_evaluate)
+{
+    evaluate_rows<false>(a);
+}
+KERNEL(vocabulary_logsumexp)
+{
+    evaluate_rows<true>(a);
+}
+
+KERNEL(vocabulary_gradient)
+{
+    const float scale = (float)(1.0 / a.integers[2]);
+    for_rows(a, [&](const VocabularyRow &r) {
+        const float logsumexp = ((const float *)a.operand[2])[r.row];
+        for (int i = threadIdx.x; i < r.pitch; i += THREADS)
+            r.z[i] = i >= r.vocabulary ? 0 : expf(r.z[i] - logsumexp) * scale - (i == r.target ? scale : 0);
+    });
+}

@@ -1,0 +1,282 @@
+"""CUDA kernels of networks of tokens: run by the CPU, they pass the tests of the CPU's kernels."""
+
+import numpy as np
+import pytest
+from cython_src.kernels.kernel_testing import EPSILON, run_kernel
+from cython_src.tokens_for_tests import BOTH_WAYS, SMALL, TWICE_TIED, fill
+from gpu.fake_gpu import emulator
+from gpu.fake_gpu.device import FakeDevice
+
+from cython_src.kernels import kernel_testing, test_tokens_accesses
+from cython_src.kernels.attention import test_attention
+from cython_src.kernels.elementwise import test_tokens as test_elements
+from cython_src.kernels.embedding import test_embedding
+from cython_src.kernels.linear import test_linear
+from cython_src.kernels.load import test_tokens as test_load
+from cython_src.kernels.loss import test_vocabulary
+from cython_src.kernels.norm import test_tokens as test_norm
+from forktask.cython_src.binding.bind import BlockFailure, bind
+from forktask.cython_src.binding.checks import check_accesses, run_serial
+from forktask.cython_src.gpu import blas as gpu_blas
+from forktask.cython_src.gpu import launches as gpu_launches
+from forktask.cython_src.gpu import token_launches
+from forktask.cython_src.gpu.bind import GpuBoundPlan
+from forktask.cython_src.kernels import kernel_table
+from forktask.cython_src.kernels.linear.linear import GELU
+from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.networks.registry import network_names
+from forktask.experiments.sampling.models import make_executor
+
+# Of Adam's eps: where a gradient is all rounding, a small one makes a whole step of it.
+ADAM = {"optimizer": "adamw", "eps": 0.01, "weight_decay": 0.1}
+SIZES = {"batch": 3, "sequence": 6, "num_images": 5, "num_batches": 2, "num_iterations_logged": 4}
+ELEMENTWISE = (
+    ("gelu_forward", ("input",)),
+    ("gelu_backward", ("gradient", "before")),
+    ("tokens_add", ("first", "second")),
+)
+STEPS = {
+    "gpt2": (SMALL, {}),
+    "nothing joined": (SMALL, {"fusion": "none"}),
+    "one block": (SMALL, {"granularity": "images=3,rows=6", "clip_norm": 0.1, "decay": "matrices"}),
+    "cut everywhere": (SMALL, {"granularity": "images=1,channels=5,rows=4,heads=1"}),
+    "chain": (SMALL, {"granularity": "images=1", "weight_gradients": "chain"}),
+    "computed again": (SMALL, {"memory": "shared", "recompute": True, "granularity": "images=2,heads=2"}),
+    "both ways": (BOTH_WAYS, {}),
+    "twice tied": (TWICE_TIED, {"granularity": "images=1"}),
+}
+
+
+def make_plan(name, **more):
+    network, options = STEPS[name]
+    return lower(network, **{**SIZES, **ADAM, **options, **more})
+
+
+def steps(plan, target="cpu", count=2):
+    bound = bind(plan, target=target)
+    fill(bound)
+    run_serial(bound, count)
+    return bound.arrays
+
+
+@pytest.fixture
+def form(request, monkeypatch):
+    """A CUDA form in place of the CPU's instruction sets."""
+    for module in (
+        kernel_testing,
+        test_attention,
+        test_elements,
+        test_embedding,
+        test_linear,
+        test_norm,
+        test_vocabulary,
+    ):
+        monkeypatch.setattr(module, "INSTRUCTION_SETS", (request.param,))
+
+
+@pytest.mark.parametrize("name", network_names("tokens"))
+def test_every_kernel_of_every_network_has_a_cuda_form(name):
+    """Check that a GPU can launch the plans of a network, in all phases and options that bring other kernels."""
+    cases = [
+        ("train", {"optimizer": "adamw", "clip_norm": 1.0, "decay": "matrices"}),
+        ("train", {"fusion": "none"}),
+        ("forward", {}),
+        ("evaluate", {}),
+    ]
+    for phase, options in cases:
+        plan = lower(name, batch=2, sequence=16, phase=phase, granularity="images=2", **options)
+        for loop in plan.loops:
+            launches = gpu_launches.launches_of(loop.kernel, loop.attributes, loop.bounds, loop.operands)
+            spec = kernel_table.get(loop.kernel)
+            assert {how.symbol for how in launches} <= set(gpu_launches.symbols())
+            assert len(spec.operands) <= gpu_launches.MAX_OPERANDS and len(spec.integers) <= gpu_launches.MAX_INTEGERS
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(
+    ("name", "products"), [*((name, "own") for name in STEPS), ("gpt2", "cublas"), ("nothing joined", "cublas")]
+)
+def test_two_training_steps_equal_the_reference(name, products):
+    """Check every array of a training plan after two steps of CUDA kernels against float64, as close as the CPU's
+    kernels; matrix products by our kernels, or as cuBLAS is asked for them."""
+    plan = make_plan(name)
+    expected, cpu = steps(plan, "float64"), steps(plan)
+    got = steps(emulator.with_cuda_kernels(plan, 3, products=products))
+    for buffer in plan.buffers.values():
+        if buffer.name in plan.arena_of:
+            continue
+        if buffer.dtype != "float32":
+            assert (got[buffer.name] == cpu[buffer.name]).all(), buffer.name
+            continue
+        norm = np.linalg.norm(expected[buffer.name]) + 1e-30
+        error, usual = (np.linalg.norm(a[buffer.name] - expected[buffer.name]) / norm for a in (got, cpu))
+        assert error < 4 * usual + 16 * EPSILON, f"{buffer.name}: {error:.1e}, the CPU {usual:.1e}"
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("phase", ["forward", "evaluate"])
+def test_inference_equals_the_cpu(phase):
+    """Check logits, losses and hits of the CUDA kernels against the CPU's."""
+    plan = lower(SMALL, **{**SIZES, "phase": phase})
+    cpu, got = steps(plan), steps(emulator.with_cuda_kernels(plan))
+    for buffer in plan.buffers.values():
+        np.testing.assert_allclose(got[buffer.name], cpu[buffer.name], rtol=1e-4, atol=1e-4, err_msg=buffer.name)
+
+
+@pytest.mark.cxx
+def test_results_do_not_depend_on_the_order_of_threads_or_blocks():
+    """Check that CUDA blocks and threads may run in any order: all buffers are bit-identical for two more seeds."""
+    plan = make_plan("gpt2", clip_norm=0.1)
+    runs = [steps(emulator.with_cuda_kernels(plan, seed), count=1) for seed in range(3)]
+    for name in plan.buffers:
+        for other in runs[1:]:
+            assert runs[0][name].tobytes() == other[name].tobytes(), name
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(
+    ("plan", "initialise"),
+    [
+        (test_tokens_accesses.tokens_plan, test_tokens_accesses.initialise),
+        (lambda: test_attention.attention_plan(0), test_attention.initialise),
+        (lambda: test_attention.attention_plan(1), test_attention.initialise),
+        (test_linear.linear_plan, test_attention.initialise),
+    ],
+    ids=["tokens", "attention", "causal attention", "linear"],
+)
+@pytest.mark.parametrize("products", ["own", "cublas"])
+def test_kernels_touch_what_they_declare(plan, initialise, products):
+    """Check the CUDA kernels' accesses: undeclared reads do not matter, undeclared writes do not happen."""
+    plan = emulator.with_cuda_kernels(plan(), products=products)
+    assert check_accesses(plan, "cpu", initialise=initialise, num_replays=1, blocks_per_loop=6) > len(plan.loops)
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(("form", "tile"), [("cuda", 0), ("cuda", 1), ("cuda", 2), ("cublas", 0)], indirect=["form"])
+@pytest.mark.parametrize(
+    "test",
+    [
+        test_linear.test_forward_equals_numpy_form,
+        test_linear.test_forward_with_gelu_equals_numpy_form,
+        test_linear.test_data_gradient_equals_numpy_form,
+        test_linear.test_weight_gradient_equals_numpy_form,
+    ],
+)
+def test_linear_layers_of_any_shape(test, tile, form, monkeypatch):
+    """Check the kernels of linear layers with each size of tile against the NumPy forms in float64."""
+    monkeypatch.setattr(token_launches, "THREADS_WANTED", 0)
+    monkeypatch.setattr(token_launches, "PRODUCT_TILES", token_launches.PRODUCT_TILES[tile:])
+    test()
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("form", ["cuda"], indirect=True)
+@pytest.mark.parametrize(
+    "test",
+    [
+        test_attention.test_kernels_equal_numpy_forms,
+        lambda: [test_attention.test_bits_do_not_depend_on_the_cut("cuda", causal) for causal in (0, 1)],
+        lambda: test_attention.test_large_scores_do_not_overflow("cuda"),
+        test_norm.test_forward_equals_numpy_form,
+        test_norm.test_backward_equals_numpy_form,
+        test_vocabulary.test_kernels_equal_numpy_forms,
+        lambda: test_linear.test_gelu_and_its_derivative("cuda"),
+        lambda: test_linear.test_bits_do_not_depend_on_the_cut("cuda"),
+        *(
+            lambda case=case, n=n: test_elements.test_layers_equal_numpy_forms(*case, n)
+            for case in ELEMENTWISE
+            for n in (1, 83)
+        ),
+        *(lambda n=n, p=p: test_embedding.test_forward_is_exact(n, p) for n in (1, 20) for p in (True, False)),
+        *(
+            lambda n=n, adds=adds: test_embedding.test_token_gradient_adds_rows_in_order(n, adds)
+            for n in (1, 20)
+            for adds in (0, 1)
+        ),
+        test_embedding.test_position_gradient_adds_samples_in_order,
+    ],
+)
+def test_kernels_pass_the_tests_of_the_cpus(test, form):
+    """Check shapes, cuts and extremes of all other kernels."""
+    test()
+
+
+@pytest.mark.cxx
+def test_tokens_are_gathered():
+    """Check tokens and their successors of a step's row of the table, past the sample's end too."""
+    order = np.array([[0, 1, 2, 3], [5, 0, 5, 1], [4, 4, 0, 2]], np.int32)
+    operands = test_load.make_operands(order)
+    names = ["tokens", "targets"]
+    got = run_kernel("tokens_load", operands, names, test_load.ATTRIBUTES, [(0, 1), (1, 4)], "cpu", "cuda", 5)
+    starts = order[2][:, None] * test_load.SEQUENCE + np.arange(test_load.SEQUENCE)
+    for shift, name in enumerate(names):
+        np.testing.assert_array_equal(got[name].reshape(starts.shape), operands["dataset_tokens"][starts + shift])
+
+
+@pytest.mark.cxx
+def test_what_is_out_of_range_stops_the_run():
+    """Check the status of samples, tokens and targets that do not exist."""
+    plan = emulator.with_cuda_kernels(make_plan("gpt2", granularity="images=1"))
+    for name, value, failure in (
+        ("batch_order", 5, r"load\[\d\] failed in iteration 0 with status 2"),
+        ("batch_order", -1, r"load\[\d\] failed in iteration 0 with status 2"),
+        ("dataset.tokens", 37, r"wte\[\d\] failed in iteration 0 with status 3"),
+        ("dataset.tokens", -1, r"wte\[\d\] failed in iteration 0 with status 3"),
+    ):
+        bound = bind(plan)
+        fill(bound)
+        bound.arrays[name].flat[-1] = value
+        bound.arrays[name].flat[:] = value
+        with pytest.raises(BlockFailure, match=failure):
+            run_serial(bound, 1)
+    operands = test_vocabulary.make_operands(np.random.default_rng(0), 2, 40, 48, 1)
+    attributes = {"vocabulary": 40, "pitch": 48, "rows": 2}
+    for kernel, names in (
+        ("vocabulary_loss", ("logits", "targets", "losses", "correct")),
+        ("vocabulary_evaluate", ("logits", "targets", "losses", "correct")),
+        ("vocabulary_logsumexp", ("logits", "targets", "logsumexp", "losses", "correct")),
+        ("vocabulary_gradient", ("logits", "targets", "logsumexp")),
+    ):
+        for target in (-1, 40):
+            operands["targets"][1] = target
+            with pytest.raises(BlockFailure, match="status 3"):
+                run_kernel(kernel, {n: operands[n] for n in names}, [], attributes, [(0, 2)], "cpu", "cuda")
+
+
+def test_linear_layers_are_whole_products():
+    """Check that every block of a linear layer is given to cuBLAS, with what follows it in a launch of its own."""
+    plan = make_plan("gpt2", granularity="images=1,channels=5,rows=4")
+    kernels = {}
+    for loop in plan.loops:
+        rows = [dict(zip(kernel_table.get(loop.kernel).bounds, row, strict=True)) for row in loop.bounds.tolist()]
+        products = gpu_blas.products_of(loop.kernel, loop.attributes, rows)
+        how = gpu_launches.launches_of(loop.kernel, loop.attributes, loop.bounds, loop.operands, products=products)
+        if products:
+            kernels.setdefault(loop.kernel, set()).add(tuple(launch.symbol for launch in how[1:]))
+    assert kernels == {
+        "linear_forward": {("linear_output",), ()},
+        "linear_backward_data": {("linear_data_gradient",), ()},
+        "linear_backward_weights": {("linear_bias_gradient",), ()},
+    }
+
+
+def test_constants_agree_with_the_sources():
+    """Check numbers that stand in Python and in CUDA."""
+    text = "".join(gpu_launches.source(file) for file in gpu_launches.SOURCE_FILES)
+    assert f"#define ATTENTION_TILE  {token_launches.ATTENTION_TILE}\n" in text
+    assert f"#define GELU       {GELU} " in text
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("products", ["cublas", "own"])
+def test_a_bound_plan_trains_on_the_fake_device(products):
+    """Check losses and parameters of two steps of a plan bound to a GPU against the CPU's."""
+    plan = make_plan("one block")
+    expected = steps(plan)
+    bound = GpuBoundPlan(plan, device=FakeDevice(1), products=products)
+    fill(bound)
+    with make_executor("gpu_stream", 1) as executor:
+        executor.prepare(bound)
+        executor.run(2)
+    for name in ("losses", *plan.attributes["parameters"]):
+        np.testing.assert_allclose(bound.arrays[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
