@@ -9,7 +9,7 @@ ALONE := $(wildcard tests/forkjoin tests/tasking tests/scaling tests/test_models
 	tests/test_life_cycle.py)
 # Kinds of tests that need further packages (tests/kinds.py): all of them, and what each needs from Debian and PyPI.
 FURTHER := torch safetensors numba sklearn cupy tbb libomp relacy
-DEBIAN_tbb := g++ libtbb-dev
+DEBIAN_tbb := g++
 DEBIAN_libomp := libomp-dev
 DEBIAN_relacy := g++ relacy-dev
 PYPI_torch := torch==2.13.0
@@ -26,7 +26,7 @@ comma := ,
 space := $() $()
 
 .PHONY: install install-tests install-dev install-further further-kinds debian-packages check-packages check-torch \
-	compare test test-all test-further test-peers test-gpu lint format clean stress tsan model-check
+	compare test test-all test-further test-peers test-gpu lint format docs clean stress tsan model-check
 
 install: $(VENV)/.installed
 
@@ -109,6 +109,14 @@ format: install-dev
 	$(BIN)/ruff check --fix --quiet . || true
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(filter %.c %.h %.cpp %.cu %.cuh,$(SOURCES))
+
+# The pages and the Python interface as a site; a warning of Sphinx is an error.
+DOCS ?= build/site
+
+docs: install
+	$(BIN)/pip install --quiet 'forktask[docs]'
+	$(BIN)/python -P -m sphinx -W --keep-going -q -c docs/site . $(DOCS)
+	@echo "$(DOCS)/index.html"
 
 clean:
 	rm -rf $(VENV) build comparison

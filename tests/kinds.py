@@ -109,7 +109,7 @@ KINDS = {
         lambda: shutil.which("g++") is not None and bool(relacy_folders()),
     ),
     "libomp": Kind("needs LLVM's OpenMP runtime (Debian: libomp-dev)", lambda: libomp() is not None),
-    "tbb": Kind("needs a build with oneTBB (Debian: libtbb-dev)", _has_module("forktask.forkjoin.tbb_flow_run")),
+    "tbb": Kind("needs a build with a C++ compiler (Debian: g++)", _has_module("forktask.forkjoin.tbb_flow_run")),
     "two_cpus": Kind("needs two CPUs", lambda: len(os.sched_getaffinity(0)) >= 2),
     "quiet": Kind("needs a quiet machine: threads of other processes wait for CPUs", is_quiet),
     "torch": Kind("needs PyTorch (pip install torch)", _has_module("torch")),
