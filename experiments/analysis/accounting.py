@@ -43,9 +43,22 @@ def _busy_part(profile: Mapping[str, Any]) -> float:
     return sum(profile["loop_time_s"].values()) / (profile["pass_time_s"] * profile["threads"])
 
 
+def busy_against_serial(study: Study, point: Point) -> Estimate:
+    """Return the part of the threads' time in blocks over that of the plan's serial run.
+
+    So what the serial run spends between blocks, most of it on the log itself, counts as work. Without a serial run of
+    the plan it is the part in blocks as logged.
+    """
+    serial = (point[0], "serial", 1)
+    if point == serial:
+        return Estimate(1.0, math.nan, math.nan, len(study.profiles_of(point)))
+    own, base = _parts_of(study, point, _busy_part), _parts_of(study, serial, _busy_part)
+    return own.over(base) if own.count and base.count else own
+
+
 def busy_time(study: Study, point: Point) -> Estimate:
-    """Return the seconds that a step of a point spends in blocks, all threads together."""
-    step, part = study.typical_time(point), _parts_of(study, point, _busy_part)
+    """Return the seconds that a step of a point spends in blocks, all threads together; the serial run all its time."""
+    step, part = study.typical_time(point), busy_against_serial(study, point)
     if not (step.count and part.count):
         return NOTHING
     return step.over(part.inverse()).divided_by(1 / point[2])
@@ -57,19 +70,38 @@ def inflation(study: Study, point: Point) -> Estimate:
     if point == serial:
         return Estimate(1.0, math.nan, math.nan, len(study.profiles_of(point)))
     steps = study.ratio(point, serial) if {point, serial} <= set(study.points) else NOTHING
-    own, base = _parts_of(study, point, _busy_part), _parts_of(study, serial, _busy_part)
-    if not (steps.count and own.count and base.count):
+    busy = busy_against_serial(study, point)
+    if not (steps.count and busy.count and study.profiles_of(serial)):
         return NOTHING
-    return steps.over(base.over(own)).divided_by(1 / point[2])
+    return steps.over(busy.inverse()).divided_by(1 / point[2])
+
+
+def logged_over_timed(study: Study, point: Point) -> Estimate:
+    """Return the time of a point's runs with the event log on over that of its timed ones."""
+    passes = {repetition: row["pass_time_s"] for repetition, row in study.profiles_of(point).items()}
+    return ratio_interval(passes, study.step_times(*point))
+
+
+def unlike(logged: Estimate) -> str:
+    """Return why runs with the log do not stand for the timed ones, or nothing."""
+    return "" if 1 / ALIKE < logged.value < ALIKE else OTHER_RUNS
+
+
+def loop_names(plan: Mapping[str, Any], key) -> dict[Any, list[str]]:
+    """Return the names of a plan's loops by `key` of each, in plan order; loops of a chain share a name."""
+    names: dict[Any, dict[str, None]] = {}
+    for loop in plan["loops"]:
+        names.setdefault(key(loop), {})[loop["name"]] = None
+    return {key: list(of_key) for key, of_key in names.items()}
 
 
 def layer_table(study: Study, plan_id: str, model: str = "serial", threads: int = 1) -> pd.DataFrame:
     """Return the busy time by layer and phase.
 
     Columns: layer, phase, loops, blocks, flops, profiles (how many), share (their mean), share_low, share_high (their
-    extremes), time_s, gflops, peak_fraction (of one thread's measured peak). The times of the serial run add up to its
-    step time, those of other points to this time by their inflation; without a serial run they are those of the
-    profiles. Empty if the point was not profiled. Rows are in plan order.
+    extremes), time_s, gflops, peak_fraction (of one thread's measured peak). Times add up to the point's `busy_time`,
+    those of the serial run to its step time; without a sample of the point they are those of the profiles. Empty if the
+    point was not profiled. Rows are in plan order.
     """
     point = (plan_id, model, threads)
     profiles = list(study.profiles_of(point).values())
@@ -77,18 +109,20 @@ def layer_table(study: Study, plan_id: str, model: str = "serial", threads: int 
         return pd.DataFrame()
     peak = study.machine.get("peak_flops_per_s_1thread") or math.nan
     groups: dict[tuple[str, str], dict] = {}
-    names: dict[tuple[str, str], dict[str, None]] = {}
+
+    def key_of(loop: Mapping[str, Any]) -> tuple[str, str]:
+        return (loop.get("layer") or loop["name"], loop.get("phase", ""))
+
+    names = loop_names(study.plans[plan_id], key_of)
     for loop in study.plans[plan_id]["loops"]:
-        key = (loop.get("layer") or loop["name"], loop.get("phase", ""))
+        key = key_of(loop)
         group = groups.setdefault(key, {"layer": key[0], "phase": key[1], "loops": 0, "blocks": 0, "flops": 0.0})
         group["loops"] += 1
         group["blocks"] += loop["num_blocks"]
         group["flops"] += loop["flops"]
-        names.setdefault(key, {})[loop["name"]] = None  # Loops of a chain share a name and a layer.
     busy = np.array([[sum(p["loop_time_s"][n] for n in names[key]) for key in groups] for p in profiles])
     shares = busy / busy.sum(axis=1, keepdims=True)
-    serial = study.typical_time((plan_id, "serial", 1))
-    total = serial.value * inflation(study, point).value
+    total = busy_time(study, point).value
     if not math.isfinite(total):
         total = float(np.median(busy.sum(axis=1)))
     table = pd.DataFrame(groups.values())
@@ -128,8 +162,7 @@ def accounting_table(study: Study) -> pd.DataFrame:
             name = "area"
         excess = _parts_of(study, point, lambda row, name=name: row["pass_time_s"] / row["floors"][name] - 1)
         measured = study.typical_time(point).value
-        passes = {repetition: row["pass_time_s"] for repetition, row in study.profiles_of(point).items()}
-        logged = ratio_interval(passes, study.step_times(*point))
+        logged = logged_over_timed(study, point)
         floor_s = measured / (1 + excess.value)
         excess_s = measured - floor_s
         plan = study.plans[plan_id]
@@ -162,15 +195,15 @@ def accounting_table(study: Study) -> pd.DataFrame:
 
 def _remark(logged: Estimate, excess: Estimate, unexplained: float) -> str:
     """Return the reason why an excess, or the rest of it, is negative or should not be used."""
-    if not 1 / ALIKE < logged.value < ALIKE:
-        return OTHER_RUNS
+    if reason := unlike(logged):
+        return reason
     if excess.value < 0:
         return WITHIN_INTERVAL if excess.high >= 0 else CUT_CYCLES
     return HIDDEN_RUNTIME if unexplained < 0 else ""
 
 
 def remarks(accounts: list[dict[str, Any]]) -> list[str]:
-    """Return a sentence for each reason of a negative number among rows of `accounting_table`."""
+    """Return a sentence for each remark among rows of `accounting_table` or `phase_table`."""
     reasons = dict.fromkeys(row["remark"] for row in accounts if row["remark"])
     return [
         f"{reason}: "

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
+from ...cython_src.errors import UsageError
+
 HELP = "draw one figure from the samples of a folder"
 DESCRIPTION = "Draw one figure from samples.jsonl, with a caption text file beside it."
 
@@ -17,6 +19,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="NAME",
         help="speedup (default), or another one of the report: layers, overhead, batch, ...",
     )
+    parser.add_argument(
+        "--phases", action="store_true", help="speedup and efficiency of load, forward, backward and update"
+    )
     parser.add_argument("--column", default="double", help="double (7 in, default) or single (3.3 in)")
     parser.add_argument("--format", default="pdf", dest="kind", help="pdf (default), svg or png")
     parser.add_argument(
@@ -29,12 +34,16 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """Draw a figure and print its path."""
+    if arguments.phases and arguments.figure != "speedup":
+        raise UsageError(
+            f"--phases belongs to --figure speedup, got --figure {arguments.figure}; leave one of them out"
+        )
     from ..report.files import plot_folder
 
     print(
         plot_folder(
             arguments.folder,
-            arguments.figure,
+            "phases" if arguments.phases else arguments.figure,
             column=arguments.column,
             kind=arguments.kind,
             plan=arguments.plan,

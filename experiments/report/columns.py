@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..analysis.names import axis_label, model_label
@@ -112,6 +112,20 @@ AXIS = (
     *_ratio("ratio of times"),
     VERDICT,
 )
+
+
+def phase_columns(phases: Sequence[str]) -> tuple[Column, ...]:
+    """Return the columns of times, speedups and efficiencies of phases."""
+    found = [MODEL, THREADS, _text("timed", "time is")]
+    for phase in phases:
+        found += [
+            _time(f"{phase}_s", phase),
+            _number(f"{phase}_speedup", "speedup"),
+            _percent(f"{phase}_efficiency", "eff.", 1),
+        ]
+    return (*found, _percent("update_beside_backward", "beside backward"))
+
+
 LAYER = (
     _text("layer"),
     _text("phase"),

@@ -12,7 +12,8 @@ from typing import Any
 from ...cython_src.errors import UsageError
 from ..analysis.load import load
 from ..analysis.names import GRANULARITY, INTERFERENCE, value_text
-from ..analysis.speeds import main_plan, speed_table
+from ..analysis.phases import summary_table
+from ..analysis.speeds import main_plan
 from ..analysis.study import Study
 from . import figures
 from .figures.style import FORMATS, save
@@ -80,7 +81,7 @@ def write_study(study: Study, out_dir: Path, formats: Sequence[str] = FORMATS) -
                 Path(f"{stem}.txt").write_text(text + "\n", encoding="utf-8")
                 drawn.append(DrawnFigure(plan_id, name, Path(f"{stem}.svg").read_text(encoding="utf-8"), text))
         if len(study.samples):
-            speed_table(study).to_csv(out_dir / SUMMARY, index=False, float_format="%.9g", lineterminator="\n")
+            summary_table(study).to_csv(out_dir / SUMMARY, index=False, float_format="%.9g", lineterminator="\n")
         page = out_dir / REPORT
         page.write_text(render_html(build(study), drawn), encoding="utf-8")
     except OSError as error:

@@ -12,7 +12,7 @@ DEFINITIONS = (
         "come from the ratios within each repetition block.",
     ),
     ("speedup", "Time of the fastest serial run of the same problem, at any granularity, over the time of this run."),
-    ("efficiency", "Speedup divided by the number of threads."),
+    ("efficiency, eff.", "Speedup divided by the number of threads."),
     (
         "time / fork-join",
         "Time over that of the better fork-join form of the same plan on as many threads. Below 1 is faster.",
@@ -49,6 +49,18 @@ DEFINITIONS = (
         "spread evenly; the same loop by loop with a barrier; the longest chain of dependent blocks in a step; the "
         "longest cycle of the graph closed over steps, per step, below which no number of threads helps. They hold for "
         "blocks that take as long as in the serial run; where a model is above its bound, a sentence says why.",
+    ),
+    (
+        "wall, busy",
+        "Of a phase, in models that wait between phases: the time from the end of the phase before to its own end, so "
+        "that the phases add up to the step. In the other models phases run into each other, and only the time in "
+        "blocks belongs to one of them: busy time, mean over the threads. Waiting is in none of it; efficiency then "
+        "says by how much blocks slow each other down, and no more.",
+    ),
+    (
+        "beside backward",
+        "Part of the update's busy time during which a block of the backward phase ran too: what a barrier between the "
+        "two makes impossible.",
     ),
     (
         "share",

@@ -20,6 +20,7 @@ from ..analysis.disturbance import disturbance_table
 from ..analysis.interference import interference_table
 from ..analysis.limits import above_bounds, bound_table, floor_table
 from ..analysis.names import TASK_MODELS, axis_label, base_model, model_label
+from ..analysis.phases import BUSY, phase_table, phases_of
 from ..analysis.speeds import PER, axis_table, main_plan, own_best_table, speed_table
 from ..analysis.statistics import EQUIVALENCE_BAND, Estimate
 from ..analysis.study import Study
@@ -164,6 +165,7 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
                 "Over a property of the plan", figures=("batch", "granularity", "overlay", "options"), plan_id=plan_id
             )
         )
+    phases = records_of(phase_table(study), plan_id)
     layers = [{"plan_id": plan_id, **row} for row in records_of(layer_table(study, plan_id))]
     costs = records_of(cost_table(study), plan_id)
     accounts = records_of(accounting_table(study), plan_id)
@@ -171,6 +173,14 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
     beside = [r for r in records_of(interference_table(study), plan_id) if r["hogs"]]
     return [
         *point_sections,
+        Section(
+            "Phases of a step",
+            sentences=phase_sentences(phases),
+            answers=remarks(phases),
+            tables=[Table("phases", columns.phase_columns(phases_of(study, plan_id)), phases)],
+            figures=("phases",),
+            plan_id=plan_id,
+        ),
         Section(
             "Layers, serial",
             sentences=[f"Shares of the serial run of this plan, {format_time(sum(r['time_s'] for r in layers))}."]
@@ -295,6 +305,19 @@ def headline(study: Study, plan_id: str) -> list[str]:
         limits = f", 95% interval {limits}" if limits else ""
         sentences.append(f"{model_label(row['model'])} is {words} (time ratio {row['ratio']:.3f}{limits}).")
     return sentences
+
+
+def phase_sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what wall and busy times of phases are, for the models among rows of `phase_table`."""
+    busy = list(dict.fromkeys(model_label(row["model"]) for row in rows if row["timed"] == BUSY))
+    if not rows:
+        return []
+    walls = "Wall: from the end of the phase before to its own end; the phases add up to the step."
+    times = (
+        f" Busy: time in blocks, mean over the threads, of {'; '.join(busy)}, whose phases run into each other: "
+        f"waiting belongs to none of them and is left out."
+    )
+    return [walls + (times if busy else "")]
 
 
 def _inflations(study: Study, plan_id: str) -> dict[tuple[str, int], Estimate]:

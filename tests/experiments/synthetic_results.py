@@ -105,6 +105,28 @@ def step_time(plan: dict, model: str, threads: int) -> float:
     }[base]
 
 
+def phase_times(plan: dict, model: str, threads: int) -> dict:
+    """What the log says of phases: wall times that add up to the step where each loop waits, else how they overlap."""
+    inflation = 1 + 0.01 * (threads - 1) / threads
+    times, walls, busy = block_times(plan, inflation), {}, {}
+    waits = step_time(plan, model, threads) - sum(max(sum(b) / threads, max(b)) for b in times.values())
+    for loop, blocks in zip(plan["loops"], times.values(), strict=True):
+        alone = max(sum(blocks) / threads, max(blocks)) + waits / len(times)
+        walls[loop["phase"]] = walls.get(loop["phase"], 0.0) + alone
+        busy[loop["phase"]] = busy.get(loop["phase"], 0.0) + sum(blocks)
+    overlap = {"taskgraph": 0.2, "taskiter": 0.6}.get(model.partition(":")[0], 0.0) if threads > 1 else 0.0
+    beside = {"update": {"backward": overlap * busy["update"]}, "backward": {"update": overlap * busy["update"]}}
+    return {
+        "phase_wall_s": walls if model.startswith(("serial", "forkjoin")) else None,
+        "phase_beside_s": {phase: beside.get(phase, {}) if overlap else {} for phase in walls},
+    }
+
+
+def _times(factor: float, found):
+    """Return numbers in dictionaries times a factor."""
+    return {k: _times(factor, v) for k, v in found.items()} if isinstance(found, dict) else found and factor * found
+
+
 def synthetic_rows(
     models=MODELS,
     threads=(1, 2),
@@ -180,6 +202,7 @@ def synthetic_rows(
                     "environment_id": "e0",
                     "runtime_cost_s": 0.0 if model == "serial" else 1e-6 * len(plan["loops"]) * p,
                     "loop_time_s": {name: slower * sum(blocks) for name, blocks in times.items()},
+                    **_times(slower, phase_times(plan, model, p)),
                     "pass_time_s": slower * step_time(plan, model, p),
                     "floors": {name: slower * floor for name, floor in floors.items()},
                 }

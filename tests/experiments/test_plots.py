@@ -92,7 +92,14 @@ def noisy():
 @pytest.mark.parametrize(("column", "width"), [("double", 7.0), ("single", 3.3)])
 @pytest.mark.parametrize(
     ("case", "name"),
-    [("two", "speedup"), ("two", "layers"), ("two", "overhead"), ("noisy", "speedup"), ("overlaid", "overlay")],
+    [
+        ("two", "speedup"),
+        ("two", "phases"),
+        ("two", "layers"),
+        ("two", "overhead"),
+        ("noisy", "speedup"),
+        ("overlaid", "overlay"),
+    ],
 )
 def test_nothing_sticks_out_or_overlaps(request, case, name, column, width):
     """Check the width, that all text lies within the figure, and that no two tick labels of an axis meet."""
@@ -159,14 +166,14 @@ def test_sweeps_over_batch_and_granularity_are_drawn(sweep):
 
 def test_available_figures_can_all_be_drawn(two, sweep):
     """Check that what is offered works and what is not offered is refused with a reason."""
-    assert figures.available_figures(two, two.plan_ids()[0]) == ["speedup", "layers", "overhead"]
+    assert figures.available_figures(two, two.plan_ids()[0]) == ["speedup", "phases", "layers", "overhead"]
     assert figures.available_figures(sweep, sweep.plan_ids()[0]) == [
         f for f in figures.FIGURES if f not in ("factorial", "interference", "options")
     ]
     for name in ("batch", "granularity"):
         with pytest.raises(UsageError, match="at least"):
             figures.draw(two, name)
-    with pytest.raises(UsageError, match="one of speedup, layers"):
+    with pytest.raises(UsageError, match="one of speedup, phases"):
         figures.draw(two, "pie")
     with pytest.raises(UsageError, match="one of double, single"):
         figures.draw(two, column="triple")
@@ -201,7 +208,7 @@ def test_unknown_format_is_refused(two, tmp_path):
         save(figures.draw(two), tmp_path / "a.jpg")
 
 
-@pytest.mark.parametrize("name", ["speedup", "layers", "overhead"])
+@pytest.mark.parametrize("name", ["speedup", "phases", "layers", "overhead"])
 def test_caption_says_all_that_matters(two, name):
     """Check that network, number of repetitions, machine, kernels and the identity of results are in the caption."""
     text = figures.caption(two, name)

@@ -10,7 +10,7 @@ from experiments.synthetic_results import synthetic_rows, write_rows
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.names import model_label
-from forktask.experiments.analysis.speeds import speed_table
+from forktask.experiments.analysis.phases import summary_table
 from forktask.experiments.commands.main import main
 from forktask.experiments.report import figures, files
 from forktask.experiments.report.words import format_time
@@ -73,7 +73,7 @@ def page(folder):
 def test_report_leaves_all_files(folder):
     """Check the page, the table, and each figure in all formats with its caption."""
     assert (folder / "report.html").stat().st_size < 2_000_000
-    for name in ("speedup", "layers", "overhead"):
+    for name in ("speedup", "phases", "layers", "overhead"):
         for ending in ("pdf", "svg", "png", "txt"):
             assert (folder / "figures" / f"{name}.{ending}").stat().st_size > 100
         text = (folder / "figures" / f"{name}.txt").read_text(encoding="utf-8")
@@ -87,7 +87,7 @@ def test_page_is_self_contained(page):
     assert all(r.startswith("#") for r in parsed.references)
     assert len(parsed.ids) == len(set(parsed.ids))
     assert {r[1:] for r in parsed.references} <= set(parsed.ids)
-    assert parsed.tags.count("svg") == 3 and parsed.tags.count("figcaption") == 3
+    assert parsed.tags.count("svg") == 4 and parsed.tags.count("figcaption") == 4
     assert "@import" not in page and "url(http" not in page and "<metadata" not in page
 
 
@@ -127,7 +127,7 @@ def test_summary_csv_holds_the_table(folder):
     """Check columns and values of summary.csv against the analysis."""
     with open(folder / "summary.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    table = speed_table(load(folder))
+    table = summary_table(load(folder))
     assert list(rows[0]) == list(table.columns) and len(rows) == len(table)
     assert float(rows[3]["median_s"]) == pytest.approx(table["median_s"].iloc[3])
 

@@ -12,7 +12,11 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from ...analysis.names import TASK_MODELS, base_model, model_label
 from ...analysis.statistics import EQUIVALENCE_BAND
-from .style import GREY, ModelStyle
+from ...analysis.study import Study
+from .style import GREY, ModelStyle, marker_look
+
+# The axis of speedups never goes below this fraction of one serial thread.
+SLOWEST_SPEEDUP = 0.4
 
 
 def power_ticks(low: float, high: float) -> list[float]:
@@ -65,7 +69,9 @@ def dodged(values: Sequence[int], models: Sequence[str]) -> dict[str, float]:
     return {m: 2 ** (width * (i / (n - 1) - 0.5)) if n > 1 else 1.0 for i, m in enumerate(models)}
 
 
-def series(axis, x, value, low, high, style: ModelStyle, label: str, band: bool = True, size: float = 4.5) -> None:
+def series(
+    axis, x, value, low, high, style: ModelStyle, label: str, band: bool = True, size: float = 4.5, hollow: bool = False
+) -> None:
     """Draw a median line with markers, its interval as bars and, if asked, as a band."""
     x, value, low, high = (np.asarray(v, dtype=float) for v in (x, value, low, high))
     known = np.isfinite(low) & np.isfinite(high)
@@ -83,16 +89,7 @@ def series(axis, x, value, low, high, style: ModelStyle, label: str, band: bool 
             zorder=4,
         )
     axis.plot(
-        x,
-        value,
-        style.line,
-        color=style.color,
-        marker=style.marker,
-        markersize=size,
-        markeredgecolor="white",
-        markeredgewidth=0.4,
-        zorder=5,
-        label=label,
+        x, value, style.line, color=style.color, markersize=size, zorder=5, label=label, **marker_look(style, hollow)
     )
 
 
@@ -152,3 +149,35 @@ def ratio_panel(axis, table: pd.DataFrame, models: Sequence[str], styles: Mappin
         )
     ratio_axis(axis, part[["ratio", "ratio_low", "ratio_high"]].to_numpy(dtype=float).ravel())
     return len(part) > 0
+
+
+def speedup_limits(points, lowest: float, highest: float) -> tuple[float, float]:
+    """Return limits of a speedup axis: all medians, and intervals as far as a factor of two beyond them; never below
+    `SLOWEST_SPEEDUP`."""
+    low, high = min([lowest, *points["speedup"]]), max([highest, *points["speedup"]])
+    low = max(min([low, *points["speedup_low"].dropna()]), low / 2)
+    high = min(max([high, *points["speedup_high"].dropna()]), high * 2)
+    return max(low / 1.15, SLOWEST_SPEEDUP), high * 1.12
+
+
+def name_those_below(axis, points, low: float, styles: dict[str, ModelStyle]) -> None:
+    """Write the values of models too slow for the axis at its lower edge; showing them would squeeze the others."""
+    below = points[points["speedup"] < low]
+    for threads, group in below.groupby("threads"):
+        for row, point in enumerate(group.to_dict("records")):
+            axis.annotate(
+                f"{model_label(point['model'])} {point['speedup']:.2g} \u2193",
+                (threads, 0.03 + 0.09 * row),
+                xycoords=("data", "axes fraction"),
+                ha="right" if threads > 1 else "left",
+                fontsize=6.5,
+                color=styles[point["model"]].color,
+            )
+
+
+def mark_physical_cores(study: Study, axes, counts: Sequence[int]) -> None:
+    """Draw a thin line where the physical cores end and hyper-threads begin, if the axis reaches so far."""
+    cores = study.physical_cores
+    if isinstance(cores, int) and min(counts) <= cores < max(counts):
+        for axis in axes:
+            axis.axvline(cores * 2**0.25 if cores in counts else cores, color="0.8", linewidth=0.6, zorder=0)

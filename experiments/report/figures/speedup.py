@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -16,15 +14,25 @@ from ...analysis.speeds import best_serial, raw_ratios, speed_table
 from ...analysis.statistics import CONFIDENCE, EQUIVALENCE_BAND, MIN_PAIRS
 from ...analysis.study import Study
 from ..words import conditions, t1_text
-from .axes import dodged, log2_axis, nested_size, power_ticks, ratio_panel, raw_dots, series, x_axis
+from .axes import (
+    SLOWEST_SPEEDUP,
+    dodged,
+    log2_axis,
+    mark_physical_cores,
+    name_those_below,
+    nested_size,
+    power_ticks,
+    ratio_panel,
+    raw_dots,
+    series,
+    speedup_limits,
+    x_axis,
+)
 from .heading import plan_header
-from .style import GREY, ModelStyle, add_legend, model_handles, model_styles, new_figure, panel_title
+from .style import GREY, add_legend, model_handles, model_styles, new_figure, panel_title
 
 RANK, MAIN_PLAN_ONLY = 0, False
 
-
-# The speedup axis never goes below this fraction of one serial thread.
-SLOWEST_SPEEDUP = 0.4
 
 _BOUND_DASHES = {"area": (4, 2), "forkjoin": (1, 1.2)}
 
@@ -77,10 +85,9 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
                 size=size,
             )
         x_axis(axis, counts, "threads")
-    low, high = _limits_with_intervals(table[table["model"] != "serial"], 1.0, max(counts))
-    low = max(low, SLOWEST_SPEEDUP)
+    low, high = speedup_limits(table[table["model"] != "serial"], 1.0, max(counts))
     log2_axis(speedup, "y", power_ticks(low, high), low, high)
-    _name_those_below(speedup, table[table["model"].isin(models)], low, styles)
+    name_those_below(speedup, table[table["model"].isin(models)], low, styles)
     speedup.set_ylabel("speedup")
     panel_title(speedup, "over the best serial run")
     top = min(
@@ -95,7 +102,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     x_axis(ratio, counts, "threads")
     ratio.set_ylabel("time / better fork-join")
     panel_title(ratio, "below 1: faster")
-    _physical_cores(study, (speedup, efficiency, ratio), counts)
+    mark_physical_cores(study, (speedup, efficiency, ratio), counts)
 
     handles = model_handles(styles, models)
     handles.append(Line2D([], [], color="0.2", linewidth=0.8, label="ideal"))
@@ -127,37 +134,6 @@ def _draw_bound(axis, limits, name: str, dashes, beside: dict[str, float] | None
     for x, bottom, top in zip(threads, low, high, strict=True):
         if np.isfinite(bottom):
             axis.fill_between([x / width, x * width], bottom, top, color=GREY, alpha=0.15, linewidth=0, zorder=0)
-
-
-def _limits_with_intervals(points, lowest: float, highest: float) -> tuple[float, float]:
-    """Return limits of a speedup axis: all medians, and intervals as far as a factor of two beyond them."""
-    low, high = min([lowest, *points["speedup"]]), max([highest, *points["speedup"]])
-    low = max(min([low, *points["speedup_low"].dropna()]), low / 2)
-    high = min(max([high, *points["speedup_high"].dropna()]), high * 2)
-    return low / 1.15, high * 1.12
-
-
-def _name_those_below(axis, points, low: float, styles: dict[str, ModelStyle]) -> None:
-    """Write the values of models too slow for the axis at its lower edge; showing them would squeeze the others."""
-    below = points[points["speedup"] < low]
-    for threads, group in below.groupby("threads"):
-        for row, point in enumerate(group.to_dict("records")):
-            axis.annotate(
-                f"{model_label(point['model'])} {point['speedup']:.2g} \u2193",
-                (threads, 0.03 + 0.09 * row),
-                xycoords=("data", "axes fraction"),
-                ha="right" if threads > 1 else "left",
-                fontsize=6.5,
-                color=styles[point["model"]].color,
-            )
-
-
-def _physical_cores(study: Study, axes, counts: Sequence[int]) -> None:
-    """Draw a thin line where the physical cores end and hyper-threads begin, if the axis reaches so far."""
-    cores = study.physical_cores
-    if isinstance(cores, int) and min(counts) <= cores < max(counts):
-        for axis in axes:
-            axis.axvline(cores * 2**0.25 if cores in counts else cores, color="0.8", linewidth=0.6, zorder=0)
 
 
 def caption(study: Study, plan_id: str) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -150,20 +150,30 @@ def add_legend(figure: Figure, column: str, handles: Sequence, columns: int | No
     )
 
 
+def marker_look(style: ModelStyle, hollow: bool = False) -> dict[str, object]:
+    """Return the properties of a model's markers: full, or hollow where something else is measured."""
+    look: dict[str, object] = {"marker": style.marker, "markeredgecolor": "white", "markeredgewidth": 0.4}
+    return (
+        look | {"markerfacecolor": "white", "markeredgecolor": style.color, "markeredgewidth": 0.9} if hollow else look
+    )
+
+
 def model_handles(
-    styles: dict[str, ModelStyle], models: Sequence[str], label: Callable[[str], str] = model_label, line: bool = True
+    styles: dict[str, ModelStyle],
+    models: Sequence[str],
+    label: Callable[[str], str] = model_label,
+    line: bool = True,
+    hollow: Collection[str] = (),
 ) -> list[Line2D]:
-    """Return the entries of a legend, one for each model."""
+    """Return the entries of a legend, one for each model; the markers of those in `hollow` are not filled."""
     return [
         Line2D(
             [],
             [],
             color=styles[m].color,
             linestyle=styles[m].line if line else "none",
-            marker=styles[m].marker,
-            markeredgecolor="white",
-            markeredgewidth=0.4,
             label=label(m),
+            **marker_look(styles[m], m in hollow),
         )
         for m in models
     ]

@@ -1,0 +1,137 @@
+"""Times of a step's phases under every model: wall time where a barrier stands between them, busy time elsewhere.
+
+Profiles give the part of a step that each phase takes; its time is this part of the step time that all tables show. So
+the wall times of phases add up to the step, and the times of the serial run are the sums of its layers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+
+from ...cython_src.plan.model import PHASES
+from .accounting import busy_against_serial, logged_over_timed, loop_names, unlike
+from .speeds import best_serial, interval_columns, speed_table
+from .statistics import Estimate, including, median_interval, ratio_interval
+from .study import NOTHING, Point, Study
+
+WALL, BUSY = "wall", "busy"
+ALL_OF_IT = Estimate(1.0, math.nan, math.nan, 1)
+
+
+def phases_of(study: Study, plan_id: str) -> list[str]:
+    """Return the phases of a plan, in their order."""
+    present = {loop.get("phase") for loop in study.plans[plan_id]["loops"]}
+    return [phase for phase in PHASES if phase in present]
+
+
+def timed(study: Study, point: Point) -> str:
+    """Return how the phases of a point are timed: "wall", "busy", or "" without a profile.
+
+    A serial run waits for nothing: its busy time, counted with what lies between blocks, is its wall time.
+    """
+    profiles = study.profiles_of(point).values()
+    if not profiles or not all("loop_time_s" in row for row in profiles):
+        return ""
+    return WALL if point[1] == "serial" or all(row.get("phase_wall_s") for row in profiles) else BUSY
+
+
+def _shares(study: Study, point: Point) -> dict[int, np.ndarray]:
+    """Return by repetition the shares of the phases in all phases' wall time, or in all blocks' time; they sum to 1."""
+    phases = phases_of(study, point[0])
+    names = loop_names(study.plans[point[0]], lambda loop: loop.get("phase"))
+    walls = timed(study, point) == WALL and point[1] != "serial"
+    found = {}
+    for repetition, row in study.profiles_of(point).items():
+        if walls:
+            times = np.array([row["phase_wall_s"][phase] for phase in phases])
+        else:
+            times = np.array([sum(row["loop_time_s"][name] for name in names[phase]) for phase in phases])
+        found[repetition] = times / times.sum()
+    return found
+
+
+def _part(shares: Iterable[float]) -> Estimate:
+    """Return the mean of a phase's shares over the profiles, so that phases add up, with the interval of the median."""
+    values = list(shares)
+    return including(median_interval(values), float(np.mean(values)))
+
+
+def _share_of_serial(base: Mapping[int, np.ndarray], own: Mapping[int, np.ndarray], number: int) -> Estimate:
+    """Return a phase's share in the serial run over its share in another run, paired by repetition."""
+    paired = ratio_interval({r: s[number] for r, s in base.items()}, {r: s[number] for r, s in own.items()})
+    quotient = _part(s[number] for s in base.values()).value / _part(s[number] for s in own.values()).value
+    return including(paired, quotient) if paired.count else Estimate(quotient, math.nan, math.nan, 0)
+
+
+def beside(study: Study, point: Point, phase: str, other: str) -> float:
+    """Return the part of a phase's busy time during which a block of another phase ran too; NaN if it is not known."""
+    if not {phase, other} <= set(phases_of(study, point[0])):
+        return math.nan
+    names = loop_names(study.plans[point[0]], lambda loop: loop.get("phase"))[phase]
+    parts = [
+        row["phase_beside_s"][phase].get(other, 0.0) / sum(row["loop_time_s"][name] for name in names)
+        for row in study.profiles_of(point).values()
+        if "phase_beside_s" in row
+    ]
+    return float(np.mean(parts)) if parts else math.nan
+
+
+@lru_cache(maxsize=4)
+def phase_table(study: Study) -> pd.DataFrame:
+    """Return the time, speedup and efficiency of each phase: one row for each point with a profile.
+
+    Columns: plan_id, model, threads, profiles (how many), timed ("wall" or "busy"), update_beside_backward (part of the
+    update's busy time during which a block of the backward phase ran too; NaN where a plan or a row has neither),
+    remark (the reason for not using the row), and for each phase <phase>_s, <phase>_speedup, <phase>_efficiency, all
+    three with _low and _high. Wall times add up to the step time of `speed_table`. Busy times are those of a thread,
+    mean over the threads: they leave out waiting, so that their efficiency says only by how much blocks slow each other
+    down. Speedups are over the same phase of the best serial run of the problem. Empty where no point of a plan with
+    several phases was profiled.
+    """
+    rows = []
+    for plan_id in study.plan_ids():
+        phases, serial = phases_of(study, plan_id), best_serial(study, plan_id)
+        base = _shares(study, serial) if serial and timed(study, serial) else {}
+        for model, threads in study.points_of(plan_id):
+            point = (plan_id, model, threads)
+            if len(phases) < 2 or not (kind := timed(study, point)):
+                continue
+            row = {
+                "plan_id": plan_id,
+                "model": model,
+                "threads": threads,
+                "profiles": len(study.profiles_of(point)),
+                "timed": kind,
+                "update_beside_backward": beside(study, point, "update", "backward"),
+                "remark": unlike(logged_over_timed(study, point)),
+            }
+            own = _shares(study, point)
+            # The part of the threads' time that is counted.
+            inside = busy_against_serial(study, point) if kind == BUSY else ALL_OF_IT
+            for number, phase in enumerate(phases):
+                part = _part(s[number] for s in own.values()).over(inside.inverse())
+                speedup = NOTHING
+                if base:
+                    ratio, quotient = study.ratio(serial, point), _share_of_serial(base, own, number)
+                    speedup = ratio if point == serial else ratio.over(inside).over(quotient.inverse())
+                row |= interval_columns(f"{phase}_s", study.typical_time(point).over(part.inverse()))
+                row |= interval_columns(f"{phase}_speedup", speedup)
+                row |= interval_columns(f"{phase}_efficiency", speedup.divided_by(threads))
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def summary_table(study: Study) -> pd.DataFrame:
+    """Return `speed_table` with the columns of `phase_table` beside it."""
+    phases = phase_table(study)
+    keys = ["plan_id", "model", "threads"]
+    return (
+        speed_table(study).merge(phases.drop(columns=["profiles", "remark"]), "left", keys)
+        if len(phases)
+        else speed_table(study)
+    )

@@ -1,0 +1,142 @@
+"""Figure `phases`: speedup and efficiency over threads of each phase of a step: `forktask plot --phases`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from ...analysis.names import model_label, model_rank
+from ...analysis.phases import BUSY, phase_table, phases_of
+from ...analysis.statistics import CONFIDENCE
+from ...analysis.study import Study
+from ..words import conditions, format_time, t1_text
+from .axes import (
+    SLOWEST_SPEEDUP,
+    dodged,
+    log2_axis,
+    mark_physical_cores,
+    name_those_below,
+    nested_size,
+    power_ticks,
+    series,
+    speedup_limits,
+    x_axis,
+)
+from .heading import plan_header
+from .style import add_legend, model_handles, model_styles, new_figure, panel_title
+
+RANK, MAIN_PLAN_ONLY = 0.5, False
+# Phases below this part of the serial step are left out: their blocks take hardly longer than the log's entries.
+SMALLEST_PHASE = 0.01
+
+
+def _rows(study: Study, plan_id: str) -> pd.DataFrame:
+    table = phase_table(study)
+    return table[table["plan_id"] == plan_id] if len(table) else table
+
+
+def missing(study: Study, plan_id: str) -> str:
+    """Return why the figure cannot be drawn."""
+    if not len(rows := _rows(study, plan_id)):
+        return "a figure of phases needs profile rows, got none; measure with `forktask compare`"
+    if rows[[f"{phase}_speedup" for phase in phases_of(study, plan_id)]].isna().all(axis=None):
+        return "a figure of phases needs a profile of the serial run, got none; add `serial` to --models"
+    if (rows["model"] == "serial").all():
+        return "a figure of phases needs a model besides serial, got none; add it to --models"
+    return ""
+
+
+def _shown(study: Study, plan_id: str) -> tuple[list[str], list[str]]:
+    """Return the phases that are shown, and those that are too short."""
+    rows, phases = _rows(study, plan_id), phases_of(study, plan_id)
+    # A serial time is the speedup times the time of any point.
+    serial = {phase: float((rows[f"{phase}_s"] * rows[f"{phase}_speedup"]).median()) for phase in phases}
+    large = [phase for phase in phases if serial[phase] >= SMALLEST_PHASE * sum(serial.values())]
+    return large, [phase for phase in phases if phase not in large]
+
+
+def _points(rows: pd.DataFrame, phase: str) -> pd.DataFrame:
+    """Return the rows with a phase's columns under the names that a step has in `speed_table`."""
+    columns = [f"{name}{end}" for name in ("speedup", "efficiency") for end in ("", "_low", "_high")]
+    points = rows[["model", "threads", *(f"{phase}_{column}" for column in columns)]]
+    return points.set_axis(["model", "threads", *columns], axis=1).sort_values("threads")
+
+
+def draw(study: Study, plan_id: str, column: str) -> Figure:
+    """Draw speedup, and below it efficiency, over threads: a panel for each phase, a curve for each model."""
+    rows = _rows(study, plan_id)
+    rows = rows[rows["model"] != "serial"]
+    phases, _ = _shown(study, plan_id)
+    styles = model_styles(study.samples["model"])
+    models = sorted(rows["model"].unique(), key=model_rank)
+    hollow = set(rows.loc[rows["timed"] == BUSY, "model"])
+    counts = sorted({1, *rows["threads"]})
+    beside = dodged(counts, models)
+    figure, panels = new_figure(column, 2 * len(phases), 1.8, rows=2)
+    every = {phase: _points(rows, phase) for phase in phases}
+    low, high = np.transpose([speedup_limits(points, 1.0, max(counts)) for points in every.values()])
+    low, high = min(low), max(high)
+    top = max(min(2 * value.max(), upper.max()) for value, upper in _tops(every.values()))
+    for number, (phase, table) in enumerate(every.items()):
+        speedup, efficiency = panels[number], panels[len(phases) + number]
+        speedup.plot(counts, counts, color="0.2", linewidth=0.8, zorder=1)
+        efficiency.axhline(1, color="0.2", linewidth=0.8, zorder=1)
+        for order, model in enumerate(models):
+            points = table[table["model"] == model]
+            for panel, name, aside, size in (
+                (speedup, "speedup", 1.0, nested_size(order, len(models))),
+                (efficiency, "efficiency", beside[model], 4.0),
+            ):
+                values = (points[f"{name}{end}"] for end in ("", "_low", "_high"))
+                label = model_label(model)
+                x = points["threads"] * aside
+                series(panel, x, *values, styles[model], label, band=False, size=size, hollow=model in hollow)
+        log2_axis(speedup, "y", power_ticks(low, high), low, high)
+        name_those_below(speedup, table, low, styles)
+        efficiency.set_ylim(0, max(1.0, top) * 1.06)
+        efficiency.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+        for panel, label in ((speedup, "speedup"), (efficiency, "efficiency")):
+            x_axis(panel, counts, "threads")
+            panel.set_ylabel(label)
+            panel_title(panel, phase)
+    mark_physical_cores(study, panels, counts)
+
+    def label_with_time(model: str) -> str:
+        return model_label(model) + (" (busy time)" if model in hollow else "")
+
+    handles = [
+        *model_handles(styles, models, label_with_time, hollow=hollow),
+        Line2D([], [], color="0.2", linewidth=0.8, label="ideal"),
+    ]
+    add_legend(figure, column, handles, 4 if column == "double" else 1)
+    plan_header(figure, study, plan_id, column)
+    return figure
+
+
+def _tops(tables) -> list[tuple[pd.Series, pd.Series]]:
+    return [(t["efficiency"], t[["efficiency", "efficiency_high"]].max(axis=1)) for t in tables]
+
+
+def caption(study: Study, plan_id: str) -> list[str]:
+    """Return the caption's sentences."""
+    phases, short = _shown(study, plan_id)
+    serial = _rows(study, plan_id)
+    serial = serial[serial["model"] == "serial"]
+    times = ", ".join(f"{phase} {format_time(serial[f'{phase}_s'].iloc[0])}" for phase in phases) if len(serial) else ""
+    return [
+        f"Speedup (above; values below {SLOWEST_SPEEDUP:g} are written at the edge) and efficiency, speedup divided by "
+        f"threads (below), of each phase of a step over the same phase of the fastest serial run of the problem.",
+        f"Serial times of this plan: {times}." if times else "",
+        "Full markers: wall times, from the end of the phase before to the phase's own end, of models that wait "
+        "between phases; with one thread, those of the serial run. Hollow markers: busy times, in blocks, mean over "
+        "the threads, of models whose phases run into each other; waiting belongs to none of them and is left out, so "
+        "that such an efficiency says by how much blocks slow each other down, and no more.",
+        f"Phases below {SMALLEST_PHASE:.0%} of the serial step are left out: {', '.join(short)}." if short else "",
+        f"Bars: {CONFIDENCE:.0%} intervals, of ratios of step times paired by repetition block together with those of "
+        "the parts in repeated runs with the event log on; with one such run, of the step times alone.",
+        t1_text(study, plan_id) + ".",
+        *conditions(study, plan_id),
+    ]
