@@ -215,7 +215,7 @@ def answer(bound, num_iterations: int) -> list[float]:
         return [float(loss) for loss in bound.arrays["losses"][:num_iterations]]
     if "probabilities" in bound.arrays:
         return [float(p) for p in bound.arrays["probabilities"][:ANSWERED_ROWS, :ANSWERED_CLASSES].ravel()]
-    if "logits" in bound.plan.attributes["aliases"]:
+    if "logits" in bound.plan.attributes.get("aliases", ()):
         logits = np.asarray(bound.view("logits"), np.float64)
         logits = logits.reshape(-1, logits.shape[-1])[:ANSWERED_ROWS]
         numbers = np.exp(logits - logits.max(axis=-1, keepdims=True))
