@@ -60,16 +60,22 @@ ARROWS = {
         "bounds": set(),
         "sampling": {"machine", "bounds"},
         "analysis": {"sampling", "bounds"},
-        "report": {"analysis", "sampling"},
+        "report": {"analysis", "sampling", "traces"},
         "sweep": {"sampling", "machine"},
         "training": {"sampling", "machine"},
         "peers": {"analysis", "sampling", "bounds", "machine", "training"},
         "metg": {"report", "sampling", "machine"},
         "scaling": {"analysis", "sampling", "bounds", "machine"},
-        "traces": {"sampling", "machine"},
+        "traces": {"analysis", "sampling", "machine"},
         "commands": {"machine", "metg", "peers", "report", "sampling", "scaling", "sweep", "traces", "training"},
     },
-    "experiments/report": {"figures": {"words"}, "files": {"figures"}, "gpu": {"figures"}},
+    "experiments/report": {
+        "figures": {"words"},
+        "files": {"figures"},
+        "gpu": {"figures"},
+        "gantt": {"figures"},
+        "trace_files": {"figures"},
+    },
 }
 
 

@@ -68,6 +68,7 @@ def study_from_rows(rows: Sequence[Mapping[str, Any]], partial: str = "") -> Stu
         samples=pd.DataFrame(usable),
         profiles=by_kind.get("profile", []),
         failures=failures,
+        traces=by_kind.get("trace", []),
         partial=partial,
         warnings=warnings,
     )

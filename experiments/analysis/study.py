@@ -42,7 +42,7 @@ class Study:
         The latest "machine" row, or empty.
     samples : DataFrame
         One row per sample; columns plan_id, model, threads, repetition, step_time_s, ...
-    profiles, failures : list of dict
+    profiles, failures, traces : list of dict
     partial : str
         Half-written last line that was left out.
     warnings : list of str
@@ -55,6 +55,7 @@ class Study:
     samples: pd.DataFrame
     profiles: list[dict]
     failures: list[dict]
+    traces: list[dict] = field(default_factory=list)
     partial: str = ""
     warnings: list[str] = field(default_factory=list)
 

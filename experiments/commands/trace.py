@@ -11,7 +11,8 @@ from .arguments import add_models, add_plan_options, models, number_from, plan_o
 HELP = "log what every thread does at every moment of a run"
 DESCRIPTION = (
     "Run each model with its event log on and write what every thread did at every moment: running a block, "
-    "scheduling, waiting and why, asleep, without a CPU."
+    "scheduling, waiting and why, asleep, without a CPU. Writes logs, a Gantt picture, losses that add up, and traces "
+    "for Perfetto, Paraver and ViTE."
 )
 
 
@@ -29,12 +30,16 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--seconds", type=positive, default=0.5, help="about how long each logged run lasts; default: %(default)s"
     )
     length.add_argument("--iterations", type=number_from(1), metavar="N", help="length of each logged run instead")
+    parser.add_argument(
+        "--show", type=number_from(1), default=3, metavar="N", help="iterations in the pictures; default: %(default)s"
+    )
     parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
     parser.add_argument("--out", metavar="DIR", help="folder for all files; default: traces/<date and time>")
 
 
 def call(arguments: Namespace) -> int:
     """Trace, and write all files. Exit code 1: some model failed."""
+    from ..report.trace_files import write_trace_files
     from ..traces.collect import collect_traces
 
     folder = arguments.out or f"traces/{datetime.now().strftime('%Y%m%d-%H%M%S')}"
@@ -49,6 +54,6 @@ def call(arguments: Namespace) -> int:
     )
     for failure in collection.failures:
         print(f"forktask: {failure}", file=sys.stderr)
-    for path in collection.paths:
-        print(path)
+    if collection.logs:
+        print("\n".join(write_trace_files(folder, collection.logs, arguments.show)))
     return 1 if collection.failures else 0

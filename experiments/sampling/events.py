@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...cython_src.errors import UsageError
+from ...cython_src.plan.dependences import TaskGraph
 from .event_states import IN_BLOCK, RUNNING, STATE_DTYPE
 
 EVENTS_VERSION = 1
@@ -74,6 +75,24 @@ class EventLog:
         blocks = own[first].copy()
         blocks["stop_ns"] = own["stop_ns"][np.r_[first[1:] - 1, len(own) - 1]]
         return blocks
+
+    @cached_property
+    def running_ns(self) -> np.ndarray:
+        """Mean running time of each task in a pass, float64, shape (num_tasks,)."""
+        running = self.events[self.events["state"] == RUNNING]
+        time = np.bincount(running["task"], running["stop_ns"] - running["start_ns"], self.num_tasks)
+        return time * self.about["stride"] / self.about["iterations"]
+
+    @cached_property
+    def graph(self) -> TaskGraph:
+        """The closed graph of the plan's dependences."""
+        source, target, token = self.edges
+        num_nodes = max(self.num_tasks, int(self.edges[:2].max()) + 1 if self.edges.size else 0)
+        offsets = np.searchsorted(source, np.arange(num_nodes + 1)).astype(np.int32)
+        intra, cross = (np.bincount(target[token == t], minlength=num_nodes).astype(np.int32) for t in (0, 1))
+        split = (offsets[:-1] + np.bincount(source[token == 0], minlength=num_nodes)).astype(np.int32)
+        joins = num_nodes - self.num_tasks
+        return TaskGraph(self.num_tasks, joins, offsets, split, np.ascontiguousarray(target), None, intra, cross, True)
 
     def task_name(self, task: int) -> str:
         """Loop and block of a task."""

@@ -27,19 +27,19 @@ OVERHEAD_RUN_S = 0.05  # duration of each run that shows what logging costs
 
 def measure_overhead(
     stepper: Stepper, workers: Workers, pass_time_s: float, capacity: int, num_tasks: int
-) -> list[float]:
-    """Return by which part logging makes runs longer: one number a pair of runs, with and without log in turn."""
+) -> tuple[float, list[float]]:
+    """Return by which part logging makes runs longer: by the shortest of runs with and without log in turn, which other
+    processes disturb least; and of each pair."""
     passes = int(max(1, min(OVERHEAD_RUN_S / pass_time_s, capacity // num_tasks)))
-    parts = []
+    times: dict[bool, list[float]] = {False: [], True: []}
     for pair in range(OVERHEAD_PAIRS):
-        times = {}
         for logged in (False, True) if pair % 2 == 0 else (True, False):
             workers.clear_events()
             workers.switch_log(logged)
-            times[logged] = stepper.run(passes)
-        parts.append(times[True] / times[False] - 1)
+            times[logged].append(stepper.run(passes))
     workers.switch_log(True)
-    return parts
+    parts = [with_log / without - 1 for without, with_log in zip(times[False], times[True], strict=True)]
+    return min(times[True]) / min(times[False]) - 1, parts
 
 
 def trace_run(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> EventLog:
@@ -81,7 +81,7 @@ def trace_run(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> Ev
         workers.log_spells(SPELLS_PER_BLOCK * capacity + 1024)
         stepper = Stepper(executor, stride, clock)
         stepper.run(MIN_PASSES)
-        overhead = measure_overhead(stepper, workers, pass_time_s, capacity, plan.num_tasks)
+        overhead, overheads = measure_overhead(stepper, workers, pass_time_s, capacity, plan.num_tasks)
         workers.clear_events()
         first_iteration = stepper.iterations_done
         start = time.monotonic_ns()  # the clock of the log
@@ -106,8 +106,8 @@ def trace_run(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> Ev
         "iterations": passes * stride,
         "stride": stride,
         "barrier": barrier,
-        "overhead": float(np.median(overhead)),
-        "overheads": overhead,
+        "overhead": overhead,
+        "overheads": overheads,
         "unlogged_step_time_s": pass_time_s / stride,
         "lost": lost,
         "num_events": len(events),

@@ -269,7 +269,7 @@ def test_the_command_writes_a_log_for_each_model(tmp_path, capsys):
     assert main([*arguments, "--iterations", "3", "--out", str(tmp_path)]) == 0
     err = capsys.readouterr().err
     logs = [read_events(path) for path in events_files(tmp_path)]
-    assert [log.about["model"] for log in logs] == ["serial", "taskiter"] and err.count("logging changes") == 2
+    assert [log.about["model"] for log in logs] == ["serial", "taskiter"] and err.count("iterations of") == 2
     assert all(log.about["iterations"] == 3 and log.about["plan"]["batch"] == 4 for log in logs)
     assert main([*arguments, "--iterations", "100000000", "--out", str(tmp_path / "b")]) == 1
     assert "ask for at most" in capsys.readouterr().err

@@ -1,0 +1,214 @@
+"""Losses that add up: where threads x wall time of a logged run went, by cause, phase and layer.
+
+Each event of a log falls into one class, so the classes sum to threads x wall time exactly. The part of the blocks is
+divided once more: useful work at the speed of the serial run, and time inflation, by which blocks ran longer (or, where
+negative, shorter) than there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from ...cython_src.errors import UsageError
+from ..sampling.event_states import (
+    ASLEEP,
+    BEHIND_BARRIER,
+    CREATING,
+    CREATION,
+    IN_BLOCK,
+    PREEMPTED,
+    READY,
+    RUNNING,
+    SCHEDULING,
+)
+from ..sampling.events import EventLog
+from .windows import layer_of_loops
+
+# Class -> what it is. Waiting covers all states in which a worker waits or sleeps between blocks.
+LOSSES = {
+    "useful": "useful work at serial speed",
+    "inflation": "time inflation: blocks run longer than in the serial run",
+    "runtime": "runtime: scheduling, creating tasks, fork and join, start and end of the run",
+    "imbalance": "imbalance: waits while a ready task stands with another thread",
+    "barrier": "waits behind a barrier while the data of some task are there",
+    "dependence": "waits for a dependence or a lock: no task is ready",
+    "preemption": "the CPU was taken away, or given up inside a block",
+}
+# The multiplicative form peels classes off threads x wall time in this order; each factor is the part that is left.
+# Names of POP where POP has one.
+FACTORS = {
+    "cpu_availability": ("preemption",),
+    "scheduling_efficiency": ("runtime",),
+    "serialization_efficiency": ("dependence", "barrier"),
+    "load_balance": ("imbalance",),
+    "computation_scalability": ("inflation",),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Losses:
+    """Where a run's time went.
+
+    Attributes
+    ----------
+    log : EventLog
+    table : DataFrame
+        phase, layer and, in ns over the whole run and all threads, a column for each of `LOSSES`; int64.
+    against_serial : bool
+        False: there is no serial log of this plan; all running time counts as useful.
+    """
+
+    log: EventLog
+    table: pd.DataFrame
+    against_serial: bool
+
+    @property
+    def total_ns(self) -> dict[str, int]:
+        """Sum over phases and layers; the values sum to threads x wall time."""
+        return {name: int(self.table[name].sum()) for name in LOSSES}
+
+    def per_iteration_s(self) -> dict[str, float]:
+        """Seconds of wall time an iteration: the totals over threads and iterations. They sum to the step time."""
+        parts = self.log.about["threads"] * self.log.about["iterations"] * 1e9
+        return {name: value / parts for name, value in self.total_ns.items()}
+
+    def factors(self) -> dict[str, float]:
+        """The same as a product: each of `FACTORS`, and `global_efficiency`, their product."""
+        total = self.total_ns
+        left = sum(total.values())
+        found = {}
+        for factor, classes in FACTORS.items():
+            rest = left - sum(total[name] for name in classes)
+            found[factor] = rest / left if left else float("nan")
+            left = rest
+        return {**found, "global_efficiency": total["useful"] / sum(total.values())}
+
+
+def classes_of(events: np.ndarray) -> np.ndarray:
+    """Return the class of each event: a number in the order of `LOSSES`; running time counts as useful."""
+    state, cause = events["state"], events["cause"]
+    names = list(LOSSES)
+    lost = (state == PREEMPTED) | ((state == ASLEEP) & (cause == IN_BLOCK))
+    conditions = {
+        "useful": state == RUNNING,
+        "preemption": lost,
+        "runtime": np.isin(state, (SCHEDULING, CREATING)) | (cause == CREATION),
+        "imbalance": cause == READY,
+        "barrier": cause == BEHIND_BARRIER,
+    }
+    numbers = [names.index(name) for name in conditions]
+    return np.select(list(conditions.values()), numbers, names.index("dependence"))
+
+
+def losses_of(log: EventLog, serial: EventLog | None = None) -> Losses:
+    """Return where a run's time went.
+
+    Parameters
+    ----------
+    log : EventLog
+    serial : EventLog, optional
+        Of the same plan under the model `serial`.
+
+    Raises
+    ------
+    UsageError
+        The serial log is of another plan or another model.
+    """
+    if serial is not None and (
+        serial.about["model"] != "serial"
+        or serial.loops != log.loops
+        or serial.about.get("plan") != log.about.get("plan")
+    ):
+        raise UsageError(
+            f"useful work needs a log of model serial and plan {log.about['plan_name']!r}, got model "
+            f"{serial.about['model']!r} and plan {serial.about['plan_name']!r}; trace both in one command"
+        )
+    events = log.events
+    length = events["stop_ns"] - events["start_ns"]
+    groups = list(dict.fromkeys(zip(log.loops["phase"], layer_of_loops(log), strict=True)))
+    number = {group: i for i, group in enumerate(groups)}
+    group_of_loop = np.array([number[g] for g in zip(log.loops["phase"], layer_of_loops(log), strict=True)])
+    group_of_task = group_of_loop[log.task_loop]
+    sums = np.zeros((len(groups), len(LOSSES)), np.int64)
+    np.add.at(sums, (group_of_task[np.maximum(events["task"], 0)], classes_of(events)), length)
+    table = pd.DataFrame(sums, columns=list(LOSSES))
+    if serial is not None:
+        passes = log.about["iterations"] // log.about["stride"]
+        useful = np.bincount(group_of_task, serial.running_ns * passes, len(groups))
+        useful = np.rint(useful).astype(np.int64)
+        table["inflation"] = table["useful"] - useful
+        table["useful"] = useful
+    table.insert(0, "phase", [phase for phase, _ in groups])
+    table.insert(1, "layer", [layer for _, layer in groups])
+    return Losses(log, table, serial is not None)
+
+
+def all_losses(logs: Sequence[EventLog]) -> list[Losses]:
+    """Return the losses of each log, useful work by the serial one among them."""
+    serial = next((log for log in logs if log.about["model"] == "serial"), None)
+    return [losses_of(log, serial) for log in logs]
+
+
+def as_rows(found: Sequence[Losses]) -> list[dict]:
+    """Return a row for each model: wall time an iteration by class in seconds, and the factors."""
+    return [
+        {
+            "model": losses.log.about["model"],
+            "threads": losses.log.about["threads"],
+            "step_time_s": losses.log.wall_ns * 1e-9 / losses.log.about["iterations"],
+            **{f"{name}_s": seconds for name, seconds in losses.per_iteration_s().items()},
+            **losses.factors(),
+            "against_serial": losses.against_serial,
+        }
+        for losses in found
+    ]
+
+
+def remarks(found: Sequence[Losses]) -> list[str]:
+    """Return a sentence for each number that would otherwise surprise."""
+    sentences = []
+    if not all(losses.against_serial for losses in found):
+        sentences.append("Without a serial log all running time counts as useful: trace the model serial too.")
+    quick = [losses for losses in found if losses.against_serial and losses.total_ns["inflation"] < 0]
+    for losses in quick:
+        part = -losses.total_ns["inflation"] / losses.total_ns["useful"]
+        sentences.append(
+            f"{losses.log.title}: blocks took {part:.1%} less time than in the serial run, so inflation is negative: "
+            f"data stayed in caches, or the serial run was disturbed."
+        )
+    return sentences
+
+
+def write_csv(path, found: Sequence[Losses]) -> None:
+    """Write all classes by model, phase and layer, in seconds of all threads an iteration."""
+    parts = []
+    for losses in found:
+        part = losses.table.copy()
+        part[list(LOSSES)] = part[list(LOSSES)] / (1e9 * losses.log.about["iterations"])
+        part.insert(0, "threads", losses.log.about["threads"])
+        part.insert(0, "model", losses.log.about["model"])
+        parts.append(part)
+    pd.concat(parts).rename(columns={name: f"{name}_s" for name in LOSSES}).to_csv(
+        path, index=False, float_format="%.9g", lineterminator="\n"
+    )
+
+
+def as_text(found: Sequence[Losses], format_time) -> str:
+    """Return a table of wall time an iteration by class, and the efficiency as a product."""
+    rows = as_rows(found)
+    width = max(len(losses.log.title) for losses in found)
+    head = f"{'':{width}}  {'step':>9}" + "".join(f"  {name:>10}" for name in LOSSES)
+    lines = ["Wall time an iteration, by what the threads did:", head]
+    for losses, row in zip(found, rows, strict=True):
+        cells = "".join(f"  {format_time(row[f'{name}_s']):>10}" for name in LOSSES)
+        lines.append(f"{losses.log.title:{width}}  {format_time(row['step_time_s']):>9}{cells}")
+    names = " x ".join(name.replace("_", " ") for name in FACTORS)
+    lines += ["", f"As a product (peeled off threads x time in this order): {names}:"]
+    for losses, row in zip(found, rows, strict=True):
+        factors = " x ".join(f"{row[name]:.3f}" for name in FACTORS)
+        lines.append(f"{losses.log.title:{width}}  {factors} = {row['global_efficiency']:.3f}")
+    return "\n".join([*lines, *remarks(found)])

@@ -1,0 +1,145 @@
+"""Figure `losses`: where threads x wall time went in logged runs, and what makes up the gain of tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from ...analysis.losses import LOSSES
+from ...analysis.names import TASK_MODELS, base_model, model_label, model_rank
+from ...analysis.study import Study
+from ..words import conditions
+from .heading import plan_header
+from .style import COLORS, add_legend, new_figure, panel_title, style_parameters
+
+RANK, MAIN_PLAN_ONLY = 2, False
+
+NAMES = {
+    "useful": "useful work at serial speed",
+    "inflation": "time inflation",
+    "runtime": "runtime",
+    "imbalance": "imbalance",
+    "barrier": "behind a barrier",
+    "dependence": "waits for a dependence",
+    "preemption": "lost its CPU",
+}
+CLASS_COLORS = {
+    "useful": (0.72, 0.78, 0.84),
+    "inflation": COLORS[4],
+    "runtime": "0.45",
+    "imbalance": COLORS[1],
+    "barrier": COLORS[3],
+    "dependence": COLORS[8],
+    "preemption": "0.05",
+}
+
+
+def missing(study: Study, plan_id: str) -> str:
+    """Return why the figure cannot be drawn."""
+    if any(row["plan_id"] == plan_id for row in study.traces):
+        return ""
+    return "a figure of losses needs event logs, got none; measure with `forktask compare --trace`"
+
+
+def draw(study: Study, plan_id: str, column: str) -> Figure:
+    """Draw the losses of each logged model, and their differences from fork-join."""
+    figure = draw_losses(rows_of(study, plan_id), column)
+    plan_header(figure, study, plan_id, column)
+    return figure
+
+
+def rows_of(study: Study, plan_id: str) -> list[dict[str, Any]]:
+    """Return the losses of a plan's latest logs (rows of `losses.as_rows`), models in their fixed order."""
+    latest = {(row["model"], row["threads"]): row for row in study.traces if row["plan_id"] == plan_id}
+    return [latest[key]["losses"] for key in sorted(latest, key=lambda key: (key[1], model_rank(key[0])))]
+
+
+def draw_losses(rows: Sequence[Mapping[str, Any]], column: str = "double") -> Figure:
+    """Draw rows of `losses.as_rows`: bars that sum to the step time, and differences from the quickest fork-join."""
+    reference, others = compared(rows)
+    panels = 2 if others else 1
+    with matplotlib.rc_context(style_parameters()):
+        figure, axes = new_figure(column, panels, max(1.6, 0.3 * len(rows) + 0.6), (1.25, 1) if others else None)
+        bars = axes[0]
+        for place, row in enumerate(rows):
+            _stack(bars, place, {name: row[f"{name}_s"] * 1e3 for name in LOSSES})
+            bars.plot(
+                [row["step_time_s"] * 1e3] * 2, [place - 0.42, place + 0.42], color="black", linewidth=0.9, zorder=4
+            )
+        bars.set_yticks(range(len(rows)), [_label(row) for row in rows])
+        bars.invert_yaxis()
+        bars.tick_params(axis="y", length=0)
+        bars.axvline(0, color="black", linewidth=0.5)
+        bars.set_xlabel("wall time of an iteration (ms)")
+        panel_title(bars, "where the threads' time went")
+        if others:
+            _draw_differences(axes[1], reference, others)
+        handles = [Patch(color=CLASS_COLORS[name], label=NAMES[name]) for name in LOSSES]
+        handles.append(Line2D([], [], color="black", linewidth=0.9, label="measured"))
+        add_legend(figure, column, handles, columns=4 if column == "double" else 2)
+    return figure
+
+
+def compared(rows: Sequence[Mapping[str, Any]]):
+    """Return the row of the quickest fork-join run and those of task models on as many threads."""
+    runs = [row for row in rows if base_model(row["model"]) == "forkjoin"]
+    if not runs:
+        return None, []
+    reference = min(runs, key=lambda row: row["step_time_s"])
+    others = [r for r in rows if base_model(r["model"]) in TASK_MODELS and r["threads"] == reference["threads"]]
+    return reference, others
+
+
+def _draw_differences(axis, reference, others) -> None:
+    for place, row in enumerate(others):
+        _stack(axis, place, {name: (reference[f"{name}_s"] - row[f"{name}_s"]) * 1e3 for name in LOSSES})
+        total = (reference["step_time_s"] - row["step_time_s"]) * 1e3
+        axis.plot([total] * 2, [place - 0.42, place + 0.42], color="black", linewidth=0.9, zorder=4)
+    axis.set_yticks(range(len(others)), [_label(row, threads=False) for row in others])
+    axis.invert_yaxis()
+    axis.tick_params(axis="y", length=0)
+    axis.axvline(0, color="black", linewidth=0.5)
+    axis.set_xlabel("less time an iteration than fork-join (ms)")
+    panel_title(axis, "gain over fork-join, by cause")
+
+
+def _stack(axis, place: int, values: Mapping[str, float]) -> None:
+    """Stack positive values to the right of zero and negative ones to the left."""
+    right = left = 0.0
+    for name, value in values.items():
+        start = right if value >= 0 else left
+        axis.barh(place, value, left=start, height=0.7, color=CLASS_COLORS[name], linewidth=0, zorder=2)
+        right, left = (right + value, left) if value >= 0 else (right, left + value)
+
+
+def _label(row: Mapping[str, Any], threads: bool = True) -> str:
+    aside = f", {row['threads']} thr." if threads and row["threads"] > 1 else ""
+    return model_label(row["model"]) + aside
+
+
+def losses_caption(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the sentences about the bars."""
+    sentences = [
+        "(a) Wall time of an iteration of a logged run, divided by what its threads did; the parts of a bar sum to the "
+        "measured time, the line. Parts that are negative lie left of zero. Useful work is the time that the same "
+        "blocks take in a logged serial run; inflation is by how much longer they took. Imbalance: waiting while a "
+        "ready task stood with another thread; behind a barrier: waiting while the data of some task were there; "
+        "waiting for a dependence: no task was ready."
+    ]
+    reference, others = compared(rows)
+    if others:
+        sentences.append(
+            f"(b) By which part each cause makes task models quicker than {model_label(reference['model'])} (to the "
+            f"right) or slower; the line is the whole difference."
+        )
+    return sentences
+
+
+def caption(study: Study, plan_id: str) -> list[str]:
+    """Return the caption's sentences."""
+    return [*losses_caption(rows_of(study, plan_id)), *conditions(study, plan_id)]

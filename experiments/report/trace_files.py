@@ -1,0 +1,75 @@
+"""The files of traced models besides their logs: pictures, losses, and traces for other tools."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...cython_src.errors import UsageError
+from ..analysis.losses import all_losses, as_rows, as_text, write_csv
+from ..analysis.windows import Window, typical
+from ..sampling.events import EventLog
+from ..traces.paje import write_paje
+from ..traces.paraver import write_paraver
+from ..traces.perfetto import write_perfetto
+from .figures.losses import draw_losses, losses_caption
+from .figures.style import FORMATS, save
+from .gantt import draw_gantt
+from .words import format_time
+
+MAX_EXPORTED = 200_000  # events of a model in each trace for another tool
+
+
+def write_trace_files(folder: str | os.PathLike, logs: Sequence[EventLog], iterations: int) -> list[str]:
+    """Write pictures, losses and traces of some logs; return a sentence for each file and the table of losses.
+
+    Parameters
+    ----------
+    folder : path
+    logs : sequence of EventLog
+        Of one plan.
+    iterations : int
+        Of each model in the pictures. The traces hold as many as `MAX_EXPORTED` events allow.
+
+    Raises
+    ------
+    UsageError
+        A file that cannot be written.
+    """
+    folder = Path(folder)
+    shown = [typical(log, iterations) for log in logs]
+    exported = [largest_window(log) for log in logs]
+    said = []
+    try:
+        figure, caption = draw_gantt(shown)
+        said.append(_save(figure, folder, "gantt", caption))
+        found = all_losses(logs)
+        write_csv(folder / "losses.csv", found)
+        said.append(f"{folder / 'losses.csv'}: seconds by model, phase and layer")
+        rows = as_rows(found)
+        said.append(_save(draw_losses(rows), folder, "losses", " ".join(losses_caption(rows))))
+        for name, write in (("json.gz", write_perfetto), ("prv", write_paraver), ("paje", write_paje)):
+            said.append(write(folder / f"trace.{name}", exported))
+    except OSError as error:
+        raise UsageError(f"traces must be writable to {os.fspath(folder)!r}, got: {error.strerror}") from None
+    cut = [w.log for w in exported if len(w.passes) * w.log.about["stride"] < w.log.about["iterations"]]
+    if cut:
+        said.append(
+            f"Traces for other tools hold at most {MAX_EXPORTED} events a model: the first iterations of "
+            f"{', '.join(log.about['model'] for log in cut)}"
+        )
+    return [*said, "", as_text(found, format_time)]
+
+
+def largest_window(log: EventLog) -> Window:
+    """Return the first iterations of a log that have at most `MAX_EXPORTED` events."""
+    passes = int(log.about["iterations"] // log.about["stride"])
+    return Window(log, range(max(1, min(passes, passes * MAX_EXPORTED // len(log.events)))))
+
+
+def _save(figure, folder: Path, name: str, caption: str) -> str:
+    for kind in FORMATS:
+        save(figure, folder / f"{name}.{kind}")
+    (folder / f"{name}.txt").write_text(caption + "\n", encoding="utf-8")
+    return f"{folder / name}.{{{','.join(FORMATS)}}}: {name}"

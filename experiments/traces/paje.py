@@ -1,0 +1,142 @@
+"""Traces in the Paje format, which ViTE and PajeNG read: containers for models and threads, states, links.
+
+Times are milliseconds from the start of each run.
+
+References
+----------
+L. Schnorr, "Paje trace file format" (2014).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ..analysis.windows import Window, layer_of_loops
+from ..sampling.event_states import IN_BLOCK, RUNNING, STATES
+
+MAX_ARROWS = 100_000  # of a model
+# Event -> its number and fields with their types, in the order in which lines hold them.
+DEFINITIONS = {
+    "PajeDefineContainerType": (0, (("Alias", "string"), ("Type", "string"), ("Name", "string"))),
+    "PajeDefineStateType": (1, (("Alias", "string"), ("Type", "string"), ("Name", "string"))),
+    "PajeDefineLinkType": (
+        2,
+        (
+            ("Alias", "string"),
+            ("Type", "string"),
+            ("StartContainerType", "string"),
+            ("EndContainerType", "string"),
+            ("Name", "string"),
+        ),
+    ),
+    "PajeDefineEntityValue": (3, (("Alias", "string"), ("Type", "string"), ("Name", "string"), ("Color", "color"))),
+    "PajeCreateContainer": (
+        4,
+        (("Time", "date"), ("Alias", "string"), ("Type", "string"), ("Container", "string"), ("Name", "string")),
+    ),
+    "PajeDestroyContainer": (5, (("Time", "date"), ("Type", "string"), ("Name", "string"))),
+    "PajeSetState": (6, (("Time", "date"), ("Type", "string"), ("Container", "string"), ("Value", "string"))),
+    "PajeStartLink": (
+        7,
+        (
+            ("Time", "date"),
+            ("Type", "string"),
+            ("Container", "string"),
+            ("StartContainer", "string"),
+            ("Value", "string"),
+            ("Key", "string"),
+        ),
+    ),
+    "PajeEndLink": (
+        8,
+        (
+            ("Time", "date"),
+            ("Type", "string"),
+            ("Container", "string"),
+            ("EndContainer", "string"),
+            ("Value", "string"),
+            ("Key", "string"),
+        ),
+    ),
+}
+_COLORS = ("0.5 0.5 0.5", "0 0.5 0.5", "0.94 0.63 0", "0.95 0.86 0.55", "0.84 0.15 0.16", "0.55 0.31 0.75")
+_STATE_COLORS = ("0 0 1", *_COLORS, "0.46 0.76 1", "0 0 0")
+
+
+def write_paje(path: str | os.PathLike, windows: Sequence[Window]) -> str:
+    """Write a trace; return a sentence about what it holds."""
+    path = Path(path)
+    events: list[tuple[float, int, str]] = []
+    said = []
+    for number, window in enumerate(windows):
+        arrows, complete = window.arrows(MAX_ARROWS)
+        if not complete:
+            said.append(f"links of {window.log.about['model']}: from each block's last predecessor only")
+        events += _events(number, window, arrows)
+    events.sort(key=lambda event: event[:2])
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines(line + "\n" for line in _header(windows))
+        file.writelines(line + "\n" for _, _, line in events)
+        for number, window in enumerate(windows):
+            end = _time(max(w.stop_ns - w.start_ns for w in windows))
+            for worker in range(window.log.about["threads"]):
+                file.write(_line("PajeDestroyContainer", end, "T", f"m{number}t{worker}") + "\n")
+            file.write(_line("PajeDestroyContainer", end, "M", f"m{number}") + "\n")
+    return "; ".join([f"{path}: {len(events)} events of {len(windows)} models", *said])
+
+
+def _line(event: str, *values: str) -> str:
+    number, fields = DEFINITIONS[event]
+    texts = [f'"{v}"' if kind in ("string", "color") else v for v, (_, kind) in zip(values, fields, strict=True)]
+    return " ".join([str(number), *texts])
+
+
+def _time(ns: int) -> str:
+    return f"{ns * 1e-6:.6f}"
+
+
+def _header(windows: Sequence[Window]) -> Iterator[str]:
+    for event, (number, fields) in DEFINITIONS.items():
+        yield f"%EventDef {event} {number}"
+        for name, kind in fields:
+            yield f"% {name} {kind}"
+        yield "%EndEventDef"
+    yield _line("PajeDefineContainerType", "M", "0", "Model")
+    yield _line("PajeDefineContainerType", "T", "M", "Thread")
+    yield _line("PajeDefineStateType", "S", "T", "State")
+    yield _line("PajeDefineLinkType", "D", "M", "T", "T", "Dependence")
+    yield _line("PajeDefineEntityValue", "dep", "D", "dependence", "0 0 0")
+    for number, (name, color) in enumerate(zip(STATES, _STATE_COLORS, strict=True)):
+        if number != RUNNING:
+            yield _line("PajeDefineEntityValue", f"s{number}", "S", name, color)
+    layers = dict.fromkeys(name for window in windows for name in _block_names(window))
+    for number, name in enumerate(layers):
+        hue = number / len(layers)
+        color = " ".join(f"{abs((hue * 6 + shift) % 6 - 3) / 3 * 0.8 + 0.1:.3f}" for shift in (0, 4, 2))
+        yield _line("PajeDefineEntityValue", f"b{name}", "S", name, color)
+    for number, window in enumerate(windows):
+        yield _line("PajeCreateContainer", "0.000000", f"m{number}", "M", "0", window.log.about["model"])
+        for worker in range(window.log.about["threads"]):
+            yield _line("PajeCreateContainer", "0.000000", f"m{number}t{worker}", "T", f"m{number}", f"thread {worker}")
+
+
+def _block_names(window: Window) -> list[str]:
+    """Value of the state of each loop's blocks: layer and phase."""
+    log = window.log
+    return [f"{layer} {phase}".strip() for layer, phase in zip(layer_of_loops(log), log.loops["phase"], strict=True)]
+
+
+def _events(number: int, window: Window, arrows) -> Iterator[tuple[float, int, str]]:
+    names, log, origin = _block_names(window), window.log, window.start_ns
+    for start, _stop, _iteration, task, worker, state, cause in window.events.tolist():
+        inside = state == RUNNING and cause != IN_BLOCK
+        value = f"b{names[log.task_loop[task]]}" if inside else f"s{state}"
+        yield start - origin, 0, _line("PajeSetState", _time(start - origin), "S", f"m{number}t{worker}", value)
+    for key, (k, task, later, successor) in enumerate(arrows.tolist()):
+        sent, received = int(window.stop[k, task]) - origin, int(window.start[later, successor]) - origin
+        link = ("D", f"m{number}")
+        ends = f"m{number}t{window.worker[k, task]}", f"m{number}t{window.worker[later, successor]}"
+        yield sent, 1, _line("PajeStartLink", _time(sent), *link, ends[0], "dep", f"m{number}k{key}")
+        yield received, 2, _line("PajeEndLink", _time(received), *link, ends[1], "dep", f"m{number}k{key}")

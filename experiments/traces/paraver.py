@@ -1,0 +1,126 @@
+"""Traces for Paraver: states, blocks and dependences in .prv, their names and colours in .pcf, the threads in .row.
+
+Each model is an application of its own, so one window shows all of them on one time axis. Times are nanoseconds from
+the start of each run.
+
+References
+----------
+"Paraver: Tracefile Description" (Barcelona Supercomputing Center): header, state records (1), event records (2) and
+communication records (3).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ..analysis.windows import Window, layer_of_loops
+from ..sampling.event_states import CAUSES, IN_BLOCK, RUNNING, STATES
+
+MAX_ARROWS = 100_000  # of a model
+BLOCK_TYPE, LAYER_TYPE, ITERATION_TYPE, CAUSE_TYPE = 84000001, 84000002, 84000003, 84000004
+STATE_COLORS = (
+    (255, 255, 255),
+    (0, 0, 255),
+    (128, 128, 128),
+    (0, 128, 128),
+    (240, 160, 0),
+    (242, 220, 140),
+    (214, 39, 40),
+    (140, 79, 191),
+    (117, 195, 255),
+    (0, 0, 0),
+)
+
+
+def write_paraver(path: str | os.PathLike, windows: Sequence[Window]) -> str:
+    """Write `path` (.prv) and the files beside it; return a sentence about what they hold."""
+    path = Path(path)
+    records: list[tuple[int, int, str]] = []
+    first_cpu = 1
+    layers = sorted({layer for window in windows for layer in layer_of_loops(window.log)})
+    said = []
+    for application, window in enumerate(windows, 1):
+        records += _records(application, window, layers, first_cpu)
+        arrows, complete = window.arrows(MAX_ARROWS)
+        if not complete:
+            said.append(f"lines of {window.log.about['model']}: from each block's last predecessor only")
+        records += _communications(application, window, arrows, first_cpu)
+        first_cpu += window.log.about["threads"]
+    records.sort(key=lambda record: record[:2])
+    threads = [window.log.about["threads"] for window in windows]
+    length = max(window.stop_ns - window.start_ns for window in windows)
+    date = datetime.now(UTC).strftime("%d/%m/%y at %H:%M")
+    applications = ":".join(f"1({n}:1)" for n in threads)
+    with open(path, "w", encoding="ascii") as file:
+        file.write(f"#Paraver ({date}):{length}_ns:1({sum(threads)}):{len(windows)}:{applications}\n")
+        file.writelines(line + "\n" for _, _, line in records)
+    path.with_suffix(".pcf").write_text(_names(windows, layers), encoding="utf-8")
+    path.with_suffix(".row").write_text(_rows(windows), encoding="utf-8")
+    return "; ".join([f"{path}: {len(records)} records of {len(windows)} models", *said])
+
+
+def _records(application: int, window: Window, layers: Sequence[str], first_cpu: int):
+    """State and event records as (time, order, text); a thread's states follow each other."""
+    log, origin = window.log, window.start_ns
+    number = {layer: i for i, layer in enumerate(layers, 1)}
+    layer_of_task = [number[layer_of_loops(log)[loop]] for loop in log.task_loop]
+    for event in window.events.tolist():
+        start, stop, iteration, task, worker, state, cause = event
+        where = f"{first_cpu + worker}:{application}:1:{worker + 1}"
+        yield start - origin, 0, f"1:{where}:{start - origin}:{stop - origin}:{state + 1}"
+        if state == RUNNING or cause == IN_BLOCK:
+            values = f"{BLOCK_TYPE}:{task + 1}:{LAYER_TYPE}:{layer_of_task[task]}:{ITERATION_TYPE}:{iteration + 1}"
+        else:
+            values = f"{BLOCK_TYPE}:0:{LAYER_TYPE}:0:{CAUSE_TYPE}:{cause + 1}"
+        yield start - origin, 1, f"2:{where}:{start - origin}:{values}"
+
+
+def _communications(application: int, window: Window, arrows, first_cpu: int):
+    """A record for each dependence: from the end of the predecessor to the start of the block."""
+    origin = window.start_ns
+    for k, task, later, successor in arrows.tolist():
+        sent, received = int(window.stop[k, task]) - origin, int(window.start[later, successor]) - origin
+        a, b = int(window.worker[k, task]), int(window.worker[later, successor])
+        line = (
+            f"3:{first_cpu + a}:{application}:1:{a + 1}:{sent}:{sent}:"
+            f"{first_cpu + b}:{application}:1:{b + 1}:{received}:{received}:1:{task + 1}"
+        )
+        yield sent, 2, line
+
+
+def _names(windows: Sequence[Window], layers: Sequence[str]) -> str:
+    lines = [
+        "DEFAULT_OPTIONS",
+        "",
+        "LEVEL THREAD",
+        "UNITS NANOSEC",
+        "",
+        "DEFAULT_SEMANTIC",
+        "",
+        "THREAD_FUNC State As Is",
+    ]
+    lines += ["", "STATES", *(f"{i} {name}" for i, name in enumerate(("idle", *STATES)))]  # 1 is running in all traces
+    lines += ["", "STATES_COLOR"]
+    lines += [f"{i} {{{r},{g},{b}}}" for i, (r, g, b) in enumerate(STATE_COLORS)]
+    tasks = windows[0].log
+    for kind, name, values in (
+        (BLOCK_TYPE, "Block", ["none", *(tasks.task_name(task) for task in range(tasks.num_tasks))]),
+        (LAYER_TYPE, "Layer", ["none", *layers]),
+        (ITERATION_TYPE, "Iteration, from 1 on", []),
+        (CAUSE_TYPE, "Cause of waiting", ["none", *CAUSES]),
+    ):
+        lines += ["", "EVENT_TYPE", f"0 {kind} {name}"]
+        if values:
+            lines += ["VALUES", *(f"{i} {value}" for i, value in enumerate(values))]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(windows: Sequence[Window]) -> str:
+    threads = [window.log.about["threads"] for window in windows]
+    names = [f"{w.log.about['model']} thread {i}" for w, n in zip(windows, threads, strict=True) for i in range(n)]
+    lines = [f"LEVEL CPU SIZE {sum(threads)}", *(f"{i}.machine" for i in range(1, sum(threads) + 1))]
+    lines += ["", "LEVEL NODE SIZE 1", "machine", "", f"LEVEL THREAD SIZE {len(names)}", *names]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,110 @@
+"""Traces in the JSON format of Chrome, which Perfetto's viewer opens: a process a model, a track a thread.
+
+Times are in microseconds from the start of each run. Blocks are complete events; what happened inside of one, such as
+the loss of its CPU, lies within it. Dependences are flow arrows.
+
+References
+----------
+"Trace Event Format" (Google, 2016); viewer: https://ui.perfetto.dev.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..analysis.windows import Window, layer_of_loops
+from ..sampling.event_states import CAUSES, IN_BLOCK, RUNNING, STATES
+
+MAX_ARROWS = 100_000  # of a model
+ITERATION_TRACKS = 1000  # number of the first track of iterations
+
+
+def write_perfetto(path: str | os.PathLike, windows: Sequence[Window]) -> str:
+    """Write a gzipped trace; return a sentence about what it holds."""
+    path = Path(path)
+    partial = path.with_name(path.name + ".partial")
+    num_events, said = 0, []
+    with gzip.open(partial, "wt", encoding="utf-8", compresslevel=6) as file:
+        file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
+        for number, window in enumerate(windows, 1):
+            arrows, complete = window.arrows(MAX_ARROWS)
+            if not complete:
+                said.append(f"arrows of {window.log.about['model']}: from each block's last predecessor only")
+            for event in _events(number, window, arrows):
+                file.write(",\n" * (num_events > 0) + json.dumps(event, separators=(",", ":")))
+                num_events += 1
+        file.write("\n]}\n")
+    os.replace(partial, path)
+    return "; ".join([f"{path}: {num_events} events of {len(windows)} models", *said])
+
+
+def _events(process: int, window: Window, arrows: np.ndarray) -> Iterator[dict]:
+    log = window.log
+    step_ms = log.wall_ns * 1e-6 / log.about["iterations"]
+    yield _metadata("process_name", process, 0, f"{log.about['model']} ({step_ms:.3g} ms an iteration)")
+    yield {**_metadata("process_sort_index", process, 0, ""), "args": {"sort_index": process}}
+    for worker in range(log.about["threads"]):
+        yield _metadata("thread_name", process, worker, f"thread {worker}")
+    yield from _iterations(process, window)
+    names = [log.task_name(task) for task in range(log.num_tasks)]
+    layers, phases = layer_of_loops(log), log.loops["phase"]
+    origin = window.start_ns
+    for k in window.passes:
+        iteration = log.about["first_iteration"] + k * log.about["stride"]
+        for task, (start, stop, worker) in enumerate(
+            zip(window.start[k].tolist(), window.stop[k].tolist(), window.worker[k].tolist(), strict=True)
+        ):
+            loop = int(log.task_loop[task])
+            yield {
+                **_complete(process, worker, start - origin, stop - origin, names[task]),
+                "cat": phases[loop] or "block",
+                "args": {"iteration": iteration, "layer": layers[loop], "block": task},
+            }
+    between = window.events[(window.events["state"] != RUNNING)]
+    for event in between:
+        worker, state, cause = int(event["worker"]), STATES[event["state"]], CAUSES[event["cause"]]
+        inside = event["cause"] == IN_BLOCK
+        yield {
+            **_complete(process, worker, int(event["start_ns"]) - origin, int(event["stop_ns"]) - origin, state),
+            "cat": "idle",
+            "args": {} if inside else {"cause": cause},
+        }
+    for number, (k, task, later, successor) in enumerate(arrows.tolist()):
+        flow = {"cat": "dependence", "name": "dependence", "id": process * 10_000_000 + number, "pid": process}
+        end = int(window.stop[k, task]) - 1 - origin  # within the block
+        yield {**flow, "ph": "s", "ts": end / 1e3, "tid": int(window.worker[k, task])}
+        begin = int(window.start[later, successor]) - origin
+        yield {**flow, "ph": "f", "bp": "e", "ts": begin / 1e3, "tid": int(window.worker[later, successor])}
+
+
+def _iterations(process: int, window: Window) -> Iterator[dict]:
+    """Tracks of iterations: those that overlap lie on different ones."""
+    ends: list[int] = []
+    for iteration, start, stop in window.spans():
+        row = next((r for r, end in enumerate(ends) if end <= start), len(ends))
+        if row == len(ends):
+            yield _metadata("thread_name", process, ITERATION_TRACKS + row, "iterations")
+        ends[row : row + 1] = [stop]
+        event = _complete(process, ITERATION_TRACKS + row, start - window.start_ns, stop - window.start_ns, "iteration")
+        yield {**event, "cat": "iteration", "args": {"iteration": iteration}}
+
+
+def _metadata(kind: str, process: int, thread: int, name: str) -> dict:
+    return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}
+
+
+def _complete(process: int, thread: int, start_ns: int, stop_ns: int, name: str) -> dict:
+    return {
+        "ph": "X",
+        "pid": process,
+        "tid": thread,
+        "ts": start_ns / 1e3,
+        "dur": (stop_ns - start_ns) / 1e3,
+        "name": name,
+    }
