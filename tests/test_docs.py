@@ -42,6 +42,7 @@ COMMANDS = (
     "profile",
     "gate",
     "scaling-power",
+    "graph",
     "networks",
     "memory",
     "tune",

@@ -26,6 +26,7 @@ COMMANDS: tuple[str, ...] = (
     "generate",
     "trace",
     "metg",
+    "graph",
     "networks",
     "memory",
     "tune",

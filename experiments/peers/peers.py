@@ -348,12 +348,12 @@ def as_text(result: Mapping[str, Any]) -> str:
             f"{row['threads']:>7}  {row['name']:32} {row['step_time_s'] * 1e3:10.3f} {row['iqr_s'] * 1e3:8.3f}"
             + "".join(f" {row['step_time_s'] / floor_s:10.2f}" for floor_s in row["floors_s"].values())
         )
-        if "speedup" in row:
-            line += f"   {row['speedup']:.2f} [{row['speedup_low']:.2f}, {row['speedup_high']:.2f}] ({row['peer']})"
-        if "llmc_speedup" in row:
-            low, high = row["llmc_speedup_low"], row["llmc_speedup_high"]
-            line += f"; {row['llmc_speedup']:.2f} [{low:.2f}, {high:.2f}] ({LLMC})"
-        lines.append(line)
+        said = [
+            f"{row[key]:.2f} [{row[f'{key}_low']:.2f}, {row[f'{key}_high']:.2f}] ({peer})"
+            for key, peer in (("speedup", row.get("peer")), ("llmc_speedup", LLMC))
+            if key in row
+        ]
+        lines.append(line + "   " * bool(said) + "; ".join(said))
     lines.append("")
     direct = "direct convolutions' operations" if result["convolutions"] else "operations"
     fewer = "; Winograd's form needs fewer and may pass it" if result["convolutions"] else ""

@@ -1,0 +1,215 @@
+"""Part of a plan's task graph, small enough to be drawn: some loops' tasks, and everything else folded.
+
+Rows are the plan's loops in order. Loops that are not shown are folded into one node for each run of them within a
+phase, so that paths through them are not lost; barriers are nodes between rows. A join of the graph, which stands for
+all edges from a set of tasks to another, stays a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...cython_src.errors import UsageError
+from ...cython_src.plan.model import PHASES, BlockLoop, Plan
+from ...tasking.barriers import BARRIERS, barrier_after, record_with_barriers
+from ..bounds.bounds import span
+
+MOST_TASKS = 400  # of a picture: boxes of more are smaller than a line of text
+
+
+@dataclass(frozen=True)
+class Row:
+    """A loop that is shown, loops that are folded, or a barrier.
+
+    Attributes
+    ----------
+    kind : {"loop", "folded", "barrier"}
+    name : str
+        Of the loop; what is folded; what the barrier waits for.
+    layer, phase : str
+    nodes : range
+        Its nodes: a task each, or one.
+    """
+
+    kind: str
+    name: str
+    layer: str
+    phase: str
+    nodes: range
+
+
+@dataclass(frozen=True)
+class GraphView:
+    """What a picture shows; see the module.
+
+    Attributes
+    ----------
+    title : str
+    barrier : {"loop", "phase", "iteration", "none"}
+    rows : tuple of Row
+    joins : range
+        Nodes behind those of the rows.
+    edges : dict of (source, target) to bool
+        Whether it leads to the next iteration, for each pair of nodes.
+    longest_path : int
+        Tasks on the longest path of one iteration, all of the plan's tasks counted.
+    """
+
+    title: str
+    barrier: str
+    rows: tuple[Row, ...]
+    joins: range
+    edges: dict[tuple[int, int], bool]
+    longest_path: int
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks that are shown."""
+        return sum(len(row.nodes) for row in self.rows if row.kind == "loop")
+
+    def describe(self) -> str:
+        """Say in a sentence what is shown."""
+        crossing = sum(self.edges.values())
+        loops = sum(row.kind == "loop" for row in self.rows)
+        barriers = sum(row.kind == "barrier" for row in self.rows)
+        return (
+            f"barrier {self.barrier}: {self.num_tasks} tasks of {loops} loops, {len(self.edges) - crossing} edges "
+            f"within an iteration, {crossing} to the next, {barriers} barriers; {self.longest_path} tasks on the "
+            "longest path of the whole step"
+        )
+
+
+def view_of(
+    plan: Plan, barrier: str, layers: Sequence[str] = (), phases: Sequence[str] = (), most_tasks: int = MOST_TASKS
+) -> GraphView:
+    """Return the view of a plan's tasks of some layers and phases.
+
+    Parameters
+    ----------
+    plan : Plan
+    barrier : {"loop", "phase", "iteration", "none"}
+    layers : sequence of str
+        Names of layers, each with all below it ("h.0" has "h.0.mlp.c_fc"); empty: all.
+    phases : sequence of str
+        Empty: all.
+    most_tasks : int
+
+    Raises
+    ------
+    UsageError
+        An unknown barrier, layer or phase, nothing to show, or more tasks than a picture holds.
+    """
+    if barrier not in BARRIERS:
+        raise UsageError(f"barrier must be one of {', '.join(BARRIERS)}; got {barrier!r}")
+    shown = [_is_shown(loop, layers, phases) for loop in plan.loops]
+    _check(plan, shown, layers, phases, most_tasks)
+    ends = barrier_after(plan, barrier)
+    graph = record_with_barriers(plan, barrier)
+    num_barriers = sum(ends)
+    rows: list[Row] = []
+    node_of = np.full(graph.num_nodes, -1, np.int64)
+    count = 0
+
+    def add(kind: str, name: str, layer: str, phase: str, nodes: int) -> None:
+        nonlocal count
+        rows.append(Row(kind, name, layer, phase, range(count, count + nodes)))
+        count += nodes
+
+    passed = 0  # barriers
+    for number, loop in enumerate(plan.loops):
+        tasks = slice(loop.first_task, loop.first_task + loop.num_blocks)
+        if shown[number]:
+            add("loop", loop.name, loop.layer, loop.phase, loop.num_blocks)
+            node_of[tasks] = rows[-1].nodes
+        else:
+            if not rows or rows[-1].kind != "folded" or rows[-1].phase != loop.phase:
+                run = _run_of_folded(plan, shown, number)
+                text = f"{sum(part.num_blocks for part in run)} tasks of {len(run)} loop{'s' * (len(run) > 1)}"
+                add("folded", text, loop.layer, loop.phase, 1)
+            node_of[tasks] = rows[-1].nodes[0]
+        if ends[number]:
+            at = graph.num_nodes - num_barriers + passed
+            passed += 1
+            inside = number + 1 < len(plan.loops) and not (shown[number] or shown[number + 1])
+            if inside and loop.phase == plan.loops[number + 1].phase:
+                node_of[at] = rows[-1].nodes[0]
+            else:
+                add("barrier", f"barrier after {loop.phase if barrier == 'phase' else barrier}", "", loop.phase, 1)
+                node_of[at] = rows[-1].nodes[0]
+    first_join = count
+    joins = np.flatnonzero(node_of < 0)
+    node_of[joins] = np.arange(first_join, first_join + len(joins))
+    source, target, token = graph.edges()
+    edges: dict[tuple[int, int], bool] = {}
+    for a, b, t in zip(node_of[source].tolist(), node_of[target].tolist(), token.tolist(), strict=True):
+        if a != b:
+            edges[a, b] = edges.get((a, b), True) and bool(t)
+    edges, joins_left = _without_small_joins(edges, first_join)
+    depth = round(span(graph, np.ones(plan.num_tasks)))
+    return GraphView(plan.name, barrier, tuple(rows), range(first_join, first_join + joins_left), edges, depth)
+
+
+def _is_shown(loop: BlockLoop, layers: Sequence[str], phases: Sequence[str]) -> bool:
+    below = not layers or any(loop.layer == layer or loop.layer.startswith(f"{layer}.") for layer in layers)
+    return below and (not phases or loop.phase in phases)
+
+
+def _check(plan: Plan, shown: Sequence[bool], layers: Sequence[str], phases: Sequence[str], most_tasks: int) -> None:
+    for phase in phases:
+        if phase not in PHASES:
+            raise UsageError(f"phases must be some of {', '.join(PHASES)}; got {phase!r}")
+    names = sorted({loop.layer for loop in plan.loops})
+    for layer in layers:
+        if not any(name == layer or name.startswith(f"{layer}.") for name in names):
+            raise UsageError(f"layers must be some of {', '.join(names)} or what these begin with, got {layer!r}")
+    tasks = sum(loop.num_blocks for loop, is_shown in zip(plan.loops, shown, strict=True) if is_shown)
+    if not tasks:
+        raise UsageError(f"layers {', '.join(layers)} must have loops of phase {', '.join(phases)}, got none")
+    if tasks > most_tasks:
+        raise UsageError(
+            f"a picture holds at most {most_tasks} tasks, got {tasks}; name fewer --layers or --phases, lower the "
+            "batch or enlarge the blocks (--granularity)"
+        )
+
+
+def _run_of_folded(plan: Plan, shown: Sequence[bool], first: int) -> list[BlockLoop]:
+    """Loops from `first` on that are folded into one node."""
+    run = []
+    for loop, is_shown in zip(plan.loops[first:], shown[first:], strict=True):
+        if is_shown or loop.phase != plan.loops[first].phase:
+            break
+        run.append(loop)
+    return run
+
+
+def _without_small_joins(
+    edges: dict[tuple[int, int], bool], first_join: int
+) -> tuple[dict[tuple[int, int], bool], int]:
+    """Replace joins with one node on a side by edges past them; number those that are left anew."""
+    before: dict[int, dict[int, bool]] = {}
+    after: dict[int, dict[int, bool]] = {}
+    for (a, b), crosses in edges.items():
+        after.setdefault(a, {})[b] = crosses
+        before.setdefault(b, {})[a] = crosses
+    for join in sorted({node for edge in edges for node in edge if node >= first_join}):
+        sources, targets = before.get(join, {}), after.get(join, {})
+        if min(len(sources), len(targets)) > 1:
+            continue
+        for a, first in sources.items():
+            after[a].pop(join)
+            for b, second in targets.items():
+                # An edge within the iteration implies the one to the next.
+                crosses = (first or second) and after[a].get(b, True)
+                if a != b:
+                    after[a][b] = before[b][a] = crosses
+        for b in targets:
+            before[b].pop(join)
+        before.pop(join, None)
+        after.pop(join, None)
+    left = {(a, b): crosses for a, targets in after.items() for b, crosses in targets.items()}
+    joins = sorted({node for edge in left for node in edge if node >= first_join})
+    renamed = {join: first_join + number for number, join in enumerate(joins)}
+    return {(renamed.get(a, a), renamed.get(b, b)): crosses for (a, b), crosses in sorted(left.items())}, len(joins)
