@@ -32,7 +32,8 @@ from .cython_src.networks.layers import (
 )
 from .cython_src.networks.registry import get_network, network_names
 from .cython_src.targets import bind
-from .experiments.training.data import Dataset, load_data
+from .experiments.training.data import load_data
+from .experiments.training.dataset import Dataset
 from .experiments.training.safetensors import read_safetensors, write_safetensors
 from .kernels import get_include
 from .running import Executor, Run, executor, model_names, run, weights_hash

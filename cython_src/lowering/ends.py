@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+import numpy as np
+
+from ..kernels.interface.kernel_spec import KernelSpec
 from ..networks.layers import Layer
-from ..plan.model import read, update, write
+from ..plan.builder import ranges
+from ..plan.model import Block, read, update, write
 from .state import Ends, ImageMap, Lowering, group_bounds
+
+READ_KERNEL = "read_images"
+READ_BYTES = 65536  # of a block of images that are read: a call into Python takes as long as some ten thousand bytes
 
 
 def load(low: Lowering) -> str:
-    """Append the loop that gathers a batch; return the buffer of its labels."""
+    """Append the loop that gathers a batch, and before it one that reads the batch's images where they are no array;
+    return the buffer of its labels."""
     b, data = low.builder, low.data
     target = low.maps["input"] = low.keep(low.layout.activation(low, "input", "input"), "input")
     low.aliases["input"] = target.natural()
-    images = b.buffer(f"{data.prefix}dataset.images", (data.num_images, *low.spec.input_shape), role="dataset")
-    all_labels = b.buffer(f"{data.prefix}dataset.labels", (data.num_images,), "int32", role="dataset")
-    order = b.buffer(f"{data.prefix}batch_order", (data.num_batches, low.batch), "int32", role="table")
+    if low.read_image is None:
+        num_images, num_batches = data.num_images, data.num_batches
+        images = b.buffer(f"{data.prefix}dataset.images", (num_images, *low.spec.input_shape), role="dataset")
+        all_labels = b.buffer(f"{data.prefix}dataset.labels", (num_images,), "int32", role="dataset")
+        order = b.buffer(f"{data.prefix}batch_order", (num_batches, low.batch), "int32", role="table")
+    else:
+        num_images, num_batches = low.batch, 1
+        images, all_labels, order = read_images(low, low.read_image)
     labels = b.buffer("labels", (low.groups, low.layout.lanes), "int32", role="input")
     size = math.prod(low.spec.input_shape)
     blocks = []
     for g in low.layout.sample_blocks(low):
-        accesses = read(images), read(all_labels), read(order), target.write(g), write(labels, g)
+        here = () if low.read_image is None else (low.sample_range(g),)
+        accesses = read(images, *here), read(all_labels, *here), read(order), target.write(g), write(labels, g)
         blocks.append((group_bounds(g), accesses, 0.0, 8.0 * low.samples_in(g) * size))
     operands = {
         "images": images,
@@ -39,10 +54,44 @@ def load(low: Lowering) -> str:
         "load",
         **target.attributes("out"),
         batch=low.batch,
-        num_batches=data.num_batches,
-        num_images=data.num_images,
+        num_batches=num_batches,
+        num_images=num_images,
     )
     return labels
+
+
+def read_images(low: Lowering, read_image: Callable[[int, np.ndarray], None]) -> tuple[str, str, str]:
+    """Append the loop that reads a batch's images into a buffer of the step, from wherever `read_image` has them.
+
+    Returns
+    -------
+    images, labels : str
+        Buffers of the batch's images and labels.
+    order : str
+        Table of one row, the numbers of the images in these buffers: 0 ... batch - 1. The user of the plan fills it.
+    """
+    b, data = low.builder, low.data
+    all_labels = b.buffer(f"{data.prefix}dataset.labels", (data.num_images,), "int32", role="dataset")
+    order = b.buffer(f"{data.prefix}batch_order", (data.num_batches, low.batch), "int32", role="table")
+    images = b.buffer("read.images", (low.batch, *low.spec.input_shape), role="input")
+    labels = b.buffer("read.labels", (low.batch,), "int32", role="input")
+    positions = b.buffer(f"{data.prefix}read.positions", (1, low.batch), "int32", role="table")
+
+    def read_block(operands, attributes, bounds, iteration):
+        chosen = operands["batch_order"][iteration % len(operands["batch_order"])]
+        for i in range(bounds["n0"], bounds["n1"]):
+            read_image(int(chosen[i]), operands["images"][i])
+            operands["labels"][i] = operands["dataset_labels"][chosen[i]]
+
+    operands = {"dataset_labels": all_labels, "batch_order": order, "images": images, "labels": labels}
+    b.attributes["kernels"] = {READ_KERNEL: KernelSpec(READ_KERNEL, tuple(operands), (), (), ("n0", "n1"), read_block)}
+    size = 4.0 * math.prod(low.spec.input_shape)
+    blocks = []
+    for n in ranges(low.batch, max(1, min(low.batch, round(READ_BYTES / size)))):
+        accesses = read(all_labels), read(order), write(images, n), write(labels, n)
+        blocks.append(Block(n, accesses, 0.0, size * (n[1] - n[0])))
+    b.loop("read", READ_KERNEL, operands, blocks, layer="input", phase="load")
+    return images, labels, positions
 
 
 def softmax(low: Lowering, head: Layer) -> None:

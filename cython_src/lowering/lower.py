@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ def lower(
     num_iterations_logged: int = 1000,
     num_learning_rates: int = 1,
     prefix: str = "",
+    read_image: Callable[[int, np.ndarray], None] | None = None,
     **changes: Any,
 ) -> Plan:
     """Return the plan of one step.
@@ -50,6 +52,10 @@ def lower(
         Lengths of "losses" and "correct", and of "learning_rates"; both are indexed by the iteration modulo length.
     prefix : str
         Put before the names of data set, batch order and logs, so that plans with different data can share parameters.
+    read_image : callable, optional
+        `read_image(number, out)` writes an image of the data set to `out`, float32 of the network's input shape. The
+        plan then has no "dataset.images": blocks of its loop "read" call the function in each step, from any thread;
+        "read.positions" (after the prefix) must hold 0 ... batch - 1.
     **changes
         Fields of `PlanOptions` that differ from `options`.
 
@@ -87,7 +93,9 @@ def lower(
         num_classes=spec.num_classes,
         deviations=spec.deviations(),
     )
-    low = Lowering(spec, options, data, layout, builder)
+    if read_image is not None and spec.tokens:
+        raise UsageError(f"read_image is for networks of images, got {spec.name!r}; leave it out")
+    low = Lowering(spec, options, data, layout, builder, read_image)
     append_step(low)
     builder.attributes["aliases"] = low.aliases
     return builder.build(options.memory)

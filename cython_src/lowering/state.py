@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Protocol
 
+import numpy as np
+
 from ..errors import UsageError
 from ..kernels import kernel_table
 from ..networks.layers import SEQUENCE, BatchNorm, Convolution, Layer, Network, Softmax, TiedHead
@@ -253,6 +255,7 @@ class Lowering:
     data: DataShape
     layout: Layout
     builder: PlanBuilder
+    read_image: Callable[[int, np.ndarray], None] | None = None  # where the data set is no array of images
     maps: dict[str, TensorMap] = field(default_factory=dict)  # that are kept, by tensor
     gradients: dict[str, TensorMap] = field(default_factory=dict)
     sharers: dict[str, set[str]] = field(default_factory=dict)  # gradient's buffer -> tensors that it belongs to

@@ -286,15 +286,16 @@ class Network:
         """
         if (self.tokens is None) and (input_shape, num_classes) == (self.input_shape, self.num_classes):
             return self
-        last = [i for i, layer in enumerate(self.layers) if isinstance(layer, FullyConnected)][-1:]
+        last = [(i, layer) for i, layer in enumerate(self.layers) if isinstance(layer, FullyConnected)][-1:]
         if self.tokens is not None or not last or not isinstance(self.layers[-1], Softmax):
             raise UsageError(
                 f"a network that takes images and classes from the data must read images and end in a fully connected "
                 f"layer and Softmax, and {self.name!r} does not; describe its input_shape and classes as those of "
                 f"the data"
             )
+        ((index, layer),) = last
         layers = list(self.layers)
-        layers[last[0]] = replace(layers[last[0]], out_features=num_classes)
+        layers[index] = replace(layer, out_features=num_classes)
         adapted = replace(self, input_shape=input_shape, layers=tuple(layers))
         try:
             adapted.num_classes  # noqa: B018  raises if a window does not fit

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...cython_src.binding.storage import Storage
 from ...cython_src.errors import UsageError
-from .data import Dataset
+from .dataset import Dataset
 from .safetensors import read_safetensors, write_safetensors
 from .text import Text
 

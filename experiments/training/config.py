@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import BATCH_OF_TOKENS
 from ...cython_src.lowering.options import PlanOptions, plan_options
 from ...cython_src.records import about
+from ..images.augmentation import parse
+from .folders import BROKEN, LOADS, ImageOptions
 from .weights import EXPORTS
 
 SCHEDULES = ("constant", "cosine", "step")
@@ -44,10 +47,34 @@ class TrainingConfig(PlanOptions, frozen=True):
     data: Annotated[
         str,
         about(
-            "digits, cifar10:FOLDER, cifar100:FOLDER, idx:FOLDER or synthetic:N; of tokens text, text:FILE, "
-            "tokens:FILE (llm.c's token file) or synthetic:N"
+            "digits, cifar10:FOLDER, cifar100:FOLDER, idx:FOLDER, folder:DIR (a sub-folder of images for each class), "
+            "csv:FILE (columns file, label, split), thumbnails:N (generated photographs) or synthetic:N; of tokens "
+            "text, text:FILE, tokens:FILE (llm.c's token file) or synthetic:N"
         ),
     ] = "digits"
+    image_size: Annotated[
+        str, about("HEIGHTxWIDTH to which image files are cropped in the middle and scaled; empty: the network's")
+    ] = ""
+    load: Annotated[
+        str,
+        about(
+            "where a step takes image files from: memory (all are loaded before the run), cache (read from the packed "
+            "cache in each step), files (decoded in each step)",
+            choices=LOADS,
+        ),
+    ] = "memory"
+    broken: Annotated[
+        str,
+        about("what to do with an image file that cannot be decoded: refuse the data, or leave it out", choices=BROKEN),
+    ] = "refuse"
+    cache: Annotated[str, about("folder of the packed cache of image files; empty: below the user's cache folder")] = ""
+    augment: Annotated[
+        str,
+        about(
+            "random changes of training images, none or some of flip (left and right) and crop (moved by up to an "
+            "eighth of their size), with commas between"
+        ),
+    ] = "none"
     model: Annotated[str, about("execution model with its options, e.g. forkjoin:schedule=dynamic")] = "taskiter"
     threads: Annotated[int, about("number of threads", least=1, below=4097)] = min(2, len(os.sched_getaffinity(0)))
     epochs: Annotated[int, about("passes over the training samples", least=1, below=1_000_001)] = 8
@@ -84,8 +111,19 @@ class TrainingConfig(PlanOptions, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.augmentations  # noqa: B018  raises on a word that is none
         if self.warmup > self.epochs:
             raise UsageError(f"warmup must be in [0, {self.epochs}], the number of epochs; got {self.warmup:g}")
+
+    @property
+    def augmentations(self) -> frozenset[str]:
+        """The words in `augment`."""
+        return parse(self.augment)
+
+    def image_options(self, progress: Callable[[int, int], None]) -> ImageOptions:
+        """How image files are read; `progress` is told how many are decoded, and of how many."""
+        names = ("image_size", "load", "broken", "cache", "memory_limit", "threads")
+        return ImageOptions(**{name: getattr(self, name) for name in names}, progress=progress)
 
     @property
     def plan(self) -> PlanOptions:

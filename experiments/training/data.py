@@ -1,7 +1,8 @@
-"""Data sets: handwritten digits (shipped), CIFAR binary files, IDX files, synthetic images.
+"""Data sets: handwritten digits (shipped), CIFAR binary files, IDX files, image files, synthetic images.
 
-All data become standardised float32 images of 3 x 32 x 32 with a fixed split; synthetic ones have the network's
-shape. Pixels pass through a table of 256 values, so that the same files give the same bits on every machine.
+All data become standardised float32 images with a fixed split, of 3 x 32 x 32 but for image files and synthetic ones,
+which have the network's shape. Pixels pass through a table of 256 values, so that the same files give the same bits on
+every machine.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,103 +18,35 @@ import numpy as np
 from ...cython_src.binding.storage import aligned_empty
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.layers import Network
+from ..images.source import standardising_table
 from ..machine.disturbance import read_memory
+from .dataset import SPLIT_SEED, VALID_FRACTION, Dataset, stratified_split
+from .folders import KINDS, ImageOptions, load_folder
 
 SIDE = 32
 CHANNELS = 3
-SPECS = "digits, cifar10:FOLDER, cifar100:FOLDER, idx:FOLDER, synthetic:N"
+SPECS = "digits, cifar10:FOLDER, cifar100:FOLDER, idx:FOLDER, folder:DIR, csv:FILE, thumbnails:N, synthetic:N"
 MAX_SYNTHETIC = 1_000_000
-VALID_FRACTION = 0.1
-SPLIT_SEED = 20260
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IDX_UNSIGNED_BYTE = 0x08
 _CHUNK_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, repr=False)
-class Dataset:
-    """Images, labels and the split.
-
-    Attributes
-    ----------
-    name : str
-        The data set's spec without the folder.
-    description : str
-        One line for tables and figures.
-    images : float32, shape (N, 3, 32, 32), 64-byte aligned
-        Standardised: mean 0 and standard deviation 1 per channel over the training images.
-    labels : int32, shape (N,)
-    train, valid, test : int32, one dimension
-        Indices into `images`; disjoint.
-    class_names : tuple of str
-    smoke_test : bool
-        Whether the data are too easy to compare networks on, which all results then say.
-    grey : bool
-        Whether the channels are equal.
-    """
-
-    name: str
-    description: str
-    images: np.ndarray
-    labels: np.ndarray
-    train: np.ndarray
-    valid: np.ndarray
-    test: np.ndarray
-    class_names: tuple[str, ...]
-    smoke_test: bool = False
-    grey: bool = False
-
-    def __repr__(self) -> str:
-        shape = " x ".join(map(str, self.images.shape[1:]))
-        return f"<data {self.name!r}: {len(self.images)} images of {shape}, {self.num_classes} classes>"
-
-    def fit(self, network: Network) -> Network:
-        """Return a network with the image size and number of classes of these data.
-
-        Raises
-        ------
-        UsageError
-            The network cannot read images of this shape, or its input is tokens.
-        """
-        return network.for_images(self.images.shape[1:], self.num_classes)
-
-    def with_channels(self, channels: int) -> Dataset:
-        """Return the data for so many input channels: grey images have one channel if one is asked for."""
-        if channels != 1 or not self.grey:
-            return self
-        images = aligned_empty((len(self.images), 1, *self.images.shape[2:]), np.float32)
-        images[:] = self.images[:, :1]
-        return replace(self, images=images)
-
-    @property
-    def num_classes(self) -> int:
-        return len(self.class_names)
-
-    @property
-    def num_samples(self) -> int:
-        return len(self.labels)
-
-    @property
-    def answers(self) -> int:
-        """Answers that a network gives to a sample."""
-        return 1
-
-    @property
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Buffer of a plan -> the array that it is."""
-        return {"dataset.images": self.images, "dataset.labels": self.labels}
-
-
-def load_data(spec: str, network: Network | None = None) -> Dataset:
+def load_data(spec: str, network: Network | None = None, options: ImageOptions | None = None) -> Dataset:
     """Load a data set.
 
     Parameters
     ----------
     spec : str
         "digits"; "cifar10:FOLDER" or "cifar100:FOLDER" with the binary files; "idx:FOLDER" with the four
-        of the MNIST family, plain or gzip; "synthetic:N" with N random training images.
+        of the MNIST family, plain or gzip; "folder:DIR" with a sub-folder of images for each class; "csv:FILE", a
+        table of images and labels; "thumbnails:N" with N generated photographs; "synthetic:N" with N random training
+        images.
     network : Network, optional
-        Synthetic data take its shape of images and number of classes; default: 3 x 32 x 32 and 10.
+        Image files are scaled to its size, synthetic data take its shape of images and number of classes; default:
+        3 x 32 x 32 and 10.
+    options : ImageOptions, optional
+        How image files are read.
 
     Raises
     ------
@@ -122,6 +55,11 @@ def load_data(spec: str, network: Network | None = None) -> Dataset:
         offset.
     """
     kind, _, argument = spec.partition(":")
+    if options is not None and kind not in KINDS and (options.image_size or options.load != "memory"):
+        raise UsageError(
+            f"--image-size and --load are for image files (folder:DIR, csv:FILE, thumbnails:N), got --data {spec}; leave "
+            f"them out"
+        )
     if kind == "digits" and not argument:
         return _load_digits()
     if kind in ("cifar10", "cifar100", "idx") and argument:
@@ -129,25 +67,19 @@ def load_data(spec: str, network: Network | None = None) -> Dataset:
         if not folder.is_dir():
             raise UsageError(f"the folder of --data {kind}:FOLDER must exist, got {argument!r}; name the folder")
         return _load_idx(folder) if kind == "idx" else _load_cifar(folder, kind)
+    if kind in KINDS and argument:
+        return load_folder(kind, argument, network, options or ImageOptions())
     if kind == "synthetic" and argument:
         return _make_synthetic(argument, network)
     raise UsageError(f"data must be one of {SPECS}; got {spec!r}")
-
-
-def random_order(count: int, *seed: int) -> np.ndarray:
-    """Return a permutation of 0 ... count - 1 that depends on `seed` alone: int64, shape (count,).
-
-    It sorts raw bits of PCG64, which unlike `Generator.permutation` are the same in every version of NumPy.
-    """
-    return np.argsort(np.random.PCG64(list(seed)).random_raw(count), kind="stable")
 
 
 def _load_digits() -> Dataset:
     folder = Path(__file__).parent / "datasets"
     pixels = read_idx(folder / "digits-images-idx3-ubyte.gz", 3)
     labels = read_idx(folder / "digits-labels-idx1-ubyte.gz", 1).astype(np.int32)
-    train, rest = _stratified_split(np.arange(len(labels)), labels, 0.3)
-    test, valid = _stratified_split(rest, labels, 0.5)
+    train, rest = stratified_split(np.arange(len(labels)), labels, 0.3)
+    test, valid = stratified_split(rest, labels, 0.5)
     return Dataset(
         name="digits",
         description="UCI handwritten digits, 8x8 enlarged to 32x32x3 (smoke test)",
@@ -205,7 +137,7 @@ def _load_idx(folder: Path) -> Dataset:
 def _with_split(name, title, pixels, labels, num_test, class_names) -> Dataset:
     """Split images: the last `num_test` for testing, a stratified tenth of the others for validation."""
     first_test = len(labels) - num_test
-    train, valid = _stratified_split(np.arange(first_test), labels, VALID_FRACTION)
+    train, valid = stratified_split(np.arange(first_test), labels, VALID_FRACTION)
     return Dataset(
         name=name,
         description=f"{title}, {len(train)} + {len(valid)} + {num_test} images",
@@ -390,34 +322,12 @@ def _standardise(pixels: np.ndarray, train: np.ndarray) -> np.ndarray:
     Mean and deviation come from exact integer sums, so the result has the same bits everywhere.
     """
     images = aligned_empty(pixels.shape, np.float32)
-    levels = np.arange(256, dtype=np.float64)
     for channel in range(CHANNELS):
         counts = np.zeros(256, np.int64)
         for start in range(0, len(train), 4096):
             counts += np.bincount(pixels[train[start : start + 4096], channel].ravel(), minlength=256)
-        total = int(counts.sum())
-        mean = int((counts * np.arange(256)).sum()) / total
-        variance = int((counts * np.arange(256) ** 2).sum()) / total - mean * mean
-        deviation = max(variance, 0.0) ** 0.5
-        table = ((levels - mean) / (deviation if deviation > 0 else 1.0)).astype(np.float32)
+        levels = np.arange(256)
+        table = standardising_table(*(int((counts * levels**power).sum()) for power in range(3)))
         for start in range(0, len(pixels), 4096):
             images[start : start + 4096, channel] = table[pixels[start : start + 4096, channel]]
     return images
-
-
-def _stratified_split(indices: np.ndarray, labels: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return two sorted int32 index arrays; the second takes `fraction` of each class, at least one image in all.
-
-    The choice depends on nothing but the labels.
-    """
-    indices = np.asarray(indices, np.int32)
-    if len(indices) < 2:
-        raise UsageError(f"a data set must hold at least 2 training images to split, got {len(indices)}; use more")
-    chosen = np.zeros(len(indices), bool)
-    for label in np.unique(labels[indices]):
-        members = np.flatnonzero(labels[indices] == label)
-        order = random_order(len(members), SPLIT_SEED, int(label))
-        chosen[members[order[: round(fraction * len(members))]]] = True
-    if not chosen.any():
-        chosen[-1] = True
-    return indices[~chosen], indices[chosen]

@@ -31,7 +31,8 @@ from ..sampling.child import answer_job, clean_environment, run_sample, sample_e
 from ..sampling.models import check_threads, make_executor, parse_models
 from ..sampling.progress import ProgressBar
 from .checkpoints import set_arrays, share_data
-from .data import Dataset, load_data
+from .data import load_data
+from .dataset import Dataset
 from .safetensors import read_safetensors
 
 WARMUP_S = 0.05

@@ -11,7 +11,8 @@ import numpy as np
 from ...cython_src.binding.storage import aligned_empty
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.layers import Network
-from .data import MAX_SYNTHETIC, SPLIT_SEED
+from .data import MAX_SYNTHETIC
+from .dataset import SPLIT_SEED
 from .llmc import read_tokens
 
 SPECS = "text, text:FILE, tokens:FILE, synthetic:N"

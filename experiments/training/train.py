@@ -19,7 +19,8 @@ from ..sampling.progress import ProgressBar, format_seconds
 from .checkpoints import FORMAT_VERSION, read_checkpoint
 from .config import DEFAULTS_OF_TOKENS, TrainingConfig
 from .curves import draw_accuracy, write_history
-from .data import Dataset, load_data
+from .data import load_data
+from .dataset import Dataset
 from .generate import as_text, generate
 from .gpu_sampling import draw_samples, write_samples
 from .llmc import config_of
@@ -55,7 +56,7 @@ def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], 
         Bad values, unknown network, data or model, a foreign folder, a run in the folder without `resume`, or
         a loss that is no longer finite.
     """
-    data = data_for(config)
+    data = data_for(config, report)
     out = Path(config.out)
     _check_folder(config, resume)
     checkpoints = {
@@ -115,8 +116,8 @@ def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], 
     return summary
 
 
-def data_for(config: TrainingConfig) -> Dataset | Text:
-    """Load the data of a run.
+def data_for(config: TrainingConfig, report: Callable[[str], None] = print) -> Dataset | Text:
+    """Load the data of a run; `report` takes what a user should know about them.
 
     Raises
     ------
@@ -127,13 +128,26 @@ def data_for(config: TrainingConfig) -> Dataset | Text:
     if config.export != "none":
         config_of(network)  # raises if the form has no place for it
     if network.tokens:
+        if config.augmentations or config.image_size or config.load != "memory":
+            raise UsageError(
+                f"--augment, --image-size and --load are for networks of images, got {config.network!r}; leave them out"
+            )
         data = load_text(config.data, network, config.sequence)
         if config.batch > len(data.train):
             raise UsageError(
                 f"--batch must not exceed the {len(data.train)} training samples of {data.name}, got {config.batch}"
             )
         return data
-    images = load_data(config.data, network).with_channels(network.input_shape[0])
+    with ProgressBar(1, "images") as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.show(done, "decoded")
+
+        images = load_data(config.data, network, config.image_options(progress))
+    images = images.with_channels(network.input_shape[0])
+    if images.note:
+        report(images.note)
     images.fit(network)  # raises if the network cannot read them
     if config.batch > len(images.train):
         raise UsageError(
@@ -172,6 +186,7 @@ def _summarise(config: TrainingConfig, data: Dataset | Text, results: list[dict]
         "title": f"{config.network} on {data.name}" + (" (smoke test)" if data.smoke_test else ""),
         "config": config.as_dict(),
         "data": data.description,
+        **({"data_note": data.note} if isinstance(data, Dataset) and data.note else {}),
         "smoke_test": data.smoke_test,
         "test_accuracy_median": float(np.median(accuracies)),
         "test_accuracy_min": min(accuracies),

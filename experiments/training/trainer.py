@@ -10,14 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from ...cython_src.binding.bind import BlockFailure
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import initialise, lower
 from ...cython_src.networks.registry import get_network
+from ..images.augmentation import Augmentation
+from ..images.source import ImageSource
 from ..sampling.memory import check_fits, parse_bytes
 from ..sampling.models import bind_for, convolution_for, make_executor, parse_model, storage_for
 from .checkpoints import names_of_last_layer, read_checkpoint, set_arrays, share_data, write_checkpoint
 from .config import TrainingConfig, learning_rate_table
-from .data import Dataset, random_order
+from .dataset import Dataset, random_order
 from .gpu_sampling import GpuSampler
 from .safetensors import write_safetensors
 from .text import Text
@@ -56,6 +59,13 @@ class Trainer:
         self.storage = storage_for(config.model)
         self.sampler = GpuSampler() if parse_model(config.model).model.device == "gpu" else None
         share_data(self.storage, data)
+        self.augmentation, source = None, None
+        if isinstance(data, Dataset):
+            source = data.source
+            if config.augmentations:
+                shape = data.images.shape[2:]
+                self.augmentation = Augmentation(config.augmentations, seed, data.num_samples, *shape)
+                source = (source or ImageSource(data.images.__getitem__)).augmented(self.augmentation)
         self.plan = lower(
             self.network,
             config.plan,
@@ -64,6 +74,7 @@ class Trainer:
             num_batches=self.num_batches,
             num_iterations_logged=self.num_batches,
             num_learning_rates=self.num_batches,
+            read_image=source and source.read,
         )
         if config.memory_limit:
             options = {"network": self.network, **config.plan.as_dict()}
@@ -72,6 +83,7 @@ class Trainer:
             except MemoryError as error:
                 raise UsageError(str(error)) from None
         self.bound = bind_for(config.model, self.plan, self.storage)
+        _number_positions(self.bound, "")
         initialise(self.bound, seed)
         if config.start:
             self._start_from(Path(config.start))
@@ -107,12 +119,14 @@ class Trainer:
         arrays["batch_order"][:] = order[: count * config.batch].reshape(count, config.batch)
         rates = learning_rate_table(config, self.epoch, count)
         arrays["learning_rates"][:] = rates
+        if self.augmentation:
+            self.augmentation.begin(self.epoch)
         sampled = len(self.sampler.samples) if self.sampler else 0
         if self.sampler:
             self.sampler.start()
         start = time.perf_counter()
         try:
-            self.executor.run(count, first_iteration=self.epoch * count)
+            _run(self.executor, count, self.epoch * count)
         finally:
             if self.sampler:
                 self.sampler.stop()
@@ -154,7 +168,7 @@ class Trainer:
             num_batches = len(part) // batch
             prefix, bound, executor = self._evaluation(batch, num_batches)
             bound.arrays[f"{prefix}batch_order"][:] = part.reshape(num_batches, batch)
-            executor.run(num_batches)
+            _run(executor, num_batches)
             total_loss += batch * float(bound.arrays[f"{prefix}losses"].astype(np.float64).sum())
             total_correct += int(bound.arrays[f"{prefix}correct"].sum())
         return total_loss / len(indices), 1 - total_correct / (len(indices) * self.data.answers)
@@ -174,8 +188,10 @@ class Trainer:
                 num_batches=num_batches,
                 num_iterations_logged=num_batches,
                 prefix=prefix,
+                read_image=self.data.source.read if isinstance(self.data, Dataset) and self.data.source else None,
             )
             bound = bind_for(self.config.model, plan, self.storage)
+            _number_positions(bound, prefix)
             executor = self._executors.enter_context(make_executor(self.config.model, self.config.threads))
             executor.prepare(bound)
             self._evaluations[key] = (prefix, bound, executor)
@@ -232,3 +248,20 @@ class Trainer:
         """Return the names of the buffers in a checkpoint."""
         roles = ("parameter", "optimizer_state", "statistic")
         return [name for name, buffer in self.plan.buffers.items() if buffer.role in roles]
+
+
+def _number_positions(bound: Any, prefix: str) -> None:
+    """Fill the numbers of a batch's images in the buffer that they are read into, where a plan has one."""
+    positions = bound.arrays.get(f"{prefix}read.positions")
+    if positions is not None:
+        positions[:] = np.arange(positions.shape[1])
+
+
+def _run(executor: Any, count: int, first: int = 0) -> None:
+    """Run iterations; bad input that a block meets, such as an image that cannot be decoded, is the caller's."""
+    try:
+        executor.run(count, first_iteration=first)
+    except BlockFailure as failure:
+        if isinstance(failure.__cause__, UsageError):
+            raise failure.__cause__ from None
+        raise

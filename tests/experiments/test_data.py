@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.training.data import load_data, random_order, read_idx
+from forktask.experiments.training.data import load_data, read_idx
+from forktask.experiments.training.dataset import random_order
 
 
 def idx_bytes(array, type_code=8):

@@ -1,0 +1,1 @@
+"""Images on disk: folders of classes, decoding, the packed cache, augmentation."""

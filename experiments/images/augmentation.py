@@ -1,0 +1,69 @@
+"""Random changes of training images: a function of seed, image and epoch, whoever loads the image and when."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...cython_src.errors import UsageError
+
+KINDS = ("flip", "crop")
+SHIFT = 8  # a crop moves the image by up to an eighth of its height and width
+_STREAM = 0xA06
+
+
+def parse(text: str) -> frozenset[str]:
+    """Parse "none", or some of `KINDS` with commas between.
+
+    Raises
+    ------
+    UsageError
+        Another word.
+    """
+    kinds = frozenset(word.strip() for word in text.split(",")) - {"none", ""}
+    if not kinds <= {*KINDS}:
+        raise UsageError(f"augment must be none or some of {', '.join(KINDS)}; got {text!r}")
+    return kinds
+
+
+class Augmentation:
+    """What is done to each training image of an epoch.
+
+    Parameters
+    ----------
+    kinds : set of str
+        Of `KINDS`: "flip" exchanges left and right of half of the images; "crop" moves images by up to an eighth of
+        their size in each direction and fills with zeros, the mean of standardised images.
+    seed : int
+    num_images, height, width : int
+    """
+
+    def __init__(self, kinds: frozenset[str], seed: int, num_images: int, height: int, width: int):
+        self.kinds, self.seed, self.num_images = kinds, seed, num_images
+        self.reach = (height // SHIFT, width // SHIFT) if "crop" in kinds else (0, 0)
+        self._epoch = -1
+        self._table = np.zeros((num_images, 3), np.int32)  # flipped, rows down, columns right
+
+    def begin(self, epoch: int) -> None:
+        """Draw for an epoch; the same numbers whenever it is begun."""
+        if epoch == self._epoch:
+            return
+        raw = np.random.PCG64([self.seed, _STREAM, epoch]).random_raw(3 * self.num_images).reshape(-1, 3)
+        self._table[:, 0] = (raw[:, 0] >> np.uint64(63)) * ("flip" in self.kinds)
+        for axis, reach in enumerate(self.reach, start=1):
+            self._table[:, axis] = (raw[:, axis] >> np.uint64(32)) % np.uint64(2 * reach + 1)
+            self._table[:, axis] -= reach
+        self._epoch = epoch
+
+    def apply(self, number: int, image: np.ndarray, out: np.ndarray) -> None:
+        """Write an image, changed, to `out`: float32, shape (channels, height, width) both; they may not overlap."""
+        flipped, down, right = self._table[number].tolist()
+        if flipped:
+            image = image[:, :, ::-1]
+        if not down and not right:
+            out[...] = image
+            return
+        height, width = image.shape[1:]
+        out.fill(0)
+        out[:, max(down, 0) : height + min(down, 0), max(right, 0) : width + min(right, 0)] = image[
+            :, max(-down, 0) : height - max(down, 0), max(-right, 0) : width - max(right, 0)
+        ]

@@ -1,0 +1,164 @@
+"""Which images a folder or a table of labels names, with their classes and splits; nothing is decoded."""
+
+from __future__ import annotations
+
+import csv
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ...cython_src.errors import UsageError
+
+ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+SPLITS = ("train", "valid", "test")
+# Other names of the splits' folders, and of their values in a table.
+SPLIT_NAMES = {"train": "train", "training": "train", "valid": "valid", "validation": "valid", "val": "valid"} | {
+    "test": "test",
+    "testing": "test",
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Listing:
+    """Images by path, without their pixels.
+
+    Attributes
+    ----------
+    root : Path
+        Folder that the paths begin at.
+    files : tuple of str
+    labels : int32, shape (N,)
+    splits : tuple of str
+        Of each image, one of `SPLITS`; "" where neither folders nor table say.
+    class_names : tuple of str
+        In alphabetical order.
+    """
+
+    root: Path
+    files: tuple[str, ...]
+    labels: np.ndarray
+    splits: tuple[str, ...]
+    class_names: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"<listing of {len(self.files)} images in {len(self.class_names)} classes below {str(self.root)!r}>"
+
+    def split(self, name: str) -> np.ndarray:
+        """Numbers of the images of a split: int32."""
+        return np.flatnonzero(np.array(self.splits, dtype=object) == name).astype(np.int32)
+
+
+def list_classes(folder: Path) -> Listing:
+    """List a folder with a sub-folder for each class, or with folders train, valid, test of such.
+
+    Raises
+    ------
+    UsageError
+        No folder, one without images, a class without images, or splits with other classes than those of training.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"the folder of --data folder:DIR must exist, got {str(folder)!r}; name the folder")
+    inside = _folders(folder)
+    splits = {SPLIT_NAMES[name]: name for name in inside if name in SPLIT_NAMES}
+    if "train" not in splits:
+        return _make(folder, [(file, name, "") for name in inside for file in _images_of_class(folder, name)])
+    found, classes = [], {}
+    for split, name in splits.items():
+        classes[split] = set(_folders(folder / name))
+        for label in sorted(classes[split]):
+            found += [(file, label, split) for file in _images_of_class(folder, f"{name}/{label}")]
+    _check_same_classes(classes, folder)
+    return _make(folder, found)
+
+
+def list_table(path: Path) -> Listing:
+    """List the images that a CSV table names: columns "file" and "label", optionally "split"; paths begin at the
+    table's folder.
+
+    Raises
+    ------
+    UsageError
+        A missing table, column or image, an unknown split, or splits with other classes than those of training.
+    """
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            columns = set(reader.fieldnames or ())
+            if not {"file", "label"} <= columns:
+                raise UsageError(
+                    f"the table of --data csv:FILE must have the columns file and label, got "
+                    f"{', '.join(sorted(columns)) or 'none'} in {path}; name the columns in its first line"
+                )
+            rows = [(row["file"], row["label"], (row.get("split") or "").strip().lower()) for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"the table {str(path)!r} cannot be read ({error}); name a CSV file") from None
+    for number, (name, label, split) in enumerate(rows, start=2):
+        if not name or not label:
+            raise UsageError(f"each row of {path} must have a file and a label, row {number} has not; complete it")
+        if split and split not in SPLIT_NAMES:
+            raise UsageError(f"split must be train, valid or test, got {split!r} in row {number} of {path}")
+        if not (path.parent / name).is_file():
+            raise UsageError(f"{path} names {name!r} in row {number}, and there is no such file; correct the row")
+    rows = [(name, label, SPLIT_NAMES[split] if split else "") for name, label, split in rows]
+    given = {split for _, _, split in rows}
+    if given != {""}:
+        if "" in given or "train" not in given:
+            raise UsageError(
+                f"all rows of {path} must name a split, training among them, or none may; got "
+                f"{', '.join(sorted(split or 'no split' for split in given))}"
+            )
+        _check_same_classes({split: {label for _, label, other in rows if other == split} for split in given}, path)
+    return _make(path.parent, rows)
+
+
+def _folders(folder: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    except OSError as error:
+        raise UsageError(f"folder {str(folder)!r} cannot be read ({error.strerror}); choose another") from None
+
+
+def _images_of_class(folder: Path, name: str) -> list[str]:
+    """Paths of the images below a class's folder, at any depth."""
+    found = [
+        os.path.relpath(os.path.join(at, file), folder)
+        for at, _, files in os.walk(folder / name)
+        for file in files
+        if file.lower().endswith(ENDINGS) and not file.startswith(".")
+    ]
+    if not found:
+        raise UsageError(
+            f"each class's folder must hold images ({', '.join(ENDINGS)}), got none in {str(folder / name)!r}; remove "
+            f"the folder or name another"
+        )
+    return sorted(found)
+
+
+def _check_same_classes(classes: dict[str, set[str]], source: Path) -> None:
+    """Raise `UsageError` unless every split has the classes of training."""
+    for split, names in classes.items():
+        if names != classes["train"]:
+            other = sorted(names ^ classes["train"])
+            raise UsageError(
+                f"all splits of {source} must have the same classes, got {len(classes['train'])} in train and "
+                f"{len(names)} in {split}; {other[0]!r} is in one alone"
+            )
+
+
+def _make(root: Path, rows: list[tuple[str, str, str]]) -> Listing:
+    if len(rows) < 2:
+        raise UsageError(
+            f"a data set must hold images in sub-folders, one for each class, got {len(rows)} below {str(root)!r}; "
+            f"name the folder of the classes' folders"
+        )
+    names = tuple(sorted({label for _, label, _ in rows}))
+    number = {name: i for i, name in enumerate(names)}
+    return Listing(
+        root=root,
+        files=tuple(file for file, _, _ in rows),
+        labels=np.array([number[label] for _, label, _ in rows], np.int32),
+        splits=tuple(split for _, _, split in rows),
+        class_names=names,
+    )

@@ -1,0 +1,60 @@
+"""Where the images of a step come from while it runs: decoded files or the packed cache, and what is done to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .augmentation import Augmentation
+
+
+@dataclass(frozen=True)
+class ImageSource:
+    """Images that are read one by one.
+
+    Parameters
+    ----------
+    get : callable
+        Function of an image's number that gives its pixels, uint8 or float32, of shape (channels, height, width).
+    tables : float32, shape (channels, 256), or None
+        Value of each level of each channel; None: pixels are float32 already.
+    augmentation : Augmentation, optional
+    """
+
+    get: Callable[[int], np.ndarray]
+    tables: np.ndarray | None = None
+    augmentation: Augmentation | None = None
+
+    def read(self, number: int, out: np.ndarray) -> None:
+        """Write an image to `out`: float32, shape (channels, height, width)."""
+        pixels = self.get(number)
+        if self.tables is None and self.augmentation is None:
+            out[...] = pixels
+            return
+        if self.tables is not None:
+            image = out if self.augmentation is None else np.empty(pixels.shape, np.float32)
+            for channel, table in enumerate(self.tables):
+                np.take(table, pixels[channel], out=image[channel], mode="clip")
+            pixels = image
+        if self.augmentation is not None:
+            self.augmentation.apply(number, pixels, out)
+
+    def augmented(self, augmentation: Augmentation | None) -> ImageSource:
+        """Return a source of the same images with another augmentation."""
+        return replace(self, augmentation=augmentation)
+
+
+def standardising_table(count: int, total: int, squares: int) -> np.ndarray:
+    """Value of each of 256 levels after subtracting the mean and dividing by the standard deviation: float32.
+
+    Parameters
+    ----------
+    count, total, squares : int
+        Number of pixels, their sum and the sum of their squares: exact, so the result has the same bits everywhere.
+    """
+    mean = total / count
+    variance = squares / count - mean * mean
+    deviation = max(variance, 0.0) ** 0.5
+    return ((np.arange(256, dtype=np.float64) - mean) / (deviation if deviation > 0 else 1.0)).astype(np.float32)

@@ -1,0 +1,123 @@
+"""A data set of images: what every reader of files gives to training and inference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...cython_src.binding.storage import aligned_empty
+from ...cython_src.errors import UsageError
+from ...cython_src.networks.layers import Network
+from ..images.source import ImageSource
+
+VALID_FRACTION = 0.1
+SPLIT_SEED = 20260
+
+
+@dataclass(frozen=True, repr=False)
+class Dataset:
+    """Images, labels and the split.
+
+    Attributes
+    ----------
+    name : str
+        The data set's spec without the folder.
+    description : str
+        One line for tables and figures.
+    images : float32, shape (N, channels, height, width), 64-byte aligned
+        Standardised: mean 0 and standard deviation 1 per channel over the training images. None of them, shape
+        (0, ...), where `source` reads them during each step.
+    labels : int32, shape (N,)
+    train, valid, test : int32, one dimension
+        Indices into `images`; disjoint.
+    class_names : tuple of str
+    smoke_test : bool
+        Whether the data are too easy to compare networks on, which all results then say.
+    grey : bool
+        Whether the channels are equal.
+    source : ImageSource, optional
+        Reads the images one by one.
+    note : str
+        What a report says about the data beside `description`.
+    """
+
+    name: str
+    description: str
+    images: np.ndarray
+    labels: np.ndarray
+    train: np.ndarray
+    valid: np.ndarray
+    test: np.ndarray
+    class_names: tuple[str, ...]
+    smoke_test: bool = False
+    grey: bool = False
+    source: ImageSource | None = None
+    note: str = ""
+
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.images.shape[1:]))
+        return f"<data {self.name!r}: {self.num_samples} images of {shape}, {self.num_classes} classes>"
+
+    def fit(self, network: Network) -> Network:
+        """Return a network with the image size and number of classes of these data.
+
+        Raises
+        ------
+        UsageError
+            The network cannot read images of this shape, or its input is tokens.
+        """
+        return network.for_images(self.images.shape[1:], self.num_classes)
+
+    def with_channels(self, channels: int) -> Dataset:
+        """Return the data for so many input channels: grey images have one channel if one is asked for."""
+        if channels != 1 or not self.grey:
+            return self
+        images = aligned_empty((len(self.images), 1, *self.images.shape[2:]), np.float32)
+        images[:] = self.images[:, :1]
+        return replace(self, images=images)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def num_samples(self) -> int:
+        return len(self.labels)
+
+    @property
+    def answers(self) -> int:
+        """Answers that a network gives to a sample."""
+        return 1
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Buffer of a plan -> the array that it is."""
+        images = {"dataset.images": self.images} if self.source is None else {}
+        return {**images, "dataset.labels": self.labels}
+
+
+def random_order(count: int, *seed: int) -> np.ndarray:
+    """Return a permutation of 0 ... count - 1 that depends on `seed` alone: int64, shape (count,).
+
+    It sorts raw bits of PCG64, which unlike `Generator.permutation` are the same in every version of NumPy.
+    """
+    return np.argsort(np.random.PCG64(list(seed)).random_raw(count), kind="stable")
+
+
+def stratified_split(indices: np.ndarray, labels: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return two sorted int32 index arrays; the second takes `fraction` of each class, at least one image in all.
+
+    The choice depends on nothing but the labels.
+    """
+    indices = np.asarray(indices, np.int32)
+    if len(indices) < 2:
+        raise UsageError(f"a data set must hold at least 2 training images to split, got {len(indices)}; use more")
+    chosen = np.zeros(len(indices), bool)
+    for label in np.unique(labels[indices]):
+        members = np.flatnonzero(labels[indices] == label)
+        order = random_order(len(members), SPLIT_SEED, int(label))
+        chosen[members[order[: round(fraction * len(members))]]] = True
+    if not chosen.any():
+        chosen[-1] = True
+    return indices[~chosen], indices[chosen]

@@ -1,0 +1,194 @@
+"""Data sets of image files: folders of classes, and tables of labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ...cython_src.binding.storage import aligned_empty
+from ...cython_src.errors import UsageError
+from ...cython_src.networks.layers import Network
+from ..images.decoding import decode
+from ..images.listing import Listing, list_classes, list_table
+from ..images.packed import CHANNELS, PackedImages, default_folder, pack
+from ..images.source import ImageSource, standardising_table
+from ..images.thumbnails import write_thumbnails
+from ..machine.disturbance import read_memory
+from ..sampling.memory import format_bytes, parse_bytes
+from .dataset import VALID_FRACTION, Dataset, stratified_split
+
+KINDS = ("folder", "csv", "thumbnails")
+LOADS = ("memory", "cache", "files")
+BROKEN = ("refuse", "skip")
+MEASURED = 512  # images whose pixels give mean and deviation where all are decoded anew in each epoch
+DEFAULT_SIZE = (32, 32)
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """How image files are read; see the options of the same names of `forktask train`.
+
+    Attributes
+    ----------
+    image_size : str
+        "HEIGHTxWIDTH"; empty: the network's.
+    load : str
+        Of `LOADS`.
+    broken : str
+        Of `BROKEN`.
+    cache : str
+        Folder; empty: the user's.
+    memory_limit : str
+    threads : int
+        That decode before the training.
+    progress : callable
+        Called with the numbers of images that are decoded and of all.
+    """
+
+    image_size: str = ""
+    load: str = "memory"
+    broken: str = "refuse"
+    cache: str = ""
+    memory_limit: str = ""
+    threads: int = 1
+    progress: Callable[[int, int], None] = lambda done, total: None
+
+
+def load_folder(kind: str, argument: str, network: Network | None, options: ImageOptions) -> Dataset:
+    """Load a folder with a sub-folder for each class (`kind` "folder"), the images of a table ("csv"), or so many
+    generated photographs ("thumbnails").
+
+    Raises
+    ------
+    UsageError
+        Nothing there, a damaged image, splits of different classes, or more memory or disk than there is.
+    """
+    path = Path(argument).expanduser()
+    if kind == "thumbnails":
+        count = int(argument) if argument.isdecimal() else 0
+        path = write_thumbnails((Path(options.cache or default_folder())).expanduser() / f"thumbnails-{count}", count)
+        path /= "images"
+    listing = list_table(path) if kind == "csv" else list_classes(path)
+    height, width = _size(options.image_size, network)
+    if options.load == "files":
+        if options.broken == "skip":
+            raise UsageError(
+                "--load files decodes each image when its step comes, too late to leave it out; use --broken refuse, "
+                "or --load cache"
+            )
+        return _decoded_in_each_step(kind, listing, height, width)
+    needed = 4 * len(listing.files) * CHANNELS * height * width
+    if options.load == "memory":
+        _check_memory(needed, options.memory_limit, f"{len(listing.files)} images of {height} x {width}")
+    packed = pack(
+        listing,
+        height,
+        width,
+        folder=Path(options.cache).expanduser() if options.cache else None,
+        threads=options.threads,
+        skip_broken=options.broken == "skip",
+        progress=options.progress,
+    )
+    broken = packed.broken()
+    train, valid, test = _split(listing, kept=packed.entries["state"] == 1)
+    tables = np.stack([standardising_table(*moments) for moments in packed.moments(train)])
+    source = ImageSource(packed.get, tables)
+    if options.load == "memory":
+        images = aligned_empty((len(listing.files), *packed.shape), np.float32)
+        for number in np.flatnonzero(packed.entries["state"] == 1).tolist():
+            source.read(number, images[number])
+        for number in np.flatnonzero(packed.entries["state"] != 1).tolist():
+            images[number] = 0
+    return _dataset(
+        kind,
+        listing,
+        (train, valid, test),
+        images if options.load == "memory" else _no_images(packed),
+        None if options.load == "memory" else source,
+        note=f"left out: {len(broken)} images that cannot be decoded, {broken[0]!r} first" if broken else "",
+    )
+
+
+def _decoded_in_each_step(kind: str, listing: Listing, height: int, width: int) -> Dataset:
+    """Data whose files are decoded when their step comes. Mean and deviation come from some training images alone."""
+    splits = _split(listing, kept=np.ones(len(listing.files), bool))
+
+    def get(number: int) -> np.ndarray:
+        return decode(listing.root / listing.files[number], height, width)
+
+    step = -(-len(splits[0]) // MEASURED)
+    counts = np.zeros((CHANNELS, 256), np.int64)
+    for number in splits[0][::step].tolist():
+        for channel, pixels in enumerate(get(number)):
+            counts[channel] += np.bincount(pixels.ravel(), minlength=256)
+    levels = np.arange(256)
+    tables = np.stack(
+        [standardising_table(*(int((one * levels**power).sum()) for power in range(3))) for one in counts]
+    )
+    return _dataset(
+        kind, listing, splits, np.empty((0, CHANNELS, height, width), np.float32), ImageSource(get, tables), note=""
+    )
+
+
+def _no_images(packed: PackedImages) -> np.ndarray:
+    return np.empty((0, *packed.shape), np.float32)
+
+
+def _dataset(kind, listing, splits, images, source, note) -> Dataset:
+    train, valid, test = splits
+    height, width = images.shape[2:]
+    return Dataset(
+        name=kind,
+        description=f"{listing.root.resolve().name}, {len(train)} + {len(valid)} + {len(test)} images in "
+        f"{len(listing.class_names)} classes, {height} x {width}",
+        images=images,
+        labels=listing.labels,
+        train=train,
+        valid=valid,
+        test=test,
+        class_names=listing.class_names,
+        source=source,
+        note=note,
+    )
+
+
+def _size(text: str, network: Network | None) -> tuple[int, int]:
+    """Height and width of "HxW", or of the network's images."""
+    if not text:
+        return network.input_shape[1:] if network is not None and network.tokens is None else DEFAULT_SIZE
+    try:
+        height, width = map(int, text.lower().split("x"))
+    except ValueError:
+        height = width = 0
+    if not (1 <= height <= 65535 and 1 <= width <= 65535):
+        raise UsageError(f"image-size must be HEIGHTxWIDTH such as 270x360, got {text!r}")
+    return height, width
+
+
+def _check_memory(needed: int, limit: str, what: str) -> None:
+    """Raise `UsageError` unless so many bytes are within the limit and free, before anything is loaded."""
+    free = read_memory()["available_bytes"]
+    bounds = {"the memory limit is": parse_bytes(limit) if limit else None, "free are": free}
+    for said, most in bounds.items():
+        if most is not None and needed > most:
+            raise UsageError(
+                f"{what} need {format_bytes(needed)} of memory, {said} {format_bytes(most)}; read them in each step "
+                f"with --load cache, or take a smaller --image-size"
+            )
+
+
+def _split(listing: Listing, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Numbers of the images to train, validate and test on. Where listing names no images for one of the last two, a
+    stratified tenth of each class of the others is taken."""
+    named = any(listing.splits)
+    train = listing.split("train" if named else "")
+    test, valid = listing.split("test"), listing.split("valid")
+    train, valid, test = (numbers[kept[numbers]] for numbers in (train, valid, test))
+    if not len(test):
+        train, test = stratified_split(train, listing.labels, VALID_FRACTION)
+    if not len(valid):
+        train, valid = stratified_split(train, listing.labels, VALID_FRACTION)
+    return train, valid, test

@@ -1,0 +1,372 @@
+"""Image files: listing, decoding, the packed cache, augmentation, and training on them."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.networks.registry import get_network
+from forktask.experiments.commands.main import main
+from forktask.experiments.images import packed as packing
+from forktask.experiments.images.augmentation import Augmentation, parse
+from forktask.experiments.images.decoding import BrokenImage, decode
+from forktask.experiments.images.listing import list_classes, list_table
+from forktask.experiments.images.packed import ENTRY, PAGE, pack
+from forktask.experiments.images.thumbnails import write_thumbnails
+from forktask.experiments.sampling.measured_memory import resident_bytes
+from forktask.experiments.training.config import TrainingConfig
+from forktask.experiments.training.data import load_data
+from forktask.experiments.training.folders import ImageOptions
+from forktask.experiments.training.train import train
+from forktask.experiments.training.trainer import Trainer
+
+COUNT = 40
+NETWORK = get_network("cifar10_cnn")
+
+
+@pytest.fixture
+def images(tmp_path):
+    """Folder of forty small photographs in four classes."""
+    return write_thumbnails(tmp_path / "photos", COUNT, 48, 64, classes=4) / "images"
+
+
+def options(tmp_path, **changes):
+    return ImageOptions(cache=str(tmp_path / "cache"), **changes)
+
+
+def config(images, tmp_path, **changes):
+    return TrainingConfig(
+        **{
+            "data": f"folder:{images}",
+            "cache": str(tmp_path / "cache"),
+            "model": "serial",
+            "threads": 1,
+            "epochs": 2,
+            "batch": 8,
+            "out": str(tmp_path / "run"),
+            **changes,
+        }
+    )
+
+
+def packed_file(tmp_path):
+    (path,) = (tmp_path / "cache").glob("*.packed")
+    return path
+
+
+def test_folders_and_tables_list_the_same_images(images, tmp_path):
+    """Check classes, labels and files of a folder, of the same images in a table, and of given splits."""
+    listing = list_classes(images)
+    assert listing.class_names == ("class-0", "class-1", "class-2", "class-3")
+    assert len(listing.files) == COUNT and np.bincount(listing.labels).tolist() == [10] * 4
+    rows = [
+        f"{images / name},{listing.class_names[label]}"
+        for name, label in zip(listing.files, listing.labels, strict=True)
+    ]
+    (tmp_path / "labels.csv").write_text("\n".join(["file,label", *rows]))
+    table = list_table(tmp_path / "labels.csv")
+    assert table.class_names == listing.class_names and (table.labels == listing.labels).all()
+    (tmp_path / "splits.csv").write_text(
+        "\n".join(["file,label,split", *(f"{row},{('train', 'val')[i % 5 == 0]}" for i, row in enumerate(rows))])
+    )
+    assert len(list_table(tmp_path / "splits.csv").split("valid")) == COUNT / 5
+    given = tmp_path / "given"
+    for split, numbers in {"train": (0, 1, 2), "test": (3,)}.items():
+        for label in range(4):
+            (given / split / str(label)).mkdir(parents=True)
+            for number in numbers:
+                name = listing.files[10 * label + number]
+                (given / split / str(label) / f"{number}.jpg").write_bytes((images / name).read_bytes())
+    data = load_data(f"folder:{given}", NETWORK, options(tmp_path))
+    assert len(data.test) == 4 and len(data.train) + len(data.valid) == 12
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda folder: None, "must exist"),
+        (lambda folder: folder.mkdir(), "must hold images in sub-folders"),
+        (lambda folder: (folder / "cat").mkdir(parents=True), "must hold images .*'.*cat'"),
+        (
+            lambda folder: [
+                ((folder / path).parent.mkdir(parents=True), (folder / path).touch())
+                for path in ("train/cat/1.jpg", "train/dog/1.jpg", "test/cat/1.jpg")
+            ],
+            "same classes, got 2 in train and 1 in test; 'dog' is in one alone",
+        ),
+    ],
+)
+def test_folders_that_are_no_data_are_refused(tmp_path, make, message):
+    """Check one sentence for no folder, no images, an empty class and classes that differ between splits."""
+    make(tmp_path / "data")
+    with pytest.raises(UsageError, match=message):
+        load_data(f"folder:{tmp_path / 'data'}", NETWORK, options(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name,class\na.jpg,1", "columns file and label, got class, name"),
+        ("file,label\na.jpg,", "row 2 has not"),
+        ("file,label\nnone.jpg,1", "no such file"),
+        ("file,label,split\na.jpg,1,some", "got 'some' in row 2"),
+        ("file,label,split\na.jpg,1,test\na.jpg,1,", "training among them"),
+    ],
+)
+def test_tables_that_are_no_data_are_refused(tmp_path, text, message):
+    """Check one sentence for each kind of wrong table."""
+    (tmp_path / "a.jpg").touch()
+    (tmp_path / "labels.csv").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        list_table(tmp_path / "labels.csv")
+
+
+def test_decoding_takes_the_middle_part(tmp_path):
+    """Check that proportions are kept, the middle is taken, and grey and transparent images become three channels."""
+    pixels = np.zeros((40, 120, 3), np.uint8)
+    pixels[:, 40:80] = (200, 100, 50)
+    Image.fromarray(pixels).save(tmp_path / "wide.png")
+    found = decode(tmp_path / "wide.png", 20, 20)
+    assert found.shape == (3, 20, 20) and (found[:, :, 1:-1] == np.array([200, 100, 50])[:, None, None]).all()
+    for mode in ("L", "RGBA", "P", "1"):
+        Image.fromarray(pixels).convert(mode).save(tmp_path / "other.png")
+        assert decode(tmp_path / "other.png", 20, 20).shape == (3, 20, 20)
+    Image.fromarray(pixels).resize((1440, 1080)).save(tmp_path / "large.jpg")
+    assert decode(tmp_path / "large.jpg", 270, 360).shape == (3, 270, 360)
+
+
+def test_images_are_the_same_from_memory_and_from_the_cache(images, tmp_path):
+    """Check standardised pixels of both ways against the decoder, and mean 0 and deviation 1 over training images."""
+    loaded = load_data(f"folder:{images}", NETWORK, options(tmp_path, threads=2))
+    streamed = load_data(f"folder:{images}", NETWORK, options(tmp_path, load="cache"))
+    assert loaded.images.shape == (COUNT, 3, 32, 32) and streamed.images.shape == (0, 3, 32, 32)
+    out = np.empty((3, 32, 32), np.float32)
+    for number in range(COUNT):
+        streamed.source.read(number, out)
+        assert (out == loaded.images[number]).all()
+    chosen = loaded.images[loaded.train].astype(np.float64)
+    np.testing.assert_allclose(chosen.mean(axis=(0, 2, 3)), 0, atol=1e-6)
+    np.testing.assert_allclose(chosen.std(axis=(0, 2, 3)), 1, atol=1e-6)
+    listing = list_classes(images)
+    raw = np.stack([decode(images / name, 32, 32) for name in listing.files]).astype(np.float64)
+    part = raw[loaded.train]
+    expected = (raw - part.mean(axis=(0, 2, 3), keepdims=True)) / part.std(axis=(0, 2, 3), keepdims=True)
+    np.testing.assert_allclose(loaded.images, expected, atol=1e-5)
+
+
+def test_training_is_bit_identical_however_images_are_loaded(images, tmp_path):
+    """Check weights after two epochs, from memory and from the cache, serial and by overlapping tasks with slots."""
+    found = set()
+    for load, model, threads in (
+        ("memory", "serial", 1),
+        ("cache", "serial", 1),
+        ("cache", "taskiter", 2),
+        ("cache", "taskiter:unroll=2:slots=2", 2),
+        ("cache", "forkjoin", 2),
+        ("cache", "tasks", 2),
+    ):
+        for augment in ("none", "flip,crop"):
+            out = str(tmp_path / f"{load}-{model}-{augment}")
+            run = config(images, tmp_path, load=load, model=model, threads=threads, augment=augment, out=out)
+            summary = train(run, report=lambda line: None)
+            found.add((augment, summary["seeds"][0]["parameters_sha256"], summary["seeds"][0]["test_loss"]))
+    assert len(found) == 2
+
+
+def test_files_can_be_decoded_in_each_step(images, tmp_path, capsys):
+    """Check training without a cache, that the plan reads in its loop `read`, and a file that breaks meanwhile."""
+    run = config(images, tmp_path, load="files", model="taskiter", threads=2)
+    summary = train(run, report=lambda line: None)
+    assert np.isfinite(summary["seeds"][0]["test_loss"]) and not (tmp_path / "cache").exists()
+    data = load_data(run.data, NETWORK, run.image_options(lambda done, total: None))
+    with Trainer(run, data, 0) as trainer:
+        assert [loop.name for loop in trainer.plan.loops if loop.phase == "load"] == ["read", "load"]
+        for name in os.listdir(images / "class-0"):
+            (images / "class-0" / name).write_bytes(b"nothing")
+        with pytest.raises(UsageError, match="cannot be decoded"):
+            trainer.train_epoch()
+    assert main(["train", "--data", run.data, "--load", "files", "--broken", "skip", "--out", str(tmp_path / "x")]) == 2
+    assert "use --broken refuse" in capsys.readouterr().err
+
+
+def test_broken_images_are_named_or_left_out(images, tmp_path, capsys):
+    """Check that a damaged file is named and refused, or left out and counted, and that others stay decoded."""
+    name = sorted(os.listdir(images / "class-1"))[3]
+    whole = (images / "class-1" / name).read_bytes()
+    (images / "class-1" / name).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(BrokenImage, match=rf"class-1/{name} cannot be decoded \(.*truncated.*--broken skip"):
+        load_data(f"folder:{images}", NETWORK, options(tmp_path))
+    run = config(images, tmp_path, broken="skip", epochs=1)
+    lines = []
+    summary = train(run, report=lines.append)
+    assert lines[0] == f"left out: 1 images that cannot be decoded, 'class-1/{name}' first" == summary["data_note"]
+    data = load_data(run.data, NETWORK, run.image_options(lambda done, total: None))
+    assert len(data.train) + len(data.valid) + len(data.test) == COUNT - 1
+    with pytest.raises(BrokenImage, match=name):
+        load_data(f"folder:{images}", NETWORK, options(tmp_path))
+    (images / "class-1" / name).write_bytes(whole)
+    assert len(load_data(f"folder:{images}", NETWORK, options(tmp_path)).images) == COUNT
+
+
+def test_a_killed_process_leaves_a_cache_that_is_completed(images, tmp_path):
+    """Check kill -9 while the cache is written: the next run decodes the absent images alone, all are right."""
+    program = f"""
+    import sys, time
+    from pathlib import Path
+    from forktask.experiments.images import packed
+    from forktask.experiments.images.listing import list_classes
+    decode = packed.decode
+    def slowly(*arguments):
+        print("one", flush=True)
+        time.sleep(0.02)
+        return decode(*arguments)
+    packed.decode = slowly
+    packed.pack(list_classes(Path({str(images)!r})), 32, 32, folder=Path({str(tmp_path / "cache")!r}))
+    """
+    process = subprocess.Popen([sys.executable, "-P", "-c", textwrap.dedent(program)], stdout=subprocess.PIPE)
+    for _ in range(COUNT // 2):
+        process.stdout.readline()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    entries = np.frombuffer(packed_file(tmp_path).read_bytes()[PAGE : PAGE + COUNT * ENTRY.itemsize], ENTRY)
+    there = int((entries["state"] == 1).sum())
+    assert 0 < there < COUNT
+    decoded = []
+    decode_one = packing.decode
+    try:
+        packing.decode = lambda *arguments: decoded.append(arguments) or decode_one(*arguments)
+        found = pack(list_classes(images), 32, 32, folder=tmp_path / "cache")
+    finally:
+        packing.decode = decode_one
+    assert len(decoded) == COUNT - there
+    for number, name in enumerate(found.listing.files):
+        assert (found.get(number) == decode(images / name, 32, 32)).all()
+
+
+def test_flipped_bits_are_found(images, tmp_path):
+    """Check that a bit of the pixels is found when they are read, one of the entries or of the header when opened."""
+    listing = list_classes(images)
+    pack(listing, 32, 32, folder=tmp_path / "cache")
+    path = packed_file(tmp_path)
+    good = path.read_bytes()
+
+    def with_flipped(byte):
+        content = bytearray(good)
+        content[byte] ^= 4
+        path.write_bytes(content)
+        return pack(listing, 32, 32, folder=tmp_path / "cache")
+
+    found = with_flipped(len(good) - 5)
+    for number in range(COUNT - 1):
+        found.get(number)
+    with pytest.raises(UsageError, match=f"damaged: the pixels of '{listing.files[-1]}'.*delete it"):
+        found.get(COUNT - 1)
+    with pytest.raises(UsageError, match="is damaged"):
+        load_data(f"folder:{images}", NETWORK, options(tmp_path))
+    for byte in (3, PAGE + 5 * ENTRY.itemsize + 20):
+        with_flipped(byte)
+        assert path.read_bytes() == good
+
+
+def test_changed_files_are_decoded_again(images, tmp_path):
+    """Check that a file with another size or time replaces its pixels in the cache, and no other is decoded."""
+    pack(list_classes(images), 32, 32, folder=tmp_path / "cache")
+    listing = list_classes(images)
+    path = images / listing.files[7]
+    Image.fromarray(np.full((50, 50, 3), 9, np.uint8)).save(path)
+    found = pack(listing, 32, 32, folder=tmp_path / "cache")
+    assert found.get(7).max() < 20 and (found.get(8) == decode(images / listing.files[8], 32, 32)).all()
+
+
+def test_a_full_disk_is_known_before_anything_is_decoded(images, tmp_path, monkeypatch):
+    """Check one sentence with the room that is needed, and that no file is left behind."""
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(UsageError, match="packed images need .*No space left.*--cache"):
+        pack(list_classes(images), 32, 32, folder=tmp_path / "cache")
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_memory_is_checked_before_anything_is_loaded(images, tmp_path, capsys):
+    """Check the refusal of images that need more than the limit, and that the cache needs no more."""
+    out = str(tmp_path / "out")
+    command = ["train", "--data", f"folder:{images}", "--cache", str(tmp_path / "cache"), "--model", "serial"]
+    command += ["--threads", "1", "--epochs", "1", "--batch", "8", "--image-size", "270x360", "--memory-limit", "40MB"]
+    assert main([*command, "--network", "starpu_cnn", "--out", out]) == 2
+    assert "40 images of 270 x 360 need 44.5 MiB of memory, the memory limit is 38.1 MiB" in capsys.readouterr().err
+    assert not (tmp_path / "cache").exists()
+    command[command.index("40MB")] = "400MB"
+    assert main([*command, "--network", "starpu_cnn", "--load", "cache", "--out", out]) == 0
+
+
+def test_augmentation_depends_on_seed_image_and_epoch_alone():
+    """Check flips and moves against their definition, and that they repeat for the same seed, image and epoch."""
+    image = np.arange(2 * 16 * 24, dtype=np.float32).reshape(2, 16, 24) + 1
+    seen = {}
+    for seed in (0, 1):
+        for epoch in (3, 0, 3):
+            augmentation = Augmentation(parse("flip,crop"), seed, 50, 16, 24)
+            augmentation.begin(epoch)
+            outputs = []
+            for number in range(50):
+                out = np.full_like(image, np.nan)
+                augmentation.apply(number, image, out)
+                flipped, down, right = augmentation._table[number].tolist()
+                assert abs(down) <= 2 and abs(right) <= 3
+                padded = np.pad(image[:, :, :: -1 if flipped else 1], ((0, 0), (2, 2), (3, 3)))
+                assert (out == padded[:, 2 - down : 18 - down, 3 - right : 27 - right]).all()
+                outputs.append(out)
+            key = seed, epoch
+            assert key not in seen or np.array_equal(seen[key], outputs)
+            seen[key] = outputs
+    assert not np.array_equal(seen[0, 0], seen[0, 3]) and not np.array_equal(seen[0, 0], seen[1, 0])
+    flips = [bool((out[0, 8, 12] > out[0, 8, 13]) and out[0, 8, 13]) for out in seen[0, 0]]
+    assert 10 < sum(flips) < 40
+    with pytest.raises(UsageError, match="augment must be none or some of flip, crop; got 'rotate'"):
+        TrainingConfig(augment="rotate")
+
+
+def test_other_data_can_be_augmented(tmp_path):
+    """Check that the digits train with random moves, and evaluation sees them as they are."""
+    run = TrainingConfig(augment="crop", model="serial", threads=1, epochs=1, out=str(tmp_path / "run"))
+    data = load_data("digits")
+    with Trainer(run, data, 0) as trainer, Trainer(run.with_changes(augment="none"), data, 0) as plain:
+        assert trainer.evaluate(data.valid) == plain.evaluate(data.valid)
+        assert trainer.train_epoch()["train_loss"] != plain.train_epoch()["train_loss"]
+
+
+def test_options_of_image_files_are_refused_elsewhere(tmp_path, capsys):
+    """Check one sentence for image sizes of other data, of no two numbers, and networks of tokens."""
+    for arguments, message in (
+        (["--image-size", "32x32"], "are for image files"),
+        (["--data", f"folder:{tmp_path}", "--image-size", "32"], "must hold images"),
+        (["--network", "gpt2_tiny", "--augment", "flip"], "are for networks of images"),
+    ):
+        assert main(["train", *arguments, "--out", str(tmp_path / "out")]) == 2
+        assert message in capsys.readouterr().err
+    with pytest.raises(UsageError, match="must be HEIGHTxWIDTH"):
+        write_thumbnails(tmp_path / "p", 10, 8, 8)
+        load_data(f"folder:{tmp_path / 'p' / 'images'}", NETWORK, options(tmp_path, image_size="32"))
+
+
+def test_reading_from_the_cache_holds_no_data(tmp_path):
+    """Check that reading every image leaves less than a twentieth of the data resident."""
+    images = write_thumbnails(tmp_path / "photos", 400, 96, 128) / "images"
+    data = load_data(f"folder:{images}", get_network("starpu_cnn"), options(tmp_path, load="cache"))
+    out = np.empty(data.images.shape[1:], np.float32)
+    data.source.read(0, out)
+    before = resident_bytes()
+    for number in range(data.num_samples):
+        data.source.read(number, out)
+    assert resident_bytes() - before < 4 * data.num_samples * out.size / 20
