@@ -318,7 +318,7 @@ def _python_arguments(BoundPlan bound, spec, loop, operands):
     cdef PythonKernel kernel = PythonKernel.__new__(PythonKernel)
     kernel.function = spec.reference
     kernel.operands = {name: bound.arrays[buffer] for name, buffer in operands.items()}
-    kernel.attributes = dict(loop.attributes)
+    kernel.attributes = spec.attributes_of(loop)
     kernel.bounds = [dict(zip(spec.bounds, block.bounds)) for block in loop.blocks]
     kernel.owner = bound
     bound.keep.append(kernel)
@@ -361,8 +361,9 @@ def _compiled_arguments(BoundPlan bound, spec, loop, uintptr_t micro_address, me
     """Address of the record of a compiled kernel, in `memory`."""
     cdef KernelArgs *args
     cdef uintptr_t address
-    integers = np.array([loop.attributes[name] for name in spec.integers], dtype=np.int64)
-    reals = np.array([loop.attributes[name] for name in spec.reals], dtype=np.float64)
+    attributes = spec.attributes_of(loop)
+    integers = np.array([attributes[name] for name in spec.integers], dtype=np.int64)
+    reals = np.array([attributes[name] for name in spec.reals], dtype=np.float64)
     bounds = loop.bounds
     address = memory.place(np.zeros(sizeof(KernelArgs), np.uint8))
     args = <KernelArgs *> address

@@ -145,18 +145,25 @@ def loss(low: Lowering, labels: str, head: Layer, phase: str) -> ImageMap:
     return gradient
 
 
-def log_losses(low: Lowering, head: Layer, phase: str, losses: str, correct: str, answers: int) -> None:
-    """Append the sums of losses and right answers, which go to the logs; the loss is a mean over the answers."""
+def log_losses(
+    low: Lowering, head: Layer, phase: str, losses: str, correct: str, answers: int, labels: str = ""
+) -> None:
+    """Append the sums of losses and right answers, which go to the logs; the loss is a mean over the answers, or over
+    those of some labels that are not ignored."""
     length, prefix = low.data.num_iterations_logged, low.data.prefix
     log = low.builder.buffer(f"{prefix}losses", (length,), role="log")
     correct_log = low.builder.buffer(f"{prefix}correct", (length,), "int32", role="log")
     (groups,) = low.builder.shape(losses)
     operands = {"losses": losses, "correct": correct, "loss_log": log, "correct_log": correct_log}
+    accesses = [read(losses), read(correct), update(log), update(correct_log)]
+    if labels:
+        operands["labels"] = labels
+        accesses.append(read(labels))
     low.loop(
         "loss",
         "loss_sum",
         operands,
-        [({}, (read(losses), read(correct), update(log), update(correct_log)), 0.0, 8.0 * groups)],
+        [({}, accesses, 0.0, 8.0 * groups)],
         head.name,
         phase,
         groups=groups,

@@ -92,6 +92,7 @@ def lower(
         parameters=tuple(spec.parameter_shapes()),
         num_classes=spec.num_classes,
         deviations=spec.deviations(),
+        **({"vocabulary": spec.tokens.vocabulary} if spec.tokens else {}),
     )
     if read_image is not None and spec.tokens:
         raise UsageError(f"read_image is for networks of images, got {spec.name!r}; leave it out")

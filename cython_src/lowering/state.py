@@ -404,6 +404,13 @@ def check_end(spec: Network) -> None:
     """Raise `UsageError` unless a network ends with its only Softmax, of features alone, or of a vocabulary."""
     shapes = {layer.name: shape for layer, _, shape in spec.shapes()}
     softmaxes = [layer for layer in spec.layers if isinstance(layer, Softmax)]
+    if spec.tokens and spec.tokens.answers == "class":
+        if softmaxes != [spec.layers[-1]] or shapes[softmaxes[0].name][:1] != (1,):
+            raise UsageError(
+                f"a classifier of tokens must end with Softmax after a layer with one token, {spec.name!r} does not; "
+                f"add FirstToken, Linear and Softmax"
+            )
+        return
     if spec.tokens:
         if softmaxes != [spec.layers[-1]] or shapes[softmaxes[0].name][1:] != (spec.tokens.vocabulary,):
             raise UsageError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..networks.layers import GELU, Add, BatchNorm, Convolution, Layer, LayerNorm, MaxPool, Network, ReLU, ReLU6
+from ..networks.layers import GELU, Add, BatchNorm, Convolution, Layer, LayerNorm, MaxPool, Network, NoNorm, ReLU, ReLU6
 
 ACTIVATIONS = {ReLU: 1, ReLU6: 2, GELU: 3}
 
@@ -115,6 +115,6 @@ def join_layers(spec: Network, fusion: frozenset[str], can_join: CanJoin) -> lis
             norms = [after for after in consumers.get(unit.target, []) if isinstance(after, BatchNorm)]
             unit.statistics = norms[0].name if norms else ""
         if isinstance(layer, Add) and not unit.activation and "norm" in fusion:
-            unit.joins_norm = isinstance(consumers[unit.target][0], LayerNorm)
+            unit.joins_norm = isinstance(consumers[unit.target][0], LayerNorm | NoNorm)
         units.append(unit)
     return sorted(units, key=lambda unit: position[unit.target])

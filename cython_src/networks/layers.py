@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import UsageError
 
+TYPES = 2  # segments of a sample of BERT
 SEQUENCE = 64  # tokens of a sample unless the option "sequence" says otherwise
 
 
@@ -125,6 +126,42 @@ class Embedding:
 
 
 @dataclass(frozen=True)
+class Positions:
+    """Features plus row t of name.weight (positions, features) for token t of a sample, plus, where `types` names a
+    table (2, features), its first row: all tokens are of the first of BERT's two segments. Initial weights have the
+    standard deviation `deviation`."""
+
+    name: str
+    types: str = ""
+    deviation: float = 0.02
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class Trigram:
+    """Features of the next token, the token and the one before it side by side, zeros past the ends of a sample."""
+
+    name: str
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class FirstToken:
+    """Features of the first token of each sample alone."""
+
+    name: str
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class NoNorm:
+    """Features times name.weight plus name.bias, in the place of a norm."""
+
+    name: str
+    after: str = ""
+
+
+@dataclass(frozen=True)
 class LayerNorm:
     """Normalisation over the features of each token: name.weight, name.bias."""
 
@@ -149,12 +186,13 @@ class Linear:
 class Attention:
     """Attention of `heads` heads within each sample: a third of the features before it are queries, then keys, then
     values; head h has columns h d to (h + 1) d of each third. With `causal` a token sees itself and those before
-    it."""
+    it. Queries, keys and values may also be three linear layers, `inputs`, that nothing else reads."""
 
     name: str
     heads: int
     causal: bool = True
     after: str = ""
+    inputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -167,10 +205,14 @@ class GELU:
 
 @dataclass(frozen=True)
 class TiedHead:
-    """Product with the weights of the embedding called `embedding`, one logit for each token of the vocabulary."""
+    """Product with the weights of the embedding called `embedding`, one logit for each token of the vocabulary.
+    Features that its input has beyond the embedding's are multiplied by name.dense.weight (vocabulary, those features),
+    whose initial values have the standard deviation `deviation`; with `bias` plus name.bias (vocabulary,)."""
 
     name: str
     embedding: str
+    bias: bool = False
+    deviation: float = 0.02
     after: str = ""
 
 
@@ -194,6 +236,10 @@ Layer = (
     | Dropout
     | FullyConnected
     | Embedding
+    | Positions
+    | Trigram
+    | FirstToken
+    | NoNorm
     | LayerNorm
     | Linear
     | Attention
@@ -205,7 +251,7 @@ Layer = (
 
 @dataclass(frozen=True)
 class Tokens:
-    """Input of a network of tokens.
+    """Input of a network of tokens, and what it answers with.
 
     Attributes
     ----------
@@ -213,10 +259,17 @@ class Tokens:
         Tokens are whole numbers below it.
     positions : int
         Longest sequence.
+    answers : str
+        "next": the token after each; "masked": the tokens in whose places the token `mask` or another stands; "class":
+        the class of a sample.
+    mask : int
+        Token in the place of masked ones.
     """
 
     vocabulary: int
     positions: int
+    answers: str = "next"
+    mask: int = -1
 
 
 @dataclass(frozen=True, repr=False)
@@ -319,7 +372,7 @@ class Network:
         for layer in self.layers:
             if layer.name in result or layer.name == "input":
                 raise UsageError(f"names of layers must differ, got {layer.name!r} twice in {self.name!r}; rename one")
-            names = layer.inputs if isinstance(layer, Add) else (layer.after or last,)
+            names = getattr(layer, "inputs", ()) or (layer.after or last,)
             for name in names:
                 if name != "input" and name not in result:
                     raise UsageError(f"layer {layer.name!r} must come after its input {name!r}; move or rename it")
@@ -361,13 +414,35 @@ class Network:
                     own[weight] = (self.token_input.vocabulary, layer.features)
                     if layer.positions:
                         own[f"{layer.positions}.weight"] = (self.token_input.positions, layer.features)
-                case LayerNorm():
+                case Positions():
+                    own[weight] = (self.token_input.positions, before[1])
+                    if layer.types:
+                        own[f"{layer.types}.weight"] = (TYPES, before[1])
+                case LayerNorm() | NoNorm():
                     own[weight] = own[bias] = (after[1],)
                 case Linear():
                     own[weight] = (layer.out_features, before[1])
                     if layer.bias:
                         own[bias] = (layer.out_features,)
+                case TiedHead():
+                    if further := before[1] - self.embedding_of(layer).features:
+                        own[f"{layer.name}.dense.weight"] = (after[1], further)
+                    if layer.bias:
+                        own[bias] = (after[1],)
         return result
+
+    def embedding_of(self, head: TiedHead) -> Embedding:
+        """Return the embedding with whose weights a head multiplies.
+
+        Raises
+        ------
+        UsageError
+            It names none.
+        """
+        for layer in self.layers:
+            if isinstance(layer, Embedding) and layer.name == head.embedding:
+                return layer
+        raise UsageError(f"embedding of {head.name!r} must name an Embedding, got {head.embedding!r}")
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """PyTorch's name of each parameter -> its shape, in the order of the layers."""
@@ -379,7 +454,7 @@ class Network:
         return {
             name: layer.deviation
             for layer in self.layers
-            if isinstance(layer, Embedding | Linear)
+            if isinstance(layer, Embedding | Positions | Linear | TiedHead)
             for name, shape in own[layer.name].items()
             if len(shape) > 1
         }
@@ -402,6 +477,8 @@ class Network:
         *_, (_, _, shape) = self.shapes()
         return shape[-1]
 
+
+TOKEN_LAYERS = (Embedding, Positions, Trigram, FirstToken, NoNorm, LayerNorm, Linear, Attention, TiedHead)
 
 # What layers are made of, with the least value; a pool's stride of 0 is its size.
 LEAST = {
@@ -451,8 +528,8 @@ def _shape_after(network: Network, layer: Layer, before: list[tuple[int, ...]]) 
         return shape
     if isinstance(layer, FullyConnected):
         return (layer.out_features,)
-    if isinstance(layer, Embedding | LayerNorm | Linear | Attention | TiedHead):
-        return _shape_after_tokens(network, layer, shape)
+    if isinstance(layer, TOKEN_LAYERS):
+        return _shape_after_tokens(network, layer, before)
     if not isinstance(layer, Convolution | BatchNorm | MaxPool | AveragePool | GlobalPool):
         return shape
     if len(shape) != 3:
@@ -477,8 +554,9 @@ def _shape_after(network: Network, layer: Layer, before: list[tuple[int, ...]]) 
     return (layer.out_channels if isinstance(layer, Convolution) else shape[0], height, width)
 
 
-def _shape_after_tokens(network: Network, layer: Layer, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _shape_after_tokens(network: Network, layer: Layer, before: list[tuple[int, ...]]) -> tuple[int, ...]:
     """Shape of one sample, tokens and features, after a layer of tokens; raises as `_shape_after` does."""
+    shape = before[0]
     if isinstance(layer, Embedding):
         if network.tokens is None or len(shape) != 1:
             raise UsageError(f"{layer.name!r} must read the input of a network of tokens, got shape {shape}")
@@ -488,6 +566,17 @@ def _shape_after_tokens(network: Network, layer: Layer, shape: tuple[int, ...]) 
     length, features = shape
     if isinstance(layer, Linear):
         return (length, layer.out_features)
+    if isinstance(layer, Trigram):
+        return (length, 3 * features)
+    if isinstance(layer, FirstToken):
+        return (1, features)
+    if isinstance(layer, Attention) and layer.inputs:
+        if len(before) != 3 or len(set(before)) != 1 or features % layer.heads:
+            raise UsageError(
+                f"inputs of {layer.name!r} must be queries, keys and values of one shape, a multiple of {layer.heads} "
+                f"features; got {before}"
+            )
+        return shape
     if isinstance(layer, Attention):
         if features % (3 * layer.heads):
             raise UsageError(
@@ -496,10 +585,10 @@ def _shape_after_tokens(network: Network, layer: Layer, shape: tuple[int, ...]) 
             )
         return (length, features // 3)
     if isinstance(layer, TiedHead):
-        tied = [e for e in network.layers if isinstance(e, Embedding) and e.name == layer.embedding]
-        if not tied or tied[0].features != features:
+        if network.embedding_of(layer).features > features:
             raise UsageError(
-                f"embedding of {layer.name!r} must name an Embedding of {features} features, got {layer.embedding!r}"
+                f"embedding of {layer.name!r} must have the {features} features before it or fewer, got "
+                f"{layer.embedding!r} of {network.embedding_of(layer).features}"
             )
         return (length, network.token_input.vocabulary)
     return shape

@@ -3,13 +3,18 @@
 Nothing here knows of plans, blocks or layouts. Tensors are (N, T, C): samples, tokens, features.
 
     Embedding   Y[n, t] = W[token[n, t]] + P[t]
+    Positions   Y[n, t] = X[n, t] + P[t] + S[0]
+    Trigram     Y[n, t] = X[n, t + 1], X[n, t], X[n, t - 1] side by side, zeros outside of the sample
+    FirstToken  Y[n] = X[n, 0]
+    NoNorm      Y = w X + b
     LayerNorm   Y = w (X - mean) / sqrt(var + eps) + b, mean and variance of each token's features
     Linear      Y = X @ W.T + b
     Attention   Y = softmax(Q K^T / sqrt(d)) V for each sample and head, with the later keys left out if it is causal
     GELU        Y = 0.5 X (1 + tanh(sqrt(2 / pi) (X + 0.044715 X^3)))
     Add         Y = X1 + X2
-    TiedHead    Y = X @ W.T with the embedding's W
-    Softmax     the loss is the mean over all tokens of -log of the next token's probability
+    ReLU        Y = max(X, 0)
+    TiedHead    Y = X @ W.T + b with the embedding's W, to which rows of the head's own may be joined
+    Softmax     the loss is the mean of -log of the target's probability over all targets that are not IGNORED
 
 The gradient of a layer's output is the sum of what all layers that take it send back; that of the tied weights is the
 sum of the head's and the embedding's.
@@ -23,10 +28,26 @@ from collections.abc import Mapping
 import numpy as np
 
 from ..errors import UsageError
-from .layers import GELU, Add, Attention, Embedding, Layer, LayerNorm, Linear, Network, TiedHead
+from .layers import (
+    GELU,
+    Add,
+    Attention,
+    Embedding,
+    FirstToken,
+    Layer,
+    LayerNorm,
+    Linear,
+    Network,
+    NoNorm,
+    Positions,
+    ReLU,
+    TiedHead,
+    Trigram,
+)
 from .reference import Step
 
 SCALE, CUBE = math.sqrt(2 / math.pi), 0.044715
+IGNORED = -100
 
 
 def forward(network: Network, parameters: Mapping[str, np.ndarray], tokens: np.ndarray, targets: np.ndarray) -> Step:
@@ -37,7 +58,8 @@ def forward(network: Network, parameters: Mapping[str, np.ndarray], tokens: np.n
     network : Network
         Its last layer is Softmax.
     parameters : mapping of str to ndarray
-    tokens, targets : integers, shape (N, T)
+    tokens : integers, shape (N, T)
+    targets : integers, shape (N, T), or (N, 1) of classes
     """
     weights = {name: np.asarray(value, np.float64) for name, value in parameters.items()}
     activations: dict[str, np.ndarray] = {"input": np.asarray(tokens)}
@@ -48,7 +70,9 @@ def forward(network: Network, parameters: Mapping[str, np.ndarray], tokens: np.n
     shifted = logits - logits.max(axis=-1, keepdims=True)
     logs = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     activations["softmax"] = np.exp(logs)
-    loss = -float(np.take_along_axis(logs, targets[..., None], axis=-1).mean())
+    counted, indices = targets != IGNORED, np.maximum(targets, 0)
+    losses = -np.take_along_axis(logs, indices[..., None], axis=-1)[..., 0] * counted
+    loss = float(losses.sum()) / max(counted.sum(), 1)
     return Step(loss, int((logits.argmax(axis=-1) == targets).sum()), activations)
 
 
@@ -59,10 +83,11 @@ def forward_backward(
     step = forward(network, parameters, tokens, targets)
     weights = {name: np.asarray(value, np.float64) for name, value in parameters.items()}
     inputs = network.inputs()
-    # d loss / d logits = (softmax - target) / (N T)
-    hits = np.zeros_like(step.activations["softmax"])
-    np.put_along_axis(hits, targets[..., None], 1.0, axis=-1)
-    step.gradients[inputs[network.layers[-1].name][0]] = (step.activations["softmax"] - hits) / targets.size
+    # d loss / d logits = (softmax - target) / number of targets
+    hits, counted = np.zeros_like(step.activations["softmax"]), targets != IGNORED
+    np.put_along_axis(hits, np.maximum(targets, 0)[..., None], 1.0, axis=-1)
+    difference = (step.activations["softmax"] - hits) * counted[..., None]
+    step.gradients[inputs[network.layers[-1].name][0]] = difference / max(counted.sum(), 1)
     for layer in reversed(network.layers[:-1]):
         x = [step.activations[name] for name in inputs[layer.name]]
         parts, own = _layer_backward(layer, weights, x, step.gradients[layer.name])
@@ -127,20 +152,32 @@ def _layer_forward(layer: Layer, weights: Mapping[str, np.ndarray], inputs: list
         case Embedding():
             y = weights[f"{layer.name}.weight"][x]
             return y + weights[f"{layer.positions}.weight"][: x.shape[1]] if layer.positions else y
+        case Positions():
+            y = x + weights[f"{layer.name}.weight"][: x.shape[1]]
+            return y + weights[f"{layer.types}.weight"][0] if layer.types else y
+        case Trigram():
+            return np.concatenate([_shifted(x, 1), x, _shifted(x, -1)], axis=-1)
+        case FirstToken():
+            return x[:, :1]
+        case NoNorm():
+            return x * weights[f"{layer.name}.weight"] + weights[f"{layer.name}.bias"]
         case LayerNorm():
             return _normalised(layer, x)[0] * weights[f"{layer.name}.weight"] + weights[f"{layer.name}.bias"]
         case Linear():
             y = x @ weights[f"{layer.name}.weight"].T
             return y + weights[f"{layer.name}.bias"] if layer.bias else y
         case Attention():
-            _, _, v, p = _attention(layer, x)
+            _, _, v, p = _attention(layer, np.concatenate(inputs, axis=-1))
             return _joined(p @ v)
+        case ReLU():
+            return np.maximum(x, 0)
         case GELU():
             return 0.5 * x * (1 + np.tanh(SCALE * (x + CUBE * x**3)))
         case Add():
             return x + inputs[1]
         case TiedHead():
-            return x @ weights[f"{layer.embedding}.weight"].T
+            y = x @ _head_weights(layer, weights).T
+            return y + weights[f"{layer.name}.bias"] if layer.bias else y
     raise UsageError(f"the reference has no formula for {layer!r}; add one")
 
 
@@ -158,6 +195,22 @@ def _layer_backward(
                 place = own[f"{layer.positions}.weight"] = np.zeros_like(weights[f"{layer.positions}.weight"])
                 place[: x.shape[1]] = dy.sum(axis=0)
             return [], own
+        case Positions():
+            own = {weight: np.zeros_like(weights[weight])}
+            own[weight][: x.shape[1]] = dy.sum(axis=0)
+            if layer.types:
+                kind = own[f"{layer.types}.weight"] = np.zeros_like(weights[f"{layer.types}.weight"])
+                kind[0] = dy.sum(axis=(0, 1))
+            return [dy], own
+        case Trigram():
+            after, at, before = np.split(dy, 3, axis=-1)
+            return [_shifted(after, -1) + at + _shifted(before, 1)], {}
+        case FirstToken():
+            dx = np.zeros_like(x)
+            dx[:, :1] = dy
+            return [dx], {}
+        case NoNorm():
+            return [dy * weights[weight]], {weight: (dy * x).sum(axis=(0, 1)), bias: dy.sum(axis=(0, 1))}
         case LayerNorm():
             normal, inverse = _normalised(layer, x)
             own = {weight: (dy * normal).sum(axis=(0, 1)), bias: dy.sum(axis=(0, 1))}
@@ -170,21 +223,45 @@ def _layer_backward(
                 own[bias] = dy.sum(axis=(0, 1))
             return [dy @ weights[weight]], own
         case Attention():
-            q, k, v, p = _attention(layer, x)
+            q, k, v, p = _attention(layer, np.concatenate(inputs, axis=-1))
             dy = _heads(dy, layer.heads)
             dp = dy @ v.swapaxes(-1, -2)
             ds = p * (dp - (dp * p).sum(axis=-1, keepdims=True)) / math.sqrt(q.shape[-1])
             parts = ds @ k, ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ dy
-            return [np.concatenate([_joined(part) for part in parts], axis=-1)], {}
+            joined = [_joined(part) for part in parts]
+            return (joined if layer.inputs else [np.concatenate(joined, axis=-1)]), {}
+        case ReLU():
+            return [dy * (x > 0)], {}
         case GELU():
             t = np.tanh(SCALE * (x + CUBE * x**3))
             return [dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * SCALE * (1 + 3 * CUBE * x**2))], {}
         case Add():
             return [dy, dy], {}
         case TiedHead():
-            tied = f"{layer.embedding}.weight"
-            return [dy @ weights[tied]], {tied: np.einsum("nto,nti->oi", dy, x, optimize=True)}
+            tied, joined = f"{layer.embedding}.weight", _head_weights(layer, weights)
+            gradient, width = np.einsum("nto,nti->oi", dy, x, optimize=True), weights[tied].shape[1]
+            own = {tied: gradient[:, :width]}
+            if joined.shape[1] > width:
+                own[f"{layer.name}.dense.weight"] = gradient[:, width:]
+            if layer.bias:
+                own[bias] = dy.sum(axis=(0, 1))
+            return [dy @ joined], own
     raise UsageError(f"the reference has no derivative for {layer!r}; add one")
+
+
+def _head_weights(layer: TiedHead, weights: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The embedding's weights, with those of the head's own beside them."""
+    tied, own = weights[f"{layer.embedding}.weight"], weights.get(f"{layer.name}.dense.weight")
+    return tied if own is None else np.concatenate([tied, own], axis=1)
+
+
+def _shifted(x: np.ndarray, by: int) -> np.ndarray:
+    """Features of the token `by` further on, zeros outside of the sample."""
+    y = np.zeros_like(x)
+    y[:, : len(x[0]) - by] = x[:, by:] if by > 0 else 0
+    if by < 0:
+        y[:, -by:] = x[:, :by]
+    return y
 
 
 def _normalised(layer: LayerNorm, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

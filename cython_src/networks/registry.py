@@ -13,7 +13,7 @@ SINGLE = ("cifar10_cnn", "lenet5", "starpu_cnn")
 # Modules that describe a network for images of any size: `network(name, size, num_classes)`.
 FAMILIES = ("resnet18", "preact_resnet18", "resnext29_2x64d", "mobilenet_v1", "mobilenet_v2")
 # Modules that describe networks of tokens, each with its SIZES by name: `network(name, **sizes)`.
-TOKENS = ("gpt2",)
+TOKENS = ("gpt2", "mobilebert")
 # Ending of a family's name -> size and number of classes: CIFAR-10; and the ImageNet stem for Tiny ImageNet and for
 # ImageNet.
 SUFFIXES = {"": (32, 10), "_64": (64, 200), "_224": (224, 1000)}

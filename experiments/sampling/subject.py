@@ -21,6 +21,7 @@ import numpy as np
 from ...cython_src.binding.bind import BoundPlan, bind
 from ...cython_src.errors import UsageError
 from ...cython_src.graphs.user_graph import TaskRecorder
+from ...cython_src.kernels.loss.softmax import IGNORED
 from ...cython_src.lowering.lower import initialise, lower
 from ...cython_src.plan.model import Plan
 from ..machine.disturbance import read_memory
@@ -32,6 +33,7 @@ DATASET_IMAGES = 4096
 LEARNING_RATE = 1e-3
 ANSWERED_ROWS = 4  # probabilities that peers compare: those of the first samples or tokens
 ANSWERED_CLASSES = 64
+MASKED = 0.15  # share of the tokens that a network of masked tokens learns
 
 _kept: list[Any] = []  # keeps graphs alive: a bound plan only points to their kernels
 
@@ -173,7 +175,12 @@ def fill_dataset(bound, seed: int) -> None:
     order = arrays["batch_order"]
     if "dataset.tokens" in arrays:
         tokens = arrays["dataset.tokens"]
-        tokens[...] = generator.integers(0, bound.plan.attributes["num_classes"], tokens.shape)
+        tokens[...] = generator.integers(0, bound.plan.attributes["vocabulary"], tokens.shape)
+        if "dataset.labels" in arrays:
+            labels = arrays["dataset.labels"]
+            labels[...] = generator.integers(0, bound.plan.attributes["num_classes"], labels.shape)
+            if labels.shape == tokens.shape:  # of masked tokens
+                labels[generator.random(labels.shape) >= MASKED] = IGNORED
     else:
         images, labels = arrays["dataset.images"], arrays["dataset.labels"]
         generator.standard_normal(dtype=np.float32, out=images)

@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from forktask.cython_src.kernels.loss.softmax import IGNORED
 from forktask.cython_src.lowering.lower import initialise
-from forktask.cython_src.networks import gpt2
+from forktask.cython_src.networks import gpt2, mobilebert
 from forktask.cython_src.networks.layers import (
     GELU,
     Add,
@@ -57,6 +58,22 @@ TWICE_TIED = Network(
 )
 
 
+SMALL_MOBILEBERT = {
+    "num_layers": 2,
+    "features": 24,
+    "bottleneck": 12,
+    "embedding": 6,
+    "heads": 3,
+    "feed_forwards": 2,
+    "intermediate": 20,
+    "vocabulary": 37,
+    "positions": 12,
+    "mask": 36,
+}
+MASKED = mobilebert.network("masked", **SMALL_MOBILEBERT)
+CLASSIFIER = mobilebert.network("classifier", **SMALL_MOBILEBERT, classes=3)
+
+
 def fill(bound, seed=0, rate=0.01):
     """Random parameters far from zero, tokens and order; a learning rate."""
     initialise(bound, seed)
@@ -69,15 +86,24 @@ def fill(bound, seed=0, rate=0.01):
         else:
             array *= 10
     tokens, order = arrays["dataset.tokens"], arrays["batch_order"]
-    tokens[...] = rng.integers(bound.plan.attributes["num_classes"], size=tokens.shape)
-    order[...] = rng.integers((tokens.size - 1) // bound.plan.attributes["sequence"], size=order.shape)
+    tokens[...] = rng.integers(bound.plan.attributes["vocabulary"], size=tokens.shape)
+    if "dataset.labels" in arrays:
+        labels = arrays["dataset.labels"]
+        labels[...] = rng.integers(bound.plan.attributes["num_classes"], size=labels.shape)
+        if labels.shape == tokens.shape:
+            labels[rng.random(labels.shape) < 0.7] = IGNORED
+    samples = (tokens.size - ("dataset.labels" not in arrays)) // bound.plan.attributes["sequence"]
+    order[...] = rng.integers(samples, size=order.shape)
     if "learning_rates" in arrays:
         arrays["learning_rates"][...] = rate
 
 
 def batch_of(bound, iteration):
-    """Tokens and targets of a step, (batch, sequence) each."""
+    """Tokens and targets of a step, (batch, sequence) each, or a class of each sample, (batch, 1)."""
     length, tokens = bound.plan.attributes["sequence"], bound.arrays["dataset.tokens"]
     order = bound.arrays["batch_order"]
+    if "dataset.labels" in bound.arrays:
+        chosen, labels = order[iteration % len(order)], bound.arrays["dataset.labels"]
+        return [array.reshape(tokens.size // length, -1)[chosen] for array in (tokens, labels)]
     firsts = order[iteration % len(order)] * length
     return [np.stack([tokens[first + shift : first + shift + length] for first in firsts]) for shift in (0, 1)]

@@ -1,4 +1,6 @@
-"""Embedding: each token's row of the token table, plus its position's row of the position table, and their gradients.
+"""Embedding: each token's row of the token table, plus its position's row of the position table, and their gradients;
+positions, and the row of a token's type, added to any features; trigrams, the features of the next token, the token
+and the one before it side by side, zeros past the ends of a sample.
 
 The gradients scatter without locks and in a fixed order: a block of the tokens' gradient owns a slice of the features
 and adds all rows in order; a block of the positions' gradient owns positions and adds the samples in order.
@@ -85,6 +87,99 @@ cdef int embedding_position_gradient(const void *args, Py_ssize_t block, const T
     return 0
 
 
+cdef int positions_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: rows."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const float *types = <const float *> a.operand[2]
+    cdef Py_ssize_t sequence = a.integers[0], features = a.integers[1], row
+    cdef const float *position
+    cdef float *out
+    for row in range(b[0], b[1]):
+        position = <const float *> a.operand[1] + row % sequence * features
+        out = <float *> a.operand[3] + row * features
+        (<const Micro *> a.micro).token_elements.add(
+            <const float *> a.operand[0] + row * features, position, out, features)
+        if types != NULL:
+            (<const Micro *> a.micro).token_elements.add(out, types, out, features)
+    return 0
+
+
+cdef int type_gradient(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """Sum of the first positions' gradients; bounds: features."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Py_ssize_t sequence = a.integers[0], features = a.integers[1], width = b[1] - b[0], row
+    cdef const float *gradient = <const float *> a.operand[0] + b[0]
+    cdef float *out = <float *> a.operand[1] + b[0]
+    memcpy(out, gradient, width * sizeof(float))
+    for row in range(1, sequence):
+        (<const Micro *> a.micro).token_elements.add(out, gradient + row * features, out, width)
+    for row in range(1, a.integers[2]):
+        memset(out + row * features, 0, width * sizeof(float))
+    return 0
+
+
+cdef int trigram_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: rows."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Py_ssize_t sequence = a.integers[0], features = a.integers[1], row, part, size = features * sizeof(float)
+    cdef const float *source
+    cdef float *out
+    for row in range(b[0], b[1]):
+        source = <const float *> a.operand[0] + row * features
+        out = <float *> a.operand[1] + 3 * row * features
+        for part in range(3):
+            if 0 <= row % sequence + 1 - part < sequence:
+                memcpy(out + part * features, source + (1 - part) * features, size)
+            else:
+                memset(out + part * features, 0, size)
+    return 0
+
+
+cdef int trigram_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: rows."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Py_ssize_t sequence = a.integers[0], features = a.integers[1], row
+    cdef const float *gradient
+    cdef float *out
+    for row in range(b[0], b[1]):
+        gradient = <const float *> a.operand[0] + 3 * row * features
+        out = <float *> a.operand[1] + row * features
+        memcpy(out, gradient + features, features * sizeof(float))
+        if row % sequence > 0:  # the next token of the row before
+            (<const Micro *> a.micro).token_elements.add(out, gradient - 3 * features, out, features)
+        if row % sequence + 1 < sequence:  # the token before the next row
+            (<const Micro *> a.micro).token_elements.add(out, gradient + 5 * features, out, features)
+    return 0
+
+
+cdef int first_token_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: samples."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Py_ssize_t sequence = a.integers[0], features = a.integers[1], n
+    for n in range(b[0], b[1]):
+        memcpy(<float *> a.operand[1] + n * features, <const float *> a.operand[0] + n * sequence * features,
+               features * sizeof(float))
+    return 0
+
+
+cdef int first_token_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: samples."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Py_ssize_t sequence = a.integers[0], features = a.integers[1], n
+    cdef float *out
+    for n in range(b[0], b[1]):
+        out = <float *> a.operand[1] + n * sequence * features
+        memcpy(out, <const float *> a.operand[0] + n * features, features * sizeof(float))
+        memset(out + features, 0, (sequence - 1) * features * sizeof(float))
+    return 0
+
+
 def _forward_reference(operands, attributes, bounds, iteration):
     rows = np.arange(bounds["r0"], bounds["r1"])
     tokens = operands["tokens"][rows]
@@ -116,6 +211,69 @@ def _position_gradient_reference(operands, attributes, bounds, iteration):
     out[used:] = 0
 
 
+def _positions_forward_reference(operands, attributes, bounds, iteration):
+    rows = np.arange(bounds["r0"], bounds["r1"])
+    out = operands["input"][rows] + operands["position_weight"][rows % attributes["sequence"]]
+    operands["output"][rows] = out + operands["type_weight"][0] if "type_weight" in operands else out
+
+
+def _type_gradient_reference(operands, attributes, bounds, iteration):
+    columns, out = slice(bounds["c0"], bounds["c1"]), operands["output"][0]
+    out[0, columns] = operands["position_gradient"][0, : attributes["sequence"], columns].sum(axis=0)
+    out[1:, columns] = 0
+
+
+def _trigram_forward_reference(operands, attributes, bounds, iteration):
+    sequence, features = attributes["sequence"], attributes["features"]
+    for row in range(bounds["r0"], bounds["r1"]):
+        parts = operands["output"][row].reshape(3, features)
+        for part, move in enumerate((1, 0, -1)):
+            inside = 0 <= row % sequence + move < sequence
+            parts[part] = operands["input"][row + move] if inside else 0
+
+
+def _trigram_backward_reference(operands, attributes, bounds, iteration):
+    sequence, features = attributes["sequence"], attributes["features"]
+    for row in range(bounds["r0"], bounds["r1"]):
+        parts = operands["gradient"][row].reshape(3, features)
+        out = parts[1].copy()
+        if row % sequence > 0:
+            out += operands["gradient"][row - 1, :features]
+        if row % sequence + 1 < sequence:
+            out += operands["gradient"][row + 1, 2 * features :]
+        operands["output"][row] = out
+
+
+def _first_token_forward_reference(operands, attributes, bounds, iteration):
+    samples = slice(bounds["n0"], bounds["n1"])
+    operands["output"][samples] = operands["input"][:: attributes["sequence"]][samples]
+
+
+def _first_token_backward_reference(operands, attributes, bounds, iteration):
+    samples = slice(bounds["n0"], bounds["n1"])
+    out = operands["output"].reshape(-1, attributes["sequence"], attributes["features"])
+    out[samples] = 0
+    out[samples, 0] = operands["gradient"][samples]
+
+
+register(KernelSpec(
+    "first_token_forward", ("input", "output"), ("sequence", "features"), (), ("n0", "n1"),
+    _first_token_forward_reference, <uintptr_t> &first_token_forward))
+register(KernelSpec(
+    "first_token_backward", ("gradient", "output"), ("sequence", "features"), (), ("n0", "n1"),
+    _first_token_backward_reference, <uintptr_t> &first_token_backward))
+register(KernelSpec(
+    "positions_forward", ("input", "position_weight", "type_weight?", "output"), ("sequence", "features"), (),
+    ("r0", "r1"), _positions_forward_reference, <uintptr_t> &positions_forward))
+register(KernelSpec(
+    "type_gradient", ("position_gradient", "output"), ("sequence", "features", "types"), (), ("c0", "c1"),
+    _type_gradient_reference, <uintptr_t> &type_gradient))
+register(KernelSpec(
+    "trigram_forward", ("input", "output"), ("sequence", "features"), (), ("r0", "r1"), _trigram_forward_reference,
+    <uintptr_t> &trigram_forward))
+register(KernelSpec(
+    "trigram_backward", ("gradient", "output"), ("sequence", "features"), (), ("r0", "r1"), _trigram_backward_reference,
+    <uintptr_t> &trigram_backward))
 register(KernelSpec(
     "embedding_forward", ("tokens", "token_weight", "position_weight?", "output"),
     ("sequence", "features", "vocabulary"), (), ("r0", "r1"), _forward_reference, <uintptr_t> &embedding_forward))

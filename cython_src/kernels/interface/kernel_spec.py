@@ -21,7 +21,8 @@ class KernelSpec:
     operands : tuple of str
         Order of the operands in `KernelArgs.operand`. A trailing "?" marks one that a loop may leave out.
     integers, reals : tuple of str
-        Attributes, in the order of `KernelArgs.integers` and `KernelArgs.reals`.
+        Attributes, in the order of `KernelArgs.integers` and `KernelArgs.reals`. A trailing "?" marks an integer that a
+        loop may leave out: it is 0 then.
     bounds : tuple of str
         Names of the columns of a block's bounds.
     reference : callable or None
@@ -46,11 +47,13 @@ class KernelSpec:
     instruction_sets: bool = True
     scratch_bytes: Callable[[Mapping[str, float | int], Mapping[str, np.ndarray], Set[str]], int] | None = None
     optional: frozenset[str] = field(init=False)
+    optional_integers: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        optional = frozenset(name[:-1] for name in self.operands if name.endswith("?"))
-        object.__setattr__(self, "operands", tuple(name.rstrip("?") for name in self.operands))
-        object.__setattr__(self, "optional", optional)
+        for names, optional in (("operands", "optional"), ("integers", "optional_integers")):
+            given = getattr(self, names)
+            object.__setattr__(self, optional, frozenset(name[:-1] for name in given if name.endswith("?")))
+            object.__setattr__(self, names, tuple(name.rstrip("?") for name in given))
 
     def check(self, loop: BlockLoop) -> None:
         """Raise if a loop does not give the kernel exactly what it takes."""
@@ -61,7 +64,7 @@ class KernelSpec:
                 f"{', '.join(sorted(given))}"
             )
         attributes = {*self.integers, *self.reals}
-        if set(loop.attributes) != attributes:
+        if set(loop.attributes) | self.optional_integers != attributes:
             raise UsageError(
                 f"kernel {self.name!r} takes attributes {sorted(attributes)}; loop {loop.name!r} gives "
                 f"{sorted(loop.attributes)}"
@@ -72,12 +75,16 @@ class KernelSpec:
                     f"kernel {self.name!r} takes bounds {self.bounds}; loop {loop.name!r} gives {block.bounds}"
                 )
 
+    def attributes_of(self, loop: BlockLoop) -> dict[str, float | int]:
+        """Return the attributes of a loop by name, with those that it leaves out."""
+        return {**dict.fromkeys(self.optional_integers, 0), **loop.attributes}
+
     def scratch_of(self, loop: BlockLoop) -> int:
         """Return the bytes of scratch memory that a block of a loop takes, at most."""
         if self.scratch_bytes is None:
             return 0
         bounds = dict(zip(self.bounds, loop.bounds.T, strict=True))
-        size = int(self.scratch_bytes(loop.attributes, bounds, set(loop.operands)))
+        size = int(self.scratch_bytes(self.attributes_of(loop), bounds, set(loop.operands)))
         if size < 0:
             raise UsageError(f"scratch_bytes of kernel {self.name!r} must not be negative, got {size}")
         return size

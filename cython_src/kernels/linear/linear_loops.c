@@ -18,7 +18,7 @@ INLINE int piece_length(int terms, int longest)
     return pieces ? smaller(((terms + pieces - 1) / pieces + 15) / 16 * 16, longest) : longest;
 }
 
-/* The epilogue of up to VL elements of a row; p: their offset in residual, before and gelu_of. */
+/* The epilogue of up to VL elements of a row; p: their offset in residual, before, gelu_of and relu_of. */
 INLINE void finish_vector(const LinearTask *t, Vec value, int n, int column, ptrdiff_t p, float *c, int add, int last)
 {
     if (add)
@@ -30,10 +30,14 @@ INLINE void finish_vector(const LinearTask *t, Vec value, int n, int column, ptr
             store_some(t->before + p, value, n);
         if (t->activation == LINEAR_GELU)
             value = gelu(value);
+        else if (t->activation == LINEAR_RELU)
+            value = choose_lanes((VecI)(value <= splat(0)), splat(0), value);
         if (t->residual)
             value += load_some(t->residual + p, n);
         if (t->gelu_of)
             value *= gelu_derivative(load_some(t->gelu_of + p, n));
+        if (t->relu_of)
+            value = choose_lanes((VecI)(load_some(t->relu_of + p, n) > splat(0)), value, splat(0));
     }
     store_some(c, value, n);
 }
@@ -60,7 +64,7 @@ static __attribute__((noinline)) void finish_tile(const LinearTask *t, const flo
 static void product_piece(const LinearTask *t, int first, int columns, int k, int terms, int add, int last,
                           Ahead *ahead)
 {
-    const int plain = !last || !(t->bias || t->residual || t->before || t->gelu_of || t->activation);
+    const int plain = !last || !(t->bias || t->residual || t->before || t->gelu_of || t->relu_of || t->activation);
     for (int row = 0, rows; row < t->rows; row += rows) {
         rows = tile_height(t->rows - row);
         for (int n = 0; n < columns; n += PANEL_COLUMNS) {

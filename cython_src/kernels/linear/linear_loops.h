@@ -25,7 +25,7 @@
 #define LINEAR_GRADIENT_FLOATS(ROWS, OUTPUTS, INPUTS) \
     (LINEAR_PIECE_ROWS(ROWS) * (LINEAR_WIDTH(INPUTS) + LINEAR_MIN(OUTPUTS, LINEAR_OUTPUTS)))
 
-enum { LINEAR_GELU = 3 }; /* code of the activation; 0: none */
+enum { LINEAR_RELU = 1, LINEAR_GELU = 3 }; /* codes of the activation; 0: none */
 
 /* c = epilogue(a b), for a (rows, terms) and b (terms, columns). */
 typedef struct LinearTask {
@@ -38,7 +38,8 @@ typedef struct LinearTask {
     const float *residual;  /* or NULL: added at the end */
     float *before;          /* or NULL: gets the value before the activation */
     const float *gelu_of;   /* or NULL: the result is multiplied by GELU's derivative there */
-    ptrdiff_t residual_row; /* stride of `residual`, `before` and `gelu_of` */
+    const float *relu_of;   /* or NULL: the result is zero where this is not positive */
+    ptrdiff_t residual_row; /* stride of `residual`, `before`, `gelu_of` and `relu_of` */
     int activation;
     float *scratch; /* LINEAR_FLOATS(terms, columns) */
 } LinearTask;

@@ -4,6 +4,8 @@
 cdef extern from "cython_src/kernels/linear/linear_loops.h" nogil:
     Py_ssize_t LINEAR_FLOATS(Py_ssize_t terms, Py_ssize_t columns)
     Py_ssize_t LINEAR_GRADIENT_FLOATS(Py_ssize_t rows, Py_ssize_t outputs, Py_ssize_t inputs)
+    const int LINEAR_COLUMNS
+    const int LINEAR_RELU
     const int LINEAR_GELU
 
     ctypedef struct LinearTask:
@@ -16,6 +18,7 @@ cdef extern from "cython_src/kernels/linear/linear_loops.h" nogil:
         const float *residual
         float *before
         const float *gelu_of
+        const float *relu_of
         Py_ssize_t residual_row
         int activation
         float *scratch

@@ -12,6 +12,7 @@ from ..interface.kernel_spec import KernelSpec, register
 
 # Status of a kernel that met a label outside the classes, or, when asked to look, a loss that is not finite.
 BAD_LABEL, NOT_FINITE = 3, 4
+IGNORED = -100  # label of what has no loss, as in PyTorch
 
 
 cdef inline int first_largest(const float *z, int count, int stride) noexcept nogil:
@@ -105,8 +106,9 @@ cdef int softmax_loss(const void *args, Py_ssize_t block, const TaskContext *con
 
 
 cdef int loss_sum(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """losses[iteration % length] = sum of the groups' losses / batch; correct likewise, not divided. Sums in
-    order. With check_finite a loss that is NaN or infinite is a failure, after it was logged."""
+    """losses[iteration % length] = sum of the groups' losses / batch, with labels / number of those that are not
+    IGNORED; correct likewise, not divided. Sums in order. With check_finite a loss that is NaN or infinite is a
+    failure, after it was logged."""
     cdef const KernelArgs *a = <const KernelArgs *> args
     cdef int groups = <int> a.integers[0], batch = <int> a.integers[1]
     cdef Py_ssize_t at = context.iteration % a.integers[2]
@@ -118,6 +120,8 @@ cdef int loss_sum(const void *args, Py_ssize_t block, const TaskContext *context
     for g in range(groups):
         loss += losses[g]
         hits += correct[g]
+    if a.operand[4] != NULL:
+        batch = <int> count_answers(<const int32_t *> a.operand[4], batch)
     (<float *> a.operand[2])[at] = loss / batch
     (<int32_t *> a.operand[3])[at] = hits
     if a.integers[3] and not isfinite(loss):
@@ -171,7 +175,8 @@ def _softmax_loss_reference(operands, attributes, bounds, iteration):
 
 def _loss_sum_reference(operands, attributes, bounds, iteration):
     at = iteration % attributes["length"]
-    operands["loss_log"][at] = operands["losses"].sum() / attributes["batch"]
+    answers = max((operands["labels"] != IGNORED).sum(), 1) if "labels" in operands else attributes["batch"]
+    operands["loss_log"][at] = operands["losses"].sum() / answers
     operands["correct_log"][at] = operands["correct"].sum()
     if attributes["check_finite"] and not np.isfinite(operands["loss_log"][at]):
         return NOT_FINITE
@@ -183,6 +188,6 @@ register(KernelSpec("softmax", ("logits", "probabilities", "predictions"), SHAPE
 register(KernelSpec("softmax_loss", ("logits", "labels", "gradient", "losses", "correct"), SHAPE,
                     ("label_smoothing",), ("g0", "g1"),
                     _softmax_loss_reference, <uintptr_t> &softmax_loss))
-register(KernelSpec("loss_sum", ("losses", "correct", "loss_log", "correct_log"),
+register(KernelSpec("loss_sum", ("losses", "correct", "loss_log", "correct_log", "labels?"),
                     ("groups", "batch", "length", "check_finite"), (), (),
                     _loss_sum_reference, <uintptr_t> &loss_sum))

@@ -1,8 +1,9 @@
-"""Cross-entropy of the next token over a vocabulary, and its gradient in place of the logits.
+"""Cross-entropy of the next token, or of labels, over a vocabulary, and its gradient in place of the logits.
 
 loss[row] = log(sum e^(z - max z)) - (z[target] - max z); gradient = (softmax(z) - indicator of the target) / rows. A
 row of logits is `pitch` long; from `vocabulary` on it is neither read nor part of the softmax, and its gradient is
-zero.
+zero. With `ignored`, rows of the label IGNORED have neither loss nor gradient, and the others' number takes the place
+of that of the rows; a block then reads all labels.
 Probabilities have no buffer of their own: `vocabulary_loss` turns logits into their gradient in one visit of a row, and
 `vocabulary_logsumexp` leaves what `vocabulary_gradient` needs to compute them from the logits once more. Sums run in an
 order that depends on the vocabulary alone. Bounds: rows.
@@ -12,12 +13,15 @@ from libc.math cimport logf
 from libc.stdint cimport int32_t, uintptr_t
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
+from .softmax cimport count_answers
 from .vocabulary_loops cimport VocabularyLoops
+
+from libc.string cimport memset
 
 import numpy as np
 
 from ..interface.kernel_spec import KernelSpec, register
-from .softmax import BAD_LABEL
+from .softmax import BAD_LABEL, IGNORED
 
 
 cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
@@ -44,16 +48,27 @@ cdef inline void finish_gradient(float *z, Py_ssize_t target, Py_ssize_t vocabul
         z[i] = 0
 
 
+cdef inline float gradient_scale(const KernelArgs *a) noexcept nogil:
+    """One over the number of rows that have a loss."""
+    cdef Py_ssize_t rows = a.integers[2]
+    return <float> (1.0 / (count_answers(<const int32_t *> a.operand[1], rows) if a.integers[3] else rows))
+
+
 cdef int vocabulary_loss(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     cdef const KernelArgs *a = <const KernelArgs *> args
     cdef const int32_t *b = a.bounds + block * a.bounds_width
     cdef const Micro *micro = <const Micro *> a.micro
     cdef const int32_t *targets = <const int32_t *> a.operand[1]
     cdef Py_ssize_t vocabulary = a.integers[0], pitch = a.integers[1], row, target
-    cdef float largest, total, shifted, scale = <float> (1.0 / a.integers[2])
+    cdef float largest, total, shifted, scale = gradient_scale(a)
     cdef float *z
     for row in range(b[0], b[1]):
         target = targets[row]
+        if a.integers[3] and target == -100:
+            memset(<float *> a.operand[0] + row * pitch, 0, pitch * sizeof(float))
+            (<float *> a.operand[2])[row] = 0
+            (<int32_t *> a.operand[3])[row] = 0
+            continue
         if target < 0 or target >= vocabulary:
             return 3
         z = <float *> a.operand[0] + row * pitch
@@ -78,6 +93,11 @@ cdef int evaluate(const KernelArgs *a, Py_ssize_t block, float *logsumexp, float
     cdef const float *z
     for row in range(b[0], b[1]):
         target = targets[row]
+        if a.integers[3] and target == -100:
+            losses[row] = correct[row] = 0
+            if logsumexp != NULL:
+                logsumexp[row] = 0
+            continue
         if target < 0 or target >= vocabulary:
             return 3
         z = <const float *> a.operand[0] + row * pitch
@@ -106,9 +126,12 @@ cdef int vocabulary_gradient(const void *args, Py_ssize_t block, const TaskConte
     cdef const int32_t *targets = <const int32_t *> a.operand[1]
     cdef const float *logsumexp = <const float *> a.operand[2]
     cdef Py_ssize_t vocabulary = a.integers[0], pitch = a.integers[1], row
-    cdef float scale = <float> (1.0 / a.integers[2])
+    cdef float scale = gradient_scale(a)
     cdef float *z
     for row in range(b[0], b[1]):
+        if a.integers[3] and targets[row] == -100:
+            memset(<float *> a.operand[0] + row * pitch, 0, pitch * sizeof(float))
+            continue
         if targets[row] < 0 or targets[row] >= vocabulary:
             return 3
         z = <float *> a.operand[0] + row * pitch
@@ -118,21 +141,23 @@ cdef int vocabulary_gradient(const void *args, Py_ssize_t block, const TaskConte
 
 
 def _rows(operands, attributes, bounds):
-    """Logits, targets and logarithms of the softmax's sums, of a block's rows; None where a target is outside the
-    vocabulary."""
+    """Logits, targets, whether they count, and logarithms of the softmax's sums, of a block's rows; None where a target
+    is outside the vocabulary."""
     rows = slice(bounds["r0"], bounds["r1"])
     z, targets = operands["logits"][rows, : attributes["vocabulary"]], operands["targets"][rows]
-    if ((targets < 0) | (targets >= attributes["vocabulary"])).any():
+    counted = (targets != IGNORED) | (not attributes["ignored"])
+    if (counted & ((targets < 0) | (targets >= attributes["vocabulary"]))).any():
         return None
     largest = z.max(axis=1)
-    return z, targets, largest + np.log(np.exp(z - largest[:, None]).sum(axis=1))
+    return z, np.where(counted, targets, 0), counted, largest + np.log(np.exp(z - largest[:, None]).sum(axis=1))
 
 
-def _write_gradient(operands, attributes, bounds, z, targets, logsumexp):
+def _write_gradient(operands, attributes, bounds, z, targets, counted, logsumexp):
     gradient = np.exp(z - logsumexp[:, None])
     gradient[np.arange(len(targets)), targets] -= 1
     rows, vocabulary = slice(bounds["r0"], bounds["r1"]), attributes["vocabulary"]
-    operands["logits"][rows, :vocabulary] = gradient / attributes["rows"]
+    answers = max((operands["targets"] != IGNORED).sum(), 1) if attributes["ignored"] else attributes["rows"]
+    operands["logits"][rows, :vocabulary] = np.where(counted[:, None], gradient, 0) / answers
     operands["logits"][rows, vocabulary:] = 0
 
 
@@ -140,12 +165,12 @@ def _evaluate_reference(operands, attributes, bounds, iteration):
     found = _rows(operands, attributes, bounds)
     if found is None:
         return BAD_LABEL
-    z, targets, logsumexp = found
+    z, targets, counted, logsumexp = found
     rows = slice(bounds["r0"], bounds["r1"])
-    operands["losses"][rows] = logsumexp - z[np.arange(len(targets)), targets]
-    operands["correct"][rows] = z.argmax(axis=1) == targets
+    operands["losses"][rows] = np.where(counted, logsumexp - z[np.arange(len(targets)), targets], 0)
+    operands["correct"][rows] = (z.argmax(axis=1) == targets) & counted
     if "logsumexp" in operands:
-        operands["logsumexp"][rows] = logsumexp
+        operands["logsumexp"][rows] = np.where(counted, logsumexp, 0)
 
 
 def _loss_reference(operands, attributes, bounds, iteration):
@@ -155,15 +180,14 @@ def _loss_reference(operands, attributes, bounds, iteration):
 
 
 def _gradient_reference(operands, attributes, bounds, iteration):
-    targets = operands["targets"][bounds["r0"] : bounds["r1"]]
-    if ((targets < 0) | (targets >= attributes["vocabulary"])).any():
+    found = _rows(operands, attributes, bounds)
+    if found is None:
         return BAD_LABEL
-    z = operands["logits"][bounds["r0"] : bounds["r1"], : attributes["vocabulary"]]
     logsumexp = operands["logsumexp"][bounds["r0"] : bounds["r1"]]
-    _write_gradient(operands, attributes, bounds, z, targets, logsumexp)
+    _write_gradient(operands, attributes, bounds, *found[:3], logsumexp)
 
 
-INTEGERS, BOUNDS = ("vocabulary", "pitch", "rows"), ("r0", "r1")
+INTEGERS, BOUNDS = ("vocabulary", "pitch", "rows", "ignored?"), ("r0", "r1")
 register(KernelSpec("vocabulary_loss", ("logits", "targets", "losses", "correct"), INTEGERS, (), BOUNDS,
                     _loss_reference, <uintptr_t> &vocabulary_loss))
 register(KernelSpec("vocabulary_evaluate", ("logits", "targets", "losses", "correct"), INTEGERS, (), BOUNDS,

@@ -1,4 +1,4 @@
-/* Layer normalisation; see kernels/norm/tokens_loops.h. A row is read from memory once and then lies in the L1 cache.
+/* Layer normalisation and NoNorm; see kernels/norm/tokens_loops.h. A row is read from memory once and then lies in the L1 cache.
  * Sums run over four vectors side by side, in an order that depends on the number of features alone. */
 #include "tokens_loops.h"
 
@@ -115,7 +115,49 @@ static void backward(const LayerNormGradientTask *t)
     }
 }
 
+static void no_norm_forward(const LayerNormTask *t)
+{
+    const ptrdiff_t features = t->features;
+    for (int row = 0; row < t->rows; row++) {
+        const ptrdiff_t start = row * features;
+        FOR_VECTORS(i, n, features, {
+            Vec x = load_some(t->in + start + i, n);
+            if (t->residual)
+                x += load_some(t->residual + start + i, n);
+            if (t->sum)
+                store_some(t->sum + start + i, x, n);
+            store_some(t->out + start + i, x * load_some(t->weight + i, n) + load_some(t->bias + i, n), n);
+        });
+    }
+}
+
+static void no_norm_backward(const LayerNormGradientTask *t)
+{
+    const ptrdiff_t features = t->features;
+    for (int row = 0; row < t->rows; row++) {
+        const ptrdiff_t start = row * features;
+        const int first_row = row == 0;
+        FOR_VECTORS(i, n, features, {
+            Vec d = load_some(t->gradient + start + i, n);
+            Vec dw = d * load_some(t->in + start + i, n);
+            Vec db = d;
+            Vec dx = d * load_some(t->weight + i, n);
+            if (!first_row) {
+                dw = load_some(t->weight_gradient + i, n) + dw;
+                db = load_some(t->bias_gradient + i, n) + db;
+            }
+            store_some(t->weight_gradient + i, dw, n);
+            store_some(t->bias_gradient + i, db, n);
+            if (t->residual)
+                dx += load_some(t->residual + start + i, n);
+            store_some(t->out + start + i, dx, n);
+        });
+    }
+}
+
 const LayerNormLoops ISA_SYMBOL(forktask_layernorm) = {
     .forward = forward,
     .backward = backward,
+    .no_norm_forward = no_norm_forward,
+    .no_norm_backward = no_norm_backward,
 };

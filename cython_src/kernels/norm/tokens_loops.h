@@ -1,4 +1,4 @@
-/* Layer normalisation, compiled once per instruction set from kernels/norm/tokens_loops.c. Rows are dense. */
+/* Layer normalisation, and NoNorm, which only scales and shifts; compiled once per instruction set from kernels/norm/tokens_loops.c. Rows are dense. */
 #ifndef FORKTASK_NORM_TOKENS_LOOPS_H
 #define FORKTASK_NORM_TOKENS_LOOPS_H
 
@@ -8,7 +8,7 @@ typedef struct LayerNormTask {
     const float *in, *residual; /* forward: residual or NULL */
     float *sum;                 /* with a residual: gets in + residual, or NULL */
     const float *weight, *bias;
-    float *out, *statistics; /* statistics: mean and 1 / std of each row */
+    float *out, *statistics; /* statistics: mean and 1 / std of each row; not of NoNorm */
     ptrdiff_t features;
     int rows;
     float eps;
@@ -24,6 +24,8 @@ typedef struct LayerNormGradientTask {
 typedef struct LayerNormLoops {
     void (*forward)(const LayerNormTask *task);
     void (*backward)(const LayerNormGradientTask *task);
+    void (*no_norm_forward)(const LayerNormTask *task);
+    void (*no_norm_backward)(const LayerNormGradientTask *task);
 } LayerNormLoops;
 
 #endif

@@ -29,3 +29,5 @@ cdef extern from "cython_src/kernels/norm/tokens_loops.h" nogil:
     ctypedef struct LayerNormLoops:
         void (*forward)(const LayerNormTask *) noexcept nogil
         void (*backward)(const LayerNormGradientTask *) noexcept nogil
+        void (*no_norm_forward)(const LayerNormTask *) noexcept nogil
+        void (*no_norm_backward)(const LayerNormGradientTask *) noexcept nogil

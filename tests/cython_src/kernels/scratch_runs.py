@@ -132,6 +132,10 @@ def linear_layers(rng):
     backward = {**sizes, "gradient_pitch": pitch, "accumulate": 0}
     operands = {"input": x, "weight": w, "output": y}
     yield "linear_forward", operands, {**sizes, "output_pitch": pitch, "activation": 0}, (r, rows, 0, o + 1)
+    further = int(rng.integers(1, 600))
+    operands = {**operands, "input": (rows, inputs + further), "further_weight": (outputs, further)}
+    attributes = {**sizes, "output_pitch": pitch, "activation": 0, "further_inputs": further}
+    yield "linear_forward", operands, attributes, (r, rows, 0, o + 1)
     yield "linear_backward_data", {"gradient": y, "weight": w, "output": x}, backward, (0, r + 1, c, inputs)
     operands = {"gradient": y, "input": x, "weights": (1, outputs, inputs)}
     yield "linear_backward_weights", operands, backward, (r, rows, 0, o + 1, 0)

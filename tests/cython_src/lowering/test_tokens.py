@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cython_src.tokens_for_tests import BOTH_WAYS, SMALL, TWICE_TIED, batch_of, fill
+from cython_src.tokens_for_tests import BOTH_WAYS, CLASSIFIER, MASKED, SMALL, TWICE_TIED, batch_of, fill
 from kinds import LONG
 
 from forktask.cython_src.binding.bind import bind
@@ -42,7 +42,9 @@ def run(bound, count, spec="serial", threads=1):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("network", [SMALL, BOTH_WAYS, TWICE_TIED], ids=lambda network: network.name)
+@pytest.mark.parametrize(
+    "network", [SMALL, BOTH_WAYS, TWICE_TIED, MASKED, CLASSIFIER], ids=lambda network: network.name
+)
 def test_plans_equal_the_reference_in_float64(network, case):
     """Check losses, right answers, all gradients and parameters of three AdamW steps."""
     options = {**SMALL_SIZES, "optimizer": "adamw", "weight_decay": 0.1, **CASES[case]}
@@ -260,7 +262,7 @@ def test_fusions_take_loops_away():
     assert kept.operands["sum"] == "h.1.attn.sum"
 
 
-@pytest.mark.parametrize("network", [SMALL, BOTH_WAYS], ids=lambda network: network.name)
+@pytest.mark.parametrize("network", [SMALL, BOTH_WAYS, MASKED], ids=lambda network: network.name)
 def test_sums_in_norms_leave_the_bits(network):
     """Check that the weights of three steps, and logits, are those of a plan with a loop for each sum."""
     found = {}
@@ -312,5 +314,5 @@ def test_a_network_of_tokens_has_a_batch_of_four():
     assert lower("gpt2_tiny").attributes["batch"] == 4
     assert lower("gpt2_tiny", batch=64, phase="forward").attributes["batch"] == 64
     assert lower("lenet5", phase="forward").attributes["batch"] == 64
-    assert {"gpt2", "gpt2_tiny", "gpt2_small"} == {*network_names("tokens")}
+    assert {"gpt2", "gpt2_tiny", "gpt2_small", "mobilebert", "mobilebert_tiny"} < {*network_names("tokens")}
     assert {*network_names()} == {*network_names("tokens"), *network_names("images")}

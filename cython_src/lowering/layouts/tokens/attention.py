@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 from ....plan.builder import block_grid
@@ -82,12 +83,16 @@ def attention(low: Lowering, unit: Unit, again: bool) -> None:
 
 def attention_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
     """Append the gradient of the queries, with the sums that it shares with that of keys and values, and the latter."""
-    if not low.learns[unit.sources[0]]:
+    learning = [tensor for tensor in unit.sources if low.learns[tensor]]
+    if not learning:
         return
     name, source, output = unit.layer.name, low.maps[unit.sources[0]], low.maps[unit.target]
     sums = low.kept[f"{name}.logsumexp"]
     delta = low.builder.buffer(f"{name}.delta", (unit.layer.heads, source.rows), role="temporary")
-    with sent_back(low, unit, unit.sources[0]) as target:
+    with contextlib.ExitStack() as stack:
+        # Maps of queries, keys and values are columns of one buffer, all of which the kernels write.
+        targets = [stack.enter_context(sent_back(low, unit, tensor)) for tensor in learning]
+        target = targets[0]
         queries, keys = [], []
         for n, h, t, bounds, work in _blocks(low, unit):
             q, k, v = (_columns(low, unit, h, third) for third in range(3))

@@ -11,6 +11,7 @@ import math
 
 from ....plan.builder import ranges
 from ...state import Lowering
+from .maps import TokenMap
 
 BLOCKS_WANTED = 16  # enough for eight threads
 ROWS = 256  # of a block, at most: weights are read once for each
@@ -33,38 +34,43 @@ def sample_blocks(low: Lowering) -> list[tuple[int, int]]:
     return ranges(low.batch, math.ceil(low.batch / BLOCKS_WANTED) if cut.is_auto else cut.images or low.batch)
 
 
-def _asked_rows(low: Lowering) -> int:
-    """Rows of a block as the user cuts them."""
-    cut, length = low.options.cut, low.options.sequence
+def _asked_rows(low: Lowering, length: int) -> int:
+    """Rows of a block as the user cuts them, of maps with so many tokens of a sample."""
+    cut = low.options.cut
     return min(cut.images or low.batch, low.batch) * min(cut.rows or length, length)
 
 
-def row_blocks(low: Lowering, features: int) -> list[tuple[int, int]]:
-    """Return the rows of the blocks of a loop that treats each token alone."""
-    rows = low.batch * low.options.sequence
+def row_blocks(low: Lowering, target: TokenMap) -> list[tuple[int, int]]:
+    """Return the rows of the blocks of a loop that treats each token of a map alone."""
     if not low.options.cut.is_auto:
-        return ranges(rows, _asked_rows(low))
-    wanted = max(rows / BLOCKS_WANTED, SHORTEST_BYTES / (4 * features))
+        return ranges(target.rows, _asked_rows(low, target.sequence))
+    wanted = max(target.rows / BLOCKS_WANTED, SHORTEST_BYTES / (4 * target.features))
     # Powers of two nest: a block of one loop then meets few blocks of the next.
-    return ranges(rows, min(ROWS, 1 << max(0, math.ceil(math.log2(wanted)))))
+    return ranges(target.rows, min(ROWS, 1 << max(0, math.ceil(math.log2(wanted)))))
 
 
-def product_blocks(low: Lowering, columns: int, flops: float) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def product_blocks(
+    low: Lowering, target: TokenMap, flops: float
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Return the ranges of rows and of columns of a product of matrices, `flops` in all."""
-    rows, cut = low.batch * low.options.sequence, low.options.cut
+    columns, cut = target.features, low.options.cut
     if not cut.is_auto:
-        return ranges(rows, _asked_rows(low)), ranges(columns, min(cut.channels or columns, columns))
-    row_ranges = ranges(rows, ROWS)
+        row_ranges = ranges(target.rows, _asked_rows(low, target.sequence))
+        return row_ranges, ranges(columns, min(cut.channels or columns, columns))
+    row_ranges = ranges(target.rows, ROWS)
     return row_ranges, _pieces(columns, _wanted(flops) / len(row_ranges))
 
 
-def weight_blocks(low: Lowering, outputs: int, flops: float) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def weight_blocks(
+    low: Lowering, gradient: TokenMap, flops: float
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Return the ranges of rows and of outputs of a weight gradient; each range of rows has a partial sum, or a link of
     the chain."""
-    rows, cut = low.batch * low.options.sequence, low.options.cut
+    outputs, rows, cut = gradient.features, gradient.rows, low.options.cut
     if not cut.is_auto:
         samples = ranges(low.batch, cut.images or low.batch)
-        return [row_range(low, n)[0] for n in samples], ranges(outputs, min(cut.channels or outputs, outputs))
+        row_ranges = [(n[0] * gradient.sequence, n[1] * gradient.sequence) for n in samples]
+        return row_ranges, ranges(outputs, min(cut.channels or outputs, outputs))
     row_ranges = ranges(rows, ROWS) if low.options.chain else [(0, rows)]
     return row_ranges, _pieces(outputs, _wanted(flops) / len(row_ranges))
 

@@ -1,4 +1,5 @@
-"""Both ends of a network of tokens: samples and the token after each of theirs come in, logits or a loss go out."""
+"""Both ends of a network of tokens: samples, and the token after each of theirs or labels, come in, logits or a loss go
+out."""
 
 from __future__ import annotations
 
@@ -11,23 +12,31 @@ from .maps import Ids, TokenMap
 
 
 def load(low: Lowering) -> str:
-    """Append the loop that gathers a batch; return the buffer of the token after each."""
+    """Append the loop that gathers a batch; return the buffer of the token after each, or of labels."""
     b, data, length = low.builder, low.data, low.options.sequence
     source = low.maps["input"] = Ids("tokens", low.batch, length, 1, 1)
     low.aliases["input"] = source.natural()
+    answers = low.spec.token_input.answers
+    numbers = 1 if answers == "class" else length
     # The target of the last token of a sample is the first one of the next, so one token follows the last sample.
-    dataset = b.buffer(f"{data.prefix}dataset.tokens", (data.num_images * length + 1,), "int32", role="dataset")
+    count = data.num_images * length + (answers == "next")
+    datasets = {"dataset_tokens": b.buffer(f"{data.prefix}dataset.tokens", (count,), "int32", role="dataset")}
+    if answers != "next":
+        labels = b.buffer(f"{data.prefix}dataset.labels", (data.num_images * numbers,), "int32", role="dataset")
+        datasets["dataset_labels"] = labels
     order = b.buffer(f"{data.prefix}batch_order", (data.num_batches, low.batch), "int32", role="table")
-    tokens, targets = (b.buffer(name, source.shape, "int32", role="input") for name in (source.name, "targets"))
+    tokens = b.buffer(source.name, source.shape, "int32", role="input")
+    targets = b.buffer("targets", (low.batch * numbers,), "int32", role="input")
     blocks = []
     for n in sample_blocks(low):
         (rows,) = row_range(low, n)
-        accesses = read(dataset), read(order), write(tokens, rows), write(targets, rows)
+        accesses = [*map(read, datasets.values()), read(order), write(tokens, rows)]
+        accesses.append(write(targets, (n[0] * numbers, n[1] * numbers)))
         blocks.append(({"n0": n[0], "n1": n[1]}, accesses, 0.0, 16.0 * (rows[1] - rows[0])))
     low.loop(
         "load",
-        "tokens_load",
-        {"dataset_tokens": dataset, "batch_order": order, "tokens": tokens, "targets": targets},
+        "tokens_load" if answers == "next" else "labelled_tokens_load",
+        {**datasets, "batch_order": order, "tokens": tokens, "targets": targets},
         blocks,
         "input",
         "load",
@@ -35,6 +44,7 @@ def load(low: Lowering) -> str:
         batch=low.batch,
         num_batches=data.num_batches,
         num_images=data.num_images,
+        **({} if answers == "next" else {"answers": numbers}),
     )
     return targets
 
@@ -50,24 +60,29 @@ def loss(low: Lowering, targets: str, head: Layer, phase: str) -> TokenMap:
     losses = b.buffer("token_losses", (source.rows,), role="temporary")
     correct = b.buffer("token_correct", (source.rows,), "int32", role="temporary")
     shape = {"vocabulary": source.features, "pitch": source.pitch, "rows": source.rows}
+    ignored = low.spec.token_input.answers == "masked"
+    if ignored:  # what counts is known from all labels
+        shape["ignored"] = 1
     size = 4.0 * source.features
     operands = {"logits": source.name, "targets": targets}
     answers = {"losses": losses, "correct": correct}
     sums = {"logsumexp": b.buffer("token_logsumexp", (source.rows,), role="temporary")} if _apart(low, phase) else {}
     kernel = "vocabulary_logsumexp" if sums else "vocabulary_loss" if phase == "backward" else "vocabulary_evaluate"
     blocks = []
-    for r in row_blocks(low, source.features):
-        accesses = [read(targets, r), *(write(name, r) for name in (*sums.values(), *answers.values()))]
-        in_place = kernel == "vocabulary_loss"
-        accesses += _in_place(source, r) if in_place else [read(source.name, *source.box(r))]
+    for r in row_blocks(low, source):
+        gradient = kernel == "vocabulary_loss"
+        accesses = [write(name, r) for name in (*sums.values(), *answers.values())]
+        accesses.append(read(targets) if ignored and gradient else read(targets, r))
+        accesses += _in_place(source, r) if gradient else [read(source.name, *source.box(r))]
         rows = r[1] - r[0]
-        blocks.append(({"r0": r[0], "r1": r[1]}, accesses, 0.0, size * rows * (1 + in_place)))
+        blocks.append(({"r0": r[0], "r1": r[1]}, accesses, 0.0, size * rows * (1 + gradient)))
     low.loop("softmax", kernel, {**operands, **sums, **answers}, blocks, head.name, phase, **shape)
-    log_losses(low, head, phase, losses, correct, source.rows)
+    log_losses(low, head, phase, losses, correct, source.rows, targets if ignored else "")
     if sums:
         blocks = []
-        for r in row_blocks(low, source.features):
-            accesses = [read(targets, r), read(sums["logsumexp"], r), *_in_place(source, r)]
+        for r in row_blocks(low, source):
+            accesses = [read(targets) if ignored else read(targets, r), read(sums["logsumexp"], r)]
+            accesses += _in_place(source, r)
             blocks.append(({"r0": r[0], "r1": r[1]}, accesses, 0.0, 2 * size * (r[1] - r[0])))
         name = f"{head.name}.gradient"
         low.loop(name, "vocabulary_gradient", {**operands, **sums}, blocks, head.name, phase, **shape)

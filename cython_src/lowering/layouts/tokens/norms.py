@@ -1,7 +1,8 @@
-"""Layer norm, and the sum before it."""
+"""Norms of tokens, layer norm and NoNorm, and the sum before them."""
 
 from __future__ import annotations
 
+from ....networks.layers import LayerNorm
 from ....plan.model import read, write
 from ...elementwise import add
 from ...gradients import new_gradient, sent_back
@@ -31,7 +32,7 @@ def summed_by(low: Lowering, unit: Unit, again: bool) -> Unit | None:
 
 def norm(low: Lowering, unit: Unit, again: bool) -> None:
     """Append the norm, with the sum before it where it takes that; each token's mean and standard deviation are kept
-    for the gradient."""
+    for the gradient of a layer norm."""
     name, addends = unit.layer.name, summed_by(low, unit, again)
     target = low.output_map(unit, again)
     tensors = addends.sources if addends else unit.sources
@@ -40,23 +41,26 @@ def norm(low: Lowering, unit: Unit, again: bool) -> None:
     if addends and addends.applied:
         written["sum"] = low.maps[addends.target]
     weight, bias = low.parameter(f"{name}.weight"), low.parameter(f"{name}.bias")
-    statistics = low.keep_beside(unit, "statistics", (target.rows, 2), again)
+    operands = {operand: m.name for operand, m in written.items()}
+    kernel, attributes = "no_norm_forward", {}
+    if isinstance(unit.layer, LayerNorm):
+        operands["statistics"] = low.keep_beside(unit, "statistics", (target.rows, 2), again)
+        kernel, attributes = "layernorm_forward", {"eps": unit.layer.eps}
     blocks = []
-    for r in row_blocks(low, target.features):
-        accesses = [*(read(m.name, r) for m in read_maps.values()), read(weight), read(bias), write(statistics, r)]
-        accesses += [write(m.name, r) for m in written.values()]
+    for r in row_blocks(low, target):
+        accesses = [*(read(m.name, r) for m in read_maps.values()), read(weight), read(bias)]
+        accesses += [write(buffer, r) for buffer in operands.values()]
         size = 4.0 * target.features * (r[1] - r[0]) * (len(read_maps) + len(written))
         blocks.append(({"r0": r[0], "r1": r[1]}, accesses, 0.0, size))
     low.loop(
         loop_name(unit, again),
-        "layernorm_forward",
-        {operand: m.name for operand, m in (read_maps | written).items()}
-        | {"weight": weight, "bias": bias, "statistics": statistics},
+        kernel,
+        {operand: m.name for operand, m in read_maps.items()} | operands | {"weight": weight, "bias": bias},
         blocks,
         name,
         phase_of(again),
         features=target.features,
-        eps=unit.layer.eps,
+        **attributes,
     )
 
 
@@ -80,20 +84,21 @@ def _gradient_loop(
     low: Lowering, unit: Unit, gradient: TokenMap, target: TokenMap, around: TokenMap | None = None
 ) -> None:
     name, source = unit.layer.name, low.maps[unit.sources[0]]
-    row_ranges = row_blocks(low, source.features)
+    row_ranges = row_blocks(low, source)
     partials = {
         kind: low.builder.buffer(
             f"{name}.{kind}.partials", (len(row_ranges), source.features), role="gradient", carried=len(row_ranges) == 1
         )
         for kind in ("weight", "bias")
     }
-    statistics = low.kept[f"{name}.statistics"]
+    layer_norm = isinstance(unit.layer, LayerNorm)
+    statistics = {"statistics": low.kept[f"{name}.statistics"]} if layer_norm else {}
     read_maps = {"gradient": gradient, "input": source} | ({"residual": around} if around else {})
     blocks = []
     for number, r in enumerate(row_ranges):
         accesses = [
             *(read(m.name, r) for m in read_maps.values()),
-            read(statistics, r),
+            *(read(buffer, r) for buffer in statistics.values()),
             read(f"{name}.weight"),
             write(target.name, r),
             *(write(buffer, (number, number + 1)) for buffer in partials.values()),
@@ -102,9 +107,9 @@ def _gradient_loop(
         blocks.append(({"r0": r[0], "r1": r[1], "partial": number}, accesses, 0.0, size))
     low.loop(
         f"{name}.gradient",
-        "layernorm_backward",
+        "layernorm_backward" if layer_norm else "no_norm_backward",
         {operand: m.name for operand, m in read_maps.items()}
-        | {"weight": f"{name}.weight", "statistics": statistics, "output": target.name}
+        | {"weight": f"{name}.weight", "output": target.name, **statistics}
         | {f"{kind}_partials": buffer for kind, buffer in partials.items()},
         blocks,
         name,

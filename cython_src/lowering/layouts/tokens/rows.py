@@ -16,12 +16,25 @@ def rowwise(low: Lowering, name: str, kernel: str, unit: Unit, phase: str, maps:
     """Append a loop over the rows of matrices of one shape; `maps`: operand -> map, "output" is written."""
     target = maps["output"]
     blocks = []
-    for r in row_blocks(low, target.features):
+    for r in row_blocks(low, target):
         accesses = [(write if operand == "output" else read)(m.name, *m.box(r)) for operand, m in maps.items()]
         size = 4.0 * target.features * (r[1] - r[0]) * len(maps)
         blocks.append(({"r0": r[0], "r1": r[1]}, accesses, 0.0, size))
     operands = {operand: m.name for operand, m in maps.items()}
     low.loop(name, kernel, operands, blocks, unit.layer.name, phase, features=target.features)
+
+
+def relu(low: Lowering, unit: Unit, again: bool) -> None:
+    """Append a ReLU that no linear layer includes."""
+    maps = {"input": low.maps[unit.sources[0]], "output": low.output_map(unit, again)}
+    rowwise(low, loop_name(unit, again), "tokens_relu_forward", unit, phase_of(again), maps)
+
+
+def relu_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
+    """Append its gradient."""
+    with sent_back(low, unit, unit.sources[0]) as target:
+        maps = {"gradient": gradient, "activations": low.maps[unit.target], "output": target}
+        rowwise(low, f"{unit.layer.name}.gradient", "tokens_relu_backward", unit, "backward", maps)
 
 
 def gelu(low: Lowering, unit: Unit, again: bool) -> None:

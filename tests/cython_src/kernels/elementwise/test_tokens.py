@@ -8,10 +8,16 @@ from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, fill, run_kernel
 @pytest.mark.parametrize("features", [1, 5, 16, 83, 768])
 @pytest.mark.parametrize(
     ("kernel", "inputs"),
-    [("gelu_forward", ("input",)), ("gelu_backward", ("gradient", "before")), ("tokens_add", ("first", "second"))],
+    [
+        ("gelu_forward", ("input",)),
+        ("gelu_backward", ("gradient", "before")),
+        ("tokens_relu_forward", ("input",)),
+        ("tokens_relu_backward", ("gradient", "activations")),
+        ("tokens_add", ("first", "second")),
+    ],
 )
 def test_layers_equal_numpy_forms(kernel, inputs, features):
-    """Check GELU, its gradient and sums within 5e-7; rows outside the block keep what they hold."""
+    """Check ReLU, GELU, their gradients and sums within 5e-7; rows outside the block keep what they hold."""
     rng = np.random.default_rng(features)
     operands = {name: 4 * rng.standard_normal((5, features)).astype(np.float32) for name in inputs}
     operands["output"] = fill(np.empty((5, features), np.float32))

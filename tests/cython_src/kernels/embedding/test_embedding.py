@@ -68,6 +68,58 @@ def test_position_gradient_adds_samples_in_order():
         np.testing.assert_array_equal(got["output"][0], expected, err_msg=f"{target} {name}")
 
 
+FORMS = [("cpu", name) for name in INSTRUCTION_SETS] + [("numpy", None)]
+
+
+@pytest.mark.parametrize("with_types", [True, False])
+@pytest.mark.parametrize(("target", "name"), FORMS)
+def test_positions_and_types_are_added(target, name, with_types):
+    """Check the sums bit for bit, and that the first type's gradient is the sum of the positions'."""
+    rng = np.random.default_rng(2)
+    features = 21
+    operands = {"input": draw(rng, ROWS, features), "position_weight": draw(rng, POSITIONS, features)}
+    expected = operands["input"] + np.tile(operands["position_weight"][:SEQUENCE], (BATCH, 1))
+    if with_types:
+        operands["type_weight"] = draw(rng, 2, features)
+        expected = expected + operands["type_weight"][0]
+    operands["output"] = fill(draw(rng, ROWS, features))
+    attributes = {"sequence": SEQUENCE, "features": features}
+    got = run_kernel("positions_forward", operands, ["output"], attributes, [(0, 5), (5, ROWS)], target, name)
+    np.testing.assert_array_equal(got["output"], expected)
+    gradient = draw(rng, 1, POSITIONS, features)
+    operands = {"position_gradient": gradient, "output": fill(draw(rng, 1, 2, features))}
+    attributes["types"] = 2
+    got = run_kernel("type_gradient", operands, ["output"], attributes, [(0, 5), (5, features)], target, name)["output"]
+    np.testing.assert_allclose(got[0, 0], gradient[0, :SEQUENCE].sum(axis=0), rtol=1e-5, atol=1e-6)
+    assert (got[0, 1] == 0).all()
+
+
+@pytest.mark.parametrize(("target", "name"), FORMS)
+def test_neighbours_are_those_of_the_sample(target, name):
+    """Check trigrams and the first token of each sample, and that what they send back is the transposed map."""
+    rng = np.random.default_rng(3)
+    features = 21
+    x = draw(rng, ROWS, features)
+    samples = np.pad(x.reshape(BATCH, SEQUENCE, features), ((0, 0), (1, 1), (0, 0)))
+    expected = np.concatenate([samples[:, 2:], samples[:, 1:-1], samples[:, :-2]], axis=-1).reshape(ROWS, -1)
+    shape = {"sequence": SEQUENCE, "features": features}
+    rows = [(0, 5), (5, ROWS)]
+    operands = {"input": x, "output": fill(np.empty_like(expected))}
+    got = run_kernel("trigram_forward", operands, ["output"], shape, rows, target, name)["output"]
+    np.testing.assert_array_equal(got, expected)
+    gradient = draw(rng, ROWS, 3 * features)
+    operands = {"gradient": gradient, "output": fill(np.empty_like(x))}
+    back = run_kernel("trigram_backward", operands, ["output"], shape, rows, target, name)["output"]
+    assert (got.astype(float) * gradient).sum() == pytest.approx((back.astype(float) * x).sum(), rel=1e-5)
+    samples = [(0, 1), (1, BATCH)]
+    operands = {"input": x, "output": fill(draw(rng, BATCH, features))}
+    first = run_kernel("first_token_forward", operands, ["output"], shape, samples, target, name)["output"]
+    np.testing.assert_array_equal(first, x[::SEQUENCE])
+    operands = {"gradient": first, "output": fill(np.empty_like(x))}
+    back = run_kernel("first_token_backward", operands, ["output"], shape, samples, target, name)["output"]
+    np.testing.assert_array_equal(back, np.where(np.arange(ROWS)[:, None] % SEQUENCE == 0, x, 0))
+
+
 @pytest.mark.parametrize("target", ["cpu", "numpy"])
 @pytest.mark.parametrize("token", [-1, VOCABULARY])
 def test_tokens_outside_the_vocabulary_stop_the_run(target, token):

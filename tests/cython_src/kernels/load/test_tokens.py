@@ -34,6 +34,29 @@ def test_tokens_and_their_successors_arrive(target):
 
 
 @pytest.mark.parametrize("target", ["cpu", "numpy"])
+@pytest.mark.parametrize("answers", [1, SEQUENCE])
+def test_tokens_and_their_labels_arrive(target, answers):
+    """Check a label of each sample, and one of each token; a sample that is not there stops the run."""
+    order = np.random.default_rng(1).integers(0, SAMPLES, (3, BATCH)).astype(np.int32)
+    operands = {
+        "dataset_tokens": np.arange(SAMPLES * SEQUENCE, dtype=np.int32),
+        "dataset_labels": -np.arange(SAMPLES * answers, dtype=np.int32),
+        "batch_order": order,
+        "tokens": fill(np.empty(BATCH * SEQUENCE, np.int32)),
+        "targets": fill(np.empty(BATCH * answers, np.int32)),
+    }
+    attributes, names = {**ATTRIBUTES, "answers": answers}, ["tokens", "targets"]
+    blocks = [(0, 1), (1, BATCH)]
+    got = run_kernel("labelled_tokens_load", operands, names, attributes, blocks, target, iteration=5)
+    for name, source, length in (("tokens", "dataset_tokens", SEQUENCE), ("targets", "dataset_labels", answers)):
+        expected = operands[source].reshape(SAMPLES, length)[order[2]]
+        np.testing.assert_array_equal(got[name].reshape(BATCH, length), expected)
+    order[2, 1] = SAMPLES
+    with pytest.raises(BlockFailure, match="status 2"):
+        run_kernel("labelled_tokens_load", operands, [], attributes, blocks, target, iteration=5)
+
+
+@pytest.mark.parametrize("target", ["cpu", "numpy"])
 @pytest.mark.parametrize("sample", [-1, SAMPLES])
 def test_samples_outside_the_text_stop_the_run(target, sample):
     """Check that the kernel fails."""

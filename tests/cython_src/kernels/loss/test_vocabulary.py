@@ -7,6 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from forktask.cython_src.binding.bind import BlockFailure
+from forktask.cython_src.kernels.loss.softmax import IGNORED
 
 
 def make_operands(rng, rows, vocabulary, pitch, scale):
@@ -118,3 +119,35 @@ def test_error_is_pytorchs(vocabulary):
         )
         for mine, other, truth in zip((got["losses"], got["logits"]), theirs, exact, strict=True):
             assert np.abs(mine - truth).max() <= 4 * np.abs(other - truth).max(), instruction_set
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
+def test_ignored_rows_have_neither_loss_nor_gradient(rows, share):
+    """Check all four kernels against those of the other rows alone, whose number divides the gradients; where all are
+    ignored the loss is zero."""
+    rng = np.random.default_rng(rows)
+    vocabulary, pitch = 40, 48
+    operands = make_operands(rng, rows, vocabulary, pitch, 3)
+    ignored = rng.permutation(rows) < round(share * rows)
+    chosen = {name: array[~ignored] for name, array in operands.items()}
+    operands["targets"][ignored] = IGNORED
+    attributes = {"vocabulary": vocabulary, "pitch": pitch, "rows": rows, "ignored": 1}
+    bounds = [(0, rows // 2), (rows // 2, rows)]
+    for form in [("cpu", name) for name in INSTRUCTION_SETS] + [("float64",)]:
+        got = run_all(operands, attributes, bounds, *form)
+        for result in got:
+            for value in result.values():
+                assert (value[ignored] == 0).all()
+        if not ignored.all():
+            count = int((~ignored).sum())
+            shape = {"vocabulary": vocabulary, "pitch": pitch, "rows": count}
+            for ours, others in zip(got, run_all(chosen, shape, [(0, count)], *form), strict=True):
+                for name, value in ours.items():
+                    np.testing.assert_array_equal(value[~ignored], others[name])
+        log = {"loss_log": fill(np.empty(2, np.float32)), "correct_log": fill(np.empty(2, np.int32))}
+        sums = {name: got[0][name] for name in ("losses", "correct")} | {"labels": operands["targets"]}
+        shape = {"groups": rows, "batch": rows, "length": 2, "check_finite": 1}
+        found = run_kernel("loss_sum", {**sums, **log}, list(log), shape, [()], *form)
+        mean = got[0]["losses"][~ignored].astype(float).mean() if not ignored.all() else 0
+        assert found["loss_log"][0] == pytest.approx(mean, rel=1e-5)

@@ -64,6 +64,28 @@ def test_backward_equals_numpy_form(rows, features, with_residual, seed):
     check("layernorm_backward", operands, names, {"features": features}, bounds)
 
 
+@settings(max_examples=25)
+@given(st.integers(2, 9), st.integers(1, 200), st.sampled_from(["", "residual", "sum"]), st.integers(0, 2**32 - 1))
+def test_no_norm_equals_numpy_forms(rows, features, added, seed):
+    """Check scale and shift, with a residual and without, and all gradients by partial buffers of two blocks."""
+    rng = np.random.default_rng(seed)
+    residual = {"residual": draw(rng, rows, features)} if added else {}
+    operands = {"input": draw(rng, rows, features), **residual}
+    if added == "sum":
+        operands["sum"] = fill(draw(rng, rows, features))
+    operands |= {"weight": draw(rng, features), "bias": draw(rng, features)}
+    operands["output"] = fill(draw(rng, rows, features))
+    names = ["output", "sum"] if added == "sum" else ["output"]
+    bounds = [(0, rows // 2), (rows // 2, rows)]
+    check("no_norm_forward", operands, names, {"features": features}, bounds)
+    operands = {"gradient": draw(rng, rows, features), "input": operands["input"], "weight": operands["weight"]}
+    operands |= {**residual, "output": fill(draw(rng, rows, features))}
+    operands |= {name: fill(draw(rng, 2, features)) for name in ("weight_partials", "bias_partials")}
+    bounds = [(*block, number) for number, block in enumerate(bounds)]
+    names = ["output", "weight_partials", "bias_partials"]
+    check("no_norm_backward", operands, names, {"features": features}, bounds)
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("features", [64, 768, 1000])
 def test_error_is_pytorchs(features):
