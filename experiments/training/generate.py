@@ -70,6 +70,10 @@ def generate(
     """
     if network.tokens is None:
         raise UsageError(f"generate takes a network of tokens, got {network.name!r}; use one, such as gpt2_tiny")
+    if network.tokens.answers != "next":
+        raise UsageError(
+            f"generate takes a network that tells the next token, got {network.name!r}; use one, such as gpt2_tiny"
+        )
     vocabulary = network.tokens.vocabulary
     if isinstance(prompt, bytes) and vocabulary != BYTES:
         raise UsageError(

@@ -1,15 +1,17 @@
-"""Text for networks of tokens: bytes of a file or of text that comes with Python, a file of tokens, random tokens."""
+"""Text for networks of tokens: bytes of a file or of text that comes with Python, a file of tokens, random tokens; and
+masked places of it for networks that learn those."""
 
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from ...cython_src.binding.storage import aligned_empty
 from ...cython_src.errors import UsageError
+from ...cython_src.kernels.loss.softmax import IGNORED
 from ...cython_src.networks.layers import Network
 from .data import MAX_SYNTHETIC
 from .dataset import SPLIT_SEED
@@ -17,6 +19,9 @@ from .llmc import read_tokens
 
 SPECS = "text, text:FILE, tokens:FILE, synthetic:N"
 BYTES = 256
+MASKED = 0.15  # share of a sample's tokens whose places are masked
+MASK_OF_TEN, RANDOM_OF_TEN = 8, 1  # of ten masked places: that hold the mask, that hold any token; the rest are as was
+MASKED_TOGETHER = 4096  # samples
 HELD_BACK = 0.1  # of the samples for validation, and as many for the test: the end of the text
 
 
@@ -70,8 +75,73 @@ class Text:
         return {"dataset.tokens": self.tokens}
 
 
+@dataclass(frozen=True, repr=False)
+class LabelledText(Text):
+    """Samples with labels of their own.
+
+    Attributes
+    ----------
+    tokens : int32, shape (samples * sequence,), 64-byte aligned
+        What the network sees.
+    labels : int32, shape (samples * answers,), 64-byte aligned
+        A class of each sample; or the token of each masked place, IGNORED at the others.
+    original : int32, shape (samples * sequence,)
+        The text where places are masked, else empty.
+    vocabulary, mask : int
+    """
+
+    labels: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    original: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    vocabulary: int = 0
+    mask: int = -1
+
+    @property
+    def num_samples(self) -> int:
+        return len(self.tokens) // self.sequence
+
+    @property
+    def answers(self) -> int:
+        """Answers that a network gives to a sample: of a masked one those at masked places."""
+        return masked_places(self.sequence) if len(self.original) else 1
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Buffer of a plan -> the array that it is."""
+        return {"dataset.tokens": self.tokens, "dataset.labels": self.labels}
+
+    def start_epoch(self, seed: int, epoch: int) -> None:
+        """Mask other places of the training samples, in the arrays themselves. They depend on seed, epoch and the
+        sample's number alone; those of validation and test never change."""
+        if len(self.original):
+            self._mask(self.train, seed, epoch)
+
+    def _mask(self, samples: np.ndarray, *seed: int) -> None:
+        tokens, labels, original = (a.reshape(-1, self.sequence) for a in (self.tokens, self.labels, self.original))
+        count = masked_places(self.sequence)
+        for start in range(0, self.num_samples, MASKED_TOGETHER):
+            chosen = samples[(samples >= start) & (samples < start + MASKED_TOGETHER)]
+            # Raw bits of PCG64 are the same in every version of NumPy.
+            bits = np.random.PCG64([*seed, start]).random_raw(2 * MASKED_TOGETHER * self.sequence)
+            places, kinds = bits.reshape(MASKED_TOGETHER, 2, self.sequence)[chosen - start].swapaxes(0, 1)
+            places = np.argsort(places, axis=1, kind="stable")[:, :count]
+            kinds = np.take_along_axis(kinds, places, axis=1)
+            right = np.take_along_axis(original[chosen], places, axis=1)
+            kind, any_token = kinds % 10, kinds // 10 % self.vocabulary
+            shown = np.where(kind < MASK_OF_TEN + RANDOM_OF_TEN, any_token, right)
+            shown = np.where(kind < MASK_OF_TEN, self.mask, shown)
+            rows = chosen[:, None]
+            tokens[chosen], labels[chosen] = original[chosen], IGNORED
+            tokens[rows, places], labels[rows, places] = shown, right
+
+
+def masked_places(sequence: int) -> int:
+    """Return how many places of a sample are masked."""
+    return max(1, round(MASKED * sequence))
+
+
 def load_text(spec: str, network: Network, sequence: int) -> Text:
-    """Load a text, or make random tokens.
+    """Load a text, or make random tokens, as a network takes them: with the next token of each, with some places
+    masked, or with random classes.
 
     Parameters
     ----------
@@ -88,6 +158,34 @@ def load_text(spec: str, network: Network, sequence: int) -> Text:
     UsageError
         Unknown spec, a file that cannot be read or is too short, or a vocabulary that is too small.
     """
+    answers = network.token_input.answers
+    if answers == "class" and not spec.startswith("synthetic:"):
+        raise UsageError(
+            f"data of the classifier {network.name!r} must be synthetic:N, samples with random classes; got {spec!r}"
+        )
+    text = _load_text(spec, network, sequence)
+    if answers == "next":
+        return text
+    count = text.num_samples
+    labels = np.random.default_rng(SPLIT_SEED).integers(network.num_classes, size=count)
+    numbers = count * sequence if answers == "masked" else count
+    sizes = {"tokens": count * sequence, "labels": numbers}
+    values = {name: aligned_empty((size,), np.int32) for name, size in sizes.items()}
+    values["tokens"][:] = text.tokens[:-1]
+    values["labels"][:] = labels if answers == "class" else IGNORED
+    same = {name: getattr(text, name) for name in ("name", "description", "train", "valid", "test", "smoke_test")}
+    if answers == "class":
+        return LabelledText(**same, **values, sequence=sequence)
+    vocabulary, mask = network.token_input.vocabulary, network.token_input.mask
+    labelled = LabelledText(
+        **same, **values, sequence=sequence, original=text.tokens[:-1], vocabulary=vocabulary, mask=mask
+    )
+    labelled._mask(np.arange(count), SPLIT_SEED)
+    return labelled
+
+
+def _load_text(spec: str, network: Network, sequence: int) -> Text:
+    """Load the text itself."""
     kind, colon, argument = spec.partition(":")
     if kind == "synthetic" and argument:
         return _random_tokens(argument, network, sequence)

@@ -23,7 +23,7 @@ from .config import TrainingConfig, learning_rate_table
 from .dataset import Dataset, random_order
 from .gpu_sampling import GpuSampler
 from .safetensors import write_safetensors
-from .text import Text
+from .text import LabelledText, Text
 from .weights import EXPORTS, read_weights
 
 EVALUATION_BATCH = 64
@@ -115,6 +115,8 @@ class Trainer:
         from epoch to epoch.
         """
         config, arrays, count = self.config, self.bound.arrays, self.num_batches
+        if isinstance(self.data, LabelledText):
+            self.data.start_epoch(self.seed, self.epoch)
         order = self.data.train[random_order(len(self.data.train), self.seed, self.epoch)]
         arrays["batch_order"][:] = order[: count * config.batch].reshape(count, config.batch)
         rates = learning_rate_table(config, self.epoch, count)

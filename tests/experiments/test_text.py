@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.kernels.loss.softmax import IGNORED
 from forktask.cython_src.lowering.options import PlanOptions
 from forktask.cython_src.networks import reference_tokens
 from forktask.cython_src.networks.registry import get_network
@@ -155,3 +156,75 @@ def test_compare_and_memory_take_the_default_batch(tmp_path, monkeypatch, capsys
     assert main(["memory", "--network", "gpt2_tiny", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert row["batch"] == 4 and row["resident"]["later"] < 1.25 * sum(row["planned"].values())
+
+
+def test_masked_places_depend_on_seed_sample_and_epoch_alone(tmp_path):
+    """Check how many places are masked and what they hold, that labels are the text, that another epoch or seed masks
+    others, and that those of validation and test stay."""
+    network, sequence = get_network("mobilebert_tiny"), 40
+    (tmp_path / "text").write_bytes(bytes(np.random.default_rng(0).integers(0, 256, 40 * 500 + 1, dtype=np.uint8)))
+    data = load_text(f"text:{tmp_path / 'text'}", network, sequence)
+    found = {}
+    for seed, epoch in ((1, 0), (1, 1), (2, 0), (1, 0)):
+        data.start_epoch(seed, epoch)
+        tokens, labels, text = (a.reshape(-1, sequence).copy() for a in (data.tokens, data.labels, data.original))
+        assert ((labels != IGNORED).sum(axis=1) == data.answers).all() and data.answers == 6
+        np.testing.assert_array_equal(np.where(labels == IGNORED, text, labels), text)
+        np.testing.assert_array_equal(tokens[labels == IGNORED], text[labels == IGNORED])
+        shown, right = tokens[labels != IGNORED], labels[labels != IGNORED]
+        assert (shown == 256).mean() == pytest.approx(0.8, abs=0.03)
+        assert (shown == right).mean() == pytest.approx(0.1, abs=0.03)
+        places = labels != IGNORED
+        if (seed, epoch) in found:
+            np.testing.assert_array_equal(found[seed, epoch], places)
+        found[seed, epoch] = places
+    for other in ((1, 1), (2, 0)):
+        assert (found[1, 0][data.train] != found[other][data.train]).any()
+        for part in (data.valid, data.test):
+            np.testing.assert_array_equal(found[1, 0][part], found[other][part])
+
+
+def test_masked_text_is_learnt_and_resumed(tmp_path):
+    """Check that the loss of masked places falls, and that a run in two parts leaves the parameters of one in one part,
+    under another model."""
+    (tmp_path / "sentence.txt").write_bytes(SENTENCE * 60)
+    given = {"network": "mobilebert_tiny", "data": f"text:{tmp_path / 'sentence.txt'}", "sequence": 31, "batch": 8}
+    given |= {"schedule": "constant"}
+    found = {}
+    for name, parts in (("whole", [(4, "serial")]), ("parts", [(1, "serial"), (4, "taskiter")])):
+        for number, (epochs, model) in enumerate(parts):
+            config = training.configure(
+                {**given, "epochs": epochs, "model": model, "threads": 2 if number else 1, "out": str(tmp_path / name)},
+                resume=number > 0,
+            )
+            summary = training.train(config, resume=number > 0, report=lambda line: None)
+        found[name] = summary["seeds"][0]["parameters_sha256"]
+    assert found["whole"] == found["parts"]
+    rows = (tmp_path / "whole" / "epochs.csv").read_text().splitlines()
+    losses = [float(row.split(",")[rows[0].split(",").index("train_loss")]) for row in rows[1:]]
+    assert losses[-1] < 0.7 * losses[0] and 0 <= summary["test_accuracy_min"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("network", "spec", "message"),
+    [
+        ("mobilebert_classifier", "text", "data of the classifier 'mobilebert_classifier' must be synthetic:N"),
+        ("mobilebert_tiny", "words", "must be one of text, text:FILE"),
+    ],
+)
+def test_data_of_other_networks_are_refused(network, spec, message):
+    """Check that each refusal is a sentence that says what is wrong."""
+    with pytest.raises(UsageError, match=message):
+        load_text(spec, get_network(network), 16)
+
+
+def test_a_classifier_trains_on_random_classes(tmp_path):
+    """Check that it runs, and that `generate` refuses networks that do not tell the next token."""
+    config = training.configure(
+        {"network": "mobilebert_tiny_classifier", "data": "synthetic:40", "sequence": 8, "epochs": 2, "threads": 1}
+        | {"out": str(tmp_path / "run")},
+        resume=False,
+    )
+    assert training.train(config, report=lambda line: None)["smoke_test"]
+    with pytest.raises(UsageError, match="that tells the next token, got 'mobilebert_tiny'"):
+        next(generate(get_network("mobilebert_tiny"), {}, [1], 1, sequence=8))

@@ -4,6 +4,8 @@
 #include "cython_src/kernels/elementwise/gelu.cuh"
 #include "cython_src/kernels/linear/tiles.cuh"
 
+#define LINEAR_RELU 1 /* code of the activation, kernels/linear/linear_loops.h */
+
 /* Bias, value before the activation, activation and residual of a number of the output. */
 __device__ inline void finish_output(const GpuArgs &a, int row, int column, float y)
 {
@@ -15,6 +17,8 @@ __device__ inline void finish_output(const GpuArgs &a, int row, int column, floa
         ((float *)a.operand[4])[at] = y;
     if (a.integers[3] == GELU)
         y = gelu(y);
+    else if (a.integers[3] == LINEAR_RELU)
+        y = y <= 0 ? 0 : y;
     if (a.operand[3])
         y += ((const float *)a.operand[3])[at];
     ((float *)a.operand[5])[(long long)row * pitch + column] = y;

@@ -136,7 +136,8 @@ def emulated(name: str, seed: int = 0, convolution: str = "tiled", defect=None, 
         return 0 if failure[0] == 2**64 - 1 else int(failure[0]) & 255
 
     named = tuple(f"{operand}?" if operand in spec.optional else operand for operand in spec.operands)
-    return replace(spec, operands=named, address=None, reference=run)
+    integers = tuple(f"{name}?" if name in spec.optional_integers else name for name in spec.integers)
+    return replace(spec, operands=named, integers=integers, address=None, reference=run)
 
 
 def with_cuda_kernels(plan, seed: int = 0, convolution: str = "tiled", defect=None, products: str = "own"):
