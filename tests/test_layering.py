@@ -87,6 +87,7 @@ ARROWS = {
         "files": {"figures"},
         "gpu": {"figures"},
         "gantt": {"figures"},
+        "gantt_page": set(),
         "trace_files": {"figures"},
     },
 }

@@ -205,20 +205,35 @@ def _caption(windows: Sequence[Window], left_out: int, critical: bool) -> str:
     count = len(windows[0].passes) * log.about["stride"]
     sentences = [
         f"{log.about['plan_name']}: what each thread did during {count} iterations of a logged run, those whose length "
-        f"is the median, all models on one time axis. Full boxes are blocks, coloured by layer: light forward, full "
-        f"backward, dark in other phases. Lower boxes are idle time by its cause. Brackets are iterations, from the "
-        f"first block to the end of the last one."
+        f"is the median, all models on one time axis.",
+        *_marks(critical),
+    ]
+    if left_out:
+        sentences.append(f"{left_out} of the shortest boxes are left out.")
+    return " ".join([*sentences, _logging(windows)])
+
+
+def page_caption(windows: Sequence[Window]) -> str:
+    """Return the caption of the page that can be zoomed."""
+    counts = [f"{len(w.passes) * w.log.about['stride']} of {model_label(w.log.about['model'])}" for w in windows]
+    first = f"What each thread did during the first iterations of a logged run ({', '.join(counts)})."
+    return " ".join([first, *_marks(True), _logging(windows)])
+
+
+def _marks(critical: bool) -> list[str]:
+    """Explain boxes and lines."""
+    sentences = [
+        "Full boxes are blocks, coloured by layer: light forward, full backward, dark in other phases. Lower boxes are "
+        "idle time by its cause. Brackets are iterations, from the first block to the end of the last one."
     ]
     if critical:
         sentences.append(
             "The line is the critical cycle of the dependences with the mean block durations of the run, without time "
             "that blocks had no CPU: no schedule on any number of threads takes less time an iteration than its mean."
         )
-    if left_out:
-        sentences.append(f"{left_out} of the shortest boxes are left out.")
-    sentences.append(
-        "Logging changed the time of a run by "
-        + ", ".join(f"{w.log.about['overhead']:+.1%} ({model_label(w.log.about['model'])})" for w in windows)
-        + "."
-    )
-    return " ".join(sentences)
+    return sentences
+
+
+def _logging(windows: Sequence[Window]) -> str:
+    parts = [f"{w.log.overhead_text} ({model_label(w.log.about['model'])})" for w in windows]
+    return f"Logging changed the time of a run by {', '.join(parts)}."

@@ -18,6 +18,7 @@ from ...cython_src.plan.dependences import TaskGraph
 from .event_states import IN_BLOCK, RUNNING, STATE_DTYPE
 
 EVENTS_VERSION = 1
+DISTURBED = 0.2  # range of what logging cost in pairs of runs from which on they say nothing
 EVENTS_FOLDER = "events"  # of a results folder
 _LOOP_FIELDS = ("name", "layer", "phase")
 
@@ -48,6 +49,14 @@ class EventLog:
     def title(self) -> str:
         """Model and threads."""
         return f"{self.about['model']}, {self.about['threads']} thread{'s' * (self.about['threads'] > 1)}"
+
+    @property
+    def overhead_text(self) -> str:
+        """What logging cost, or that it is hidden by what disturbed the runs."""
+        low, high = min(self.about["overheads"]), max(self.about["overheads"])
+        if high - low > DISTURBED:
+            return f"unknown (disturbed: {low:+.0%} to {high:+.0%})"
+        return f"{self.about['overhead']:+.1%}"
 
     @property
     def wall_ns(self) -> int:

@@ -17,7 +17,6 @@ from ..sampling.models import check_threads, parse_model, process_environment
 
 WARMUP_S = 0.5
 HIGH_OVERHEAD = 0.02  # part of a run that logging should stay below
-DISTURBED = 0.2  # range of the pairs from which on they say nothing
 
 
 @dataclass(frozen=True)
@@ -105,15 +104,10 @@ def log_sentence(log: EventLog) -> str:
     """Say how long a traced run was, what logging cost it, and whether anything is missing."""
     about = log.about
     step_ms = log.wall_ns * 1e-6 / about["iterations"]
-    low, high = min(about["overheads"]), max(about["overheads"])
-    pairs = f"{low:+.1%} to {high:+.1%} in {len(about['overheads'])} pairs of runs"
     text = f"{log.title}: {about['iterations']} iterations of {step_ms:.3g} ms, {about['num_events']} events; logging "
-    if high - low > DISTURBED:
-        text += f"costs less than the disturbances here ({pairs}): too disturbed to tell"
-    else:
-        text += f"changes the time of a run by {about['overhead']:+.1%} ({pairs})"
-        if about["overhead"] > HIGH_OVERHEAD:
-            text += f", more than {HIGH_OVERHEAD:.0%}: take coarser blocks, or read its times with care"
+    text += f"changes the time of a run by {log.overhead_text}"
+    if about["overhead"] > HIGH_OVERHEAD and not log.overhead_text.startswith("unknown"):
+        text += f", more than {HIGH_OVERHEAD:.0%}: take coarser blocks, or read its times with care"
     if about["lost"]:
         text += f"; {about['lost']} spells did not fit the log and count as scheduling"
     return text

@@ -4,7 +4,10 @@ import csv
 import gzip
 import json
 import re
+import shutil
+import subprocess
 from collections import defaultdict
+from html.parser import HTMLParser
 
 import matplotlib.image
 import numpy as np
@@ -16,6 +19,7 @@ from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.experiments.analysis.losses import FACTORS, LOSSES, all_losses, as_rows, as_text, losses_of, remarks
 from forktask.experiments.analysis.windows import Window, layer_names, typical
 from forktask.experiments.report.figures.losses import compared, losses_caption
+from forktask.experiments.report.gantt_page import page_data, write_gantt_page
 from forktask.experiments.report.trace_files import largest_window, write_trace_files
 from forktask.experiments.report.words import format_time
 from forktask.experiments.sampling.event_states import STATE_DTYPE, STATES
@@ -49,6 +53,7 @@ def handmade(model="taskiter", threads=2, rows=(), stop=100):
         "iterations": 1,
         "stride": 1,
         "overhead": 0.0,
+        "overheads": [0.0],
     }
     loops = {
         "name": ["a", "b"],
@@ -264,10 +269,56 @@ def test_paje_traces_keep_the_rules_of_the_format(tmp_path, logs):
     assert links and not starts and set(definitions) == {str(number) for number, _ in DEFINITIONS.values()}
 
 
+class _Page(HTMLParser):
+    """Elements of a page, and the text of its scripts."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.scripts, self.loads = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.loads += [value for name, value in attributes if name in ("src", "href")]
+
+    def handle_data(self, data):
+        if self.tags and self.tags[-1] == "script":
+            self.scripts.append(data)
+
+
+def test_the_page_holds_all_that_it_draws(tmp_path, logs):
+    """Check that the page loads nothing, and that its data are the events, in order, with layers and dependences."""
+    windows = [Window(log, range(4)) for log in logs]
+    write_gantt_page(tmp_path / "gantt.html", windows, "a < b")
+    page = _Page((tmp_path / "gantt.html").read_text())
+    data = json.loads(page.scripts[0])
+    assert not page.loads and data == json.loads(json.dumps(page_data(windows))) and "canvas" in page.tags
+    for model, window in zip(data["models"], windows, strict=True):
+        assert sum(len(lane) for lane in model["lanes"]) == 5 * len(window.events) and len(model["spans"]) == 4
+        for worker, lane in enumerate(model["lanes"]):
+            own = window.events[window.events["worker"] == worker]
+            assert (np.cumsum(lane[::5]) + window.start_ns == own["start_ns"]).all() and len(lane[1::5]) == len(own)
+    assert data["before"]["5"] and len(data["loop_of"]) == 20 and len(data["models"][3]["path"]) > 4
+    node = shutil.which("node")
+    if node:  # the syntax of the script, where there is something that knows it
+        script = tmp_path / "page.js"
+        script.write_text(page.scripts[1])
+        subprocess.run([node, "--check", script], check=True, timeout=60)
+
+
 def test_all_files_are_written_and_pictures_are_not_empty(tmp_path, logs):
     """Check that each file exists, that pictures have colours, and that the table sums to all threads' time."""
     said = "\n".join(write_trace_files(tmp_path, logs, 2))
-    for name in ("gantt.svg", "gantt.pdf", "gantt.txt", "losses.pdf", "trace.json.gz", "trace.prv", "trace.paje"):
+    for name in (
+        "gantt.svg",
+        "gantt.html",
+        "gantt.pdf",
+        "gantt.txt",
+        "losses.pdf",
+        "trace.json.gz",
+        "trace.prv",
+        "trace.paje",
+    ):
         assert (tmp_path / name).stat().st_size > 200
     for name in ("gantt.png", "losses.png"):
         picture = matplotlib.image.imread(tmp_path / name)[..., :3]

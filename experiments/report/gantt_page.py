@@ -1,0 +1,117 @@
+"""The Gantt picture as a page of its own to zoom and to point at; nothing is loaded from elsewhere."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import matplotlib.colors
+import numpy as np
+
+from ..analysis.names import model_label
+from ..analysis.windows import Window, layer_names, layer_of_loops
+from .gantt import IDLE_KINDS, idle_kinds, layer_colors, phase_color
+from .words import format_time
+
+TEMPLATE = Path(__file__).with_name("gantt_page.html")
+MAX_EVENTS = 100_000  # of a page: 2 MB
+MAX_EDGES = 50_000  # of the graph; with more, blocks do not show their dependences
+
+
+def write_gantt_page(path: str | os.PathLike, windows: Sequence[Window], caption: str) -> str:
+    """Write the page; return a sentence about what it holds.
+
+    Parameters
+    ----------
+    windows : sequence of Window
+        Of one plan.
+    caption : str
+        Sentences below the title.
+    """
+    path = Path(path)
+    data = page_data(windows)
+    text = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
+        title=html.escape(windows[0].log.about["plan_name"]),
+        caption=html.escape(caption),
+        data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
+    )
+    path.write_text(text, encoding="utf-8")
+    count = sum(len(lane) // 5 for model in data["models"] for lane in model["lanes"])
+    unlinked = "" if data["before"] else f"; its {windows[0].log.edges.shape[1]} dependences are too many to be shown"
+    return f"{path}: {count} events of {len(windows)} models{unlinked}"
+
+
+def page_data(windows: Sequence[Window]) -> dict[str, Any]:
+    """Return what the page draws: loops, colours, dependences, and the events of each model, times in ns."""
+    log = windows[0].log
+    names = layer_names([window.log for window in windows])
+    colors = layer_colors(names)
+    before: dict[int, list[list[int]]] = {}
+    after: dict[int, list[list[int]]] = {}
+    if log.edges.shape[1] <= MAX_EDGES:
+        for source, target, token in log.edges.T.tolist():
+            if max(source, target) < log.num_tasks:
+                before.setdefault(target, []).append([source, token])
+                after.setdefault(source, []).append([target, token])
+    return {
+        "layers": [{"name": name, "color": matplotlib.colors.to_hex(colors[name])} for name in names],
+        "kinds": [{"name": name, "color": color} for name, color in IDLE_KINDS.values()],
+        "lost": list(IDLE_KINDS).index("preempted"),
+        "loops": [
+            {
+                "name": name,
+                "layer": names.index(layer),
+                "phase": phase,
+                "first": first,
+                "color": matplotlib.colors.to_hex(phase_color(colors[layer], phase)),
+            }
+            for name, layer, phase, first in zip(
+                log.loops["name"], layer_of_loops(log), log.loops["phase"], log.loops["first_task"], strict=True
+            )
+        ],
+        "loop_of": log.task_loop.tolist(),
+        "stride": log.about["stride"],
+        "before": before,
+        "after": after,
+        "models": [_model_data(window) for window in windows],
+    }
+
+
+def _model_data(window: Window) -> dict[str, Any]:
+    log, origin = window.log, window.start_ns
+    events = window.events
+    kinds = np.full(len(events), -1)
+    for number, kind in enumerate(IDLE_KINDS):
+        kinds[idle_kinds(events) == kind] = number
+    lanes = []
+    for worker in range(log.about["threads"]):
+        own = events["worker"] == worker
+        start, stop = events["start_ns"][own], events["stop_ns"][own]
+        columns = (
+            np.diff(start, prepend=origin),
+            stop - start,
+            np.maximum(events["task"][own], 0),
+            events["iteration"][own],
+            kinds[own],
+        )
+        lanes.append(np.stack(columns, axis=1).ravel().tolist())
+    cycle = window.critical_cycle()
+    path = []
+    for block in window.path(cycle) if cycle is not None else ():
+        worker = int(window.worker[block])
+        path += [[int(window.start[block]) - origin, worker], [int(window.stop[block]) - origin, worker]]
+    step = format_time(log.wall_ns * 1e-9 / log.about["iterations"])
+    floor = "" if cycle is None else f"; critical cycle {format_time(cycle.mean_s / log.about['stride'])}"
+    return {
+        "title": f"{model_label(log.about['model'])}, {step} an iteration{floor}",
+        "threads": log.about["threads"],
+        "length": window.stop_ns - origin,
+        "spans": [[iteration, start - origin, stop - origin] for iteration, start, stop in window.spans()],
+        "lanes": lanes,
+        "path": path,
+    }
