@@ -22,6 +22,7 @@ COMMANDS: tuple[str, ...] = (
     "plot",
     "peers",
     "train",
+    "study",
     "infer",
     "generate",
     "trace",

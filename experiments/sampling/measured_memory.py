@@ -6,6 +6,7 @@ python -P -m forktask.experiments.sampling.measured_memory < job.json
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -38,6 +39,11 @@ def resident_bytes() -> int:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
         raise UsageError("measuring memory needs /proc/self/statm, which this system has not; use Linux") from None
+
+
+def peak_resident_bytes() -> int:
+    """Return the most memory that was resident in this process so far."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def measure_memory(job: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,8 +28,10 @@ HISTORY_COLUMNS = (
     "error_rate",
     "learning_rate",
 )
-# This column exists only if a GPU was sampled.
+# These columns exist only if a GPU was sampled.
 GPU_COLUMNS = ("gpu_memory_bytes", "gpu_utilisation")
+# Rows of older checkpoints lack the first, which is the resident memory of the process after the epoch.
+OPTIONAL_COLUMNS = ("resident_bytes", *GPU_COLUMNS)
 
 
 def names_of_last_layer(parameters: Sequence[str]) -> set[str]:
@@ -69,7 +71,7 @@ def read_checkpoint(path: Path, network: str, seed: int) -> tuple[dict[str, np.n
         if version == CHECKPOINT_VERSION and metadata["sha256"] != _checksum(arrays, metadata["forktask"]):
             raise ValueError("its checksum is not that of its content: it was changed since it was written")
         found = (version, state["network"], state["seed"])
-        rows = [(row["epoch"], set(row) - set(GPU_COLUMNS)) for row in state["history"]]
+        rows = [(row["epoch"], set(row) - set(OPTIONAL_COLUMNS)) for row in state["history"]]
         if rows != [(epoch, set(HISTORY_COLUMNS)) for epoch in range(1, state["epoch"] + 1)]:
             raise ValueError("its history does not fit its epoch")
     except (KeyError, TypeError, ValueError, RecursionError) as error:

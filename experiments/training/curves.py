@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from ..sampling.files import write_atomically
-from .checkpoints import GPU_COLUMNS, HISTORY_COLUMNS
+from .checkpoints import HISTORY_COLUMNS, OPTIONAL_COLUMNS
 
 
 def write_history(path: Path, histories: dict[int, list[dict]]) -> None:
     """Write the rows of all seeds as CSV; the file is replaced as a whole."""
     text = io.StringIO()
-    sampled = any(name in row for history in histories.values() for row in history for name in GPU_COLUMNS)
-    columns = HISTORY_COLUMNS + (GPU_COLUMNS if sampled else ())
+    present = {name for history in histories.values() for row in history for name in row}
+    columns = HISTORY_COLUMNS + tuple(name for name in OPTIONAL_COLUMNS if name in present)
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     writer.writeheader()
     for history in histories.values():

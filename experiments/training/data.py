@@ -57,8 +57,8 @@ def load_data(spec: str, network: Network | None = None, options: ImageOptions |
     kind, _, argument = spec.partition(":")
     if options is not None and kind not in KINDS and (options.image_size or options.load != "memory"):
         raise UsageError(
-            f"--image-size and --load are for image files (folder:DIR, csv:FILE, thumbnails:N), got --data {spec}; leave "
-            f"them out"
+            f"--image-size and --load are for image files (folder:DIR, csv:FILE, thumbnails:N), got --data {spec}; "
+            f"leave them out"
         )
     if kind == "digits" and not argument:
         return _load_digits()

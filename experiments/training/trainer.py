@@ -16,7 +16,8 @@ from ...cython_src.lowering.lower import initialise, lower
 from ...cython_src.networks.registry import get_network
 from ..images.augmentation import Augmentation
 from ..images.source import ImageSource
-from ..sampling.memory import check_fits, parse_bytes
+from ..sampling.measured_memory import peak_resident_bytes, resident_bytes
+from ..sampling.memory import check_fits, parse_bytes, planned_bytes
 from ..sampling.models import bind_for, convolution_for, make_executor, parse_model, storage_for
 from .checkpoints import names_of_last_layer, read_checkpoint, set_arrays, share_data, write_checkpoint
 from .config import TrainingConfig, learning_rate_table
@@ -151,6 +152,7 @@ class Trainer:
             "valid_loss": valid_loss,
             "error_rate": error_rate,
             "learning_rate": float(rates[-1]),
+            "resident_bytes": resident_bytes(),
             **(self.sampler.summary(sampled) if self.sampler else {}),
         }
         self.history.append(row)
@@ -237,6 +239,7 @@ class Trainer:
             "time_s": self.history[-1]["time_s"],
             "test_loss": test_loss,
             "test_accuracy": 1 - test_error,
+            "memory_bytes": {**planned_bytes(self.plan, self.config.threads), "peak resident": peak_resident_bytes()},
             "parameters": path.name,
             "parameters_sha256": hashlib.sha256(b"".join(p.tobytes() for p in parameters.values())).hexdigest()[:16],
         }

@@ -57,7 +57,7 @@ def test_digits_are_learnt_and_files_are_left(tmp_path, capsys):
     assert summary["test_accuracy_min"] > 0.95
     assert summary == json.loads((out / "summary.json").read_text())
     rows = list(csv.DictReader((out / "epochs.csv").open()))
-    assert tuple(rows[0]) == HISTORY_COLUMNS and len(rows) == 6
+    assert tuple(rows[0]) == (*HISTORY_COLUMNS, "resident_bytes") and len(rows) == 6
     assert [row["seed"] for row in rows] == ["0"] * 3 + ["1"] * 3
     assert float(rows[2]["train_loss"]) < float(rows[0]["train_loss"])
     assert float(rows[2]["time_s"]) > float(rows[1]["time_s"]) > 0
@@ -107,7 +107,7 @@ def test_resumed_training_is_bit_identical(tmp_path):
         arrays, metadata = read_safetensors(checkpoint)
         state = json.loads(metadata["forktask"])
         for row in state["history"]:
-            row.pop("time_s")
+            row.pop("time_s"), row.pop("resident_bytes")
         if name == "whole":
             first = arrays, state
     assert {name: a.tobytes() for name, a in first[0].items()} == {name: a.tobytes() for name, a in arrays.items()}

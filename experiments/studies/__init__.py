@@ -1,0 +1,1 @@
+"""Training studies: many trainings from one file, and one report of them."""

@@ -1,0 +1,229 @@
+"""Configuration of a training study, from a TOML file, expanded to its runs.
+
+A file has a title, a comment on how to read its curves, and these tables:
+
+    title = "Accuracy over time"
+
+    [train]                    # each key takes one value or a list; the runs are the product
+    network = ["lenet5", "cifar10_cnn"]
+    model = ["forkjoin", "taskiter"]
+    epochs = 8
+    seeds = 3                  # of each combination
+
+    [study]
+    accuracy = [0.9, 0.97]     # the time to each is reported
+
+    [[stages]]                 # optional: one after the other in each run, with changes of [train]
+    frozen = "conv1,conv2"
+    epochs = 2
+
+    [[stages]]
+    learning_rate = 0.001
+
+    [quick]                    # what --quick puts in place of values of [train]
+    epochs = 1
+
+Keys of [train], [quick] and [[stages]] are the fields of `TrainingConfig`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from ...cython_src.errors import UsageError
+from ...cython_src.networks.registry import get_network
+from ...cython_src.records import Record, about, fields, nearest
+from ..sampling.models import check_threads, convolution_for, parse_model
+from ..sampling.results import short_id
+from ..training.config import DEFAULTS_OF_TOKENS, TrainingConfig
+
+# What a study says in other ways, or one run of a study alone.
+NOT_IN_FILES = ("seed", "out", "export")
+# Fields that change no weight: runs that differ in nothing else must leave the same bits.
+WITHOUT_EFFECT = ("model", "threads", "cache", "memory_limit", "out")
+
+
+class StudyOptions(Record, frozen=True):
+    """Options of a study beside its runs."""
+
+    accuracy: Annotated[tuple, about("test accuracies in (0, 1], the time to which is reported")] = ()
+    time_limit_s: Annotated[float, about("longest time of one run", above=0, below=1e7)] = 86400.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for value in self.accuracy:
+            if not isinstance(value, float | int) or not 0 < value <= 1:
+                raise UsageError(f"accuracy must be numbers in (0, 1], got {value!r}")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training of a study: a combination of [train], a seed.
+
+    Attributes
+    ----------
+    stages : tuple of TrainingConfig
+        One after the other, each from the parameters that the one before it left.
+    axes : dict
+        Fields with several values in the study -> their value here.
+    """
+
+    stages: tuple[TrainingConfig, ...]
+    axes: Mapping[str, Any]
+
+    @property
+    def seed(self) -> int:
+        return self.stages[0].seed
+
+    @property
+    def label(self) -> str:
+        """What tells the run from others of the study, without its seed."""
+        return ", ".join(f"{name} {value}" for name, value in self.axes.items()) or self.stages[0].network
+
+    @property
+    def run_id(self) -> str:
+        """Name of the run's folder: readable, and with a hash of all options."""
+        words = [str(value) for value in self.axes.values()] or [self.stages[0].network]
+        readable = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(words)).strip("-")[:60]
+        identity = [{k: v for k, v in stage.as_dict().items() if k not in ("out", "start")} for stage in self.stages]
+        return f"{readable}-seed-{self.seed}-{short_id({'stages': identity, 'start': self.stages[0].start})}"
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study: its file, checked.
+
+    Attributes
+    ----------
+    title : str
+    train, quick : mapping
+        The tables of these names.
+    stages : tuple of mapping
+    options : StudyOptions
+    how_to_read : str
+        Comment at the head of the file.
+    """
+
+    title: str
+    train: Mapping[str, Any]
+    stages: tuple[Mapping[str, Any], ...]
+    options: StudyOptions
+    quick_values: Mapping[str, Any]
+    how_to_read: str = ""
+
+    def quick(self) -> Study:
+        """Return the small form of the study."""
+        stages = tuple({**stage, "epochs": 1} if "epochs" in stage else stage for stage in self.stages)
+        return replace(self, train={**self.train, **self.quick_values}, stages=stages)
+
+    @property
+    def axes(self) -> dict[str, tuple]:
+        """Fields with several values -> these."""
+        return {name: tuple(value) for name, value in self.train.items() if _several(name, value)}
+
+    def runs(self) -> list[Run]:
+        """Return the runs in their order: all combinations of a seed before the next seed.
+
+        Raises
+        ------
+        UsageError
+            Options that no training can have, or that this machine cannot run.
+        """
+        axes = self.axes
+        fixed = {name: value for name, value in self.train.items() if name not in axes and name != "seeds"}
+        first, count = 0, self.train.get("seeds", 1)
+        if not isinstance(count, int) or not 1 <= count <= 1000:
+            raise UsageError(f"seeds must be a whole number in [1, 1000], got {count!r}")
+        found = []
+        for seed in range(first, first + count):
+            for values in itertools.product(*axes.values()):
+                chosen = dict(zip(axes, values, strict=True))
+                stages = []
+                for stage in self.stages or ({},):
+                    given = {**fixed, **chosen, **stage, "seed": seed}
+                    tokens = get_network(given.get("network", TrainingConfig().network)).tokens
+                    config = TrainingConfig(**{**(DEFAULTS_OF_TOKENS if tokens else {}), **given})
+                    if parse_model(config.model).model.max_threads == 1:
+                        config = config.with_changes(threads=1)
+                    check_threads(config.threads, oversubscribe=False)
+                    convolution_for(config.model, config.conv)
+                    stages.append(config)
+                found.append(Run(tuple(stages), chosen))
+        return found
+
+
+def _several(name: str, value: Any) -> bool:
+    return isinstance(value, list) and (_kinds()[name] is not tuple or any(isinstance(part, list) for part in value))
+
+
+def _kinds() -> dict[str, type]:
+    return {field.name: field.kind for field in fields(TrainingConfig) if field.name not in NOT_IN_FILES}
+
+
+def study_folder() -> Path:
+    """Return the folder of the shipped studies."""
+    return Path(__file__).parent.parent / "configs" / "studies"
+
+
+def find_study(name: str) -> Study:
+    """Read a study, or the shipped one with this name, with or without `.toml`."""
+    shipped = study_folder() / (name if name.endswith(".toml") else name + ".toml")
+    if not Path(name).exists() and os.sep not in name and shipped.exists():
+        return read_study(shipped)
+    return read_study(name)
+
+
+def read_study(path: Path | str) -> Study:
+    """Read a study from a TOML file.
+
+    Raises
+    ------
+    UsageError
+        A file that cannot be read, an unknown key, or a value that a field refuses.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        content = tomllib.loads(text)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror}); name a TOML file or a shipped study") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} must be a TOML file, got: {error}") from None
+    _check_keys(content, ("title", "train", "study", "stages", "quick"), str(path))
+    train, stages, quick = content.get("train", {}), content.get("stages", []), content.get("quick", {})
+    if not isinstance(train, dict) or not isinstance(quick, dict) or not isinstance(stages, list):
+        raise UsageError(
+            f"{path} must have tables [train] and [quick] and an array [[stages]]; see forktask study --help"
+        )
+    for place, table in (("[train]", train), ("[quick]", quick), *(("[[stages]]", stage) for stage in stages)):
+        _check_keys(table, _kinds(), f"{place} of {path}")
+        for name, value in table.items():
+            if isinstance(value, list) and not value:
+                raise UsageError(f"{name} in {place} of {path} must have a value, got an empty list; leave it out")
+    comment = list(itertools.takewhile(lambda line: line.startswith("#"), text.splitlines()))
+    study = Study(
+        title=str(content.get("title", Path(path).stem)),
+        train=train,
+        stages=tuple(stages),
+        options=StudyOptions.from_mapping(content.get("study", {}), f"[study] of {path}"),
+        quick_values=quick,
+        how_to_read=" ".join(line.lstrip("# ") for line in comment).strip(),
+    )
+    study.runs()
+    return study
+
+
+def _check_keys(table: Mapping[str, Any], known: Any, where: str) -> None:
+    for name in table:
+        if name not in known:
+            near = nearest(name, known)
+            raise UsageError(
+                f"keys of {where} must be some of {', '.join(known)}; got {name!r}"
+                f"{f', did you mean {near!r}?' if near else ''}"
+            )

@@ -1,0 +1,101 @@
+"""Figures of a study: accuracy over epochs and over time, and memory and time by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ..report.figures.style import COLORS, LINES, add_legend, new_figure, panel_title
+from .tables import epoch_table, run_table
+
+MARKERS = "osv^D<>Ph8"
+
+
+def _styles(labels: list[str]) -> dict[str, dict[str, Any]]:
+    """Colour, marker and line of each combination; equal curves lie on each other, so markers tell them apart."""
+    return {
+        label: {
+            "color": COLORS[i % len(COLORS)],
+            "marker": MARKERS[i % len(MARKERS)],
+            "linestyle": LINES[i // len(COLORS) % len(LINES)],
+        }
+        for i, label in enumerate(labels)
+    }
+
+
+def accuracy_over_time(results: Any) -> tuple[Figure, str] | None:
+    """Validation accuracy of every combination over epochs and over training time, bands over seeds."""
+    table = epoch_table(results)
+    if not len(table):
+        return None
+    table["accuracy"] = 100 * (1 - table["error_rate"])
+    figure, axes = new_figure("double", 2, 2.3)
+    styles = _styles(list(dict.fromkeys(table["label"])))
+    for label, group in table.groupby("label", sort=False):
+        by_epoch = group.groupby("epoch").agg(
+            time_s=("time_s", "median"),
+            accuracy=("accuracy", "median"),
+            low=("accuracy", "min"),
+            high=("accuracy", "max"),
+        )
+        for axis, x in zip(axes, (by_epoch.index.to_numpy(), by_epoch["time_s"].to_numpy()), strict=True):
+            axis.plot(
+                x, by_epoch["accuracy"], markersize=3.5, markeredgecolor="white", markeredgewidth=0.3, **styles[label]
+            )
+            if group["seed"].nunique() > 1:
+                axis.fill_between(x, by_epoch["low"], by_epoch["high"], color=styles[label]["color"], alpha=0.15, lw=0)
+    for axis, title, unit in zip(
+        axes, ("over epochs", "over training time"), ("epochs", "training time (s)"), strict=True
+    ):
+        panel_title(axis, title)
+        axis.set_xlabel(unit)
+        axis.set_xlim(left=0)
+        for accuracy in results.study.options.accuracy:
+            axis.axhline(100 * accuracy, color="0.6", lw=0.6, ls=":")
+    axes[0].set_ylabel("validation accuracy (%)")
+    add_legend(figure, "double", [Line2D([], [], label=label, **style) for label, style in styles.items()], columns=3)
+    seeds = table["seed"].nunique()
+    shown = f"median of {seeds} seeds, band from the lowest to the highest" if seeds > 1 else "one seed"
+    return figure, (
+        f"{results.study.title}: validation accuracy of each combination, {shown}. Time is training alone, evaluation "
+        f"not counted. Curves of models that compute the same lie on each other in (a); in (b) they differ by speed."
+    )
+
+
+def by_batch(results: Any) -> tuple[Figure, str] | None:
+    """Peak resident memory and time per epoch over the batch."""
+    table = pd.DataFrame(run_table(results))
+    if "batch" not in results.study.axes or not len(table):
+        return None
+    others = [name for name in results.study.axes if name != "batch"]
+    table["line"] = [", ".join(f"{name} {row[name]}" for name in others) or "all" for _, row in table.iterrows()]
+    figure, axes = new_figure("double", 2, 2.3)
+    styles = _styles(list(dict.fromkeys(table["line"])))
+    for line, group in table.sort_values("batch").groupby("line", sort=False):
+        for axis, values in zip(axes, (group["peak_bytes"] / 2**20, group["epoch_time_s"]), strict=True):
+            axis.plot(group["batch"], values, markersize=3.5, **styles[line])
+    batches = sorted(table["batch"].unique())
+    for axis, title, unit in zip(
+        axes, ("memory", "time"), ("peak resident memory (MiB)", "time of an epoch (s)"), strict=True
+    ):
+        panel_title(axis, title)
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(batches, [str(batch) for batch in batches])
+        axis.minorticks_off()
+        axis.set_ylim(bottom=0)
+        axis.set(xlabel="batch", ylabel=unit)
+    add_legend(figure, "double", [Line2D([], [], label=line, **style) for line, style in styles.items()], columns=3)
+    missing = sorted({int(run.axes["batch"]) for run, _ in results.failed()} - set(np.array(batches).tolist()))
+    note = f" Did not run: batch {', '.join(map(str, missing))}." if missing else ""
+    return figure, f"{results.study.title}: peak resident memory and time of an epoch over the batch.{note}"
+
+
+FIGURES: dict[str, Callable[[Any], tuple[Figure, str] | None]] = {
+    "accuracy_over_time": accuracy_over_time,
+    "by_batch": by_batch,
+}

@@ -1,0 +1,172 @@
+"""The report of a study: tables for the terminal, CSV files, figures, and a page."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pandas as pd
+
+from ...cython_src.errors import UsageError
+from ..report.columns import Column, number, time
+from ..report.figures.style import FORMATS, save, style_parameters
+from ..report.render_html import DrawnFigure, render_html
+from ..report.render_text import render_text
+from ..report.sections import Report, Section, Table
+from ..sampling.files import write_atomically
+from ..sampling.memory import format_bytes
+from .figures import FIGURES
+from .running import Results
+from .tables import agreement, axes_of, epoch_medians, epoch_table, failures, run_table
+
+
+def build(results: Results, command: str) -> Report:
+    """Return the report of a study."""
+    sentences, warnings = agreement(results)
+    study = results.study
+    runs, failed = run_table(results), failures(results)
+    smoke = any(stage["smoke_test"] for _, result in results.done() for stage in result["stages"])
+    notes = ["The data are too easy to compare networks on: a smoke test."] if smoke else []
+    notes += sorted(
+        {stage["data_note"] for _, result in results.done() for stage in result["stages"] if "data_note" in stage}
+    )
+    sections = [
+        Section("Runs", 2, sentences=sentences, tables=[Table("runs", _run_columns(results), runs)]),
+        Section("Curves", 2, figures=tuple(FIGURES), plan_id="study", in_terminal=False),
+        Section("Epochs", 2, tables=[Table("epochs", _epoch_columns(results), epoch_medians(results))]),
+        Section("What did not run or did not fit", 2, tables=[Table("failures", _failure_columns(results), failed)]),
+    ]
+    if study.how_to_read:
+        sections.insert(0, Section("How to read it", 2, sentences=[study.how_to_read], in_terminal=False))
+    facts = {
+        "title": study.title,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command,
+        "data": "",
+        "environment_id": results.environment_id,
+    }
+    count = f"{len(results.done())} of {len(results.found)} runs"
+    return Report(f"{study.title}: {count}", facts, notes, warnings, sections)
+
+
+def write_study_report(results: Results, out: Path, command: str) -> str:
+    """Write epochs.csv, runs.csv, the figures and report.html; return the report's text.
+
+    Raises
+    ------
+    UsageError
+        The folder cannot be written.
+    """
+    report = build(results, command)
+    drawn = []
+    try:
+        folder = out / "figures"
+        folder.mkdir(exist_ok=True)
+        epoch_table(results).to_csv(out / "epochs.csv", index=False, float_format="%.9g", lineterminator="\n")
+        pd.DataFrame(run_table(results)).to_csv(out / "runs.csv", index=False, float_format="%.9g", lineterminator="\n")
+        for name, draw in FIGURES.items():
+            with matplotlib.rc_context(style_parameters()):
+                found = draw(results)
+            if found is None:
+                continue
+            figure, caption = found
+            for kind in FORMATS:
+                save(figure, folder / f"{name}.{kind}")
+            (folder / f"{name}.txt").write_text(caption + "\n", encoding="utf-8")
+            drawn.append(DrawnFigure("study", name, (folder / f"{name}.svg").read_text(encoding="utf-8"), caption))
+    except OSError as error:
+        raise UsageError(f"the report must be writable to {str(out)!r}, got: {error.strerror}") from None
+    write_atomically(out / "report.html", render_html(report, drawn).encode())
+    write_atomically(out / "report.json", (json.dumps(as_json(results), indent=1) + "\n").encode())
+    return render_text(report) + f"{out}: report.html, runs.csv, epochs.csv, figures\n"
+
+
+def as_json(results: Results) -> dict[str, Any]:
+    """Return the tables as plain data; a time to an accuracy that was not reached is null."""
+    return {
+        "schema_version": 1,
+        "title": results.study.title,
+        "runs": [
+            {name: None if value != value else value for name, value in row.items()} for row in run_table(results)
+        ],
+        "failures": failures(results),
+        "agreement": agreement(results)[0],
+    }
+
+
+def _axis(name: str) -> Column:
+    return Column(name.replace("_", " "), lambda row: str(row[name]))
+
+
+def _decimals(name: str, heading: str, digits: int = 4) -> Column:
+    return Column(heading, lambda row: number(row[name], digits), True)
+
+
+def _seconds(name: str, heading: str) -> Column:
+    return Column(heading, lambda row: time(row[name]), True)
+
+
+def _size(name: str, heading: str) -> Column:
+    return Column(heading, lambda row: format_bytes(row[name]), True)
+
+
+def _per_cent(name: str, heading: str) -> Column:
+    return Column(heading, lambda row: f"{100 * row[name]:.2f} %", True)
+
+
+def _run_columns(results: Results) -> list[Column]:
+    names = [*map(_axis, axes_of(results))] or [Column("run", lambda row: row["label"])]
+
+    def spread(row: dict[str, Any]) -> str:
+        if row["seeds"] == 1:
+            return ""
+        return f"{100 * row['test_accuracy_min']:.2f} ... {100 * row['test_accuracy_max']:.2f}"
+
+    return [
+        *names,
+        Column("seeds", lambda row: str(row["seeds"]), True),
+        Column("epochs", lambda row: str(row["epochs"]), True),
+        _seconds("epoch_time_s", "time/epoch"),
+        _decimals("train_loss", "train loss"),
+        _decimals("valid_loss", "valid loss"),
+        _per_cent("valid_error", "valid error"),
+        _per_cent("test_accuracy", "test accuracy"),
+        Column("over seeds (%)", spread, True),
+        *(
+            Column(f"time to {100 * accuracy:g} %", partial(_reached, f"time_to_{accuracy:g}"), True)
+            for accuracy in results.study.options.accuracy
+        ),
+        _size("peak_bytes", "peak memory"),
+        _size("libraries_bytes", "of it libraries"),
+    ]
+
+
+def _reached(name: str, row: dict[str, Any]) -> str:
+    return time(row[name]) or "not reached"
+
+
+def _epoch_columns(results: Results) -> list[Column]:
+    names = [*map(_axis, axes_of(results))] or [Column("run", lambda row: row["label"])]
+    return [
+        *names,
+        Column("epoch", lambda row: str(row["epoch"]), True),
+        _decimals("train_loss", "train loss"),
+        _decimals("valid_loss", "valid loss"),
+        _per_cent("error_rate", "valid error"),
+        _seconds("time_s", "time"),
+        _size("resident_bytes", "memory"),
+    ]
+
+
+def _failure_columns(results: Results) -> list[Column]:
+    names = [*map(_axis, axes_of(results))] or [Column("run", lambda row: row["label"])]
+    return [
+        *names,
+        Column("seed", lambda row: str(row["seed"]), True),
+        Column("reason", lambda row: row["reason"]),
+        Column("message", lambda row: row["message"]),
+    ]

@@ -1,0 +1,125 @@
+"""Run the missing trainings of a study; each result is written as it comes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...cython_src.errors import UsageError
+from ..machine.environment import collect, environment_id
+from ..machine.topology import available_cpus
+from ..sampling.child import clean_environment, run_sample, sample_environment
+from ..sampling.files import check_writable_folder, locked_file, write_atomically
+from ..sampling.progress import ProgressBar
+from .configuration import Run, Study
+from .one_run import COMMAND
+
+MARKER = "study.json"
+RESULT = "result.json"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Results:
+    """Results of a study's runs, in their order.
+
+    Attributes
+    ----------
+    study : Study
+    found : list of (Run, dict)
+        What `train_stages` returned, or "failure" and "message".
+    environment_id : str
+    """
+
+    study: Study
+    found: Sequence[tuple[Run, Mapping[str, Any]]]
+    environment_id: str
+
+    def done(self) -> list[tuple[Run, Mapping[str, Any]]]:
+        """Runs that were trained to their end."""
+        return [(run, result) for run, result in self.found if "failure" not in result]
+
+    def failed(self) -> list[tuple[Run, Mapping[str, Any]]]:
+        """Runs that were not."""
+        return [(run, result) for run, result in self.found if "failure" in result]
+
+
+def run_study(
+    study: Study, out: Path, report: Callable[[str], None] = print, command: Sequence[str] = COMMAND
+) -> Results:
+    """Train what is missing in a folder, each run in a fresh process; a run that was interrupted goes on.
+
+    Parameters
+    ----------
+    study : Study
+    out : Path
+        New, or the folder of an earlier call: runs that are done there stay, failed ones are tried again.
+    report : callable
+        Takes a line for each run.
+    command : sequence of str
+        The training process.
+
+    Raises
+    ------
+    UsageError
+        A folder that cannot take the results.
+    """
+    runs = study.runs()
+    marker = out / MARKER
+    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not marker.exists())):
+        raise UsageError(f"--out must be a new folder or one of an earlier study, got {out}; choose another")
+    check_writable_folder(out)
+    out.mkdir(parents=True, exist_ok=True)
+    environment = collect(variables=clean_environment(os.environ, sample_environment(1, 0, len(available_cpus()))))
+    described = {"format_version": FORMAT_VERSION, "title": study.title, "environment": environment}
+    found = []
+    with locked_file(out):
+        write_atomically(marker, (json.dumps(described, indent=1) + "\n").encode())
+        with ProgressBar(len(runs), "study") as bar:
+            for number, run in enumerate(runs):
+                folder = out / "runs" / run.run_id
+                result = read_result(folder)
+                if result is None or "failure" in result:
+                    bar.show(number, f"{run.label}, seed {run.seed}")
+                    result = _train(run, folder, study.options.time_limit_s, command)
+                    bar.clear()
+                    report(f"{run.label}, seed {run.seed}: {_said(result)}")
+                found.append((run, result))
+    return Results(study, found, environment_id(environment))
+
+
+def _train(run: Run, folder: Path, time_limit_s: float, command: Sequence[str]) -> dict[str, Any]:
+    folder.mkdir(parents=True, exist_ok=True)
+    first = run.stages[0]
+    settings = sample_environment(first.threads, 0, len(available_cpus()))
+    job = {"stages": [{**stage.as_dict(), "seeds": 1} for stage in run.stages], "folder": str(folder), "cpus": None}
+    result = run_sample(job, clean_environment(os.environ, settings), time_limit_s, command)
+    write_atomically(folder / RESULT, (json.dumps(result, indent=1) + "\n").encode())
+    return result
+
+
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """Return what a run left, or None."""
+    path = folder / RESULT
+    if not path.exists():
+        return None
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(result, dict) or not ({"failure", "stages"} & set(result)):
+            raise ValueError("it holds no result")
+        return result
+    except (OSError, ValueError) as error:
+        print(f"forktask: {path} cannot be read ({error}); the run is looked at again", file=sys.stderr)
+        return None
+
+
+def _said(result: Mapping[str, Any]) -> str:
+    if "failure" in result:
+        return f"{result['failure']}: {result['message']}"
+    (seed,) = result["stages"][-1]["seeds"]
+    return f"test accuracy {100 * seed['test_accuracy']:.2f} %, {seed['time_s']:.2f} s"

@@ -1,0 +1,135 @@
+"""Tables of a study: its runs over seeds, its epochs, and what differs between models."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from .configuration import WITHOUT_EFFECT, Run
+from .running import Results
+
+
+def epoch_table(results: Results) -> pd.DataFrame:
+    """Return a row for each run and epoch, stages joined: the axes, label, seed, stage, epoch (over all stages), and
+    the columns of `epochs.csv`, with the time summed over stages."""
+    rows = []
+    for run, result in results.done():
+        epochs, seconds = 0, 0.0
+        for number, stage in enumerate(result["stages"]):
+            for row in stage["history"]:
+                rows.append(
+                    {
+                        **run.axes,
+                        "label": run.label,
+                        "stage": number + 1,
+                        **row,
+                        "seed": run.seed,
+                        "epoch": epochs + int(row["epoch"]),
+                        "time_s": seconds + row["time_s"],
+                    }
+                )
+            epochs += len(stage["history"])
+            seconds += stage["history"][-1]["time_s"]
+    return pd.DataFrame(rows)
+
+
+def run_table(results: Results) -> list[dict[str, Any]]:
+    """Return a row for each combination of the axes, over its seeds: medians, lowest and highest test accuracy, time to
+    each accuracy that was asked for, and memory."""
+    epochs = epoch_table(results)
+    groups: dict[str, list[tuple[Run, Mapping[str, Any]]]] = defaultdict(list)
+    for run, result in results.done():
+        groups[run.label].append((run, result))
+    rows = []
+    for label, found in groups.items():
+        here = epochs[epochs["label"] == label]
+        last = here[here["epoch"] == here["epoch"].max()]
+        (run, _), *_ = found
+        finals = [result["stages"][-1]["seeds"][0] for _, result in found]
+        accuracies = [final["test_accuracy"] for final in finals]
+        rows.append(
+            {
+                **run.axes,
+                "label": label,
+                "seeds": len(found),
+                "epochs": int(here["epoch"].max()),
+                "epoch_time_s": float(np.median(last["time_s"]) / here["epoch"].max()),
+                "train_loss": float(last["train_loss"].median()),
+                "valid_loss": float(last["valid_loss"].median()),
+                "valid_error": float(last["error_rate"].median()),
+                "test_accuracy": float(np.median(accuracies)),
+                "test_accuracy_min": min(accuracies),
+                "test_accuracy_max": max(accuracies),
+                "peak_bytes": float(np.median([final["memory_bytes"]["peak resident"] for final in finals])),
+                "libraries_bytes": float(np.median([result["libraries_bytes"] for _, result in found])),
+                **{f"time_to_{accuracy:g}": _time_to(here, accuracy) for accuracy in results.study.options.accuracy},
+            }
+        )
+    return rows
+
+
+def _time_to(epochs: pd.DataFrame, accuracy: float) -> float:
+    """Median over seeds of the training time after the first epoch with this validation accuracy; NaN where half of
+    the seeds or more never have it."""
+    times = []
+    for _, history in epochs.groupby("seed"):
+        reached = history[1 - history["error_rate"] >= accuracy]
+        times.append(reached["time_s"].min() if len(reached) else np.inf)
+    median = float(np.median(times))
+    return median if np.isfinite(median) else np.nan
+
+
+def epoch_medians(results: Results) -> list[dict[str, Any]]:
+    """Return a row for each combination and epoch: medians over seeds."""
+    epochs = epoch_table(results)
+    if not len(epochs):
+        return []
+    names = ["train_loss", "valid_loss", "error_rate", "time_s", "resident_bytes"]
+    medians = epochs.groupby(["label", "epoch"], sort=False)[names].median().reset_index()
+    axes = {run.label: run.axes for run, _ in results.done()}
+    return [{**axes[row["label"]], **row} for row in medians.to_dict("records")]
+
+
+def agreement(results: Results) -> tuple[list[str], list[str]]:
+    """Return sentences on runs that differ in what must not change a weight, and warnings where they differ.
+
+    Models, numbers of threads, and loading from memory or from the cache leave the same bits on the processor.
+    """
+    groups: dict[Any, dict[str, str]] = defaultdict(dict)
+    for run, result in results.done():
+        options = [_effective(stage.as_dict()) for stage in run.stages]
+        groups[repr(options)][run.label] = result["stages"][-1]["seeds"][0]["parameters_sha256"]
+    several = [found for found in groups.values() if len(found) > 1]
+    wrong = [found for found in several if len(set(found.values())) > 1]
+    warnings = [f"these runs must leave the same parameters and do not: {'; '.join(sorted(found))}" for found in wrong]
+    if not several or wrong:
+        return [], warnings
+    return [
+        f"Runs that differ in model, threads or place of loading alone left bit-identical parameters "
+        f"({len(several)} comparisons of {len(several[0])} runs, one for each seed and each other combination)."
+    ], []
+
+
+def _effective(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options without those that change no weight. Models of a GPU sum in other orders, so they stay."""
+    kept = {name: value for name, value in options.items() if name not in WITHOUT_EFFECT}
+    kept["device"] = "gpu" if options["model"].startswith("gpu") else "cpu"
+    kept["load"] = "files" if options["load"] == "files" else ""
+    return kept
+
+
+def failures(results: Results) -> list[dict[str, Any]]:
+    """Return a row for each run that did not end, or did not fit."""
+    return [
+        {**run.axes, "label": run.label, "seed": run.seed, "reason": result["failure"], "message": result["message"]}
+        for run, result in results.failed()
+    ]
+
+
+def axes_of(results: Results) -> Sequence[str]:
+    """Names of the axes."""
+    return tuple(results.study.axes)

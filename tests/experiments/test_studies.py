@@ -1,0 +1,166 @@
+"""Training studies: their files, runs, resumption, tables and figures."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.networks.registry import get_network
+from forktask.experiments.commands.main import main
+from forktask.experiments.studies import running, tables
+from forktask.experiments.studies.configuration import find_study, read_study, study_folder
+from forktask.experiments.studies.running import RESULT, Results, run_study
+from forktask.experiments.training.safetensors import read_safetensors
+
+FILE = """\
+# Two stages. How to read it: down is better.
+title = "A small study"
+
+[train]
+data = "digits"
+network = "lenet5"
+batch = [32, 2048]
+model = ["serial", "taskiter"]
+threads = 1
+epochs = 1
+schedule = "cosine"
+
+[study]
+accuracy = [0.05, 1.0]
+
+[[stages]]
+frozen = "conv1"
+
+[[stages]]
+learning_rate = 0.001
+epochs = 2
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(FILE)
+    return path
+
+
+def test_a_study_trains_reports_and_goes_on(file, tmp_path, capsys, monkeypatch):
+    """Check results, stages, tables, figures, what did not run, and that a second call trains nothing that is done."""
+    out = tmp_path / "out"
+    train, trained = running._train, []
+
+    def interrupted(run, folder, *arguments):
+        if len(trained) == 1:
+            raise KeyboardInterrupt
+        trained.append(run.run_id)
+        return train(run, folder, *arguments)
+
+    monkeypatch.setattr(running, "_train", interrupted)
+    assert main(["study", str(file), "--out", str(out)]) == 130
+    assert f"forktask study {file} --out {out}" in capsys.readouterr().err
+    first = next(out.glob(f"runs/{trained[0]}/{RESULT}"))
+    before = first.read_bytes()
+    monkeypatch.setattr(running, "_train", train)
+    assert main(["study", str(file), "--out", str(out)]) == 1  # a batch of 2048 images is refused
+    text = capsys.readouterr().out
+    assert first.read_bytes() == before
+    assert "bit-identical parameters (1 comparisons of 2 runs" in text
+    assert "--batch must not exceed the 1258 training images" in text and "not reached" in text
+    report = json.loads((out / "report.json").read_text())
+    assert [(row["batch"], row["model"], row["epochs"]) for row in report["runs"]] == [
+        (32, "serial", 3),
+        (32, "taskiter", 3),
+    ]
+    for row in report["runs"]:
+        assert row["time_to_0.05"] > 0 and row["time_to_1"] is None
+        assert row["peak_bytes"] > row["libraries_bytes"] > 1e7
+    assert len(report["failures"]) == 2
+    paths = sorted(out.glob("runs/32-serial*/stage-*/parameters*"))
+    frozen, tuned = [read_safetensors(path)[0]["conv1.weight"] for path in paths]
+    bound = bind(lower(get_network("lenet5"), batch=32))
+    initialise(bound, 0)
+    assert np.array_equal(frozen, bound.arrays["conv1.weight"]) and not np.array_equal(frozen, tuned)
+    assert "How to read it: down is better" in (out / "report.html").read_text()
+    assert {path.name for path in (out / "figures").glob("*.png")} == {"accuracy_over_time.png", "by_batch.png"}
+    epochs = (out / "epochs.csv").read_text().splitlines()
+    assert len(epochs) == 1 + 2 * 3
+
+
+def test_times_of_stages_add_up_and_time_to_accuracy_is_a_median(file):
+    """Check joined epochs and times, medians over seeds, seeds that never get there, and differing weights."""
+    study = read_study(file)
+    runs = [run for run in study.runs() if run.axes["batch"] == 32]
+
+    def history(errors, step):
+        return [
+            {
+                "seed": 0,
+                "epoch": i + 1,
+                "time_s": step * (i + 1),
+                "train_loss": 1.0,
+                "valid_loss": 1.0,
+                "error_rate": error,
+                "learning_rate": 0.1,
+                "resident_bytes": 1,
+            }
+            for i, error in enumerate(errors)
+        ]
+
+    def result(digest):
+        final = {"test_accuracy": 0.5, "parameters_sha256": digest, "memory_bytes": {"peak resident": 9}}
+        stages = [{"history": history([0.99], 2.0), "smoke_test": True, "seeds": [final]}]
+        stages.append({"history": history([0.97, 0.2], 1.0), "smoke_test": True, "seeds": [final]})
+        return {"stages": stages, "libraries_bytes": 5}
+
+    results = Results(study, [(runs[0], result("a")), (runs[1], result("a"))], "env")
+    epochs = tables.epoch_table(results)
+    assert epochs["time_s"].tolist() == [2.0, 3.0, 4.0] * 2 and epochs["epoch"].tolist() == [1, 2, 3] * 2
+    rows = tables.run_table(results)
+    assert rows[0]["time_to_0.05"] == 4.0 and np.isnan(rows[0]["time_to_1"])
+    assert tables.agreement(results)[0] and not tables.agreement(results)[1]
+    results = Results(study, [(runs[0], result("a")), (runs[1], result("b"))], "env")
+    assert not tables.agreement(results)[0] and "must leave the same parameters" in tables.agreement(results)[1][0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("epochs = 1\n", "epoch = 1\n"), r"got 'epoch', did you mean 'epochs'"),
+        (("[study]", "[studies]"), "got 'studies'"),
+        (("threads = 1", "threads = 0"), "threads must be"),
+        (("[0.05, 1.0]", "[5]"), "accuracy must be numbers"),
+        (("batch = [32, 2048]", "batch = []"), "empty list"),
+        (("title =", "title"), "must be a TOML file"),
+        (('model = ["serial", "taskiter"]', 'model = "none"'), "none"),
+        (("threads = 1", "seeds = 0"), "seeds must be"),
+    ],
+)
+def test_wrong_files_are_refused(file, change, message):
+    """Check one sentence for each kind of mistake."""
+    file.write_text(FILE.replace(*change))
+    with pytest.raises(UsageError, match=message):
+        read_study(file)
+
+
+def test_folders_of_others_are_refused(file, tmp_path):
+    """Check a folder with other files, a file, and a study that does not exist."""
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    with pytest.raises(UsageError, match="--out must be a new folder"):
+        run_study(read_study(file), tmp_path / "full")
+    with pytest.raises(UsageError, match="name a TOML file or a shipped study"):
+        find_study("none")
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in study_folder().glob("*.toml")))
+def test_shipped_studies_run(name, tmp_path, monkeypatch, capsys):
+    """Check that each shipped study runs in its small form, and that its file says how to read it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert len(find_study(name).how_to_read) > 100
+    assert main(["study", name, "--quick", "--out", str(tmp_path / "out")]) == 0, capsys.readouterr().out
+    assert "bit-identical parameters" in capsys.readouterr().out or len(find_study(name).quick().runs()) == 1
+    assert (Path(tmp_path) / "out" / "report.html").stat().st_size > 10_000
