@@ -111,6 +111,8 @@ cdef extern from "tasking/programs/compiler.h" nogil:
         int32_t *first
         int32_t *predecessor_offsets
         int32_t num_tasks, num_nodes
+    int programs_order(const RecordedGraph *g, const TaskHints *hints, int32_t num_workers, int32_t *home,
+                       int32_t *order)
     int programs_open(Programs *p, const RecordedGraph *g, const TaskHints *hints, int32_t num_workers,
                       WorkerState *states, int64_t spin_ns)
     void programs_reset(Programs *p, int64_t first_replay, int32_t num_iterations)

@@ -33,6 +33,7 @@ COMMANDS = (
     "status",
     "report",
     "plot",
+    "simulate",
     "peers",
     "train",
     "infer",

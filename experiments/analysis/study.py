@@ -38,8 +38,8 @@ class Study:
     run : dict
         The latest "run" row.
     plans : dict of plan_id to "plan" row
-    machine : dict
-        The latest "machine" row, or empty.
+    machine, machine_model : dict
+        The latest "machine" and "machine_model" row, or empty.
     samples : DataFrame
         One row per sample; columns plan_id, model, threads, repetition, step_time_s, ...
     profiles, failures, traces : list of dict
@@ -56,6 +56,7 @@ class Study:
     profiles: list[dict]
     failures: list[dict]
     traces: list[dict] = field(default_factory=list)
+    machine_model: dict = field(default_factory=dict)
     partial: str = ""
     warnings: list[str] = field(default_factory=list)
 

@@ -16,6 +16,9 @@ DESCRIPTION = (
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
     add_json(parser, "everything")
+    parser.add_argument(
+        "--machine", metavar="FILE", help="also measure latencies and overheads, and write a file for `simulate`"
+    )
     parser.add_argument("--strict", action="store_true", help="exit with code 1 if the machine is not fit")
 
 
@@ -24,5 +27,9 @@ def call(arguments: Namespace) -> int:
     from ..machine.info import describe_machine, format_page
 
     found = describe_machine()
+    if arguments.machine:
+        from ..simulate.measured_machine import write_machine
+
+        write_machine(arguments.machine)
     show(arguments, found, format_page)
     return 1 if arguments.strict and found["verdict"]["level"] == "not fit" else 0

@@ -20,6 +20,7 @@ COMMANDS: tuple[str, ...] = (
     "status",
     "report",
     "plot",
+    "simulate",
     "peers",
     "train",
     "study",

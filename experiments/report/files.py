@@ -138,7 +138,7 @@ def plot_folder(
         An unknown figure, format or plan, or a file that cannot be written.
     """
     study = load(folder)
-    plan_id = _chosen_plan(study, plan)
+    plan_id = chosen_plan(study, plan)
     if kind not in FORMATS:
         raise UsageError(f"--format must be one of {', '.join(FORMATS)}; got {kind!r}")
     drawn = figures.draw(study, figure, plan_id, column)
@@ -153,7 +153,14 @@ def plot_folder(
     return path
 
 
-def _chosen_plan(study: Study, prefix: str | None) -> str:
+def chosen_plan(study: Study, prefix: str | None) -> str:
+    """Return the plan whose id begins with `prefix`; without one, the main plan.
+
+    Raises
+    ------
+    UsageError
+        No plan's id, or several, begin so.
+    """
     if not prefix:
         return main_plan(study)
     found = [p for p in study.plan_ids() if p.startswith(prefix)]

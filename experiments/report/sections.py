@@ -150,7 +150,7 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
             sentences=[t1_text(study, plan_id)],
             answers=headline(study, plan_id),
             tables=[Table("floors", (), records_of(floor_table(study), plan_id))],
-            figures=("speedup",),
+            figures=("speedup", "simulated"),
             plan_id=plan_id,
         ),
         Section(

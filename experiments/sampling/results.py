@@ -6,7 +6,7 @@ without its newline is such a row, recognised by the reader and moved aside to `
 the run goes on.
 
 Rows by kind: "run" (the configuration and environment; one more each time the run was continued), "plan",
-"machine", "sample", "profile", "failure".
+"machine", "machine_model" (for simulations), "sample", "profile", "failure".
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOCK_WAIT_S = 1.0
 MOST_BYTES = 4 << 30
 # How `append` begins a row, and the first one of a file: a half-written row has this beginning or a part of it.
 ROW_BEGIN, FIRST_ROW_BEGIN = b'{"kind": "', b'{"kind": "run"'
-KINDS = ("run", "plan", "machine", "sample", "profile", "failure", "metg", "durations")
+KINDS = ("run", "plan", "machine", "machine_model", "sample", "profile", "failure", "metg", "durations")
 
 # Failures that a second attempt would only repeat: a continued run does not try these configurations again.
 LASTING_FAILURES = frozenset({"timeout", "memory", "mismatch"})

@@ -93,6 +93,23 @@ static int choose_homes_and_order(Compilation *c)
     return status;
 }
 
+/* Find home and order of all tasks alone, without programs. home, order: OUT, shape (num_tasks,). Returns a COMPILE_
+ * code. */
+static inline int programs_order(const RecordedGraph *g, const TaskHints *hints, int32_t num_workers, int32_t *home,
+                                 int32_t *order)
+{
+    Compilation c;
+    int status = COMPILE_NO_MEMORY;
+    if (compilation_open(&c, g, hints, num_workers) == 0) {
+        graph_list_predecessors(g, c.predecessor_offsets, c.predecessors, NULL);
+        status = choose_homes_and_order(&c);
+        memcpy(home, c.home, (size_t)g->num_tasks * sizeof(int32_t));
+        memcpy(order, c.order, (size_t)g->num_tasks * sizeof(int32_t));
+    }
+    compilation_close(&c);
+    return status;
+}
+
 /* Put each task into the program of its home, in the order found. */
 static void place_entries(Compilation *c, Programs *p)
 {

@@ -1,0 +1,79 @@
+/* Two threads hand a number back and forth: through a cache line both watch, and through a futex on which each sleeps. */
+#define _GNU_SOURCE
+#include "core_latency.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef struct Exchange {
+    int32_t word; /* counts hand-overs: even, the first thread's turn */
+    char padding[124];
+    int32_t rounds;
+    int cpus[2], sleeps, error;
+} Exchange;
+
+static int pin(int cpu)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    return sched_setaffinity(0, sizeof(set), &set) == 0 ? 0 : errno;
+}
+
+/* Take every second turn. */
+static void take_turns(Exchange *e, int32_t parity)
+{
+    for (int32_t turn = parity; turn < 2 * e->rounds; turn += 2) {
+        int32_t seen;
+        /* acquire: pairs with the release below, in the other thread */
+        while ((seen = __atomic_load_n(&e->word, __ATOMIC_ACQUIRE)) != turn)
+            if (e->sleeps)
+                syscall(SYS_futex, &e->word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+        __atomic_store_n(&e->word, turn + 1, __ATOMIC_RELEASE); /* release: pairs with the acquire above */
+        if (e->sleeps)
+            syscall(SYS_futex, &e->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    }
+}
+
+static void *second_thread(void *argument)
+{
+    Exchange *e = argument;
+    e->error = pin(e->cpus[1]);
+    take_turns(e, 1);
+    return NULL;
+}
+
+static void *first_thread(void *argument)
+{
+    Exchange *e = argument;
+    int error = pin(e->cpus[0]);
+    take_turns(e, 0);
+    e->error = e->error != 0 ? e->error : error;
+    return NULL;
+}
+
+int measure_handover(int first_cpu, int second_cpu, int sleeps, int rounds, double *seconds)
+{
+    Exchange e = {.rounds = rounds, .cpus = {first_cpu, second_cpu}, .sleeps = sleeps};
+    pthread_t threads[2];
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    int error = pthread_create(&threads[0], NULL, first_thread, &e);
+    if (error != 0)
+        return error;
+    error = pthread_create(&threads[1], NULL, second_thread, &e);
+    if (error != 0) /* the first thread takes both sides' turns: it must end */
+        take_turns(&e, 1);
+    else
+        pthread_join(threads[1], NULL);
+    pthread_join(threads[0], NULL);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    *seconds = ((double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec)) / (2.0 * rounds);
+    return error != 0 ? error : e.error;
+}

@@ -1,0 +1,9 @@
+/* Time of a hand-over from one thread to another. */
+#ifndef FORKTASK_CORE_LATENCY_H
+#define FORKTASK_CORE_LATENCY_H
+
+/* Hand over 2 * rounds times between threads on two CPUs; sleeps: each waits on a futex. *seconds: OUT, of one
+ * hand-over, the threads' start included. Returns 0 or an errno. */
+int measure_handover(int first_cpu, int second_cpu, int sleeps, int rounds, double *seconds);
+
+#endif

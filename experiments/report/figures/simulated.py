@@ -1,0 +1,168 @@
+"""Figure `simulated`: speedup and efficiency by simulation, on more threads than were measured, beside the measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from ....cython_src.errors import UsageError
+from ...analysis.limits import BOUND_NAMES
+from ...analysis.speeds import speed_table
+from ...analysis.study import Study
+from ...simulate.machine_model import MachineModel
+from ...simulate.predict import (
+    FAR,
+    bound_curves,
+    error_text,
+    machine_of_study,
+    prediction_table,
+    simulated_models,
+    subject_of,
+    thread_counts,
+)
+from ...simulate.predict import missing as missing_for_simulation
+from ..words import conditions
+from .axes import log2_axis, power_ticks, x_axis
+from .heading import plan_header
+from .style import GREY, add_legend, model_handles, model_styles, new_figure, panel_title
+
+RANK, MAIN_PLAN_ONLY = 3, False
+
+_BOUND_DASHES = {"area": (4, 2), "forkjoin": (1, 1.2), "taskgraph": (6, 1.5, 1, 1.5), "taskiter": (8, 1.5)}
+
+
+def missing(study: Study, plan_id: str) -> str:
+    """Return why the figure cannot be drawn."""
+    if not study.machine_model:
+        return "a simulation needs the machine's latencies and overheads; give `forktask simulate DIR` once"
+    if reason := missing_for_simulation(study, plan_id):
+        return reason
+    try:
+        subject_of(study, plan_id, machine_of_study(study))
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def draw(study: Study, plan_id: str, column: str) -> Figure:
+    """Draw the models of the study on up to four times the measured threads."""
+    return draw_on(study, plan_id, column, thread_counts(study, plan_id))
+
+
+def draw_on(
+    study: Study,
+    plan_id: str,
+    column: str,
+    threads: Sequence[int],
+    machine: MachineModel | None = None,
+    models: Sequence[str] | None = None,
+    seed: int = 0,
+) -> Figure:
+    """Draw simulated speedup and efficiency on given numbers of threads and, if it is given, another machine."""
+    models = list(models or simulated_models(study, plan_id))
+    table = prediction_table(study, plan_id, threads, machine, models, seed)
+    styles = model_styles([*study.samples["model"], *models])
+    figure, axes = new_figure(column, 2, panel_height=2.4)
+    x = np.array(threads, dtype=float)
+    bounds = bound_curves(study, plan_id, threads, machine)
+    measured = speed_table(study)
+    measured = measured[measured["plan_id"] == plan_id]
+    for axis, divide in zip(axes, (np.ones(len(x)), x), strict=True):
+        axis.plot(x, x / divide, color="0.2", linewidth=0.8, zorder=1)
+        for name, dashes in _BOUND_DASHES.items():
+            if name in bounds:
+                axis.plot(x, bounds[name] / divide, color=GREY, linewidth=0.8, dashes=dashes, zorder=1)
+        for model in models:
+            own = table[table["model"] == model]
+            axis.plot(
+                own["threads"],
+                own["speedup"] / divide,
+                color=styles[model].color,
+                linestyle=styles[model].line,
+                zorder=2,
+            )
+            if machine is None:
+                _draw_measured(axis, measured[measured["model"] == model], styles[model], bool(divide[-1] > 1))
+        x_axis(axis, list(threads), "threads")
+        _hatch_far(axis, table)
+    top = max(table["speedup"].max(), 2.0) * 1.3
+    log2_axis(axes[0], "y", power_ticks(0.5, top), min(0.5, table["speedup"].min() * 0.8), top)
+    axes[0].set_ylabel("speedup")
+    panel_title(axes[0], "lines: simulated; markers: measured" if machine is None else f"simulated, {machine.name}")
+    axes[1].set_ylim(0, max(1.1, table["efficiency"].max() * 1.05))
+    axes[1].yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    axes[1].set_ylabel("efficiency")
+    panel_title(axes[1], "speedup / threads")
+    handles = model_handles(styles, models)
+    handles.append(Line2D([], [], color="0.2", linewidth=0.8, label="ideal"))
+    handles += [
+        Line2D([], [], color=GREY, linewidth=0.8, dashes=dashes, label=BOUND_NAMES[name])
+        for name, dashes in _BOUND_DASHES.items()
+        if name in bounds
+    ]
+    if table["far"].any():
+        handles.append(Patch(facecolor="none", edgecolor="0.8", hatch="///", label="far beyond what was measured"))
+    add_legend(figure, column, handles)
+    plan_header(figure, study, plan_id, column)
+    return figure
+
+
+def _draw_measured(axis, points, style, divide: bool) -> None:
+    prefix = "efficiency" if divide else "speedup"
+    value = points[prefix]
+    low, high = (points[f"{prefix}_{end}"].fillna(value) for end in ("low", "high"))
+    axis.errorbar(
+        points["threads"],
+        value,
+        yerr=[np.maximum(value - low, 0), np.maximum(high - value, 0)],
+        color=style.color,
+        marker=style.marker,
+        linestyle="none",
+        elinewidth=0.8,
+        markeredgecolor="white",
+        markeredgewidth=0.4,
+        zorder=3,
+    )
+
+
+def _hatch_far(axis, table) -> None:
+    """Hatch the threads beyond four times the measured ones: the simulation's error is not known there."""
+    if not table["far"].any():
+        return
+    near = table.loc[~table["far"], "threads"].max()
+    axis.axvspan(near, axis.get_xlim()[1], facecolor="none", edgecolor="0.85", hatch="///", linewidth=0, zorder=0)
+
+
+def caption(study: Study, plan_id: str) -> list[str]:
+    """Return the caption's sentences."""
+    return caption_on(study, plan_id, thread_counts(study, plan_id))
+
+
+def caption_on(
+    study: Study,
+    plan_id: str,
+    threads: Sequence[int],
+    machine: MachineModel | None = None,
+    models: Sequence[str] | None = None,
+    seed: int = 0,
+) -> list[str]:
+    """Return the caption of `draw_on`."""
+    table = prediction_table(study, plan_id, threads, machine, models, seed)
+    on = "this machine, its bandwidth and capacity continued in proportion" if machine is None else machine.name
+    return [
+        "(a) Speedup over the fastest serial run, (b) speedup divided by threads. Lines: simulation of the plan's "
+        f"graph with the block durations of serial runs, under each model's own policy, on {on}; costs of tasks and "
+        "barriers, latency and bandwidth were measured by themselves, none was fitted to the measured speedups.",
+        "Markers: measured, with 95% intervals." if machine is None else "",
+        error_text(table) if machine is None else "",
+        "Thin lines: upper bounds with the same block durations.",
+        f"Hatched: more than {FAR} times the measured threads; the error there is not known."
+        if machine is None and table["far"].any()
+        else "",
+        *conditions(study, plan_id),
+    ]

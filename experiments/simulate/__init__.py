@@ -1,0 +1,1 @@
+"""Simulation of the executors on any machine: from a plan's graph and block durations to the time of a step."""

@@ -1,0 +1,213 @@
+"""The machine that a simulation runs on: cores, peak, bandwidth, latency, and what the executors' steps cost there."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from ...cython_src.errors import UsageError
+
+MAX_CORES = 1024
+
+
+@dataclass(frozen=True)
+class Overheads:
+    """Seconds that the executors spend on their own steps.
+
+    Attributes
+    ----------
+    block_s : float
+        Fork-join: on a block, besides its kernel.
+    chunk_s : float
+        Fork-join: to take a chunk from the common counter (dynamic, guided).
+    region_s, barrier_s : mapping of int to float
+        Fork-join: on a loop, by number of threads: parallel region and its barriers; barrier in a persistent region.
+    create_task_s, create_access_s : float
+        Eager tasks: to create one, and for each cell that it accesses.
+    eager_task_s, replay_task_s, program_task_s : float
+        To run a task: created eagerly, replayed from a deque, replayed from a program.
+    """
+
+    block_s: float = 0.0
+    chunk_s: float = 0.0
+    region_s: Mapping[int, float] = field(default_factory=dict)
+    barrier_s: Mapping[int, float] = field(default_factory=dict)
+    create_task_s: float = 0.0
+    create_access_s: float = 0.0
+    eager_task_s: float = 0.0
+    replay_task_s: float = 0.0
+    program_task_s: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class MachineModel:
+    """A machine as the simulation sees it.
+
+    Attributes
+    ----------
+    name : str
+    cores : int
+        Of the real machine; simulations may go beyond, and then continue its curves.
+    peak_flops_per_s : float
+        Of one thread.
+    bandwidth_bytes_per_s : mapping of int to float
+        From memory, by number of threads; empty: unlimited.
+    capacity : mapping of int to float
+        Work of so many threads at once, in that of one alone; empty: each adds one.
+    last_level_cache_bytes : float
+    line_s : float
+        A cache line from one core to another.
+    wake_s, spin_s : float
+        To wake a sleeping thread; how long idle threads of the task models look for work before they sleep.
+    overheads : Overheads
+    """
+
+    name: str = "ideal"
+    cores: int = MAX_CORES
+    peak_flops_per_s: float = math.nan
+    bandwidth_bytes_per_s: Mapping[int, float] = field(default_factory=dict)
+    capacity: Mapping[int, float] = field(default_factory=dict)
+    last_level_cache_bytes: float = 0.0
+    line_s: float = 0.0
+    wake_s: float = 0.0
+    spin_s: float = math.inf
+    overheads: Overheads = field(default_factory=Overheads)
+
+    @property
+    def shares_anything(self) -> bool:
+        """Whether what runs at once slows each other down."""
+        return bool(self.bandwidth_bytes_per_s or self.capacity)
+
+    def sharing(self, threads: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return (bandwidth in that of one thread, slowdown of arithmetic) by active threads, shape (threads + 1,)."""
+        if not self.shares_anything:
+            return None
+        active = np.arange(1, threads + 1)
+        bandwidth = continued(self.bandwidth_bytes_per_s or {1: 1.0}, active)
+        capacity = np.minimum(continued(self.capacity or {1: 1.0}, active), active)
+        one = bandwidth[0]
+        return np.append(1.0, bandwidth / one), np.append(1.0, np.maximum(active / capacity, 1.0))
+
+    def memory_seconds(self, num_bytes: np.ndarray, footprint_bytes: float) -> np.ndarray:
+        """Return the seconds in which one thread gets from memory what the last-level cache does not hold.
+
+        Parameters
+        ----------
+        num_bytes : float64, shape (num_tasks,)
+            Bytes that each task touches.
+        footprint_bytes : float
+            Of all that an iteration touches. Of a footprint that fits, nothing comes from memory; of a larger one the
+            part that the cache cannot hold.
+        """
+        if not self.bandwidth_bytes_per_s or footprint_bytes <= self.last_level_cache_bytes:
+            return np.zeros(len(num_bytes))
+        missed = 1 - self.last_level_cache_bytes / footprint_bytes
+        return num_bytes * missed / continued(self.bandwidth_bytes_per_s, np.array([1]))[0]
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the values of a file that `machine_of` reads, for JSON."""
+
+        def plain(value: Any) -> Any:
+            return {str(k): v for k, v in value.items()} if isinstance(value, Mapping) else value
+
+        own = {f.name: plain(getattr(self, f.name)) for f in fields(self)[:-1]}
+        return {**own, "overheads": {f.name: plain(getattr(self.overheads, f.name)) for f in fields(Overheads)}}
+
+    def to_toml(self) -> str:
+        """Return the text of a file that `read_machine` reads."""
+        lines = [f"name = {json.dumps(self.name)}"]
+        lines += [f"{f.name} = {_toml(getattr(self, f.name))}" for f in fields(self)[1:-1]]
+        lines += ["", "[overheads]"]
+        return "\n".join([*lines, *(f"{f.name} = {_toml(getattr(self.overheads, f.name))}" for f in fields(Overheads))])
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_toml(each)}" for key, each in sorted(value.items())) + " }"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def continued(curve: Mapping[int, float], threads: np.ndarray) -> np.ndarray:
+    """Return values of a curve that grows with the threads, such as bandwidth: linear between its points, and beyond
+    the last one in proportion, as if the machine went on with cores that bring as much as those measured.
+    """
+    known = sorted(curve)
+    values = [curve[n] for n in known]
+    inside = np.interp(threads, [0, *known], [0.0, *values])
+    return np.where(threads > known[-1], values[-1] * threads / known[-1], inside)
+
+
+def extrapolated(curve: Mapping[int, float], threads: int, per_thread: float) -> float:
+    """Return a cost that grows with the threads, such as that of a barrier: linear between its points; beyond the last
+    one each thread adds `per_thread`, a transfer of the cache line on which the threads meet."""
+    if not curve:
+        return 0.0
+    known = sorted(curve)
+    value = float(np.interp(threads, known, [curve[n] for n in known]))
+    return value + max(0, threads - known[-1]) * per_thread
+
+
+def machine_of(values: Mapping[str, Any], source: str) -> MachineModel:
+    """Return the machine that a file describes.
+
+    Raises
+    ------
+    UsageError
+        A key that is unknown, or missing, or has an impossible value.
+    """
+    values = dict(values)
+    given = values.pop("overheads", {})
+    for table, kind in ((values, MachineModel), (given, Overheads)):
+        known = {f.name for f in fields(kind)}
+        for key in table:
+            if key not in known - {"overheads"}:
+                raise UsageError(f"a machine file may say {', '.join(sorted(known))}; got {key!r} in {source}")
+    for key in ("cores", "peak_flops_per_s", "bandwidth_bytes_per_s", "line_s"):
+        if key not in values:
+            raise UsageError(f"a machine file must say {key}, but {source} does not; see docs/guide/simulate.md")
+    checked = {key: _checked(key, value, source) for key, value in values.items()}
+    return MachineModel(
+        **{"name": source, **checked},
+        overheads=Overheads(**{key: _checked(key, value, source) for key, value in given.items()}),
+    )
+
+
+def _checked(key: str, value: Any, source: str) -> Any:
+    if key == "name":
+        return str(value)
+    if isinstance(value, Mapping):
+        return {int(_checked("threads", int(n), source)): _checked(key, v, source) for n, v in value.items()}
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value) or value < 0:
+        raise UsageError(
+            f"{key} in {source} must be a number of at least 0, or a table of them by threads; got {value!r}"
+        )
+    if key in ("cores", "threads") and not 1 <= value <= MAX_CORES:
+        raise UsageError(f"{key} in {source} must be in [1, {MAX_CORES}], got {value}")
+    return value
+
+
+def read_machine(path: str) -> MachineModel:
+    """Read a machine file.
+
+    Raises
+    ------
+    UsageError
+        No such file, no TOML, or as in `machine_of`.
+    """
+    import tomllib
+
+    try:
+        with open(path, "rb") as file:
+            return machine_of(tomllib.load(file), path)
+    except OSError as error:
+        raise UsageError(
+            f"a machine file must be readable, got {path!r} ({error.strerror}); "
+            f"forktask info --machine FILE writes this machine's"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"a machine file must be TOML, got {path!r}: {error}") from None

@@ -1,0 +1,231 @@
+"""Simulation of the execution models: what each one's scheduler does with a plan's blocks on P workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...cython_src.errors import UsageError
+from ...cython_src.plan.dependences import TaskGraph, by_priority, remaining_path
+from ...cython_src.plan.model import Plan
+from ...tasking.barriers import barrier_after, record_with_barriers
+from ...tasking.executor import expected_cost_ns
+from ...tasking.program_order import program_order
+from ..sampling.models import ModelSpec, parse_model
+from . import event_loop
+from .machine_model import MAX_CORES, MachineModel, extrapolated
+
+LOOPS, EAGER, STEALING, PROGRAMS = range(4)  # as in event_loop.h
+SCHEDULES = ("static", "dynamic", "guided")
+SIMULATED = ("serial", "forkjoin", "tasks", "taskgraph", "taskiter")
+CLAIM_S = 150e-9  # programs.h: tasks shorter than this are not worth a claim
+PATIENCE_S = 1e-6  # programs.h: some 24 pauses, before a waiting worker looks for a task to claim
+# Iterations of two runs, the slope of which is the time of a step as `sampling/timing.py` measures it.
+RUN_LENGTHS = {"none": (2, 6), "loop": (1, 2), "phase": (1, 2), "iteration": (1, 2)}
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Result of a simulation.
+
+    Attributes
+    ----------
+    step_s : float
+        Seconds of an iteration: the slope between a short and a long run.
+    useful_s, inflation_s, runtime_s, idle_s : float
+        Of an iteration of the long run, summed over workers: blocks as long as alone on the machine; what sharing it
+        adds; the executor's own steps; the rest.
+    schedule : dict or None
+        "start", "finish" (seconds) and "worker", shape (iterations, num_tasks), where it was asked for.
+    """
+
+    step_s: float
+    useful_s: float
+    inflation_s: float
+    runtime_s: float
+    idle_s: float
+    schedule: Mapping[str, np.ndarray] | None = None
+
+
+def can_simulate(spec: ModelSpec) -> bool:
+    """Return whether the policy of a model is known here: outside runtimes, joblib and GPUs are measured only."""
+    return spec.model.name in SIMULATED and dict(spec.options).get("unroll", 1) == 1
+
+
+class Subject:
+    """A plan with the durations of its blocks, and its graphs, recorded once.
+
+    Parameters
+    ----------
+    plan : Plan
+    seconds : float64, shape (num_tasks,)
+        Of each block alone on the machine that measured it.
+    measured_on : MachineModel, optional
+        That machine. Default: a machine on which nothing is shared.
+    """
+
+    def __init__(self, plan: Plan, seconds: np.ndarray, measured_on: MachineModel | None = None):
+        self.plan = plan
+        self.seconds = np.asarray(seconds, dtype=np.float64)
+        if self.seconds.shape != (plan.num_tasks,) or not (np.isfinite(self.seconds) & (self.seconds >= 0)).all():
+            raise UsageError(
+                f"durations must be {plan.num_tasks} finite numbers of at least 0, one for each block, "
+                f"got shape {self.seconds.shape}"
+            )
+        self.measured_on = measured_on or MachineModel()
+        self.block_bytes = np.repeat(
+            [loop.bytes / max(loop.num_blocks, 1) for loop in plan.loops], [loop.num_blocks for loop in plan.loops]
+        )
+        self.footprint_bytes = float(sum(plan.memory_bytes().values()))
+        table = plan.accesses
+        sizes = np.diff(table.list_offsets)[table.access_list]
+        sums = np.concatenate([[0], np.cumsum(sizes)])
+        self.num_cells = np.diff(sums[table.task_offsets])
+        self._graphs: dict[str, TaskGraph] = {}
+
+    def graph(self, barrier: str) -> TaskGraph:
+        """Return the closed graph with barriers of this kind."""
+        if barrier not in self._graphs:
+            self._graphs[barrier] = record_with_barriers(self.plan, barrier)
+        return self._graphs[barrier]
+
+    def on(self, machine: MachineModel) -> tuple[np.ndarray, np.ndarray]:
+        """Return (seconds of each block alone on a machine, the share of it that waits for memory)."""
+        own = np.minimum(self.measured_on.memory_seconds(self.block_bytes, self.footprint_bytes), self.seconds)
+        if machine is self.measured_on:
+            seconds, memory = self.seconds, own
+        else:
+            speed = self.measured_on.peak_flops_per_s / machine.peak_flops_per_s
+            rest = (self.seconds - own) * (speed if np.isfinite(speed) else 1.0)
+            memory = machine.memory_seconds(self.block_bytes, self.footprint_bytes)
+            seconds = rest + memory
+        return seconds, np.divide(memory, seconds, out=np.zeros_like(seconds), where=seconds > 0)
+
+
+def simulate(
+    subject: Subject,
+    model: ModelSpec | str,
+    threads: int,
+    machine: MachineModel | None = None,
+    *,
+    seed: int = 0,
+    run_lengths: tuple[int, int] | None = None,
+    keep_schedule: bool = False,
+) -> Simulated:
+    """Simulate a model on a number of threads.
+
+    Parameters
+    ----------
+    subject : Subject
+    model : ModelSpec or str
+        One of `SIMULATED`, with its options.
+    threads : int
+    machine : MachineModel, optional
+        Default: the one that measured the durations.
+    seed : int
+        Of the choice among idle workers and victims; the same seed gives the same result.
+    run_lengths : (int, int), optional
+        Iterations of the short and of the long run.
+    keep_schedule : bool
+        Return where and when each block ran.
+
+    Raises
+    ------
+    UsageError
+        A model whose policy is not known, or an impossible number of threads.
+    """
+    spec = parse_model(model) if isinstance(model, str) else model
+    machine = subject.measured_on if machine is None else machine
+    if not can_simulate(spec):
+        raise UsageError(f"a simulated model must be one of {', '.join(SIMULATED)} without unroll, got {spec}")
+    if not 1 <= threads <= MAX_CORES:
+        raise UsageError(f"threads must be in [1, {MAX_CORES}], got {threads}")
+    short, long = run_lengths or RUN_LENGTHS[spec.barrier]
+    if not 1 <= short < long:
+        raise UsageError(f"run_lengths must be two numbers from 1 on, the short one first, got {short}, {long}")
+    if spec.model.max_threads == 1:
+        threads = 1
+    seconds, share = subject.on(machine)
+    graph, policy, extra, creation, waits = _policy(subject, spec, threads, machine, seconds)
+    overheads = machine.overheads
+    persistent = dict(spec.options).get("region") == "persistent"
+    barriers = overheads.barrier_s if persistent else overheads.region_s
+    serial = spec.model.name == "serial"
+    costs = {
+        "chunk": overheads.chunk_s + (machine.line_s if threads > 1 else 0.0),
+        "begin": 0.0,
+        "barrier": 0.0 if serial else extrapolated(barriers, threads, machine.line_s),
+        "line": machine.line_s,
+        "wake": machine.wake_s,
+        "spin": machine.spin_s,
+        "patience": PATIENCE_S if machine.line_s else 0.0,
+    }
+    loop_end = np.cumsum([loop.num_blocks for loop in subject.plan.loops])
+    tasks = (graph, loop_end, waits, seconds, share, extra, creation)
+    machine_costs = (policy, costs, machine.sharing(threads), threads)
+    first = event_loop.run(*tasks, *machine_costs, short, seed, False)
+    found = event_loop.run(*tasks, *machine_costs, long, seed, keep_schedule)
+    total = float(found["iteration_end"].max())
+    useful, inflation, runtime = (found[name] / long for name in ("useful_s", "inflation_s", "runtime_s"))
+    return Simulated(
+        step_s=(total - float(first["iteration_end"].max())) / (long - short),
+        useful_s=useful,
+        inflation_s=inflation,
+        runtime_s=runtime,
+        idle_s=threads * total / long - useful - inflation - runtime,
+        schedule={name: found[name] for name in ("start", "finish", "worker")} if keep_schedule else None,
+    )
+
+
+def _policy(subject: Subject, spec: ModelSpec, threads: int, machine: MachineModel, seconds: np.ndarray):
+    """Return (graph, policy of event_loop.h, seconds of the runtime by task, of its creation, waits after loops)."""
+    plan, options, cost = subject.plan, dict(spec.options), machine.overheads
+    none = np.zeros(plan.num_tasks)
+    policy = {"kind": LOOPS, "schedule": 0, "chunk_size": 0, "window": 1, "claims": 0}
+    policy |= dict.fromkeys(("roots", "root_workers", "program", "program_first"), ())
+    waits = np.zeros(len(plan.loops), np.uint8)
+    if spec.model.name in ("serial", "forkjoin"):
+        policy["schedule"] = SCHEDULES.index(options.get("schedule", "static"))
+        policy["chunk_size"] = options.get("chunk_size", 0)
+        block = 0.0 if spec.model.name == "serial" else cost.block_s
+        return subject.graph("none"), policy, none + block, none, waits
+    if spec.model.name == "tasks":
+        policy["kind"] = EAGER
+        policy["window"] = 1 << max(2, (int(options.get("window", 1024)) - 1).bit_length())
+        creation = cost.create_task_s + cost.create_access_s * subject.num_cells
+        waits = np.array(barrier_after(plan, spec.barrier), np.uint8)
+        return subject.graph("none"), policy, none + cost.eager_task_s, creation, waits
+    graph = subject.graph(spec.barrier)
+    # Programs are compiled from the same numbers as in the executor, which guesses unless it is given a profile.
+    cost_ns = np.maximum(seconds * 1e9, 1.0) if options.get("profile") else expected_cost_ns(plan)
+    priority = None
+    if options.get("priority") == "path":
+        priority = remaining_path(graph, cost_ns)
+        graph = by_priority(graph, priority)
+    if options.get("placement") == "stealing":
+        roots, root_workers = _roots(graph, threads, priority)
+        policy |= {"kind": STEALING, "roots": roots, "root_workers": root_workers}
+        return graph, policy, none + cost.replay_task_s, none, waits
+    programs = program_order(plan, graph, cost_ns, threads, priority)
+    policy |= {
+        "kind": PROGRAMS,
+        "program": np.concatenate(programs),
+        "program_first": np.cumsum([0, *map(len, programs)]),
+        "claims": int(float(seconds.mean()) > CLAIM_S) if len(seconds) else 0,
+    }
+    return graph, policy, none + cost.program_task_s, none, waits
+
+
+def _roots(graph: TaskGraph, threads: int, priority: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the tasks that are ready at the start and the workers that get them, as replay.h has them."""
+    pending = graph.num_intra.astype(np.int64)
+    for join in np.flatnonzero(graph.num_intra[graph.num_tasks :] == 0) + graph.num_tasks:
+        np.subtract.at(pending, graph.successors[graph.successor_offsets[join] : graph.successor_split[join]], 1)
+    roots = np.flatnonzero(pending[: graph.num_tasks] == 0)[::-1]
+    workers = (len(roots) - 1 - np.arange(len(roots))) * threads // max(len(roots), 1)
+    if priority is not None:
+        order = np.argsort(priority[roots], kind="stable")
+        roots, workers = roots[order], workers[order]
+    return roots, workers

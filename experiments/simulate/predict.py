@@ -1,0 +1,231 @@
+"""Predicted times of a study's models on any number of threads, beside what was measured, and by how much they err."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+
+from ...cython_src.errors import UsageError
+from ...cython_src.lowering.lower import lower
+from ..analysis.names import INTERFERENCE, model_rank
+from ..analysis.speeds import best_serial
+from ..analysis.study import Study
+from ..bounds.bounds import GraphBounds, predicted_times
+from ..sampling.models import parse_model
+from .machine_model import MachineModel, continued, machine_of
+from .policies import Subject, can_simulate, simulate
+
+FAR = 4  # times the measured threads, beyond which a prediction is drawn on request only
+HARDWARE = ("architecture", "cpu", "caches", "affinity")  # parts of an environment in which machines differ
+
+
+def missing(study: Study, plan_id: str) -> str:
+    """Return why a plan's runs cannot be simulated."""
+    if study.records[plan_id][INTERFERENCE]:
+        return "runs beside other processes are not simulated; choose a plan without interference"
+    if not study.profiles_of((plan_id, "serial", 1)):
+        return "a simulation needs the block durations of serial runs, got none; add `serial`, without --no-profile"
+    if not any(simulated_models(study, plan_id)):
+        return "none of the measured models can be simulated; add forkjoin or taskiter to --models"
+    return ""
+
+
+def simulated_models(study: Study, plan_id: str) -> list[str]:
+    """Return the measured models of a plan whose policy can be simulated, in their fixed order, without serial."""
+    models = {model for model, _ in study.points_of(plan_id) if model != "serial"}
+    return [m for m in sorted(models, key=model_rank) if can_simulate(parse_model(m))]
+
+
+@lru_cache(maxsize=8)
+def machine_of_study(study: Study) -> MachineModel:
+    """Return the machine that measured a study.
+
+    Raises
+    ------
+    UsageError
+        The folder does not hold it.
+    """
+    if not study.machine_model:
+        raise UsageError(
+            "the folder must hold the machine's latencies and overheads, but it does not; give `forktask simulate DIR` "
+            "on the machine that measured it"
+        )
+    return machine_of(study.machine_model["model"], "the row machine_model")
+
+
+def keep_machine(out_dir: str | os.PathLike) -> None:
+    """Measure this machine for simulations and add it to a results folder, unless it is there.
+
+    Raises
+    ------
+    UsageError
+        The folder was measured on another machine.
+    """
+    from ..machine.environment import collect
+    from ..sampling.results import ResultsWriter
+    from .measured_machine import measure_this_machine
+
+    with ResultsWriter(out_dir) as writer:
+        if writer.results.of_kind("machine_model"):
+            return
+        environment, then = collect(), writer.results.run["environment"]
+        for part in HARDWARE:
+            if json.loads(json.dumps(environment[part])) != then.get(part):
+                raise UsageError(
+                    f"{str(out_dir)!r} was measured on another machine ({part}: {then.get(part)}), so this one's "
+                    f"latencies and overheads say nothing of it; give `forktask simulate` there first"
+                )
+        limits = writer.results.of_kind("machine")
+        started = time.time()
+        model = measure_this_machine(environment, limits[-1] if limits else None)
+        writer.append({"kind": "machine_model", "model": model.as_row(), "started": started})
+
+
+@lru_cache(maxsize=8)
+def subject_of(study: Study, plan_id: str, measured_on: MachineModel) -> Subject:
+    """Return a plan with the typical durations of its blocks in serial runs, scaled so that they add up to its serial
+    time.
+
+    Raises
+    ------
+    UsageError
+        This version lowers the plan's options to other loops than those that were measured.
+    """
+    row = study.plans[plan_id]
+    plan = lower(**row["options"])
+    measured = [(loop["name"], loop["num_blocks"]) for loop in row["loops"]]
+    if measured != [(loop.name, loop.num_blocks) for loop in plan.loops]:
+        raise UsageError(
+            f"plan {plan_id} must have the loops that were measured, but this forktask lowers its options to others; "
+            f"measure again"
+        )
+    profiles = study.profiles_of((plan_id, "serial", 1)).values()
+    times = [[t for loop in study.loop_times(profile) for t in loop] for profile in profiles]
+    seconds = np.median(times, axis=0)
+    serial = study.typical_time((plan_id, "serial", 1)).value
+    if math.isfinite(serial):
+        seconds = seconds * (serial / seconds.sum())
+    return Subject(plan, seconds, measured_on)
+
+
+def thread_counts(study: Study, plan_id: str, highest: int | None = None) -> list[int]:
+    """Return the measured thread counts and powers of two up to `highest`, by default four times the measured ones."""
+    measured = sorted({threads for _, threads in study.points_of(plan_id)})
+    highest = highest or FAR * measured[-1]
+    return sorted({*(n for n in measured if n <= highest), *(1 << i for i in range(11) if 1 << i <= highest), highest})
+
+
+def prediction_table(
+    study: Study,
+    plan_id: str,
+    threads: Sequence[int],
+    machine: MachineModel | None = None,
+    models: Sequence[str] | None = None,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Simulate the models of a plan.
+
+    Parameters
+    ----------
+    study : Study
+    plan_id : str
+    threads : sequence of int
+    machine : MachineModel, optional
+        Another machine than the one that measured; nothing measured stands beside its times.
+    models : sequence of str, optional
+        Default: those that were measured.
+    seed : int
+
+    Returns
+    -------
+    DataFrame
+        Columns: plan_id, model, threads, step_s, speedup (over the best serial run, simulated on the same machine),
+        efficiency, inflation, runtime, idle (parts of threads x time), measured_s, measured_speedup, error (predicted
+        over measured time, less 1; NaN where nothing was measured), far (beyond four times the measured threads).
+    """
+    chosen = tuple(models or simulated_models(study, plan_id))
+    return _prediction_table(study, plan_id, tuple(threads), machine, chosen, seed)
+
+
+@lru_cache(maxsize=16)
+def _prediction_table(study, plan_id, threads, machine, models, seed) -> pd.DataFrame:
+    here = machine_of_study(study)
+    target = machine or here
+    subject = subject_of(study, plan_id, here)
+    serial = best_serial(study, plan_id)
+    own = study.typical_time((plan_id, "serial", 1)).value
+    t1 = simulate(subject, "serial", 1, target).step_s * (study.typical_time(serial).value / own if serial else 1.0)
+    most = max(n for _, n in study.points_of(plan_id))
+    rows = []
+    for model in models:
+        for n in threads:
+            found = simulate(subject, model, n, target, seed=seed)
+            measured = study.typical_time((plan_id, model, n)).value if machine is None else math.nan
+            total = found.useful_s + found.inflation_s + found.runtime_s + found.idle_s
+            rows.append(
+                {
+                    "plan_id": plan_id,
+                    "model": model,
+                    "threads": n,
+                    "step_s": found.step_s,
+                    "speedup": t1 / found.step_s,
+                    "efficiency": t1 / found.step_s / n,
+                    "inflation": found.inflation_s / total,
+                    "runtime": found.runtime_s / total,
+                    "idle": found.idle_s / total,
+                    "measured_s": measured,
+                    "measured_speedup": t1 / measured,
+                    "error": found.step_s / measured - 1,
+                    "far": n > (FAR * most if machine is None else machine.cores),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def bound_curves(
+    study: Study, plan_id: str, threads: Sequence[int], machine: MachineModel | None = None
+) -> dict[str, np.ndarray]:
+    """Return upper bounds on the speedup by name, see `bounds.predicted_times`; each of shape (len(threads),)."""
+    here = machine_of_study(study)
+    target = machine or here
+    subject = subject_of(study, plan_id, here)
+    seconds, _ = subject.on(target)
+    loops = [seconds[a : a + n].tolist() for a, n in ((p.first_task, p.num_blocks) for p in subject.plan.loops)]
+    graph = _graph_bounds(subject, tuple(seconds))
+    serial = best_serial(study, plan_id)
+    own = study.typical_time((plan_id, "serial", 1)).value
+    t1 = seconds.sum() * (study.typical_time(serial).value / own if serial else 1.0)
+    capacity = np.minimum(continued(target.capacity or {1: 1.0}, np.array(threads)), threads)
+    curves: dict[str, list[float]] = {}
+    for n, most in zip(threads, capacity, strict=True):
+        for name, floor in predicted_times(loops, int(n), float(most), graph).items():
+            curves.setdefault(name, []).append(t1 / floor)
+    return {name: np.array(values) for name, values in curves.items()}
+
+
+@lru_cache(maxsize=8)
+def _graph_bounds(subject: Subject, seconds: tuple[float, ...]) -> GraphBounds:
+    from ..bounds.bounds import graph_bounds_of
+
+    return graph_bounds_of(subject.graph("none"), seconds)
+
+
+def error_text(table: pd.DataFrame) -> str:
+    """Return a sentence on the errors at the measured points with more than one thread."""
+    known = table[table["error"].notna() & (table["threads"] > 1)]
+    if not len(known):
+        return "Nothing was measured on more than one thread, so the error of the simulation is not known."
+    each = known.loc[known["error"].abs().groupby(known["model"]).idxmax()]
+    worst = each.loc[each["error"].abs().idxmax()]
+    return (
+        f"At the {len(known)} measured points with several threads the simulated time differs from the measured one by "
+        f"{known['error'].abs().median():.1%} (median), at most {worst['error']:+.1%} ({worst['model']} on "
+        f"{worst['threads']} threads)."
+    )

@@ -1,0 +1,56 @@
+"""Plans without work, and their blocks' durations, whose makespans are known."""
+
+from forktask.cython_src.plan.builder import PlanBuilder
+from forktask.cython_src.plan.model import Block, update
+from forktask.cython_src.plan.model import read as reads
+
+
+def plan_of(*loops):
+    """A plan from loops of blocks, each a tuple of cells that it updates and a tuple of cells that it reads."""
+    builder = PlanBuilder("graph")
+    size = 1 + max(cell for loop in loops for block in loop for cells in block for cell in cells)
+    builder.buffer("cells", (size,), role="parameter")
+    for number, loop in enumerate(loops):
+        blocks = [
+            Block(
+                (),
+                tuple(update("cells", (c, c + 1)) for c in updated) + tuple(reads("cells", (c, c + 1)) for c in read),
+            )
+            for updated, read in loop
+        ]
+        builder.loop(f"loop{number}", "replica", {"cells": "cells"}, blocks, attributes={"kernel": 0})
+    return builder.build()
+
+
+def chain(n):
+    """Return n tasks that update one cell after the other."""
+    return plan_of(*[[((0,), ())]] * n)
+
+
+def independent(n):
+    """Return one loop of n tasks."""
+    return plan_of([((i,), ()) for i in range(n)])
+
+
+def diamond():
+    """Return a task, two that follow it, and one that follows both."""
+    return plan_of([((0,), ())], [((1,), (0,)), ((2,), (0,))], [((3,), (1, 2))])
+
+
+def three_stages():
+    """Return three tasks, each of which hands a cell to the next: two cycles that share the middle one."""
+    return plan_of([((0,), ())], [((1,), (0,))], [((2,), (1,))])
+
+
+def stencil(width, steps):
+    """Return steps of points that read their neighbours of the step before, in two rows of cells."""
+    rows = []
+    for step in range(steps):
+        own, before = (step % 2) * width, (1 - step % 2) * width
+        rows.append(
+            [
+                ((own + p,), tuple(before + q for q in (p - 1, p, p + 1) if 0 <= q < width) if step else ())
+                for p in range(width)
+            ]
+        )
+    return plan_of(*rows)

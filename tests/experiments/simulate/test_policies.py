@@ -1,0 +1,251 @@
+"""Simulated executors: graphs of known makespans, brute force, the executors' own order, size and determinism."""
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+from experiments.simulate.graphs import chain, diamond, independent, plan_of, stencil, three_stages
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.graphs.task_bench import task_bench
+from forktask.experiments.bounds.bounds import fork_join_list_bound, fork_join_static_bound, graph_bounds_of
+from forktask.experiments.sampling.models import make_executor
+from forktask.experiments.simulate.machine_model import MachineModel, Overheads
+from forktask.experiments.simulate.policies import Subject, simulate
+
+TASKS = ("tasks", "taskgraph", "taskgraph:placement=stealing", "taskiter", "taskiter:placement=stealing")
+MODELS = ("forkjoin", "forkjoin:schedule=dynamic", "forkjoin:schedule=guided", *TASKS, "tasks:taskwait=none")
+
+
+def step(plan, seconds, model, threads, **options):
+    """Simulate on a machine where nothing costs or shares anything."""
+    return simulate(Subject(plan, np.asarray(seconds, float)), model, threads, **options).step_s
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("threads", [1, 2, 7, 1024])
+def test_a_chain_takes_the_sum_of_its_tasks(model, threads):
+    """Check that no model gains on a chain."""
+    assert step(chain(5), [3, 1, 4, 1, 5], model, threads) == 14
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_independent_tasks_take_their_share(model):
+    """Check that 12 equal tasks take 12 / P on 1, 2, 3, 4, 6 and 12 workers, and one each beyond."""
+    for threads in (1, 2, 3, 4, 6, 12, 100):
+        assert step(independent(12), [2] * 12, model, threads) == 2 * max(12 / threads, 1)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_diamond_takes_its_longest_path(model):
+    """Check the diamond on two workers, and that nothing is gained by a third."""
+    overlaps = model.startswith("taskiter") or "taskwait=none" in model  # the last task runs beside the next first one
+    for threads in (2, 3):
+        assert step(diamond(), [1, 2, 5, 1], model, threads) == (6 if overlaps else 7)
+    assert step(diamond(), [1, 2, 5, 1], model, 1) == 9
+
+
+def test_one_long_block_holds_up_a_barrier_only():
+    """Check that the blocks of other chains run beside a long one, but not across the barrier of a loop."""
+    plan = plan_of(*[[((i,), ()) for i in range(4)]] * 3)
+    seconds = [9, 1, 1, 1] + [1] * 8
+    assert step(plan, seconds, "forkjoin", 4) == 11
+    assert step(plan, seconds, "taskgraph", 4) == 11  # the long block's own chain
+    assert step(plan, [9, 1, 1, 1] + [1, 3, 1, 1] * 2, "forkjoin", 4) == 15
+    assert step(plan, [9, 1, 1, 1] + [1, 3, 1, 1] * 2, "taskgraph", 4) == 11
+
+
+def test_two_coupled_cycles_take_the_longer_one():
+    """Check that overlapping iterations take the maximum cycle mean, and those with a barrier the span."""
+    plan, seconds = three_stages(), [4, 3, 5]
+    bounds = graph_bounds_of(Subject(plan, np.array(seconds, float)).graph("none"), seconds)
+    assert (bounds.span_s, bounds.cycle_mean_s) == (12, 8)
+    for threads in (2, 3, 8):
+        assert step(plan, seconds, "taskiter", threads) == 8
+        assert step(plan, seconds, "taskiter:placement=stealing", threads) == 8
+        assert step(plan, seconds, "tasks:taskwait=none", threads) == 8
+        assert step(plan, seconds, "taskgraph", threads) == 12
+        assert step(plan, seconds, "forkjoin", threads) == 12
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_stencil_with_a_worker_a_point_takes_a_task_a_step(model):
+    """Check equal tasks of a stencil: as many workers as points, then half as many."""
+    assert step(stencil(8, 6), [1] * 48, model, 8) == 6
+    assert step(stencil(8, 6), [1] * 48, "forkjoin", 4) == 12
+
+
+@given(st.integers(0, 10**6), st.integers(1, 9), st.sampled_from(["static", "dynamic"]))
+@settings(deadline=None)
+def test_fork_join_equals_its_exact_bound(seed, threads, schedule):
+    """Check that loops take what the formulas for static and list scheduling say."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 12, rng.integers(1, 6))
+    times = [rng.integers(1, 20, n).astype(float).tolist() for n in sizes]
+    plan = plan_of(*[[((i,), ()) for i in range(n)] for n in sizes])
+    bound = fork_join_static_bound if schedule == "static" else fork_join_list_bound
+    assert step(plan, np.concatenate(times), f"forkjoin:schedule={schedule}", threads) == bound(times, threads)
+
+
+def greedy_makespans(predecessors, seconds, threads):
+    """All makespans of schedules in which no worker idles while a task is ready."""
+    n, found = len(seconds), set()
+
+    def go(now, running, done, started):
+        if len(done) == n:
+            found.add(now)
+            return
+        ready = [t for t in range(n) if t not in started and predecessors[t] <= done]
+        free = min(threads - len(running), len(ready))
+        for chosen in itertools.combinations(ready, free):
+            busy = {**running, **{t: now + seconds[t] for t in chosen}}
+            at = min(busy.values())
+            ended = {t for t, end in busy.items() if end == at}
+            go(at, {t: e for t, e in busy.items() if t not in ended}, done | ended, started | set(chosen))
+
+    go(0, {}, frozenset(), frozenset())
+    return found
+
+
+@given(st.integers(0, 10**6), st.integers(1, 3))
+@settings(deadline=None, max_examples=60)
+def test_small_graphs_take_what_some_greedy_schedule_takes(seed, threads):
+    """Check task models with a barrier against all greedy schedules of random graphs of up to six tasks."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 7))
+    before = [[u for u in range(t) if rng.random() < 0.4] for t in range(n)]
+    plan = plan_of(*[[((t,), tuple(before[t]))] for t in range(n)])
+    seconds = rng.integers(1, 10, n).tolist()
+    possible = greedy_makespans([frozenset(b) for b in before], seconds, threads)
+    for model in ("taskgraph", "taskgraph:placement=stealing", "tasks"):
+        assert step(plan, seconds, model, threads) in possible, model
+
+
+@given(st.integers(0, 10**6), st.integers(1, 5), st.sampled_from([*TASKS, "tasks:taskwait=none"]))
+@settings(deadline=None)
+def test_schedules_keep_dependences_and_run_each_task_once(seed, threads, model):
+    """Check each iteration of random stencils: one task at a time on a worker, and none before its predecessors."""
+    rng = np.random.default_rng(seed)
+    plan = stencil(int(rng.integers(1, 6)), int(rng.integers(1, 6)))
+    machine = MachineModel(line_s=0.1, wake_s=1.0, spin_s=2.0, overheads=Overheads(create_task_s=0.05))
+    subject = Subject(plan, rng.integers(1, 9, plan.num_tasks), machine)
+    result = simulate(subject, model, threads, seed=seed, run_lengths=(1, 3), keep_schedule=True)
+    start, finish, worker = (result.schedule[name] for name in ("start", "finish", "worker"))
+    assert np.isfinite(finish).all()
+    source, target, token = subject.graph("none").edges()
+    edges = [(u, v, k) for u, v, k in zip(source, target, token, strict=True) if max(u, v) < plan.num_tasks]
+    assert all((start[k:, v] >= finish[: 3 - k, u] - 1e-9).all() for u, v, k in edges)
+    for w in range(threads):
+        mine = np.sort(start[worker == w]), np.sort(finish[worker == w])
+        assert (mine[0][1:] >= mine[1][:-1] - 1e-9).all()
+
+
+@pytest.mark.parametrize("model", ["forkjoin", *TASKS, "taskiter:priority=path"])
+def test_one_worker_runs_the_blocks_in_the_executors_order(model):
+    """Check the order of three iterations on one worker against the executor's event log."""
+    plan = task_bench("stencil_1d", 7, 5, kernel="empty")
+    with make_executor(model, 1, event_capacity=1000) as executor:
+        executor.prepare(bind(plan))
+        executor.run(3)
+        events = np.sort(executor.workers.events(), order="start_ns", kind="stable")
+    result = simulate(Subject(plan, np.ones(35)), model, 1, run_lengths=(1, 3), keep_schedule=True)
+    iteration, task = np.unravel_index(np.argsort(result.schedule["start"], axis=None, kind="stable"), (3, 35))
+    assert list(zip(iteration, task, strict=True)) == list(zip(events["iteration"], events["task"], strict=True))
+
+
+def test_static_shares_and_programs_are_those_of_two_threads():
+    """Check which of two threads runs which block: fork-join's shares, and the programs of partitioned replay."""
+    plan = task_bench("stencil_1d", 7, 5, kernel="empty")
+    subject = Subject(plan, np.ones(35))
+    with make_executor("forkjoin", 2, event_capacity=1000) as executor:
+        executor.prepare(bind(plan))
+        executor.run(1)
+        events = np.sort(executor.workers.events(), order="task")
+    simulated = simulate(subject, "forkjoin", 2, keep_schedule=True).schedule["worker"][0]
+    assert simulated.tolist() == events["worker"].tolist()
+    with make_executor("taskgraph", 2) as executor:
+        executor.prepare(bind(plan))
+        programs = executor._runtime.programs()
+    from forktask.tasking.executor import expected_cost_ns
+    from forktask.tasking.program_order import program_order
+
+    ours = program_order(plan, subject.graph("iteration"), expected_cost_ns(plan), 2)
+    assert [p.tolist() for p in ours] == [p.tolist() for p in programs]
+
+
+def test_time_is_accounted_for():
+    """Check that useful, inflated, runtime and idle time add up to threads times time."""
+    machine = MachineModel(
+        bandwidth_bytes_per_s={1: 1e9, 4: 2e9},
+        line_s=1e-7,
+        overheads=Overheads(region_s={1: 1e-6}, create_task_s=1e-7, eager_task_s=1e-7, block_s=1e-7),
+    )
+    plan = stencil(8, 6)
+    subject = Subject(plan, np.full(48, 1e-5), machine)
+    subject.block_bytes = np.full(48, 5e3)
+    for model in ("forkjoin", "tasks", "taskgraph", "taskgraph:placement=stealing"):
+        r = simulate(subject, model, 4)
+        assert r.useful_s == pytest.approx(48e-5)
+        assert min(r.inflation_s, r.idle_s) >= -1e-12
+        assert r.useful_s + r.inflation_s + r.runtime_s + r.idle_s == pytest.approx(4 * r.step_s, rel=0.2)
+
+
+def test_bandwidth_is_shared():
+    """Check blocks that wait for memory all the time: four of them take twice as long at twice one's bandwidth."""
+    machine = MachineModel(bandwidth_bytes_per_s={1: 1e9, 2: 2e9, 4: 2e9})
+    subject = Subject(independent(4), np.full(4, 1.0), machine)
+    subject.block_bytes = np.full(4, 1e9)
+    for threads, expected in ((1, 4), (2, 2), (4, 2)):
+        for model in ("forkjoin", "taskgraph"):
+            assert simulate(subject, model, threads).step_s == pytest.approx(expected)
+    subject.block_bytes = np.full(4, 0.5e9)  # half of the time: one of four takes (0.5 + 0.5) s on all
+    assert simulate(subject, "forkjoin", 4).step_s == pytest.approx(1.0)
+
+
+def test_another_machine_scales_arithmetic_and_memory_apart():
+    """Check a machine of twice the peak and half the bandwidth."""
+    here = MachineModel(peak_flops_per_s=1e9, bandwidth_bytes_per_s={1: 1e9})
+    there = MachineModel(peak_flops_per_s=2e9, bandwidth_bytes_per_s={1: 0.5e9})
+    subject = Subject(independent(2), np.array([1.0, 1.0]), here)
+    subject.block_bytes = np.array([0.0, 0.5e9])
+    seconds, share = subject.on(there)
+    assert seconds.tolist() == [0.5, 1.25]
+    assert share.tolist() == [0.0, 0.8]
+
+
+def test_creation_by_one_thread_bounds_the_speed():
+    """Check that tasks of 1 us, created in 1 us each, take as long on eight workers as their creation."""
+    machine = MachineModel(overheads=Overheads(create_task_s=1e-6))
+    subject = Subject(independent(1000), np.full(1000, 1e-6), machine)
+    assert simulate(subject, "tasks:taskwait=none", 8).step_s == pytest.approx(1e-3, rel=0.01)
+    assert simulate(subject, "taskiter", 8).step_s == pytest.approx(1.25e-4, rel=0.01)
+
+
+def test_a_million_tasks_take_seconds():
+    """Check a million tasks on 1024 workers, and that the same seed gives the same time."""
+    plan = task_bench("stencil_1d", 1000, 1000, kernel="empty")
+    seconds = np.random.default_rng(0).uniform(1e-6, 2e-6, plan.num_tasks)
+    machine = MachineModel(line_s=1e-7, wake_s=5e-6, spin_s=5e-5)
+    subject = Subject(plan, seconds, machine)
+    subject.graph("iteration")
+    before = time.process_time()
+    found = simulate(subject, "taskgraph:placement=stealing", 1024, seed=3, run_lengths=(1, 2)).step_s
+    assert time.process_time() - before < 20
+    assert seconds.sum() / 1024 < found < seconds.sum()
+    small = Subject(task_bench("stencil_1d", 64, 64, kernel="empty"), seconds[:4096], machine)
+    times = {simulate(small, "taskiter:placement=stealing", 16, seed=seed).step_s for seed in (1, 1, 1)}
+    assert len(times) == 1
+
+
+def test_impossible_requests_are_refused():
+    """Check models without a known policy, thread counts and durations."""
+    subject = Subject(chain(2), np.ones(2))
+    for model, threads, words in (("joblib", 2, "joblib"), ("forkjoin", 0, "1024"), ("forkjoin", 1025, "1025")):
+        with pytest.raises(UsageError, match=words):
+            simulate(subject, model, threads)
+    with pytest.raises(UsageError, match="2 finite numbers"):
+        Subject(chain(2), np.array([1.0, np.nan]))

@@ -1,0 +1,99 @@
+"""Predictions of a results folder: table, errors, figure, command, and machine files."""
+
+import json
+
+import numpy as np
+import pytest
+from experiments.simulate.folders import MACHINE, results_folder
+
+from forktask.cython_src.errors import UsageError
+from forktask.experiments.analysis.load import load
+from forktask.experiments.commands.main import main
+from forktask.experiments.simulate.machine_model import continued, extrapolated, machine_of, read_machine
+from forktask.experiments.simulate.predict import bound_curves, error_text, prediction_table, thread_counts
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return results_folder(tmp_path_factory.mktemp("results"))[0]
+
+
+def test_predictions_stand_beside_what_was_measured(folder):
+    """Check one thread against the serial time, errors, speedups below their bounds, and rows far beyond."""
+    study = load(folder)
+    table = prediction_table(study, "p0", [1, 2, 8, 16])
+    serial = study.typical_time(("p0", "serial", 1)).value
+    one = table[(table["model"] == "taskiter") & (table["threads"] == 1)].iloc[0]
+    assert one["step_s"] == pytest.approx(serial, rel=0.01)
+    two = table[table["threads"] == 2]
+    assert np.allclose(two["error"], two["step_s"] / two["measured_s"] - 1)
+    assert table.loc[table["threads"] > 2, "measured_s"].isna().all()
+    assert table["far"].tolist() == (table["threads"] > 8).tolist()
+    bounds = bound_curves(study, "p0", [1, 2, 8, 16])
+    for model, bound in (("forkjoin", "forkjoin"), ("taskiter", "taskiter")):
+        assert (table.loc[table["model"] == model, "speedup"].to_numpy() <= bounds[bound] * 1.001).all()
+    assert "2 measured points" in error_text(table)
+    assert thread_counts(study, "p0") == [1, 2, 4, 8]
+
+
+def test_the_command_prints_a_table_and_draws_a_figure(folder, tmp_path, capsys):
+    """Check text, JSON and figure of `forktask simulate`, on this machine and on another."""
+    out = tmp_path / "figure.svg"
+    assert main(["simulate", str(folder), "--threads", "1,2,64", "--out", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert "far beyond what was measured" in text and "64*" in text and "measured points" in text
+    assert out.read_text().startswith("<?xml") and "Hatched" in out.with_suffix(".txt").read_text()
+    other = tmp_path / "epyc64.toml"
+    other.write_text(
+        'name = "64 cores"\ncores = 64\npeak_flops_per_s = 1e11\nline_s = 1e-7\n'
+        "bandwidth_bytes_per_s = { 1 = 2e10, 64 = 3e11 }\n"
+    )
+    arguments = ["--machine", str(other), "--models", "taskiter", "--threads", "64", "--json", "--out", str(out)]
+    assert main(["simulate", str(folder), *arguments]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["machine"] == "64 cores"
+    assert [(r["model"], r["threads"], r["measured_s"], r["far"]) for r in found["rows"]] == [
+        ("taskiter", 64, None, False)
+    ]
+
+
+def test_a_folder_without_the_machine_gets_it_where_it_was_measured(tmp_path):
+    """Check that another machine's latencies are not measured in place of the folder's."""
+    folder, _ = results_folder(tmp_path / "r", machine=None)
+    with pytest.raises(UsageError, match="another machine"):
+        from forktask.experiments.report.simulation import simulate_folder
+
+        simulate_folder(folder)
+
+
+def test_machine_files(tmp_path):
+    """Check that a file reads as it was written, and that wrong ones are refused with the key at fault."""
+    path = tmp_path / "m.toml"
+    path.write_text(MACHINE.to_toml())
+    assert read_machine(str(path)).as_row() == MACHINE.as_row()
+    least = {"cores": 4, "peak_flops_per_s": 1e9, "bandwidth_bytes_per_s": {"1": 1e9}, "line_s": 1e-7}
+    for wrong, words in (
+        ({"cores": 0}, "cores"),
+        ({"line_s": "fast"}, "line_s"),
+        ({"colour": 1}, "colour"),
+        ({"overheads": {"block": 1}}, "block"),
+        ({"bandwidth_bytes_per_s": {"0": 1e9}}, "threads"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            machine_of({**least, **wrong}, "file")
+    with pytest.raises(UsageError, match="must say line_s"):
+        machine_of({k: v for k, v in least.items() if k != "line_s"}, "file")
+    for content in ("cores = ", None):
+        bad = tmp_path / ("bad.toml" if content else "none.toml")
+        if content:
+            bad.write_text(content)
+        with pytest.raises(UsageError, match="machine file"):
+            read_machine(str(bad))
+
+
+def test_curves_go_on_beyond_their_last_point():
+    """Check proportional continuation of what threads bring, and one transfer a thread of what they cost."""
+    assert continued({1: 10.0, 4: 20.0}, np.array([1, 2, 4, 8])).tolist() == [10.0, pytest.approx(40 / 3), 20.0, 40.0]
+    assert extrapolated({1: 1.0, 2: 3.0}, 2, 0.5) == 3.0
+    assert extrapolated({1: 1.0, 2: 3.0}, 6, 0.5) == 5.0
+    assert extrapolated({}, 6, 0.5) == 0.0
