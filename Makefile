@@ -8,8 +8,9 @@ PYTEST := $(BIN)/python -P -m pytest
 ALONE := $(wildcard tests/forkjoin tests/tasking tests/scaling tests/test_models_agree.py tests/test_conduct.py \
 	tests/test_life_cycle.py)
 # Kinds of tests that need further packages (tests/kinds.py): all of them, and what each needs from Debian and PyPI.
-FURTHER := torch safetensors numba sklearn cupy tbb libomp relacy
+FURTHER := torch safetensors numba sklearn cupy tbb starpu libomp relacy
 DEBIAN_tbb := g++
+DEBIAN_starpu := libstarpu-dev
 DEBIAN_libomp := libomp-dev
 DEBIAN_relacy := g++ relacy-dev
 PYPI_torch := torch==2.13.0
@@ -21,6 +22,10 @@ PYPI_cupy := cupy-cuda12x>=14
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP_FURTHER = $(BIN)/pip install --quiet $(if $(filter torch,$(FURTHER)),--retries 1 --extra-index-url $(TORCH_INDEX))
 DEBIAN_PACKAGES = $(sort $(foreach kind,$(FURTHER),$(DEBIAN_$(kind))))
+# Modules of this package that are built where a Debian package is there.
+MODULE_tbb := forktask.forkjoin.tbb_flow_run
+MODULE_starpu := forktask.forkjoin.starpu_task_run
+MODULES = $(foreach kind,$(FURTHER),$(MODULE_$(kind)))
 PYPI_PACKAGES = $(foreach kind,$(FURTHER),$(PYPI_$(kind)))
 comma := ,
 space := $() $()
@@ -56,9 +61,9 @@ test-all: check-packages
 test-further: install-further
 	$(PYTEST) tests -m '$(subst $(space), or ,$(strip $(FURTHER)))' --require $(subst $(space),$(comma),$(strip $(FURTHER)))
 
-# A package that was built before oneTBB was there is built again.
+# A package that was built before a C++ compiler or StarPU was there is built again.
 install-further: check-packages install-tests $(if $(filter torch,$(FURTHER)),check-torch)
-	$(if $(filter tbb,$(FURTHER)),$(BIN)/python -P -c 'import forktask.forkjoin.tbb_flow_run' 2>/dev/null || \
+	$(if $(strip $(MODULES)),$(BIN)/python -P -c 'import $(subst $(space),$(comma),$(strip $(MODULES)))' 2>/dev/null || \
 		{ rm $(VENV)/.installed && $(MAKE) install-tests; })
 	$(if $(PYPI_PACKAGES),$(PIP_FURTHER) $(PYPI_PACKAGES:%='%'))
 

@@ -2,10 +2,13 @@
 
 import os
 import signal
+import tempfile
 
 # Idle OpenMP threads sleep: tests are about results, and spinning threads take the CPUs from tests beside them. libgomp
 # reads this when it is loaded, which the import of an executor does.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# StarPU keeps durations in a folder of the user; those of tests are nobody's.
+os.environ.setdefault("STARPU_HOME", tempfile.mkdtemp(prefix="starpu"))
 
 import pytest
 from hypothesis import settings

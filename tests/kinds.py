@@ -110,6 +110,9 @@ KINDS = {
     ),
     "libomp": Kind("needs LLVM's OpenMP runtime (Debian: libomp-dev)", lambda: libomp() is not None),
     "tbb": Kind("needs a build with a C++ compiler (Debian: g++)", _has_module("forktask.forkjoin.tbb_flow_run")),
+    "starpu": Kind(
+        "needs a build with StarPU (Debian: libstarpu-dev)", _has_module("forktask.forkjoin.starpu_task_run")
+    ),
     "two_cpus": Kind("needs two CPUs", lambda: len(os.sched_getaffinity(0)) >= 2),
     "quiet": Kind("needs a quiet machine: threads of other processes wait for CPUs", is_quiet),
     "torch": Kind("needs PyTorch (pip install torch)", _has_module("torch")),

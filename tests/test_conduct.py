@@ -30,7 +30,7 @@ SPECS = [
     "taskgraph:placement=stealing",
     "taskiter:placement=stealing",
     "taskiter:placement=stealing:preemption=swap",
-    *(["tbb"] if "tbb" in built_models() else []),
+    *(model for model in ("tbb", "starpu") if model in built_models()),
 ]
 
 

@@ -187,6 +187,15 @@ MODELS: dict[str, Model] = {
             },
         ),
         Model("tbb", ".forkjoin.tbb_executor", "TBBExecutor", {}, barrier="iteration", records=True),
+        Model(
+            "starpu",
+            ".forkjoin.starpu_executor",
+            "StarPUExecutor",
+            {
+                "scheduler": Option("lws", ("lws", "eager", "ws", "prio", "dmda", "dmdas")),
+                "taskwait": Option("none", ("loop", "phase", "iteration", "none")),
+            },
+        ),
         _gpu("forkjoin", ".forkjoin.gpu_executor", "GpuForkJoinExecutor", barrier="loop"),
         _gpu("stream", ".forkjoin.gpu_executor", "GpuStreamExecutor"),
         _gpu(

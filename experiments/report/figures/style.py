@@ -38,6 +38,7 @@ _FAMILY_STYLES = {
     "taskiter": (COLORS[3], "v<h"),
     "openmp_tasks": (COLORS[5], "*"),
     "tbb": (COLORS[4], "P"),
+    "starpu": (COLORS[6], "X"),
 }
 
 _SECOND_COLOR = {"forkjoin": COLORS[9]}

@@ -1,11 +1,10 @@
-"""The oneTBB flow graph over the plans of all other executors."""
+"""oneTBB and StarPU over the plans of all other executors."""
 
 import os
 import signal
 import threading
 import time
 
-import kinds
 import numpy as np
 import pytest
 
@@ -14,11 +13,17 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import PATTERNS, task_bench
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, read, update
+from forktask.experiments.sampling.models import make_executor
 from forktask.forkjoin.executor import SerialExecutor
 
-if kinds.KINDS["tbb"].is_available():
-    from forktask.forkjoin.tbb_executor import TBBExecutor
-pytestmark = pytest.mark.tbb
+SPECS = [
+    pytest.param("tbb", marks=pytest.mark.tbb),
+    *(
+        pytest.param(spec, marks=pytest.mark.starpu)
+        for spec in ("starpu", "starpu:scheduler=eager", "starpu:scheduler=dmda:taskwait=loop")
+    ),
+]
+pytestmark = pytest.mark.parametrize("spec", SPECS)
 
 
 def all_to_all_plan(width=12, work=0, fail_iteration=-1):
@@ -38,18 +43,18 @@ def all_to_all_plan(width=12, work=0, fail_iteration=-1):
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_task_bench_checks_pass(pattern):
+def test_task_bench_checks_pass(pattern, spec):
     """Check every Task Bench pattern on 1 to 4 threads."""
     for num_threads in (1, 2, 4):
         bound = bind(task_bench(pattern, 8, 6, kernel="load_imbalance", work=50))
-        with TBBExecutor(num_threads) as executor:
+        with make_executor(spec, num_threads) as executor:
             executor.prepare(bound)
             executor.run(3)
             executor.run(20, 3)
         assert bound.arrays["cells"][0, 0, 0] == 23
 
 
-def test_joins_and_python_kernels_equal_serial():
+def test_joins_and_python_kernels_equal_serial(spec):
     """Check hash chains through joins, compiled and in Python."""
     plan = all_to_all_plan()
     expected = bind(plan)
@@ -58,19 +63,19 @@ def test_joins_and_python_kernels_equal_serial():
         serial.run(10)
     for target in ("cpu", "numpy"):
         bound = bind(plan, target=target)
-        with TBBExecutor(2) as executor:
+        with make_executor(spec, 2) as executor:
             executor.prepare(bound)
             executor.run(10)
         for name in "ab":
             np.testing.assert_array_equal(bound.arrays[name], expected.arrays[name])
 
 
-def test_more_than_one_thread_runs_and_affinity_is_restored():
+def test_more_than_one_thread_runs_and_affinity_is_restored(spec):
     """Check that all tasks ran once, by two pinned threads, and that the caller keeps its affinity."""
     plan = task_bench("no_comm", 8, 8, kernel="compute", work=50000)
     allowed = os.sched_getaffinity(0)
     cpus = [min(allowed), max(allowed)]
-    with TBBExecutor(2, cpus=cpus, event_capacity=2000) as executor:
+    with make_executor(spec, 2, cpus=cpus, event_capacity=2000) as executor:
         executor.prepare(bind(plan))
         executor.run(10)
         events = executor.workers.events()
@@ -81,9 +86,9 @@ def test_more_than_one_thread_runs_and_affinity_is_restored():
     assert os.sched_getaffinity(0) == allowed
 
 
-def test_failures_and_interrupts_leave_it_usable():
+def test_failures_and_interrupts_leave_it_usable(spec):
     """Check a failing block, Ctrl-C with tasks of about a millisecond, and a CPU that does not exist."""
-    with TBBExecutor(2) as executor:
+    with make_executor(spec, 2) as executor:
         executor.prepare(bind(all_to_all_plan(fail_iteration=3)))
         executor.run(3)
         with pytest.raises(BlockFailure, match=r"to b\[3\] failed in iteration 3 with status 7"):
@@ -106,4 +111,4 @@ def test_failures_and_interrupts_leave_it_usable():
         executor.run(1)
     assert elapsed < 0.5  # room for a busy machine
     with pytest.raises(UsageError, match="cpus must name one CPU out of"):
-        TBBExecutor(1, cpus=[8191])
+        make_executor(spec, 1, cpus=[8191])

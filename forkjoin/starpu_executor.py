@@ -1,0 +1,115 @@
+"""The plan as StarPU tasks over data handles: an outside reference, built where StarPU was found."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+
+from ..cython_src.binding.executor_contract import Conduct
+from ..cython_src.errors import UsageError
+from .executor import LoopExecutor
+from .openmp_executor import TASKWAITS
+from .starpu_task_run import StarpuSession
+
+SCHEDULERS = ("lws", "eager", "ws", "prio", "dmda", "dmdas")
+
+_starpu_process: int | None = None
+# StarPU starts once in a process, with these settings, for executors that have the same.
+_open: set[StarPUExecutor] = set()
+
+
+class StarPUExecutor(LoopExecutor):
+    """A StarPU task for each block, created anew in each iteration, with a data handle for each of the plan's cells.
+
+    Parameters
+    ----------
+    num_threads, cpus, event_capacity
+        As for `LoopExecutor`, but that the calling thread executes no block: it creates tasks.
+    scheduler : {"lws", "eager", "ws", "prio", "dmda", "dmdas"}
+        StarPU's scheduling policy. The last two ask how long a loop's blocks took so far, which StarPU keeps below
+        STARPU_HOME.
+    taskwait : {"none", "iteration", "phase", "loop"}
+        Where the creating thread waits for all tasks; "none": only at the end of the run. It creates at most one
+        iteration ahead.
+
+    Notes
+    -----
+    StarPU is started by the first executor of a process that is prepared, and ended when the last one is closed. In the
+    meantime `prepare` refuses executors with another number of threads, other CPUs or another scheduler. The calling
+    thread looks for signals between loops.
+    """
+
+    model = "starpu"
+
+    def __init__(
+        self,
+        num_threads: int = 1,
+        *,
+        cpus: list[int] | None = None,
+        event_capacity: int = 0,
+        scheduler: str = "lws",
+        taskwait: str = "none",
+    ):
+        super().__init__(num_threads, cpus=cpus, event_capacity=event_capacity)
+        if scheduler not in SCHEDULERS:
+            raise UsageError(f"scheduler must be one of {', '.join(SCHEDULERS)}; got {scheduler!r}")
+        if taskwait not in TASKWAITS:
+            raise UsageError(f"taskwait must be one of {', '.join(TASKWAITS)}; got {taskwait!r}")
+        self.scheduler = scheduler
+        self.taskwait = taskwait
+        self._session: StarpuSession | None = None
+
+    def _prepare(self, bound) -> None:
+        _refuse_after_fork()
+        for other in _open:
+            if other._settings() != self._settings():
+                raise RuntimeError(
+                    "StarPU runs once in a process, and another executor has it running with other settings (threads, "
+                    "CPUs, scheduler); close that one first"
+                )
+        super()._prepare(bound)
+        phases = [loop.phase for loop in bound.plan.loops]
+        wait_after = {
+            "none": [False] * len(phases),
+            "iteration": [False] * (len(phases) - 1) + [True],
+            "phase": [a != b for a, b in pairwise(phases)] + [True],
+            "loop": [True] * len(phases),
+        }[self.taskwait]
+        # StarPU reads these once; its own messages are not for whoever measures.
+        os.environ.setdefault("STARPU_SILENT", "1")
+        # It would pin each worker to a core of its own choice; `cpus` says where each belongs, or that none is pinned.
+        os.environ["STARPU_WORKERS_NOBIND"] = "1"
+        self._session = StarpuSession(bound, self._workers, self.cpus, self.scheduler, wait_after)
+        _open.add(self)
+
+    def _settings(self):
+        return self.num_threads, self.cpus, self.scheduler
+
+    def conduct(self) -> Conduct:
+        """Return what this executor does besides running blocks."""
+        return Conduct(
+            caller_executes=False,
+            threads_start="prepare",
+            pinned="no" if self.cpus is None else "at start",
+            idle_runtime="starpu",
+        )
+
+    def _run_loops(self, bound, first_replay, num_replays, poll_signals):
+        _refuse_after_fork()
+        return self._session.run(first_replay, num_replays, poll_signals)
+
+    def _forget(self) -> None:
+        if self._session is not None and _starpu_process == os.getpid():
+            self._session.close()
+        _open.discard(self)
+        self._session = None
+
+
+def _refuse_after_fork() -> None:
+    global _starpu_process
+    if _starpu_process not in (None, os.getpid()):
+        raise RuntimeError(
+            "StarPU's threads do not survive a fork, and this process was forked from one that ran them; start "
+            "processes with the method 'spawn'"
+        )
+    _starpu_process = os.getpid()

@@ -1,0 +1,38 @@
+"""What StarPU asks for beyond the other outside runtimes."""
+
+import threading
+
+import pytest
+
+from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.graphs.task_bench import task_bench
+from forktask.experiments.sampling.models import make_executor
+
+pytestmark = pytest.mark.starpu
+
+
+def test_executors_share_it_if_their_settings_agree():
+    """Check two executors at once; a third with other settings is refused meanwhile, and comes after them."""
+    bounds = [bind(task_bench("stencil_1d", 4, 4, kernel="compute", work=10)) for _ in range(3)]
+    with make_executor("starpu", 2) as first, make_executor("starpu:taskwait=loop", 2) as second:
+        first.prepare(bounds[0])
+        second.prepare(bounds[1])
+        with make_executor("starpu:scheduler=eager", 2) as third, pytest.raises(RuntimeError, match="scheduler"):
+            third.prepare(bounds[2])
+        threads = [threading.Thread(target=executor.run, args=(300,)) for executor in (first, second)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    with make_executor("starpu:scheduler=eager", 1) as third:
+        third.prepare(bounds[2])
+        third.run(300)
+    for bound in bounds:
+        assert bound.arrays["cells"][0, 0, 0] == 300
+
+
+def test_options_are_checked():
+    """Check that an unknown scheduler is refused before StarPU sees it."""
+    with pytest.raises(UsageError, match="scheduler"):
+        make_executor("starpu:scheduler=heft", 1)
