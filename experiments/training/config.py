@@ -94,13 +94,14 @@ class TrainingConfig(PlanOptions, frozen=True):
         str,
         about(
             "safetensors file of parameters to begin with; a last layer that is missing or of another size begins at "
-            "random: fine-tuning; for GPT-2 also llm.c's model file (.bin) and safetensors of Hugging Face"
+            "random: fine-tuning; for GPT-2 also llm.c's model file (.bin), for GPT-2 and MobileBERT safetensors of "
+            "Hugging Face"
         ),
     ] = ""
     export: Annotated[
         str,
         about(
-            "further file of the final parameters of a GPT-2: llm.c's or Hugging Face's form",
+            "further file of the final parameters: llm.c's form of a GPT-2, Hugging Face's of a GPT-2 or MobileBERT",
             choices=("none", *EXPORTS),
         ),
     ] = "none"

@@ -23,9 +23,9 @@ from .data import load_data
 from .dataset import Dataset
 from .generate import as_text, generate
 from .gpu_sampling import draw_samples, write_samples
-from .llmc import config_of
 from .text import BYTES, Text, load_text
 from .trainer import Trainer
+from .weights import check_export
 
 MARKER = "training.json"
 SAMPLE_TOKENS = 200  # that a network of bytes writes after its training
@@ -126,7 +126,7 @@ def data_for(config: TrainingConfig, report: Callable[[str], None] = print) -> D
     """
     network = get_network(config.network)
     if config.export != "none":
-        config_of(network)  # raises if the form has no place for it
+        check_export(config.export, network)
     if network.tokens:
         if config.augmentations or config.image_size or config.load != "memory":
             raise UsageError(

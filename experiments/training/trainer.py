@@ -92,10 +92,11 @@ class Trainer:
         self.executor.prepare(self.bound)
 
     def _start_from(self, path: Path) -> None:
-        """Copy parameters and statistics from a file, except for a last layer of images that does not fit."""
+        """Copy parameters and statistics from a file, except for a last layer of a classifier that does not fit."""
         arrays = read_weights(path, self.network)
         names = self._kept_names()
-        last = set() if self.network.tokens else names_of_last_layer(self.plan.attributes["parameters"])
+        language_model = self.network.tokens and self.network.tokens.answers != "class"
+        last = set() if language_model else names_of_last_layer(self.plan.attributes["parameters"])
         fitting = [n for n in names if n not in last or (n in arrays and arrays[n].shape == self.bound.arrays[n].shape)]
         set_arrays(self.bound.arrays, arrays, fitting, path)
 

@@ -1,7 +1,8 @@
 """Parameters of a network in the forms of others: llm.c's model file, and safetensors in Hugging Face's naming.
 
-Both name or order the parameters of GPT-2 as `networks.gpt2` does. Hugging Face's weights of linear layers have the
-shape (in, out), ours and llm.c's (out, in).
+Both name or order the parameters of GPT-2 as `networks.gpt2` does. Hugging Face's weights of its linear layers have the
+shape (in, out), ours and llm.c's (out, in). Hugging Face's MobileBERT has the names of `networks.mobilebert` and one
+matrix whose axes are exchanged, the head's further weights.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from pathlib import Path
 import numpy as np
 
 from ...cython_src.errors import UsageError
-from ...cython_src.networks.layers import Linear, Network
+from ...cython_src.networks.layers import Linear, Network, Trigram
 from .llmc import config_of, read_model, write_model
 from .safetensors import read_safetensors, write_safetensors
 
 LLMC_ENDING = ".bin"
 PREFIX = "transformer."
+BERT_PREFIX = "mobilebert."  # of the encoder
+BERT_HEAD = "cls.predictions"
+# What files of MobileBERT have besides: the pooler and the head of another task, positions that are counted anyway.
+_OF_NO_LAYER = re.compile(r"pooler\.|cls\.seq_relationship\.|embeddings\.position_ids$")
 HEAD = "lm_head.weight"
 _MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias")
 _LAYER = re.compile(r"h\.(\d+)\.")
@@ -30,7 +35,8 @@ def read_weights(path: Path | str, network: Network) -> dict[str, np.ndarray]:
     Parameters
     ----------
     path : path
-        Ending in .bin: a model file of llm.c; else safetensors, of `forktask train` or, of a GPT-2, of Hugging Face.
+        Ending in .bin: a model file of llm.c; else safetensors, of `forktask train` or, of a GPT-2 or a MobileBERT, of
+        Hugging Face.
     network : Network
 
     Raises
@@ -50,6 +56,8 @@ def read_weights(path: Path | str, network: Network) -> dict[str, np.ndarray]:
                 )
         return parameters
     arrays, _ = read_safetensors(path)
+    if _is_mobilebert(network):
+        return _mobilebert_from_hugging_face(arrays, network, path)
     return _from_hugging_face(arrays, network, path) if network.tokens else arrays
 
 
@@ -65,21 +73,43 @@ def write_llmc(path: Path | str, parameters: Mapping[str, np.ndarray], network: 
 
 
 def write_hugging_face(path: Path | str, parameters: Mapping[str, np.ndarray], network: Network) -> None:
-    """Write safetensors as `GPT2LMHeadModel` of Hugging Face reads them.
+    """Write safetensors as `GPT2LMHeadModel`, or `MobileBertForMaskedLM` or `MobileBertForSequenceClassification`, of
+    Hugging Face reads them.
 
     Raises
     ------
     UsageError
-        A network that is no GPT-2, or parameters of another.
+        A network that is neither a GPT-2 nor a MobileBERT, or parameters of another.
     """
-    config_of(network)
+    check_export("huggingface", network)
     shapes = network.parameter_shapes()
     if {name: array.shape for name, array in parameters.items()} != shapes:
         raise UsageError(
             f"parameters must be those of {network.name!r}, and others were given; is it of another network?"
         )
-    arrays = {f"{PREFIX}{name}": array for name, array in _transposed(parameters, network).items()}
+    if _is_mobilebert(network):
+        arrays = {
+            name if name.startswith(("cls.", "classifier.")) else f"{BERT_PREFIX}{name}": array
+            for name, array in _with_head_exchanged(parameters).items()
+        }
+    else:
+        arrays = {f"{PREFIX}{name}": array for name, array in _transposed(parameters, network).items()}
     write_safetensors(path, arrays, {"format": "pt"})
+
+
+def check_export(form: str, network: Network) -> None:
+    """Raise `UsageError` if a form of `EXPORTS` has no place for a network."""
+    if form != "huggingface" or not _is_mobilebert(network):
+        config_of(network)
+
+
+def _is_mobilebert(network: Network) -> bool:
+    return any(isinstance(layer, Trigram) for layer in network.layers)
+
+
+def _with_head_exchanged(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Exchange the axes of the further weights of MobileBERT's head."""
+    return {name: array.T if name == f"{BERT_HEAD}.dense.weight" else array for name, array in arrays.items()}
 
 
 def _transposed(parameters: Mapping[str, np.ndarray], network: Network) -> dict[str, np.ndarray]:
@@ -93,6 +123,37 @@ EXPORTS: dict[str, tuple[str, Callable[[Path | str, Mapping[str, np.ndarray], Ne
     "llmc": (LLMC_ENDING, write_llmc),
     "huggingface": (".safetensors", write_hugging_face),
 }
+
+
+def _mobilebert_from_hugging_face(
+    arrays: Mapping[str, np.ndarray], network: Network, path: Path
+) -> dict[str, np.ndarray]:
+    """Rename and exchange what a file of Hugging Face has; one of `forktask train` stays as it is. What belongs to
+    heads that the network has not is left out."""
+    found: dict[str, np.ndarray] = {}
+    for name, array in arrays.items():
+        short = name.removeprefix(BERT_PREFIX)
+        if short in found:
+            raise UsageError(f"{path} must have {short!r} once, got it with and without {BERT_PREFIX!r}; leave one out")
+        if not _OF_NO_LAYER.match(short):
+            found[short] = array
+    for own, tied in (("weight", "embeddings.word_embeddings.weight"), ("bias", f"{BERT_HEAD}.bias")):
+        copy = found.pop(f"{BERT_HEAD}.decoder.{own}", None)
+        if copy is not None and (tied not in found or not np.array_equal(copy, found[tied])):
+            raise UsageError(
+                f"'{BERT_HEAD}.decoder.{own}' in {path} must be equal to {tied!r}, with which {network.name!r} ties "
+                f"its head, and is not; use a model with a tied head"
+            )
+    shapes = network.parameter_shapes()
+    further = sorted(name for name in found if name.startswith("encoder.") and name not in shapes)
+    if further:
+        raise UsageError(
+            f"{path} must have the parameters of {network.name!r}, got {further[0]!r} too; use another network or file"
+        )
+    name = f"{BERT_HEAD}.dense.weight"
+    if name in found and name in shapes and found[name].shape == shapes[name][::-1] != shapes[name]:
+        found = _with_head_exchanged(found)
+    return {name: array for name, array in found.items() if name in shapes}
 
 
 def _from_hugging_face(arrays: Mapping[str, np.ndarray], network: Network, path: Path) -> dict[str, np.ndarray]:
