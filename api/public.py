@@ -17,6 +17,7 @@ from .cython_src.networks.layers import (
     Convolution,
     Dropout,
     Embedding,
+    FirstToken,
     FullyConnected,
     GlobalPool,
     Layer,
@@ -24,11 +25,14 @@ from .cython_src.networks.layers import (
     Linear,
     MaxPool,
     Network,
+    NoNorm,
+    Positions,
     ReLU,
     ReLU6,
     Softmax,
     TiedHead,
     Tokens,
+    Trigram,
 )
 from .cython_src.networks.registry import get_network, network_names
 from .cython_src.targets import bind
@@ -55,6 +59,10 @@ __all__ = [  # noqa: RUF022  in the order in which a reader needs them
     "FullyConnected",
     "Tokens",
     "Embedding",
+    "Positions",
+    "Trigram",
+    "FirstToken",
+    "NoNorm",
     "LayerNorm",
     "Linear",
     "Attention",
