@@ -1,4 +1,4 @@
-"""The one exception for what a user can mend."""
+"""The exceptions for what a user can mend."""
 
 
 class UsageError(ValueError):
@@ -6,3 +6,7 @@ class UsageError(ValueError):
 
     The command line prints it without a traceback and exits with code 2.
     """
+
+
+class MachineError(UsageError, RuntimeError):
+    """What this process, its environment or the machine does not let happen: likewise one sentence with the remedy."""

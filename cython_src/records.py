@@ -18,6 +18,11 @@ import msgspec
 import numpy as np
 
 from .errors import UsageError
+from .typed_text import LONGEST_TEXT, is_text, parse_real, parse_whole
+
+# Whole numbers and numbers without a limit of their own are below these.
+LARGEST_WHOLE = 2**53
+LARGEST = 1e15
 
 
 def about(
@@ -74,14 +79,14 @@ class Field:
     below: float | None
     only_in: str
 
-    @property
-    def rule(self) -> str:
-        """What a value must be, as a clause."""
+    def rule(self, value: Any) -> str:
+        """What this value should have been, as a clause; an upper limit is named to those that are above it only."""
         if self.choices:
             return f"must be one of {', '.join(map(str, self.choices))}"
         if self.kind is int:
             low = "" if self.least is None else f" of at least {self.least}"
-            return f"must be a whole number{low}{'' if self.below is None else f' and below {self.below}'}"
+            limited = self.below is not None and isinstance(value, int | float) and value >= self.below
+            return f"must be a whole number{low}{f' and below {self.below}' if limited else ''}"
         if self.kind is float and (self.least is not None or self.above is not None):
             low = f"({self.above:g}" if self.least is None else f"[{self.least:g}"
             positive = "a positive number, " if self.above == 0 else ""
@@ -93,7 +98,7 @@ class Field:
     def refuse(self, value: Any) -> typing.NoReturn:
         """Raise `UsageError` with the rule, the value and, for a misspelt choice, the nearest one."""
         near = nearest(value, self.choices)
-        raise UsageError(f"{self.name} {self.rule}; got {value!r}{f'; did you mean {near!r}?' if near else ''}")
+        raise UsageError(f"{self.name} {self.rule(value)}; got {value!r}{f'; did you mean {near!r}?' if near else ''}")
 
     def checked(self, value: Any) -> Any:
         """Return the value in its own type, or raise `UsageError`."""
@@ -105,6 +110,10 @@ class Field:
             value = tuple(value)
         if type(value) is not self.kind or (self.choices and value not in self.choices):
             self.refuse(value)
+        if isinstance(value, str) and not is_text(value):
+            raise UsageError(
+                f"{self.name} must be a text without control characters, of {LONGEST_TEXT} at most, got {value[:40]!r}"
+            )
         if isinstance(value, int | float) and self.kind is not bool:
             too_small = (self.least is not None and value < self.least) or (
                 self.above is not None and value <= self.above
@@ -112,6 +121,9 @@ class Field:
             too_large = self.below is not None and value >= self.below
             if too_small or too_large or not math.isfinite(value):
                 self.refuse(value)
+            most = LARGEST_WHOLE if self.kind is int else LARGEST
+            if abs(value) >= most:
+                raise UsageError(f"{self.name} must be below {most:g}, got {value:g}")
         return value
 
     def parse(self, text: str) -> Any:
@@ -120,8 +132,8 @@ class Field:
             if self.kind is bool:
                 return {"true": True, "false": False}[text.lower()]
             if self.kind is tuple:
-                return self.checked(tuple(float(part) for part in text.split(",")))
-            return self.checked(self.kind(text))
+                return self.checked(tuple(map(parse_real, text.split(","))))
+            return self.checked({int: parse_whole, float: parse_real}.get(self.kind, self.kind)(text))
         except (ValueError, KeyError) as error:
             if isinstance(error, UsageError):
                 raise

@@ -7,6 +7,7 @@ what this file would write.
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import typing
 from collections.abc import Callable, Iterable
@@ -32,7 +33,7 @@ def values_of(field: Field) -> str:
     if field.choices:
         return ", ".join(f"`{choice}`" for choice in field.choices)
     return {bool: "`true`, `false`", str: "text", tuple: "numbers"}.get(
-        field.kind, field.rule.removeprefix("must be ").removeprefix("a ")
+        field.kind, field.rule(math.inf).removeprefix("must be ").removeprefix("a ")
     )
 
 

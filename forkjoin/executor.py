@@ -11,7 +11,7 @@ from contextlib import suppress
 from ..cython_src.binding.bind import BoundPlan, Workers
 from ..cython_src.binding.executor import BaseExecutor, check_whole
 from ..cython_src.binding.executor_contract import Conduct
-from ..cython_src.errors import UsageError
+from ..cython_src.errors import MachineError, UsageError
 from .prange_loops import ForkJoinTeam, dynamic_teams
 from .serial_loops import EnteredThread, run_serial, touch_scratch
 
@@ -28,16 +28,16 @@ _openmp_process: int | None = None
 
 
 def enter_openmp() -> None:
-    """Raise RuntimeError where OpenMP cannot run as asked: after a fork, or with teams of any size."""
+    """Raise `MachineError` where OpenMP cannot run as asked: after a fork, or with teams of any size."""
     global _openmp_process
     if _openmp_process not in (None, os.getpid()):
-        raise RuntimeError(
+        raise MachineError(
             "OpenMP threads do not survive a fork, and this process was forked from one that ran them; start "
             "processes with the method 'spawn'"
         )
     _openmp_process = os.getpid()
     if dynamic_teams():
-        raise RuntimeError(
+        raise MachineError(
             "OMP_DYNAMIC must be off, or OpenMP may run fewer threads than were asked for; unset OMP_DYNAMIC"
         )
 
@@ -60,9 +60,9 @@ def loaded_runtime() -> str:
 
 
 def check_team(team_size: int, num_threads: int) -> None:
-    """Raise RuntimeError if another number of threads came than was asked for."""
+    """Raise `MachineError` if another number of threads came than was asked for."""
     if team_size != num_threads:
-        raise RuntimeError(
+        raise MachineError(
             f"OpenMP must run {num_threads} threads but ran {team_size}; look at OMP_THREAD_LIMIT, and do not call "
             f"run() from within a parallel region"
         )

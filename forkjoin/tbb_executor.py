@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from ..cython_src.binding.executor_contract import Conduct
+from ..cython_src.errors import MachineError
 from ..cython_src.plan.dependences import record_graph
 from .executor import LoopExecutor
 from .tbb_flow_run import TBBGraph
@@ -17,7 +18,7 @@ class TBBExecutor(LoopExecutor):
 
     Notes
     -----
-    `prepare` raises RuntimeError where oneTBB does not start as many threads as asked for.
+    `prepare` raises MachineError where oneTBB does not start as many threads as asked for.
     The calling thread is one of `num_threads`; it looks for signals when it runs a task and between iterations.
     """
 
@@ -55,7 +56,7 @@ class TBBExecutor(LoopExecutor):
 def _refuse_after_fork() -> None:
     global _tbb_process
     if _tbb_process not in (None, os.getpid()):
-        raise RuntimeError(
+        raise MachineError(
             "oneTBB's threads do not survive a fork, and this process was forked from one that ran them; start "
             "processes with the method 'spawn'"
         )

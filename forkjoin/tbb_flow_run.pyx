@@ -9,6 +9,8 @@ from .thread_state cimport SignalPoll, ThreadState, forktask_start_poll
 
 import numpy as np
 
+from ..cython_src.errors import MachineError
+
 
 cdef extern from "forkjoin/tbb_flow.h" nogil:
     ctypedef struct TBBRun:
@@ -81,7 +83,7 @@ cdef class TBBGraph:
             raise MemoryError
         if self.record.team_size != workers.num_workers:
             self.close()
-            raise RuntimeError(
+            raise MachineError(
                 f"oneTBB must run {workers.num_workers} threads but did not start so many within seconds; use fewer")
 
     def run(self, int64_t first_replay, int64_t num_replays, bint poll_signals):

@@ -172,7 +172,7 @@ class BaseExecutor(RunWhile, ABC):
         UsageError
             No plan was prepared, impossible numbers, an array that was exchanged or changed its shape since the plan
             was bound, or an executor or plan that is in use, closed, or another process's.
-        RuntimeError
+        MachineError
             The threads asked for did not come.
         """
         use = _Use("run()")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from ..errors import UsageError
+
+LARGEST = 65_536
 
 
 @dataclass(frozen=True)
@@ -30,10 +33,10 @@ class Granularity:
         for part in text.split(","):
             key, _, value = part.partition("=")
             known = key in ("images", "channels", "rows", "heads") and key not in values
-            if not known or not value.isdigit() or int(value) < 1:
+            if not known or not re.fullmatch("[0-9]{1,5}", value) or not 1 <= int(value) <= LARGEST:
                 raise UsageError(
-                    f"granularity must be 'auto' or a list such as 'images=16,channels=8,rows=4' of positive "
-                    f"whole numbers, got {text!r}"
+                    f"granularity must be 'auto' or a list such as 'images=16,channels=8,rows=4' of whole numbers in "
+                    f"[1, {LARGEST}], got {text!r}"
                 )
             values[key] = int(value)
         return cls(**values)

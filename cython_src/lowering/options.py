@@ -17,6 +17,8 @@ from ..networks.layers import SEQUENCE
 from ..records import Record, about, fields
 from .granularity import Granularity
 
+LARGEST_BATCH = 65_537  # lowering makes an object for each block, so that larger ones take minutes
+
 # What can be joined into one loop, each a switch of its own:
 # activation   ReLU or GELU into the convolution, norm, fully connected or linear layer before it
 # pooling      ReLU and max-pooling into the convolution before them
@@ -40,8 +42,8 @@ class PlanOptions(Record, frozen=True):
         A value out of its range, or options that exclude each other.
     """
 
-    batch: Annotated[int, about("images or other samples of a step", least=1)] = 64
-    sequence: Annotated[int, about("tokens of a sample, in networks of tokens", least=1)] = SEQUENCE
+    batch: Annotated[int, about("images or other samples of a step", least=1, below=LARGEST_BATCH)] = 64
+    sequence: Annotated[int, about("tokens of a sample, in networks of tokens", least=1, below=65_537)] = SEQUENCE
     phase: Annotated[
         str,
         about(

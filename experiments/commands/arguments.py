@@ -5,10 +5,15 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from ...cython_src.typed_text import parse_real, parse_whole
+
+MOST = 2**31 - 1
+MOST_SECONDS = 1e7
+MOST_THREADS = 4096
 
 
 def add_plan_options(
@@ -175,42 +180,51 @@ def plan_products(arguments: Namespace) -> list:
 
 
 def texts(text: str) -> tuple[str, ...]:
-    """Split a text at commas; each part counts once."""
-    return tuple(dict.fromkeys(part for part in text.split(",") if part))
+    """Split a text at commas; each part counts once. A type for argparse."""
+    parts = tuple(dict.fromkeys(part for part in text.split(",") if part))
+    if not parts:
+        raise ArgumentTypeError(f"must name at least one, got {text!r}")
+    return parts
 
 
-def numbers(text: str, least: int | None = None, most: float = math.inf) -> tuple[int, ...]:
+def numbers(text: str, least: int = 0, most: int = MOST) -> tuple[int, ...]:
     """Parse whole numbers between commas, each once; a type for argparse."""
     try:
-        found = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+        found = tuple(dict.fromkeys(parse_whole(part) for part in text.split(",")))
     except ValueError:
         raise ArgumentTypeError(f"takes whole numbers separated by commas, got {text!r}") from None
-    if least is not None and not least <= min(found) <= max(found) <= most:
-        raise ArgumentTypeError(f"takes whole numbers in [{least}, {most:g}] separated by commas, got {text!r}")
+    if not least <= min(found) <= max(found) <= most:
+        raise ArgumentTypeError(f"takes whole numbers in [{least}, {most}] separated by commas, got {text!r}")
     return found
 
 
-def number_from(least: float, kind: type = int) -> Callable[[str], Any]:
-    """Return a type for argparse: a number of at least `least`."""
+def number_from(least: float, kind: type = int, most: float = MOST) -> Callable[[str], Any]:
+    """Return a type for argparse: a number in [least, most]."""
 
     def convert(text: str) -> Any:
         try:
-            value = kind(text)
+            value = parse_whole(text) if kind is int else parse_real(text)
         except ValueError:
             raise ArgumentTypeError(f"must be a {'whole ' * (kind is int)}number, got {text!r}") from None
-        if not least <= value < math.inf:
-            raise ArgumentTypeError(f"must be at least {least:g}, got {text}")
+        if not least <= value <= most:  # NaN is in no range
+            low = f"must be at least {least:g}" if value < least else f"must be in [{least:g}, {most:g}]"
+            raise ArgumentTypeError(f"{low}, got {text}")
         return value
 
     return convert
 
 
 def positive(text: str) -> float:
-    """Parse a number above 0; a type for argparse."""
-    value = number_from(0, float)(text)
+    """Parse a number of seconds above 0; a type for argparse."""
+    value = number_from(0, float, MOST_SECONDS)(text)
     if value == 0:
         raise ArgumentTypeError(f"must be positive, got {text}")
     return value
+
+
+def thread_count(text: str) -> int:
+    """Parse a number of threads; a type for argparse."""
+    return number_from(1, most=MOST_THREADS)(text)
 
 
 def add_device(parser: ArgumentParser) -> None:
@@ -236,14 +250,15 @@ def models(arguments: Namespace) -> tuple[str, ...]:
     from ..sampling.models import models_on, parse_models
 
     device = getattr(arguments, "device", "cpu")
-    return tuple(map(str, parse_models(models_on(device, texts(arguments.models), arguments.default_models))))
+    named = [part for part in arguments.models.split(",") if part]
+    return tuple(map(str, parse_models(models_on(device, named, arguments.default_models))))
 
 
 def add_threads(parser: ArgumentParser) -> None:
     """Add `--threads`: several numbers; `threads` reads them."""
     parser.add_argument(
         "--threads",
-        type=lambda text: text if text == "cores" else numbers(text),
+        type=lambda text: text if text == "cores" else numbers(text, 1, MOST_THREADS),
         default="cores",
         metavar="N[,N...]",
         help="default: 1,2,4,... up to the cores of this process",

@@ -27,6 +27,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments: one for each axis of a sweep and each way to measure it."""
+    from ..sampling.hogs import MOST_HOGS
     from ..sampling.models import DEFAULT_MODELS, describe_models
     from ..sweep.configuration import Measure
 
@@ -37,7 +38,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_threads(parser)
     parser.add_argument(
         "--interference",
-        type=numbers,
+        type=lambda text: numbers(text, most=MOST_HOGS),
         default=(0,),
         metavar="K[,K...]",
         help="processes that spin on the same CPUs; default: 0",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from .arguments import add_fields, add_models, add_plan_options, given, models
+from .arguments import add_fields, add_models, add_plan_options, given, models, thread_count
 
 HELP = "compare the speed of this commit with another one, both built here"
 DESCRIPTION = (
@@ -22,7 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     subject.add_argument("--function", metavar="M:F", help="a function of your own package that makes a graph")
     add_plan_options(parser, network_group=subject, batch=16)
     add_models(parser, ("forkjoin", "taskiter"))
-    parser.add_argument("--threads", type=int, metavar="N", help="default: 2, or 1 where there is one CPU")
+    parser.add_argument("--threads", type=thread_count, metavar="N", help="default: 2, or 1 where there is one CPU")
     add_fields(parser, GateSettings, leave_out=("against",))
 
 

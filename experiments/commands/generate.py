@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from .arguments import add_fields, number_from
+from .arguments import add_fields, number_from, thread_count
 
 HELP = "continue a text with a network of tokens that was trained"
 DESCRIPTION = (
@@ -29,10 +29,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--prompt-tokens", metavar="N,N,...", help="tokens to begin with; default with --tokenizer: the end of a text"
     )
     parser.add_argument("--tokenizer", metavar="FILE", help="llm.c's tokenizer file, for networks of other tokens")
-    parser.add_argument("--tokens", type=number_from(1), default=300, metavar="N", help="to add; default: %(default)s")
+    parser.add_argument(
+        "--tokens", type=number_from(1, most=10_000_000), default=300, metavar="N", help="to add; default: %(default)s"
+    )
     parser.add_argument(
         "--temperature",
-        type=number_from(0, float),
+        type=number_from(0, float, 1e6),
         default=0.8,
         help="divides the logits; 0 takes the most probable byte; default: %(default)s",
     )
@@ -40,7 +42,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_fields(parser, PlanOptions, leave_out=others)
     parser.add_argument("--seed", type=number_from(0), default=0, help="default: %(default)s")
     parser.add_argument("--model", default="serial", help="execution model; default: %(default)s")
-    parser.add_argument("--threads", type=number_from(1), default=1, help="default: %(default)s")
+    parser.add_argument("--threads", type=thread_count, default=1, help="default: %(default)s")
 
 
 def call(arguments: Namespace) -> int:

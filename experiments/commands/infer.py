@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser, Namespace
 
-from .arguments import add_models, add_plan_options, models, number_from, numbers, plan_products
+from .arguments import MOST_THREADS, add_models, add_plan_options, models, number_from, numbers, plan_products
 
 HELP = "time the forward pass over many images, layer by layer"
 DESCRIPTION = "Time the forward pass over many images: load, create and run, and each layer's share."
@@ -25,7 +25,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     counts = core_counts(min(2, core_counts()[-1]))
     parser.add_argument(
         "--threads",
-        type=lambda text: numbers(text, 1),
+        type=lambda text: numbers(text, 1, MOST_THREADS),
         default=counts,
         metavar="N[,N...]",
         help=f"numbers of threads; default: {','.join(map(str, counts))}",
@@ -33,7 +33,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--data", default="digits", help="data set whose images are used in turn; default: %(default)s")
     parser.add_argument(
         "--repeats",
-        type=number_from(1),
+        type=number_from(1, most=100_000),
         default=3,
         metavar="R",
         help="passes over all images; the one of median time counts; default: %(default)s",

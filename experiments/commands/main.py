@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import os
 import re
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 
 from ...cython_src.errors import UsageError
+from ...cython_src.typed_text import LONGEST_TEXT, is_text
 from ..machine.build_info import BUILD
 
 # Modules here, in the order of the help page. Each has HELP, DESCRIPTION, `add_arguments(parser)` and
@@ -37,6 +42,8 @@ COMMANDS: tuple[str, ...] = (
     "gate",
     "scaling_power",
 )
+USAGE_EXIT = 2
+FAULT_EXIT = 70  # an error of forktask: 1 means "slower" or "failed" to whoever runs it in a job
 
 
 class Parser(argparse.ArgumentParser):
@@ -48,15 +55,27 @@ class Parser(argparse.ArgumentParser):
         declare, self.declare = self.declare, None
         if declare is not None:
             declare(self)
-        return super().parse_known_args(args, namespace)
+        found, rest = super().parse_known_args(args, namespace)
+        if rest:  # refused here and not by the parser above, which does not know the options
+            self.error(f"no such argument: {' '.join(rest)}{self._meant(rest[0], self._option_string_actions)}")
+        return found, rest
 
     def error(self, message: str):
         said = re.sub(r"^argument (--[\w-]+): (?=must |takes )", r"\1 ", message)
+        choice = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", said)
+        if choice:
+            said += self._meant(choice[1], re.findall(r"'([^']*)'", choice[2]))
         raise UsageError(f"{said}; see {self.prog} --help")
 
+    @staticmethod
+    def _meant(word: str, known) -> str:
+        """Say which known word is most like an unknown one, if any is."""
+        near = difflib.get_close_matches(word.partition("=")[0], list(known), 1)
+        return f"; did you mean {near[0]!r}?" if near else ""
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser with all subcommands."""
+
+def make_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser with one subcommand, or with all."""
     parser = Parser(
         prog="forktask",
         description="Fork-join against task-based execution of deep-learning training.",
@@ -64,31 +83,78 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"forktask {BUILD['version']}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in COMMANDS:
+    for name in COMMANDS if command is None else [command]:
         module = import_module(f".{name}", __package__)
-        command = subparsers.add_parser(name.replace("_", "-"), help=module.HELP, description=module.DESCRIPTION)
-        command.declare = module.add_arguments
-        command.set_defaults(run=module.call)
+        parser_of_command = subparsers.add_parser(
+            name.replace("_", "-"), help=module.HELP, description=module.DESCRIPTION
+        )
+        parser_of_command.declare = module.add_arguments
+        parser_of_command.set_defaults(run=module.call)
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run one command. Exit code 0: done; 2: bad input, said in one sentence; 130: interrupted."""
-    parser = make_parser()
-    if not (sys.argv[1:] if argv is None else argv):
-        parser.print_help(sys.stderr)
-        return 2
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns
+    -------
+    int
+        0: done; 2: bad input, or an environment in which it cannot be done, said in one sentence; 70: an error of
+        forktask; 130: interrupted; 141: nobody reads the output any more. What else a command returns it says itself.
+    """
+    words = sys.argv[1:] if argv is None else list(argv)
+    os.environ["MPLBACKEND"] = "agg"  # figures go to files, whatever the environment asks for
     try:
-        arguments = parser.parse_args(argv)
-        return arguments.run(arguments) or 0
+        try:
+            return _run(words)
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except UsageError as error:
-        print(f"forktask: error: {error}", file=sys.stderr)
-        return 2
+        return _say(error)
     except KeyboardInterrupt:
         print("forktask: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
+        _drop_output()
         return 141
+    except OSError as error:
+        _drop_output()
+        place = f"{error.filename}: " if error.filename is not None else ""
+        return _say(f"{place}{error.strerror or error}; mend that and give the same command again")
+    except MemoryError as error:
+        return _say(str(error) or "memory must suffice, and the system gave no more; ask for less, or raise the limit")
+    except Exception:
+        traceback.print_exc()
+        return _say("this is an error of forktask, not of yours; please report it with the lines above", FAULT_EXIT)
+
+
+def _run(words: Sequence[str]) -> int:
+    for word in words:
+        if not word or re.fullmatch(r"--[\w-]+=", word):
+            raise UsageError(f"an argument must not be empty, got {' '.join(map(repr, words))}; leave it out")
+        if not is_text(word):
+            raise UsageError(
+                f"an argument must be text without control characters, of {LONGEST_TEXT} at most, got {word[:40]!r}"
+            )
+    first = words[0].replace("-", "_") if words else ""
+    parser = make_parser(first if first in COMMANDS else None) if words != ["--version"] else make_parser("info")
+    if not words:
+        parser.print_help(sys.stderr)
+        return USAGE_EXIT
+    arguments = parser.parse_args(words)
+    return arguments.run(arguments) or 0
+
+
+def _say(message: object, code: int = USAGE_EXIT) -> int:
+    print(f"forktask: error: {message}", file=sys.stderr)
+    return code
+
+
+def _drop_output() -> None:
+    """Write to nowhere from now on: what is left in a buffer would fail again, at the end of the process."""
+    with suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

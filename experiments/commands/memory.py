@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from .arguments import add_json, add_plan_options, plan_products, show
+from .arguments import add_json, add_plan_options, plan_products, show, thread_count
 
 HELP = "bytes that a network needs, planned and measured"
 DESCRIPTION = (
@@ -18,7 +18,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
     add_plan_options(parser, network="resnet18", axes=True)
     parser.add_argument("--model", default="taskiter", help="execution model; default: %(default)s")
-    parser.add_argument("--threads", type=int, default=1, help="default: %(default)s")
+    parser.add_argument("--threads", type=thread_count, default=1, help="default: %(default)s")
     parser.add_argument("--memory-limit", metavar="BYTES", help="such as 1500M or 2GiB")
     parser.add_argument("--plan-only", action="store_true", help="do not run anything")
     add_json(parser)

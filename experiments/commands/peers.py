@@ -45,11 +45,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--llmc", default="", metavar="PROGRAM", help="llm.c's train_gpt2, built for the processor, to measure beside"
     )
     add_threads(parser)
-    parser.add_argument("--repeats", type=number_from(1), default=5, metavar="R", help="default: %(default)s")
+    parser.add_argument(
+        "--repeats", type=number_from(1, most=100_000), default=5, metavar="R", help="default: %(default)s"
+    )
     parser.add_argument(
         "--seconds", type=positive, default=0.6, metavar="S", help="timed in each process; default: %(default)s"
     )
-    parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
+    parser.add_argument("--seed", type=number_from(0), default=0, help="default: %(default)s")
     add_json(parser, "raw samples and table")
 
 

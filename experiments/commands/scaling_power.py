@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from .arguments import add_fields, add_json, add_plan_options, given, number_from, show
+from .arguments import add_fields, add_json, add_plan_options, given, number_from, positive, show
 
 HELP = "measure false alarms and power of the clock tier of scaling tests"
 DESCRIPTION = (
@@ -21,13 +21,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     what.add_argument("--out", metavar="FILE", help="JSON Lines, appended to")
     what.add_argument(
         "--simulate",
-        type=number_from(1),
+        type=number_from(1, most=100_000),
         metavar="N",
         help="measure nothing: N tests with random numbers for each noise and ratio, 60 rounds at most",
     )
     add_plan_options(parser, batch=16)
     add_fields(parser, PowerSettings)
-    parser.add_argument("--seconds", type=float, metavar="S", help="begin no further test after this long")
+    parser.add_argument("--seconds", type=positive, metavar="S", help="begin no further test after this long")
     add_json(parser)
 
 

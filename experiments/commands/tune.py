@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from .arguments import add_json, add_models, add_plan_options, add_threads, given_options, models, positive, show
+from .arguments import (
+    add_json,
+    add_models,
+    add_plan_options,
+    add_threads,
+    given_options,
+    models,
+    number_from,
+    positive,
+    show,
+)
 
 HELP = "search the best block sizes of each execution model"
 DESCRIPTION = (
@@ -19,11 +29,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_plan_options(parser, leave_out=("granularity",))
     add_models(parser, MODELS)
     add_threads(parser)
-    parser.add_argument("--budget", type=int, default=12, metavar="N", help="candidates; default: %(default)s")
+    parser.add_argument(
+        "--budget", type=number_from(2, most=10_000), default=12, metavar="N", help="candidates; default: %(default)s"
+    )
     parser.add_argument(
         "--seconds", type=positive, default=0.3, metavar="S", help="timed for each; default: %(default)s"
     )
-    parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
+    parser.add_argument("--seed", type=number_from(0), default=0, help="default: %(default)s")
     parser.add_argument(
         "--out",
         default="tuned.json",

@@ -11,17 +11,26 @@ from ...cython_src.lowering.lower import lower
 from ...cython_src.lowering.options import PlanOptions, describe, plan_options
 from ...cython_src.records import Record, about
 
+MOST_TASKS = 1_000_000
+
 
 class TaskBenchOptions(Record, frozen=True):
     """Size and kernel of a Task Bench graph."""
 
-    width: Annotated[int, about("tasks a step", least=1)] = 16
-    steps: Annotated[int, about("steps an iteration", least=1)] = 16
-    radix: Annotated[int, about("inputs of a task, for nearest, spread and random_nearest", least=0)] = 5
+    width: Annotated[int, about("tasks a step", least=1, below=65_537)] = 16
+    steps: Annotated[int, about("steps an iteration", least=1, below=65_537)] = 16
+    radix: Annotated[int, about("inputs of a task, for nearest, spread and random_nearest", least=0, below=1025)] = 5
     kernel: Annotated[str, about("what a task does", choices=("compute", "memory", "load_imbalance", "busy_wait"))] = (
         "compute"
     )
     check: Annotated[bool, about("tasks look at their inputs: without, it is the runtime alone")] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.width * self.steps > MOST_TASKS:
+            raise UsageError(
+                f"an iteration must have at most {MOST_TASKS} tasks, width x steps, got {self.width} x {self.steps}"
+            )
 
 
 def task_bench_graphs(patterns: Sequence[str], options: TaskBenchOptions, device: str = "cpu") -> list[dict[str, Any]]:

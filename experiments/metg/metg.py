@@ -28,7 +28,7 @@ from ...cython_src.records import Record, about
 from ..machine.environment import collect, environment_id
 from ..machine.topology import available_cpus, cpu_order
 from ..sampling.child import TIME_LIMIT_S, clean_environment, run_sample, sample_environment
-from ..sampling.hogs import hogs_running
+from ..sampling.hogs import MOST_HOGS, hogs_running
 from ..sampling.models import (
     DEFAULT_MODELS,
     built_models,
@@ -49,8 +49,8 @@ MEASURE_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.metg.measur
 class MetgSettings(Record, frozen=True):
     """Settings of the measurement of METG."""
 
-    repeats: Annotated[int, about("processes for each model", least=1)] = 5
-    interference: Annotated[int, about("processes that spin on the same CPUs", least=0)] = 0
+    repeats: Annotated[int, about("processes for each model", least=1, below=100_001)] = 5
+    interference: Annotated[int, about("processes that spin on the same CPUs", least=0, below=MOST_HOGS + 1)] = 0
     seed: Annotated[int, about("of the order of measurements", least=0)] = 1
     quick: Annotated[bool, about("one short repeat: a check that it works")] = False
     oversubscribe: Annotated[bool, about("allow more threads than cores")] = False

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import os
 import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+import msgspec
 import numpy as np
 
 from ...cython_src.errors import UsageError
@@ -42,6 +44,19 @@ def write_atomically(path: Path | str, *parts: bytes | np.ndarray) -> None:
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
+
+
+def write_figure(path: Path | str, figure: Any, **options: Any) -> None:
+    """Write a figure of matplotlib in the format that its name's ending says, as a whole or not at all.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be written.
+    """
+    content = io.BytesIO()  # matplotlib's writer of PDF does not survive a full disk
+    figure.savefig(content, format=Path(path).suffix[1:], **options)
+    write_atomically(path, content.getvalue())
 
 
 def check_writable(path: Path | str) -> None:
@@ -169,3 +184,43 @@ def read_regular(path: Path | str, title: str, most_bytes: int = 64 << 20) -> by
             return file.read()
         except OSError as error:
             raise UsageError(f"{path} cannot be read ({error.strerror}); name a {title}") from None
+
+
+def decode_json(content: bytes, kind: Any = Any) -> Any:
+    """Return the value that JSON stands for, of a type of msgspec.
+
+    Raises
+    ------
+    ValueError
+        No JSON, numbers that are not finite, too deep a nesting, or a value of another type: says where.
+    """
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ValueError(str(error)) from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_json(path: Path | str, title: str, kind: Any, remedy: str) -> Any:
+    """Read a JSON file into a type of msgspec.
+
+    Parameters
+    ----------
+    path : path
+    title : str
+        What the file should be, for messages.
+    kind : type
+    remedy : str
+        What to do about a file that is none.
+
+    Raises
+    ------
+    UsageError
+    """
+    try:
+        return decode_json(read_regular(path, title), kind)
+    except UsageError:
+        raise
+    except ValueError as error:
+        raise UsageError(f"{path} must be a {title}, got: {error}; {remedy}") from None

@@ -14,6 +14,7 @@ from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
 
 CAPACITY_S = 1.0  # duration of one measurement, long against a time slice
 UNIT_WORK = 4000
+MOST_HOGS = 128
 
 
 @contextlib.contextmanager

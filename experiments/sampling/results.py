@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from ...cython_src.errors import UsageError
-from .files import read_regular
+from .files import decode_json, read_regular
 from .older_rows import present_rows
+from .rows import ROWS, check_row
 
 # Version 2 writes all options of a plan by name, so ids of plans and configurations differ from version 1.
 SCHEMA_VERSION = 2
@@ -32,7 +33,6 @@ LOCK_WAIT_S = 1.0
 MOST_BYTES = 4 << 30
 # How `append` begins a row, and the first one of a file: a half-written row has this beginning or a part of it.
 ROW_BEGIN, FIRST_ROW_BEGIN = b'{"kind": "', b'{"kind": "run"'
-KINDS = ("run", "plan", "machine", "machine_model", "sample", "profile", "failure", "metg", "durations")
 
 # Failures that a second attempt would only repeat: a continued run does not try these configurations again.
 LASTING_FAILURES = frozenset({"timeout", "memory", "mismatch"})
@@ -113,18 +113,18 @@ def read_results(out_dir: str | os.PathLike, samples: str = SAMPLES) -> Results:
     results = Results(path, partial=tail.decode(errors="replace"))
     for number, line in enumerate(whole.split(b"\n") if newline else (), 1):
         try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict) or row.get("kind") not in KINDS or (number == 1 and row["kind"] != "run"):
+            row = decode_json(line)
+            if isinstance(row, dict) and row.get("kind") == "run":
+                _require_known_version(path, row)
+            wrong = check_row(row) or "the first row must be of kind 'run'" * (number == 1 and row["kind"] != "run")
+        except UsageError:
+            raise
+        except ValueError as error:
+            wrong = str(error)
+        if wrong:
             raise UsageError(
-                f"every line of {path} must be a row written by forktask, line {number} is not; "
+                f"every line of {path} must be a row written by forktask, line {number} is not ({wrong}); "
                 f"restore the file or choose another folder"
-            )
-        if row["kind"] == "run" and row["schema_version"] > SCHEMA_VERSION:
-            raise UsageError(
-                f"{path} must have schema version {SCHEMA_VERSION} or older, got {row['schema_version']}; "
-                f"read it with the forktask that wrote it or a newer one"
             )
         results.rows.append(row)
     begin = ROW_BEGIN if results.rows else FIRST_ROW_BEGIN
@@ -135,6 +135,15 @@ def read_results(out_dir: str | os.PathLike, samples: str = SAMPLES) -> Results:
         )
     results.rows = list(present_rows(results.rows))
     return results
+
+
+def _require_known_version(path: Path, run: Mapping[str, Any]) -> None:
+    version = run.get("schema_version")
+    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
+        raise UsageError(
+            f"{path} must have schema version {SCHEMA_VERSION} or older, got {version!r}; "
+            f"read it with the forktask that wrote it or a newer one"
+        )
 
 
 class ResultsWriter:
@@ -250,7 +259,7 @@ class ResultsWriter:
         UsageError
             The row could not be written as a whole (a full disk); no part of it stays in the file.
         """
-        assert row["kind"] in KINDS
+        assert row["kind"] in ROWS
         data = (json.dumps(row, allow_nan=False) + "\n").encode()
         size = os.fstat(self._fd).st_size
         try:

@@ -36,8 +36,10 @@ class GateSettings(Record, frozen=True):
     against: Annotated[str, about("commit, branch or tag to compare with")] = ""
     commit: Annotated[str, about("what is judged")] = "HEAD"
     repository: Annotated[str, about("folder; . is where you are")] = "."
-    at_most: Annotated[float, about("allowed ratio of step times, this commit over the other", above=0)] = 1.05
-    budget_s: Annotated[float, about("of measuring for each model", above=0)] = 120.0
+    at_most: Annotated[float, about("allowed ratio of step times, this commit over the other", above=0, below=1e6)] = (
+        1.05
+    )
+    budget_s: Annotated[float, about("of measuring for each model", above=0, below=1e7)] = 120.0
     strict: Annotated[bool, about("end with 3 where the budget did not suffice")] = False
     build: Annotated[
         str,

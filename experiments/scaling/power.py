@@ -25,7 +25,7 @@ from ...cython_src.errors import UsageError
 from ...cython_src.records import Record, about
 from ..analysis.statistics import binomial_interval
 from ..machine.topology import available_cpus, cpu_order
-from ..sampling.hogs import hogs_running
+from ..sampling.hogs import MOST_HOGS, hogs_running
 from ..sampling.models import check_threads, parse_model
 from ..sampling.results import canonical_json
 from ..sampling.subject import name_of
@@ -46,13 +46,13 @@ class PowerSettings(Record, frozen=True):
     """Settings of the tests that are run, and their number."""
 
     model: Annotated[str, about("execution model")] = "taskiter"
-    threads: Annotated[int, about("threads", least=1)] = 2
-    tests: Annotated[int, about("A/A tests in all", least=0)] = 100
-    slowed: Annotated[int, about("tests with a slowdown in all", least=0)] = 60
-    slowdown: Annotated[float, about("injected", least=0)] = 0.1
-    at_most: Annotated[float, about("the claim", least=0.01)] = 1.05
-    budget_s: Annotated[float, about("of a test", least=1)] = 120.0
-    interference: Annotated[int, about("processes that spin on the same CPUs", least=0)] = 0
+    threads: Annotated[int, about("threads", least=1, below=4097)] = 2
+    tests: Annotated[int, about("A/A tests in all", least=0, below=100_001)] = 100
+    slowed: Annotated[int, about("tests with a slowdown in all", least=0, below=100_001)] = 60
+    slowdown: Annotated[float, about("injected", least=0, below=1e6)] = 0.1
+    at_most: Annotated[float, about("the claim", least=0.01, below=1e6)] = 1.05
+    budget_s: Annotated[float, about("of a test", least=1, below=1e7)] = 120.0
+    interference: Annotated[int, about("processes that spin on the same CPUs", least=0, below=MOST_HOGS + 1)] = 0
 
 
 def measure_power(

@@ -20,6 +20,7 @@ keys fail.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import random
 import tomllib
@@ -35,6 +36,8 @@ from ...cython_src.lowering.options import PlanOptions, spelled
 from ...cython_src.records import Record, about, fields, nearest
 from ..machine.topology import core_counts
 from ..sampling.child import TIME_LIMIT_S, WAIT_POLICIES
+from ..sampling.files import read_regular
+from ..sampling.hogs import MOST_HOGS
 from ..sampling.memory import parse_bytes
 from ..sampling.models import DEFAULT_MODELS, check_threads, convolution_for, parse_models, process_environment
 from ..sampling.results import short_id
@@ -42,6 +45,8 @@ from .tuned import problem_id, read_tuned
 
 QUICK_BATCH = 8
 QUICK_VALUES = 2
+MOST_SAMPLES = 1_000_000
+MOST_BYTES = 1 << 20  # of a configuration file
 
 
 class Running(Record, frozen=True):
@@ -49,9 +54,14 @@ class Running(Record, frozen=True):
 
     network: Annotated[str, about("name of a network; `forktask networks` lists them")] = "cifar10_cnn"
     models: Annotated[str, about("execution model, name[:option=value...]")] = "taskiter"
-    threads: Annotated[int, about("threads; models of one thread take part at 1 only", least=1)] = 1
+    threads: Annotated[int, about("threads; models of one thread take part at 1 only", least=1, below=4097)] = 1
     interference: Annotated[
-        int, about("processes that spin on the CPUs of the measured threads, from the last one on", least=0)
+        int,
+        about(
+            "processes that spin on the CPUs of the measured threads, from the last one on",
+            least=0,
+            below=MOST_HOGS + 1,
+        ),
     ] = 0
 
 
@@ -72,10 +82,10 @@ Grid = make_dataclass(
 class Measure(Record, frozen=True):
     """Options of measuring, the same for all configurations."""
 
-    repeats: Annotated[int, about("processes for each configuration", least=1)] = 11
+    repeats: Annotated[int, about("processes for each configuration", least=1, below=100_001)] = 11
     seed: Annotated[int, about("of data, initial weights and the order of measurements", least=0)] = 1
     check_iterations: Annotated[
-        int, about("iterations after which weights and losses must be the same in all models", least=1)
+        int, about("iterations after which weights and losses must be the same in all models", least=1, below=1_000_001)
     ] = 20
     target_s: Annotated[
         float, about("about how long the timed runs of one sample last together", above=0, below=1e7)
@@ -88,7 +98,12 @@ class Measure(Record, frozen=True):
         bool, about("also run each configuration with the event log on, for times of blocks and layers")
     ] = True
     profile_repeats: Annotated[
-        int, about("profiles of each configuration, each right after a sample: at most one a repetition", least=1)
+        int,
+        about(
+            "profiles of each configuration, each right after a sample: at most one a repetition",
+            least=1,
+            below=100_001,
+        ),
     ] = 3
     pin: Annotated[bool, about("pin each thread to a CPU")] = True
     wait_policy: Annotated[
@@ -169,6 +184,14 @@ class Configuration:
 
     def __post_init__(self):
         specs = parse_models(self.grid.models)
+        lengths = {name: len(values) for name, values in asdict(self.grid).items()}
+        size = math.prod(lengths.values()) * self.measure.repeats
+        if size > MOST_SAMPLES:
+            longest = max(lengths, key=lengths.get)
+            raise UsageError(
+                f"a sweep must have at most {MOST_SAMPLES} samples, the product of axes and repeats, got {size:.3g}; "
+                f"shorten {longest!r}, which has {lengths[longest]} values, or lower repeats"
+            )
         object.__setattr__(self, "grid", replace(self.grid, models=tuple(str(spec) for spec in specs)))
 
     def with_measure(self, **changes: Any) -> Configuration:
@@ -330,15 +353,15 @@ def read_configuration(path: str | os.PathLike) -> Configuration:
         No such file, no TOML, or what `parse_configuration` refuses.
     """
     try:
-        with open(path, "rb") as file:
-            values = tomllib.load(file)
-    except OSError as error:
+        content = read_regular(path, "readable TOML file", MOST_BYTES)
+    except UsageError as error:
         shipped = ", ".join(sorted(p.name for p in config_folder().glob("*.toml")))
-        raise UsageError(
-            f"a configuration must be a readable TOML file, got {str(path)!r}: {error.strerror}; "
-            f"shipped with forktask: {shipped}"
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{error}; shipped with forktask: {shipped}") from None
+    try:
+        values = tomllib.loads(content.decode())
+    except RecursionError:
+        raise UsageError(f"{path} must be TOML of a few levels, got one that is nested too deeply") from None
+    except ValueError as error:
         raise UsageError(f"{path} must be TOML, got: {error}; mend that place") from None
     return parse_configuration(values, str(path))
 

@@ -6,12 +6,17 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
 
 from ...cython_src.errors import UsageError
+from ...cython_src.lowering.granularity import Granularity
 from ...cython_src.lowering.options import PlanOptions, plan_options
-from ..sampling.files import locked_file, write_atomically
+from ..sampling.files import locked_file, read_json, write_atomically
 from ..sampling.results import short_id
+from ..sampling.rows import Amount, Name, Number
 
 FORMAT_VERSION = 1
 
@@ -23,25 +28,50 @@ def problem_id(network: str, options: PlanOptions) -> str:
 
 def _stored_id(plan: Mapping[str, Any]) -> str:
     """Return the `problem_id` of a plan in a file of any version."""
+    if not isinstance(plan["network"], str):
+        raise TypeError(f"network {plan['network']!r}")
     return problem_id(plan["network"], plan_options(plan))
 
 
+class TunedRow(msgspec.Struct, kw_only=True):
+    """What was found for a model on a number of threads; the times are for people."""
+
+    model: Name
+    threads: Number
+    granularity: Name
+    step_time_s: Amount | UnsetType | None = UNSET
+    auto_time_s: Amount | UnsetType | None = UNSET
+    seconds: Amount | UnsetType = UNSET
+    times: dict[str, list[Amount]] | UnsetType = UNSET
+
+
+class TunedProblem(msgspec.Struct, kw_only=True):
+    """What was searched for."""
+
+    plan: dict[str, Any]
+    rows: list[TunedRow]
+    candidates: list[str] | UnsetType = UNSET
+    seconds: Amount | UnsetType = UNSET  # of older files; now each row has its own
+
+
+class TunedFile(msgspec.Struct, kw_only=True):
+    """Content of the file."""
+
+    format_version: Literal[1]
+    problems: list[TunedProblem]
+
+
 def _read(path: str | os.PathLike) -> list[dict[str, Any]]:
+    """Return the problems of a file, once all of it is known to be right."""
     try:
-        content = json.loads(Path(path).read_text())
-        if content["format_version"] != FORMAT_VERSION:
-            raise ValueError(f"format version {content['format_version']}")
-        for problem in content["problems"]:
-            _stored_id(problem["plan"])
-            if not all({"model", "threads", "granularity"} <= set(row) for row in problem["rows"]):
-                raise ValueError("a row without model, threads and granularity")
-        return content["problems"]
-    except OSError as error:
-        raise UsageError(
-            f"tuned must be a file of forktask tune, got {str(path)!r}: {error.strerror}; run it first"
-        ) from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"tuned must be a file of forktask tune, got {str(path)!r}: {error!r}; run it again") from None
+        content = read_json(path, "file of forktask tune", TunedFile, "run it again")
+        for problem in content.problems:
+            _stored_id(problem.plan)
+            for row in problem.rows:
+                Granularity.parse(row.granularity)
+        return msgspec.to_builtins(content)["problems"]
+    except (UsageError, KeyError, TypeError) as error:
+        raise UsageError(f"tuned must be a file of forktask tune, got {str(path)!r}: {error}; run it again") from None
 
 
 def read_tuned(path: str | os.PathLike) -> dict[tuple[str, str, int], str]:

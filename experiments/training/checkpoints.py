@@ -8,30 +8,51 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from ...cython_src.binding.storage import Storage
 from ...cython_src.errors import UsageError
+from ..sampling.files import decode_json
+from ..sampling.rows import Amount, Count, Name, Number, Real
 from .dataset import Dataset
 from .safetensors import read_safetensors, write_safetensors
 from .text import Text
 
 FORMAT_VERSION = 1  # of a training folder's marker
 CHECKPOINT_VERSION = 2  # 1 had no checksum
-HISTORY_COLUMNS = (
-    "seed",
-    "epoch",
-    "time_s",
-    "train_loss",
-    "train_error_rate",
-    "valid_loss",
-    "error_rate",
-    "learning_rate",
-)
-# These columns exist only if a GPU was sampled.
-GPU_COLUMNS = ("gpu_memory_bytes", "gpu_utilisation")
-# Rows of older checkpoints lack the first, which is the resident memory of the process after the epoch.
-OPTIONAL_COLUMNS = ("resident_bytes", *GPU_COLUMNS)
+
+
+class Epoch(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A row of the history. Rows of older checkpoints lack the resident memory of the process after the epoch; those
+    of a GPU are there only if one was sampled."""
+
+    seed: Count
+    epoch: Number
+    time_s: Amount
+    train_loss: Real
+    train_error_rate: Real
+    valid_loss: Real
+    error_rate: Real
+    learning_rate: Real
+    resident_bytes: Count | UnsetType | None = UNSET
+    gpu_memory_bytes: Amount | UnsetType = UNSET
+    gpu_utilisation: Amount | UnsetType = UNSET
+
+
+class State(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What a checkpoint holds besides arrays."""
+
+    format_version: Count
+    network: Name
+    seed: Count
+    epoch: Count
+    iteration: Count
+    history: list[Epoch]
+
+
+HISTORY_COLUMNS, OPTIONAL_COLUMNS = Epoch.__struct_fields__[:8], Epoch.__struct_fields__[8:]
 
 
 def names_of_last_layer(parameters: Sequence[str]) -> set[str]:
@@ -66,18 +87,15 @@ def read_checkpoint(path: Path, network: str, seed: int) -> tuple[dict[str, np.n
     """
     arrays, metadata = read_safetensors(path)
     try:
-        state = json.loads(metadata["forktask"])
-        version = state["format_version"]
+        state = msgspec.to_builtins(decode_json(metadata["forktask"].encode(), State))
+        version = state.pop("format_version")
         if version == CHECKPOINT_VERSION and metadata["sha256"] != _checksum(arrays, metadata["forktask"]):
             raise ValueError("its checksum is not that of its content: it was changed since it was written")
         found = (version, state["network"], state["seed"])
-        rows = [(row["epoch"], set(row) - set(OPTIONAL_COLUMNS)) for row in state["history"]]
-        if rows != [(epoch, set(HISTORY_COLUMNS)) for epoch in range(1, state["epoch"] + 1)]:
+        if [row["epoch"] for row in state["history"]] != list(range(1, state["epoch"] + 1)):
             raise ValueError("its history does not fit its epoch")
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise UsageError(
-            f"{path} must be a checkpoint of forktask train ({error!r}); delete it to start again"
-        ) from None
+    except (KeyError, ValueError) as error:
+        raise UsageError(f"{path} must be a checkpoint of forktask train ({error}); delete it to start again") from None
     if found not in [(version, network, seed) for version in (1, CHECKPOINT_VERSION)]:
         raise UsageError(
             f"{path} must be a checkpoint of format {CHECKPOINT_VERSION}, network {network}, seed {seed}; got {found}; "

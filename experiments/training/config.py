@@ -10,7 +10,7 @@ import numpy as np
 
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import BATCH_OF_TOKENS
-from ...cython_src.lowering.options import PlanOptions, plan_options
+from ...cython_src.lowering.options import LARGEST_BATCH, PlanOptions, plan_options
 from ...cython_src.records import about
 from ..images.augmentation import parse
 from .folders import BROKEN, LOADS, ImageOptions
@@ -41,7 +41,7 @@ class TrainingConfig(PlanOptions, frozen=True):
         A value out of its range; names of networks, data and models are checked later.
     """
 
-    batch: Annotated[int, about("images or other samples of a step", least=1, below=65_537)] = 32
+    batch: Annotated[int, about("images or other samples of a step", least=1, below=LARGEST_BATCH)] = 32
     weight_decay: Annotated[float, about("of the optimiser, in PyTorch's convention", least=0, only_in="train")] = 5e-4
     network: Annotated[str, about("network to train")] = "cifar10_cnn"
     data: Annotated[

@@ -7,7 +7,7 @@ import io
 from pathlib import Path
 from typing import Any
 
-from ..sampling.files import write_atomically
+from ..sampling.files import write_atomically, write_figure
 from .checkpoints import HISTORY_COLUMNS, OPTIONAL_COLUMNS
 
 
@@ -68,8 +68,8 @@ def draw_accuracy(path: Path, histories: dict[int, list[dict]], summary: dict[st
         axes.set(xlabel="training time (s)", ylabel="validation accuracy (%)", title=summary["title"])
         axes.set_xlim(left=0)
         sns.despine(figure)
-        figure.savefig(path.with_suffix(".pdf"))
-        figure.savefig(path.with_suffix(".png"), dpi=200)
+        write_figure(path.with_suffix(".pdf"), figure)
+        write_figure(path.with_suffix(".png"), figure, dpi=200)
         plt.close(figure)
     shown = f"Median of {len(histories)} seeds, band from lowest to highest." if several else "One seed."
     caption = (

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..sampling.files import write_atomically
+from ..sampling.files import write_atomically, write_figure
 
 PERIOD_S = 0.25
 COLUMNS = ("seed", "time_s", "memory_bytes", "utilisation")
@@ -120,8 +120,8 @@ def draw_samples(path: Path, samples: dict[int, Sequence[tuple[float, int, float
         upper.set(ylabel="memory in use (MiB)", ylim=(0, None))
         lower.set(ylabel="utilisation (%)", xlabel="time (s)", ylim=(0, 105))
         sns.despine(figure)
-        figure.savefig(path.with_suffix(".pdf"))
-        figure.savefig(path.with_suffix(".png"), dpi=200)
+        write_figure(path.with_suffix(".pdf"), figure)
+        write_figure(path.with_suffix(".png"), figure, dpi=200)
         plt.close(figure)
     caption = (
         "Memory in use on the GPU, by all processes, and utilisation: the part of the driver's last period in which "

@@ -6,14 +6,15 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import numpy as np
 
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.registry import get_network
 from ...cython_src.records import fields
-from ..sampling.files import check_writable_folder, list_folder, locked_file, unfinished, write_atomically
+from ..sampling.files import check_writable_folder, list_folder, locked_file, read_json, unfinished, write_atomically
 from ..sampling.models import check_threads, convolution_for, models_on, parse_model
 from ..sampling.progress import ProgressBar, format_seconds
 from .checkpoints import FORMAT_VERSION, read_checkpoint
@@ -234,16 +235,24 @@ def _folder_begun(config: TrainingConfig) -> Iterator[None]:
         yield
 
 
+class Marker(msgspec.Struct, kw_only=True):
+    """Content of a training folder's marker."""
+
+    format_version: Literal[1]
+    config: dict[str, Any]
+
+
 def read_marker(out: Path) -> TrainingConfig:
     """Read the configuration of a training folder."""
     marker = out / MARKER
     if not marker.exists():
         raise UsageError(f"--resume needs a folder with {MARKER}, and {out} has none; start without --resume")
+    content = read_json(marker, "marker of a training run", Marker, "start again in another folder")
+    known = {field.name for field in fields(TrainingConfig)}
     try:
-        content = json.loads(marker.read_text())
-        known = {field.name for field in fields(TrainingConfig)}
-        stored = TrainingConfig(**{name: value for name, value in content["config"].items() if name in known})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        stored = TrainingConfig(**{name: value for name, value in content.config.items() if name in known})
+        parse_model(stored.model)
+    except (UsageError, TypeError) as error:
         raise UsageError(f"{marker} cannot be read ({error}); start again in another folder") from None
     return stored
 

@@ -10,12 +10,14 @@ from forktask.experiments.sampling.results import SCHEMA_VERSION, ResultsWriter,
 
 RUN = {"config": {"batch": [8], "repeats": 2}, "environment": {"cpu": "A"}, "environment_id": "a"}
 
+SAMPLE = {"kind": "sample", "model": "serial", "threads": 1, "plan_id": "p", "repetition": 0}
+
 
 def begun(folder):
     """A folder with a run and one sample."""
     with ResultsWriter(folder) as writer:
         assert writer.start(RUN) is False
-        writer.append({"kind": "sample", "config_id": "x", "repetition": 0})
+        writer.append({**SAMPLE, "config_id": "x"})
     return folder / "samples.jsonl"
 
 
@@ -123,7 +125,7 @@ def test_a_full_disk_leaves_whole_rows(tmp_path):
         real, os.write = os.write, lambda fd, data: real(fd, data[:5])
         try:
             with pytest.raises(UsageError, match="space"):
-                writer.append({"kind": "sample", "config_id": "y", "repetition": 0})
+                writer.append({**SAMPLE, "config_id": "y"})
         finally:
             os.write = real
     assert path.read_bytes() == before

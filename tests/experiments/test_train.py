@@ -230,7 +230,7 @@ def test_resuming_refuses_what_does_not_fit(tmp_path):
     with pytest.raises(UsageError, match="must be a checkpoint of forktask train"):
         run(SMALL, tmp_path, resume=True)
     (tmp_path / "run" / "training.json").write_text("{")
-    with pytest.raises(UsageError, match="training.json cannot be read"):
+    with pytest.raises(UsageError, match="training.json must be a marker"):
         run(SMALL, tmp_path, resume=True)
 
 

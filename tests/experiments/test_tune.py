@@ -103,7 +103,7 @@ def test_searches_side_by_side_keep_each_others_rows(tmp_path):
         from forktask.experiments.sweep.tuned import keep_tuned
         from forktask.cython_src.lowering.options import PlanOptions
         plan = {"network": "cifar10_cnn", **PlanOptions(batch=32).as_dict()}
-        for threads in range(10):
+        for threads in range(1, 11):
             row = {"model": sys.argv[2], "threads": threads, "granularity": "rows=1"}
             keep_tuned(sys.argv[1], {"plan": plan, "candidates": [], "rows": [row]})
     """

@@ -19,6 +19,7 @@ from matplotlib.lines import Line2D
 
 from ....cython_src.errors import UsageError
 from ...analysis.names import base_model, model_label, model_rank
+from ...sampling.files import write_figure
 
 COLUMN_WIDTH_IN = {"double": 7.0, "single": 3.3}
 
@@ -198,8 +199,5 @@ def save(figure: Figure, path: str | os.PathLike) -> Path:
         "png": {"Software": None},
     }[kind]
     with matplotlib.rc_context(style_parameters()):
-        try:
-            figure.savefig(path, format=kind, metadata=metadata)
-        except OSError as error:
-            raise UsageError(f"the figure must be writable to {path}, got: {error.strerror}") from None
+        write_figure(path, figure, metadata=metadata)
     return path

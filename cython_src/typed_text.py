@@ -1,0 +1,41 @@
+"""Numbers and texts as people type them."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+LONGEST_TEXT = 4096
+_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
+_REAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]{1,4})?|[+-]?(inf|nan)", re.IGNORECASE)
+
+
+def parse_whole(text: str) -> int:
+    """Return the whole number that a text stands for: ASCII digits and a sign, nothing else.
+
+    Raises
+    ------
+    ValueError
+    """
+    if not _WHOLE.fullmatch(text):
+        raise ValueError(f"{text!r} is no whole number")
+    return int(text)
+
+
+def parse_real(text: str) -> float:
+    """Return the number that a text stands for, in the usual decimal forms; see `parse_whole`.
+
+    Raises
+    ------
+    ValueError
+    """
+    if len(text) > 100 or not _REAL.fullmatch(text):
+        raise ValueError(f"{text!r} is no number")
+    return float(text)
+
+
+def is_text(text: str) -> bool:
+    """Return whether a text is of a sensible length and without control characters, but for line ends and tabs."""
+    if len(text) > LONGEST_TEXT:
+        return False
+    return text.isprintable() or all(c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs") for c in text)

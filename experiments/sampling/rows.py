@@ -1,0 +1,245 @@
+"""What rows of results must be: types and ranges of the fields that are read, by kind.
+
+A field that older rows lack, or that only some models have, is optional; fields that nobody reads may be anything.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+Real = Annotated[float, Meta(gt=-1e15, lt=1e15)]
+Amount = Annotated[float, Meta(ge=0, lt=1e25)]  # seconds, bytes, operations
+Count = Annotated[int, Meta(ge=0, lt=2**53)]
+Number = Annotated[int, Meta(ge=1, lt=2**31)]
+Text = Annotated[str, Meta(max_length=1 << 16)]
+Name = Annotated[str, Meta(min_length=1, max_length=4096)]
+Digits = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
+Times = dict[str, Real]
+
+
+class RunConfig(msgspec.Struct, kw_only=True):
+    """What was asked for; `sweep.configuration` reads the rest, with the records of its options."""
+
+    title: Text | UnsetType = UNSET
+    data: Text | UnsetType = UNSET
+    models: list[Name] | UnsetType = UNSET
+    threads: list[Number] | UnsetType = UNSET
+    interference: list[Count] | Count | UnsetType = UNSET
+    network: list[Name] | UnsetType = UNSET
+    batch: list[Number] | UnsetType = UNSET
+    granularity: list[Name] | UnsetType = UNSET
+    repeats: Number | UnsetType = UNSET
+
+
+class RunRow(msgspec.Struct, kw_only=True):
+    """Beginning of a run, or of its continuation."""
+
+    schema_version: Annotated[int, Meta(ge=1, lt=2**31)]
+    config: RunConfig
+    environment: dict[str, Any]
+    environment_id: Text
+    created: Text | UnsetType = UNSET
+    command: Text | UnsetType = UNSET
+
+
+class Loop(msgspec.Struct, kw_only=True):
+    """A loop of a plan."""
+
+    name: Name
+    layer: Text | None
+    phase: Text
+    kernel: Text
+    num_blocks: Number
+    flops: Amount
+    bytes: Amount
+
+
+class PlanRow(msgspec.Struct, kw_only=True):
+    """A plan: options, loops and size."""
+
+    plan_id: Name
+    network: Name
+    batch: Number
+    phase: Name
+    granularity: Name
+    options: dict[str, Any]
+    loops: list[Loop]
+    flops: Amount
+    bytes: Amount
+    num_tasks: Count
+    num_edges: Count | UnsetType = UNSET
+    num_joins: Count | UnsetType = UNSET
+    memory_bytes: dict[str, Count] | UnsetType = UNSET
+    iteration_stride: Number | UnsetType = UNSET
+    deterministic: bool | UnsetType = UNSET
+    num_parameters: Count | UnsetType = UNSET
+
+
+class MachineRow(msgspec.Struct, kw_only=True):
+    """Limits of a machine."""
+
+    peak_flops_per_s_1thread: Amount | UnsetType = UNSET
+    median_flops_per_s_1thread: Amount | UnsetType = UNSET
+    frequency_hz: Amount | UnsetType | None = UNSET
+    bandwidth_bytes_per_s: dict[Digits, Amount] | UnsetType = UNSET
+    cache_bandwidth_bytes_per_s: dict[Digits, Amount] | UnsetType = UNSET
+    capacity: dict[Digits, Amount] | UnsetType = UNSET
+    capacity_beside: dict[Digits, dict[Digits, Amount]] | UnsetType = UNSET
+
+
+class MachineModelRow(msgspec.Struct, kw_only=True):
+    """What a simulation needs to know of a machine; `simulate.machine_model` reads it."""
+
+    model: dict[str, Any]
+    started: Any = None
+
+
+class Measured(msgspec.Struct, kw_only=True):
+    """What all rows of a measurement say of it."""
+
+    config_id: Name
+    model: Name
+    threads: Number
+    plan_id: Name
+    interference: Count | UnsetType = UNSET
+    environment_id: Text | UnsetType = UNSET
+    instruction_set: Text | UnsetType | None = UNSET
+    cpus: list[Count] | UnsetType | None = UNSET
+    variables: dict[str, Text] | UnsetType = UNSET
+
+
+class SampleRow(Measured, kw_only=True):
+    """A sample."""
+
+    repetition: Count
+    step_time_s: Real | UnsetType | None = UNSET
+    fill_time_s: Real | UnsetType | None = UNSET
+    run_lengths: list[Count] | UnsetType = UNSET
+    run_times_s: list[Real] | UnsetType = UNSET
+    warmup_lengths: list[Count] | UnsetType = UNSET
+    warmup_times_s: list[Real] | UnsetType = UNSET
+    prepare_s: Real | UnsetType | None = UNSET
+    record_s: Real | UnsetType | None = UNSET
+    close_s: Real | UnsetType | None = UNSET
+    first_replay_s: Real | UnsetType | None = UNSET
+    weights_hash: Text | UnsetType | None = UNSET
+    losses_hash: Text | UnsetType | None = UNSET
+    deterministic: bool | UnsetType = UNSET
+    check_iterations: Count | UnsetType = UNSET
+    disturbance: dict[str, Any] | UnsetType | None = UNSET
+    timed_wall_s: Real | UnsetType = UNSET
+    timed_cpu_s: Real | UnsetType = UNSET
+    max_resident_bytes: Count | UnsetType = UNSET
+    gpu: dict[str, Any] | UnsetType | None = UNSET
+    conduct: dict[str, Any] | UnsetType | None = UNSET
+    position: Count | UnsetType = UNSET
+
+
+class ProfileRow(Measured, kw_only=True):
+    """Times of blocks and loops, from an event log."""
+
+    repetition: Count
+    block_time_s: dict[str, list[Real]] | UnsetType = UNSET
+    loop_time_s: Times | UnsetType = UNSET
+    loop_wall_s: Times | UnsetType | None = UNSET
+    worker_busy_s: list[Real] | UnsetType = UNSET
+    runtime_cost_s: Real | UnsetType | None = UNSET
+    bounds: Times | UnsetType | None = UNSET
+    floors: Times | UnsetType | None = UNSET
+    pass_time_s: Real | UnsetType | None = UNSET
+    step_time_s: Real | UnsetType | None = UNSET
+    barrier: Text | UnsetType = UNSET
+    iterations: Number | UnsetType = UNSET
+
+
+class FailureRow(Measured, kw_only=True):
+    """A configuration that could not be measured."""
+
+    reason: Name
+    message: Text
+    repetition: Count | UnsetType = UNSET
+
+
+class Points(msgspec.Struct, kw_only=True):
+    """A Task Bench graph at one amount of work."""
+
+    mean_work: Amount
+    num_tasks: Number
+    iteration_times_s: Annotated[list[Amount], Meta(min_length=1)]
+    work: Count | UnsetType = UNSET
+    prepare_s: Amount | UnsetType = UNSET
+
+
+class Empty(Points, kw_only=True):
+    """A Task Bench graph whose tasks do nothing."""
+
+    prepare_s: Amount
+
+
+class Pressure(msgspec.Struct, kw_only=True):
+    """What disturbed a measurement."""
+
+    pressure_some_us: Amount | None
+
+
+class MetgRow(msgspec.Struct, kw_only=True):
+    """A model on a Task Bench graph, at all amounts of work."""
+
+    model: Name
+    threads: Number
+    graph: dict[str, Any]
+    repetition: Count
+    unit_s: Amount
+    empty: Empty
+    points: Annotated[list[Points], Meta(min_length=1)]
+    parallel: Number
+    interference: Count
+    disturbance: Pressure
+    wall_s: Annotated[float, Meta(gt=0, lt=1e15)]
+    record_s: Amount | None
+    close_s: Amount | None
+
+
+class MetgFailureRow(msgspec.Struct, kw_only=True):
+    """A model that could not be measured on a graph."""
+
+    failure: Name
+    message: Text
+    model: Name
+    threads: Number
+    graph: dict[str, Any]
+    repetition: Count
+
+
+class DurationsRow(msgspec.Struct, kw_only=True):
+    """Durations of the blocks of a network."""
+
+    durations_s: Annotated[list[Amount], Meta(min_length=1)]
+
+
+ROWS: dict[str, Any] = {
+    "run": RunRow,
+    "plan": PlanRow,
+    "machine": MachineRow,
+    "machine_model": MachineModelRow,
+    "sample": SampleRow,
+    "profile": ProfileRow,
+    "failure": FailureRow,
+    "metg": MetgRow,
+    "durations": DurationsRow,
+}
+
+
+def check_row(row: Any) -> str:
+    """Return what is wrong with a row, or an empty text."""
+    kind = row.get("kind") if isinstance(row, dict) else None
+    if not isinstance(kind, str) or kind not in ROWS:
+        return "it has no known kind"
+    try:
+        msgspec.convert(row, MetgFailureRow if kind == "metg" and "failure" in row else ROWS[kind])
+    except msgspec.ValidationError as error:
+        return str(error)
+    return ""
