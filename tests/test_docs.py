@@ -34,6 +34,7 @@ COMMANDS = (
     "report",
     "plot",
     "simulate",
+    "diagnose",
     "peers",
     "train",
     "infer",

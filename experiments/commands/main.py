@@ -26,6 +26,7 @@ COMMANDS: tuple[str, ...] = (
     "report",
     "plot",
     "simulate",
+    "diagnose",
     "peers",
     "train",
     "study",
