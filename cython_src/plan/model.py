@@ -360,6 +360,31 @@ class Plan:
     def bytes(self) -> float:
         return sum(loop.bytes for loop in self.loops)
 
+    def least_bytes(self, loop: BlockLoop) -> float:
+        """Bytes that must move for a loop whatever its blocks: each region that these read or write once.
+
+        Blocks that read the same weights count them each in `BlockLoop.bytes`; here they count once. Regions that
+        overlap without being the same count in full, up to the size of the buffer. Never more than `BlockLoop.bytes`,
+        which knows of regions that are declared whole and touched in part, such as the rows of an embedding.
+        """
+        if isinstance(loop.blocks, UniformBlocks):
+            return loop.bytes
+        regions = {
+            (access.buffer, access.box, way)
+            for block in loop.blocks
+            for access in block.accesses
+            for way in ("read", "write")
+            if access.kind not in (READ, WRITE) or ACCESS_KINDS[access.kind] == way
+        }
+        moved: dict[tuple[str, str], float] = {}
+        for name, box, way in regions:
+            buffer = self.buffers[name]
+            part = float(buffer.size_bytes)
+            for (start, stop), extent in zip(box, buffer.shape, strict=False):
+                part *= (stop - start) / extent
+            moved[name, way] = min(moved.get((name, way), 0.0) + part, float(buffer.size_bytes))
+        return min(sum(moved.values()), loop.bytes)
+
     def task_name(self, task: int) -> str:
         """Readable name of a task: its loop and block."""
         loop = self.loops[int(self.task_loop[task])]

@@ -173,17 +173,23 @@ def durations_by_loop(
     return result
 
 
-def roofline_floor(loops: Iterable[Mapping], flops_per_s: float, bytes_per_s: float) -> float:
-    """Return the least seconds of an iteration: the sum over its loops of max(flops / peak, bytes / bandwidth).
+def least_times(loop: Mapping, flops_per_s: float, bytes_per_s: float) -> tuple[float, float]:
+    """Return the least seconds of a loop for its arithmetic and for its bytes; the longer one is its roofline floor.
 
     Parameters
     ----------
-    loops : iterable of mapping
-        "flops" (of direct convolutions) and "bytes" (each region once) of a loop, as in a plan's row.
+    loop : mapping
+        "flops" (of direct convolutions) and "least_bytes" (`Plan.least_bytes`) of a loop, as in a plan's row; rows of
+        older versions have "bytes" alone, which count a region once for each block.
     flops_per_s, bytes_per_s : float
         Rates of all threads together. Bandwidth is that of memory: data that stay in caches may be faster.
     """
-    return sum(max(loop["flops"] / flops_per_s, loop["bytes"] / bytes_per_s) for loop in loops)
+    return loop["flops"] / flops_per_s, loop.get("least_bytes", loop.get("bytes", 0.0)) / bytes_per_s
+
+
+def roofline_floor(loops: Iterable[Mapping], flops_per_s: float, bytes_per_s: float) -> float:
+    """Return the least seconds of an iteration: the sum over its loops of the longer of `least_times`."""
+    return sum(max(least_times(loop, flops_per_s, bytes_per_s)) for loop in loops)
 
 
 def area_bound(work_s: float, capacity: float) -> float:

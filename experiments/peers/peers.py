@@ -127,7 +127,7 @@ def compare_with_torch(
         del samples[name, count]
     floors = {"FLOP": {n: plan.flops / peak / n for n in threads}}
     if not gpu:
-        loops = [{"flops": loop.flops, "bytes": loop.bytes} for loop in plan.loops]
+        loops = [{"flops": loop.flops, "least_bytes": plan.least_bytes(loop)} for loop in plan.loops]
         bandwidth = machine["bandwidth_bytes_per_s"]
         floors["roofline"] = {n: roofline_floor(loops, peak * n, bandwidth[str(n)]) for n in threads}
     return {

@@ -138,6 +138,17 @@ LAYER = (
     Column("GFLOP/s", lambda r: number(r["gflops"], 1) if r["flops"] else "", True),
     Column("of peak", lambda r: percent(r["peak_fraction"]) if r["flops"] else "", True),
 )
+ROOFLINE = (
+    _text("kernel"),
+    _text("phase"),
+    _count("loops"),
+    _time("time_s", "time"),
+    _percent("share", "share", 1),
+    _number("intensity", "FLOP a byte", 1),
+    _text("bound", "bound by"),
+    _time("floor_s", "floor"),
+    _percent("roof", "floor / time"),
+)
 COST = (
     MODEL,
     THREADS,

@@ -21,6 +21,7 @@ from ..analysis.interference import interference_table
 from ..analysis.limits import above_bounds, bound_table, floor_table
 from ..analysis.names import TASK_MODELS, axis_label, base_model, model_label
 from ..analysis.phases import BUSY, phase_table, phases_of
+from ..analysis.roofline import bound_sentences, roofline_table
 from ..analysis.speeds import PER, axis_table, main_plan, own_best_table, speed_table
 from ..analysis.statistics import EQUIVALENCE_BAND, Estimate
 from ..analysis.study import Study
@@ -162,7 +163,9 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
     if plan_id == main_plan(study):
         point_sections.append(
             Section(
-                "Over a property of the plan", figures=("batch", "granularity", "overlay", "options"), plan_id=plan_id
+                "Over a property of the plan",
+                figures=("batch", "granularity", "overlay", "options", "bound"),
+                plan_id=plan_id,
             )
         )
     phases = records_of(phase_table(study), plan_id)
@@ -188,6 +191,13 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
             else (),
             tables=[Table("layers", columns.LAYER, layers)],
             figures=("layers",),
+            plan_id=plan_id,
+        ),
+        Section(
+            "What bounds the kernels, serial: arithmetic or memory",
+            answers=bound_sentences(study, plan_id),
+            tables=[Table("roofline", columns.ROOFLINE, records_of(roofline_table(study, plan_id)))],
+            figures=("roofline",),
             plan_id=plan_id,
         ),
         Section(

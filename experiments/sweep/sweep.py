@@ -56,6 +56,7 @@ def plan_row(plan_id: str, plan: Mapping[str, Any]) -> dict[str, Any]:
                 "num_blocks": loop.num_blocks,
                 "flops": loop.flops,
                 "bytes": loop.bytes,
+                "least_bytes": lowered.least_bytes(loop),
             }
             for loop in lowered.loops
         ],

@@ -166,7 +166,7 @@ def test_sweeps_over_batch_and_granularity_are_drawn(sweep):
 
 def test_available_figures_can_all_be_drawn(two, sweep):
     """Check that what is offered works and what is not offered is refused with a reason."""
-    assert figures.available_figures(two, two.plan_ids()[0]) == ["speedup", "phases", "layers", "overhead"]
+    assert figures.available_figures(two, two.plan_ids()[0]) == ["speedup", "phases", "layers", "roofline", "overhead"]
     assert figures.available_figures(sweep, sweep.plan_ids()[0]) == [
         f for f in figures.FIGURES if f not in ("factorial", "interference", "losses", "options", "simulated")
     ]
@@ -208,7 +208,7 @@ def test_unknown_format_is_refused(two, tmp_path):
         save(figures.draw(two), tmp_path / "a.jpg")
 
 
-@pytest.mark.parametrize("name", ["speedup", "phases", "layers", "overhead"])
+@pytest.mark.parametrize("name", ["speedup", "phases", "layers", "roofline", "overhead"])
 def test_caption_says_all_that_matters(two, name):
     """Check that network, number of repetitions, machine, kernels and the identity of results are in the caption."""
     text = figures.caption(two, name)

@@ -87,7 +87,7 @@ def test_page_is_self_contained(page):
     assert all(r.startswith("#") for r in parsed.references)
     assert len(parsed.ids) == len(set(parsed.ids))
     assert {r[1:] for r in parsed.references} <= set(parsed.ids)
-    assert parsed.tags.count("svg") == 4 and parsed.tags.count("figcaption") == 4
+    assert parsed.tags.count("svg") == 5 and parsed.tags.count("figcaption") == 5
     assert "@import" not in page and "url(http" not in page and "<metadata" not in page
 
 

@@ -1,0 +1,151 @@
+"""Which loops of a step are bound by arithmetic and which by memory, and how near the serial run comes to its roof.
+
+The floor of a loop is the longer of two times: its floating-point operations at the measured peak, and its bytes, each
+region once, at the measured bandwidth of memory. Loops are summed by kernel and phase.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import pandas as pd
+
+from ..bounds.bounds import least_times
+from .accounting import loop_names
+from .names import model_label
+from .study import Study
+
+ARITHMETIC, MEMORY = "arithmetic", "memory"
+
+
+def rates(study: Study, threads: int) -> tuple[float, float]:
+    """Return FLOP/s and bytes/s of so many threads of the study's machine; NaN where they were not measured."""
+    peak = study.machine.get("peak_flops_per_s_1thread") or math.nan
+    bandwidth = (study.machine.get("bandwidth_bytes_per_s") or {}).get(str(threads)) or math.nan
+    return peak * threads, bandwidth
+
+
+def kernel_of(loop: Mapping[str, Any]) -> tuple[str, str]:
+    """Return kernel and phase of a loop of a plan's row."""
+    return loop.get("kernel") or loop["name"], loop.get("phase", "")
+
+
+@lru_cache(maxsize=8)
+def roofline_table(study: Study, plan_id: str) -> pd.DataFrame:
+    """Return kernels by phase against the roofline of one thread.
+
+    Columns: plan_id, kernel, phase, loops, flops, bytes (least), intensity (FLOP a byte; NaN without bytes), floor_s,
+    memory_share (of the floor: loops whose bytes take longer than their arithmetic), bound ("arithmetic" or "memory":
+    what takes more of the floor), time_s and share (of the serial step, from the profiles; NaN without any), roof =
+    floor_s / time_s. Empty where peak or bandwidth were not measured. Rows are by falling time, or floor.
+    """
+    flops_per_s, bytes_per_s = rates(study, 1)
+    if not (math.isfinite(flops_per_s) and math.isfinite(bytes_per_s)):
+        return pd.DataFrame()
+    loops = study.plans[plan_id]["loops"]
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for loop in loops:
+        kernel, phase = kernel_of(loop)
+        row = rows.setdefault(
+            (kernel, phase),
+            {"plan_id": plan_id, "kernel": kernel, "phase": phase, "loops": 0, "flops": 0.0, "bytes": 0.0}
+            | {"floor_s": 0.0, "memory_s": 0.0},
+        )
+        arithmetic_s, memory_s = least_times(loop, flops_per_s, bytes_per_s)
+        row["loops"] += 1
+        row["flops"] += loop["flops"]
+        row["bytes"] += memory_s * bytes_per_s
+        row["floor_s"] += max(arithmetic_s, memory_s)
+        row["memory_s"] += memory_s if memory_s > arithmetic_s else 0.0
+    shares = _time_shares(study, plan_id)
+    step_s = study.typical_time((plan_id, "serial", 1)).value
+    table = pd.DataFrame(rows.values())
+    table["share"] = [shares.get(key, math.nan) for key in rows]
+    table["time_s"] = table["share"] * step_s
+    table["intensity"] = table["flops"] / table["bytes"].where(table["bytes"] > 0)
+    table["memory_share"] = table["memory_s"] / table["floor_s"].where(table["floor_s"] > 0)
+    table["bound"] = [MEMORY if share > 0.5 else ARITHMETIC for share in table["memory_share"]]
+    table["roof"] = table["floor_s"] / table["time_s"]
+    by = "time_s" if table["time_s"].notna().any() else "floor_s"
+    return table.sort_values(by, ascending=False, kind="stable", ignore_index=True).drop(columns="memory_s")
+
+
+def _time_shares(study: Study, plan_id: str) -> dict[tuple[str, str], float]:
+    """Mean share of kernel and phase in the time of all blocks, over the serial profiles."""
+    profiles = list(study.profiles_of((plan_id, "serial", 1)).values())
+    names = loop_names(study.plans[plan_id], kernel_of)
+    shares: dict[tuple[str, str], float] = {}
+    for profile in profiles:
+        total = sum(profile["loop_time_s"].values())
+        for key, of_key in names.items():
+            part = sum(profile["loop_time_s"][name] for name in of_key) / total / len(profiles)
+            shares[key] = shares.get(key, 0.0) + part
+    return shares
+
+
+@lru_cache(maxsize=64)
+def floors_by_phase(study: Study, plan_id: str, threads: int) -> dict[str, tuple[float, float]]:
+    """Return phase -> (floor in loops that arithmetic bounds, floor in loops that memory bounds), in seconds.
+
+    Empty where peak or bandwidth of so many threads were not measured.
+    """
+    flops_per_s, bytes_per_s = rates(study, threads)
+    if not (math.isfinite(flops_per_s) and math.isfinite(bytes_per_s)):
+        return {}
+    floors: dict[str, list[float]] = {}
+    for loop in study.plans[plan_id]["loops"]:
+        arithmetic_s, memory_s = least_times(loop, flops_per_s, bytes_per_s)
+        floors.setdefault(loop.get("phase", ""), [0.0, 0.0])[memory_s > arithmetic_s] += max(arithmetic_s, memory_s)
+    return {phase: (both[0], both[1]) for phase, both in floors.items() if sum(both)}
+
+
+def bound_sentences(study: Study, plan_id: str) -> list[str]:
+    """Say for each number of threads which phases arithmetic bounds and which memory, and how near the step comes."""
+    sentences = []
+    for threads in sorted({threads for _, threads in study.points_of(plan_id)}):
+        floors = floors_by_phase(study, plan_id, threads)
+        if not floors:
+            continue
+        total = sum(map(sum, floors.values()))
+        said = []
+        for bound, index in ((ARITHMETIC, 0), (MEMORY, 1)):
+            parts = [(phase, both[index] / sum(both)) for phase, both in floors.items()]
+            named = [f"{phase} ({share:.0%} of its floor)" for phase, share in parts if share > 0.5 and phase != "load"]
+            if named:
+                said.append(f"{', '.join(named)} by {bound}")
+        memory = sum(both[1] for both in floors.values()) / total
+        fastest = _fastest(study, plan_id, threads)
+        step = ""
+        if fastest:
+            time_s = study.typical_time((plan_id, fastest, threads)).value
+            step = f"; a step of {model_label(fastest)} takes {time_s / total:.2f} times that floor"
+        sentences.append(
+            f"Bound on {threads} thread{'s' * (threads > 1)}: {'; '.join(said)}; loops that memory bounds are "
+            f"{memory:.0%} of the roofline floor of {total * 1e3:.3g} ms{step}."
+        )
+    return sentences
+
+
+def _fastest(study: Study, plan_id: str, threads: int) -> str:
+    times = {
+        model: study.typical_time((plan_id, model, count)).value
+        for model, count in study.points_of(plan_id)
+        if count == threads
+    }
+    return min(times, key=lambda model: times[model], default="")
+
+
+def kernel_sentence(study: Study, plan_id: str, most: int = 4) -> str:
+    """Say how near the kernels that take most of the serial step come to their roofs; empty without profiles."""
+    table = roofline_table(study, plan_id)
+    if not len(table) or not table["time_s"].notna().any():
+        return ""
+    parts = [
+        f"{row['kernel']} ({row['phase']}) takes {row['share']:.0%} of the serial step, bound by {row['bound']}, at "
+        f"{row['roof']:.0%} of its roof"
+        for row in table.head(most).to_dict("records")
+    ]
+    return f"{'; '.join(parts)}."

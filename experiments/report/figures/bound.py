@@ -1,0 +1,107 @@
+"""Figure `bound`: over the plans of a study, how much of the serial step arithmetic bounds, and how much memory."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter
+
+from ...analysis.names import axis_label, value_text
+from ...analysis.roofline import floors_by_phase
+from ...analysis.study import Study
+from ..words import conditions
+from .heading import header
+from .roofline import BOUND_COLORS
+from .style import add_legend, new_figure, panel_title
+
+RANK, MAIN_PLAN_ONLY = 3.5, True
+PHASES = ("forward", "backward", "update")
+MOST_PLANS = 24
+
+
+def _plans(study: Study) -> list[str]:
+    """Plans with a serial time and floors, in the order of the study."""
+    return [
+        plan_id
+        for plan_id in study.plan_ids()
+        if (plan_id, "serial", 1) in study.points and floors_by_phase(study, plan_id, 1)
+    ]
+
+
+def missing(study: Study, plan_id: str) -> str:
+    """Return why the figure cannot be drawn."""
+    count = len(_plans(study))
+    if not 1 < count <= MOST_PLANS:
+        return (
+            f"a figure of what bounds several plans needs 2 to {MOST_PLANS} of them with serial runs, and the "
+            f"machine's peak and bandwidth, got {count}; run a sweep with several"
+        )
+    return ""
+
+
+def _label(study: Study, plan_id: str) -> str:
+    """What tells a plan from the others."""
+    record = study.records[plan_id]
+    return ", ".join(f"{axis_label(axis)} {value_text(record[axis])}" for axis in study.axes) or plan_id
+
+
+def draw(study: Study, plan_id: str, column: str) -> Figure:
+    """Draw a bar for each plan: its floor by bound and phase, over the time of its serial step."""
+    plans = _plans(study)
+    figure, (shares, phases) = new_figure(column, 2, max(1.6, 0.17 * len(plans) + 0.4), widths=(1.3, 1))
+    for place, each in enumerate(plans):
+        step_s = study.typical_time((each, "serial", 1)).value
+        floors = floors_by_phase(study, each, 1)
+        left = 0.0
+        for index, color in enumerate(BOUND_COLORS.values()):
+            part = sum(both[index] for both in floors.values()) / step_s
+            shares.barh(place, part, left=left, height=0.75, color=color)
+            left += part
+        shares.barh(place, max(1 - left, 0), left=left, height=0.75, color="0.9")
+        for offset, phase in enumerate(PHASES):
+            both = floors.get(phase)
+            if both:
+                phases.plot(
+                    both[1] / sum(both), place, "oD^"[offset], color="0.2", markersize=3.5, clip_on=False, zorder=3
+                )
+    labels = [_label(study, each) for each in plans]
+    for axis in (shares, phases):
+        axis.set_ylim(len(plans) - 0.4, -0.6)
+        axis.tick_params(axis="y", length=0)
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+    shares.set_yticks(range(len(plans)), labels)
+    phases.set_yticks(range(len(plans)), [""] * len(plans))
+    phases.set_xlim(0, 1)
+    phases.grid(axis="y")
+    shares.set_xlabel("share of the serial step")
+    phases.set_xlabel("of the phase's floor")
+    panel_title(shares, "roofline floor in the step")
+    panel_title(phases, "bound by memory")
+    handles = [Patch(color=color, label=f"floor, bound by {bound}") for bound, color in BOUND_COLORS.items()]
+    handles.append(Patch(color="0.9", label="above the floor"))
+    handles += [
+        phases.plot([], [], "oD^"[offset], color="0.2", markersize=3.5, label=phase)[0]
+        for offset, phase in enumerate(PHASES)
+    ]
+    add_legend(figure, column, handles)
+    header(figure, study, [f"{len(plans)} plans, one thread"], column)
+    return figure
+
+
+def caption(study: Study, plan_id: str) -> list[str]:
+    """Return the caption's sentences: the answers first."""
+    said = []
+    for each in _plans(study):
+        floors = floors_by_phase(study, each, 1)
+        total = sum(map(sum, floors.values()))
+        memory = sum(both[1] for both in floors.values()) / total
+        step = study.typical_time((each, "serial", 1)).value / total
+        said.append(f"{_label(study, each)}: {memory:.0%} of the floor, step {step:.2f} times the floor")
+    return [
+        f"Bound by memory on one thread: {'; '.join(said)}.",
+        "(a) The roofline floor of the step, loop by loop the longer of operations at the measured peak and bytes, "
+        "each region once, at the measured bandwidth, over the time of the serial step; a bar longer than the step "
+        "means that data stayed in caches. (b) The part of each phase's floor in loops whose bytes take longer than "
+        "their operations.",
+        *conditions(study, plan_id)[1:],
+    ]

@@ -1,0 +1,115 @@
+"""Figure `roofline`: kernels of the serial step under the machine's roofs, and where they stand below them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from ...analysis.roofline import MEMORY, bound_sentences, kernel_sentence, rates, roofline_table
+from ...analysis.study import Study
+from ..words import conditions
+from .heading import plan_header
+from .style import COLORS, GREY, add_legend, new_figure, panel_title
+
+RANK, MAIN_PLAN_ONLY = 1.5, False
+MOST_KERNELS = 10  # that have a bar of their own
+BOUND_COLORS = {"arithmetic": COLORS[0], MEMORY: COLORS[1]}
+MARKERS = {"forward": "o", "backward": "D", "update": "^", "load": "s", "other": "v"}
+
+
+def missing(study: Study, plan_id: str) -> str:
+    """Return why the figure cannot be drawn."""
+    table = roofline_table(study, plan_id)
+    if not len(table):
+        return "a roofline needs the machine's peak and bandwidth, got none; measure with `forktask compare`"
+    if table["time_s"].isna().all():
+        return "a roofline needs a profile of the serial run, got none; add `serial` to --models"
+    return ""
+
+
+def draw(study: Study, plan_id: str, column: str) -> Figure:
+    """Draw the roofline with the kernels that have arithmetic, and a bar for each kernel."""
+    table = roofline_table(study, plan_id)
+    rows = table[table["time_s"] > 0].to_dict("records")
+    shown, others = rows[:MOST_KERNELS], rows[MOST_KERNELS:]
+    figure, (roof, bars) = new_figure(column, 2, max(2.0, 0.16 * len(shown) + 0.5), widths=(1, 1.1))
+    _roofs(roof, study, rows)
+    panel_title(roof, "arithmetic under the roofs")
+    for place, row in enumerate(shown):
+        color = BOUND_COLORS[row["bound"]]
+        time_ms, floor_ms = row["time_s"] * 1e3, row["floor_s"] * 1e3
+        bars.barh(place, time_ms, height=0.7, color=color, alpha=0.3)
+        bars.barh(place, min(floor_ms, time_ms), height=0.7, color=color)
+        bars.text(time_ms, place, f" {row['roof']:.0%}", va="center", fontsize=6.5)
+    labels = [f"{row['kernel']}, {row['phase']}" for row in shown]
+    if others:
+        bars.barh(len(shown), sum(row["time_s"] for row in others) * 1e3, height=0.7, color="0.85")
+        labels.append(f"{len(others)} others")
+    bars.set_yticks(range(len(labels)), labels)
+    bars.invert_yaxis()
+    bars.tick_params(axis="y", length=0)
+    bars.margins(x=0.14)
+    bars.set_xlabel("time in the serial step (ms)")
+    panel_title(bars, "time; dark: its floor")
+    handles = [Patch(color=color, label=f"bound by {bound}") for bound, color in BOUND_COLORS.items()]
+    handles += [
+        Line2D([], [], linestyle="none", marker=marker, color=GREY, markersize=4, label=phase)
+        for phase, marker in MARKERS.items()
+        if any(row["phase"] == phase and row["flops"] for row in rows)
+    ]
+    add_legend(figure, column, handles)
+    plan_header(figure, study, plan_id, column)
+    return figure
+
+
+def _roofs(axis, study: Study, rows: list[Mapping[str, Any]]) -> None:
+    """Draw the roofs of one thread, and a mark for each kernel with arithmetic, its area by its share of the time."""
+    flops_per_s, bytes_per_s = rates(study, 1)
+    ridge = flops_per_s / bytes_per_s
+    placed = [row for row in rows if row["flops"] and math.isfinite(row["intensity"])]
+    intensities = [row["intensity"] for row in placed] or [ridge]
+    reached = [row["flops"] / row["time_s"] for row in placed] or [flops_per_s]
+    low, high = min(*intensities, ridge) / 3, max(*intensities, ridge) * 3
+    x = np.array([low, ridge, high])
+    axis.loglog(x, np.minimum(x * bytes_per_s, flops_per_s) / 1e9, color="0.2", linewidth=1.0, zorder=1)
+    axis.axvline(ridge, color="0.85", linewidth=0.6, zorder=0)
+    for row, rate in zip(placed, reached, strict=True):
+        axis.scatter(
+            row["intensity"],
+            rate / 1e9,
+            s=10 + 120 * row["share"],
+            marker=MARKERS.get(row["phase"], "v"),
+            color=[BOUND_COLORS[row["bound"]]],
+            edgecolors="white",
+            linewidths=0.4,
+            zorder=3,
+        )
+    axis.set_xlim(low, high)
+    axis.set_ylim(min(*reached, low * bytes_per_s) / 1.5e9, max(*reached, flops_per_s) * 1.6e-9)
+    for side in (axis.xaxis, axis.yaxis):
+        side.set_major_locator(LogLocator(subs=(1, 3), numticks=7))
+        side.set_minor_locator(NullLocator())
+        side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_xlabel("operations a byte")
+    axis.set_ylabel("GFLOP/s")
+
+
+def caption(study: Study, plan_id: str) -> list[str]:
+    """Return the caption's sentences: the answers first."""
+    return [
+        *bound_sentences(study, plan_id),
+        kernel_sentence(study, plan_id),
+        "Floor of a loop: the longer of its operations at the measured peak and its bytes, each region once, at the "
+        "measured bandwidth of memory; data that stay in caches from loop to loop may pass it. (a) Kernels with "
+        "arithmetic, all loops of a phase together; line: the roofs of one thread; area: share of the serial step. (b) "
+        "All kernels; numbers: floor over time; only products of matrices and convolutions (in their direct form) "
+        "count as operations, others move bytes.",
+        *conditions(study, plan_id),
+    ]

@@ -1,0 +1,148 @@
+"""What bounds a step: bytes that must move, floors by phase, and the sentences and figures about them."""
+
+import math
+
+import numpy as np
+import pytest
+from experiments.synthetic_results import PEAK, synthetic_rows
+
+from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.networks.registry import get_network, network_names
+from forktask.experiments.analysis.load import study_from_rows
+from forktask.experiments.analysis.roofline import bound_sentences, floors_by_phase, kernel_sentence, roofline_table
+from forktask.experiments.analysis.speeds import main_plan
+from forktask.experiments.bounds.bounds import roofline_floor
+from forktask.experiments.report import figures
+from forktask.experiments.report.render_text import render_text
+from forktask.experiments.report.sections import build
+from forktask.experiments.sweep.sweep import plan_row
+
+BANDWIDTH = 18e9  # of the synthetic machine's single thread
+
+
+def study_of(**options):
+    return study_from_rows(synthetic_rows(repeats=4, **options))
+
+
+def test_least_bytes_count_each_region_once():
+    """Check a linear layer cut by tokens: weights count once in the loop, and once in each block's own bytes."""
+    plan = lower("gpt2_tiny", batch=2, sequence=32, granularity="images=1,rows=8", num_batches=1)
+    loops = {loop.name: loop for loop in plan.loops}
+    linear = loops["h.0.mlp.c_proj"]
+    assert linear.num_blocks == 8
+    rows, wide, narrow = 64, 256, 64
+    # Input, weights and bias; the sum takes the residual, which has the size of the output.
+    assert plan.least_bytes(linear) == 4 * (rows * wide + wide * narrow + narrow + 2 * rows * narrow)
+    assert linear.bytes > plan.least_bytes(linear) + 6 * 4 * wide * narrow
+    # The rows of the table that tokens name are few; the table is declared whole.
+    assert plan.least_bytes(loops["wte"]) == loops["wte"].bytes
+
+
+def test_an_update_reads_and_writes():
+    """Check that what a block updates moves twice."""
+    plan = lower("gpt2_tiny", batch=2, sequence=32, optimizer="adamw", num_batches=1)
+    update = next(loop for loop in plan.loops if loop.name == "h.0.mlp.c_fc.weight.update")
+    values = math.prod(plan.buffers["h.0.mlp.c_fc.weight"].shape)
+    # Parameter and two moments are read and written, the gradient is read.
+    assert plan.least_bytes(update) == pytest.approx(7 * 4 * values, rel=0.01)
+
+
+@pytest.mark.parametrize("network", ["gpt2_tiny", "cifar10_cnn", "mobilenet_v2"])
+def test_every_loop_has_operations_or_bytes(network):
+    """Check that no loop is free, so that no kernel is without a roof; and that products have operations."""
+    assert network in network_names()
+    options = {"optimizer": "adamw", "clip_norm": 1.0} if get_network(network).tokens else {}
+    plan = lower(network, batch=4, num_batches=1, **options)
+    for loop in plan.loops:
+        assert 0 < plan.least_bytes(loop) <= loop.bytes, loop
+        if any(word in loop.kernel for word in ("linear", "attention", "conv_forward")):
+            assert loop.flops > 0, loop
+
+
+def test_rows_of_plans_hold_the_least_bytes():
+    """Check that a sweep's row and the floor agree, and that older rows without them have one too."""
+    row = plan_row("p", {"network": "gpt2_tiny", "batch": 2, "phase": "train", "granularity": "auto"})
+    plan = lower("gpt2_tiny", batch=2)
+    assert [loop["least_bytes"] for loop in row["loops"]] == [plan.least_bytes(loop) for loop in plan.loops]
+    newer = roofline_floor(row["loops"], 1e11, 1e10)
+    older = roofline_floor([{k: v for k, v in loop.items() if k != "least_bytes"} for loop in row["loops"]], 1e11, 1e10)
+    assert 0 < newer < older
+
+
+def test_kernels_are_sorted_by_what_bounds_them():
+    """Check floor, bound and share of each kernel against the formula of the rows."""
+    study = study_of()
+    plan_id = main_plan(study)
+    table = roofline_table(study, plan_id).set_index(["kernel", "phase"])
+    loops = {(loop["kernel"], loop["phase"]): loop for loop in study.plans[plan_id]["loops"]}
+    assert {*table.index} == {*loops}
+    for key, loop in loops.items():
+        row = table.loc[key]
+        arithmetic, memory = loop["flops"] / PEAK, loop["bytes"] / BANDWIDTH
+        assert row["floor_s"] == pytest.approx(max(arithmetic, memory))
+        assert row["bound"] == ("memory" if memory > arithmetic else "arithmetic")
+        assert row["roof"] == pytest.approx(row["floor_s"] / row["time_s"])
+    assert table["share"].sum() == pytest.approx(1)
+    assert table["time_s"].sum() == pytest.approx(study.typical_time((plan_id, "serial", 1)).value)
+    assert (np.diff(table["time_s"]) <= 0).all()
+
+
+def test_floors_by_phase_add_up_to_the_floor():
+    """Check that parts bound by arithmetic and by memory make the roofline floor, on one thread and on two."""
+    study = study_of()
+    plan_id = main_plan(study)
+    for threads in (1, 2):
+        floors = floors_by_phase(study, plan_id, threads)
+        bandwidth = study.machine["bandwidth_bytes_per_s"][str(threads)]
+        total = roofline_floor(study.plans[plan_id]["loops"], threads * PEAK, bandwidth)
+        assert sum(map(sum, floors.values())) == pytest.approx(total)
+    assert floors_by_phase(study, plan_id, 64) == {}
+
+
+def test_the_answer_is_said_in_a_sentence():
+    """Check the sentences: a phase for each bound, the floor, and the fastest model's distance from it."""
+    study = study_of()
+    plan_id = main_plan(study)
+    one, two = bound_sentences(study, plan_id)
+    assert one.startswith("Bound on 1 thread: ") and two.startswith("Bound on 2 threads: ")
+    floors = floors_by_phase(study, plan_id, 1)
+    by_arithmetic, by_memory = one.partition(" by arithmetic")[::2] if " by arithmetic" in one else ("", one)
+    for phase in ("forward", "backward", "update"):
+        arithmetic, memory = (part / sum(floors[phase]) for part in floors[phase])
+        side, share = (by_memory, memory) if memory > 0.5 else (by_arithmetic, arithmetic)
+        assert f"{phase} ({share:.0%} of its floor)" in side
+    assert " by memory" in by_memory
+    total = sum(map(sum, floors.values()))
+    assert f"floor of {total * 1e3:.3g} ms" in one and "times that floor" in one
+    assert "takes" in kernel_sentence(study, plan_id) and "of its roof" in kernel_sentence(study, plan_id)
+    text = render_text(build(study))
+    assert "What bounds the kernels" in text and one in text
+
+
+def test_without_peak_nothing_is_said():
+    """Check that a machine that was not measured gives no floor, no figure and no sentence."""
+    rows = [row for row in synthetic_rows(repeats=4) if row["kind"] != "machine"]
+    study = study_from_rows(rows)
+    plan_id = main_plan(study)
+    assert not len(roofline_table(study, plan_id)) and bound_sentences(study, plan_id) == []
+    assert kernel_sentence(study, plan_id) == ""
+    assert "peak and bandwidth" in figures.FIGURES["roofline"].missing(study, plan_id)
+    assert "got 0" in figures.FIGURES["bound"].missing(study, plan_id)
+
+
+@pytest.mark.parametrize("column", ["single", "double"])
+def test_figures_show_the_table(column):
+    """Check bars and marks of both figures against the table, and that captions hold the answers."""
+    study = study_of(batches=(16, 64))
+    plan_id = main_plan(study)
+    assert {"roofline", "bound"} <= {*figures.available_figures(study, plan_id)}
+    table = roofline_table(study, plan_id)
+    roof, bars = figures.draw(study, "roofline", plan_id, column).axes
+    assert len(roof.collections) == (table["flops"] > 0).sum()
+    widths = [patch.get_width() for patch in bars.patches]
+    assert max(widths) == pytest.approx(table["time_s"].max() * 1e3)
+    assert bound_sentences(study, plan_id)[0] in figures.caption(study, "roofline", plan_id)
+    shares, phases = figures.draw(study, "bound", plan_id, column).axes
+    assert [label.get_text() for label in shares.get_yticklabels()] == ["batch 16", "batch 64"]
+    assert len(shares.patches) == 2 * 3 and len(phases.lines) >= 6
+    assert "batch 16: " in figures.caption(study, "bound", plan_id)
