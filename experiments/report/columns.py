@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..analysis.memory import REST
 from ..analysis.names import axis_label, model_label
+from ..sampling.memory import KINDS, format_bytes
 from .words import format_time
 
 
@@ -239,3 +241,16 @@ DISTURBANCE = (
 )
 FAILURE = (MODEL, THREADS, _text("plan_name", "plan"), _text("reason"), _text("message"))
 ENVIRONMENT = (_text("entry"), _text("value"))
+
+
+def _size(name: str, heading: str) -> Column:
+    return Column(heading, lambda r: format_bytes(r[name]) if r.get(name, 0) > 0 else "", True)
+
+
+MEMORY = (
+    MODEL,
+    THREADS,
+    _size("peak_bytes", "peak"),
+    *(_size(kind, kind) for kind in dict.fromkeys(KINDS.values())),
+    _size(REST, REST),
+)

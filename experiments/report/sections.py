@@ -19,6 +19,7 @@ from ..analysis.costs import cost_table
 from ..analysis.disturbance import disturbance_table
 from ..analysis.interference import interference_table
 from ..analysis.limits import above_bounds, bound_table, floor_table
+from ..analysis.memory import memory_table
 from ..analysis.names import TASK_MODELS, axis_label, base_model, model_label
 from ..analysis.phases import BUSY, phase_table, phases_of
 from ..analysis.roofline import bound_sentences, roofline_table
@@ -231,6 +232,11 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
             tables=[Table("interference", columns.INTERFERENCE, beside)],
             figures=("interference",),
             plan_id=plan_id,
+        ),
+        Section(
+            "Peak resident memory of a measuring process, and what of it the plan's buffers are",
+            tables=[Table("memory", columns.MEMORY, records_of(memory_table(study), plan_id))],
+            in_terminal=False,
         ),
         Section(
             "Disturbances, sums over all repetitions",

@@ -17,7 +17,7 @@ from ...cython_src.lowering.options import PlanOptions
 from ..machine.disturbance import read_memory
 from ..machine.topology import available_cpus
 from .child import answer_job, clean_environment, run_sample, sample_environment
-from .memory import check_fits, format_bytes, planned_bytes
+from .memory import check_fits, format_bytes, needs_text, planned_bytes
 from .models import ModelSpec, bind_for, make_executor, parse_model
 from .subject import fill_dataset
 
@@ -65,6 +65,7 @@ def measure_memory(job: Mapping[str, Any]) -> dict[str, Any]:
         seen["running"] = resident_bytes()
         executor.run(MORE_STEPS * plan.iteration_stride, first_iteration=STEPS * plan.iteration_stride)
         seen["later"] = resident_bytes()
+    seen["peak"] = peak_resident_bytes()
     planned = planned_bytes(plan, job["threads"], spec.model.records)
     return {"kind": "memory", "planned": planned, "resident": seen}
 
@@ -82,9 +83,11 @@ def compare_memory(
     Returns
     -------
     dict
-        network, model, threads, limit_bytes, and rows: {"batch", "options", "planned", "resident" or "failure"}.
+        network, model, threads, limit_bytes, free_bytes (of the machine, or None), and rows: {"batch", "options",
+        "planned", "resident" or "failure"}.
     """
     rows = []
+    free = read_memory()["available_bytes"]
     for chosen in options:
         job_plan = {"network": network, **chosen.as_dict()}
         plan = lower(network, chosen)
@@ -95,7 +98,7 @@ def compare_memory(
         }
         rows.append(row)
         try:
-            check_fits(plan, job_plan, limit, read_memory()["available_bytes"], threads)
+            check_fits(plan, job_plan, limit, free, threads)
         except MemoryError as error:
             row["failure"] = str(error)
             continue
@@ -105,7 +108,14 @@ def compare_memory(
         settings = sample_environment(threads, 0, len(available_cpus()))
         result = run_sample(job, clean_environment(os.environ, settings), command=COMMAND)
         row.update(result if "failure" not in result else {"failure": f"{result['failure']}: {result['message']}"})
-    return {"network": network, "model": str(model), "threads": threads, "limit_bytes": limit, "rows": rows}
+    return {
+        "network": network,
+        "model": str(model),
+        "threads": threads,
+        "limit_bytes": limit,
+        "free_bytes": free,
+        "rows": rows,
+    }
 
 
 def as_text(result: Mapping[str, Any]) -> str:
@@ -116,7 +126,7 @@ def as_text(result: Mapping[str, Any]) -> str:
     for row in result["rows"]:
         planned, resident = row["planned"], row.get("resident")
         total = sum(planned.values())
-        lines += ["", f"batch {row['batch']}: planned {format_bytes(total)}"]
+        lines += ["", f"batch {row['batch']}: {needs_text(total, result['free_bytes'])}"]
         for kind, size in sorted(planned.items(), key=lambda item: -item[1]):
             lines.append(f"  {kind:36} {format_bytes(size):>10} {100 * size / total:5.1f} %")
         if "failure" in row:
@@ -128,7 +138,7 @@ def as_text(result: Mapping[str, Any]) -> str:
                 f"plan {format_bytes(resident['plan'] - resident['libraries'])}, "
                 f"buffers {format_bytes(resident['buffers'] - resident['plan'])}, execution "
                 f"{format_bytes(resident['running'] - resident['buffers'])}, {MORE_STEPS} more steps "
-                f"{format_bytes(resident['later'] - resident['running'])}"
+                f"{format_bytes(resident['later'] - resident['running'])}; peak {format_bytes(resident['peak'])}"
             )
     return "\n".join(lines)
 

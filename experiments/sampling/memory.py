@@ -86,6 +86,11 @@ def planned_bytes(plan, threads: int, records: bool = True) -> dict[str, int]:
     return result
 
 
+def needs_text(needed: float, free: int | None) -> str:
+    """Return "needs x of y GiB", or what is known of it."""
+    return f"needs {format_bytes(needed)}" + (f" of {format_bytes(free)} that are free" if free is not None else "")
+
+
 def what_fits(options: Mapping[str, Any], limit: int, threads: int = 1) -> str:
     """Return a sentence on the single changes of options with which a plan would fit, or that none was found."""
 

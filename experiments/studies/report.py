@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -131,6 +132,7 @@ def _run_columns(results: Results) -> list[Column]:
         Column("seeds", lambda row: str(row["seeds"]), True),
         Column("epochs", lambda row: str(row["epochs"]), True),
         _seconds("epoch_time_s", "time/epoch"),
+        Column("samples/s", lambda row: f"{row['samples_per_s']:,.0f}", True),
         _decimals("train_loss", "train loss"),
         _decimals("valid_loss", "valid loss"),
         _per_cent("valid_error", "valid error"),
@@ -142,7 +144,13 @@ def _run_columns(results: Results) -> list[Column]:
         ),
         _size("peak_bytes", "peak memory"),
         _size("libraries_bytes", "of it libraries"),
+        Column("GPU memory", lambda row: format_bytes(row["gpu_memory_bytes"]) if _sampled(row) else "", True),
+        Column("GPU load", lambda row: f"{row['gpu_utilisation']:.0f} %" if _sampled(row) else "", True),
     ]
+
+
+def _sampled(row: dict[str, Any]) -> bool:
+    return row.get("gpu_memory_bytes", math.nan) > 0
 
 
 def _reached(name: str, row: dict[str, Any]) -> str:

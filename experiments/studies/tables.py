@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ..training.checkpoints import OPTIONAL_COLUMNS
 from .configuration import WITHOUT_EFFECT, Run
 from .running import Results
 
@@ -51,13 +52,17 @@ def run_table(results: Results) -> list[dict[str, Any]]:
         (run, _), *_ = found
         finals = [result["stages"][-1]["seeds"][0] for _, result in found]
         accuracies = [final["test_accuracy"] for final in finals]
+        epoch_time = float(np.median(last["time_s"]) / here["epoch"].max())
+        gpu = [name for name in OPTIONAL_COLUMNS if name.startswith("gpu_") and name in here]
         rows.append(
             {
                 **run.axes,
                 "label": label,
                 "seeds": len(found),
                 "epochs": int(here["epoch"].max()),
-                "epoch_time_s": float(np.median(last["time_s"]) / here["epoch"].max()),
+                "epoch_time_s": epoch_time,
+                "samples_per_s": finals[0]["samples_per_epoch"] / epoch_time,
+                **{name: float(here[name].median()) for name in gpu},
                 "train_loss": float(last["train_loss"].median()),
                 "valid_loss": float(last["valid_loss"].median()),
                 "valid_error": float(last["error_rate"].median()),

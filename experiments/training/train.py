@@ -14,7 +14,9 @@ import numpy as np
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.registry import get_network
 from ...cython_src.records import fields
+from ..machine.disturbance import read_memory
 from ..sampling.files import check_writable_folder, list_folder, locked_file, read_json, unfinished, write_atomically
+from ..sampling.memory import needs_text
 from ..sampling.models import check_threads, convolution_for, models_on, parse_model
 from ..sampling.progress import ProgressBar, format_seconds
 from .checkpoints import FORMAT_VERSION, read_checkpoint
@@ -83,6 +85,9 @@ def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], 
                     trainer.load(checkpoint)
                 if number == 0:  # from here on nothing refuses the run any more
                     folder.enter_context(_folder_begun(config))
+                    report(f"the training {needs_text(trainer.needed_bytes, read_memory()['available_bytes'])}")
+                    if trainer.started and seed not in histories:
+                        report(trainer.started)
                 histories[seed] = trainer.history
                 while trainer.epoch < config.epochs:
                     bar.show(number * config.epochs + trainer.epoch, f"seed {seed}, epoch {trainer.epoch + 1}")

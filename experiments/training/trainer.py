@@ -46,11 +46,14 @@ class Trainer:
         Epochs done.
     history : list of dict
         A row for each epoch done.
+    started : str
+        What was loaded from a file of parameters, and what was not.
     """
 
     def __init__(self, config: TrainingConfig, data: Dataset | Text, seed: int):
         self.config, self.data, self.seed = config, data, seed
         self.epoch, self.history = 0, []
+        self.started = ""
         self.network = data.fit(get_network(config.network))
         self.num_batches = len(data.train) // config.batch
         # Logits of a vocabulary take much memory: samples of tokens are evaluated in batches as small as in training.
@@ -67,6 +70,11 @@ class Trainer:
                 shape = data.images.shape[2:]
                 self.augmentation = Augmentation(config.augmentations, seed, data.num_samples, *shape)
                 source = (source or ImageSource(data.images.__getitem__)).augmented(self.augmentation)
+            if source is not None and self.sampler is not None:
+                raise UsageError(
+                    f"images are read in each step by the processor alone, got model {config.model!r}; use --load "
+                    f"memory without --augment"
+                )
         self.plan = lower(
             self.network,
             config.plan,
@@ -99,6 +107,15 @@ class Trainer:
         last = set() if language_model else names_of_last_layer(self.plan.attributes["parameters"])
         fitting = [n for n in names if n not in last or (n in arrays and arrays[n].shape == self.bound.arrays[n].shape)]
         set_arrays(self.bound.arrays, arrays, fitting, path)
+        fresh, unused = [n for n in names if n not in fitting], sorted({*arrays} - {*fitting})
+        self.started = f"loaded {len(fitting)} of {len(names)} arrays from {path}"
+        self.started += f"; begin at random: {', '.join(fresh)}" * bool(fresh)
+        self.started += f"; not used: {_some(unused)}" * bool(unused)
+
+    @property
+    def needed_bytes(self) -> int:
+        """Bytes that the plan of a step, its data and the libraries need."""
+        return sum(planned_bytes(self.plan, self.config.threads).values())
 
     def __enter__(self) -> Trainer:
         return self
@@ -237,10 +254,12 @@ class Trainer:
         return {
             "seed": self.seed,
             "epochs": self.epoch,
+            "samples_per_epoch": self.num_batches * self.config.batch,
             "time_s": self.history[-1]["time_s"],
             "test_loss": test_loss,
             "test_accuracy": 1 - test_error,
             "memory_bytes": {**planned_bytes(self.plan, self.config.threads), "peak resident": peak_resident_bytes()},
+            **({"started": self.started} if self.started else {}),
             "parameters": path.name,
             "parameters_sha256": hashlib.sha256(b"".join(p.tobytes() for p in parameters.values())).hexdigest()[:16],
         }
@@ -254,6 +273,11 @@ class Trainer:
         """Return the names of the buffers in a checkpoint."""
         roles = ("parameter", "optimizer_state", "statistic")
         return [name for name, buffer in self.plan.buffers.items() if buffer.role in roles]
+
+
+def _some(names: list[str]) -> str:
+    """The first of some names, and how many more there are."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def _number_positions(bound: Any, prefix: str) -> None:

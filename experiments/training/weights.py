@@ -1,12 +1,14 @@
-"""Parameters of a network in the forms of others: llm.c's model file, and safetensors in Hugging Face's naming.
+"""Parameters of a network in the forms of others: llm.c's model file, PyTorch's files, safetensors in Hugging Face's
+naming.
 
-Both name or order the parameters of GPT-2 as `networks.gpt2` does. Hugging Face's weights of its linear layers have the
-shape (in, out), ours and llm.c's (out, in). Hugging Face's MobileBERT has the names of `networks.mobilebert` and one
-matrix whose axes are exchanged, the head's further weights.
+llm.c and Hugging Face name or order the parameters of GPT-2 as `networks.gpt2` does. Hugging Face's weights of its
+linear layers have the shape (in, out), ours and llm.c's (out, in). Hugging Face's MobileBERT has the names of
+`networks.mobilebert` and one matrix whose axes are exchanged, the head's further weights.
 """
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +21,9 @@ from .llmc import config_of, read_model, write_model
 from .safetensors import read_safetensors, write_safetensors
 
 LLMC_ENDING = ".bin"
+TORCH_ENDINGS = (".pt", ".pth")
+# Parts of names of torchvision's residual networks -> ours.
+TORCHVISION = ((".downsample.", ".shortcut."), ("fc.", "linear."))
 PREFIX = "transformer."
 BERT_PREFIX = "mobilebert."  # of the encoder
 BERT_HEAD = "cls.predictions"
@@ -35,8 +40,9 @@ def read_weights(path: Path | str, network: Network) -> dict[str, np.ndarray]:
     Parameters
     ----------
     path : path
-        Ending in .bin: a model file of llm.c; else safetensors, of `forktask train` or, of a GPT-2 or a MobileBERT, of
-        Hugging Face.
+        Ending in .bin: a model file of llm.c; in .pt or .pth: a file of PyTorch with a dictionary of tensors; else
+        safetensors, of `forktask train` or, of a GPT-2 or a MobileBERT, of Hugging Face. Torchvision's names of
+        residual networks become ours.
     network : Network
 
     Raises
@@ -55,10 +61,52 @@ def read_weights(path: Path | str, network: Network) -> dict[str, np.ndarray]:
                     f"{config.sizes[name]}; use another network or file"
                 )
         return parameters
-    arrays, _ = read_safetensors(path)
+    arrays = read_torch(path) if path.suffix in TORCH_ENDINGS else read_safetensors(path)[0]
+    if not network.tokens:
+        return _from_torchvision(arrays, network)
     if _is_mobilebert(network):
         return _mobilebert_from_hugging_face(arrays, network, path)
-    return _from_hugging_face(arrays, network, path) if network.tokens else arrays
+    return _from_hugging_face(arrays, network, path)
+
+
+def read_torch(path: Path) -> dict[str, np.ndarray]:
+    """Read a dictionary of tensors from a file of PyTorch; nothing in it is executed.
+
+    Raises
+    ------
+    UsageError
+        PyTorch is missing, or the file is of another kind.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise UsageError(
+            f"{path} is a file of PyTorch, which is not installed; pip install 'forktask[peers]', or save it as "
+            f"safetensors"
+        ) from None
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UsageError(f"{path} must be a dictionary of tensors saved by PyTorch, got: {reason}") from None
+    content = content.get("state_dict", content) if isinstance(content, dict) else content
+    if not isinstance(content, dict) or not all(isinstance(value, torch.Tensor) for value in content.values()):
+        raise UsageError(
+            f"{path} must be a dictionary of tensors saved by PyTorch, got another; save model.state_dict()"
+        )
+    return {str(name).removeprefix("module."): value.detach().numpy() for name, value in content.items()}
+
+
+def _from_torchvision(arrays: Mapping[str, np.ndarray], network: Network) -> dict[str, np.ndarray]:
+    """Rename what only torchvision calls so."""
+    known = {*network.parameter_shapes(), *network.statistic_shapes()}
+    renamed = {}
+    for name, array in arrays.items():
+        other = name
+        for theirs, ours in TORCHVISION:
+            other = ours + other.removeprefix(theirs) if other.startswith(theirs) else other.replace(theirs, ours)
+        renamed[other if name not in known and other in known else name] = array
+    return renamed
 
 
 def write_llmc(path: Path | str, parameters: Mapping[str, np.ndarray], network: Network) -> None:

@@ -348,3 +348,40 @@ def test_checkpoints_of_the_former_version_are_read(tmp_path):
     arrays, state = read_checkpoint(path, SMALL.network, 0)
     write_safetensors(path, arrays, {"forktask": json.dumps({**state, "format_version": 1})})
     assert read_checkpoint(path, SMALL.network, 0)[1]["epoch"] == 1
+
+
+@pytest.mark.torch
+def test_weights_of_pytorch_are_loaded_and_named(tmp_path):
+    """Check a file of PyTorch with torchvision's names: what was loaded, what begins at random, what was not used."""
+    import torch
+
+    network = get_network("resnet18").for_images((3, 32, 32), 7)
+    rng = np.random.default_rng(0)
+    shapes = {**network.parameter_shapes(), **network.statistic_shapes()}
+    values = {name: rng.uniform(0.5, 1, shape).astype(np.float32) for name, shape in shapes.items()}
+    theirs = {
+        name.replace(".shortcut.", ".downsample.").replace("linear.", "fc."): torch.from_numpy(value)
+        for name, value in values.items()
+    }
+    torch.save({**theirs, "bn1.num_batches_tracked": torch.tensor(3)}, tmp_path / "weights.pth")
+    config = SMALL.with_changes(network="resnet18", data="synthetic:16", start=str(tmp_path / "weights.pth"))
+    with Trainer(config, load_data("synthetic:16"), 0) as trainer:
+        for name, value in values.items():
+            assert np.array_equal(trainer.bound.arrays[name], value) is (name.partition(".")[0] != "linear")
+    assert trainer.started == (
+        f"loaded 100 of 102 arrays from {tmp_path / 'weights.pth'}; begin at random: linear.weight, linear.bias; not "
+        "used: bn1.num_batches_tracked, linear.bias, linear.weight"
+    )
+    (tmp_path / "bad.pth").write_bytes(b"nothing")
+    with pytest.raises(UsageError, match="must be a dictionary of tensors saved by PyTorch"):
+        Trainer(config.with_changes(start=str(tmp_path / "bad.pth")), load_data("synthetic:16"), 0)
+
+
+@pytest.mark.parametrize("model", ["forkjoin", "taskiter", "tasks"])
+def test_memory_does_not_grow_after_the_second_epoch(model):
+    """Check the resident memory after each of eight epochs: nothing that is kept of an epoch is more than a page or so
+    of history."""
+    config = SMALL.with_changes(network="lenet5", data="synthetic:512", model=model, epochs=8, threads=2)
+    with Trainer(config, load_data(config.data, get_network("lenet5")), 0) as trainer:
+        found = [trainer.train_epoch()["resident_bytes"] for _ in range(8)]
+    assert max(found[2:]) - found[1] < 1 << 20
