@@ -8,13 +8,14 @@ PYTEST := $(BIN)/python -P -m pytest
 ALONE := $(wildcard tests/forkjoin tests/tasking tests/scaling tests/test_models_agree.py tests/test_conduct.py \
 	tests/test_life_cycle.py)
 # Kinds of tests that need further packages (tests/kinds.py): all of them, and what each needs from Debian and PyPI.
-FURTHER := torch safetensors numba sklearn cupy tbb starpu libomp relacy
+FURTHER := torch safetensors tokenizers numba sklearn cupy tbb starpu libomp relacy
 DEBIAN_tbb := g++
 DEBIAN_starpu := libstarpu-dev
 DEBIAN_libomp := libomp-dev
 DEBIAN_relacy := g++ relacy-dev
 PYPI_torch := torch==2.13.0
 PYPI_safetensors := safetensors>=0.4
+PYPI_tokenizers := tokenizers>=0.20
 PYPI_numba := numba>=0.60
 PYPI_sklearn := scikit-learn>=1.5
 PYPI_cupy := cupy-cuda12x>=14

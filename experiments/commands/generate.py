@@ -24,11 +24,16 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--network", default="", metavar="NAME", help="network of a file that does not tell its own")
     begin = parser.add_mutually_exclusive_group()
-    begin.add_argument("--prompt", metavar="TEXT", help="what a text of bytes begins with; default: a new line")
+    begin.add_argument("--prompt", metavar="TEXT", help="what the text begins with; default of bytes: a new line")
     begin.add_argument(
         "--prompt-tokens", metavar="N,N,...", help="tokens to begin with; default with --tokenizer: the end of a text"
     )
-    parser.add_argument("--tokenizer", metavar="FILE", help="llm.c's tokenizer file, for networks of other tokens")
+    parser.add_argument(
+        "--tokenizer",
+        metavar="FILES",
+        help="for networks of other tokens than bytes: tokenizer.json, vocab.json,merges.txt (byte-pair encoding), "
+        "vocab.txt (WordPiece), or llm.c's file (.bin)",
+    )
     parser.add_argument(
         "--tokens", type=number_from(1, most=10_000_000), default=300, metavar="N", help="to add; default: %(default)s"
     )
@@ -49,10 +54,10 @@ def call(arguments: Namespace) -> int:
     """Print the text."""
     from ..sampling.models import check_threads, parse_model
     from ..training.generate import as_text, generate, prompt_of, read_network
-    from ..training.llmc import read_tokenizer
+    from ..training.tokenizer import tokenizer_of
 
     network, parameters = read_network(Path(arguments.checkpoint), arguments.network)
-    tokenizer = read_tokenizer(arguments.tokenizer) if arguments.tokenizer else None
+    tokenizer = tokenizer_of(arguments.tokenizer, network) if arguments.tokenizer else None
     prompt = prompt_of(network, tokenizer, arguments.prompt, arguments.prompt_tokens)
     added = generate(
         network,

@@ -13,9 +13,10 @@ from ...cython_src.networks.layers import Network
 from ...cython_src.networks.registry import get_network
 from ..sampling.models import bind_for, make_executor
 from .checkpoints import set_arrays
-from .llmc import Tokenizer, read_model
+from .llmc import read_model
 from .safetensors import read_safetensors
 from .text import BYTES
+from .tokenizer import Encoder, Tokenizer
 from .weights import LLMC_ENDING, read_weights
 
 
@@ -112,19 +113,13 @@ def prompt_of(network: Network, tokenizer: Tokenizer | None, text: str | None, t
     Raises
     ------
     UsageError
-        No numbers, a tokenizer of another vocabulary or none where bytes are no tokens, or a text that would have to be
-        encoded with one.
+        No numbers, no tokenizer where bytes are no tokens, or one that cannot encode the text or tell its end.
     """
     vocabulary = network.token_input.vocabulary
     if tokenizer is None and vocabulary != BYTES:
         raise UsageError(
             f"--tokenizer must be given for {network.name!r}, whose {vocabulary} tokens are no bytes, got none; name "
-            f"llm.c's tokenizer file"
-        )
-    if tokenizer is not None and len(tokenizer.tokens) != vocabulary:
-        raise UsageError(
-            f"--tokenizer must have the {vocabulary} tokens of {network.name!r}, got {len(tokenizer.tokens)}; use that "
-            f"of the model"
+            f"its files"
         )
     if tokens is not None:
         words = tokens.split(",")
@@ -133,11 +128,15 @@ def prompt_of(network: Network, tokenizer: Tokenizer | None, text: str | None, t
         return [int(word) for word in words]
     if tokenizer is None:
         return [*("\n" if text is None else text).encode()]
-    if text is not None:
+    if text is not None and not isinstance(tokenizer, Encoder):
         raise UsageError(
-            f"--prompt is for networks of bytes, and a tokenizer file only decodes, got {text!r}; encode it with "
-            f"tiktoken and give --prompt-tokens"
+            f"--prompt must be encoded, and llm.c's tokenizer file only decodes, got {text!r}; use tokenizer.json, or "
+            f"give --prompt-tokens"
         )
+    if text is not None:
+        return tokenizer.encode(text)
+    if tokenizer.end_of_text < 0:
+        raise UsageError("--prompt must be given with a tokenizer that has no token for the end of a text, got none")
     return [tokenizer.end_of_text]
 
 

@@ -151,6 +151,11 @@ class Tokenizer:
     tokens: tuple[bytes, ...]
     end_of_text: int
 
+    @property
+    def size(self) -> int:
+        """Tokens of the vocabulary."""
+        return len(self.tokens)
+
     def decode(self, tokens: Sequence[int]) -> bytes:
         """Return the bytes of tokens.
 

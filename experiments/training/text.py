@@ -16,6 +16,7 @@ from ...cython_src.networks.layers import Network
 from .data import MAX_SYNTHETIC
 from .dataset import SPLIT_SEED
 from .llmc import read_tokens
+from .tokenizer import Encoder, tokenizer_of
 
 SPECS = "text, text:FILE, tokens:FILE, synthetic:N"
 BYTES = 256
@@ -139,7 +140,7 @@ def masked_places(sequence: int) -> int:
     return max(1, round(MASKED * sequence))
 
 
-def load_text(spec: str, network: Network, sequence: int) -> Text:
+def load_text(spec: str, network: Network, sequence: int, tokenizer: str = "") -> Text:
     """Load a text, or make random tokens, as a network takes them: with the next token of each, with some places
     masked, or with random classes.
 
@@ -149,9 +150,11 @@ def load_text(spec: str, network: Network, sequence: int) -> Text:
         "text" for the reference texts of the language that come with Python, "text:FILE" for a file; "tokens:FILE" for
         a token file of llm.c; "synthetic:N" for N random training samples.
     network : Network
-        Whose vocabulary has all tokens; for "text" one for each byte.
+        Whose vocabulary has all tokens; for "text" without a tokenizer one for each byte.
     sequence : int
         Tokens of a sample.
+    tokenizer : str
+        Files of the tokenizer that encodes "text"; see `tokenizer.FORMS`.
 
     Raises
     ------
@@ -163,7 +166,8 @@ def load_text(spec: str, network: Network, sequence: int) -> Text:
         raise UsageError(
             f"data of the classifier {network.name!r} must be synthetic:N, samples with random classes; got {spec!r}"
         )
-    text = _load_text(spec, network, sequence)
+    encoder = _encoder_of(spec, network, tokenizer) if tokenizer else None
+    text = _load_text(spec, network, sequence, encoder)
     if answers == "next":
         return text
     count = text.num_samples
@@ -177,6 +181,8 @@ def load_text(spec: str, network: Network, sequence: int) -> Text:
     if answers == "class":
         return LabelledText(**same, **values, sequence=sequence)
     vocabulary, mask = network.token_input.vocabulary, network.token_input.mask
+    if encoder is not None and encoder.mask >= 0:
+        mask = encoder.mask
     labelled = LabelledText(
         **same, **values, sequence=sequence, original=text.tokens[:-1], vocabulary=vocabulary, mask=mask
     )
@@ -184,7 +190,17 @@ def load_text(spec: str, network: Network, sequence: int) -> Text:
     return labelled
 
 
-def _load_text(spec: str, network: Network, sequence: int) -> Text:
+def _encoder_of(spec: str, network: Network, files: str) -> Encoder:
+    """Read the tokenizer that encodes a text."""
+    if spec.partition(":")[0] != "text":
+        raise UsageError(f"--tokenizer encodes --data text or text:FILE, got --data {spec}; leave it out")
+    tokenizer = tokenizer_of(files, network)
+    if not isinstance(tokenizer, Encoder):
+        raise UsageError(f"--tokenizer must encode, and llm.c's file only decodes, got {files}; name tokenizer.json")
+    return tokenizer
+
+
+def _load_text(spec: str, network: Network, sequence: int, encoder: Encoder | None = None) -> Text:
     """Load the text itself."""
     kind, colon, argument = spec.partition(":")
     if kind == "synthetic" and argument:
@@ -193,12 +209,15 @@ def _load_text(spec: str, network: Network, sequence: int) -> Text:
         return _from_token_file(Path(argument).expanduser(), network, sequence)
     if kind != "text" or (colon and not argument):
         raise UsageError(f"data of a network of tokens must be one of {SPECS}; got {spec!r}")
-    if network.token_input.vocabulary < BYTES:
+    if encoder is None and network.token_input.vocabulary < BYTES:
         raise UsageError(
             f"--data text has a token for each of {BYTES} bytes, and the vocabulary of {network.name!r} has "
             f"{network.token_input.vocabulary}; use synthetic:N, or another network"
         )
     content, title = _read(Path(argument).expanduser()) if argument else _texts_of_python()
+    if encoder is not None:
+        tokens = np.array(encoder.encode(content.decode(errors="replace")), np.int32)
+        return _cut(spec, f"{title}, {len(tokens):,} tokens of {encoder.source}", tokens, sequence)
     return _cut(spec, f"{title}, {len(content):,} bytes", np.frombuffer(content, np.uint8), sequence)
 
 

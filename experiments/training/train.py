@@ -27,6 +27,7 @@ from .dataset import Dataset
 from .generate import as_text, generate
 from .gpu_sampling import draw_samples, write_samples
 from .text import BYTES, Text, load_text
+from .tokenizer import Encoder, tokenizer_of
 from .trainer import Trainer
 from .weights import check_export
 
@@ -102,11 +103,7 @@ def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], 
                         f"{row['time_s']:.2f} s{_token_rate(trainer, row)}"
                     )
                 results.append(trainer.finish(out / f"parameters-seed-{seed}.safetensors"))
-                if (
-                    isinstance(data, Text)
-                    and not data.smoke_test
-                    and get_network(config.network).tokens.vocabulary == BYTES
-                ):
+                if isinstance(data, Text) and not data.smoke_test and _can_write(config):
                     report(f"seed {seed}  a sample of what it writes:\n{_sample(trainer)}")
                 if trainer.sampler and trainer.sampler.samples:
                     gpu_samples[seed] = trainer.sampler.samples
@@ -138,7 +135,7 @@ def data_for(config: TrainingConfig, report: Callable[[str], None] = print) -> D
             raise UsageError(
                 f"--augment, --image-size and --load are for networks of images, got {config.network!r}; leave them out"
             )
-        data = load_text(config.data, network, config.sequence)
+        data = load_text(config.data, network, config.sequence, config.tokenizer)
         if config.batch > len(data.train):
             raise UsageError(
                 f"--batch must not exceed the {len(data.train)} training samples of {data.name}, got {config.batch}"
@@ -171,18 +168,26 @@ def _token_rate(trainer: Trainer, row: Mapping[str, Any]) -> str:
     return f"  {tokens / (row['time_s'] - before):,.0f} tokens/s"
 
 
+def _can_write(config: TrainingConfig) -> bool:
+    """Whether what the network tells is the next token, of a text that can be shown."""
+    tokens = get_network(config.network).token_input
+    return tokens.answers == "next" and (bool(config.tokenizer) or tokens.vocabulary == BYTES)
+
+
 def _sample(trainer: Trainer) -> str:
-    """What a network writes after its training, from a new line on."""
-    config, prompt = trainer.config, b"\n"
+    """What a network writes after its training, from a new line on, or where that is no token from the first token of
+    the vocabulary on."""
+    config, network = trainer.config, get_network(trainer.config.network)
+    tokenizer = tokenizer_of(config.tokenizer, network) if config.tokenizer else None
     written = generate(
-        get_network(config.network),
+        network,
         trainer.bound.arrays,
-        prompt,
+        tokenizer.encode("\n") or [0] if isinstance(tokenizer, Encoder) else b"\n",
         SAMPLE_TOKENS,
         sequence=config.sequence,
         seed=trainer.seed,
     )
-    return as_text(bytes(written))
+    return as_text(tokenizer.decode([*written]) if tokenizer else bytes(written))
 
 
 def _summarise(config: TrainingConfig, data: Dataset | Text, results: list[dict]) -> dict[str, Any]:

@@ -358,10 +358,7 @@ def test_what_does_not_fit_a_network_is_one_sentence(start, monkeypatch, capsys)
                 [*generate, "model.bin", "--tokenizer", "tokenizer.bin"],
                 "must have the 256 tokens of 'gpt2_tiny', got 5",
             ),
-            (
-                [*generate, "small.bin", "--tokenizer", "tokenizer.bin", "--prompt", "a"],
-                "a tokenizer file only decodes",
-            ),
+            ([*generate, "small.bin", "--tokenizer", "tokenizer.bin", "--prompt", "a"], "tokenizer file only decodes"),
             ([*generate, "small.bin", "--tokenizer", "tokenizer.bin", "--prompt-tokens", "1,"], "must be numbers"),
             (
                 [*generate, "small.bin", "--tokenizer", "tokenizer.bin", "--prompt-tokens", "5"],
