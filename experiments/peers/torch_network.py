@@ -9,6 +9,7 @@ from functools import partial
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.layers import (
     GELU,
+    TYPES,
     Add,
     Attention,
     AveragePool,
@@ -16,16 +17,20 @@ from ...cython_src.networks.layers import (
     Convolution,
     Dropout,
     Embedding,
+    FirstToken,
     FullyConnected,
     GlobalPool,
     LayerNorm,
     Linear,
     MaxPool,
     Network,
+    NoNorm,
+    Positions,
     ReLU,
     ReLU6,
     Softmax,
     TiedHead,
+    Trigram,
 )
 
 
@@ -40,6 +45,7 @@ def torch_network(spec: Network, fused_attention: bool = True):
     fused_attention : bool
         Attention through `scaled_dot_product_attention`; else as a product, a masked softmax and a product.
     """
+    import torch
     from torch import nn
 
     inputs = spec.inputs()
@@ -51,7 +57,7 @@ def torch_network(spec: Network, fused_attention: bool = True):
             # output, whether its input is flattened, function in place of the module of that name, inputs, tensors
             # that no later layer reads
             self.steps = []
-            for position, (layer, before, _) in enumerate(spec.shapes()):
+            for position, (layer, before, after) in enumerate(spec.shapes()):
                 module: nn.Module | None = None
                 function: Callable | None = None
                 match layer:
@@ -88,6 +94,18 @@ def torch_network(spec: Network, fused_attention: bool = True):
                             places = nn.Embedding(spec.token_input.positions, layer.features)
                             _place(self, layer.positions, places)
                             function = partial(_embedded, module, places)
+                    case Positions():
+                        module = nn.Embedding(spec.token_input.positions, before[-1])
+                        types = nn.Embedding(TYPES, before[-1]) if layer.types else None
+                        if types is not None:
+                            _place(self, layer.types, types)
+                        function = partial(_with_positions, module, types)
+                    case Trigram():
+                        function = _trigrams
+                    case FirstToken():
+                        function = _first_token
+                    case NoNorm():
+                        module = _affine(before[-1])
                     case LayerNorm():
                         module = nn.LayerNorm(before[-1], layer.eps)
                     case Linear():
@@ -97,7 +115,14 @@ def torch_network(spec: Network, fused_attention: bool = True):
                     case GELU():
                         function = partial(nn.functional.gelu, approximate="tanh")
                     case TiedHead():
-                        function = partial(_tied_product, self.get_submodule(layer.embedding))
+                        table, own = self.get_submodule(layer.embedding), None
+                        if further := before[-1] - table.embedding_dim:
+                            own = nn.Linear(further, after[-1], bias=False)
+                            _place(self, f"{layer.name}.dense", own)
+                        bias = nn.Parameter(torch.zeros(after[-1])) if layer.bias else None
+                        if bias is not None:
+                            _container(self, layer.name.split(".")).register_parameter("bias", bias)
+                        function = partial(_tied_product, table, own, bias)
                     case Add():
                         module = None
                     case Softmax():
@@ -117,10 +142,10 @@ def torch_network(spec: Network, fused_attention: bool = True):
             tensors = {"input": x}
             for name, flatten, function, sources, unread in self.steps:
                 value = tensors[sources[0]]
-                if len(sources) == 2:
+                if function is not None:
+                    value = function(*(tensors[source] for source in sources))
+                elif len(sources) == 2:
                     value = value + tensors[sources[1]]
-                elif function is not None:
-                    value = function(value)
                 else:
                     value = self.modules_by_name[name](value.flatten(1) if flatten else value)
                 tensors[name] = value
@@ -134,30 +159,36 @@ def torch_network(spec: Network, fused_attention: bool = True):
 
 def _place(root, name: str, module) -> None:
     """Register a module under a name with dots, making empty modules on the way."""
+    *path, last = name.split(".")
+    _container(root, path).add_module(last, module)
+
+
+def _container(root, path: list[str]):
+    """Return the module of a path, making empty modules on the way."""
     from torch import nn
 
-    *path, last = name.split(".")
     for part in path:
         if part not in root._modules:
             root.add_module(part, nn.Module())
         root = root._modules[part]
-    root.add_module(last, module)
+    return root
 
 
-def attention(parts, heads: int, causal: bool, fused: bool):
+def attention(*parts, heads: int, causal: bool, fused: bool):
     """Attention within each sample; see `layers.Attention`.
 
     Parameters
     ----------
-    parts : tensor, shape (samples, tokens, 3 x features)
-        Queries, keys, values.
+    *parts : tensor
+        Queries, keys and values, each (samples, tokens, features), or one tensor with all three side by side.
     heads : int
     causal, fused : bool
         See `torch_network`.
     """
     import torch
 
-    queries, keys, values = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in parts.chunk(3, dim=-1))
+    three = parts if len(parts) == 3 else parts[0].chunk(3, dim=-1)
+    queries, keys, values = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in three)
     if fused:
         result = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, is_causal=causal)
     else:
@@ -174,6 +205,45 @@ def _embedded(table, places, tokens):
     return table(tokens) + places.weight[: tokens.shape[1]]
 
 
-def _tied_product(table, x):
-    """Logits: the product with the weights of an embedding."""
-    return x @ table.weight.T
+def _with_positions(places, types, x):
+    """Features plus rows of the table of positions and, where there is a table of types, its first row."""
+    x = x + places.weight[: x.shape[1]]
+    return x if types is None else x + types.weight[0]
+
+
+def _trigrams(x):
+    """Features of the next token, the token and the one before it, zeros past the ends of a sample."""
+    import torch
+    from torch.nn.functional import pad
+
+    padded = pad(x, (0, 0, 1, 1))
+    return torch.cat([padded[:, 2:], x, padded[:, :-2]], dim=-1)
+
+
+def _first_token(x):
+    """Features of the first token of each sample."""
+    return x[:, :1]
+
+
+def _affine(features: int):
+    """Module of a weight and a bias for each feature, in the place of a norm."""
+    import torch
+    from torch import nn
+
+    class Affine(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.bias = nn.Parameter(torch.ones(features)), nn.Parameter(torch.zeros(features))
+
+        def forward(self, x):
+            return x * self.weight + self.bias
+
+    return Affine()
+
+
+def _tied_product(table, own, bias, x):
+    """Logits: the product with the weights of an embedding, and with those of the head's own for further features."""
+    width = table.embedding_dim
+    y = x[..., :width] @ table.weight.T
+    y = y if own is None else y + own(x[..., width:])
+    return y if bias is None else y + bias

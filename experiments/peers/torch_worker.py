@@ -116,11 +116,14 @@ class TorchExecutor:
 
 
 def _data(bound) -> tuple[np.ndarray, np.ndarray]:
-    """Copy the data set: samples, and what each is to be told as; of tokens the token after each."""
+    """Copy the data set: samples, and their labels, or the token after each of theirs."""
     arrays = bound.arrays
     if "dataset.tokens" in arrays:
         tokens = arrays["dataset.tokens"].astype("int64")
         length = bound.plan.attributes["sequence"]
+        if "dataset.labels" in arrays:
+            samples = tokens.reshape(-1, length)
+            return samples, arrays["dataset.labels"].astype("int64").reshape(len(samples), -1)
         return tokens[:-1].reshape(-1, length), tokens[1:].reshape(-1, length)
     return arrays["dataset.images"].copy(), arrays["dataset.labels"].astype("int64")
 

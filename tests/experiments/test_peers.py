@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cython_src.tokens_for_tests import BOTH_WAYS, SMALL, TWICE_TIED, batch_of, fill
+from cython_src.tokens_for_tests import BOTH_WAYS, CLASSIFIER, MASKED, SMALL, TWICE_TIED, batch_of, fill
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
@@ -205,13 +205,22 @@ def test_a_program_that_is_none_of_llmc_is_named(losses, code, message, tmp_path
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("decay", ["all", "matrices"])
-@pytest.mark.parametrize("phase", ["train", "forward"])
-def test_gpt2_agrees_with_pytorch(phase, decay, capsys):
+@pytest.mark.parametrize(
+    "network, phase, decay",
+    [
+        ("gpt2_tiny", "train", "matrices"),
+        ("gpt2_tiny", "train", "all"),
+        ("gpt2_tiny", "forward", "all"),
+        ("mobilebert_tiny", "train", "all"),
+        ("mobilebert_tiny", "forward", "all"),
+        ("mobilebert_tiny_classifier", "train", "matrices"),
+    ],
+)
+def test_networks_of_tokens_agree_with_pytorch(network, phase, decay, capsys):
     """Check a network of tokens from end to end: both forms of attention, AdamW, decay groups, clipping."""
     training = f" --optimizer adamw --weight-decay 0.1 --decay {decay} --clip-norm 0.5" * (phase == "train")
     arguments = (
-        f"peers --network gpt2_tiny --phase {phase} --modes eager,sdpa --batch 2 --sequence 24 --threads 1 "
+        f"peers --network {network} --phase {phase} --modes eager,sdpa --batch 2 --sequence 24 --threads 1 "
         f"--models serial --repeats 1 --seconds 0.02 --json{training}"
     )
     assert main(arguments.split()) == 0
@@ -222,7 +231,9 @@ def test_gpt2_agrees_with_pytorch(phase, decay, capsys):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("network", [SMALL, BOTH_WAYS, TWICE_TIED], ids=lambda network: network.name)
+@pytest.mark.parametrize(
+    "network", [SMALL, BOTH_WAYS, TWICE_TIED, MASKED, CLASSIFIER], ids=lambda network: network.name
+)
 def test_modules_of_tokens_compute_the_reference(network):
     """Check logits of networks with every layer of tokens, both forms of attention, against the float64 reference."""
     import torch
