@@ -88,6 +88,7 @@ ARROWS = {
         },
     },
     "experiments/report": {
+        "sections": {"figures"},
         "figures": {"words"},
         "files": {"figures"},
         "gpu": {"figures"},

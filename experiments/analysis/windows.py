@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -37,31 +37,20 @@ class Window:
         """End of the last block of these passes."""
         return int(self.stop[self.passes].max())
 
-    @cached_property
-    def _times(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        log = self.log
-        shape = (int(log.about["iterations"] // log.about["stride"]), log.num_tasks)
-        place = (log.blocks["iteration"] - log.about["first_iteration"]) // log.about["stride"] * shape[1]
-        place += log.blocks["task"]
-        start, stop, worker = np.zeros((3, *shape), np.int64)
-        start.flat[place], stop.flat[place] = log.blocks["start_ns"], log.blocks["stop_ns"]
-        worker.flat[place] = log.blocks["worker"]
-        return start, stop, worker
-
     @property
     def start(self) -> np.ndarray:
         """Start of each task in each pass of the run, int64, shape (passes, tasks)."""
-        return self._times[0]
+        return _times_of(self.log)[0]
 
     @property
     def stop(self) -> np.ndarray:
         """End of each task in each pass of the run, int64, shape (passes, tasks)."""
-        return self._times[1]
+        return _times_of(self.log)[1]
 
     @property
     def worker(self) -> np.ndarray:
         """Worker of each task in each pass of the run, int64, shape (passes, tasks)."""
-        return self._times[2]
+        return _times_of(self.log)[2]
 
     @cached_property
     def events(self) -> np.ndarray:
@@ -81,7 +70,7 @@ class Window:
     def critical_cycle(self) -> CycleMean | None:
         """Return the maximum cycle mean with the run's mean block durations, without time that blocks had no CPU; None
         for a graph without a cycle."""
-        found = cycle_mean(self.log.graph, self.log.running_ns * 1e-9)
+        found = _cycle_of(self.log)
         return found if len(found.cycle) else None
 
     def path(self, cycle: CycleMean) -> list[tuple[int, int]]:
@@ -90,10 +79,10 @@ class Window:
         tokens = {(int(u), int(v)): int(t) for u, v, t in zip(*log.edges, strict=True)}
         nodes = cycle.cycle.tolist()
         steps = [tokens[u, v] for u, v in zip(nodes, nodes[1:] + nodes[:1], strict=True)]
-        found, now = [], self.passes.start
+        found, now = [], self.passes.start - sum(steps)  # the round before ends in the first pass
         while now < self.passes.stop:
             for node, token in zip(nodes, steps, strict=True):
-                if node < log.num_tasks and now < self.passes.stop:
+                if node < log.num_tasks and now in self.passes:
                     found.append((now, node))
                 now += token
         return found
@@ -109,6 +98,16 @@ class Window:
         complete : bool
             False: there are more than `limit`, and each block has the arrow of its last predecessor only.
         """
+        arrows = self._arrows
+        if len(arrows) <= limit:
+            return arrows, True
+        end = self.stop[arrows[:, 0], arrows[:, 1]]
+        arrows = arrows[np.lexsort((end, arrows[:, 3], arrows[:, 2]))]
+        newest = np.r_[(np.diff(arrows[:, 2]) != 0) | (np.diff(arrows[:, 3]) != 0), True]
+        return arrows[newest][:limit], False
+
+    @cached_property
+    def _arrows(self) -> np.ndarray:
         graph = self.log.graph
         num_tasks = graph.num_tasks
         source, target, token = graph.edges()
@@ -137,14 +136,7 @@ class Window:
                 if (before := last.get((k - int(t), int(u)))) is not None
             ]
             parts.append(np.array(through, np.int64).reshape(-1, 4))
-        arrows = np.concatenate(parts)
-        if len(arrows) <= limit:
-            return arrows, True
-        end = self.stop[arrows[:, 0], arrows[:, 1]]
-        order = np.lexsort((end, arrows[:, 3], arrows[:, 2]))
-        arrows = arrows[order]
-        newest = np.r_[(np.diff(arrows[:, 2]) != 0) | (np.diff(arrows[:, 3]) != 0), True]
-        return arrows[newest][:limit], False
+        return np.concatenate(parts)
 
     def _last_before(self, k, sources, tokens, last) -> tuple[int, int] | None:
         """Return (pass, task) of the predecessor that ended last, through joins; None: none in the window."""
@@ -154,6 +146,23 @@ class Window:
             if before is not None and before[0] >= self.passes.start:
                 found.append(before)
         return max(found, key=lambda block: self.stop[block], default=None)
+
+
+@lru_cache(maxsize=16)
+def _times_of(log: EventLog) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return start, end and worker of each task in each pass of a run."""
+    shape = (int(log.about["iterations"] // log.about["stride"]), log.num_tasks)
+    place = (log.blocks["iteration"] - log.about["first_iteration"]) // log.about["stride"] * shape[1]
+    place += log.blocks["task"]
+    start, stop, worker = np.zeros((3, *shape), np.int64)
+    start.flat[place], stop.flat[place] = log.blocks["start_ns"], log.blocks["stop_ns"]
+    worker.flat[place] = log.blocks["worker"]
+    return start, stop, worker
+
+
+@lru_cache(maxsize=16)
+def _cycle_of(log: EventLog) -> CycleMean:
+    return cycle_mean(log.graph, log.running_ns * 1e-9)
 
 
 def typical(log: EventLog, iterations: int) -> Window:

@@ -7,6 +7,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from datetime import datetime
 
+from ...cython_src.errors import UsageError
 from .arguments import add_json, show
 
 
@@ -14,6 +15,11 @@ def add_output(parser: ArgumentParser) -> None:
     """Add `--out`, `--json` and `--quick`."""
     parser.add_argument("--out", metavar="DIR", help="results folder; default: results/<date and time>")
     add_json(parser, "the summary")
+    parser.add_argument(
+        "--trace",
+        action="store_true",
+        help="then log what every thread does, once for each plan and model on most threads: Gantt pictures and losses",
+    )
     parser.add_argument("--quick", action="store_true", help="small sizes and few repeats: a check that it works")
 
 
@@ -38,6 +44,8 @@ def measure_and_report(configuration, arguments: Namespace) -> int:
         configuration = configuration.quick()
         _say_quick(configuration.grid)
     out_dir = arguments.out or f"results/{datetime.now().strftime('%Y%m%d-%H%M%S')}"
+    if arguments.trace and configuration.uses_gpu:
+        raise UsageError("--trace is for models of the CPU, got models of a GPU; forktask profile times their kernels")
     results = Sweep(configuration, out_dir, _command_line(out_dir)).run()
     lines, trusted = failure_report(results)
     for line in lines:
@@ -52,8 +60,21 @@ def measure_and_report(configuration, arguments: Namespace) -> int:
     if not results.of_kind("sample"):
         print("forktask: no figures: every configuration failed", file=sys.stderr)
         return 1
+    failures = _trace(configuration, out_dir, results) if arguments.trace else []
+    for failure in failures:
+        print(f"forktask: not traced: {failure}", file=sys.stderr)
     print(_report(configuration, out_dir, results, arguments.json))
-    return 1 if any(row["reason"] not in LASTING_FAILURES for row in standing_failures(results)) else 0
+    again = any(row["reason"] not in LASTING_FAILURES for row in standing_failures(results))
+    return 1 if again or failures else 0
+
+
+def _trace(configuration, out_dir: str, results) -> list[str]:
+    from ..report.sweep_traces import trace_sweep
+
+    grid, measure = configuration.grid, configuration.measure
+    return trace_sweep(
+        out_dir, results, grid.models, max(grid.threads), measure.target_s, oversubscribe=measure.oversubscribe
+    )
 
 
 def _report(configuration, out_dir: str, results, as_json: bool) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..analysis.losses import FACTORS
 from ..analysis.memory import REST
 from ..analysis.names import axis_label, model_label
 from ..sampling.memory import KINDS, format_bytes
@@ -151,6 +152,25 @@ ROOFLINE = (
     _time("floor_s", "floor"),
     _percent("roof", "floor / time"),
 )
+LOSS = (
+    MODEL,
+    THREADS,
+    _time("step_time_s", "iteration"),
+    _time("useful_s", "useful"),
+    _time("inflation_s", "inflation"),
+    _time("runtime_s", "runtime"),
+    _time("imbalance_s", "imbalance"),
+    _time("barrier_s", "behind a barrier"),
+    _time("dependence_s", "dependence"),
+    _time("preemption_s", "lost CPU"),
+)
+EFFICIENCY = (
+    MODEL,
+    THREADS,
+    _percent("global_efficiency", "efficiency"),
+    *(_number(name, name.replace("_", " "), 3) for name in FACTORS),
+)
+
 COST = (
     MODEL,
     THREADS,

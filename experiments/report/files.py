@@ -80,6 +80,7 @@ def write_study(study: Study, out_dir: Path, formats: Sequence[str] = FORMATS) -
                     save(figure, f"{stem}.{kind}")
                 Path(f"{stem}.txt").write_text(text + "\n", encoding="utf-8")
                 drawn.append(DrawnFigure(plan_id, name, Path(f"{stem}.svg").read_text(encoding="utf-8"), text))
+            drawn += _gantt(study, plan_id, out_dir)
         if len(study.samples):
             summary_table(study).to_csv(out_dir / SUMMARY, index=False, float_format="%.9g", lineterminator="\n")
         page = out_dir / REPORT
@@ -89,6 +90,15 @@ def write_study(study: Study, out_dir: Path, formats: Sequence[str] = FORMATS) -
             f"the report must be writable to {str(out_dir)!r}, got: {error.strerror}; copy the folder to another place"
         ) from None
     return page
+
+
+def _gantt(study: Study, plan_id: str, out_dir: Path) -> list[DrawnFigure]:
+    """Return the page of the plan's latest traces, if it is there."""
+    rows = [row for row in study.traces if row["plan_id"] == plan_id]
+    page = (out_dir / rows[-1]["path"]).parents[1] / "gantt.html" if rows else None
+    if page is None or not page.exists():
+        return []
+    return [DrawnFigure(plan_id, "gantt", "", "", page.read_text(encoding="utf-8"))]
 
 
 def report_folder(out_dir: str | os.PathLike, as_json: bool = False) -> str:

@@ -19,6 +19,7 @@ h2 { font-size: 1.15rem; margin: 2.4rem 0 .6rem; padding-top: .9rem; border-top:
 h3 { font-size: 1rem; margin: 1.5rem 0 .4rem; }
 p { margin: .4rem 0; } .soft, figcaption { color: var(--soft); } code { font-size: .92em; overflow-wrap: anywhere; }
 .banner { margin: 1rem 0; padding: .55rem .8rem; border-left: 4px solid var(--red); background: #fdf3ec; }
+iframe.page { width: 100%; height: 44rem; border: 1px solid var(--line); }
 figure { margin: 1rem 0 1.8rem; } figure svg { display: block; width: 100%; height: auto; max-width: 60rem; }
 figcaption { font-size: .84rem; line-height: 1.45; margin-top: .4rem; max-width: 60rem; }
 .note { margin: 1rem 0; padding: .55rem .8rem; border-left: 4px solid var(--line); background: #f6f7f8; }
@@ -42,6 +43,7 @@ class DrawnFigure(NamedTuple):
     name: str
     svg: str
     caption: str
+    page: str = ""  # a page of its own, shown in a frame in place of the SVG
 
 
 def render_html(report: Report, figures: Sequence[DrawnFigure]) -> str:
@@ -109,6 +111,9 @@ def html_table(table: Table) -> str:
 
 
 def _figure(figure: DrawnFigure) -> str:
+    if figure.page:
+        page = html.escape(figure.page)
+        return f'<iframe title="{html.escape(figure.name)}" class="page" loading="lazy" srcdoc="{page}"></iframe>'
     svg = inline_svg(figure.svg, f"{figure.plan_id}-{figure.name}", figure.name)
     return f"<figure>{svg}<figcaption>{html.escape(figure.caption)}</figcaption></figure>"
 

@@ -26,8 +26,10 @@ from ..analysis.roofline import bound_sentences, roofline_table
 from ..analysis.speeds import PER, axis_table, main_plan, own_best_table, speed_table
 from ..analysis.statistics import EQUIVALENCE_BAND, Estimate
 from ..analysis.study import Study
+from ..sampling.events import overhead_text
 from . import columns
 from .columns import Column, interval
+from .figures import losses as losses_figure
 from .how_to_read import DEFINITIONS
 from .words import data_warning, format_time, machine_text, plan_title, t1_text
 
@@ -202,6 +204,16 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
             plan_id=plan_id,
         ),
         Section(
+            "Where the time of the threads went, in logged runs",
+            answers=_logging(study, plan_id),
+            tables=[
+                Table("losses", columns.LOSS, losses_figure.rows_of(study, plan_id)),
+                Table("efficiencies", columns.EFFICIENCY, losses_figure.rows_of(study, plan_id)),
+            ],
+            figures=("losses", "gantt"),
+            plan_id=plan_id,
+        ),
+        Section(
             "One-time costs, and iterations until they are earned back",
             tables=[Table("costs", columns.COST, costs if any(math.isfinite(r["prepare_s"]) for r in costs) else [])],
             figures=("overhead",),
@@ -244,6 +256,22 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
             in_terminal=False,
         ),
     ]
+
+
+def _logging(study: Study, plan_id: str) -> list[str]:
+    """Say where the pictures and traces of a plan are, and what logging cost."""
+    rows = [row for row in study.traces if row["plan_id"] == plan_id]
+    if not rows:
+        return []
+    folder = rows[-1]["path"].partition("/events/")[0]
+    costs = [f"{overhead_text(row)} ({model_label(row['model'])})" for row in rows]
+    sentences = [
+        f"Each model ran once more with its event log on. Pictures and traces for other tools: {folder}.",
+        f"Logging changed the time of a run by {', '.join(costs)}.",
+    ]
+    if not all(row["losses"]["against_serial"] for row in rows):
+        sentences.append("Without a serial run all running time counts as useful.")
+    return sentences
 
 
 def _comparisons(study: Study) -> Iterable[Section]:

@@ -132,9 +132,9 @@ def instances(plan, graph: TaskGraph, blocks: np.ndarray, created: np.ndarray, b
     data_ready = np.minimum(ready_times(graph, stop, run_start), start)
     allowed = data_ready
     if barrier != "none":
-        end = epoch_ends(plan, stop, barrier)
+        end = segment_ends(plan, stop, barrier)
         before = np.concatenate([[run_start], np.maximum.accumulate(end.ravel())[:-1]]).reshape(end.shape)
-        allowed = np.minimum(np.maximum(data_ready, before[:, epoch_of_task(plan, barrier)]), start)
+        allowed = np.minimum(np.maximum(data_ready, before[:, segment_of_task(plan, barrier)]), start)
     ready = allowed
     if len(created):
         ready = allowed.copy()
@@ -143,16 +143,16 @@ def instances(plan, graph: TaskGraph, blocks: np.ndarray, created: np.ndarray, b
     return Instances(start, stop, data_ready, allowed, ready)
 
 
-def epoch_of_task(plan, barrier: str) -> np.ndarray:
+def segment_of_task(plan, barrier: str) -> np.ndarray:
     """Return the number of barriers before each task's loop in a pass, int64, shape (num_tasks,)."""
     ends = np.array(barrier_after(plan, barrier), np.int64)
     return (np.cumsum(ends) - ends)[plan.task_loop]
 
 
-def epoch_ends(plan, stop: np.ndarray, barrier: str, largest: bool = True) -> np.ndarray:
+def segment_ends(plan, stop: np.ndarray, barrier: str, largest: bool = True) -> np.ndarray:
     """Return when the last task (not `largest`: the first) ahead of each barrier stopped, shape (passes, barriers)."""
-    epoch = epoch_of_task(plan, barrier)  # ascending
-    first = np.unique(epoch, return_index=True)[1]
+    segment = segment_of_task(plan, barrier)  # ascending
+    first = np.unique(segment, return_index=True)[1]
     return (np.maximum if largest else np.minimum).reduceat(stop, first, axis=1)
 
 
@@ -221,9 +221,9 @@ def worker_states(
     windows = None
     if model in ("forkjoin", "joblib"):
         windows = (
-            epoch_ends(plan, run.start, barrier, largest=False).ravel(),
-            epoch_ends(plan, run.stop, barrier).ravel(),
-            epoch_of_task(plan, barrier),
+            segment_ends(plan, run.start, barrier, largest=False).ravel(),
+            segment_ends(plan, run.stop, barrier).ravel(),
+            segment_of_task(plan, barrier),
         )
     first_pass = int((blocks["iteration"] // plan.iteration_stride).min())
     common = (model, causes, windows, run_ns, first_pass)
@@ -255,10 +255,10 @@ def _states_of_worker(plan, blocks, spells, worker, model, causes, windows, run_
         between = np.where(cause == READY, SCHEDULING, waiting)
     elif windows is not None and len(blocks):
         window = _inside(windows[0], windows[1], start)
-        epochs = windows[2][blocks["task"]] + (blocks["iteration"] // plan.iteration_stride - first_pass) * (
+        segments = windows[2][blocks["task"]] + (blocks["iteration"] // plan.iteration_stride - first_pass) * (
             int(windows[2].max()) + 1
         )
-        ahead = np.r_[epochs, -1][following]
+        ahead = np.r_[segments, -1][following]
         at_barrier = (window >= 0) & (ahead != window)
         between = np.where(at_barrier, BARRIER, SCHEDULING)
     state = np.select(

@@ -15,12 +15,16 @@ import numpy as np
 
 from ...cython_src.errors import UsageError
 from ...cython_src.plan.dependences import TaskGraph
-from .event_states import IN_BLOCK, RUNNING, STATE_DTYPE
+from .event_states import CAUSES, IN_BLOCK, RUNNING, STATE_DTYPE, STATES
 
 EVENTS_VERSION = 1
 DISTURBED = 0.2  # range of what logging cost in pairs of runs from which on they say nothing
 EVENTS_FOLDER = "events"  # of a results folder
 _LOOP_FIELDS = ("name", "layer", "phase")
+_ABOUT = (
+    *("model", "threads", "plan", "plan_name", "run_start_ns", "run_stop_ns", "first_iteration", "iterations"),
+    *("stride", "barrier", "overhead", "overheads", "lost"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +57,7 @@ class EventLog:
     @property
     def overhead_text(self) -> str:
         """What logging cost, or that it is hidden by what disturbed the runs."""
-        low, high = min(self.about["overheads"]), max(self.about["overheads"])
-        if high - low > DISTURBED:
-            return f"unknown (disturbed: {low:+.0%} to {high:+.0%})"
-        return f"{self.about['overhead']:+.1%}"
+        return overhead_text(self.about)
 
     @property
     def wall_ns(self) -> int:
@@ -109,6 +110,14 @@ class EventLog:
         return f"{self.loops['name'][loop]}[{task - self.loops['first_task'][loop]}]"
 
 
+def overhead_text(about: Mapping[str, Any]) -> str:
+    """Return what logging cost, from `overhead` and `overheads`, or that it is hidden by what disturbed the runs."""
+    low, high = min(about["overheads"]), max(about["overheads"])
+    if high - low > DISTURBED:
+        return f"unknown (disturbed: {low:+.0%} to {high:+.0%})"
+    return f"{about['overhead']:+.1%}"
+
+
 def write_events(path: str | os.PathLike, log: EventLog) -> Path:
     """Write a log as a NumPy archive (`docs/reference/event_log.md`), whole or not at all."""
     path = Path(path)
@@ -148,7 +157,30 @@ def read_events(path: str | os.PathLike) -> EventLog:
             f"event logs must have version {EVENTS_VERSION}, got {about.get('version')} in {os.fspath(path)!r}; trace "
             f"again"
         )
-    return EventLog(about, events, loops, edges)
+    log = EventLog(about, events, loops, edges)
+    if reason := _fault(log):
+        raise UsageError(
+            f"event log {os.fspath(path)!r} must hold what forktask trace wrote, but {reason}; trace again"
+        )
+    return log
+
+
+def _fault(log: EventLog) -> str:
+    """Return what is wrong with a log whose parts could be read, or an empty text."""
+    lacking = [name for name in _ABOUT if name not in log.about]
+    if lacking:
+        return f"it does not say {', '.join(lacking)}"
+    events, about = log.events, log.about
+    edges = log.edges if log.edges.ndim == 2 else np.zeros((0, 0), np.int32)
+    if len({len(values) for values in log.loops.values()}) != 1 or len(edges) != 3 or not len(events):
+        return "its loops, edges or events are not whole"
+    ranges = {"task": log.num_tasks, "worker": about["threads"], "state": len(STATES), "cause": len(CAUSES)}
+    # A worker that ran no block has task -1.
+    if any(not -(name == "task") <= events[name].min() <= events[name].max() < n for name, n in ranges.items()):
+        return f"the numbers of its events are not below those of {', '.join(ranges)}"
+    if (events["stop_ns"] - events["start_ns"]).sum() != about["threads"] * log.wall_ns:
+        return "its events do not sum to threads x wall time"
+    return ""
 
 
 def events_files(folder: str | os.PathLike) -> list[Path]:

@@ -220,6 +220,44 @@ class DurationsRow(msgspec.Struct, kw_only=True):
     durations_s: Annotated[list[Amount], Meta(min_length=1)]
 
 
+class LossesRow(msgspec.Struct, kw_only=True):
+    """Where the time of an iteration went, in seconds of wall time, and the factors of the efficiency."""
+
+    model: Name
+    threads: Number
+    step_time_s: Annotated[float, Meta(gt=0, lt=1e15)]
+    useful_s: Amount
+    inflation_s: Real
+    runtime_s: Amount
+    imbalance_s: Amount
+    barrier_s: Amount
+    dependence_s: Amount
+    preemption_s: Amount
+    cpu_availability: Real
+    scheduling_efficiency: Real
+    serialization_efficiency: Real
+    load_balance: Real
+    computation_scalability: Real
+    global_efficiency: Real
+    against_serial: bool
+
+
+class TraceRow(msgspec.Struct, kw_only=True):
+    """A logged run: where its log is, and its losses."""
+
+    plan_id: Name
+    model: Name
+    threads: Number
+    path: Name
+    losses: LossesRow
+    overhead: Real
+    overheads: Annotated[list[Real], Meta(min_length=1)]
+    lost: Count
+    iterations: Number
+    environment_id: Text | UnsetType = UNSET
+    layers: list[dict[str, Any]] | UnsetType = UNSET
+
+
 ROWS: dict[str, Any] = {
     "run": RunRow,
     "plan": PlanRow,
@@ -230,6 +268,7 @@ ROWS: dict[str, Any] = {
     "failure": FailureRow,
     "metg": MetgRow,
     "durations": DurationsRow,
+    "trace": TraceRow,
 }
 
 

@@ -255,6 +255,14 @@ def test_logs_are_read_as_written(tmp_path):
     assert isinstance(again, EventLog) and (again.events == log.events).all() and (again.edges == log.edges).all()
     assert again.loops == log.loops and again.about["model"] == "taskiter" and again.title == log.title
     assert events_files(tmp_path) == [path] and again.task_name(5) == log.task_name(5)
+    less = {key: value for key, value in log.about.items() if key != "stride"}
+    for wrong, words in (
+        (dataclasses.replace(log, about=less), "does not say stride"),
+        (dataclasses.replace(log, events=log.events[1:]), "do not sum to threads x wall time"),
+        (dataclasses.replace(log, edges=log.edges[:2]), "not whole"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            read_events(write_events(tmp_path / "wrong.npz", wrong))
     bad = tmp_path / "bad.npz"
     bad.write_bytes(path.read_bytes()[:100])
     np.savez(tmp_path / "other.npz", a=np.zeros(3))

@@ -397,13 +397,14 @@ def test_compare_from_the_command_line(tmp_path, capsys):
         "--threads",
         "1",
         "--quick",
+        "--trace",
         "--out",
         out,
     ]
     assert main([*arguments, "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     results = read_results(out)
-    assert counts(results) == {"run": 1, "machine": 1, "plan": 1, "sample": 3, "profile": 3}
+    assert counts(results) == {"run": 1, "machine": 1, "plan": 1, "sample": 3, "profile": 3, "trace": 3}
     assert len({row["weights_hash"] for row in results.of_kind("sample")}) == 1
     assert "taskiter" in json.dumps(summary)
     assert {"samples.jsonl", "summary.csv", "report.html"} <= set(os.listdir(out))

@@ -329,5 +329,5 @@ def test_all_files_are_written_and_pictures_are_not_empty(tmp_path, logs):
         total = sum(float(row[f"{n}_s"]) for row in rows if row["model"] == log.about["model"] for n in LOSSES)
         assert total == pytest.approx(log.about["threads"] * log.wall_ns * 1e-9 / 4)
     assert "gantt" in said and "Wall time an iteration" in said
-    with pytest.raises(UsageError, match="must be writable"):
+    with pytest.raises(UsageError, match="cannot be written"):
         write_trace_files(tmp_path / "none", logs, 2)
