@@ -91,7 +91,6 @@ ARROWS = {
         "sections": {"figures"},
         "figures": {"words"},
         "files": {"figures"},
-        "gpu": {"figures"},
         "gantt": {"figures"},
         "simulation": {"figures"},
         "gantt_page": set(),

@@ -1,119 +1,64 @@
-"""The table of a sweep with GPU models: step times, launch overhead, idle share, one-time costs.
-
-CPU and GPU sum in other orders, so that their weights agree within rounding only; a `Study` compares bits and refuses
-such a folder.
-"""
+"""What a GPU's models cost beside their kernels: launches, idle time, one-time costs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from functools import lru_cache
 
-from ...cython_src.errors import UsageError
-from ..sampling.models import parse_model
-from ..sampling.results import Results
-from .answers import LOSS_TOLERANCES, disagreement
-from .statistics import ratio_interval, spread
+import pandas as pd
 
-EPOCH_IMAGES = 50_000
-COLUMNS = (
-    "network",
-    "batch",
-    "model",
-    "threads",
-    "samples",
-    "step_time_s",
-    "iqr_s",
-    "epoch_s",
-    "vs_forkjoin",
-    "vs_forkjoin_low",
-    "vs_forkjoin_high",
-    "vs_stream",
-    "vs_stream_low",
-    "vs_stream_high",
-    "overhead_s",
-    "busy_s",
-    "idle_share",
-    "context_s",
-    "compilation_s",
-    "prepare_s",
-    "first_replay_s",
-)
+from .names import is_gpu
+from .speeds import interval_columns
+from .statistics import spread
+from .study import NOTHING, Study
+
+EPOCH_SAMPLES = 50_000
 
 
-def gpu_table(results: Results) -> list[dict[str, Any]]:
-    """Return a row for each plan, model and thread count.
+def gpu_names(study: Study) -> list[str]:
+    """Return the names of the GPUs that samples came from."""
+    return sorted({gpu["name"] for gpu in study.samples.get("gpu", ()) if isinstance(gpu, dict)})
 
-    Returns
-    -------
-    list of dict
-        `COLUMNS`; vs_...: time of gpu_forkjoin or gpu_stream over this model's (above 1: faster); overhead_s: a step
-        of empty kernels; busy_s: kernels of a step, one after the other; idle_share: 1 - busy / step, below 0 where
-        kernels overlap. Values that were not measured are None.
 
-    Raises
-    ------
-    UsageError
-        Answers of two models for one plan differ by more than rounding: then no time is reported.
+@lru_cache(maxsize=4)
+def gpu_table(study: Study) -> pd.DataFrame:
+    """Return a row for each plan and model of a GPU.
+
+    Columns: plan_id, model, threads, vs_stream, vs_stream_low, vs_stream_high (time of gpu_stream over this model's;
+    above 1: faster), overhead_s (a step of empty kernels), busy_s (kernels of a step, one after the other), idle_share
+    (1 - busy / step, below 0 where kernels overlap), context_s, compilation_s, prepare_s. NaN: not measured.
     """
-    plans = {row["plan_id"]: row for row in results.of_kind("plan")}
-    samples: dict[tuple[str, str, int], dict[int, Mapping]] = {}
-    for row in results.of_kind("sample"):
-        samples.setdefault((row["plan_id"], row["model"], row["threads"]), {})[row["repetition"]] = row
-    profiles = {(row["plan_id"], row["model"], row["threads"]): row for row in results.of_kind("profile")}
-    _check_answers(samples)
-    table = []
-    for (plan_id, model, threads), rows in samples.items():
-        times = {r: row["step_time_s"] for r, row in rows.items()}
-        middle, first = spread(list(times.values())), next(iter(rows.values()))
-        entry: dict[str, Any] = dict.fromkeys(COLUMNS)
-        batch = plans[plan_id]["options"]["batch"]
-        entry |= {
-            "network": plans[plan_id]["network"],
-            "batch": batch,
-            "model": model,
-            "threads": threads,
-            "samples": middle.count,
-            "step_time_s": middle.median,
-            "iqr_s": middle.iqr,
-            "epoch_s": middle.median * EPOCH_IMAGES / batch,
-            "prepare_s": spread([row["prepare_s"] for row in rows.values()]).median,
-            "first_replay_s": spread([row["first_replay_s"] for row in rows.values()]).median,
-        }
-        for name in ("forkjoin", "stream"):
-            reference = samples.get((plan_id, f"gpu_{name}", 1))
-            if reference and model != f"gpu_{name}":
-                ratio = ratio_interval({r: row["step_time_s"] for r, row in reference.items()}, times)
-                numbers = (ratio.value, ratio.low, ratio.high)
-                for suffix, number in zip(("", "_low", "_high"), numbers, strict=True):
-                    entry[f"vs_{name}{suffix}"] = None if math.isnan(number) else number
-        if first.get("gpu"):
-            costs = [row["gpu"]["costs_s"] for row in rows.values()]
-            for name in ("context", "compilation"):
-                if all(name in cost for cost in costs):
-                    entry[f"{name}_s"] = spread([cost[name] for cost in costs]).median
-            profile = profiles.get((plan_id, model, threads))
-            if profile is not None:
-                entry |= {
-                    "overhead_s": profile["runtime_cost_s"],
-                    "busy_s": profile["busy_s"],
-                    "idle_share": 1 - profile["busy_s"] / middle.median,
+    rows = []
+    for plan_id in study.plan_ids():
+        stream = (plan_id, "gpu_stream", 1)
+        for model, threads in study.points_of(plan_id):
+            if not is_gpu(model):
+                continue
+            point = (plan_id, model, threads)
+            samples = study.samples
+            samples = samples[(samples["plan_id"] == plan_id) & (samples["model"] == model)]
+            compared = stream in study.points and point != stream
+            profiles = list(study.gpu_profiles_of(point).values())
+            busy = _middle([row["busy_s"] for row in profiles])
+            rows.append(
+                {
+                    "plan_id": plan_id,
+                    "model": model,
+                    "threads": threads,
+                    **interval_columns("vs_stream", study.ratio(stream, point) if compared else NOTHING),
+                    "overhead_s": _middle([row["runtime_cost_s"] for row in profiles]),
+                    "busy_s": busy,
+                    "idle_share": 1 - busy / study.typical_time(point).value,
+                    **{f"{name}_s": _middle([g["costs_s"].get(name) for g in samples["gpu"]]) for name in ONCE},
+                    "prepare_s": _middle(samples["prepare_s"].tolist()),
                 }
-        table.append(entry)
-    table.sort(key=lambda e: (e["network"], e["batch"], parse_model(e["model"]).model.device, e["model"], e["threads"]))
-    return table
+            )
+    return pd.DataFrame(rows)
 
 
-def _check_answers(samples: Mapping[tuple[str, str, int], Mapping[int, Mapping]]) -> None:
-    """Check that devices agree within rounding; each device's models were compared bit for bit when measured."""
-    first: dict[str, tuple[str, list[float]]] = {}
-    for (plan_id, model, _), rows in samples.items():
-        for row in rows.values():
-            name, answer = first.setdefault(plan_id, (model, row["answer"]))
-            count = len(LOSS_TOLERANCES)
-            if wrong := disagreement(answer[:count], row["answer"][:count]):
-                raise UsageError(
-                    f"answers must agree before times are compared, but beside {name}'s that of {model} {wrong}; "
-                    f"this is a fault of the program"
-                )
+ONCE = ("context", "compilation")
+
+
+def _middle(values) -> float:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return spread(known).median if known else math.nan

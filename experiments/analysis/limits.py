@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ..bounds import bounds
-from .names import base_model, model_label
+from .names import base_model, is_gpu, model_label
 from .speeds import best_serial, interval_columns, speed_table
 from .statistics import Estimate, median_interval
 from .study import NOTHING, Study
@@ -122,6 +122,8 @@ def above_bounds(study: Study, plan_id: str, inflation: dict[tuple[str, int], Es
     of_threads = {row["threads"]: row for row in limits[limits["plan_id"] == plan_id].to_dict("records")}
     sentences, overlapping = [], []
     for row in speeds[(speeds["plan_id"] == plan_id) & (speeds["model"] != "serial")].to_dict("records"):
+        if is_gpu(row["model"]):
+            continue  # the bounds are those of the CPU's threads
         limit = of_threads.get(row["threads"])
         name = bound_of(row["model"])
         if limit is None or round(row["speedup"], 2) <= round(_speedup_bound(limit, name).value, 2):

@@ -9,9 +9,11 @@ from typing import Any
 import pandas as pd
 
 from ...cython_src.errors import UsageError
+from ..sampling.models import MODELS
 from ..sampling.results import SCHEMA_VERSION, read_results
+from .answers import LOSS_TOLERANCES, disagreement
 from .disturbance import disturbance_warnings
-from .names import base_model, model_label, plan_beside
+from .names import base_model, is_gpu, model_label, plan_beside
 from .speeds import speed_table
 from .study import Study
 
@@ -36,8 +38,9 @@ def study_from_rows(rows: Sequence[Mapping[str, Any]], partial: str = "") -> Stu
     Raises
     ------
     UsageError
-        No run row; samples of several environments or instruction sets; a sample without a hash of the weights, or
-        with another one than the rest of its plan; a sample of an unknown plan; efficiency above 1.5.
+        No run row; samples of several environments, or of several instruction sets of the CPU; a sample without a hash
+        of the weights, or with another one than the rest of its plan on its device; devices whose losses differ by more
+        than rounding; a sample of an unknown plan; efficiency above 1.5.
     """
     by_kind: dict[str, list] = {}
     for row in _separate_interference(rows):
@@ -52,6 +55,7 @@ def study_from_rows(rows: Sequence[Mapping[str, Any]], partial: str = "") -> Stu
     failures = by_kind.get("failure", [])
     _check_environments(by_kind["run"], samples, by_kind.get("profile", []))
     _check_results(samples, failures, plans)
+    _check_devices([row for row in samples if row.get("answer")])
     usable = []
     for row in samples:
         if row.get("step_time_s") and row["step_time_s"] > 0:
@@ -66,7 +70,8 @@ def study_from_rows(rows: Sequence[Mapping[str, Any]], partial: str = "") -> Stu
         plans=plans,
         machine=dict(by_kind["machine"][-1]) if by_kind.get("machine") else {},
         samples=pd.DataFrame(usable),
-        profiles=by_kind.get("profile", []),
+        profiles=[row for row in by_kind.get("profile", []) if not is_gpu(row["model"])],
+        gpu_profiles=[row for row in by_kind.get("profile", []) if is_gpu(row["model"])],
         failures=failures,
         traces=by_kind.get("trace", []),
         machine_model=dict(by_kind["machine_model"][-1]) if by_kind.get("machine_model") else {},
@@ -110,23 +115,24 @@ def _check_environments(runs, samples, profiles) -> None:
             f"all rows must come from one environment, got {len(identities)} ({', '.join(sorted(identities))}); "
             f"measure each machine or installation into a folder of its own"
         )
-    sets = {row["instruction_set"] for row in samples if row.get("instruction_set")}
+    sets = {row["instruction_set"] for row in samples if row.get("instruction_set") and not is_gpu(row["model"])}
     if len(sets) > 1:
         raise UsageError(
-            f"all samples must use one instruction set, got {', '.join(sorted(sets))}; "
+            f"all samples of the CPU must use one instruction set, got {', '.join(sorted(sets))}; "
             f"measure them into separate folders"
         )
 
 
 def _check_results(samples, failures, plans) -> None:
-    """Check that all points of a plan computed the same bits, before any time is shown."""
+    """Check that all points of a plan computed the same bits, before any time is shown; devices, and forms of a GPU's
+    kernels, which add in other orders, the same losses within rounding."""
     for row in failures:
         if row["reason"] == "mismatch":
             raise UsageError(
                 f"all models must compute the same weights, but {row['model']} on {row['threads']} threads did not "
                 f"({row['message']}); no time is shown before they agree"
             )
-    first: dict[tuple[str, str], Mapping] = {}
+    first: dict[tuple, Mapping] = {}
     for row in samples:
         if row["plan_id"] not in plans:
             raise UsageError(f"samples must belong to a plan row, got plan_id {row['plan_id']!r}; measure again")
@@ -135,12 +141,12 @@ def _check_results(samples, failures, plans) -> None:
                 f"every sample must carry a hash of the weights, repetition {row['repetition']} of {row['model']} on "
                 f"{row['threads']} threads has none; measure it again"
             )
-        if not plans[row["plan_id"]].get("deterministic", True):
+        if not (plans[row["plan_id"]].get("deterministic", True) and row.get("deterministic", True)):
             continue
         for key in ("weights_hash", "losses_hash"):
             if not row.get(key):
                 continue
-            other = first.setdefault((row["plan_id"], key), row)
+            other = first.setdefault((row["plan_id"], row.get("instruction_set"), key), row)
             if row[key] != other[key]:
                 raise UsageError(
                     f"all models must compute the same {key.removesuffix('_hash')}, but {row['model']} on "
@@ -148,6 +154,21 @@ def _check_results(samples, failures, plans) -> None:
                     f"{other['threads']} (repetition {other['repetition']}) differ for "
                     f"{plans[row['plan_id']]['network']}; no time is shown before they agree"
                 )
+
+
+def _check_devices(samples) -> None:
+    """Check that the first losses on all devices agree within rounding."""
+    first: dict[str, Mapping] = {}
+    for row in samples:
+        other = first.setdefault(row["plan_id"], row)
+        count = len(LOSS_TOLERANCES)
+        if row["instruction_set"] != other["instruction_set"] and (
+            wrong := disagreement(other["answer"][:count], row["answer"][:count])
+        ):
+            raise UsageError(
+                f"devices must agree before times are compared, but beside {other['model']}'s answer that of "
+                f"{row['model']} {wrong}; this is a fault of the program"
+            )
 
 
 def _check_efficiency(study: Study) -> list[str]:
@@ -171,6 +192,11 @@ def _check_efficiency(study: Study) -> list[str]:
     ]
 
 
+def _has_one_thread(model: str) -> bool:
+    known = MODELS.get(base_model(model))
+    return known is not None and known.max_threads == 1
+
+
 def _missing_points(study: Study) -> list[str]:
     """Return sentences about points of the grid that neither were measured nor failed."""
     models, threads, repeats = (study.config.get(key) for key in ("models", "threads", "repeats"))
@@ -185,7 +211,7 @@ def _missing_points(study: Study) -> list[str]:
         for hogs in study.config.get("interference") or [0]:
             this = plan_beside(plan_id, hogs)
             for model in models:
-                for count in (1,) if base_model(model) == "serial" else threads:
+                for count in (1,) if _has_one_thread(model) else threads:
                     done = len(study.step_times(this, model, count))
                     if tuned and not done and (this, model, count) not in failed:
                         continue  # It is the best granularity of another model or number of threads.

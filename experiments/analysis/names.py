@@ -29,6 +29,11 @@ def base_model(model: str) -> str:
     return model.partition(":")[0]
 
 
+def is_gpu(model: str) -> bool:
+    """Whether a model runs on a GPU."""
+    return model.startswith("gpu_")
+
+
 def model_label(model: str) -> str:
     """Return a short readable form of a model spec: `forkjoin:region=persistent` gives "forkjoin, persistent"."""
     name, *chosen = model.split(":")
@@ -40,9 +45,11 @@ def model_label(model: str) -> str:
 
 
 def model_rank(model: str) -> tuple[int, int, str]:
-    """Return a sort key: serial, fork-join, then task models from eager to closed; plain specs before variants."""
-    base = base_model(model)
-    return (MODEL_ORDER.index(base) if base in MODEL_ORDER else len(MODEL_ORDER), model.count(":"), model)
+    """Return a sort key: serial, fork-join, then task models from eager to closed, those of a GPU last; plain specs
+    before variants."""
+    base = base_model(model).removeprefix("gpu_")
+    rank = MODEL_ORDER.index(base) if base in MODEL_ORDER else len(MODEL_ORDER)
+    return (rank + is_gpu(model) * (len(MODEL_ORDER) + 1), model.count(":"), model)
 
 
 def plan_beside(plan_id: str, hogs: int) -> str:

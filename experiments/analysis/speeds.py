@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ...cython_src.errors import UsageError
-from .names import GRANULARITY, INTERFERENCE, base_model, model_rank, value_text
+from .names import GRANULARITY, INTERFERENCE, base_model, is_gpu, model_rank, value_text
 from .statistics import Estimate, spread, verdict
 from .study import NOTHING, Point, Study
 
@@ -31,27 +31,28 @@ def best_serial(study: Study, plan_id: str) -> Point | None:
     return min((p for p in found if p in study.points), key=lambda p: study.typical_time(p).value, default=None)
 
 
-def forkjoin_forms(study: Study, plan_id: str, threads: int) -> list[str]:
-    """Return the fork-join forms that were measured on this plan and number of threads."""
-    return [m for m, t in study.points_of(plan_id) if t == threads and base_model(m) == "forkjoin"]
+def forkjoin_forms(study: Study, plan_id: str, threads: int, gpu: bool = False) -> list[str]:
+    """Return the fork-join forms that were measured on this plan and number of threads, on the CPU or on a GPU."""
+    wanted = "gpu_forkjoin" if gpu else "forkjoin"
+    return [m for m, t in study.points_of(plan_id) if t == threads and base_model(m) == wanted]
 
 
 @lru_cache(maxsize=4096)
-def better_forkjoin(study: Study, plan_id: str, threads: int) -> str | None:
-    """Return the faster fork-join form on this plan and number of threads."""
-    forms = forkjoin_forms(study, plan_id, threads)
+def better_forkjoin(study: Study, plan_id: str, threads: int, gpu: bool = False) -> str | None:
+    """Return the faster fork-join form on this plan and number of threads, on the CPU or on a GPU."""
+    forms = forkjoin_forms(study, plan_id, threads, gpu)
     return min(forms, key=lambda m: (study.typical_time((plan_id, m, threads)).value, model_rank(m)), default=None)
 
 
 @lru_cache(maxsize=4)
 def speed_table(study: Study) -> pd.DataFrame:
-    """Return one row per point: time, speedup, efficiency, and the verdict against the better fork-join form.
+    """Return one row per point: time, speedup, efficiency, and the verdict against its device's better fork-join form.
 
     Columns: every field of the plan's record (network, batch, phase, and the other options), plan_id, model, threads,
     repetitions, median_s (typical time), lower_quartile_s, upper_quartile_s (of the samples as measured), low_s,
     high_s (95 % interval), fill_s, speedup, speedup_low, speedup_high (over the best serial run of the problem),
     efficiency, efficiency_low, efficiency_high, reference (model), ratio, ratio_low, ratio_high (time / reference's
-    time), verdict. NaN and "" where there is nothing to compare with.
+    time), verdict. NaN and "" where there is nothing to compare with; a GPU's models have no efficiency.
     """
     rows = []
     for plan_id in study.plan_ids():
@@ -63,9 +64,10 @@ def speed_table(study: Study) -> pd.DataFrame:
             s, typical = spread(list(study.points[point].values())), study.typical_time(point)
             fill = of_plan[(of_plan["model"] == model) & (of_plan["threads"] == threads)].get("fill_time_s")
             speedup = study.ratio(serial, point) if serial else NOTHING
-            reference = better_forkjoin(study, plan_id, threads)
+            gpu = is_gpu(model)
+            reference = better_forkjoin(study, plan_id, threads, gpu)
             reference = reference if reference != model else None
-            forms = [(plan_id, form, threads) for form in forkjoin_forms(study, plan_id, threads)]
+            forms = [(plan_id, form, threads) for form in forkjoin_forms(study, plan_id, threads, gpu)]
             ratio = study.ratio_to_fastest(point, forms) if reference else NOTHING
             rows.append(
                 {
@@ -81,9 +83,10 @@ def speed_table(study: Study) -> pd.DataFrame:
                     "high_s": typical.high,
                     "fill_s": float(np.median(fill.dropna())) if fill is not None and len(fill.dropna()) else math.nan,
                     **interval_columns("speedup", speedup),
-                    "efficiency": speedup.value / threads,
-                    "efficiency_low": speedup.low / threads,
-                    "efficiency_high": speedup.high / threads,
+                    # A GPU's models have one thread, which only launches.
+                    "efficiency": math.nan if gpu else speedup.value / threads,
+                    "efficiency_low": math.nan if gpu else speedup.low / threads,
+                    "efficiency_high": math.nan if gpu else speedup.high / threads,
                     "reference": reference or "",
                     **interval_columns("ratio", ratio),
                     "verdict": verdict(ratio) if reference else "",
@@ -108,11 +111,12 @@ def own_best_table(study: Study) -> pd.DataFrame:
     speeds = speed_table(study).copy()
     rows = []
     speeds["problem"] = [study.problem_name(p) for p in speeds["plan_id"]]
-    for (problem, threads), group in speeds.groupby(["problem", "threads"], sort=False):
+    speeds["gpu"] = [is_gpu(model) for model in speeds["model"]]
+    for (problem, threads, gpu), group in speeds.groupby(["problem", "threads", "gpu"], sort=False):
         if group["plan_id"].nunique() < 2:
             continue
         best = group.loc[group.groupby("model")["median_s"].idxmin()]
-        joins = best[best["model"].map(base_model) == "forkjoin"]
+        joins = best[best["model"].map(base_model) == ("gpu_forkjoin" if gpu else "forkjoin")]
         reference = joins.loc[joins["median_s"].idxmin()] if len(joins) else None
         for _, row in best.iterrows():
             comparable = reference is not None and row["model"] != reference["model"]

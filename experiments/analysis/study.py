@@ -42,7 +42,8 @@ class Study:
         The latest "machine" and "machine_model" row, or empty.
     samples : DataFrame
         One row per sample; columns plan_id, model, threads, repetition, step_time_s, ...
-    profiles, failures, traces : list of dict
+    profiles, gpu_profiles, failures, traces : list of dict
+        Profiles of models of the CPU, and of a GPU.
     partial : str
         Half-written last line that was left out.
     warnings : list of str
@@ -59,6 +60,7 @@ class Study:
     machine_model: dict = field(default_factory=dict)
     partial: str = ""
     warnings: list[str] = field(default_factory=list)
+    gpu_profiles: list[dict] = field(default_factory=list)
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -191,12 +193,20 @@ class Study:
     # --- profiles ---
 
     def profiles_of(self, point: Point) -> dict[int, dict]:
-        """Return the latest profile row of a point in each repetition."""
-        wanted = {"plan_id": point[0], "model": point[1], "threads": point[2]}
-        own = [row for row in self.profiles if all(row[key] == value for key, value in wanted.items())]
-        return {row.get("repetition", 0): row for row in own}
+        """Return the latest profile row of a point in each repetition; none for models of a GPU."""
+        return _rows_of(self.profiles, point)
+
+    def gpu_profiles_of(self, point: Point) -> dict[int, dict]:
+        """Return those of a model of a GPU."""
+        return _rows_of(self.gpu_profiles, point)
 
     def loop_times(self, profile: Mapping[str, Any]) -> list[list[float]]:
         """Return typical durations of each loop's blocks in seconds, in plan order, from a profile row."""
         loops = [(loop["name"], loop["num_blocks"]) for loop in self.plans[profile["plan_id"]]["loops"]]
         return bounds.durations_by_loop(loops, profile["block_time_s"])
+
+
+def _rows_of(profiles: Sequence[dict], point: Point) -> dict[int, dict]:
+    wanted = {"plan_id": point[0], "model": point[1], "threads": point[2]}
+    own = [row for row in profiles if all(row[key] == value for key, value in wanted.items())]
+    return {row.get("repetition", 0): row for row in own}

@@ -51,9 +51,12 @@ def configuration_of(arguments: Namespace):
     """Return the `Configuration` that was asked for."""
     from ..sweep.configuration import Configuration, Grid, Measure, check_axes
 
+    chosen = models(arguments)
+    if arguments.device == "gpu" and "serial" not in chosen:
+        chosen = ("serial", *chosen)  # the speedup of a GPU is that over the CPU's serial run
     axes = {
         **plan_axes(arguments),
-        "models": models(arguments),
+        "models": chosen,
         "threads": threads(arguments),
         "interference": arguments.interference,
     }

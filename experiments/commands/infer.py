@@ -5,7 +5,16 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser, Namespace
 
-from .arguments import MOST_THREADS, add_models, add_plan_options, models, number_from, numbers, plan_products
+from .arguments import (
+    MOST_THREADS,
+    add_device,
+    add_models,
+    add_plan_options,
+    models,
+    number_from,
+    numbers,
+    plan_products,
+)
 
 HELP = "time the forward pass over many images, layer by layer"
 DESCRIPTION = "Time the forward pass over many images: load, create and run, and each layer's share."
@@ -22,6 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--images", type=_image_counts, default=(1200,), metavar="N[,N...]", help="numbers of images; default: 1200"
     )
     add_models(parser, ("serial", "forkjoin", "taskiter"))
+    add_device(parser)
     counts = core_counts(min(2, core_counts()[-1]))
     parser.add_argument(
         "--threads",

@@ -63,7 +63,7 @@ def measure_and_report(configuration, arguments: Namespace) -> int:
     failures = _trace(configuration, out_dir, results) if arguments.trace else []
     for failure in failures:
         print(f"forktask: not traced: {failure}", file=sys.stderr)
-    print(_report(configuration, out_dir, results, arguments.json))
+    print(_report(configuration, out_dir, arguments.json))
     again = any(row["reason"] not in LASTING_FAILURES for row in standing_failures(results))
     return 1 if again or failures else 0
 
@@ -77,16 +77,13 @@ def _trace(configuration, out_dir: str, results) -> list[str]:
     )
 
 
-def _report(configuration, out_dir: str, results, as_json: bool) -> str:
+def _report(configuration, out_dir: str, as_json: bool) -> str:
     from ..report.files import report_on_sweep
-    from ..report.gpu import gpu_report
     from ..sampling.models import describe_gpu_convolutions
 
-    if not configuration.uses_gpu:
-        return report_on_sweep(out_dir, as_json)
-    for conv in configuration.grid.conv:
+    for conv in configuration.grid.conv if configuration.uses_gpu else ():
         print(f"forktask: {describe_gpu_convolutions(conv)}", file=sys.stderr)
-    return gpu_report(out_dir, results, as_json)
+    return report_on_sweep(out_dir, as_json)
 
 
 def _say_quick(grid) -> None:

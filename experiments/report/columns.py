@@ -223,6 +223,16 @@ ACCOUNT = (
     _time("runtime_cost_s", "empty kernels"),
     _percent("unexplained", "left over", 1),
 )
+GPU = (
+    MODEL,
+    *_ratio("gpu_stream / this", "vs_stream", 2),
+    _time("overhead_s", "empty kernels"),
+    _time("busy_s", "kernels"),
+    _percent("idle_share", "idle"),
+    _time("context_s", "context"),
+    _time("compilation_s", "compilation"),
+    _time("prepare_s", "prepare"),
+)
 FACTORIAL = (
     THREADS,
     _text("creation"),

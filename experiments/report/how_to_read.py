@@ -12,7 +12,7 @@ DEFINITIONS = (
         "come from the ratios within each repetition block.",
     ),
     ("speedup", "Time of the fastest serial run of the same problem, at any granularity, over the time of this run."),
-    ("efficiency, eff.", "Speedup divided by the number of threads."),
+    ("efficiency, eff.", "Speedup divided by the number of threads; models of a GPU have none."),
     (
         "time / fork-join",
         "Time over that of the better fork-join form of the same plan on as many threads. Below 1 is faster.",

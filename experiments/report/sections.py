@@ -17,10 +17,11 @@ from ..analysis import factorial
 from ..analysis.accounting import accounting_table, inflation, layer_table, remarks
 from ..analysis.costs import cost_table
 from ..analysis.disturbance import disturbance_table
+from ..analysis.gpu import gpu_table
 from ..analysis.interference import interference_table
 from ..analysis.limits import above_bounds, bound_table, floor_table
 from ..analysis.memory import memory_table
-from ..analysis.names import TASK_MODELS, axis_label, base_model, model_label
+from ..analysis.names import TASK_MODELS, axis_label, base_model, is_gpu, model_label
 from ..analysis.phases import BUSY, phase_table, phases_of
 from ..analysis.roofline import bound_sentences, roofline_table
 from ..analysis.speeds import PER, axis_table, main_plan, own_best_table, speed_table
@@ -31,7 +32,7 @@ from . import columns
 from .columns import Column, interval
 from .figures import losses as losses_figure
 from .how_to_read import DEFINITIONS
-from .words import data_warning, format_time, machine_text, plan_title, t1_text
+from .words import data_warning, format_time, gpu_text, machine_text, plan_title, t1_text
 
 
 @dataclass(frozen=True)
@@ -177,6 +178,7 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
     accounts = records_of(accounting_table(study), plan_id)
     cells = records_of(factorial.factorial_table(study), plan_id)
     beside = [r for r in records_of(interference_table(study), plan_id) if r["hogs"]]
+    accelerated = records_of(gpu_table(study), plan_id)
     return [
         *point_sections,
         Section(
@@ -185,6 +187,13 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
             answers=remarks(phases),
             tables=[Table("phases", columns.phase_columns(phases_of(study, plan_id)), phases)],
             figures=("phases",),
+            plan_id=plan_id,
+        ),
+        Section(
+            "Models of a GPU",
+            sentences=[gpu_text(study)] if accelerated else (),
+            tables=[Table("gpu", columns.GPU, accelerated)],
+            figures=("gpu_batch",) if plan_id == main_plan(study) else (),
             plan_id=plan_id,
         ),
         Section(
@@ -332,13 +341,17 @@ def _closing_sections(study: Study) -> list[Section]:
 
 
 def headline(study: Study, plan_id: str) -> list[str]:
-    """Return the findings of one plan at its largest number of threads, a sentence for each task model."""
+    """Return the findings of one plan, a sentence for each task model at the largest number of threads, and for each
+    of a GPU."""
     table = speed_table(study)
-    table = table[(table["plan_id"] == plan_id) & table["model"].map(base_model).isin(TASK_MODELS)]
-    table = table[table["verdict"] != ""]
+    table = table[table["plan_id"] == plan_id]
+    gpu = table["model"].map(is_gpu)
+    compared = table[table["model"].map(base_model).isin(TASK_MODELS) & (table["verdict"] != "")]
+    widest = compared[compared["threads"] == compared["threads"].max()]
     sentences = []
-    for row in table[table["threads"] == table["threads"].max()].to_dict("records"):
-        against = f"{model_label(row['reference'])} on {row['threads']} threads"
+    for row in pd.concat([widest, table[gpu & (table["verdict"] != "")]]).to_dict("records"):
+        threads = "" if is_gpu(row["model"]) else f" on {row['threads']} threads"
+        against = f"{model_label(row['reference'])}{threads}"
         words = {
             "faster": f"faster than {against}",
             "slower": f"slower than {against}",
@@ -348,6 +361,12 @@ def headline(study: Study, plan_id: str) -> list[str]:
         limits = interval(row["ratio_low"], row["ratio_high"], 3)
         limits = f", 95% interval {limits}" if limits else ""
         sentences.append(f"{model_label(row['model'])} is {words} (time ratio {row['ratio']:.3f}{limits}).")
+    for row in table[gpu & table["speedup"].notna()].to_dict("records"):
+        limits = interval(row["speedup_low"], row["speedup_high"])
+        limits = f" (95% interval {limits})" if limits else ""
+        sentences.append(
+            f"{model_label(row['model'])} is {row['speedup']:.2f} times as fast as the serial run on the CPU{limits}."
+        )
     return sentences
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ..analysis.gpu import gpu_names
 from ..analysis.limits import floor_table
 from ..analysis.names import GRANULARITY, option_texts
 from ..analysis.speeds import best_serial
@@ -102,6 +103,14 @@ def machine_text(study: Study) -> str:
     return f"Machine: {', '.join(pieces)}." if pieces else ""
 
 
+def gpu_text(study: Study) -> str:
+    """Name the GPU, and say what its columns mean."""
+    return (
+        f"GPU: {', '.join(gpu_names(study))}. Empty kernels: a step of the same launches. Kernels: of a step, one "
+        "after the other; idle: 1 - kernels / step, below 0 where they overlap."
+    )
+
+
 def find_text(mapping: Mapping[str, Any], *names: str) -> str:
     """Return the first text found under one of the names, one level deep."""
     for name in names:
@@ -130,8 +139,11 @@ def conditions(study: Study, plan_id: str) -> list[str]:
         f"Work: {study.problem_name(plan_id)}, {plan['flops'] / 1e9:.3g} GFLOP a step (convolutions counted in their "
         f"direct form), {blocks_text(plan)}, {plan['num_edges']} dependence edges"
         + (f" ({options})." if options else "."),
-        f"Every model runs the same blocks of the same kernels{f' ({sets})' if sets else ''}, and all of them left "
-        f"bit-identical weights; this was checked before anything was drawn.",
+        f"Every model runs the same blocks of the same kernels{f' ({sets})' if sets else ''}, and all of them "
+        + ("on one device " if gpu_names(study) else "")
+        + "left bit-identical weights; "
+        + ("the devices' losses agree within rounding; " if gpu_names(study) else "")
+        + "this was checked before anything was drawn.",
         f"Each point is {count} repetition{'' if count == '1' else 's'}, each in a process of its own, in random order "
         f"within blocks of all configurations; a step time is the slope between two run lengths, after warm-up"
         + (", with every thread pinned to a core of its own." if pinned else ", threads not pinned."),

@@ -301,7 +301,8 @@ def built_models(device: str = "cpu") -> list[str]:
 
 
 def models_on(device: str, texts: list[str], default: tuple[str, ...]) -> list[str]:
-    """Return the specs that a command with `--device` runs: on a GPU `taskiter` stands for `gpu_taskiter`.
+    """Return the specs that a command with `--device` runs: on a GPU `taskiter` stands for `gpu_taskiter`; `serial` is
+    that of the CPU.
 
     Parameters
     ----------
@@ -321,7 +322,7 @@ def models_on(device: str, texts: list[str], default: tuple[str, ...]) -> list[s
     gpu_device.count_gpus()
     if tuple(texts) == tuple(default):
         return list(DEFAULT_GPU_MODELS)
-    return [text if text.startswith("gpu_") else f"gpu_{text}" for text in texts]
+    return [text if text.startswith("gpu_") or text == "serial" else f"gpu_{text}" for text in texts]
 
 
 def describe_models() -> str:

@@ -198,12 +198,14 @@ class Configuration:
         """Return the same grid with other options of measuring."""
         return replace(self, measure=self.measure.with_changes(**changes))
 
-    def check_machine(self) -> None:
-        """Raise `UsageError` unless this machine can run every model and number of threads of the grid."""
+    def check_machine(self, needs_gpu: bool = True) -> None:
+        """Raise `UsageError` unless this machine can run every model and number of threads of the grid; whether it has
+        a GPU does not count without `needs_gpu`."""
         for spec in parse_models(self.grid.models):
             process_environment(spec)  # raises if a library is missing
         if self.uses_gpu:
-            gpu_device.count_gpus()  # raises if there is no GPU
+            if needs_gpu:
+                gpu_device.count_gpus()  # raises if there is no GPU
             for model, conv in itertools.product(self.grid.models, self.grid.conv):
                 convolution_for(model, conv)  # raises if an algorithm has no CUDA kernels
         for threads in self.grid.threads:

@@ -108,15 +108,32 @@ def test_the_command_prints_a_table_and_json(capsys):
     assert list(tables[0]["columns"][0]["layers_s"]) == LAYERS
 
 
-def test_different_answers_give_no_table(monkeypatch):
-    """Check that times are not shown when two models disagree."""
-    answers = iter(["a", "b"])
+@pytest.mark.parametrize(
+    ("second", "refused"),
+    [
+        ({"answers_hash": "b"}, True),
+        ({"answers_hash": "b", "reproducible": False}, False),
+        ({"answers_hash": "b", "instruction_set": "sm_90"}, False),
+        ({"answers_hash": "b", "instruction_set": "sm_90", "answer": [2.0, 2.4]}, True),
+    ],
+)
+def test_different_answers_give_no_table(second, refused, monkeypatch):
+    """Check that times are not shown when two models of one device disagree, or devices by more than rounding."""
+    first = {"instruction_set": "avx2", "reproducible": True, "answer": [2.0, 2.5], "answers_hash": "a"}
+    rows = iter([first, {**first, "answer": [2.0, 2.5001], **second}])
     monkeypatch.setattr(
         "forktask.experiments.training.infer.run_sample",
-        lambda job, *rest: {"model": job["model"], "threads": 1, "answers_hash": next(answers)},
+        lambda job, *rest: {"model": job["model"], "threads": 1, **next(rows)},
     )
-    with pytest.raises(RuntimeError, match="give different losses"):
-        inference.infer("cifar10_cnn", PlanOptions(batch=1), 1, ["serial", "taskiter"], [1])
+
+    def table():
+        return inference.infer("cifar10_cnn", PlanOptions(batch=1), 1, ["serial", "taskiter"], [1])
+
+    if refused:
+        with pytest.raises(RuntimeError, match="give different losses"):
+            table()
+    else:
+        assert len(table()["columns"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,9 @@ def test_available_figures_can_all_be_drawn(two, sweep):
     """Check that what is offered works and what is not offered is refused with a reason."""
     assert figures.available_figures(two, two.plan_ids()[0]) == ["speedup", "phases", "layers", "roofline", "overhead"]
     assert figures.available_figures(sweep, sweep.plan_ids()[0]) == [
-        f for f in figures.FIGURES if f not in ("factorial", "interference", "losses", "options", "simulated")
+        f
+        for f in figures.FIGURES
+        if f not in ("factorial", "gpu_batch", "interference", "losses", "options", "simulated")
     ]
     for name in ("batch", "granularity"):
         with pytest.raises(UsageError, match="at least"):

@@ -4,25 +4,29 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
+import numpy as np
 import pytest
+from experiments.synthetic_results import synthetic_rows, write_rows
 from gpu.fake_gpu import measuring_command
 from gpu.fake_gpu.device import FakeDevice
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import device as gpu_device
-from forktask.experiments.analysis.gpu import gpu_table
+from forktask.cython_src.lowering.options import PlanOptions
+from forktask.experiments.analysis.load import study_from_rows
+from forktask.experiments.commands import compare
 from forktask.experiments.commands.main import main, make_parser
+from forktask.experiments.machine.environment import collect
 from forktask.experiments.metg import measure as metg_measure
-from forktask.experiments.report.gpu import gpu_report
+from forktask.experiments.report.files import report_folder
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
 from forktask.experiments.sampling.models import DEFAULT_GPU_MODELS, MODELS, models_on, parse_model
-from forktask.experiments.sampling.results import Results
 from forktask.experiments.sweep.configuration import Configuration, Grid, Measure
 from forktask.experiments.sweep.sweep import Sweep
 from forktask.experiments.training import trainer
 from forktask.experiments.training.gpu_sampling import GpuSampler
+from forktask.experiments.training.infer import measure_inference
 
 PEERS = pytest.param("peers --device gpu", marks=pytest.mark.torch)
 
@@ -89,6 +93,48 @@ def test_other_convolutions_than_direct_are_refused(command, fake_gpu, monkeypat
         "convolutions on a GPU must be direct or winograd2, got --conv winograd; leave it out"
         in capsys.readouterr().err
     )
+
+
+def test_a_dry_run_needs_no_gpu(monkeypatch, capsys):
+    """Check that the grid of a sweep with GPU models is printed where CuPy is missing; impossible ones are refused."""
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert main(["run", "gpu_batch", "--dry-run", "--quick"]) == 0
+    assert "gpu_taskiter on 1 thread" in capsys.readouterr().out
+    configuration = Configuration(grid=Grid(models=("gpu_stream",), conv=("winograd4",)))
+    with pytest.raises(UsageError, match="convolutions on a GPU must be direct or winograd2"):
+        configuration.check_machine(needs_gpu=False)
+
+
+def test_compare_on_a_gpu_measures_the_serial_run(fake_gpu):
+    """Check that `compare --device gpu` has the base of its speedups, once."""
+    for given, models in (
+        (["--models", "stream"], ("serial", "gpu_stream")),
+        (["--models", "serial,taskiter"], ("serial", "gpu_taskiter")),
+        ([], ("serial", *DEFAULT_GPU_MODELS)),
+    ):
+        arguments = make_parser().parse_args(["compare", "--device", "gpu", *given])
+        assert compare.configuration_of(arguments).grid.models == models
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("model", ["gpu_stream", "gpu_taskiter:products=own", "gpu_both"])
+def test_inference_on_a_gpu(fake_gpu, model):
+    """Check the answers of a network with an incomplete last batch against the CPU's, times of layers, the floor."""
+    job = {
+        "network": "lenet5",
+        "options": PlanOptions(batch=2).as_dict(),
+        "images": 3,
+        "threads": 1,
+        "cpus": None,
+        "data": "digits",
+        "checkpoint": None,
+        "repeats": 1,
+    }
+    found, cpu = measure_inference({**job, "model": model}), measure_inference({**job, "model": "serial"})
+    assert {*found["layers_s"]} == {*cpu["layers_s"]} and min(found["layers_s"].values()) >= 0
+    assert found["flops"] == cpu["flops"] and found["floor_s"] == found["flops"] / fake_gpu.peak_flops_per_s
+    np.testing.assert_allclose(found["answer"], cpu["answer"], rtol=1e-4)
+    assert found["answers_hash"] != cpu["answers_hash"] and "emulated" in found["instruction_set"]
 
 
 def test_models_on_a_gpu(fake_gpu):
@@ -164,12 +210,13 @@ def test_a_profile_of_managed_memory_counts_page_faults(fake_gpu):
 
 
 @pytest.mark.cxx
-def test_a_sweep_with_gpu_models(fake_gpu, tmp_path):
-    """Check that a sweep measures GPU models in processes of their own and that its report can be made."""
-    grid = Grid(batch=(1,), models=("gpu_forkjoin", "gpu_stream"), threads=(1,), granularity=("images=1",))
-    how = Measure(repeats=1, check_iterations=2, target_s=1e-6, warmup_s=1e-6, pin=False, profile=False)
-    from forktask.experiments.machine.environment import collect
-
+def test_a_sweep_over_both_devices_is_one_report(fake_gpu, tmp_path):
+    """Check that a sweep measures models of CPU and GPU in processes of their own, and that its report holds both."""
+    models = ("serial", "forkjoin", "gpu_forkjoin", "gpu_stream")
+    grid = Grid(batch=(1,), models=models, threads=(1, 2), granularity=("images=1",), conv=("direct",))
+    how = Measure(
+        repeats=1, check_iterations=2, target_s=1e-6, warmup_s=1e-6, pin=False, oversubscribe=True, profile_repeats=1
+    )
     environment = {"environment": collect(), "environment_id": "here"}
     sweep = Sweep(
         Configuration("gpu", grid, how),
@@ -182,72 +229,77 @@ def test_a_sweep_with_gpu_models(fake_gpu, tmp_path):
     )
     results = sweep.run()
     assert not results.of_kind("failure")
-    first, second = results.of_kind("sample")
-    assert first["weights_hash"] == second["weights_hash"]
-    assert "GPU: fake device" in gpu_report(str(tmp_path), results)
-    assert {"gpu.csv", "samples.jsonl"} <= {p.name for p in tmp_path.iterdir()}
+    samples = {(row["model"], row["threads"]): row for row in results.of_kind("sample")}
+    assert {*samples} == {("serial", 1), ("forkjoin", 1), ("forkjoin", 2), ("gpu_forkjoin", 1), ("gpu_stream", 1)}
+    assert samples["gpu_forkjoin", 1]["weights_hash"] == samples["gpu_stream", 1]["weights_hash"]
+    assert {row["model"] for row in results.of_kind("profile")} == {*models}
+    text = report_folder(tmp_path)
+    assert "GPU: fake device" in text and "gpu_stream is" in text and "The run is not complete" not in text
+    found = json.loads(report_folder(tmp_path, as_json=True))
+    assert [row["model"] for row in found["gpu"]] == ["gpu_forkjoin", "gpu_stream"]
+    assert {"summary.csv", "report.html"} <= {p.name for p in tmp_path.iterdir()}
 
 
-def made_up_results(answers=((1.0, 2.0), (1.0, 2.0), (1.0, 2.0))):
-    """Two batches, three models, three repetitions."""
-    rows = []
-    for batch in (16, 32):
-        rows.append({"kind": "plan", "plan_id": f"p{batch}", "network": "net", "options": {"batch": batch}})
-        for model, step_s, answer in zip(
-            ("serial", "gpu_forkjoin", "gpu_stream"), (4e-3, 3e-4, 1e-4), answers, strict=True
-        ):
-            gpu = {"name": "made up", "costs_s": {"context": 0.25, "compilation": 0.5}} if model != "serial" else None
-            own = {"plan_id": f"p{batch}", "model": model, "threads": 1}
-            for repetition in range(3):
-                rows.append(
-                    {
-                        "kind": "sample",
-                        **own,
-                        "repetition": repetition,
-                        "answer": list(answer),
-                        "gpu": gpu,
-                        "step_time_s": step_s * (1 + 0.01 * repetition),
-                        "prepare_s": 0.01,
-                        "first_replay_s": 0.02,
-                    }
-                )
-            if gpu:
-                rows.append({"kind": "profile", **own, "runtime_cost_s": 5e-5, "busy_s": 6e-5})
-    return Results(Path("x"), rows)
+def mixed_rows(gpu_answer=(2.3, 2.2, 2.1)):
+    """Rows of a run of two batches on both devices; the GPU's models take a twentieth and a sixtieth of the serial
+    time."""
+    rows = synthetic_rows(models=("serial", "forkjoin", "taskiter"), batches=(16, 64), threads=(1, 2))
+    models = ("serial", "forkjoin", "taskiter", "gpu_forkjoin", "gpu_stream")
+    rows[0]["config"]["models"] = list(models)
+    for row in [row for row in rows if row["kind"] == "sample"]:
+        row["answer"] = [2.3, 2.2, 2.1]
+        if row["model"] != "serial":
+            continue
+        for model, factor in (("gpu_forkjoin", 20), ("gpu_stream", 60)):
+            own = {"model": model, "config_id": row["config_id"] + model, "instruction_set": "sm_90", "cpus": None}
+            time_s = row["step_time_s"] / factor
+            other = {"answer": list(gpu_answer), "weights_hash": "w", "losses_hash": "l", "step_time_s": time_s}
+            gpu = {"name": "made up", "costs_s": {"context": 0.25, "compilation": 0.5}}
+            rows.append({**row, **own, **other, "gpu": gpu, "first_replay_s": 2 * time_s})
+            if row["repetition"] == 0:
+                profile = {key: row[key] for key in ("plan_id", "threads", "repetition", "environment_id")}
+                busy = {"runtime_cost_s": 0.1 * time_s, "busy_s": 0.75 * time_s}
+                rows.append({"kind": "profile", **profile, **own, **busy, "gpu": gpu})
+    return rows
 
 
-def test_the_table_of_both_devices(tmp_path):
-    """Check ratios, idle share, time of an epoch, one-time costs, the printed table and the figure."""
-    text = gpu_report(str(tmp_path), made_up_results())
-    assert "GPU: made up; net\n" in text and "serial @ 1" in text and "3.00" in text
-    table = json.loads(gpu_report(str(tmp_path), made_up_results(), as_json=True))
-    assert [(e["batch"], e["model"]) for e in table] == [
-        (b, m) for b in (16, 32) for m in ("serial", "gpu_forkjoin", "gpu_stream")
-    ]
-    stream = table[2]
-    assert stream["vs_forkjoin"] == pytest.approx(3) and stream["vs_stream"] is None
-    assert stream["idle_share"] == pytest.approx(1 - 6e-5 / 1.01e-4) and stream["overhead_s"] == 5e-5
-    assert stream["epoch_s"] == pytest.approx(1.01e-4 * 50_000 / 16)
-    assert (stream["context_s"], stream["compilation_s"]) == (0.25, 0.5) and table[0]["context_s"] is None
-    assert {"gpu.csv", "gpu_batch.pdf", "gpu_batch.png", "gpu_batch.txt"} == {p.name for p in tmp_path.iterdir()}
+def test_the_report_of_both_devices(tmp_path):
+    """Check the speedup of a GPU over the CPU's serial run, verdicts within a device, idle share, one-time costs, and
+    that figures of both devices are drawn."""
+    write_rows(tmp_path, mixed_rows())
+    text = report_folder(tmp_path)
+    assert "gpu_stream is faster than gpu_forkjoin (time ratio 0.333" in text
+    assert "gpu_stream is 60.00 times as fast as the serial run on the CPU (95% interval [60.00, 60.00])" in text
+    found = json.loads(report_folder(tmp_path, as_json=True))
+    speed = {(row["batch"], row["model"], row["threads"]): row for row in found["speed"]}
+    for batch in (16, 64):
+        assert speed[batch, "gpu_forkjoin", 1]["speedup"] == pytest.approx(20)
+        assert speed[batch, "gpu_stream", 1]["efficiency"] is None
+        assert speed[batch, "taskiter", 2]["reference"] == "forkjoin"
+    row = next(row for row in found["gpu"] if row["model"] == "gpu_forkjoin")
+    assert row["vs_stream"] == pytest.approx(1 / 3) and row["idle_share"] == pytest.approx(0.25, rel=0.2)
+    assert (row["context_s"], row["compilation_s"]) == (0.25, 0.5)
+    figures = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert {"speedup.pdf", "gpu_batch.pdf", "overhead.pdf", "batch.pdf"} <= figures
+    assert "models of a GPU" in (tmp_path / "figures" / "speedup.txt").read_text()
+    assert "sm_90" in (tmp_path / "figures" / "gpu_batch.txt").read_text()
 
 
-def test_networks_have_a_column_where_there_are_several(tmp_path):
-    """Check the table and the lines of the figure of a sweep over two networks."""
-    rows = made_up_results().rows
-    for row in rows:
-        if row["kind"] == "plan" and row["plan_id"] == "p32":
-            row["network"] = "another"
-    text = gpu_report(str(tmp_path), Results(Path("x"), rows))
-    assert text.splitlines()[2].startswith("network  batch") and "\nanother     32  serial @ 1" in text
-    table = json.loads(gpu_report(str(tmp_path), Results(Path("x"), rows), as_json=True))
-    assert [e["network"] for e in table] == 3 * ["another"] + 3 * ["net"]
+def test_a_report_of_gpu_models_alone(tmp_path):
+    """Check that a folder without runs on the CPU has tables, without speedups."""
+    rows = [row for row in mixed_rows() if "model" not in row or row["model"].startswith("gpu_")]
+    rows[0]["config"]["models"] = ["gpu_forkjoin", "gpu_stream"]
+    write_rows(tmp_path, rows)
+    text = report_folder(tmp_path)
+    assert "no serial run" in text and "gpu_stream is faster than gpu_forkjoin" in text
+    assert (tmp_path / "figures" / "gpu_batch.pdf").exists() and not (tmp_path / "figures" / "speedup.pdf").exists()
 
 
 def test_devices_that_disagree_are_refused():
-    """Check that no time is shown when CPU and GPU computed something else."""
-    with pytest.raises(UsageError, match="beside serial.s that of gpu_stream differs in number 1 by 0.048"):
-        gpu_table(made_up_results(((1.0, 2.0, 1.5), (1.0, 2.0, 1.5), (1.0, 2.1, 1.5))))
+    """Check that no time is shown when CPU and GPU computed something else, and that rounding is allowed."""
+    study_from_rows(mixed_rows((2.3001, 2.2, 2.1)))
+    with pytest.raises(UsageError, match=r"devices must agree .* gpu_forkjoin differs in number 1 by 0.043"):
+        study_from_rows(mixed_rows((2.3, 2.3, 2.1)))
 
 
 @pytest.mark.cxx

@@ -1,38 +1,70 @@
-"""The figure of a sweep with GPU models: time of an epoch over the batch, drawn from a table and not from a study."""
+"""Figure `gpu_batch`: time of an epoch over the batch, on the CPU and on a GPU."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
 
-import matplotlib
-import seaborn as sns
 from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
 
-from ...analysis.gpu import EPOCH_IMAGES
-from .axes import log2_axis
-from .style import style_parameters
+from ...analysis.gpu import EPOCH_SAMPLES
+from ...analysis.names import is_gpu, model_label, model_rank
+from ...analysis.study import Study
+from ..words import conditions, samples_word
+from .axes import log2_axis, series
+from .heading import header
+from .style import add_legend, model_handles, model_styles, new_figure, panel_title
 
-CAPTION = f"Time of an epoch of {EPOCH_IMAGES:,} images over the batch; CPU models at their best number of threads."
+RANK, MAIN_PLAN_ONLY = 10, True
 
 
-def draw_batches(table: Sequence[Mapping[str, Any]]) -> Figure:
-    """Draw the time of an epoch over the batch from rows of `gpu_table`, a line for each model."""
-    best: dict[str, dict[int, float]] = {}
-    several = len({row["network"] for row in table}) > 1
-    for row in table:  # The fastest thread count of each model and batch counts.
-        line = best.setdefault(f"{row['network']}, {row['model']}" if several else row["model"], {})
-        line[row["batch"]] = min(line.get(row["batch"], math.inf), row["epoch_s"])
-    batches = sorted({row["batch"] for row in table})
-    colors = sns.color_palette("colorblind", len(best))
-    with matplotlib.rc_context(style_parameters()):
-        figure = Figure(figsize=(3.5, 2.6), layout="constrained")
-        axis = figure.subplots()
-        for color, marker, (model, line) in zip(colors, "osD^vP*X<>" * len(best), best.items(), strict=False):
-            axis.plot(*zip(*sorted(line.items()), strict=True), marker=marker, color=color, label=model)
-        axis.set(yscale="log", xlabel="batch", ylabel=f"seconds for {EPOCH_IMAGES:,} images")
-        log2_axis(axis, "x", batches, batches[0] / 1.2, batches[-1] * 1.2)
-        axis.legend(fontsize=6)
-        axis.spines[["top", "right"]].set_visible(False)
+def missing(study: Study, plan_id: str) -> str:
+    """Return why the figure cannot be drawn."""
+    if not any(is_gpu(model) for model in study.samples["model"]):
+        return "a figure over devices needs models of a GPU, got none; add gpu_taskiter to --models"
+    if len(study.siblings(plan_id, "batch")) > 1:
+        return ""
+    return "a figure over batches needs at least two of them, got one; run a sweep with several batches"
+
+
+def _lines(study: Study, plan_id: str) -> dict[str, dict[int, tuple[float, float, float]]]:
+    """Return seconds of an epoch with their interval by model and batch, on the number of threads that is fastest."""
+    lines: dict[str, dict[int, tuple[float, float, float]]] = {}
+    for plan in study.siblings(plan_id, "batch"):
+        batch = study.plans[plan]["batch"]
+        for model, threads in study.points_of(plan):
+            typical, line = study.typical_time((plan, model, threads)), lines.setdefault(model, {})
+            if typical.value < line.get(batch, (math.inf,))[0] * batch / EPOCH_SAMPLES:
+                line[batch] = tuple(s * EPOCH_SAMPLES / batch for s in (typical.value, typical.low, typical.high))
+    return lines
+
+
+def draw(study: Study, plan_id: str, column: str) -> Figure:
+    """Draw the time of an epoch over the batch, a line for each model."""
+    lines = _lines(study, plan_id)
+    styles, models = model_styles(study.samples["model"]), sorted(lines, key=model_rank)
+    batches = sorted({batch for line in lines.values() for batch in line})
+    figure, (axis,) = new_figure(column, 1, 2.6)
+    for model in models:
+        points = sorted(lines[model].items())
+        columns = zip(*(times for _, times in points), strict=True)
+        series(axis, [batch for batch, _ in points], *map(list, columns), styles[model], model_label(model))
+    axis.set_yscale("log")
+    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    log2_axis(axis, "x", batches, batches[0] / 1.2, batches[-1] * 1.2)
+    axis.set_xlabel("batch")
+    axis.set_ylabel(f"seconds for {EPOCH_SAMPLES:,} {samples_word(study, plan_id)}")
+    panel_title(axis, "time of an epoch")
+    add_legend(figure, column, model_handles(styles, models))
+    problem = study.problem_name(plan_id).replace(f"batch {study.plans[plan_id]['batch']}, ", "")
+    header(figure, study, [problem, f"batches {', '.join(map(str, batches))}"], column)
     return figure
+
+
+def caption(study: Study, plan_id: str) -> list[str]:
+    """Return the caption's sentences."""
+    return [
+        f"Time of an epoch of {EPOCH_SAMPLES:,} {samples_word(study, plan_id)} over the batch, from step times alone; "
+        "models of the CPU on the number of threads that is fastest.",
+        *conditions(study, plan_id),
+    ]

@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from ...analysis.limits import BOUND_NAMES, bound_table
-from ...analysis.names import base_model, model_label, model_rank
+from ...analysis.names import base_model, is_gpu, model_label, model_rank
 from ...analysis.speeds import best_serial, raw_ratios, speed_table
 from ...analysis.statistics import CONFIDENCE, EQUIVALENCE_BAND, MIN_PAIRS
 from ...analysis.study import Study
@@ -49,6 +49,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     speeds = speed_table(study)
     table = speeds[speeds["plan_id"] == plan_id]
     styles = model_styles(study.samples["model"])
+    table, accelerated = table[~table["model"].map(is_gpu)], table[table["model"].map(is_gpu)]
     models = [m for m in sorted(table["model"].unique(), key=model_rank) if m != "serial"]
     counts = sorted({1, *table["threads"]})
     limits = bound_table(study)
@@ -85,7 +86,15 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
                 size=size,
             )
         x_axis(axis, counts, "threads")
-    low, high = speedup_limits(table[table["model"] != "serial"], 1.0, max(counts))
+    # A model with workers on the host too stands at its best number of them.
+    accelerated = accelerated.sort_values("speedup").drop_duplicates("model", keep="last")
+    for row in accelerated.to_dict("records"):
+        look = styles[row["model"]]
+        speedup.axhline(row["speedup"], color=look.color, linestyle=look.line, linewidth=0.9, zorder=2)
+        if np.isfinite(row["speedup_low"]):
+            speedup.axhspan(row["speedup_low"], row["speedup_high"], color=look.color, alpha=0.15, linewidth=0)
+    everywhere = speeds[(speeds["plan_id"] == plan_id) & (speeds["model"] != "serial")]
+    low, high = speedup_limits(everywhere, 1.0, max(counts))
     log2_axis(speedup, "y", power_ticks(low, high), low, high)
     name_those_below(speedup, table[table["model"].isin(models)], low, styles)
     speedup.set_ylabel("speedup")
@@ -105,6 +114,10 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     mark_physical_cores(study, (speedup, efficiency, ratio), counts)
 
     handles = model_handles(styles, models)
+    handles += [
+        Line2D([], [], color=styles[m].color, linestyle=styles[m].line, linewidth=0.9, label=model_label(m))
+        for m in sorted(accelerated["model"], key=model_rank)
+    ]
     handles.append(Line2D([], [], color="0.2", linewidth=0.8, label="ideal"))
     handles += [
         Line2D([], [], color=GREY, linewidth=0.8, dashes=dashes, label=BOUND_NAMES[name])
@@ -153,6 +166,9 @@ def caption(study: Study, plan_id: str) -> list[str]:
         t1_text(study, plan_id) + "; the FLOP floor is the step's operations over one thread's "
         "measured peak, the roofline floor sums max(operations / peak, bytes / bandwidth) over the loops; Winograd's "
         "form of convolutions needs fewer operations than are counted, those of the direct form.",
+        "Lines across (a): models of a GPU, whose number of threads says nothing."
+        if any(map(is_gpu, study.samples["model"]))
+        else "",
         "Thin lines: ideal (solid); area bound, work over the measured capacity of that many threads (dashed); "
         "fork-join bound, the sum over loops of max(work / capacity, longest block) (dotted); both from block "
         "durations of serial runs with the event log on, repeated among the others, scaled to the serial time; grey "

@@ -40,6 +40,11 @@ _FAMILY_STYLES = {
     "openmp_tasks": (COLORS[5], "*"),
     "tbb": (COLORS[4], "P"),
     "starpu": (COLORS[6], "X"),
+    # Models of a GPU go by their name without the prefix.
+    "stream": (COLORS[7], "<"),
+    "both": (COLORS[6], "P"),
+    "hostload": (COLORS[8], "P"),
+    "offload": ("0.7", "*"),
 }
 
 _SECOND_COLOR = {"forkjoin": COLORS[9]}
@@ -102,7 +107,7 @@ def model_styles(models: Sequence[str]) -> dict[str, ModelStyle]:
     styles: dict[str, ModelStyle] = {}
     seen: dict[str, int] = {}
     for model in sorted(set(models), key=model_rank):
-        base = base_model(model)
+        base = base_model(model).removeprefix("gpu_")
         variant = seen.get(base, 0)
         seen[base] = variant + 1
         color, markers = _FAMILY_STYLES.get(base, (COLORS[8], "*P"))
