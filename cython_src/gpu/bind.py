@@ -355,11 +355,6 @@ class GpuBoundPlan:
                 record["operand"][i] = self.address[loop.operands[operand]]
         attributes = spec.attributes_of(loop)
         for name in spec.integers:
-            if name in spec.optional_integers and attributes[name]:
-                raise UsageError(
-                    f"the CUDA form of kernel {spec.name!r} must be called without {name!r}, got {attributes[name]} in "
-                    f"loop {loop.name!r}; use the CPU"
-                )
             if not -(2**31) <= attributes[name] < 2**31:
                 raise UsageError(f"attribute {name!r} of loop {loop.name!r} must fit 32 bits on a GPU; use the CPU")
         record["integers"][: len(spec.integers)] = [attributes[name] for name in spec.integers]

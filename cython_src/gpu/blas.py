@@ -175,8 +175,10 @@ def _fully_connected_weights(a: Mapping, b: Mapping) -> Product | None:
     )
 
 
-def _linear_forward(a: Mapping, b: Mapping) -> Product:
-    """y = x W^T of some rows and output features."""
+def _linear_forward(a: Mapping, b: Mapping) -> Product | None:
+    """y = x W^T of some rows and output features; with a further weight it is no single product."""
+    if a.get("further_inputs", 0):
+        return None
     inputs, pitch = a["inputs"], a["output_pitch"]
     return Product(
         b["r1"] - b["r0"],
@@ -184,20 +186,21 @@ def _linear_forward(a: Mapping, b: Mapping) -> Product:
         inputs,
         Matrix(0, b["r0"] * inputs, inputs),
         Matrix(1, b["c0"] * inputs, inputs, transposed=True),
-        Matrix(5, b["r0"] * pitch + b["c0"], pitch),
+        Matrix(5, b["r0"] * pitch + b["c0"] + a.get("output_offset", 0), pitch),
     )
 
 
 def _linear_data(a: Mapping, b: Mapping) -> Product:
     """dx = dy W of some rows and input features."""
     inputs, pitch = a["inputs"], a["gradient_pitch"]
+    out_pitch = a.get("output_pitch", 0) or inputs
     return Product(
         b["r1"] - b["r0"],
         b["c1"] - b["c0"],
         a["outputs"],
-        Matrix(0, b["r0"] * pitch, pitch),
+        Matrix(0, b["r0"] * pitch + a.get("gradient_offset", 0), pitch),
         Matrix(1, b["c0"], inputs),
-        Matrix(3, b["r0"] * inputs + b["c0"], inputs),
+        Matrix(3, b["r0"] * out_pitch + b["c0"] + a.get("output_offset", 0), out_pitch),
         bool(a["accumulate"]),
     )
 
@@ -205,12 +208,13 @@ def _linear_data(a: Mapping, b: Mapping) -> Product:
 def _linear_weights(a: Mapping, b: Mapping) -> Product:
     """dW = dy^T x of some rows and outputs, in a partial."""
     inputs, pitch = a["inputs"], a["gradient_pitch"]
+    in_pitch = a.get("input_pitch", 0) or inputs
     return Product(
         b["o1"] - b["o0"],
         inputs,
         b["r1"] - b["r0"],
-        Matrix(0, b["r0"] * pitch + b["o0"], pitch, transposed=True),
-        Matrix(1, b["r0"] * inputs, inputs),
+        Matrix(0, b["r0"] * pitch + b["o0"] + a.get("gradient_offset", 0), pitch, transposed=True),
+        Matrix(1, b["r0"] * in_pitch + a.get("input_offset", 0), in_pitch),
         Matrix(2, (b["partial"] * a["outputs"] + b["o0"]) * inputs, inputs),
         bool(a["accumulate"]),
     )

@@ -69,9 +69,22 @@ def _per_number_of_product(symbol: str) -> Callable[[Mapping, np.ndarray], Launc
 
 TOKEN_LAUNCHES: dict[str, Callable[[Mapping, np.ndarray], Launch]] = {
     "tokens_load": _per_number("tokens_load", "sequence"),
+    "labelled_tokens_load": _per_number("labelled_tokens_load", "sequence"),
     "embedding_forward": _per_number("embedding_forward"),
     "embedding_token_gradient": _per_number("embedding_token_clear", "vocabulary"),
     "embedding_position_gradient": _per_number("embedding_position_gradient"),
+    "positions_forward": _per_number("positions_forward"),
+    "type_gradient": lambda attributes, bounds: Launch("type_gradient", strided(extents(bounds, 0))),
+    "trigram_forward": lambda attributes, bounds: Launch(
+        "trigram_forward", strided(extents(bounds, 0) * 3 * attributes["features"])
+    ),
+    "trigram_backward": _per_number("trigram_backward"),
+    "first_token_forward": _per_number("first_token_forward"),
+    "first_token_backward": lambda attributes, bounds: Launch(
+        "first_token_backward", strided(extents(bounds, 0) * attributes["sequence"] * attributes["features"])
+    ),
+    "no_norm_forward": _per_number("no_norm_forward"),
+    "no_norm_backward": _per_number("no_norm_backward"),
     "layernorm_forward": _per_row("layernorm_forward"),
     "layernorm_backward": _per_row("layernorm_backward"),
     "linear_forward": _product("linear_forward", lambda attributes, bounds: (extents(bounds, 0), extents(bounds, 2))),
@@ -87,6 +100,8 @@ TOKEN_LAUNCHES: dict[str, Callable[[Mapping, np.ndarray], Launch]] = {
     "gelu_forward": _per_number("gelu_forward"),
     "gelu_backward": _per_number("gelu_backward"),
     "tokens_add": _per_number("tokens_add"),
+    "tokens_relu_forward": _per_number("tokens_relu_forward"),
+    "tokens_relu_backward": _per_number("tokens_relu_backward"),
     "vocabulary_loss": _per_row("vocabulary_loss"),
     "vocabulary_evaluate": _per_row("vocabulary_evaluate"),
     "vocabulary_logsumexp": _per_row("vocabulary_logsumexp"),
@@ -100,6 +115,9 @@ TOKEN_AFTER: dict[tuple[str, str], Callable[[Mapping, np.ndarray], Launch]] = {
     ),
     ("layernorm_backward", "weight_partials"): lambda attributes, bounds: Launch(
         "layernorm_weight_gradient", math.ceil(attributes["features"] / STRIP_CHANNELS), 4 * THREADS
+    ),
+    ("no_norm_backward", "weight_partials"): lambda attributes, bounds: Launch(
+        "no_norm_weight_gradient", math.ceil(attributes["features"] / STRIP_CHANNELS), 4 * THREADS
     ),
     ("linear_backward_weights", "bias"): lambda attributes, bounds: Launch(
         "linear_bias_gradient", tiled(extents(bounds, 2) / STRIP_CHANNELS), 4 * THREADS

@@ -1,4 +1,4 @@
-/* Element-wise layers of tokens: GELU, its backward pass, and the sum of two tensors (kernels/elementwise/tokens.pyx).
+/* Element-wise layers of tokens: ReLU and GELU, their backward passes, and the sum of two tensors (kernels/elementwise/tokens.pyx).
  * Bounds: rows. */
 
 #include "cython_src/kernels/elementwise/gelu.cuh"
@@ -24,6 +24,22 @@ KERNEL(gelu_backward)
     for_elements(a, [&](long long i) {
         ((float *)a.operand[2])[i] =
             ((const float *)a.operand[0])[i] * gelu_derivative(((const float *)a.operand[1])[i]);
+    });
+}
+
+KERNEL(tokens_relu_forward)
+{
+    for_elements(a, [&](long long i) {
+        const float x = ((const float *)a.operand[0])[i];
+        ((float *)a.operand[1])[i] = x <= 0 ? 0 : x;
+    });
+}
+
+KERNEL(tokens_relu_backward)
+{
+    for_elements(a, [&](long long i) {
+        const bool passed = ((const float *)a.operand[1])[i] > 0;
+        ((float *)a.operand[2])[i] = passed ? ((const float *)a.operand[0])[i] : 0;
     });
 }
 

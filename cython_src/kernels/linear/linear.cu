@@ -6,11 +6,15 @@
 
 #define LINEAR_RELU 1 /* code of the activation, kernels/linear/linear_loops.h */
 
+__device__ inline float *output_at(const GpuArgs &a, int row, int column)
+{
+    return (float *)a.operand[5] + (long long)row * a.integers[2] + a.integers[4] + column;
+}
+
 /* Bias, value before the activation, activation and residual of a number of the output. */
 __device__ inline void finish_output(const GpuArgs &a, int row, int column, float y)
 {
-    const int outputs = a.integers[1], pitch = a.integers[2];
-    const long long at = (long long)row * outputs + column;
+    const long long at = (long long)row * a.integers[1] + column;
     if (a.operand[2])
         y += ((const float *)a.operand[2])[column];
     if (a.operand[4])
@@ -21,40 +25,53 @@ __device__ inline void finish_output(const GpuArgs &a, int row, int column, floa
         y = y <= 0 ? 0 : y;
     if (a.operand[3])
         y += ((const float *)a.operand[3])[at];
-    ((float *)a.operand[5])[(long long)row * pitch + column] = y;
+    *output_at(a, row, column) = y;
 }
 
-/* What a data gradient is multiplied by. */
-__device__ inline float gradient_factor(const GpuArgs &a, long long at)
+/* A number of a data gradient goes on through the activation before it, and to its place. */
+__device__ inline void finish_gradient(const GpuArgs &a, int row, int column, float dx, bool accumulate)
 {
-    return a.operand[2] ? gelu_derivative(((const float *)a.operand[2])[at]) : 1;
+    const int inputs = a.integers[0], pitch = a.integers[5] ? a.integers[5] : inputs;
+    float *out = (float *)a.operand[3] + (long long)row * pitch + a.integers[6] + column;
+    if (accumulate)
+        dx = *out + dx;
+    if (a.operand[2]) {
+        const float before = ((const float *)a.operand[2])[(long long)row * inputs + column];
+        dx = a.integers[7] ? (before > 0 ? dx : 0) : dx * gelu_derivative(before);
+    }
+    *out = dx;
 }
 
 /* The tile of a CUDA block in a matrix of rows x columns; false past the last, for the whole CUDA block. */
 template <int TM, int TN>
 __device__ inline bool find_tile(int rows, int columns, int *row, int *column)
 {
-    const int wide = divide_up(columns, COLUMNS_8 * TN);
+    const int wide = divide_up(max(columns, 1), COLUMNS_8 * TN);
     *row = (int)blockIdx.x / wide * ROWS_16 * TM;
     *column = (int)blockIdx.x % wide * COLUMNS_8 * TN;
     return *row < rows;
 }
 
-/* y = x W^T. Bounds: rows, output features. */
+/* y = x W^T, with a further weight + the rest of x V^T. Bounds: rows, output features. */
 template <int TM, int TN>
 __device__ void linear_forward(const GpuArgs &a)
 {
-    const int inputs = a.integers[0], *b = block_bounds(a);
+    const int inputs = a.integers[0], further = a.operand[6] ? a.integers[5] : 0, *b = block_bounds(a);
     int row, column;
     if (!find_tile<TM, TN>(b[1] - b[0], b[3] - b[2], &row, &column))
         return;
-    const Factor input = {(const float *)a.operand[0], inputs, b[0], b[1], inputs};
+    const Factor input = {(const float *)a.operand[0], inputs + further, b[0], b[1], inputs};
     const Factor weight = {(const float *)a.operand[1], inputs, b[2], b[3], inputs};
     row += b[0];
     column += b[2];
     float sum[TM][TN];
     clear(sum);
     add_product<true, true>(input, row, weight, column, inputs, shared, sum);
+    if (further) {
+        const Factor rest = {input.at + inputs, inputs + further, b[0], b[1], further};
+        const Factor second = {(const float *)a.operand[6], further, b[2], b[3], further};
+        add_product<true, true>(rest, row, second, column, further, shared, sum);
+    }
     for_numbers(sum, [&](int r, int c, float y) {
         if (row + r < b[1] && column + c < b[3])
             finish_output(a, row + r, column + c, y);
@@ -69,7 +86,7 @@ __device__ void linear_backward_data(const GpuArgs &a)
     int row, column;
     if (!find_tile<TM, TN>(b[1] - b[0], b[3] - b[2], &row, &column))
         return;
-    const Factor gradient = {(const float *)a.operand[0], a.integers[2], b[0], b[1], outputs};
+    const Factor gradient = {(const float *)a.operand[0] + a.integers[4], a.integers[2], b[0], b[1], outputs};
     const Factor weight = {(const float *)a.operand[1], inputs, 0, outputs, b[3]};
     row += b[0];
     column += b[2];
@@ -77,11 +94,8 @@ __device__ void linear_backward_data(const GpuArgs &a)
     clear(sum);
     add_product<true, false>(gradient, row, weight, column, outputs, shared, sum);
     for_numbers(sum, [&](int r, int c, float dx) {
-        if (row + r < b[1] && column + c < b[3]) {
-            const long long at = (long long)(row + r) * inputs + column + c;
-            float *out = (float *)a.operand[3] + at;
-            *out = (a.integers[3] ? *out + dx : dx) * gradient_factor(a, at);
-        }
+        if (row + r < b[1] && column + c < b[3])
+            finish_gradient(a, row + r, column + c, dx, a.integers[3]);
     });
 }
 
@@ -93,8 +107,11 @@ __device__ void linear_backward_weights(const GpuArgs &a)
     int row, column;
     if (!find_tile<TM, TN>(b[3] - b[2], inputs, &row, &column))
         return;
-    const Factor gradient = {(const float *)a.operand[0] + (long long)b[0] * pitch, pitch, 0, b[1] - b[0], b[3]};
-    const Factor input = {(const float *)a.operand[1] + (long long)b[0] * inputs, inputs, 0, b[1] - b[0], inputs};
+    const int input_pitch = a.integers[5] ? a.integers[5] : inputs;
+    const float *dy = (const float *)a.operand[0] + (long long)b[0] * pitch + a.integers[4];
+    const float *x = (const float *)a.operand[1] + (long long)b[0] * input_pitch + a.integers[6];
+    const Factor gradient = {dy, pitch, 0, b[1] - b[0], b[3]};
+    const Factor input = {x, input_pitch, 0, b[1] - b[0], inputs};
     row += b[2];
     float sum[TM][TN];
     clear(sum);
@@ -135,7 +152,7 @@ KERNEL(linear_bias_gradient)
     float sum = 0;
     if (o < b[3])
         for (int row = b[0] + (int)threadIdx.x / STRIP_CHANNELS; row < b[1]; row += STRIPS)
-            sum += ((const float *)a.operand[0])[(long long)row * pitch + o];
+            sum += ((const float *)a.operand[0])[(long long)row * pitch + a.integers[4] + o];
     sum = sum_strips(shared, sum);
     if (threadIdx.x < STRIP_CHANNELS && o < b[3]) {
         float *out = (float *)a.operand[3] + (long long)b[4] * outputs + o;
@@ -147,10 +164,9 @@ KERNEL(linear_bias_gradient)
 KERNEL(linear_output)
 {
     const int *b = block_bounds(a), columns = b[3] - b[2];
-    const long long items = (long long)(b[1] - b[0]) * columns;
-    for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
-        const int row = b[0] + (int)(i / columns), column = b[2] + (int)(i % columns);
-        finish_output(a, row, column, ((const float *)a.operand[5])[(long long)row * a.integers[2] + column]);
+    for (int i = thread_of_row(); i < (b[1] - b[0]) * columns; i += threads_of_row()) {
+        const int row = b[0] + i / columns, column = b[2] + i % columns;
+        finish_output(a, row, column, *output_at(a, row, column));
     }
 }
 
@@ -159,7 +175,6 @@ KERNEL(linear_data_gradient)
     const int *b = block_bounds(a), columns = b[3] - b[2];
     const long long items = (long long)(b[1] - b[0]) * columns;
     for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
-        const long long at = (b[0] + i / columns) * a.integers[0] + b[2] + i % columns;
-        ((float *)a.operand[3])[at] *= gradient_factor(a, at);
+        finish_gradient(a, b[0] + (int)(i / columns), b[2] + (int)(i % columns), 0, true);
     }
 }

@@ -1,6 +1,6 @@
 /* Softmax alone and with cross-entropy and its gradient, and the sums kept for each step (kernels/loss/softmax.pyx). */
 
-#include "cython_src/kernels/interface/block_kernel.cuh"
+#include "cython_src/kernels/loss/answers.cuh"
 
 #define BAD_LABEL  3
 #define NOT_FINITE 4
@@ -107,10 +107,14 @@ KERNEL(loss_sum)
             hits[threadIdx.x] += hits[threadIdx.x + half];
         }
     }
+    const float total = sums[0];
+    const int total_hits = hits[0];
+    __syncthreads();
+    const int answers = a.operand[4] ? count_answers((const int *)a.operand[4], a.integers[1]) : a.integers[1];
     if (threadIdx.x == 0) {
-        ((float *)a.operand[2])[at] = sums[0] / a.integers[1];
-        ((int *)a.operand[3])[at] = hits[0];
-        if (a.integers[3] && !(sums[0] - sums[0] == 0)) /* NaN or infinite */
+        ((float *)a.operand[2])[at] = total / answers;
+        ((int *)a.operand[3])[at] = total_hits;
+        if (a.integers[3] && !(total - total == 0)) /* NaN or infinite */
             fail(a, NOT_FINITE);
     }
 }

@@ -1,19 +1,20 @@
 /* Cross-entropy of the next token over a vocabulary, and its gradient in place of the logits, a CUDA block for each row:
  * kernels/loss/vocabulary.pyx. */
 
-#include "cython_src/kernels/interface/block_kernel.cuh"
+#include "cython_src/kernels/loss/answers.cuh"
 
 #define BAD_LABEL 3
 
-/* A row of logits and its target; -1 is none. Bounds: rows. */
+/* A row of logits and its target. Bounds: rows. */
 struct VocabularyRow {
     float *z;
     int row, target, vocabulary, pitch;
 };
 
-/* Call body(row) for each of a CUDA block's rows whose target is in the vocabulary; the others fail. */
-template <typename Body>
-__device__ inline void for_rows(const GpuArgs &a, Body body)
+/* Call body(row) for each of a CUDA block's rows whose target is in the vocabulary, leave_out(row) for those without a
+ * loss; the others fail. */
+template <typename Body, typename LeaveOut>
+__device__ inline void for_rows(const GpuArgs &a, Body body, LeaveOut leave_out)
 {
     const int *b = block_bounds(a);
     for (int row = b[0] + (int)blockIdx.x; row < b[1]; row += gridDim.x) {
@@ -23,11 +24,25 @@ __device__ inline void for_rows(const GpuArgs &a, Body body)
         r.vocabulary = a.integers[0];
         r.pitch = a.integers[1];
         r.z = (float *)a.operand[0] + (long long)row * r.pitch;
-        if (r.target < 0 || r.target >= r.vocabulary)
+        if (a.integers[3] && r.target == IGNORED)
+            leave_out(r);
+        else if (r.target < 0 || r.target >= r.vocabulary)
             fail(a, BAD_LABEL);
         else
             body(r);
     }
+}
+
+/* One over the number of rows that have a loss. */
+__device__ inline float share_of_row(const GpuArgs &a)
+{
+    return (float)(1.0 / (a.integers[3] ? count_answers((const int *)a.operand[1], a.integers[2]) : a.integers[2]));
+}
+
+__device__ inline void clear_row(const VocabularyRow &r)
+{
+    for (int i = threadIdx.x; i < r.pitch; i += THREADS)
+        r.z[i] = 0;
 }
 
 /* The largest logit of a row, and whether the target's is the first as large. */
@@ -52,20 +67,19 @@ __device__ inline float largest_of(const VocabularyRow &r, bool *hit)
     return most;
 }
 
-/* Loss and hit of a row into the operands that begin at `losses`; the target's logit less the largest is `shifted`. */
-__device__ inline void write_loss(const GpuArgs &a, const VocabularyRow &r, int losses, float logarithm, float shifted,
-                                  bool hit)
+/* Loss and hit of a row into the operands that begin at `losses`. */
+__device__ inline void write_loss(const GpuArgs &a, const VocabularyRow &r, int losses, float loss, bool hit)
 {
     if (threadIdx.x == 0) {
-        ((float *)a.operand[losses])[r.row] = logarithm - shifted;
+        ((float *)a.operand[losses])[r.row] = loss;
         ((int *)a.operand[losses + 1])[r.row] = hit;
     }
 }
 
 KERNEL(vocabulary_loss)
 {
-    const float scale = (float)(1.0 / a.integers[2]);
-    for_rows(a, [&](const VocabularyRow &r) {
+    const float scale = share_of_row(a);
+    const auto learn = [&](const VocabularyRow &r) {
         bool hit;
         const float largest = largest_of(r, &hit), shifted = r.z[r.target] - largest;
         float total = 0;
@@ -73,9 +87,13 @@ KERNEL(vocabulary_loss)
         for (int i = threadIdx.x; i < r.vocabulary; i += THREADS)
             total += r.z[i] = expf(r.z[i] - largest);
         total = sum_for_all(shared, total);
-        write_loss(a, r, 2, logf(total), shifted, hit);
+        write_loss(a, r, 2, logf(total) - shifted, hit);
         for (int i = threadIdx.x; i < r.pitch; i += THREADS)
             r.z[i] = i >= r.vocabulary ? 0 : r.z[i] * (scale / total) - (i == r.target ? scale : 0);
+    };
+    for_rows(a, learn, [&](const VocabularyRow &r) {
+        clear_row(r);
+        write_loss(a, r, 2, 0, false);
     });
 }
 
@@ -83,16 +101,21 @@ KERNEL(vocabulary_loss)
 template <bool LOGSUMEXP>
 __device__ inline void evaluate_rows(const GpuArgs &a)
 {
-    for_rows(a, [&](const VocabularyRow &r) {
+    const auto look = [&](const VocabularyRow &r) {
         bool hit;
         const float largest = largest_of(r, &hit);
         float total = 0;
         for (int i = threadIdx.x; i < r.vocabulary; i += THREADS)
             total += expf(r.z[i] - largest);
         total = logf(sum_for_all(shared, total));
-        write_loss(a, r, LOGSUMEXP ? 3 : 2, total, r.z[r.target] - largest, hit);
+        write_loss(a, r, LOGSUMEXP ? 3 : 2, total - (r.z[r.target] - largest), hit);
         if (LOGSUMEXP && threadIdx.x == 0)
             ((float *)a.operand[2])[r.row] = total + largest;
+    };
+    for_rows(a, look, [&](const VocabularyRow &r) {
+        write_loss(a, r, LOGSUMEXP ? 3 : 2, 0, false);
+        if (LOGSUMEXP && threadIdx.x == 0)
+            ((float *)a.operand[2])[r.row] = 0;
     });
 }
 
@@ -107,10 +130,11 @@ KERNEL(vocabulary_logsumexp)
 
 KERNEL(vocabulary_gradient)
 {
-    const float scale = (float)(1.0 / a.integers[2]);
-    for_rows(a, [&](const VocabularyRow &r) {
+    const float scale = share_of_row(a);
+    const auto learn = [&](const VocabularyRow &r) {
         const float logsumexp = ((const float *)a.operand[2])[r.row];
         for (int i = threadIdx.x; i < r.pitch; i += THREADS)
             r.z[i] = i >= r.vocabulary ? 0 : expf(r.z[i] - logsumexp) * scale - (i == r.target ? scale : 0);
-    });
+    };
+    for_rows(a, learn, [&](const VocabularyRow &r) { clear_row(r); });
 }
