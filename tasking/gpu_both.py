@@ -1,24 +1,31 @@
-"""Host and device together: each loop runs where it is expected to end first.
+"""Host and device together: each task runs where it is expected to end first.
 
 References
 ----------
-The policy is that of StarPU's `dmda` scheduler (deque model, data aware): expected end = when the host or device is
-free, plus the copies that are missing there, plus the expected length. Here the order is that of the plan, and a task
-is a range of a loop's blocks. No two tasks of a loop write to the same piece of a buffer; pieces are cut along
-its first dimension, and copies are made of pieces. So a part of a loop may run on the host and the rest on the device.
+The policy is that of StarPU's `dmda` scheduler (deque model, data aware): expected end = when a worker of the host or
+the device is free, plus the copies that are missing there, plus the expected length. Here the order is that of the
+plan, and a task is a range of a loop's blocks. No two tasks of a loop write to the same piece of a buffer; pieces are
+cut along its first dimension, and copies are made of pieces. So a part of a loop may run on the host and the rest on
+the device.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..cython_src.binding.bind import Workers
+from ..cython_src.binding.executor_contract import Conduct
 from ..cython_src.errors import UsageError
 from ..cython_src.gpu.coherence import DEVICE, HOST, PLACES
 from ..cython_src.gpu.executor import GpuExecutor
+from .host_workers import HostTask, HostWorkers
 from .performance_models import PerformanceModels
+
+UNREAD_REPLAYS = 4  # of which the device's lengths wait to be read; then the calling thread waits for the stream
 
 
 def choose_place(
@@ -64,6 +71,8 @@ class Task:
         Operations and bytes, by which lengths are told apart.
     uses : list
         See `GpuBoundPlan.uses_of`.
+    pieces : dict of (str, int) to bool
+        Each piece of a buffer or arena that is used, and whether it is written.
     """
 
     loop: int
@@ -72,13 +81,45 @@ class Task:
     kernel: str
     size: int
     uses: list
+    pieces: dict[tuple[str, int], bool]
+
+
+class HostUses:
+    """Tasks on the host that have not ended, by the pieces of buffers that they use."""
+
+    def __init__(self):
+        self._tasks: dict[tuple[str, int], list[tuple[HostTask, bool]]] = {}
+
+    def add(self, task: HostTask, pieces: Mapping[tuple[str, int], bool]) -> None:
+        """Note a task; what has ended is forgotten."""
+        for piece, writes in pieces.items():
+            known = [use for use in self._tasks.get(piece, ()) if not use[0].ended]
+            self._tasks[piece] = [*known, (task, writes)]
+
+    def users(self, pieces: Iterable[tuple[str, int]], writers_only: bool = False) -> list[HostTask]:
+        """Return the tasks that use pieces, or write to them."""
+        found = {}
+        for piece in pieces:
+            for task, writes in self._tasks.get(piece, ()):
+                if not task.ended and (writes or not writers_only):
+                    found[id(task)] = task
+        return list(found.values())
+
+    def before(self, pieces: Mapping[tuple[str, int], bool]) -> list[HostTask]:
+        """Return the tasks that one with these uses has to wait for."""
+        found = {id(task): task for piece, writes in pieces.items() for task in self.users([piece], not writes)}
+        return list(found.values())
 
 
 class GpuBothExecutor(GpuExecutor):
-    """Tasks on the host's thread and on one stream of the device, side by side as far as data allow.
+    """Tasks on threads of the host and on one stream of the device, side by side as far as data allow.
+
+    Iterations overlap: a task of the next one starts as soon as the data that it uses are there.
 
     Parameters
     ----------
+    num_threads : int
+        Threads of the host that run tasks; the calling thread places them, and launches those of the device.
     policy : {"dmda", "cpu", "gpu"}
         Where tasks run: where they are expected to end first, or all in one place.
     split : int
@@ -97,11 +138,17 @@ class GpuBothExecutor(GpuExecutor):
 
     Notes
     -----
-    Host and device add in different orders, so results depend, within rounding, on where loops ran.
+    Host and device add in different orders, so results depend, within rounding, on where tasks ran.
+
+    The calling thread takes tasks in plan order and keeps `Coherence` up to date in that order. What a task on the host
+    waits for are tasks on the host that use the same pieces. Before the device reads the host's memory the calling
+    thread waits for those that write there; before a copy overwrites it, for all that use it. Pinned memory is read by
+    a copy at any time until the stream gets there, so a task that writes such a buffer waits for the stream.
     """
 
     model = "both"
     logs = False
+    computes_on_host = True
 
     def __init__(self, num_threads: int = 1, *, policy: str = "dmda", split: int = 4, models: str = "", **options):
         super().__init__(num_threads, **options)
@@ -115,10 +162,13 @@ class GpuBothExecutor(GpuExecutor):
         self.clock = time.perf_counter
         self.placed = dict.fromkeys(PLACES, 0)
         self.divided: set[int] = set()
+        self._host: HostWorkers | None = None
 
     def _record(self, bound):
         self._stream = bound.device.stream()
-        self._host_worker = Workers(1, bound.scratch_bytes)
+        self._host_worker = Workers(self.num_threads, bound.scratch_bytes)
+        if self._host is None:
+            self._host = HostWorkers(self.num_threads, self.cpus)
         self._tasks = []
         for number, loop in enumerate(bound.plan.loops):
             for first, count in bound.parts(number, self.split):
@@ -126,63 +176,155 @@ class GpuBothExecutor(GpuExecutor):
                 part = [loop] if whole else loop.blocks[first : first + count]
                 size = int(sum(piece.flops + piece.bytes for piece in part))
                 uses = bound.uses[number] if whole else bound.uses_of(number, first, count)
-                self._tasks.append(Task(number, first, count, loop.kernel, size, uses))
-        self._events = [[bound.device.event(timing=True) for _ in range(2)] for _ in self._tasks]
+                pieces = dict.fromkeys(bound.pieces(uses), False)
+                pieces |= dict.fromkeys(bound.pieces([use for use in uses if use[2]]), True)
+                self._tasks.append(Task(number, first, count, loop.kernel, size, uses, pieces))
+        self._spare_events: list = []
 
     def _end(self):
+        if self._host is not None:
+            self._host.close()
         if self._file and self.bound is not None:
             self.models.save(self._file)
 
     def _bring(self, bound):
-        """Copy nothing in advance: every loop asks for the data it uses."""
+        """Copy nothing in advance: every task asks for the data it uses."""
+
+    def conduct(self) -> Conduct:
+        """Return what this executor does besides running blocks."""
+        pinned = "no" if self.cpus is None else "at start"
+        return Conduct(False, threads_start="prepare", pinned=pinned, idle_runtime="python", python_lock=True)
 
     def _run_on(self, bound, first_replay, num_replays):
-        for replay in range(first_replay, first_replay + num_replays):
-            self._run_replay(bound, replay)
+        run = _Run(self, bound)
+        try:
+            for replay in range(first_replay, first_replay + num_replays):
+                run.replay(replay)
+                if self._host.failed:
+                    break
+        finally:
+            run.end()
 
-    def _run_replay(self, bound, replay):
-        device = bound.device
-        free_s = {HOST: 0.0, DEVICE: 0.0}
-        written_s: dict[tuple[str, int], float] = {}  # when the last writer of each piece is expected to end
-        on_device: list[tuple[int, bool]] = []
-        in_flight: set[str] = set()  # what the device may not have read from the host's memory yet
+
+class _Run:
+    """What a run of `GpuBothExecutor` keeps from task to task.
+
+    Attributes
+    ----------
+    free_s : dict of place to list of float
+        When each worker of the host, and the device, is expected to have done what it was given.
+    on_device : list
+        Launches whose length was not read yet: task, events before and after it, whether it came with a copy.
+    """
+
+    def __init__(self, executor: GpuBothExecutor, bound):
+        self.executor, self.bound = executor, bound
+        self.free_s = {HOST: [0.0] * executor.num_threads, DEVICE: [0.0]}
+        self.written_s: dict[tuple[str, int], float] = {}  # when the last writer of each piece is expected to end
+        self.on_device: list[tuple] = []
+        self.in_flight: set[str] = set()  # what the device may not have read from the host's memory yet
+        self.busy_pieces: set[tuple[str, int]] = set()  # of managed memory: what the stream may be using
+        self.lengths: deque[tuple] = deque()  # of tasks on the host, added by its threads
+        self.uses = HostUses()
+
+    def replay(self, number: int) -> None:
+        """Place all tasks of one replay, and wait where a history is too short to be believed."""
+        executor = self.executor
         places: dict[int, set[str]] = {}
-        for number, task in enumerate(self._tasks):
-            needed = {place: bound.missing(task.uses, place) for place in PLACES}
-            missing = {place: [size for _, size in copies] for place, copies in needed.items()}
-            ready_s = max((written_s.get(piece, 0.0) for piece in bound.pieces(task.uses)), default=0.0)
-            if self.policy == "dmda":
-                place = choose_place(self.models, task.kernel, task.size, free_s, ready_s, missing)
-            else:
-                place = HOST if self.policy == "cpu" else DEVICE
-            self.placed[place] += 1
+        for task in executor._tasks:
+            place = self._place(task)
+            executor.placed[place] += 1
             places.setdefault(task.loop, set()).add(place)
-            length_s = self.models.expected_s(task.kernel, task.size, place) or 0.0
-            free_s[place] = max(free_s[place], ready_s) + self.models.transfer_s(missing[place]) + length_s
-            for piece in bound.pieces([use for use in task.uses if use[2]]):
-                written_s[piece] = free_s[place]
-            if place == DEVICE:
-                start, stop = self._events[number]
-                bound.acquire(task.uses, DEVICE, self._stream)
-                device.record(start, self._stream)
-                bound.launch(task.loop, self._stream, replay, first_block=task.first, num_blocks=task.count)
-                device.record(stop, self._stream)
-                on_device.append((number, bool(missing[DEVICE])))
-                in_flight |= {name for name, _ in needed[DEVICE]}
-                continue
-            # Copies back come after all launches so far, in stream order; a host task that needs none runs beside them,
-            # unless it writes what a copy to the device has still to read.
-            overwrites = any(use[2] and use[0] in in_flight for use in task.uses)
-            if bound.acquire(task.uses, HOST, self._stream) or overwrites:
-                device.synchronize(self._stream)
-                in_flight.clear()
-            begin = self.clock()
+            (self._launch if place == DEVICE else self._submit)(task, number)
+            if executor._host.failed:
+                return
+        executor.divided |= {loop for loop, used in places.items() if len(used) > 1}
+        models = executor.models
+        learning = executor.policy == "dmda" and any(
+            models.expected_s(task.kernel, task.size, place) is None for task in executor._tasks for place in PLACES
+        )
+        if learning:
+            executor._host.wait(self.uses.users({piece for task in executor._tasks for piece in task.pieces}))
+        if learning or len(self.on_device) > UNREAD_REPLAYS * len(executor._tasks):
+            self._synchronize()
+
+    def _place(self, task: Task) -> str:
+        executor, bound = self.executor, self.bound
+        missing = {place: [size for _, size in bound.missing(task.uses, place)] for place in PLACES}
+        free = {place: min(times) for place, times in self.free_s.items()}
+        ready_s = max((self.written_s.get(piece, 0.0) for piece in task.pieces), default=0.0)
+        place = HOST if executor.policy == "cpu" else DEVICE
+        if executor.policy == "dmda":
+            place = choose_place(executor.models, task.kernel, task.size, free, ready_s, missing)
+        length_s = executor.models.expected_s(task.kernel, task.size, place) or 0.0
+        ends = max(free[place], ready_s) + executor.models.transfer_s(missing[place]) + length_s
+        self.free_s[place][self.free_s[place].index(free[place])] = ends
+        self.written_s |= {piece: ends for piece, writes in task.pieces.items() if writes}
+        return place
+
+    def _launch(self, task: Task, replay: int) -> None:
+        bound, host, stream = self.bound, self.executor._host, self.executor._stream
+        copied = [name for name, _ in bound.missing(task.uses, DEVICE)]
+        if bound.managed:
+            host.wait(self.uses.before(task.pieces))
+            self.busy_pieces |= task.pieces.keys()
+        elif copied:
+            host.wait(self.uses.users(task.pieces, writers_only=True))
+        start, stop = (self._event() for _ in range(2))
+        bound.acquire(task.uses, DEVICE, stream)
+        bound.device.record(start, stream)
+        bound.launch(task.loop, stream, replay, first_block=task.first, num_blocks=task.count)
+        bound.device.record(stop, stream)
+        self.on_device.append((task, start, stop, bool(copied)))
+        self.in_flight |= {*copied}
+
+    def _submit(self, task: Task, replay: int) -> None:
+        bound, host = self.bound, self.executor._host
+        copied = bool(bound.missing(task.uses, HOST))
+        if copied:
+            host.wait(self.uses.users(task.pieces))
+        overwrites = any(use[2] and use[0] in self.in_flight for use in task.uses)
+        # Copies back come after all launches so far, in stream order; a task that needs none runs beside them.
+        if bound.acquire(task.uses, HOST, self.executor._stream) or overwrites or self.busy_pieces & task.pieces.keys():
+            self._synchronize()
+        clock, lengths, workers = self.executor.clock, self.lengths, self.executor._host_worker
+
+        def run(worker: int) -> bool:
+            begin = clock()
             for block in range(task.first, task.first + task.count):
-                if bound.host.run_task(task.loop, block, replay, self._host_worker):
-                    bound.host.raise_failure(self._host_worker)
-            self.models.add(task.kernel, task.size, HOST, self.clock() - begin, bool(missing[HOST]))
-        device.synchronize(self._stream)
-        for number, transfer in on_device:
-            task = self._tasks[number]
-            self.models.add(task.kernel, task.size, DEVICE, device.elapsed_s(*self._events[number]), transfer)
-        self.divided |= {loop for loop, used in places.items() if len(used) > 1}
+                if bound.host.run_task(task.loop, block, replay, workers, worker):
+                    return True
+            lengths.append((task.kernel, task.size, HOST, clock() - begin, copied))
+            return False
+
+        submitted = HostTask(run)
+        before = self.uses.before(task.pieces)
+        self.uses.add(submitted, task.pieces)
+        host.submit(submitted, before)
+
+    def _event(self):
+        spare = self.executor._spare_events
+        return spare.pop() if spare else self.bound.device.event(timing=True)
+
+    def _synchronize(self) -> None:
+        """Wait for the stream, and read the lengths of what has ended."""
+        executor, device = self.executor, self.bound.device
+        device.synchronize(executor._stream)
+        self.in_flight.clear()
+        self.busy_pieces.clear()
+        for task, start, stop, transfer in self.on_device:
+            executor.models.add(task.kernel, task.size, DEVICE, device.elapsed_s(start, stop), transfer)
+            executor._spare_events += start, stop
+        self.on_device.clear()
+        while self.lengths:
+            executor.models.add(*self.lengths.popleft())
+
+    def end(self) -> None:
+        """Wait for everything; raise what failed on the host."""
+        host, workers = self.executor._host, self.executor._host_worker
+        try:
+            host.drain()
+        finally:
+            host.clear()
+            self._synchronize()
+        self.bound.host.raise_failure(workers)

@@ -85,19 +85,20 @@ class GpuExecutor(BaseExecutor):
     Parameters
     ----------
     num_threads : int
-        Of the host, which only launches: 1.
+        Of the host, which only launches: 1, but for models that also compute there.
     cpus : list of int, optional
-        Not used: the launching thread is left where it is.
+        For threads that compute; a thread that only launches is left where it is.
     event_capacity : int
         Launches that can be logged; 0: no log.
     """
 
     targets = ("gpu",)
     logs = True
+    computes_on_host = False  # with any number of threads
 
     def __init__(self, num_threads: int = 1, *, cpus=None, event_capacity: int = 0):
         super().__init__(num_threads, cpus=cpus, event_capacity=event_capacity)
-        if num_threads != 1:
+        if num_threads != 1 and not self.computes_on_host:
             raise UsageError(f"a GPU model runs on one thread of the host, got {num_threads}; use --threads 1")
         if event_capacity and not self.logs:
             raise UsageError(

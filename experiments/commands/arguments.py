@@ -266,12 +266,17 @@ def add_threads(parser: ArgumentParser) -> None:
 
 
 def threads(arguments: Namespace) -> tuple[int, ...]:
-    """Return the numbers of threads that were asked for; models of a GPU run on one."""
+    """Return the numbers of threads that were asked for; models of a GPU run on one, but for those that compute on the
+    host too."""
     from ..machine.topology import core_counts
+    from ..sampling.models import parse_model
 
     if arguments.threads != "cores":
         return arguments.threads
-    return (1,) if getattr(arguments, "device", "cpu") == "gpu" else core_counts()
+    on_gpu = getattr(arguments, "device", "cpu") == "gpu"
+    if on_gpu and all(parse_model(model).model.max_threads == 1 for model in models(arguments)):
+        return (1,)
+    return core_counts()
 
 
 def add_json(parser: ArgumentParser, what: str = "") -> None:

@@ -121,13 +121,13 @@ _CONVOLUTION = Option("tiled", ("tiled", "if", "pad", "if_reduction", "pad_reduc
 _PRODUCTS = Option("cublas", ("cublas", "tf32", "own"))
 
 
-def _gpu(name: str, module: str, class_name: str, options=None, memory=_HOST_MEMORY, **rest) -> Model:
+def _gpu(name: str, module: str, class_name: str, options=None, memory=_HOST_MEMORY, max_threads=1, **rest) -> Model:
     return Model(
         f"gpu_{name}",
         module,
         class_name,
         options or {},
-        max_threads=1,
+        max_threads=max_threads,
         device="gpu",
         binding={"memory": memory, "convolution": _CONVOLUTION, "products": _PRODUCTS},
         **rest,
@@ -237,6 +237,7 @@ MODELS: dict[str, Model] = {
                 "split": Option(4, minimum=1),
                 "models": Option("", what="FILE"),
             },
+            max_threads=None,
             moves_data=True,
             mixes_devices=True,
             reproducible=False,

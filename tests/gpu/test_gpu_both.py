@@ -1,10 +1,14 @@
 """Host and device together: performance models, where loops go, and that results stay right."""
 
+import random
+import threading
+import time
+
 import numpy as np
 import pytest
 from gpu.fake_gpu.device import FakeDevice
 
-from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.binding.checks import run_serial
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu.bind import GpuBoundPlan, device_storage
@@ -12,6 +16,7 @@ from forktask.cython_src.gpu.coherence import DEVICE, HOST
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.tasking.gpu_both import GpuBothExecutor, choose_place
+from forktask.tasking.host_workers import HostTask, HostWorkers
 from forktask.tasking.performance_models import PerformanceModels
 
 SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
@@ -166,9 +171,10 @@ def test_models_are_read_and_written_by_the_executor(tmp_path):
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("kind", ["pageable", "pinned"])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("kind", ["pageable", "pinned", "managed"])
 @pytest.mark.parametrize("policy", ["dmda", "cpu", "gpu"])
-def test_results_are_right_wherever_loops_run(policy, kind):
+def test_results_are_right_wherever_loops_run(policy, kind, threads):
     """Check twelve steps against the CPU, with random delays, while placements change as lengths are learnt."""
     cpu = bind(small_plan())
     fill(cpu)
@@ -177,7 +183,7 @@ def test_results_are_right_wherever_loops_run(policy, kind):
         device = FakeDevice(seed)
         bound = GpuBoundPlan(small_plan(), device_storage(device, kind), device)
         fill(bound)
-        with GpuBothExecutor(policy=policy) as executor:
+        with GpuBothExecutor(threads, policy=policy) as executor:
             executor.prepare(bound)
             executor.run(5)
             executor.run(7, 5)
@@ -190,3 +196,106 @@ def test_results_are_right_wherever_loops_run(policy, kind):
             assert (cpu.arrays["conv1.weight"] == bound.arrays["conv1.weight"]).all()
     with pytest.raises(UsageError, match="policy must be dmda, cpu or gpu; got 'heft'"):
         GpuBothExecutor(policy="heft")
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("kind", ["pageable", "pinned", "managed"])
+def test_placements_at_random_are_right(kind, monkeypatch):
+    """Check eight steps of any placement on four host threads, slowed down at random, against the CPU."""
+    cpu = bind(small_plan())
+    fill(cpu)
+    run_serial(cpu, 8)
+    for seed in range(4):
+        toss = random.Random(seed)
+        monkeypatch.setattr("forktask.tasking.gpu_both.choose_place", lambda *rest, t=toss: t.choice((HOST, DEVICE)))
+        device = FakeDevice(seed)
+        bound = GpuBoundPlan(small_plan(), device_storage(device, kind), device)
+        fill(bound)
+        run_task, slow = bound.host.run_task, random.Random(seed)
+
+        def late(*arguments, run_task=run_task, slow=slow):
+            time.sleep(slow.random() * 1e-3)
+            return run_task(*arguments)
+
+        bound.host = _WithRunTask(bound.host, late)
+        with GpuBothExecutor(4) as executor:
+            executor.prepare(bound)
+            executor.run(8)
+        for buffer in bound.plan.buffers.values():
+            if buffer.persistent and buffer.dtype == "float32":
+                array, wanted = bound.arrays[buffer.name], cpu.arrays[buffer.name]
+                assert np.linalg.norm(array - wanted) <= 1e-4 * np.linalg.norm(wanted) + 1e-12, buffer.name
+
+
+class _WithRunTask:
+    """A bound plan with another `run_task`."""
+
+    def __init__(self, bound, run_task):
+        self._bound, self.run_task = bound, run_task
+
+    def __getattr__(self, name):
+        return getattr(self._bound, name)
+
+
+def test_host_workers_keep_the_order_and_overlap():
+    """Check that a task runs after those before it, that others run meanwhile, and what a failure leaves out."""
+    workers, order = HostWorkers(2), []
+    both = threading.Barrier(2, timeout=30)
+    first, second = HostTask(lambda w: both.wait() and None), HostTask(lambda w: both.wait() and None)
+    third = HostTask(lambda w: order.append("third"))
+    fourth = HostTask(lambda w: order.append("fourth"))
+    workers.submit(first, [])
+    workers.submit(second, [])
+    workers.submit(third, [first, second])
+    workers.submit(fourth, [third])
+    workers.drain()
+    assert order == ["third", "fourth"] and all(task.ended for task in (first, second, third, fourth))
+    failing, left_out = HostTask(lambda w: True), HostTask(lambda w: order.append("no"))
+    workers.submit(failing, [])
+    workers.submit(left_out, [failing])
+    workers.drain()
+    assert workers.failed and left_out.ended and len(order) == 2
+    workers.clear()
+    workers.submit(HostTask(lambda w: 1 / 0), [])
+    with pytest.raises(ZeroDivisionError):
+        workers.drain()
+    workers.clear()
+    workers.close()
+    assert not any(thread.is_alive() for thread in workers._threads)
+
+
+@pytest.mark.cxx
+def test_a_failure_on_the_host_stops_the_run():
+    """Check that a bad index raises the block's failure, and that the executor goes on afterwards."""
+    bound = GpuBoundPlan(small_plan(), None, FakeDevice())
+    fill(bound)
+    with GpuBothExecutor(2, policy="cpu") as executor:
+        executor.prepare(bound)
+        bound.arrays["batch_order"][...] = 99
+        with pytest.raises(BlockFailure, match=r"load\[\d\] failed in iteration 0"):
+            executor.run(2)
+        fill(bound)
+        executor.run(2)
+
+
+@pytest.mark.cxx
+def test_iterations_overlap():
+    """Check that the next iteration is placed while a task of the one before still runs, which nothing waits for."""
+    bound = GpuBoundPlan(small_plan(), None, FakeDevice())
+    fill(bound)
+    last = len(bound.plan.loops) - 1
+    placed, waited = threading.Event(), []
+    run_task = bound.host.run_task
+
+    def run(loop, block, iteration, *rest):
+        if iteration == 1:
+            placed.set()
+        if loop == last and iteration == 0:
+            waited.append(placed.wait(30))
+        return run_task(loop, block, iteration, *rest)
+
+    bound.host = _WithRunTask(bound.host, run)
+    with GpuBothExecutor(2, policy="cpu") as executor:
+        executor.prepare(bound)
+        executor.run(2)
+    assert waited and all(waited)

@@ -18,6 +18,7 @@ from forktask.experiments.analysis.load import study_from_rows
 from forktask.experiments.commands import compare
 from forktask.experiments.commands.main import main, make_parser
 from forktask.experiments.machine.environment import collect
+from forktask.experiments.machine.topology import core_counts
 from forktask.experiments.metg import measure as metg_measure
 from forktask.experiments.report.files import report_folder
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
@@ -113,7 +114,10 @@ def test_compare_on_a_gpu_measures_the_serial_run(fake_gpu):
         ([], ("serial", *DEFAULT_GPU_MODELS)),
     ):
         arguments = make_parser().parse_args(["compare", "--device", "gpu", *given])
-        assert compare.configuration_of(arguments).grid.models == models
+        grid = compare.configuration_of(arguments).grid
+        assert grid.models == models and grid.threads == (1,)
+    arguments = make_parser().parse_args(["compare", "--device", "gpu", "--models", "both"])
+    assert compare.configuration_of(arguments).grid.threads == core_counts()
 
 
 @pytest.mark.cxx
@@ -146,7 +150,7 @@ def test_models_on_a_gpu(fake_gpu):
     assert str(spec) == "gpu_taskiter:memory=pinned"
     with pytest.raises(UsageError, match="must be one of pageable, pinned; got 'managed'"):
         parse_model("gpu_hostload:memory=managed")
-    assert all(model.max_threads == 1 for model in MODELS.values() if model.device == "gpu")
+    assert {name for name, model in MODELS.items() if model.device == "gpu" and model.max_threads != 1} == {"gpu_both"}
 
 
 def job(model, **options):
