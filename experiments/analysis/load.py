@@ -200,8 +200,8 @@ def _has_one_thread(model: str) -> bool:
 def _missing_points(study: Study) -> list[str]:
     """Return sentences about points of the grid that neither were measured nor failed."""
     models, threads, repeats = (study.config.get(key) for key in ("models", "threads", "repeats"))
-    if not (models and threads and repeats):
-        return []
+    if not (models and threads and repeats) or study.config.get("budget_s"):
+        return []  # with a budget, points have as many samples as their verdicts needed
     failed = {(r["plan_id"], r["model"], r["threads"]) for r in study.failures}
     measured = asked = 0
     for plan_id, plan in study.plans.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import re
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -60,6 +61,15 @@ def add_plan_options(
     said = {"batch": f"{format_value(batch)}, of tokens {BATCH_OF_TOKENS}"}
     add_fields(parser, PlanOptions, leave_out=(*leave_out, *unused), axes=axes, said=said, **defaults)
     parser.set_defaults(batch_of_images=batch)
+
+
+def duration(text: str) -> float:
+    """Return the seconds of a time such as 90, 90s, 3min or 1h; for argparse."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h)?", text.strip())
+    seconds = float(match[1]) * {"h": 3600, "min": 60}.get(match[2], 1) if match else 0.0
+    if not 0 < seconds < 1e7:
+        raise ArgumentTypeError(f"must be a time such as 90s, 3min or 1h, got {text!r}")
+    return seconds
 
 
 def add_fields(

@@ -10,6 +10,7 @@ from .arguments import (
     add_models,
     add_plan_options,
     add_threads,
+    duration,
     given,
     models,
     numbers,
@@ -17,6 +18,9 @@ from .arguments import (
     threads,
 )
 from .sweeping import add_output, measure_and_report
+
+DEFAULT_BUDGET_S = 180
+MOST_REPEATS = 60  # within a budget
 
 HELP = "train one network under several execution models and compare them"
 DESCRIPTION = (
@@ -43,7 +47,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="K[,K...]",
         help="processes that spin on the same CPUs; default: 0",
     )
-    add_fields(parser, Measure)
+    add_fields(parser, Measure, leave_out=("budget_s",))
+    parser.add_argument(
+        "--budget",
+        type=duration,
+        metavar="TIME",
+        help=f"such as 90s or 3min: repetitions go on until every verdict is decided or this is spent; default: "
+        f"{DEFAULT_BUDGET_S // 60}min, without --repeats",
+    )
     add_output(parser)
 
 
@@ -60,7 +71,11 @@ def configuration_of(arguments: Namespace):
         "threads": threads(arguments),
         "interference": arguments.interference,
     }
-    return Configuration(grid=Grid(**check_axes(axes)), measure=Measure(**given(arguments, Measure)))
+    measure = given(arguments, Measure)
+    if arguments.budget is not None or "repeats" not in measure:
+        budget_s = DEFAULT_BUDGET_S if arguments.budget is None else arguments.budget
+        measure = {"repeats": MOST_REPEATS, "budget_s": float(budget_s), **measure}
+    return Configuration(grid=Grid(**check_axes(axes)), measure=Measure(**measure))
 
 
 def call(arguments: Namespace) -> int:

@@ -37,6 +37,8 @@ def print_expected(configuration, arguments: Namespace) -> int:
 def measure_and_report(configuration, arguments: Namespace) -> int:
     """Measure a sweep, say what failed, and print and draw the rest. Exit code 1: some figure is missing or wrong."""
     from ..sampling.results import LASTING_FAILURES
+    from ..scaling.questions import undecided
+    from ..simulate.predict import keep_machine
     from ..sweep.status import failure_report, standing_failures
     from ..sweep.sweep import Sweep
 
@@ -46,7 +48,7 @@ def measure_and_report(configuration, arguments: Namespace) -> int:
     out_dir = arguments.out or f"results/{datetime.now().strftime('%Y%m%d-%H%M%S')}"
     if arguments.trace and configuration.uses_gpu:
         raise UsageError("--trace is for models of the CPU, got models of a GPU; forktask profile times their kernels")
-    results = Sweep(configuration, out_dir, _command_line(out_dir)).run()
+    results = Sweep(configuration, out_dir, _command_line(out_dir), undecided=undecided).run()
     lines, trusted = failure_report(results)
     for line in lines:
         print(f"forktask: {line}", file=sys.stderr)
@@ -60,6 +62,8 @@ def measure_and_report(configuration, arguments: Namespace) -> int:
     if not results.of_kind("sample"):
         print("forktask: no figures: every configuration failed", file=sys.stderr)
         return 1
+    if configuration.measure.simulate:
+        keep_machine(out_dir)
     failures = _trace(configuration, out_dir, results) if arguments.trace else []
     for failure in failures:
         print(f"forktask: not traced: {failure}", file=sys.stderr)

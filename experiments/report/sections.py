@@ -32,6 +32,7 @@ from . import columns
 from .columns import Column, interval
 from .figures import losses as losses_figure
 from .how_to_read import DEFINITIONS
+from .in_short import in_short
 from .words import data_warning, format_time, gpu_text, machine_text, plan_title, t1_text
 
 
@@ -123,6 +124,9 @@ def build(study: Study) -> Report:
     sections: list[Section] = []
     if not len(study.samples):
         sections.append(Section("No sample was measured", level=2, sentences=["No sample was measured."]))
+    short = in_short(study, main_plan(study)) if len(study.samples) else []
+    if short:
+        sections.append(Section(f"In short ({plan_title(study, main_plan(study))})", level=2, answers=short))
     for plan_id in study.plan_ids():
         sections += _plan_sections(study, plan_id)
     if len(study.samples):

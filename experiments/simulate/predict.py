@@ -116,9 +116,10 @@ def subject_of(study: Study, plan_id: str, measured_on: MachineModel) -> Subject
 
 
 def thread_counts(study: Study, plan_id: str, highest: int | None = None) -> list[int]:
-    """Return the measured thread counts and powers of two up to `highest`, by default four times the measured ones."""
+    """Return the measured thread counts and powers of two up to `highest`, by default what the run asked for, or four
+    times the measured ones."""
     measured = sorted({threads for _, threads in study.points_of(plan_id)})
-    highest = highest or FAR * measured[-1]
+    highest = highest or int(study.config.get("simulate") or 0) or FAR * measured[-1]
     return sorted({*(n for n in measured if n <= highest), *(1 << i for i in range(11) if 1 << i <= highest), highest})
 
 

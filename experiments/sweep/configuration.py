@@ -105,6 +105,24 @@ class Measure(Record, frozen=True):
             below=100_001,
         ),
     ] = 3
+    budget_s: Annotated[
+        float,
+        about(
+            "time after which no repetition is begun; repetitions go on until every verdict is decided, at most "
+            "`repeats`; 0: all repetitions",
+            least=0,
+            below=1e7,
+        ),
+    ] = 0.0
+    simulate: Annotated[
+        int,
+        about(
+            "highest number of threads of the simulated curve; 0: four times the measured ones, once the folder holds "
+            "the machine's latencies",
+            least=0,
+            below=1025,
+        ),
+    ] = 0
     pin: Annotated[bool, about("pin each thread to a CPU")] = True
     wait_policy: Annotated[
         str,
@@ -270,7 +288,11 @@ class Configuration:
             self,
             grid=replace(grid, batch=tuple(batches), threads=(max(grid.threads),), **shortened),
             measure=self.measure.with_changes(
-                repeats=1, target_s=0.02, warmup_s=0.05, check_iterations=min(self.measure.check_iterations, 4)
+                repeats=1,
+                budget_s=0.0,
+                target_s=0.02,
+                warmup_s=0.05,
+                check_iterations=min(self.measure.check_iterations, 4),
             ),
         )
 

@@ -61,12 +61,16 @@ def describe_status(results: Results) -> dict[str, Any]:
                 "interference": point.interference,
                 "plan": point.plan,
                 "samples": done,
-                "missing": 0 if point.config_id in settled else configuration.measure.repeats - done,
+                "missing": 0
+                if point.config_id in settled or (done and configuration.measure.budget_s)
+                else configuration.measure.repeats - done,
                 "profiles": profiles,
             }
         )
     profiles_missing = sum(
-        configuration.measure.profiles - c["profiles"] for c in configurations if c["config_id"] not in settled
+        configuration.measure.profiles - c["profiles"]
+        for c in configurations
+        if c["config_id"] not in settled and not (c["profiles"] and configuration.measure.budget_s)
     )
     missing = sum(c["missing"] for c in configurations)
     lines, trusted = failure_report(results)

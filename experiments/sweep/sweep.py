@@ -10,7 +10,7 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TextIO
@@ -91,6 +91,9 @@ class Sweep:
         {"environment", "environment_id"}; by default collected here.
     machine_row : callable () -> dict, optional
         By default the machine's limits are measured.
+    undecided : callable (samples) -> set of config ids or None, optional
+        With a budget: the configurations that are measured again, none when every question is decided; None where there
+        is no question, so that all are.
     """
 
     configuration: Configuration
@@ -101,6 +104,7 @@ class Sweep:
     plan_row: Any = plan_row
     environment: Mapping[str, Any] | None = None
     machine_row: Any = None
+    undecided: Callable[[Sequence[Mapping[str, Any]]], set[str] | None] | None = None
 
     def run(self) -> Results:
         """Measure, and return the content of the folder.
@@ -155,7 +159,7 @@ class Sweep:
                 if plan_id not in known:
                     writer.append(row)
             try:
-                self._measure(
+                self._measure_within_budget(
                     writer, jobs, lambda n: cpu_order(n, cpus, oversubscribe=measure.oversubscribe), len(cpus)
                 )
             except KeyboardInterrupt:
@@ -189,6 +193,33 @@ class Sweep:
             for position, (kind, repetition, point) in enumerate(order)
             if point.config_id not in settled and (kind, point.config_id, repetition) not in finished
         ]
+
+    def _measure_within_budget(self, writer: ResultsWriter, jobs, order_cpus, cores: int) -> None:
+        """Measure all jobs; with a budget by repetitions, until all is decided or the next one has no room."""
+        measure = self.configuration.measure
+        if not measure.budget_s or self.undecided is None:
+            self._measure(writer, jobs, order_cpus, cores)
+            return
+        start = time.monotonic()
+        longest = 0.0
+        rounds = sorted({repetition for _, repetition, _, _ in jobs})
+        for repetition in rounds:
+            began = time.monotonic()
+            spent = began - start
+            wanted = self.undecided(writer.results.of_kind("sample")) if repetition else None
+            if wanted is not None and not wanted:
+                self._say(f"every verdict is decided after {repetition} repetitions ({format_seconds(spent)})")
+                return
+            if spent + longest > measure.budget_s:
+                self._say(
+                    f"the budget of {format_seconds(measure.budget_s)} is spent after {repetition} repetitions; "
+                    f"{'no verdict is' if wanted is None else 'some verdicts are not'} decided: give a larger --budget "
+                    f"and the same folder to go on"
+                )
+                return
+            own = [job for job in jobs if job[1] == repetition and (wanted is None or job[3].config_id in wanted)]
+            self._measure(writer, own, order_cpus, cores)
+            longest = time.monotonic() - began
 
     def _measure(self, writer: ResultsWriter, jobs, order_cpus, cores: int) -> None:
         measure = self.configuration.measure

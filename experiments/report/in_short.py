@@ -1,0 +1,59 @@
+"""The question of this software, answered in three sentences: barriers, creation, overlap."""
+
+from __future__ import annotations
+
+import math
+
+from ..analysis.names import base_model, model_label
+from ..analysis.speeds import better_forkjoin
+from ..analysis.statistics import EQUIVALENCE_BAND, FASTER, SAME, SLOWER, verdict
+from ..analysis.study import Study
+
+
+def in_short(study: Study, plan_id: str) -> list[str]:
+    """Return what dependences in place of barriers, replay in place of creation, and overlapping steps change.
+
+    Each sentence is about the fastest measured form of both sides on the largest number of threads; a comparison
+    that was not measured is left out.
+    """
+    points = study.points_of(plan_id)
+    threads = max((n for _, n in points), default=1)
+    if threads < 2:
+        return []
+
+    def fastest(name: str) -> str | None:
+        forms = [model for model, n in points if n == threads and base_model(model) == name]
+        return min(forms, key=lambda m: study.typical_time((plan_id, m, threads)).value, default=None)
+
+    join, eager, graph, cyclic = (
+        better_forkjoin(study, plan_id, threads),
+        *map(fastest, ("tasks", "taskgraph", "taskiter")),
+    )
+    questions = (
+        ("task dependences in place of the barriers of fork-join", graph or eager or cyclic, join),
+        ("a graph that is recorded once and replayed in place of tasks that are created in each step", graph, eager),
+        ("steps that overlap in place of a barrier between them", cyclic, graph),
+    )
+    return [
+        _sentence(study, plan_id, threads, what, model, reference)
+        for what, model, reference in questions
+        if model and reference
+    ]
+
+
+def _sentence(study: Study, plan_id: str, threads: int, what: str, model: str, reference: str) -> str:
+    ratio = study.ratio((plan_id, model, threads), (plan_id, reference, threads))
+    who = f"{model_label(model)} against {model_label(reference)}"
+    answer = verdict(ratio)
+    if math.isfinite(ratio.low):
+        who += f", 95% interval of the time ratio {ratio.low:.3f} to {ratio.high:.3f}"
+    said = {
+        FASTER: f"make a step {1 / ratio.value:.2f} times as fast",
+        SLOWER: f"make a step {ratio.value:.2f} times as long",
+        SAME: f"change nothing, within {EQUIVALENCE_BAND:.0%}",
+    }.get(answer, f"have no effect that could be told from noise (time ratio {ratio.value:.3f})")
+    if what.startswith("a graph"):
+        said = (
+            said.replace("make a", "makes a").replace("change nothing", "changes nothing").replace("have no", "has no")
+        )
+    return f"On {threads} threads {what} {said} ({who})."
