@@ -46,6 +46,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     others = tuple(field.name for field in fields(PlanOptions) if field.name != "sequence")
     add_fields(parser, PlanOptions, leave_out=others)
     parser.add_argument("--seed", type=number_from(0), default=0, help="default: %(default)s")
+    parser.add_argument(
+        "--no-cache", action="store_true", help="keep no keys and values: compute all tokens anew for each"
+    )
     parser.add_argument("--model", default="serial", help="execution model; default: %(default)s")
     parser.add_argument("--threads", type=thread_count, default=1, help="default: %(default)s")
 
@@ -70,6 +73,7 @@ def call(arguments: Namespace) -> int:
         model=str(parse_model(arguments.model)),
         threads=check_threads(arguments.threads),
         source=arguments.checkpoint,
+        cache=not arguments.no_cache,
     )
     tokens = [*prompt, *added]
     print(as_text(tokenizer.decode(tokens) if tokenizer else bytes(tokens)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from ...cython_src.networks.layers import Network
 from ...cython_src.networks.registry import get_network
 from ..sampling.models import bind_for, make_executor
 from .checkpoints import set_arrays
+from .decoding import NextToken, can_decode
 from .llmc import read_model
 from .safetensors import read_safetensors
 from .text import BYTES
@@ -32,11 +34,13 @@ def generate(
     model: str = "serial",
     threads: int = 1,
     source: str = "the parameters",
+    cache: bool = True,
 ) -> Iterator[int]:
     """Continue a text.
 
-    Each token comes from a forward pass over the last `sequence` tokens; those of a causal network do not depend on
-    what stands after them.
+    Each token comes from the last `sequence` tokens. Keys and values of the tokens before it are kept, so that only its
+    own row is computed, as long as the text is no longer than `sequence`; then all places move, and each token takes a
+    whole forward pass. Both leave the same bits.
 
     Parameters
     ----------
@@ -57,6 +61,8 @@ def generate(
     threads : int
     source : str
         What messages call the parameters.
+    cache : bool
+        Keep keys and values; False computes all tokens anew for each.
 
     Yields
     ------
@@ -88,12 +94,19 @@ def generate(
     set_arrays(bound.arrays, parameters, plan.attributes["parameters"], source)
     random = np.random.Generator(np.random.PCG64(seed))
     tokens = [*prompt]
-    with make_executor(model, threads) as executor:
+    with ExitStack() as stack:
+        executor = stack.enter_context(make_executor(model, threads))
         executor.prepare(bound)
+        next_token = NextToken(network, bound, model, threads, stack) if cache and can_decode(network, model) else None
+        kept = 0  # tokens whose keys and values are there, from the first on
         for _ in range(count):
             seen = tokens[-sequence:]
             bound.arrays["dataset.tokens"][: len(seen)] = seen
-            executor.run(1)
+            if next_token and 0 < kept == len(seen) - 1:
+                next_token.run(kept)
+            else:
+                executor.run(1)
+            kept = len(seen) if len(tokens) <= sequence else 0
             tokens.append(_choose(bound.view("logits")[0, len(seen) - 1], temperature, random.random()))
             yield tokens[-1]
 

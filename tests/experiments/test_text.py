@@ -41,8 +41,8 @@ def test_a_sentence_is_learnt(trained):
     """Check that the loss falls far below that of guessing, the report with tokens a second and a sample, the files."""
     summary, lines, folder = trained
     assert summary["seeds"][0]["test_loss"] < 0.5 and summary["test_accuracy_min"] > 0.85
-    assert "tokens/s" in lines[0] and "valid loss" in lines[0]
-    assert "a sample of what it writes" in lines[-1] and len(lines) == 11
+    assert "MiB" in lines[0] and "tokens/s" in lines[1] and "valid loss" in lines[1]
+    assert "a sample of what it writes" in lines[-1] and len(lines) == 12
     assert (folder / "accuracy.pdf").exists()
     parameters, metadata = read_safetensors(folder / "parameters-seed-0.safetensors")
     assert {name: array.shape for name, array in parameters.items()} == TINY.parameter_shapes()
