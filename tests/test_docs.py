@@ -35,6 +35,7 @@ COMMANDS = (
     "plot",
     "simulate",
     "diagnose",
+    "export",
     "peers",
     "train",
     "infer",

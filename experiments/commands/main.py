@@ -27,6 +27,7 @@ COMMANDS: tuple[str, ...] = (
     "plot",
     "simulate",
     "diagnose",
+    "export",
     "peers",
     "train",
     "study",

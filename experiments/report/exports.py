@@ -1,0 +1,197 @@
+"""Results in the formats of other tools: CSV, Parquet, Extra-P and TALP-style JSON, LaTeX."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ...cython_src.errors import UsageError
+from ..analysis.load import load
+from ..analysis.speeds import speed_table
+from ..analysis.study import Study
+from . import columns
+from .sections import Table, records_of
+from .words import plan_title
+
+EXPORT_FOLDER = "exports"
+# Environment of a LaTeX table; special characters and what stands for them.
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{char: f"\\{char}" for char in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "×": r"$\times$",
+    "µ": r"\textmu{}",
+    "≥": r"$\geq$",
+}
+
+
+def sample_frame(study: Study) -> pd.DataFrame:
+    """Return the raw samples, a row each: the plan's options, then the scalar fields of the sample."""
+    rows = []
+    for row in study.samples.to_dict("records"):
+        record = {
+            k: v if not isinstance(v, (tuple, list)) else str(v) for k, v in study.records[row["plan_id"]].items()
+        }
+        rows.append({**record, **{k: v for k, v in row.items() if not isinstance(v, (list, dict, tuple, set))}})
+    return pd.DataFrame(rows)
+
+
+def write_csv(study: Study, path: Path) -> None:
+    """Write the raw samples as CSV."""
+    sample_frame(study).to_csv(path, index=False, float_format="%.9g", lineterminator="\n")
+
+
+def write_parquet(study: Study, path: Path) -> None:
+    """Write the raw samples as Parquet.
+
+    Raises
+    ------
+    UsageError
+        pyarrow is not installed.
+    """
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise UsageError("Parquet needs pyarrow, which is not installed; pip install 'forktask[parquet]'") from None
+    sample_frame(study).to_parquet(path, engine="pyarrow", index=False)
+
+
+def extra_p(study: Study) -> dict[str, Any]:
+    """Return step times as Extra-P's JSON: measurements by call path, here the model, and metric.
+
+    Parameters of a point are the threads and the swept options that are numbers. Plans that differ in options which
+    are no numbers have call paths of their own.
+    """
+    numeric = [
+        a for a in study.axes if all(isinstance(study.records[p].get(a), (int, float)) for p in study.plan_ids())
+    ]
+    other = [a for a in study.axes if a not in numeric]
+    measurements: dict[str, dict[str, list]] = {}
+    for (plan_id, model, threads), times in study.points.items():
+        record = study.records[plan_id]
+        path = "->".join([*(f"{axis}={record.get(axis)}" for axis in other), model])
+        point = [float(threads), *(float(record[axis]) for axis in numeric)]
+        values = [times[r] for r in sorted(times)]
+        measurements.setdefault(path, {}).setdefault("time", []).append({"point": point, "values": values})
+    for metrics in measurements.values():
+        for entries in metrics.values():
+            entries.sort(key=lambda entry: entry["point"])
+    return {"parameters": ["threads", *numeric], "measurements": measurements}
+
+
+def talp(study: Study) -> dict[str, Any]:
+    """Return POP metrics of every logged run in the form of DLB's TALP: a region for each model and number of threads.
+
+    Elapsed and useful time are those of a pass, ns. The factors are peeled in this order: load balance (mean over
+    largest busy time of a worker), then scheduling (largest busy time over elapsed time); their product is the parallel
+    efficiency.
+    """
+    regions: dict[str, Any] = {}
+    for plan_id, model, threads in study.points:
+        profiles = [p for p in study.profiles_of((plan_id, model, threads)).values() if p.get("worker_busy_s")]
+        if not profiles:
+            continue
+        busy = np.median([p["worker_busy_s"] for p in profiles], axis=0)
+        elapsed = float(np.median([p["pass_time_s"] for p in profiles]))
+        balance = float(busy.mean() / busy.max()) if busy.max() else 0.0
+        scheduling = float(busy.max() / elapsed)
+        regions[f"{plan_title(study, plan_id)}; {model} on {threads}"] = {
+            "numCpus": threads,
+            "avgCpus": float(threads),
+            "elapsedTime": round(elapsed * 1e9),
+            "usefulTime": round(float(busy.sum()) * 1e9),
+            "parallelEfficiency": balance * scheduling,
+            "ompParallelEfficiency": balance * scheduling,
+            "ompLoadBalance": balance,
+            "ompSchedulingEfficiency": scheduling,
+        }
+    created = study.run.get("created", "")
+    return {"forktask": study.environment.get("forktask", ""), "timestamp": created, "popMetrics": regions}
+
+
+def latex_tables(study: Study) -> str:
+    """Return the table of every model and number of threads, a LaTeX table for each plan (package booktabs)."""
+    return "\n".join(
+        _latex_table(
+            Table("speed", columns.SPEED, records_of(speed_table(study), plan_id)), plan_title(study, plan_id), plan_id
+        )
+        for plan_id in study.plan_ids()
+    )
+
+
+def _latex_table(table: Table, caption: str, label: str) -> str:
+    chosen, rows = table.cells()
+    lines = [
+        r"\begin{table}",
+        rf"  \caption{{{latex_text(caption)}}}",
+        rf"  \label{{tab:{label}}}",
+        rf"  \begin{{tabular}}{{{''.join('r' if c.number else 'l' for c in chosen)}}}",
+        r"    \toprule",
+        "    " + " & ".join(latex_text(c.heading) for c in chosen) + r" \\",
+        r"    \midrule",
+        *("    " + " & ".join(map(latex_text, row)) + r" \\" for row in rows),
+        r"    \bottomrule",
+        r"  \end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def latex_text(text: str) -> str:
+    """Return a text with LaTeX's special characters escaped."""
+    return re.sub("|".join(map(re.escape, _LATEX)), lambda match: _LATEX[match[0]], text)
+
+
+def _write_json(value: Mapping[str, Any], path: Path) -> None:
+    path.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+EXPORTS = {
+    "csv": ("samples.csv", write_csv),
+    "parquet": ("samples.parquet", write_parquet),
+    "extra-p": ("extra-p.json", lambda study, path: _write_json(extra_p(study), path)),
+    "talp": ("talp.json", lambda study, path: _write_json(talp(study), path)),
+    "latex": ("tables.tex", lambda study, path: path.write_text(latex_tables(study), encoding="utf-8")),
+}
+
+
+def export_folder(folder: str | os.PathLike, kinds: Sequence[str]) -> list[Path]:
+    """Write exports of a results folder to its folder `exports`, and return their paths.
+
+    Parameters
+    ----------
+    folder : path
+    kinds : sequence of str
+        Keys of `EXPORTS`.
+
+    Raises
+    ------
+    UsageError
+        No kind, a library that is missing, or a folder that cannot be written.
+    """
+    if not kinds:
+        raise UsageError(f"export needs at least one of {', '.join(f'--{kind}' for kind in EXPORTS)}, got none")
+    study = load(folder)
+    if not len(study.samples):
+        raise UsageError(f"an export needs samples, got none in {str(folder)!r}; measure first")
+    paths = []
+    try:
+        (Path(folder) / EXPORT_FOLDER).mkdir(exist_ok=True)
+        for kind in kinds:
+            name, write = EXPORTS[kind]
+            path = Path(folder) / EXPORT_FOLDER / name
+            write(study, path)
+            paths.append(path)
+    except OSError as error:
+        raise UsageError(
+            f"exports must be writable to {str(folder)!r}, got: {error.strerror}; copy the folder"
+        ) from None
+    return paths

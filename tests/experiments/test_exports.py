@@ -1,0 +1,76 @@
+"""Exports of a results folder, read back as the tools would read them."""
+
+import csv
+import json
+import re
+import sys
+
+import pytest
+from experiments.synthetic_results import synthetic_rows, write_rows
+
+from forktask.cython_src.errors import UsageError
+from forktask.experiments.analysis.load import load
+from forktask.experiments.commands.main import main
+from forktask.experiments.report.exports import export_folder, latex_text, sample_frame
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    rows = synthetic_rows(threads=(1, 2), batches=(16, 64), repeats=5)
+    for row in rows:
+        if row["kind"] == "profile":
+            row["worker_busy_s"] = [0.8 * row["pass_time_s"], 0.4 * row["pass_time_s"]][: row["threads"]]
+    return write_rows(tmp_path_factory.mktemp("results"), rows)
+
+
+def test_every_sample_is_a_row_of_the_csv(folder, capsys):
+    """Check the number of rows, the swept option and the times of the CSV."""
+    assert main(["export", str(folder), "--csv"]) == 0
+    path = capsys.readouterr().out.strip()
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    study = load(folder)
+    assert len(rows) == len(study.samples) == len(sample_frame(study))
+    assert {row["batch"] for row in rows} == {"16", "64"}
+    total = sum(float(row["step_time_s"]) for row in rows)
+    assert total == pytest.approx(study.samples["step_time_s"].sum(), rel=1e-6)
+
+
+def test_extra_p_has_a_point_for_each_number_of_threads_and_batch(folder):
+    """Check parameters, call paths, points and values."""
+    (path,) = export_folder(folder, ["extra-p"])
+    found = json.loads(path.read_text())
+    assert found["parameters"] == ["threads", "batch"]
+    entries = found["measurements"]["taskiter"]["time"]
+    assert [entry["point"] for entry in entries] == [[1, 16], [1, 64], [2, 16], [2, 64]]
+    assert all(len(entry["values"]) == 5 for entry in entries)
+
+
+def test_talp_factors_multiply(folder):
+    """Check load balance and scheduling of two workers that are busy for 0.8 and 0.4 of the time."""
+    (path,) = export_folder(folder, ["talp"])
+    region = next(v for k, v in json.loads(path.read_text())["popMetrics"].items() if "taskiter on 2" in k)
+    assert region["ompLoadBalance"] == pytest.approx(0.75)
+    assert region["ompSchedulingEfficiency"] == pytest.approx(0.8)
+    assert region["parallelEfficiency"] == pytest.approx(region["usefulTime"] / region["elapsedTime"] / 2, rel=1e-6)
+
+
+def test_latex_has_a_balanced_table_for_each_plan(folder):
+    """Check environments, cells of each line, and escaped characters."""
+    (path,) = export_folder(folder, ["latex"])
+    text = path.read_text()
+    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 2
+    for table in text.split(r"\begin{table}")[1:]:
+        width = len(re.search(r"\\begin\{tabular\}\{([lr]+)\}", table)[1])
+        assert {line.count(" & ") for line in table.splitlines() if line.endswith(r"\\")} == {width - 1}
+    assert not re.search(r"(?<!\\)[%_#]", text.replace("tab:", ""))
+    assert latex_text("a_b 5% × \\") == r"a\_b 5\% $\times$ \textbackslash{}"
+
+
+def test_a_missing_library_and_no_choice_are_refused(folder, monkeypatch):
+    """Check one sentence for Parquet without pyarrow, and for no format at all."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UsageError, match="pyarrow"):
+        export_folder(folder, ["parquet"])
+    with pytest.raises(UsageError, match="--csv"):
+        export_folder(folder, [])
