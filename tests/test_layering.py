@@ -56,7 +56,7 @@ ARROWS = {
     "cython_src/lowering/layouts": {"channels": set(), "lanes": set(), "tokens": set()},
     "tasking": {"programs": {"recorded_graph.h", "scheduler.h"}, "headers": {"programs"}},
     "experiments": {
-        "machine": set(),
+        "machine": {"bounds"},
         "bounds": set(),
         "sampling": {"machine", "bounds"},
         "analysis": {"sampling", "bounds"},

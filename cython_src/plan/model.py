@@ -360,15 +360,16 @@ class Plan:
     def bytes(self) -> float:
         return sum(loop.bytes for loop in self.loops)
 
-    def least_bytes(self, loop: BlockLoop) -> float:
-        """Bytes that must move for a loop whatever its blocks: each region that these read or write once.
+    def least_traffic(self, loop: BlockLoop) -> tuple[float, float]:
+        """Bytes that must be read and bytes that must be written for a loop whatever its blocks: each region once.
 
         Blocks that read the same weights count them each in `BlockLoop.bytes`; here they count once. Regions that
-        overlap without being the same count in full, up to the size of the buffer. Never more than `BlockLoop.bytes`,
-        which knows of regions that are declared whole and touched in part, such as the rows of an embedding.
+        overlap without being the same count in full, up to the size of the buffer. Both together are never more than
+        `BlockLoop.bytes`, which knows of regions that are declared whole and touched in part, such as the rows of an
+        embedding; then reads count as what the writes leave of that.
         """
         if isinstance(loop.blocks, UniformBlocks):
-            return loop.bytes
+            return loop.bytes, 0.0
         regions = {
             (access.buffer, access.box, way)
             for block in loop.blocks
@@ -383,7 +384,13 @@ class Plan:
             for (start, stop), extent in zip(box, buffer.shape, strict=False):
                 part *= (stop - start) / extent
             moved[name, way] = min(moved.get((name, way), 0.0) + part, float(buffer.size_bytes))
-        return min(sum(moved.values()), loop.bytes)
+        read, written = (sum(size for (_, kind), size in moved.items() if kind == way) for way in ("read", "write"))
+        written = min(written, loop.bytes)
+        return min(read, loop.bytes - written), written
+
+    def least_bytes(self, loop: BlockLoop) -> float:
+        """Return the sum of `least_traffic`."""
+        return sum(self.least_traffic(loop))
 
     def task_name(self, task: int) -> str:
         """Readable name of a task: its loop and block."""

@@ -34,6 +34,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="compare algorithms of convolutions: all, or some; without names the usual ones. * marks what is taken by "
         "default: the cheapest by the cost model whose error is small enough",
     )
+    parser.add_argument(
+        "--by",
+        choices=("loop", "kernel"),
+        default="loop",
+        help="rows of the step: a loop each, or all loops of a kernel and phase beside plain loops that read and write "
+        "as many bytes, each region once; default: %(default)s",
+    )
     parser.add_argument("--kernels", type=texts, default=(), metavar="NAME[,...]", help="parts of names, with --maps")
     parser.add_argument("--instruction-set", metavar="SET", help="default: the best of this processor")
     parser.add_argument("--cpu", type=number_from(0, most=8191), help="logical CPU to pin to")
@@ -61,5 +68,5 @@ def call(arguments: Namespace) -> int:
         show(arguments, result, format_algorithms)
     else:
         result = measure_step(arguments.network, plan_options(arguments), **seconds, **where)
-        show(arguments, result, format_step)
+        show(arguments, result, lambda step: format_step(step, arguments.by))
     return 0

@@ -107,6 +107,7 @@ class Limits:
     def __init__(self, instruction_set: str | None = None, cpu: int | None = None):
         self._instruction_set, self._cpu = instruction_set, cpu
         self._bandwidths: dict[int, float] = {}
+        self._streams: dict[tuple[str, int], float] = {}
         self.peak_flops_per_s = 0.0
         for _ in range(3):
             self.measure_peak()
@@ -127,6 +128,21 @@ class Limits:
         if rounded not in self._bandwidths:
             self._bandwidths[rounded] = max(self.stream("triad", rounded) for _ in range(3))
         return self._bandwidths[rounded]
+
+    def plain_time(self, read: float, written: float) -> float:
+        """Return seconds of plain loops that read and write so many bytes over arrays of that size, measured once.
+
+        As much as is written is copied; the rest of what is read is only read, or the rest of what is written filled.
+        """
+        copied = min(read, written)
+        size = 1 << max(int(read + written) - 1, SMALLEST_SET - 1).bit_length()
+        time_s = 0.0
+        for name, share in (("copy", 2 * copied), ("read", read - copied), ("fill", written - copied)):
+            if share:
+                if (name, size) not in self._streams:
+                    self._streams[name, size] = max(self.stream(name, size) for _ in range(3))
+                time_s += share / self._streams[name, size]
+        return time_s
 
     def row(self, name: str, time_s: float, median_s: float, flops: float, size: float, bandwidth: float) -> dict:
         """Return a kernel's row: rates, and the share of its limit.

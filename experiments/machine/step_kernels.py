@@ -1,4 +1,4 @@
-"""The kernels of a network's step on one core: rates of each loop, and the step against its floor."""
+"""The kernels of a network's step on one core: rates of each loop and kernel, and the step against its floors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import numpy as np
 from ...cython_src.binding.bind import bind
 from ...cython_src.lowering.lower import initialise, lower
 from ...cython_src.lowering.options import PlanOptions, describe
+from ...cython_src.plan.model import Plan
 from ...forkjoin.executor import SerialExecutor
+from ..bounds.bounds import roofline_floor
 from .kernel_timing import Limits, format_rows, loop_times
 
 WINDOW_S = 2e-3  # so short that some windows lie between two interruptions, also on a busy machine
+MEMORY_BYTES = 1 << 28  # of plain loops whose data come from memory
 BATCHES = 4  # batches that take turns
 
 
@@ -37,7 +40,10 @@ def measure_step(
     dict
         "title", "instruction_set", "peak_flops_per_s", "rows" (`Limits.row` of each loop); "step_time_s",
         "median_step_time_s"; "floor_s": operations of the step, convolutions in their direct form, at the peak;
-        "ratio" (fastest step to floor) and "loop_ratio" (sum of loops to floor).
+        "ratio" (fastest step to floor) and "loop_ratio" (sum of loops to floor); "roofline_floor_s": sum over loops of
+        the longer of operations at the peak and bytes, each region once, at the bandwidth of memory, and
+        "roofline_ratio"; "kernels": a row as of `Limits.row` for all loops of a kernel and phase, with bytes and
+        bandwidth of plain loops that read and write as many.
     """
     plan = lower(network, options, num_images=max(options.batch, 64), num_batches=BATCHES)
     bound = bind(plan, instruction_set=instruction_set)
@@ -69,6 +75,9 @@ def measure_step(
         for k, loop in enumerate(plan.loops)
     ]
     floor = plan.flops / limits.peak_flops_per_s
+    memory = limits.bandwidth(MEMORY_BYTES)
+    loops = [{"flops": loop.flops, "least_bytes": plan.least_bytes(loop)} for loop in plan.loops]
+    roofline = roofline_floor(loops, limits.peak_flops_per_s, memory)
     said = describe(options, leave_out=("batch",))
     return {
         "title": f"{network}, batch {options.batch}{', ' + said if said else ''}, layout {plan.attributes['layout']}, "
@@ -78,13 +87,34 @@ def measure_step(
         "layout": plan.attributes["layout"],
         "instruction_set": bound.instruction_set,
         "peak_flops_per_s": limits.peak_flops_per_s,
+        "memory_bytes_per_s": memory,
         "rows": rows,
+        "kernels": _kernel_rows(plan, fastest, median, limits),
+        "roofline_floor_s": roofline,
+        "roofline_ratio": min(windows) / roofline,
         "floor_s": floor,
         "step_time_s": min(windows),
         "median_step_time_s": statistics.median(windows),
         "ratio": min(windows) / floor,
         "loop_ratio": float(fastest.sum()) / floor,
     }
+
+
+def _kernel_rows(plan: Plan, fastest: np.ndarray, median: np.ndarray, limits: Limits) -> list[dict[str, Any]]:
+    """Rows of kernels by phase, by falling time."""
+    sums: dict[tuple[str, str], np.ndarray] = {}
+    for k, loop in enumerate(plan.loops):
+        read, written = plan.least_traffic(loop)
+        values = (fastest[k], median[k], loop.flops, read + written, limits.plain_time(read, written))
+        key = (loop.kernel, loop.phase)
+        sums[key] = sums.get(key, np.zeros(len(values))) + values
+    rows = [
+        limits.row(
+            f"{kernel}, {phase}", *map(float, (*of_kernel[:4], of_kernel[3] / of_kernel[4] if of_kernel[4] else 1.0))
+        )
+        for (kernel, phase), of_kernel in sums.items()
+    ]
+    return sorted(rows, key=lambda row: -row["time_s"])
 
 
 def _windows(bound, seconds: float, cpu: int | None) -> list[float]:
@@ -104,14 +134,16 @@ def _windows(bound, seconds: float, cpu: int | None) -> list[float]:
     return windows
 
 
-def format_step(result: dict[str, Any]) -> str:
-    """Format the result of `measure_step` for a terminal."""
+def format_step(result: dict[str, Any], by: str = "loop") -> str:
+    """Format the result of `measure_step` for a terminal, by "loop" or by "kernel"."""
     peak = f"peak {result['peak_flops_per_s'] / 1e9:.1f} GFLOP/s"
     lines = [
         f"{result['title']}, {result['instruction_set']}, one core, {peak}",
-        *format_rows(result["rows"]),
+        *format_rows(result["rows" if by == "loop" else "kernels"]),
         f"step {result['step_time_s'] * 1e3:.3f} ms (median {result['median_step_time_s'] * 1e3:.3f}), floor "
         f"{result['floor_s'] * 1e3:.3f} ms: {result['ratio']:.2f} times the floor; "
         f"loops alone {result['loop_ratio']:.2f}",
+        f"roofline floor {result['roofline_floor_s'] * 1e3:.3f} ms at {result['memory_bytes_per_s'] / 1e9:.1f} GB/s "
+        f"from memory: {result['roofline_ratio']:.2f} times that floor",
     ]
     return "\n".join(lines)

@@ -4,8 +4,11 @@ import json
 
 import pytest
 
+from forktask.cython_src.lowering.lower import lower
 from forktask.experiments.commands.main import main
+from forktask.experiments.machine.kernel_timing import Limits
 from forktask.experiments.machine.map_kernels import cases, parse_map
+from forktask.experiments.machine.step_kernels import format_step
 
 
 def run(capsys, *arguments):
@@ -32,7 +35,59 @@ def test_the_table_of_a_step(capsys):
     """Check the printed form: a line for each loop, the limit, and the floor."""
     assert main(["kernels", "--network", "lenet5", "--batch", "1", "--seconds", "0", "--phase", "forward"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "of limit" in lines[1] and "times the floor" in lines[-1]
+    assert "of limit" in lines[1] and "times the floor" in lines[-2] and "times that floor" in lines[-1]
+
+
+def test_every_kernel_of_tokens_has_a_row_beside_its_bounds(capsys):
+    """Check kernels of a step of GPT-2 summed over their loops: operations, bytes once, and both limits."""
+    options = ["--network", "gpt2_tiny", "--optimizer", "adamw", "--clip-norm", "1", "--fusion", "none"]
+    result = run(capsys, *options, "--seconds", "0.05", "--batch", "2", "--sequence", "32")
+    plan = lower(
+        "gpt2_tiny", batch=2, sequence=32, optimizer="adamw", clip_norm=1.0, fusion="none", num_images=64, num_batches=4
+    )
+    rows = {row["name"]: row for row in result["kernels"]}
+    assert {*rows} == {f"{loop.kernel}, {loop.phase}" for loop in plan.loops}
+    wanted = (
+        "linear_forward",
+        "linear_backward_data",
+        "linear_backward_weights",
+        "attention_forward",
+        "layernorm_forward",
+    )
+    wanted += (
+        "layernorm_backward",
+        "embedding_forward",
+        "optimizer_adam",
+        "vocabulary",
+        "gelu",
+        "attention_backward_keys",
+    )
+    for kernel in wanted:
+        assert any(name.startswith(kernel) or kernel in name for name in rows), kernel
+    for name, row in rows.items():
+        loops = [loop for loop in plan.loops if f"{loop.kernel}, {loop.phase}" == name]
+        assert row["flops"] == pytest.approx(sum(loop.flops for loop in loops))
+        assert row["bytes"] == pytest.approx(sum(map(plan.least_bytes, loops)))
+        limit_s = max(row["flops"] / result["peak_flops_per_s"], row["bytes"] / row["bandwidth_bytes_per_s"])
+        assert row["share_of_limit"] == pytest.approx(limit_s / row["time_s"])
+    assert sum(row["time_s"] for row in rows.values()) == pytest.approx(sum(row["time_s"] for row in result["rows"]))
+    assert result["roofline_floor_s"] >= result["floor_s"] * 0.999
+    assert result["roofline_ratio"] == pytest.approx(result["step_time_s"] / result["roofline_floor_s"])
+    text = format_step(result, "kernel").splitlines()
+    assert len(text) == len(rows) + 4 and "linear_forward, forward" in "\n".join(text)
+
+
+def test_plain_loops_copy_what_is_written_and_read_the_rest(monkeypatch):
+    """Check the time of plain loops against rates that are known."""
+    speeds = {"copy": 100.0, "read": 50.0, "fill": 25.0}
+    limits = Limits.__new__(Limits)
+    limits._streams = {}
+    asked = []
+    monkeypatch.setattr(Limits, "stream", lambda self, name, size: asked.append((name, size)) or speeds[name])
+    assert limits.plain_time(300.0, 100.0) == pytest.approx(200 / 100 + 200 / 50)
+    assert limits.plain_time(100.0, 300.0) == pytest.approx(200 / 100 + 200 / 25)
+    assert limits.plain_time(0.0, 0.0) == 0 and {size for _, size in asked} == {1 << 14}
+    assert len(asked) == 9  # three tries each; copies are measured once
 
 
 def test_kernels_on_maps(capsys):
