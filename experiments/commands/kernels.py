@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from .arguments import add_json, add_plan_options, number_from, plan_options, positive, show, texts
+from .arguments import add_json, add_plan_options, number_from, plan_options, show, texts
 
 HELP = "speed of single kernels on one core, beside the measured limits"
 DESCRIPTION = (
@@ -45,7 +45,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--instruction-set", metavar="SET", help="default: the best of this processor")
     parser.add_argument("--cpu", type=number_from(0, most=8191), help="logical CPU to pin to")
     parser.add_argument(
-        "--seconds", type=positive, help="for the step (default: 1), or for each kernel or algorithm (default: 0.05)"
+        "--seconds",
+        type=number_from(0, float),
+        help="for the step (default: 1), or for each kernel or algorithm (default: 0.05); 0: one round",
     )
     add_json(parser)
 
