@@ -10,10 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .cython_src.errors import UsageError
+from .cython_src.errors import UsageError, did_you_mean
 from .cython_src.networks.layers import Network
 from .cython_src.networks.registry import get_network, network_names
-from .cython_src.records import fields, nearest
+from .cython_src.records import fields
 from .experiments.sampling.models import DEFAULT_MODELS
 from .experiments.sweep.configuration import AXES, Configuration, Measure, parse_configuration
 from .experiments.sweep.status import failure_report
@@ -218,11 +218,8 @@ def _configuration(title: str, given: Mapping[str, Any]) -> Configuration:
     tables: dict[str, dict[str, Any]] = {"grid": {}, "measure": {}}
     for name, value in given.items():
         if name not in (*axes, *measures):
-            near = nearest(name, (*axes, *measures, "out", "quick", "title"))
-            raise UsageError(
-                f"arguments of compare may be {', '.join((*axes, *measures))}; got {name!r}"
-                f"{f'; did you mean {near!r}?' if near else ''}"
-            )
+            meant = did_you_mean(name, (*axes, *measures, "out", "quick", "title"))
+            raise UsageError(f"arguments of compare may be {', '.join((*axes, *measures))}; got {name!r}{meant}")
         several = name in axes and isinstance(value, Sequence) and not isinstance(value, str)
         tables["grid" if name in axes else "measure"][name] = list(value) if several else value
     networks = tables["grid"]["network"]

@@ -6,10 +6,9 @@ from it.
 
 from __future__ import annotations
 
-import difflib
 import math
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self
@@ -17,7 +16,7 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
-from .errors import UsageError
+from .errors import UsageError, did_you_mean
 from .typed_text import LONGEST_TEXT, is_text, parse_real, parse_whole
 
 # Whole numbers and numbers without a limit of their own are below these.
@@ -97,8 +96,7 @@ class Field:
 
     def refuse(self, value: Any) -> typing.NoReturn:
         """Raise `UsageError` with the rule, the value and, for a misspelt choice, the nearest one."""
-        near = nearest(value, self.choices)
-        raise UsageError(f"{self.name} {self.rule(value)}; got {value!r}{f'; did you mean {near!r}?' if near else ''}")
+        raise UsageError(f"{self.name} {self.rule(value)}; got {value!r}{did_you_mean(value, self.choices)}")
 
     def checked(self, value: Any) -> Any:
         """Return the value in its own type, or raise `UsageError`."""
@@ -140,11 +138,6 @@ class Field:
             self.refuse(text)
 
 
-def nearest(name: Any, known: Iterable[Any]) -> str:
-    """The known name that is most like a misspelt one, or an empty text."""
-    return next(iter(difflib.get_close_matches(str(name), [str(k) for k in known], 1)), "")
-
-
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of frozen records whose fields are checked when one is made; annotate fields with `about`."""
 
@@ -167,9 +160,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         known = [field.name for field in fields(cls)]
         for key in values:
             if key not in known:
-                near = nearest(key, known)
-                hint = f"; did you mean {near!r}?" if near else ""
-                raise UsageError(f"keys in {where} may be {', '.join(known)}; got {key!r}{hint}")
+                raise UsageError(f"keys in {where} may be {', '.join(known)}; got {key!r}{did_you_mean(key, known)}")
         return cls(**values)
 
     def with_changes(self, **changes: Any) -> Self:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import UsageError
+from ..errors import UsageError, did_you_mean
 from ..kernels.bench.bench import CELL_NUMBERS, TASK_BENCH_KERNELS, WORK_BYTES, WORK_FLOPS, task_bench_kernel
 from ..plan.model import READ, UPDATE, AccessTable, BlockLoop, Buffer, Plan, UniformBlocks
 
@@ -143,7 +143,9 @@ def task_bench(
         An unknown pattern or kernel, or sizes out of range.
     """
     if pattern not in PATTERNS:
-        raise UsageError(f"pattern must be one of {', '.join(PATTERNS)}; got {pattern!r}")
+        raise UsageError(
+            f"pattern must be one of {', '.join(PATTERNS)}; got {pattern!r}{did_you_mean(pattern, PATTERNS)}"
+        )
     if kernel not in TASK_BENCH_KERNELS:
         raise UsageError(f"kernel must be one of {', '.join(TASK_BENCH_KERNELS)}; got {kernel!r}")
     if width < 1 or steps < 2 or width * steps > 2**27:

@@ -24,6 +24,7 @@ CHANNELS_LAYOUT, TOKENS_LAYOUT = Channels(), Tokens()
 LAYOUTS = {layout.name: layout for layout in (LANES_LAYOUT, FLAT_LAYOUT, CHANNELS_LAYOUT, TOKENS_LAYOUT)}
 BATCH_OF_TOKENS = 4  # samples of a step of a network of tokens, unless the user says otherwise
 SPARSE = 8  # an eighth of the lanes with images: channels are faster (docs/notes/pixels_in_the_lanes.md)
+MOST_ROWS = 256  # of a block, where maps have fewer
 DRAWN_TOGETHER = 1 << 16  # random initial weights
 
 
@@ -83,6 +84,12 @@ def lower(
     if spec.tokens:
         spec = spec.with_sequence(options.sequence)
     check_end(spec)
+    most_rows = max(spec.input_shape[0 if spec.tokens else 1], MOST_ROWS)
+    if options.cut.rows > most_rows:
+        raise UsageError(
+            f"rows of a block must be at most {most_rows} in network {spec.name!r}, got {options.cut.rows}; leave them "
+            f"out where maps are not to be cut"
+        )
     layout = choose_layout(spec, options) if options.layout == "auto" else LAYOUTS[options.layout]
     layout.check(spec, options)
     builder = PlanBuilder(

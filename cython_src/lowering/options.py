@@ -107,7 +107,7 @@ class PlanOptions(Record, frozen=True):
         super().__post_init__()
         Granularity.parse(self.granularity)
         self.fusions  # noqa: B018  raises on a name that is none
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+        if len(self.betas) != 2 or not all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in self.betas):
             raise UsageError(f"betas must be two numbers in [0, 1), got {self.betas!r}")
         if self.recompute and self.memory != "shared":
             raise UsageError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 
-from ..errors import UsageError
+from ..errors import UsageError, did_you_mean
 from .layers import Network
 
 # Modules that describe one network: `network(name)`.
@@ -50,5 +50,6 @@ def get_network(name: str) -> Network:
         return import_module(f".{module}", __package__).network(name, **options)
     module, sizes = named.get(name, (name, ()))
     if module not in SINGLE + FAMILIES:
-        raise UsageError(f"network must be one of {', '.join(network_names())}; got {name!r}")
+        known = network_names()
+        raise UsageError(f"network must be one of {', '.join(known)}; got {name!r}{did_you_mean(name, known)}")
     return import_module(f".{module}", __package__).network(name, *sizes)

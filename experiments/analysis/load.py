@@ -56,6 +56,7 @@ def study_from_rows(rows: Sequence[Mapping[str, Any]], partial: str = "") -> Stu
     _check_environments(by_kind["run"], samples, by_kind.get("profile", []))
     _check_results(samples, failures, plans)
     _check_devices([row for row in samples if row.get("answer")])
+    _check_profiles(by_kind.get("profile", []), plans)
     usable = []
     for row in samples:
         if row.get("step_time_s") and row["step_time_s"] > 0:
@@ -162,12 +163,33 @@ def _check_devices(samples) -> None:
     for row in samples:
         other = first.setdefault(row["plan_id"], row)
         count = len(LOSS_TOLERANCES)
-        if row["instruction_set"] != other["instruction_set"] and (
+        if row.get("instruction_set") != other.get("instruction_set") and (
             wrong := disagreement(other["answer"][:count], row["answer"][:count])
         ):
             raise UsageError(
                 f"devices must agree before times are compared, but beside {other['model']}'s answer that of "
                 f"{row['model']} {wrong}; this is a fault of the program"
+            )
+
+
+def _check_profiles(profiles, plans) -> None:
+    """Check that each profile has the time of every block, loop and phase of its plan."""
+    for row in profiles:
+        loops = plans.get(row["plan_id"], {}).get("loops", ())
+        counts: dict[str, int] = {}
+        for loop in loops:
+            counts[loop["name"]] = counts.get(loop["name"], 0) + loop["num_blocks"]
+        blocks, times = row.get("block_time_s"), row.get("loop_time_s")
+        phases = {loop["phase"] for loop in loops}
+        known = (
+            blocks is None or all(len(blocks.get(name, ())) == count for name, count in counts.items()),
+            times is None or set(times) >= set(counts),
+            all(set(row.get(key) or phases) >= phases for key in ("phase_wall_s", "phase_beside_s")),
+        )
+        if not all(known):
+            raise UsageError(
+                f"a profile must hold the times of all blocks, loops and phases of its plan, that of {row['model']} on "
+                f"{row['threads']} threads (repetition {row['repetition']}) does not; measure it again"
             )
 
 

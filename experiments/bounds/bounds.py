@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ...cython_src.errors import UsageError
 from ...cython_src.plan.dependences import TaskGraph, record_graph, topological_order
 from ...cython_src.plan.model import Plan
 from . import graph_bounds
@@ -168,7 +169,9 @@ def durations_by_loop(
         used[name] = start + num_blocks
         blocks = list(block_time_s.get(name, ())[start : start + num_blocks])
         if len(blocks) != num_blocks:
-            raise ValueError(f"loop {name!r} has {num_blocks} blocks, got {len(blocks)} durations")
+            raise UsageError(
+                f"durations must be those of all {num_blocks} blocks of loop {name!r}, got {len(blocks)}; measure again"
+            )
         result.append(blocks)
     return result
 

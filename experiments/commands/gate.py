@@ -35,6 +35,8 @@ def call(arguments: Namespace) -> int:
     if arguments.function:
         plan = describe_importable(arguments.function)
     else:  # Only the options that were given: the other commit may not know the others.
-        plan = {"network": arguments.network, **given(arguments, PlanOptions)}
+        options = given(arguments, PlanOptions)
+        PlanOptions(**options)  # raises
+        plan = {"network": arguments.network, **options}
     settings = GateSettings(**given(arguments, GateSettings))
     return exit_code(compare_commits(plan, models(arguments), arguments.threads, settings), settings.strict)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import re
 import sys
@@ -12,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import UsageError, did_you_mean
 from ...cython_src.typed_text import LONGEST_TEXT, is_text
 from ..machine.build_info import BUILD
 
@@ -59,21 +58,16 @@ class Parser(argparse.ArgumentParser):
             declare(self)
         found, rest = super().parse_known_args(args, namespace)
         if rest:  # refused here and not by the parser above, which does not know the options
-            self.error(f"no such argument: {' '.join(rest)}{self._meant(rest[0], self._option_string_actions)}")
+            meant = did_you_mean(rest[0].partition("=")[0], self._option_string_actions)
+            self.error(f"no such argument: {' '.join(rest)}{meant}")
         return found, rest
 
     def error(self, message: str):
         said = re.sub(r"^argument (--[\w-]+): (?=must |takes )", r"\1 ", message)
         choice = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", said)
         if choice:
-            said += self._meant(choice[1], re.findall(r"'([^']*)'", choice[2]))
+            said += did_you_mean(choice[1], re.findall(r"'([^']*)'", choice[2]))
         raise UsageError(f"{said}; see {self.prog} --help")
-
-    @staticmethod
-    def _meant(word: str, known) -> str:
-        """Say which known word is most like an unknown one, if any is."""
-        near = difflib.get_close_matches(word.partition("=")[0], list(known), 1)
-        return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def make_parser(command: str | None = None) -> argparse.ArgumentParser:
@@ -133,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: Sequence[str]) -> int:
     for word in words:
-        if not word or re.fullmatch(r"--[\w-]+=", word):
+        if not word or re.fullmatch(r"--[\w-]+=(--)?", word):
             raise UsageError(f"an argument must not be empty, got {' '.join(map(repr, words))}; leave it out")
         if not is_text(word):
             raise UsageError(

@@ -53,12 +53,17 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """Measure, print and draw. Exit code 1: nothing could be measured."""
+    from ...cython_src.errors import UsageError
+    from ...cython_src.lowering.options import PlanOptions
     from ..metg.graphs import TaskBenchOptions, network_graph, task_bench_graphs
     from ..metg.metg import MetgSettings, measure_metg
     from ..metg.table import format_table
 
     specs, options = models(arguments), TaskBenchOptions(**given(arguments, TaskBenchOptions))
     if arguments.network is None:
+        if unused := given(arguments, PlanOptions):
+            flag = next(iter(unused)).replace("_", "-")
+            raise UsageError(f"--{flag} is an option of plans of networks, got it without --network; leave it out")
         graphs = task_bench_graphs(texts(arguments.pattern), options, arguments.device)
     else:
         graphs = [network_graph(arguments.network, plan_options(arguments), options, arguments.device)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from .arguments import add_fields, add_json, add_plan_options, given, number_from, positive, show
+from .arguments import MOST_SECONDS, add_fields, add_json, add_plan_options, given, number_from, show
 
 HELP = "measure false alarms and power of the clock tier of scaling tests"
 DESCRIPTION = (
@@ -27,7 +27,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_plan_options(parser, batch=16)
     add_fields(parser, PowerSettings)
-    parser.add_argument("--seconds", type=positive, metavar="S", help="begin no further test after this long")
+    parser.add_argument(
+        "--seconds", type=number_from(0, float, MOST_SECONDS), metavar="S", help="begin no further test after this long"
+    )
     add_json(parser)
 
 
@@ -35,13 +37,19 @@ def call(arguments: Namespace) -> int:
     """Measure or simulate, and print rates."""
     from pathlib import Path
 
+    from ...cython_src.errors import UsageError
     from ...cython_src.lowering.options import PlanOptions
     from ..scaling.power import PowerSettings, format_simulated, format_tables, measure_power, simulated
 
     settings = PowerSettings(**given(arguments, PowerSettings))
+    options = given(arguments, PlanOptions)
+    PlanOptions(**options)  # raises; rows hold what was asked for only
     if arguments.simulate is not None:
+        if options:
+            flag = next(iter(options)).replace("_", "-")
+            raise UsageError(f"--simulate measures no plan, got --{flag}; leave it out")
         show(arguments, simulated(arguments.simulate, settings.at_most), format_simulated)
         return 0
-    plan = {"network": arguments.network, **given(arguments, PlanOptions)}
+    plan = {"network": arguments.network, **options}
     show(arguments, measure_power(plan, settings, Path(arguments.out), arguments.seconds), format_tables)
     return 0

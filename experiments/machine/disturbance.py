@@ -58,6 +58,17 @@ def read_memory(root="/") -> dict:
     return {"total_bytes": fields.get("MemTotal"), "available_bytes": fields.get("MemAvailable")}
 
 
+def oom_kills(root="/") -> int:
+    """Return how many processes the kernel has killed for lack of memory so far: in this control group, else in all."""
+    count = 0
+    for path in [*(folder / "memory.events" for folder in cgroup_folders(root)), Path(root, "proc/vmstat")]:
+        for line in (read_text(path) or "").splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill" and value.strip().isdecimal():
+                count += int(value)
+    return count
+
+
 def read_pressure(root="/") -> dict | None:
     """Read the line `some` of /proc/pressure/cpu: {"avg10": %, ..., "total": us}; None if the kernel has none."""
     for line in (read_text(Path(root, "proc/pressure/cpu")) or "").splitlines():

@@ -84,7 +84,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         group = [row for row in group if "failure" not in row]
         entry["repeats"] = len(group)
         if group:
-            waiting = [(r["disturbance"]["pressure_some_us"] or 0) * 1e-6 / r["wall_s"] for r in group]
+            waiting = [(r["disturbance"].get("pressure_some_us") or 0) * 1e-6 / r["wall_s"] for r in group]
             entry["pressure"] = statistics.median(waiting)
             entry.update(_summarise_group(group, unit_s[first["graph"]["kernel"]]))
         results.append(entry)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...cython_src.errors import UsageError
+from ..machine.disturbance import oom_kills
 from ..machine.variables import VARIABLE_PREFIXES, VARIABLES
 from .progress import format_seconds
 
@@ -75,6 +76,7 @@ def run_sample(
     The process runs in a process group of its own, so that Ctrl-C reaches only the calling process, which then ends it.
     It stays in the same session, as `hogs_running` explains.
     """
+    kills_before = oom_kills()
     child = subprocess.Popen(
         list(command),
         stdin=subprocess.PIPE,
@@ -100,11 +102,8 @@ def run_sample(
     if isinstance(row, dict) and ("failure" in row or child.returncode == 0):
         return row
     tail = errors.strip()[-STDERR_TAIL:]
-    if child.returncode == -signal.SIGKILL:
-        return {
-            "failure": "memory",
-            "message": "killed by SIGKILL, as the kernel does when memory runs out; lower the batch",
-        }
+    if child.returncode == -signal.SIGKILL and oom_kills() > kills_before:
+        return {"failure": "memory", "message": "killed by the kernel because memory ran out; lower the batch"}
     if child.returncode < 0:
         cause = f"killed by {signal.Signals(-child.returncode).name}"
     else:

@@ -76,6 +76,18 @@ def check_writable(path: Path | str) -> None:
         raise UsageError(f"{path} cannot be written ({reason}); choose another folder") from None
 
 
+def check_appendable(path: Path | str) -> None:
+    """Raise `UsageError` unless text can be appended to a file; it and its folder stay as they are."""
+    path = Path(path)
+    if not path.exists():
+        check_writable(path)
+        return
+    with open_regular(path, "file"):
+        pass
+    if not os.access(path, os.W_OK):
+        raise UsageError(f"{path} cannot be written; choose another file")
+
+
 def check_writable_folder(folder: Path | str) -> None:
     """Raise `UsageError` unless files can be written to a folder, or to the one in which it would have to be made."""
     folder = Path(folder)

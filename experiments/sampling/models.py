@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import UsageError, did_you_mean
 from ...cython_src.gpu import device as gpu_device
 from ...cython_src.gpu.launches import GPU_ALGORITHMS
 
@@ -378,7 +378,8 @@ def parse_model(text: str) -> ModelSpec:
     if name == "tasking":
         name, *pairs = _by_factors(pairs, text)
     if name not in MODELS:
-        raise UsageError(f"no model is called {name!r}; known: {', '.join(built_models() + built_models('gpu'))}")
+        known = [*built_models(), *built_models("gpu")]
+        raise UsageError(f"no model is called {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}")
     model = MODELS[name]
     if name not in built_models(model.device):
         raise UsageError(f"model {name!r} is not part of this installation; available: {', '.join(built_models())}")

@@ -66,7 +66,7 @@ class PlanRow(msgspec.Struct, kw_only=True):
     phase: Name
     granularity: Name
     options: dict[str, Any]
-    loops: list[Loop]
+    loops: Annotated[list[Loop], Meta(min_length=1)]
     flops: Amount
     bytes: Amount
     num_tasks: Count
@@ -127,9 +127,10 @@ class SampleRow(Measured, kw_only=True):
     first_replay_s: Real | UnsetType | None = UNSET
     weights_hash: Text | UnsetType | None = UNSET
     losses_hash: Text | UnsetType | None = UNSET
+    answer: list[Real] | UnsetType = UNSET
     deterministic: bool | UnsetType = UNSET
     check_iterations: Count | UnsetType = UNSET
-    disturbance: dict[str, Any] | UnsetType | None = UNSET
+    disturbance: dict[str, Amount | None] | UnsetType | None = UNSET
     timed_wall_s: Real | UnsetType = UNSET
     timed_cpu_s: Real | UnsetType = UNSET
     max_resident_bytes: Count | UnsetType = UNSET
@@ -145,6 +146,8 @@ class ProfileRow(Measured, kw_only=True):
     block_time_s: dict[str, list[Real]] | UnsetType = UNSET
     loop_time_s: Times | UnsetType = UNSET
     loop_wall_s: Times | UnsetType | None = UNSET
+    phase_wall_s: Times | UnsetType | None = UNSET
+    phase_beside_s: dict[str, Times] | UnsetType = UNSET
     worker_busy_s: list[Real] | UnsetType = UNSET
     runtime_cost_s: Real | UnsetType | None = UNSET
     bounds: Times | UnsetType | None = UNSET
@@ -159,7 +162,7 @@ class FailureRow(Measured, kw_only=True):
     """A configuration that could not be measured."""
 
     reason: Name
-    message: Text
+    message: Annotated[str, Meta(min_length=1, max_length=1 << 16)]
     repetition: Count | UnsetType = UNSET
 
 
@@ -179,12 +182,6 @@ class Empty(Points, kw_only=True):
     prepare_s: Amount
 
 
-class Pressure(msgspec.Struct, kw_only=True):
-    """What disturbed a measurement."""
-
-    pressure_some_us: Amount | None
-
-
 class MetgRow(msgspec.Struct, kw_only=True):
     """A model on a Task Bench graph, at all amounts of work."""
 
@@ -197,7 +194,7 @@ class MetgRow(msgspec.Struct, kw_only=True):
     points: Annotated[list[Points], Meta(min_length=1)]
     parallel: Number
     interference: Count
-    disturbance: Pressure
+    disturbance: dict[str, Amount | None]
     wall_s: Annotated[float, Meta(gt=0, lt=1e15)]
     record_s: Amount | None
     close_s: Amount | None
@@ -207,7 +204,7 @@ class MetgFailureRow(msgspec.Struct, kw_only=True):
     """A model that could not be measured on a graph."""
 
     failure: Name
-    message: Text
+    message: Annotated[str, Meta(min_length=1, max_length=1 << 16)]
     model: Name
     threads: Number
     graph: dict[str, Any]

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 from ...cython_src.errors import UsageError
 from ...cython_src.records import Record, about
 from ..sampling import subject
+from ..sampling.files import check_appendable, check_writable
 from ..sampling.models import check_threads, parse_models
 from . import clock, summary
 from .sequential import FAIL, Decision
@@ -78,6 +79,11 @@ def compare_commits(
         No such commit, a build that fails, or commits that cannot be compared.
     """
     specs = parse_models(models)
+    build_command(settings.build, Path("source"), Path("target"))  # this and the next raise before anything is built
+    for path in summaries(settings):
+        check_appendable(path)
+    if settings.jsonl:
+        check_writable(settings.jsonl)
     threads = threads or min(2, len(os.sched_getaffinity(0)))
     check_threads(threads)
     repository = _git(settings.repository, "rev-parse", "--show-toplevel")
@@ -170,12 +176,17 @@ def describe(row: Mapping[str, Any]) -> str:
     return text if row["same_results"] is not False else f"{text}; the commits leave different results"
 
 
+def summaries(settings: GateSettings) -> list[str]:
+    """Return the files to which a Markdown summary is appended."""
+    return [path for path in (settings.summary, os.environ.get("GITHUB_STEP_SUMMARY", "")) if path]
+
+
 def write_summaries(rows: list[dict[str, Any]], settings: GateSettings) -> None:
     """Write or append what was asked for: JSON lines, Markdown, and the summary of a job of GitHub Actions."""
     if settings.jsonl:
         Path(settings.jsonl).write_text(summary.json_lines(rows))
     text = summary.markdown(rows, f"Gate: {settings.commit} against {settings.against}")
-    for path in filter(None, (settings.summary, os.environ.get("GITHUB_STEP_SUMMARY"))):
+    for path in summaries(settings):
         with open(path, "a") as file:
             file.write(text)
 
@@ -234,8 +245,7 @@ def build(repository: str, commit: str, folder: Path, command: str | None) -> Pa
     source, target = folder / f"source{number}", folder / f"installed{number}"
     target.mkdir()
     with worktree(repository, commit, source):
-        words = shlex.split(command) if command else default_build()
-        words = [word.format(source=source, target=target) for word in words]
+        words = build_command(command, source, target)
         try:
             done = subprocess.run(
                 words,
@@ -258,6 +268,24 @@ def build(repository: str, commit: str, folder: Path, command: str | None) -> Pa
     if (target / "forktask").is_dir():
         check_imported(target)
     return target
+
+
+def build_command(command: str | None, source: Path, target: Path) -> list[str]:
+    """Return the words of the command that installs a commit.
+
+    Raises
+    ------
+    UsageError
+        Quotes that do not match, or braces around anything but `source` and `target`.
+    """
+    try:
+        words = shlex.split(command) if command else default_build()
+        return [word.format(source=source, target=target) for word in words]
+    except (ValueError, LookupError, AttributeError) as error:
+        raise UsageError(
+            f"--build must be a program with its arguments, in which {{source}} and {{target}} stand for folders, got "
+            f"{command!r} ({error}); write other braces twice"
+        ) from None
 
 
 def default_build() -> list[str]:

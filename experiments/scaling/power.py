@@ -25,6 +25,7 @@ from ...cython_src.errors import UsageError
 from ...cython_src.records import Record, about
 from ..analysis.statistics import binomial_interval
 from ..machine.topology import available_cpus, cpu_order
+from ..sampling.files import decode_json, read_regular
 from ..sampling.hogs import MOST_HOGS, hogs_running
 from ..sampling.models import check_threads, parse_model
 from ..sampling.results import canonical_json
@@ -123,7 +124,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows = [decode_json(line) for line in read_regular(path, "file of rows", 1 << 30).splitlines()]
         if not all(row["kind"] == "power" for row in rows):
             raise ValueError("a row of another kind")
         for settings in (row["settings"] for row in rows):

@@ -37,9 +37,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import UsageError, did_you_mean
 from ...cython_src.networks.registry import get_network
-from ...cython_src.records import Record, about, fields, nearest
+from ...cython_src.records import Record, about, fields
 from ..sampling.models import check_threads, convolution_for, parse_model
 from ..sampling.results import short_id
 from ..training.config import DEFAULTS_OF_TOKENS, TrainingConfig
@@ -222,8 +222,6 @@ def read_study(path: Path | str) -> Study:
 def _check_keys(table: Mapping[str, Any], known: Any, where: str) -> None:
     for name in table:
         if name not in known:
-            near = nearest(name, known)
             raise UsageError(
-                f"keys of {where} must be some of {', '.join(known)}; got {name!r}"
-                f"{f', did you mean {near!r}?' if near else ''}"
+                f"keys of {where} must be some of {', '.join(known)}; got {name!r}{did_you_mean(name, known)}"
             )

@@ -29,11 +29,11 @@ from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import UsageError, did_you_mean
 from ...cython_src.gpu import device as gpu_device
 from ...cython_src.lowering.lower import default_batch
 from ...cython_src.lowering.options import PlanOptions, spelled
-from ...cython_src.records import Record, about, fields, nearest
+from ...cython_src.records import Record, about, fields
 from ..machine.topology import core_counts
 from ..sampling.child import TIME_LIMIT_S, WAIT_POLICIES
 from ..sampling.files import read_regular
@@ -46,7 +46,7 @@ from .tuned import problem_id, read_tuned
 QUICK_BATCH = 8
 QUICK_VALUES = 2
 MOST_SAMPLES = 1_000_000
-MOST_BYTES = 1 << 20  # of a configuration file
+MOST_BYTES = 1 << 14  # of a configuration file: a key of ten thousand parts takes the reader seconds
 
 
 class Running(Record, frozen=True):
@@ -309,7 +309,7 @@ class Configuration:
 def from_dict(values: Mapping[str, Any]) -> Configuration:
     """Inverse of `Configuration.as_dict`: the configuration of a results folder."""
     return Configuration(
-        title=values["title"],
+        title=values.get("title", Configuration.title),
         grid=Grid(**{name: _axis(axis, values[name], "a run") for name, axis in AXES.items() if name in values}),
         measure=Measure(**{f.name: values[f.name] for f in fields(Measure) if f.name in values}),
     )
@@ -335,9 +335,7 @@ def check_axes(axes: Mapping[str, tuple]) -> dict[str, tuple]:
 def _check_keys(found: Mapping[str, Any], known, where: str) -> None:
     for key in found:
         if key not in known:
-            near = nearest(key, known)
-            hint = f"; did you mean {near!r}?" if near else ""
-            raise UsageError(f"keys in {where} may be {', '.join(known)}; got {key!r}{hint}")
+            raise UsageError(f"keys in {where} may be {', '.join(known)}; got {key!r}{did_you_mean(key, known)}")
 
 
 def parse_configuration(values: Mapping[str, Any], where: str = "the configuration") -> Configuration:

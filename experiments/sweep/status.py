@@ -20,7 +20,7 @@ def failure_report(results: Results) -> tuple[list[str], bool]:
     for row in results.of_kind("failure"):
         if row["reason"] == "crash" and row["config_id"] in finished:
             continue
-        message = row["message"].splitlines()[0]
+        message = (row["message"].splitlines() or [""])[0]
         lines.append(
             f"{row['model']} on {row['threads']} thread{'s' * (row['threads'] > 1)}: {row['reason']}: {message}"
         )

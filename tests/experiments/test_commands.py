@@ -18,6 +18,7 @@ LOWERING = {
     "infer": {"phase", "fusion", *TRAINING_ONLY},
     "metg": set(),
     "trace": set(),
+    "graph": set(),
     "memory": set(),
     "tune": {"granularity"},
     "kernels": set(),

@@ -174,11 +174,19 @@ def test_a_sweep_goes_on_after_failures(sweep):
     assert len(lines) == 3 and not any("forkjoin" in line for line in lines)
 
 
-@pytest.mark.parametrize(("fault", "reason"), [("kill", "memory"), ("silent", "crash")])
+@pytest.mark.parametrize(("fault", "reason"), [("kill", "crash"), ("silent", "crash")])
 def test_processes_that_end_without_a_sample(sweep, fault, reason):
-    """Check a process killed by the kernel and one that says nothing."""
+    """Check a process killed by somebody and one that says nothing: neither is memory, so both are tried again."""
     rows = sweep(grid=replace(GRID, models=("serial",)), serial=fault).run().of_kind("failure")
     assert [row["reason"] for row in rows] == [reason]
+
+
+def test_a_killed_process_is_memory_only_with_evidence(sweep, monkeypatch):
+    """Check a process that was killed while the system's count of such ends grew."""
+    counts = iter(range(100))
+    monkeypatch.setattr("forktask.experiments.sampling.child.oom_kills", lambda: next(counts))
+    rows = sweep(grid=replace(GRID, models=("serial",)), serial="kill").run().of_kind("failure")
+    assert [row["reason"] for row in rows] == ["memory"]
 
 
 def test_wrong_weights_are_found_and_figures_refused(sweep):
