@@ -38,6 +38,8 @@ COMMANDS = (
     "export",
     "peers",
     "train",
+    "study",
+    "loading",
     "infer",
     "generate",
     "metg",

@@ -30,6 +30,7 @@ COMMANDS: tuple[str, ...] = (
     "peers",
     "train",
     "study",
+    "loading",
     "infer",
     "generate",
     "trace",

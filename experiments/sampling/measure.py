@@ -33,6 +33,7 @@ from ..machine.disturbance import Disturbance
 from ..machine.environment import loaded_libraries
 from .child import answer_job
 from .gpu_profile import describe_gpu, measure_gpu_profile
+from .measured_memory import peak_resident_bytes
 from .models import make_executor, parse_model
 from .profile import measure_profile
 from .subject import answer, build, result_hashes
@@ -138,7 +139,7 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
         "timed_wall_s": wall,
         "timed_cpu_s": usage_after.ru_utime + usage_after.ru_stime - usage.ru_utime - usage.ru_stime,
         "page_faults": usage_after.ru_minflt - usage.ru_minflt,
-        "max_resident_bytes": usage_after.ru_maxrss * 1024,
+        "max_resident_bytes": peak_resident_bytes(),
         "frequency_hz": frequency_hz,
         "libraries": libraries,
         "instruction_set": f"{bound.instruction_set}, {spec}" if spec.model.mixes_devices else bound.instruction_set,

@@ -6,7 +6,6 @@ python -P -m forktask.experiments.sampling.measured_memory < job.json
 from __future__ import annotations
 
 import os
-import resource
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,8 +41,20 @@ def resident_bytes() -> int:
 
 
 def peak_resident_bytes() -> int:
-    """Return the most memory that was resident in this process so far."""
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    """Return the most memory that was resident in this process so far.
+
+    The figure of `getrusage` would not do: a process inherits it from the one that started it.
+
+    Raises
+    ------
+    UsageError
+        The system does not show it.
+    """
+    try:
+        with open("/proc/self/status") as file:
+            return next(1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM:"))
+    except (OSError, ValueError, StopIteration):
+        raise UsageError("measuring memory needs VmHWM in /proc/self/status, which this system has not") from None
 
 
 def measure_memory(job: Mapping[str, Any]) -> dict[str, Any]:

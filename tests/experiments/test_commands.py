@@ -12,6 +12,7 @@ FIELDS = {field.name: field for field in fields(PlanOptions)}
 TRAINING_ONLY = {name for name, field in FIELDS.items() if field.only_in == "train"}
 # Commands that lower a plan, and the options that they set themselves.
 LOWERING = {
+    "loading": {"phase"},
     "compare": set(),
     "peers": set(),
     "train": {"phase"},

@@ -1,6 +1,8 @@
 """Planned and measured memory."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -129,3 +131,13 @@ def test_networks_are_listed(capsys):
         plan = lower(name, batch=2)
         assert rows[name]["train_flops"] == pytest.approx(plan.flops / 2, rel=0.02)
     assert rows["resnet18"]["num_parameters"] == 11_173_962
+
+
+def test_peak_memory_is_that_of_the_process_alone():
+    """Check that a small process that a large one starts has a small peak, and that a large array raises it."""
+    program = "from forktask.experiments.sampling.measured_memory import peak_resident_bytes as p; import numpy as np; "
+    program += "a = p(); b = np.ones(10**7); print(a, p())"
+    held = np.ones(5 * 10**7)
+    output = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True).stdout
+    before, after = map(int, output.split())
+    assert 10e6 < before < held.nbytes / 2 and 70e6 < after - before < 120e6
