@@ -1,5 +1,6 @@
 """Commands with `--device gpu`: on the fake device what they measure and print, without a GPU what they say."""
 
+import csv
 import json
 import os
 import subprocess
@@ -396,3 +397,29 @@ def test_training_on_a_gpu(fake_gpu, monkeypatch, tmp_path, capsys):
     assert (tmp_path / "run" / "gpu.pdf").exists()
     assert main(["train", "--resume", "--model", "serial", "--threads", "1", "--epochs", "2", "--out", out]) == 2
     assert "must stay on the gpu, got the cpu" in capsys.readouterr().err
+
+
+@pytest.mark.cxx
+def test_training_on_text_on_a_gpu(fake_gpu, monkeypatch, tmp_path):
+    """Check the losses of `train --device gpu` on bytes of a text against those of the CPU."""
+    monkeypatch.setattr(trainer, "GpuSampler", lambda: GpuSampler(period_s=0.01, library=FakeLibrary()))
+    (tmp_path / "text").write_text("the quick brown fox jumps over the lazy dog. " * 3)
+    command = ["train", "--network", "gpt2_tiny", "--data", f"text:{tmp_path / 'text'}", "--sequence", "7"]
+    command += ["--batch", "4", "--epochs", "1", "--optimizer", "adamw", "--clip-norm", "1"]
+    losses = {}
+    for device, model in (("gpu", "taskiter"), ("cpu", "serial")):
+        out = tmp_path / device
+        assert main([*command, "--device", device, "--model", model, "--threads", "1", "--out", str(out)]) == 0
+        with (out / "epochs.csv").open() as file:
+            losses[device] = [float(row["train_loss"]) for row in csv.DictReader(file)]
+    assert losses["gpu"] == pytest.approx(losses["cpu"], rel=1e-4) and len(losses["gpu"]) == 1
+
+
+@pytest.mark.cxx
+def test_a_profile_of_a_network_of_tokens(fake_gpu):
+    """Check that kernels of tokens are timed, and that products of matrices go to the library."""
+    plan = {"network": "mobilebert_tiny", "batch": 1, "sequence": 4}
+    row = measure_gpu_profile({**job("gpu_stream"), "plan": plan})
+    names = " ".join(kernel["name"] for kernel in row["kernels"])
+    assert all(f"({kernel})" in names for kernel in ("trigram_forward", "attention_backward_keys", "no_norm_backward"))
+    assert "multiply" in {call["name"] for call in row["calls"]}
