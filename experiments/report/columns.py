@@ -95,6 +95,7 @@ SPEED = (
     *_ratio("time / fork-join"),
     VERDICT,
 )
+GAIN = (_text("plan_name", "plan"), THREADS, MODEL, *_ratio("promised", "promised", 3), *_ratio("gained", "gained", 3))
 OWN_BEST = (
     THREADS,
     MODEL,

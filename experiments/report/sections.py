@@ -17,6 +17,7 @@ from ..analysis import factorial
 from ..analysis.accounting import accounting_table, inflation, layer_table, remarks
 from ..analysis.costs import cost_table
 from ..analysis.disturbance import disturbance_table
+from ..analysis.gains import gain_table
 from ..analysis.gpu import gpu_table
 from ..analysis.interference import interference_table
 from ..analysis.limits import above_bounds, bound_table, floor_table
@@ -297,6 +298,17 @@ def _comparisons(study: Study) -> Iterable[Section]:
             f"Along {axis_label(axis)}: time{per} with one value over that with another, all else equal",
             level=2,
             tables=[Table("axes", _varying(columns.AXIS, rows), rows)],
+        )
+    gains = records_of(gain_table(study))
+    if len(gains) > 1:
+        gains = [{**row, "plan_name": plan_title(study, row["plan_id"])} for row in gains]
+        yield Section(
+            "What the bounds promise that taskiter gains over fork-join, and what it gains",
+            level=2,
+            tables=[Table("gains", columns.GAIN, gains)],
+            figures=("gain",),
+            plan_id=main_plan(study),
+            in_terminal=False,
         )
     own_best = records_of(own_best_table(study))
     yield Section(

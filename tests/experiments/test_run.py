@@ -16,7 +16,7 @@ import pytest
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import device as gpu_device
-from forktask.experiments.commands.compare import configuration_of
+from forktask.experiments.commands.compare import DEFAULT_BUDGET_S, MOST_REPEATS, configuration_of
 from forktask.experiments.commands.main import main, make_parser
 from forktask.experiments.machine.topology import core_counts
 from forktask.experiments.sampling.child import clean_environment, run_sample, sample_environment
@@ -493,7 +493,11 @@ def test_compare_is_the_short_form_of_a_file():
     )
     assert configuration_of(arguments) == configuration
     defaults = configuration_of(make_parser().parse_args(["compare"]))
-    assert defaults == Configuration()
+    assert defaults == Configuration().with_measure(repeats=MOST_REPEATS, budget_s=float(DEFAULT_BUDGET_S))
+    counted = configuration_of(make_parser().parse_args(["compare", "--repeats", "3"]))
+    assert counted == Configuration().with_measure(repeats=3)
+    timed = configuration_of(make_parser().parse_args(["compare", "--repeats", "3", "--budget", "1.5min"]))
+    assert timed == Configuration().with_measure(repeats=3, budget_s=90.0)
 
 
 def test_thread_counts_reach_the_cores():
