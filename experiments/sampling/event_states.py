@@ -43,6 +43,8 @@ STATE_DTYPE = np.dtype(
         ("cause", "u1"),
     ]
 )
+# Models whose executors log what they do between blocks, or do nothing there.
+OWN_MODELS = ("serial", "tasks", "taskgraph", "taskiter")
 # A task that is handed on is ready for some hundred ns: no worker could have begun it sooner.
 HANDING_ON_NS = 500
 
@@ -214,8 +216,8 @@ def worker_states(
     Notes
     -----
     Where no runtime says what a worker does between blocks: under fork-join it waits behind its last block of a loop
-    until the last block of all ends; with the runtimes of others (`openmp_tasks`, `tbb`) time with a ready task counts
-    as scheduling, time without as waiting.
+    until the last block of all ends; with the runtimes of others (OpenMP's tasks, oneTBB, StarPU) time with a ready
+    task counts as scheduling, time without as waiting.
     """
     causes = waiting_causes(run)
     windows = None
@@ -251,7 +253,7 @@ def _states_of_worker(plan, blocks, spells, worker, model, causes, windows, run_
     at_barrier = np.zeros(len(start), bool)
     if model == "tasks" and worker == 0:
         between[:] = CREATING
-    elif model in ("openmp_tasks", "tbb"):
+    elif model not in OWN_MODELS and windows is None:
         between = np.where(cause == READY, SCHEDULING, waiting)
     elif windows is not None and len(blocks):
         window = _inside(windows[0], windows[1], start)

@@ -22,6 +22,7 @@ MAX_BLOCK_EVENTS = 2_000_000  # of 32 bytes, for each worker
 MIN_PASSES = 3
 SPELLS_PER_BLOCK = 3
 OVERHEAD_PAIRS = 5
+LONG_PASS_S = 0.5  # passes that are longer are compared in two pairs
 OVERHEAD_RUN_S = 0.05  # duration of each run that shows what logging costs
 
 
@@ -32,7 +33,7 @@ def measure_overhead(
     processes disturb least; and of each pair."""
     passes = int(max(1, min(OVERHEAD_RUN_S / pass_time_s, capacity // num_tasks)))
     times: dict[bool, list[float]] = {False: [], True: []}
-    for pair in range(OVERHEAD_PAIRS):
+    for pair in range(OVERHEAD_PAIRS if pass_time_s < LONG_PASS_S else 2):
         for logged in (False, True) if pair % 2 == 0 else (True, False):
             workers.clear_events()
             workers.switch_log(logged)

@@ -266,6 +266,10 @@ def test_paje_traces_keep_the_rules_of_the_format(tmp_path, logs):
             elif name == "PajeEndLink":
                 links += 1
                 assert starts.pop(values["Key"]) <= last
+    reader = shutil.which("pj_dump")
+    if reader:  # PajeNG's reader, where it is installed, finds the same links
+        dump = subprocess.run([reader, str(tmp_path / "trace.paje")], capture_output=True, text=True, timeout=60)
+        assert dump.returncode == 0 and len(re.findall(r"^Link,", dump.stdout, re.MULTILINE)) == links
     assert links and not starts and set(definitions) == {str(number) for number, _ in DEFINITIONS.values()}
 
 
