@@ -36,6 +36,7 @@ COMMANDS = (
     "simulate",
     "diagnose",
     "export",
+    "overlay",
     "peers",
     "train",
     "study",
@@ -57,6 +58,7 @@ PLACEHOLDERS = {
     "DIR": "results",
     "FOLDER": "folder",
     "FILE.toml": "strong_scaling",
+    "OTHER": "other",
     "FILE": "weights.safetensors",
 }
 

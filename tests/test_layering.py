@@ -93,6 +93,7 @@ ARROWS = {
         "files": {"figures"},
         "gantt": {"figures"},
         "simulation": {"figures"},
+        "two_results": {"figures"},
         "gantt_page": set(),
         "trace_files": {"figures"},
     },

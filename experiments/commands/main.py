@@ -27,6 +27,7 @@ COMMANDS: tuple[str, ...] = (
     "simulate",
     "diagnose",
     "export",
+    "overlay",
     "peers",
     "train",
     "study",

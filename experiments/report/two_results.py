@@ -1,0 +1,179 @@
+"""Two results folders side by side: two machines, two commits, or processor and GPU, in one figure and one table."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ...cython_src.errors import UsageError
+from ..analysis.load import load
+from ..analysis.names import INTERFERENCE, model_label, model_rank
+from ..analysis.speeds import main_plan, speed_table
+from ..analysis.study import Study
+from .figures import style
+from .figures.axes import log2_axis, power_ticks, x_axis
+from .figures.style import LINES, add_legend, model_handles, model_styles, new_figure, panel_title
+from .words import find_text, format_time, plan_title
+
+
+def matching_plan(first: Study, second: Study) -> tuple[str, str]:
+    """Return the main plan of one study and the plan of another one with the same options, or with the fewest that
+    differ; network, batch and phase must be the same.
+
+    Raises
+    ------
+    UsageError
+        The other study has no plan of this network, batch and phase.
+    """
+    plan_id = main_plan(first)
+    record = first.records[plan_id]
+    work = ("network", "batch", "phase", INTERFERENCE)
+    found = [p for p in second.plan_ids() if all(second.records[p].get(k) == record.get(k) for k in work)]
+    if not found:
+        known = "; ".join(second.problem_name(p) for p in second.plan_ids())
+        raise UsageError(
+            f"both folders must hold the same network, batch and phase, got {first.problem_name(plan_id)} and {known}"
+        )
+    return plan_id, min(found, key=lambda p: len(differing(record, second.records[p])))
+
+
+def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Return the options in which two plans differ."""
+    return [name for name in {**first, **second} if first.get(name) != second.get(name)]
+
+
+def describe(study: Study, threads: int) -> str:
+    """Describe a study's machine: its name, version, peak of a thread, and capacity of this many threads."""
+    environment = study.environment
+    pieces = [find_text(environment, "cpu_model", "cpu", "model_name") or "unknown processor"]
+    if environment.get("gpus"):
+        pieces.append(str(environment["gpus"][0]))
+    if environment.get("forktask"):
+        pieces.append(f"forktask {environment['forktask']}")
+    if study.machine.get("peak_flops_per_s_1thread"):
+        pieces.append(f"{study.machine['peak_flops_per_s_1thread'] / 1e9:.0f} GFLOP/s a thread")
+    pieces.append(f"{threads} threads do the work of {study.capacity(threads):.2f}")
+    return ", ".join(pieces)
+
+
+def overlay_folders(first: str | os.PathLike, second: str | os.PathLike, out: str | None = None) -> dict[str, Any]:
+    """Compare two folders and draw them in one figure.
+
+    Parameters
+    ----------
+    first, second : path
+        Results folders of the same network, batch and phase.
+    out : str, optional
+        Path of the figure; default: overlay.svg in the first folder's `figures`.
+
+    Returns
+    -------
+    dict
+        "titles", "machines": of both; "differing": options in which the plans differ; "rows": model, threads,
+        first_s, second_s, ratio (second / first); "figure".
+
+    Raises
+    ------
+    UsageError
+        Different work, or a figure that cannot be written.
+    """
+    studies = [load(first), load(second)]
+    plans = matching_plan(*studies)
+    tables = []
+    for study, plan_id in zip(studies, plans, strict=True):
+        table = speed_table(study)
+        tables.append(table[table["plan_id"] == plan_id])
+    path = Path(out) if out else Path(first) / "figures" / "overlay-of-two.svg"
+    most = [int(table["threads"].max()) for table in tables]
+    machines = [describe(study, n) for study, n in zip(studies, most, strict=True)]
+    with matplotlib.rc_context(style.style_parameters()):
+        figure = _draw(tables, [str(first), str(second)], machines, studies[0].problem_name(plans[0]))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            style.save(figure, path)
+        except OSError as error:
+            raise UsageError(f"the figure must be writable to {path}, got: {error.strerror}; choose --out") from None
+    times = [{(r["model"], r["threads"]): r["median_s"] for r in table.to_dict("records")} for table in tables]
+    points = sorted({*times[0], *times[1]}, key=lambda p: (model_rank(p[0]), p[1]))
+    rows = []
+    for point in points:
+        a, b = (time.get(point) for time in times)
+        rows.append(
+            {
+                "model": point[0],
+                "threads": int(point[1]),
+                "first_s": a,
+                "second_s": b,
+                "ratio": b / a if a and b and math.isfinite(b / a) else None,
+            }
+        )
+    return {
+        "titles": [plan_title(study, plan_id) for study, plan_id in zip(studies, plans, strict=True)],
+        "machines": machines,
+        "differing": differing(studies[0].records[plans[0]], studies[1].records[plans[1]]),
+        "rows": rows,
+        "figure": str(path),
+    }
+
+
+def _draw(tables: Sequence, folders: Sequence[str], machines: Sequence[str], problem: str) -> Figure:
+    """Draw time and speedup over threads: colours are models, solid is the first folder, dashed the second."""
+    models = sorted({m for table in tables for m in table["model"]}, key=model_rank)
+    styles = model_styles(models)
+    counts = sorted({int(n) for table in tables for n in table["threads"]})
+    figure, axes = new_figure("double", 2, panel_height=2.4)
+    for axis, column in zip(axes, ("median_s", "speedup"), strict=True):
+        for table, line in zip(tables, LINES, strict=False):
+            for model in models:
+                own = table[table["model"] == model].sort_values("threads")
+                value = own[column] * (1e3 if column == "median_s" else 1)
+                axis.plot(
+                    own["threads"], value, color=styles[model].color, marker=styles[model].marker, linestyle=line,
+                    markeredgecolor="white", markeredgewidth=0.4,
+                )  # fmt: skip
+        values = [v * (1e3 if column == "median_s" else 1) for t in tables for v in t[column] if math.isfinite(v)]
+        x_axis(axis, counts, "threads")
+        if values:
+            low, high = min(values) / 1.2, max(values) * 1.2
+            log2_axis(axis, "y", power_ticks(low, high), low, high)
+    axes[0].set_ylabel("time of a step (ms)")
+    panel_title(axes[0], "lower is faster")
+    axes[1].set_ylabel("speedup")
+    panel_title(axes[1], "over each folder's own best serial run")
+    handles = model_handles(styles, models, line=False)
+    handles += [
+        Line2D([], [], color="0.3", linestyle=line, label=folder) for folder, line in zip(folders, LINES, strict=False)
+    ]
+    add_legend(figure, "double", handles, columns=4)
+    lines = [problem, *(f"{folder}: {machine}" for folder, machine in zip(folders, machines, strict=True))]
+    figure.suptitle("\n".join(lines), x=0.008, ha="left", fontsize=7, linespacing=1.25)
+    return figure
+
+
+def format_overlay(found: Mapping[str, Any]) -> str:
+    """Return the comparison as text."""
+    head = ("model", "threads", "first", "second", "second / first")
+    lines = [head]
+    for row in found["rows"]:
+        first, second = (format_time(row[k]) if row[k] is not None else "" for k in ("first_s", "second_s"))
+        ratio = f"{row['ratio']:.3f}" if row["ratio"] is not None else ""
+        lines.append((model_label(row["model"]), str(row["threads"]), first, second, ratio))
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    text = [
+        *(f"{w}: {t}; {m}" for w, t, m in zip(("first", "second"), found["titles"], found["machines"], strict=True)),
+        "",
+        *("  ".join([a.ljust(widths[0]), *(c.rjust(w) for c, w in zip(rest, widths[1:], strict=True))]).rstrip()
+          for a, *rest in lines),
+        "",
+        "The folders were not measured in turn, so no interval and no verdict stands beside their ratios.",
+    ]  # fmt: skip
+    if found["differing"]:
+        text.append(f"The plans differ in: {', '.join(found['differing'])}.")
+    return "\n".join([*text, f"figure: {found['figure']}"])
