@@ -10,6 +10,8 @@ from pathlib import Path
 import kinds
 import numpy as np
 import pytest
+from cython_src.tokens_for_tests import CLASSIFIER, MASKED, SMALL
+from cython_src.tokens_for_tests import fill as fill_tokens
 
 from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.binding.checks import run_serial
@@ -17,7 +19,7 @@ from forktask.cython_src.gpu import device as gpu_device
 from forktask.cython_src.gpu.bind import GpuBoundPlan, device_storage
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.cython_src.networks import mobilenet_v2, preact_resnet18, resnet18, resnext29_2x64d
+from forktask.cython_src.networks import gpt2, mobilenet_v2, preact_resnet18, resnet18, resnext29_2x64d
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
 from forktask.forkjoin.gpu_executor import GpuForkJoinExecutor, GpuStreamExecutor
 from forktask.forkjoin.gpu_transfers import GpuHostLoadExecutor, GpuOffloadExecutor
@@ -47,7 +49,8 @@ PLANS = {
     "shared": {"layout": "flat", "memory": "shared"},
 }
 
-
+# Heads of more features than a tile has.
+WIDE = gpt2.network("wide", num_layers=1, features=144, heads=2, vocabulary=300, positions=12)
 NETWORKS = {
     "resnet18": (resnet18.network("small_resnet", 16, 10, width=32, blocks=(1, 2)), {}),
     "resnet18, winograd": (resnet18.network("small_resnet", 15, 10, width=32, blocks=(1, 1)), {"conv": "winograd2"}),
@@ -180,6 +183,30 @@ def test_models_agree_bit_for_bit_on_networks(gpu, name, model, products):
         assert got[buffer].tobytes() == expected[buffer].tobytes(), buffer
 
 
+@pytest.mark.parametrize("products", ["cublas", "own"])
+@pytest.mark.parametrize("network", [SMALL, MASKED, CLASSIFIER, WIDE], ids=lambda network: network.name)
+def test_networks_of_tokens(gpu, network, products):
+    """Check two AdamW steps of transformers against float64 within rounding, and that models leave the same bits."""
+    options = {"optimizer": "adamw", "eps": 0.01, "clip_norm": 1.0, "granularity": "images=1,heads=2"}
+    plan = lower(network, batch=3, sequence=12, num_images=5, num_batches=2, num_iterations_logged=4, **options)
+    exact = bind(plan, target="float64")
+    fill_tokens(exact)
+    run_serial(exact, 2)
+    found = []
+    for model in ("stream", "tasks, blocks", "taskgraph", "taskiter, blocks"):
+        executor, settings = MODELS[model]
+        bound = GpuBoundPlan(plan, device_storage(gpu, "pinned"), gpu, products=products)
+        fill_tokens(bound)
+        with executor(**settings) as running:
+            running.prepare(bound)
+            running.run(2)
+        found.append(persistent(bound))
+        bound.close()
+    for name in ("losses", *plan.attributes["parameters"]):
+        np.testing.assert_allclose(found[0][name], exact.arrays[name], rtol=2e-3, atol=2e-4, err_msg=name)
+        assert len({arrays[name].tobytes() for arrays in found}) == 1, name
+
+
 def test_tf32_rounds_factors(gpu):
     """Check that TF32 changes results, by about ten bits of mantissa (on GPUs that have it)."""
     plan = make_network_plan("mobilenet_v2")
@@ -271,7 +298,8 @@ def test_a_profile_has_plausible_times(gpu):
 @pytest.mark.compute_sanitizer
 def test_compute_sanitizer_finds_nothing(gpu):
     """Check memory accesses and shared-memory races of all kernels with NVIDIA's compute-sanitizer, if installed."""
-    tests = "test_numbers_are_the_cpus or test_forms_of_the_convolution_agree or test_numbers_of_networks_are_the_cpus"
+    tests = "test_numbers_are_the_cpus or test_forms_of_the_convolution_agree or test_numbers_of_networks_are_the_cpus "
+    tests += "or test_networks_of_tokens"
     for check in ("memcheck", "racecheck"):
         done = subprocess.run(
             [

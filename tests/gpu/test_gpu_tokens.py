@@ -6,6 +6,7 @@ from cython_src.kernels.kernel_testing import EPSILON, run_kernel
 from cython_src.tokens_for_tests import BOTH_WAYS, CLASSIFIER, MASKED, SMALL, TWICE_TIED, fill
 from gpu.fake_gpu import emulator
 from gpu.fake_gpu.device import FakeDevice
+from gpu.test_gpu_models import assert_conflicts_are_ordered
 
 from cython_src.kernels import kernel_testing, test_tokens_accesses
 from cython_src.kernels.attention import test_attention
@@ -18,6 +19,7 @@ from cython_src.kernels.norm import test_tokens as test_norm
 from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.binding.checks import check_accesses, run_serial
 from forktask.cython_src.gpu import blas as gpu_blas
+from forktask.cython_src.gpu import device as gpu_device
 from forktask.cython_src.gpu import launches as gpu_launches
 from forktask.cython_src.gpu import token_launches
 from forktask.cython_src.gpu.bind import GpuBoundPlan
@@ -25,7 +27,7 @@ from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.kernels.linear.linear import GELU, RELU
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.registry import network_names
-from forktask.experiments.sampling.models import make_executor
+from forktask.experiments.sampling.models import make_executor, storage_for
 
 # Of Adam's eps: where a gradient is all rounding, a small one makes a whole step of it.
 ADAM = {"optimizer": "adamw", "eps": 0.01, "weight_decay": 0.1}
@@ -327,3 +329,62 @@ def test_a_bound_plan_trains_on_the_fake_device(products):
         executor.run(2)
     for name in ("losses", *plan.attributes["parameters"]):
         np.testing.assert_allclose(bound.arrays[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+MODELS = {
+    "forkjoin": "gpu_forkjoin",
+    "tasks, blocks": "gpu_tasks:taskwait=none:unit=block:streams=3",
+    "taskgraph": "gpu_taskgraph",
+    "taskiter, blocks": "gpu_taskiter:unroll=2:unit=block",
+    "prefetch": "gpu_hostload:memory=pinned",
+}
+
+
+def run_model(plan, model, count=3, **options):
+    bound = GpuBoundPlan(plan, storage_for(model) if "memory" in model else None, options.pop("device"), **options)
+    fill(bound)
+    with make_executor(model, 1) as executor:
+        executor.prepare(bound)
+        executor.run(count)
+    return bound
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("network", ["gpt2", "mobilebert"])
+def test_models_agree_bit_for_bit(network, monkeypatch):
+    """Check that launches of blocks, several streams, captured graphs and input from the host leave the bits of one
+    stream."""
+    plan = make_plan(network, granularity="images=1,heads=2", clip_norm=1.0)
+    found = {}
+    for seed, model in enumerate(("gpu_stream", *MODELS.values())):
+        device = FakeDevice(seed)
+        monkeypatch.setattr(gpu_device, "default_gpu", lambda device=device: device)
+        bound = run_model(plan, model, device=device)
+        found[model] = {b.name: bound.arrays[b.name].copy() for b in plan.buffers.values() if b.persistent}
+    for name, array in found.pop("gpu_stream").items():
+        for model, arrays in found.items():
+            assert arrays[name].tobytes() == array.tobytes(), (model, name)
+
+
+@pytest.mark.parametrize("model", ["tasks, blocks", "taskiter, blocks"])
+def test_every_conflict_is_ordered(model):
+    """Check by brute force over cells that streams and events order all tasks of GPT-2 that touch the same cell."""
+    plan = make_plan("gpt2", granularity="images=1,heads=2", clip_norm=1.0)
+    bound = run_model(plan, MODELS[model], device=FakeDevice(3, execute=False), products="own")
+    assert assert_conflicts_are_ordered(bound, 3) > 400
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("network", ["gpt2", "mobilebert"])
+def test_host_and_device_together_are_right(network):
+    """Check steps of which some tasks run on two threads of the host and some on the device, against the CPU."""
+    plan = make_plan(network, granularity="images=1")
+    expected = steps(plan, count=4)
+    bound = GpuBoundPlan(plan, device=FakeDevice(2))
+    fill(bound)
+    with make_executor("gpu_both", 2) as executor:
+        executor.prepare(bound)
+        executor.run(4)
+    assert min(executor.placed.values()) > 0
+    for name in ("losses", *plan.attributes["parameters"]):
+        np.testing.assert_allclose(bound.arrays[name], expected[name], rtol=1e-3, atol=1e-4, err_msg=name)
