@@ -9,8 +9,8 @@ from .arguments import add_fields, add_json, add_models, given, models, show
 
 HELP = "rate and memory of the ways to load image files"
 DESCRIPTION = (
-    "Measure images a second and memory of loading image files with one thread, joblib and PyTorch's DataLoader, and of "
-    "training steps that load their own images, beside training alone."
+    "Measure images a second and memory of loading image files with one thread, joblib and PyTorch's DataLoader, and "
+    "of training steps that load their own images, beside training alone."
 )
 # What has no effect on a rate: two epochs are trained, and nothing is kept.
 UNUSED = ("phase", "model", "epochs", "schedule", "warmup", "start", "export", "seed", "seeds", "out")

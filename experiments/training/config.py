@@ -144,6 +144,7 @@ class TrainingConfig(PlanOptions, frozen=True):
             batch=batch,
             sequence=self.sequence,
             phase="evaluate",
+            memory="shared" if self.memory_limit else "full",
             conv=self.conv,
             layout=self.layout,
             fusion=self.fusion,

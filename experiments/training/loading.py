@@ -200,9 +200,9 @@ def as_text(result: Mapping[str, Any]) -> str:
         )
     lines += [
         "",
-        "of lower: rate in the step over the lower of the best rate of loading alone and the rate of training alone. of",
-        "both: over the rate of the two one after the other on the same cores. memory: most that was resident in the",
-        "process; workers: of the largest worker process, times their number.",
+        "of lower: rate in the step over the lower of the best rate of loading alone and the rate of training alone.",
+        "of both: over the rate of the two one after the other on the same cores. memory: most that was resident in",
+        "the process; workers: of the largest worker process, times their number.",
     ]
     return "\n".join(lines)
 

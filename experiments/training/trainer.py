@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
+import math
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +19,7 @@ from ...cython_src.networks.registry import get_network
 from ..images.augmentation import Augmentation
 from ..images.source import ImageSource
 from ..sampling.measured_memory import peak_resident_bytes, resident_bytes
-from ..sampling.memory import check_fits, parse_bytes, planned_bytes
+from ..sampling.memory import check_fits, format_bytes, parse_bytes, planned_bytes
 from ..sampling.models import bind_for, convolution_for, make_executor, parse_model, storage_for
 from .checkpoints import names_of_last_layer, read_checkpoint, set_arrays, share_data, write_checkpoint
 from .config import TrainingConfig, learning_rate_table
@@ -28,6 +30,9 @@ from .text import LabelledText, Text
 from .weights import EXPORTS, read_weights
 
 EVALUATION_BATCH = 64
+LARGE_IMAGE = 1 << 16  # values; 64 larger ones would take more memory than most batches that are trained
+# Kinds of memory that an evaluating plan has to itself.
+OF_A_PLAN = ("activations", "activations and gradients, shared", "temporaries", "plan and graph")
 
 
 class Trainer:
@@ -57,8 +62,10 @@ class Trainer:
         self.network = data.fit(get_network(config.network))
         self.num_batches = len(data.train) // config.batch
         # Logits of a vocabulary take much memory: samples of tokens are evaluated in batches as small as in training.
-        self.evaluation_batch = config.batch if isinstance(data, Text) else EVALUATION_BATCH
-        self._executors = ExitStack()
+        # So are large images.
+        large = not isinstance(data, Dataset) or math.prod(data.images.shape[1:]) > LARGE_IMAGE
+        self.evaluation_batch = config.batch if large else EVALUATION_BATCH
+        self._executors, self._evaluation_executors = ExitStack(), ExitStack()
         self._evaluations: dict[int, tuple[str, Any, Any]] = {}
         self.storage = storage_for(config.model)
         self.sampler = GpuSampler() if parse_model(config.model).model.device == "gpu" else None
@@ -86,11 +93,7 @@ class Trainer:
             read_image=source and source.read,
         )
         if config.memory_limit:
-            options = {"network": self.network, **config.plan.as_dict()}
-            try:
-                check_fits(self.plan, options, parse_bytes(config.memory_limit), None, config.threads)
-            except MemoryError as error:
-                raise UsageError(str(error)) from None
+            self._check_limit(parse_bytes(config.memory_limit))
         self.bound = bind_for(config.model, self.plan, self.storage)
         _number_positions(self.bound, "")
         initialise(self.bound, seed)
@@ -125,6 +128,7 @@ class Trainer:
 
     def close(self) -> None:
         """End all threads."""
+        self._close_evaluations()
         self._executors.close()
 
     def train_epoch(self) -> dict[str, Any]:
@@ -193,6 +197,9 @@ class Trainer:
             _run(executor, num_batches)
             total_loss += batch * float(bound.arrays[f"{prefix}losses"].astype(np.float64).sum())
             total_correct += int(bound.arrays[f"{prefix}correct"].sum())
+            if self.config.memory_limit:  # one evaluating plan at a time
+                del bound, executor
+                self._close_evaluations()
         return total_loss / len(indices), 1 - total_correct / (len(indices) * self.data.answers)
 
     def _evaluation(self, batch: int, num_batches: int):
@@ -214,10 +221,33 @@ class Trainer:
             )
             bound = bind_for(self.config.model, plan, self.storage)
             _number_positions(bound, prefix)
-            executor = self._executors.enter_context(make_executor(self.config.model, self.config.threads))
+            executor = self._evaluation_executors.enter_context(make_executor(self.config.model, self.config.threads))
             executor.prepare(bound)
             self._evaluations[key] = (prefix, bound, executor)
         return self._evaluations[key]
+
+    def _close_evaluations(self) -> None:
+        """End the threads of evaluating plans and give their memory back."""
+        self._evaluation_executors.close()
+        if self._evaluations:
+            self._evaluations.clear()
+            gc.collect()  # a bound plan and its Python kernels name each other
+
+    def _check_limit(self, limit: int) -> None:
+        """Raise `UsageError` unless training and, beside it, evaluating fit a limit of memory."""
+        options = {"network": self.network, **self.config.plan.as_dict()}
+        try:
+            check_fits(self.plan, options, limit, None, self.config.threads)
+        except MemoryError as error:
+            raise UsageError(str(error)) from None
+        batch = min(self.evaluation_batch, len(self.data.valid))
+        evaluating = planned_bytes(lower(self.network, self.config.evaluation(batch)), self.config.threads)
+        needed = self.needed_bytes + sum(evaluating[kind] for kind in evaluating if kind in OF_A_PLAN)
+        if needed > limit:
+            raise UsageError(
+                f"training and evaluating need {format_bytes(needed)}, the memory limit is {format_bytes(limit)}; "
+                f"lower the batch"
+            )
 
     def save(self, path: Path) -> None:
         """Write parameters, momenta, epoch and history, from which training continues bit by bit."""

@@ -20,7 +20,9 @@ from forktask.experiments.images.decoding import BrokenImage, decode
 from forktask.experiments.images.listing import list_classes, list_table
 from forktask.experiments.images.packed import ENTRY, PAGE, pack
 from forktask.experiments.images.thumbnails import write_thumbnails
+from forktask.experiments.sampling.child import run_sample
 from forktask.experiments.sampling.measured_memory import resident_bytes
+from forktask.experiments.studies.one_run import COMMAND
 from forktask.experiments.training.config import TrainingConfig
 from forktask.experiments.training.data import load_data
 from forktask.experiments.training.folders import ImageOptions
@@ -306,7 +308,7 @@ def test_memory_is_checked_before_anything_is_loaded(images, tmp_path, capsys):
     assert main([*command, "--network", "starpu_cnn", "--out", out]) == 2
     assert "40 images of 270 x 360 need 44.5 MiB of memory, the memory limit is 38.1 MiB" in capsys.readouterr().err
     assert not (tmp_path / "cache").exists()
-    command[command.index("40MB")] = "400MB"
+    command[command.index("40MB")] = "600MB"
     assert main([*command, "--network", "starpu_cnn", "--load", "cache", "--out", out]) == 0
 
 
@@ -370,3 +372,17 @@ def test_reading_from_the_cache_holds_no_data(tmp_path):
     for number in range(data.num_samples):
         data.source.read(number, out)
     assert resident_bytes() - before < 4 * data.num_samples * out.size / 20
+
+
+def test_training_stays_within_the_memory_limit(tmp_path):
+    """Check the peak of a process that trains and evaluates on 445 MiB of images with a limit of 300 MiB."""
+    images = write_thumbnails(tmp_path / "photos", 400, 24, 32) / "images"
+    run = config(images, tmp_path, network="starpu_cnn", image_size="270x360", load="cache", epochs=1, batch=2)
+    run = run.with_changes(memory_limit="300MiB", learning_rate=1e-4, augment="flip")
+    job = {"stages": [run.as_dict()], "folder": str(tmp_path / "out"), "cpus": None}
+    result = run_sample(job, dict(os.environ), 300.0, COMMAND)
+    assert "failure" not in result, result
+    (seed,) = result["stages"][0]["seeds"]
+    assert 100 << 20 < seed["memory_bytes"]["peak resident"] < 300 << 20
+    with pytest.raises(UsageError, match="evaluating need .*, the memory limit is 150 MiB"):
+        train(run.with_changes(memory_limit="150MiB", out=str(tmp_path / "refused")), report=lambda line: None)
