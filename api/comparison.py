@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .cython_src.errors import UsageError, did_you_mean
 from .cython_src.networks.layers import Network
+from .cython_src.networks.own import write_network
 from .cython_src.networks.registry import get_network, network_names
 from .cython_src.records import fields
 from .experiments.sampling.models import DEFAULT_MODELS
@@ -162,7 +163,8 @@ def compare(
     Parameters
     ----------
     network : str or Network, or several
-        A name, or a result of `get_network`.
+        A name, `module:function` or `file.py:function` of your own, or a network. One of your own is written as a
+        program beside the results folder, from which measuring processes make it again.
     batch : int or several
         Images of a step.
     models : str or several
@@ -183,7 +185,7 @@ def compare(
     Raises
     ------
     UsageError
-        An unknown name or value, a network that other processes cannot make, or a folder that holds other results.
+        An unknown name or value, a network that cannot be written down, or a folder that holds other results.
     RuntimeError
         The models did not compute the same weights, or nothing could be measured.
 
@@ -194,10 +196,10 @@ def compare(
     >>> comparison.figure("speedup").savefig("speedup.pdf")
     """
     given = {"network": network, "batch": batch, "models": models, "threads": threads, **settings}
-    configuration = _configuration(title, given)
+    folder = f"results/{datetime.now().strftime('%Y%m%d-%H%M%S')}" if out is None else os.fspath(out)
+    configuration = _configuration(title, given, Path(folder).parent)
     if configuration.uses_gpu:
         raise UsageError(f"compare() compares models of the CPU, got {models!r}; use `forktask compare --device gpu`")
-    folder = f"results/{datetime.now().strftime('%Y%m%d-%H%M%S')}" if out is None else os.fspath(out)
     shown = {name: value for name, value in given.items() if name not in ("models", "threads")}
     call = f"forktask.compare({', '.join(f'{n}={v!r}' for n, v in shown.items())}, out={folder!r})"
     results = Sweep(configuration.quick() if quick else configuration, folder, call, sys.stderr).run()
@@ -211,7 +213,7 @@ def compare(
     return Comparison(folder)
 
 
-def _configuration(title: str, given: Mapping[str, Any]) -> Configuration:
+def _configuration(title: str, given: Mapping[str, Any], folder: Path) -> Configuration:
     """Sort the arguments into the tables of a sweep file, which check types and ranges."""
     axes = list(AXES)
     measures = [field.name for field in fields(Measure)]
@@ -223,18 +225,14 @@ def _configuration(title: str, given: Mapping[str, Any]) -> Configuration:
         several = name in axes and isinstance(value, Sequence) and not isinstance(value, str)
         tables["grid" if name in axes else "measure"][name] = list(value) if several else value
     networks = tables["grid"]["network"]
-    tables["grid"]["network"] = [_name(n) for n in (networks if isinstance(networks, list) else [networks])]
+    tables["grid"]["network"] = [_name(n, folder) for n in (networks if isinstance(networks, list) else [networks])]
     return parse_configuration({"title": title, **tables}, "compare")
 
 
-def _name(network: Any) -> Any:
-    """Return the name of a network that measuring processes can make again."""
+def _name(network: Any, folder: Path) -> Any:
+    """Return the name by which measuring processes can make a network again."""
     if not isinstance(network, Network):
         return network
     if network.name in network_names() and get_network(network.name) == network:
         return network.name
-    raise UsageError(
-        f"compare() measures in fresh processes, which know networks by name: {', '.join(network_names())}; got a "
-        f"network of your own, {network.name!r}; time it with executor(...).run(...), or add it to "
-        f"`cython_src/networks/` in a clone"
-    )
+    return write_network(network, folder)

@@ -7,6 +7,7 @@ from importlib import import_module
 
 from ..errors import UsageError, did_you_mean
 from .layers import Network
+from .own import is_own, own_network
 
 # Modules that describe one network: `network(name)`.
 SINGLE = ("cifar10_cnn", "lenet5", "starpu_cnn")
@@ -37,13 +38,15 @@ def _sizes() -> dict[str, tuple[str, dict]]:
 
 @cache
 def get_network(name: str) -> Network:
-    """Return the network called `name`.
+    """Return the network called `name`, or the one that a function named `module:function` or `file.py:function` makes.
 
     Raises
     ------
     UsageError
-        No network has this name.
+        No network has this name; or as in `own_network`.
     """
+    if is_own(name):
+        return own_network(name)
     named = {family + suffix: (family, sizes) for family in FAMILIES for suffix, sizes in SUFFIXES.items()}
     if name in _sizes():
         module, options = _sizes()[name]
@@ -51,5 +54,8 @@ def get_network(name: str) -> Network:
     module, sizes = named.get(name, (name, ()))
     if module not in SINGLE + FAMILIES:
         known = network_names()
-        raise UsageError(f"network must be one of {', '.join(known)}; got {name!r}{did_you_mean(name, known)}")
+        raise UsageError(
+            f"network must be one of {', '.join(known)}, or module:function or file.py:function of your own; got "
+            f"{name!r}{did_you_mean(name, known)}"
+        )
     return import_module(f".{module}", __package__).network(name, *sizes)

@@ -51,9 +51,19 @@ def add_plan_options(
 
     group = network_group or parser
     if axes:
-        group.add_argument("--network", type=texts, default=(network,), metavar="N[,N...]", help=f"default: {network}")
+        group.add_argument(
+            "--network",
+            type=texts,
+            default=(network,),
+            metavar="N[,N...]",
+            help=f"name, module:function or file.py:function; default: {network}",
+        )
     else:
-        said = "default: %(default)s" if network else "a network instead; the options of plans are for it"
+        said = (
+            "name, module:function or file.py:function; default: %(default)s"
+            if network
+            else "a network instead; the options of plans are for it"
+        )
         group.add_argument("--network", default=network, metavar="N", help=said)
     unused = [field.name for field in fields(PlanOptions) if field.only_in not in ("", phase)]
     # The default of the batch depends on the network, so arguments hold a batch only where one was given.

@@ -6,6 +6,7 @@ The sweeping process only chooses the next sample and writes the row that came b
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -15,8 +16,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import lower
 from ...cython_src.lowering.options import describe, plan_options
+from ...cython_src.networks.own import is_own
 from ...cython_src.plan.dependences import record_graph
 from ..machine.environment import collect, environment_id
 from ..machine.limits import measure_machine
@@ -127,6 +130,7 @@ class Sweep:
             )
             self.environment = {"environment": found, "environment_id": environment_id(found)}
         with ResultsWriter(self.out_dir) as writer:
+            _check_same_networks(writer.results, plan_rows)
             continued = writer.start(
                 {
                     "run_id": uuid.uuid4().hex,
@@ -296,6 +300,17 @@ class Sweep:
 
     def _say(self, message: str) -> None:
         print(f"forktask: {message}", file=self.stream, flush=True)
+
+
+def _check_same_networks(results: Results, plan_rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise `UsageError` if the user's program makes another network now than that of the results under its name."""
+    for row in results.of_kind("plan"):
+        now = plan_rows.get(row["plan_id"])
+        if now and is_own(row["network"]) and json.loads(json.dumps(now["loops"])) != row["loops"]:
+            raise UsageError(
+                f"{results.path.parent} was measured with another network {row['network']!r}, whose program was "
+                f"changed since; choose another folder with --out"
+            )
 
 
 def check_same_answer(sample: dict[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
