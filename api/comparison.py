@@ -62,10 +62,10 @@ class Comparison:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """One row a plan, model and number of threads, as in summary.csv: medians, intervals, verdicts."""
-        from .experiments.analysis.speeds import speed_table
+        """One row a plan, model and number of threads, as in summary.csv: medians, intervals, verdicts, phases."""
+        from .experiments.analysis.phases import summary_table
 
-        return speed_table(self._study)
+        return summary_table(self._study)
 
     @property
     def samples(self) -> pd.DataFrame:

@@ -20,7 +20,8 @@ from .limits import bound_of
 from .names import base_model, model_label, model_rank
 from .speeds import interval_columns
 from .statistics import Estimate, median_interval, ratio_interval
-from .study import NOTHING, Point, Study
+from .study import Point, Study
+from .typical import NOTHING
 
 HIDDEN_RUNTIME = (
     "Less is left over than empty kernels cost, for among real blocks the runtime works while others compute"

@@ -6,7 +6,8 @@
 
 Tasks that are made anew cannot be placed by a program compiled from them, so three of the twelve cells do not exist.
 All effects are ratios of the typical times of `Study`, from logarithms, so that effects and cells agree to the last
-digit; the interval is the bootstrap of whole blocks. The attribution switches one factor after the other, from (eager,
+digit. Intervals are those of the effect within each repetition block, as for any ratio: the effect of a switch between
+two cells has the interval of these cells' ratio. The attribution switches one factor after the other, from (eager,
 loop, stealing) to (replayed, none, partitioned), and takes the mean over every order that exists (the Shapley value
 over these orders), so that its parts multiply up to the whole.
 """
@@ -17,13 +18,13 @@ import itertools
 import math
 from functools import lru_cache
 
-import numpy as np
 import pandas as pd
 
 from ..sampling.models import CREATIONS, PLACEMENTS, model_of_factors
 from .speeds import interval_columns
-from .statistics import CONFIDENCE, NUM_RESAMPLES, SEED, Estimate, including, verdict
-from .study import NOTHING, Point, Study
+from .statistics import Estimate, including, toss_interval, verdict
+from .study import Point, Study
+from .typical import NOTHING
 
 BARRIERS = ("loop", "iteration", "none")
 IMPOSSIBLE = "cannot exist: a program needs a graph that was recorded"
@@ -140,20 +141,17 @@ def effect_table(study: Study) -> pd.DataFrame:
     rows = []
     for plan_id in study.plan_ids():
         for threads, of_cell in _complete(study, plan_id):
-            times = [study.steady_times(of_cell[cell]) for cell in EXISTING]
-            blocks = sorted(set.intersection(*map(set, times)))
-            logs = np.log([[cell[r] for r in blocks] for cell in times])
-            draws = np.random.default_rng(SEED).integers(0, len(blocks), (NUM_RESAMPLES, len(blocks)))
-            typical = np.log([study.typical_time(of_cell[cell]).value for cell in EXISTING])
-            medians = np.column_stack([typical, np.median(logs[:, draws], axis=2)])
+            typical = {cell: math.log(study.typical_time(point).value) for cell, point in of_cell.items()}
             whole = math.nan
             for (kind, name), weights in reversed(effects.items()):
-                values = np.array([weights.get(cell, 0.0) for cell in EXISTING]) @ medians
+                log_ratio = sum(weight * typical[cell] for cell, weight in weights.items())
+                times = {cell: study.step_times(*of_cell[cell]) for cell, weight in weights.items() if weight}
+                blocks = sorted(set.intersection(*map(set, times.values())))
+                logs = [sum(weights[c] * math.log(of_block[r]) for c, of_block in times.items()) for r in blocks]
                 if (kind, name) == ("attribution", "all three"):
-                    whole = values[0]
-                tail = (1 - CONFIDENCE) / 2
-                low, high = np.quantile(values[1:], [tail, 1 - tail]) if len(blocks) > 1 else (math.nan, math.nan)
-                value, low, high = (math.exp(v) for v in (values[0], low, high))
+                    whole = log_ratio
+                low, high = toss_interval(logs) if len(blocks) > 1 else (math.nan, math.nan)
+                value, low, high = (math.exp(v) for v in (log_ratio, low, high))
                 estimate = including(Estimate(value, low, high, len(blocks)), value)
                 rows.append(
                     {
@@ -164,7 +162,7 @@ def effect_table(study: Study) -> pd.DataFrame:
                         "ratio": estimate.value,
                         "low": estimate.low,
                         "high": estimate.high,
-                        "share": values[0] / whole if kind == "attribution" and whole else math.nan,
+                        "share": log_ratio / whole if kind == "attribution" and whole else math.nan,
                         "verdict": verdict(estimate),
                         "note": "",
                     }

@@ -10,7 +10,8 @@ import pandas as pd
 from .names import is_gpu
 from .speeds import interval_columns
 from .statistics import spread
-from .study import NOTHING, Study
+from .study import Study
+from .typical import NOTHING
 
 EPOCH_SAMPLES = 50_000
 

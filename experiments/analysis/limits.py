@@ -12,7 +12,8 @@ from ..bounds import bounds
 from .names import base_model, is_gpu, model_label
 from .speeds import best_serial, interval_columns, speed_table
 from .statistics import Estimate, median_interval
-from .study import NOTHING, Study
+from .study import Study
+from .typical import NOTHING
 
 BOUNDS = ("area", "forkjoin", "forkjoin_static", "taskgraph", "taskiter")
 BOUND_NAMES = {

@@ -17,7 +17,8 @@ from ...cython_src.plan.model import PHASES
 from .accounting import busy_against_serial, logged_over_timed, loop_names, unlike
 from .speeds import best_serial, interval_columns, speed_table
 from .statistics import Estimate, including, median_interval, ratio_interval
-from .study import NOTHING, Point, Study
+from .study import Point, Study
+from .typical import NOTHING
 
 WALL, BUSY = "wall", "busy"
 ALL_OF_IT = Estimate(1.0, math.nan, math.nan, 1)
@@ -37,7 +38,8 @@ def timed(study: Study, point: Point) -> str:
     profiles = study.profiles_of(point).values()
     if not profiles or not all("loop_time_s" in row for row in profiles):
         return ""
-    return WALL if point[1] == "serial" or all(row.get("phase_wall_s") for row in profiles) else BUSY
+    walls = all(set(phases_of(study, point[0])) <= set(row.get("phase_wall_s") or ()) for row in profiles)
+    return WALL if point[1] == "serial" or walls else BUSY
 
 
 def _shares(study: Study, point: Point) -> dict[int, np.ndarray]:
@@ -74,7 +76,7 @@ def beside(study: Study, point: Point, phase: str, other: str) -> float:
         return math.nan
     names = loop_names(study.plans[point[0]], lambda loop: loop.get("phase"))[phase]
     parts = [
-        row["phase_beside_s"][phase].get(other, 0.0) / sum(row["loop_time_s"][name] for name in names)
+        row["phase_beside_s"].get(phase, {}).get(other, 0.0) / sum(row["loop_time_s"][name] for name in names)
         for row in study.profiles_of(point).values()
         if "phase_beside_s" in row
     ]

@@ -13,7 +13,8 @@ import pandas as pd
 from ...cython_src.errors import UsageError
 from .names import GRANULARITY, INTERFERENCE, base_model, is_gpu, model_rank, value_text
 from .statistics import Estimate, spread, verdict
-from .study import NOTHING, Point, Study
+from .study import Point, Study
+from .typical import NOTHING
 
 # Axes along which the work grows, and what times are compared for: a row of the step's input.
 PER = {"batch": "sample", "sequence": "token"}

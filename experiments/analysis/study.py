@@ -1,29 +1,26 @@
 """Checked rows of one results folder. No clock and no executor here: everything is redrawn from `samples.jsonl`.
 
-Every time and every ratio of a study comes from one estimator, so that no two numbers of a page disagree. The *typical
-time* of a point is the median of its samples after the slowness of whole repetition blocks was divided out; the ratio
-of two points is the quotient of their typical times. Its interval is that of the ratios paired by repetition block.
+Every time and every ratio of a study comes from one estimator, `TypicalTimes`, so that no two numbers of a page
+disagree.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from ..bounds import bounds
 from .names import model_rank, problem_text, record_of
-from .statistics import Estimate, block_factors, including, median_interval, ratio_interval
+from .statistics import Estimate
+from .typical import TypicalTimes
 
 SMOKE_TEST_DATA = ("digits", "synthetic")
 # `compare` and `run` feed networks with random images: step times do not depend on the pixels.
 DEFAULT_DATA = "synthetic"
-NOTHING = Estimate(math.nan, math.nan, math.nan, 0)
 
 # A model on a number of threads, running a plan: (plan_id, model, threads).
 Point = tuple[str, str, int]
@@ -145,50 +142,25 @@ class Study:
         return sorted(found, key=lambda p: (model_rank(p[0]), p[1]))
 
     @cached_property
-    def block_factors(self) -> dict[int, float]:
-        """The factor by which each repetition block was slower than the middle one, over all points."""
-        return block_factors(list(self.points.values()))
+    def times(self) -> TypicalTimes[Point]:
+        """The estimator of all times and ratios."""
+        return TypicalTimes(self.points)
 
     def steady_times(self, point: Point) -> dict[int, float]:
         """Return the seconds per step by repetition, divided by the factors of the blocks."""
-        return {r: time / self.block_factors[r] for r, time in self.step_times(*point).items()}
-
-    @cached_property
-    def _typical(self) -> dict[Point, float]:
-        return {p: math.exp(np.median(np.log(list(self.steady_times(p).values())))) for p in self.points}
+        return self.times.steady(point)
 
     def typical_time(self, point: Point) -> Estimate:
-        """Return the seconds per step of a point, with the interval of the median of the raw samples."""
-        if point not in self.points:
-            return NOTHING
-        return including(median_interval(list(self.points[point].values())), self._typical[point])
+        """Return the seconds per step of a point; see `TypicalTimes.time`."""
+        return self.times.time(point)
 
     def ratio(self, numerator: Point, denominator: Point) -> Estimate:
-        """Return the quotient of two points' typical times, with the interval of ratios paired by repetition block."""
-        paired = ratio_interval(self.step_times(*numerator), self.step_times(*denominator))
-        return including(paired, self._typical[numerator] / self._typical[denominator]) if paired.count else NOTHING
+        """Return the quotient of two points' typical times; see `TypicalTimes.ratio`."""
+        return self.times.ratio(numerator, denominator)
 
     def ratio_to_fastest(self, numerator: Point, candidates: Sequence[Point]) -> Estimate:
-        """Return the quotient of a point's typical time and that of the fastest candidate, with the interval of paired
-        ratios.
-
-        The candidate with which a block's sample is paired is the fastest in all *other* blocks: chosen by the samples
-        that it is compared on, it would look faster than it is.
-        """
-        fastest = min(candidates, key=self._typical.__getitem__)
-        if len(candidates) == 1:
-            return self.ratio(numerator, fastest)
-        steady = {candidate: self.steady_times(candidate) for candidate in candidates}
-        paired = {}
-        for block in self.step_times(*numerator):
-            present = {c: [t for r, t in times.items() if r != block] for c, times in steady.items() if block in times}
-            elsewhere = {c: float(np.median(times)) for c, times in present.items() if times}
-            if elsewhere:
-                paired[block] = self.step_times(*min(elsewhere, key=elsewhere.__getitem__))[block]
-        if not paired:  # a single repetition has no interval, whatever it is compared with
-            return self.ratio(numerator, fastest)
-        interval = ratio_interval(self.step_times(*numerator), paired)
-        return including(interval, self._typical[numerator] / self._typical[fastest])
+        """Return the quotient of a point's typical time and that of the fastest of several; see `TypicalTimes`."""
+        return self.times.ratio_to_fastest(numerator, candidates)
 
     # --- profiles ---
 

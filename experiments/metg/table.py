@@ -126,8 +126,13 @@ def _summarise_group(group, unit_s: float) -> dict[str, Any]:
             return None
         return {"median": statistics.median(values), "low": min(values), "high": max(values)}
 
+    metg = spread(metgs)
+    # The value is that of the drawn curve of medians, so that its mark lies on the curve.
+    middle = metg_s([p["work"] for p in curve], [p["efficiency"] for p in curve], unit_s)
+    if metg is not None:
+        metg = None if middle is None else {**metg, "median": min(max(middle, metg["low"]), metg["high"])}
     return {
-        "metg_s": spread(metgs),
+        "metg_s": metg,
         "empty_task_s": spread([typical(r["empty"]["iteration_times_s"]) / tasks for r in group]),
         "record_s": spread([r["record_s"] and r["record_s"] / tasks for r in group]),
         "close_s": spread([None if r["close_s"] is None else r["close_s"] / tasks for r in group]),

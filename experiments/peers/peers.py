@@ -18,7 +18,8 @@ from ...cython_src.lowering.options import PlanOptions, describe, plan_options
 from ...cython_src.networks.layers import Network
 from ...cython_src.networks.registry import get_network
 from ..analysis.answers import LOSS_TOLERANCES, differences, disagreement
-from ..analysis.statistics import ratio_interval, spread
+from ..analysis.statistics import spread
+from ..analysis.typical import TypicalTimes
 from ..bounds.bounds import roofline_floor
 from ..machine.environment import collect
 from ..machine.limits import measure_machine
@@ -264,7 +265,7 @@ def wrong_modes(samples: Mapping[tuple[str, int], Mapping[int, Mapping]]) -> dic
 def summarise(
     samples: Mapping[tuple[str, int], Mapping[int, Mapping]], floors_s: Mapping[str, Mapping[int, float]]
 ) -> dict[str, Any]:
-    """Return medians, multiples of the floors and, for forktask's models, ratios to PyTorch's fastest mode.
+    """Return typical times, multiples of the floors and, for forktask's models, ratios to PyTorch's fastest mode.
 
     Parameters
     ----------
@@ -292,29 +293,25 @@ def summarise(
                     f"{count} threads {wrong}; this is a fault of the program"
                 )
             difference = max(difference, *differences(reference, row["answer"]))
-    times = {key: {r: row["step_time_s"] for r, row in rows.items()} for key, rows in samples.items()}
-    best_torch: dict[int, tuple[str, int]] = {}
-    for (name, count), values in times.items():
-        if name.startswith("torch "):
-            best = best_torch.get(count)
-            if best is None or spread(list(values.values())).median < spread(list(times[best].values())).median:
-                best_torch[count] = (name, count)
+    measured = {key: {r: row["step_time_s"] for r, row in rows.items()} for key, rows in samples.items()}
+    times = TypicalTimes(measured)
     rows = []
-    for (name, count), values in times.items():
-        middle = spread(list(values.values()))
+    for (name, count), values in measured.items():
         row = {
             "name": name,
             "threads": count,
-            "step_time_s": middle.median,
-            "iqr_s": middle.iqr,
-            "samples": middle.count,
+            "step_time_s": times.time((name, count)).value,
+            "iqr_s": spread(list(values.values())).iqr,
+            "samples": len(values),
             "floors_s": {floor: of_threads[count] for floor, of_threads in floors_s.items()},
         }
-        if not _is_peer(name) and count in best_torch:
-            ratio = ratio_interval(times[best_torch[count]], values)
-            row.update(peer=best_torch[count][0], speedup=ratio.value, speedup_low=ratio.low, speedup_high=ratio.high)
-        if not _is_peer(name) and (LLMC, count) in times:
-            ratio = ratio_interval(times[LLMC, count], values)
+        modes = [key for key in measured if key[0].startswith("torch ") and key[1] == count]
+        if not _is_peer(name) and modes:
+            ratio = times.ratio_to_fastest((name, count), modes).inverse()
+            row.update(peer=times.fastest(modes)[0])
+            row.update(speedup=ratio.value, speedup_low=ratio.low, speedup_high=ratio.high)
+        if not _is_peer(name) and (LLMC, count) in measured:
+            ratio = times.ratio((LLMC, count), (name, count))
             row.update(llmc_speedup=ratio.value, llmc_speedup_low=ratio.low, llmc_speedup_high=ratio.high)
         rows.append(row)
     rows.sort(key=lambda row: (row["threads"], not _is_peer(row["name"]), row["step_time_s"]))
@@ -368,6 +365,6 @@ def as_text(result: Mapping[str, Any]) -> str:
             "roofline: sum over loops of the longer of that and of their bytes / measured memory bandwidth; data that "
             "stay in caches from loop to loop may pass it"
         )
-    lines.append("brackets: 95 % interval of the paired ratio")
+    lines.append("factors are quotients of the times; brackets: 95 % interval of the ratios paired by repetition")
     lines.extend(f"not measured: {name}: {message}" for name, message in result["failures"].items())
     return "\n".join(lines)

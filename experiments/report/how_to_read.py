@@ -45,7 +45,7 @@ DEFINITIONS = (
     ),
     (
         "area, fork-join bound, span, cycle mean",
-        "Floors on the time of a step from the durations of the blocks in the serial run: all work "
+        "Bounds on the time of a step from the durations of the blocks in the serial run: all work "
         "spread evenly; the same loop by loop with a barrier; the longest chain of dependent blocks in a step; the "
         "longest cycle of the graph closed over steps, per step, below which no number of threads helps. They hold for "
         "blocks that take as long as in the serial run; where a model is above its bound, a sentence says why.",

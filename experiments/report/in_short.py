@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from ..analysis.names import base_model, model_label
-from ..analysis.speeds import better_forkjoin
 from ..analysis.statistics import EQUIVALENCE_BAND, FASTER, SAME, SLOWER, verdict
-from ..analysis.study import Study
+from ..analysis.study import Point, Study
 
 
 def in_short(study: Study, plan_id: str) -> list[str]:
@@ -21,29 +21,25 @@ def in_short(study: Study, plan_id: str) -> list[str]:
     if threads < 2:
         return []
 
-    def fastest(name: str) -> str | None:
-        forms = [model for model, n in points if n == threads and base_model(model) == name]
-        return min(forms, key=lambda m: study.typical_time((plan_id, m, threads)).value, default=None)
+    def forms_of(name: str) -> list[Point]:
+        return [(plan_id, model, n) for model, n in points if n == threads and base_model(model) == name]
 
-    join, eager, graph, cyclic = (
-        better_forkjoin(study, plan_id, threads),
-        *map(fastest, ("tasks", "taskgraph", "taskiter")),
-    )
+    join, eager, graph, cyclic = map(forms_of, ("forkjoin", "tasks", "taskgraph", "taskiter"))
     questions = (
         ("task dependences in place of the barriers of fork-join", graph or eager or cyclic, join),
         ("a graph that is recorded once and replayed in place of tasks that are created in each step", graph, eager),
         ("steps that overlap in place of a barrier between them", cyclic, graph),
     )
     return [
-        _sentence(study, plan_id, threads, what, model, reference)
-        for what, model, reference in questions
-        if model and reference
+        _sentence(study, threads, what, study.times.fastest(forms), references)
+        for what, forms, references in questions
+        if forms and references
     ]
 
 
-def _sentence(study: Study, plan_id: str, threads: int, what: str, model: str, reference: str) -> str:
-    ratio = study.ratio((plan_id, model, threads), (plan_id, reference, threads))
-    who = f"{model_label(model)} against {model_label(reference)}"
+def _sentence(study: Study, threads: int, what: str, point: Point, references: Sequence[Point]) -> str:
+    ratio = study.ratio_to_fastest(point, references)  # as in the tables
+    who = f"{model_label(point[1])} against {model_label(study.times.fastest(references)[1])}"
     answer = verdict(ratio)
     if math.isfinite(ratio.low):
         who += f", 95% interval of the time ratio {ratio.low:.3f} to {ratio.high:.3f}"

@@ -234,7 +234,7 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
             plan_id=plan_id,
         ),
         Section(
-            "Floors on the time of a step, from serial block durations",
+            "Bounds on the time of a step, from serial block durations",
             tables=[Table("bounds", columns.BOUND, records_of(bound_table(study), plan_id))],
             in_terminal=False,
         ),

@@ -99,7 +99,7 @@ def machine_text(study: Study) -> str:
     capacity = study.machine.get("capacity") or {}
     if capacity:
         wide = max(capacity, key=int)
-        pieces.append(f"{wide} spinning threads do the work of {capacity[wide]:.2f}")
+        pieces.append(f"{wide} spinning threads do the work of {study.capacity(int(wide)):.2f}")
     return f"Machine: {', '.join(pieces)}." if pieces else ""
 
 

@@ -110,9 +110,9 @@ def test_what_meets_a_whole_block_does_not_count():
             row["step_time_s"] *= 3
     s = load.study_from_rows(rows)
     assert speeds.speed_table(s)["speedup"].to_numpy() == pytest.approx(before, rel=1e-9)
-    assert s.block_factors[1] / s.block_factors[0] > 2.5
+    assert s.times.block_factors[1] / s.times.block_factors[0] > 2.5
     first(rows, "sample", model="tasks", threads=2, repetition=0)["step_time_s"] *= 50
-    assert load.study_from_rows(rows).block_factors == pytest.approx(s.block_factors, rel=1e-9)
+    assert load.study_from_rows(rows).times.block_factors == pytest.approx(s.times.block_factors, rel=1e-9)
 
 
 @pytest.mark.parametrize("option", ["weight_gradients", "tiling"])

@@ -107,8 +107,9 @@ def test_every_number_of_the_table_comes_from_the_rows(folder, page):
             for r in samples
             if model_label(r["model"]) == row["model"] and r["threads"] == int(row["threads"])
         }
-        steady = [time / study.block_factors[r] for r, time in mine.items()]
-        serial = [r["step_time_s"] / study.block_factors[r["repetition"]] for r in samples if r["model"] == "serial"]
+        slow = study.times.block_factors
+        steady = [time / slow[r] for r, time in mine.items()]
+        serial = [r["step_time_s"] / slow[r["repetition"]] for r in samples if r["model"] == "serial"]
         speedup = np.median(serial) / np.median(steady)
         assert row["n"] == str(len(mine))
         assert row["median"] == format_time(np.median(steady))

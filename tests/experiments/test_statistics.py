@@ -5,7 +5,7 @@ import pytest
 
 from forktask.experiments.analysis import statistics
 from forktask.experiments.analysis.statistics import FASTER, NOT_ENOUGH_DATA, SAME, SLOWER, Estimate
-from forktask.experiments.analysis.study import Study
+from forktask.experiments.analysis.typical import TypicalTimes
 
 
 @pytest.mark.parametrize("n", [6, 7, 9, 20])
@@ -92,36 +92,17 @@ def test_few_or_equal_ratios():
     assert statistics.toss_interval([0.1] * 8) == (0.1, 0.1)
 
 
-class Points:
-    """What `Study.ratio_to_fastest` asks of a study."""
-
-    def __init__(self, times):
-        self.times = times
-        self._typical = {point: float(np.median(list(t.values()))) for point, t in times.items()}
-
-    def step_times(self, *point):
-        return self.times[point]
-
-    def steady_times(self, point):
-        return self.times[point]
-
-    def ratio(self, numerator, denominator):
-        estimate = statistics.ratio_interval(self.times[numerator], self.times[denominator])
-        return statistics.including(estimate, self._typical[numerator] / self._typical[denominator])
-
-
 def test_the_fastest_is_chosen_by_other_samples():
     """Check that a model that equals three forms is not found slower than the fastest of them: in the middle of draws
     the paired ratio is 1 within its error, where choosing by the same samples puts it above."""
     rng = np.random.default_rng(7)
-    points = [("plan", name, 2) for name in ("model", "a", "b", "c")]
+    points = ["model", "a", "b", "c"]
     fair, biased = [], []
     for _ in range(200):
-        study = Points({point: dict(enumerate(np.exp(0.05 * rng.normal(size=11)))) for point in points})
-        estimate = Study.ratio_to_fastest(study, points[0], points[1:])
+        times = TypicalTimes({point: dict(enumerate(np.exp(0.05 * rng.normal(size=11)))) for point in points})
+        estimate = times.ratio_to_fastest(points[0], points[1:])
         fair.append(np.log(estimate.low) + np.log(estimate.high))
-        best = min(points[1:], key=study._typical.__getitem__)
-        direct = statistics.ratio_interval(study.times[points[0]], study.times[best])
+        direct = statistics.ratio_interval(times.points[points[0]], times.points[times.fastest(points[1:])])
         biased.append(np.log(direct.low) + np.log(direct.high))
     error = np.std(fair) / np.sqrt(200)
     assert abs(np.mean(fair)) < 4 * error < np.mean(biased)
@@ -129,8 +110,8 @@ def test_the_fastest_is_chosen_by_other_samples():
 
 def test_one_repetition_is_compared_without_an_interval():
     """Check that a quick run still shows a ratio to the fastest of several forms."""
-    study = Points({("plan", name, 2): {0: time} for name, time in (("model", 1.2), ("a", 1.0), ("b", 1.1))})
-    estimate = Study.ratio_to_fastest(study, ("plan", "model", 2), [("plan", "a", 2), ("plan", "b", 2)])
+    times = TypicalTimes({name: {0: time} for name, time in (("model", 1.2), ("a", 1.0), ("b", 1.1))})
+    estimate = times.ratio_to_fastest("model", ["a", "b"])
     assert estimate.value == pytest.approx(1.2) and np.isnan(estimate.low)
 
 

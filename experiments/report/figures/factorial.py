@@ -77,7 +77,8 @@ def caption(study: Study, plan_id: str) -> list[str]:
         "loop, each iteration, or none), placement (stealing or partitioned); eager tasks cannot be partitioned. "
         "(b) Attribution of the change from (eager, loop, stealing) to (replayed, none, partitioned): for each switch "
         "the geometric mean of its effect over all orders of switching that exist; the three multiply up to the whole. "
-        f"Markers: typical times and their ratios, bars: {CONFIDENCE:.0%} bootstrap intervals; grey: differences below "
+        f"Markers: typical times and their ratios, bars: {CONFIDENCE:.0%} intervals of ratios within repetition "
+        f"blocks; grey: differences below "
         f"{EQUIVALENCE_BAND:.0%}.",
         *conditions(study, plan_id),
     ]
