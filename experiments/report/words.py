@@ -38,7 +38,7 @@ def blocks_text(plan: Mapping[str, Any]) -> str:
 def samples_word(study: Study, plan_id: str) -> str:
     """Return what the plan's network takes: images, or sequences of tokens."""
     kernels = {loop.get("kernel") for loop in study.plans[plan_id]["loops"]}
-    return "sequences" if "tokens_load" in kernels else "images"
+    return "sequences" if {"tokens_load", "labelled_tokens_load"} & kernels else "images"
 
 
 def plan_title(study: Study, plan_id: str) -> str:

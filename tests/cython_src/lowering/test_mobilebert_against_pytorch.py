@@ -16,6 +16,7 @@ from forktask.experiments.sampling.models import make_executor
 from forktask.experiments.sampling.subject import fill_dataset
 
 pytestmark = pytest.mark.torch
+EPSILON = float(np.finfo(np.float32).eps)
 FACTOR = 4  # our error over PyTorch's own, at most, where that is not below
 RELATIVE = 1e-6  # of the largest gradient: small networks have sums of so few terms that PyTorch may have no error
 
@@ -78,7 +79,7 @@ def torch_step(network, parameters, tokens, targets, dtype):
     return {name: value.detach().double().numpy() for name, value in found.items()}
 
 
-def compare(network, prepare, relative=RELATIVE, **options):
+def compare(network, prepare, relative=RELATIVE, roundings=0, **options):
     """Raise unless our logits, loss and gradients are about as near to those in float64 as PyTorch's in float32."""
     import torch
 
@@ -102,7 +103,8 @@ def compare(network, prepare, relative=RELATIVE, **options):
     for name, expected in truth.items():
         own = np.abs(peer[name] - expected).max()
         error = np.abs(ours[name].astype(np.float64) - expected).max()
-        assert error <= FACTOR * own + relative * max(largest, np.abs(expected).max()), (name, error, own)
+        slack = relative * max(largest, np.abs(expected).max()) + roundings * EPSILON * np.abs(expected).max()
+        assert error <= FACTOR * own + slack, (name, error, own)
 
 
 @settings(max_examples=40 if LONG else 8, deadline=None)
@@ -138,11 +140,11 @@ def test_small_networks_of_any_shape(
 
 @pytest.mark.parametrize("name", ["mobilebert_tiny", *["mobilebert", "mobilebert_classifier"] * LONG])
 def test_shipped_networks_at_their_own_size(name):
-    """Check the shipped networks at their initial weights, the public model's in long forms, without slack for small
-    numbers."""
+    """Check the shipped networks at their initial weights, the public model's in long forms. Biases' gradients are sums
+    over 128 rows in order, in PyTorch in a tree: a rounding of the largest is granted for each four rows."""
 
     def prepare(bound):
         fill_dataset(bound, 1)
         initialise(bound, 2)
 
-    compare(get_network(name), prepare, relative=0.0 if LONG else RELATIVE, batch=2, sequence=64)
+    compare(get_network(name), prepare, relative=0.0, roundings=32, batch=2, sequence=64)
