@@ -8,8 +8,8 @@
 
 #include "cython_src/kernels/elementwise/functions.h"
 
-#define CHAINS     4
-#define ROWS_AHEAD 2 /* rows that are fetched into the L2 cache while one is worked on */
+#define CHAINS        4
+#define ROWS_TOGETHER 4 /* the next ones are fetched into the L2 cache while these are worked on */
 
 /* STATEMENT adds to sum[chain] for each vector of a row; the row's sum is in sum[0] afterwards. */
 #define SUM_VECTORS(sum, i, n, length, STATEMENT)                     \
@@ -40,78 +40,145 @@ INLINE float chains_sum(const Vec *sum)
     return lane_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-static void forward(const LayerNormTask *t)
+/* Rows [row, row + count) of the result. Weights and biases are loaded once for all of them. */
+INLINE void forward_rows(const int count, const LayerNormTask *t, int row)
 {
     const ptrdiff_t features = t->features;
-    for (int row = 0; row < t->rows; row++) {
-        const float *x = t->in + row * features;
-        float *out = t->out + row * features;
-        Vec sum[CHAINS] = {{0}}, squares[CHAINS] = {{0}};
+    const float *x[ROWS_TOGETHER];
+    float mean[ROWS_TOGETHER], inv_std[ROWS_TOGETHER];
+    UNROLL for (int r = 0; r < count; r++)
+    {
+        const ptrdiff_t start = (row + r) * features;
+        Vec sum[CHAINS] = {{0}};
+        x[r] = t->in + start;
         if (t->residual) {
-            const float *residual = t->residual + row * features;
-            float *both = t->sum ? t->sum + row * features : out;
+            const float *residual = t->residual + start;
+            float *both = t->sum ? t->sum + start : t->out + start;
             SUM_VECTORS(sum, i, n, features, {
-                Vec v = load_some(x + i, n) + load_some(residual + i, n);
+                Vec v = load_some(x[r] + i, n) + load_some(residual + i, n);
                 store_some(both + i, v, n);
                 sum[chain] += v;
             });
-            x = both;
+            x[r] = both;
         } else {
-            SUM_VECTORS(sum, i, n, features, sum[chain] += load_some(x + i, n));
+            SUM_VECTORS(sum, i, n, features, sum[chain] += load_some(x[r] + i, n));
         }
-        const float mean = chains_sum(sum) / features;
-        const ptrdiff_t ahead = row + ROWS_AHEAD < t->rows ? (row + ROWS_AHEAD) * features : row * features;
+        mean[r] = chains_sum(sum) / features;
+    }
+    UNROLL for (int r = 0; r < count; r++)
+    {
+        const ptrdiff_t ahead = (row + r + ROWS_TOGETHER < t->rows ? row + r + ROWS_TOGETHER : row + r) * features;
+        Vec squares[CHAINS] = {{0}};
         SUM_VECTORS(squares, i, n, features, {
-            Vec d = first_lanes(load_some(x + i, n) - mean, n);
+            Vec d = first_lanes(load_some(x[r] + i, n) - mean[r], n);
             __builtin_prefetch(t->in + ahead + i, 0, 2);
             if (t->residual)
                 __builtin_prefetch(t->residual + ahead + i, 0, 2);
             squares[chain] += d * d;
         });
-        const float inv_std = 1 / sqrtf(chains_sum(squares) / features + t->eps);
-        FOR_VECTORS(i, n, features, {
-            Vec normal = (load_some(x + i, n) - mean) * inv_std;
-            store_some(out + i, normal * load_some(t->weight + i, n) + load_some(t->bias + i, n), n);
-        });
-        t->statistics[2 * row] = mean;
-        t->statistics[2 * row + 1] = inv_std;
+        inv_std[r] = 1 / sqrtf(chains_sum(squares) / features + t->eps);
     }
+    UNROLL for (int r = 0; r < count; r++)
+    {
+        t->statistics[2 * (row + r)] = mean[r];
+        t->statistics[2 * (row + r) + 1] = inv_std[r];
+    }
+    float *out = t->out + row * features;
+    FOR_VECTORS(i, n, features, {
+        Vec weight = load_some(t->weight + i, n);
+        Vec bias = load_some(t->bias + i, n);
+        UNROLL for (int r = 0; r < count; r++)
+        {
+            Vec normal = (load_some(x[r] + i, n) - mean[r]) * inv_std[r];
+            store_some(out + r * features + i, normal * weight + bias, n);
+        }
+    });
+}
+
+static void forward(const LayerNormTask *t)
+{
+    int row = 0;
+    for (; row + ROWS_TOGETHER <= t->rows; row += ROWS_TOGETHER)
+        forward_rows(ROWS_TOGETHER, t, row);
+    for (; row < t->rows; row++)
+        forward_rows(1, t, row);
+}
+
+/* Rows [row, row + count) of `backward`; is_first: nothing is stored yet. The gradients of weight and bias gain the rows one after the other, and are
+ * loaded and stored once for all of them. */
+INLINE void backward_rows(const int count, const int is_first, const LayerNormGradientTask *t, int row)
+{
+    const ptrdiff_t features = t->features, start = row * features;
+    const float *x = t->in + start, *dy = t->gradient + start;
+    const float *residual = t->residual ? t->residual + start : NULL;
+    float *out = t->out + start;
+    float mean[ROWS_TOGETHER], inv_std[ROWS_TOGETHER], mean_g[ROWS_TOGETHER], mean_product[ROWS_TOGETHER];
+    Vec sum[ROWS_TOGETHER][CHAINS] = {{{0}}}, product[ROWS_TOGETHER][CHAINS] = {{{0}}};
+    UNROLL for (int r = 0; r < count; r++)
+    {
+        mean[r] = t->statistics[2 * (row + r)];
+        inv_std[r] = t->statistics[2 * (row + r) + 1];
+    }
+    SUM_VECTORS(sum, i, n, features, {
+        Vec weight = load_some(t->weight + i, n);
+        Vec dw = {0};
+        Vec db = {0};
+        if (!is_first) {
+            dw = load_some(t->weight_gradient + i, n);
+            db = load_some(t->bias_gradient + i, n);
+        }
+        UNROLL for (int r = 0; r < count; r++)
+        {
+            Vec d = load_some(dy + r * features + i, n);
+            Vec normal = (load_some(x + r * features + i, n) - mean[r]) * inv_std[r];
+            Vec g = d * weight;
+            if (is_first && r == 0) {
+                dw = d * normal;
+                db = d;
+            } else {
+                dw += d * normal;
+                db += d;
+            }
+            sum[r][chain] += g;
+            product[r][chain] += g * normal;
+        }
+        store_some(t->weight_gradient + i, dw, n);
+        store_some(t->bias_gradient + i, db, n);
+    });
+    UNROLL for (int r = 0; r < count; r++)
+    {
+        mean_g[r] = chains_sum(sum[r]) / features;
+        mean_product[r] = chains_sum(product[r]) / features;
+    }
+    FOR_VECTORS(i, n, features, {
+        Vec weight = load_some(t->weight + i, n);
+        UNROLL for (int r = 0; r < count; r++)
+        {
+            const ptrdiff_t at = r * features + i;
+            Vec normal = (load_some(x + at, n) - mean[r]) * inv_std[r];
+            Vec dx = inv_std[r] * (load_some(dy + at, n) * weight - mean_g[r] - normal * mean_product[r]);
+            if (residual)
+                dx += load_some(residual + at, n);
+            store_some(out + at, dx, n);
+        }
+    });
 }
 
 /* With g = gradient * weight and xhat = (in - mean) inv_std: out = inv_std (g - mean(g) - xhat mean(g xhat)). */
 static void backward(const LayerNormGradientTask *t)
 {
-    const ptrdiff_t features = t->features;
-    for (int row = 0; row < t->rows; row++) {
-        const float *x = t->in + row * features, *dy = t->gradient + row * features;
-        const float *residual = t->residual ? t->residual + row * features : NULL;
-        const float mean = t->statistics[2 * row], inv_std = t->statistics[2 * row + 1];
-        float *out = t->out + row * features;
-        Vec sum[CHAINS] = {{0}}, product[CHAINS] = {{0}};
-        const int first_row = row == 0;
-        SUM_VECTORS(sum, i, n, features, {
-            Vec d = load_some(dy + i, n);
-            Vec normal = (load_some(x + i, n) - mean) * inv_std;
-            Vec g = d * load_some(t->weight + i, n);
-            Vec dw = d * normal;
-            Vec db = d;
-            if (!first_row) {
-                dw = load_some(t->weight_gradient + i, n) + dw;
-                db = load_some(t->bias_gradient + i, n) + db;
-            }
-            store_some(t->weight_gradient + i, dw, n);
-            store_some(t->bias_gradient + i, db, n);
-            sum[chain] += g;
-            product[chain] += g * normal;
-        });
-        const float mean_g = chains_sum(sum) / features, mean_product = chains_sum(product) / features;
-        FOR_VECTORS(i, n, features, {
-            Vec normal = (load_some(x + i, n) - mean) * inv_std;
-            Vec dx = inv_std * (load_some(dy + i, n) * load_some(t->weight + i, n) - mean_g - normal * mean_product);
-            if (residual)
-                dx += load_some(residual + i, n);
-            store_some(out + i, dx, n);
-        });
+    int row = 0;
+    if (t->rows >= ROWS_TOGETHER) {
+        backward_rows(ROWS_TOGETHER, 1, t, 0);
+        row = ROWS_TOGETHER;
+    }
+    for (; row + ROWS_TOGETHER <= t->rows; row += ROWS_TOGETHER)
+        backward_rows(ROWS_TOGETHER, 0, t, row);
+    for (; row < t->rows; row++) {
+        if (row)
+            backward_rows(1, 0, t, row);
+        else
+            backward_rows(1, 1, t, row);
     }
 }
 
