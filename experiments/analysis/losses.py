@@ -88,6 +88,17 @@ class Losses:
         return {**found, "global_efficiency": total["useful"] / sum(total.values())}
 
 
+def region_free_factors(total: dict[str, int]) -> dict[str, float]:
+    """Return StarPU's product, which needs no regions: task, runtime and pipeline efficiency, from `Losses.total_ns`.
+
+    Useful time over running time; running time over that with the runtime's (scheduling is a part of it here); both
+    over all time of the threads.
+    """
+    running = total["useful"] + total["inflation"]
+    busy = running + total["runtime"]
+    return {"task": total["useful"] / running, "runtime": running / busy, "pipeline": busy / sum(total.values())}
+
+
 def classes_of(events: np.ndarray) -> np.ndarray:
     """Return the class of each event: a number in the order of `LOSSES`; running time counts as useful."""
     state, cause = events["state"], events["cause"]
@@ -210,5 +221,9 @@ def as_text(found: Sequence[Losses], format_time) -> str:
     lines += ["", f"As a product (peeled off threads x time in this order): {names}:"]
     for losses, row in zip(found, rows, strict=True):
         factors = " x ".join(f"{row[name]:.3f}" for name in FACTORS)
+        lines.append(f"{losses.log.title:{width}}  {factors} = {row['global_efficiency']:.3f}")
+    lines += ["", "As StarPU's product: task x runtime x pipeline efficiency:"]
+    for losses, row in zip(found, rows, strict=True):
+        factors = " x ".join(f"{factor:.3f}" for factor in region_free_factors(losses.total_ns).values())
         lines.append(f"{losses.log.title:{width}}  {factors} = {row['global_efficiency']:.3f}")
     return "\n".join([*lines, *remarks(found)])

@@ -25,6 +25,7 @@ from forktask.experiments.sampling.event_states import (
     worker_states,
 )
 from forktask.experiments.sampling.events import EventLog, events_files, read_events, write_events
+from forktask.experiments.sampling.models import built_models
 from forktask.experiments.sampling.trace import trace_run
 from forktask.forkjoin.executor import SerialExecutor
 
@@ -41,6 +42,7 @@ MODELS = (
     "taskiter:placement=stealing",
     "taskiter:unroll=2",
     "openmp_tasks",
+    *(name for name in ("tbb", "starpu") if name in built_models()),
 )
 
 

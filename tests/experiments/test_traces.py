@@ -16,7 +16,16 @@ from experiments.test_events import trace_of
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
-from forktask.experiments.analysis.losses import FACTORS, LOSSES, all_losses, as_rows, as_text, losses_of, remarks
+from forktask.experiments.analysis.losses import (
+    FACTORS,
+    LOSSES,
+    all_losses,
+    as_rows,
+    as_text,
+    losses_of,
+    region_free_factors,
+    remarks,
+)
 from forktask.experiments.analysis.windows import Window, layer_names, typical
 from forktask.experiments.report.figures.losses import compared, losses_caption
 from forktask.experiments.report.gantt_page import page_data, write_gantt_page
@@ -100,6 +109,7 @@ def test_losses_sum_to_threads_times_wall_exactly(logs):
         assert sum(losses.total_ns.values()) == losses.log.about["threads"] * losses.log.wall_ns
         factors = losses.factors()
         assert np.prod([factors[name] for name in FACTORS]) == pytest.approx(factors["global_efficiency"])
+        assert np.prod([*region_free_factors(losses.total_ns).values()]) == pytest.approx(factors["global_efficiency"])
         assert losses.against_serial
     assert found[0].total_ns["inflation"] == pytest.approx(0, abs=20)  # its own speed, but for rounding
     text = as_text(found, format_time)
