@@ -470,7 +470,8 @@ def make_executor(spec: ModelSpec | str, num_threads: int, *, cpus: list[int] | 
 
 
 def measured_durations(folder: str) -> list[Mapping[str, list[float]]]:
-    """Read the seconds of each block by loop from a results folder, the profiles of the serial model last.
+    """Read the seconds of each block by loop from a results folder, the profiles of the serial model last; those of a
+    GPU's models have none.
 
     Raises
     ------
@@ -479,7 +480,7 @@ def measured_durations(folder: str) -> list[Mapping[str, list[float]]]:
     """
     from .results import read_results
 
-    profiles = read_results(folder).of_kind("profile")
+    profiles = [row for row in read_results(folder).of_kind("profile") if "block_time_s" in row]
     if not profiles:
         raise UsageError(
             f"a folder of profiles must hold at least one, got none in {folder!r}; run without --no-profile"

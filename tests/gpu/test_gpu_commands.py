@@ -23,7 +23,7 @@ from forktask.experiments.machine.topology import core_counts
 from forktask.experiments.metg import measure as metg_measure
 from forktask.experiments.report.files import report_folder
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
-from forktask.experiments.sampling.models import DEFAULT_GPU_MODELS, MODELS, models_on, parse_model
+from forktask.experiments.sampling.models import DEFAULT_GPU_MODELS, MODELS, measured_durations, models_on, parse_model
 from forktask.experiments.sweep.configuration import Configuration, Grid, Measure
 from forktask.experiments.sweep.sweep import Sweep
 from forktask.experiments.training import trainer
@@ -272,6 +272,7 @@ def test_the_report_of_both_devices(tmp_path):
     """Check the speedup of a GPU over the CPU's serial run, verdicts within a device, idle share, one-time costs, and
     that figures of both devices are drawn."""
     write_rows(tmp_path, mixed_rows())
+    assert len(measured_durations(str(tmp_path))) == sum("block_time_s" in row for row in mixed_rows())
     text = report_folder(tmp_path)
     assert "gpu_stream is faster than gpu_forkjoin (time ratio 0.333" in text
     assert "gpu_stream is 60.00 times as fast as the serial run on the CPU (95% interval [60.00, 60.00])" in text
