@@ -95,6 +95,14 @@ SPEED = (
     *_ratio("time / fork-join"),
     VERDICT,
 )
+COUNTERS = (
+    MODEL,
+    THREADS,
+    Column("cycles a step", lambda r: number(r["cycles"], 0), True),
+    Column("instructions a step", lambda r: number(r["instructions"], 0), True),
+    Column("instructions a cycle", lambda r: number(r["per_cycle"]), True),
+    Column("last-level misses a step", lambda r: number(r["llc_misses"], 0), True),
+)
 GAIN = (_text("plan_name", "plan"), THREADS, MODEL, *_ratio("promised", "promised", 3), *_ratio("gained", "gained", 3))
 OWN_BEST = (
     THREADS,

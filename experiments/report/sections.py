@@ -16,6 +16,7 @@ import pandas as pd
 from ..analysis import factorial
 from ..analysis.accounting import accounting_table, inflation, layer_table, remarks
 from ..analysis.costs import cost_table
+from ..analysis.counters import counter_sentence, counter_table
 from ..analysis.disturbance import disturbance_table
 from ..analysis.gains import gain_table
 from ..analysis.gpu import gpu_table
@@ -263,6 +264,11 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
             "Peak resident memory of a measuring process, and what of it the plan's buffers are",
             tables=[Table("memory", columns.MEMORY, records_of(memory_table(study), plan_id))],
             in_terminal=False,
+        ),
+        Section(
+            "Hardware counters of the timed runs, medians",
+            sentences=[text for text in [counter_sentence(study)] if text],
+            tables=[Table("counters", columns.COUNTERS, records_of(counter_table(study), plan_id))],
         ),
         Section(
             "Disturbances, sums over all repetitions",

@@ -31,6 +31,7 @@ from ...cython_src.plan.dependences import record_graph
 from ..machine import machine_peaks
 from ..machine.disturbance import Disturbance
 from ..machine.environment import loaded_libraries
+from ..machine.perf_counters import PerfCounters
 from .child import answer_job
 from .gpu_profile import describe_gpu, measure_gpu_profile
 from .measured_memory import peak_resident_bytes
@@ -78,11 +79,12 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
     bound = build(job, spec) if bound is None else bound
     stride = bound.iteration_stride
     costs = record_costs(bound.plan, spec.model, clock)
+    counters = PerfCounters()  # before the executor starts its threads, which inherit them
     executor = make_executor(spec, job["threads"], cpus=job["cpus"]) if executor is None else executor
     if job.get("slowdown"):
         executor = Slowed(executor, job["slowdown"])
     untrained = result_hashes(bound)["weights_hash"]
-    with executor:
+    with counters, executor:
         start = clock()
         executor.prepare(bound)
         prepare_s = clock() - start
@@ -103,8 +105,11 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
         swaps = executor.num_cpu_swaps if conduct else 0
         disturbance = Disturbance()
         before, usage, wall = disturbance.read(), resource.getrusage(resource.RUSAGE_SELF), clock()
+        counters.start()
         timed = time_runs(stepper, pass_time_s, job["target_s"], job.get("pairs"))
+        counters.stop()
         wall = clock() - wall
+        counted = {**counters.read(), "error": counters.error}
         usage_after = resource.getrusage(resource.RUSAGE_SELF)
         disturbed = disturbance.since(before)
         if conduct:
@@ -136,6 +141,7 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
         "gpu": describe_gpu(bound) if spec.model.device == "gpu" else None,
         "conduct": conduct,
         "disturbance": disturbed,
+        "counters": counted,
         "timed_wall_s": wall,
         "timed_cpu_s": usage_after.ru_utime + usage_after.ru_stime - usage.ru_utime - usage.ru_stime,
         "page_faults": usage_after.ru_minflt - usage.ru_minflt,
