@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from .arguments import add_json, numbers, show, texts
+from .arguments import add_json, number_from, numbers, show, texts
 
 HELP = "predict the speedup on more threads, or on another machine"
 DESCRIPTION = (
@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="another machine, as `forktask info --machine FILE` writes it; default: the one that measured",
     )
     parser.add_argument("--plan", metavar="ID", help="plan, by the first characters of its id; default: the main one")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of stealing; default: %(default)s")
+    parser.add_argument("--seed", type=number_from(0), default=0, metavar="N", help="of stealing; default: %(default)s")
     parser.add_argument("--format", choices=("pdf", "svg", "png"), default="svg", help="default: %(default)s")
     parser.add_argument("--out", metavar="FILE", help="the figure; default: DIR/figures/simulated[-MACHINE].FORMAT")
     add_json(parser, "the table")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -45,9 +46,10 @@ class Option:
             return text
         if isinstance(self.default, str):
             return text
-        if not text.isdecimal() or int(text) < self.minimum:
+        if not re.fullmatch("[0-9]{1,9}", text) or int(text) < self.minimum:
             raise UsageError(
-                f"option {name!r} of model {model!r} must be a whole number from {self.minimum} on, got {text!r}"
+                f"option {name!r} of model {model!r} must be a whole number from {self.minimum} on, of nine digits at "
+                f"most, got {text!r}"
             )
         return int(text)
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +30,7 @@ from .testing import as_row
 
 BUILD_LIMIT_S = 1800.0
 INCONCLUSIVE_EXIT = 3
+TERMINATED_EXIT = 143
 PROGRESS_S = 10.0  # between two lines that say how far a comparison is
 
 
@@ -226,11 +229,17 @@ def commit_of(repository: str, name: str) -> str:
 @contextlib.contextmanager
 def worktree(repository: str, commit: str, folder: Path) -> Iterator[Path]:
     """Check out a commit into a folder for the duration of a `with` block."""
-    _git(repository, "worktree", "add", "--detach", "--force", str(folder), commit)
+    # SIGTERM, with which a CI job is stopped, must not leave the worktree in the user's repository.
+    main = threading.current_thread() is threading.main_thread()
+    former = signal.signal(signal.SIGTERM, lambda *arguments: sys.exit(TERMINATED_EXIT)) if main else None
     try:
+        _git(repository, "worktree", "add", "--detach", "--force", str(folder), commit)
         yield folder
     finally:
-        _git(repository, "worktree", "remove", "--force", str(folder))
+        if folder.exists():
+            _git(repository, "worktree", "remove", "--force", str(folder))
+        if main:
+            signal.signal(signal.SIGTERM, former)
 
 
 def build(repository: str, commit: str, folder: Path, command: str | None) -> Path:

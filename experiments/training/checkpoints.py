@@ -123,7 +123,7 @@ def set_arrays(target, source, names, path) -> None:
     Raises
     ------
     UsageError
-        One is missing, or has another shape or dtype.
+        One is missing, has another shape or dtype, or holds numbers that are not finite.
     """
     for name in names:
         if name not in source:
@@ -134,5 +134,7 @@ def set_arrays(target, source, names, path) -> None:
                 f"of shape "
                 f"{source[name].shape}; is it of another network?"
             )
+        if not np.isfinite(source[name]).all():
+            raise UsageError(f"{name!r} in {path} must be finite numbers, and some are not; is the file damaged?")
     for name in names:
         target[name][...] = source[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +69,7 @@ def load_folder(kind: str, argument: str, network: Network | None, options: Imag
     """
     path = Path(argument).expanduser()
     if kind == "thumbnails":
-        count = int(argument) if argument.isdecimal() else 0
+        count = int(argument) if re.fullmatch("[0-9]{1,9}", argument) else 0
         path = write_thumbnails((Path(options.cache or default_folder())).expanduser() / f"thumbnails-{count}", count)
         path /= "images"
     listing = list_table(path) if kind == "csv" else list_classes(path)

@@ -4,6 +4,7 @@ masked places of it for networks that learn those."""
 from __future__ import annotations
 
 import platform
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -275,7 +276,7 @@ def _texts_of_python() -> tuple[bytes, str]:
 
 
 def _random_tokens(argument: str, network: Network, sequence: int) -> Text:
-    count = int(argument) if argument.isdigit() else 0
+    count = int(argument) if re.fullmatch("[0-9]{1,12}", argument) else 0
     if not 10 <= count <= MAX_SYNTHETIC:
         raise UsageError(
             f"the number of samples in --data synthetic:N must be in [10, {MAX_SYNTHETIC}], got {argument!r}; "

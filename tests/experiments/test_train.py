@@ -385,3 +385,16 @@ def test_memory_does_not_grow_after_the_second_epoch(model):
     with Trainer(config, load_data(config.data, get_network("lenet5")), 0) as trainer:
         found = [trainer.train_epoch()["resident_bytes"] for _ in range(8)]
     assert max(found[2:]) - found[1] < 1 << 20
+
+
+def test_weights_that_are_no_numbers_are_refused(tmp_path, capsys):
+    """Check that NaN and infinity in a file of parameters are found before they are trained on or timed."""
+    run(SMALL.with_changes(epochs=1), tmp_path)
+    path = tmp_path / "run" / "parameters-seed-0.safetensors"
+    arrays, metadata = read_safetensors(path)
+    for wrong in (np.nan, np.inf):
+        arrays["conv1.weight"][0] = wrong
+        write_safetensors(path, arrays, metadata)
+        with pytest.raises(UsageError, match="'conv1.weight' in .* must be finite numbers"):
+            run(SMALL.with_changes(start=str(path)), tmp_path, f"from-{wrong}")
+        assert not (tmp_path / f"from-{wrong}").exists()

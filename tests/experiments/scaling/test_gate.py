@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -203,3 +204,26 @@ def test_an_installation_that_is_hidden_is_refused(tmp_path):
     (tmp_path / "forktask" / "__init__.py").write_text("__file__ = '/elsewhere/forktask/__init__.py'\n")
     with pytest.raises(UsageError, match="must import what it built, got /elsewhere"):
         gate.check_imported(tmp_path)
+
+
+def test_a_terminated_gate_leaves_no_worktree(tmp_path):
+    """Check that SIGTERM in the middle of a build ends the process with 143 and takes the worktree out again."""
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git[:3], "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    program = f"""if True:
+        import time
+        from pathlib import Path
+        from forktask.experiments.scaling.gate import worktree
+        with worktree({str(repository)!r}, "HEAD", Path({str(tmp_path / "source")!r})):
+            print("ready", flush=True)
+            time.sleep(60)
+    """
+    process = subprocess.Popen([sys.executable, "-P", "-c", program], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n" and (tmp_path / "source").is_dir()
+    process.terminate()
+    assert process.wait(30) == gate.TERMINATED_EXIT
+    listed = subprocess.run([*git[:3], "worktree", "list"], capture_output=True, text=True, check=True).stdout
+    assert listed.count("\n") == 1 and not (tmp_path / "source").exists()
