@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import zipfile
@@ -16,6 +17,7 @@ import numpy as np
 from ...cython_src.errors import UsageError
 from ...cython_src.plan.dependences import TaskGraph
 from .event_states import CAUSES, IN_BLOCK, RUNNING, STATE_DTYPE, STATES
+from .files import write_atomically
 
 EVENTS_VERSION = 1
 DISTURBED = 0.2  # range of what logging cost in pairs of runs from which on they say nothing
@@ -122,18 +124,17 @@ def write_events(path: str | os.PathLike, log: EventLog) -> Path:
     """Write a log as a NumPy archive (`docs/reference/event_log.md`), whole or not at all."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with open(partial, "wb") as file:
-        np.savez_compressed(
-            file,
-            about=json.dumps({**log.about, "version": EVENTS_VERSION}),
-            events=log.events,
-            edges=log.edges,
-            loop_first_task=np.array(log.loops["first_task"], np.int64),
-            loop_num_blocks=np.array(log.loops["num_blocks"], np.int64),
-            **{f"loop_{name}": np.array(log.loops[name], dtype=np.str_) for name in _LOOP_FIELDS},
-        )
-    os.replace(partial, path)
+    content = io.BytesIO()
+    np.savez_compressed(
+        content,
+        about=json.dumps({**log.about, "version": EVENTS_VERSION}),
+        events=log.events,
+        edges=log.edges,
+        loop_first_task=np.array(log.loops["first_task"], np.int64),
+        loop_num_blocks=np.array(log.loops["num_blocks"], np.int64),
+        **{f"loop_{name}": np.array(log.loops[name], dtype=np.str_) for name in _LOOP_FIELDS},
+    )
+    write_atomically(path, content.getvalue())
     return path
 
 

@@ -13,6 +13,7 @@ from ...cython_src.errors import UsageError
 from ..machine.topology import available_cpus, cpu_order
 from ..sampling.child import SAMPLE_COMMAND, TIME_LIMIT_S, clean_environment, run_sample, sample_environment
 from ..sampling.events import EVENTS_FOLDER, EventLog, read_events
+from ..sampling.files import check_writable_folder
 from ..sampling.models import check_threads, parse_model, process_environment
 
 WARMUP_S = 0.5
@@ -62,11 +63,12 @@ def collect_traces(
     Raises
     ------
     UsageError
-        More threads than cores, or a model of a GPU.
+        More threads than cores, a model of a GPU, or a folder that cannot be written.
     """
     stream = sys.stderr if stream is None else stream
     cpus = available_cpus()
     check_threads(threads, len(cpus), oversubscribe)
+    check_writable_folder(Path(folder, EVENTS_FOLDER))
     collection = Collection()
     specs = [parse_model(model) for model in models]
     for spec in specs:

@@ -283,5 +283,8 @@ def test_the_command_writes_a_log_for_each_model(tmp_path, capsys):
     assert all(log.about["iterations"] == 3 and log.about["plan"]["batch"] == 4 for log in logs)
     assert main([*arguments, "--iterations", "100000000", "--out", str(tmp_path / "b")]) == 1
     assert "ask for at most" in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    assert main([*arguments, "--out", str(tmp_path / "file")]) == 2
+    assert "cannot be made or written to" in capsys.readouterr().err
     assert main(["trace", "--models", "gpu_stream", "--out", str(tmp_path)]) == 2
     assert "models of the CPU" in capsys.readouterr().err
