@@ -99,8 +99,11 @@ class StarPUExecutor(LoopExecutor):
         return self._session.run(first_replay, num_replays, poll_signals)
 
     def _forget(self) -> None:
-        if self._session is not None and _starpu_process == os.getpid():
-            self._session.close()
+        if self._session is not None:
+            if _starpu_process == os.getpid():
+                self._session.close()
+            else:
+                self._session.abandon()
         _open.discard(self)
         self._session = None
 

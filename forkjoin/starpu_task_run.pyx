@@ -140,6 +140,10 @@ cdef class StarpuSession:
                 forktask_starpu_close(self.session)
             self.session = NULL
 
+    def abandon(self):
+        """Leave StarPU as it is, in a process that was forked from the one with its threads."""
+        self.session = NULL
+
     def __dealloc__(self):
         if self.session != NULL:
             forktask_starpu_close(self.session)

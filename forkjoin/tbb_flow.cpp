@@ -12,7 +12,7 @@
 #include <tbb/task_arena.h>
 #include <tbb/task_scheduler_observer.h>
 
-#include "tbb_flow.h"
+#include "flow.h"
 
 namespace
 {
@@ -30,7 +30,7 @@ using Join = tbb::flow::continue_node<Message, tbb::flow::lightweight>;
 class Observer : public tbb::task_scheduler_observer
 {
   public:
-    Observer(tbb::task_arena &arena, TBBRun *run) : tbb::task_scheduler_observer(arena), run_(run)
+    Observer(tbb::task_arena &arena, FlowRun *run) : tbb::task_scheduler_observer(arena), run_(run)
     {
         observe(true);
     }
@@ -61,7 +61,7 @@ class Observer : public tbb::task_scheduler_observer
     std::atomic<int> error{0};
 
   private:
-    TBBRun *run_;
+    FlowRun *run_;
 };
 
 /* A node on cache lines of its own: neighbours run on other threads. */
@@ -70,7 +70,7 @@ struct alignas(128) OwnLines : Node {
 };
 
 struct Graph {
-    explicit Graph(TBBRun *r)
+    explicit Graph(FlowRun *r)
         : run(r), limit(tbb::global_control::max_allowed_parallelism, r->num_threads), arena(r->num_threads, 1),
           observer(arena, r)
     {
@@ -162,7 +162,7 @@ struct Graph {
         }
     }
 
-    TBBRun *run;
+    FlowRun *run;
     tbb::global_control limit;
     tbb::task_arena arena;
     Observer observer;
@@ -174,11 +174,9 @@ struct Graph {
     int caller_slot = 0;
 };
 
-} /* namespace */
-
 /* The arena captures the floating-point mode of the thread that makes it and sets it for each task, whatever mode the
  * task's thread had: make it in the mode that blocks run in. */
-extern "C" void *forktask_tbb_prepare(TBBRun *run)
+void *prepare(FlowRun *run)
 {
     const unsigned former_control = forktask_flush_denormals();
     Graph *graph = nullptr;
@@ -190,7 +188,7 @@ extern "C" void *forktask_tbb_prepare(TBBRun *run)
     return graph;
 }
 
-extern "C" int forktask_tbb_run(void *graph)
+int run(void *graph)
 {
     Graph *g = static_cast<Graph *>(graph);
     g->run->stop = 0;
@@ -202,7 +200,7 @@ extern "C" int forktask_tbb_run(void *graph)
     return g->observer.error.load(std::memory_order_relaxed);
 }
 
-extern "C" void forktask_tbb_close(void *graph)
+void close(void *graph)
 {
     Graph *g = static_cast<Graph *>(graph);
     g->arena.execute([g] {
@@ -213,3 +211,7 @@ extern "C" void forktask_tbb_close(void *graph)
     });
     delete g;
 }
+
+} /* namespace */
+
+extern "C" const FlowLibrary forktask_tbb = {prepare, run, close};

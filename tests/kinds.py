@@ -110,6 +110,10 @@ KINDS = {
     ),
     "libomp": Kind("needs LLVM's OpenMP runtime (Debian: libomp-dev)", lambda: libomp() is not None),
     "tbb": Kind("needs a build with a C++ compiler (Debian: g++)", _has_module("forktask.forkjoin.tbb_flow_run")),
+    "taskflow": Kind(
+        "needs a build with Taskflow's headers (CPLUS_INCLUDE_PATH names their folder)",
+        _has_module("forktask.forkjoin.taskflow_flow_run"),
+    ),
     "starpu": Kind(
         "needs a build with StarPU (Debian: libstarpu-dev)", _has_module("forktask.forkjoin.starpu_task_run")
     ),

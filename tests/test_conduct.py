@@ -30,7 +30,7 @@ SPECS = [
     "taskgraph:placement=stealing",
     "taskiter:placement=stealing",
     "taskiter:placement=stealing:preemption=swap",
-    *(model for model in ("tbb", "starpu") if model in built_models()),
+    *(model for model in ("tbb", "taskflow", "starpu") if model in built_models()),
 ]
 
 

@@ -67,7 +67,7 @@ class Conduct:
         When threads besides the caller are started.
     pinned : {"no", "at start", "each run"}
         When threads are pinned to their CPUs.
-    idle_runtime : {"none", "forktask", "libgomp", "libomp", "onetbb", "starpu", "python"}
+    idle_runtime : {"none", "forktask", "libgomp", "libomp", "onetbb", "taskflow", "starpu", "python"}
         The library that decides how a thread without work waits.
     spin_ns : int or None
         How long such a thread looks for work before it sleeps; None: the library's own decision.

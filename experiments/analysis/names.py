@@ -15,7 +15,7 @@ from typing import Any
 from ...cython_src.lowering import options
 from ...cython_src.records import fields
 
-TASK_MODELS = ("tasks", "taskgraph", "taskiter", "openmp_tasks", "tbb", "starpu")
+TASK_MODELS = ("tasks", "taskgraph", "taskiter", "openmp_tasks", "tbb", "taskflow", "starpu")
 MODEL_ORDER = ("serial", "forkjoin", "joblib", *TASK_MODELS)
 GRANULARITY = "granularity"
 # Fields of a record beside those of `PlanOptions`.

@@ -59,9 +59,8 @@ class MetgSettings(Record, frozen=True):
 def default_models() -> tuple[str, ...]:
     """Return the models of the comparison that can run Task Bench graphs, and the built outside references."""
     known = built_models()
-    return tuple(
-        m for m in (*DEFAULT_MODELS, "openmp_tasks", "tbb", "starpu") if m.partition(":")[0] in known and m != "joblib"
-    )
+    models = (*DEFAULT_MODELS, "openmp_tasks", "tbb", "taskflow", "starpu")
+    return tuple(m for m in models if m.partition(":")[0] in known and m != "joblib")
 
 
 def measure_metg(

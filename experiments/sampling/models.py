@@ -189,6 +189,7 @@ MODELS: dict[str, Model] = {
             },
         ),
         Model("tbb", ".forkjoin.tbb_executor", "TBBExecutor", {}, barrier="iteration", records=True),
+        Model("taskflow", ".forkjoin.taskflow_executor", "TaskflowExecutor", {}, barrier="iteration", records=True),
         Model(
             "starpu",
             ".forkjoin.starpu_executor",

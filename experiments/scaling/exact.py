@@ -35,7 +35,7 @@ ALLOCATION_TRIES = 3
 ALL_WORKERS_S = 20.0  # A process waits at most so long until each of its threads got a block.
 TIME_LIMIT_S = 300.0
 # Outside references, which allocate tasks or futures in each step by design.
-OUTSIDE_REFERENCES = frozenset({"joblib", "openmp_tasks", "tbb", "starpu"})
+OUTSIDE_REFERENCES = frozenset({"joblib", "openmp_tasks", "tbb", "taskflow", "starpu"})
 
 
 # --- in the process

@@ -198,7 +198,7 @@ def test_the_graph_of_a_network_is_run_with_its_durations(capsys):
 
 def test_every_outside_reference_is_measured(capsys):
     """Check that OpenMP tasks, oneTBB and libomp run in processes of their own, as far as they are installed."""
-    models = [m for m in ("openmp_tasks", "tbb", "starpu") if m in built_models()]
+    models = [m for m in ("openmp_tasks", "tbb", "taskflow", "starpu") if m in built_models()]
     try:
         assert process_environment(parse_model("openmp_tasks:runtime=libomp"))
         models.append("openmp_tasks:runtime=libomp")

@@ -1,4 +1,4 @@
-"""oneTBB and StarPU over the plans of all other executors."""
+"""oneTBB, Taskflow and StarPU over the plans of all other executors."""
 
 import os
 import signal
@@ -18,6 +18,7 @@ from forktask.forkjoin.executor import SerialExecutor
 
 SPECS = [
     pytest.param("tbb", marks=pytest.mark.tbb),
+    pytest.param("taskflow", marks=pytest.mark.taskflow),
     *(
         pytest.param(spec, marks=pytest.mark.starpu)
         for spec in ("starpu", "starpu:scheduler=eager", "starpu:scheduler=dmda:taskwait=loop")

@@ -39,6 +39,7 @@ _FAMILY_STYLES = {
     "taskiter": (COLORS[3], "v<h"),
     "openmp_tasks": (COLORS[5], "*"),
     "tbb": (COLORS[4], "P"),
+    "taskflow": (COLORS[8], "p"),
     "starpu": (COLORS[6], "X"),
     # Models of a GPU go by their name without the prefix.
     "stream": (COLORS[7], "<"),

@@ -2,22 +2,19 @@
 
 import numpy as np
 import pytest
-from cython_src.tokens_for_tests import batch_of, fill
+from cython_src.lowering.pytorch_steps import compare_with_pytorch
+from cython_src.tokens_for_tests import fill
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kinds import LONG
 
-from forktask.cython_src.binding.bind import bind
-from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.lowering.lower import initialise
 from forktask.cython_src.networks import gpt2
 from forktask.cython_src.networks.layers import Attention
 from forktask.cython_src.networks.registry import get_network
-from forktask.experiments.sampling.models import make_executor
 from forktask.experiments.sampling.subject import fill_dataset
 
 pytestmark = pytest.mark.torch
-FACTOR = 4  # our error over PyTorch's own, at most, where that is not below
-RELATIVE = 1e-6  # of the largest gradient: small networks have sums of so few terms that PyTorch may have no error
 
 
 def torch_step(network, parameters, tokens, targets, dtype):
@@ -53,31 +50,6 @@ def torch_step(network, parameters, tokens, targets, dtype):
     return {name: value.detach().double().numpy() for name, value in found.items()}
 
 
-def compare(network, prepare, relative=RELATIVE, **options):
-    """Raise unless our logits, loss and gradients are about as near to those in float64 as PyTorch's in float32."""
-    import torch
-
-    bound = bind(lower(network, num_batches=1, **options))
-    prepare(bound)
-    names = bound.plan.attributes["parameters"]
-    parameters = {name: bound.arrays[name].copy() for name in names}
-    data = batch_of(bound, 0)
-    truth, peer = (torch_step(network, parameters, *data, dtype) for dtype in (torch.float64, torch.float32))
-    # Parameters are as before the step: logits come from a plan that does not train.
-    forward = bind(lower(network, num_batches=1, **{**options, "phase": "forward"}), bound.storage)
-    for each in (forward, bound):
-        with make_executor("serial", 1) as executor:
-            executor.prepare(each)
-            executor.run(1)
-    ours = {"logits": forward.view("logits"), "loss": bound.arrays["losses"][0]}
-    ours |= {name: bound.view(f"{name}.grad") for name in names}
-    largest = max(np.abs(truth[name]).max() for name in names)
-    for name, expected in truth.items():
-        own = np.abs(peer[name] - expected).max()
-        error = np.abs(ours[name].astype(np.float64) - expected).max()
-        assert error <= FACTOR * own + relative * max(largest, np.abs(expected).max()), (name, error, own)
-
-
 @settings(max_examples=60 if LONG else 12, deadline=None)
 @given(
     layers=st.integers(1, 3),
@@ -93,7 +65,7 @@ def test_small_networks_of_any_shape(layers, heads, head, vocabulary, batch, seq
     """Check logits, loss and gradients of networks of random shapes."""
     network = gpt2.network("any", layers, heads * head, heads, vocabulary, 33)
     options = {"batch": batch, "sequence": sequence, "granularity": granularity, "fusion": fusion}
-    compare(network, fill, **options)
+    compare_with_pytorch(torch_step, network, fill, **options)
 
 
 @pytest.mark.parametrize("name", ["gpt2_small", *["gpt2"] * LONG])
@@ -104,4 +76,4 @@ def test_shipped_networks_at_their_own_size(name):
         fill_dataset(bound, 1)
         initialise(bound, 2)
 
-    compare(get_network(name), prepare, relative=0.0, batch=2, sequence=64)
+    compare_with_pytorch(torch_step, get_network(name), prepare, relative=0.0, batch=2, sequence=64)

@@ -1,0 +1,10 @@
+"""Taskflow for `flow_graph.FlowGraph`."""
+
+from libc.stdint cimport uintptr_t
+
+cdef extern from "forkjoin/flow.h":
+    ctypedef struct FlowLibrary:
+        pass
+    const FlowLibrary forktask_taskflow
+
+LIBRARY = <uintptr_t> &forktask_taskflow
