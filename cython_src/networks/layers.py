@@ -372,7 +372,7 @@ class Network:
         for layer in self.layers:
             if layer.name in result or layer.name == "input":
                 raise UsageError(f"names of layers must differ, got {layer.name!r} twice in {self.name!r}; rename one")
-            names = layer.inputs if isinstance(layer, Add) else (layer.after or last,)
+            names: tuple[str, ...] = layer.inputs if isinstance(layer, Add) else (layer.after or last,)
             if isinstance(layer, Attention) and layer.inputs:
                 names = layer.inputs
             for name in names:

@@ -13,7 +13,7 @@ from forktask.cython_src.networks.layers import (
     LayerNorm,
     Linear,
     Network,
-    ReLU,
+    ReLU6,
     Softmax,
     TiedHead,
     Tokens,
@@ -102,8 +102,12 @@ def test_networks_have_the_parameters_of_the_paper(name, parameters):
         ((LayerNorm("a"),), "after a layer with tokens and features"),
         ((Embedding("a", 4), Embedding("b", 4)), "must read the input of a network of tokens"),
         ((Embedding("a", 4), Attention("b", 2)), "a multiple of 6 features; got 4"),
-        ((Embedding("a", 4), Linear("b", 6), TiedHead("c", "a")), "an Embedding of 6 features"),
-        ((Embedding("a", 4), TiedHead("c", "b")), "an Embedding of 4 features, got 'b'"),
+        ((Embedding("a", 4), Linear("b", 3), TiedHead("c", "a")), "the 3 features before it or fewer, got 'a' of 4"),
+        ((Embedding("a", 4), TiedHead("c", "b")), "must name an Embedding, got 'b'"),
+        (
+            (Embedding("a", 4), Linear("b", 6), Attention("c", 2, inputs=("a", "a", "b"))),
+            "inputs of 'c' must be queries, keys and values of one shape",
+        ),
         ((Embedding("a", 0),), "features of 'a' must be a whole number of at least 1"),
         ((Embedding("a", 4), Attention("b", 0)), "heads of 'b'"),
         ((Embedding("a", 4), Convolution("b", 4)), "channels, height and width"),
@@ -128,6 +132,6 @@ def test_sequences_longer_than_the_positions_are_refused():
 
 def test_the_reference_says_what_it_does_not_know():
     """Check that a layer without a formula is refused by name."""
-    network = Network("bad", (5,), (Embedding("a", 10), ReLU("b"), Softmax()), Tokens(10, 8))
-    with pytest.raises(UsageError, match="no formula for ReLU"):
+    network = Network("bad", (5,), (Embedding("a", 10), ReLU6("b"), Softmax()), Tokens(10, 8))
+    with pytest.raises(UsageError, match="no formula for ReLU6"):
         reference_tokens.forward(network, some_parameters(network), *some_tokens(network, 1, 5))
