@@ -15,13 +15,14 @@ from .statistics import Estimate, median_interval
 from .study import Study
 from .typical import NOTHING
 
-BOUNDS = ("area", "forkjoin", "forkjoin_static", "taskgraph", "taskiter")
+BOUNDS = ("area", "forkjoin", "forkjoin_static", "taskgraph", "taskiter", "brent")
 BOUND_NAMES = {
     "area": "area bound",
     "forkjoin": "fork-join bound",
     "forkjoin_static": "fork-join bound of a static schedule",
     "taskgraph": "max(area, span)",
     "taskiter": "max(area, cycle mean)",
+    "brent": "Brent's bound",
 }
 
 
@@ -65,7 +66,7 @@ def bound_table(study: Study) -> pd.DataFrame:
     of the serial samples. The capacity of the machine was measured once and has none.
 
     Columns: plan_id, threads, capacity, and for each of `BOUNDS`: <name>_s, <name>_s_low, <name>_s_high and
-    <name>_speedup (_low, _high) against the best serial run; the last two bounds are NaN where the rows carry no span
+    <name>_speedup (_low, _high) against the best serial run; the last three bounds are NaN where the rows carry no span
     or cycle mean.
     """
     rows = []
@@ -81,7 +82,7 @@ def bound_table(study: Study) -> pd.DataFrame:
             capacity = study.capacity(threads)
             row = {"plan_id": plan_id, "threads": threads, "capacity": capacity}
             parts = [
-                bounds.predicted_times(loops, threads, capacity, bounds.GraphBounds.of_row(profile))
+                _all_bounds(loops, threads, capacity, bounds.GraphBounds.of_row(profile))
                 for loops, profile in zip(blocks, profiles, strict=True)
             ]
             works = [sum(map(sum, loops)) for loops in blocks]
@@ -89,6 +90,14 @@ def bound_table(study: Study) -> pd.DataFrame:
                 row |= _bound_columns(name, work, advantage, [p.get(name, math.nan) for p in parts], works)
             rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _all_bounds(loops, threads: int, capacity: float, graph: bounds.GraphBounds | None) -> dict[str, float]:
+    """Return the floors of a profile and Brent's bound, which is none but says what a greedy schedule takes at most."""
+    found = bounds.predicted_times(loops, threads, capacity, graph)
+    if graph is not None:
+        found["brent"] = bounds.brent_bound(sum(map(sum, loops)), graph.span_s, threads, capacity)
+    return found
 
 
 def _bound_columns(name: str, work: Estimate, advantage: Estimate, times, works) -> dict[str, float]:

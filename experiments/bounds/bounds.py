@@ -5,6 +5,7 @@
 | area | every model | work / P |
 | span | models with a barrier between iterations | longest path of one iteration |
 | fork-join | a barrier after each loop | sum over loops of max(work of the loop / P, longest block) |
+| Brent, from above | greedy tasks with a barrier between iterations | work / P + span (1 - 1 / P) |
 | cycle mean | every model, iterations overlapping too | largest duration / tokens over the cycles of the closed graph |
 
 Durations are those of blocks run one at a time; a machine whose P threads do the work of `capacity` < P single ones
@@ -198,6 +199,18 @@ def roofline_floor(loops: Iterable[Mapping], flops_per_s: float, bytes_per_s: fl
 def area_bound(work_s: float, capacity: float) -> float:
     """Return work / capacity; the capacity of P undisturbed threads is P."""
     return work_s / capacity
+
+
+def brent_bound(work_s: float, span_s: float, threads: int, capacity: float) -> float:
+    """Return work / capacity + span (1 - 1 / threads): what one iteration takes at most if no thread idles while a task
+    is ready, and nothing but blocks takes time.
+
+    References
+    ----------
+    Brent, "The parallel evaluation of general arithmetic expressions", JACM 21 (1974); Graham, "Bounds on
+    multiprocessing timing anomalies" (1969).
+    """
+    return work_s / capacity + span_s * (1 - 1 / threads)
 
 
 def fork_join_bound(loop_times: Sequence[Sequence[float]], threads: int, capacity: float | None = None) -> float:

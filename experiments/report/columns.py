@@ -216,6 +216,7 @@ BOUND = (
     _bound("forkjoin_static", "fork-join, static"),
     _bound("taskgraph", "max(area, span)"),
     _bound("taskiter", "max(area, cycle mean)"),
+    _bound("brent", "greedy tasks at most (Brent)"),
 )
 FLOOR_NAMES = {"forkjoin": "fork-join", "taskgraph": "span", "taskiter": "cycle mean", "area": "area"}
 ACCOUNT = (

@@ -210,7 +210,7 @@ def test_durations_of_loops_that_share_a_name_follow_each_other():
     """Check that a chain of loops under one name gets its durations in order, and that gaps are errors."""
     times = bounds.durations_by_loop([("a", 2), ("b", 1), ("a", 1)], {"a": [1, 2, 3], "b": [9]})
     assert times == [[1, 2], [9], [3]]
-    with pytest.raises(ValueError, match="'b' has 2 blocks, got 1"):
+    with pytest.raises(ValueError, match="all 2 blocks of loop 'b', got 1"):
         bounds.durations_by_loop([("b", 2)], {"b": [1.0]})
 
 
@@ -241,3 +241,10 @@ def test_bounds_of_a_real_plan():
     assert result.span_s == pytest.approx(4.0 + 6.0)
     assert result.cycle_mean_s == pytest.approx(4.0 + 6.0)  # each update waits for all, all wait for each update
     assert set(result.as_row()) == {"work_s", "span_s", "cycle_mean_s"}
+
+
+def test_brents_bound():
+    """Check a chain, independent work, and a mixture, on one and four threads."""
+    assert bounds.brent_bound(12.0, 12.0, 4, 4.0) == 12.0
+    assert bounds.brent_bound(12.0, 1.0, 4, 4.0) == pytest.approx(3.75)
+    assert bounds.brent_bound(12.0, 5.0, 1, 1.0) == 12.0

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
-from forktask.experiments.bounds.bounds import fork_join_list_bound, fork_join_static_bound, graph_bounds_of
+from forktask.experiments.bounds.bounds import (
+    brent_bound,
+    fork_join_list_bound,
+    fork_join_static_bound,
+    graph_bounds_of,
+)
 from forktask.experiments.sampling.models import make_executor
 from forktask.experiments.simulate.machine_model import MachineModel, Overheads
 from forktask.experiments.simulate.policies import Subject, simulate
@@ -249,3 +254,16 @@ def test_impossible_requests_are_refused():
             simulate(subject, model, threads)
     with pytest.raises(UsageError, match="2 finite numbers"):
         Subject(chain(2), np.array([1.0, np.nan]))
+
+
+@given(st.integers(0, 10**6), st.integers(1, 6))
+@settings(deadline=None)
+def test_greedy_schedules_stay_within_brents_bound(seed, threads):
+    """Check replay and stealing of random stencils between span or area, and Brent's bound."""
+    rng = np.random.default_rng(seed)
+    plan = stencil(int(rng.integers(1, 7)), int(rng.integers(1, 7)))
+    seconds = rng.integers(1, 9, plan.num_tasks).astype(float)
+    span = graph_bounds_of(Subject(plan, seconds).graph("none"), seconds).span_s
+    most = brent_bound(seconds.sum(), span, threads, threads)
+    for model in ("taskgraph", "taskgraph:placement=stealing"):
+        assert max(span, seconds.sum() / threads) - 1e-9 <= step(plan, seconds, model, threads) <= most + 1e-9
