@@ -44,6 +44,7 @@ COMMANDS: tuple[str, ...] = (
     "profile",
     "gate",
     "scaling_power",
+    "completion",
 )
 USAGE_EXIT = 2
 FAULT_EXIT = 70  # an error of forktask: 1 means "slower" or "failed" to whoever runs it in a job
@@ -53,6 +54,7 @@ class Parser(argparse.ArgumentParser):
     """Parser whose arguments are declared when it is first used, and whose errors are one sentence."""
 
     declare: Callable[[argparse.ArgumentParser], None] | None = None
+    commands: argparse._SubParsersAction | None = None
 
     def parse_known_args(self, args=None, namespace=None):
         declare, self.declare = self.declare, None
@@ -80,14 +82,14 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
         epilog="Start with `forktask info`, then `forktask compare`. `forktask COMMAND --help` explains a command.",
     )
     parser.add_argument("--version", action="version", version=f"forktask {BUILD['version']}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    subparsers = parser.commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in COMMANDS if command is None else [command]:
         module = import_module(f".{name}", __package__)
         parser_of_command = subparsers.add_parser(
             name.replace("_", "-"), help=module.HELP, description=module.DESCRIPTION
         )
         parser_of_command.declare = module.add_arguments
-        parser_of_command.set_defaults(run=module.call)
+        parser_of_command.set_defaults(run=module.call, make_parser=make_parser)
     return parser
 
 

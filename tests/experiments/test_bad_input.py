@@ -423,6 +423,30 @@ def test_environments(words, variables, code, tmp_path, processes):
         assert done.stderr.startswith("forktask: error: ") and done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_a_shell_completes_commands_and_options(shell, capsys):
+    """Check that the program for each shell names every command and an option of each that has some."""
+    assert main(["completion", shell]) == 0
+    program = capsys.readouterr().out
+    assert all(name.replace("_", "-") in program for name in COMMANDS)
+    assert "weight-gradients" in program and "--granularity" in program
+
+
+def test_completion_without_its_package(capsys, monkeypatch):
+    """Check the sentence where the extra is missing."""
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert main(["completion", "bash"]) == 2
+    assert "forktask[completion]" in capsys.readouterr().err
+
+
+def test_the_version_is_there_at_once(processes):
+    """Check that neither NumPy nor a library of figures is loaded for `--version`."""
+    program = "import sys; from forktask.experiments.commands.main import main\ntry: main(['--version'])\nfinally: "
+    program += "print(sorted({'numpy', 'pandas', 'matplotlib', 'seaborn', 'msgspec', 'joblib'} & {*sys.modules}))"
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[1:] == ["[]"]
+
+
 @pytest.mark.parametrize("end", ["| head -c0", "> /dev/full", ">&-"], ids=["closed pipe", "full disk", "closed"])
 def test_output_that_nobody_takes(end, processes):
     """Check that no traceback comes, and no code 120 from the interpreter's own end."""
