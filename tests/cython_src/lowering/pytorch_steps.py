@@ -22,8 +22,12 @@ def compare_with_pytorch(torch_step, network, prepare, relative=RELATIVE, roundi
 
     bound = bind(lower(network, num_batches=1, **options))
     prepare(bound)
-    if "dataset.labels" in bound.arrays:
-        bound.arrays["dataset.labels"][::7] = 1  # of so few tokens all may be ignored, which PyTorch calls NaN
+    if (
+        "dataset.labels" in bound.arrays
+        and bound.arrays["dataset.labels"].shape == bound.arrays["dataset.tokens"].shape
+    ):
+        # Of so few tokens all may be ignored, which PyTorch calls NaN.
+        bound.arrays["dataset.labels"][:: bound.plan.attributes["sequence"]] = 1
     names = bound.plan.attributes["parameters"]
     parameters = {name: bound.arrays[name].copy() for name in names}
     data = batch_of(bound, 0)
