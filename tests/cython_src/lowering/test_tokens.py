@@ -10,7 +10,7 @@ from forktask.cython_src.binding.checks import check_accesses, check_orders, fin
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks import gpt2, reference_tokens
-from forktask.cython_src.networks.layers import Embedding, Linear, Network, ReLU, Softmax, TiedHead, Tokens
+from forktask.cython_src.networks.layers import Embedding, Linear, Network, ReLU6, Softmax, TiedHead, Tokens
 from forktask.cython_src.networks.registry import get_network, network_names
 from forktask.cython_src.plan.dependences import record_graph
 from forktask.experiments.sampling.models import make_executor
@@ -296,9 +296,9 @@ def test_computing_again_takes_less_memory():
         (Network("bad", (4,), (Embedding("a", 4), Linear("b", 5), Softmax()), Tokens(6, 8)), {}, "6 features, one for"),
         (Network("bad", (4,), (Embedding("a", 4), TiedHead("b", "a")), Tokens(6, 8)), {}, "must end with Softmax"),
         (
-            Network("bad", (4,), (Embedding("a", 6), ReLU("b"), TiedHead("c", "a"), Softmax()), Tokens(6, 8)),
+            Network("bad", (4,), (Embedding("a", 6), ReLU6("b"), TiedHead("c", "a"), Softmax()), Tokens(6, 8)),
             {},
-            "got ReLU 'b'",
+            "got ReLU6 'b'",
         ),
     ],
 )
