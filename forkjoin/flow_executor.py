@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import ClassVar
 
+from ..cython_src.errors import MachineError
 from ..cython_src.plan.dependences import record_graph
 from .executor import LoopExecutor
 from .flow_graph import FlowGraph
@@ -15,7 +16,7 @@ class FlowExecutor(LoopExecutor):
 
     Notes
     -----
-    `prepare` raises RuntimeError where the library does not start as many threads as asked for.
+    `prepare` raises MachineError where the library does not start as many threads as asked for.
     """
 
     library: ClassVar[int]  # address of its functions
@@ -47,7 +48,7 @@ class FlowExecutor(LoopExecutor):
     @classmethod
     def _refuse_after_fork(cls) -> None:
         if cls._process not in (None, os.getpid()):
-            raise RuntimeError(
+            raise MachineError(
                 f"threads of {cls.library_name} do not survive a fork, and this process was forked from one that ran "
                 f"them; start processes with the method 'spawn'"
             )

@@ -6,7 +6,7 @@ import os
 from itertools import pairwise
 
 from ..cython_src.binding.executor_contract import Conduct
-from ..cython_src.errors import UsageError
+from ..cython_src.errors import MachineError, UsageError
 from .executor import LoopExecutor
 from .openmp_executor import TASKWAITS
 from .starpu_task_run import StarpuSession
@@ -63,7 +63,7 @@ class StarPUExecutor(LoopExecutor):
         _refuse_after_fork()
         for other in _open:
             if other._settings() != self._settings():
-                raise RuntimeError(
+                raise MachineError(
                     "StarPU runs once in a process, and another executor has it running with other settings (threads, "
                     "CPUs, scheduler); close that one first"
                 )
@@ -111,7 +111,7 @@ class StarPUExecutor(LoopExecutor):
 def _refuse_after_fork() -> None:
     global _starpu_process
     if _starpu_process not in (None, os.getpid()):
-        raise RuntimeError(
+        raise MachineError(
             "StarPU's threads do not survive a fork, and this process was forked from one that ran them; start "
             "processes with the method 'spawn'"
         )

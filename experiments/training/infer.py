@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ...cython_src.binding.storage import Storage
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import MachineError, UsageError
 from ...cython_src.lowering.lower import initialise, lower
 from ...cython_src.lowering.options import PlanOptions, describe, plan_options
 from ...cython_src.networks.layers import Network
@@ -336,7 +336,8 @@ def infer(
             if column.get("failure") == "usage":
                 raise UsageError(column["message"])
             if "failure" in column:
-                raise RuntimeError(f"{spec} on {count} threads: {column['failure']}: {column['message']}")
+                message = column["message"].splitlines()[0]
+                raise MachineError(f"{spec} on {count} threads could not be timed: {column['failure']}: {message}")
             columns.append(column)
     # Devices, and forms of a GPU's kernels, add in other orders.
     firsts: dict[str, dict[str, Any]] = {}
