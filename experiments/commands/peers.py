@@ -22,8 +22,8 @@ from .arguments import (
 HELP = "PyTorch's best CPU mode, or llm.c's GPT-2, beside our models, interleaved in one run"
 DESCRIPTION = (
     "Time PyTorch (each mode in processes of its own), llm.c's program where --llmc names one, and our execution "
-    "models on the same network, data and threads, in turn, and print ratios of paired medians. PyTorch is the extra "
-    "`peers`."
+    "models on the same network, data and threads, in turn, and print the quotients of their times. PyTorch is the "
+    "extra `peers`."
 )
 MODELS = ("serial", "forkjoin", "forkjoin:region=persistent", "taskgraph", "taskiter")
 
@@ -37,9 +37,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_models(parser, MODELS)
     parser.add_argument(
         "--modes",
-        type=texts,
+        type=modes_or_none,
         metavar="M[,M...]",
-        help=f"of PyTorch; default: {','.join(MODES_OF_IMAGES)}, of tokens {','.join(MODES_OF_TOKENS)}",
+        help=f"of PyTorch; default: {','.join(MODES_OF_IMAGES)}, of tokens {','.join(MODES_OF_TOKENS)}; , for none",
     )
     parser.add_argument(
         "--llmc", default="", metavar="PROGRAM", help="llm.c's train_gpt2, built for the processor, to measure beside"
@@ -53,6 +53,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=number_from(0), default=0, help="default: %(default)s")
     add_json(parser, "raw samples and table")
+
+
+def modes_or_none(text: str) -> tuple[str, ...]:
+    """Split a text at commas; a comma alone leaves PyTorch out. A type for argparse."""
+    return () if text == "," else texts(text)
 
 
 def call(arguments: Namespace) -> int:

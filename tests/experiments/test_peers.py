@@ -147,7 +147,9 @@ sys.exit({code})
 def stand_in(folder, losses, sleep=0, code=0):
     """Write such a program."""
     path = folder / "train_gpt2"
-    path.write_text(STAND_IN.format(python=sys.executable, losses=list(losses), sleep=sleep, code=code))
+    path.write_text(
+        STAND_IN.format(python=sys.executable, losses=[float(loss) for loss in losses], sleep=sleep, code=code)
+    )
     path.chmod(0o755)
     return str(path)
 
