@@ -36,6 +36,7 @@ from .cython_src.networks.layers import (
 )
 from .cython_src.networks.registry import get_network, network_names
 from .cython_src.targets import bind
+from .experiments.sampling.events import EventLog, read_events
 from .experiments.training.data import load_data
 from .experiments.training.dataset import Dataset
 from .experiments.training.safetensors import read_safetensors, write_safetensors
@@ -91,6 +92,8 @@ __all__ = [  # noqa: RUF022  in the order in which a reader needs them
     # data and weights
     "load_data",
     "Dataset",
+    "read_events",
+    "EventLog",
     "read_safetensors",
     "write_safetensors",
     # graphs of one's own

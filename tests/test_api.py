@@ -271,10 +271,6 @@ def test_the_same_call_goes_on(comparison):
         ({"network": "resnet"}, "network must be one of"),
         ({"models": "taskitter"}, "no model is called 'taskitter'"),
         ({"models": "gpu_taskiter"}, "--device gpu"),
-        (
-            {"network": ft.Network("mine", (3, 8, 8), (ft.FullyConnected("fc", 10), ft.Softmax()))},
-            "fresh processes.*'mine'",
-        ),
     ],
 )
 def test_compare_refuses_what_it_cannot_measure(given, message, tmp_path):
