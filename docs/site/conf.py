@@ -31,7 +31,7 @@ def contents() -> str:
     """What leads from the root page to all others."""
     parts = {
         "Guide": ["Overview </README>", "/docs/guide/*"],
-        "Experiments": ["/docs/site/experiments"],
+        "Experiments": ["/docs/site/experiments", "/docs/studies"],
         "Reference": ["/docs/site/api", "/docs/reference/*", "/forkjoin/README", "/tasking/README"],
         "Notes": ["/docs/notes/*", "/CONTRIBUTING", "/CHANGELOG"],
     }
