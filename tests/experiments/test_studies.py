@@ -129,7 +129,7 @@ def test_times_of_stages_add_up_and_time_to_accuracy_is_a_median(file):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("epochs = 1\n", "epoch = 1\n"), r"got 'epoch', did you mean 'epochs'"),
+        (("epochs = 1\n", "epoch = 1\n"), "got 'epoch'; did you mean 'epochs'"),
         (("[study]", "[studies]"), "got 'studies'"),
         (("threads = 1", "threads = 0"), "threads must be"),
         (("[0.05, 1.0]", "[5]"), "accuracy must be numbers"),

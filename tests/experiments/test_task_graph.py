@@ -147,7 +147,7 @@ def test_the_command_writes_pictures(tmp_path, capsys):
         (["--phases", "load", "--layers", "fc"], "layers fc must have loops of phase load, got none"),
         (["--barriers", "task"], "barrier must be one of loop, phase"),
         (["--out", "graph.gif"], "--out must end in .dot, .pdf, .svg, .png"),
-        (["--out", "/no/such/folder/graph.svg"], "must be writable"),
+        (["--out", "/no/such/folder/graph.svg"], "cannot be written"),
     ],
 )
 def test_bad_input_is_refused(arguments, message, capsys, tmp_path, monkeypatch):

@@ -393,7 +393,9 @@ def test_training_on_a_gpu(fake_gpu, monkeypatch, tmp_path, capsys):
     command = ["train", "--device", "gpu", "--model", "stream", "--data", "synthetic:24", "--batch", "4", "--out", out]
     assert main([*command, "--epochs", "1"]) == 0
     text = (tmp_path / "run" / "epochs.csv").read_text().splitlines()
-    assert text[0].endswith("learning_rate,gpu_memory_bytes,gpu_utilisation") and text[1].endswith(",0.5")
+    assert text[0].endswith("learning_rate,resident_bytes,gpu_memory_bytes,gpu_utilisation") and text[1].endswith(
+        ",0.5"
+    )
     assert (tmp_path / "run" / "gpu.csv").read_text().startswith("seed,time_s,memory_bytes,utilisation\n0,")
     assert (tmp_path / "run" / "gpu.pdf").exists()
     assert main(["train", "--resume", "--model", "serial", "--threads", "1", "--epochs", "2", "--out", out]) == 2

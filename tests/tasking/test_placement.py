@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from experiments.synthetic_results import synthetic_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tasking.random_plans import hinted, kinds_plan, random_plan
@@ -177,10 +178,11 @@ def test_measured_durations_share_out_the_work():
 
 def test_a_stored_profile_places_tasks(tmp_path):
     """Check the option of a model spec, which names a results folder; the serial model's durations are preferred."""
+    run, profile = (next(row for row in synthetic_rows() if row["kind"] == kind) for kind in ("run", "profile"))
     rows = [
-        {"kind": "run", "schema_version": 1},
-        {"kind": "profile", "model": "serial", "block_time_s": {"step0": [4e-3, 1e-3, 1e-3]}},
-        {"kind": "profile", "model": "taskiter", "block_time_s": {"step0": [1e-3, 1e-3, 1e-3]}},
+        run,
+        {**profile, "model": "serial", "block_time_s": {"step0": [4e-3, 1e-3, 1e-3]}},
+        {**profile, "model": "taskiter", "block_time_s": {"step0": [1e-3, 1e-3, 1e-3]}},
     ]
     (tmp_path / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with make_executor(f"taskiter:profile={tmp_path}", 2) as executor:

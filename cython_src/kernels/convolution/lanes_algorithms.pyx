@@ -98,7 +98,7 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     scale = 2 if epilogue == POOL else 1
     spread = 2 if epilogue == UNPOOL else 1
     copied = tile + algorithm_scratch(algorithm, epilogue == STORE, source.channels, b[3] - b[2], width,
-                                 (b[5] - b[4]) * scale).copied
+                                      (b[5] - b[4]) * scale).copied
     strip = algorithm_rows(algorithm, height)
     t.channels_in = source.channels
     t.vectors = width
@@ -179,7 +179,7 @@ cdef int conv_algorithm_backward_data(const void *args, Py_ssize_t block, const 
 
 
 cdef int conv_algorithm_backward_data_unpool(const void *args, Py_ssize_t block,
-                                        const TaskContext *context) noexcept nogil:
+                                             const TaskContext *context) noexcept nogil:
     return convolve(<const KernelArgs *> args, block, context, True, UNPOOL)
 
 
