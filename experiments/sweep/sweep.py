@@ -238,11 +238,13 @@ class Sweep:
         start, last_said = time.monotonic(), None
         with ProgressBar(len(jobs), "measuring", self.stream) as bar:
             for number, (kind, repetition, position, point) in enumerate(jobs):
-                stage = f"repetition {repetition + 1} of {measure.repeats}"
+                # With a budget the jobs are those of one repetition, and nobody knows which one is the last.
+                stage = f"repetition {repetition + 1}" + ("" if measure.budget_s else f" of {measure.repeats}")
                 if not bar.visible and stage != last_said:
                     spent = time.monotonic() - start
                     left = f", {format_seconds(spent / number * (len(jobs) - number))} left" if number else ""
-                    self._say(f"{stage}: {number} of {len(jobs)} measured{left}")
+                    done = f"{len(jobs)} to measure" if measure.budget_s else f"{number} of {len(jobs)} measured{left}"
+                    self._say(f"{stage}: {done}")
                     last_said = stage
                 bar.show(number, f"{stage}, {point}")
                 if point.config_id in failed:
