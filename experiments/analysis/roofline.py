@@ -126,7 +126,25 @@ def bound_sentences(study: Study, plan_id: str) -> list[str]:
             f"Bound on {threads} thread{'s' * (threads > 1)}: {'; '.join(said)}; loops that memory bounds are "
             f"{memory:.0%} of the roofline floor of {total * 1e3:.3g} ms{step}."
         )
-    return sentences
+    return sentences + beaten_floors(study, plan_id)
+
+
+def beaten_floors(study: Study, plan_id: str) -> list[str]:
+    """Say why kernels take less than their floors, for those that do."""
+    table = roofline_table(study, plan_id)
+    if not len(table):
+        return []
+    reasons: dict[str, list[str]] = {}
+    for row in table[table["roof"] > 1].to_dict("records"):
+        reason = "data stayed in caches, which are faster than the memory that was measured"
+        if "winograd" in row["kernel"]:
+            reason = "floors count the operations of direct convolutions, and Winograd's algorithm needs fewer"
+        elif row["bound"] == ARITHMETIC:
+            reason = "one thread's peak was measured at another clock, or beside other processes"
+        names = reasons.setdefault(reason, [])
+        if row["kernel"] not in names:
+            names.append(row["kernel"])
+    return [f"Below their floors are {', '.join(names)}: {reason}." for reason, names in reasons.items()]
 
 
 def _fastest(study: Study, plan_id: str, threads: int) -> str:

@@ -103,7 +103,7 @@ def test_the_answer_is_said_in_a_sentence():
     """Check the sentences: a phase for each bound, the floor, and the fastest model's distance from it."""
     study = study_of()
     plan_id = main_plan(study)
-    one, two = bound_sentences(study, plan_id)
+    one, two = bound_sentences(study, plan_id)[:2]
     assert one.startswith("Bound on 1 thread: ") and two.startswith("Bound on 2 threads: ")
     floors = floors_by_phase(study, plan_id, 1)
     by_arithmetic, by_memory = one.partition(" by arithmetic")[::2] if " by arithmetic" in one else ("", one)
@@ -117,6 +117,27 @@ def test_the_answer_is_said_in_a_sentence():
     assert "takes" in kernel_sentence(study, plan_id) and "of its roof" in kernel_sentence(study, plan_id)
     text = render_text(build(study))
     assert "What bounds the kernels" in text and one in text
+
+
+def test_kernels_below_their_floors_have_a_reason():
+    """Check that a peak or a bandwidth that is too low is said, with the kernels that go beyond it, and no others."""
+    for field, scale, reason in (
+        ("peak_flops_per_s_1thread", 0.1, "measured at another clock"),
+        ("bandwidth_bytes_per_s", 1e-3, "data stayed in caches"),
+    ):
+        rows = synthetic_rows(repeats=4)
+        for row in rows:
+            if row["kind"] == "machine":
+                value = row[field]
+                row[field] = {k: v * scale for k, v in value.items()} if isinstance(value, dict) else value * scale
+        study = study_from_rows(rows)
+        plan_id = main_plan(study)
+        table = roofline_table(study, plan_id)
+        sentences = [text for text in bound_sentences(study, plan_id) if reason in text]
+        bound = "arithmetic" if "clock" in reason else "memory"
+        beaten = set(table[(table["roof"] > 1) & (table["bound"] == bound)]["kernel"])
+        named = sentences[0].removeprefix("Below their floors are ").partition(":")[0].split(", ")
+        assert len(sentences) == 1 and beaten and {name for name in beaten if "winograd" not in name} == {*named}
 
 
 def test_without_peak_nothing_is_said():
