@@ -22,20 +22,37 @@ JOBLIB_WAKES_NS = 10_000_000  # how often joblib looks for results
 BLOCK_WAIT_S = 0.0005
 STOPPED = 1  # status of a block that was left out
 
-# The process in which an OpenMP team of ours ran first. libgomp's threads do not survive a fork, but its book-keeping
-# does: a child would wait for them for ever.
-_openmp_process: int | None = None
+
+class ForkGuard:
+    """Notes in which process a library has started threads. They do not survive a fork, but the library's book-keeping
+    does: a child would wait for them for ever.
+
+    Parameters
+    ----------
+    library : str
+        Its name, for messages.
+    """
+
+    def __init__(self, library: str):
+        self.library = library
+        self._process: int | None = None
+
+    def enter(self) -> None:
+        """Raise `MachineError` in a process that was forked from one in which the library has started threads."""
+        if self._process not in (None, os.getpid()):
+            raise MachineError(
+                f"{self.library} threads do not survive a fork, and this process was forked from one that ran them; "
+                f"start processes with the method 'spawn'"
+            )
+        self._process = os.getpid()
+
+
+_OPENMP = ForkGuard("OpenMP")
 
 
 def enter_openmp() -> None:
     """Raise `MachineError` where OpenMP cannot run as asked: after a fork, or with teams of any size."""
-    global _openmp_process
-    if _openmp_process not in (None, os.getpid()):
-        raise MachineError(
-            "OpenMP threads do not survive a fork, and this process was forked from one that ran them; start "
-            "processes with the method 'spawn'"
-        )
-    _openmp_process = os.getpid()
+    _OPENMP.enter()
     if dynamic_teams():
         raise MachineError(
             "OMP_DYNAMIC must be off, or OpenMP may run fewer threads than were asked for; unset OMP_DYNAMIC"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import ClassVar
 
-from ..cython_src.errors import MachineError
 from ..cython_src.plan.dependences import record_graph
-from .executor import LoopExecutor
+from .executor import ForkGuard, LoopExecutor
 from .flow_graph import FlowGraph
 
 
@@ -21,35 +20,26 @@ class FlowExecutor(LoopExecutor):
 
     library: ClassVar[int]  # address of its functions
     library_name: ClassVar[str]
-    _process: ClassVar[int | None] = None
+    guard: ClassVar[ForkGuard]
 
     def __init__(self, num_threads: int = 1, *, cpus: list[int] | None = None, event_capacity: int = 0):
         super().__init__(num_threads, cpus=cpus, event_capacity=event_capacity)
         self._graph: FlowGraph | None = None
 
     def _prepare(self, bound) -> None:
-        self._refuse_after_fork()
+        self.guard.enter()
         super()._prepare(bound)
         graph = record_graph(bound.plan.accesses, closed=False)
         self._graph = FlowGraph(bound, graph, self._workers, self.cpus, self.library, self.library_name)
 
     def _run_loops(self, bound, first_replay, num_replays, poll_signals):
-        self._refuse_after_fork()
+        self.guard.enter()
         return self._graph.run(first_replay, num_replays, poll_signals)
 
     def _forget(self) -> None:
         if self._graph is not None:
-            if type(self)._process == os.getpid():
+            if self._pid == os.getpid():
                 self._graph.close()
             else:
                 self._graph.abandon()
         self._graph = None
-
-    @classmethod
-    def _refuse_after_fork(cls) -> None:
-        if cls._process not in (None, os.getpid()):
-            raise MachineError(
-                f"threads of {cls.library_name} do not survive a fork, and this process was forked from one that ran "
-                f"them; start processes with the method 'spawn'"
-            )
-        cls._process = os.getpid()

@@ -11,11 +11,23 @@ from itertools import pairwise
 
 from ..cython_src.binding.executor_contract import Conduct
 from ..cython_src.errors import UsageError
+from ..cython_src.plan.model import Plan
 from .executor import LoopExecutor, check_team, enter_openmp, loaded_runtime, openmp_conduct
 from .openmp_task_run import OpenMPTaskTeam
 
 TASKWAITS = ("none", "iteration", "phase", "loop")
 RUNTIMES = ("libgomp", "libomp")
+
+
+def waits_after_loops(plan: Plan, taskwait: str) -> list[bool]:
+    """Return for each loop whether the creating thread waits for all tasks after it; `taskwait` is one of TASKWAITS."""
+    phases = [loop.phase for loop in plan.loops]
+    return {
+        "none": [False] * len(phases),
+        "iteration": [False] * (len(phases) - 1) + [True],
+        "phase": [a != b for a, b in pairwise(phases)] + [True],
+        "loop": [True] * len(phases),
+    }[taskwait]
 
 
 class OpenMPTasksExecutor(LoopExecutor):
@@ -64,15 +76,7 @@ class OpenMPTasksExecutor(LoopExecutor):
                 f"{loaded_runtime()}; set LD_PRELOAD to the path of libomp.so for libomp, to nothing for libgomp"
             )
         super()._prepare(bound)
-        phases = [loop.phase for loop in bound.plan.loops]
-        last = [False] * (len(phases) - 1) + [True]
-        wait_after = {
-            "none": [False] * len(phases),
-            "iteration": last,
-            "phase": [a != b for a, b in pairwise(phases)] + [True],
-            "loop": [True] * len(phases),
-        }[self.taskwait]
-        self._team = OpenMPTaskTeam(bound, self.num_threads, self.cpus, wait_after)
+        self._team = OpenMPTaskTeam(bound, self.num_threads, self.cpus, waits_after_loops(bound.plan, self.taskwait))
 
     def conduct(self) -> Conduct:
         """Return what this executor does besides running blocks."""

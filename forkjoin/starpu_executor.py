@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from itertools import pairwise
 
 from ..cython_src.binding.executor_contract import Conduct
 from ..cython_src.errors import MachineError, UsageError
-from .executor import LoopExecutor
-from .openmp_executor import TASKWAITS
+from .executor import ForkGuard, LoopExecutor
+from .openmp_executor import TASKWAITS, waits_after_loops
 from .starpu_task_run import StarpuSession
 
 SCHEDULERS = ("lws", "eager", "ws", "prio", "dmda", "dmdas")
 
-_starpu_process: int | None = None
+_STARPU = ForkGuard("StarPU's")
 # StarPU starts once in a process, with these settings, for executors that have the same.
 _open: set[StarPUExecutor] = set()
 
@@ -60,7 +59,7 @@ class StarPUExecutor(LoopExecutor):
         self._session: StarpuSession | None = None
 
     def _prepare(self, bound) -> None:
-        _refuse_after_fork()
+        _STARPU.enter()
         for other in _open:
             if other._settings() != self._settings():
                 raise MachineError(
@@ -68,13 +67,7 @@ class StarPUExecutor(LoopExecutor):
                     "CPUs, scheduler); close that one first"
                 )
         super()._prepare(bound)
-        phases = [loop.phase for loop in bound.plan.loops]
-        wait_after = {
-            "none": [False] * len(phases),
-            "iteration": [False] * (len(phases) - 1) + [True],
-            "phase": [a != b for a, b in pairwise(phases)] + [True],
-            "loop": [True] * len(phases),
-        }[self.taskwait]
+        wait_after = waits_after_loops(bound.plan, self.taskwait)
         # StarPU reads these once; its own messages are not for whoever measures.
         os.environ.setdefault("STARPU_SILENT", "1")
         # It would pin each worker to a core of its own choice; `cpus` says where each belongs, or that none is pinned.
@@ -95,24 +88,14 @@ class StarPUExecutor(LoopExecutor):
         )
 
     def _run_loops(self, bound, first_replay, num_replays, poll_signals):
-        _refuse_after_fork()
+        _STARPU.enter()
         return self._session.run(first_replay, num_replays, poll_signals)
 
     def _forget(self) -> None:
         if self._session is not None:
-            if _starpu_process == os.getpid():
+            if self._pid == os.getpid():
                 self._session.close()
             else:
                 self._session.abandon()
         _open.discard(self)
         self._session = None
-
-
-def _refuse_after_fork() -> None:
-    global _starpu_process
-    if _starpu_process not in (None, os.getpid()):
-        raise MachineError(
-            "StarPU's threads do not survive a fork, and this process was forked from one that ran them; start "
-            "processes with the method 'spawn'"
-        )
-    _starpu_process = os.getpid()

@@ -17,8 +17,6 @@ from .openmp_task_run import depend_lists
 
 
 cdef extern from "forkjoin/starpu_tasks.h" nogil:
-    const int STARPU_READS, STARPU_WRITES, STARPU_UPDATES, STARPU_ANY_ORDER
-
     ctypedef struct CellLists:
         const int32_t *offsets
         const int32_t *cells
@@ -42,14 +40,6 @@ cdef extern from "forkjoin/starpu_tasks.h" nogil:
     void *forktask_starpu_prepare(StarpuRun *run, int *error)
     int forktask_starpu_run(void *session)
     void forktask_starpu_close(void *session)
-
-
-def merged(first, second):
-    """Two lists of cells for each task as one."""
-    (offsets, cells), (more_offsets, more_cells) = first, second
-    parts = [array[a[i]:a[i + 1]] for i in range(len(offsets) - 1)
-             for a, array in ((offsets, cells), (more_offsets, more_cells))]
-    return offsets + more_offsets, np.concatenate([*parts, np.zeros(1, dtype=np.int32)]).astype(np.int32)
 
 
 cdef class StarpuSession:
@@ -84,9 +74,7 @@ cdef class StarpuSession:
         cdef uintptr_t address
         cdef int i, error = 0
         table = bound.plan.accesses
-        reads, writes, updates, concurrents, commutatives = depend_lists(table)
-        lists = {STARPU_READS: reads, STARPU_WRITES: writes, STARPU_UPDATES: updates,
-                 STARPU_ANY_ORDER: merged(concurrents, commutatives)}
+        lists = depend_lists(table)
         name = scheduler.encode()
         waits = np.array(wait_after, dtype=np.uint8)
         threads = np.zeros(workers.num_workers * sizeof(ThreadState), dtype=np.uint8)
@@ -99,7 +87,7 @@ cdef class StarpuSession:
         self.record.num_cells = table.num_cells
         address = waits.ctypes.data
         self.record.wait_after = <const uint8_t *> address
-        for i, (offsets, cells) in lists.items():
+        for i, (offsets, cells) in enumerate(lists):
             address = offsets.ctypes.data
             self.record.lists[i].offsets = <const int32_t *> address
             address = cells.ctypes.data

@@ -50,8 +50,13 @@ static void enter_worker(void *argument)
 /* Put the accesses of each task side by side, as StarPU takes them. */
 static void join_lists(Session *s)
 {
-    static const enum starpu_data_access_mode MODES[STARPU_NUM_LISTS] = {STARPU_R, STARPU_W, STARPU_RW,
-                                                                         STARPU_RW | STARPU_COMMUTE};
+    static const enum starpu_data_access_mode MODES[STARPU_NUM_LISTS] = {
+        [STARPU_READS] = STARPU_R,
+        [STARPU_WRITES] = STARPU_W,
+        [STARPU_UPDATES] = STARPU_RW,
+        [STARPU_CONCURRENT] = STARPU_RW | STARPU_COMMUTE,
+        [STARPU_COMMUTATIVE] = STARPU_RW | STARPU_COMMUTE,
+    };
     const StarpuRun *run = s->run;
     int32_t n = 0;
     for (int32_t task = 0; task < run->num_tasks; task++) {

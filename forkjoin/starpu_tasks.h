@@ -9,7 +9,8 @@ typedef struct CellLists {
     const int32_t *offsets, *cells;
 } CellLists;
 
-enum { STARPU_READS, STARPU_WRITES, STARPU_UPDATES, STARPU_ANY_ORDER, STARPU_NUM_LISTS };
+/* Lists of a task, in the order of openmp_task_run.depend_lists(). */
+enum { STARPU_READS, STARPU_WRITES, STARPU_UPDATES, STARPU_CONCURRENT, STARPU_COMMUTATIVE, STARPU_NUM_LISTS };
 
 typedef struct StarpuRun {
     const LoopRecord *loops;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..cython_src.binding.executor_contract import Conduct
+from .executor import ForkGuard
 from .flow_executor import FlowExecutor
 from .taskflow_flow_run import LIBRARY
 
@@ -20,6 +21,7 @@ class TaskflowExecutor(FlowExecutor):
     model = "taskflow"
     library = LIBRARY
     library_name = "Taskflow"
+    guard = ForkGuard("Taskflow's")
 
     def conduct(self) -> Conduct:
         """Return what this executor does besides running blocks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..cython_src.binding.executor_contract import Conduct
+from .executor import ForkGuard
 from .flow_executor import FlowExecutor
 from .tbb_flow_run import LIBRARY
 
@@ -18,6 +19,7 @@ class TBBExecutor(FlowExecutor):
     model = "tbb"
     library = LIBRARY
     library_name = "oneTBB"
+    guard = ForkGuard("oneTBB's")
 
     def conduct(self) -> Conduct:
         """Return what this executor does besides running blocks."""
