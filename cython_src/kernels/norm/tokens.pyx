@@ -30,30 +30,8 @@ cdef inline float *at(const void *operand, Py_ssize_t offset) noexcept nogil:
     return <float *> operand + offset if operand != NULL else NULL
 
 
-cdef int layernorm_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: rows."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t start = b[0] * a.integers[0]
-    cdef LayerNormTask task
-    task.input = at(a.operand[0], start)
-    task.residual = at(a.operand[1], start)
-    task.sum = at(a.operand[2], start)
-    task.weight = <const float *> a.operand[3]
-    task.bias = <const float *> a.operand[4]
-    task.out = at(a.operand[5], start)
-    task.statistics = at(a.operand[6], 2 * <Py_ssize_t> b[0])
-    task.features = a.integers[0]
-    task.rows = b[1] - b[0]
-    task.eps = <float> a.reals[0]
-    (<const Micro *> a.micro).layernorm.forward(&task)
-    return 0
-
-
-cdef int no_norm_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: rows."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
+cdef inline LayerNormTask forward_task(const KernelArgs *a, const int32_t *b) noexcept nogil:
+    """What both norms take, of the rows of a block."""
     cdef Py_ssize_t start = b[0] * a.integers[0]
     cdef LayerNormTask task
     task.input = at(a.operand[0], start)
@@ -66,26 +44,51 @@ cdef int no_norm_forward(const void *args, Py_ssize_t block, const TaskContext *
     task.features = a.integers[0]
     task.rows = b[1] - b[0]
     task.eps = 0
+    return task
+
+
+cdef int layernorm_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: rows."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef LayerNormTask task = forward_task(a, b)
+    task.statistics = at(a.operand[6], 2 * <Py_ssize_t> b[0])
+    task.eps = <float> a.reals[0]
+    (<const Micro *> a.micro).layernorm.forward(&task)
+    return 0
+
+
+cdef int no_norm_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: rows."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef LayerNormTask task = forward_task(a, a.bounds + block * a.bounds_width)
     (<const Micro *> a.micro).layernorm.no_norm_forward(&task)
     return 0
 
 
-cdef int no_norm_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: rows, partial buffer."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
+cdef inline LayerNormGradientTask backward_task(
+    const KernelArgs *a, const int32_t *b, float *statistics, int following
+) noexcept nogil:
+    """What both norms take, of the rows of a block; `following` is the first operand behind weight and statistics."""
     cdef Py_ssize_t features = a.integers[0], start = b[0] * features
     cdef LayerNormGradientTask task
     task.gradient = at(a.operand[0], start)
     task.input = at(a.operand[1], start)
     task.weight = <const float *> a.operand[2]
-    task.statistics = NULL
-    task.residual = at(a.operand[3], start)
-    task.out = at(a.operand[4], start)
-    task.weight_gradient = at(a.operand[5], b[2] * features)
-    task.bias_gradient = at(a.operand[6], b[2] * features)
+    task.statistics = statistics
+    task.residual = at(a.operand[following], start)
+    task.out = at(a.operand[following + 1], start)
+    task.weight_gradient = at(a.operand[following + 2], b[2] * features)
+    task.bias_gradient = at(a.operand[following + 3], b[2] * features)
     task.features = features
     task.rows = b[1] - b[0]
+    return task
+
+
+cdef int no_norm_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: rows, partial buffer."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef LayerNormGradientTask task = backward_task(a, a.bounds + block * a.bounds_width, NULL, 3)
     (<const Micro *> a.micro).layernorm.no_norm_backward(&task)
     return 0
 
@@ -94,18 +97,7 @@ cdef int layernorm_backward(const void *args, Py_ssize_t block, const TaskContex
     """bounds: rows, partial buffer."""
     cdef const KernelArgs *a = <const KernelArgs *> args
     cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t features = a.integers[0], start = b[0] * features
-    cdef LayerNormGradientTask task
-    task.gradient = at(a.operand[0], start)
-    task.input = at(a.operand[1], start)
-    task.weight = <const float *> a.operand[2]
-    task.statistics = at(a.operand[3], 2 * <Py_ssize_t> b[0])
-    task.residual = at(a.operand[4], start)
-    task.out = at(a.operand[5], start)
-    task.weight_gradient = at(a.operand[6], b[2] * features)
-    task.bias_gradient = at(a.operand[7], b[2] * features)
-    task.features = features
-    task.rows = b[1] - b[0]
+    cdef LayerNormGradientTask task = backward_task(a, b, at(a.operand[3], 2 * <Py_ssize_t> b[0]), 4)
     (<const Micro *> a.micro).layernorm.backward(&task)
     return 0
 
