@@ -16,7 +16,7 @@ from ..analysis.phases import summary_table
 from ..analysis.speeds import main_plan
 from ..analysis.study import Study
 from . import figures
-from .figures.style import FORMATS, save
+from .figures.style import FORMATS, save, save_asked
 from .render_html import DrawnFigure, render_html
 from .render_json import render_json
 from .render_text import render_text
@@ -154,12 +154,7 @@ def plot_folder(
     drawn = figures.draw(study, figure, plan_id, column)
     single = "-single" if column == "single" else ""
     path = Path(out) if out else Path(folder) / FIGURE_FOLDER / f"{figure_stem(study, plan_id, figure)}{single}.{kind}"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save(drawn, path)
-        path.with_suffix(".txt").write_text(figures.caption(study, figure, plan_id) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"the figure must be writable to {path}, got: {error.strerror}; choose --out") from None
+    save_asked(drawn, path, figures.caption(study, figure, plan_id))
     return path
 
 

@@ -77,13 +77,8 @@ def simulate_folder(
     path = Path(out) if out else Path(folder) / FIGURE_FOLDER / f"{name}.{kind}"
     with matplotlib.rc_context(style.style_parameters()):
         figure = simulated.draw_on(study, plan_id, "double", counts, other, chosen, seed)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            style.save(figure, path)
-            caption = simulated.caption_on(study, plan_id, counts, other, chosen, seed)
-            path.with_suffix(".txt").write_text(" ".join(filter(None, caption)) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"the figure must be writable to {path}, got: {error.strerror}; choose --out") from None
+        caption = simulated.caption_on(study, plan_id, counts, other, chosen, seed)
+        style.save_asked(figure, path, " ".join(filter(None, caption)))
     rows = [
         {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in row.items()}
         for row in table.to_dict("records")

@@ -95,11 +95,7 @@ def overlay_folders(first: str | os.PathLike, second: str | os.PathLike, out: st
     machines = [describe(study, n) for study, n in zip(studies, most, strict=True)]
     with matplotlib.rc_context(style.style_parameters()):
         figure = _draw(tables, [str(first), str(second)], machines, studies[0].problem_name(plans[0]))
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            style.save(figure, path)
-        except OSError as error:
-            raise UsageError(f"the figure must be writable to {path}, got: {error.strerror}; choose --out") from None
+        style.save_asked(figure, path)
     times = [{(r["model"], r["threads"]): r["median_s"] for r in table.to_dict("records")} for table in tables]
     points = sorted({*times[0], *times[1]}, key=lambda p: (model_rank(p[0]), p[1]))
     rows = []

@@ -187,6 +187,23 @@ def model_handles(
     ]
 
 
+def save_asked(figure: Figure, path: Path, caption: str = "") -> None:
+    """Write the figure that a command was asked for, in a folder that is made if need be, with its caption beside it.
+
+    Raises
+    ------
+    UsageError
+        A file that cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save(figure, path)
+        if caption:
+            path.with_suffix(".txt").write_text(caption + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"the figure must be writable to {path}, got: {error.strerror}; choose --out") from None
+
+
 def save(figure: Figure, path: str | os.PathLike) -> Path:
     """Write a figure as PDF, SVG or PNG, by the name's ending; the same figure gives the same bytes.
 
