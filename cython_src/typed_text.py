@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 
@@ -39,3 +40,12 @@ def is_text(text: str) -> bool:
     if len(text) > LONGEST_TEXT:
         return False
     return text.isprintable() or all(c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs") for c in text)
+
+
+def rounded(value: float, zeros: bool = True) -> str:
+    """Write a number with three significant digits and no exponent: "93000", "0.0123", "1.50"; without zeros "1.5"."""
+    if not value or not math.isfinite(value):
+        return f"{value:.0f}"
+    value = float(f"{value:.2e}")
+    text = f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+    return text if zeros or "." not in text else text.rstrip("0").rstrip(".")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from ...cython_src.typed_text import rounded
 from ..bounds.bounds import least_times
 from .accounting import loop_names
 from .names import model_label
@@ -124,7 +125,7 @@ def bound_sentences(study: Study, plan_id: str) -> list[str]:
             step = f"; a step of {model_label(fastest)} takes {time_s / total:.2f} times that floor"
         sentences.append(
             f"Bound on {threads} thread{'s' * (threads > 1)}: {'; '.join(said)}; loops that memory bounds are "
-            f"{memory:.0%} of the roofline floor of {total * 1e3:.3g} ms{step}."
+            f"{memory:.0%} of the roofline floor of {rounded(total * 1e3)} ms{step}."
         )
     return sentences + beaten_floors(study, plan_id)
 

@@ -119,7 +119,7 @@ def add_fields(
                 help="switch off: " * bool(prefix) + text,
             )
             continue
-        unit = "SECONDS" if field.name.endswith("_s") else flag.upper().replace("-", "_")
+        unit = "SECONDS" if field.name.endswith("_s") else "DIR" if flag == "out" else flag.upper().replace("-", "_")
         value = "{" + ",".join(map(str, field.choices)) + "}" if field.choices else unit
         options: dict[str, Any] = {"dest": field.name, "default": default, "help": about, "metavar": value}
         if not axes:
@@ -287,12 +287,13 @@ def add_threads(parser: ArgumentParser) -> None:
 
 def threads(arguments: Namespace) -> tuple[int, ...]:
     """Return the numbers of threads that were asked for; models of a GPU run on one, but for those that compute on the
-    host too."""
+    host too. Raises `UsageError` where no model that was asked for runs on a number that was."""
     from ..machine.topology import core_counts
-    from ..sampling.models import parse_model
+    from ..sampling.models import check_counts, parse_model, parse_models
 
-    if arguments.threads != "cores":
-        return arguments.threads
+    asked = (arguments.threads,) if isinstance(arguments.threads, int) else arguments.threads
+    if asked != "cores":
+        return check_counts(parse_models(models(arguments)), asked)
     on_gpu = getattr(arguments, "device", "cpu") == "gpu"
     if on_gpu and all(parse_model(model).model.max_threads == 1 for model in models(arguments)):
         return (1,)

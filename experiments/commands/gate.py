@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from .arguments import add_fields, add_models, add_plan_options, given, models, thread_count
+from .arguments import add_fields, add_models, add_plan_options, given, models, thread_count, threads
 
 HELP = "compare the speed of this commit with another one, both built here"
 DESCRIPTION = (
@@ -39,4 +39,6 @@ def call(arguments: Namespace) -> int:
         PlanOptions(**options)  # raises
         plan = {"network": arguments.network, **options}
     settings = GateSettings(**given(arguments, GateSettings))
+    if arguments.threads is not None:
+        threads(arguments)  # raises
     return exit_code(compare_commits(plan, models(arguments), arguments.threads, settings), settings.strict)

@@ -55,10 +55,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """Print the text."""
-    from ..sampling.models import check_threads, parse_model
+    from ..sampling.models import check_counts, check_threads, parse_model
     from ..training.generate import as_text, generate, prompt_of, read_network
     from ..training.tokenizer import tokenizer_of
 
+    spec = parse_model(arguments.model)
+    check_counts([spec], [arguments.threads])
     network, parameters = read_network(Path(arguments.checkpoint), arguments.network)
     tokenizer = tokenizer_of(arguments.tokenizer, network) if arguments.tokenizer else None
     prompt = prompt_of(network, tokenizer, arguments.prompt, arguments.prompt_tokens)
@@ -70,7 +72,7 @@ def call(arguments: Namespace) -> int:
         sequence=getattr(arguments, "sequence", network.input_shape[0]),
         temperature=arguments.temperature,
         seed=arguments.seed,
-        model=str(parse_model(arguments.model)),
+        model=str(spec),
         threads=check_threads(arguments.threads),
         source=arguments.checkpoint,
         cache=not arguments.no_cache,

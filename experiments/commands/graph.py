@@ -37,7 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="B[,B...]",
         help="a panel for each of loop, phase, iteration, none; default: phase,none",
     )
-    parser.add_argument("--out", default="graph.svg", metavar="FILE", help="FILE.svg, .pdf, .png or .dot; %(default)s")
+    parser.add_argument("--file", default="graph.svg", metavar="FILE", help="FILE.svg, .pdf, .png or .dot; %(default)s")
 
 
 def call(arguments: Namespace) -> int:
@@ -48,6 +48,6 @@ def call(arguments: Namespace) -> int:
 
     plan = lower(arguments.network, plan_options(arguments), num_batches=1)
     views = [view_of(plan, barrier, arguments.layers, arguments.phases) for barrier in arguments.barriers]
-    path = write_picture(views, arguments.out)
+    path = write_picture(views, arguments.file)
     print("\n".join([view.describe() for view in views] + [str(path)]))
     return 0

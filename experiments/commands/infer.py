@@ -14,6 +14,7 @@ from .arguments import (
     number_from,
     numbers,
     plan_products,
+    threads,
 )
 
 HELP = "time the forward pass over many images, layer by layer"
@@ -36,7 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--threads",
         type=lambda text: numbers(text, 1, MOST_THREADS),
-        default=counts,
+        default=None,
         metavar="N[,N...]",
         help=f"numbers of threads; default: {','.join(map(str, counts))}",
     )
@@ -55,6 +56,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """Measure, and print a table for each number of images and batch."""
+    from ..machine.topology import core_counts
     from ..training.infer import format_table, infer_tables
 
     (network,) = arguments.network
@@ -71,7 +73,7 @@ def call(arguments: Namespace) -> int:
         plan_products(arguments),
         arguments.images,
         models(arguments),
-        arguments.threads,
+        core_counts(min(2, core_counts()[-1])) if arguments.threads is None else threads(arguments),
         data=arguments.data,
         checkpoint=arguments.checkpoint,
         repeats=arguments.repeats,

@@ -28,9 +28,10 @@ def call(arguments: Namespace) -> int:
     """Print bytes by what they are for."""
     from ..sampling.measured_memory import as_text, compare_memory
     from ..sampling.memory import parse_bytes
-    from ..sampling.models import check_threads, parse_model
+    from ..sampling.models import check_counts, check_threads, parse_model
 
     (network,) = arguments.network
+    check_counts([parse_model(arguments.model)], [arguments.threads])
     result = compare_memory(
         network,
         plan_products(arguments),

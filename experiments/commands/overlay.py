@@ -17,7 +17,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("first", metavar="DIR", help="results folder of compare or run")
     parser.add_argument("second", metavar="OTHER", help="another one")
-    parser.add_argument("--out", metavar="FILE", help="the figure; default: DIR/figures/overlay-of-two.svg")
+    parser.add_argument("--file", metavar="FILE", help="the figure; default: DIR/figures/overlay-of-two.svg")
     add_json(parser, "the ratios")
 
 
@@ -25,5 +25,5 @@ def call(arguments: Namespace) -> int:
     """Compare and draw."""
     from ..report.two_results import format_overlay, overlay_folders
 
-    show(arguments, overlay_folders(arguments.first, arguments.second, arguments.out), format_overlay)
+    show(arguments, overlay_folders(arguments.first, arguments.second, arguments.file), format_overlay)
     return 0

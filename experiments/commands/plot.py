@@ -29,7 +29,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="ID",
         help="plan to draw, by the first characters of its id; default: the one with most samples",
     )
-    parser.add_argument("--out", metavar="FILE", help="default: DIR/figures/NAME[-single].FORMAT")
+    parser.add_argument("--file", metavar="FILE", help="default: DIR/figures/NAME[-single].FORMAT")
 
 
 def call(arguments: Namespace) -> int:
@@ -47,7 +47,7 @@ def call(arguments: Namespace) -> int:
             column=arguments.column,
             kind=arguments.kind,
             plan=arguments.plan,
-            out=arguments.out,
+            out=arguments.file,
         )
     )
     return 0

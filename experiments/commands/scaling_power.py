@@ -18,7 +18,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     from ..scaling.power import PowerSettings
 
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--out", metavar="FILE", help="JSON Lines, appended to")
+    what.add_argument("--file", metavar="FILE", help="JSON Lines, appended to")
     what.add_argument(
         "--simulate",
         type=number_from(1, most=100_000),
@@ -51,5 +51,5 @@ def call(arguments: Namespace) -> int:
         show(arguments, simulated(arguments.simulate, settings.at_most), format_simulated)
         return 0
     plan = {"network": arguments.network, **options}
-    show(arguments, measure_power(plan, settings, Path(arguments.out), arguments.seconds), format_tables)
+    show(arguments, measure_power(plan, settings, Path(arguments.file), arguments.seconds), format_tables)
     return 0

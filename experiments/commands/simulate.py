@@ -33,7 +33,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--plan", metavar="ID", help="plan, by the first characters of its id; default: the main one")
     parser.add_argument("--seed", type=number_from(0), default=0, metavar="N", help="of stealing; default: %(default)s")
     parser.add_argument("--format", choices=("pdf", "svg", "png"), default="svg", help="default: %(default)s")
-    parser.add_argument("--out", metavar="FILE", help="the figure; default: DIR/figures/simulated[-MACHINE].FORMAT")
+    parser.add_argument("--file", metavar="FILE", help="the figure; default: DIR/figures/simulated[-MACHINE].FORMAT")
     add_json(parser, "the table")
 
 
@@ -49,7 +49,7 @@ def call(arguments: Namespace) -> int:
         plan=arguments.plan,
         seed=arguments.seed,
         kind=arguments.format,
-        out=arguments.out,
+        out=arguments.file,
     )
     show(arguments, found, format_simulation)
     return 0

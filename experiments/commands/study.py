@@ -42,6 +42,7 @@ def call(arguments: Namespace) -> int:
     if arguments.quick:
         study = study.quick()
     if arguments.dry_run:
+        print(f"{study.title}\n\n{study.how_to_read}\n")
         for run in study.runs():
             print(f"{run.label}, seed {run.seed}, {' + '.join(str(s.epochs) for s in run.stages)} epochs")
         return 0

@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from datetime import datetime
 
-from .arguments import add_models, add_plan_options, models, number_from, plan_options, positive
+from .arguments import add_models, add_plan_options, models, number_from, plan_options, positive, thread_count, threads
 
 HELP = "log what every thread does at every moment of a run"
 DESCRIPTION = (
@@ -22,9 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
     add_plan_options(parser)
     add_models(parser, ("serial", "forkjoin", "forkjoin:region=persistent", "tasks", "taskgraph", "taskiter"))
-    parser.add_argument(
-        "--threads", type=number_from(1), default=core_counts()[-1], metavar="N", help="default: %(default)s"
-    )
+    parser.add_argument("--threads", type=thread_count, metavar="N", help=f"default: {core_counts()[-1]}")
     length = parser.add_mutually_exclusive_group()
     length.add_argument(
         "--seconds", type=positive, default=0.5, help="about how long each logged run lasts; default: %(default)s"
@@ -39,6 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """Trace, and write all files. Exit code 1: some model failed."""
+    from ..machine.topology import core_counts
     from ..report.trace_files import write_trace_files
     from ..traces.collect import collect_traces
 
@@ -46,7 +45,7 @@ def call(arguments: Namespace) -> int:
     collection = collect_traces(
         {"network": arguments.network, **plan_options(arguments).as_dict()},
         models(arguments),
-        arguments.threads,
+        core_counts()[-1] if arguments.threads is None else threads(arguments)[0],
         folder,
         seconds=arguments.seconds,
         iterations=arguments.iterations,

@@ -14,6 +14,7 @@ from .arguments import (
     number_from,
     positive,
     show,
+    threads,
 )
 
 HELP = "search the best block sizes of each execution model"
@@ -37,7 +38,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=number_from(0), default=0, help="default: %(default)s")
     parser.add_argument(
-        "--out",
+        "--file",
         default="tuned.json",
         metavar="FILE",
         help="where it is kept, beside what the file holds; default: %(default)s",
@@ -51,12 +52,12 @@ def call(arguments: Namespace) -> int:
     from ..sweep.configuration import Configuration, Grid, Measure
     from ..sweep.tune import as_text, tune
 
-    counts = (len(available_cpus()),) if arguments.threads == "cores" else arguments.threads
+    counts = (len(available_cpus()),) if arguments.threads == "cores" else threads(arguments)
     axes = {name: (value,) for name, value in {"network": arguments.network, **given_options(arguments)}.items()}
     measure = Measure(
         target_s=arguments.seconds, warmup_s=min(1.0, arguments.seconds), check_iterations=1, seed=arguments.seed
     )
     configuration = Configuration(grid=Grid(**axes, models=models(arguments), threads=counts), measure=measure)
-    problem = tune(configuration, arguments.budget, arguments.out)
-    show(arguments, problem, lambda found: as_text(found, arguments.out))
+    problem = tune(configuration, arguments.budget, arguments.file)
+    show(arguments, problem, lambda found: as_text(found, arguments.file))
     return 0 if problem["rows"] else 1

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...cython_src.errors import UsageError
+from ...cython_src.typed_text import rounded
 from ..analysis.names import INTERFERENCE, base_model, model_label
 from ..analysis.speeds import better_forkjoin
 from ..analysis.study import Study
@@ -297,12 +298,14 @@ def _bandwidth(case: Case) -> Iterator[Finding]:
                 slow.append(((beside - alone) / threads, name, beside / alone, rate))
         if slow:
             slow.sort(reverse=True)
-            named = ", ".join(f"{n} ({f:.2f} times its serial time, {r / 1e9:.3g} GB/s)" for _, n, f, r in slow[:MANY])
+            named = ", ".join(
+                f"{n} ({f:.2f} times its serial time, {rounded(r / 1e9)} GB/s)" for _, n, f, r in slow[:MANY]
+            )
             yield Finding(
                 "bandwidth",
                 sum(cost for cost, *_ in slow),
                 f"Memory bandwidth is saturated ({model_label(model)} on {threads} threads; the machine moves "
-                f"{limit / 1e9:.3g} GB/s): {named}.",
+                f"{rounded(limit / 1e9)} GB/s): {named}.",
                 "fusion, or smaller blocks that stay in a core's cache; more threads do not help these loops",
             )
             return
@@ -349,5 +352,5 @@ def _ms(seconds: float) -> str:
     """Format a time with three digits and a unit."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if abs(seconds) >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
+            return f"{rounded(seconds / scale)} {unit}"
+    return f"{rounded(seconds / 1e-9)} ns"

@@ -17,10 +17,10 @@ def run_example(
     """Run `compute(model, threads, iterations)` -> (claim, whether it holds, result); print it; 0 if it holds."""
     parser = argparse.ArgumentParser(prog=name)
     parser.add_argument("--model", default="taskiter", help=f"one of {', '.join(ft.model_names())}, with options")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, help="default: 2; 1 with --model serial")
     parser.add_argument("--iterations", type=int, default=iterations)
     given = parser.parse_args(argv)
-    threads = 1 if given.model == "serial" else given.threads
+    threads = given.threads or (1 if given.model == "serial" else 2)
     claim, right, result = compute(given.model, threads, given.iterations)
     digest = hashlib.sha256(np.ascontiguousarray(result).tobytes()).hexdigest()[:12]
     print(f"{name}: {claim}: {'yes' if right else 'NO'}; result {digest} ({given.model}, {threads} threads)")

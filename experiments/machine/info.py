@@ -7,6 +7,7 @@ import textwrap
 
 import numpy  # noqa: F401  loads OpenBLAS, as a measured process will have
 
+from ...cython_src.typed_text import rounded
 from ...forkjoin import executor  # noqa: F401  loads libgomp, as a measured process will have
 from .environment import collect, environment_id, gpu_details
 from .limits import measure_machine
@@ -374,5 +375,5 @@ def _bytes(count: int | None) -> str:
         return "hidden"
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if count >= unit:
-            return f"{count / unit:.3g} {name}"
+            return f"{rounded(count / unit, zeros=False)} {name}"
     return f"{count} B"

@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib
 
+from ...cython_src.typed_text import rounded
 from ..report.figures.style import (
     add_legend,
     model_handles,
@@ -18,7 +19,7 @@ from ..report.figures.style import (
     style_parameters,
 )
 from .graphs import describe_graph, graph_name
-from .table import HALF
+from .table import HALF, envelope, metg_text
 
 
 def draw_all(table: Mapping[str, Any], folder: Path, kind: str) -> list[Path]:
@@ -45,11 +46,12 @@ def draw(entries: Sequence[Mapping[str, Any]]):
             for entry in (e for e in entries if e["threads"] == threads):
                 style = styles[entry["model"]]
                 x = [p["granularity_s"] * 1e9 for p in entry["curve"]]
+                axis.plot(x, envelope(entry["curve"]), color=style.color, linestyle=style.line)
                 axis.plot(
                     x,
                     [p["efficiency"] for p in entry["curve"]],
                     color=style.color,
-                    linestyle=style.line,
+                    linestyle="",
                     marker=style.marker,
                     markersize=2.5,
                     markeredgewidth=0,
@@ -63,6 +65,8 @@ def draw(entries: Sequence[Mapping[str, Any]]):
                     linewidth=0,
                 )
                 if entry["metg_s"] is not None:
+                    ends = [entry["metg_s"][end] * 1e9 for end in ("low", "high")]
+                    axis.plot(ends, [HALF, HALF], color=style.color, linewidth=1.6, marker="|", markersize=4)
                     axis.plot(
                         [entry["metg_s"]["median"] * 1e9],
                         [HALF],
@@ -85,13 +89,13 @@ def caption(entries: Sequence[Mapping[str, Any]], unit_s: Mapping[str, float]) -
     graph = entries[0]["graph"]
     repeats = sorted({e["repeats"] for e in entries})
     found = ", ".join(
-        f"{e['model']} on {e['threads']}: "
-        + ("not reached" if e["metg_s"] is None else f"{e['metg_s']['median'] * 1e9:.3g} ns")
-        for e in entries
+        f"{e['model']} on {e['threads']}: {metg_text(e)}{'' if e['metg_s'] is None else ' ns'}" for e in entries
     )
     return (
         f"Efficiency over task granularity on the graph {describe_graph(graph)}. Efficiency is the kernel's own time, "
-        f"{unit_s[graph['kernel']] * 1e9:.3g} ns a unit of work without any runtime, over wall time x threads / tasks. "
-        f"Lines: median of {'-'.join(map(str, repeats))} processes, bands: their extremes. Large marks: METG(50 %). "
+        f"{rounded(unit_s[graph['kernel']] * 1e9)} ns a unit of work without any runtime, over wall time x threads / "
+        f"tasks. Small marks: median of {'-'.join(map(str, repeats))} processes, bands: their extremes; lines: the "
+        f"envelope, the highest efficiency up to that granularity. Large marks: METG(50 %), where the envelope reaches "
+        f"half, with its range over the processes; none from quick or disturbed runs. "
         f"{found}."
     )

@@ -33,6 +33,7 @@ from ..sampling.models import (
     DEFAULT_MODELS,
     built_models,
     check_threads,
+    counts_for,
     parse_model,
     parse_models,
     process_environment,
@@ -79,7 +80,7 @@ def measure_metg(
         Results of `graphs.task_bench_graphs` or `graphs.network_graph`.
     models : sequence of str
     threads : sequence of int
-        A model of one thread takes part at one only.
+        A model of one thread takes part once, on one.
     settings : MetgSettings
     out : str, optional
         Folder for samples, table and figures; samples in it are not measured again.
@@ -88,7 +89,7 @@ def measure_metg(
     Raises
     ------
     UsageError
-        Too many threads, no model for these threads, or a folder with other files.
+        Too many threads, or a folder with other files.
     """
     specs = [str(spec) for spec in parse_models(tuple(models))]
     cores = len(os.sched_getaffinity(0))
@@ -101,16 +102,11 @@ def measure_metg(
         block = [
             (repetition, model, count, graph)
             for graph in graphs
-            for count in threads
             for model in specs
-            if count <= (parse_model(model).model.max_threads or count)
+            for count in counts_for(parse_model(model), threads)
         ]
         random.Random(f"{settings.seed} {repetition}").shuffle(block)
         jobs += block
-    if not jobs:
-        raise UsageError(
-            f"no model runs on {', '.join(map(str, threads))} threads, got {', '.join(specs)}; add a thread count of 1"
-        )
     folder = None if out is None else Path(out)
     with nullcontext() if folder is None else ResultsWriter(folder, SAMPLES) as writer:
         if writer is not None:
@@ -209,6 +205,7 @@ def _measure_all(jobs, settings: MetgSettings, cores: int, writer: ResultsWriter
                 "repetition": repetition,
                 "position": number,
                 "interference": settings.interference,
+                "quick": settings.quick,
                 "variables": variables,
                 "cpus": order,
             }

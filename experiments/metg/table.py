@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import math
 import statistics
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...cython_src.lowering.options import format_value
+from ...cython_src.typed_text import rounded
 from ..sampling.models import built_models
 from .graphs import describe_graph, graph_name
 
@@ -58,6 +60,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         unit_s: {kernel: seconds of a unit of work, the denominator}; results: one for each graph, model and thread
         count with metg_s, empty_task_s (wall time of an iteration / tasks), record_s, close_s, prepare_s (of a task) as
         {"median", "low", "high"} or None; pressure: part of the time in which some thread waited for a CPU;
+        withheld: "quick", "disturbed" or "", why there is no estimate of METG;
         break_even: replays after which preparing has paid off against eager tasks, None where there is nothing to
         compare; curve: list of {work, task_s, granularity_s, efficiency, efficiency_low, efficiency_high}; failures:
         list of messages.
@@ -87,6 +90,9 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             waiting = [(r["disturbance"].get("pressure_some_us") or 0) * 1e-6 / r["wall_s"] for r in group]
             entry["pressure"] = statistics.median(waiting)
             entry.update(_summarise_group(group, unit_s[first["graph"]["kernel"]]))
+            entry["withheld"] = _withheld(group, entry["pressure"])
+            if entry["withheld"]:
+                entry["metg_s"] = None
         results.append(entry)
     results.sort(
         key=lambda e: (graph_name(e["graph"]), e["threads"], order.get(e["model"].partition(":")[0], 99), e["model"])
@@ -94,6 +100,18 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for entry in results:
         entry["break_even"] = _break_even(entry, results)
     return {"unit_s": unit_s, "results": results}
+
+
+def _withheld(group, pressure: float) -> str:
+    """Return why these rows must not give an estimate: a quick check, or others' load that nobody asked for."""
+    row = group[0]
+    asked_for = row["interference"] or len(set(row.get("cpus") or ())) < len(row.get("cpus") or ())
+    return "quick" if row.get("quick") else "disturbed" if pressure > MUCH_PRESSURE and not asked_for else ""
+
+
+def envelope(curve: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return for each point of a curve the highest efficiency up to it: what tasks of that length can reach."""
+    return list(itertools.accumulate((p["efficiency"] for p in curve), max))
 
 
 def _summarise_group(group, unit_s: float) -> dict[str, Any]:
@@ -163,7 +181,8 @@ def _break_even(entry, results) -> int | None:
 def format_table(table: Mapping[str, Any]) -> str:
     """Format the results as text."""
     lines = [
-        f"kernel {kernel} alone: {unit * 1e9:.3g} ns a unit of work; efficiencies are against this times the threads"
+        f"kernel {kernel} alone: {rounded(unit * 1e9)} ns a unit of work; efficiencies are against this times the "
+        f"threads"
         for kernel, unit in table["unit_s"].items()
     ]
     pressed = [e["pressure"] for e in table["results"] if "pressure" in e and e["pressure"] > MUCH_PRESSURE]
@@ -172,6 +191,10 @@ def format_table(table: Mapping[str, Any]) -> str:
             f"disturbed: threads waited for a CPU in up to {max(pressed):.0%} of the time (other programs, hogs or "
             f"more threads than CPUs); figures on a quiet machine are lower"
         )
+    if any(e.get("withheld") == "quick" for e in table["results"]):
+        lines.append("--quick is a check that it works: METG is withheld; leave --quick out to estimate it")
+    if any(e.get("withheld") == "disturbed" for e in table["results"]):
+        lines.append("METG of disturbed runs is withheld: measure again on a quiet machine, in a new folder")
     last = None
     for entry in table["results"]:
         graph = entry["graph"]
@@ -183,9 +206,9 @@ def format_table(table: Mapping[str, Any]) -> str:
             lines.append(f"{label}  {entry['failures'][0].splitlines()[0][:90]}")
             continue
         metg, replays = entry["metg_s"], entry["break_even"]
-        interval = "" if metg is None else f"{metg['low'] * 1e9:.3g}-{metg['high'] * 1e9:.3g}"
+        interval = "" if metg is None else f"{rounded(metg['low'] * 1e9)}-{rounded(metg['high'] * 1e9)}"
         lines.append(
-            f"{label} {'not reached' if metg is None else format(metg['median'] * 1e9, '.3g'):>11} {interval:>14} "
+            f"{label} {metg_text(entry):>11} {interval:>14} "
             f"{_ns(entry['empty_task_s']):>9} {_ns(entry['record_s']):>8} {_ns(entry['close_s']):>8} "
             f"{_ns(entry['prepare_s']):>8} {'' if replays is None else replays:>10}"
         )
@@ -199,8 +222,14 @@ _COLUMNS = (
 )
 
 
+def metg_text(entry: Mapping[str, Any]) -> str:
+    """Write METG(50 %) of an entry in nanoseconds, or why there is none."""
+    metg = entry["metg_s"]
+    return entry.get("withheld") or "not reached" if metg is None else rounded(metg["median"] * 1e9)
+
+
 def _ns(spread: Mapping[str, float] | None) -> str:
-    return "" if spread is None else f"{spread['median'] * 1e9:.3g}"
+    return "" if spread is None else rounded(spread["median"] * 1e9)
 
 
 def as_csv(table: Mapping[str, Any]) -> str:
@@ -213,7 +242,7 @@ def as_csv(table: Mapping[str, Any]) -> str:
     ]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*columns, "break_even", "failures"])
+    writer.writerow([*columns, "break_even", "withheld", "failures"])
     for entry in table["results"]:
         row = [format_value(entry["graph"].get(c, "")) for c in graph_columns] + [
             entry[c] for c in ("model", "threads", "repeats")
@@ -221,5 +250,5 @@ def as_csv(table: Mapping[str, Any]) -> str:
         for name in names:
             values = entry.get(name)
             row += ["", "", ""] if values is None else [values["median"], values["low"], values["high"]]
-        writer.writerow([*row, entry["break_even"], "; ".join(entry["failures"])])
+        writer.writerow([*row, entry["break_even"], entry.get("withheld", ""), "; ".join(entry["failures"])])
     return out.getvalue()

@@ -25,7 +25,7 @@ from ..machine.environment import collect
 from ..machine.limits import measure_machine
 from ..machine.topology import available_cpus, cpu_order
 from ..sampling.child import SAMPLE_COMMAND, TIME_LIMIT_S, clean_environment, run_sample, sample_environment
-from ..sampling.models import convolution_for, parse_model
+from ..sampling.models import convolution_for, counts_for, parse_model
 from ..sampling.progress import ProgressBar
 from ..training.llmc import config_of
 from .llmc_worker import BATCH, SEQUENCE
@@ -96,15 +96,14 @@ def compare_with_torch(
     for count in threads:
         if not 1 <= count <= len(cpus):
             raise UsageError(f"threads must be in [1, {len(cpus)}] (the CPUs of this process), got {count}")
+    contestants = [(f"torch {mode}", count) for count in threads for mode in modes]
+    contestants += [(LLMC, count) for count in threads if llmc]
+    contestants += [(str(spec), count) for spec in specs for count in counts_for(spec, threads)]
+    threads = sorted({count for _, count in contestants})
     # The plan of forktask's models, for the table; measuring processes lower it again.
     plan = lower(network, options.with_changes(conv=convolution_for(specs[0], options.conv)))
     environment = collect()
     machine = measure_machine(threads, environment=environment)
-    contestants = [(f"torch {mode}", count) for count in threads for mode in modes]
-    contestants += [(LLMC, count) for count in threads if llmc]
-    contestants += [
-        (str(spec), count) for count in threads for spec in specs if count <= (spec.model.max_threads or count)
-    ]
     conditions = {"network": network, **options.as_dict()}
     samples, failures = _measure(
         contestants,

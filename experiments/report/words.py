@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ...cython_src.typed_text import rounded
 from ..analysis.gpu import gpu_names
 from ..analysis.limits import floor_table
 from ..analysis.names import GRANULARITY, option_texts
@@ -20,9 +21,7 @@ def format_time(seconds: float) -> str:
         return "n/a"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)):
         if abs(seconds) >= scale or unit == "ns":
-            value = seconds / scale
-            digits = max(0, 2 - math.floor(math.log10(abs(value)))) if value else 0
-            return f"{value:.{digits}f} {unit}"
+            return f"{rounded(seconds / scale)} {unit}"
     raise AssertionError
 
 
@@ -95,7 +94,7 @@ def machine_text(study: Study) -> str:
         pieces.append(f"measured FMA peak {study.machine['peak_flops_per_s_1thread'] / 1e9:.0f} GFLOP/s per thread")
     bandwidth = study.machine.get("bandwidth_bytes_per_s") or {}
     if bandwidth.get("1"):
-        pieces.append(f"bandwidth {bandwidth['1'] / 1e9:.3g} GB/s for one thread")
+        pieces.append(f"bandwidth {rounded(bandwidth['1'] / 1e9, zeros=False)} GB/s for one thread")
     capacity = study.machine.get("capacity") or {}
     if capacity:
         wide = max(capacity, key=int)
@@ -136,8 +135,8 @@ def conditions(study: Study, plan_id: str) -> list[str]:
     pinned = samples["cpus"].map(bool).all() if "cpus" in samples else False
     sets = ", ".join(sorted(samples["instruction_set"].dropna().unique())) if "instruction_set" in samples else ""
     return [
-        f"Work: {study.problem_name(plan_id)}, {plan['flops'] / 1e9:.3g} GFLOP a step (convolutions counted in their "
-        f"direct form), {blocks_text(plan)}, {plan['num_edges']} dependence edges"
+        f"Work: {study.problem_name(plan_id)}, {rounded(plan['flops'] / 1e9, zeros=False)} GFLOP a step (convolutions "
+        f"counted in their direct form), {blocks_text(plan)}, {plan['num_edges']} dependence edges"
         + (f" ({options})." if options else "."),
         f"Every model runs the same blocks of the same kernels{f' ({sets})' if sets else ''}, and all of them "
         + ("on one device " if gpu_names(study) else "")

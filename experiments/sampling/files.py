@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import io
+import itertools
 import os
 import stat
 import tempfile
@@ -236,3 +237,9 @@ def read_json(path: Path | str, title: str, kind: Any, remedy: str) -> Any:
         raise
     except ValueError as error:
         raise UsageError(f"{path} must be a {title}, got: {error}; {remedy}") from None
+
+
+def leading_comment(text: str) -> str:
+    """Return the comment before the first key of a TOML file, without its marks."""
+    lines = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
+    return "\n".join(line[1:].removeprefix(" ").rstrip() for line in lines)

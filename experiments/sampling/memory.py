@@ -12,6 +12,7 @@ from typing import Any
 from ...cython_src.errors import UsageError
 from ...cython_src.kernels.kernel_table import scratch_bytes
 from ...cython_src.lowering.lower import lower
+from ...cython_src.typed_text import rounded
 
 # Role of a buffer -> its name in tables.
 KINDS = {
@@ -58,9 +59,9 @@ def format_bytes(size: float) -> str:
     """Format a number of bytes with three digits and a unit."""
     for unit in ("B", "KiB", "MiB"):
         if abs(size) < 1000:
-            return f"{size:.3g} {unit}"
+            return f"{rounded(size, zeros=False)} {unit}"
         size /= 1024
-    return f"{size:.3g} GiB"
+    return f"{rounded(size, zeros=False)} GiB"
 
 
 def planned_bytes(plan, threads: int, records: bool = True) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
@@ -448,6 +448,28 @@ def check_threads(threads: int, available: int | None = None, oversubscribe: boo
     return threads
 
 
+def counts_for(spec: ModelSpec, asked: Sequence[int]) -> Sequence[int]:
+    """Return the numbers of threads, of those asked for, on which a model runs; one of a single thread runs on one."""
+    limit = spec.model.max_threads
+    return asked if limit is None else (limit,)
+
+
+def check_counts(specs: Sequence[ModelSpec], asked: Sequence[int]) -> Sequence[int]:
+    """Return numbers of threads that were asked for by name, if some model runs on the largest.
+
+    Raises
+    ------
+    UsageError
+        All models run on fewer threads.
+    """
+    if max(asked) > 1 and all(spec.model.max_threads == 1 for spec in specs):
+        raise UsageError(
+            f"{' and '.join(spec.model.name for spec in specs)} must run on one thread, got {max(asked)} threads; ask "
+            f"for 1, or name a model of several threads, such as forkjoin"
+        )
+    return asked
+
+
 def make_executor(spec: ModelSpec | str, num_threads: int, *, cpus: list[int] | None = None, event_capacity: int = 0):
     """Make an executor of the model, a context manager with `prepare`, `run` and `close`.
 
@@ -461,9 +483,7 @@ def make_executor(spec: ModelSpec | str, num_threads: int, *, cpus: list[int] | 
         Events that each worker can log; 0: no log.
     """
     spec = parse_model(spec) if isinstance(spec, str) else spec
-    limit = spec.model.max_threads
-    if limit is not None and num_threads > limit:
-        raise UsageError(f"model {spec.model.name!r} runs on at most {limit} thread, got {num_threads}")
+    check_counts([spec], [num_threads])
     module = import_module(spec.model.module, __package__.partition(".")[0])
     executor = getattr(module, spec.model.class_name)
     options: dict = {name: value for name, value in spec.options if name in spec.model.options}

@@ -131,7 +131,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
             if "plan" not in settings:  # An older version wrote this row.
                 settings["plan"] = {name: settings.pop(name) for name in ("network", "batch")}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"--out must be a new file or one of this command, got {path} ({error})") from None
+        raise UsageError(f"--file must be a new file or one of this command, got {path} ({error})") from None
     return rows
 
 
@@ -141,7 +141,7 @@ def append(path: Path, row: Mapping[str, Any]) -> None:
         with open(path, "a") as file:
             file.write(json.dumps(row) + "\n")
     except OSError as error:
-        raise UsageError(f"--out must be a file that can be written, got {path} ({error.strerror})") from None
+        raise UsageError(f"--file must be a file that can be written, got {path} ({error.strerror})") from None
 
 
 # --- what it says

@@ -40,7 +40,8 @@ from typing import Annotated, Any
 from ...cython_src.errors import UsageError, did_you_mean
 from ...cython_src.networks.registry import get_network
 from ...cython_src.records import Record, about, fields
-from ..sampling.models import check_threads, convolution_for, parse_model
+from ..sampling.files import leading_comment
+from ..sampling.models import check_counts, convolution_for, parse_model, parse_models
 from ..sampling.results import short_id
 from ..training.config import DEFAULTS_OF_TOKENS, TrainingConfig
 
@@ -134,13 +135,17 @@ class Study:
         Raises
         ------
         UsageError
-            Options that no training can have, or that this machine cannot run.
+            Options that no training can have.
         """
         axes = self.axes
         fixed = {name: value for name, value in self.train.items() if name not in axes and name != "seeds"}
         first, count = 0, self.train.get("seeds", 1)
         if not isinstance(count, int) or not 1 <= count <= 1000:
             raise UsageError(f"seeds must be a whole number in [1, 1000], got {count!r}")
+        if "threads" in self.train:
+            asked = {"model": TrainingConfig().model, **self.train}
+            listed = {key: asked[key] if isinstance(asked[key], list) else [asked[key]] for key in ("model", "threads")}
+            check_counts(parse_models(listed["model"]), listed["threads"])
         found = []
         for seed in range(first, first + count):
             for values in itertools.product(*axes.values()):
@@ -152,7 +157,6 @@ class Study:
                     config = TrainingConfig(**{**(DEFAULTS_OF_TOKENS if tokens else {}), **given})
                     if parse_model(config.model).model.max_threads == 1:
                         config = config.with_changes(threads=1)
-                    check_threads(config.threads, oversubscribe=False)
                     convolution_for(config.model, config.conv)
                     stages.append(config)
                 found.append(Run(tuple(stages), chosen))
@@ -206,14 +210,13 @@ def read_study(path: Path | str) -> Study:
         for name, value in table.items():
             if isinstance(value, list) and not value:
                 raise UsageError(f"{name} in {place} of {path} must have a value, got an empty list; leave it out")
-    comment = list(itertools.takewhile(lambda line: line.startswith("#"), text.splitlines()))
     study = Study(
         title=str(content.get("title", Path(path).stem)),
         train=train,
         stages=tuple(stages),
         options=StudyOptions.from_mapping(content.get("study", {}), f"[study] of {path}"),
         quick_values=quick,
-        how_to_read=" ".join(line.lstrip("# ") for line in comment).strip(),
+        how_to_read=" ".join(leading_comment(text).split()),
     )
     study.runs()
     return study

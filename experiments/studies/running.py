@@ -15,6 +15,7 @@ from ..machine.environment import collect, environment_id
 from ..machine.topology import available_cpus
 from ..sampling.child import clean_environment, run_sample, sample_environment
 from ..sampling.files import check_writable_folder, locked_file, write_atomically
+from ..sampling.models import check_threads
 from ..sampling.progress import ProgressBar
 from .configuration import Run, Study
 from .one_run import COMMAND
@@ -67,9 +68,11 @@ def run_study(
     Raises
     ------
     UsageError
-        A folder that cannot take the results.
+        More threads than this machine has cores, or a folder that cannot take the results.
     """
     runs = study.runs()
+    for config in (stage for run in runs for stage in run.stages):
+        check_threads(config.threads, oversubscribe=False)
     marker = out / MARKER
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not marker.exists())):
         raise UsageError(f"--out must be a new folder or one of an earlier study, got {out}; choose another")

@@ -36,10 +36,18 @@ from ...cython_src.lowering.options import PlanOptions, spelled
 from ...cython_src.records import Record, about, fields
 from ..machine.topology import core_counts
 from ..sampling.child import TIME_LIMIT_S, WAIT_POLICIES
-from ..sampling.files import read_regular
+from ..sampling.files import leading_comment, read_regular
 from ..sampling.hogs import MOST_HOGS
 from ..sampling.memory import parse_bytes
-from ..sampling.models import DEFAULT_MODELS, check_threads, convolution_for, parse_models, process_environment
+from ..sampling.models import (
+    DEFAULT_MODELS,
+    check_counts,
+    check_threads,
+    convolution_for,
+    counts_for,
+    parse_models,
+    process_environment,
+)
 from ..sampling.results import short_id
 from .tuned import problem_id, read_tuned
 
@@ -199,6 +207,7 @@ class Configuration:
     title: str = "Comparison of execution models"
     grid: Grid = field(default_factory=Grid)
     measure: Measure = field(default_factory=Measure)
+    how_to_read: str = ""  # the comment at the head of a file
 
     def __post_init__(self):
         specs = parse_models(self.grid.models)
@@ -216,18 +225,32 @@ class Configuration:
         """Return the same grid with other options of measuring."""
         return replace(self, measure=self.measure.with_changes(**changes))
 
-    def check_machine(self, needs_gpu: bool = True) -> None:
-        """Raise `UsageError` unless this machine can run every model and number of threads of the grid; whether it has
-        a GPU does not count without `needs_gpu`."""
-        for spec in parse_models(self.grid.models):
-            process_environment(spec)  # raises if a library is missing
+    def check_machine(self) -> None:
+        """Raise `UsageError` unless this machine can run every model and number of threads of the grid."""
+        for text in self.obstacles():
+            raise UsageError(text)
+
+    def obstacles(self) -> list[str]:
+        """Return what keeps this machine from running the grid: libraries, GPUs, cores, a sentence each.
+
+        Raises
+        ------
+        UsageError
+            A convolution algorithm that has no CUDA kernels.
+        """
+        checks: list[tuple] = [(process_environment, spec) for spec in parse_models(self.grid.models)]
         if self.uses_gpu:
-            if needs_gpu:
-                gpu_device.count_gpus()  # raises if there is no GPU
+            checks.append((gpu_device.count_gpus,))
             for model, conv in itertools.product(self.grid.models, self.grid.conv):
-                convolution_for(model, conv)  # raises if an algorithm has no CUDA kernels
-        for threads in self.grid.threads:
-            check_threads(threads, oversubscribe=self.measure.oversubscribe)
+                convolution_for(model, conv)  # raises
+        checks += [(check_threads, threads, None, self.measure.oversubscribe) for threads in self.grid.threads]
+        found = []
+        for check, *arguments in checks:
+            try:
+                check(*arguments)
+            except UsageError as error:
+                found.append(str(error))
+        return found
 
     @property
     def uses_gpu(self) -> bool:
@@ -255,9 +278,7 @@ class Configuration:
             problem = problem_id(network, options)
             for hogs in self.grid.interference:
                 for spec in parse_models(self.grid.models):
-                    limit = spec.model.max_threads
-                    counts = self.grid.threads if limit is None else (limit,)
-                    for threads in counts:
+                    for threads in counts_for(spec, self.grid.threads):
                         own = tuned.get((problem, str(spec), threads))
                         chosen = [options, *([options.with_changes(granularity=own)] if own else [])]
                         for one in chosen:
@@ -344,7 +365,8 @@ def parse_configuration(values: Mapping[str, Any], where: str = "the configurati
     Raises
     ------
     UsageError
-        An unknown key, a value of the wrong type, an empty list, or what `Configuration` refuses.
+        An unknown key, a value of the wrong type, an empty list, threads on which no model runs, or what
+        `Configuration` refuses.
     """
     _check_keys(values, ("title", "grid", "measure"), where)
     for table in ("grid", "measure"):
@@ -361,9 +383,10 @@ def parse_configuration(values: Mapping[str, Any], where: str = "the configurati
     if not isinstance(title, str):
         raise UsageError(f"title in {where} must be a text, got {title!r}")
     measure = Measure.from_mapping(values.get("measure", {}), f"table [measure] of {where}")
-    return Configuration(
-        title, Grid(**{name: _axis(AXES[name], value, where) for name, value in grid.items()}), measure
-    )
+    axes = Grid(**{name: _axis(AXES[name], value, where) for name, value in grid.items()})
+    if grid.get("threads", "cores") != "cores":
+        check_counts(parse_models(axes.models), axes.threads)
+    return Configuration(title, axes, measure)
 
 
 def read_configuration(path: str | os.PathLike) -> Configuration:
@@ -380,12 +403,13 @@ def read_configuration(path: str | os.PathLike) -> Configuration:
         shipped = ", ".join(sorted(p.name for p in config_folder().glob("*.toml")))
         raise UsageError(f"{error}; shipped with forktask: {shipped}") from None
     try:
-        values = tomllib.loads(content.decode())
+        text = content.decode()
+        values = tomllib.loads(text)
     except RecursionError:
         raise UsageError(f"{path} must be TOML of a few levels, got one that is nested too deeply") from None
     except ValueError as error:
         raise UsageError(f"{path} must be TOML, got: {error}; mend that place") from None
-    return parse_configuration(values, str(path))
+    return replace(parse_configuration(values, str(path)), how_to_read=leading_comment(text))
 
 
 def config_folder() -> Path:

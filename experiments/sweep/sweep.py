@@ -348,22 +348,23 @@ def expected(configuration: Configuration) -> dict[str, Any]:
     Returns
     -------
     dict
-        title, configurations (config_id, model, threads, interference, plan_id and the plan's options), plans (the
-        "plan" rows by id), repeats, measurements, expected_duration_s, environment, environment_id.
+        title, how_to_read, obstacles (what this machine lacks for it), configurations (config_id, model, threads,
+        interference, plan_id and the plan's options), plans (the "plan" rows by id), repeats, measurements,
+        expected_duration_s, environment, environment_id.
 
     Raises
     ------
     UsageError
-        A model or number of threads that this machine cannot run (a GPU need not be there), or a plan that cannot be
-        lowered.
+        A plan that cannot be lowered.
     """
-    configuration.check_machine(needs_gpu=False)
     points = configuration.points()
     plans = {point.plan_id: point.plan for point in points}
     rows = {plan_id: plan_row(plan_id, plan) for plan_id, plan in plans.items()}
     environment = collect()
     return {
         "title": configuration.title,
+        "how_to_read": configuration.how_to_read,
+        "obstacles": configuration.obstacles(),
         "configurations": [
             {
                 "config_id": p.config_id,
@@ -386,7 +387,7 @@ def expected(configuration: Configuration) -> dict[str, Any]:
 
 def expected_text(found: Mapping[str, Any]) -> str:
     """Format the result of `expected` for a terminal."""
-    lines = [found["title"]]
+    lines = [found["title"], *(["", found["how_to_read"]] if found["how_to_read"] else [])]
     for plan_id, row in found["plans"].items():
         others = describe(plan_options(row["options"]), leave_out=("batch",))
         lines.append(
@@ -400,6 +401,7 @@ def expected_text(found: Mapping[str, Any]) -> str:
                     f"  {c['config_id']}  {c['model']} on {c['threads']} thread{'s' * (c['threads'] > 1)}{hogs}"
                 )
     environment = found["environment"]
+    lines += ["", *(f"cannot run here: {text}" for text in found["obstacles"])] if found["obstacles"] else []
     count, repeats = len(found["configurations"]), found["repeats"]
     lines.append(
         f"\n{environment['cpu']['model']}, {environment['topology']['cores']} cores, CPUs {environment['affinity']}, "

@@ -27,5 +27,5 @@ def write_picture(views: Sequence[GraphView], path: str | os.PathLike) -> Path:
         write_atomically(path, as_dot(views).encode())
         return path
     if path.suffix[1:] not in FORMATS:
-        raise UsageError(f"--out must end in .dot, .{', .'.join(FORMATS)}, got {path.name!r}; name such a file")
+        raise UsageError(f"--file must end in .dot, .{', .'.join(FORMATS)}, got {path.name!r}; name such a file")
     return save(draw(views), path)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ...cython_src.errors import UsageError
+from ...cython_src.typed_text import rounded
 from ..machine.topology import available_cpus, cpu_order
 from ..sampling.child import SAMPLE_COMMAND, TIME_LIMIT_S, clean_environment, run_sample, sample_environment
 from ..sampling.events import EVENTS_FOLDER, EventLog, read_events
@@ -106,8 +107,8 @@ def log_sentence(log: EventLog) -> str:
     """Say how long a traced run was, what logging cost it, and whether anything is missing."""
     about = log.about
     step_ms = log.wall_ns * 1e-6 / about["iterations"]
-    text = f"{log.title}: {about['iterations']} iterations of {step_ms:.3g} ms, {about['num_events']} events; logging "
-    text += f"changes the time of a run by {log.overhead_text}"
+    text = f"{log.title}: {about['iterations']} iterations of {rounded(step_ms)} ms, {about['num_events']} events; "
+    text += f"logging changes the time of a run by {log.overhead_text}"
     if about["overhead"] > HIGH_OVERHEAD and not log.overhead_text.startswith("unknown"):
         text += f", more than {HIGH_OVERHEAD:.0%}: take coarser blocks, or read its times with care"
     if about["lost"]:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...cython_src.typed_text import rounded
 from ..analysis.windows import Window, layer_of_loops
 from ..sampling.event_states import CAUSES, IN_BLOCK, RUNNING, STATES
 
@@ -47,7 +48,7 @@ def write_perfetto(path: str | os.PathLike, windows: Sequence[Window]) -> str:
 def _events(process: int, window: Window, arrows: np.ndarray) -> Iterator[dict]:
     log = window.log
     step_ms = log.wall_ns * 1e-6 / log.about["iterations"]
-    yield _metadata("process_name", process, 0, f"{log.about['model']} ({step_ms:.3g} ms an iteration)")
+    yield _metadata("process_name", process, 0, f"{log.about['model']} ({rounded(step_ms)} ms an iteration)")
     yield {**_metadata("process_sort_index", process, 0, ""), "args": {"sort_index": process}}
     for worker in range(log.about["threads"]):
         yield _metadata("thread_name", process, worker, f"thread {worker}")

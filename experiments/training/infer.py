@@ -33,6 +33,7 @@ from ..sampling.models import (
     bind_for,
     check_threads,
     convolution_for,
+    counts_for,
     make_executor,
     parse_model,
     parse_models,
@@ -317,7 +318,7 @@ def infer(
     cores = len(os.sched_getaffinity(0))
     columns = []
     for spec in parse_models(list(models)):
-        for count in (1,) if spec.model.max_threads == 1 else threads:
+        for count in counts_for(spec, threads):
             if progress is not None:
                 progress(f"{spec}, {count} threads")
             job = {
@@ -458,7 +459,7 @@ def infer_tables(
     if not chosen:
         batches = ",".join(str(one.batch) for one in options)
         raise UsageError(f"--batch must not exceed --images, got {batches} and {','.join(map(str, image_counts))}")
-    num_columns = sum(1 if one.model.max_threads == 1 else len(threads) for one in specs)
+    num_columns = sum(len(counts_for(one, threads)) for one in specs)
     tables = []
     with ProgressBar(len(chosen) * num_columns, "inference") as bar:
         done = iter(range(len(chosen) * num_columns))

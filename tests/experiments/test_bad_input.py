@@ -358,13 +358,13 @@ def test_files_that_are_no_json(text, tmp_path):
     [
         "run {}",
         "compare --tuned {} --batch 8",
-        "tune --out {}",
+        "tune --file {}",
         "infer --checkpoint {}",
         "generate --checkpoint {}",
         "train --start {} --data synthetic:16 --batch 8 --out {}.out",
         "gate --against HEAD --jsonl {}",
         "gate --against HEAD --summary {}",
-        "scaling-power --out {}",
+        "scaling-power --file {}",
     ],
 )
 def test_what_is_no_regular_file_is_refused(command, make, tmp_path, capsys):

@@ -1,12 +1,19 @@
-"""Options of plans on the command line: every command has the same flags for them, from the fields of `PlanOptions`."""
+"""The command line: options of plans are the same flags in every command, and words mean the same everywhere."""
 
 import argparse
+import os
+import sys
 
 import pytest
 
 from forktask.cython_src.lowering.options import PlanOptions, format_value
 from forktask.cython_src.records import fields
-from forktask.experiments.commands.main import COMMANDS, make_parser
+from forktask.cython_src.typed_text import rounded
+from forktask.experiments.commands.main import COMMANDS, main, make_parser
+from forktask.experiments.sampling.files import leading_comment
+from forktask.experiments.sampling.memory import format_bytes
+from forktask.experiments.sweep import sweep
+from forktask.experiments.sweep.configuration import config_folder, parse_configuration, read_configuration
 
 FIELDS = {field.name: field for field in fields(PlanOptions)}
 TRAINING_ONLY = {name for name, field in FIELDS.items() if field.only_in == "train"}
@@ -30,13 +37,21 @@ LOWERING = {
 }
 
 
-def plan_flags(command):
-    """The arguments of a command whose flag or name is that of an option of plans, by the option's name."""
+PLAN_ROW = {"network": "lenet5", "batch": 8, "num_tasks": 1, "num_edges": 0, "flops": 1.0}
+
+
+def parser_of(command):
+    """The parser of a command, with its arguments."""
     (choices,) = (a.choices for a in make_parser()._actions if isinstance(a, argparse._SubParsersAction))
     parser = choices[command]
     parser.declare(parser)
+    return parser
+
+
+def plan_flags(command):
+    """The arguments of a command whose flag or name is that of an option of plans, by the option's name."""
     found = {}
-    for action in parser._actions:
+    for action in parser_of(command)._actions:
         words = {action.dest, *(o.lstrip("-").removeprefix("no-").replace("-", "_") for o in action.option_strings)}
         for name in words & set(FIELDS):
             assert name not in found, f"{command} declares {name} twice"
@@ -71,3 +86,68 @@ def test_an_option_is_the_same_flag_everywhere(command):
         if field.kind in (int, float):
             with pytest.raises(argparse.ArgumentTypeError):
                 action.type("-1")
+
+
+@pytest.mark.parametrize("command", [name.replace("_", "-") for name in COMMANDS])
+def test_out_is_a_folder_and_file_is_a_file_in_every_command(command):
+    """Check that --out means one thing: what it takes is a folder, and one file is --file."""
+    found = {name: action.metavar for action in parser_of(command)._actions for name in action.option_strings}
+    assert found.get("--out") in (None, "DIR") and found.get("--file") in (None, "FILE")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "compare --models serial --threads 2",
+        "compare --models serial --threads 1,2",
+        "run {}",
+        "trace --models serial --threads 2",
+        "metg --models serial --threads 2 --oversubscribe",
+        "infer --models serial --threads 2",
+        "tune --models serial --threads 2",
+        "peers --models serial --threads 2",
+        "gate --against HEAD --models serial --threads 2",
+        "memory --model serial --threads 2",
+        "generate --checkpoint x --model serial --threads 2",
+        "train --model serial --threads 2 --data synthetic:16 --batch 8",
+        "study {}",
+    ],
+)
+def test_serial_on_two_threads_is_refused(words, tmp_path, monkeypatch, capsys):
+    """Check that a number of threads on which nothing would run is refused in one sentence, before anything is made."""
+    monkeypatch.chdir(tmp_path)
+    table = "train]\nmodel" if words.startswith("study") else "grid]\nmodels"
+    (tmp_path / "sweep.toml").write_text(f'title = "x"\n[{table} = "serial"\nthreads = 2\n')
+    assert main(words.format("sweep.toml").split()) == 2
+    said = capsys.readouterr().err
+    assert "serial must run on one thread, got 2 threads; ask for 1" in said and said.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["sweep.toml"]
+
+
+def test_serial_is_the_base_of_a_sweep_over_threads():
+    """Check that beside other models serial takes part once, on one thread, whatever the numbers."""
+    configuration = parse_configuration({"grid": {"models": ["serial", "taskiter"], "threads": [2]}})
+    assert [(p.model, p.threads) for p in configuration.points()] == [("serial", 1), ("taskiter", 2)]
+
+
+@pytest.mark.parametrize("path", sorted(config_folder().rglob("*.toml")), ids=lambda p: p.stem)
+def test_a_dry_run_of_every_shipped_file_needs_nothing(path, monkeypatch, capsys):
+    """Check that it explains its curve where there is no GPU and one core, and says what is missing."""
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
+    monkeypatch.setattr(sweep, "plan_row", lambda plan_id, plan: {**PLAN_ROW, "options": plan})
+    command = "study" if path.parent.name == "studies" else "run"
+    assert main([command, path.stem, "--dry-run", "--quick"]) == 0
+    said = capsys.readouterr().out
+    assert " ".join(leading_comment(path.read_text()).split()) in " ".join(said.split())
+    needs_gpu = command == "run" and read_configuration(path).uses_gpu
+    assert ("cannot run here: a GPU" in said) == needs_gpu
+
+
+def test_numbers_have_no_exponent():
+    """Check three digits at every size, and that zeros go where asked."""
+    assert [rounded(x) for x in (93000, 0.01234, 1.5, 999.6, 0, -4.5e-6)] == [
+        "93000", "0.0123", "1.50", "1000", "0", "-0.00000450"
+    ]  # fmt: skip
+    assert rounded(1.5, zeros=False) == "1.5" and rounded(32, zeros=False) == "32"
+    assert format_bytes(4e15) == "3730000 GiB"

@@ -4,12 +4,14 @@ import csv
 import itertools
 import json
 
+import numpy as np
 import pytest
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.commands.main import main
+from forktask.experiments.metg.figure import caption, draw
 from forktask.experiments.metg.measure import unit_time_s, work_ladder
-from forktask.experiments.metg.table import format_table, metg_s, summarise
+from forktask.experiments.metg.table import as_csv, format_table, metg_s, summarise
 from forktask.experiments.sampling.models import built_models, parse_model, process_environment
 
 GRAPH = {"pattern": "fft", "width": 4, "steps": 4, "radix": 5, "kernel": "compute", "check": True}
@@ -79,10 +81,35 @@ def test_disturbed_figures_are_said_to_be():
     quiet, pressed = row(), row(disturbance={"pressure_some_us": 500000})
     assert "disturbed" not in format_table(summarise([quiet]))
     assert "up to 50%" in format_table(summarise([pressed]))
+    # METG of disturbed runs and of quick checks is withheld, in every form; hogs were asked for.
+    for entry, why in ((pressed, "disturbed"), (row(quick=True), "quick")):
+        table = summarise([entry])
+        assert table["results"][0]["metg_s"] is None and why in format_table(table).splitlines()[-1]
+        (line,) = csv.DictReader(as_csv(table).splitlines())
+        assert line["metg_s"] == "" and line["withheld"] == why
+        assert f"taskiter on 2: {why}." in caption(table["results"], table["unit_s"])
+    assert summarise([{**pressed, "interference": 1}])["results"][0]["metg_s"] is not None
     for interference, expected in ((0, 10e-9), (1, 20e-9)):
         uneven = row(interference=interference)
         uneven["empty"]["iteration_times_s"] = [16 * t for t in (10e-9, 20e-9, 90e-9)]
         assert summarise([uneven])["results"][0]["empty_task_s"]["median"] == pytest.approx(expected)
+
+
+def test_the_figure_draws_the_envelope():
+    """Check that METG lies on a drawn curve that never falls, and that its range is drawn."""
+    rows = [row(repetition=0), row(repetition=1, overhead_s=200e-9)]
+    rows[0]["points"][4]["iteration_times_s"] = [1e-6 * 16]  # one slow point
+    rows[1]["points"][4]["iteration_times_s"] = [1e-6 * 16]
+    (entry,) = summarise(rows)["results"]
+    assert any(b["efficiency"] < a["efficiency"] for a, b in itertools.pairwise(entry["curve"]))
+    (axis,) = draw([entry]).axes
+    _, curve, marks, ends, mark = axis.lines
+    assert all(np.diff(curve.get_ydata()) >= 0) and max(curve.get_ydata()) == max(marks.get_ydata())
+    crossing = np.interp(0.5, curve.get_ydata(), curve.get_xdata())
+    assert mark.get_xdata()[0] == pytest.approx(crossing, rel=0.1)
+    assert list(ends.get_xdata()) == [entry["metg_s"]["low"] * 1e9, entry["metg_s"]["high"] * 1e9]
+    entry["metg_s"] = {"median": 93e-6, "low": 92.5e-6, "high": 1.2e-3}
+    assert "93000" in format_table({"unit_s": {}, "results": [entry]})
 
 
 def test_break_even_counts_replays_against_eager_tasks():
@@ -239,7 +266,7 @@ def test_every_outside_reference_is_measured(capsys):
         (["--network", "lenet99"], "network"),
         (["--network", "cifar10_cnn", "--kernel", "memory"], "--kernel must be compute"),
         (["--repeats", "0"], "--repeats must be a whole number of at least 1; got 0"),
-        (["--models", "serial", "--threads", "2", "--oversubscribe"], "no model runs on 2 threads"),
+        (["--models", "serial", "--threads", "2", "--oversubscribe"], "serial must run on one thread, got 2 threads"),
     ],
 )
 def test_bad_arguments_are_refused(arguments, message, capsys):

@@ -91,7 +91,7 @@ def test_more_threads_than_cores_must_be_wanted():
         check_threads(3, available=2)
     with pytest.raises(UsageError, match="at least 1"):
         check_threads(0, available=2, oversubscribe=True)
-    with pytest.raises(UsageError, match="at most 1 thread"):
+    with pytest.raises(UsageError, match="must run on one thread"):
         make_executor("serial", 2)
 
 

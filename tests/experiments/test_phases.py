@@ -216,7 +216,7 @@ def test_phases_are_in_summary_tables_and_figure(tmp_path, capsys):
     assert "Phases of a step" in (folder / "report.html").read_text(encoding="utf-8")
     assert (folder / "figures" / "phases.svg").exists()
     out = tmp_path / "drawn.svg"
-    assert main(["plot", str(folder), "--phases", "--format", "svg", "--out", str(out)]) == 0 and out.exists()
+    assert main(["plot", str(folder), "--phases", "--format", "svg", "--file", str(out)]) == 0 and out.exists()
     capsys.readouterr()
     assert main(["plot", str(folder), "--phases", "--figure", "layers"]) == 2
     assert "--phases belongs to --figure speedup, got --figure layers" in capsys.readouterr().err

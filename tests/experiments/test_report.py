@@ -194,7 +194,7 @@ def test_commands_redraw(folder, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["report"].endswith("report.html")
     out = tmp_path / "deep" / "figure.svg"
     assert (
-        main(["plot", str(folder), "--figure", "layers", "--column", "single", "--format", "svg", "--out", str(out)])
+        main(["plot", str(folder), "--figure", "layers", "--column", "single", "--format", "svg", "--file", str(out)])
         == 0
     )
     assert out.exists() and out.with_suffix(".txt").exists()

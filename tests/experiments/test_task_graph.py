@@ -131,7 +131,7 @@ def test_the_command_writes_pictures(tmp_path, capsys):
     arguments = ["graph", "--network", "gpt2_tiny", "--batch", "2", "--layers", "h.1", "--phases", "forward,backward"]
     for kind in ("svg", "dot"):
         path = tmp_path / f"block.{kind}"
-        assert main([*arguments, "--out", str(path)]) == 0
+        assert main([*arguments, "--file", str(path)]) == 0
         said = capsys.readouterr().out.splitlines()
         assert said[0].startswith("barrier phase: ") and said[1].startswith("barrier none: ") and said[2] == str(path)
     assert ElementTree.parse(tmp_path / "block.svg").getroot().tag.endswith("svg")
@@ -146,8 +146,8 @@ def test_the_command_writes_pictures(tmp_path, capsys):
         (["--phases", "backwards"], "phases must be some of load, forward"),
         (["--phases", "load", "--layers", "fc"], "layers fc must have loops of phase load, got none"),
         (["--barriers", "task"], "barrier must be one of loop, phase"),
-        (["--out", "graph.gif"], "--out must end in .dot, .pdf, .svg, .png"),
-        (["--out", "/no/such/folder/graph.svg"], "cannot be written"),
+        (["--file", "graph.gif"], "--file must end in .dot, .pdf, .svg, .png"),
+        (["--file", "/no/such/folder/graph.svg"], "cannot be written"),
     ],
 )
 def test_bad_input_is_refused(arguments, message, capsys, tmp_path, monkeypatch):

@@ -54,7 +54,7 @@ def test_what_is_found_is_used_by_compare(tmp_path, capsys):
     """Check the command from end to end, the file, and the points that a sweep with it has."""
     out = tmp_path / "tuned.json"
     command = ["tune", "--batch", "16", "--models", "serial", "--threads", "1", "--budget", "2", "--seconds", "0.01"]
-    assert main([*command, "--out", str(out), "--json"]) == 0
+    assert main([*command, "--file", str(out), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     row = found["rows"][0]
     row["granularity"] = found["candidates"][1]
@@ -118,7 +118,7 @@ def test_a_search_that_found_nothing_changes_nothing(tmp_path, capsys, monkeypat
     keep_tuned(out, problem(("serial", 1, "rows=1")))
     before = out.read_bytes()
     monkeypatch.setattr(tuning, "run_sample", lambda *arguments: {"failure": "timeout"})
-    command = ["tune", "--batch", "32", "--models", "serial", "--threads", "1", "--budget", "2", "--out", str(out)]
+    command = ["tune", "--batch", "32", "--models", "serial", "--threads", "1", "--budget", "2", "--file", str(out)]
     assert main(command) == 1
     assert "stays as it was" in capsys.readouterr().out and out.read_bytes() == before
 
@@ -127,6 +127,6 @@ def test_a_file_that_cannot_be_written_is_found_before_measuring(tmp_path, capsy
     """Check a folder that does not exist, and a folder in the place of the file."""
     monkeypatch.setattr(tuning, "run_sample", lambda *arguments: pytest.fail("it was measured"))
     for out in (tmp_path / "none" / "tuned.json", tmp_path):
-        assert main(["tune", "--models", "serial", "--threads", "1", "--budget", "2", "--out", str(out)]) == 2
+        assert main(["tune", "--models", "serial", "--threads", "1", "--budget", "2", "--file", str(out)]) == 2
         assert str(out) in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -104,7 +104,7 @@ def test_a_dry_run_needs_no_gpu(monkeypatch, capsys):
     assert "gpu_taskiter on 1 thread" in capsys.readouterr().out
     configuration = Configuration(grid=Grid(models=("gpu_stream",), conv=("winograd4",)))
     with pytest.raises(UsageError, match="convolutions on a GPU must be direct or winograd2"):
-        configuration.check_machine(needs_gpu=False)
+        configuration.obstacles()
 
 
 def test_compare_on_a_gpu_measures_the_serial_run(fake_gpu):

@@ -201,7 +201,7 @@ def save_asked(figure: Figure, path: Path, caption: str = "") -> None:
         if caption:
             path.with_suffix(".txt").write_text(caption + "\n", encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"the figure must be writable to {path}, got: {error.strerror}; choose --out") from None
+        raise UsageError(f"the figure must be writable to {path}, got: {error.strerror}; choose --file") from None
 
 
 def save(figure: Figure, path: str | os.PathLike) -> Path:

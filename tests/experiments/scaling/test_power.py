@@ -19,10 +19,10 @@ def test_tests_are_measured_in_turns_and_gone_on_with(tmp_path, monkeypatch, cap
     """Check that both kinds take turns, that rows are appended, and that the same command goes on."""
     machine = FakeMachine({"taskiter": 1.0}, noise=0.02).install(monkeypatch)
     out = str(tmp_path / "power.jsonl")
-    assert main([*COMMAND, "--out", out, "--seconds", "0"]) == 0
+    assert main([*COMMAND, "--file", out, "--seconds", "0"]) == 0
     assert not machine.samples
-    assert main([*COMMAND, "--out", out, "--tests", "4", "--slowed", "2"]) == 0
-    assert main([*COMMAND, "--out", out]) == 0
+    assert main([*COMMAND, "--file", out, "--tests", "4", "--slowed", "2"]) == 0
+    assert main([*COMMAND, "--file", out]) == 0
     rows = [json.loads(line) for line in Path(out).read_text().splitlines()]
     assert [row["slowdown"] for row in rows].count(0) == 6 and len(rows) == 9
     assert {row["slowdown"] for row in rows[:3]} == {0, 0.1}
@@ -67,6 +67,6 @@ def test_other_files_are_refused(tmp_path, capsys, text):
     """Check that a file of something else is not appended to."""
     path = tmp_path / "x.jsonl"
     path.write_text(text)
-    assert main([*COMMAND, "--out", str(path)]) == 2
+    assert main([*COMMAND, "--file", str(path)]) == 2
     assert "must be a new file or one of this command" in capsys.readouterr().err
     assert path.read_text() == text

@@ -39,7 +39,7 @@ def test_predictions_stand_beside_what_was_measured(folder):
 def test_the_command_prints_a_table_and_draws_a_figure(folder, tmp_path, capsys):
     """Check text, JSON and figure of `forktask simulate`, on this machine and on another."""
     out = tmp_path / "figure.svg"
-    assert main(["simulate", str(folder), "--threads", "1,2,64", "--out", str(out)]) == 0
+    assert main(["simulate", str(folder), "--threads", "1,2,64", "--file", str(out)]) == 0
     text = capsys.readouterr().out
     assert "far beyond what was measured" in text and "64*" in text and "measured points" in text
     assert out.read_text().startswith("<?xml") and "Hatched" in out.with_suffix(".txt").read_text()
@@ -48,7 +48,7 @@ def test_the_command_prints_a_table_and_draws_a_figure(folder, tmp_path, capsys)
         'name = "64 cores"\ncores = 64\npeak_flops_per_s = 1e11\nline_s = 1e-7\n'
         "bandwidth_bytes_per_s = { 1 = 2e10, 64 = 3e11 }\n"
     )
-    arguments = ["--machine", str(other), "--models", "taskiter", "--threads", "64", "--json", "--out", str(out)]
+    arguments = ["--machine", str(other), "--models", "taskiter", "--threads", "64", "--json", "--file", str(out)]
     assert main(["simulate", str(folder), *arguments]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["machine"] == "64 cores"
