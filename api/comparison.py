@@ -15,6 +15,7 @@ from .cython_src.networks.layers import Network
 from .cython_src.networks.own import write_network
 from .cython_src.networks.registry import get_network, network_names
 from .cython_src.records import fields
+from .cython_src.shown import Shown, as_html
 from .experiments.sampling.models import DEFAULT_MODELS
 from .experiments.sweep.configuration import AXES, Configuration, Measure, parse_configuration
 from .experiments.sweep.status import failure_report
@@ -32,7 +33,7 @@ __all__ = ["Comparison", "compare"]
 SHOWN = ("model", "threads", "repetitions", "median_s", "speedup", "speedup_low", "speedup_high", "ratio", "verdict")
 
 
-class Comparison:
+class Comparison(Shown):
     """Results of `compare`, of `forktask compare` or of `forktask run`, read from their folder when they are asked for.
 
     Printing one prints the tables of the command line.
@@ -131,16 +132,11 @@ class Comparison:
 
         return summary_text(self.folder)
 
-    def _repr_html_(self) -> str:
-        import html
+    def _rows(self) -> list[dict[str, Any]]:
+        return self.table[[name for name in SHOWN if name in self.table]].to_dict("records")
 
-        shown = self.table[[name for name in SHOWN if name in self.table]]
-        notes = "".join(f"<li>{html.escape(text)}</li>" for text in self.warnings)
-        return (
-            f"<p><b>{html.escape(self._title())}</b>, {len(self.samples)} samples in "
-            f"<code>{html.escape(str(self.folder))}</code></p>"
-            f"{shown.to_html(index=False, float_format='%.4g', na_rep='', border=0)}<ul>{notes}</ul>"
-        )
+    def _repr_html_(self) -> str:
+        return as_html(repr(self), self._rows(), self.warnings)
 
 
 def compare(

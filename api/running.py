@@ -13,6 +13,7 @@ from .cython_src.errors import UsageError
 from .cython_src.lowering import PlanOptions
 from .cython_src.networks.layers import Network
 from .cython_src.plan.model import Plan
+from .cython_src.shown import Shown
 from .experiments.sampling.models import built_models, make_executor, parse_model
 from .experiments.sampling.subject import build, result_hashes
 
@@ -20,7 +21,7 @@ __all__ = ["Executor", "Run", "executor", "model_names", "run", "weights_hash"]
 
 
 @dataclass(frozen=True, repr=False)
-class Run:
+class Run(Shown):
     """Result of `Executor.run`.
 
     Attributes
@@ -49,8 +50,21 @@ class Run:
         loss = "" if self.mean_loss is None else f", mean loss {self.mean_loss:.4g}"
         return f"<{self.model} on {threads}: {self.iterations} iterations in {self.seconds:.3g} s{each}{loss}>"
 
+    def _rows(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "plan": self.bound.plan.name,
+                "model": self.model,
+                "threads": self.num_threads,
+                "iterations": self.iterations,
+                "seconds": self.seconds,
+                "ms each": 1e3 * self.seconds / self.iterations if self.iterations else None,
+                "mean loss": self.mean_loss,
+            }
+        ]
 
-class Executor:
+
+class Executor(Shown):
     """Runner of bound plans under one execution model, made by `executor`: a context manager that ends its threads.
 
     Attributes
@@ -70,6 +84,17 @@ class Executor:
         bound = self._runner.bound
         plan = f", prepared for {bound.plan.name!r}" if bound is not None else ""
         return f"<{self.model} on {self.num_threads} thread{'s' * (self.num_threads > 1)}{plan}>"
+
+    def _rows(self) -> list[dict[str, Any]]:
+        bound = self._runner.bound
+        return [
+            {
+                "model": self.model,
+                "threads": self.num_threads,
+                "plan": None if bound is None else bound.plan.name,
+                "tasks": None if bound is None else bound.num_tasks,
+            }
+        ]
 
     def prepare(self, bound: Any) -> None:
         """Take a bound plan. Models that record, close or compile a graph do so here.
@@ -225,6 +250,8 @@ def weights_hash(bound: Any) -> str:
 
     A graph of one's own has no parameters; all its arrays are hashed.
     """
+    if not hasattr(bound, "plan"):
+        raise UsageError(f"weights_hash() takes a bound plan, got {bound!r}; of a run take its .bound")
     return str(result_hashes(bound)["weights_hash"])
 
 

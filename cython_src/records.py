@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self
@@ -138,7 +138,16 @@ class Field:
             self.refuse(text)
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _RecordType(msgspec.StructMeta):
+    """Type of records: one made with an unknown field raises `UsageError`."""
+
+    def __call__(cls, *args: Any, **values: Any) -> Any:
+        if not values.keys() <= set(cls.__struct_fields__):
+            cls._check_names(values, cls.__name__)  # type: ignore[attr-defined]
+        return super().__call__(*args, **values)
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=_RecordType):
     """Base of frozen records whose fields are checked when one is made; annotate fields with `about`."""
 
     def __post_init__(self) -> None:
@@ -157,11 +166,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         UsageError
             An unknown key, or a value that a field refuses.
         """
+        cls._check_names(values, where)
+        return cls(**values)
+
+    @classmethod
+    def _check_names(cls, names: Iterable[str], where: str) -> None:
         known = [field.name for field in fields(cls)]
-        for key in values:
+        for key in names:
             if key not in known:
                 raise UsageError(f"keys in {where} may be {', '.join(known)}; got {key!r}{did_you_mean(key, known)}")
-        return cls(**values)
 
     def with_changes(self, **changes: Any) -> Self:
         """Return a copy in which some fields have other values."""

@@ -6,7 +6,7 @@ from .binding.bind import TARGETS as HOST_TARGETS
 from .binding.bind import BoundPlan
 from .binding.bind import bind as bind_to_host
 from .binding.storage import Storage
-from .errors import UsageError
+from .errors import UsageError, did_you_mean
 from .gpu.bind import GpuBoundPlan
 from .plan.model import Plan
 
@@ -39,8 +39,12 @@ def bind(
         No GPU, an instruction set for a GPU, unknown target or kernel, or a storage that holds a buffer of the same
         name and another shape.
     """
+    if not isinstance(plan, Plan):
+        raise UsageError(f"bind() takes a plan, got {plan!r}; call bind(lower(network, batch=16))")
+    if storage is not None and not isinstance(storage, Storage):
+        raise UsageError(f"storage must be a Storage, such as that of another bound plan, got {storage!r}")
     if target not in TARGETS:
-        raise UsageError(f"target must be one of {', '.join(TARGETS)}; got {target!r}")
+        raise UsageError(f"target must be one of {', '.join(TARGETS)}; got {target!r}{did_you_mean(target, TARGETS)}")
     if target != "gpu":
         return bind_to_host(plan, storage, target, instruction_set)
     if instruction_set is not None:

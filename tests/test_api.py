@@ -1,6 +1,7 @@
 """`import forktask as ft`: light until used, complete, typed, with objects that one can look at."""
 
 import ast
+import html
 import importlib
 import inspect
 import re
@@ -13,6 +14,7 @@ import pytest
 
 import forktask as ft
 from forktask import kernels, plans, public
+from forktask.cython_src.errors import checked_call
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ("numpy", "pandas", "matplotlib", "seaborn", "joblib", "scipy")
@@ -49,9 +51,16 @@ def test_every_public_name_exists_and_is_described():
 
 def test_unknown_names_are_attribute_errors():
     """Check that a misspelt name and a dunder name raise AttributeError, and that `import *` gives all names."""
-    for name in ("Convolutoin", "__wrapped__"):
-        with pytest.raises(AttributeError, match=name):
+    for name, nearest in (
+        ("Convolutoin", "Convolution"),
+        ("Relu", "ReLU"),
+        ("Conv2d", "Convolution"),
+        ("Dense", "FullyConnected"),
+        ("__wrapped__", ""),
+    ):
+        with pytest.raises(AttributeError, match=f"{name}'{f'; did you mean {nearest!r}?' if nearest else '$'}"):
             getattr(ft, name)
+    assert set(public.ELSEWHERE.values()) <= set(public.__all__)
     names: dict = {}
     exec("from forktask import *", names)
     assert set(public.__all__) <= set(names)
@@ -109,6 +118,62 @@ def test_stubs_are_those_of_the_extensions():
 def test_headers_are_where_get_include_says():
     """Check that the folder of `get_include` holds the header of kernels."""
     assert (Path(ft.get_include()) / "cython_src" / "kernels" / "interface" / "block_kernel.h").exists()
+
+
+HEAD = (ft.GlobalPool("pool"), ft.FullyConnected("fc", 10), ft.Softmax())
+IMAGE = (3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ft.Network("n", input=IMAGE, layers=HEAD), "got 'input'; did you mean 'input_shape'"),
+        (lambda: ft.Network("n", IMAGE), "missing a required argument: 'layers'"),
+        (lambda: ft.Network(IMAGE, HEAD, ()), "first argument of Network is its name"),
+        (lambda: ft.Network("n", (784,), HEAD), r"got \(784,\); a vector is an image of shape \(784, 1, 1\)"),
+        (lambda: ft.Network("n", 784, HEAD), "channels, height, width.*got 784"),
+        (lambda: ft.Network("n", (3, 0, 8), HEAD), r"got \(3, 0, 8\)"),
+        (lambda: ft.Network("n", IMAGE, ()), "must be a tuple of layers"),
+        (lambda: ft.Network("n", IMAGE, ft.Softmax()), "must be a tuple of layers"),
+        (lambda: ft.Network("n", IMAGE, (ft.ReLU, *HEAD)), "must be layers such as"),
+        (lambda: ft.Network("n", IMAGE, (ft.Dropout(0.5), *HEAD)), "argument of Dropout is its name.*got 0.5"),
+        (lambda: ft.Convolution("c", 8, kernel_size=3), "got 'kernel_size'; did you mean 'kernel'"),
+        (lambda: ft.Convolution(8), "missing a required argument: 'out_channels'"),
+        (lambda: ft.Tokens(10), "arguments of Tokens.*'positions'"),
+        (lambda: ft.lower(ft.Network("n", IMAGE, HEAD[1:]), batch=2, optimiser="adam"), "did you mean 'optimizer'"),
+        (lambda: ft.lower(IMAGE), "must be a name or a Network"),
+        (lambda: ft.PlanOptions(optimiser="adam"), "did you mean 'optimizer'"),
+        (lambda: ft.bind(ft.Network("n", IMAGE, HEAD)), "bind.. takes a plan"),
+        (lambda: ft.bind(ft.lower("lenet5"), "here"), "storage must be a Storage"),
+        (lambda: ft.initialise(ft.lower("lenet5")), r"call initialise\(bind\(plan\)\)"),
+        (lambda: ft.executor("serial", threads=1), "did you mean 'num_threads'"),
+        (lambda: ft.executor("serial").prepare(), "arguments of prepare are bound; missing"),
+        (lambda: ft.run("lenet5", threads=2), "did you mean 'num_threads'"),
+        (lambda: ft.run("lenet5", batch_size=2), "did you mean 'batch'"),
+        (lambda: ft.UserGraph(reductions=2), "arguments of UserGraph.*did you mean 'reduction_groups'"),
+        (lambda: ft.UserGraph().run(1, num_threads=2), "did you mean 'threads'"),
+        (lambda: ft.UserGraph().task(print, read=()), "did you mean 'reads'"),
+        (lambda: ft.task(read="x"), "did you mean 'reads'"),
+        (lambda: ft.task("x"), "too many positional arguments"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(call, message):
+    """Check that a wrong argument of what users call is refused in a sentence, with the nearest name."""
+    with pytest.raises(ft.UsageError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_type_error_of_the_users_own_comes_through():
+    """Check that a TypeError inside of a well-formed call is not taken for a wrong argument."""
+
+    def failing(*values):
+        raise TypeError("own")
+
+    call = checked_call(lambda value: failing(value), "call")
+    with pytest.raises(TypeError, match="own") as caught:
+        call(1)
+    assert not isinstance(caught.value, ft.UsageError)
 
 
 # --- running --------------------------------------------------------------------------------------------------------
@@ -194,6 +259,7 @@ def test_representations_are_short(bound):
         (array, r"<array 'x' of graph 'g': float64, shape \(4, 4\)>"),
         (array[0:2, 1], r"x\[0:2, 1:2\]"),
         (array[...], r"x\[...\]"),
+        (plans.PlanBuilder("p"), r"<builder of plan 'p': 0 loops on 0 buffers>"),
     ]
     for value, pattern in objects:
         assert len(repr(value)) < 120
@@ -204,6 +270,30 @@ def test_representations_are_short(bound):
             assert repr(executor._runner) == f"<executor {model!r} on 1 thread>"
             executor.prepare(bound)
             assert repr(executor) == f"<{model} on 1 thread, prepared for 'lenet5 train b16'>"
+
+
+def test_notebooks_show_the_line_and_a_table(bound):
+    """Check that each object's HTML has its short representation and a row for each of its parts."""
+    network = ft.get_network("lenet5")
+    graph = plans.record_graph(bound.plan.accesses)
+    own = ft.UserGraph("<own>")
+    x = own.array("x", np.zeros(2))
+    for i in range(2):
+        own.task(np.sqrt, reads=x[0], writes=x[1], name=f"root{i}")
+    phases = {loop.phase for loop in bound.plan.loops}
+    with ft.executor("serial") as executor:
+        empty = executor._repr_html_()
+        executor.prepare(bound)
+        objects = [(executor, 1), (executor.run(2), 1), (executor.run(0), 1), (bound, len(phases))]
+        objects += [(bound.plan, len(phases)), (network, len(network.layers)), (graph, 2), (own, 2)]
+        for value, rows in objects:
+            shown = value._repr_html_()
+            assert html.escape(repr(value)) in shown and len(shown) < 3000
+            assert shown.count("<tr>") == 1 + rows, shown
+        assert "lenet5" not in empty and "lenet5" in executor._repr_html_()
+    total = re.findall(r"<td>([\d,]+)</td></tr>", network._repr_html_())
+    assert sum(int(n.replace(",", "")) for n in total) == network.num_parameters
+    assert sum(int(n) for n in re.findall(r"<td>(\d+)</td></tr>", graph._repr_html_())) == graph.num_edges
 
 
 def test_a_graph_of_ones_own_says_what_its_run_was():

@@ -20,13 +20,13 @@ ARROWS = {
         EXAMPLES: {"api"},
     },
     "cython_src": {
-        "plan": {"errors"},
-        "networks": {"errors"},
+        "plan": {"shown", "errors"},
+        "networks": {"shown", "errors"},
         "kernels": {"plan", "errors"},
         "lowering": {"plan", "networks", "kernels", "records", "errors"},
-        "binding": {"plan", "kernels", "errors"},
-        "graphs": {"plan", "kernels", "binding", "errors"},
-        "gpu": {"plan", "kernels", "binding", "errors"},
+        "binding": {"plan", "kernels", "shown", "errors"},
+        "graphs": {"plan", "kernels", "binding", "shown", "errors"},
+        "gpu": {"plan", "kernels", "binding", "shown", "errors"},
         "targets": {"plan", "binding", "gpu"},
     },
     "cython_src/kernels": {

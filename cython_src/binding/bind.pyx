@@ -17,6 +17,7 @@ from ..kernels import kernel_table
 from ..kernels.simd import instruction_sets
 from ..errors import UsageError
 from ..plan.locks import commutative_locks
+from ..shown import as_html
 from .storage import PAGE_BYTES, Storage, aligned_empty, view_of
 
 EVENT_DTYPE = np.dtype(
@@ -106,6 +107,9 @@ cdef class BoundPlan:
 
     def __repr__(self):
         return f"<bound to {self.target} ({self.instruction_set}): {self.plan!r}>"
+
+    def _repr_html_(self):
+        return as_html(repr(self), self.plan._rows())
 
     def view(self, name):
         """Array that users know as `name`: a buffer, or one of the plan's aliases (PyTorch names, activations)."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UsageError
+from ..errors import UsageError, did_you_mean
 from ..plan.model import Buffer, Plan
 
 PAGE_BYTES = 4096
@@ -36,7 +36,8 @@ def view_of(plan: Plan, arrays: Mapping[str, np.ndarray], name: str) -> np.ndarr
         return aliases[name](arrays)
     if name in arrays:
         return arrays[name]
-    raise UsageError(f"no array is called {name!r}; known: {', '.join(sorted({*aliases, *arrays}))}")
+    known = sorted({*aliases, *arrays})
+    raise UsageError(f"no array is called {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}")
 
 
 class Storage:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from ..binding.storage import Storage, view_of
 from ..errors import UsageError
 from ..kernels import kernel_table
 from ..plan.model import READ, WRITE, Plan, UniformBlocks
+from ..shown import Shown
 from .blas import PRODUCTS, Products, products_of
 from .coherence import DEVICE, HOST, Coherence
 from .device import Device, default_gpu
@@ -86,7 +88,7 @@ class CoherentArrays(Mapping):
         return len(self._bound.host.arrays)
 
 
-class GpuBoundPlan:
+class GpuBoundPlan(Shown):
     """A plan bound to a GPU. Made by `bind(plan, storage, target="gpu")`.
 
     Parameters
@@ -121,6 +123,9 @@ class GpuBoundPlan:
 
     def __repr__(self) -> str:
         return f"<bound to gpu ({self.instruction_set}): {self.plan!r}>"
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return self.plan._rows()
 
     def __init__(
         self,

@@ -36,6 +36,7 @@ from ..plan.model import (
     BlockLoop,
     Plan,
 )
+from ..shown import Shown
 
 MAX_OPERANDS = 24  # FORKTASK_MAX_OPERANDS of block_kernel.h
 MAX_DIMENSIONS = 4  # of a region
@@ -243,7 +244,7 @@ def _make_kernel(given: Any) -> _Kernel:
     return _Kernel(name or "kernel", None, address, given)
 
 
-class TaskRecorder:
+class TaskRecorder(Shown):
     """Records tasks on the user's arrays and makes them a plan.
 
     Parameters
@@ -266,6 +267,14 @@ class TaskRecorder:
     def __repr__(self) -> str:
         tasks = sum(item is not None for item in self._items)
         return f"<graph {self.name!r}: {tasks} tasks on {len(self.arrays)} arrays>"
+
+    def _rows(self) -> list[dict[str, Any]]:
+        rows: dict[str, dict[str, Any]] = {}
+        for task in filter(None, self._items):
+            row = rows.setdefault(task.name, {"tasks": task.name, "number": 0, "arrays": {}})
+            row["number"] += 1
+            row["arrays"] |= {region.array.name: None for _, region in task.regions}
+        return [{**row, "arrays": ", ".join(row["arrays"])} for row in rows.values()]
 
     # --- recording ------------------------------------------------------------------------------------------------
 

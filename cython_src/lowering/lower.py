@@ -66,6 +66,8 @@ def lower(
         Unknown network or option, a batch below one, or a network whose layers have no kernels.
     """
     spec = get_network(network) if isinstance(network, str) else network
+    if not isinstance(spec, Network):
+        raise UsageError(f"network must be a name or a Network, got {spec!r}; describe one as Network(name, ...)")
     if not isinstance(options, PlanOptions):
         if options is not None:
             raise UsageError(
@@ -166,6 +168,8 @@ def initialise(bound, seed: int = 0) -> None:
     Drawn in double precision and rounded, in the order of the layers: the same for every target and
     instruction set. Some at a time: the memory of a layer's numbers in double precision would stay with the process.
     """
+    if not hasattr(bound, "arrays"):
+        raise UsageError(f"initialise() takes a bound plan, got {bound!r}; call initialise(bind(plan))")
     generator = np.random.default_rng(seed)
     deviations = bound.plan.attributes["deviations"]
     for name in bound.plan.attributes["parameters"]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any, get_args
 
-from ..errors import UsageError
+from ..errors import UsageError, checked_class, did_you_mean
+from ..shown import Shown
 
 TYPES = 2  # segments of a sample of BERT
 SEQUENCE = 64  # tokens of a sample unless the option "sequence" says otherwise
@@ -273,7 +275,7 @@ class Tokens:
 
 
 @dataclass(frozen=True, repr=False)
-class Network:
+class Network(Shown):
     """Layers in order. Each takes the output of the one before it, or of the layer that it names as `after`; `Add`
     names two.
 
@@ -285,6 +287,11 @@ class Network:
     layers : tuple of Layer
     tokens : Tokens, optional
         The input is tokens, not an image.
+
+    Raises
+    ------
+    UsageError
+        A shape that is that of no image and no sequence, no layers, or something else among them.
     """
 
     name: str
@@ -292,10 +299,51 @@ class Network:
     layers: tuple[Layer, ...]
     tokens: Tokens | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise UsageError(f"the first argument of Network is its name, a text, got {self.name!r}; give it one")
+        for field in ("input_shape", "layers"):
+            if isinstance(getattr(self, field), list):
+                object.__setattr__(self, field, tuple(getattr(self, field)))
+        shape, layers = self.input_shape, self.layers
+        wanted = "(length,), the tokens of a sample" if self.tokens else "(channels, height, width) of an image"
+        if (
+            not isinstance(shape, tuple)
+            or len(shape) != (1 if self.tokens else 3)
+            or not all(type(n) is int and n > 0 for n in shape)
+        ):
+            vector = isinstance(shape, tuple) and len(shape) == 1
+            remedy = f"; a vector is an image of shape ({shape[0]}, 1, 1)" if vector else ""
+            raise UsageError(f"input_shape of network {self.name!r} must be {wanted}, got {shape!r}{remedy}")
+        if not isinstance(layers, tuple) or not layers:
+            raise UsageError(f"layers of network {self.name!r} must be a tuple of layers, got {layers!r}; list them")
+        for layer in layers:
+            if not isinstance(layer, Layer):
+                raise UsageError(
+                    f"layers of network {self.name!r} must be layers such as ReLU('relu1'), got {layer!r}; make one"
+                )
+            if not isinstance(layer.name, str) or not layer.name:
+                raise UsageError(
+                    f"the first argument of {type(layer).__name__} is its name, a text, got {layer.name!r}; give it one"
+                )
+
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.input_shape))
         what = f"sequences of {shape} tokens" if self.tokens else f"images of {shape}"
         return f"<network {self.name!r}: {len(self.layers)} layers on {what}>"
+
+    def _rows(self) -> list[dict[str, Any]]:
+        inputs, parameters = self.inputs(), self.layer_parameters()
+        return [
+            {
+                "layer": layer.name,
+                "kind": type(layer).__name__,
+                "reads": ", ".join(inputs[layer.name]),
+                "output": " x ".join(map(str, after)),
+                "parameters": sum(map(math.prod, parameters[layer.name].values())),
+            }
+            for layer, _, after in self.shapes()
+        ]
 
     @property
     def token_input(self) -> Tokens:
@@ -372,12 +420,16 @@ class Network:
         for layer in self.layers:
             if layer.name in result or layer.name == "input":
                 raise UsageError(f"names of layers must differ, got {layer.name!r} twice in {self.name!r}; rename one")
+            if isinstance(layer, Add) and (isinstance(layer.inputs, str) or len(layer.inputs) != 2):
+                raise UsageError(f"inputs of {layer.name!r} must be the names of two layers, got {layer.inputs!r}")
             names: tuple[str, ...] = layer.inputs if isinstance(layer, Add) else (layer.after or last,)
             if isinstance(layer, Attention) and layer.inputs:
                 names = layer.inputs
             for name in names:
                 if name != "input" and name not in result:
-                    raise UsageError(f"layer {layer.name!r} must come after its input {name!r}; move or rename it")
+                    known = [other.name for other in self.layers if other is not layer]
+                    meant = "; move or rename it" if name in known else did_you_mean(name, known) or "; rename it"
+                    raise UsageError(f"layer {layer.name!r} must come after its input {name!r}{meant}")
             result[layer.name] = names
             last = layer.name
         read = {name for names in result.values() for name in names}
@@ -479,6 +531,9 @@ class Network:
         *_, (_, _, shape) = self.shapes()
         return shape[-1]
 
+
+for _kind in (*get_args(Layer), Tokens, Network):
+    checked_class(_kind)
 
 TOKEN_LAYERS = (Embedding, Positions, Trigram, FirstToken, NoNorm, LayerNorm, Linear, Attention, TiedHead)
 

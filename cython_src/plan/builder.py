@@ -28,6 +28,9 @@ class PlanBuilder:
         self._iteration_stride = 1
         self._reduction_groups = 8
 
+    def __repr__(self) -> str:
+        return f"<builder of plan {self.name!r}: {len(self._loops)} loops on {len(self._buffers)} buffers>"
+
     def buffer(
         self, name: str, shape: Sequence[int], dtype: str = "float32", role: str = "activation", carried: bool = False
     ) -> str:

@@ -3,6 +3,7 @@ from typing import Final
 
 import numpy as np
 
+from ..shown import Shown
 from .model import AccessTable
 
 FLOW: Final[int]
@@ -12,7 +13,7 @@ SELF: Final[int]
 EDGE_KINDS: Final[tuple[str, ...]]
 
 @dataclass(frozen=True)
-class TaskGraph:
+class TaskGraph(Shown):
     num_tasks: int
     num_joins: int
     successor_offsets: np.ndarray

@@ -22,6 +22,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..shown import Shown
+
 FLOW, ANTI, SHARING, SELF = 0, 1, 2, 3
 EDGE_KINDS = ("flow", "anti", "sharing", "self")
 
@@ -36,7 +38,7 @@ cdef enum:
 
 
 @dataclass(frozen=True, repr=False)
-class TaskGraph:
+class TaskGraph(Shown):
     """A plan's tasks and joins with their dependences, as flat arrays.
 
     Nodes 0 ... num_tasks - 1 are the plan's tasks; the joins follow.
@@ -72,6 +74,13 @@ class TaskGraph:
     def __repr__(self):
         closed = "closed " if self.closed else ""
         return f"<{closed}graph of {self.num_tasks} tasks: {self.num_edges} edges, {self.num_joins} joins>"
+
+    def _rows(self):
+        crossing = int((self.successor_offsets[1:] - self.successor_split).sum())
+        return [
+            {"edges": "within an iteration", "number": self.num_edges - crossing},
+            {"edges": "to the next iteration", "number": crossing},
+        ]
 
     @property
     def num_nodes(self):

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError
+from ..shown import Shown
 
 READ, WRITE, UPDATE, CONCURRENT, COMMUTATIVE, REDUCTION = 0, 1, 2, 3, 4, 5
 ACCESS_KINDS = ("read", "write", "update", "concurrent", "commutative", "reduction")
@@ -249,7 +250,7 @@ class AccessTable:
 
 
 @dataclass(frozen=True, repr=False)
-class Plan:
+class Plan(Shown):
     """One step, lowered for one network, batch and granularity. Made by `PlanBuilder.build`.
 
     Attributes
@@ -280,6 +281,15 @@ class Plan:
     def __repr__(self) -> str:
         size = sum(self.memory_bytes().values()) / 2**20
         return f"<plan {self.name!r}: {len(self.loops)} loops, {self.num_tasks} blocks, {size:.3g} MiB>"
+
+    def _rows(self) -> list[dict[str, Any]]:
+        rows = []
+        for phase in dict.fromkeys(loop.phase for loop in self.loops):
+            loops = [loop for loop in self.loops if loop.phase == phase]
+            row = {"phase": phase, "loops": len(loops), "blocks": sum(loop.num_blocks for loop in loops)}
+            flops, traffic = sum(loop.flops for loop in loops), sum(loop.bytes for loop in loops)
+            rows.append({**row, "GFLOP": 1e-9 * flops, "MB": 1e-6 * traffic})
+        return rows
 
     @cached_property
     def deterministic(self) -> bool:

@@ -29,7 +29,7 @@ _ABOUT = (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class EventLog:
     """The event log of one run.
 
@@ -50,6 +50,9 @@ class EventLog:
     events: np.ndarray
     loops: Mapping[str, list]
     edges: np.ndarray
+
+    def __repr__(self) -> str:
+        return f"<event log of {self.title}: {len(self.events)} events in {1e-6 * self.wall_ns:.3g} ms>"
 
     @property
     def title(self) -> str:

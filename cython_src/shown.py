@@ -1,0 +1,43 @@
+"""What notebooks show of an object: its short representation, and a table of its parts."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+def as_html(title: str, rows: Iterable[Mapping[str, Any]], notes: Iterable[str] = ()) -> str:
+    """Return a line, a table and a list of sentences as HTML.
+
+    Parameters
+    ----------
+    title : str
+    rows : iterable of mapping
+        Name of a column -> value, with the same names in all rows. None and NaN are left empty.
+    notes : iterable of str
+    """
+    rows = list(rows)
+    lines = [list(rows[0]) if rows else [], *(map(_cell, row.values()) for row in rows)]
+    table = "".join(
+        f"<tr>{''.join(f'<{tag}>{html.escape(text)}</{tag}>' for text in line)}</tr>"
+        for tag, line in zip(["th", *["td"] * len(rows)], lines, strict=True)
+    )
+    listed = "".join(f"<li>{html.escape(note)}</li>" for note in notes)
+    return f"<p>{html.escape(title)}</p><table>{table}</table>{f'<ul>{listed}</ul>' if listed else ''}"
+
+
+def _cell(value: Any) -> str:
+    if value is None or value != value:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+class Shown:
+    """Base of objects that notebooks show as `repr` and the table of `_rows`."""
+
+    def _rows(self) -> list[dict[str, Any]]:
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        return as_html(repr(self), self._rows())
