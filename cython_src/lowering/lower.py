@@ -10,13 +10,14 @@ import numpy as np
 
 from ..errors import UsageError
 from ..networks.layers import Convolution, Network
+from ..networks.own import is_own, make_own
 from ..networks.registry import get_network
 from ..plan.builder import PlanBuilder, ranges
 from ..plan.model import Plan
 from .layouts.channels import Channels
 from .layouts.lanes import FLAT_LAYOUT, LANES_LAYOUT, choose_lanes
 from .layouts.tokens import Tokens
-from .options import PlanOptions
+from .options import PlanOptions, describe
 from .state import DataShape, Layout, Lowering, check_end
 from .step import append_step
 
@@ -45,6 +46,7 @@ def lower(
     Parameters
     ----------
     network : str or Network
+        The name of a function may also be that of one which returns a `Plan`, which is taken as it is.
     options : PlanOptions, optional
         What is computed and how it is cut; the defaults of `PlanOptions` if none are given.
     num_images, num_batches : int
@@ -65,17 +67,26 @@ def lower(
     UsageError
         Unknown network or option, a batch below one, or a network whose layers have no kernels.
     """
-    spec = get_network(network) if isinstance(network, str) else network
-    if not isinstance(spec, Network):
-        raise UsageError(f"network must be a name or a Network, got {spec!r}; describe one as Network(name, ...)")
+    graph = make_own(network) if isinstance(network, str) and is_own(network) else None
+    if not isinstance(graph, Plan):
+        graph, spec = None, get_network(network) if isinstance(network, str) else network
+        if not isinstance(spec, Network):
+            raise UsageError(f"network must be a name or a Network, got {spec!r}; describe one as Network(name, ...)")
     if not isinstance(options, PlanOptions):
         if options is not None:
             raise UsageError(
                 f"options must be PlanOptions, got {options!r}; name single ones: lower(network, batch=16)"
             )
-        options = PlanOptions(batch=default_batch(spec))
+        options = PlanOptions(batch=1 if graph else default_batch(spec))
     if changes:
         options = options.with_changes(**changes)
+    if graph is not None:
+        if options != PlanOptions(batch=1):
+            raise UsageError(
+                f"a plan that is no network has no options but batch 1, got {describe(options)} for "
+                f"{network!r}; leave them out"
+            )
+        return graph
     data = DataShape(
         num_images=options.batch if num_images is None else num_images,
         num_batches=num_batches,
@@ -125,6 +136,8 @@ def default_batch(*networks: str | Network, images: int | None = None) -> int:
     UsageError
         An unknown network, or networks of images beside networks of tokens.
     """
+    if all(isinstance(n, str) and is_own(n) and isinstance(make_own(n), Plan) for n in networks):
+        return 1
     specs = [get_network(network) if isinstance(network, str) else network for network in networks]
     kinds = {spec.tokens is not None for spec in specs}
     if len(kinds) > 1:

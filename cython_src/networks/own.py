@@ -26,14 +26,28 @@ def is_own(name: str) -> bool:
     return ":" in name
 
 
-@cache
 def own_network(name: str) -> Network:
     """Return the network that a function of the user's makes.
 
     Raises
     ------
     UsageError
-        No such file, module or function; one that fails, or that returns something else.
+        As in `make_own`; or it returns something else.
+    """
+    found = make_own(name)
+    if not isinstance(found, Network):
+        raise UsageError(f"{name} must return a Network, got {type(found).__name__}; return forktask.Network(...)")
+    return found
+
+
+@cache
+def make_own(name: str) -> Any:
+    """Return what a function of the user's makes.
+
+    Raises
+    ------
+    UsageError
+        No such file, module or function; or one that fails.
     """
     place, _, function = name.rpartition(":")
     is_file = place.endswith(".py")
@@ -55,8 +69,6 @@ def own_network(name: str) -> Network:
     if made is None:
         known = [n for n, value in vars(module).items() if callable(value) or isinstance(value, Network)]
         raise UsageError(f"{place} must have a function {function!r}, found none{did_you_mean(function, known)}")
-    if not isinstance(found, Network):
-        raise UsageError(f"{name} must return a Network, got {type(found).__name__}; return forktask.Network(...)")
     return found
 
 

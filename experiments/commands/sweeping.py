@@ -64,7 +64,7 @@ def measure_and_report(configuration, arguments: Namespace) -> int:
         return 1
     if configuration.measure.simulate:
         keep_machine(out_dir)
-    failures = _trace(configuration, out_dir, results) if arguments.trace else []
+    failures = _trace(configuration, out_dir, results, arguments.trace)
     for failure in failures:
         print(f"forktask: not traced: {failure}", file=sys.stderr)
     print(_report(configuration, out_dir, arguments.json))
@@ -72,13 +72,16 @@ def measure_and_report(configuration, arguments: Namespace) -> int:
     return 1 if again or failures else 0
 
 
-def _trace(configuration, out_dir: str, results) -> list[str]:
-    from ..report.sweep_traces import trace_sweep
+def _trace(configuration, out_dir: str, results, also_undisturbed: bool) -> list[str]:
+    from ..report.sweep_traces import trace_injected, trace_sweep
 
     grid, measure = configuration.grid, configuration.measure
-    return trace_sweep(
-        out_dir, results, grid.models, max(grid.threads), measure.target_s, oversubscribe=measure.oversubscribe
-    )
+    asked = (out_dir, results, grid.models, max(grid.threads), measure.target_s)
+    failures = trace_sweep(*asked, oversubscribe=measure.oversubscribe) if also_undisturbed else []
+    if measure.inject:
+        failures += trace_injected(*asked, measure.inject, oversubscribe=measure.oversubscribe)
+        print(f"forktask: outliers are traced; forktask diagnose {out_dir} says what it finds", file=sys.stderr)
+    return failures
 
 
 def _report(configuration, out_dir: str, as_json: bool) -> str:

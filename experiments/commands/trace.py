@@ -19,6 +19,7 @@ DESCRIPTION = (
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
     from ..machine.topology import core_counts
+    from ..sampling.injections import INJECTIONS
 
     add_plan_options(parser)
     add_models(parser, ("serial", "forkjoin", "forkjoin:region=persistent", "tasks", "taskgraph", "taskiter"))
@@ -30,6 +31,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     length.add_argument("--iterations", type=number_from(1), metavar="N", help="length of each logged run instead")
     parser.add_argument(
         "--show", type=number_from(1), default=3, metavar="N", help="iterations in the pictures; default: %(default)s"
+    )
+    parser.add_argument(
+        "--inject",
+        choices=INJECTIONS,
+        default="",
+        help="let each logged run meet a cause of outliers, for `forktask diagnose` to find",
     )
     parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
     parser.add_argument("--out", metavar="DIR", help="folder for all files; default: traces/<date and time>")
@@ -49,6 +56,7 @@ def call(arguments: Namespace) -> int:
         folder,
         seconds=arguments.seconds,
         iterations=arguments.iterations,
+        inject=arguments.inject,
         oversubscribe=arguments.oversubscribe,
     )
     for failure in collection.failures:

@@ -324,6 +324,7 @@ LOOKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
 _ATTEMPTS = {
     "preempted": "a quiet machine, or preemption=swap",
     "first touch": "longer warm-up, or touch the memory before the run; a steady step does not pay for it",
+    "evicted": "a run without pauses, and no other programs on this machine's caches meanwhile",
     "worker": "look at that CPU: its clock, its neighbour thread, interrupts",
     "cold cache": "placement=partitioned, which gives a block the same worker in each step",
     "always": "equal blocks, or look for denormal numbers in the layer's data",
@@ -340,7 +341,8 @@ def diagnose_log(log: EventLog) -> list[Finding]:
             f"{one.title}: {one.count} of {one.runs} runs of blocks of {one.loop!r} took more than five times as long "
             f"as the others, up to {_ms(one.longest_s)} where {_ms(one.median_s)} is usual"
             + (f", on worker {one.worker}" if one.worker >= 0 else "")
-            + f"; {CAUSES[one.cause]}.",
+            + f"; {CAUSES[one.cause]}"
+            + (f" ({one.evidence})." if one.evidence else "."),
             _ATTEMPTS[one.cause],
             f"at most {_ms(one.seconds)} of thread time a step",
         )

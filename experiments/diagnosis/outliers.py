@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,12 +13,14 @@ from ..sampling.events import EventLog
 TIMES = 5.0  # an outlier takes so many times the median of its block
 FEWEST = 3  # outliers that are worth a sentence, unless their CPU was taken away
 SHARED = 0.8  # a property that so many of the outliers have names them
+LIFT = 4.0  # so many times more often slow than other runs of the loop are those that a cause explains
 LEAST_S = 20e-6  # shorter ones cost nothing worth a search
+PAUSE_S = 1e-3  # time without any block in which others may have used the caches
 
 
 @dataclass(frozen=True)
 class Outliers:
-    """Outliers of a loop in one event log.
+    """Outliers of a loop in one event log that have one cause.
 
     Attributes
     ----------
@@ -33,6 +36,8 @@ class Outliers:
         What they have in common, one of `CAUSES`.
     worker : int
         The worker that all ran on, or -1.
+    evidence : str
+        How often runs with what they have in common were slow, and other runs.
     """
 
     title: str
@@ -45,11 +50,13 @@ class Outliers:
     median_s: float
     cause: str
     worker: int = -1
+    evidence: str = ""
 
 
 CAUSES = {
     "preempted": "the thread's CPU was taken away in the middle of the block",
     "first touch": "they ran in the first pass, which touches memory for the first time",
+    "evicted": "no block had run for a while before them, in which others used the caches: cold caches",
     "worker": "all ran on one worker",
     "cold cache": "another worker had run the block the time before, so its data were in another core's cache",
     "always": "the same blocks are slow in every pass, so it is the work itself: unequal sizes, or denormal numbers",
@@ -58,17 +65,17 @@ CAUSES = {
 
 
 def find_outliers(log: EventLog) -> list[Outliers]:
-    """Return the loops with blocks that took five times their usual time or more, the most costly first.
+    """Return the outliers of each loop by what they have in common, the most costly first.
 
-    A block's usual time is its median over the passes; a loop's is the median over its blocks, so that a block that is
-    slow in every pass is found too.
+    An outlier is a run of a block that took more than five times the median of its loop's runs.
     """
     blocks, events = log.blocks, log.events
     if not len(blocks):
         return []
     stride, steps = log.about["stride"], log.about["iterations"]
-    taken = events[(events["state"] == PREEMPTED)]
+    taken = _overlaps(blocks, events[events["state"] == PREEMPTED])
     passes = blocks["iteration"] // stride
+    pauses, faults = _pauses(blocks), log.about.get("page_faults")
     seconds = (blocks["stop_ns"] - blocks["start_ns"]) * 1e-9
     loop_of = log.task_loop[blocks["task"]]
     found = []
@@ -77,51 +84,68 @@ def find_outliers(log: EventLog) -> list[Outliers]:
         if not len(mine):
             continue
         usual = float(np.median(seconds[mine]))
-        slow = mine[(seconds[mine] > TIMES * usual) & (seconds[mine] > LEAST_S)]
-        if not len(slow):
+        slow = (seconds[mine] > TIMES * usual) & (seconds[mine] > LEAST_S)
+        if not slow.any():
             continue
-        cause = _cause(blocks, passes, seconds, mine, slow, taken)
-        if len(slow) < FEWEST and cause != "preempted":
-            continue
-        workers = set(blocks["worker"][slow].tolist())
-        found.append(
-            Outliers(
-                title=log.title,
-                loop=name,
-                layer=log.loops["layer"][number],
-                count=len(slow),
-                runs=len(mine),
-                seconds=float((seconds[slow] - usual).sum()) / steps,
-                longest_s=float(seconds[slow].max()),
-                median_s=usual,
-                cause=cause,
-                worker=workers.pop() if len(workers) == 1 else -1,
+        own = blocks[mine]
+        for cause, chosen, evidence in _causes(own, passes[mine], slow, taken[mine], pauses, faults):
+            workers = set(own["worker"][chosen].tolist())
+            found.append(
+                Outliers(
+                    title=log.title,
+                    loop=name,
+                    layer=log.loops["layer"][number],
+                    count=int(chosen.sum()),
+                    runs=len(mine),
+                    seconds=float((seconds[mine][chosen] - usual).sum()) / steps,
+                    longest_s=float(seconds[mine][chosen].max()),
+                    median_s=usual,
+                    cause=cause,
+                    worker=workers.pop() if len(workers) == 1 else -1,
+                    evidence=evidence,
+                )
             )
-        )
     return sorted(found, key=lambda one: -one.seconds)
 
 
-def _cause(blocks, passes, seconds, mine, slow, taken) -> str:
-    """Return what most of the slow runs share, and the others do not."""
+def _causes(runs, passes, slow, taken, pauses, faults) -> Iterator[tuple[str, np.ndarray, str]]:
+    """Give the causes of slow runs of a loop, which of them each explains, and what shows it.
 
-    def share(chosen: np.ndarray) -> float:
-        return float(chosen.mean())
-
-    if share(_overlaps(blocks[slow], taken)) >= SHARED:
-        return "preempted"
-    if share(passes[slow] == passes.min()) >= SHARED:
-        return "first touch"
-    tasks = np.unique(blocks["task"][slow])
-    again = mine[np.isin(blocks["task"][mine], tasks)]
-    if len(np.unique(passes)) > 2 and share(np.isin(again, slow)) >= SHARED:
-        return "always"
-    if len(np.unique(blocks["worker"][mine])) > 1:
-        moved = _moved(blocks, mine)
-        if share(moved[np.isin(mine, slow)]) >= SHARED and share(moved) < 1 - (1 - SHARED) / 2:
-            return "cold cache"
-        if len(np.unique(blocks["worker"][slow])) == 1:
-            return "worker"
-    return "none"
+    What a cause has explained counts neither as slow nor as usual for the causes that are tried after it. The first
+    pass touches memory for the first time if the run had page faults enough (None: not counted); else it comes after a
+    pause.
+    """
+    left = np.ones(len(runs), bool)
+    moved, rested = _before(runs, pauses)
+    first = passes == passes.min()
+    if touches := faults is None or faults >= (first & slow).sum():
+        rested &= ~first
+    for cause, having in (
+        ("preempted", taken),
+        ("first touch", first & touches),
+        ("evicted", rested),
+        ("cold cache", moved),
+    ):
+        having, others = having & left, ~having & left
+        chosen = having & slow
+        hits, strays = int(chosen.sum()), int((others & slow).sum())
+        if not hits or (hits < FEWEST and cause != "preempted"):
+            continue
+        if cause != "preempted" and (not others.any() or hits * others.sum() < LIFT * strays * having.sum()):
+            continue
+        seen = f"slow were {hits} of {having.sum()} such runs, and {strays} of {others.sum()} others"
+        yield cause, chosen, seen + (f"; {faults} page faults in the run" if cause == "first touch" and faults else "")
+        left &= ~having
+    chosen = slow & left
+    if chosen.sum() < FEWEST:
+        return
+    again = left & np.isin(runs["task"], np.unique(runs["task"][chosen]))
+    if len(np.unique(passes)) > 2 and chosen.sum() >= SHARED * again.sum():
+        yield "always", chosen, ""
+    elif len(np.unique(runs["worker"])) > 1 and len(np.unique(runs["worker"][chosen])) == 1:
+        yield "worker", chosen, ""
+    else:
+        yield "none", chosen, ""
 
 
 def _overlaps(runs, taken) -> np.ndarray:
@@ -137,10 +161,21 @@ def _overlaps(runs, taken) -> np.ndarray:
     return result
 
 
-def _moved(blocks, mine) -> np.ndarray:
-    """Return for each run in `mine` whether another worker ran the same block the time before."""
-    order = np.lexsort((blocks["iteration"][mine], blocks["task"][mine]))
-    task, worker = blocks["task"][mine][order], blocks["worker"][mine][order]
-    moved = np.zeros(len(mine), bool)
-    moved[order[1:]] = (task[1:] == task[:-1]) & (worker[1:] != worker[:-1])
-    return moved
+def _pauses(blocks) -> np.ndarray:
+    """Return the ends of the spells in which no worker ran a block."""
+    order = np.argsort(blocks["start_ns"])
+    start, busy_until = blocks["start_ns"][order], np.maximum.accumulate(blocks["stop_ns"][order])
+    return start[1:][start[1:] - busy_until[:-1] > PAUSE_S * 1e9]
+
+
+def _before(runs, pauses) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each run whether another worker ran the same block the time before, and whether there was a pause in
+    between, as there is before the first run."""
+    order = np.lexsort((runs["iteration"], runs["task"]))
+    task, worker = runs["task"][order], runs["worker"][order]
+    paused = np.searchsorted(pauses, runs["start_ns"][order], side="right")
+    moved, rested = np.zeros(len(runs), bool), np.ones(len(runs), bool)
+    again = task[1:] == task[:-1]
+    moved[order[1:]] = again & (worker[1:] != worker[:-1])
+    rested[order[1:]] = ~again | (paused[1:] != paused[:-1])
+    return moved, rested

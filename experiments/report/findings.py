@@ -11,9 +11,10 @@ from typing import Any
 from ...cython_src.errors import UsageError
 from ..analysis.load import load
 from ..diagnosis.diagnose import diagnose, diagnose_log
-from ..sampling.events import events_files, read_events
+from ..sampling.events import EVENTS_FOLDER, events_files, read_events
 from ..sampling.results import SAMPLES
 from ..simulate.predict import keep_machine, missing
+from .sweep_traces import TRACE_FOLDER
 from .words import plan_title
 
 
@@ -31,7 +32,8 @@ def diagnose_folder(folder: str | os.PathLike) -> dict[str, Any]:
         Neither results nor event logs there.
     """
     cases: list[dict[str, Any]] = []
-    logs = events_files(folder)
+    below = Path(folder, TRACE_FOLDER).glob(f"**/{EVENTS_FOLDER}")
+    logs = [path for place in (Path(folder), *(p.parent for p in sorted(below))) for path in events_files(place)]
     if (Path(folder) / SAMPLES).exists() or not logs:
         study = load(folder)
         skipped = {plan_id: missing(study, plan_id) for plan_id in study.plan_ids()}

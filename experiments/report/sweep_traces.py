@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from ..analysis.losses import LOSSES, all_losses, as_rows
+from ..sampling.events import events_files
 from ..sampling.results import Results, ResultsWriter
 from ..traces.collect import collect_traces
 from .trace_files import write_trace_files
@@ -73,4 +74,40 @@ def trace_sweep(
                         "layers": own.table[["phase", "layer", *LOSSES]].to_dict("records"),
                     }
                 )
+    return failures
+
+
+def trace_injected(
+    out_dir: str | os.PathLike,
+    results: Results,
+    models: Sequence[str],
+    threads: int,
+    seconds: float,
+    causes: Sequence[str],
+    oversubscribe: bool = False,
+    stream: TextIO | None = None,
+) -> list[str]:
+    """Trace all plans of a results folder with each cause of outliers injected, unless that was done; return a sentence
+    for each model that failed.
+
+    Logs go to `traces/<plan_id>/<cause>`. They get no row, since what an injected run takes is no result of its model,
+    and no pictures, which show typical iterations.
+    """
+    failures: list[str] = []
+    for plan in results.of_kind("plan"):
+        for cause in causes:
+            folder = Path(out_dir, TRACE_FOLDER, plan["plan_id"], cause)
+            if len(events_files(folder)) == len(models):
+                continue
+            found = collect_traces(
+                plan["options"],
+                models,
+                threads,
+                folder,
+                seconds=seconds,
+                inject=cause,
+                oversubscribe=oversubscribe,
+                stream=stream,
+            )
+            failures += found.failures
     return failures

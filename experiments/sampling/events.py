@@ -56,8 +56,9 @@ class EventLog:
 
     @property
     def title(self) -> str:
-        """Model and threads."""
-        return f"{self.about['model']}, {self.about['threads']} thread{'s' * (self.about['threads'] > 1)}"
+        """Model and threads, and what was injected."""
+        text = f"{self.about['model']}, {self.about['threads']} thread{'s' * (self.about['threads'] > 1)}"
+        return text + (f", {self.about['injected']} injected" if self.about.get("injected") else "")
 
     @property
     def overhead_text(self) -> str:

@@ -163,8 +163,9 @@ def build(job: Mapping[str, Any], model: ModelSpec | str = "serial"):
     limit = parse_bytes(job["memory_limit"]) if job.get("memory_limit") else None
     check_fits(plan, job["plan"], limit, read_memory()["available_bytes"], job["threads"])
     bound = bind_for(model, plan)
-    fill_dataset(bound, job["seed"])
-    initialise(bound, job["seed"])
+    if "parameters" in plan.attributes:
+        fill_dataset(bound, job["seed"])
+        initialise(bound, job["seed"])
     return bound
 
 

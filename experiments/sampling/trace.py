@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from ...cython_src.errors import UsageError
 from ...cython_src.plan.dependences import record_graph
 from .event_states import STATES, instances, worker_states
 from .events import EventLog, write_events
+from .injections import injected
 from .models import make_executor, parse_model
 from .subject import build
 from .timing import Stepper, warm_up
@@ -49,7 +51,8 @@ def trace_run(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> Ev
     Parameters
     ----------
     job : mapping
-        As for a sample; `iterations`: those of the logged run, None: it lasts about `target_s`.
+        As for a sample; `iterations`: those of the logged run, None: it lasts about `target_s`; `inject`: one of
+        `injections.INJECTIONS`, for the logged run alone.
     bound : BoundPlan, optional
         Used in place of the job's plan.
 
@@ -85,9 +88,18 @@ def trace_run(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> Ev
         overhead, overheads = measure_overhead(stepper, workers, pass_time_s, capacity, plan.num_tasks)
         workers.clear_events()
         first_iteration = stepper.iterations_done
-        start = time.monotonic_ns()  # the clock of the log
-        stepper.run(passes)
-        run_ns = (start, time.monotonic_ns())
+        cause = job.get("inject", "")
+        with injected(cause, bound, job["cpus"]) as between:
+            faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            start = time.monotonic_ns()  # the clock of the log
+            if between is None:
+                stepper.run(passes)
+            else:
+                stepper.run(passes // 2)
+                between()
+                stepper.run(passes - passes // 2)
+            run_ns = (start, time.monotonic_ns())
+            faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
         blocks = workers.events()
         spells, lost = workers.spells()
     graph = record_graph(plan.accesses, closed=True)
@@ -111,6 +123,8 @@ def trace_run(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> Ev
         "overheads": overheads,
         "unlogged_step_time_s": pass_time_s / stride,
         "lost": lost,
+        "injected": cause,
+        "page_faults": faults,
         "num_events": len(events),
         "clock": "CLOCK_MONOTONIC",
         "states": STATES,

@@ -38,6 +38,7 @@ from ..machine.topology import core_counts
 from ..sampling.child import TIME_LIMIT_S, WAIT_POLICIES
 from ..sampling.files import leading_comment, read_regular
 from ..sampling.hogs import MOST_HOGS
+from ..sampling.injections import INJECTIONS
 from ..sampling.memory import parse_bytes
 from ..sampling.models import (
     DEFAULT_MODELS,
@@ -131,6 +132,10 @@ class Measure(Record, frozen=True):
             below=1025,
         ),
     ] = 0
+    inject: Annotated[
+        tuple,
+        about(f"causes of outliers, some of {', '.join(INJECTIONS)}: each model on most threads is traced with each"),
+    ] = ()
     pin: Annotated[bool, about("pin each thread to a CPU")] = True
     wait_policy: Annotated[
         str,
@@ -152,6 +157,10 @@ class Measure(Record, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for cause in self.inject:
+            if cause not in INJECTIONS:
+                near = did_you_mean(str(cause), INJECTIONS)
+                raise UsageError(f"inject must be some of {', '.join(INJECTIONS)}, got {cause!r}{near}")
         if self.memory_limit:
             parse_bytes(self.memory_limit)
 

@@ -44,6 +44,7 @@ def collect_traces(
     seconds: float = 0.5,
     iterations: int | None = None,
     seed: int = 1,
+    inject: str = "",
     oversubscribe: bool = False,
     stream: TextIO | None = None,
 ) -> Collection:
@@ -60,6 +61,8 @@ def collect_traces(
         About how long each logged run lasts.
     iterations : int, optional
         Its length in iterations instead.
+    inject : str
+        A cause of outliers, one of `injections.INJECTIONS`, that each logged run meets.
 
     Raises
     ------
@@ -90,6 +93,7 @@ def collect_traces(
             "iterations": iterations,
             "memory_limit": None,
             "path": os.fspath(path),
+            "inject": inject,
         }
         settings = {**sample_environment(count, 0, len(cpus)), **process_environment(spec)}
         row = run_sample(job, clean_environment(os.environ, settings), TIME_LIMIT_S + 20 * seconds, SAMPLE_COMMAND)

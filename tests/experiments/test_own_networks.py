@@ -8,7 +8,7 @@ import pytest
 
 import forktask as ft
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.networks.own import own_network, write_network
+from forktask.cython_src.networks.own import make_own, own_network, write_network
 from forktask.cython_src.networks.registry import get_network, network_names
 from forktask.experiments.commands.main import main
 from forktask.experiments.sampling.results import read_results
@@ -39,7 +39,7 @@ def program(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "nets.py").write_text(PROGRAM)
     (tmp_path / "sizes_of_mine.py").write_text("CHANNELS = 8\n")
-    own_network.cache_clear()
+    make_own.cache_clear()
     get_network.cache_clear()
     sys.modules.pop("nets", None)
     sys.modules.pop("sizes_of_mine", None)

@@ -80,10 +80,10 @@ def _roofs(axis, study: Study, rows: list[Mapping[str, Any]]) -> None:
     x = np.array([low, ridge, high])
     axis.loglog(x, np.minimum(x * bytes_per_s, flops_per_s) / 1e9, color="0.2", linewidth=1.0, zorder=1)
     axis.axvline(ridge, color="0.85", linewidth=0.6, zorder=0)
-    for row, rate in zip(placed, reached, strict=True):
+    for row in placed:
         axis.scatter(
             row["intensity"],
-            rate / 1e9,
+            row["flops"] / row["time_s"] / 1e9,
             s=10 + 120 * row["share"],
             marker=MARKERS.get(row["phase"], "v"),
             color=[BOUND_COLORS[row["bound"]]],
