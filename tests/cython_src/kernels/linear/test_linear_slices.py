@@ -84,7 +84,7 @@ def test_columns_of_wider_maps_are_those_of_dense_ones(sizes, around, seed):
             attributes_of_wide = {**shape, **attributes, **wider}
             found = run_kernel(kernel, wide, [written], attributes_of_wide, [block], target, name)[written]
             # A product of the BLAS library may add in another order when the distance between rows is another one.
-            most = 1e-5 if target == "numpy" else 0
+            most = 1e-5 if target == "numpy" or name == "cublas" else 0
             np.testing.assert_allclose(found[..., columns], got, most, most, err_msg=f"{kernel} {target} {name}")
             assert (np.delete(found, np.r_[columns], axis=-1) == 7).all() or columns == slice(None)
 
