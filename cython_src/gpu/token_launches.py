@@ -43,14 +43,25 @@ def _product(symbol: str, sizes: Callable[[Mapping, np.ndarray], tuple]) -> Call
 
 
 def _attention(symbol: str) -> Callable[[Mapping, np.ndarray], Launch]:
+    """A CUDA block for each tile of a block's tokens; backward also of the queries that see its keys."""
+
     def launch(attributes: Mapping, bounds: np.ndarray) -> Launch:
         pieces = math.ceil(attributes["features"] / attributes["heads"] / ATTENTION_TILE)
-        tiles = extents(bounds, 0, 2) * pieces * -(-extents(bounds, 4) // ATTENTION_TILE)
+        tiles = -(-extents(bounds, 4) // ATTENTION_TILE)
+        if symbol == "attention_backward":
+            first = bounds[:, 4] if attributes["causal"] else 0
+            tiles = tiles - (first - attributes["sequence"]) // ATTENTION_TILE
         powers = 4 * ATTENTION_TILE * (ATTENTION_TILE + 4)
         by_token = 4 * 5 * ATTENTION_TILE
-        return Launch(symbol, tiled(tiles), _tile_bytes(ATTENTION_TILE, ATTENTION_TILE) + powers + by_token)
+        shared = _tile_bytes(ATTENTION_TILE, ATTENTION_TILE) + powers + by_token
+        return Launch(symbol, tiled(extents(bounds, 0, 2) * pieces * tiles), shared)
 
     return launch
+
+
+def _attention_sum(attributes: Mapping, bounds: np.ndarray) -> Launch:
+    size = attributes["features"] // attributes["heads"]
+    return Launch("attention_add_parts", strided(extents(bounds, 0, 2, 4) * size))
 
 
 def _per_row(symbol: str) -> Callable[[Mapping, np.ndarray], Launch]:
@@ -95,8 +106,8 @@ TOKEN_LAUNCHES: dict[str, Callable[[Mapping, np.ndarray], Launch]] = {
         "linear_backward_weights", lambda attributes, bounds: (extents(bounds, 2), attributes["inputs"])
     ),
     "attention_forward": _attention("attention_forward"),
-    "attention_backward_queries": _attention("attention_backward_queries"),
-    "attention_backward_keys": _attention("attention_backward_keys"),
+    "attention_backward": _attention("attention_backward"),
+    "attention_add_parts": _attention_sum,
     "gelu_forward": _per_number("gelu_forward"),
     "gelu_backward": _per_number("gelu_backward"),
     "tokens_add": _per_number("tokens_add"),

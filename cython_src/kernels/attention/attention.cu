@@ -1,14 +1,14 @@
 /* Attention in tiles: formulas and operands as in kernels/attention/attention.pyx, the order of sums as in
  * kernels/attention/attention_loops.h.
  *
- * A CUDA block owns 64 tokens (queries, or keys in the pass by keys) of one head of one sample and 64 features of its
- * result, and walks along the tiles of the other tokens: a tile of scores in registers, its powers in shared memory,
+ * A CUDA block owns 64 tokens (queries forward, keys or queries backward) of one head of one sample and 64 features of
+ * its result, and walks along the tiles of the other tokens: a tile of scores in registers, its powers in shared memory,
  * from where they are multiplied with values. Larger heads take several CUDA blocks, which compute the scores anew.
- * Tiles over the summed tokens lie at fixed multiples of 64 of the sample, and what is masked adds an exact zero: an
- * element has the same bits however tokens are cut into blocks.
+ * Tiles over the summed tokens lie at fixed multiples of 64 of the sample, those over the keys of a block backward from
+ * its first key on; what is masked adds an exact zero.
  *
- * Dao, Fu, Ermon, Rudra, Re: FlashAttention (NeurIPS 2022), sections 3.1 and B; backward is two passes, by queries and
- * by keys, so that no two CUDA blocks add to one place. */
+ * Dao, Fu, Ermon, Rudra, Re: FlashAttention (NeurIPS 2022), sections 3.1 and B; backward some CUDA blocks have the keys
+ * of a block, and others all queries that see them, so that no two CUDA blocks add to one place. */
 
 #include "cython_src/kernels/linear/tiles.cuh"
 
@@ -26,14 +26,15 @@ struct Part {
     int n, h, size; /* sample, head, features of a head */
     int feature;    /* the first of the tile */
     int start, stop, sequence;
-    bool causal;
-    int row, qkv_row;     /* strides of tokens */
-    long long at, qkv_at; /* of the sample's first token, of the head's first feature */
-    long long token;      /* of the sample's first token in logsumexp and delta */
+    bool causal, by_query; /* by_query: of CUDA blocks backward, one with queries */
+    int row, qkv_row;      /* strides of tokens */
+    long long at, qkv_at;  /* of the sample's first token, of the head's first feature */
+    long long token;       /* of the sample's first token in logsumexp and delta */
     float scale;
 };
 
-__device__ inline Part part_of(const GpuArgs &a)
+/* Tiles of a block's tokens; backward those of its keys, then those of the queries that see them. */
+__device__ inline Part part_of(const GpuArgs &a, bool backward)
 {
     const int *b = block_bounds(a), features = a.integers[2];
     Part p;
@@ -41,11 +42,14 @@ __device__ inline Part part_of(const GpuArgs &a)
     p.causal = a.integers[3];
     p.size = features / a.integers[1];
     const int tiles = divide_up(b[5] - b[4], ATTENTION_TILE), pieces = divide_up(p.size, ATTENTION_TILE),
-              heads = b[3] - b[2];
+              heads = b[3] - b[2], first = p.causal ? b[4] : 0,
+              further = backward ? divide_up(p.sequence - first, ATTENTION_TILE) : 0;
     int i = (int)blockIdx.x;
-    p.start = b[4] + i % tiles * ATTENTION_TILE;
-    p.stop = min(p.start + ATTENTION_TILE, b[5]);
-    i /= tiles;
+    const int tile = i % (tiles + further);
+    p.by_query = tile >= tiles;
+    p.start = p.by_query ? first + (tile - tiles) * ATTENTION_TILE : b[4] + tile * ATTENTION_TILE;
+    p.stop = min(p.start + ATTENTION_TILE, p.by_query ? p.sequence : b[5]);
+    i /= tiles + further;
     p.feature = i % pieces * ATTENTION_TILE;
     i /= pieces;
     p.h = b[2] + i % heads;
@@ -120,7 +124,7 @@ KERNEL(attention_forward)
     float *steps = shared, *powers = steps + ATTENTION_STEPS; /* [ATTENTION_TILE][ATTENTION_PITCH] */
     float *largest = powers + ATTENTION_TILE * ATTENTION_PITCH, *total = largest + ATTENTION_TILE,
           *factor = total + ATTENTION_TILE, *halves = factor + ATTENTION_TILE;
-    const Part p = part_of(a);
+    const Part p = part_of(a, false);
     if (!p.exists) /* the whole CUDA block: no barrier is missed */
         return;
     const int end = p.causal ? p.stop : p.sequence;
@@ -150,43 +154,42 @@ KERNEL(attention_forward)
         ((float *)a.operand[2])[p.token + p.start + threadIdx.x] = largest[threadIdx.x] + logf(total[threadIdx.x]);
 }
 
-/* delta[i] = gradient[i] . o[i] of a tile's queries, two threads each. */
-__device__ inline void find_deltas(const GpuArgs &a, const Part &p, float *delta, float *halves)
+/* delta[i] = gradient[i] . o[i] of the queries [start, stop) of a tile, two threads each; all threads may read them
+ * after the next barrier. */
+__device__ inline void find_deltas(const GpuArgs &a, const Part &p, int start, int stop, float *delta, float *halves)
 {
     const int row = threadIdx.x % ATTENTION_TILE, from = (int)threadIdx.x / ATTENTION_TILE * divide_up(p.size, 2);
-    const long long at = p.at + (long long)(p.start + row) * p.row;
+    const long long at = p.at + (long long)(start + row) * p.row;
     float sum = 0;
-    if (p.start + row < p.stop)
+    if (start + row < stop)
         for (int f = from; f < min(from + divide_up(p.size, 2), p.size); f++)
             sum += ((const float *)a.operand[1])[at + f] * ((const float *)a.operand[2])[at + f];
     halves[threadIdx.x] = sum;
     __syncthreads();
-    if (threadIdx.x < ATTENTION_TILE) {
+    if (threadIdx.x < ATTENTION_TILE)
         delta[row] = halves[row] + halves[ATTENTION_TILE + row];
-        if (p.feature == 0 && p.start + row < p.stop)
-            ((float *)a.operand[4])[p.token + p.start + row] = delta[row];
-    }
 }
 
-/* Gradients of queries, and delta. Bounds: samples, heads, queries. */
-KERNEL(attention_backward_queries)
+/* logsumexp[i] of the same queries. */
+__device__ inline void copy_logsumexp(const GpuArgs &a, const Part &p, int start, int stop, float *logsumexp)
 {
-    float *steps = shared, *powers = steps + ATTENTION_STEPS; /* [ATTENTION_TILE][ATTENTION_PITCH] */
-    float *logsumexp = powers + ATTENTION_TILE * ATTENTION_PITCH, *delta = logsumexp + ATTENTION_TILE,
-          *halves = delta + ATTENTION_TILE;
-    const Part p = part_of(a);
-    if (!p.exists) /* the whole CUDA block: no barrier is missed */
-        return;
-    const int end = p.causal ? p.stop : p.sequence;
-    const Factor q = third(a, p, 0, p.start, p.stop), k = third(a, p, 1, 0, end), v = third(a, p, 2, 0, end);
-    const Factor gradient = {(const float *)a.operand[2] + p.at, p.row, p.start, p.stop, p.size};
+    const int query = start + (int)threadIdx.x;
     if (threadIdx.x < ATTENTION_TILE)
-        logsumexp[threadIdx.x] =
-            p.start + (int)threadIdx.x < p.stop ? ((const float *)a.operand[3])[p.token + p.start + threadIdx.x] : 0;
-    find_deltas(a, p, delta, halves);
+        logsumexp[threadIdx.x] = query < stop ? ((const float *)a.operand[3])[p.token + query] : 0;
+}
+
+/* The part of the gradient of a tile's queries that comes from the keys [first, last). */
+__device__ inline void backward_queries(const GpuArgs &a, const Part &p, int first, int last, float *steps,
+                                        float *powers, float *logsumexp, float *delta, float *halves)
+{
+    const int end = p.causal ? min(p.stop, last) : last, part = block_bounds(a)[6];
+    const Factor q = third(a, p, 0, p.start, p.stop), k = third(a, p, 1, first, end), v = third(a, p, 2, first, end);
+    const Factor gradient = {(const float *)a.operand[2] + p.at, p.row, p.start, p.stop, p.size};
+    copy_logsumexp(a, p, p.start, p.stop, logsumexp);
+    find_deltas(a, p, p.start, p.stop, delta, halves);
     Numbers dq;
     clear(dq);
-    for (int j = 0; j < end; j += ATTENTION_TILE) {
+    for (int j = first; j < end; j += ATTENTION_TILE) {
         Numbers s;
         clear(s);
         add_product<true, true>(q, p.start, k, j, p.size, steps, s);
@@ -200,35 +203,32 @@ KERNEL(attention_backward_queries)
                     [&](int row, int column, float dp) { powers[column * ATTENTION_PITCH + row] *= dp - delta[row]; });
         add_powers(powers, k, j, p.feature, steps, dq);
     }
-    write_tile((float *)a.operand[5] + p.qkv_at, p.qkv_row, p, p.scale, dq);
+    if (part == 0)
+        write_tile((float *)a.operand[4] + p.qkv_at, p.qkv_row, p, p.scale, dq);
+    else
+        write_tile((float *)a.operand[5] + (long long)(part - 1) * a.integers[4] * p.row + p.at, p.row, p, p.scale, dq);
 }
 
-/* Gradients of keys and values; rows of a tile are keys here, columns queries. Bounds: samples, heads, keys. */
-KERNEL(attention_backward_keys)
+/* Gradients of a tile's keys and values; rows of a tile are keys here, columns queries. */
+__device__ inline void backward_keys(const GpuArgs &a, const Part &p, int first, float *steps, float *powers,
+                                     float *logsumexp, float *delta, float *halves)
 {
-    float *steps = shared, *powers = steps + ATTENTION_STEPS; /* [ATTENTION_TILE][ATTENTION_PITCH] */
-    float *logsumexp = powers + ATTENTION_TILE * ATTENTION_PITCH, *delta = logsumexp + ATTENTION_TILE;
-    const Part p = part_of(a);
-    if (!p.exists) /* the whole CUDA block: no barrier is missed */
-        return;
-    const int first = p.causal ? p.start : 0, end = p.sequence;
+    const int end = p.sequence;
     const Factor q = third(a, p, 0, first, end);
     const Factor k = third(a, p, 1, p.start, p.stop), v = third(a, p, 2, p.start, p.stop);
-    const Factor gradient = {(const float *)a.operand[1] + p.at, p.row, first, end, p.size};
+    const Factor gradient = {(const float *)a.operand[2] + p.at, p.row, first, end, p.size};
     Numbers dk, dv;
     clear(dk);
     clear(dv);
-    for (int i = first / ATTENTION_TILE * ATTENTION_TILE; i < end; i += ATTENTION_TILE) {
-        const int query = i + (int)threadIdx.x % ATTENTION_TILE;
-        (threadIdx.x < ATTENTION_TILE ? logsumexp : delta)[threadIdx.x % ATTENTION_TILE] =
-            query >= first && query < end
-                ? ((const float *)a.operand[threadIdx.x < ATTENTION_TILE ? 2 : 3])[p.token + query]
-                : 0;
+    for (int next, i = first; i < end; i = next) {
+        next = min((i / ATTENTION_TILE + 1) * ATTENTION_TILE, end);
+        copy_logsumexp(a, p, i, next, logsumexp);
+        find_deltas(a, p, i, next, delta, halves);
         Numbers s;
         clear(s);
         add_product<true, true>(k, p.start, q, i, p.size, steps, s);
         for_numbers(s, [&](int row, int column, float score) {
-            const bool seen = i + column >= first && i + column < end && (!p.causal || p.start + row <= i + column);
+            const bool seen = i + column < next && (!p.causal || p.start + row <= i + column);
             powers[column * ATTENTION_PITCH + row] = seen ? expf(score * p.scale - logsumexp[column]) : 0;
         });
         add_powers(powers, gradient, i, p.feature, steps, dv);
@@ -240,4 +240,35 @@ KERNEL(attention_backward_keys)
     }
     write_tile((float *)a.operand[4] + p.qkv_at + p.row, p.qkv_row, p, p.scale, dk);
     write_tile((float *)a.operand[4] + p.qkv_at + 2 * p.row, p.qkv_row, p, 1, dv);
+}
+
+/* Bounds: samples, heads, keys, and the number of the slice of keys. */
+KERNEL(attention_backward)
+{
+    float *steps = shared, *powers = steps + ATTENTION_STEPS; /* [ATTENTION_TILE][ATTENTION_PITCH] */
+    float *logsumexp = powers + ATTENTION_TILE * ATTENTION_PITCH, *delta = logsumexp + ATTENTION_TILE,
+          *halves = delta + ATTENTION_TILE;
+    const Part p = part_of(a, true);
+    const int *b = block_bounds(a);
+    if (!p.exists) /* the whole CUDA block: no barrier is missed */
+        return;
+    if (p.by_query)
+        backward_queries(a, p, b[4], b[5], steps, powers, logsumexp, delta, halves);
+    else
+        backward_keys(a, p, p.causal ? b[4] : 0, steps, powers, logsumexp, delta, halves);
+}
+
+/* Parts of gradients of queries, in order; a thread for each number. Bounds: samples, heads, queries, and how many. */
+KERNEL(attention_add_parts)
+{
+    const int *b = block_bounds(a), sequence = a.integers[0], features = a.integers[2], size = features / a.integers[1],
+              width = (b[3] - b[2]) * size, tokens = b[5] - b[4];
+    for (int i = thread_of_row(); i < (b[1] - b[0]) * tokens * width; i += threads_of_row()) {
+        const long long row = (long long)(b[0] + i / width / tokens) * sequence + b[4] + i / width % tokens;
+        const int column = b[2] * size + i % width;
+        float sum = ((const float *)a.operand[1])[row * 3 * features + column];
+        for (int part = 0; part < b[6]; part++)
+            sum += ((const float *)a.operand[0])[((long long)part * a.integers[4] + row) * features + column];
+        ((float *)a.operand[1])[row * 3 * features + column] = sum;
+    }
 }

@@ -2,10 +2,13 @@
 
 Rows of `qkv` are tokens, with queries, keys and values of all heads side by side: (rows, 3 features). With `causal`
 token i sees tokens j <= i only. Nothing of size sequence x sequence is stored: forward keeps the logarithm of each
-softmax's sum, backward computes the softmax again, once in blocks of queries (gradients of q) and once in blocks of
-keys (gradients of k and v). delta[i] = gradient[i] . o[i] is written by the pass by queries and read by the other.
+softmax's sum, backward computes the softmax again, once, in blocks of keys. A block has the gradients of its keys and
+values, and a part of the gradient of every query that sees one of them: that of a sample's first keys in the place of
+the gradient, those of later slices of keys in `parts`, one below the other. `attention_add_parts` adds them, in order.
 
-Bounds: samples, heads, tokens of a sample (queries, or keys). Cuts do not change bits.
+Bounds: samples, heads, tokens of a sample (queries forward, else keys), and backward the number of the slice of keys;
+`attention_add_parts`: queries, and how many parts they have. How tokens are cut changes the last bits of gradients of
+queries, and no others; cuts of samples and heads change none.
 """
 
 from libc.stdint cimport int32_t, uintptr_t
@@ -28,17 +31,20 @@ cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
 ctypedef void (*Pass)(const AttentionTask *) noexcept nogil
 
 
-cdef int run_heads(Pass run, const KernelArgs *a, Py_ssize_t block, const TaskContext *context, const float *qkv,
-                   const float *gradient, float *output, float *logsumexp, float *delta, float *dqkv) noexcept nogil:
-    """Run a pass for each sample and head of a block; operands that it does not take are NULL."""
+cdef int run_heads(Pass run, const KernelArgs *a, Py_ssize_t block, const TaskContext *context, const float *gradient,
+                   float *output, float *logsumexp, float *dqkv, float *part) noexcept nogil:
+    """Run a pass for each sample and head of a block; operands that it does not take are NULL. part: where gradients of
+    queries go in place of dqkv, or NULL."""
     cdef const int32_t *b = a.bounds + block * a.bounds_width
     cdef Py_ssize_t sequence = a.integers[0], heads = a.integers[1], features = a.integers[2]
     cdef Py_ssize_t rows = a.integers[4]
     cdef Py_ssize_t size = features // heads, n, h, at, token
+    cdef const float *qkv = <const float *> a.operand[0]
     cdef AttentionTask task
     memset(&task, 0, sizeof(AttentionTask))
     task.row = features
     task.qkv_row = 3 * features
+    task.dq_row = features if part != NULL else 3 * features
     task.size = <int> size
     task.sequence = <int> sequence
     task.causal = <int> a.integers[3]
@@ -53,36 +59,48 @@ cdef int run_heads(Pass run, const KernelArgs *a, Py_ssize_t block, const TaskCo
             task.k = task.q + features
             task.v = task.k + features
             task.logsumexp = logsumexp + token
+            task.o = output + at
             if gradient != NULL:
                 task.gradient = gradient + at
-                task.delta = delta + token
                 task.dq = dqkv + 3 * n * sequence * features + h * size
                 task.dk = task.dq + features
                 task.dv = task.dk + features
-            if output != NULL:
-                task.o = output + at
+                if part != NULL:
+                    task.dq = part + at
             run(&task)
     return 0
 
 
 cdef int attention_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     cdef const KernelArgs *a = <const KernelArgs *> args
-    return run_heads((<const Micro *> a.micro).attention.forward, a, block, context, <const float *> a.operand[0], NULL,
-                     <float *> a.operand[1], <float *> a.operand[2], NULL, NULL)
+    return run_heads((<const Micro *> a.micro).attention.forward, a, block, context, NULL, <float *> a.operand[1],
+                     <float *> a.operand[2], NULL, NULL)
 
 
-cdef int attention_backward_queries(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+cdef int attention_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     cdef const KernelArgs *a = <const KernelArgs *> args
-    return run_heads((<const Micro *> a.micro).attention.backward_queries, a, block, context,
-                     <const float *> a.operand[0], <const float *> a.operand[2], <float *> a.operand[1],
-                     <float *> a.operand[3], <float *> a.operand[4], <float *> a.operand[5])
+    cdef int32_t part = a.bounds[block * a.bounds_width + 6]
+    cdef float *parts = NULL
+    if part > 0:
+        parts = <float *> a.operand[5] + (part - 1) * a.integers[4] * a.integers[2]
+    return run_heads((<const Micro *> a.micro).attention.backward, a, block, context, <const float *> a.operand[2],
+                     <float *> a.operand[1], <float *> a.operand[3], <float *> a.operand[4], parts)
 
 
-cdef int attention_backward_keys(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+cdef int attention_add_parts(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     cdef const KernelArgs *a = <const KernelArgs *> args
-    return run_heads((<const Micro *> a.micro).attention.backward_keys, a, block, context,
-                     <const float *> a.operand[0], <const float *> a.operand[1], NULL, <float *> a.operand[2],
-                     <float *> a.operand[3], <float *> a.operand[4])
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Py_ssize_t sequence = a.integers[0], features = a.integers[2], n, part, row
+    cdef int size = <int> (features // a.integers[1])
+    cdef const float *parts = <const float *> a.operand[0]
+    cdef float *dqkv = <float *> a.operand[1]
+    for n in range(b[0], b[1]):
+        row = n * sequence + b[4]
+        for part in range(b[6]):
+            (<const Micro *> a.micro).attention.add_part(
+                parts + (part * a.integers[4] + row) * features + b[2] * size, features, b[5] - b[4],
+                (b[3] - b[2]) * size, dqkv + 3 * row * features + b[2] * size, 3 * features)
+    return 0
 
 
 def _thirds(array, attributes, n):
@@ -127,31 +145,29 @@ def _forward_reference(operands, attributes, bounds, iteration):
         operands["logsumexp"][h, tokens][t0:t1] = (largest + np.log(total))[:, 0]
 
 
-def _backward_queries_reference(operands, attributes, bounds, iteration):
-    t0, t1, causal = bounds["t0"], bounds["t1"], attributes["causal"]
-    end = t1 if causal else attributes["sequence"]
-    for n, h, tokens in _parts(attributes, bounds):
-        q, k, v = _thirds(operands["qkv"], attributes, n)[:, h]
-        gradient = _heads(operands["gradient"], attributes, n)[h, t0:t1]
-        delta = (gradient * _heads(operands["output"], attributes, n)[h, t0:t1]).sum(axis=1)
-        operands["delta"][h, tokens][t0:t1] = delta
-        logsumexp = operands["logsumexp"][h, tokens][t0:t1, None]
-        p = np.exp(_scores(q[t0:t1], k[:end], causal, t0, 0) - logsumexp)
-        ds = p * (gradient @ v[:end].T - delta[:, None])
-        _thirds(operands["dqkv"], attributes, n)[0, h, t0:t1] = ds @ k[:end] / np.sqrt(q.shape[1])
-
-
-def _backward_keys_reference(operands, attributes, bounds, iteration):
-    t0, t1, causal = bounds["t0"], bounds["t1"], attributes["causal"]
+def _backward_reference(operands, attributes, bounds, iteration):
+    t0, t1, causal, part = bounds["t0"], bounds["t1"], attributes["causal"], bounds["part"]
     start = t0 if causal else 0
     for n, h, tokens in _parts(attributes, bounds):
         q, k, v = _thirds(operands["qkv"], attributes, n)[:, h]
         q, gradient = q[start:], _heads(operands["gradient"], attributes, n)[h, start:]
+        delta = (gradient * _heads(operands["output"], attributes, n)[h, start:]).sum(axis=1)
         p = np.exp(_scores(q, k[t0:t1], causal, start, t0) - operands["logsumexp"][h, tokens][start:, None])
-        ds = p * (gradient @ v[t0:t1].T - operands["delta"][h, tokens][start:, None])
-        _, dk, dv = _thirds(operands["dqkv"], attributes, n)[:, h]
-        dk[t0:t1] = ds.T @ q / np.sqrt(q.shape[1])
+        ds = p * (gradient @ v[t0:t1].T - delta[:, None]) / np.sqrt(q.shape[1])
+        dq, dk, dv = _thirds(operands["dqkv"], attributes, n)[:, h]
+        if part:
+            dq = _heads(operands["parts"][(part - 1) * attributes["rows"] :], attributes, n)[h]
+        dq[start:] = ds @ k[t0:t1]
+        dk[t0:t1] = ds.T @ q
         dv[t0:t1] = p.T @ gradient
+
+
+def _add_parts_reference(operands, attributes, bounds, iteration):
+    queries = slice(bounds["t0"], bounds["t1"])
+    for n, h, _ in _parts(attributes, bounds):
+        dq = _thirds(operands["dqkv"], attributes, n)[0, h, queries]
+        for part in range(bounds["part"]):
+            dq += _heads(operands["parts"][part * attributes["rows"] :], attributes, n)[h, queries]
 
 
 def _scratch(attributes, bounds, operands):
@@ -164,8 +180,8 @@ register(KernelSpec(
     "attention_forward", ("qkv", "output", "logsumexp"), INTEGERS, (), BOUNDS, _forward_reference,
     <uintptr_t> &attention_forward, scratch_bytes=_scratch))
 register(KernelSpec(
-    "attention_backward_queries", ("qkv", "output", "gradient", "logsumexp", "delta", "dqkv"), INTEGERS, (), BOUNDS,
-    _backward_queries_reference, <uintptr_t> &attention_backward_queries, scratch_bytes=_scratch))
+    "attention_backward", ("qkv", "output", "gradient", "logsumexp", "dqkv", "parts?"), INTEGERS, (),
+    (*BOUNDS, "part"), _backward_reference, <uintptr_t> &attention_backward, scratch_bytes=_scratch))
 register(KernelSpec(
-    "attention_backward_keys", ("qkv", "gradient", "logsumexp", "delta", "dqkv"), INTEGERS, (), BOUNDS,
-    _backward_keys_reference, <uintptr_t> &attention_backward_keys, scratch_bytes=_scratch))
+    "attention_add_parts", ("parts", "dqkv"), INTEGERS, (), (*BOUNDS, "part"), _add_parts_reference,
+    <uintptr_t> &attention_add_parts))

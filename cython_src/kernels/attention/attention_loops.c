@@ -88,6 +88,29 @@ static void add_product(const float *a, int rows, const Mask *m, const float *b,
     }
 }
 
+/* c (keys, size), rows `width` apart, += the transpose of a tile a of scores times b, panels of `rows` rows; queries
+ * that see no key of a group are left out. Masks begin at the first key. */
+static void add_turned_product(const float *a, int rows, const Mask *m, const float *b, int size, int width, float *c,
+                               Ahead *ahead)
+{
+    for (int r = 0, height; r < m->columns; r += height) {
+        height = tile_height(m->columns - r);
+        const int begin = larger(r - m->high + 1, 0); /* the first query that sees key r */
+        for (int n = 0; n < size && begin < rows; n += PANEL_COLUMNS) {
+            Tile tile = {.a = a + begin * TILE + r,
+                         .a_row = TILE,
+                         .b = b + (ptrdiff_t)n * rows + begin * PANEL_COLUMNS,
+                         .c = c + (ptrdiff_t)r * width + n,
+                         .c_row = width,
+                         .terms = rows - begin,
+                         .add = 1,
+                         .turned = 1,
+                         .ahead = ahead};
+            run_tile(height, &tile);
+        }
+    }
+}
+
 /* Lanes l of a vector at column n with begin <= n + l < end. */
 INLINE VecI lanes_between(int n, int begin, int end)
 {
@@ -231,128 +254,120 @@ static void forward(const AttentionTask *t)
     }
 }
 
-/* p = e^(scale s - logsumexp) and ds = p (dp - delta), in place of dp, zero outside the mask; p in place of s with
- * `keep`. logsumexp and delta are by row, or with by_column by column. */
-INLINE void gradient_rows(const int full, const int by_column, const int keep, float *s, float *dp, int rows,
-                          const Mask *m, float scale, const float *logsumexp, const float *delta)
+/* p = e^(scale s - logsumexp) in place of s and ds = p (scale dp - delta) in place of dp, both zero outside the mask;
+ * logsumexp and delta, which has the factor scale already, are by row. */
+INLINE void gradient_rows(const int full, float *s, float *dp, int rows, const Mask *m, float scale,
+                          const float *logsumexp, const float *delta)
 {
     for (int r = 0; r < rows; r++, s += TILE, dp += TILE) {
         const int begin = begin_of(m, r), end = end_of(m, r);
-        Vec shift = splat(logsumexp[by_column ? 0 : r]), offset = splat(delta[by_column ? 0 : r]);
+        const Vec shift = splat(logsumexp[r]), offset = splat(delta[r]);
         UNROLL for (int n = 0; n < TILE; n += VL)
         {
-            if (by_column)
-                shift = load(logsumexp + n), offset = load(delta + n);
             Vec p = exponential_down(load(s + n) * scale - shift);
-            Vec ds = p * (load(dp + n) - offset);
+            Vec ds = p * (load(dp + n) * scale - offset);
             if (!full) {
                 VecI mask = lanes_between(n, begin, end);
                 p = (Vec)((VecI)p & mask);
                 ds = (Vec)((VecI)ds & mask);
             }
-            if (keep)
-                store(s + n, p);
+            store(s + n, p);
             store(dp + n, ds);
         }
     }
 }
 
-/* Results of a chunk to their places, times a factor. */
-static void write_rows(const float *in, int width, int rows, int size, float factor, float *out, ptrdiff_t out_row)
+/* delta[i] = scale gradient[i] . o[i] of some queries, a vector of them at a time. */
+static void find_deltas(const float *o, const float *gradient, ptrdiff_t row, int rows, int size, float scale,
+                        float *delta)
+{
+    for (int i = 0; i < rows; i += VL) {
+        Vec sums[VL];
+        UNROLL for (int r = 0; r < VL; r++)
+        {
+            const ptrdiff_t at = (ptrdiff_t)smaller(i + r, rows - 1) * row;
+            sums[r] = (Vec){0};
+            FOR_VECTORS(n, lanes, size, sums[r] += load_some(o + at + n, lanes) * load_some(gradient + at + n, lanes));
+        }
+        store(delta + i, lane_sums(sums, VL) * scale);
+    }
+}
+
+/* Rows of a tile to their places, or added to what lies there. */
+static void write_rows(const float *in, int width, int rows, int size, int add, float *out, ptrdiff_t out_row)
 {
     for (int i = 0; i < rows; i++, in += width, out += out_row)
-        FOR_VECTORS(n, lanes, size, store_some(out + n, load(in + n) * factor, lanes));
+        FOR_VECTORS(n, lanes, size, {
+            Vec value = load(in + n);
+            if (add)
+                value += load_some(out + n, lanes);
+            store_some(out + n, value, lanes);
+        });
 }
 
-static void backward_queries(const AttentionTask *t)
+static void backward(const AttentionTask *t)
 {
     const int size = t->size, width = ATTENTION_WIDTH(size);
     const float scale = 1 / sqrtf((float)size);
-    float *turned_keys = t->scratch, *turned_values = turned_keys + TILE * width, *keys = turned_values + TILE * width;
-    float *s = keys + TILE * width, *dp = s + TILE * TILE, *dq = dp + TILE * TILE;
-    for (int i = t->start; i < t->stop; i++) {
-        const float *o = t->o + i * t->row, *gradient = t->gradient + i * t->row;
-        Vec sum = {0};
-        FOR_VECTORS(n, lanes, size, sum += load_some(o + n, lanes) * load_some(gradient + n, lanes));
-        t->delta[i] = lane_sum(sum);
-    }
-    for (int first = t->start; first < t->stop; first += CHUNK) {
-        const int count = smaller(t->stop - first, CHUNK), end = keys_end(t, first + count);
-        clear(dq, (ptrdiff_t)count * width);
-        for (int j = 0; j < end; j += TILE) {
-            const int columns = smaller(end - j, TILE);
-            const float *k = t->k + j * t->qkv_row;
-            pack_columns(k, t->qkv_row, size, columns, turned_keys);
-            pack_columns(t->v + j * t->qkv_row, t->qkv_row, size, columns, turned_values);
-            pack_rows(k, t->qkv_row, columns, size, keys);
-            Ahead next_keys = fetch_tokens(t->k, t->qkv_row, j + TILE, end, size);
-            Ahead next_values = fetch_tokens(t->v, t->qkv_row, j + TILE, end, size);
-            for (int i = 0; i < count; i += TILE) {
-                const int rows = smaller(count - i, TILE), query = first + i;
-                const Mask mask = queries_mask(t, query, j, columns);
-                if (end_of(&mask, rows - 1) == 0)
-                    continue;
-                scores(t->q + query * t->qkv_row, t->qkv_row, rows, size, turned_keys, &mask, s, &next_keys);
-                scores(t->gradient + query * t->row, t->row, rows, size, turned_values, &mask, dp, &next_values);
-                if (is_full(&mask, rows) && columns == TILE)
-                    gradient_rows(1, 0, 0, s, dp, rows, &mask, scale, t->logsumexp + query, t->delta + query);
-                else
-                    gradient_rows(0, 0, 0, s, dp, rows, &mask, scale, t->logsumexp + query, t->delta + query);
-                add_product(dp, rows, &mask, keys, size, width, dq + (ptrdiff_t)i * width, &next_keys);
-            }
-        }
-        write_rows(dq, width, count, size, scale, t->dq + first * t->qkv_row, t->qkv_row);
-    }
-}
-
-/* Rows of a tile are keys here, columns queries. */
-static void backward_keys(const AttentionTask *t)
-{
-    const int size = t->size, width = ATTENTION_WIDTH(size);
-    const float scale = 1 / sqrtf((float)size);
-    float *turned_queries = t->scratch, *turned_gradients = turned_queries + TILE * width;
-    float *queries = turned_gradients + TILE * width, *gradients = queries + TILE * width;
-    float *s = gradients + TILE * width, *dp = s + TILE * TILE, *dk = dp + TILE * TILE, *dv = dk + CHUNK * width;
-    float *logsumexp = dv + CHUNK * width, *delta = logsumexp + TILE;
+    float *turned_keys = t->scratch, *turned_values = turned_keys + CHUNK * width,
+          *keys = turned_values + CHUNK * width;
+    float *dk = keys + CHUNK * width, *dv = dk + CHUNK * width;
+    float *queries = dv + CHUNK * width, *gradients = queries + TILE * width, *dq = gradients + TILE * width;
+    float *s = dq + TILE * width, *dp = s + TILE * TILE, *delta = dp + TILE * TILE;
     for (int first = t->start; first < t->stop; first += CHUNK) {
         const int count = smaller(t->stop - first, CHUNK);
+        for (int j = 0; j < count; j += TILE) {
+            const int columns = smaller(count - j, TILE);
+            const float *k = t->k + (first + j) * t->qkv_row, *v = t->v + (first + j) * t->qkv_row;
+            pack_columns(k, t->qkv_row, size, columns, turned_keys + j * width);
+            pack_columns(v, t->qkv_row, size, columns, turned_values + j * width);
+            pack_rows(k, t->qkv_row, columns, size, keys + j * width);
+        }
         clear(dk, (ptrdiff_t)count * width);
         clear(dv, (ptrdiff_t)count * width);
-        clear(logsumexp, 2 * TILE);
         for (int next, i = t->causal ? first : 0; i < t->sequence; i = next) {
             next = smaller((i / TILE + 1) * TILE, t->sequence);
-            const int columns = next - i;
+            const int rows = next - i;
             const float *q = t->q + i * t->qkv_row, *gradient = t->gradient + i * t->row;
-            pack_columns(q, t->qkv_row, size, columns, turned_queries);
-            pack_columns(gradient, t->row, size, columns, turned_gradients);
-            pack_rows(q, t->qkv_row, columns, size, queries);
-            pack_rows(gradient, t->row, columns, size, gradients);
+            pack_rows(q, t->qkv_row, rows, size, queries);
+            pack_rows(gradient, t->row, rows, size, gradients);
+            find_deltas(t->o + i * t->row, gradient, t->row, rows, size, scale, delta);
+            clear(dq, (ptrdiff_t)rows * width);
             Ahead next_queries = fetch_tokens(t->q, t->qkv_row, next, t->sequence, size);
             Ahead next_gradients = fetch_tokens(t->gradient, t->row, next, t->sequence, size);
-            memcpy(logsumexp, t->logsumexp + i, columns * sizeof(float));
-            memcpy(delta, t->delta + i, columns * sizeof(float));
+            Ahead next_outputs = fetch_tokens(t->o, t->row, next, t->sequence, size);
             for (int j = 0; j < count; j += TILE) {
-                const int rows = smaller(count - j, TILE), key = first + j;
-                const Mask mask = {columns, t->causal ? key - i : -FREE, FREE};
-                if (begin_of(&mask, 0) == columns)
-                    continue;
-                scores(t->k + key * t->qkv_row, t->qkv_row, rows, size, turned_queries, &mask, s, &next_queries);
-                scores(t->v + key * t->qkv_row, t->qkv_row, rows, size, turned_gradients, &mask, dp, &next_gradients);
+                const int columns = smaller(count - j, TILE);
+                const ptrdiff_t at = (ptrdiff_t)j * width;
+                const Mask mask = queries_mask(t, i, first + j, columns);
+                if (end_of(&mask, rows - 1) == 0)
+                    break;
+                scores(q, t->qkv_row, rows, size, turned_keys + at, &mask, s, &next_queries);
+                scores(gradient, t->row, rows, size, turned_values + at, &mask, dp, &next_gradients);
                 if (is_full(&mask, rows) && columns == TILE)
-                    gradient_rows(1, 1, 1, s, dp, rows, &mask, scale, logsumexp, delta);
+                    gradient_rows(1, s, dp, rows, &mask, scale, t->logsumexp + i, delta);
                 else
-                    gradient_rows(0, 1, 1, s, dp, rows, &mask, scale, logsumexp, delta);
-                add_product(s, rows, &mask, gradients, size, width, dv + (ptrdiff_t)j * width, &next_gradients);
-                add_product(dp, rows, &mask, queries, size, width, dk + (ptrdiff_t)j * width, &next_queries);
+                    gradient_rows(0, s, dp, rows, &mask, scale, t->logsumexp + i, delta);
+                add_turned_product(s, rows, &mask, gradients, size, width, dv + at, &next_outputs);
+                add_turned_product(dp, rows, &mask, queries, size, width, dk + at, &next_outputs);
+                add_product(dp, rows, &mask, keys + at, size, width, dq, &next_queries);
             }
+            write_rows(dq, width, rows, size, first > t->start, t->dq + i * t->dq_row, t->dq_row);
         }
-        write_rows(dk, width, count, size, scale, t->dk + first * t->qkv_row, t->qkv_row);
-        write_rows(dv, width, count, size, 1, t->dv + first * t->qkv_row, t->qkv_row);
+        write_rows(dk, width, count, size, 0, t->dk + first * t->qkv_row, t->qkv_row);
+        write_rows(dv, width, count, size, 0, t->dv + first * t->qkv_row, t->qkv_row);
     }
+}
+
+static void add_part(const float *in, ptrdiff_t in_row, int rows, int columns, float *out, ptrdiff_t out_row)
+{
+    for (int i = 0; i < rows; i++, in += in_row, out += out_row)
+        FOR_VECTORS(n, lanes, columns,
+                    store_some(out + n, load_some(out + n, lanes) + load_some(in + n, lanes), lanes));
 }
 
 const AttentionLoops ISA_SYMBOL(forktask_attention) = {
     .forward = forward,
-    .backward_queries = backward_queries,
-    .backward_keys = backward_keys,
+    .backward = backward,
+    .add_part = add_part,
 };

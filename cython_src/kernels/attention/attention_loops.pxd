@@ -11,15 +11,14 @@ cdef extern from "cython_src/kernels/attention/attention_loops.h" nogil:
         const float *gradient
         float *o
         float *logsumexp
-        float *delta
         float *dq
         float *dk
         float *dv
-        Py_ssize_t row, qkv_row
+        Py_ssize_t row, qkv_row, dq_row
         int size, sequence, causal, start, stop
         float *scratch
 
     ctypedef struct AttentionLoops:
         void (*forward)(const AttentionTask *) noexcept nogil
-        void (*backward_queries)(const AttentionTask *) noexcept nogil
-        void (*backward_keys)(const AttentionTask *) noexcept nogil
+        void (*backward)(const AttentionTask *) noexcept nogil
+        void (*add_part)(const float *, Py_ssize_t, int, int, float *, Py_ssize_t) noexcept nogil

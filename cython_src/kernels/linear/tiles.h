@@ -73,11 +73,12 @@ typedef struct Tile {
     float *c;
     ptrdiff_t a_row, c_row;
     int terms, add; /* add: to what c holds */
+    int turned;     /* A lies by terms: A[m][k] is a[k * a_row + m] */
     Ahead *ahead;   /* or NULL */
 } Tile;
 
-/* `rows` is a constant. */
-INLINE void tile(const int rows, const Tile *t)
+/* `rows` and `turned`, which is that of the tile, are constants. */
+INLINE void tile(const int rows, const int turned, const Tile *t)
 {
     Vec sum[TILE_ROWS * PANEL_VECTORS];
     const ptrdiff_t a_row = t->a_row;
@@ -95,10 +96,10 @@ INLINE void tile(const int rows, const Tile *t)
             UNROLL for (int v = 0; v < PANEL_VECTORS; v++) w[v] = load(b + v * VL);
             UNROLL for (int i = 0; i < rows; i++)
             {
-                Vec x = splat((i < 4 ? a0 : i < 8 ? a4 : a8)[(i & 3) * a_row]);
+                Vec x = splat(turned ? a0[i] : (i < 4 ? a0 : i < 8 ? a4 : a8)[(i & 3) * a_row]);
                 UNROLL for (int v = 0; v < PANEL_VECTORS; v++) sum[i * PANEL_VECTORS + v] += x * w[v];
             }
-            a0++, a4++, a8++;
+            a0 += turned ? a_row : 1, a4++, a8++;
             b += PANEL_COLUMNS;
         }
     }
@@ -113,7 +114,10 @@ INLINE void tile(const int rows, const Tile *t)
 #define DEFINE_TILE(ROWS)                                            \
     static __attribute__((noinline)) void tile_##ROWS(const Tile *t) \
     {                                                                \
-        tile(ROWS, t);                                               \
+        if (t->turned)                                               \
+            tile(ROWS, 1, t);                                        \
+        else                                                         \
+            tile(ROWS, 0, t);                                        \
     }
 
 DEFINE_TILE(1)

@@ -150,9 +150,8 @@ def attention(rng):
     map_, qkv, numbers = (rows, features), (rows, 3 * features), (heads, rows)
     bounds = (0, batch, 0, heads, int(rng.integers(sequence)) if rng.integers(2) else 0, sequence)
     yield "attention_forward", {"qkv": qkv, "output": map_, "logsumexp": numbers}, attributes, bounds
-    operands = {"qkv": qkv, "gradient": map_, "logsumexp": numbers, "delta": numbers, "dqkv": qkv}
-    yield "attention_backward_queries", {**operands, "output": map_}, attributes, bounds
-    yield "attention_backward_keys", operands, attributes, bounds
+    operands = {"qkv": qkv, "output": map_, "gradient": map_, "logsumexp": numbers, "dqkv": qkv}
+    yield "attention_backward", operands, attributes, (*bounds, 0)
 
 
 def single_kernels(rng, instruction_set):

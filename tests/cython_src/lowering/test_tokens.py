@@ -210,24 +210,25 @@ def test_random_orders_leave_the_serial_bits(memory):
 
 
 ONE_BLOCK = gpt2.network("one_block", num_layers=1, features=32, heads=2, vocabulary=64, positions=8)
-# load, embedding; ln_1, c_attn, attn, c_proj, ln_2, c_fc, c_proj; ln_f, lm_head; the loss and the way back, in which
-# attention is two loops; the gradient of the tokens' table and its update.
-SPAN = 2 + 7 + 2 + 1 + 2 + 8 + 1 + 1
+# load, embedding; ln_1, c_attn, attn, c_proj, ln_2, c_fc, c_proj; ln_f, lm_head; the loss and the way back; the
+# gradient of the tokens' table and its update.
+SPAN = 2 + 7 + 2 + 1 + 2 + 7 + 1 + 1
 
 
 @pytest.mark.parametrize("granularity", ["images=64", "images=1", "images=1,rows=4,heads=1", "images=64,channels=16"])
 def test_the_longest_chain_is_that_of_the_layers(granularity):
-    """Check that a step's span is one task of each layer there and back, however loops are cut."""
+    """Check that a step's span is one task of each layer there and back, however loops are cut; where keys are, the
+    parts of gradients of queries are added in one task more."""
     plan = lower(ONE_BLOCK, batch=4, sequence=8, granularity=granularity)
-    assert span_in_tasks(record_graph(plan.accesses)) == SPAN
+    assert span_in_tasks(record_graph(plan.accesses)) == SPAN + ("rows" in granularity)
 
 
 def test_edges_grow_with_the_blocks_and_no_faster():
-    """Check that each further sample brings 27 tasks, one a loop of the step up to the updates, and as many edges as
+    """Check that each further sample brings 26 tasks, one a loop of the step up to the updates, and as many edges as
     the one before it."""
     plans = [lower(ONE_BLOCK, batch=batch, sequence=8, granularity="images=1") for batch in (1, 2, 3, 4)]
-    assert [plan.num_tasks for plan in plans] == [46 + 27 * more for more in range(4)]
-    assert [record_graph(plan.accesses).num_edges for plan in plans] == [201 + 181 * more for more in range(4)]
+    assert [plan.num_tasks for plan in plans] == [45 + 26 * more for more in range(4)]
+    assert [record_graph(plan.accesses).num_edges for plan in plans] == [189 + 169 * more for more in range(4)]
 
 
 def test_auto_has_blocks_for_eight_threads():
@@ -238,6 +239,25 @@ def test_auto_has_blocks_for_eight_threads():
             if loop.kernel in ("linear_forward", "attention_forward"):
                 assert 16 <= loop.num_blocks <= 64, (loop, loop.num_blocks)
     assert max(loop.num_blocks for loop in lower("gpt2_tiny", batch=1, sequence=16).loops) <= 16
+
+
+def test_partial_gradients_of_queries_are_bounded():
+    """Check that a sample's keys have 8 slices at most backward, however fine the cut is, and one where samples and
+    heads are blocks enough."""
+    sizes = {"sequence": 64, "num_batches": 1}
+    network = gpt2.network("long", num_layers=1, features=32, heads=2, vocabulary=64, positions=64)
+    for options, slices in (
+        ({"batch": 1, "granularity": "images=1,rows=1,heads=1"}, 8),
+        ({"batch": 1, "granularity": "images=1,rows=40"}, 2),
+        ({"batch": 8}, 1),
+    ):
+        plan = lower(network, **sizes, **options)
+        assert (
+            max(block.bounds[-1] for loop in plan.loops if loop.kernel == "attention_backward" for block in loop.blocks)
+            == slices - 1
+        )
+        parts = [buffer for buffer in plan.buffers.values() if buffer.name.endswith("query_parts")]
+        assert [buffer.shape for buffer in parts] == [((slices - 1) * 64, 32)] * (slices > 1)
 
 
 def test_fusions_take_loops_away():

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from ....plan.builder import block_grid
-from ....plan.model import Access, read, write
+from ....plan.model import Access, read, update, write
 from ...gradients import sent_back
 from ...state import Lowering, loop_name, phase_of
 from ...units import Unit
@@ -16,12 +16,14 @@ from .maps import TokenMap
 Range = tuple[int, int]
 
 
-def _blocks(low: Lowering, unit: Unit) -> Iterator[tuple[Range, Range, Range, dict[str, int], float]]:
+def _blocks(
+    low: Lowering, unit: Unit, backward: bool = False
+) -> Iterator[tuple[Range, Range, Range, dict[str, int], float]]:
     """Samples, heads, tokens, bounds, and pairs of tokens times features of each block."""
     layer, length = unit.layer, low.options.sequence
     _, features = low.shapes[unit.target]
     flops = 4.0 * low.batch * length * length * features / (1 + layer.causal)
-    for n, h, t in block_grid(*attention_blocks(low, layer.heads, flops)):
+    for n, h, t in block_grid(*attention_blocks(low, layer.heads, flops, backward)):
         bounds = {"n0": n[0], "n1": n[1], "h0": h[0], "h1": h[1], "t0": t[0], "t1": t[1]}
         pairs = (t[1] - t[0]) * (length - (length - (t[0] + t[1]) / 2) * layer.causal)
         yield n, h, t, bounds, (n[1] - n[0]) * pairs * (h[1] - h[0]) * features / layer.heads
@@ -82,42 +84,59 @@ def attention(low: Lowering, unit: Unit, again: bool) -> None:
 
 
 def attention_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
-    """Append the gradient of the queries, with the sums that it shares with that of keys and values, and the latter."""
+    """Append the gradients by slices of keys. Each slice but a sample's first has a part of the gradient of the queries
+    in a place of its own, and another loop adds these in order: no two blocks write one place."""
     learning = [tensor for tensor in unit.sources if low.learns[tensor]]
     if not learning:
         return
     name, source, output = unit.layer.name, low.maps[unit.sources[0]], low.maps[unit.target]
     sums = low.kept[f"{name}.logsumexp"]
-    delta = low.builder.buffer(f"{name}.delta", (unit.layer.heads, source.rows), role="temporary")
+    rows, features = source.rows, output.features
+    blocks = list(_blocks(low, unit, backward=True))
+    slices = sorted({t for _, _, t, _, _ in blocks})
+    parts = (len(slices) - 1) * rows
     with contextlib.ExitStack() as stack:
         # Maps of queries, keys and values are columns of one buffer, all of which the kernels write.
         targets = [stack.enter_context(sent_back(low, unit, tensor)) for tensor in learning]
-        target = targets[0]
-        queries, keys = [], []
-        for n, h, t, bounds, work in _blocks(low, unit):
-            q, k, v = (_columns(low, unit, h, third) for third in range(3))
-            rows, seen = row_range(low, n, t), row_range(low, n, _before(low, unit, t))
-            accesses = _parts(source, rows, q) + _parts(source, seen, k, v)
-            accesses += _parts(output, rows, q) + _parts(gradient, rows, q) + _parts(target, rows, q, access=write)
-            accesses += [access for r in rows for access in (read(sums, h, r), write(delta, h, r))]
-            queries.append((bounds, accesses, 6.0 * work, _bytes(accesses)))
-            later = row_range(low, n, _after(low, unit, t))
-            accesses = _parts(source, later, q) + _parts(source, rows, k, v) + _parts(gradient, later, q)
-            accesses += _parts(target, rows, k, v, access=write)
-            accesses += [read(buffer, h, r) for r in later for buffer in (sums, delta)]
-            keys.append((bounds, accesses, 8.0 * work, _bytes(accesses)))
         operands = {
             "qkv": source.name,
             "output": output.name,
             "gradient": gradient.name,
             "logsumexp": sums,
-            "delta": delta,
-            "dqkv": target.name,
+            "dqkv": targets[0].name,
         }
+        target = targets[0]
+        if parts:
+            operands["parts"] = low.builder.buffer(f"{name}.query_parts", (parts, features), role="temporary")
+        keys, queries = [], []
+        for n, h, t, bounds, work in blocks:
+            q, k, v = (_columns(low, unit, h, third) for third in range(3))
+            own, later, part = row_range(low, n, t), row_range(low, n, _after(low, unit, t)), slices.index(t)
+            accesses = _parts(source, later, q) + _parts(source, own, k, v)
+            accesses += _parts(output, later, q) + _parts(gradient, later, q) + [read(sums, h, r) for r in later]
+            accesses += _parts(target, own, k, v, access=write)
+            if not part:
+                accesses += _parts(target, later, q, access=write)
+            else:
+                accesses += [write(operands["parts"], _of_part(r, part, rows), q) for r in later]
+            keys.append((bounds | {"part": part}, accesses, 10.0 * work, _bytes(accesses)))
+            number = part if unit.layer.causal else len(slices) - 1
+            if number:
+                accesses = _parts(target, own, q, access=update)
+                accesses += [
+                    read(operands["parts"], _of_part(r, i, rows), q) for r in own for i in range(1, number + 1)
+                ]
+                queries.append((bounds | {"part": number}, accesses, 0.0, _bytes(accesses)))
         shape = _attributes(low, unit)
-        low.loop(f"{name}.query_gradient", "attention_backward_queries", operands, queries, name, "backward", **shape)
-        del operands["output"]
-        low.loop(f"{name}.key_gradient", "attention_backward_keys", operands, keys, name, "backward", **shape)
+        low.loop(f"{name}.gradient", "attention_backward", operands, keys, name, "backward", **shape)
+        if queries:
+            operands = {operand: operands[operand] for operand in ("parts", "dqkv")}
+            low.loop(f"{name}.query_gradient", "attention_add_parts", operands, queries, name, "backward", **shape)
+
+
+def _of_part(rows: Range, part: int, height: int) -> Range:
+    """Rows of a part; the first lies elsewhere."""
+    return rows[0] + (part - 1) * height, rows[1] + (part - 1) * height
 
 
 def _bytes(accesses: list[Access]) -> float:

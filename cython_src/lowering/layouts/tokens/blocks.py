@@ -16,6 +16,7 @@ from .maps import TokenMap
 BLOCKS_WANTED = 16  # enough for eight threads
 ROWS = 256  # of a block, at most: weights are read once for each
 COLUMNS = 32  # of a panel of the kernels' matrices: output features are cut in multiples
+KEY_SLICES = 8  # of a sample backward, at most
 SHORTEST_FLOPS = 1e6  # about ten microseconds of one core
 SHORTEST_BYTES = 16384  # of a map that is read or written once
 
@@ -76,7 +77,7 @@ def weight_blocks(
 
 
 def attention_blocks(
-    low: Lowering, heads: int, flops: float
+    low: Lowering, heads: int, flops: float, backward: bool
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int]]]:
     """Return the ranges of samples, heads and tokens of attention."""
     cut, length = low.options.cut, low.options.sequence
@@ -87,8 +88,11 @@ def attention_blocks(
         samples = max(1, low.batch // number)
         head = math.ceil(heads / min(heads, math.ceil(number * samples / low.batch)))
         slices = math.ceil(number * samples * head / (low.batch * heads))
-        sizes = samples, head, min(ROWS, length, math.ceil(length / slices / COLUMNS) * COLUMNS)
-    return ranges(low.batch, sizes[0]), ranges(heads, sizes[1]), ranges(length, sizes[2])
+        most = length if backward else min(ROWS, length)
+        sizes = samples, head, min(most, math.ceil(length / slices / COLUMNS) * COLUMNS)
+    # Backward each slice of keys has partial sums of its own: their number is bounded, and so are they.
+    rows = max(sizes[2], math.ceil(length / KEY_SLICES)) if backward else sizes[2]
+    return ranges(low.batch, sizes[0]), ranges(heads, sizes[1]), ranges(length, rows)
 
 
 def feature_blocks(low: Lowering, features: int) -> list[tuple[int, int]]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from forktask.cython_src.binding.checks import check_accesses, find_unused_reads
 from forktask.cython_src.plan.builder import PlanBuilder
-from forktask.cython_src.plan.model import Block, read, write
+from forktask.cython_src.plan.model import Block, read, update, write
 
 
 def make_operands(rng, batch, sequence, heads, size, scale=1.0):
@@ -20,7 +20,6 @@ def make_operands(rng, batch, sequence, heads, size, scale=1.0):
         "gradient": rng.standard_normal((rows, features)).astype(np.float32),
         "output": fill(np.empty((rows, features), np.float32)),
         "logsumexp": fill(np.empty((heads, rows), np.float32)),
-        "delta": fill(np.empty((heads, rows), np.float32)),
         "dqkv": fill(np.empty((rows, 3 * features), np.float32)),
     }
 
@@ -31,23 +30,28 @@ def cut(rng, length, parts):
 
 
 def run_passes(operands, attributes, bounds, *target):
-    """Output, logarithms, delta and gradients of the three kernels, each on what those before it left."""
+    """Output, logarithms and gradients of the three kernels, each on what those before it left."""
+    slices = sorted({block[4:] for block in bounds})
+    shape = (len(slices) - 1) * attributes["rows"], attributes["features"]
+    operands = operands | {"parts": fill(np.empty(shape, np.float32))} if shape[0] else dict(operands)
 
-    def run(kernel, names, outputs):
-        results = run_kernel(kernel, {n: operands[n] for n in names}, outputs, attributes, bounds, *target)
-        operands.update(results)
+    def run(kernel, names, outputs, blocks):
+        given = {n: operands[n] for n in names if n in operands}
+        operands.update(run_kernel(kernel, given, outputs, attributes, blocks, *target))
 
-    operands = dict(operands)
-    run("attention_forward", ["qkv", "output", "logsumexp"], ["output", "logsumexp"])
-    names = ["qkv", "output", "gradient", "logsumexp", "delta", "dqkv"]
-    run("attention_backward_queries", names, ["delta", "dqkv"])
-    run("attention_backward_keys", ["qkv", "gradient", "logsumexp", "delta", "dqkv"], ["dqkv"])
-    return {name: operands[name] for name in ("output", "logsumexp", "delta", "dqkv")}
+    run("attention_forward", ["qkv", "output", "logsumexp"], ["output", "logsumexp"], bounds)
+    names = ["qkv", "output", "gradient", "logsumexp", "dqkv", "parts"]
+    parts = [(*block, slices.index(block[4:])) for block in bounds]
+    run("attention_backward", names, ["dqkv", *["parts"] * bool(shape[0])], parts)
+    parts = [(*b, part if attributes["causal"] else len(slices) - 1) for *b, part in parts]
+    if shape[0]:
+        run("attention_add_parts", ["parts", "dqkv"], ["dqkv"], [block for block in parts if block[-1]])
+    return {name: operands[name] for name in ("output", "logsumexp", "dqkv")}
 
 
-def grid(rng, batch, heads, sequence):
-    """Blocks that cut samples, heads and tokens at random."""
-    parts = (cut(rng, batch, 2), cut(rng, heads, 2), cut(rng, sequence, 3))
+def grid(rng, batch, heads, sequence, slices=None):
+    """Blocks that cut samples, heads and tokens at random, or tokens into given slices."""
+    parts = (cut(rng, batch, 2), cut(rng, heads, 2), slices or cut(rng, sequence, 3))
     return [tuple(itertools.chain(*block)) for block in itertools.product(*parts)]
 
 
@@ -84,7 +88,8 @@ def test_kernels_equal_numpy_forms(batch, sequence, heads, size, causal, seed):
 @pytest.mark.parametrize("causal", [0, 1])
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
 def test_bits_do_not_depend_on_the_cut(instruction_set, causal):
-    """Check that blocks of any samples, heads and tokens leave the same bits."""
+    """Check that blocks of any samples, heads and tokens leave the same bits, but for gradients of queries, which are
+    sums over slices of keys: those do not depend on samples and heads."""
     rng = np.random.default_rng(7)
     batch, sequence, heads, size = 2, 350, 2, 24
     operands = make_operands(rng, batch, sequence, heads, size, scale=2.0)
@@ -96,10 +101,17 @@ def test_bits_do_not_depend_on_the_cut(instruction_set, causal):
         "rows": batch * sequence,
     }
     whole = run_passes(operands, attributes, [(0, batch, 0, heads, 0, sequence)], "cpu", instruction_set)
-    for _ in range(8):
-        got = run_passes(operands, attributes, grid(rng, batch, heads, sequence), "cpu", instruction_set)
-        for name, value in got.items():
-            assert value.tobytes() == whole[name].tobytes(), name
+    features = heads * size
+    for _ in range(4):
+        slices = cut(rng, sequence, 3)
+        first, other = (
+            run_passes(operands, attributes, grid(rng, batch, heads, sequence, slices), "cpu", instruction_set)
+            for _ in range(2)
+        )
+        for name, value in first.items():
+            assert value.tobytes() == other[name].tobytes(), name
+            start = features * (name == "dqkv")
+            assert value[:, start:].tobytes() == whole[name][:, start:].tobytes(), name
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
@@ -123,19 +135,20 @@ def attention_plan(causal, sequence=70, heads=2, size=5, batch=2):
     for name, shape in {
         "output": (rows, features),
         "logsumexp": (heads, rows),
-        "delta": (heads, rows),
         "dqkv": (rows, 3 * features),
+        "parts": (2 * rows, features),
     }.items():
         builder.buffer(name, shape, role="parameter")
     attributes = {"sequence": sequence, "heads": heads, "features": features, "causal": causal, "rows": rows}
 
-    def blocks(accesses):
-        return [
-            Block((n, n + 1, h, h + 1, *t), tuple(accesses(n * sequence, h, *t)))
-            for n in range(batch)
-            for h in range(heads)
-            for t in ((0, 20), (20, 66), (66, sequence))
-        ]
+    slices = ((0, 20), (20, 66), (66, sequence))
+
+    def blocks(accesses, loop):
+        for n, h, (part, t) in itertools.product(range(batch), range(heads), enumerate(slices)):
+            number = part if loop == "attention_backward" or causal else len(slices) - 1
+            if loop != "attention_add_parts" or number:
+                bounds = (n, n + 1, h, h + 1, *t, number)[: None if loop != "attention_forward" else 6]
+                yield Block(bounds, tuple(accesses(n * sequence, h, *t, number)))
 
     def tokens(n, start, stop):
         return n + start, n + stop
@@ -144,38 +157,38 @@ def attention_plan(causal, sequence=70, heads=2, size=5, batch=2):
         start = third * features + h * size
         return start, start + size
 
-    def forward(n, h, t0, t1):
+    def of_part(part, tokens):
+        return tokens[0] + (part - 1) * rows, tokens[1] + (part - 1) * rows
+
+    def forward(n, h, t0, t1, _):
         own, keys = tokens(n, t0, t1), tokens(n, 0, t1 if causal else sequence)
         yield read("qkv", own, columns(h))
         yield from (read("qkv", keys, columns(h, third)) for third in (1, 2))
         yield write("output", own, columns(h))
         yield write("logsumexp", (h, h + 1), own)
 
-    def queries(n, h, t0, t1):
-        own, keys = tokens(n, t0, t1), tokens(n, 0, t1 if causal else sequence)
-        yield read("qkv", own, columns(h))
-        yield from (read("qkv", keys, columns(h, third)) for third in (1, 2))
-        yield from (read(name, own, columns(h)) for name in ("output", "gradient"))
-        yield read("logsumexp", (h, h + 1), own)
-        yield write("delta", (h, h + 1), own)
-        yield write("dqkv", own, columns(h))
-
-    def keys(n, h, t0, t1):
+    def backward(n, h, t0, t1, part):
         own, seen = tokens(n, t0, t1), tokens(n, t0 if causal else 0, sequence)
-        yield read("qkv", seen, columns(h))
-        yield read("gradient", seen, columns(h))
-        yield from (read(name, (h, h + 1), seen) for name in ("logsumexp", "delta"))
+        yield from (read(name, seen, columns(h)) for name in ("qkv", "output", "gradient"))
+        yield read("logsumexp", (h, h + 1), seen)
         for third in (1, 2):
             yield read("qkv", own, columns(h, third))
             yield write("dqkv", own, columns(h, third))
+        yield write("parts", of_part(part, seen), columns(h)) if part else write("dqkv", seen, columns(h))
+
+    def add_parts(n, h, t0, t1, number):
+        own = tokens(n, t0, t1)
+        yield update("dqkv", own, columns(h))
+        yield from (read("parts", of_part(part, own), columns(h)) for part in range(1, number + 1))
 
     passes = {
         "attention_forward": (forward, ("qkv", "output", "logsumexp")),
-        "attention_backward_queries": (queries, ("qkv", "output", "gradient", "logsumexp", "delta", "dqkv")),
-        "attention_backward_keys": (keys, ("qkv", "gradient", "logsumexp", "delta", "dqkv")),
+        "attention_backward": (backward, ("qkv", "output", "gradient", "logsumexp", "dqkv", "parts")),
+        "attention_add_parts": (add_parts, ("parts", "dqkv")),
     }
     for kernel, (accesses, names) in passes.items():
-        builder.loop(kernel, kernel, {name: name for name in names}, blocks(accesses), attributes=attributes)
+        operands = {name: name for name in names}
+        builder.loop(kernel, kernel, operands, list(blocks(accesses, kernel)), attributes=attributes)
     return builder.build()
 
 
