@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from .errors import UsageError, did_you_mean
+from .reading import check_keys
 from .typed_text import LONGEST_TEXT, is_text, parse_real, parse_whole
 
 # Whole numbers and numbers without a limit of their own are below these.
@@ -171,10 +172,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @classmethod
     def _check_names(cls, names: Iterable[str], where: str) -> None:
-        known = [field.name for field in fields(cls)]
-        for key in names:
-            if key not in known:
-                raise UsageError(f"keys in {where} may be {', '.join(known)}; got {key!r}{did_you_mean(key, known)}")
+        check_keys(names, [field.name for field in fields(cls)], where)
 
     def with_changes(self, **changes: Any) -> Self:
         """Return a copy in which some fields have other values."""

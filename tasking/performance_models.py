@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
+
+import msgspec
 
 from ..cython_src.errors import UsageError
+from ..cython_src.reading import Amount, Count, Name, read_json
 
 FORMAT_VERSION = 1
 CALIBRATION = 3  # lengths that a history needs before it is believed
@@ -48,6 +51,24 @@ class History:
         self.count += 1
         self.mean_s += (length_s - self.mean_s) / self.count
         return None
+
+
+class StoredHistory(msgspec.Struct, kw_only=True):
+    """A history in a file, with what it is of."""
+
+    kernel: Name
+    size: Count
+    place: Name
+    count: Count
+    mean_s: Amount
+    outliers: dict[Literal["first call", "transfer wait", "contention"], list[Amount]]
+
+
+class Stored(msgspec.Struct, kw_only=True):
+    """Content of a file of performance models."""
+
+    format_version: Literal[1]
+    histories: list[StoredHistory]
 
 
 class PerformanceModels:
@@ -110,19 +131,9 @@ class PerformanceModels:
             Missing, damaged or of another format.
         """
         models = cls()
-        try:
-            content = json.loads(path.read_text())
-            if content["format_version"] != FORMAT_VERSION:
-                raise ValueError(f"format {content['format_version']}")
-            for row in content["histories"]:
-                if not (row["count"] >= 0 and math.isfinite(row["mean_s"]) and set(row["outliers"]) <= set(OUTLIERS)):
-                    raise ValueError(f"a history of {row['kernel']}")
-                key = (row["kernel"], row["size"], row["place"])
-                models.histories[key] = History(row["count"], row["mean_s"], row["outliers"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UsageError(
-                f"{path} must hold performance models ({error!r}); delete it to measure them anew"
-            ) from None
+        stored = read_json(path, "file of performance models", Stored, "delete it to measure them anew")
+        for row in stored.histories:
+            models.histories[row.kernel, row.size, row.place] = History(row.count, row.mean_s, row.outliers)
         return models
 
     def table(self) -> list[Mapping]:

@@ -1,23 +1,21 @@
-"""Files as a whole: replaced, so that after a crash they hold the old content or the new, and opened if regular."""
+"""Files as a whole: replaced, so that after a crash they hold the old content or the new."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import io
-import itertools
 import os
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-import msgspec
 import numpy as np
 
 from ...cython_src.errors import UsageError
+from ...cython_src.reading import open_regular
 
 
 def write_atomically(path: Path | str, *parts: bytes | np.ndarray) -> None:
@@ -150,96 +148,3 @@ def locked_file(path: Path | str, wait: bool = False) -> Iterator[None]:
         raise UsageError(f"only one process may use {path}, another one does now; wait for it") from None
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def open_regular(path: Path | str, title: str) -> Iterator[tuple[BinaryIO, int]]:
-    """Open a file for reading and give it with its size; a pipe or a device is refused before anything waits for it.
-
-    Parameters
-    ----------
-    path : path
-    title : str
-        What the file should be, for messages.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be opened, or is not a regular one.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"{path} cannot be read ({reason}); name a {title}") from None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise UsageError(f"{path} must be a regular file and is none; name a {title}")
-        with open(descriptor, "rb", closefd=False) as file:
-            yield file, status.st_size
-    finally:
-        os.close(descriptor)
-
-
-def read_regular(path: Path | str, title: str, most_bytes: int = 64 << 20) -> bytes:
-    """Return the content of a regular file of at most `most_bytes`.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be opened, is not a regular one, or is larger.
-    """
-    with open_regular(path, title) as (file, size):
-        if size > most_bytes:
-            raise UsageError(f"{path} must have at most {most_bytes} bytes, got {size}; name a {title}")
-        try:
-            return file.read()
-        except OSError as error:
-            raise UsageError(f"{path} cannot be read ({error.strerror}); name a {title}") from None
-
-
-def decode_json(content: bytes, kind: Any = Any) -> Any:
-    """Return the value that JSON stands for, of a type of msgspec.
-
-    Raises
-    ------
-    ValueError
-        No JSON, numbers that are not finite, too deep a nesting, or a value of another type: says where.
-    """
-    try:
-        return msgspec.json.decode(content, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ValueError(str(error)) from None
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-
-
-def read_json(path: Path | str, title: str, kind: Any, remedy: str) -> Any:
-    """Read a JSON file into a type of msgspec.
-
-    Parameters
-    ----------
-    path : path
-    title : str
-        What the file should be, for messages.
-    kind : type
-    remedy : str
-        What to do about a file that is none.
-
-    Raises
-    ------
-    UsageError
-    """
-    try:
-        return decode_json(read_regular(path, title), kind)
-    except UsageError:
-        raise
-    except ValueError as error:
-        raise UsageError(f"{path} must be a {title}, got: {error}; {remedy}") from None
-
-
-def leading_comment(text: str) -> str:
-    """Return the comment before the first key of a TOML file, without its marks."""
-    lines = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
-    return "\n".join(line[1:].removeprefix(" ").rstrip() for line in lines)

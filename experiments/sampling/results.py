@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ...cython_src.errors import UsageError
-from .files import decode_json, read_regular
+from ...cython_src.reading import decode_json, read_regular
 from .older_rows import present_rows
 from .rows import ROWS, check_row
 

@@ -10,13 +10,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-Real = Annotated[float, Meta(gt=-1e15, lt=1e15)]
-Amount = Annotated[float, Meta(ge=0, lt=1e25)]  # seconds, bytes, operations
-Count = Annotated[int, Meta(ge=0, lt=2**53)]
-Number = Annotated[int, Meta(ge=1, lt=2**31)]
-Text = Annotated[str, Meta(max_length=1 << 16)]
-Name = Annotated[str, Meta(min_length=1, max_length=4096)]
-Digits = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
+from ...cython_src.reading import Amount, Count, Digits, Name, Number, Real, Text, checked
+
 Times = dict[str, Real]
 
 
@@ -275,7 +270,7 @@ def check_row(row: Any) -> str:
     if not isinstance(kind, str) or kind not in ROWS:
         return "it has no known kind"
     try:
-        msgspec.convert(row, MetgFailureRow if kind == "metg" and "failure" in row else ROWS[kind])
-    except msgspec.ValidationError as error:
+        checked(row, MetgFailureRow if kind == "metg" and "failure" in row else ROWS[kind])
+    except ValueError as error:
         return str(error)
     return ""

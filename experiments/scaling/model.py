@@ -18,9 +18,12 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from ...cython_src.errors import UsageError
+import msgspec
+from msgspec import Meta
+
+from ...cython_src.reading import Amount, Count, Digits, Name, Number, read_json
 from ...tasking.executor import expected_cost_ns
 from ..bounds.bounds import durations_by_loop, graph_bounds_of, predicted_times, record_graph
 from ..sampling.child import answer_job, clean_environment, run_sample, sample_environment
@@ -35,6 +38,7 @@ TIME_LIMIT_S = 300.0
 PROFILE_S = 0.3
 DIGITS = 6  # significant digits of predictions in the file; the comparison allows for their rounding
 TOLERANCE = 5e-6
+Nanoseconds = Annotated[int, Meta(gt=0, lt=10**15)] | Annotated[float, Meta(gt=0, lt=1e15)]
 
 
 # --- in the process
@@ -165,7 +169,9 @@ def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     before, after = _flat(stored["predicted"]), _flat(now["predicted"])
     for name in [*before, *(n for n in after if n not in before)]:
         old, new = before.get(name), after.get(name)
-        if old is None or new is None:
+        if old == new:
+            continue
+        if not old or new is None:
             lines.append(f"{name}: {_said(old)} -> {_said(new)}")
         elif abs(new - old) > TOLERANCE * abs(old):
             lines.append(f"{name}: {_said(old)} -> {_said(new)} ({new / old - 1:+.2%})")
@@ -188,6 +194,54 @@ def _flat(predicted: Mapping[str, Any]) -> dict[str, float]:
 
 def _said(value: float | None) -> str:
     return "none" if value is None else f"{value:g}"
+
+
+class LoopCounts(msgspec.Struct):
+    """What `graph_facts` returns of a loop."""
+
+    blocks: Number
+    edges: Count
+
+
+class GraphCounts(msgspec.Struct):
+    """What `graph_facts` returns."""
+
+    tasks: Number
+    edges: Count
+    cross_edges: Count
+    joins: Count
+    loops: dict[Name, LoopCounts]
+
+
+class Predictions(msgspec.Struct):
+    """What `predictions` returns on a number of threads."""
+
+    forkjoin_us: Amount
+    speedup: dict[Name, Amount]
+
+
+class Predicted(msgspec.Struct):
+    """What `predictions` returns."""
+
+    work_us: Amount
+    span_us: Amount
+    cycle_mean_us: Amount
+    threads: dict[Digits, Predictions]
+
+
+class BaselineEntry(msgspec.Struct):
+    """Entry of a subject."""
+
+    graph: GraphCounts
+    block_ns: dict[Name, Annotated[list[Nanoseconds], Meta(min_length=1)]]
+    predicted: Predicted
+
+
+class BaselineFile(msgspec.Struct):
+    """Content of a baseline: entries by test and subject."""
+
+    schema_version: Literal[1]
+    tests: dict[Name, dict[Name, BaselineEntry]]
 
 
 class Baselines:
@@ -225,16 +279,9 @@ class Baselines:
         if path not in self._entries:
             self._entries[path] = {}
             if path.exists():
-                try:
-                    content = json.loads(path.read_text())
-                    if content["schema_version"] != SCHEMA_VERSION:
-                        raise ValueError(f"schema version {content['schema_version']}")
-                    self._entries[path] = content["tests"]
-                except (OSError, ValueError, KeyError, TypeError) as error:
-                    raise UsageError(
-                        f"{path} must be a baseline of schema version {SCHEMA_VERSION}, got {error}; restore it from "
-                        f"git, or delete it and run pytest --scaling-update-baseline"
-                    ) from None
+                title = f"baseline of schema version {SCHEMA_VERSION}"
+                remedy = "restore it from git, or delete it and run pytest --scaling-update-baseline"
+                self._entries[path] = msgspec.to_builtins(read_json(path, title, BaselineFile, remedy).tests)
         return self._entries[path]
 
     def write(self) -> list[Path]:

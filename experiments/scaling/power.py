@@ -19,13 +19,16 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from ...cython_src.errors import UsageError
+from ...cython_src.reading import Amount, Count, Name, Number, Real, Text, checked, decode_json, read_regular
 from ...cython_src.records import Record, about
 from ..analysis.statistics import binomial_interval
 from ..machine.topology import available_cpus, cpu_order
-from ..sampling.files import decode_json, read_regular
 from ..sampling.hogs import MOST_HOGS, hogs_running
 from ..sampling.models import check_threads, parse_model
 from ..sampling.results import canonical_json
@@ -54,6 +57,45 @@ class PowerSettings(Record, frozen=True):
     at_most: Annotated[float, about("the claim", least=0.01, below=1e6)] = 1.05
     budget_s: Annotated[float, about("of a test", least=1, below=1e7)] = 120.0
     interference: Annotated[int, about("processes that spin on the same CPUs", least=0, below=MOST_HOGS + 1)] = 0
+
+
+class PowerPlan(msgspec.Struct, kw_only=True):
+    """What tables say of the plan of a test."""
+
+    network: Name
+    batch: Number | UnsetType = UNSET
+
+
+class StoredSettings(msgspec.Struct, kw_only=True):
+    """Conditions of a test that was run."""
+
+    plan: PowerPlan
+    model: Name
+    threads: Number
+    at_most: Amount
+    budget_s: Amount
+    interference: Count
+
+
+class StoredRound(msgspec.Struct, kw_only=True):
+    """What is read of a round."""
+
+    log_ratio: Real | None
+    discarded: Text
+
+
+class PowerRow(msgspec.Struct, kw_only=True):
+    """A test that was run."""
+
+    kind: Literal["power"]
+    settings: StoredSettings
+    slowdown: Amount
+    verdict: Literal["fail", "pass", "inconclusive"]
+    elapsed_s: Amount
+    num_rounds: Count
+    num_discarded: Count
+    load: Annotated[list[Amount], Meta(min_length=1)]
+    rounds: list[StoredRound]
 
 
 def measure_power(
@@ -123,15 +165,19 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """
     if not path.exists():
         return []
-    try:
-        rows = [decode_json(line) for line in read_regular(path, "file of rows", 1 << 30).splitlines()]
-        if not all(row["kind"] == "power" for row in rows):
-            raise ValueError("a row of another kind")
-        for settings in (row["settings"] for row in rows):
-            if "plan" not in settings:  # An older version wrote this row.
-                settings["plan"] = {name: settings.pop(name) for name in ("network", "batch")}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"--file must be a new file or one of this command, got {path} ({error})") from None
+    rows = []
+    for number, line in enumerate(read_regular(path, "file of rows", 1 << 30).splitlines(), 1):
+        try:
+            row = decode_json(line, dict)
+            settings = row.get("settings")
+            if isinstance(settings, dict) and "plan" not in settings:  # An older version wrote this row.
+                settings["plan"] = {name: settings.pop(name, None) for name in ("network", "batch")}
+            checked(row, PowerRow)
+        except ValueError as error:
+            raise UsageError(
+                f"--file must be a new file or one of this command, got {path}, line {number}: {error}; name another"
+            ) from None
+        rows.append(row)
     return rows
 
 
@@ -188,7 +234,9 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 }
             )
         null = [row for row in group if row["slowdown"] == 0]
-        ratios = [r["log_ratio"] for row in null for r in row["rounds"] if not r["discarded"]]
+        ratios = [
+            r["log_ratio"] for row in null for r in row["rounds"] if not r["discarded"] and r["log_ratio"] is not None
+        ]
         all_rounds = sum(len(row["rounds"]) for row in group)
         round_s = sum(row["elapsed_s"] for row in group) / max(1, all_rounds)
         table = {"settings": settings, "measured": measured, "round_s": round_s, "resampled": []}

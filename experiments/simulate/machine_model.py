@@ -6,13 +6,19 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 
 from ...cython_src.errors import UsageError
+from ...cython_src.reading import Amount, Text, check_keys, checked, read_toml
 
 MAX_CORES = 1024
+
+Seconds = Annotated[float, Meta(ge=0, lt=1e7)]
+Rate = Annotated[float, Meta(gt=0, lt=1e25)]
+Threads = Annotated[int, Meta(ge=1, le=MAX_CORES)]
 
 
 @dataclass(frozen=True)
@@ -33,15 +39,15 @@ class Overheads:
         To run a task: created eagerly, replayed from a deque, replayed from a program.
     """
 
-    block_s: float = 0.0
-    chunk_s: float = 0.0
-    region_s: Mapping[int, float] = field(default_factory=dict)
-    barrier_s: Mapping[int, float] = field(default_factory=dict)
-    create_task_s: float = 0.0
-    create_access_s: float = 0.0
-    eager_task_s: float = 0.0
-    replay_task_s: float = 0.0
-    program_task_s: float = 0.0
+    block_s: Seconds = 0.0
+    chunk_s: Seconds = 0.0
+    region_s: Mapping[Threads, Seconds] = field(default_factory=dict)
+    barrier_s: Mapping[Threads, Seconds] = field(default_factory=dict)
+    create_task_s: Seconds = 0.0
+    create_access_s: Seconds = 0.0
+    eager_task_s: Seconds = 0.0
+    replay_task_s: Seconds = 0.0
+    program_task_s: Seconds = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,15 +73,15 @@ class MachineModel:
     overheads : Overheads
     """
 
-    name: str = "ideal"
-    cores: int = MAX_CORES
-    peak_flops_per_s: float = math.nan
-    bandwidth_bytes_per_s: Mapping[int, float] = field(default_factory=dict)
-    capacity: Mapping[int, float] = field(default_factory=dict)
-    last_level_cache_bytes: float = 0.0
-    line_s: float = 0.0
-    wake_s: float = 0.0
-    spin_s: float = math.inf
+    name: Text = "ideal"
+    cores: Threads = MAX_CORES
+    peak_flops_per_s: Rate = math.nan
+    bandwidth_bytes_per_s: Mapping[Threads, Rate] = field(default_factory=dict)
+    capacity: Mapping[Threads, Rate] = field(default_factory=dict)
+    last_level_cache_bytes: Amount = 0.0
+    line_s: Seconds = 0.0
+    wake_s: Seconds = 0.0
+    spin_s: Annotated[float, Meta(ge=0)] = math.inf
     overheads: Overheads = field(default_factory=Overheads)
 
     @property
@@ -160,35 +166,18 @@ def machine_of(values: Mapping[str, Any], source: str) -> MachineModel:
     UsageError
         A key that is unknown, or missing, or has an impossible value.
     """
-    values = dict(values)
-    given = values.pop("overheads", {})
-    for table, kind in ((values, MachineModel), (given, Overheads)):
-        known = {f.name for f in fields(kind)}
-        for key in table:
-            if key not in known - {"overheads"}:
-                raise UsageError(f"a machine file may say {', '.join(sorted(known))}; got {key!r} in {source}")
+    for table, kind in ((values, MachineModel), (values.get("overheads"), Overheads)):
+        if isinstance(table, Mapping):
+            check_keys(table, [f.name for f in fields(kind)], f"machine file {source}")
     for key in ("cores", "peak_flops_per_s", "bandwidth_bytes_per_s", "line_s"):
         if key not in values:
             raise UsageError(f"a machine file must say {key}, but {source} does not; see docs/guide/simulate.md")
-    checked = {key: _checked(key, value, source) for key, value in values.items()}
-    return MachineModel(
-        **{"name": source, **checked},
-        overheads=Overheads(**{key: _checked(key, value, source) for key, value in given.items()}),
-    )
-
-
-def _checked(key: str, value: Any, source: str) -> Any:
-    if key == "name":
-        return str(value)
-    if isinstance(value, Mapping):
-        return {int(_checked("threads", int(n), source)): _checked(key, v, source) for n, v in value.items()}
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value) or value < 0:
+    try:
+        return checked({"name": source, **values}, MachineModel, str_keys=True)
+    except ValueError as error:
         raise UsageError(
-            f"{key} in {source} must be a number of at least 0, or a table of them by threads; got {value!r}"
-        )
-    if key in ("cores", "threads") and not 1 <= value <= MAX_CORES:
-        raise UsageError(f"{key} in {source} must be in [1, {MAX_CORES}], got {value}")
-    return value
+            f"a machine file must have numbers in their ranges, got {error} in {source}; see docs/guide/simulate.md"
+        ) from None
 
 
 def read_machine(path: str) -> MachineModel:
@@ -199,15 +188,4 @@ def read_machine(path: str) -> MachineModel:
     UsageError
         No such file, no TOML, or as in `machine_of`.
     """
-    import tomllib
-
-    try:
-        with open(path, "rb") as file:
-            return machine_of(tomllib.load(file), path)
-    except OSError as error:
-        raise UsageError(
-            f"a machine file must be readable, got {path!r} ({error.strerror}); "
-            f"forktask info --machine FILE writes this machine's"
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"a machine file must be TOML, got {path!r}: {error}") from None
+    return machine_of(read_toml(path, "machine file; forktask info --machine FILE writes this machine's")[0], path)

@@ -29,24 +29,28 @@ Keys of [train], [quick] and [[stages]] are the fields of `TrainingConfig`.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from ...cython_src.errors import UsageError, did_you_mean
+import msgspec
+
+from ...cython_src.errors import UsageError
+from ...cython_src.lowering.options import spelled
 from ...cython_src.networks.registry import get_network
-from ...cython_src.records import Record, about, fields
-from ..sampling.files import leading_comment
+from ...cython_src.reading import Text, check_keys, checked, read_toml
+from ...cython_src.records import Field, Record, about, fields
 from ..sampling.models import check_counts, convolution_for, parse_model, parse_models
 from ..sampling.results import short_id
 from ..training.config import DEFAULTS_OF_TOKENS, TrainingConfig
 
 # What a study says in other ways, or one run of a study alone.
 NOT_IN_FILES = ("seed", "out", "export")
+MOST_RUNS = 10_000
 # Fields that change no weight: runs that differ in nothing else must leave the same bits.
 WITHOUT_EFFECT = ("model", "threads", "cache", "memory_limit", "out")
 
@@ -62,6 +66,16 @@ class StudyOptions(Record, frozen=True):
         for value in self.accuracy:
             if not isinstance(value, float | int) or not 0 < value <= 1:
                 raise UsageError(f"accuracy must be numbers in (0, 1], got {value!r}")
+
+
+class StudyFile(msgspec.Struct, kw_only=True):
+    """Tables of a file; the records of their options check what they say."""
+
+    title: Text = ""
+    train: dict[str, Any] = {}
+    study: dict[str, Any] = {}
+    stages: list[dict[str, Any]] = []
+    quick: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -142,6 +156,12 @@ class Study:
         first, count = 0, self.train.get("seeds", 1)
         if not isinstance(count, int) or not 1 <= count <= 1000:
             raise UsageError(f"seeds must be a whole number in [1, 1000], got {count!r}")
+        size = count * math.prod(map(len, axes.values()))
+        if size > MOST_RUNS:
+            raise UsageError(
+                f"a study must have at most {MOST_RUNS} runs, the product of its lists and seeds, got {size}; shorten "
+                f"them"
+            )
         if "threads" in self.train:
             asked = {"model": TrainingConfig().model, **self.train}
             listed = {key: asked[key] if isinstance(asked[key], list) else [asked[key]] for key in ("model", "threads")}
@@ -164,11 +184,13 @@ class Study:
 
 
 def _several(name: str, value: Any) -> bool:
-    return isinstance(value, list) and (_kinds()[name] is not tuple or any(isinstance(part, list) for part in value))
+    return isinstance(value, list) and (
+        _fields()[name].kind is not tuple or any(isinstance(part, list) for part in value)
+    )
 
 
-def _kinds() -> dict[str, type]:
-    return {field.name: field.kind for field in fields(TrainingConfig) if field.name not in NOT_IN_FILES}
+def _fields() -> dict[str, Field]:
+    return {field.name: field for field in fields(TrainingConfig) if field.name not in NOT_IN_FILES}
 
 
 def study_folder() -> Path:
@@ -192,39 +214,28 @@ def read_study(path: Path | str) -> Study:
     UsageError
         A file that cannot be read, an unknown key, or a value that a field refuses.
     """
+    content, comment = read_toml(path, "TOML file or a shipped study")
+    check_keys(content, ("title", "train", "study", "stages", "quick"), str(path))
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        content = tomllib.loads(text)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror}); name a TOML file or a shipped study") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} must be a TOML file, got: {error}") from None
-    _check_keys(content, ("title", "train", "study", "stages", "quick"), str(path))
-    train, stages, quick = content.get("train", {}), content.get("stages", []), content.get("quick", {})
-    if not isinstance(train, dict) or not isinstance(quick, dict) or not isinstance(stages, list):
-        raise UsageError(
-            f"{path} must have tables [train] and [quick] and an array [[stages]]; see forktask study --help"
-        )
+        tables = checked(content, StudyFile)
+    except ValueError as error:
+        raise UsageError(f"{path} must be a study, got: {error}; see forktask study --help") from None
+    train, stages, quick = tables.train, tables.stages, tables.quick
+    known = _fields()
     for place, table in (("[train]", train), ("[quick]", quick), *(("[[stages]]", stage) for stage in stages)):
-        _check_keys(table, _kinds(), f"{place} of {path}")
+        check_keys(table, known, f"{place} of {path}")
         for name, value in table.items():
             if isinstance(value, list) and not value:
                 raise UsageError(f"{name} in {place} of {path} must have a value, got an empty list; leave it out")
+            for one in value if _several(name, value) else [value]:
+                known[name].checked(spelled(name, one))
     study = Study(
-        title=str(content.get("title", Path(path).stem)),
+        title=tables.title or Path(path).stem,
         train=train,
         stages=tuple(stages),
-        options=StudyOptions.from_mapping(content.get("study", {}), f"[study] of {path}"),
+        options=StudyOptions.from_mapping(tables.study, f"[study] of {path}"),
         quick_values=quick,
-        how_to_read=" ".join(leading_comment(text).split()),
+        how_to_read=" ".join(comment.split()),
     )
     study.runs()
     return study
-
-
-def _check_keys(table: Mapping[str, Any], known: Any, where: str) -> None:
-    for name in table:
-        if name not in known:
-            raise UsageError(
-                f"keys of {where} must be some of {', '.join(known)}; got {name!r}{did_you_mean(name, known)}"
-            )

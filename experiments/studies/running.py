@@ -8,9 +8,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from ...cython_src.errors import UsageError
+from ...cython_src.reading import Amount, Name, Real, Text, checked, decode_json, read_regular
 from ..machine.environment import collect, environment_id
 from ..machine.topology import available_cpus
 from ..sampling.child import clean_environment, run_sample, sample_environment
@@ -23,6 +27,58 @@ from .one_run import COMMAND
 MARKER = "study.json"
 RESULT = "result.json"
 FORMAT_VERSION = 1
+
+
+class EpochResult(msgspec.Struct, kw_only=True):
+    """What reports read of an epoch."""
+
+    epoch: Amount
+    time_s: Amount
+    train_loss: Real
+    valid_loss: Real
+    error_rate: Real
+    resident_bytes: Amount | UnsetType = UNSET
+    gpu_memory_bytes: Amount | UnsetType = UNSET
+    gpu_utilisation: Amount | UnsetType = UNSET
+
+
+class PeakMemory(msgspec.Struct, kw_only=True):
+    """What reports read of a stage's memory."""
+
+    peak_resident: Amount = msgspec.field(name="peak resident")
+
+
+class SeedResult(msgspec.Struct, kw_only=True):
+    """What reports read of a stage's only seed."""
+
+    test_accuracy: Real
+    samples_per_epoch: Amount
+    time_s: Amount
+    memory_bytes: PeakMemory
+    parameters_sha256: Text
+
+
+class StageResult(msgspec.Struct, kw_only=True):
+    """What reports read of a stage."""
+
+    seeds: Annotated[list[SeedResult], Meta(min_length=1, max_length=1)]
+    history: Annotated[list[EpochResult], Meta(min_length=1)]
+    smoke_test: bool
+    data_note: Text | UnsetType = UNSET
+
+
+class Result(msgspec.Struct, kw_only=True):
+    """What a run left that was trained to its end."""
+
+    stages: Annotated[list[StageResult], Meta(min_length=1)]
+    libraries_bytes: Amount
+
+
+class FailedResult(msgspec.Struct, kw_only=True):
+    """What a run left that failed."""
+
+    failure: Name
+    message: Text
 
 
 @dataclass(frozen=True)
@@ -112,11 +168,10 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(result, dict) or not ({"failure", "stages"} & set(result)):
-            raise ValueError("it holds no result")
+        result = decode_json(read_regular(path, "result of a run"), dict)
+        checked(result, FailedResult if "failure" in result else Result)
         return result
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         print(f"forktask: {path} cannot be read ({error}); the run is looked at again", file=sys.stderr)
         return None
 

@@ -23,7 +23,6 @@ import itertools
 import math
 import os
 import random
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from pathlib import Path
@@ -33,10 +32,10 @@ from ...cython_src.errors import UsageError, did_you_mean
 from ...cython_src.gpu import device as gpu_device
 from ...cython_src.lowering.lower import default_batch
 from ...cython_src.lowering.options import PlanOptions, spelled
+from ...cython_src.reading import check_keys, read_toml
 from ...cython_src.records import Record, about, fields
 from ..machine.topology import core_counts
 from ..sampling.child import TIME_LIMIT_S, WAIT_POLICIES
-from ..sampling.files import leading_comment, read_regular
 from ..sampling.hogs import MOST_HOGS
 from ..sampling.injections import INJECTIONS
 from ..sampling.memory import parse_bytes
@@ -55,7 +54,6 @@ from .tuned import problem_id, read_tuned
 QUICK_BATCH = 8
 QUICK_VALUES = 2
 MOST_SAMPLES = 1_000_000
-MOST_BYTES = 1 << 14  # of a configuration file: a key of ten thousand parts takes the reader seconds
 
 
 class Running(Record, frozen=True):
@@ -362,12 +360,6 @@ def check_axes(axes: Mapping[str, tuple]) -> dict[str, tuple]:
     return {name: _axis(AXES[name], list(values), "the arguments") for name, values in axes.items()}
 
 
-def _check_keys(found: Mapping[str, Any], known, where: str) -> None:
-    for key in found:
-        if key not in known:
-            raise UsageError(f"keys in {where} may be {', '.join(known)}; got {key!r}{did_you_mean(key, known)}")
-
-
 def parse_configuration(values: Mapping[str, Any], where: str = "the configuration") -> Configuration:
     """Make a configuration from nested mappings, as a TOML file gives them.
 
@@ -377,14 +369,14 @@ def parse_configuration(values: Mapping[str, Any], where: str = "the configurati
         An unknown key, a value of the wrong type, an empty list, threads on which no model runs, or what
         `Configuration` refuses.
     """
-    _check_keys(values, ("title", "grid", "measure"), where)
+    check_keys(values, ("title", "grid", "measure"), where)
     for table in ("grid", "measure"):
         if not isinstance(values.get(table, {}), Mapping):
             raise UsageError(
                 f"{table!r} in {where} must be a table, got {values[table]!r}; write [{table}] above its keys"
             )
     grid = values.get("grid", {})
-    _check_keys(grid, AXES, f"table [grid] of {where}")
+    check_keys(grid, AXES, f"table [grid] of {where}")
     if "batch" not in grid:
         networks = _axis(AXES["network"], grid.get("network", AXES["network"].default), where)
         grid = {**grid, "batch": default_batch(*networks)}
@@ -407,18 +399,11 @@ def read_configuration(path: str | os.PathLike) -> Configuration:
         No such file, no TOML, or what `parse_configuration` refuses.
     """
     try:
-        content = read_regular(path, "readable TOML file", MOST_BYTES)
+        values, comment = read_toml(path, "readable TOML file")
     except UsageError as error:
         shipped = ", ".join(sorted(p.name for p in config_folder().glob("*.toml")))
         raise UsageError(f"{error}; shipped with forktask: {shipped}") from None
-    try:
-        text = content.decode()
-        values = tomllib.loads(text)
-    except RecursionError:
-        raise UsageError(f"{path} must be TOML of a few levels, got one that is nested too deeply") from None
-    except ValueError as error:
-        raise UsageError(f"{path} must be TOML, got: {error}; mend that place") from None
-    return replace(parse_configuration(values, str(path)), how_to_read=leading_comment(text))
+    return replace(parse_configuration(values, str(path)), how_to_read=comment)
 
 
 def config_folder() -> Path:

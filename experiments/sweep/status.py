@@ -76,7 +76,7 @@ def describe_status(results: Results) -> dict[str, Any]:
     lines, trusted = failure_report(results)
     return {
         "title": configuration.title,
-        "started": results.of_kind("run")[0]["created"],
+        "started": results.of_kind("run")[0].get("created", ""),
         "environment_id": results.run["environment_id"],
         "repeats": configuration.measure.repeats,
         "configurations": configurations,
@@ -86,7 +86,7 @@ def describe_status(results: Results) -> dict[str, Any]:
         "failures": lines,
         "weights_agree": trusted,
         "half_written_line": bool(results.partial),
-        "resume": results.run["command"] if missing or profiles_missing else None,
+        "resume": results.run.get("command", "") if missing or profiles_missing else None,
     }
 
 

@@ -14,9 +14,9 @@ from msgspec import UNSET, UnsetType
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.granularity import Granularity
 from ...cython_src.lowering.options import PlanOptions, plan_options
-from ..sampling.files import locked_file, read_json, write_atomically
+from ...cython_src.reading import Amount, Name, Number, read_json
+from ..sampling.files import locked_file, write_atomically
 from ..sampling.results import short_id
-from ..sampling.rows import Amount, Name, Number
 
 FORMAT_VERSION = 1
 

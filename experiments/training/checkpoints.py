@@ -14,8 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from ...cython_src.binding.storage import Storage
 from ...cython_src.errors import UsageError
-from ..sampling.files import decode_json
-from ..sampling.rows import Amount, Count, Name, Number, Real
+from ...cython_src.reading import Amount, Count, Name, Number, Real, decode_json
 from .dataset import Dataset
 from .safetensors import read_safetensors, write_safetensors
 from .text import Text

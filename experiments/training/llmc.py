@@ -19,8 +19,9 @@ import numpy as np
 from ...cython_src.errors import UsageError
 from ...cython_src.networks import gpt2
 from ...cython_src.networks.layers import Attention, Embedding, LayerNorm, Network
+from ...cython_src.reading import open_regular
 from ..machine.disturbance import read_memory
-from ..sampling.files import open_regular, write_atomically
+from ..sampling.files import write_atomically
 
 HEADER_INTS = 256
 HEADER_BYTES = 4 * HEADER_INTS

@@ -16,7 +16,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ...cython_src.errors import UsageError
-from ..sampling.files import open_regular, write_atomically
+from ...cython_src.reading import open_regular
+from ..sampling.files import write_atomically
 
 _DTYPES = {
     "F64": "<f8",

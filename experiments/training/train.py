@@ -13,9 +13,10 @@ import numpy as np
 
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.registry import get_network
+from ...cython_src.reading import read_json
 from ...cython_src.records import fields
 from ..machine.disturbance import read_memory
-from ..sampling.files import check_writable_folder, list_folder, locked_file, read_json, unfinished, write_atomically
+from ..sampling.files import check_writable_folder, list_folder, locked_file, unfinished, write_atomically
 from ..sampling.memory import needs_text
 from ..sampling.models import check_threads, convolution_for, models_on, parse_model
 from ..sampling.progress import ProgressBar, format_seconds

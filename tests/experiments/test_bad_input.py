@@ -1,33 +1,17 @@
 """Bad values for every option, every key of every file, and environments: one sentence and exit code 2, in no time."""
 
-import copy
-import json
 import os
 import subprocess
 import sys
 import time
 from argparse import ArgumentTypeError
-from contextlib import suppress
 
-import msgspec
 import pytest
-from experiments.synthetic_results import synthetic_rows, write_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forktask.cython_src.binding.executor import BaseExecutor
-from forktask.cython_src.errors import UsageError
-from forktask.experiments.analysis.load import load
 from forktask.experiments.commands.main import COMMANDS, main, make_parser
-from forktask.experiments.report.render_text import render_text
-from forktask.experiments.report.sections import build
-from forktask.experiments.sampling.results import read_results
-from forktask.experiments.sweep.configuration import AXES, Measure, fields
-from forktask.experiments.sweep.status import describe_status
-from forktask.experiments.sweep.tuned import keep_tuned, read_tuned
-from forktask.experiments.training.checkpoints import State
-from forktask.experiments.training.config import TrainingConfig
-from forktask.experiments.training.train import read_marker
 
 LIMIT_S = 10
 # What commands need besides the option under test, so that it is the only thing wrong.
@@ -191,165 +175,6 @@ def test_cases_by_name(words, said, capsys, tmp_path, monkeypatch):
     error = capsys.readouterr().err
     assert error.startswith("forktask: error: ") and error.count("\n") == 1 and said in error, error
     assert os.listdir(tmp_path) == []
-
-
-BAD = st.one_of(
-    st.sampled_from([None, True, "", "x", -1, 0, 1e300, 2**60, 2**70, [], {}, [[]], [None], {"": 1}, "NaN"]),
-    st.integers(),
-    st.text(max_size=5),
-)
-
-
-def places(value, path=()):
-    """Paths to all values within nested lists and mappings; of lists the first element only."""
-    if path:
-        yield path
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from places(inner, (*path, key))
-    elif isinstance(value, list) and value:
-        yield from places(value[0], (*path, 0))
-
-
-def changed(value, path, new):
-    """A copy with one value changed, or taken out."""
-    result = copy.deepcopy(value)
-    holder = result
-    for key in path[:-1]:
-        holder = holder[key]
-    if new is REMOVED:
-        del holder[path[-1]]
-    else:
-        holder[path[-1]] = new
-    return result
-
-
-REMOVED = object()
-CHANGE = st.one_of(st.just(REMOVED), BAD)
-ROWS = synthetic_rows(models=("serial", "forkjoin", "taskiter"), repeats=3, failures=True)
-ONE_OF_EACH = [next(i for i, row in enumerate(ROWS) if row["kind"] == kind) for kind in ("run", "machine", "plan")]
-ONE_OF_EACH += [next(i for i, row in enumerate(ROWS) if row["kind"] == kind) for kind in ("sample", "profile")]
-ONE_OF_EACH += [len(ROWS) - 1]
-LOADED = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
-
-
-@LOADED
-@given(data=st.data())
-def test_changed_rows_are_refused_or_read(data, tmp_path):
-    """Check that a changed key of a row never ends in anything but a report or one sentence."""
-    number = data.draw(st.sampled_from(ONE_OF_EACH))
-    path = data.draw(st.sampled_from(list(places(ROWS[number]))))
-    new = data.draw(CHANGE)
-    rows = [*ROWS]
-    rows[number] = changed(rows[number], path, new)
-    write_rows(tmp_path, rows)
-    try:
-        study = load(tmp_path)
-        render_text(build(study))
-    except UsageError as error:
-        assert "\n" not in str(error)
-    with suppress(UsageError):
-        describe_status(read_results(tmp_path))
-
-
-@settings(LOADED, max_examples=60)
-@given(key=st.sampled_from([*AXES, *(f.name for f in fields(Measure))]), new=BAD)
-def test_changed_sweeps_are_refused_or_expanded(key, new, tmp_path, capsys):
-    """Check each key of a sweep file with values of any type."""
-    table = "grid" if key in AXES and key != "seed" else "measure"
-    if isinstance(new, dict) or new is None or new == [None]:
-        text = f"[{table}]\n{key} = {{x = 1}}\n"
-    else:
-        text = f"[{table}]\n{key} = {json.dumps(new)}\n"
-    (tmp_path / "sweep.toml").write_text("[grid]\nbatch = 8\n" * (table != "grid") + text)
-    assert call(["run", str(tmp_path / "sweep.toml"), "--dry-run"], capsys) in (0, 2)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["x = " + "[" * 100_000, "a." * 8_000 + "b = 1", "[grid]\nbatch = nan", "[grid]\nbatch = inf", "\0", "[grid"],
-    ids=["deep list", "deep key", "NaN", "infinity", "NUL", "cut"],
-)
-def test_sweeps_that_are_none(text, tmp_path, capsys):
-    """Check nesting, numbers that are none, and what is no TOML."""
-    (tmp_path / "sweep.toml").write_text(text)
-    assert call(["run", str(tmp_path / "sweep.toml"), "--dry-run"], capsys) == 2
-
-
-def test_a_sweep_of_a_milliard_points_is_refused(tmp_path, capsys):
-    """Check that the size of a grid is known before it is expanded."""
-    numbers = json.dumps(list(range(1, 4000)))
-    (tmp_path / "sweep.toml").write_text(f"[grid]\nbatch = {numbers}\nsequence = {numbers}\ndropout_seed = {numbers}\n")
-    assert call(["run", str(tmp_path / "sweep.toml"), "--dry-run"], capsys) == 2
-
-
-@settings(LOADED, max_examples=100)
-@given(data=st.data())
-def test_changed_tuned_files_are_refused_or_read(data, tmp_path):
-    """Check each key of a file of `forktask tune`."""
-    plan = {"network": "cifar10_cnn", **TrainingConfig().plan.as_dict()}
-    row = {"model": "serial", "threads": 1, "granularity": "rows=1", "times": {"auto": [0.1]}, "step_time_s": 0.1}
-    path = tmp_path / "tuned.json"
-    path.unlink(missing_ok=True)
-    keep_tuned(path, {"plan": plan, "candidates": ["auto"], "rows": [row]})
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps(changed(content, data.draw(st.sampled_from(list(places(content)))), data.draw(CHANGE))))
-    try:
-        read_tuned(path)
-    except UsageError as error:
-        assert str(path) in str(error) and "\n" not in str(error)
-
-
-@settings(LOADED, max_examples=100)
-@given(data=st.data())
-def test_changed_markers_are_refused_or_read(data, tmp_path):
-    """Check each key of the marker of a training run."""
-    content = {"format_version": 1, "config": TrainingConfig().as_dict()}
-    content["config"]["betas"] = list(content["config"]["betas"])
-    changes = changed(content, data.draw(st.sampled_from(list(places(content)))), data.draw(CHANGE))
-    (tmp_path / "training.json").write_text(json.dumps(changes))
-    try:
-        read_marker(tmp_path)
-    except UsageError as error:
-        assert "training.json" in str(error) and "\n" not in str(error)
-
-
-@settings(LOADED, max_examples=100)
-@given(data=st.data())
-def test_changed_states_of_checkpoints_have_another_type(data):
-    """Check that whatever is read from a checkpoint's state has the type that it was written with."""
-    epoch = {name: 1 if name in ("seed", "epoch") else 0.5 for name in State.__annotations__ and _columns()}
-    content = {"format_version": 2, "network": "cifar10_cnn", "seed": 0, "epoch": 1, "iteration": 4, "history": [epoch]}
-    msgspec.convert(content, State)
-    path = data.draw(st.sampled_from(list(places(content))))
-    new = data.draw(BAD.filter(lambda value: value not in (None, [])))
-    try:
-        found = msgspec.to_builtins(msgspec.convert(changed(content, path, new), State))
-    except msgspec.ValidationError:
-        return
-    assert found["history"] == [] or all(isinstance(v, int | float) for v in found["history"][0].values())
-
-
-def _columns():
-    from forktask.experiments.training.checkpoints import HISTORY_COLUMNS
-
-    return HISTORY_COLUMNS
-
-
-@pytest.mark.parametrize("text", ["", "null", "[]", "[" * 100_000, '{"a":' * 50_000, "\xff", '{"kind": NaN}', "1e400"])
-def test_files_that_are_no_json(text, tmp_path):
-    """Check deep nesting, cut files and numbers that are none, in every file of JSON."""
-    content = text.encode("latin-1")
-    for name in ("tuned.json", "training.json", "samples.jsonl"):
-        (tmp_path / name).write_bytes(content + b"\n")
-    with pytest.raises(UsageError):
-        read_tuned(tmp_path / "tuned.json")
-    with pytest.raises(UsageError):
-        read_marker(tmp_path)
-    with pytest.raises(UsageError):
-        read_results(tmp_path)
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["fifo", "folder"])

@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from forktask.cython_src.lowering.options import PlanOptions, format_value
+from forktask.cython_src.reading import read_toml
 from forktask.cython_src.records import fields
 from forktask.cython_src.typed_text import rounded
 from forktask.experiments.commands.main import COMMANDS, main, make_parser
-from forktask.experiments.sampling.files import leading_comment
 from forktask.experiments.sampling.memory import format_bytes
 from forktask.experiments.sweep import sweep
 from forktask.experiments.sweep.configuration import config_folder, parse_configuration, read_configuration
@@ -139,7 +139,7 @@ def test_a_dry_run_of_every_shipped_file_needs_nothing(path, monkeypatch, capsys
     command = "study" if path.parent.name == "studies" else "run"
     assert main([command, path.stem, "--dry-run", "--quick"]) == 0
     said = capsys.readouterr().out
-    assert " ".join(leading_comment(path.read_text()).split()) in " ".join(said.split())
+    assert " ".join(read_toml(path, "sweep")[1].split()) in " ".join(said.split())
     needs_gpu = command == "run" and read_configuration(path).uses_gpu
     assert ("cannot run here: a GPU" in said) == needs_gpu
 

@@ -134,7 +134,7 @@ def test_times_of_stages_add_up_and_time_to_accuracy_is_a_median(file):
         (("threads = 1", "threads = 0"), "threads must be"),
         (("[0.05, 1.0]", "[5]"), "accuracy must be numbers"),
         (("batch = [32, 2048]", "batch = []"), "empty list"),
-        (("title =", "title"), "must be a TOML file"),
+        (("title =", "title"), "must be TOML"),
         (('model = ["serial", "taskiter"]', 'model = "none"'), "none"),
         (("threads = 1", "seeds = 0"), "seeds must be"),
     ],

@@ -72,9 +72,9 @@ def test_models_are_kept(tmp_path):
     for text in ("", "{}", '{"format_version": 9, "histories": []}', path.read_text().replace("2.0", "NaN")):
         bad = tmp_path / "bad.json"
         bad.write_text(text)
-        with pytest.raises(UsageError, match="must hold performance models"):
+        with pytest.raises(UsageError, match="file of performance models"):
             PerformanceModels.load(bad)
-    with pytest.raises(UsageError, match="must hold performance models"):
+    with pytest.raises(UsageError, match="file of performance models"):
         PerformanceModels.load(tmp_path / "none.json")
 
 

@@ -77,7 +77,7 @@ def test_machine_files(tmp_path):
         ({"line_s": "fast"}, "line_s"),
         ({"colour": 1}, "colour"),
         ({"overheads": {"block": 1}}, "block"),
-        ({"bandwidth_bytes_per_s": {"0": 1e9}}, "threads"),
+        ({"bandwidth_bytes_per_s": {"0": 1e9}}, "bandwidth_bytes_per_s"),
     ):
         with pytest.raises(UsageError, match=words):
             machine_of({**least, **wrong}, "file")

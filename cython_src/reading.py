@@ -1,0 +1,168 @@
+"""Files that are read: regular ones only, as JSON or TOML, decoded once into types with ranges."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import msgspec
+from msgspec import Meta
+
+from .errors import UsageError, did_you_mean
+
+MOST_TOML_BYTES = 1 << 14  # a key of ten thousand parts takes the reader of TOML seconds
+
+# Fields of what is read.
+Real = Annotated[float, Meta(gt=-1e15, lt=1e15)]
+Amount = Annotated[float, Meta(ge=0, lt=1e25)]  # seconds, bytes, operations
+Count = Annotated[int, Meta(ge=0, lt=2**53)]
+Number = Annotated[int, Meta(ge=1, lt=2**31)]
+Text = Annotated[str, Meta(max_length=1 << 16)]
+Digits = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
+Name = Annotated[str, Meta(min_length=1, max_length=4096)]
+
+
+@contextmanager
+def open_regular(path: Path | str, title: str) -> Iterator[tuple[BinaryIO, int]]:
+    """Open a file for reading and give it with its size; a pipe or a device is refused before anything waits for it.
+
+    Parameters
+    ----------
+    path : path
+    title : str
+        What the file should be, for messages.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be opened, or is not a regular one.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{path} cannot be read ({reason}); name a {title}") from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise UsageError(f"{path} must be a regular file and is none; name a {title}")
+        with open(descriptor, "rb", closefd=False) as file:
+            yield file, status.st_size
+    finally:
+        os.close(descriptor)
+
+
+def read_regular(path: Path | str, title: str, most_bytes: int = 64 << 20) -> bytes:
+    """Return the content of a regular file of at most `most_bytes`.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be opened, is not a regular one, or is larger.
+    """
+    with open_regular(path, title) as (file, size):
+        if size > most_bytes:
+            raise UsageError(f"{path} must have at most {most_bytes} bytes, got {size}; name a {title}")
+        try:
+            return file.read()
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read ({error.strerror}); name a {title}") from None
+
+
+def decode_json(content: bytes, kind: Any = Any) -> Any:
+    """Return the value that JSON stands for, of a type of msgspec.
+
+    Raises
+    ------
+    ValueError
+        No JSON, numbers that are not finite, too deep a nesting, or a value of another type: says where.
+    """
+    try:
+        values = msgspec.json.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ValueError(str(error)) from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return values if kind is Any else checked(values, kind)
+
+
+def read_json(path: Path | str, title: str, kind: Any, remedy: str) -> Any:
+    """Read a JSON file into a type of msgspec.
+
+    Parameters
+    ----------
+    path : path
+    title : str
+        What the file should be, for messages.
+    kind : type
+    remedy : str
+        What to do about a file that is none.
+
+    Raises
+    ------
+    UsageError
+    """
+    try:
+        return decode_json(read_regular(path, title), kind)
+    except UsageError:
+        raise
+    except ValueError as error:
+        raise UsageError(f"{path} must be a {title}, got: {error}; {remedy}") from None
+
+
+def read_toml(path: Path | str, title: str) -> tuple[dict[str, Any], str]:
+    """Read a TOML file; returns its values, and the comment before its first key without its marks.
+
+    Raises
+    ------
+    UsageError
+        As in `read_regular`, a large file, or no TOML.
+    """
+    try:
+        text = read_regular(path, title, MOST_TOML_BYTES).decode()
+        lines = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
+        return tomllib.loads(text), "\n".join(line[1:].removeprefix(" ").rstrip() for line in lines)
+    except UsageError:
+        raise
+    except RecursionError:
+        reason = "one that is nested too deeply"
+    except ValueError as error:
+        reason = str(error)
+    raise UsageError(f"{path} must be TOML, got: {reason}; mend that place, or name a {title}")
+
+
+def checked(values: Any, kind: Any, **options: Any) -> Any:
+    """Return values as JSON and TOML have them, as a type of msgspec.
+
+    Raises
+    ------
+    ValueError
+        A value of another type or out of its range: says where, and which.
+    """
+    try:
+        return msgspec.convert(values, kind, **options)
+    except msgspec.ValidationError as error:
+        said = str(error)
+    path = said.partition(" - at `$")[2].rstrip("`")
+    if "[...]" not in path:
+        found = values
+        for name, place in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path):
+            found = found[name] if name else found[int(place)]
+        if not isinstance(found, dict | list):
+            said += f", got {found!r:.60}"
+    raise ValueError(said)
+
+
+def check_keys(table: Iterable[str], known: Iterable[str], where: str) -> None:
+    """Raise `UsageError` for the first key that is unknown, with the nearest known one."""
+    known = [*known]
+    for key in table:
+        if key not in known:
+            raise UsageError(f"keys in {where} may be {', '.join(known)}; got {key!r}{did_you_mean(key, known)}")

@@ -1,0 +1,283 @@
+"""Changed keys of every file that is read, and files that are none: one sentence, or a value of the right type."""
+
+import copy
+import json
+from contextlib import suppress
+
+import msgspec
+import pytest
+from experiments.synthetic_results import synthetic_rows, write_rows
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from forktask.cython_src.errors import UsageError
+from forktask.experiments.analysis.load import load
+from forktask.experiments.commands.main import main
+from forktask.experiments.report.render_text import render_text
+from forktask.experiments.report.sections import build
+from forktask.experiments.sampling.results import read_results
+from forktask.experiments.scaling.model import BASELINE, Baselines, differences
+from forktask.experiments.scaling.power import format_tables, read_rows, summarise
+from forktask.experiments.simulate.machine_model import MachineModel, Overheads, read_machine
+from forktask.experiments.studies.configuration import read_study
+from forktask.experiments.studies.running import RESULT, read_result
+from forktask.experiments.sweep.configuration import AXES, Measure, fields, parse_configuration, read_configuration
+from forktask.experiments.sweep.status import describe_status
+from forktask.experiments.sweep.tuned import keep_tuned, read_tuned
+from forktask.experiments.training.checkpoints import HISTORY_COLUMNS, State
+from forktask.experiments.training.config import TrainingConfig
+from forktask.experiments.training.train import read_marker
+from forktask.tasking.performance_models import PerformanceModels
+
+REMOVED = object()
+BAD = st.one_of(
+    st.sampled_from([None, True, "", "x", -1, 0, 1e300, 2**60, 2**70, [], {}, [[]], [None], {"": 1}, "NaN"]),
+    st.integers(),
+    st.text(max_size=5),
+)
+CHANGE = st.one_of(st.just(REMOVED), BAD)
+DRAWN = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+def places(value, path=()):
+    """Paths to all values within nested lists and mappings; of lists the first element only."""
+    if path:
+        yield path
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from places(inner, (*path, key))
+    elif isinstance(value, list) and value:
+        yield from places(value[0], (*path, 0))
+
+
+def changed(value, path, new):
+    """A copy with one value changed, or taken out."""
+    result = copy.deepcopy(value)
+    holder = result
+    for key in path[:-1]:
+        holder = holder[key]
+    if new is REMOVED:
+        del holder[path[-1]]
+    else:
+        holder[path[-1]] = new
+    return result
+
+
+def as_toml(value):
+    """A value as TOML writes it within a line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {as_toml(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(as_toml, value))}]"
+    return "nan" if value is None else json.dumps(value)
+
+
+def write_toml(path, values):
+    path.write_text("".join(f"{json.dumps(key)} = {as_toml(value)}\n" for key, value in values.items()))
+
+
+def write_json(path, values):
+    path.write_text(json.dumps(values) + "\n")
+
+
+PREDICTED = {"work_us": 2.0, "span_us": 1.0, "cycle_mean_us": 1.0}
+PREDICTED["threads"] = {"2": {"forkjoin_us": 1.5, "speedup": {"forkjoin": 1.3, "taskgraph": 2.0, "taskiter": 2.0}}}
+GRAPH = {"tasks": 2, "edges": 1, "cross_edges": 1, "joins": 0, "loops": {"add.0": {"blocks": 2, "edges": 1}}}
+ENTRY = {"graph": GRAPH, "block_ns": {"add.0": [1000, 1000]}, "predicted": PREDICTED}
+ROUND = {"order": "AB", "log_ratio": 0.01, "discarded": ""}
+POWER = {
+    "kind": "power",
+    "settings": {
+        "plan": {"network": "lenet5", "batch": 16},
+        "model": "taskiter",
+        "threads": 2,
+        "at_most": 1.05,
+        "budget_s": 120.0,
+        "interference": 0,
+    },
+    "slowdown": 0.0,
+    "created": "",
+    "load": [1.0],
+    "verdict": "pass",
+    "elapsed_s": 18.0,
+    "num_rounds": 11,
+    "num_discarded": 1,
+    "rounds": [ROUND],
+}
+HISTORY = {"kernel": "f", "size": 4, "place": "cpu", "count": 3, "mean_s": 0.1, "outliers": {"first call": [0.5]}}
+EPOCH = {"epoch": 1, "time_s": 1.0, "train_loss": 0.5, "valid_loss": 0.5, "error_rate": 0.1, "resident_bytes": 9.0}
+SEED = {"test_accuracy": 0.9, "samples_per_epoch": 10, "time_s": 1.0, "parameters_sha256": "a"}
+STAGE = {"seeds": [{**SEED, "memory_bytes": {"peak resident": 9}}], "history": [EPOCH], "smoke_test": True}
+STUDY = {
+    "title": "small",
+    "train": {"network": ["lenet5", "cifar10_cnn"], "model": "serial", "epochs": 2, "seeds": 2, "betas": [0.9, 0.99]},
+    "study": {"accuracy": [0.9], "time_limit_s": 60.0},
+    "stages": [{"learning_rate": 0.1}, {"frozen": "conv1"}],
+    "quick": {"epochs": 1},
+}
+MACHINE = MachineModel(
+    name="m",
+    cores=4,
+    peak_flops_per_s=1e11,
+    bandwidth_bytes_per_s={1: 1e10, 4: 3e10},
+    capacity={1: 1.0, 4: 3.5},
+    spin_s=1e-5,
+    overheads=Overheads(region_s={1: 1e-6, 4: 2e-6}),
+).as_row()
+MARKER = {"format_version": 1, "config": {**TrainingConfig().as_dict(), "betas": [0.9, 0.999]}}
+PLAN = {"network": "cifar10_cnn", **TrainingConfig().plan.as_dict()}
+TUNED_ROW = {"model": "serial", "threads": 1, "granularity": "images=1", "times": {"auto": [0.1]}, "step_time_s": 0.1}
+TUNED = {"plan": PLAN, "candidates": ["auto"], "rows": [TUNED_ROW]}
+
+
+def use_baseline(path):
+    entry = Baselines(False).entry(path.parent, "test", "subject")
+    if entry is not None:
+        differences(entry, {**ENTRY, "assumed": []})
+        differences({**ENTRY, "assumed": []}, {**entry, "assumed": []})
+
+
+def use_machine(path):
+    machine = read_machine(str(path))
+    machine.sharing(8)
+    machine.memory_seconds(machine.bandwidth_bytes_per_s and read_machine(str(path)).sharing(2)[0], 1e9)
+
+
+def use_result(path):
+    result = read_result(path.parent)
+    assert result is None or {*result} & {"failure", "stages"}
+
+
+# Kind of file -> its name, how it is written, its content, and what reads and uses it.
+FILES = {
+    "tuned": ("tuned.json", write_json, {"format_version": 1, "problems": [TUNED]}, read_tuned),
+    "marker of a training": ("training.json", write_json, MARKER, lambda path: read_marker(path.parent)),
+    "baseline": (BASELINE, write_json, {"schema_version": 1, "tests": {"test": {"subject": ENTRY}}}, use_baseline),
+    "power": ("power.jsonl", write_json, POWER, lambda path: format_tables(summarise(read_rows(path)))),
+    "performance models": (
+        "models.json",
+        write_json,
+        {"format_version": 1, "histories": [HISTORY]},
+        lambda path: PerformanceModels.load(path).table(),
+    ),
+    "result of a study": (RESULT, write_json, {"stages": [STAGE], "libraries_bytes": 9}, use_result),
+    "failed run of a study": (RESULT, write_json, {"failure": "crash", "message": "why"}, use_result),
+    "study": ("study.toml", write_toml, STUDY, lambda path: read_study(path).quick().runs()),
+    "machine": ("machine.toml", write_toml, MACHINE, use_machine),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+@DRAWN
+@given(data=st.data())
+def test_changed_files_are_refused_or_read(kind, data, tmp_path):
+    """Check each key of each kind of file, and that the file itself is right."""
+    name, write, content, use = FILES[kind]
+    path = tmp_path / name
+    write(path, content)
+    use(path)
+    write(path, changed(content, data.draw(st.sampled_from(list(places(content)))), data.draw(CHANGE)))
+    before = path.read_bytes()
+    try:
+        use(path)
+    except UsageError as error:
+        assert "\n" not in str(error)
+    assert path.read_bytes() == before
+
+
+ROWS = synthetic_rows(models=("serial", "taskiter"), repeats=2, failures=True)
+ONE_OF_EACH = [*{row["kind"]: number for number, row in reversed([*enumerate(ROWS)])}.values()]
+
+
+@settings(DRAWN, max_examples=40)
+@given(data=st.data())
+def test_changed_rows_are_refused_or_read(data, tmp_path):
+    """Check that a changed key of a row never ends in anything but a report or one sentence."""
+    number = data.draw(st.sampled_from(ONE_OF_EACH))
+    path = data.draw(st.sampled_from(list(places(ROWS[number]))))
+    rows = [*ROWS]
+    rows[number] = changed(rows[number], path, data.draw(CHANGE))
+    write_rows(tmp_path, rows)
+    try:
+        describe_status(read_results(tmp_path))
+        render_text(build(load(tmp_path)))
+    except UsageError as error:
+        assert "\n" not in str(error)
+
+
+@settings(DRAWN, max_examples=150)
+@given(key=st.sampled_from([*AXES, *(f.name for f in fields(Measure))]), new=BAD)
+def test_changed_sweeps_are_refused_or_expanded(key, new):
+    """Check each key of a sweep file with values of any type."""
+    table = "grid" if key in AXES and key != "seed" else "measure"
+    values = {"grid": {"batch": 8}, "measure": {}}
+    values[table][key] = float("nan") if new is None else new
+    with suppress(UsageError):
+        parse_configuration(values).points()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x = " + "[" * 100_000, "a." * 3_000 + "b = 1", "[grid]\nbatch = nan", "[grid]\nbatch = inf", "\0", "[grid"],
+    ids=["deep list", "deep key", "NaN", "infinity", "NUL", "cut"],
+)
+def test_files_that_are_no_toml(text, tmp_path):
+    """Check nesting, numbers that are none, and what is no TOML, in every file of TOML."""
+    path = tmp_path / "file.toml"
+    path.write_text(text)
+    for read in (read_configuration, read_study, lambda path: read_machine(str(path))):
+        with pytest.raises(UsageError, match=r"\A.*\Z"):
+            read(path)
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", "[" * 100_000, '{"a":' * 50_000, "\xff", '{"kind": NaN}', "1e400"])
+def test_files_that_are_no_json(text, tmp_path):
+    """Check deep nesting, cut files and numbers that are none, in every file of JSON."""
+    for name, write, _, use in FILES.values():
+        if write is write_json:
+            (tmp_path / name).write_bytes(text.encode("latin-1") + b"\n")
+            if name == RESULT:
+                assert read_result(tmp_path) is None
+            else:
+                with pytest.raises(UsageError, match=r"\A.*\Z"):
+                    use(tmp_path / name)
+    (tmp_path / "samples.jsonl").write_bytes(text.encode("latin-1") + b"\n")
+    with pytest.raises(UsageError):
+        read_results(tmp_path)
+
+
+def test_grids_of_a_milliard_points_are_refused(tmp_path, capsys):
+    """Check that the size of a grid is known before it is expanded."""
+    numbers = json.dumps(list(range(1, 4000)))
+    sweep, study = tmp_path / "sweep.toml", tmp_path / "study.toml"
+    some = json.dumps(list(range(1, 400)))
+    sweep.write_text(f"[grid]\nbatch = {some}\nsequence = {some}\ndropout_seed = {some}\n")
+    study.write_text(f"[train]\nbatch = {some}\nepochs = {some}\ndropout_seed = {some}\n")
+    assert main(["run", str(sweep), "--dry-run"]) == 2 and "at most" in capsys.readouterr().err
+    assert main(["study", str(study), "--out", str(tmp_path / "out")]) == 2 and "runs" in capsys.readouterr().err
+    sweep.write_text(f"[grid]\nbatch = {numbers}\n")
+    assert main(["run", str(sweep), "--dry-run"]) == 2 and "bytes" in capsys.readouterr().err
+
+
+@settings(DRAWN, max_examples=100)
+@given(data=st.data())
+def test_changed_states_of_checkpoints_have_another_type(data):
+    """Check that whatever is read from a checkpoint's state has the type that it was written with."""
+    epoch = {name: 1 if name in ("seed", "epoch") else 0.5 for name in HISTORY_COLUMNS}
+    content = {"format_version": 2, "network": "cifar10_cnn", "seed": 0, "epoch": 1, "iteration": 4, "history": [epoch]}
+    msgspec.convert(content, State)
+    path = data.draw(st.sampled_from(list(places(content))))
+    new = data.draw(BAD.filter(lambda value: value not in (None, [])))
+    try:
+        found = msgspec.to_builtins(msgspec.convert(changed(content, path, new), State))
+    except msgspec.ValidationError:
+        return
+    assert found["history"] == [] or all(isinstance(v, int | float) for v in found["history"][0].values())
+
+
+def test_tuned_files_are_kept_whole(tmp_path):
+    """Check that what `keep_tuned` writes is the file that the tests above change."""
+    keep_tuned(tmp_path / "tuned.json", TUNED)
+    assert json.loads((tmp_path / "tuned.json").read_text()) == json.loads(json.dumps(FILES["tuned"][2]))
