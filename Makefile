@@ -32,7 +32,7 @@ comma := ,
 space := $() $()
 
 .PHONY: install install-tests install-dev install-further further-kinds debian-packages check-packages check-torch \
-	compare test test-all test-further test-peers test-gpu lint format docs clean stress tsan model-check
+	compare test test-all test-further test-peers test-gpu lint format docs clean stranger stress tsan model-check
 
 install: $(VENV)/.installed
 
@@ -87,6 +87,15 @@ debian-packages:
 test-peers: FURTHER := torch
 test-peers: install-further
 	FORKTASK_LONG_TESTS=1 $(PYTEST) -m torch --require torch tests
+
+# What a new user does: the sources that git has are installed in a new environment, and used from another folder.
+stranger:
+	set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
+	git clone --quiet . $$folder/clone; \
+	$(PYTHON) -m venv $$folder/venv; \
+	$$folder/venv/bin/pip install --quiet $$folder/clone pytest pytest-timeout hypothesis; \
+	cd $$folder/clone; \
+	FORKTASK_FRESH_CLONE=1 $$folder/venv/bin/python -P -m pytest tests/stranger --require stranger
 
 # The tests that need an NVIDIA GPU. GPU names the packages: CuPy for the driver's CUDA, and the sampling library.
 GPU ?= forktask[gpu]

@@ -117,6 +117,9 @@ KINDS = {
     "starpu": Kind(
         "needs a build with StarPU (Debian: libstarpu-dev)", _has_module("forktask.forkjoin.starpu_task_run")
     ),
+    "stranger": Kind(
+        "needs an installation from a fresh clone (make stranger)", lambda: bool(os.environ.get("FORKTASK_FRESH_CLONE"))
+    ),
     "two_cpus": Kind("needs two CPUs", lambda: len(os.sched_getaffinity(0)) >= 2),
     "quiet": Kind("needs a quiet machine: threads of other processes wait for CPUs", is_quiet),
     "torch": Kind("needs PyTorch (pip install torch)", _has_module("torch")),
