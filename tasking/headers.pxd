@@ -95,6 +95,8 @@ cdef extern from "tasking/programs/compiler.h" nogil:
         const double *cost
         const double *priority
         const int32_t *affinity
+        const uint8_t *bound_by_memory
+        int32_t most_bound_by_memory
     ctypedef struct ProgramEntry:
         int32_t task, loop, is_awaited, wait_begin
     ctypedef struct ClaimWord:

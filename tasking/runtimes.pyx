@@ -229,16 +229,21 @@ cdef class ProgramRuntime(_GraphRuntime):
         Expected duration of each task, in any unit.
     event_capacity : int
     watchdog_s : float
+    workers, priority
+        As for ReplayRuntime.
+    bound_by_memory : bool, shape (num_tasks,), optional
+        Tasks that half of the workers at most run while others are ready.
     """
 
     cdef Programs compiled
 
     def __cinit__(self, Team team, BoundPlan bound, graph, cost, int64_t event_capacity=0, double watchdog_s=60.0,
-                  Workers workers=None, priority=None):
+                  Workers workers=None, priority=None, bound_by_memory=None):
         cdef int error
         cdef double[::1] costs
         cdef const double[::1] priorities
         cdef const int32_t[::1] affinities
+        cdef const uint8_t[::1] by_memory
         cdef TaskHints hints
         memset(&hints, 0, sizeof(hints))
         memset(&self.compiled, 0, sizeof(self.compiled))
@@ -255,6 +260,10 @@ cdef class ProgramRuntime(_GraphRuntime):
         if bound.plan.affinity is not None:
             affinities = bound.plan.affinity
             hints.affinity = &affinities[0]
+        if bound_by_memory is not None:
+            by_memory = np.append(bound_by_memory, False).view(np.uint8)
+            hints.bound_by_memory = &by_memory[0]
+            hints.most_bound_by_memory = max(1, team.num_threads // 2)
         hints.cost = &costs[0]
         with nogil:
             error = programs_open(

@@ -29,6 +29,9 @@ HIDDEN_RUNTIME = (
 WITHIN_INTERVAL = "The excess is negative within its interval"
 CUT_CYCLES = "The excess is negative, for the critical cycle spans several steps and the ends of a run cut it off"
 OTHER_RUNS = "The runs with the event log took another time than the timed ones; do not use these rows"
+# So far above its floor, and what the same barriers or tasks cost with empty kernels, a step may take.
+MOST_OVER = 0.05
+WITHIN, BEYOND, UNDECIDED = "within", "beyond", "undecided"
 # Runs with the log stand for the timed ones as long as their times are within this factor.
 ALIKE = 1.25
 
@@ -148,8 +151,9 @@ def accounting_table(study: Study) -> pd.DataFrame:
     Columns: plan_id, model, threads, profiles, measured_s, logged (_low, _high; time of the logged runs over that of
     the timed ones), inflation (_low, _high; see there), floor (name), floor_s, excess_s, excess (_low, _high; relative
     to the floor), per_unit_s (excess per barrier for fork-join; excess times threads per task for task models),
-    runtime_cost_s (the same graph with empty kernels under the same model), unexplained (excess without it, relative to
-    the floor), remark (the reason for a negative number, or for not using the row).
+    runtime_cost_s (the same graph with empty kernels under the same model), over_expected (_low, _high; time of a run
+    over its floor and its runtime_cost_s), overhead (`WITHIN`, `BEYOND` or `UNDECIDED`: whether that is less than
+    `MOST_OVER` above 1), remark (the reason for a number below the floor, or for not using the row).
     """
     rows = []
     points = {(row["plan_id"], row["model"], row["threads"]) for row in study.profiles}
@@ -162,16 +166,15 @@ def accounting_table(study: Study) -> pd.DataFrame:
         if any(name not in row["floors"] for row in study.profiles_of(point).values()):
             name = "area"
         excess = _parts_of(study, point, lambda row, name=name: row["pass_time_s"] / row["floors"][name] - 1)
+        expected = _parts_of(
+            study, point, lambda row, name=name: row["pass_time_s"] / (row["floors"][name] + _runtime_cost(row))
+        )
         measured = study.typical_time(point).value
         logged = logged_over_timed(study, point)
         floor_s = measured / (1 + excess.value)
         excess_s = measured - floor_s
         plan = study.plans[plan_id]
         units = len(plan["loops"]) if base_model(model) in ("forkjoin", "joblib") else plan["num_tasks"] / threads
-        costs = [row["runtime_cost_s"] for row in study.profiles_of(point).values()]
-        costs = [cost for cost in costs if cost is not None]
-        cost = float(np.median(costs)) if costs else math.nan
-        unexplained = (excess_s - cost) / floor_s
         rows.append(
             {
                 "plan_id": plan_id,
@@ -186,21 +189,35 @@ def accounting_table(study: Study) -> pd.DataFrame:
                 "excess_s": excess_s,
                 **interval_columns("excess", excess),
                 "per_unit_s": excess_s / units,
-                "runtime_cost_s": cost,
-                "unexplained": unexplained,
-                "remark": _remark(logged, excess, unexplained),
+                "runtime_cost_s": _parts_of(study, point, _runtime_cost).value,
+                **interval_columns("over_expected", expected),
+                "overhead": _overhead(expected),
+                "remark": _remark(logged, excess, expected),
             }
         )
     return pd.DataFrame(rows)
 
 
-def _remark(logged: Estimate, excess: Estimate, unexplained: float) -> str:
-    """Return the reason why an excess, or the rest of it, is negative or should not be used."""
+def _runtime_cost(profile: Mapping[str, Any]) -> float:
+    """Return the seconds of a profile's graph with empty kernels; NaN where they were not measured."""
+    cost = profile["runtime_cost_s"]
+    return math.nan if cost is None else cost
+
+
+def _overhead(expected: Estimate) -> str:
+    """Say whether an interval lies below 1 + `MOST_OVER`, above it, or neither."""
+    if expected.high <= 1 + MOST_OVER:
+        return WITHIN
+    return BEYOND if expected.low > 1 + MOST_OVER else UNDECIDED
+
+
+def _remark(logged: Estimate, excess: Estimate, expected: Estimate) -> str:
+    """Return the reason why a run took less than its floor, or than that and empty kernels, or should not be used."""
     if reason := unlike(logged):
         return reason
     if excess.value < 0:
         return WITHIN_INTERVAL if excess.high >= 0 else CUT_CYCLES
-    return HIDDEN_RUNTIME if unexplained < 0 else ""
+    return HIDDEN_RUNTIME if expected.value < 1 else ""
 
 
 def remarks(accounts: list[dict[str, Any]]) -> list[str]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..analysis.accounting import BEYOND, MOST_OVER, WITHIN
 from ..analysis.losses import FACTORS
 from ..analysis.memory import REST
 from ..analysis.names import axis_label, model_label
@@ -81,6 +82,7 @@ def _ratio(heading: str, name: str = "ratio", digits: int = 3) -> tuple[Column, 
 
 MODEL = Column("model", lambda r: model_label(r["model"]))
 THREADS = _count("threads")
+PLAN = _text("plan_name", "plan")
 PROBLEM = _text("problem")
 VERDICT = _text("verdict")
 
@@ -103,7 +105,7 @@ COUNTERS = (
     Column("instructions a cycle", lambda r: number(r["per_cycle"]), True),
     Column("last-level misses a step", lambda r: number(r["llc_misses"], 0), True),
 )
-GAIN = (_text("plan_name", "plan"), THREADS, MODEL, *_ratio("promised", "promised", 3), *_ratio("gained", "gained", 3))
+GAIN = (PLAN, THREADS, MODEL, *_ratio("promised", "promised", 3), *_ratio("gained", "gained", 3))
 OWN_BEST = (
     THREADS,
     MODEL,
@@ -219,6 +221,14 @@ BOUND = (
     _bound("brent", "greedy tasks at most (Brent)"),
 )
 FLOOR_NAMES = {"forkjoin": "fork-join", "taskgraph": "span", "taskiter": "cycle mean", "area": "area"}
+OVERHEAD = (
+    MODEL,
+    THREADS,
+    _time("floor_s", "floor"),
+    _time("runtime_cost_s", "empty kernels"),
+    *_ratio("time / both", "over_expected"),
+    Column(f"within {MOST_OVER:.0%}", lambda r: {WITHIN: "yes", BEYOND: "no"}.get(r["overhead"], r["overhead"])),
+)
 ACCOUNT = (
     MODEL,
     THREADS,
@@ -231,7 +241,6 @@ ACCOUNT = (
     Column("95% interval", lambda r: percent_interval(r["excess_low"], r["excess_high"]), True),
     _time("per_unit_s", "per unit"),
     _time("runtime_cost_s", "empty kernels"),
-    _percent("unexplained", "left over", 1),
 )
 GPU = (
     MODEL,
@@ -279,7 +288,7 @@ DISTURBANCE = (
     _count("nonvoluntary_switches", "forced switches"),
     Column("throttled (ms)", lambda r: number(r["throttled_us"] / 1e3, 1), True),
 )
-FAILURE = (MODEL, THREADS, _text("plan_name", "plan"), _text("reason"), _text("message"))
+FAILURE = (MODEL, THREADS, PLAN, _text("reason"), _text("message"))
 ENVIRONMENT = (_text("entry"), _text("value"))
 
 

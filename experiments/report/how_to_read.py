@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..analysis.accounting import MOST_OVER
 from ..analysis.statistics import EQUIVALENCE_BAND, MIN_PAIRS
 
 DEFINITIONS = (
@@ -93,7 +94,12 @@ DEFINITIONS = (
         "empty kernels",
         "Time of the same graph under the same model with kernels that do nothing: its barriers or tasks.",
     ),
-    ("left over", "Excess less the time with empty kernels, relative to the floor: what neither explains."),
+    (
+        "time / both",
+        f"Time of a run over the floor from its own blocks and the time with empty kernels together: above 1, by what "
+        f"neither explains. within {MOST_OVER:.0%}: yes, the interval over the repeated profiles ends below "
+        f"{1 + MOST_OVER}; no, it begins above; undecided otherwise, and with fewer than two profiles.",
+    ),
     (
         "break-even",
         "Smallest number of iterations after which recording and closing the graph have paid for "

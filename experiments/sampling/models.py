@@ -113,6 +113,7 @@ _PREEMPTION = {"preemption": Option("stay", ("stay", "swap"))}
 _REPLAY_OPTIONS = {
     "placement": Option("partitioned", PLACEMENTS),
     "priority": Option("none", ("none", "path")),
+    "mix": Option("none", ("none", "bandwidth")),
     "profile": Option("", what="FOLDER"),  # tasks are placed by the durations in this results folder
     **_PREEMPTION,
 }

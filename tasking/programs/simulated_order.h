@@ -3,8 +3,9 @@
  * The blocks of a loop go in contiguous shares of equal cost to the workers, so that loops cut alike keep their data
  * in place. Then one iteration is simulated: each worker runs its newest ready task (depth first: data stay in its
  * cache); a worker without any takes the oldest one of the worker that has the most, and becomes its home. With
- * priorities both take the task with the highest. The order in which tasks start is the topological order that the
- * programs are cut from.
+ * priorities both take the task with the highest. Where tasks that memory bounds are told apart, so many workers at a
+ * time take those first, from wherever they are ready, and all others take them only when nothing else is ready. The
+ * order in which tasks start is the topological order that the programs are cut from.
  */
 #ifndef FORKTASK_SIMULATED_ORDER_H
 #define FORKTASK_SIMULATED_ORDER_H
@@ -18,17 +19,23 @@ enum { COMPILE_DONE = 0, COMPILE_NO_MEMORY = -1, COMPILE_CYCLE = -2 };
 
 /* What the compiler may know of tasks besides their graph. */
 typedef struct TaskHints {
-    const double *cost;      /* expected duration, positive, ns */
-    const double *priority;  /* the ready task with the highest goes first; NULL: the newest */
-    const int32_t *affinity; /* worker that a task asks for as its home, -1: any; NULL: no task asks */
+    const double *cost;             /* expected duration, positive, ns */
+    const double *priority;         /* the ready task with the highest goes first; NULL: the newest */
+    const int32_t *affinity;        /* worker that a task asks for as its home, -1: any; NULL: no task asks */
+    const uint8_t *bound_by_memory; /* of each task: 0 or 1; NULL: they are not told apart */
+    int32_t most_bound_by_memory;   /* workers at a time that run such tasks while others are ready */
 } TaskHints;
 
-/* A simulated worker: a stack of ready tasks, newest on top; with priorities a heap, highest first. */
-typedef struct SimulatedWorker {
-    int32_t *ready;
+/* Ready tasks of a simulated worker: a stack, newest on top; with priorities a heap, highest first. */
+typedef struct ReadyTasks {
+    int32_t *tasks;
     int64_t bottom, top, capacity;
-    double finish;   /* of the running task */
-    int32_t running; /* -1: idle */
+} ReadyTasks;
+
+typedef struct SimulatedWorker {
+    ReadyTasks ready[2]; /* [1]: bound by memory; where they are not told apart, all are in [0] */
+    double finish;       /* of the running task */
+    int32_t running;     /* -1: idle */
 } SimulatedWorker;
 
 typedef struct Simulation {
@@ -82,54 +89,57 @@ static void homes_by_cost(const RecordedGraph *g, const TaskHints *hints, int32_
     }
 }
 
+static inline int is_bound_by_memory(const TaskHints *hints, int32_t task)
+{
+    return hints->bound_by_memory != NULL && hints->bound_by_memory[task];
+}
+
 static void simulation_push(Simulation *m, int32_t task)
 {
-    SimulatedWorker *w = &m->workers[m->home[task]];
+    ReadyTasks *r = &m->workers[m->home[task]].ready[is_bound_by_memory(m->hints, task)];
     const double *priority = m->hints->priority;
-    if (w->top == w->capacity) {
-        int64_t capacity = 2 * w->capacity + 64;
-        int32_t *grown = realloc(w->ready, (size_t)capacity * sizeof(int32_t));
+    if (r->top == r->capacity) {
+        int64_t capacity = 2 * r->capacity + 64;
+        int32_t *grown = realloc(r->tasks, (size_t)capacity * sizeof(int32_t));
         if (grown == NULL) {
             m->out_of_memory = 1;
             return;
         }
-        w->ready = grown;
-        w->capacity = capacity;
+        r->tasks = grown;
+        r->capacity = capacity;
     }
-    int64_t at = w->top++;
+    int64_t at = r->top++;
     for (int64_t above; priority != NULL && at > 0; at = above) {
         above = (at - 1) / 2;
-        if (priority[w->ready[above]] >= priority[task])
+        if (priority[r->tasks[above]] >= priority[task])
             break;
-        w->ready[at] = w->ready[above];
+        r->tasks[at] = r->tasks[above];
     }
-    w->ready[at] = task;
+    r->tasks[at] = task;
 }
 
-/* Take the newest or the oldest ready task of a worker; with priorities the one with the highest. */
-static int32_t simulation_take(Simulation *m, SimulatedWorker *w, int oldest)
+/* Take the newest or the oldest ready task; with priorities the one with the highest. */
+static int32_t ready_take(const double *priority, ReadyTasks *r, int oldest)
 {
-    const double *priority = m->hints->priority;
     if (priority == NULL)
-        return oldest ? w->ready[w->bottom++] : w->ready[--w->top];
-    int32_t best = w->ready[0], last = w->ready[--w->top];
+        return oldest ? r->tasks[r->bottom++] : r->tasks[--r->top];
+    int32_t best = r->tasks[0], last = r->tasks[--r->top];
     int64_t at = 0, below;
-    while ((below = 2 * at + 1) < w->top) {
-        below += below + 1 < w->top && priority[w->ready[below + 1]] > priority[w->ready[below]];
-        if (priority[last] >= priority[w->ready[below]])
+    while ((below = 2 * at + 1) < r->top) {
+        below += below + 1 < r->top && priority[r->tasks[below + 1]] > priority[r->tasks[below]];
+        if (priority[last] >= priority[r->tasks[below]])
             break;
-        w->ready[at] = w->ready[below];
+        r->tasks[at] = r->tasks[below];
         at = below;
     }
-    w->ready[at] = last;
+    r->tasks[at] = last;
     return best;
 }
 
-/* Return 1 if the task that simulation_take() would give to another worker does not ask for its home. */
-static inline int simulation_may_move(const Simulation *m, const SimulatedWorker *from)
+/* Return 1 if the task that ready_take() would give to another worker does not ask for its home. */
+static inline int ready_may_move(const int32_t *affinity, const ReadyTasks *r)
 {
-    const int32_t *affinity = m->hints->affinity;
-    return affinity == NULL || affinity[from->ready[from->bottom]] < 0; /* a heap's bottom stays 0 */
+    return affinity == NULL || affinity[r->tasks[r->bottom]] < 0; /* a heap's bottom stays 0 */
 }
 
 /* Count down a finished node's successors, in reverse, so that the first one comes on top. */
@@ -163,16 +173,28 @@ static void simulation_begin(Simulation *m)
             simulation_push(m, v);
 }
 
-/* The worker that an idle one takes its next task from: itself, or the one with the most ready tasks if it has none. */
-static SimulatedWorker *simulation_source(Simulation *m, SimulatedWorker *idle)
+/* The tasks of a kind that an idle worker takes its next one from: its own, or those of the worker that has the most if
+ * it has none, who keeps `kept`. Returns NULL if there are none. */
+static ReadyTasks *simulation_source(Simulation *m, SimulatedWorker *idle, int kind, int64_t kept)
 {
-    SimulatedWorker *from = idle;
-    if (idle->top == idle->bottom)
-        for (int32_t v = 0; v < m->num_workers; v++)
-            if (m->workers[v].top - m->workers[v].bottom > from->top - from->bottom + 1 &&
-                simulation_may_move(m, &m->workers[v]))
-                from = &m->workers[v];
-    return from;
+    ReadyTasks *from = &idle->ready[kind];
+    if (from->top == from->bottom)
+        for (int32_t v = 0; v < m->num_workers; v++) {
+            ReadyTasks *other = &m->workers[v].ready[kind];
+            if (other->top - other->bottom > from->top - from->bottom + kept &&
+                ready_may_move(m->hints->affinity, other))
+                from = other;
+        }
+    return from->top > from->bottom ? from : NULL;
+}
+
+/* The kind of tasks that a worker takes first: those that memory bounds as long as few run. */
+static int simulation_kind(const Simulation *m)
+{
+    int32_t running = 0;
+    for (int32_t w = 0; w < m->num_workers; w++)
+        running += m->workers[w].running >= 0 && is_bound_by_memory(m->hints, m->workers[w].running);
+    return running < m->hints->most_bound_by_memory;
 }
 
 /* Simulate one iteration. home: in and out; order: OUT, tasks as they start. Returns a COMPILE_ code. */
@@ -187,10 +209,12 @@ static int simulation_run(Simulation *m, int32_t *order)
             SimulatedWorker *worker = &m->workers[w];
             if (worker->running >= 0)
                 continue;
-            SimulatedWorker *from = simulation_source(m, worker);
-            if (from->top == from->bottom)
+            int kind = simulation_kind(m);
+            ReadyTasks *from = simulation_source(m, worker, kind, m->hints->bound_by_memory == NULL);
+            from = from != NULL ? from : simulation_source(m, worker, !kind, 1);
+            if (from == NULL)
                 continue;
-            int32_t task = simulation_take(m, from, from != worker);
+            int32_t task = ready_take(m->hints->priority, from, from != &worker->ready[0] && from != &worker->ready[1]);
             m->home[task] = w;
             worker->running = task;
             worker->finish = now + m->hints->cost[task];
@@ -219,8 +243,10 @@ static int simulate_order(const RecordedGraph *g, const TaskHints *hints, int32_
     m.pending = malloc((size_t)g->num_nodes * sizeof(int32_t) + 4);
     if (m.workers != NULL && m.pending != NULL)
         status = simulation_run(&m, order);
-    for (int32_t w = 0; w < num_workers && m.workers != NULL; w++)
-        free(m.workers[w].ready);
+    for (int32_t w = 0; w < num_workers && m.workers != NULL; w++) {
+        free(m.workers[w].ready[0].tasks);
+        free(m.workers[w].ready[1].tasks);
+    }
     free(m.workers);
     free(m.pending);
     return status;

@@ -492,7 +492,9 @@ def test_accounting_compares_with_the_models_own_floor():
     assert row["excess_low"] <= row["excess"] <= row["excess_high"]
     assert row["inflation"] == pytest.approx(1.005, rel=1e-3)
     assert row["runtime_cost_s"] == pytest.approx(2e-6 * 17)
-    assert row["unexplained"] == pytest.approx((row["excess_s"] - row["runtime_cost_s"]) / row["floor_s"])
+    profiles = s.profiles_of((plan_id, "forkjoin", 2)).values()
+    ratios = sorted(p["pass_time_s"] / (p["floors"]["forkjoin"] + p["runtime_cost_s"]) for p in profiles)
+    assert [row[f"over_expected{end}"] for end in ("_low", "", "_high")] == pytest.approx(ratios)
     assert table.loc["taskiter", 2]["floor"] == "taskiter"
     assert busy_time(s, (plan_id, "forkjoin", 2)).value < 2 * row["measured_s"]
 
@@ -525,7 +527,7 @@ def test_a_negative_number_of_the_accounting_comes_with_its_reason():
     sentences = accounting.remarks(accounts)
     assert any("ends of a run" in text and text.endswith("taskiter on 2.") for text in sentences)
     assert len(sentences) == 3
-    assert all(row["remark"] for row in accounts if row["excess"] < 0 or row["unexplained"] < 0)
+    assert all(row["remark"] for row in accounts if row["excess"] < 0 or row["over_expected"] < 1)
 
 
 def test_break_even_is_the_smallest_number_that_pays():

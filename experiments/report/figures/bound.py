@@ -61,9 +61,8 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         for offset, phase in enumerate(PHASES):
             both = floors.get(phase)
             if both:
-                phases.plot(
-                    both[1] / sum(both), place, "oD^"[offset], color="0.2", markersize=3.5, clip_on=False, zorder=3
-                )
+                own = place + 0.25 * (offset - 1)  # beside each other where two phases have the same part
+                phases.plot(both[1] / sum(both), own, "oD^"[offset], color="0.2", markersize=3, clip_on=False, zorder=3)
     labels = [_label(study, each) for each in plans]
     for axis in (shares, phases):
         axis.set_ylim(len(plans) - 0.4, -0.6)
