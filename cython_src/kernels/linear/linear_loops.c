@@ -125,24 +125,25 @@ static void backward_data(const LinearTask *t)
     product(t, 0);
 }
 
-/* out[o] (+)= sum over rows of in[row][o], in the order of rows. */
+#define SUM_CHAINS 8
+
+/* out[o] (+)= sum over rows of in[row][o], in chains of every eighth row: rounding errors grow with a chain's length, and
+ * no addition waits for the one before it. */
 static void sum_columns(const float *in, ptrdiff_t row, int rows, int columns, float *out, int accumulate)
 {
-    int o = 0;
-    for (; o + VL <= columns; o += VL) {
-        Vec sum = {0};
-        for (int r = 0; r < rows; r++)
-            sum += load(in + r * row + o);
+    FOR_VECTORS(o, n, columns, {
+        Vec sum[SUM_CHAINS] = {{0}};
+        int r = 0;
+        for (; r + SUM_CHAINS <= rows; r += SUM_CHAINS)
+            UNROLL for (int c = 0; c < SUM_CHAINS; c++) sum[c] += load_some(in + (r + c) * row + o, n);
+        for (; r < rows; r++)
+            sum[0] += load_some(in + r * row + o, n);
+        UNROLL for (int half = SUM_CHAINS / 2; half > 0; half /= 2) UNROLL for (int c = 0; c < half; c++) sum[c] +=
+            sum[c + half];
         if (accumulate)
-            sum = load(out + o) + sum;
-        store(out + o, sum);
-    }
-    for (; o < columns; o++) {
-        float sum = 0;
-        for (int r = 0; r < rows; r++)
-            sum += in[r * row + o];
-        out[o] = accumulate ? out[o] + sum : sum;
-    }
+            sum[0] = load_some(out + o, n) + sum[0];
+        store_some(out + o, sum[0], n);
+    });
 }
 
 static void backward_weights(const LinearGradientTask *t)

@@ -108,11 +108,11 @@ def test_small_networks_of_any_shape(
 
 @pytest.mark.parametrize("name", ["mobilebert_tiny", *["mobilebert", "mobilebert_classifier"] * LONG])
 def test_shipped_networks_at_their_own_size(name):
-    """Check the shipped networks at their initial weights, the public model's in long forms. Biases' gradients are sums
-    over 128 rows in order, in PyTorch in a tree: a rounding of the largest is granted for each four rows."""
+    """Check the shipped networks at their initial weights, the public model's in long forms. Eight
+    roundings of the largest value are granted: of the tiny network's few sums PyTorch hits one nearly exactly."""
 
     def prepare(bound):
         fill_dataset(bound, 1)
         initialise(bound, 2)
 
-    compare_with_pytorch(torch_step, get_network(name), prepare, relative=0.0, roundings=32, batch=2, sequence=64)
+    compare_with_pytorch(torch_step, get_network(name), prepare, relative=0.0, roundings=8, batch=2, sequence=64)
