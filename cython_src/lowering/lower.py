@@ -118,6 +118,8 @@ def lower(
         raise UsageError(f"read_image is for networks of images, got {spec.name!r}; leave it out")
     low = Lowering(spec, options, data, layout, builder, read_image)
     append_step(low)
+    if options.chain:
+        builder.rewrite_chains(options.weight_gradients)
     builder.attributes["aliases"] = low.aliases
     return builder.build(options.memory)
 

@@ -14,6 +14,7 @@ import msgspec
 from ..errors import UsageError
 from ..kernels.convolution.algorithms import CONV_OPTIONS
 from ..networks.layers import SEQUENCE
+from ..plan.chained_sums import FORMS
 from ..records import Record, about, fields
 from .granularity import Granularity
 
@@ -55,8 +56,9 @@ class PlanOptions(Record, frozen=True):
     weight_gradients: Annotated[
         str,
         about(
-            "partial: a buffer for each group of blocks, summed in order; chain: blocks add to one buffer in turn",
-            choices=("partial", "chain"),
+            "partial: a buffer for each group of blocks, summed in order; chain: blocks add to one buffer in turn; "
+            "commutative: in any order; tree: a buffer for each block, summed in pairs",
+            choices=("partial", *FORMS),
             only_in="train",
         ),
     ] = "partial"
@@ -142,8 +144,8 @@ class PlanOptions(Record, frozen=True):
 
     @property
     def chain(self) -> bool:
-        """Whether weight gradients are summed in one buffer by blocks in turn."""
-        return self.weight_gradients == "chain"
+        """Whether weight gradients are lowered as chains of loops, which other forms are made from."""
+        return self.weight_gradients != "partial"
 
 
 def spelled(name: str, value: Any) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import UsageError
 from .cells import build_access_table, overlay_buffers, overlay_cells
+from .chained_sums import rewrite_chains
 from .checks import check_blocks_are_independent, check_transient_reads
 from .model import PERSISTENT_ROLES, PHASES, REDUCTION, TRANSIENT_ROLES, Block, BlockLoop, Buffer, Plan
 from .reductions import lower_reductions
@@ -96,6 +97,11 @@ class PlanBuilder:
     def unrolled(self, factor: int) -> None:
         """Declare that one pass through the plan takes `factor` steps (loops carry their `iteration_offset`)."""
         self._iteration_stride = int(factor)
+
+    def rewrite_chains(self, form: str) -> None:
+        """Write the chains of loops that were appended so far in another form of `chained_sums.FORMS`."""
+        self._buffers, self._loops = rewrite_chains(self._buffers, self._loops, form)
+        self._num_tasks = sum(loop.num_blocks for loop in self._loops)
 
     def reduction_groups(self, groups: int) -> None:
         """Deal blocks that reduce into a buffer to at most `groups` private copies; default: 8."""

@@ -178,7 +178,7 @@ def _as_4d(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape
 
 
-def _bounds(shape: tuple[int, ...], box: Box) -> tuple[int, ...]:
+def bounds_of(shape: tuple[int, ...], box: Box) -> tuple[int, ...]:
     """Start and stop of a box in each of the four dimensions."""
     inner = math.prod(shape[4:])
     ranges = [box[d] if d < len(box) else (0, n) for d, n in enumerate((*shape[:4], *(1,) * (4 - len(shape))))]
@@ -186,11 +186,12 @@ def _bounds(shape: tuple[int, ...], box: Box) -> tuple[int, ...]:
     return tuple(itertools.chain(*ranges))
 
 
-def _attributes(buffer: Buffer, run: _Run) -> dict[str, int]:
+def kernel_attributes(buffer: Buffer, operation: str) -> dict[str, int]:
+    """Return the attributes of the kernels that fill and combine buffers."""
     _, n1, n2, n3 = _as_4d(buffer.shape)
     return {
         "dtype": REDUCTION_DTYPES.index(buffer.dtype),
-        "operation": REDUCTION_OPERATIONS.index(run.operation),
+        "operation": REDUCTION_OPERATIONS.index(operation),
         "n1": n1,
         "n2": n2,
         "n3": n3,
@@ -204,7 +205,7 @@ def _fill(buffer: Buffer, run: _Run, near: BlockLoop) -> BlockLoop:
     )
     blocks = tuple(
         Block(
-            _bounds(buffer.shape, hull),
+            bounds_of(buffer.shape, hull),
             (write(copy, *hull),),
             0.0,
             _elements(buffer, hull) * _itemsize(buffer),
@@ -216,7 +217,7 @@ def _fill(buffer: Buffer, run: _Run, near: BlockLoop) -> BlockLoop:
         name=f"{near.name}.fill.{buffer.name}",
         kernel="reduction_fill",
         operands=MappingProxyType({"out": run.copies[0]}),
-        attributes=MappingProxyType(_attributes(buffer, run)),
+        attributes=MappingProxyType(kernel_attributes(buffer, run.operation)),
         blocks=blocks,
         layer=near.layer,
         phase=near.phase,
@@ -230,7 +231,7 @@ def _combine(buffer: Buffer, run: _Run, near: BlockLoop) -> BlockLoop:
         elements = _elements(buffer, box)
         blocks.append(
             Block(
-                _bounds(buffer.shape, box),
+                bounds_of(buffer.shape, box),
                 (update(buffer.name, *box), *(read(copy, *box) for copy in run.copies)),
                 float(elements * run.num_copies),
                 elements * (run.num_copies + 2) * _itemsize(buffer),
@@ -241,7 +242,7 @@ def _combine(buffer: Buffer, run: _Run, near: BlockLoop) -> BlockLoop:
         name=f"{near.name}.combine.{buffer.name}",
         kernel="reduction_combine",
         operands=MappingProxyType(operands),
-        attributes=MappingProxyType({**_attributes(buffer, run), "copies": run.num_copies}),
+        attributes=MappingProxyType({**kernel_attributes(buffer, run.operation), "copies": run.num_copies}),
         blocks=tuple(blocks),
         layer=near.layer,
         phase=near.phase,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...cython_src.plan.dependences import TaskGraph
-from ...cython_src.plan.model import READ, UPDATE, Plan
+from ...cython_src.plan.model import COMMUTATIVE, READ, UPDATE, Plan
 from ..bounds.bounds import cycle_mean
 
 FEWEST_LINKS = 3
@@ -17,7 +17,8 @@ FEWEST_LINKS = 3
 
 @dataclass(frozen=True)
 class Chain:
-    """Blocks of one layer and kernel, each of which updates what the one before has updated.
+    """Blocks of one layer and kernel, each of which updates what the one before has updated, in this order or, where
+    updates are commutative, in any.
 
     Attributes
     ----------
@@ -62,7 +63,7 @@ def find_chains(plan: Plan, seconds: np.ndarray) -> list[Chain]:
             number = table.access_list[access]
             cells = table.list_cells[table.list_offsets[number] : table.list_offsets[number + 1]].tolist()
             cells_written += cells
-            if kind != UPDATE:
+            if kind not in (UPDATE, COMMUTATIVE):
                 continue
             for cell in cells:
                 before = last.get(cell, -1)

@@ -20,14 +20,14 @@ from forktask.experiments.sampling.injections import INJECTIONS
 from forktask.experiments.sweep.configuration import config_folder
 
 
-@pytest.mark.parametrize("batch", [30, 60])
+@pytest.mark.parametrize("batch", [30, 60, 120])
 def test_the_chain_of_the_checkerboard_is_found(batch):
-    """Check that chained weight gradients of `starpu_cnn` are found with layer and buffer, and partial sums are not."""
-    for form in ("chain", "partial"):
+    """Check that weight gradients of `starpu_cnn` in one buffer are found with layer and buffer, and others are not."""
+    for form in ("chain", "commutative", "partial", "tree"):
         plan = lower("starpu_cnn", batch=batch, weight_gradients=form)
         chains = find_chains(plan, np.full(plan.num_tasks, 1e-3))
         named = {(c.layer, c.phase) for c in chains if "weight" in c.kernel}
-        if form == "partial":
+        if form in ("partial", "tree"):
             assert not named
             continue
         assert named >= {("conv1", "backward"), ("conv2", "backward"), ("conv3", "backward")}
