@@ -1,8 +1,9 @@
-"""Hardware counters of the timed runs, by model and number of threads."""
+"""Hardware counters and energy of the timed runs, by model and number of threads."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -17,31 +18,41 @@ COUNTERS = ("cycles", "instructions", "llc_misses")
 def counter_table(study: Study) -> pd.DataFrame:
     """Return counts of a step, medians over the samples, a row for each point that has any.
 
-    Columns: plan_id, model, threads, each of `COUNTERS` (NaN where the machine has it not), and per_cycle, instructions
-    a cycle.
+    Columns: plan_id, model, threads, each of `COUNTERS` and joules (NaN where the machine has it not), and per_cycle,
+    instructions a cycle.
     """
     rows: dict[tuple, list] = {}
     for row in study.samples.to_dict("records"):
-        counts = row.get("counters")
-        steps = sum(row.get("run_lengths") or ())
-        if isinstance(counts, dict) and steps and any(counts.get(name) is not None for name in COUNTERS):
-            each = [math.nan if counts.get(name) is None else counts[name] / steps for name in COUNTERS]
+        counts, energy = (row[name] if isinstance(row.get(name), dict) else {} for name in ("counters", "energy"))
+        steps = sum(row.get("run_lengths") or ()) or math.nan
+        each = [math.nan if counts.get(name) is None else counts[name] / steps for name in COUNTERS]
+        each.append(math.nan if energy.get("joules_per_step") is None else energy["joules_per_step"])
+        if not all(map(math.isnan, each)):
             rows.setdefault((row["plan_id"], row["model"], int(row["threads"])), []).append(each)
     found = []
     for (plan_id, model, threads), values in rows.items():
-        middle = dict(zip(COUNTERS, np.median(values, axis=0).tolist(), strict=True))
+        middle = dict(zip((*COUNTERS, "joules"), np.median(values, axis=0).tolist(), strict=True))
         per_cycle = middle["instructions"] / middle["cycles"] if middle["cycles"] else math.nan
         found.append({"plan_id": plan_id, "model": model, "threads": threads, **middle, "per_cycle": per_cycle})
     return pd.DataFrame(found)
 
 
-def counter_sentence(study: Study) -> str:
-    """Say that counters are not available, or only in part, and why; empty if all are, or none were asked for."""
-    if "counters" not in study.samples:
-        return ""
-    asked = [counts for counts in study.samples["counters"] if isinstance(counts, dict)]
-    missing = [name for name in COUNTERS if asked and all(counts.get(name) is None for counts in asked)]
-    if not missing:
-        return ""
-    reason = next((counts["error"] for counts in asked if counts.get("error")), "no reason given")
-    return f"Hardware counters not available on this machine: {', '.join(missing)} ({reason})."
+def counter_sentences(study: Study) -> list[str]:
+    """Say that counters or energy are not available, or only in part, and why, and what the energy is of."""
+
+    def missing(field: str, names: Sequence[str]) -> tuple[list[str], str]:
+        asked = [found for found in study.samples.get(field, ()) if isinstance(found, dict)]
+        absent = [name for name in names if asked and all(found.get(name) is None for found in asked)]
+        return absent, next((found["error"] for found in asked if found.get("error")), "no reason given")
+
+    sentences = []
+    absent, reason = missing("counters", COUNTERS)
+    if absent:
+        sentences.append(f"Hardware counters not available on this machine: {', '.join(absent)} ({reason}).")
+    absent, reason = missing("energy", ("joules",))
+    if absent:
+        sentences.append(f"Energy not available on this machine: {reason}.")
+    sources = {found["source"] for found in study.samples.get("energy", ()) if isinstance(found, dict)} - {""}
+    if sources and not absent:
+        sentences.append(f"Energy is that of the whole machine during the timed runs ({'; '.join(sorted(sources))}).")
+    return sentences

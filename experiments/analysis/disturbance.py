@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from .names import model_rank
@@ -17,7 +18,7 @@ DISTURBED_SHARE = 0.05
 
 TICK_S = 0.01
 
-DISTURBANCES = ("pressure_some_us", "steal_ticks", "nonvoluntary_switches", "throttled_us")
+DISTURBANCES = ("pressure_some_us", "steal_ticks", "nonvoluntary_switches", "throttled_us", "thermal_throttles")
 
 
 def disturbed_share(disturbance: Mapping[str, Any] | None, seconds: float, threads: int = 1) -> float:
@@ -57,18 +58,34 @@ def disturbance_warnings(study: Study) -> list[str]:
             f"timed runs a thread waited for a CPU, or the CPU was taken away. Measure again on a quiet machine before "
             f"drawing conclusions."
         )
+    hot = sum(
+        bool(seen.get("thermal_throttles"))
+        for seen in study.samples.get("disturbance", ())
+        if isinstance(seen, Mapping)
+    )
+    if hot:
+        sentences.append(
+            f"Heat or low voltage slowed the CPUs during {hot} of {len(study.samples)} samples. Cool the machine, give "
+            f"it a stronger supply or lower its frequency, and measure again."
+        )
     return sentences
 
 
 @lru_cache(maxsize=4)
 def disturbance_table(study: Study) -> pd.DataFrame:
-    """Sum the disturbances of each point over its repetitions. Columns: plan_id, model, threads and `DISTURBANCES`."""
+    """Sum the disturbances of each point over its repetitions. Columns: plan_id, model, threads, `DISTURBANCES`, and
+    temperature_c, the highest one."""
     rows: dict[tuple, dict] = {}
     for record in study.samples.to_dict("records"):
         key = (record["plan_id"], record["model"], record["threads"])
         row = rows.setdefault(
-            key, {"plan_id": key[0], "model": key[1], "threads": key[2], **dict.fromkeys(DISTURBANCES, math.nan)}
+            key,
+            {"plan_id": key[0], "model": key[1], "threads": key[2]}
+            | dict.fromkeys((*DISTURBANCES, "temperature_c"), math.nan),
         )
+        temperature = record.get("temperature_c")
+        if temperature is not None:
+            row["temperature_c"] = np.fmax(row["temperature_c"], temperature)
         seen = record.get("disturbance")
         for name in DISTURBANCES:
             value = seen.get(name) if isinstance(seen, Mapping) else None

@@ -84,6 +84,11 @@ class Study:
         """Physical cores of the machine; threads beyond them share a core (SMT)."""
         return (self.environment.get("topology") or {}).get("cores")
 
+    @property
+    def core_kinds(self) -> list[Mapping[str, Any]]:
+        """Runs of equally fast CPUs in the order in which threads get them; older folders do not tell."""
+        return self.environment.get("core_kinds") or []
+
     def capacity(self, threads: int) -> float:
         """Return how many single threads' work P threads do on this machine, in [1, P]; P if not measured."""
         measured = (self.machine.get("capacity") or {}).get(str(threads))

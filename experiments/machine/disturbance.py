@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 from pathlib import Path
 
+from .heat import count_throttles, is_throttled
 from .proc import read_int, read_text
 
 
@@ -50,12 +51,17 @@ def read_quota(root="/") -> float | None:
 
 
 def read_memory(root="/") -> dict:
-    """Return the machine's total and available memory, in bytes."""
+    """Return the machine's total and available memory and its swap space, in bytes."""
     fields = {}
     for line in (read_text(Path(root, "proc/meminfo")) or "").splitlines():
         name, _, value = line.partition(":")
         fields[name] = int(value.split()[0]) * 1024 if value.split() else None
-    return {"total_bytes": fields.get("MemTotal"), "available_bytes": fields.get("MemAvailable")}
+    return {
+        "total_bytes": fields.get("MemTotal"),
+        "available_bytes": fields.get("MemAvailable"),
+        "swap_bytes": fields.get("SwapTotal"),
+        "swap_free_bytes": fields.get("SwapFree"),
+    }
 
 
 def oom_kills(root="/") -> int:
@@ -89,12 +95,14 @@ def _steal_ticks(root="/") -> int | None:
 class Disturbance:
     """Difference of the machine's disturbance counters over a measured interval.
 
-    The four numbers, None where the machine hides one:
+    The five numbers, None where the machine hides one:
     "pressure_some_us": time in which some runnable thread of the machine waited for a CPU (own threads
     included);
     "steal_ticks": time the hypervisor gave to others, in clock ticks (usually 1/100 s), summed over CPUs;
     "nonvoluntary_switches": times a thread of this process was pushed off its CPU;
-    "throttled_us": time this container stood still for its quota.
+    "throttled_us": time this container stood still for its quota;
+    "thermal_throttles": times that heat or low voltage slowed a CPU, as the kernel counts them, and in each of the two
+    readings one more if a CPU was slowed at that moment.
 
     One reading costs about 0.1 ms: take it outside the timed interval.
 
@@ -103,29 +111,37 @@ class Disturbance:
     >>> disturbance = Disturbance()
     >>> before = disturbance.read()
     >>> sorted(disturbance.since(before))
-    ['nonvoluntary_switches', 'pressure_some_us', 'steal_ticks', 'throttled_us']
+    ['nonvoluntary_switches', 'pressure_some_us', 'steal_ticks', 'thermal_throttles', 'throttled_us']
     """
 
-    FIELDS = ("pressure_some_us", "steal_ticks", "nonvoluntary_switches", "throttled_us")
+    FIELDS = ("pressure_some_us", "steal_ticks", "nonvoluntary_switches", "throttled_us", "thermal_throttles")
 
     def __init__(self, root="/"):
         self.root = root
         self.throttle_files = [f / "cpu.stat" for f in cgroup_folders(root) if (f / "cpu.stat").is_file()]
 
     def read(self) -> dict:
-        """Return the counters now, as a dict of the four fields."""
+        """Return the counters now, as a dict of the five fields, and "slowed": whether heat slows a CPU right now."""
         pressure = read_pressure(self.root)
         return {
             "pressure_some_us": None if pressure is None else int(pressure["total"]),
             "steal_ticks": _steal_ticks(self.root),
             "nonvoluntary_switches": resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
             "throttled_us": self._throttled_us(),
+            "thermal_throttles": count_throttles(self.root),
+            "slowed": is_throttled(self.root),
         }
 
     def since(self, before: dict) -> dict:
         """Return the counts since `before`, an earlier result of `read`."""
         now = self.read()
-        return {key: None if now[key] is None or before[key] is None else now[key] - before[key] for key in self.FIELDS}
+        counts = {
+            key: None if now[key] is None or before[key] is None else now[key] - before[key] for key in self.FIELDS
+        }
+        slowed = [reading["slowed"] for reading in (before, now) if reading["slowed"] is not None]
+        if slowed:
+            counts["thermal_throttles"] = (counts["thermal_throttles"] or 0) + sum(slowed)
+        return counts
 
     def _throttled_us(self) -> int | None:
         total = None

@@ -19,14 +19,17 @@ from ...cython_src.kernels.simd import instruction_sets
 from . import machine_peaks
 from .build_info import BUILD
 from .disturbance import read_memory, read_pressure, read_quota
+from .energy import energy_text
+from .heat import is_throttled, read_temperature_c
 from .proc import read_int, read_text
-from .topology import available_cpus, read_caches, read_topology
+from .topology import available_cpus, core_kinds, read_caches, read_topology
 from .variables import read_variables, spin_policy
 
 PACKAGES = ("numpy", "threadpoolctl", "joblib", "pandas", "matplotlib", "seaborn", "torch", "cupy", "dask")
 
 # Fields that may differ between two runs in the same environment: load, free memory, measured clock, and the libraries
-# imported so far. Of the variables only those that cripple a library count (`environment_id`).
+# imported so far. Of the variables only those that cripple a library count (`environment_id`). Kinds of cores follow
+# from the topology.
 VOLATILE = (
     "load_average",
     "pressure_some_percent",
@@ -37,6 +40,8 @@ VOLATILE = (
     "variables",
     "spin_policy",
     "perf_counters",
+    "board",
+    "core_kinds",
 )
 
 
@@ -121,6 +126,22 @@ def gpu_details() -> list[dict]:
     return [dict(zip(fields, (v.strip() for v in line.split(",")), strict=False)) for line in output.splitlines()]
 
 
+def _board(root="/") -> dict:
+    """Return what a board says of itself, its GPU's memory, heat and energy.
+
+    The GPU of an NVIDIA Tegra works in the processor's memory; other GPUs that CUDA knows have their own.
+    """
+    compatible = (read_text(Path(root, "proc/device-tree/compatible")) or "").split("\0")
+    tegra = any(name.startswith("nvidia,tegra") for name in compatible)
+    return {
+        "model": (read_text(Path(root, "proc/device-tree/model")) or "").strip("\0") or None,
+        "shared_gpu_memory": tegra,
+        "temperature_c": read_temperature_c(root),
+        "throttled": is_throttled(root),
+        "energy": energy_text(root),
+    }
+
+
 def collect(root="/", variables=None) -> dict:
     """Return all that describes the hardware and software of a measurement.
 
@@ -142,6 +163,8 @@ def collect(root="/", variables=None) -> dict:
     flushed_results, flushed_operands = machine_peaks.denormals_flushed()
     load = (read_text(Path(root, "proc/loadavg")) or "").split()
     pressure = read_pressure(root)
+    topology = read_topology(root)
+    usable = available_cpus() if str(root) == "/" else topology["online"]
     return {
         "forktask": BUILD["version"],
         "python": {
@@ -156,7 +179,9 @@ def collect(root="/", variables=None) -> dict:
         "architecture": platform.machine(),
         "cpu": _cpu_model(root),
         "instruction_sets": instruction_sets.available(),
-        "topology": read_topology(root),
+        "topology": topology,
+        "core_kinds": core_kinds(topology, usable),
+        "board": _board(root),
         "caches": read_caches(root, available_cpus()[0] if str(root) == "/" else 0),
         "affinity": available_cpus(),
         "isolated": read_text(Path(root, "sys/devices/system/cpu/isolated")) or "",

@@ -93,8 +93,8 @@ def _judge_cpus(environment, machine, add):
     if len({c["capacity"] for c in topology["cpus"] if c["cpu"] in usable}) > 1:
         add(
             "fit with reservations",
-            "the CPUs are of unequal speed: more threads means slower threads",
-            "restrict the run to equal cores with taskset",
+            f"the CPUs are of unequal speed, threads get {_kinds(environment)}: more threads means slower threads",
+            f"restrict the run to equal cores: taskset -c {format_cpu_list(environment['core_kinds'][0]['cpus'])}",
         )
     capacity = machine["capacity"].get(str(len(usable)))
     if capacity is not None and len(usable) > 1:
@@ -159,6 +159,12 @@ def _judge_disturbance(environment, machine, add):
             "not fit",
             f"the container stood still for {throttled / 1000:.0f} ms of this check because of its quota",
             "raise the quota or use fewer threads",
+        )
+    if environment["board"]["throttled"] or machine["disturbance"]["thermal_throttles"]:
+        add(
+            "not fit",
+            "heat or low voltage slows the CPUs",
+            "cool the machine, give it a stronger supply or lower its frequency, look again",
         )
 
 
@@ -234,7 +240,7 @@ def format_page(found: dict) -> str:
 
 def _page_rows(environment, machine, gpus):
     cpu, topology, frequency = environment["cpu"], environment["topology"], environment["frequency"]
-    usable = environment["affinity"]
+    board, usable = environment["board"], environment["affinity"]
     yield (
         "forktask",
         (
@@ -245,7 +251,8 @@ def _page_rows(environment, machine, gpus):
     yield (
         "CPU",
         (
-            f"{cpu['model'] or 'unknown model'} ({cpu['vendor']} {cpu['family']}/{cpu['model_number']})"
+            f"{', '.join(filter(None, (board['model'], cpu['model']))) or 'unknown model'} "
+            f"({cpu['vendor']} {cpu['family']}/{cpu['model_number']})"
             f"{', virtual machine' if cpu['virtual_machine'] else ''}; {', '.join(environment['instruction_sets'])}"
         ),
     )
@@ -259,13 +266,18 @@ def _page_rows(environment, machine, gpus):
         ),
     )
     order = placement_order(topology, usable)
-    yield "Pinning", "workers go to CPUs " + ", ".join(map(str, order[:16])) + (", ..." if len(order) > 16 else "")
+    kinds = f"; {_kinds(environment)}" if len(environment["core_kinds"]) > 1 else ""
+    yield (
+        "Pinning",
+        "workers go to CPUs " + ", ".join(map(str, order[:16])) + (", ..." if len(order) > 16 else "") + kinds,
+    )
     quota, memory = environment["quota_cpus"], environment["memory"]
     yield (
         "Limits",
         (
             f"CPU quota {'none' if quota is None else f'{quota:g} CPUs'}; memory {_bytes(memory['total_bytes'])}, "
-            f"{_bytes(memory['available_bytes'])} available; huge pages {environment['transparent_huge_pages']}"
+            f"{_bytes(memory['available_bytes'])} available; {_swap(memory)}; "
+            f"huge pages {environment['transparent_huge_pages']}"
         ),
     )
     yield (
@@ -300,6 +312,10 @@ def _page_rows(environment, machine, gpus):
         "; ".join(f"{n} threads do {c:.2f} times one thread's work" for n, c in machine["capacity"].items() if n != "1")
         or "one thread only",
     )
+    heat = "hidden" if board["temperature_c"] is None else f"{board['temperature_c']:.0f} \u00b0C"
+    slowed = {True: "; throttled now", False: "; not throttled", None: ""}[board["throttled"]]
+    yield "Heat", f"processor's temperature {heat}{slowed}"
+    yield "Energy", board["energy"]
     clock = environment["clock"]
     yield "Clock", f"{clock['source']}, {clock['cost_ns']:.0f} ns a reading, smallest step {clock['step_ns']:.0f} ns"
     yield (
@@ -330,7 +346,7 @@ def _page_rows(environment, machine, gpus):
         "GPU",
         "; ".join(f"{g['name']}, {g['memory.total']} MiB, driver {g['driver_version']}" for g in gpus)
         or "; ".join(environment["gpus"])
-        or "none",
+        or ("the board's own, in the processor's memory" if board["shared_gpu_memory"] else "none"),
     )
     build = environment["build"]
     yield (
@@ -359,6 +375,16 @@ def _why_no_counters(counters, virtual_machine):
     if paranoid is not None and paranoid > 2:
         return f"kernel.perf_event_paranoid is {paranoid}; set it to 2 or less"
     return f"{counters['error']} (perf_event_paranoid {_or_hidden(paranoid)}); a container may forbid the system call"
+
+
+def _kinds(environment) -> str:
+    return ", then ".join(kind["text"] for kind in environment["core_kinds"])
+
+
+def _swap(memory) -> str:
+    if not memory["swap_bytes"]:
+        return "swap hidden" if memory["swap_bytes"] is None else "no swap"
+    return f"swap {_bytes(memory['swap_bytes'])}, {_bytes(memory['swap_bytes'] - memory['swap_free_bytes'])} used"
 
 
 def _plural(count: int, noun: str) -> str:

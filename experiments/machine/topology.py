@@ -6,6 +6,7 @@ Functions that read files take `root`, the folder that stands for `/`.
 from __future__ import annotations
 
 import os
+from itertools import groupby
 from pathlib import Path
 
 from ...cython_src.errors import UsageError
@@ -100,7 +101,8 @@ def cpu_order(n: int, cpus=None, *, root="/", oversubscribe: bool = False) -> li
     """Return logical CPUs for `n` workers.
 
     Within a socket each physical core gets one worker, then each SMT sibling; then comes the next socket. Faster cores
-    come before slower ones, and NUMA nodes of a socket one after the other.
+    come before slower ones, also where the kernel calls each cluster of cores a socket, and NUMA nodes of a socket one
+    after the other.
 
     Parameters
     ----------
@@ -139,13 +141,34 @@ def cpu_order(n: int, cpus=None, *, root="/", oversubscribe: bool = False) -> li
 def placement_order(topology: dict, cpus) -> list[int]:
     """Return all of `cpus` in the order in which `cpu_order` gives them to workers."""
     place = {c["cpu"]: c for c in topology["cpus"]}
+    fastest: dict[int, int] = {}
+    for c in topology["cpus"]:
+        fastest[c["socket"]] = max(fastest.get(c["socket"], 0), c["capacity"] or 0)
     taken: dict[int, int] = {}
     keys = {}
     for cpu in sorted(cpus):
         core = place[cpu]["core"]
         rank = taken[core] = taken.get(core, -1) + 1  # number of siblings in `cpus` before this one
-        keys[cpu] = (place[cpu]["socket"], rank, -(place[cpu]["capacity"] or 0), place[cpu]["node"], core)
+        socket, capacity = place[cpu]["socket"], place[cpu]["capacity"] or 0
+        keys[cpu] = (-fastest[socket], socket, rank, -capacity, place[cpu]["node"], core)
     return sorted(keys, key=keys.__getitem__)
+
+
+def core_kinds(topology: dict, cpus) -> list[dict]:
+    """Return runs of equally fast CPUs in the order in which workers get them: "capacity", "cpus", and both as "text".
+
+    A board with four fast and four slow cores has two, "4 CPUs of capacity 1024 (4-7)" first; most machines have one.
+    """
+    capacity = {c["cpu"]: c["capacity"] for c in topology["cpus"]}
+    runs = [(kind, list(group)) for kind, group in groupby(placement_order(topology, cpus), capacity.__getitem__)]
+    return [
+        {
+            "capacity": kind,
+            "cpus": group,
+            "text": f"{len(group)} CPU{'s' * (len(group) > 1)} of capacity {kind} ({format_cpu_list(group)})",
+        }
+        for kind, group in runs
+    ]
 
 
 def read_caches(root="/", cpu: int = 0) -> list[dict]:

@@ -27,9 +27,9 @@ def number(value: Any, digits: int = 2) -> str:
     return "" if value is None or (isinstance(value, float) and not math.isfinite(value)) else f"{value:.{digits}f}"
 
 
-def time(value: float | None) -> str:
-    """Format a time with its unit; empty for none."""
-    return format_time(value) if value is not None and math.isfinite(value) else ""
+def time(value: float | None, unit: str = "s") -> str:
+    """Format a time with its unit, or an energy with the unit J; empty for none."""
+    return format_time(value, unit) if value is not None and math.isfinite(value) else ""
 
 
 def percent(value: float | None, digits: int = 0) -> str:
@@ -104,6 +104,7 @@ COUNTERS = (
     Column("instructions a step", lambda r: number(r["instructions"], 0), True),
     Column("instructions a cycle", lambda r: number(r["per_cycle"]), True),
     Column("last-level misses a step", lambda r: number(r["llc_misses"], 0), True),
+    Column("energy a step", lambda r: time(r["joules"], "J"), True),
 )
 GAIN = (PLAN, THREADS, MODEL, *_ratio("promised", "promised", 3), *_ratio("gained", "gained", 3))
 OWN_BEST = (
@@ -287,6 +288,8 @@ DISTURBANCE = (
     _count("steal_ticks", "steal (ticks)"),
     _count("nonvoluntary_switches", "forced switches"),
     Column("throttled (ms)", lambda r: number(r["throttled_us"] / 1e3, 1), True),
+    _count("thermal_throttles", "slowed by heat"),
+    _number("temperature_c", "hottest (\u00b0C)", 0),
 )
 FAILURE = (MODEL, THREADS, PLAN, _text("reason"), _text("message"))
 ENVIRONMENT = (_text("entry"), _text("value"))

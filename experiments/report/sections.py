@@ -16,7 +16,7 @@ import pandas as pd
 from ..analysis import factorial
 from ..analysis.accounting import accounting_table, inflation, layer_table, remarks
 from ..analysis.costs import cost_table
-from ..analysis.counters import counter_sentence, counter_table
+from ..analysis.counters import counter_sentences, counter_table
 from ..analysis.disturbance import disturbance_table
 from ..analysis.gains import gain_table
 from ..analysis.gpu import gpu_table
@@ -266,8 +266,8 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
             in_terminal=False,
         ),
         Section(
-            "Hardware counters of the timed runs, medians",
-            sentences=[text for text in [counter_sentence(study)] if text],
+            "Hardware counters and energy of the timed runs, medians",
+            sentences=counter_sentences(study),
             tables=[Table("counters", columns.COUNTERS, records_of(counter_table(study), plan_id))],
         ),
         Section(

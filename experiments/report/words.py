@@ -15,13 +15,13 @@ from ..analysis.speeds import best_serial
 from ..analysis.study import Study
 
 
-def format_time(seconds: float) -> str:
-    """Format a time with three significant digits and a unit: "6.41 ms"."""
+def format_time(seconds: float, unit: str = "s") -> str:
+    """Format a time, or an energy with the unit J, with three significant digits: "6.41 ms"."""
     if not math.isfinite(seconds):
         return "n/a"
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)):
-        if abs(seconds) >= scale or unit == "ns":
-            return f"{rounded(seconds / scale)} {unit}"
+    for prefix, scale in (("", 1.0), ("m", 1e-3), ("µ", 1e-6), ("n", 1e-9)):
+        if abs(seconds) >= scale or prefix == "n":
+            return f"{rounded(seconds / scale)} {prefix}{unit}"
     raise AssertionError
 
 
@@ -99,6 +99,8 @@ def machine_text(study: Study) -> str:
     if capacity:
         wide = max(capacity, key=int)
         pieces.append(f"{wide} spinning threads do the work of {study.capacity(int(wide)):.2f}")
+    if len(study.core_kinds) > 1:
+        pieces.append(f"threads get {', then '.join(kind['text'] for kind in study.core_kinds)}")
     return f"Machine: {', '.join(pieces)}." if pieces else ""
 
 

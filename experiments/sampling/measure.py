@@ -30,7 +30,9 @@ from typing import Any
 from ...cython_src.plan.dependences import record_graph
 from ..machine import machine_peaks
 from ..machine.disturbance import Disturbance
+from ..machine.energy import EnergyMeter
 from ..machine.environment import loaded_libraries
+from ..machine.heat import read_temperature_c
 from ..machine.perf_counters import PerfCounters
 from .child import answer_job
 from .gpu_profile import describe_gpu, measure_gpu_profile
@@ -103,15 +105,16 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
         pass_time_s = warm.pass_time_s
         conduct = asdict(executor.conduct()) if spec.model.device == "cpu" else None
         swaps = executor.num_cpu_swaps if conduct else 0
-        disturbance = Disturbance()
+        disturbance, energy = Disturbance(), EnergyMeter()
         before, usage, wall = disturbance.read(), resource.getrusage(resource.RUSAGE_SELF), clock()
         counters.start()
-        timed = time_runs(stepper, pass_time_s, job["target_s"], job.get("pairs"))
+        with energy:
+            timed = time_runs(stepper, pass_time_s, job["target_s"], job.get("pairs"))
         counters.stop()
         wall = clock() - wall
         counted = {**counters.read(), "error": counters.error}
         usage_after = resource.getrusage(resource.RUSAGE_SELF)
-        disturbed = disturbance.since(before)
+        disturbed, temperature_c = disturbance.since(before), read_temperature_c()
         if conduct:
             conduct["cpu_swaps"] = executor.num_cpu_swaps - swaps  # those during the timed runs
         if not result_hashes(bound)["finite"]:
@@ -141,6 +144,8 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
         "gpu": describe_gpu(bound) if spec.model.device == "gpu" else None,
         "conduct": conduct,
         "disturbance": disturbed,
+        "temperature_c": temperature_c,
+        "energy": energy.result(sum(timed.run_lengths)),
         "counters": counted,
         "timed_wall_s": wall,
         "timed_cpu_s": usage_after.ru_utime + usage_after.ru_stime - usage.ru_utime - usage.ru_stime,

@@ -106,6 +106,15 @@ class Measured(msgspec.Struct, kw_only=True):
     variables: dict[str, Text] | UnsetType = UNSET
 
 
+class Energy(msgspec.Struct, kw_only=True):
+    """Energy that the machine took in the timed runs, or why none was measured."""
+
+    joules: Amount | None
+    joules_per_step: Amount | None
+    source: Text
+    error: Text | None
+
+
 class SampleRow(Measured, kw_only=True):
     """A sample."""
 
@@ -126,6 +135,8 @@ class SampleRow(Measured, kw_only=True):
     deterministic: bool | UnsetType = UNSET
     check_iterations: Count | UnsetType = UNSET
     disturbance: dict[str, Amount | None] | UnsetType | None = UNSET
+    temperature_c: Real | UnsetType | None = UNSET
+    energy: Energy | UnsetType | None = UNSET
     timed_wall_s: Real | UnsetType = UNSET
     timed_cpu_s: Real | UnsetType = UNSET
     max_resident_bytes: Count | UnsetType = UNSET

@@ -22,7 +22,7 @@ from ..sampling.files import write_atomically
 from ..sampling.memory import format_bytes
 from .figures import FIGURES
 from .running import Results
-from .tables import agreement, axes_of, epoch_medians, epoch_table, failures, run_table
+from .tables import agreement, axes_of, energy_sentences, epoch_medians, epoch_table, failures, run_table
 
 
 def build(results: Results, command: str) -> Report:
@@ -36,7 +36,12 @@ def build(results: Results, command: str) -> Report:
         {stage["data_note"] for _, result in results.done() for stage in result["stages"] if "data_note" in stage}
     )
     sections = [
-        Section("Runs", 2, sentences=sentences, tables=[Table("runs", _run_columns(results), runs)]),
+        Section(
+            "Runs",
+            2,
+            sentences=sentences + energy_sentences(results),
+            tables=[Table("runs", _run_columns(results), runs)],
+        ),
         Section("Curves", 2, figures=tuple(FIGURES), plan_id="study", in_terminal=False),
         Section("Epochs", 2, tables=[Table("epochs", _epoch_columns(results), epoch_medians(results))]),
         Section("What did not run or did not fit", 2, tables=[Table("failures", _failure_columns(results), failed)]),
@@ -132,6 +137,7 @@ def _run_columns(results: Results) -> list[Column]:
         Column("seeds", lambda row: str(row["seeds"]), True),
         Column("epochs", lambda row: str(row["epochs"]), True),
         _seconds("epoch_time_s", "time/epoch"),
+        Column("energy/epoch", lambda row: time(row["joules_per_epoch"], "J"), True),
         Column("samples/s", lambda row: f"{row['samples_per_s']:,.0f}", True),
         _decimals("train_loss", "train loss"),
         _decimals("valid_loss", "valid loss"),

@@ -40,7 +40,7 @@ def epoch_table(results: Results) -> pd.DataFrame:
 
 def run_table(results: Results) -> list[dict[str, Any]]:
     """Return a row for each combination of the axes, over its seeds: medians, lowest and highest test accuracy, time to
-    each accuracy that was asked for, and memory."""
+    each accuracy that was asked for, energy where the machine measures it, and memory."""
     epochs = epoch_table(results)
     groups: dict[str, list[tuple[Run, Mapping[str, Any]]]] = defaultdict(list)
     for run, result in results.done():
@@ -62,6 +62,7 @@ def run_table(results: Results) -> list[dict[str, Any]]:
                 "epochs": int(here["epoch"].max()),
                 "epoch_time_s": epoch_time,
                 "samples_per_s": finals[0]["samples_per_epoch"] / epoch_time,
+                "joules_per_epoch": float(here["joules"].median()) if "joules" in here else np.nan,
                 **{name: float(here[name].median()) for name in gpu},
                 "train_loss": float(last["train_loss"].median()),
                 "valid_loss": float(last["valid_loss"].median()),
@@ -97,6 +98,12 @@ def epoch_medians(results: Results) -> list[dict[str, Any]]:
     medians = epochs.groupby(["label", "epoch"], sort=False)[names].median().reset_index()
     axes = {run.label: run.axes for run, _ in results.done()}
     return [{**axes[row["label"]], **row} for row in medians.to_dict("records")]
+
+
+def energy_sentences(results: Results) -> list[str]:
+    """Say what measured the energy, or why nothing did; results of older versions do not tell."""
+    said = {stage["energy"] for _, result in results.done() for stage in result["stages"] if "energy" in stage}
+    return [f"Energy of the whole machine while training: {'; '.join(sorted(said))}."] if said else []
 
 
 def agreement(results: Results) -> tuple[list[str], list[str]]:

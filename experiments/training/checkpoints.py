@@ -24,8 +24,9 @@ CHECKPOINT_VERSION = 2  # 1 had no checksum
 
 
 class Epoch(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A row of the history. Rows of older checkpoints lack the resident memory of the process after the epoch; those
-    of a GPU are there only if one was sampled."""
+    """A row of the history. Rows of older checkpoints lack the resident memory of the process after the epoch; the
+    energy of the epoch is there only where the machine measures it, and what is said of a GPU only if one was
+    sampled."""
 
     seed: Count
     epoch: Number
@@ -36,6 +37,7 @@ class Epoch(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defau
     error_rate: Real
     learning_rate: Real
     resident_bytes: Count | UnsetType | None = UNSET
+    joules: Amount | UnsetType = UNSET
     gpu_memory_bytes: Amount | UnsetType = UNSET
     gpu_utilisation: Amount | UnsetType = UNSET
 

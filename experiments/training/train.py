@@ -16,6 +16,7 @@ from ...cython_src.networks.registry import get_network
 from ...cython_src.reading import read_json
 from ...cython_src.records import fields
 from ..machine.disturbance import read_memory
+from ..machine.energy import energy_text
 from ..sampling.files import check_writable_folder, list_folder, locked_file, unfinished, write_atomically
 from ..sampling.memory import needs_text
 from ..sampling.models import check_threads, convolution_for, models_on, parse_model
@@ -101,7 +102,7 @@ def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], 
                         f"seed {seed}  epoch {row['epoch']:3d}/{config.epochs}  train loss "
                         f"{row['train_loss']:.4f}  "
                         f"valid loss {row['valid_loss']:.4f}  error rate {100 * row['error_rate']:6.2f} %  "
-                        f"{row['time_s']:.2f} s{_token_rate(trainer, row)}"
+                        f"{row['time_s']:.2f} s{_token_rate(trainer, row)}{_energy(row)}"
                     )
                 results.append(trainer.finish(out / f"parameters-seed-{seed}.safetensors"))
                 if isinstance(data, Text) and not data.smoke_test and _can_write(config):
@@ -169,6 +170,11 @@ def _token_rate(trainer: Trainer, row: Mapping[str, Any]) -> str:
     return f"  {tokens / (row['time_s'] - before):,.0f} tokens/s"
 
 
+def _energy(row: Mapping[str, Any]) -> str:
+    """Energy of the epoch of a row of the history, for the report; empty where nothing measures it."""
+    return f"  {row['joules']:,.1f} J" if "joules" in row else ""
+
+
 def _can_write(config: TrainingConfig) -> bool:
     """Whether what the network tells is the next token, of a text that can be shown."""
     tokens = get_network(config.network).token_input
@@ -200,6 +206,7 @@ def _summarise(config: TrainingConfig, data: Dataset | Text, results: list[dict]
         "data": data.description,
         **({"data_note": data.note} if isinstance(data, Dataset) and data.note else {}),
         "smoke_test": data.smoke_test,
+        "energy": energy_text(),
         "test_accuracy_median": float(np.median(accuracies)),
         "test_accuracy_min": min(accuracies),
         "test_accuracy_max": max(accuracies),

@@ -18,6 +18,7 @@ from ...cython_src.lowering.lower import initialise, lower
 from ...cython_src.networks.registry import get_network
 from ..images.augmentation import Augmentation
 from ..images.source import ImageSource
+from ..machine.energy import EnergyMeter
 from ..sampling.measured_memory import peak_resident_bytes, resident_bytes
 from ..sampling.memory import check_fits, format_bytes, parse_bytes, planned_bytes
 from ..sampling.models import bind_for, convolution_for, make_executor, parse_model, storage_for
@@ -151,7 +152,8 @@ class Trainer:
             self.sampler.start()
         start = time.perf_counter()
         try:
-            _run(self.executor, count, self.epoch * count)
+            with EnergyMeter() as energy:
+                _run(self.executor, count, self.epoch * count)
         finally:
             if self.sampler:
                 self.sampler.stop()
@@ -175,6 +177,7 @@ class Trainer:
             "error_rate": error_rate,
             "learning_rate": float(rates[-1]),
             "resident_bytes": resident_bytes(),
+            **({} if energy.error else {"joules": energy.joules()}),
             **(self.sampler.summary(sampled) if self.sampler else {}),
         }
         self.history.append(row)

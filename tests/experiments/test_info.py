@@ -7,6 +7,7 @@ import pytest
 
 from forktask.experiments.commands import main as cli
 from forktask.experiments.machine import info
+from forktask.experiments.machine.disturbance import Disturbance
 from forktask.experiments.machine.environment import environment_id
 from forktask.experiments.machine.variables import read_variables
 
@@ -53,7 +54,20 @@ def make_environment(**changes):
         "affinity": [0, 1],
         "isolated": "",
         "quota_cpus": None,
-        "memory": {"total_bytes": 8 << 30, "available_bytes": 4 << 30},
+        "core_kinds": [{"capacity": None, "cpus": [0, 1], "text": "2 CPUs of capacity None (0-1)"}],
+        "board": {
+            "model": None,
+            "shared_gpu_memory": False,
+            "temperature_c": None,
+            "throttled": None,
+            "energy": "not available: hidden",
+        },
+        "memory": {
+            "total_bytes": 8 << 30,
+            "available_bytes": 4 << 30,
+            "swap_bytes": 2 << 30,
+            "swap_free_bytes": 1 << 30,
+        },
         "frequency": {"governor": "performance", "driver": "x", "min_khz": 1, "max_khz": 2, "boost": None},
         "clock": {"source": "tsc", "cost_ns": 20.0, "step_ns": 1.0},
         "transparent_huge_pages": "madvise",
@@ -84,7 +98,7 @@ def make_machine(**changes):
             "cache_bandwidth_bytes_per_s": {"2": 90e9},
             "capacity": {"1": 1.0, "2": 1.98},
             "elapsed_s": 1.0,
-            "disturbance": {"pressure_some_us": 0, "steal_ticks": 0, "nonvoluntary_switches": 0, "throttled_us": 0},
+            "disturbance": dict.fromkeys(Disturbance.FIELDS, 0),
         },
         changes,
     )
@@ -124,11 +138,17 @@ CASES = {
         "up to 1 thread;",
     ),
     "unequal cores": (
-        dict(topology__cpus=[{"cpu": c, "core": c, "capacity": 400 + 600 * c} for c in (0, 1)]),
+        dict(
+            topology__cpus=[{"cpu": c, "core": c, "capacity": 400 + 600 * c} for c in (0, 1)],
+            core_kinds=[
+                {"capacity": 400 + 600 * c, "cpus": [c], "text": f"1 CPU of capacity {400 + 600 * c} ({c})"}
+                for c in (1, 0)
+            ],
+        ),
         {},
         "fit with reservations",
-        "unequal speed",
-        "taskset",
+        "unequal speed, threads get 1 CPU of capacity 1000 (1), then 1 CPU of capacity 400 (0)",
+        "taskset -c 1",
     ),
     "hidden topology": (dict(topology__known=False), {}, "fit with reservations", "hides which CPUs", "/sys"),
     "wavering": ({}, dict(median_flops_per_s_1thread=60e9), "fit with reservations", "wavers", "quit"),
@@ -137,6 +157,8 @@ CASES = {
     "load": (dict(load_average=[1.9, 1, 1]), {}, "fit with reservations", "load average is 1.9", "quit"),
     "steal": ({}, dict(disturbance__steal_ticks=50), "not fit", "hypervisor gave", "dedicated"),
     "throttled": ({}, dict(disturbance__throttled_us=9000), "not fit", "stood still for 9 ms", "raise the quota"),
+    "hot": (dict(board__throttled=True), {}, "not fit", "heat or low voltage", "cool the machine"),
+    "hot meanwhile": ({}, dict(disturbance__thermal_throttles=2), "not fit", "heat or low voltage", "cool the machine"),
     "coarse clock": (dict(clock__step_ns=4e6), {}, "not fit", "steps of 4000 us", "tsc"),
     "dear clock": (dict(clock__source="hpet", clock__cost_ns=900.0), {}, "fit with reservations", "hpet", "tsc"),
     "debug build": (dict(build__optimization="0"), {}, "not fit", "optimisation 0", "pip install"),
@@ -206,11 +228,10 @@ def test_hidden_values_are_no_reason_and_print():
         load_average=None,
         caches=[],
         frequency__governor=None,
-        memory={"total_bytes": None, "available_bytes": None},
+        memory=dict.fromkeys(("total_bytes", "available_bytes", "swap_bytes", "swap_free_bytes")),
     )
     machine = make_machine(
-        disturbance={"pressure_some_us": None, "steal_ticks": None, "nonvoluntary_switches": 3, "throttled_us": None},
-        cache_bandwidth_bytes_per_s={},
+        disturbance=dict.fromkeys(Disturbance.FIELDS) | {"nonvoluntary_switches": 3}, cache_bandwidth_bytes_per_s={}
     )
     judgement = info.verdict(environment, machine)
     assert judgement["level"] == "fit"

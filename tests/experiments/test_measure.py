@@ -13,6 +13,7 @@ from forktask.cython_src.binding.bind import EVENT_DTYPE, bind
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, read, update
+from forktask.experiments.machine.disturbance import Disturbance
 from forktask.experiments.sampling.measure import measure_sample
 from forktask.experiments.sampling.profile import block_times
 from forktask.experiments.sampling.subject import build, hash_arrays
@@ -185,12 +186,8 @@ def test_a_sample_has_all_fields_and_equal_hashes_over_models(monkeypatch):
         assert sample["check_iterations"] == 20
         assert len(sample["run_times_s"]) == len(sample["run_lengths"]) >= 6
         assert len(set(sample["run_lengths"])) == 2
-        assert set(sample["disturbance"]) == {
-            "pressure_some_us",
-            "steal_ticks",
-            "nonvoluntary_switches",
-            "throttled_us",
-        }
+        assert set(sample["disturbance"]) == set(Disturbance.FIELDS)
+        assert sample["energy"]["joules"] is None or sample["energy"]["error"] is None
         assert min(sample["prepare_s"], sample["first_replay_s"], sample["step_time_s"]) > 0
         assert (sample["record_s"], sample["close_s"]) == (None, None)
     assert samples[0]["weights_hash"] == samples[1]["weights_hash"]

@@ -176,8 +176,10 @@ def name_those_below(axis, points, low: float, styles: dict[str, ModelStyle]) ->
 
 
 def mark_physical_cores(study: Study, axes, counts: Sequence[int]) -> None:
-    """Draw a thin line where the physical cores end and hyper-threads begin, if the axis reaches so far."""
-    cores = study.physical_cores
-    if isinstance(cores, int) and min(counts) <= cores < max(counts):
-        for axis in axes:
-            axis.axvline(cores * 2**0.25 if cores in counts else cores, color="0.8", linewidth=0.6, zorder=0)
+    """Draw a thin line where the physical cores end and hyper-threads begin, and where slower cores do, if the axis
+    reaches so far."""
+    ends = {study.physical_cores, *itertools.accumulate(len(kind["cpus"]) for kind in study.core_kinds)} - {None}
+    for end in sorted(ends):
+        if min(counts) <= end < max(counts):
+            for axis in axes:
+                axis.axvline(end * 2**0.25 if end in counts else end, color="0.8", linewidth=0.6, zorder=0)
