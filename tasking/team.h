@@ -35,6 +35,7 @@ typedef struct Team {
     int32_t closing;
     int32_t num_threads;
     int64_t spin_ns;
+    int real_time; /* threads under a real-time policy: the caller, of the same priority, gets a CPU only if one yields */
     pthread_t *threads;
     struct TeamThread *arguments;
     CpuSwap *cpu_swap; /* NULL: the threads keep their CPUs */
@@ -65,6 +66,8 @@ static void *team_main(void *argument)
                     start = now;
                 else if (now - start > team->spin_ns)
                     ft_futex_wait(&team->epoch, seen, -1);
+                else if (team->real_time)
+                    sched_yield();
             }
         }
         seen++;
@@ -136,6 +139,8 @@ static int team_open(Team *team, int32_t num_threads, const int32_t *cpus, int64
     int error = 0;
     memset(team, 0, sizeof(*team));
     team->spin_ns = spin_ns;
+    int policy = sched_getscheduler(0); /* the threads inherit it */
+    team->real_time = policy == SCHED_FIFO || policy == SCHED_RR;
     team->threads = calloc((size_t)num_threads, sizeof(pthread_t));
     team->arguments = calloc((size_t)num_threads, sizeof(TeamThread));
     if (team->threads == NULL || team->arguments == NULL)

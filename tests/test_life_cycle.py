@@ -30,6 +30,8 @@ WAIT_S = 20  # for what comes at once; a hang becomes a failure
 class Case:
     """A graph of two counters under one model; `kernel` is called in each of its blocks."""
 
+    pause_s = 0.01  # how long `in_handler` stays in a kernel
+
     def __init__(self, spec):
         self.spec = spec
         self.kernel = lambda: None
@@ -46,7 +48,7 @@ class Case:
         number = (model.max_threads or 2) if num_threads is None else num_threads
         return type(executor)(None if number == "none" else number, **options)
 
-    def bind(self):
+    def bind(self, storage=None):
         def count(region):
             self.kernel()
             region += 1
@@ -55,7 +57,13 @@ class Case:
         counters = recorder.array("counters", np.zeros(2))
         for k in range(2):
             recorder.task(count, updates=[counters[k : k + 1]])
-        return bind(recorder.plan())
+        return bind(recorder.plan(), storage)
+
+    def check(self):
+        """The executor runs the plan as if nothing had happened."""
+        self.bound.arrays["counters"][:] = 0
+        self.prepared().run(7)
+        assert self.bound.arrays["counters"].tolist() == [7, 7]
 
     def prepared(self):
         self.executor.prepare(self.bound)
@@ -127,7 +135,7 @@ class Case:
         """Make a call in a signal handler while the main thread runs the executor."""
         former = signal.signal(signal.SIGALRM, lambda *arguments: call())
         pause = threading.Event()
-        self.kernel = lambda: pause.wait(0.01)
+        self.kernel = lambda: pause.wait(self.pause_s)
         try:
             self.prepared()
             signal.setitimer(signal.ITIMER_REAL, 0.1)
@@ -146,10 +154,10 @@ class Case:
         finally:
             self.bound.arrays["counters"] = mine
 
-    def beside(self):
-        """A second executor on the plan that the first one runs."""
+    def beside(self, storage=False):
+        """A second executor on the plan that the first one runs, or on another plan of its storage."""
         with self.make() as second:
-            second.prepare(self.bound)
+            second.prepare(self.bind(self.bound.storage) if storage else self.bound)
             with self.running():
                 second.run(1)
 
@@ -173,9 +181,9 @@ CLOSED = r"^a closed executor runs no plan; make a new one$"
 NUMBERS = r"^num_iterations and first_iteration must be "
 FORKED = r"^an executor runs only in the process that made it .* threads do not survive a fork; "
 IN_USE = r"^an executor does one thing at a time, and run\(\) is under way in thread "
-FROM_KERNEL = r"^UsageError: an executor does one thing at a time, and run\(\) is under way in thread "
-IN_HANDLER = IN_USE.replace("^", "^(UsageError: )?")  # where the main thread was in a kernel, the kernel failed
-SHARED = r"a bound plan is run by one executor at a time, and another one runs '.*' now; "
+FROM_KERNEL = IN_USE.replace("^", "^(UsageError: )?")  # of what fails in a kernel, the kernel's failure says so
+IN_HANDLER = FROM_KERNEL  # the main thread may be in a kernel
+SHARED = r"(UsageError: )?a bound plan, like all plans of its storage, is run by one executor at a time, and another "
 
 MISUSES = {
     "no thread": (lambda c: c.make(0), WHOLE_THREADS + "0$"),
@@ -230,6 +238,7 @@ MISUSES = {
     "a plan beside a run": (lambda c: c.while_running(lambda e: e.prepare(c.bound)), IN_USE + "'first'"),
     "an end beside a run": (lambda c: c.while_running(lambda e: e.close()), IN_USE + "'first'"),
     "two executors on one plan": (lambda c: c.beside(), "^" + SHARED),
+    "two plans on one storage": (lambda c: c.beside(storage=True), "^" + SHARED),
     "a run in a signal handler": (lambda c: c.in_handler(lambda: c.executor.run(1)), IN_HANDLER),
     "an end in a signal handler": (lambda c: c.in_handler(lambda: c.executor.close()), IN_HANDLER),
     "a run in a forked process": (lambda c: c.in_fork(lambda: c.executor.run(1)), FORKED),
@@ -237,8 +246,20 @@ MISUSES = {
     "a run in a kernel": (lambda c: c.from_kernel(lambda: c.executor.run(1)), FROM_KERNEL),
     "a plan in a kernel": (lambda c: c.from_kernel(lambda: c.executor.prepare(c.bound)), FROM_KERNEL),
     "an end in a kernel": (lambda c: c.from_kernel(lambda: c.executor.close()), FROM_KERNEL),
-    "another executor in a kernel": (lambda c: c.beside_in_kernel(), "^UsageError: " + SHARED),
+    "another executor in a kernel": (lambda c: c.beside_in_kernel(), "^" + SHARED),
 }
+
+
+def check_misuse(case, misuse):
+    """Check what a misuse raises, and that it did no harm."""
+    call, said = MISUSES[misuse]
+    with pytest.raises((UsageError, BlockFailure), match=said) as raised:
+        call(case)
+    if isinstance(raised.value, BlockFailure):
+        assert isinstance(raised.value.__cause__, UsageError)
+    if case.executor.state == "closed":
+        case.executor = case.make()
+    case.check()
 
 
 def refused_then(case, call):
@@ -259,16 +280,7 @@ def case(request):
 @pytest.mark.parametrize("misuse", MISUSES)
 def test_every_model_answers_a_misuse_alike(case, misuse):
     """Check the sentence, and that the same or a new executor runs the plan right afterwards."""
-    call, said = MISUSES[misuse]
-    with pytest.raises((UsageError, BlockFailure), match=said) as raised:
-        call(case)
-    if isinstance(raised.value, BlockFailure):
-        assert isinstance(raised.value.__cause__, UsageError)
-    if case.executor.state == "closed":
-        case.executor = case.make()
-    case.bound.arrays["counters"][:] = 0
-    case.prepared().run(7)
-    assert case.bound.arrays["counters"].tolist() == [7, 7]
+    check_misuse(case, misuse)
 
 
 def test_what_is_right_is_no_misuse(case):

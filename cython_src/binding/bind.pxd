@@ -18,7 +18,6 @@ cdef class BoundPlan:
     cdef readonly str target
     cdef readonly str instruction_set
     cdef readonly bint needs_gil      # some kernel is a Python callable
-    cdef readonly dict in_use         # process -> what an executor does with it
     cdef list errors                  # exceptions raised by Python callables
     cdef list keep                    # objects that own what the records point to
     cdef list layout                  # (name, array, shape) as bound

@@ -99,7 +99,6 @@ cdef class BoundPlan:
     def __cinit__(self):
         self.loops = NULL
         self.task_loop = NULL
-        self.in_use = {}
 
     def __dealloc__(self):
         free(self.loops)

@@ -55,7 +55,7 @@ class _Use:
     """What a caller does with an executor."""
 
     def __init__(self, name: str):
-        self.name = name
+        self.name, self.plan_name = name, ""
         self.thread = threading.current_thread().name
 
 
@@ -181,17 +181,18 @@ class BaseExecutor(RunWhile, ABC):
             self._begin(use)
             if self.bound is None:
                 raise self._unprepared()
+            use.plan_name = self.bound.plan.name
             num_replays, first_replay = check_run(num_iterations, first_iteration, self.iteration_stride)
-            if self.bound.in_use.setdefault(self._pid, use) is not use:
+            if (other := self.bound.storage.in_use.setdefault(self._pid, use)) is not use:
                 raise UsageError(
-                    f"a bound plan is run by one executor at a time, and another one runs {self.bound.plan.name!r} "
-                    f"now; wait until it returns, or bind the plan again"
+                    f"a bound plan, like all plans of its storage, is run by one executor at a time, and another one "
+                    f"runs {other.plan_name!r} now; wait until it returns, or bind the plan again"
                 )
             bound = self.bound
             self._run(bound, first_replay, num_replays)
         finally:
             if bound is not None:
-                del bound.in_use[self._pid]
+                del bound.storage.in_use[self._pid]
             self._uses_end(use)
 
     def close(self) -> None:

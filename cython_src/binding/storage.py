@@ -60,6 +60,7 @@ class Storage:
                 f"guard_bytes must be a multiple of 64, got {guard_bytes}; buffers are aligned to 64 bytes"
             )
         self.arrays: dict[str, np.ndarray] = {}
+        self.in_use: dict = {}  # who runs a plan on it now, by process: one at most, the executors see to it
         self.guard_bytes = guard_bytes
         self.managed = False  # whether a device reaches the arrays without copies
         self.device_copies = None  # of persistent buffers; the business of cython_src/gpu/bind.py

@@ -112,8 +112,6 @@ class GpuBoundPlan(Shown):
     uses : list of list of (str, bool, bool)
         For each loop: memory (a buffer, or an arena of overlaid buffers), whether old content is needed, whether it is
         written.
-    in_use : dict
-        See `BoundPlan`.
     copies : dict of str to list of int
         Number and bytes of copies so far, by the place that was copied to.
     """
@@ -138,7 +136,6 @@ class GpuBoundPlan(Shown):
         if products not in PRODUCTS:
             raise UsageError(f"products must be one of {', '.join(PRODUCTS)}; got {products!r}")
         self.plan, self.tf32 = plan, products == "tf32"
-        self.in_use: dict = {}
         self.device = default_gpu() if device is None else device
         self.storage = Storage() if storage is None else storage
         if convolution != "tiled" and not any(loop.kernel == "conv_forward" for loop in plan.loops):

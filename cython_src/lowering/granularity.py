@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..errors import UsageError
 
 LARGEST = 65_536
+LANES = 16  # images that share a vector's lanes: a batch is cut at multiples of it
 
 
 @dataclass(frozen=True)
@@ -40,3 +41,13 @@ class Granularity:
                 )
             values[key] = int(value)
         return cls(**values)
+
+
+def check_images(granularity: str, batch: int) -> None:
+    """Raise `UsageError` where blocks would have more images than any batch asked for has, filled up to whole
+    vectors."""
+    if Granularity.parse(granularity).images > -(-batch // LANES) * LANES:
+        raise UsageError(
+            f"granularity must have at most the {batch} images of a batch in a block, got {granularity!r}; lower "
+            f"it, or leave the images out"
+        )

@@ -179,14 +179,21 @@ def given_options(arguments: Namespace) -> dict[str, Any]:
 
 def plan_options(arguments: Namespace, **changes: Any):
     """Return the `PlanOptions` that were asked for, with changes."""
+    from ...cython_src.lowering.granularity import check_images
     from ...cython_src.lowering.options import PlanOptions
 
-    return PlanOptions(**{**given_options(arguments), **changes})
+    options = PlanOptions(**{**given_options(arguments), **changes})
+    check_images(options.granularity, options.batch)
+    return options
 
 
 def plan_axes(arguments: Namespace) -> dict[str, tuple]:
     """Return the axes of a grid that were asked for, by name of the option, each value once."""
+    from ...cython_src.lowering.granularity import check_images
+
     axes = {"network": arguments.network, **given_options(arguments)}
+    for granularity in axes.get("granularity", ()):
+        check_images(granularity, max(axes["batch"]))
     return {name: tuple(dict.fromkeys(values)) for name, values in axes.items()}
 
 

@@ -124,7 +124,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say(f"{place}{error.strerror or error}; mend that and give the same command again")
     except MemoryError as error:
         return _say(str(error) or "memory must suffice, and the system gave no more; ask for less, or raise the limit")
-    except Exception:
+    except Exception as error:
+        if _was_interrupted(error):
+            print("forktask: interrupted", file=sys.stderr)
+            return 130
         traceback.print_exc()
         return _say("this is an error of forktask, not of yours; please report it with the lines above", FAULT_EXIT)
 
@@ -144,6 +147,13 @@ def _run(words: Sequence[str]) -> int:
         return USAGE_EXIT
     arguments = parser.parse_args(words)
     return arguments.run(arguments) or 0
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether an exception came of Ctrl-C: a library whose import is interrupted may raise another one."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _say(message: object, code: int = USAGE_EXIT) -> int:

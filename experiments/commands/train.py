@@ -30,11 +30,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """Train, and print what came out."""
+    from ...cython_src.lowering.granularity import check_images
     from ..sampling.models import describe_gpu_convolutions, parse_model
     from ..training.config import TrainingConfig
     from ..training.train import configure, summary_text, train
 
     config = configure(given(arguments, TrainingConfig), arguments.resume, arguments.device, arguments.oversubscribe)
+    if not arguments.resume:
+        check_images(config.granularity, config.batch)
     stream = sys.stderr if arguments.json else sys.stdout
 
     def report(line: str) -> None:

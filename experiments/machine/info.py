@@ -211,6 +211,12 @@ def _judge_settings(environment, add):
             f"one spin while another works",
             "let all libraries use one, or import them in separate processes",
         )
+    if os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR):
+        add(
+            "fit with reservations",
+            "this process runs under a real-time policy: threads that spin keep all others of their CPUs waiting",
+            "start without chrt, or leave a CPU free: one thread fewer than CPUs",
+        )
     governor = environment["frequency"]["governor"]
     if governor not in (None, "performance"):
         add(

@@ -30,6 +30,7 @@ from typing import Annotated, Any
 
 from ...cython_src.errors import UsageError, did_you_mean
 from ...cython_src.gpu import device as gpu_device
+from ...cython_src.lowering.granularity import check_images
 from ...cython_src.lowering.lower import default_batch
 from ...cython_src.lowering.options import PlanOptions, spelled
 from ...cython_src.reading import check_keys, read_toml
@@ -385,6 +386,8 @@ def parse_configuration(values: Mapping[str, Any], where: str = "the configurati
         raise UsageError(f"title in {where} must be a text, got {title!r}")
     measure = Measure.from_mapping(values.get("measure", {}), f"table [measure] of {where}")
     axes = Grid(**{name: _axis(AXES[name], value, where) for name, value in grid.items()})
+    for granularity in axes.granularity:
+        check_images(granularity, max(axes.batch))
     if grid.get("threads", "cores") != "cores":
         check_counts(parse_models(axes.models), axes.threads)
     return Configuration(title, axes, measure)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from forktask.cython_src.binding.executor import BaseExecutor
 from forktask.experiments.commands.main import COMMANDS, main, make_parser
 
-LIMIT_S = 10
+LIMIT_S = 10  # of CPU time, which other programs do not lengthen; what waits for ever meets the limit of the test
+pytestmark = pytest.mark.timeout(120)
 # What commands need besides the option under test, so that it is the only thing wrong.
 REQUIRED = {
     "run": ["none.toml"],
@@ -61,7 +62,7 @@ def nothing_is_measured(monkeypatch):
 
 def call(words, capsys):
     """The exit code of a command (None: it was accepted) and its messages, once those were found to be in order."""
-    start = time.monotonic()
+    start = time.process_time()
     try:
         code = main(words)
     except Accepted:
@@ -69,7 +70,7 @@ def call(words, capsys):
     except SystemExit as error:
         code = error.code
     said = capsys.readouterr().err
-    assert time.monotonic() - start < LIMIT_S, words
+    assert time.process_time() - start < LIMIT_S, words
     assert code != 70 and "Traceback" not in said, f"{words}\n{said}"
     if code == 2:
         assert said.startswith("forktask: error: ") and said.count("\n") == 1, f"{words}\n{said}"
@@ -134,6 +135,9 @@ def test_every_option_refuses_nonsense(command, action, data, capsys):
         ("compare --granularity images=100000000000000000000", "granularity must be"),
         ("compare --granularity images=٣", "granularity must be"),
         ("compare --granularity rows=1000", "rows"),
+        ("compare --granularity images=1000 --batch 16,64", "at most the 64 images"),
+        ("memory --granularity images=17 --batch 4", "at most the 4 images"),
+        ("train --granularity images=1000 --data synthetic:16", "at most the 32 images"),
         ("compare --batch 2147483648", "below 65537"),
         ("compare --repeats 100000000000000000000", "--repeats"),
         ("compare --target nan", "--target"),
@@ -169,9 +173,9 @@ def test_every_option_refuses_nonsense(command, action, data, capsys):
 def test_cases_by_name(words, said, capsys, tmp_path, monkeypatch):
     """Check values that once ended in a traceback, in a hang, or in silence."""
     monkeypatch.chdir(tmp_path)
-    start = time.monotonic()
+    start = time.process_time()
     assert main(words.split()) == 2
-    assert time.monotonic() - start < LIMIT_S
+    assert time.process_time() - start < LIMIT_S
     error = capsys.readouterr().err
     assert error.startswith("forktask: error: ") and error.count("\n") == 1 and said in error, error
     assert os.listdir(tmp_path) == []
@@ -279,3 +283,51 @@ def test_output_that_nobody_takes(end, processes):
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode in {"| head -c0": (0, 141), "> /dev/full": (2,), ">&-": (0,)}[end], done
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+INTERRUPTED = """
+import atexit, os, signal, sys
+place = {place!r}
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+class Finder:
+    def find_spec(self, name, *rest):
+        if name == place:
+            interrupt()
+
+sys.meta_path.insert(0, Finder())
+if place == "atexit":
+    atexit.register(interrupt)
+sys.argv[1:] = ["compare", "--help"]
+from forktask.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "forktask.experiments.commands.main",
+        "forktask.experiments.commands.compare",
+        "numpy.linalg",
+        "msgspec",
+        "atexit",
+    ],
+)
+def test_an_interrupt_is_no_traceback(place, processes):
+    """Check Ctrl-C while modules are loaded, ours and others', and at the interpreter's own end."""
+    program = INTERRUPTED.format(place=place)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "forktask: interrupted\n")
+
+
+@pytest.mark.parametrize(("limit_kib", "command"), [(200_000, "compare --help"), (300_000, "info")])
+def test_little_address_space(limit_kib, command, processes):
+    """Check `ulimit -v`: a sentence, or the answer where the space suffices."""
+    words = f"ulimit -v {limit_kib}; exec {sys.executable} -P -m forktask {command}"
+    done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode in (0, 2) and "Traceback" not in done.stderr, done
