@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,8 @@ from .subject import fill_dataset
 
 COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.sampling.measured_memory")
 STEPS = 3  # steps before memory is first measured
-MORE_STEPS = 20  # further steps before it is measured again
+MORE_STEPS = 20  # further steps before it is measured again, fewer
+MORE_SECONDS = 20.0  # where they would take longer
 
 
 def resident_bytes() -> int:
@@ -72,13 +74,16 @@ def measure_memory(job: Mapping[str, Any]) -> dict[str, Any]:
     seen["buffers"] = resident_bytes()
     with make_executor(spec, job["threads"]) as executor:
         executor.prepare(bound)
+        began = time.monotonic()
         executor.run(STEPS * plan.iteration_stride)
+        fitting = MORE_SECONDS * STEPS / (time.monotonic() - began)
+        more_steps = max(1, min(MORE_STEPS, int(fitting)))
         seen["running"] = resident_bytes()
-        executor.run(MORE_STEPS * plan.iteration_stride, first_iteration=STEPS * plan.iteration_stride)
+        executor.run(more_steps * plan.iteration_stride, first_iteration=STEPS * plan.iteration_stride)
         seen["later"] = resident_bytes()
     seen["peak"] = peak_resident_bytes()
     planned = planned_bytes(plan, job["threads"], spec.model.records)
-    return {"kind": "memory", "planned": planned, "resident": seen}
+    return {"kind": "memory", "planned": planned, "resident": seen, "more_steps": more_steps}
 
 
 def compare_memory(
@@ -95,7 +100,7 @@ def compare_memory(
     -------
     dict
         network, model, threads, limit_bytes, free_bytes (of the machine, or None), and rows: {"batch", "options",
-        "planned", "resident" or "failure"}.
+        "planned", "resident" and "more_steps" or "failure"}.
     """
     rows = []
     free = read_memory()["available_bytes"]
@@ -141,14 +146,15 @@ def as_text(result: Mapping[str, Any]) -> str:
         for kind, size in sorted(planned.items(), key=lambda item: -item[1]):
             lines.append(f"  {kind:36} {format_bytes(size):>10} {100 * size / total:5.1f} %")
         if "failure" in row:
-            lines.append(f"  did not fit: {row['failure']}")
+            verdict = "not measured" if row["failure"].startswith("timeout") else "did not fit"
+            lines.append(f"  {verdict}: {row['failure']}")
         elif resident:
             lines.append(
                 f"  measured {format_bytes(resident['later'])}, {100 * resident['later'] / total:.1f} % of the plan: "
                 f"libraries {format_bytes(resident['libraries'])}, "
                 f"plan {format_bytes(resident['plan'] - resident['libraries'])}, "
                 f"buffers {format_bytes(resident['buffers'] - resident['plan'])}, execution "
-                f"{format_bytes(resident['running'] - resident['buffers'])}, {MORE_STEPS} more steps "
+                f"{format_bytes(resident['running'] - resident['buffers'])}, {row['more_steps']} more steps "
                 f"{format_bytes(resident['later'] - resident['running'])}; peak {format_bytes(resident['peak'])}"
             )
     return "\n".join(lines)
