@@ -153,7 +153,8 @@ def accounting_table(study: Study) -> pd.DataFrame:
     to the floor), per_unit_s (excess per barrier for fork-join; excess times threads per task for task models),
     runtime_cost_s (the same graph with empty kernels under the same model), over_expected (_low, _high; time of a run
     over its floor and its runtime_cost_s), overhead (`WITHIN`, `BEYOND` or `UNDECIDED`: whether that is less than
-    `MOST_OVER` above 1), remark (the reason for a number below the floor, or for not using the row).
+    `MOST_OVER` above 1), static_shares (of fork-join: equal numbers of blocks a thread, over the floor), remark (the
+    reason for a number below the floor, or for not using the row).
     """
     rows = []
     points = {(row["plan_id"], row["model"], row["threads"]) for row in study.profiles}
@@ -192,6 +193,11 @@ def accounting_table(study: Study) -> pd.DataFrame:
                 "runtime_cost_s": _parts_of(study, point, _runtime_cost).value,
                 **interval_columns("over_expected", expected),
                 "overhead": _overhead(expected),
+                "static_shares": _parts_of(
+                    study, point, lambda row: row["floors"]["forkjoin_static"] / row["floors"]["forkjoin"]
+                ).value
+                if name == "forkjoin" and "schedule" not in model
+                else math.nan,
                 "remark": _remark(logged, excess, expected),
             }
         )

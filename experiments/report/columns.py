@@ -226,6 +226,7 @@ OVERHEAD = (
     MODEL,
     THREADS,
     _time("floor_s", "floor"),
+    _number("static_shares", "equal shares / floor", 3),
     _time("runtime_cost_s", "empty kernels"),
     *_ratio("time / both", "over_expected"),
     Column(f"within {MOST_OVER:.0%}", lambda r: {WITHIN: "yes", BEYOND: "no"}.get(r["overhead"], r["overhead"])),

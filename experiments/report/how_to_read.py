@@ -95,6 +95,11 @@ DEFINITIONS = (
         "Time of the same graph under the same model with kernels that do nothing: its barriers or tasks.",
     ),
     (
+        "equal shares / floor",
+        "What `schedule(static)` allows, equal numbers of blocks for each thread, over the floor, which places the "
+        "blocks of each loop at best.",
+    ),
+    (
         "time / both",
         f"Time of a run over the floor from its own blocks and the time with empty kernels together: above 1, by what "
         f"neither explains. within {MOST_OVER:.0%}: yes, the interval over the repeated profiles ends below "
