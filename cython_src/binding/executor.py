@@ -1,8 +1,8 @@
 """Base of all executors: their arguments, their life cycle, and who may use one when.
 
 An executor is made, prepared with a bound plan, runs it, and is closed; a closed one stays closed. It does one thing at
-a time, for any thread of the process that made it, and a bound plan is run by one executor at a time. Whatever breaks
-these rules raises `UsageError` at once, in every model alike; nothing waits for another caller.
+a time, for any thread of the process that made it, and the plans of a storage are run by one executor at a time.
+Whatever breaks these rules raises `UsageError` at once, in every model alike; nothing waits for another caller.
 """
 
 from __future__ import annotations

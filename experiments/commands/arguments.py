@@ -170,11 +170,35 @@ def given_options(arguments: Namespace) -> dict[str, Any]:
     from ...cython_src.lowering.options import PlanOptions
 
     options = given(arguments, PlanOptions)
+    _check_effects(options, arguments.network)
     if "batch" in options:
         return options
     several = not isinstance(arguments.network, str)
     batch = default_batch(*(arguments.network if several else [arguments.network]), images=arguments.batch_of_images)
     return {"batch": (batch,) if several and isinstance(batch, int) else batch, **options}
+
+
+def _check_effects(options: Mapping[str, Any], networks: str | tuple[str, ...]) -> None:
+    """Raise `UsageError` for an option that changes no plan of those that are asked for."""
+    from ...cython_src.errors import UsageError
+    from ...cython_src.lowering.options import PlanOptions
+    from ...cython_src.networks.registry import get_network
+
+    def values(name: str) -> tuple:
+        value = options.get(name, getattr(PlanOptions(), name))
+        return value if isinstance(value, tuple) else (value,)
+
+    names = (networks,) if isinstance(networks, str) else networks
+    for option, tokens in (("sequence", True), ("conv", False)):
+        if option in options and not any(get_network(name).tokens == tokens for name in names):
+            kind = "tokens" if tokens else "images"
+            raise UsageError(f"--{option} is for networks of {kind}, got {', '.join(names)}; leave it out")
+    for option, optimizers in (("momentum", {"sgd"}), ("betas", {"adam", "adamw"}), ("eps", {"adam", "adamw"})):
+        if option in options and not optimizers & {*values("optimizer")}:
+            raise UsageError(
+                f"--{option} is for optimizer {' or '.join(sorted(optimizers))}, got {', '.join(values('optimizer'))}; "
+                f"leave it out"
+            )
 
 
 def plan_options(arguments: Namespace, **changes: Any):
