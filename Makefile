@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -P -m pytest
 ALONE := $(wildcard tests/forkjoin tests/tasking tests/scaling tests/test_models_agree.py tests/test_conduct.py \
 	tests/test_life_cycle.py)
 # Kinds of tests that need further packages (tests/kinds.py): all of them, and what each needs from Debian and PyPI.
-FURTHER := torch safetensors tokenizers numba sklearn cupy tbb starpu libomp relacy
+FURTHER := torch safetensors tokenizers nbclient numba sklearn cupy tbb starpu libomp relacy
 DEBIAN_tbb := g++
 DEBIAN_starpu := libstarpu-dev
 DEBIAN_libomp := libomp-dev
@@ -16,6 +16,7 @@ DEBIAN_relacy := g++ relacy-dev
 PYPI_torch := torch==2.13.0
 PYPI_safetensors := safetensors>=0.4
 PYPI_tokenizers := tokenizers>=0.20
+PYPI_nbclient := nbclient>=0.10 ipykernel>=6
 PYPI_numba := numba>=0.60
 PYPI_sklearn := scikit-learn>=1.5
 PYPI_cupy := cupy-cuda12x>=14
@@ -32,7 +33,7 @@ comma := ,
 space := $() $()
 
 .PHONY: install install-tests install-dev install-further further-kinds debian-packages check-packages check-torch \
-	compare test test-all test-further test-peers test-gpu lint format docs clean stranger stress tsan model-check
+	compare test test-all test-further test-peers test-gpu lint format docs clean dist stranger stress tsan model-check
 
 install: $(VENV)/.installed
 
@@ -133,8 +134,17 @@ docs: install
 	$(BIN)/python -P -m sphinx -W --keep-going -q -c docs/site . $(DOCS)
 	@echo "$(DOCS)/index.html"
 
+# Source distribution, and the wheel that is built from it; MOST_MIB is the limit of each.
+MOST_MIB ?= 15
+
+dist: install
+	$(BIN)/pip install --quiet build
+	$(BIN)/python -P -m build --outdir dist .
+	@ls -l dist; large=$$(find dist -type f -size +$$(($(MOST_MIB) * 1024))k); \
+	test -z "$$large" || { echo "These files have more than $(MOST_MIB) MiB: $$large" >&2; exit 1; }
+
 clean:
-	rm -rf $(VENV) build comparison
+	rm -rf $(VENV) build comparison dist
 
 # Long forms of tests of the task runtime; short ones run in `make test`. First the C sources by themselves, so many
 # random graphs on each number of threads, then random plans under all executors; STRESS_GRAPHS=100000 asks for a number

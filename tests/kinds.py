@@ -125,6 +125,10 @@ KINDS = {
     "torch": Kind("needs PyTorch (pip install torch)", _has_module("torch")),
     "safetensors": Kind("needs safetensors (pip install safetensors)", _has_module("safetensors")),
     "tokenizers": Kind("needs tokenizers (pip install tokenizers)", _has_module("tokenizers")),
+    "nbclient": Kind(
+        "needs nbclient and ipykernel (pip install nbclient ipykernel)",
+        lambda: find_spec("nbclient") is not None and find_spec("ipykernel") is not None,
+    ),
     "numba": Kind("needs Numba (pip install numba)", _has_module("numba")),
     "sklearn": Kind("needs scikit-learn (pip install scikit-learn)", _has_module("sklearn")),
     "nvrtc": Kind("needs NVRTC (pip install nvidia-cuda-nvrtc-cu12)", lambda: nvrtc() is not None),

@@ -1,12 +1,15 @@
 """The package as it is installed: what it needs, how large it is, which processors it is for."""
 
 import re
+import tomllib
 from importlib.metadata import files as installed_files
 from importlib.metadata import metadata, requires
+from pathlib import Path
 
 from forktask.cython_src.kernels.simd import instruction_sets
 
 MEBIBYTE = 2**20
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def requirements() -> dict[str, set[str]]:
@@ -16,6 +19,13 @@ def requirements() -> dict[str, set[str]]:
         extra = re.search(r"extra == ['\"](\w+)['\"]", requirement)
         found.setdefault(extra[1] if extra else "", set()).add(re.match(r"[\w.-]+", requirement)[0].lower())
     return found
+
+
+def test_the_page_of_an_index_has_no_relative_links():
+    """Check that the description of the package leads to no file that only the repository has."""
+    page = ROOT / tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["readme"]
+    assert page.read_text().startswith("# forktask")
+    assert not re.findall(r"\]\((?!https?://)", page.read_text())
 
 
 def test_extras_hold_what_the_plain_package_does_without():
