@@ -375,8 +375,8 @@ def parse_model(text: str) -> ModelSpec:
     Raises
     ------
     UsageError
-        Unknown model, option or value, an option given twice, or a model that this installation was built
-        without.
+        Unknown model, option or value, an option given twice, options that exclude each other, or a model that this
+        installation was built without.
     """
     name, *pairs = text.strip().split(":")
     if name == "tasking":
@@ -398,6 +398,8 @@ def parse_model(text: str) -> ModelSpec:
         if option in given:
             raise UsageError(f"option {option!r} may be given once, got it twice in {text!r}")
         given[option] = model.all_options[option].parse(name, option, value)
+    if given.get("mix", "none") != "none" and given.get("placement") == "stealing":
+        raise UsageError(f"mix={given['mix']} needs compiled programs, got {text!r}; leave placement=stealing out")
     return ModelSpec(
         model,
         tuple((o, given[o]) for o, known in model.all_options.items() if o in given and given[o] != known.default),

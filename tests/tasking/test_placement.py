@@ -145,6 +145,8 @@ def test_a_mix_keeps_half_of_the_workers_off_what_memory_bounds():
     assert [len(program) for program in only_memory] == [2, 2]  # no worker idles for the mix
     with pytest.raises(UsageError, match="mix=bandwidth needs compiled programs"):
         TaskIterExecutor(2, mix="bandwidth", placement="stealing")
+    with pytest.raises(UsageError, match="leave placement=stealing out"):
+        make_executor("taskgraph:placement=stealing:mix=bandwidth", 2)
     with pytest.raises(UsageError, match="mix must be one of"):
         TaskGraphExecutor(2, mix="memory")
 
