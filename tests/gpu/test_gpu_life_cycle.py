@@ -1,0 +1,99 @@
+"""Misuse of the executors of a GPU, on the fake device: the answers of those of the processor."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from gpu.fake_gpu.device import FakeDevice
+from test_life_cycle import MISUSES, Case, check_misuse
+
+from forktask.cython_src.gpu.bind import GpuBoundPlan
+from forktask.cython_src.graphs.task_bench import task_bench
+from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.networks.parts import convolutional_classifier
+from forktask.experiments.sampling.models import MODELS
+
+pytestmark = [pytest.mark.cxx, pytest.mark.timeout(120)]
+SPECS = [name for name, model in MODELS.items() if model.device == "gpu"]
+NEED_A_NETWORK = ("gpu_hostload", "gpu_offload")
+# A GPU looks for no decision to stop, and its arrays have no replacement on the host.
+NOT_HERE = ("loop", "decisions", "lookahead", "exchanged")
+
+
+@cache
+def plan_for(spec):
+    """A plan that a model takes."""
+    if spec not in NEED_A_NETWORK:
+        return task_bench("stencil_1d", 2, 2)
+    network = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
+    sizes = {"num_images": 8, "num_batches": 2, "num_iterations_logged": 8}
+    return lower(network, batch=4, granularity="images=2", layout="flat", conv="direct", **sizes)
+
+
+@cache
+def expected(spec):
+    """What four iterations leave in the persistent buffers."""
+    case = GpuCase(spec)
+    case.prepared().run(4)
+    case.executor.close()
+    return case.persistent()
+
+
+class GpuCase(Case):
+    """A small plan under one model of a GPU; `kernel` is called before each run."""
+
+    pause_s = 0.15  # there is one such pause in a run
+
+    def __init__(self, spec):
+        self.plan, self.device = plan_for(spec), FakeDevice()
+        super().__init__(spec)
+        self.first = self.persistent()
+
+    def make(self, num_threads=None, **options):
+        executor = super().make(num_threads, **options)
+        run = executor._run
+
+        def with_kernel(*arguments):
+            self.kernel()
+            run(*arguments)
+
+        executor._run = with_kernel
+        return executor
+
+    def bind(self, storage=None):
+        bound = GpuBoundPlan(self.plan, storage, self.device)
+        if self.spec in NEED_A_NETWORK:
+            initialise(bound, 1)
+        else:
+            bound.arrays["cells"][...] = 0
+        return bound
+
+    def persistent(self):
+        """Copies of the buffers that outlive an iteration."""
+        kept = [b.name for b in self.plan.buffers.values() if b.persistent or b.name == "cells"]
+        return {name: np.array(self.bound.arrays[name]) for name in kept}
+
+    def check(self):
+        """The executor runs the plan as if nothing had happened."""
+        for name, array in self.first.items():
+            self.bound.arrays[name][...] = array
+        self.prepared().run(4)
+        found, right = self.persistent(), expected(self.spec)
+        assert all(found[name].tobytes() == right[name].tobytes() for name in right)
+        assert any(found[name].tobytes() != self.first[name].tobytes() for name in right)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_gpu_model_answers_a_misuse_alike(spec):
+    """Check the sentence of each misuse, and that the same or a new executor runs the plan right afterwards."""
+    case = GpuCase(spec)
+    for misuse in MISUSES:
+        if not any(word in misuse for word in NOT_HERE):
+            case.executor.close()
+            case.executor = case.make()
+            try:
+                check_misuse(case, misuse)
+            except BaseException as error:
+                error.add_note(f"the misuse: {misuse}")
+                raise
+    case.executor.close()
