@@ -33,7 +33,8 @@ comma := ,
 space := $() $()
 
 .PHONY: install install-tests install-dev install-further further-kinds debian-packages check-packages check-torch \
-	compare test test-all test-further test-peers test-gpu lint format docs clean dist stranger stress tsan model-check
+	compare test test-all test-further test-peers test-gpu test-aarch64 lint format docs clean dist stranger stress tsan \
+	model-check
 
 install: $(VENV)/.installed
 
@@ -104,6 +105,20 @@ GPU ?= forktask[gpu]
 test-gpu: install-tests
 	$(BIN)/pip install --quiet '$(GPU)'
 	$(PYTEST) -m gpu --require gpu tests
+
+# The package built for aarch64, and its tests under an emulator: all in build/aarch64, which needs no such machine. AARCH64
+# names other tests. It takes too long for .ci/run.
+DEBIAN_aarch64 := gcc-aarch64-linux-gnu g++-aarch64-linux-gnu mmdebstrap qemu-user-static
+AARCH64 ?= tests/cython_src/kernels/norm tests/cython_src/kernels/dense tests/cython_src/kernels/linear \
+	tests/cython_src/kernels/elementwise tests/cython_src/kernels/pooling tests/cython_src/kernels/loss \
+	tests/cython_src/kernels/optimizer tests/cython_src/kernels/load \
+	tests/tasking/test_closure.py tests/tasking/test_executor.py
+
+test-aarch64: FURTHER := aarch64
+test-aarch64: check-packages
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet meson ninja cython
+	tests/aarch64/run $(BIN)/python build/aarch64 $(AARCH64)
 
 install-dev: install
 	$(BIN)/pip install --quiet 'forktask[dev]'

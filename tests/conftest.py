@@ -11,12 +11,18 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("STARPU_HOME", tempfile.mkdtemp(prefix="starpu"))
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from kinds import KINDS, LONG
 
 # The same examples in every run, so that a change of the sources is what turns a test red; new ones in long forms. A
 # failure prints the decorator that reproduces it.
-settings.register_profile("forktask", deadline=None, derandomize=not LONG, print_blob=True)
+settings.register_profile(
+    "forktask",
+    deadline=None,
+    derandomize=not LONG,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],  # a machine may be slow, emulated or busy
+)
 settings.load_profile("forktask")
 
 # A shell starts background jobs with SIGINT ignored, and Python then leaves it so: Ctrl-C is tested all the same.
