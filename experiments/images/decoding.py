@@ -40,7 +40,8 @@ def decode(path: Path | str, height: int, width: int) -> np.ndarray:
     try:
         with Image.open(path) as image:
             image.draft("RGB", (width, height))
-            pixels = image.convert("RGB")
+            image.load()
+            pixels = image if image.mode == "RGB" else image.convert("RGB")  # converting to the same mode is a copy
         scale = min(pixels.width / width, pixels.height / height)
         part_width, part_height = scale * width, scale * height
         left, top = (pixels.width - part_width) / 2, (pixels.height - part_height) / 2

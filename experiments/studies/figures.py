@@ -11,6 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ..report.figures.style import COLORS, LINES, add_legend, new_figure, panel_title
+from ..training.phase_times import BUSY
+from ..training.phase_times import COLUMNS as PHASE_COLUMNS
 from .tables import epoch_table, run_table
 
 MARKERS = "osv^D<>Ph8"
@@ -95,7 +97,32 @@ def by_batch(results: Any) -> tuple[Figure, str] | None:
     return figure, f"{results.study.title}: peak resident memory and time of an epoch over the batch.{note}"
 
 
+def phases(results: Any) -> tuple[Figure, str] | None:
+    """Time of an epoch and its phases, of every combination."""
+    table = [row for row in run_table(results) if row["phases_timed"]]
+    names = [name for name in PHASE_COLUMNS if any(row.get(name, 0.0) > 0 for row in table)]
+    if not names:
+        return None
+    figure, (axis,) = new_figure("double", 1, 0.6 + 0.19 * len(table))
+    left = np.zeros(len(table))
+    for name, color in zip(names, COLORS, strict=False):
+        widths = np.array([row.get(name, 0.0) for row in table])
+        axis.barh(np.arange(len(table)), widths, left=left, color=color, height=0.7, label=name[:-2])
+        left += widths
+    rest = np.maximum([row["epoch_time_s"] for row in table] - left, 0)
+    axis.barh(np.arange(len(table)), rest, left=left, color="0.88", height=0.7, label="waiting and runtime")
+    axis.set_yticks(range(len(table)), [row["label"] + " *" * (row["phases_timed"] == BUSY) for row in table])
+    axis.invert_yaxis()
+    axis.set(xlabel="time of an epoch (s)", xlim=(0, None))
+    add_legend(figure, "double", axis.get_legend_handles_labels()[0], columns=len(names) + 1)
+    return figure, (
+        f"{results.study.title}: phases of an epoch, means over epochs, medians over seeds. Wall times of models that "
+        f"wait between phases; * busy times, mean over threads, of models whose phases run into each other."
+    )
+
+
 FIGURES: dict[str, Callable[[Any], tuple[Figure, str] | None]] = {
     "accuracy_over_time": accuracy_over_time,
     "by_batch": by_batch,
+    "phases": phases,
 }

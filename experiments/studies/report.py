@@ -20,9 +20,16 @@ from ..report.render_text import render_text
 from ..report.sections import Report, Section, Table
 from ..sampling.files import write_atomically
 from ..sampling.memory import format_bytes
+from ..training.phase_times import COLUMNS as PHASE_COLUMNS
 from .figures import FIGURES
 from .running import Results
 from .tables import agreement, axes_of, energy_sentences, epoch_medians, epoch_table, failures, run_table
+
+PHASES_SAID = (
+    "Load is gathering a batch, and reading or decoding its images where they are not in memory. Wall times, of models "
+    "that wait between phases, add up to the epoch; busy times are those in blocks, mean over threads: with waiting "
+    "they add up to it."
+)
 
 
 def build(results: Results, command: str) -> Report:
@@ -41,6 +48,12 @@ def build(results: Results, command: str) -> Report:
             2,
             sentences=sentences + energy_sentences(results),
             tables=[Table("runs", _run_columns(results), runs)],
+        ),
+        Section(
+            "Phases of an epoch",
+            2,
+            sentences=[PHASES_SAID] if any(name in row for row in runs for name in PHASE_COLUMNS) else [],
+            tables=[Table("phases", _phase_columns(results), [row for row in runs if row["phases_timed"]])],
         ),
         Section("Curves", 2, figures=tuple(FIGURES), plan_id="study", in_terminal=False),
         Section("Epochs", 2, tables=[Table("epochs", _epoch_columns(results), epoch_medians(results))]),
@@ -150,6 +163,7 @@ def _run_columns(results: Results) -> list[Column]:
         ),
         _size("peak_bytes", "peak memory"),
         _size("libraries_bytes", "of it libraries"),
+        Column("of it loader", lambda row: format_bytes(row["loader_bytes"]) if row["loader_bytes"] >= 0 else "", True),
         Column("GPU memory", lambda row: format_bytes(row["gpu_memory_bytes"]) if _sampled(row) else "", True),
         Column("GPU load", lambda row: f"{row['gpu_utilisation']:.0f} %" if _sampled(row) else "", True),
     ]
@@ -174,6 +188,12 @@ def _epoch_columns(results: Results) -> list[Column]:
         _seconds("time_s", "time"),
         _size("resident_bytes", "memory"),
     ]
+
+
+def _phase_columns(results: Results) -> list[Column]:
+    names = [*map(_axis, axes_of(results))] or [Column("run", lambda row: row["label"])]
+    phases = [Column(name[:-2], lambda row, name=name: time(row.get(name)), True) for name in PHASE_COLUMNS]
+    return [*names, _axis("phases_timed"), _seconds("epoch_time_s", "epoch"), *phases]
 
 
 def _failure_columns(results: Results) -> list[Column]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -38,6 +38,11 @@ class EpochResult(msgspec.Struct, kw_only=True):
     valid_loss: Real
     error_rate: Real
     resident_bytes: Amount | UnsetType = UNSET
+    load_s: Amount | UnsetType = UNSET
+    forward_s: Amount | UnsetType = UNSET
+    backward_s: Amount | UnsetType = UNSET
+    update_s: Amount | UnsetType = UNSET
+    other_s: Amount | UnsetType = UNSET
     gpu_memory_bytes: Amount | UnsetType = UNSET
     gpu_utilisation: Amount | UnsetType = UNSET
 
@@ -46,6 +51,7 @@ class PeakMemory(msgspec.Struct, kw_only=True):
     """What reports read of a stage's memory."""
 
     peak_resident: Amount = msgspec.field(name="peak resident")
+    loader: Amount | UnsetType = UNSET
 
 
 class SeedResult(msgspec.Struct, kw_only=True):
@@ -55,6 +61,7 @@ class SeedResult(msgspec.Struct, kw_only=True):
     samples_per_epoch: Amount
     time_s: Amount
     memory_bytes: PeakMemory
+    phases_timed: Literal["", "wall", "busy"] | UnsetType = UNSET
     parameters_sha256: Text
 
 

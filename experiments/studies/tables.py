@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ..training.checkpoints import OPTIONAL_COLUMNS
+from ..training.phase_times import COLUMNS as PHASE_COLUMNS
 from .configuration import WITHOUT_EFFECT, Run
 from .running import Results
 
@@ -71,11 +72,19 @@ def run_table(results: Results) -> list[dict[str, Any]]:
                 "test_accuracy_min": min(accuracies),
                 "test_accuracy_max": max(accuracies),
                 "peak_bytes": float(np.median([final["memory_bytes"]["peak resident"] for final in finals])),
+                "loader_bytes": float(np.median([final["memory_bytes"].get("loader", np.nan) for final in finals])),
+                "phases_timed": finals[0].get("phases_timed", ""),
+                **{name: _mean_over_epochs(here, name) for name in PHASE_COLUMNS if name in here},
                 "libraries_bytes": float(np.median([result["libraries_bytes"] for _, result in found])),
                 **{f"time_to_{accuracy:g}": _time_to(here, accuracy) for accuracy in results.study.options.accuracy},
             }
         )
     return rows
+
+
+def _mean_over_epochs(epochs: pd.DataFrame, name: str) -> float:
+    """Median over seeds of a column's mean over epochs, like the time of an epoch."""
+    return float(epochs.groupby("seed")[name].mean().median())
 
 
 def _time_to(epochs: pd.DataFrame, accuracy: float) -> float:

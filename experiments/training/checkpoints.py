@@ -24,9 +24,9 @@ CHECKPOINT_VERSION = 2  # 1 had no checksum
 
 
 class Epoch(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A row of the history. Rows of older checkpoints lack the resident memory of the process after the epoch; the
-    energy of the epoch is there only where the machine measures it, and what is said of a GPU only if one was
-    sampled."""
+    """A row of the history. Rows of older checkpoints lack the resident memory of the process after the epoch and the
+    times of its phases, which a GPU has none of; the energy of the epoch is there only where the machine measures it,
+    and what is said of a GPU only if one was sampled."""
 
     seed: Count
     epoch: Number
@@ -38,6 +38,11 @@ class Epoch(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defau
     learning_rate: Real
     resident_bytes: Count | UnsetType | None = UNSET
     joules: Amount | UnsetType = UNSET
+    load_s: Amount | UnsetType = UNSET
+    forward_s: Amount | UnsetType = UNSET
+    backward_s: Amount | UnsetType = UNSET
+    update_s: Amount | UnsetType = UNSET
+    other_s: Amount | UnsetType = UNSET
     gpu_memory_bytes: Amount | UnsetType = UNSET
     gpu_utilisation: Amount | UnsetType = UNSET
 

@@ -18,7 +18,7 @@ from ...cython_src.errors import UsageError
 from ...cython_src.networks.registry import get_network
 from ..machine.topology import available_cpus
 from ..sampling.child import answer_job, clean_environment, run_sample, sample_environment
-from ..sampling.measured_memory import peak_resident_bytes
+from ..sampling.measured_memory import peak_resident_bytes, resident_bytes
 from ..sampling.memory import format_bytes
 from .config import TrainingConfig
 from .data import load_data
@@ -55,22 +55,25 @@ def measure_way(job: Mapping[str, Any]) -> dict[str, Any]:
     Returns
     -------
     dict
-        "images_per_s", "peak_bytes" (of this process), "workers_bytes" (of the largest worker process, times their
-        number).
+        "images_per_s"; "peak_bytes" (of this process) and its parts "python_bytes" (Python and libraries before there
+        are data) and "loader_bytes" (what came with data and loader); "workers_bytes" (of the largest worker process,
+        times their number).
     """
+    python = resident_bytes()
     config, way = TrainingConfig(**job["config"]), job["way"]
     kind, _, detail = way.partition(", ")
     count = int(detail.split()[0]) if detail and detail[0].isdecimal() else 0
     if kind in (TRAINING, "in the step"):
         config = config.with_changes(model=detail, load="memory" if kind == TRAINING else config.load)
     data = load_data(config.data, get_network(config.network), config.image_options(lambda done, total: None))
+    parts = {"python_bytes": python, "loader_bytes": max(resident_bytes() - python, 0)}
     if kind in (TRAINING, "in the step"):
         with Trainer(config, data, 0) as trainer:
             trainer.train_epoch()  # also touches what only the first epoch touches
             before = trainer.history[-1]["time_s"]
             seconds = trainer.train_epoch()["time_s"] - before
             done = trainer.num_batches * config.batch
-        return {"images_per_s": done / seconds, "peak_bytes": peak_resident_bytes(), "workers_bytes": 0}
+        return {"images_per_s": done / seconds, "peak_bytes": peak_resident_bytes(), **parts, "workers_bytes": 0}
     order = data.train[: len(data.train) // config.batch * config.batch].reshape(-1, config.batch)
     load: Callable[[Dataset, np.ndarray, int], float] = {
         "one thread": _load_in_turn,
@@ -79,7 +82,9 @@ def measure_way(job: Mapping[str, Any]) -> dict[str, Any]:
     }[kind]
     seconds = load(data, order, count)
     workers = _largest_child_bytes() * count if kind == "DataLoader" else 0
-    return {"images_per_s": order.size / seconds, "peak_bytes": peak_resident_bytes(), "workers_bytes": workers}
+    peak = peak_resident_bytes()
+    parts["loader_bytes"] = max(peak - python, 0)
+    return {"images_per_s": order.size / seconds, "peak_bytes": peak, **parts, "workers_bytes": workers}
 
 
 def _load_in_turn(data: Dataset, order: np.ndarray, count: int) -> float:
@@ -186,7 +191,8 @@ def as_text(result: Mapping[str, Any]) -> str:
         f"{config['network']} on {config['data']}, --load {config['load']}, batch {config['batch']}, "
         f"{config['threads']} threads",
         "",
-        f"{'':44}{'images/s':>10}{'of lower':>10}{'of both':>9}{'memory':>12}{'workers':>12}",
+        f"{'':44}{'images/s':>10}{'of lower':>10}{'of both':>9}{'memory':>12}{'Python':>10}{'loader':>10}"
+        f"{'workers':>10}",
     ]
     for row in result["rows"]:
         if "failure" in row:
@@ -194,15 +200,17 @@ def as_text(result: Mapping[str, Any]) -> str:
             continue
         lower, both = (f"{row[name]:.2f}" if name in row else "" for name in ("share_of_lower", "share_of_both"))
         workers = format_bytes(row["workers_bytes"]) if row["workers_bytes"] else ""
+        python, loader = (format_bytes(row[name]) for name in ("python_bytes", "loader_bytes"))
         lines.append(
             f"{row['way']:44}{row['images_per_s']:10.1f}{lower:>10}{both:>9}{format_bytes(row['peak_bytes']):>12}"
-            f"{workers:>12}"
+            f"{python:>10}{loader:>10}{workers:>10}"
         )
     lines += [
         "",
         "of lower: rate in the step over the lower of the best rate of loading alone and the rate of training alone.",
         "of both: over the rate of the two one after the other on the same cores. memory: most that was resident in",
-        "the process; workers: of the largest worker process, times their number.",
+        "the process; Python: before there were data; loader: what came with data and loader, PyTorch's or joblib's",
+        "code too; the rest is the training's. workers: of the largest worker process, times their number.",
     ]
     return "\n".join(lines)
 

@@ -18,6 +18,7 @@ from ...cython_src.records import fields
 from ..machine.disturbance import read_memory
 from ..machine.energy import energy_text
 from ..sampling.files import check_writable_folder, list_folder, locked_file, unfinished, write_atomically
+from ..sampling.measured_memory import resident_bytes
 from ..sampling.memory import needs_text
 from ..sampling.models import check_threads, convolution_for, models_on, parse_model
 from ..sampling.progress import ProgressBar, format_seconds
@@ -28,6 +29,7 @@ from .data import load_data
 from .dataset import Dataset
 from .generate import as_text, generate
 from .gpu_sampling import draw_samples, write_samples
+from .phase_times import phases_text
 from .text import BYTES, Text, load_text
 from .tokenizer import Encoder, tokenizer_of
 from .trainer import Trainer
@@ -62,7 +64,9 @@ def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], 
         Bad values, unknown network, data or model, a foreign folder, a run in the folder without `resume`, or
         a loss that is no longer finite.
     """
+    libraries = resident_bytes()
     data = data_for(config, report)
+    loader = max(resident_bytes() - libraries, 0)
     out = Path(config.out)
     _check_folder(config, resume)
     checkpoints = {
@@ -105,6 +109,7 @@ def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], 
                         f"{row['time_s']:.2f} s{_token_rate(trainer, row)}{_energy(row)}"
                     )
                 results.append(trainer.finish(out / f"parameters-seed-{seed}.safetensors"))
+                results[-1]["memory_bytes"] |= {"Python": libraries, "loader": loader}
                 if isinstance(data, Text) and not data.smoke_test and _can_write(config):
                     report(f"seed {seed}  a sample of what it writes:\n{_sample(trainer)}")
                 if trainer.sampler and trainer.sampler.samples:
@@ -342,5 +347,6 @@ def summary_text(summary: dict[str, Any]) -> str:
     return (
         f"{summary['title']}: test accuracy {100 * summary['test_accuracy_median']:.2f} %{spread}; trained in "
         f"{format_seconds(seconds)} with {config['model']} on {config['threads']} threads\n"
+        f"{phases_text(summary['seeds'])}"
         f"{config['out']}: epochs.csv, accuracy.pdf, summary.json, checkpoints and parameters (safetensors)"
     )

@@ -7,6 +7,7 @@ import hashlib
 import math
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from .checkpoints import names_of_last_layer, read_checkpoint, set_arrays, share
 from .config import TrainingConfig, learning_rate_table
 from .dataset import Dataset, random_order
 from .gpu_sampling import GpuSampler
+from .phase_times import PhaseLog, phase_means
 from .safetensors import write_safetensors
 from .text import LabelledText, Text
 from .weights import EXPORTS, read_weights
@@ -100,7 +102,10 @@ class Trainer:
         initialise(self.bound, seed)
         if config.start:
             self._start_from(Path(config.start))
-        self.executor = self._executors.enter_context(make_executor(config.model, config.threads))
+        spec = parse_model(config.model)
+        self.phases = PhaseLog(spec, self.plan, self.num_batches, config.threads) if self.sampler is None else None
+        capacity = self.phases.event_capacity if self.phases else 0
+        self.executor = self._executors.enter_context(make_executor(spec, config.threads, event_capacity=capacity))
         self.executor.prepare(self.bound)
 
     def _start_from(self, path: Path) -> None:
@@ -150,10 +155,15 @@ class Trainer:
         sampled = len(self.sampler.samples) if self.sampler else 0
         if self.sampler:
             self.sampler.start()
+        phases: dict[str, float] = {}
+        run, first = partial(_run, self.executor), self.epoch * count
         start = time.perf_counter()
         try:
             with EnergyMeter() as energy:
-                _run(self.executor, count, self.epoch * count)
+                if self.phases:
+                    phases = self.phases.run(self.executor, run, first)
+                else:
+                    run(count, first)
         finally:
             if self.sampler:
                 self.sampler.stop()
@@ -177,6 +187,7 @@ class Trainer:
             "error_rate": error_rate,
             "learning_rate": float(rates[-1]),
             "resident_bytes": resident_bytes(),
+            **phases,
             **({} if energy.error else {"joules": energy.joules()}),
             **(self.sampler.summary(sampled) if self.sampler else {}),
         }
@@ -289,6 +300,8 @@ class Trainer:
             "epochs": self.epoch,
             "samples_per_epoch": self.num_batches * self.config.batch,
             "time_s": self.history[-1]["time_s"],
+            "phase_s": phase_means(self.history),
+            "phases_timed": self.phases.timed if self.phases else "",
             "test_loss": test_loss,
             "test_accuracy": 1 - test_error,
             "memory_bytes": {**planned_bytes(self.plan, self.config.threads), "peak resident": peak_resident_bytes()},

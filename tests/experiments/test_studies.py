@@ -77,6 +77,8 @@ def test_a_study_trains_reports_and_goes_on(file, tmp_path, capsys, monkeypatch)
     for row in report["runs"]:
         assert row["time_to_0.05"] > 0 and row["time_to_1"] is None
         assert row["peak_bytes"] > row["libraries_bytes"] > 1e7
+        assert row["loader_bytes"] > 1e6 and 0 < row["load_s"] < row["forward_s"]
+        assert row["phases_timed"] == ("wall" if row["model"] == "serial" else "busy")
     assert len(report["failures"]) == 2
     paths = sorted(out.glob("runs/32-serial*/stage-*/parameters*"))
     frozen, tuned = [read_safetensors(path)[0]["conv1.weight"] for path in paths]
@@ -84,7 +86,7 @@ def test_a_study_trains_reports_and_goes_on(file, tmp_path, capsys, monkeypatch)
     initialise(bound, 0)
     assert np.array_equal(frozen, bound.arrays["conv1.weight"]) and not np.array_equal(frozen, tuned)
     assert "How to read it: down is better" in (out / "report.html").read_text()
-    assert {path.name for path in (out / "figures").glob("*.png")} == {"accuracy_over_time.png", "by_batch.png"}
+    assert {path.stem for path in (out / "figures").glob("*.png")} == {"accuracy_over_time", "by_batch", "phases"}
     epochs = (out / "epochs.csv").read_text().splitlines()
     assert len(epochs) == 1 + 2 * 3
 

@@ -2,7 +2,9 @@
 
 import csv
 import json
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,11 +14,12 @@ from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks import reference
 from forktask.cython_src.networks.registry import get_network, network_names
 from forktask.experiments.commands.main import main
-from forktask.experiments.sampling.models import MODELS, built_models
+from forktask.experiments.sampling.models import MODELS, built_models, parse_model
 from forktask.experiments.training import train as training
 from forktask.experiments.training.checkpoints import HISTORY_COLUMNS, read_checkpoint
 from forktask.experiments.training.config import TrainingConfig, learning_rate_table
 from forktask.experiments.training.data import load_data
+from forktask.experiments.training.phase_times import COLUMNS, MOST_EVENTS, PhaseLog
 from forktask.experiments.training.safetensors import read_safetensors, write_safetensors
 from forktask.experiments.training.trainer import Trainer
 
@@ -57,10 +60,15 @@ def test_digits_are_learnt_and_files_are_left(tmp_path, capsys):
     assert summary["test_accuracy_min"] > 0.95
     assert summary == json.loads((out / "summary.json").read_text())
     rows = list(csv.DictReader((out / "epochs.csv").open()))
-    assert tuple(rows[0]) == (*HISTORY_COLUMNS, "resident_bytes") and len(rows) == 6
+    phases = ("load_s", "forward_s", "backward_s", "update_s")
+    assert tuple(rows[0]) == (*HISTORY_COLUMNS, "resident_bytes", *phases) and len(rows) == 6
     assert [row["seed"] for row in rows] == ["0"] * 3 + ["1"] * 3
     assert float(rows[2]["train_loss"]) < float(rows[0]["train_loss"])
     assert float(rows[2]["time_s"]) > float(rows[1]["time_s"]) > 0
+    assert sum(float(rows[5][name]) for name in phases) == pytest.approx(
+        float(rows[5]["time_s"]) - float(rows[4]["time_s"]), rel=0.3
+    )
+    assert summary["seeds"][0]["phases_timed"] == "wall" and summary["seeds"][0]["memory_bytes"]["loader"] > 1e6
     assert (out / "accuracy.pdf").read_bytes()[:4] == b"%PDF" and (out / "accuracy.png").stat().st_size > 5000
     assert (
         "smoke test" in (out / "accuracy.txt").read_text() and "Median of 2 seeds" in (out / "accuracy.txt").read_text()
@@ -81,6 +89,29 @@ def test_models_give_the_same_weights():
                 weights = b"".join(trainer.bound.arrays[name].tobytes() for name in trainer._state_names())
             seen[model, threads] = (weights, row["train_loss"], row["valid_loss"], row["error_rate"])
     assert len(set(seen.values())) == 1, {key: value[1:] for key, value in seen.items()}
+
+
+@pytest.mark.parametrize("model", ["forkjoin", "taskiter:unroll=2:slots=2"])
+def test_phases_of_an_epoch_are_logged(model):
+    """Check that reading images is in the phase load, that walls add up to the epoch, and that a step with more blocks
+    than a log holds is logged alone."""
+    config = SMALL.with_changes(network="lenet5", augment="crop", model=model, threads=2, data="synthetic:256")
+    data = load_data(config.data, get_network("lenet5"))
+
+    def slow(number, pixels, out):
+        time.sleep(0.001)
+        out[...] = pixels
+
+    with Trainer(config, data, 0) as trainer:
+        trainer.augmentation.apply = slow
+        row = trainer.train_epoch()
+        found = {name: row[name] for name in COLUMNS if name in row}
+        assert (trainer.phases.num_logged, trainer.phases.num_steps) == (8, 16)
+        assert found["load_s"] > 0.5 * 256 * 0.001 / 2 and min(found.values()) > 0
+        if model == "forkjoin":
+            assert sum(found.values()) == pytest.approx(row["time_s"], rel=0.2)
+    plan = SimpleNamespace(num_tasks=MOST_EVENTS + 1)
+    assert PhaseLog(parse_model(model), plan, 5, 2).num_logged == 1
 
 
 def test_evaluation_equals_reference():
@@ -107,7 +138,8 @@ def test_resumed_training_is_bit_identical(tmp_path):
         arrays, metadata = read_safetensors(checkpoint)
         state = json.loads(metadata["forktask"])
         for row in state["history"]:
-            row.pop("time_s"), row.pop("resident_bytes")
+            for measured in ("time_s", "resident_bytes", *COLUMNS):
+                row.pop(measured, None)
         if name == "whole":
             first = arrays, state
     assert {name: a.tobytes() for name, a in first[0].items()} == {name: a.tobytes() for name, a in arrays.items()}

@@ -1,0 +1,104 @@
+"""Times of the phases of an epoch (load, forward, backward, update), from the event log of some of its steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...cython_src.plan.model import PHASES
+from ..sampling.models import ModelSpec
+from ..sampling.phases import PHASE_BARRIERS, phase_walls
+
+WALL, BUSY = "wall", "busy"
+COLUMNS = tuple(f"{phase}_s" for phase in PHASES)
+LOGGED_PART = 4  # a quarter of the steps is logged, so that the log's cost is lost in an epoch's time
+LEAST_STEPS = 8
+MOST_EVENTS = 1 << 15  # of a worker, 1 MiB; a step with more blocks is logged alone
+
+
+class PhaseLog:
+    """Log of the first steps of each epoch.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        Of the processor.
+    plan : Plan
+    num_steps : int
+        Of an epoch.
+    threads : int
+    """
+
+    def __init__(self, model: ModelSpec, plan: Any, num_steps: int, threads: int):
+        self.plan, self.num_steps, self.threads = plan, num_steps, threads
+        self.timed = WALL if model.barrier in PHASE_BARRIERS else BUSY
+        wanted = max(LEAST_STEPS, num_steps // LOGGED_PART)
+        self.num_logged = max(1, min(wanted, num_steps, MOST_EVENTS // plan.num_tasks))
+
+    @property
+    def event_capacity(self) -> int:
+        """Events that a worker may have to keep: one worker may run all blocks."""
+        return self.num_logged * self.plan.num_tasks
+
+    def run(self, executor: Any, run: Callable[[int, int], None], first: int) -> dict[str, float]:
+        """Run an epoch, and return the time of each phase in it.
+
+        Wall time for a model that waits between phases; for others the time in blocks, mean over threads, so that
+        phases and waiting together are the epoch. Walls are parts of the logged steps' time, and this part of the
+        epoch's; blocks take as long in all steps as in the logged ones.
+
+        Parameters
+        ----------
+        executor
+            Prepared with the plan and with `event_capacity`.
+        run : callable
+            Function of a number of steps and the first one that runs them with the executor.
+        first : int
+            First step of the epoch.
+        """
+        workers = executor.workers
+        workers.clear_events()
+        workers.switch_log(True)
+        start = time.perf_counter()
+        run(self.num_logged, first)
+        logged = time.perf_counter()
+        workers.switch_log(False)
+        if self.num_logged < self.num_steps:
+            run(self.num_steps - self.num_logged, first + self.num_logged)
+        part = (logged - start) / (time.perf_counter() - start)
+        events = workers.events()
+        if self.timed == WALL:
+            walls = phase_walls(events, self.plan, self.num_logged)
+            return {f"{phase}_s": self.num_logged * seconds / part for phase, seconds in walls.items()}
+        names = [loop.phase for loop in self.plan.loops]
+        loops = self.plan.task_loop[events["task"]]
+        busy = np.bincount(loops, events["stop_ns"] - events["start_ns"], len(names)) * 1e-9
+        found = dict.fromkeys((f"{phase}_s" for phase in names), 0.0)
+        for phase, seconds in zip(names, busy.tolist(), strict=True):
+            found[f"{phase}_s"] += seconds * self.num_steps / self.num_logged / self.threads
+        return found
+
+
+def phase_means(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each phase's time over epochs, by column; rows without them do not count."""
+    rows = [row for row in history if COLUMNS[0] in row]
+    return {name: sum(row[name] for row in rows) / len(rows) for name in COLUMNS if rows and name in rows[0]}
+
+
+def phases_text(results: Sequence[Mapping[str, Any]]) -> str:
+    """Return a line on the phases of an epoch, means over seeds; empty where they are not known.
+
+    Parameters
+    ----------
+    results : sequence of dict
+        With "phase_s", as `phase_means` returns it, and "phases_timed", "wall" or "busy".
+    """
+    if not all(result.get("phase_s") for result in results):
+        return ""
+    means = phase_means([result["phase_s"] for result in results])
+    times = ", ".join(f"{name[:-2]} {1e3 * seconds:.3g} ms" for name, seconds in means.items())
+    how = "wall time" if results[0]["phases_timed"] == WALL else "in blocks, mean over threads"
+    return f"an epoch's phases, {how}: {times}\n"
