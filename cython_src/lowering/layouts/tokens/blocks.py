@@ -16,6 +16,7 @@ from .maps import TokenMap
 BLOCKS_WANTED = 16  # enough for eight threads
 ROWS = 256  # of a block, at most: weights are read once for each
 COLUMNS = 32  # of a panel of the kernels' matrices: output features are cut in multiples
+OUTPUTS = 16  # a block of a weight gradient packs all inputs: it has as many outputs as it can, in multiples of this
 KEY_SLICES = 8  # of a sample backward, at most
 SHORTEST_FLOPS = 1e6  # about ten microseconds of one core
 SHORTEST_BYTES = 16384  # of a map that is read or written once
@@ -73,7 +74,7 @@ def weight_blocks(
         row_ranges = [(n[0] * gradient.sequence, n[1] * gradient.sequence) for n in samples]
         return row_ranges, ranges(outputs, min(cut.channels or outputs, outputs))
     row_ranges = ranges(rows, ROWS) if low.options.chain else [(0, rows)]
-    return row_ranges, _pieces(outputs, _wanted(flops) / len(row_ranges))
+    return row_ranges, _pieces(outputs, _wanted(flops) / len(row_ranges), step=OUTPUTS)
 
 
 def attention_blocks(
@@ -115,6 +116,6 @@ def _wanted(flops: float) -> int:
     return max(1, min(BLOCKS_WANTED, int(flops / SHORTEST_FLOPS)))
 
 
-def _pieces(total: int, number: float) -> list[tuple[int, int]]:
-    """At least so many ranges, unless they were smaller than the kernels' panels; their size is a multiple of these."""
-    return ranges(total, max(1, int(total / max(number, 1) / COLUMNS)) * COLUMNS)
+def _pieces(total: int, number: float, step: int = COLUMNS) -> list[tuple[int, int]]:
+    """At least so many ranges, unless they were smaller than the kernels' panels; sizes are multiples of `step`."""
+    return ranges(total, max(COLUMNS, int(total / max(number, 1) / step) * step))
