@@ -26,6 +26,12 @@ DEFAULT_DATA = "synthetic"
 Point = tuple[str, str, int]
 
 
+def capacity_of(machine: Mapping[str, Any], threads: int) -> float:
+    """Return how many single threads' work P threads do on a machine, in [1, P]; P if not measured."""
+    measured = (machine.get("capacity") or {}).get(str(threads))
+    return min(max(1.0, float(measured)), float(threads)) if measured else float(threads)
+
+
 @dataclass(eq=False)
 class Study:
     """Checked rows of one results folder.
@@ -91,8 +97,7 @@ class Study:
 
     def capacity(self, threads: int) -> float:
         """Return how many single threads' work P threads do on this machine, in [1, P]; P if not measured."""
-        measured = (self.machine.get("capacity") or {}).get(str(threads))
-        return min(max(1.0, float(measured)), float(threads)) if measured else float(threads)
+        return capacity_of(self.machine, threads)
 
     # --- plans, and the options in which they differ ---
 

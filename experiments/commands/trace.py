@@ -44,15 +44,18 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """Trace, and write all files. Exit code 1: some model failed."""
+    from ..machine.environment import collect
+    from ..machine.limits import measure_machine
     from ..machine.topology import core_counts
     from ..report.trace_files import write_trace_files
-    from ..traces.collect import collect_traces
+    from ..traces.collect import collect_traces, write_machine
 
+    count = core_counts()[-1] if arguments.threads is None else threads(arguments)[0]
     folder = arguments.out or f"traces/{datetime.now().strftime('%Y%m%d-%H%M%S')}"
     collection = collect_traces(
         {"network": arguments.network, **plan_options(arguments).as_dict()},
         models(arguments),
-        core_counts()[-1] if arguments.threads is None else threads(arguments)[0],
+        count,
         folder,
         seconds=arguments.seconds,
         iterations=arguments.iterations,
@@ -62,5 +65,7 @@ def call(arguments: Namespace) -> int:
     for failure in collection.failures:
         print(f"forktask: {failure}", file=sys.stderr)
     if collection.logs:
+        environment = collect()
+        write_machine(folder, environment, measure_machine((1, count), environment=environment))
         print("\n".join(write_trace_files(folder, collection.logs, arguments.show)))
     return 1 if collection.failures else 0

@@ -71,10 +71,15 @@ def phase_color(color: Sequence[float], phase: str) -> tuple[float, ...]:
     return tuple(c + part * (target - c) for c in color)
 
 
-def draw_gantt(windows: Sequence[Window], critical: bool = True) -> tuple[Figure, str]:
-    """Draw windows one below the other on one time axis; return the figure and its caption."""
-    names = layer_names([window.log for window in windows])
-    colors = layer_colors(names)
+def draw_gantt(
+    windows: Sequence[Window], critical: bool = True, names: Sequence[str] = (), head: str = ""
+) -> tuple[Figure, str]:
+    """Draw windows one below the other on one time axis; return the figure and its caption.
+
+    `names` are written before the windows' models, `head` above all.
+    """
+    layers = layer_names([window.log for window in windows])
+    colors = layer_colors(layers)
     lanes = [window.log.about["threads"] for window in windows]
     with matplotlib.rc_context(style_parameters()):
         height = sum(0.24 * n + 0.62 for n in lanes) + 1.2
@@ -84,14 +89,16 @@ def draw_gantt(windows: Sequence[Window], critical: bool = True) -> tuple[Figure
         ]
         left_out, kinds, means, unit = 0, set(), [], _unit(windows)
         axes[-1].set_xlim(0, max(w.stop_ns - w.start_ns for w in windows) / unit[1])
-        for axis, window in zip(axes, windows, strict=True):
+        for axis, window, name in zip(axes, windows, names or [""] * len(windows), strict=True):
             left_out += _draw_lanes(axis, window, colors, kinds, unit)
             mean = _draw_critical(axis, window, unit) if critical else None
             means.append(mean)
             _draw_iterations(axis, window, unit)
-            _label(axis, window, mean)
+            _label(axis, window, mean, name)
         axes[-1].set_xlabel(f"time since the start of the first iteration shown ({unit[0]})")
-        _legend(figure, names, colors, windows, kinds, any(mean is not None for mean in means))
+        if head:
+            figure.suptitle(head, x=0.008, ha="left", fontsize=7, linespacing=1.25)
+        _legend(figure, layers, colors, windows, kinds, any(mean is not None for mean in means))
         figure.get_layout_engine().execute(figure)
         figure.set_layout_engine("none")
     return figure, _caption(windows, left_out, any(mean is not None for mean in means))
@@ -165,12 +172,12 @@ def _draw_critical(axis, window: Window, unit) -> float | None:
     return cycle.mean_s
 
 
-def _label(axis, window: Window, mean_s: float | None) -> None:
+def _label(axis, window: Window, mean_s: float | None, name: str) -> None:
     log = window.log
     threads = log.about["threads"]
     step_s = log.wall_ns * 1e-9 / log.about["iterations"]
     floor = "" if mean_s is None else f"; critical cycle {format_time(mean_s / log.about['stride'])}"
-    text = f"{model_label(log.about['model'])}, {format_time(step_s)} an iteration{floor}"
+    text = f"{name}: " * bool(name) + f"{model_label(log.about['model'])}, {format_time(step_s)} an iteration{floor}"
     axis.set_title(text, fontsize=7.5, pad=3)
     axis.set_yticks(range(threads), [f"thread {w}" if threads <= 4 else str(w) for w in range(threads)])
     axis.tick_params(axis="y", length=0)

@@ -11,7 +11,7 @@ from typing import TextIO
 from ..analysis.losses import LOSSES, all_losses, as_rows
 from ..sampling.events import events_files
 from ..sampling.results import Results, ResultsWriter
-from ..traces.collect import collect_traces
+from ..traces.collect import collect_traces, write_machine
 from .trace_files import write_trace_files
 
 TRACE_FOLDER = "traces"
@@ -54,6 +54,7 @@ def trace_sweep(
         failures += found.failures
         if not found.logs:
             continue
+        write_machine(folder, results.run["environment"], (results.of_kind("machine") or [{}])[-1])
         write_trace_files(folder, found.logs, SHOWN)
         losses = all_losses(found.logs)
         with ResultsWriter(out_dir) as writer:

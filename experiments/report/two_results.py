@@ -20,7 +20,7 @@ from ..analysis.study import Study
 from .figures import style
 from .figures.axes import log2_axis, power_ticks, x_axis
 from .figures.style import LINES, add_legend, model_handles, model_styles, new_figure, panel_title
-from .words import find_text, format_time, plan_title
+from .words import describe_machine, format_time, plan_title
 
 
 def matching_plan(first: Study, second: Study) -> tuple[str, str]:
@@ -47,20 +47,6 @@ def matching_plan(first: Study, second: Study) -> tuple[str, str]:
 def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     """Return the options in which two plans differ."""
     return [name for name in {**first, **second} if first.get(name) != second.get(name)]
-
-
-def describe(study: Study, threads: int) -> str:
-    """Describe a study's machine: its name, version, peak of a thread, and capacity of this many threads."""
-    environment = study.environment
-    pieces = [find_text(environment, "cpu_model", "cpu", "model_name") or "unknown processor"]
-    if environment.get("gpus"):
-        pieces.append(str(environment["gpus"][0]))
-    if environment.get("forktask"):
-        pieces.append(f"forktask {environment['forktask']}")
-    if study.machine.get("peak_flops_per_s_1thread"):
-        pieces.append(f"{study.machine['peak_flops_per_s_1thread'] / 1e9:.0f} GFLOP/s a thread")
-    pieces.append(f"{threads} threads do the work of {study.capacity(threads):.2f}")
-    return ", ".join(pieces)
 
 
 def overlay_folders(first: str | os.PathLike, second: str | os.PathLike, out: str | None = None) -> dict[str, Any]:
@@ -92,7 +78,7 @@ def overlay_folders(first: str | os.PathLike, second: str | os.PathLike, out: st
         tables.append(table[table["plan_id"] == plan_id])
     path = Path(out) if out else Path(first) / "figures" / "overlay-of-two.svg"
     most = [int(table["threads"].max()) for table in tables]
-    machines = [describe(study, n) for study, n in zip(studies, most, strict=True)]
+    machines = [describe_machine(study.environment, study.machine, n) for study, n in zip(studies, most, strict=True)]
     with matplotlib.rc_context(style.style_parameters()):
         figure = _draw(tables, [str(first), str(second)], machines, studies[0].problem_name(plans[0]))
         style.save_asked(figure, path)

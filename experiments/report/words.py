@@ -12,7 +12,7 @@ from ..analysis.gpu import gpu_names
 from ..analysis.limits import floor_table
 from ..analysis.names import GRANULARITY, option_texts
 from ..analysis.speeds import best_serial
-from ..analysis.study import Study
+from ..analysis.study import Study, capacity_of
 
 
 def format_time(seconds: float, unit: str = "s") -> str:
@@ -102,6 +102,19 @@ def machine_text(study: Study) -> str:
     if len(study.core_kinds) > 1:
         pieces.append(f"threads get {', then '.join(kind['text'] for kind in study.core_kinds)}")
     return f"Machine: {', '.join(pieces)}." if pieces else ""
+
+
+def describe_machine(environment: Mapping[str, Any], machine: Mapping[str, Any], threads: int) -> str:
+    """Describe a machine: its name, version, peak of a thread, and capacity of these threads, as far as measured."""
+    pieces = [find_text(environment, "cpu_model", "cpu", "model_name") or "unknown processor"]
+    if environment.get("gpus"):
+        pieces.append(str(environment["gpus"][0]))
+    if environment.get("forktask"):
+        pieces.append(f"forktask {environment['forktask']}")
+    if machine.get("peak_flops_per_s_1thread"):
+        pieces.append(f"{machine['peak_flops_per_s_1thread'] / 1e9:.0f} GFLOP/s a thread")
+    pieces.append(f"{threads} threads do the work of {capacity_of(machine, threads):.2f}")
+    return ", ".join(pieces)
 
 
 def gpu_text(study: Study) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,9 +15,11 @@ from ...cython_src.typed_text import rounded
 from ..machine.topology import available_cpus, cpu_order
 from ..sampling.child import SAMPLE_COMMAND, TIME_LIMIT_S, clean_environment, run_sample, sample_environment
 from ..sampling.events import EVENTS_FOLDER, EventLog, read_events
-from ..sampling.files import check_writable_folder
+from ..sampling.files import check_writable_folder, read_regular, write_atomically
 from ..sampling.models import check_threads, parse_model, process_environment
 
+MACHINE = "machine.json"
+MOST_BYTES = 1 << 20
 WARMUP_S = 0.5
 HIGH_OVERHEAD = 0.02  # part of a run that logging should stay below
 
@@ -105,6 +108,30 @@ def collect_traces(
         collection.paths.append(path)
         print(f"forktask: {log_sentence(log)}", file=stream)
     return collection
+
+
+def write_machine(folder: str | os.PathLike, environment: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+    """Keep beside the logs on which machine they were made, and what it can do."""
+    kept = {"environment": environment, "machine": machine}
+    write_atomically(Path(folder, MACHINE), json.dumps(kept, indent=1).encode())
+
+
+def read_machine(folder: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return environment and machine of a folder of traces; empty where none were kept.
+
+    Raises
+    ------
+    UsageError
+        A file that `write_machine` did not write.
+    """
+    path = Path(folder, MACHINE)
+    if not path.exists():
+        return {}, {}
+    try:
+        kept = json.loads(read_regular(path, "readable JSON file", MOST_BYTES))
+        return dict(kept["environment"]), dict(kept["machine"])
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(f"{path} must be what forktask trace wrote, got other content; trace again") from None
 
 
 def log_sentence(log: EventLog) -> str:
